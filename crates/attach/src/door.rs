@@ -259,8 +259,8 @@ impl Room {
         };
         // Programs only look at it: what they change, they ask for.
         let arena = self.offer.arena.fd_to_read()?;
-        let ear = event.ear()?;
-        let mut descriptors: Vec<BorrowedFd<'_>> = vec![arena.as_fd(), ear.as_fd()];
+        let watch = event.watch_fd()?;
+        let mut descriptors: Vec<BorrowedFd<'_>> = vec![arena.as_fd(), watch.as_fd()];
         for ((rings, bell), rung) in rings.iter().zip(&self.offer.bells).zip(&rung) {
             descriptors.extend([rings.fd(), bell.notice().fd(), rung.as_fd()]);
         }

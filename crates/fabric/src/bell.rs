@@ -1,14 +1,14 @@
-//! The doorbell of a worker: how it is woken when it sleeps, at no cost while it does not.
+//! The doorbell of a worker: wakes it when it sleeps, and costs no system call while it is awake.
 //!
-//! A worker that found nothing to do arms its [`Bell`], looks at all its rails once more ([`Rail::pending`]),
-//! and sleeps in epoll on [`Bell::fd`]. A sender that has published frames looks whether the bell is armed,
-//! and only then makes the system call. The order of these steps, and why none may be left out, is in
-//! `handover.rs`.
+//! A worker that finds nothing to do arms its [`Bell`], looks at all its rails once more
+//! ([`Rail::pending`]), and sleeps in epoll on [`Bell::fd`]. A sender that has published frames
+//! checks whether the bell is armed, and makes the system call only if it is. `handover.rs` gives
+//! the order of these steps and the reason for each.
 //!
-//! Peers, which are trusted, share the armed word and the event descriptor of a bell. Who is not trusted is handed
-//! neither: it reads the bell's [`Notice`], which nobody but the sleeper can write, and rings by an event descriptor of its
-//! own, which the sleeper only watches. So whatever it does, it wakes the sleeper too often or fails to wake it
-//! for itself.
+//! Trusted peers share the armed word and the event descriptor of a bell. An untrusted process gets
+//! neither. It reads the bell's [`Notice`], which only the sleeper can write, and rings through an
+//! event descriptor of its own, which the sleeper only watches. The worst it can do is to wake the
+//! sleeper too often or to miss its own wake-ups.
 //!
 //! [`Rail::pending`]: crate::Rail::pending
 #![allow(unsafe_code, reason = "the armed word lies in memory shared with peers")]
@@ -28,10 +28,11 @@ use crate::{
     memory::{Memory, SetupError},
 };
 
-/// One page; its first word is the armed word or the notice, the rest is empty.
+/// The length of the shared page: its first word is the armed word or the notice, the rest is
+/// unused.
 const PAGE_LEN: usize = 4096;
 
-/// The bell of a worker of ours. Any thread may ring it; one arms it.
+/// The bell of a worker of this node. Any thread may ring it; one thread arms it.
 #[derive(Debug)]
 pub struct Bell {
     page: Memory,
@@ -40,7 +41,7 @@ pub struct Bell {
     event: Event,
 }
 
-/// A sleeper's word to those that may only read it: whether it wants to be woken.
+/// A word of a sleeper that untrusted processes can only read: true if it wants to be woken.
 #[derive(Debug)]
 pub struct Notice {
     page: Memory,
@@ -50,22 +51,22 @@ pub struct Notice {
 /// The bell of the other side.
 #[derive(Debug)]
 pub struct PeerBell {
-    word: Word,
+    word: SleepWord,
     event: Arc<Event>,
 }
 
-/// By what a sender sees whether the other side sleeps.
+/// The word that shows a sender whether the other side sleeps.
 #[derive(Debug)]
-enum Word {
-    /// Its armed word, which all that ring it share.
+enum SleepWord {
+    /// The armed word, shared by all senders that ring this bell.
     Armed(Memory),
-    /// Its notice, and the one that we have rung for last.
+    /// The notice, and its last value for which this sender rang.
     Notice(Memory, Cell<u64>),
 }
 
 fn armed(page: &Memory) -> &AtomicU32 {
-    // SAFETY: the page is mapped as long as it is borrowed, aligned, and this word is only ever used as an
-    // atomic.
+    // SAFETY: the page is mapped as long as it is borrowed, aligned, and this word is only ever
+    // used as an atomic.
     unsafe { AtomicU32::from_ptr(page.start().as_ptr().cast()) }
 }
 
@@ -79,26 +80,26 @@ fn refused(doing: &'static str) -> impl FnOnce(io::Error) -> SetupError {
 }
 
 impl Notice {
-    /// A notice that says that nobody sleeps.
+    /// Creates a notice that is not armed.
     ///
     /// # Errors
-    /// No memory or no descriptors.
+    /// No memory or no descriptor is free.
     pub fn create() -> Result<Self, SetupError> {
         let (page, page_fd) = Memory::publish("notice", PAGE_LEN)?;
         Ok(Self { page, page_fd })
     }
 
-    /// Before sleeping: asks senders to ring. Then look at everything once more before the sleep itself.
+    /// Asks senders to ring. The caller then looks at everything once more before it sleeps.
     pub fn arm(&self) {
-        handover::announce(notice(&self.page));
+        handover::arm_notice(notice(&self.page));
     }
 
-    /// After waking: senders need not ring any more.
+    /// Tells senders that they need not ring: the sleeper is awake.
     pub fn disarm(&self) {
-        handover::withdraw(notice(&self.page));
+        handover::disarm_notice(notice(&self.page));
     }
 
-    /// The page descriptor to hand out; it can only be read, whatever is tried.
+    /// The page descriptor to hand out; it permits only reading, however it is opened or mapped.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.page_fd.as_fd()
@@ -106,63 +107,66 @@ impl Notice {
 }
 
 impl Bell {
-    /// A bell, not armed.
+    /// Creates a bell that is not armed.
     ///
     /// # Errors
-    /// No memory or no descriptors.
+    /// No memory or no descriptor is free.
     pub fn create() -> Result<Self, SetupError> {
         let (page, page_fd) = Memory::create("doorbell", PAGE_LEN)?;
         let event = Event::create().map_err(refused("create an event descriptor"))?;
         Ok(Self { page, page_fd, notice: Notice::create()?, event })
     }
 
-    /// Before sleeping: asks senders to ring. Then look at all rails once more before the sleep itself.
+    /// Asks senders to ring. The caller then looks at all rails once more before it sleeps.
     pub fn arm(&self) {
         handover::arm(armed(&self.page), notice(&self.notice.page));
     }
 
-    /// After waking: senders need not ring any more.
+    /// Tells senders that they need not ring: the worker is awake.
     pub fn disarm(&self) {
         handover::disarm(armed(&self.page), notice(&self.notice.page));
     }
 
-    /// Readable when rung: for epoll, level- or edge-triggered. Also the event descriptor to hand to peers.
+    /// The event descriptor, readable when rung: for epoll, level- or edge-triggered, and to hand
+    /// to trusted peers.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 
-    /// The page descriptor to hand to peers together with [`Bell::fd`].
+    /// The page descriptor to hand to trusted peers together with [`Bell::fd`].
     #[must_use]
     pub fn page_fd(&self) -> BorrowedFd<'_> {
         self.page_fd.as_fd()
     }
 
-    /// What to hand to those that are not trusted.
+    /// The notice to hand to untrusted processes.
     #[must_use]
     pub fn notice(&self) -> &Notice {
         &self.notice
     }
 
-    /// Makes [`Bell::fd`] unreadable again until the next ring.
+    /// Makes [`Bell::fd`] unreadable until the next ring.
     pub fn drain(&self) {
         self.event.clear();
     }
 
-    /// Whether the next ring would wake the owner. A hint: it may be rung at any time.
+    /// Returns true if the next ring would wake the owner. This is a hint: another thread may ring
+    /// at any time.
     #[must_use]
     #[inline]
     pub fn is_armed(&self) -> bool {
         armed(&self.page).load(Relaxed) != 0
     }
 
-    /// Wakes the owner whether it has armed itself or not: for what it cannot see by looking at its rails.
+    /// Wakes the owner even if it is not armed: for events that it cannot see by looking at its
+    /// rails.
     pub fn wake(&self) {
         self.event.signal();
     }
 
-    /// Wakes the worker if it sleeps, from a thread of this process that left it something to do. Whether it
-    /// slept.
+    /// Wakes the worker if it sleeps, from a thread of this process that left it work. Returns true
+    /// if it slept.
     pub fn ring(&self) -> bool {
         let asleep = handover::claim(armed(&self.page));
         if asleep {
@@ -173,34 +177,36 @@ impl Bell {
 }
 
 impl PeerBell {
-    /// Maps the page of a peer's bell and takes its event descriptor. The peer is trusted to leave both as they are.
+    /// Maps the page of a peer's bell and takes its event descriptor. The peer is trusted not to
+    /// change either.
     ///
     /// # Errors
-    /// The page is not a sealed page, or the descriptor is no event descriptor that cannot block.
+    /// The page is not a sealed page, or the descriptor is not a non-blocking eventfd.
     pub fn map(page: BorrowedFd<'_>, event: OwnedFd) -> Result<Self, SetupError> {
         let page = Memory::map("doorbell", page, PAGE_LEN as u64)?;
         let event = Event::from_peer(event).map_err(refused("use the event descriptor of the peer"))?;
-        Ok(Self { word: Word::Armed(page), event: Arc::new(event) })
+        Ok(Self { word: SleepWord::Armed(page), event: Arc::new(event) })
     }
 
-    /// Reads the notice of somebody who is woken by `event`. Neither side need trust the other, if only we can signal
-    /// the event.
+    /// Maps the notice of a sleeper that `event` wakes. Neither side needs to trust the other, as
+    /// long as only this side can signal the event.
     ///
     /// # Errors
     /// The page is not a sealed page.
     pub fn read(notice: BorrowedFd<'_>, event: Arc<Event>) -> Result<Self, SetupError> {
         let page = Memory::map_to_read("notice", notice, PAGE_LEN as u64)?;
-        Ok(Self { word: Word::Notice(page, Cell::new(0)), event })
+        Ok(Self { word: SleepWord::Notice(page, Cell::new(0)), event })
     }
 
-    /// After publishing a batch: wakes the peer if it sleeps. Costs a fence and a load; whether it had to.
+    /// Wakes the peer if it sleeps; called after publishing a batch. Costs a fence and a load.
+    /// Returns true if the peer slept.
     #[inline]
     pub fn ring_if_armed(&self) -> bool {
         let asleep = match &self.word {
-            Word::Armed(page) => handover::claim(armed(page)),
-            Word::Notice(page, last) => {
+            SleepWord::Armed(page) => handover::claim(armed(page)),
+            SleepWord::Notice(page, last) => {
                 let mut rung = last.get();
-                let asleep = handover::heed(notice(page), &mut rung);
+                let asleep = handover::claim_notice(notice(page), &mut rung);
                 last.set(rung);
                 asleep
             }
@@ -236,16 +242,17 @@ mod tests {
     }
 
     #[test]
-    fn who_only_reads_rings_once_for_each_sleep() {
+    fn a_read_only_sender_rings_once_for_each_sleep() {
         let (bell, event) = (Bell::create().unwrap(), Arc::new(Event::create().unwrap()));
-        let program = || PeerBell::read(bell.notice().fd(), Arc::clone(&event)).unwrap();
-        let (one, two) = (program(), program());
+        let sender = || PeerBell::read(bell.notice().fd(), Arc::clone(&event)).unwrap();
+        let (one, two) = (sender(), sender());
         assert!(!one.ring_if_armed());
         for _ in 0..3 {
             bell.arm();
             assert!(one.ring_if_armed() && !one.ring_if_armed() && two.ring_if_armed());
-            assert!(bell.is_armed() && !readable(&bell), "others find it as it was");
-            // Who was told of something that it slept for arms itself again, without having been awake for senders.
+            assert!(bell.is_armed() && !readable(&bell), "other senders still see it armed");
+            // The sleeper found work in its last look and arms again, without having shown itself
+            // awake.
             bell.arm();
             assert!(one.ring_if_armed());
             bell.disarm();
@@ -254,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_event_descriptor_is_refused() {
+    fn other_descriptors_than_eventfds_are_refused() {
         let bell = Bell::create().unwrap();
         let (_read, write) = rustix::pipe::pipe().unwrap();
         assert!(PeerBell::map(bell.page_fd(), write).is_err());

@@ -1,11 +1,13 @@
-//! What a thread sleeps on until another one signals: an event descriptor.
+//! An event descriptor on which a thread sleeps until another one signals it.
 //!
-//! Guarantees: signalling never blocks; a signal that was given before the sleep ends it at once; many that nobody has taken yet
-//! are one. It must not know who sleeps, or why.
+//! Guarantees: signalling never blocks; a signal given before the sleep ends it at once; several
+//! signals that were not yet cleared count as one. This module does not know which thread sleeps,
+//! or why.
 //!
-//! What a descriptor does, block or not, belongs to all who hold it, and so does the counter. So one that was handed to
-//! somebody who is not trusted is never signalled or cleared here, only watched; and who is to be signalled is handed an
-//! [`ear`](Event::ear), which hears and can do nothing to what it hears.
+//! The blocking mode and the counter of an eventfd belong to every process that holds it. So an
+//! eventfd that was handed to an untrusted process is only watched here, never signalled or
+//! cleared. An untrusted process that is to be signalled gets a [`watch_fd`](Event::watch_fd),
+//! which sees the signals and cannot change the event.
 
 use std::{
     io,
@@ -18,23 +20,24 @@ use rustix::{
     io::Errno,
 };
 
-/// See the module. Readable while a signal is there: for poll and for epoll, level- or edge-triggered.
+/// An event descriptor: readable while it is signalled, for poll and for epoll, level- or
+/// edge-triggered.
 #[derive(Debug)]
 pub struct Event(OwnedFd);
 
 impl Event {
-    /// An event without a signal.
+    /// Creates an event that is not signalled.
     ///
     /// # Errors
-    /// No descriptors.
+    /// No descriptor is free.
     pub fn create() -> io::Result<Self> {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    /// One that somebody else has made, who is trusted not to change it.
+    /// Takes over an event of a peer that is trusted not to change its mode.
     ///
     /// # Errors
-    /// It is no event descriptor, or signalling it may block.
+    /// The descriptor is not an eventfd, or signalling it may block.
     pub fn from_peer(event: OwnedFd) -> io::Result<Self> {
         let flags = rustix::fs::fcntl_getfl(&event)?;
         if !flags.contains(OFlags::NONBLOCK) || !is_eventfd(&event) {
@@ -43,36 +46,39 @@ impl Event {
         Ok(Self(event))
     }
 
-    /// A descriptor to hand out that becomes readable with each signal until that is taken off: an epoll set, in which this
-    /// event has the mark 0. Who has it may watch more with it, but can neither take signals from this event nor change how it behaves.
+    /// Returns a descriptor to hand out, readable from each signal until that is cleared.
+    ///
+    /// It is an epoll set in which this event has the token 0. Its holder may add descriptors to
+    /// the set, but can neither clear this event nor change its mode.
     ///
     /// # Errors
-    /// No descriptors.
-    pub fn ear(&self) -> io::Result<OwnedFd> {
-        let ear = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    /// No descriptor is free.
+    pub fn watch_fd(&self) -> io::Result<OwnedFd> {
+        let watch = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let edges = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&ear, &self.0, epoll::EventData::new_u64(0), edges)?;
-        Ok(ear)
+        epoll::add(&watch, &self.0, epoll::EventData::new_u64(0), edges)?;
+        Ok(watch)
     }
 
-    /// Wakes who sleeps on it, now or next.
+    /// Wakes the thread that sleeps on the event, or ends its next sleep at once.
     pub fn signal(&self) {
         let one = 1u64.to_ne_bytes();
-        // A counter that somebody filled refuses; who sleeps on edges wakes only when it changes.
+        // // An untrusted holder may have filled the counter, so that the write fails. An
+        // edge-triggered sleeper wakes only when the counter changes.
         if rustix::io::write(&self.0, &one) == Err(Errno::AGAIN) {
             self.clear();
             let _ = rustix::io::write(&self.0, &one);
         }
     }
 
-    /// Takes the signal, if there is one.
+    /// Clears the signal, if there is one.
     pub fn clear(&self) {
-        // That it was there is all that it says.
+        // The count itself carries no information.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }
 
-/// Whether it is an eventfd, as far as that can be seen: where `/proc` is not mounted, everything is.
+/// Returns true if the descriptor is an eventfd; always true where `/proc` is not mounted.
 fn is_eventfd(fd: &OwnedFd) -> bool {
     std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
         .map_or(true, |target| target.as_os_str().as_encoded_bytes().starts_with(b"anon_inode:[eventfd]"))
@@ -94,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_wait_for_the_sleeper_and_are_taken_together() {
+    fn signals_wait_for_the_sleeper_and_are_cleared_together() {
         let event = Event::create().unwrap();
         let is_there =
             || poll(&mut [PollFd::new(&event, PollFlags::IN)], Some(&Timespec::default())) == Ok(1);
@@ -113,24 +119,24 @@ mod tests {
     }
 
     #[test]
-    fn an_ear_hears_each_signal_once_and_changes_nothing() {
+    fn a_watch_fd_sees_each_signal_once_and_changes_nothing() {
         let event = Event::create().unwrap();
-        let ear = event.ear().unwrap();
-        assert_eq!(taken_off(&ear), 0);
+        let watch = event.watch_fd().unwrap();
+        assert_eq!(taken_off(&watch), 0);
         for _ in 0..3 {
             event.signal();
-            assert_eq!(poll(&mut [PollFd::new(&ear, PollFlags::IN)], Some(&Timespec::default())), Ok(1));
-            assert_eq!((taken_off(&ear), taken_off(&ear)), (1, 0));
+            assert_eq!(poll(&mut [PollFd::new(&watch, PollFlags::IN)], Some(&Timespec::default())), Ok(1));
+            assert_eq!((taken_off(&watch), taken_off(&watch)), (1, 0));
         }
-        rustix::fs::fcntl_setfl(&ear, OFlags::empty()).unwrap();
-        assert!(rustix::io::write(&ear, &1u64.to_ne_bytes()).is_err());
-        assert!(rustix::io::read(&ear, &mut [0; 8]).is_err());
+        rustix::fs::fcntl_setfl(&watch, OFlags::empty()).unwrap();
+        assert!(rustix::io::write(&watch, &1u64.to_ne_bytes()).is_err());
+        assert!(rustix::io::read(&watch, &mut [0; 8]).is_err());
         assert!(rustix::fs::fcntl_getfl(&event).unwrap().contains(OFlags::NONBLOCK));
-        assert!(epoll::delete(&ear, &ear).is_err());
+        assert!(epoll::delete(&watch, &watch).is_err());
     }
 
     #[test]
-    fn a_counter_that_somebody_filled_wakes_who_sleeps_on_edges() {
+    fn signalling_a_full_counter_wakes_an_edge_triggered_sleeper() {
         let event = Event::create().unwrap();
         let set = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;

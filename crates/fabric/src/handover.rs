@@ -1,70 +1,75 @@
-//! The hand-over between a sender and a worker that is about to sleep, in its pure form.
+//! The hand-over between a sender and a worker that is about to sleep, without any system call.
 //!
-//! Two words meet: what the sender *published* (a ring) and whether the sleeper is *armed*. Each side writes
-//! its own and then reads the other's, with a sequentially consistent fence in between:
+//! Two words take part: the *published* word of the sender (a ring) and the *armed* word of the
+//! sleeper. Each side writes its own word and then reads the other's, with a sequentially
+//! consistent fence in between:
 //!
 //! | sleeper | sender |
 //! |---|---|
 //! | armed = 1 | publish |
 //! | fence | fence (once for a batch of sends) |
-//! | look at what was published | armed = 1? then take it back to 0 and ring |
+//! | look at what was published | armed = 1? then set it to 0 and ring |
 //! | nothing there: sleep until rung | |
 //!
-//! The two fences have one order: whoever fences second sees what the other wrote before its own. So either
-//! the sleeper sees what was published, or the sender sees that it is armed; without either fence both may
-//! look too early, and the wake-up is lost. The exchange makes one ring of many senders.
+//! The two fences have one order: the side that fences second sees what the other wrote before its
+//! fence. So either the sleeper sees what was published, or the sender sees that it is armed.
+//! Without either fence both may look too early, and the wake-up is lost. The exchange lets only
+//! one of several senders ring.
 //!
-//! A sender that is not trusted must not write the word that others rely on. For such senders there is a second word, the
-//! *notice*, which only the sleeper writes: odd while it is armed, and another odd number each time. A sender
-//! remembers the one that it rang for last, and rings once for each:
+//! An untrusted sender must not write a word that others rely on. For such senders there is a
+//! second word, the *notice*, which only the sleeper writes. It is odd while the sleeper is armed,
+//! and another odd number each time. A sender remembers the number for which it rang last, and
+//! rings once for each:
 //!
 //! | sleeper | sender |
 //! |---|---|
-//! | notice = an odd number that it never was | publish |
+//! | notice = a new odd number | publish |
 //! | fence | fence |
-//! | look at what was published | odd, and not what it rang for? remember it and ring |
+//! | look at what was published | odd, and not the number it rang for? remember it and ring |
 //! | nothing there: sleep until rung | |
 //!
-//! Why it may stay silent when it has rung for that number: the ring came after the arming, so it wakes the sleep that
-//! follows or whoever is awake takes it off; either looks at everything before it sleeps again, after arming with a new
-//! number. What was published while the old one stood was published before that look, by the two fences. With
-//! the same number again it would be lost.
+//! A sender that has rung for a number may stay silent while that number stands. Its ring came
+//! after the arming, so it wakes the sleep that follows, or the awake sleeper clears it. In both
+//! cases the sleeper looks at everything before it sleeps again, after arming with a new number. By
+//! the two fences, everything published while the old number stood was published before that look.
+//! If the number were used again, the wake-up would be lost.
 //!
-//! The same text is compiled for real atomics and for those of `loom`, which tries every order that the
-//! memory model allows; the tests show that each fence is needed.
+//! The same text is compiled for real atomics and for those of `loom`, which tries every order that
+//! the memory model allows. The tests show that each fence is needed.
 
-/// The steps, over the atomics of the given module.
+/// Defines the steps over the atomics of the given module.
 macro_rules! handover {
     ($($atomic:ident)::+) => {
         use $($atomic)::+::{AtomicU32, AtomicU64, Ordering, fence};
 
-        /// The sleeper's first step. After it, look at everything once more, then sleep.
+        /// The sleeper's first step. It then looks at everything once more, and sleeps.
         pub(crate) fn arm(armed: &AtomicU32, notice: &AtomicU64) {
             armed.store(1, Ordering::Relaxed);
-            announce(notice);
+            arm_notice(notice);
         }
 
-        /// The sleeper is awake and looks by itself.
+        /// The sleeper's step after waking: senders need not ring.
         pub(crate) fn disarm(armed: &AtomicU32, notice: &AtomicU64) {
             armed.store(0, Ordering::Relaxed);
-            withdraw(notice);
+            disarm_notice(notice);
         }
 
-        /// The first step of a sleeper that only senders wake which read.
-        pub(crate) fn announce(notice: &AtomicU64) {
+        /// The first step of a sleeper that only read-only senders wake.
+        pub(crate) fn arm_notice(notice: &AtomicU64) {
             let last = notice.load(Ordering::Relaxed) | 1;
             notice.store(last.wrapping_add(2), Ordering::Relaxed);
             fence(Ordering::SeqCst);
         }
 
-        /// It is awake and looks by itself.
-        pub(crate) fn withdraw(notice: &AtomicU64) {
+        /// The step after waking of a sleeper that only read-only senders wake.
+        pub(crate) fn disarm_notice(notice: &AtomicU64) {
             notice.store(notice.load(Ordering::Relaxed) & !1, Ordering::Relaxed);
         }
 
-        /// The step of a sender that reads, after it has published: whether it must ring. `rung` is its memory.
+        /// The step of a read-only sender after it has published; returns true if it must ring.
+        /// `rung` is the last notice for which it rang.
         #[must_use]
-        pub(crate) fn heed(notice: &AtomicU64, rung: &mut u64) -> bool {
+        pub(crate) fn claim_notice(notice: &AtomicU64, rung: &mut u64) -> bool {
             fence(Ordering::SeqCst);
             let now = notice.load(Ordering::Relaxed);
             let rings = now & 1 == 1 && now != *rung;
@@ -74,7 +79,7 @@ macro_rules! handover {
             rings
         }
 
-        /// The sender's step after it has published: whether it must ring.
+        /// The sender's step after it has published; returns true if it must ring.
         #[must_use]
         pub(crate) fn claim(armed: &AtomicU32) -> bool {
             fence(Ordering::SeqCst);
@@ -100,8 +105,8 @@ mod tests {
     type Arm = fn(&AtomicU32, &AtomicU64);
     type Claim = fn(&AtomicU32) -> bool;
 
-    /// Every interleaving of one sleeper and `senders`: it never sleeps on what was published without being
-    /// rung.
+    /// Explores every interleaving of one sleeper and `senders`: it never sleeps on a published
+    /// frame without being rung.
     fn explore(senders: usize, arm: Arm, claim: Claim) {
         loom::model(move || {
             let armed = Arc::new(AtomicU32::new(0));
@@ -118,7 +123,7 @@ mod tests {
             arm(&armed, &AtomicU64::new(0));
             let all_seen = published.iter().all(|ring| ring.load(Ordering::Acquire) == 1);
             let rings = sending.into_iter().map(|t| t.join().unwrap()).filter(|rang| *rang).count();
-            assert!(all_seen || rings == 1, "asleep on a frame that nobody rings for");
+            assert!(all_seen || rings == 1, "asleep on a frame without a ring");
             assert!(rings <= 1, "one sleep, one ring");
         });
     }
@@ -153,32 +158,32 @@ mod tests {
             let (armed, notice) = (AtomicU32::new(0), AtomicU64::new(0));
             in_loom::arm(&armed, &notice);
             in_loom::disarm(&armed, &notice);
-            assert!(!in_loom::claim(&armed) && !in_loom::heed(&notice, &mut 0));
+            assert!(!in_loom::claim(&armed) && !in_loom::claim_notice(&notice, &mut 0));
         });
     }
 
-    /// How often a thread is interrupted where it could have gone on.
+    /// The number of preemptions that the explorer tries in one run.
     const PREEMPTIONS: usize = 3;
 
-    type Announce = fn(&AtomicU64);
-    type Heed = fn(&AtomicU64, &mut u64) -> bool;
+    type ArmNotice = fn(&AtomicU64);
+    type ClaimNotice = fn(&AtomicU64, &mut u64) -> bool;
 
-    /// What a sleeper and senders that only read share.
+    /// The state that a sleeper and read-only senders share.
     struct Sleeper {
         notice: AtomicU64,
         published: Vec<AtomicU32>,
-        /// The event descriptor; the kernel keeps its order.
+        /// Stands for the event descriptor; the kernel keeps its order.
         rung: Mutex<bool>,
         wakes: Condvar,
     }
 
     impl Sleeper {
-        /// Publishes `times`; how often it rang.
-        fn send(&self, sender: usize, times: u32, heed: Heed) -> usize {
+        /// Publishes `times`; returns the number of rings.
+        fn send(&self, sender: usize, times: u32, claim_notice: ClaimNotice) -> usize {
             let (mut last, mut rings) = (0, 0);
             for time in 1..=times {
                 self.published[sender].store(time, Ordering::Release);
-                if heed(&self.notice, &mut last) {
+                if claim_notice(&self.notice, &mut last) {
                     rings += 1;
                     *self.rung.lock().unwrap() = true;
                     self.wakes.notify_one();
@@ -187,11 +192,11 @@ mod tests {
             rings
         }
 
-        /// Sleeps and wakes until it has seen everything; how often it armed itself.
-        fn receive(&self, times: u32, announce: Announce) -> usize {
+        /// Sleeps and wakes until it has seen everything; returns how often it armed itself.
+        fn receive(&self, times: u32, arm_notice: ArmNotice) -> usize {
             let mut armed = 0;
             loop {
-                announce(&self.notice);
+                arm_notice(&self.notice);
                 armed += 1;
                 if self.published.iter().all(|ring| ring.load(Ordering::Acquire) == times) {
                     return armed;
@@ -202,13 +207,14 @@ mod tests {
                 }
                 *rung = false;
                 drop(rung);
-                in_loom::withdraw(&self.notice);
+                in_loom::disarm_notice(&self.notice);
             }
         }
     }
 
-    /// Every order of a sleeper and of senders that only read: a wake-up that is lost is a deadlock.
-    fn explore_notice(senders: usize, times: u32, announce: Announce, heed: Heed) {
+    /// Explores the orders of one sleeper and read-only `senders`: a lost wake-up shows as a
+    /// deadlock.
+    fn explore_notice(senders: usize, times: u32, arm_notice: ArmNotice, claim_notice: ClaimNotice) {
         let mut explorer = loom::model::Builder::new();
         explorer.preemption_bound = Some(PREEMPTIONS);
         explorer.check(move || {
@@ -221,10 +227,10 @@ mod tests {
             let sending: Vec<_> = (0..senders)
                 .map(|sender| {
                     let sleeper = Arc::clone(&sleeper);
-                    loom::thread::spawn(move || sleeper.send(sender, times, heed))
+                    loom::thread::spawn(move || sleeper.send(sender, times, claim_notice))
                 })
                 .collect();
-            let armed = sleeper.receive(times, announce);
+            let armed = sleeper.receive(times, arm_notice);
             for sender in sending {
                 assert!(sender.join().unwrap() <= armed, "one sleep, one ring of each sender");
             }
@@ -232,15 +238,15 @@ mod tests {
     }
 
     #[test]
-    fn no_wake_up_by_who_only_reads_is_lost() {
-        explore_notice(1, 2, in_loom::announce, in_loom::heed);
-        explore_notice(2, 1, in_loom::announce, in_loom::heed);
+    fn no_wake_up_by_a_read_only_sender_is_lost() {
+        explore_notice(1, 2, in_loom::arm_notice, in_loom::claim_notice);
+        explore_notice(2, 1, in_loom::arm_notice, in_loom::claim_notice);
     }
 
     #[test]
     #[should_panic(expected = "deadlock")]
-    fn the_fence_of_who_only_reads_is_needed() {
-        explore_notice(1, 2, in_loom::announce, |notice, rung| {
+    fn the_fence_of_a_read_only_sender_is_needed() {
+        explore_notice(1, 2, in_loom::arm_notice, |notice, rung| {
             let now = notice.load(Ordering::Relaxed);
             let rings = now & 1 == 1 && now != *rung;
             *rung = now;
@@ -250,20 +256,20 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "deadlock")]
-    fn the_fence_behind_a_notice_is_needed() {
-        let announce: Announce = |notice| {
+    fn the_fence_after_a_notice_is_needed() {
+        let arm_notice: ArmNotice = |notice| {
             notice.store((notice.load(Ordering::Relaxed) | 1) + 2, Ordering::SeqCst);
         };
-        explore_notice(1, 2, announce, in_loom::heed);
+        explore_notice(1, 2, arm_notice, in_loom::claim_notice);
     }
 
     #[test]
     #[should_panic(expected = "deadlock")]
     fn a_new_number_for_each_sleep_is_needed() {
-        let announce: Announce = |notice| {
+        let arm_notice: ArmNotice = |notice| {
             notice.store(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
         };
-        explore_notice(1, 2, announce, in_loom::heed);
+        explore_notice(1, 2, arm_notice, in_loom::claim_notice);
     }
 }

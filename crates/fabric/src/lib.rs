@@ -1,14 +1,17 @@
 //! Rails: one path between two endpoints.
 //!
-//! A [`Rail`] carries *frames* (small, delivered whole, in order within a [`Lane`]) and *puts* (bytes written
-//! straight into a [`Window`] of the peer, followed by a frame that says so; or by none, a *write*). Where the peer's
-//! memory is mapped here it reads and changes it [directly](Rail::direct). It is built over descriptors that
-//! are connected and authenticated already ([`ShmRail`] over mapped rings, [`TcpRail`] over two sockets, with the feature
-//! `libfabric` also the rail in `ofi`); how peers find and trust each other is the interconnect's business, not this crate's.
+//! A [`Rail`] carries *frames* and *puts*. A frame is small, delivered whole, and in order within a
+//! [`Lane`]. A put writes bytes straight into a [`Window`] of the peer and is followed by a frame
+//! that announces it; a *write* is a put without that frame. Where the peer's memory is mapped into
+//! this process, a rail reads and changes it [directly](Rail::direct).
 //!
-//! One thread at a time uses a rail; nothing here locks. No call blocks: a full ring or socket is
-//! [`SendError::Full`], and a waiting thread sleeps on its worker's [`Bell`] and on the descriptors that
-//! [`Rail::register`] adds to its epoll set.
+//! A rail is built over descriptors that are already connected and authenticated: [`ShmRail`] over
+//! mapped rings, [`TcpRail`] over two sockets, and with the feature `libfabric` the rail in `ofi`.
+//! The interconnect finds and authenticates peers; this crate does neither.
+//!
+//! One thread at a time uses a rail, so nothing here locks. No call blocks: a full ring or socket
+//! is [`SendError::Full`]. A waiting thread sleeps on its worker's [`Bell`] and on the descriptors
+//! that [`Rail::register`] adds to its epoll set.
 
 mod bell;
 mod event;

@@ -1,12 +1,12 @@
-//! Memory that two processes share: a sealed memfd, mapped and touched at set-up.
+//! Memory that two processes share: a sealed memfd, mapped and populated at set-up.
 //!
-//! Guarantees: memory that is not there is an error with sizes in it, never a signal later. The room is
-//! looked up before anything is taken, then taken (`fallocate`) before it is mapped, and every page is touched
-//! through `MADV_POPULATE_WRITE`, which reports what a plain store would answer with SIGBUS. The seals say
-//! that the file can neither shrink nor grow, so a mapping stays whole whatever the other side does. No name
-//! is left in any file system.
+//! Guarantees: missing memory is an error that names sizes, never a signal later. The free memory
+//! is checked first, then reserved (`fallocate`) before it is mapped. `MADV_POPULATE_WRITE` then
+//! touches every page and reports what a plain store would answer with SIGBUS. The seals prevent
+//! the file from shrinking and growing, so a mapping stays whole whatever the other side does. The
+//! file has no name in any file system.
 //!
-//! This module must not know what the memory is used for, and never hands out a reference into it.
+//! This module does not know what the memory is used for, and never hands out a reference into it.
 #![allow(unsafe_code, reason = "maps memory that two processes share")]
 
 use std::{
@@ -21,69 +21,69 @@ use rustix::{
     process::Resource,
 };
 
-/// The seals that shared memory carries: its size can never change, and neither can these seals.
+/// The seals of shared memory: neither its size nor its seals can change.
 const SEALS: SealFlags = SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW);
 
-/// Why memory or a descriptor that a rail needs could not be set up.
+/// The reason why memory or a descriptor that a rail needs could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// There is not that much memory.
+    /// There is not enough memory.
     #[error(
         "{what} needs {} but {limit} leaves {}: make it smaller, free memory or raise the limit",
         Size(*.bytes),
         Size(*.available)
     )]
     NoRoom {
-        /// What the memory is for.
+        /// The purpose of the memory.
         what: &'static str,
-        /// Bytes wanted.
+        /// The bytes requested.
         bytes: u64,
-        /// Bytes that can be had.
+        /// The bytes available.
         available: u64,
-        /// What sets the limit.
+        /// The limit that applies.
         limit: &'static str,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot {doing} for {what} ({}): {source}", Size(*.bytes))]
     System {
-        /// What the memory is for.
+        /// The purpose of the memory.
         what: &'static str,
         /// The step that failed.
         doing: &'static str,
-        /// Bytes wanted.
+        /// The bytes requested.
         bytes: u64,
-        /// What the system said.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// A peer's memory is not as large as it was announced.
-    #[error("the {what} of the peer is {actual} bytes long, but {announced} were announced: refused")]
+    /// A peer's memory does not have the announced size.
+    #[error("refused the {what} of the peer: it is {actual} bytes long, but {announced} were announced")]
     WrongSize {
-        /// What the memory is for.
+        /// The purpose of the memory.
         what: &'static str,
-        /// Bytes announced.
+        /// The bytes announced.
         announced: u64,
-        /// Bytes found.
+        /// The bytes found.
         actual: u64,
     },
-    /// A peer's memory could change its size under us.
-    #[error("the {what} of the peer is not a memory file sealed against a change of its size: refused")]
+    /// A peer's memory could change its size while it is mapped.
+    #[error("refused the {what} of the peer: it is not a memory file sealed against a change of its size")]
     NotSealed {
-        /// What the memory is for.
+        /// The purpose of the memory.
         what: &'static str,
     },
-    /// A size that cannot be.
-    #[error("a {what} of {bytes} bytes cannot be: {why}")]
+    /// The requested size is invalid.
+    #[error("a {what} of {bytes} bytes is not possible: {why}")]
     Shape {
-        /// What the memory is for.
+        /// The purpose of the memory.
         what: &'static str,
-        /// Bytes wanted.
+        /// The bytes requested.
         bytes: u64,
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
 }
 
-/// Bytes in both the exact form and the one that people read.
+/// A number of bytes, shown exactly and in a readable unit.
 struct Size(u64);
 
 impl fmt::Display for Size {
@@ -98,26 +98,27 @@ impl fmt::Display for Size {
     }
 }
 
-/// A mapping, shared, unmapped when dropped.
+/// A shared mapping, unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct Memory {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: a mapping belongs to the process, not to a thread; nothing is read or written through this type
-// itself.
+// SAFETY: a mapping belongs to the process, not to a thread; nothing is read or written through
+// this type itself.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// New zeroed memory of `len` bytes and the sealed file to hand to a peer.
+    /// Creates zeroed memory of `len` bytes and the sealed file to hand to a peer.
     pub(crate) fn create(what: &'static str, len: usize) -> Result<(Self, OwnedFd), SetupError> {
         Self::sealed(what, len, SEALS)
     }
 
-    /// The same, but nobody besides this mapping can ever write to it, however the file is opened or mapped.
+    /// As [`create`](Self::create), but only this mapping can ever write to it, however the file is
+    /// opened or mapped.
     pub(crate) fn publish(what: &'static str, len: usize) -> Result<(Self, OwnedFd), SetupError> {
         Self::sealed(what, len, SEALS.union(SealFlags::FUTURE_WRITE))
     }
@@ -139,19 +140,19 @@ impl Memory {
         .or_else(|_| rustix::fs::memfd_create("plexus", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING))
         .map_err(system("create a memory file"))?;
         rustix::fs::ftruncate(&fd, bytes).map_err(system("size a memory file"))?;
-        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, bytes).map_err(system("take memory"))?;
-        // Mapped first: a seal may leave this the only mapping that writes.
+        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, bytes).map_err(system("reserve memory"))?;
+        // The mapping comes first: a seal may forbid all later writable mappings.
         let memory = Self::of(what, fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE)?;
         rustix::fs::fcntl_add_seals(&fd, seals).map_err(system("seal a memory file"))?;
         Ok((memory, fd))
     }
 
-    /// A peer's memory, which must be sealed and `announced` bytes long.
+    /// Maps a peer's memory, which must be sealed and `announced` bytes long.
     pub(crate) fn map(what: &'static str, fd: BorrowedFd<'_>, announced: u64) -> Result<Self, SetupError> {
         Self::announced(what, fd, announced, ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    /// The same, only to be read: whoever writes to it by mistake ends there.
+    /// As [`map`](Self::map), but read-only: a write by mistake faults.
     pub(crate) fn map_to_read(
         what: &'static str,
         fd: BorrowedFd<'_>,
@@ -166,7 +167,7 @@ impl Memory {
         announced: u64,
         access: ProtFlags,
     ) -> Result<Self, SetupError> {
-        // Seals first: only then does the size stay what it is found to be.
+        // The seals are checked first: only sealed files keep the size that is then found.
         let seals = rustix::fs::fcntl_get_seals(fd).unwrap_or(SealFlags::empty());
         if !seals.contains(SEALS) {
             return Err(SetupError::NotSealed { what });
@@ -206,9 +207,10 @@ impl Memory {
         let populate = if writes { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
         // SAFETY: the range is the mapping just made; populating changes no contents.
         match unsafe { rustix::mm::madvise(start.as_ptr().cast(), len, populate) } {
-            // Before Linux 5.14: `fallocate` took the memory already, only the page tables are filled later.
+            // The kernel is older than Linux 5.14. `fallocate` reserved the memory already; only
+            // the page tables are filled later.
             Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(memory),
-            Err(errno) => Err(system("touch memory")(errno)),
+            Err(errno) => Err(system("populate memory")(errno)),
         }
     }
 
@@ -218,7 +220,7 @@ impl Memory {
         self.start
     }
 
-    /// Length in bytes.
+    /// The length in bytes.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -227,7 +229,8 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and whoever held a pointer into it held it through this owner.
+        // SAFETY: the mapping is ours, and whoever held a pointer into it held it through this
+        // owner.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
@@ -237,19 +240,21 @@ fn verify_len(what: &'static str, len: usize) -> Result<(), SetupError> {
         return Err(SetupError::Shape {
             what,
             bytes: len as u64,
-            why: "it must be more than none and fit into memory",
+            why: "it must be more than 0 and fit into the address space",
         });
     }
     Ok(())
 }
 
-/// Another descriptor of a memory file, through which it can only be read. Who has it can open the file again to write, as far as seals let him.
+/// Opens the memory file again for reading only. A process that gets the result can open the file
+/// again for writing, as far as the seals permit.
 pub(crate) fn to_read(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// How many bytes can be taken now, and what sets the limit. What cannot be read limits nothing.
+/// The bytes that can be taken now, and the limit that applies. Limits that cannot be read are
+/// ignored.
 fn room() -> (u64, &'static str) {
     let mut room = (u64::MAX, "the machine");
     let mut limit = |bytes: Option<u64>, name| {
@@ -268,7 +273,8 @@ fn room() -> (u64, &'static str) {
     room
 }
 
-/// What the control groups above this process leave it (version 2); file pages in them can be dropped.
+/// The bytes that the control groups (version 2) of this process leave it. File pages in them count
+/// as free, since the kernel can drop them.
 fn control_group_room() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
@@ -290,7 +296,7 @@ fn control_group_room() -> Option<u64> {
     room
 }
 
-/// The number behind `name` at the start of a line.
+/// The number after `name` at the start of a line.
 fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let mut words = line.split_ascii_whitespace();
@@ -303,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_an_error_that_names_sizes() {
+    fn too_little_memory_is_an_error_that_names_sizes() {
         let error = Memory::create("window", 1 << 46).unwrap_err();
         let text = error.to_string();
         assert!(matches!(error, SetupError::NoRoom { bytes: 70_368_744_177_664, .. }), "{error:?}");
@@ -326,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_published_can_only_be_read() {
+    fn published_memory_can_only_be_read() {
         let (ours, fd) = Memory::publish("notice", 4096).unwrap();
         let seen = Memory::map_to_read("notice", fd.as_fd(), 4096).unwrap();
         // SAFETY: both mappings are 4096 bytes long and alive.
@@ -370,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_read_well() {
+    fn sizes_are_shown_in_readable_units() {
         let shown: Vec<_> =
             [0, 1023, 1024, 1536 * 1024].iter().map(|bytes| Size(*bytes).to_string()).collect();
         assert_eq!(shown, ["0 bytes", "1023 bytes", "1024 bytes (1.0 KiB)", "1572864 bytes (1.5 MiB)"]);

@@ -1,4 +1,4 @@
-//! The interface that every rail offers.
+//! The interface of every rail.
 
 use std::{fmt, io, os::fd::BorrowedFd, str::FromStr};
 
@@ -7,31 +7,33 @@ use plexus_base::{Nanos, wire::DecodeError};
 
 use crate::{Frame, WindowId};
 
-/// Bytes of bulk that what is urgent may have to wait for.
+/// The bytes of bulk for which urgent traffic may have to wait.
 pub(crate) const CHUNK: usize = 16 << 10;
 
-/// Polls in a row that may leave the bulk lane alone because the prompt one had something: the answer to that need not wait,
-/// bulk frames wait for no more than these.
+/// The polls in a row that may skip the bulk lane because the prompt one had frames. The answer to
+/// a prompt frame need not wait, and bulk frames wait for no more than these polls.
 pub(crate) const MOST_SKIPPED: u32 = 4;
 
-/// Largest frame in bytes, head and body together: a 16 KiB message with its headers fits in one.
+/// The largest frame in bytes, head and body together: a 16 KiB message with its headers fits in
+/// one.
 pub const MAX_FRAME: usize = 16 * 1024 + 128;
 
-/// Ordered paths within a rail. Frames of one lane arrive in the order sent; between lanes there is no order.
+/// The ordered paths within a rail. Frames of one lane arrive in the order sent; between lanes
+/// there is no order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Lane {
-    /// Small frames that someone waits for; polled first.
+    /// Small frames that a thread waits for; polled first.
     Prompt = 0,
     /// Blocks and long transfers.
     Bulk = 1,
 }
 
-/// How many lanes a rail has.
+/// The number of lanes of a rail.
 pub const LANES: usize = 2;
 
 impl Lane {
-    /// Both lanes, the one that is polled first at the front.
+    /// Both lanes, in the order of polling.
     pub const ALL: [Self; LANES] = [Self::Prompt, Self::Bulk];
 
     /// The lane as an index.
@@ -41,7 +43,7 @@ impl Lane {
     }
 }
 
-/// What a rail runs over.
+/// The transport of a rail.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum RailKind {
     /// Rings and windows in shared memory: both endpoints on one host.
@@ -53,10 +55,10 @@ pub enum RailKind {
 }
 
 impl RailKind {
-    /// Every kind, fastest first.
+    /// Every kind, the fastest first.
     pub const ALL: [Self; 3] = [Self::Shm, Self::Ofi, Self::Tcp];
 
-    /// Those that need nothing installed.
+    /// The kinds that need nothing installed.
     pub const BUILT_IN: [Self; 2] = [Self::Shm, Self::Tcp];
 
     /// The name in configuration files, reports and on the command line.
@@ -90,7 +92,7 @@ impl RailKind {
     /// Checks that this build and this machine have what a rail of this kind needs.
     ///
     /// # Errors
-    /// A line that says what is missing and what to do.
+    /// A line that names the missing part and the remedy.
     pub fn available(self) -> Result<(), String> {
         #[cfg(feature = "libfabric")]
         if self == Self::Ofi {
@@ -114,7 +116,7 @@ impl RailKind {
 impl FromStr for RailKind {
     type Err = String;
 
-    /// Finds the kind by its name; the error names those that there are.
+    /// Finds the kind by its name; the error lists the valid names.
     fn from_str(name: &str) -> Result<Self, String> {
         let known = || Self::ALL.map(Self::name).join(" or ");
         let kind = Self::ALL.into_iter().find(|kind| kind.name() == name);
@@ -129,69 +131,70 @@ impl fmt::Display for RailKind {
     }
 }
 
-/// Bytes for a window of the peer.
+/// The bytes to write into a window of the peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Put<'a> {
-    /// Which of the peer's windows.
+    /// The window of the peer.
     pub window: WindowId,
-    /// Where in it, in bytes.
+    /// The offset in it, in bytes.
     pub offset: u64,
-    /// The generation of the target granule that its owner announced when it asked for these bytes; a rail
-    /// that passes the target's CPU refuses a put whose generation is no longer the granule's.
+    /// The generation of the target granule that its owner announced when it requested these bytes.
+    /// A rail that bypasses the target's CPU refuses a put with another generation.
     pub generation: u32,
     /// The bytes.
     pub data: &'a [u8],
 }
 
-/// An access to the peer's window that brings something back. Words are 64 bits, little endian, at a multiple of 8.
+/// An access to the peer's window that returns something. Words are 64 bits, little endian, at a
+/// multiple of 8.
 #[derive(Debug)]
 pub enum Access<'a> {
-    /// Copies what stands in the window into all of `into`. A whole word is read in one go.
+    /// Copies bytes of the window into all of `into`. A whole word is read at once.
     Get {
-        /// Which of the peer's windows.
+        /// The window of the peer.
         window: WindowId,
-        /// Where in it, in bytes.
+        /// The offset in it, in bytes.
         offset: u64,
-        /// Where the bytes go.
+        /// The target of the bytes.
         into: &'a mut [u8],
     },
     /// Adds to a word, wrapping around.
     FetchAdd {
-        /// Which of the peer's windows.
+        /// The window of the peer.
         window: WindowId,
-        /// Where in it, in bytes.
+        /// The offset in it, in bytes.
         offset: u64,
-        /// How much.
+        /// The number to add.
         add: u64,
     },
     /// Makes a word `new` if it is `expected`.
     CompareSwap {
-        /// Which of the peer's windows.
+        /// The window of the peer.
         window: WindowId,
-        /// Where in it, in bytes.
+        /// The offset in it, in bytes.
         offset: u64,
-        /// What the word must be.
+        /// The expected word.
         expected: u64,
-        /// What it becomes.
+        /// The new word.
         new: u64,
     },
 }
 
-/// Why a frame was not taken. Nothing of it was sent.
+/// The reason why a frame was not taken. No part of it was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SendError {
-    /// No room now; try again after the peer has read, see [`Rail::pending`].
+    /// There is no room now; try again after the peer has read, see [`Rail::pending`].
     #[error("no room on the rail now")]
     Full,
     /// The frame is longer than [`MAX_FRAME`], or the put does not lie inside the peer's window.
     #[error("the frame or put does not fit")]
     TooLarge,
-    /// The rail is dead; [`Rail::poll`] says why.
+    /// The rail is dead; [`Rail::poll`] returns the reason.
     #[error("the rail is lost")]
     Lost,
 }
 
-/// Why a rail is dead. It never comes back; a new one takes its place.
+/// The reason why a rail is dead. It never comes back; a new one takes its place.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Lost {
     /// The process at the other end has ended.
@@ -206,59 +209,63 @@ pub enum Lost {
     /// Small frames are acknowledged, long ones are not.
     #[error("short frames pass, long ones do not")]
     Stalled,
-    /// What arrived is not what a peer sends: wrong lengths, a checksum that does not match, a put outside
-    /// every window or into a granule that does not expect it.
-    #[error("the peer sent what it must not: {0}")]
+    /// The peer violated the protocol: wrong lengths, a wrong checksum, a put outside every window
+    /// or into a granule that does not expect it.
+    #[error("the peer violated the protocol: {0}")]
     Corrupt(&'static str),
-    /// As [`Lost::Corrupt`], where the bytes of a message are at fault.
-    #[error("the peer sent what it must not: {0}")]
+    /// As [`Lost::Corrupt`], for the bytes of a message.
+    #[error("the peer violated the protocol: {0}")]
     Malformed(#[from] DecodeError),
 }
 
-/// What the system knows of a stream of frames on its path; everything 0 where it does not say.
+/// The system's view of a stream of frames on its path; every field is 0 if the system does not
+/// report it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Flow {
-    /// Bytes sent, and what the rail adds to them, that the peer's system has acknowledged; it only grows, also within one
-    /// long frame.
+    /// The bytes sent, with those that the rail adds, that the peer's system has acknowledged. The
+    /// count only grows, also within one long frame.
     pub acknowledged: u64,
-    /// Such bytes that were sent and are not acknowledged, those left out that wait here; about as many.
+    /// The bytes in flight on the path, approximately: sent and not acknowledged, without those
+    /// that wait on this host.
     pub on_path: u64,
-    /// Smoothed round trip.
+    /// The smoothed round-trip time.
     pub rtt: Nanos,
-    /// The shortest that there was lately.
+    /// The shortest recent round-trip time.
     pub least_rtt: Nanos,
 }
 
-/// What a rail knows of its path.
+/// A rail's view of its path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Health {
-    /// Bytes that fit in one packet; 0 where there are no packets or it is not known.
+    /// The bytes that fit in one packet; 0 if there are no packets or it is not known.
     pub mtu: u32,
-    /// Smoothed round trip; 0 where not known.
+    /// The smoothed round-trip time; 0 if not known.
     pub rtt: Nanos,
-    /// The longest of the lanes' smoothed round trips, where each has a connection of its own: that of the path when its queues
-    /// hold what is sent on the rail. 0 where not known.
+    /// The longest of the lanes' smoothed round-trip times, where each has a connection of its own.
+    /// It is that of the path when its queues hold the rail's own frames. 0 if not known.
     pub longest_rtt: Nanos,
-    /// How long ago the system last heard from the peer's host, on whichever lane; 0 while that owes no answer on any, `None`
-    /// where the system does not say.
+    /// The time since the system last heard from the peer's host, on any lane; 0 while the host
+    /// owes no answer, `None` if the system does not report it.
     pub silent: Option<Nanos>,
-    /// By [`Lane::index`], the same of one lane, where each has a connection of its own; `None` while no answer is owed there.
+    /// By [`Lane::index`], the same of one lane, where each has a connection of its own; `None`
+    /// while no answer is owed there.
     pub lane_silent: [Option<Nanos>; LANES],
-    /// Packets with data that the system sent, those it sent again among them; 0 where it does not say.
+    /// The packets with data that the system sent, including repeated ones; 0 if it does not report
+    /// them.
     pub segments: u64,
-    /// Packets that the system sent again.
+    /// The packets that the system sent again.
     pub retransmits: u64,
-    /// Bytes that wait here for the path to take them.
+    /// The bytes that wait on this host for the path to take them.
     pub unsent: u64,
-    /// Of [`Lane::Bulk`].
+    /// The flow of [`Lane::Bulk`].
     pub bulk: Flow,
-    /// Whether what it carries is encrypted.
+    /// True if the traffic is encrypted.
     pub encrypted: bool,
 }
 
-/// One path between two endpoints. See the [crate] documentation for what holds for every kind.
+/// One path between two endpoints. The [crate] documentation gives the guarantees of every kind.
 pub trait Rail: Send {
-    /// What it runs over.
+    /// The transport of this rail.
     fn kind(&self) -> RailKind;
 
     /// Sends one frame, `head` followed by `body`. It may stay in a buffer until [`Rail::flush`].
@@ -267,7 +274,8 @@ pub trait Rail: Send {
     /// See [`SendError`]; on an error nothing was sent.
     fn send(&mut self, lane: Lane, head: &[u8], body: &[u8]) -> Result<(), SendError>;
 
-    /// Like [`Rail::send`], for a body that others keep too: a rail that cannot pass it on at once need not copy it.
+    /// Like [`Rail::send`], for a shared body, which a rail that cannot send it at once need not
+    /// copy.
     ///
     /// # Errors
     /// See [`SendError`]; on an error nothing was sent.
@@ -275,76 +283,81 @@ pub trait Rail: Send {
         self.send(lane, head, body)
     }
 
-    /// Writes `put.data` into the peer's window, then sends the frame `head` + `body` on `lane`: whoever
-    /// receives the frame finds the data in place.
+    /// Writes `put.data` into the peer's window, then sends the frame `head` + `body` on `lane`.
+    /// The data are in place when the peer receives the frame.
     ///
     /// # Errors
     /// See [`SendError`]; on an error nothing was sent.
     fn put(&mut self, lane: Lane, put: Put<'_>, head: &[u8], body: &[u8]) -> Result<(), SendError>;
 
-    /// Like [`Rail::put`] without a frame: the peer finds the bytes in its window, and is told nothing; asleep, it is
-    /// woken by the flush as for a frame. They are in place before any frame that is sent later on the same lane
-    /// arrives. Eight bytes at a multiple of eight change at once: who looks at them sees the old or the new ones; in a
-    /// [wordwise](crate::WindowSpan::wordwise) window this holds for every eight of a longer write or put.
+    /// Like [`Rail::put`] without a frame: the bytes arrive in the peer's window without a notice;
+    /// the flush wakes a sleeping peer as for a frame. They are in place before any later frame on
+    /// the same lane arrives.
+    ///
+    /// Eight bytes at a multiple of eight change at once: a reader sees the old or the new ones. In
+    /// a [wordwise](crate::WindowSpan::wordwise) window this holds for every eight bytes of a
+    /// longer write or put.
     ///
     /// # Errors
     /// See [`SendError`]; on an error nothing was written.
     fn write(&mut self, lane: Lane, put: Put<'_>) -> Result<(), SendError>;
 
-    /// Executes an access on the peer's window with this processor, where its memory is mapped here; what the word
-    /// was before (0 for a get). Flush afterwards, as after a write. `None`: this kind of rail cannot, and
-    /// the peer must be asked by message.
+    /// Executes an access on the peer's window with this processor, if the peer's memory is mapped
+    /// here. Returns the earlier word (0 for a get). Flush afterwards, as after a write. `None`:
+    /// this kind of rail cannot, and the caller must request the access by message.
     ///
     /// # Errors
-    /// [`SendError::TooLarge`]: not inside the window, or no whole word; nothing was done.
+    /// [`SendError::TooLarge`]: the access is not inside the window or not on a whole word; nothing was done.
     fn direct(&mut self, access: Access<'_>) -> Option<Result<u64, SendError>> {
         let _ = access;
         None
     }
 
-    /// What is known of the path now. Called on every tick of a link; also re-arms what must be re-armed.
+    /// The current view of the path. A link calls this on every tick; it also re-arms what must be
+    /// re-armed.
     fn health(&mut self) -> Health {
         Health::default()
     }
 
-    /// Bytes of bulk that go at once now, either way: what is urgent waits for the copying of so many, and fewer may not be
-    /// worth a call.
+    /// The bytes of bulk that go at once now, in either direction. Urgent traffic waits for the
+    /// copying of so many, and fewer may not be worth a call.
     fn chunk(&self) -> usize {
         CHUNK
     }
 
-    /// Whether there is urgent traffic: where that is so [`Rail::chunk`] may be shorter.
+    /// Tells the rail whether there is urgent traffic, for which [`Rail::chunk`] may be shorter.
     fn hurry(&mut self, urgent: bool) {
         let _ = urgent;
     }
 
-    /// It is given up and will be dropped next: nothing more of it is to be sent, not even a goodbye.
+    /// Announces that the rail is given up and will be dropped next: nothing more is to be sent,
+    /// not even a goodbye.
     fn abandon(&mut self) {}
 
-    /// Hands over up to `limit` frames of each lane that have arrived, [`Lane::Prompt`] first, and of [`Lane::Bulk`] none
-    /// after [`Rail::chunk`] bytes; how many.
+    /// Hands over up to `limit` arrived frames of each lane, [`Lane::Prompt`] first, and of
+    /// [`Lane::Bulk`] none after [`Rail::chunk`] bytes. Returns their number.
     ///
     /// # Errors
     /// The rail is dead, and everything that arrived before was delivered.
     fn poll(&mut self, limit: usize, deliver: &mut dyn FnMut(Lane, Frame<'_>)) -> Result<usize, Lost>;
 
-    /// Pushes out what is buffered and wakes the peer if it sleeps. Call once after a batch of sends; a peer
-    /// that polls sees shared-memory frames without it.
+    /// Sends the buffered bytes and wakes the peer if it sleeps. Call it once after a batch of
+    /// sends; a polling peer sees shared-memory frames without it.
     ///
     /// # Errors
     /// The rail is dead.
     fn flush(&mut self) -> Result<(), Lost>;
 
-    /// Whether [`Rail::poll`] or [`Rail::flush`] might get something done now. Called after the worker's bell
-    /// was armed and before it sleeps; must not miss anything that the bell and the registered descriptors
-    /// will not announce.
+    /// Returns true if [`Rail::poll`] or [`Rail::flush`] might do something now. It is called after
+    /// the worker's bell was armed and before it sleeps. It must not miss anything that the bell
+    /// and the registered descriptors do not announce.
     fn pending(&mut self) -> bool;
 
-    /// Adds what this rail's arrivals and freed room wake through to an epoll set, with `token` as its data;
-    /// edge-triggered. Rails that wake through the bell alone add nothing.
+    /// Adds the descriptors that announce this rail's arrivals and freed room to an epoll set, with
+    /// `token` as their data; edge-triggered. Rails that wake through the bell alone add nothing.
     ///
     /// # Errors
-    /// The system's refusal.
+    /// A system call fails.
     fn register(&self, epoll: BorrowedFd<'_>, token: u64) -> io::Result<()>;
 }
 
@@ -353,7 +366,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rail_is_known_by_its_name_and_refused_where_it_is_not_built() {
+    fn a_rail_is_found_by_name_and_refused_if_not_built() {
         for kind in RailKind::ALL {
             match kind.name().parse::<RailKind>() {
                 Ok(parsed) => assert_eq!(parsed, kind),

@@ -1,11 +1,13 @@
-//! Copying a block to where another core will use it next.
+//! Copies of a block to where another core uses it next.
 //!
-//! An ordinary copy first takes each target line away from the cache that used it last, one round trip between
-//! cores for every 64 bytes, and then has the user take it back the same way. Streaming stores (Intel SDM vol. 1,
-//! 10.4.6.2) write whole lines without reading them first and leave them in no cache, from where the other core's
-//! prefetcher fetches them well. Which is faster depends on the machine, and not by little: 16 KiB passed to and fro, all of
-//! it read, took 1.8 instead of 8.6 microseconds on one, 1.7 instead of 0.6 on another. So it is [measured](prepare) once in
-//! each process that will copy to others.
+//! An ordinary copy first takes each target line away from the cache that used it last, which costs
+//! one round trip between cores for every 64 bytes. The reader then takes each line back the same
+//! way. Streaming stores (Intel SDM vol. 1, 10.4.6.2) write whole lines without reading them first
+//! and leave them in no cache; the other core's prefetcher fetches them well from memory.
+//!
+//! Which copy is faster depends on the machine. 16 KiB passed to another core and back, all of it
+//! read, took 1.8 instead of 8.6 microseconds with streaming stores on one machine, and 1.7 instead
+//! of 0.6 on another. So each process that copies to others [measures](prepare) both once.
 #![allow(unsafe_code, reason = "streaming stores are intrinsics over raw memory")]
 
 use std::{
@@ -23,14 +25,14 @@ use std::{
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Shorter copies go through the cache: fetching them from memory would take the reader longer than the
-/// stores save. The smallest block is as long.
+/// The length from which streaming stores may be used: that of the smallest block. For shorter
+/// copies the reader would lose more by fetching from memory than the stores save.
 const STREAM_FROM: usize = 4096;
 
-/// Whether streaming stores are the faster way here.
+/// True if streaming stores are faster on this machine.
 static STREAMS: AtomicBool = AtomicBool::new(false);
 
-/// Copies `len` bytes; when this returns, whatever this thread writes next is seen after them.
+/// Copies `len` bytes. Other threads see every later write of this thread after them.
 ///
 /// # Safety
 /// As [`copy_nonoverlapping`].
@@ -46,7 +48,7 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// See [`copy`]; `len` is at least a line.
+/// Copies with streaming stores, see [`copy`]; `len` is at least a line.
 #[cfg(target_arch = "x86_64")]
 unsafe fn streaming(from: *const u8, to: *mut u8, len: usize) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
@@ -54,8 +56,8 @@ unsafe fn streaming(from: *const u8, to: *mut u8, len: usize) {
     let head = to.align_offset(LINE).min(len);
     let lines = (len - head) / LINE;
     let tail = head + lines * LINE;
-    // SAFETY: head, lines and tail cover exactly `0..len`, and every streamed line is aligned; the instructions
-    // belong to every x86-64 processor.
+    // SAFETY: head, lines and tail cover exactly `0..len`, and every streamed line is aligned; the
+    // instructions belong to every x86-64 processor.
     unsafe {
         copy_nonoverlapping(from, to, head);
         for line in 0..lines {
@@ -65,28 +67,29 @@ unsafe fn streaming(from: *const u8, to: *mut u8, len: usize) {
             words.into_iter().enumerate().for_each(|(word, value)| _mm_stream_si128(target.add(word), value));
         }
         copy_nonoverlapping(from.add(tail), to.add(tail), len - tail);
-        // Streaming stores are ordered with nothing else, so a header written next could be seen before them.
+        // Streaming stores have no order with other stores: without the fence a header written next
+        // could be seen first.
         _mm_sfence();
     }
 }
 
-/// Finds out which way of copying is the faster one between two cores of this process, once: takes a millisecond or less,
-/// [`TIMEOUT`] at most. Where that cannot be found out, copies go through the cache.
+/// Measures once which copy is faster between two cores of this process. It takes about a
+/// millisecond, at most [`TIMEOUT`]. If the measurement fails, copies go through the cache.
 pub(crate) fn prepare() {
     static MEASURED: Once = Once::new();
     #[cfg(target_arch = "x86_64")]
     MEASURED.call_once(|| {
-        let found = Course::new().measure();
-        tracing::debug!(?found, "a block to another core and back, through the cache and streamed");
+        let found = CopyBenchmark::new().measure();
+        tracing::debug!(?found, "measured a block to another core and back, through the cache and streamed");
         if let Some([cached, streamed]) = found {
             STREAMS.store(streamed < cached, Relaxed);
         }
     });
 }
 
-/// A machine that has no time for both threads will not give it within this.
+/// The longest time of a measurement; a busy machine may not run both threads within it.
 const TIMEOUT: Duration = Duration::from_millis(10);
-/// Rounds of each way, and those before that do not count.
+/// The measured rounds of each kind of copy, and the rounds before them that do not count.
 const ROUNDS: usize = 41;
 const WARM_UP: usize = 10;
 
@@ -98,26 +101,28 @@ const BLOCKS: usize = 8;
 #[derive(Default)]
 struct Line([AtomicU64; LINE / 8]);
 
-/// Where two threads pass blocks to and fro.
-struct Course {
+/// The memory through which two threads pass blocks back and forth.
+struct CopyBenchmark {
     blocks: Box<[Line]>,
     there: Line,
     back: Line,
     until: Instant,
 }
 
-impl Course {
+impl CopyBenchmark {
     fn new() -> Self {
         let lines = (0..BLOCKS * BLOCK / LINE).map(|_| Line::default()).collect();
         Self { blocks: lines, there: Line::default(), back: Line::default(), until: Instant::now() + TIMEOUT }
     }
 
-    /// How long a block takes to the other core and an answer back, through the cache and streamed; medians.
+    /// The median times for a block to the other core and an answer back: through the cache and
+    /// streamed.
     #[cfg(target_arch = "x86_64")]
     fn measure(&self) -> Option<[Duration; 2]> {
         let cores = sched_getaffinity(None).ok()?;
         let mut allowed = (0..CpuSet::MAX_CPU).filter(|core| cores.is_set(*core));
-        // Neighbours in number are often neighbours in a cache.
+        // Cores with neighbouring numbers often share a cache, so the two ends of the list are
+        // used.
         let (first, last) = (allowed.next()?, allowed.next_back()?);
         thread::scope(|scope| {
             scope.spawn(move || pin(last).and_then(|()| self.answer()));
@@ -132,7 +137,8 @@ impl Course {
         for round in 0..2 * (WARM_UP + ROUNDS) {
             let (block, way) = (self.block(round).as_ptr().cast::<u8>().cast_mut(), round % 2);
             let began = Instant::now();
-            // SAFETY: atomics that live as long as `self`; the other thread looks at them when it has heard of them.
+            // SAFETY: atomics that live as long as `self`; the other thread looks at them when it
+            // has heard of them.
             unsafe {
                 match way {
                     0 => copy_nonoverlapping(source.as_ptr(), block, BLOCK),
@@ -140,7 +146,7 @@ impl Course {
                 }
             }
             self.there.0[0].store(round as u64 + 1, Release);
-            self.hear(&self.back, round)?;
+            self.wait_for(&self.back, round)?;
             if round >= 2 * WARM_UP {
                 taken[way].push(began.elapsed());
             }
@@ -150,7 +156,7 @@ impl Course {
 
     fn answer(&self) -> Option<()> {
         for round in 0..2 * (WARM_UP + ROUNDS) {
-            self.hear(&self.there, round)?;
+            self.wait_for(&self.there, round)?;
             let read = self.block(round).iter().flat_map(|line| &line.0);
             let sum = read.fold(0, |sum: u64, word| sum.wrapping_add(word.load(Relaxed)));
             self.back.0[1].store(sum, Relaxed);
@@ -165,7 +171,7 @@ impl Course {
     }
 
     /// Waits for the word of a round.
-    fn hear(&self, line: &Line, round: usize) -> Option<()> {
+    fn wait_for(&self, line: &Line, round: usize) -> Option<()> {
         for spin in 1u32.. {
             if line.0[0].load(Acquire) > round as u64 {
                 return Some(());
@@ -191,7 +197,7 @@ mod tests {
 
     #[test]
     #[cfg(target_arch = "x86_64")]
-    fn every_length_and_alignment_is_copied_and_nothing_beside_it() {
+    fn every_length_and_alignment_is_copied_exactly() {
         let source: Vec<u8> = (0..3 * STREAM_FROM).map(|byte| byte as u8 | 1).collect();
         for len in [64, 127, STREAM_FROM - 1, STREAM_FROM, STREAM_FROM + 77, 2 * STREAM_FROM] {
             for shift in 0..70 {
@@ -210,13 +216,13 @@ mod tests {
 
     #[test]
     #[cfg(target_arch = "x86_64")]
-    fn what_is_measured_ends_in_time_and_leaves_this_thread_where_it_was() {
+    fn the_measurement_ends_in_time_and_keeps_the_affinity() {
         let cores = sched_getaffinity(None).unwrap();
-        let course = Course::new();
-        if let Some(found) = course.measure() {
+        let benchmark = CopyBenchmark::new();
+        if let Some(found) = benchmark.measure() {
             assert!(found.iter().all(|taken| !taken.is_zero() && *taken < TIMEOUT), "{found:?}");
             let sum = (BLOCK as u64 / 8).wrapping_mul(0x0101_0101_0101_0101);
-            assert_eq!(course.back.0[1].load(Relaxed), sum);
+            assert_eq!(benchmark.back.0[1].load(Relaxed), sum);
         }
         assert_eq!(sched_getaffinity(None).unwrap(), cores);
     }

@@ -1,25 +1,26 @@
 //! Windows: memory that peers write into.
 //!
-//! The owner creates a [`Window`]; a peer on the same host maps it ([`PeerWindow`]) and a put is one copy, a
-//! peer elsewhere sends the bytes and the receiving [`TcpRail`](crate::TcpRail) finds the window in its
-//! [`Windows`] and reads the socket straight into it.
+//! The owner creates a [`Window`]. A peer on the same host maps it ([`PeerWindow`]), and a put is
+//! one copy. A peer on another host sends the bytes; the receiving [`TcpRail`](crate::TcpRail)
+//! finds the window in its [`Windows`] and reads the socket straight into it.
 //!
-//! A window may be divided into *granules* (the frames of a cache). Each has a generation: odd while its
-//! owner expects a put, even otherwise, and never the same twice in a row. A rail that passes the owner's CPU
-//! lets a put in only under the generation that the owner announced; over shared memory nobody stands
-//! between, and the owner must not reuse a granule before the put is answered or the peer's process has
-//! ended.
+//! A window may be divided into *granules* (the frames of a cache). Each has a generation: odd
+//! while its owner expects a put, even otherwise, and never the same twice in a row. A rail that
+//! bypasses the owner's CPU accepts a put only with the generation that the owner announced. Over
+//! shared memory there is no such check: the owner must not reuse a granule before the put is
+//! answered or the peer's process has ended.
 //!
-//! *Words*, eight bytes at a multiple of eight, are what peers agree through: written at once, read at once,
-//! added to and compared-and-swapped by whichever processor has the memory mapped. A window is mapped at the start of a
-//! page, so a word of the window is an aligned `AtomicU64` to everyone.
+//! *Words* are eight bytes at a multiple of eight, through which peers agree. Every processor that
+//! has the memory mapped reads and writes them at once, adds to them, and compares and swaps them.
+//! A window is mapped at the start of a page, so a word of the window is an aligned `AtomicU64` in
+//! every process.
 //!
-//! In a *wordwise* window the same holds for every word of a longer put, because there are threads that look at it while
-//! one arrives: a rail that passes the owner's CPU keeps the put aside until it is all there and verified, so it has a
-//! [longest](MAX_WORDWISE), and everybody writes word by word.
+//! In a *wordwise* window the same holds for every word of a longer put, because threads read it
+//! while one arrives. A rail that bypasses the owner's CPU keeps the put aside until it is complete
+//! and verified, so its length is [limited](MAX_WORDWISE), and every writer writes word by word.
 //!
-//! What this module cannot guarantee: that bytes in a window hold still. Peers may write at any time, so the
-//! memory is reached by pointer only, and who reads it validates what was read.
+//! This module cannot guarantee that bytes in a window hold still. Peers may write at any time, so
+//! the memory is reached by pointer only, and readers validate what they read.
 #![allow(unsafe_code, reason = "reaches memory that peers write to")]
 
 mod local;
@@ -47,30 +48,31 @@ use crate::{
     stream,
 };
 
-/// Bytes in a word.
+/// The bytes in a word.
 const WORD: usize = size_of::<u64>();
 
-/// Longest put into a window that is written word by word: every connection keeps room for one.
+/// The longest put into a window that is written word by word: every connection keeps room for one.
 pub const MAX_WORDWISE: usize = 64 << 10;
 
-// Words are little endian in every window; a processor that is not would need to turn them around in each access.
+// Words are little endian in every window; a big-endian processor would need to swap them in each
+// access.
 const _: () = assert!(cfg!(target_endian = "little"));
 
-/// Names a window of a node to its peers.
+/// The identifier of a window of a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct WindowId(pub u16);
 
-/// What peers must know of a window.
+/// The properties of a window that peers must know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WindowSpan {
-    /// Its name.
+    /// The identifier.
     pub id: WindowId,
-    /// Length in bytes.
+    /// The length in bytes.
     pub len: u64,
-    /// Bytes in a granule; 0 where the window has none and puts carry no generation.
+    /// The bytes in a granule; 0 if the window has none and puts carry no generation.
     pub granule: u32,
-    /// Whether puts go in word by word, and only when they are verified, for threads that look there at any time. Such a
-    /// put is no longer than [`MAX_WORDWISE`].
+    /// True if puts are written word by word, and only when they are verified, for threads that
+    /// read the window at any time. Such a put is no longer than [`MAX_WORDWISE`].
     pub wordwise: bool,
 }
 
@@ -79,8 +81,8 @@ wire::newtypes!(WindowId(u16));
 wire::layout! { impl WindowSpan: 16 { id: WindowId, wordwise: bool; 1; granule: u32, len: u64 } }
 
 impl WindowSpan {
-    /// Whether a put of `len` bytes at `offset` lies inside the window, inside one granule where it has any, and is not too
-    /// long for it.
+    /// Returns true if a put of `len` bytes at `offset` lies inside the window, inside one granule
+    /// where it has any, and is not too long for it.
     #[must_use]
     #[inline]
     pub fn holds(&self, offset: u64, len: u64) -> bool {
@@ -94,14 +96,14 @@ impl WindowSpan {
         }
     }
 
-    /// Whether `len` bytes at `offset` lie inside the window, whatever its granules.
+    /// Returns true if `len` bytes at `offset` lie inside the window, whatever its granules.
     #[must_use]
     #[inline]
     pub fn contains(&self, offset: u64, len: u64) -> bool {
         offset.checked_add(len).is_some_and(|end| end <= self.len)
     }
 
-    /// Whether there is a word at `offset`.
+    /// Returns true if there is a word at `offset`.
     #[must_use]
     #[inline]
     pub fn has_word(&self, offset: u64) -> bool {
@@ -109,7 +111,7 @@ impl WindowSpan {
     }
 }
 
-/// Whether `len` bytes at `offset` are one word.
+/// Returns true if `len` bytes at `offset` are one word.
 #[inline]
 pub(crate) fn is_word(offset: u64, len: u64) -> bool {
     len == WORD as u64 && offset.is_multiple_of(WORD as u64)
@@ -118,35 +120,36 @@ pub(crate) fn is_word(offset: u64, len: u64) -> bool {
 /// The word at `offset` of a window that was mapped as `memory`, if it has one there.
 #[inline]
 fn word(span: WindowSpan, memory: &Memory, offset: u64) -> Option<&AtomicU64> {
-    // SAFETY: inside the mapping, which incarnations as long as it is borrowed and begins at a page, so the word is aligned. The
-    // owner and its peers change words as atomics; a put or the kernel that writes other bytes over it makes its
-    // value arbitrary, which a word in memory of others is anyway.
+    // SAFETY: inside the mapping, which lives as long as it is borrowed and begins at a page, so
+    // the word is aligned. The owner and its peers change words as atomics; a put or the kernel
+    // that writes other bytes over it makes its value arbitrary, which a word in memory of others
+    // is anyway.
     span.has_word(offset)
         .then(|| unsafe { AtomicU64::from_ptr(memory.start().as_ptr().add(offset as usize).cast()) })
 }
 
-/// Memory of ours that peers write into.
+/// The memory of this node that peers write into.
 #[derive(Debug)]
 pub struct Window {
     span: WindowSpan,
     memory: Memory,
     fd: OwnedFd,
-    /// One for each granule: odd while a put is expected.
+    /// The generation of each granule: odd while a put is expected.
     generations: Box<[AtomicU32]>,
 }
 
 impl Window {
-    /// Takes `len` bytes of zeroed memory, touched already, and divides it into granules of `granule` bytes
-    /// (0: not divided, puts are taken without a generation).
+    /// Creates a window of `len` bytes of zeroed, populated memory, divided into granules of
+    /// `granule` bytes (0: not divided, puts are accepted without a generation).
     ///
     /// # Errors
-    /// There is not that much memory, or `len` is no multiple of `granule`.
+    /// There is not enough memory, or `len` is not a multiple of `granule`.
     pub fn create(id: WindowId, len: usize, granule: u32) -> Result<Self, SetupError> {
         if granule != 0 && !len.is_multiple_of(granule as usize) {
             return Err(SetupError::Shape {
                 what: "window",
                 bytes: len as u64,
-                why: "it must be a multiple of its granule",
+                why: "its length must be a multiple of its granule",
             });
         }
         let (memory, fd) = Memory::create("window", len)?;
@@ -156,14 +159,14 @@ impl Window {
         Ok(Self { span, memory, fd, generations })
     }
 
-    /// The same window, wordwise: see [`WindowSpan::wordwise`].
+    /// Makes the window wordwise: see [`WindowSpan::wordwise`].
     #[must_use]
     pub fn wordwise(mut self) -> Self {
         self.span.wordwise = true;
         self
     }
 
-    /// What to tell peers.
+    /// The properties to announce to peers.
     #[must_use]
     pub fn span(&self) -> WindowSpan {
         self.span
@@ -182,30 +185,30 @@ impl Window {
         self.memory.start()
     }
 
-    /// Length in bytes.
+    /// The length in bytes.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
         self.memory.len()
     }
 
-    /// Whether it has no bytes; none has.
+    /// Returns true if the window has no bytes; none is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Gives `granule` the generation that its owner chose: odd while a put is expected, and another one each time, so
-    /// that a put which comes too late is told from the one that is expected now; even while none is. Only the
-    /// owner's one thread for this granule may call this.
+    /// Sets the generation that the owner chose for `granule`. It is odd while a put is expected,
+    /// and different each time, so that a late put is distinguished from the expected one. It is
+    /// even while none is expected. Only the owner's one thread for this granule may call this.
     ///
     /// # Panics
-    /// When there is no such granule.
+    /// There is no such granule.
     pub fn set_generation(&self, granule: usize, generation: u32) {
         self.generations[granule].store(generation, Release);
     }
 
-    /// Whether a put of `len` bytes at `offset` under `generation` may be let in now.
+    /// Returns true if a put of `len` bytes at `offset` with `generation` may be accepted now.
     #[must_use]
     pub fn accepts(&self, offset: u64, len: u64, generation: u32) -> bool {
         if !self.span.holds(offset, len) {
@@ -220,33 +223,35 @@ impl Window {
         }
     }
 
-    /// The word at `offset`: `None` unless that is a multiple of 8 inside the window.
+    /// The word at `offset`; `None` unless that is a multiple of 8 inside the window.
     #[must_use]
     #[inline]
     pub fn word(&self, offset: u64) -> Option<&AtomicU64> {
         word(self.span, &self.memory, offset)
     }
 
-    /// Adds to the word at `offset`, wrapping around; what it was. `None`: there is no word.
+    /// Adds to the word at `offset`, wrapping around; returns the earlier word, `None` if there is
+    /// no word.
     #[must_use]
     pub fn fetch_add(&self, offset: u64, add: u64) -> Option<u64> {
         Some(self.word(offset)?.fetch_add(add, SeqCst))
     }
 
-    /// Makes the word at `offset` `new` if it is `expected`; what it was. `None`: there is no word.
+    /// Makes the word at `offset` `new` if it is `expected`; returns the earlier word, `None` if
+    /// there is no word.
     #[must_use]
     pub fn compare_swap(&self, offset: u64, expected: u64, new: u64) -> Option<u64> {
         Some(compare_swap(self.word(offset)?, expected, new))
     }
 
-    /// Copies from the window, for those who know that no peer writes there now (and for tests).
+    /// Copies from the window, for callers that know that no peer writes there now (and for tests).
     ///
     /// # Panics
-    /// When the range is not inside the window.
+    /// The range is not inside the window.
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         assert!(offset <= self.len() && into.len() <= self.len() - offset, "read past the end of a window");
-        // SAFETY: checked above; `into` is ours. Bytes that a peer writes meanwhile are arbitrary, not
-        // undefined: they come from another process or the kernel.
+        // SAFETY: checked above; `into` is ours. Bytes that a peer writes meanwhile are arbitrary,
+        // not undefined: they come from another process or the kernel.
         unsafe {
             std::ptr::copy_nonoverlapping(self.ptr().as_ptr().add(offset), into.as_mut_ptr(), into.len());
         }
@@ -261,23 +266,23 @@ pub struct PeerWindow {
 }
 
 impl PeerWindow {
-    /// Maps a peer's window after its size and seals were found to be as announced.
+    /// Maps a peer's window after its size and seals were verified.
     ///
     /// # Errors
-    /// They are not, or the system refuses.
+    /// They are not as announced, or a system call fails.
     pub fn map(fd: BorrowedFd<'_>, span: WindowSpan) -> Result<Self, SetupError> {
         stream::prepare();
         Ok(Self { span, memory: Memory::map("window", fd, span.len)? })
     }
 
-    /// What the peer announced.
+    /// The properties that the peer announced.
     #[must_use]
     pub fn span(&self) -> WindowSpan {
         self.span
     }
 
-    /// Executes `access`, whose window this is; what the word was before. `None`, and nothing done, where it does
-    /// not lie inside the window or a word is needed and there is none.
+    /// Executes `access` on this window; returns the earlier word. Returns `None`, with nothing
+    /// done, if the access does not lie inside the window or not on a whole word.
     #[inline]
     pub(crate) fn execute(&self, access: Access<'_>) -> Option<u64> {
         let at = |offset| word(self.span, &self.memory, offset);
@@ -290,8 +295,9 @@ impl PeerWindow {
                 if let (Some(word), WORD) = (at(offset), into.len()) {
                     into.copy_from_slice(&word.load(Acquire).to_le_bytes());
                 } else if self.span.contains(offset, into.len() as u64) {
-                    // SAFETY: inside the span, whose length is that of the mapping; `into` is ours. Bytes that others
-                    // write meanwhile are arbitrary, not undefined: they come from another process.
+                    // SAFETY: inside the span, whose length is that of the mapping; `into` is ours.
+                    // Bytes that others write meanwhile are arbitrary, not undefined: they come
+                    // from another process.
                     unsafe {
                         let source = self.memory.start().as_ptr().add(offset as usize);
                         std::ptr::copy_nonoverlapping(source, into.as_mut_ptr(), into.len());
@@ -304,20 +310,20 @@ impl PeerWindow {
         }
     }
 
-    /// Copies `put.data` to its place, a word in one store, and so each word of a wordwise window; false, and nothing copied, where that is not inside the
-    /// window.
+    /// Copies `put.data` to its target, a word in one store, and so each word of a wordwise window.
+    /// Returns false, with nothing copied, if the target is not inside the window.
     #[inline]
     pub(crate) fn write(&self, put: &Put<'_>) -> bool {
         if !self.span.holds(put.offset, put.data.len() as u64) {
             return false;
         }
         if let (Some(word), Ok(bytes)) = (word(self.span, &self.memory, put.offset), put.data.try_into()) {
-            // Release: what was put before is seen by whoever sees this.
+            // Release: a reader that sees this word also sees all earlier puts.
             word.store(u64::from_le_bytes(bytes), Release);
             return true;
         }
-        // SAFETY: inside the span, whose length is that of the mapping, and that has whole pages; `data` is ours and cannot
-        // overlap memory that nobody here has a reference to.
+        // SAFETY: inside the span, whose length is that of the mapping, and that has whole pages;
+        // `data` is ours and cannot overlap memory that nobody here has a reference to.
         unsafe {
             let target = self.memory.start().as_ptr().add(put.offset as usize);
             if self.span.wordwise {
@@ -334,14 +340,14 @@ fn compare_swap(word: &AtomicU64, expected: u64, new: u64) -> u64 {
     word.compare_exchange(expected, new, SeqCst, SeqCst).unwrap_or_else(|found| found)
 }
 
-/// The windows of this node by name, for rails that scatter puts themselves.
+/// The windows of this node by identifier, for rails that write puts themselves.
 #[derive(Debug, Default)]
 pub struct Windows {
     by_id: Vec<Option<Arc<Window>>>,
 }
 
 impl Windows {
-    /// A table of `windows`; of two with one name the later stands.
+    /// Builds a table of `windows`; of two with one identifier the later stays.
     pub fn new(windows: impl IntoIterator<Item = Arc<Window>>) -> Self {
         let mut table = Self::default();
         for window in windows {
@@ -354,14 +360,14 @@ impl Windows {
         table
     }
 
-    /// The window called `id`.
+    /// The window with the identifier `id`.
     #[must_use]
     #[inline]
     pub fn find(&self, id: WindowId) -> Option<&Arc<Window>> {
         self.by_id.get(usize::from(id.0))?.as_ref()
     }
 
-    /// What to tell peers.
+    /// The properties to announce to peers.
     pub fn spans(&self) -> impl Iterator<Item = WindowSpan> {
         self.by_id.iter().flatten().map(|window| window.span())
     }
@@ -381,7 +387,10 @@ mod tests {
         window.set_generation(1, 8);
         assert!(!window.accepts(4096, 4096, 7) && !window.accepts(4096, 4096, 8), "none is expected");
         window.set_generation(1, 9);
-        assert!(window.accepts(4096, 4096, 9) && !window.accepts(4096, 4096, 7), "the late one is another");
+        assert!(
+            window.accepts(4096, 4096, 9) && !window.accepts(4096, 4096, 7),
+            "a late put has another generation"
+        );
     }
 
     #[test]
@@ -411,7 +420,7 @@ mod tests {
         assert_eq!((window.compare_swap(4088, 5, 9), window.compare_swap(4088, 4, 8)), (Some(4), Some(4)));
         let mut bytes = [0; 8];
         window.read(4088, &mut bytes);
-        assert_eq!(u64::from_le_bytes(bytes), 8, "what the accesses changed is what is read");
+        assert_eq!(u64::from_le_bytes(bytes), 8, "reads see what the accesses changed");
     }
 
     #[test]
@@ -424,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_is_no_multiple_of_its_granule_is_refused() {
+    fn a_window_length_that_is_no_multiple_of_its_granule_is_refused() {
         assert!(matches!(Window::create(WindowId(0), 4097, 4096), Err(SetupError::Shape { .. })));
         assert!(matches!(Window::create(WindowId(0), 0, 4096), Err(SetupError::Shape { .. })));
     }

@@ -1,4 +1,4 @@
-//! The hot path of the shared-memory rail allocates nothing, shown by an allocator that counts.
+//! The hot path of the shared-memory rail allocates nothing, as a counting allocator shows.
 #![allow(unsafe_code, reason = "an allocator is an unsafe trait")]
 
 #[allow(dead_code, reason = "the suite uses the rest")]
@@ -33,13 +33,13 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The only test in this binary, so that nobody else is counted.
+/// This binary has no other test, so that no other thread is counted.
 #[test]
 fn sending_putting_and_polling_over_shm_allocate_nothing() {
     let (mut a, mut b) = pairs::pair(pairs::Kind::Shm);
     let data = [7; 4096];
     let mut came = 0;
-    // Once before counting: threads of the test harness may still be starting.
+    // The first round does not count: threads of the test harness may still be starting.
     for counted in [false, true] {
         let before = ALLOCATIONS.load(Relaxed);
         for round in 0..10_000u64 {

@@ -1,4 +1,5 @@
-//! What only a rail over libfabric can show: strangers, ends that do not fit together, and that nothing is left.
+//! Properties of rails over libfabric only: unauthenticated peers, ends that do not match, and
+//! clean-up.
 //!
 //! Each provider is skipped, with the reason printed, where libfabric is absent.
 
@@ -27,7 +28,7 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Names that this process has in `/dev/shm`.
+/// The names that this process has in `/dev/shm`.
 fn names() -> usize {
     let own = format!("{}:", std::process::id());
     let is_own = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&own);
@@ -57,18 +58,19 @@ fn caught() -> String {
     status.lines().find(|line| line.starts_with("SigCgt:")).unwrap().to_owned()
 }
 
-/// One test for all that counts what the process holds, so that no other runs beside it.
+/// One test for everything that counts the resources of the process, so that no other test runs
+/// beside it.
 #[test]
-fn nothing_is_left_of_rails_that_ended_and_strangers_do_no_harm() {
+fn ended_rails_leave_nothing_and_unauthenticated_peers_do_no_harm() {
     let signals = caught();
     drop(OfiEndpoint::open("tcp", None, Arc::default()));
-    assert_eq!(caught(), signals, "a process that is told to end does so in its own way");
+    assert_eq!(caught(), signals, "libfabric must not install signal handlers");
     for provider in here() {
-        // What the provider takes once and keeps.
+        // The provider allocates some resources once and keeps them.
         rails_come_and_go(provider, 5);
         let before = (descriptors(), names(), resident_kib());
         rails_come_and_go(provider, 50);
-        // What was in the provider's hands at the end is closed elsewhere, soon.
+        // Operations of the provider that were pending at the end are closed elsewhere, soon.
         let until = Instant::now() + Duration::from_secs(10);
         while (descriptors(), names()) != (before.0, before.1) && Instant::now() < until {
             std::thread::yield_now();
@@ -76,25 +78,25 @@ fn nothing_is_left_of_rails_that_ended_and_strangers_do_no_harm() {
         let after = (descriptors(), names(), resident_kib());
         println!("{provider}: descriptors, names, KiB: {before:?}, after 50 pairs {after:?}");
         assert_eq!((after.0, after.1), (before.0, before.1), "{provider}: descriptors and names");
-        // A pair that stayed would be more than a MiB of buffers that were used and 8 MiB of windows.
+        // A pair that stayed would be more than a MiB of used buffers and 8 MiB of windows.
         assert!(after.2 < before.2 + 50 * 1024, "{provider}: {} KiB became {}", before.2, after.2);
 
-        // Over `shm` whoever may open the memory may do as he likes.
+        // Over `shm` every process that may open the memory has full access.
         if provider != "shm" {
-            a_stranger_is_not_heard(provider);
+            an_unauthenticated_peer_is_ignored(provider);
         }
         a_late_put_ends_the_rail(provider);
-        silence_is_what_a_peer_owes(provider);
-        a_rail_that_is_given_up_holds_nobody_up(provider);
-        ends_that_do_not_fit_are_refused(provider);
+        a_peer_that_does_not_poll_is_silent(provider);
+        dropping_a_busy_rail_does_not_block(provider);
+        ends_that_do_not_match_are_refused(provider);
     }
     absent_providers_are_named();
 }
 
-/// Whoever knows the address but not the session.
-fn a_stranger_is_not_heard(provider: &'static str) {
-    let (a, b, stranger) = (Own::new(), Own::new(), Own::new());
-    let ends = [&a, &b, &stranger].map(|own| own.ofi_end(provider));
+/// An unauthenticated peer knows the address but not the session.
+fn an_unauthenticated_peer_is_ignored(provider: &'static str) {
+    let (a, b, unauthenticated) = (Own::new(), Own::new(), Own::new());
+    let ends = [&a, &b, &unauthenticated].map(|own| own.ofi_end(provider));
     let [offer_a, offer_b, _] = ends.each_ref().map(|end| end.offer().encode());
     // The session stands at byte 16.
     let mut guessed = offer_a.clone();
@@ -106,11 +108,11 @@ fn a_stranger_is_not_heard(provider: &'static str) {
     guessed[12..16].copy_from_slice(&crc.to_le_bytes());
     let [end_a, end_b, end_stranger] = ends;
     let ((mut rail_a, a), (mut rail_b, b)) = (a.ofi(end_a, &offer_b), b.ofi(end_b, &offer_a));
-    let (mut rail_stranger, _) = stranger.ofi(end_stranger, &guessed);
+    let (mut unauthenticated_rail, _) = unauthenticated.ofi(end_stranger, &guessed);
     for _ in 0..100 {
-        // Far from all of it goes out; what does takes buffers of the other for a moment.
-        let _ = rail_stranger.send(Lane::Prompt, b"let me in", &[7; 500]);
-        rail_stranger.flush().unwrap();
+        // Only some of it goes out, and takes buffers of the other end for a moment.
+        let _ = unauthenticated_rail.send(Lane::Prompt, b"let me in", &[7; 500]);
+        unauthenticated_rail.flush().unwrap();
         rail_a.flush().unwrap();
         rail_b.flush().unwrap();
     }
@@ -121,10 +123,10 @@ fn a_stranger_is_not_heard(provider: &'static str) {
     let (mut a, mut b) = (a(rail_a), b(rail_b));
     b.rail.send(Lane::Prompt, b"peer", b"").unwrap();
     assert_eq!(a.take_from(&mut b, 1), [(Lane::Prompt, b"peer".to_vec())]);
-    assert!(!rail_stranger.is_connected());
+    assert!(!unauthenticated_rail.is_connected());
 }
 
-/// Both kinds of put, under a generation that is no longer expected.
+/// Both kinds of put, with a generation that is no longer expected.
 fn a_late_put_ends_the_rail(provider: &'static str) {
     for len in [64, GRANULE] {
         let (mut a, mut b) = pair(Kind::Ofi(provider));
@@ -147,18 +149,18 @@ fn a_late_put_ends_the_rail(provider: &'static str) {
     }
 }
 
-/// A peer that nobody drives is as good as a fabric that carries nothing.
-fn silence_is_what_a_peer_owes(provider: &'static str) {
+/// A peer that does not poll looks like a fabric that carries nothing.
+fn a_peer_that_does_not_poll_is_silent(provider: &'static str) {
     let (mut a, mut b) = pair(Kind::Ofi(provider));
-    let silent = |end: &mut pairs::End| end.rail.health().silent.expect("this rail knows").0;
+    let silent = |end: &mut pairs::End| end.rail.health().silent.expect("this rail reports silence").0;
     let until = Instant::now() + Duration::from_secs(30);
-    assert!((0..100).all(|_| silent(&mut a) == 0), "nobody owes anything");
+    assert!((0..100).all(|_| silent(&mut a) == 0), "no answer is owed");
     for round in 0..3 {
         assert!(a.offer(Lane::Prompt, b"are you there", b""));
         while silent(&mut a) < 20_000_000 {
             assert!(Instant::now() < until, "{provider}, round {round}: never silent");
         }
-        // One that polls answers, without a frame of its own.
+        // A peer that polls answers, without a frame of its own.
         let mut frames = 0;
         while frames == 0 || silent(&mut a) > 0 {
             frames += b.rail.poll(4, &mut |_, _| {}).unwrap();
@@ -168,13 +170,13 @@ fn silence_is_what_a_peer_owes(provider: &'static str) {
         assert_eq!(frames, 1);
         let quiet = Instant::now();
         while quiet.elapsed() < Duration::from_millis(30) {
-            assert_eq!(silent(&mut a), 0, "all is answered");
+            assert_eq!(silent(&mut a), 0, "everything is answered");
         }
     }
 }
 
-/// With as much under way and waiting as it takes, to a peer that does not look.
-fn a_rail_that_is_given_up_holds_nobody_up(provider: &'static str) {
+/// A rail with as many operations in flight and waiting as it takes, to a peer that does not poll.
+fn dropping_a_busy_rail_does_not_block(provider: &'static str) {
     let data = vec![7; 200_000];
     let mut shortest = Duration::MAX;
     for _ in 0..5 {
@@ -186,19 +188,20 @@ fn a_rail_that_is_given_up_holds_nobody_up(provider: &'static str) {
                 .is_ok()
             {}
         }
-        assert!(a.rail.health().unsent > 0, "{provider}: something is under way");
+        assert!(a.rail.health().unsent > 0, "{provider}: some data are in flight");
         a.rail.abandon();
         let begin = Instant::now();
         drop(a.rail);
         shortest = shortest.min(begin.elapsed());
         drop(b);
     }
-    println!("{provider}: a rail with operations under way was dropped in {shortest:?}");
-    // Over `shm` it took 100 ms each time when the operations were waited for; the buffers of loopback sockets take them all.
+    println!("{provider}: a rail with operations in flight was dropped in {shortest:?}");
+    // Over `shm` the drop took 100 ms each time when it waited for the operations; the buffers of
+    // loopback sockets take them all.
     assert!(shortest < Duration::from_millis(90), "{provider}: {shortest:?}");
 }
 
-fn ends_that_do_not_fit_are_refused(provider: &'static str) {
+fn ends_that_do_not_match_are_refused(provider: &'static str) {
     let (a, b) = (Own::new(), Own::new());
     let mut bytes = b.ofi_end(provider).offer().encode();
     bytes[32] = b'x';
@@ -215,6 +218,6 @@ fn absent_providers_are_named() {
         Err(OfiError::Provider { wanted, .. }) => assert_eq!(wanted, "nothing-of-this-name"),
         Err(why @ OfiError::Absent { .. }) => assert!(why.to_string().contains("install it")),
         Err(other) => panic!("{other}"),
-        Ok(_) => panic!("a provider that there is not"),
+        Ok(_) => panic!("opened a provider that does not exist"),
     }
 }

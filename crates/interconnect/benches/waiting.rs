@@ -1,7 +1,5 @@
-//! What waiting costs: a round trip with both sides asleep beside the same with bare event descriptors; more nodes than
-//! cores in every waiting mode; the processor time of nodes with nothing to do.
-//!
-//! Run by `cargo bench -p plexus-interconnect --bench waiting [-- [--json] [--repeats=N] [NAME..]]`.
+//! The cost of waiting: a round trip with both sides asleep beside the same with bare event
+//! descriptors; more nodes than cores in every waiting mode; the processor time of idle nodes.
 
 #[path = "../../fabric/benches/common/figures.rs"]
 mod figures;
@@ -21,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use figures::{Asked, Figure, cpus, pin};
+use figures::{BenchArguments, Figure, cpus, pin};
 use pairs::Kind;
 use plexus_base::Waiting;
 use plexus_interconnect::Signal;
@@ -32,16 +30,16 @@ use rustix::{
 use workers::mesh;
 
 const REPEATS: usize = 7;
-/// Round trips with both sides asleep in one turn.
+/// The round trips of one turn with both sides asleep.
 const ROUNDS: u64 = 4_000;
-/// Nodes on the cores of the machine: twice as many as the smallest machine has.
+/// The nodes on the cores of the machine: twice as many as the smallest machine has.
 const NODES: usize = 4;
-/// How long they call each other in one turn.
+/// The time for which they call each other in one turn.
 const BUSY: Duration = Duration::from_millis(400);
-/// How long they have nothing to do.
+/// The time for which they are idle.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// Microseconds of one round, in a thread of its own on `cpu`.
+/// The microseconds of one round, in a thread of its own on `cpu`.
 fn timed(cpu: usize, mut round: impl FnMut(u64) + Send) -> f64 {
     thread::scope(|scope| {
         let timed = scope.spawn(move || {
@@ -55,7 +53,7 @@ fn timed(cpu: usize, mut round: impl FnMut(u64) + Send) -> f64 {
     })
 }
 
-/// Two threads that wake each other through an event descriptor each way.
+/// The time of two threads that wake each other through an event descriptor each way.
 fn events((here, there): (usize, usize)) -> f64 {
     let make = || eventfd(0, EventfdFlags::empty()).expect("an event descriptor");
     let ring = |event: &OwnedFd| assert!(rustix::io::write(event, &1u64.to_ne_bytes()).is_ok());
@@ -76,7 +74,7 @@ fn events((here, there): (usize, usize)) -> f64 {
     })
 }
 
-/// A call of 64 bytes between two nodes whose threads sleep.
+/// The time of a call of 64 bytes between two nodes whose threads sleep.
 fn calls((here, there): (usize, usize), kind: Kind, waiting: Waiting) -> f64 {
     let mut nodes = mesh(2, kind, waiting);
     nodes[0].start(move || pin(here));
@@ -89,7 +87,7 @@ fn calls((here, there): (usize, usize), kind: Kind, waiting: Waiting) -> f64 {
     })
 }
 
-/// Calls per second of nodes that all call each other, two threads on each.
+/// The calls per second of nodes that all call each other, two threads on each.
 fn crowd(waiting: Waiting) -> f64 {
     let mut nodes = mesh(NODES, Kind::Shm, waiting);
     nodes.iter_mut().for_each(|node| node.start(|| {}));
@@ -114,7 +112,7 @@ fn crowd(waiting: Waiting) -> f64 {
     done.load(Relaxed) as f64 / start.elapsed().as_secs_f64()
 }
 
-/// Percent of one core that nodes with nothing to do use.
+/// The percentage of one core that idle nodes use.
 fn idle(waiting: Waiting) -> f64 {
     let mut nodes = mesh(NODES, Kind::Shm, waiting);
     nodes.iter_mut().for_each(|node| node.start(|| {}));
@@ -153,5 +151,5 @@ fn main() {
     for waiting in [Waiting::Event, Waiting::Adaptive] {
         figures.push(figure(&format!("idle_{waiting}"), "%", None, Box::new(move || idle(waiting))));
     }
-    Asked::new(REPEATS).show(figures);
+    BenchArguments::new(REPEATS).show(figures);
 }

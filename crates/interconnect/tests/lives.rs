@@ -1,4 +1,4 @@
-//! Nodes that are let in only in the incarnation that is named: an incarnation that ended never comes back, the next one may.
+//! Admission by incarnation: an ended incarnation never comes back, the next one may.
 
 #[path = "common/meshes.rs"]
 mod meshes;
@@ -20,35 +20,35 @@ use plexus_interconnect::{
 
 const WINDOW: WindowId = WindowId(7);
 
-/// Puts of a page that are handed in at once: more than are carried before their sender is forgotten.
+/// The puts of a page requested at once: more than are sent before the peer forgets their sender.
 const PUTS: u64 = 8000;
 const PAGE: usize = 4096;
 const PAGES: u64 = 16;
 
-/// What is put, and what stands in the window once nobody may put there any more.
+/// The byte that is put, and the byte that overwrites it once the sender must not put any more.
 const LATE: u8 = 0x11;
 const OURS: u8 = 0xee;
 
-/// What a node was told, in order.
+/// The messages that a node received, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Told {
+enum Received {
     Up(Incarnation),
     Said(Incarnation, u8),
     Gone(Incarnation),
 }
 
 #[derive(Default)]
-struct Listener(Arc<Mutex<Vec<Told>>>);
+struct Listener(Arc<Mutex<Vec<Received>>>);
 
 impl Listener {
-    fn note(&self, told: Told) {
+    fn note(&self, told: Received) {
         self.0.lock().unwrap().push(told);
     }
 }
 
-/// What a node does to the only peer.
+/// A task of a node towards its only peer.
 enum Task {
-    /// Says this to it: as a message, as a datagram and as a call.
+    /// Sends this number: as a message, as a datagram and as a call.
     Say(NodeId, u8),
     /// Puts into its window.
     Put(NodeId),
@@ -58,10 +58,10 @@ impl Service for Listener {
     type Task = Task;
 
     fn message(&mut self, net: &mut Net, message: Message<'_>) {
-        self.note(Told::Said(net.incarnation(message.from).unwrap(), message.payload[0]));
+        self.note(Received::Said(net.incarnation(message.from).unwrap(), message.payload[0]));
     }
 
-    /// Said to nobody, it is heard by nobody.
+    /// Sends nothing if the peer is not connected.
     fn task(&mut self, net: &mut Net, task: Task) {
         match task {
             Task::Say(to, what) => {
@@ -80,27 +80,27 @@ impl Service for Listener {
     }
 
     fn peer_up(&mut self, net: &mut Net, peer: NodeId) {
-        self.note(Told::Up(net.incarnation(peer).unwrap()));
+        self.note(Received::Up(net.incarnation(peer).unwrap()));
     }
 
     fn peer_gone(&mut self, net: &mut Net, peer: NodeId, _: &Lost) {
-        self.note(Told::Gone(net.incarnation(peer).unwrap()));
+        self.note(Received::Gone(net.incarnation(peer).unwrap()));
     }
 }
 
 struct Node {
     mesh: Arc<Mesh<Listener>>,
-    told: Arc<Mutex<Vec<Told>>>,
+    told: Arc<Mutex<Vec<Received>>>,
     window: Arc<Window>,
 }
 
-/// What is heard of something that is said: in one lane, each way of saying it in its turn.
-fn said(incarnation: u64, what: u8) -> [Told; 3] {
-    [(); 3].map(|()| Told::Said(Incarnation(incarnation), what))
+/// The arrivals of a sent number, one for each way of sending, in the order of one lane.
+fn arrivals(incarnation: u64, what: u8) -> [Received; 3] {
+    [(); 3].map(|()| Received::Said(Incarnation(incarnation), what))
 }
 
 impl Node {
-    fn says(&self, to: u8, what: u8) {
+    fn send_number(&self, to: u8, what: u8) {
         self.mesh.workers()[0].submit(Task::Say(NodeId(to), what));
     }
 
@@ -108,7 +108,7 @@ impl Node {
         self.mesh.workers()[0].submit(Task::Put(NodeId(to)));
     }
 
-    /// What stands in its window, each byte once.
+    /// The different bytes in its window.
     fn bytes(&self) -> BTreeSet<u8> {
         let mut all = vec![0; PAGES as usize * PAGE];
         self.window.read(0, &mut all);
@@ -119,12 +119,12 @@ impl Node {
         self.mesh.admit(NodeId(peer), Incarnation(incarnation)).unwrap();
     }
 
-    /// Waits until this stands somewhere in its window.
-    fn reads(&self, byte: u8) {
+    /// Waits until this byte stands somewhere in its window.
+    fn wait_for_byte(&self, byte: u8) {
         until("a put", || self.bytes().contains(&byte));
     }
 
-    fn hears(&self, expected: &[Told]) {
+    fn wait_for(&self, expected: &[Received]) {
         let end = Instant::now() + LIMIT;
         while *self.told.lock().unwrap() != expected {
             assert!(Instant::now() < end, "{:?} instead of {expected:?}", self.told.lock().unwrap());
@@ -143,11 +143,11 @@ fn node(me: u8, incarnation: u64, name: [u8; 16], addresses: &[SocketAddr], rail
 }
 
 fn node_with(me: u8, incarnation: u64, name: [u8; 16], addresses: &[SocketAddr], peers: Vec<Peer>) -> Node {
-    let told = Arc::<Mutex<Vec<Told>>>::default();
+    let told = Arc::<Mutex<Vec<Received>>>::default();
     let window = Arc::new(Window::create(WINDOW, PAGES as usize * PAGE, 0).unwrap());
     let config = Config {
         incarnation: Incarnation(incarnation),
-        admission: Admission::AsTold,
+        admission: Admission::Named,
         windows: vec![window.clone()],
         ..config(me, name, &addresses[usize::from(me)..][..1], peers)
     };
@@ -161,78 +161,84 @@ fn cluster() -> ([u8; 16], Vec<SocketAddr>) {
     (name(addresses[0]), addresses)
 }
 
-/// `first` begins when nobody knows of the other.
+/// `first` starts before either node knows the other.
 fn is_met(first: u8, rail: RailKind) {
     let (name, addresses) = cluster();
     let one = node_with(first, 7, name, &addresses, vec![]);
     let other = node(1 - first, 1, name, &addresses, rail);
     other.admit(first, 7);
     assert!(matches!(one.mesh.admit(NodeId(1 - first), Incarnation(1)), Err(MeshError::Unknown)));
-    one.mesh.meet(self::other(first, &addresses, rail));
-    assert!(one.mesh.connected().is_empty() && other.mesh.connected().is_empty(), "known is not let in");
+    one.mesh.add_peer(self::other(first, &addresses, rail));
+    assert!(
+        one.mesh.connected().is_empty() && other.mesh.connected().is_empty(),
+        "a known peer is not admitted yet"
+    );
     one.admit(1 - first, 1);
     other.mesh.wait_connected(LIMIT).unwrap();
-    other.says(first, 1);
-    let mut expected = vec![Told::Up(Incarnation(1))];
-    expected.extend(said(1, 1));
-    one.hears(&expected);
-    // Met once more, it stays what it is.
-    one.mesh.meet(self::other(first, &addresses, rail));
+    other.send_number(first, 1);
+    let mut expected = vec![Received::Up(Incarnation(1))];
+    expected.extend(arrivals(1, 1));
+    one.wait_for(&expected);
+    // Adding a known peer again changes nothing.
+    one.mesh.add_peer(self::other(first, &addresses, rail));
     assert_eq!(one.mesh.connected().len(), 1);
-    other.says(first, 2);
-    expected.extend(said(1, 2));
-    one.hears(&expected);
+    other.send_number(first, 2);
+    expected.extend(arrivals(1, 2));
+    one.wait_for(&expected);
     one.mesh.stop();
     other.mesh.stop();
 }
 
-/// `stays` lives on while the other ends and comes again.
+/// `stays` goes on while the other node ends and comes again.
 fn comes_again(stays: u8, rail: RailKind) {
     let (name, addresses) = cluster();
     let goes = 1 - stays;
     let one = node(stays, 7, name, &addresses, rail);
     let other = node(goes, 1, name, &addresses, rail);
     other.admit(stays, 7);
-    assert!(one.mesh.connected().is_empty() && other.mesh.connected().is_empty(), "one end is not enough");
+    assert!(
+        one.mesh.connected().is_empty() && other.mesh.connected().is_empty(),
+        "one end alone must not connect"
+    );
     one.admit(goes, 1);
     one.mesh.wait_connected(LIMIT).unwrap();
     other.mesh.wait_connected(LIMIT).unwrap();
-    other.says(stays, 1);
-    let mut expected = vec![Told::Up(Incarnation(1))];
-    expected.extend(said(1, 1));
-    one.hears(&expected);
+    other.send_number(stays, 1);
+    let mut expected = vec![Received::Up(Incarnation(1))];
+    expected.extend(arrivals(1, 1));
+    one.wait_for(&expected);
 
-    // It ends, and comes in its next incarnation: nobody has named that yet.
+    // The node ends and comes in its next incarnation, which is not yet admitted.
     other.mesh.stop();
     drop(other);
-    expected.push(Told::Gone(Incarnation(1)));
-    one.hears(&expected);
+    expected.push(Received::Gone(Incarnation(1)));
+    one.wait_for(&expected);
     let other = node(goes, 2, name, &addresses, rail);
     other.admit(stays, 7);
     one.admit(goes, 1);
-    assert_eq!(one.mesh.connected().len(), 0, "the incarnation that is over is not let in again");
+    assert_eq!(one.mesh.connected().len(), 0, "an ended incarnation is not admitted again");
     one.admit(goes, 2);
     other.mesh.wait_connected(LIMIT).unwrap();
-    other.says(stays, 2);
-    expected.push(Told::Up(Incarnation(2)));
-    expected.extend(said(2, 2));
-    one.hears(&expected);
+    other.send_number(stays, 2);
+    expected.push(Received::Up(Incarnation(2)));
+    expected.extend(arrivals(2, 2));
+    one.wait_for(&expected);
 
-    // Who is forgotten, in the middle of its puts, is not heard, and learns it.
+    // A node that is forgotten in the middle of its puts is not read any more, and learns it.
     other.puts(stays);
-    one.reads(LATE);
+    one.wait_for_byte(LATE);
     one.mesh.forget(NodeId(goes), Incarnation(2));
-    expected.push(Told::Gone(Incarnation(2)));
-    one.hears(&expected);
+    expected.push(Received::Gone(Incarnation(2)));
+    one.wait_for(&expected);
     let refuses_puts = rail != RailKind::Shm;
     if refuses_puts {
         one.window.write(0, &[OURS; PAGES as usize * PAGE]);
     }
-    other.says(stays, 3);
-    other.hears(&[Told::Up(Incarnation(7)), Told::Gone(Incarnation(7))]);
-    other.says(stays, 3);
+    other.send_number(stays, 3);
+    other.wait_for(&[Received::Up(Incarnation(7)), Received::Gone(Incarnation(7))]);
+    other.send_number(stays, 3);
 
-    // An earlier incarnation that was never ended here gives way to the one that is named.
+    // An earlier incarnation that never ended here gives way to the admitted one.
     let third = || {
         other.mesh.stop();
         node(goes, 3, name, &addresses, rail)
@@ -241,16 +247,16 @@ fn comes_again(stays: u8, rail: RailKind) {
     third.admit(stays, 7);
     one.admit(goes, 3);
     one.mesh.wait_connected(LIMIT).unwrap();
-    one.says(goes, 4);
-    let mut of_one = vec![Told::Up(Incarnation(7))];
-    of_one.extend(said(7, 4));
-    third.hears(&of_one);
+    one.send_number(goes, 4);
+    let mut of_one = vec![Received::Up(Incarnation(7))];
+    of_one.extend(arrivals(7, 4));
+    third.wait_for(&of_one);
 
-    // What the next incarnation says comes behind all that the forgotten one could have done.
-    third.says(stays, 5);
-    expected.push(Told::Up(Incarnation(3)));
-    expected.extend(said(3, 5));
-    one.hears(&expected);
+    // The messages of the next incarnation come after everything the forgotten one could do.
+    third.send_number(stays, 5);
+    expected.push(Received::Up(Incarnation(3)));
+    expected.extend(arrivals(3, 5));
+    one.wait_for(&expected);
     if refuses_puts {
         assert_eq!(one.bytes(), BTreeSet::from([OURS]), "over {rail:?}");
     }
@@ -259,24 +265,24 @@ fn comes_again(stays: u8, rail: RailKind) {
 }
 
 #[test]
-fn a_peer_that_nobody_knew_of_is_met_and_let_in() {
+fn an_unknown_peer_is_added_and_admitted() {
     for rail in [RailKind::Shm, RailKind::Tcp] {
         [0, 1].into_iter().for_each(|first| is_met(first, rail));
     }
 }
 
 #[test]
-fn over_memory_lives_come_and_go() {
+fn incarnations_come_and_go_over_memory() {
     [0, 1].into_iter().for_each(|stays| comes_again(stays, RailKind::Shm));
 }
 
 #[test]
-fn over_sockets_lives_come_and_go() {
+fn incarnations_come_and_go_over_sockets() {
     [0, 1].into_iter().for_each(|stays| comes_again(stays, RailKind::Tcp));
 }
 
 #[test]
-fn over_libfabric_lives_come_and_go() {
+fn incarnations_come_and_go_over_libfabric() {
     if has_ofi() {
         [0, 1].into_iter().for_each(|stays| comes_again(stays, RailKind::Ofi));
     }

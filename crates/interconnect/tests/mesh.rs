@@ -1,4 +1,4 @@
-//! Nodes that find each other, talk, sleep and end, over every rail.
+//! Nodes that connect, exchange messages, sleep and end, over every rail.
 
 #[path = "common/meshes.rs"]
 mod meshes;
@@ -21,7 +21,7 @@ use plexus_interconnect::{
     mesh::{Config, Mesh},
 };
 
-/// Answers calls with what they said, counts what comes, and calls when asked to.
+/// Answers calls with their payload, counts messages, and calls when its task requests it.
 #[derive(Default)]
 struct Echo {
     seen: Arc<AtomicU64>,
@@ -88,22 +88,22 @@ struct Node {
     address: SocketAddr,
 }
 
-/// What nodes are joined by, and whether it is encrypted.
-type Way = (RailKind, bool);
+/// The rail between the nodes, and whether it is encrypted.
+type RailUnderTest = (RailKind, bool);
 
-fn ways() -> Vec<Way> {
-    let mut ways = vec![(RailKind::Shm, false), (RailKind::Tcp, false), (RailKind::Tcp, true)];
+fn rails_under_test() -> Vec<RailUnderTest> {
+    let mut rails_under_test = vec![(RailKind::Shm, false), (RailKind::Tcp, false), (RailKind::Tcp, true)];
     if has_ofi() {
-        ways.push((RailKind::Ofi, false));
+        rails_under_test.push((RailKind::Ofi, false));
     }
-    ways
+    rails_under_test
 }
 
-fn cluster(nodes: u8, workers: u8, (rail, encrypt): Way, waiting: Waiting) -> Vec<Node> {
+fn cluster(nodes: u8, workers: u8, (rail, encrypt): RailUnderTest, waiting: Waiting) -> Vec<Node> {
     cluster_of(nodes, workers, (&[rail], encrypt), waiting, None)
 }
 
-/// With a provider of libfabric.
+/// Starts a cluster with a provider of libfabric.
 fn cluster_of(
     nodes: u8,
     workers: u8,
@@ -144,8 +144,8 @@ fn call(node: &Node, worker: u8, to: u8, payload: Vec<u8>, signal: &Arc<Signal>)
     worker.wait(signal)
 }
 
-fn every_way(test: impl Fn(Way, Waiting)) {
-    for way in ways() {
+fn every_rail(test: impl Fn(RailUnderTest, Waiting)) {
+    for way in rails_under_test() {
         for waiting in Waiting::ALL {
             println!("over {way:?}, {waiting:?}");
             test(way, waiting);
@@ -155,7 +155,7 @@ fn every_way(test: impl Fn(Way, Waiting)) {
 
 #[test]
 fn calls_of_any_length_are_answered() {
-    every_way(|way, waiting| {
+    every_rail(|way, waiting| {
         let nodes = cluster(3, 2, way, waiting);
         let signal = Arc::new(Signal::new());
         for round in 0..50usize {
@@ -171,7 +171,7 @@ fn calls_of_any_length_are_answered() {
 
 #[test]
 fn many_threads_call_through_one_worker() {
-    every_way(|way, waiting| {
+    every_rail(|way, waiting| {
         let nodes = cluster(2, 1, way, waiting);
         std::thread::scope(|scope| {
             for thread in 0..4 {
@@ -198,7 +198,7 @@ fn many_threads_call_through_one_worker() {
 
 #[test]
 fn a_flood_in_one_direction_arrives_in_order_and_memory_stays_bounded() {
-    every_way(|way, waiting| {
+    every_rail(|way, waiting| {
         let nodes = cluster(2, 1, way, waiting);
         for number in 0..5_000u32 {
             let mut payload = number.to_le_bytes().to_vec();
@@ -212,7 +212,7 @@ fn a_flood_in_one_direction_arrives_in_order_and_memory_stays_bounded() {
 
 #[test]
 fn puts_are_in_place_when_their_message_comes() {
-    every_way(|way, waiting| {
+    every_rail(|way, waiting| {
         let nodes = cluster(2, 1, way, waiting);
         for number in 0..200u64 {
             let data = vec![number as u8 + 1; 4096];
@@ -229,13 +229,13 @@ fn puts_are_in_place_when_their_message_comes() {
 }
 
 #[test]
-fn the_end_of_a_peer_ends_its_calls_and_is_told_to_every_worker() {
-    every_way(|way, waiting| {
+fn the_end_of_a_peer_ends_its_calls_and_reaches_every_worker() {
+    every_rail(|way, waiting| {
         let mut nodes = cluster(3, 2, way, waiting);
         let ended = nodes.pop().unwrap();
         ended.mesh.stop();
         drop(ended);
-        until("the news", || nodes.iter().all(|node| node.gone.load(Relaxed) == 2));
+        until("the notice of the lost peer", || nodes.iter().all(|node| node.gone.load(Relaxed) == 2));
         let signal = Arc::new(Signal::new());
         assert_eq!(call(&nodes[0], 0, 2, vec![1], &signal), u64::from(u32::MAX), "no link any more");
         assert_eq!(call(&nodes[0], 1, 1, vec![1; 5], &signal), 5, "the others go on");
@@ -244,8 +244,8 @@ fn the_end_of_a_peer_ends_its_calls_and_is_told_to_every_worker() {
 }
 
 #[test]
-fn strangers_are_counted_and_nothing_else() {
-    for way in ways() {
+fn unauthenticated_connections_are_counted_and_nothing_else() {
+    for way in rails_under_test() {
         let nodes = cluster(2, 1, way, Waiting::Adaptive);
         let mut random = 88172645463325252u64;
         for number in 0..20 {
@@ -261,21 +261,21 @@ fn strangers_are_counted_and_nothing_else() {
             // The node may close before all of it is written.
             let _ = stream.write_all(&noise[..number * 10]);
         }
-        until("twenty strangers", || nodes[0].mesh.strangers() == 20);
+        until("twenty unauthenticated connections", || nodes[0].mesh.unauthenticated() == 20);
         let signal = Arc::new(Signal::new());
         assert_eq!(call(&nodes[1], 0, 0, vec![1; 9], &signal), 9);
         nodes.iter().for_each(|node| node.mesh.stop());
     }
 }
 
-/// The rails that each of two nodes has to the other in the end, when both have `told` what stands in the way.
-fn rails_of_two(encrypt: bool, provider: &str, told: &str) -> Vec<Vec<(RailKind, RailState, Reason)>> {
+/// The final rails of each of two nodes to the other, when both report the problem `expected`.
+fn rails_of_two(encrypt: bool, provider: &str, expected: &str) -> Vec<Vec<(RailKind, RailState, Reason)>> {
     let both = [RailKind::Ofi, RailKind::Tcp];
     let nodes = cluster_of(2, 1, (&both, encrypt), Waiting::Adaptive, Some(provider));
     let signal = Arc::new(Signal::new());
     assert_eq!(call(&nodes[0], 0, 1, vec![1; 9], &signal), 9);
-    let tells = |node: &Node| node.mesh.problems().values().any(|problem| problem.contains(told));
-    until(told, || nodes.iter().all(tells));
+    let tells = |node: &Node| node.mesh.problems().values().any(|problem| problem.contains(expected));
+    until(expected, || nodes.iter().all(tells));
     let rails = nodes
         .iter()
         .map(|node| node.mesh.rails().into_iter().map(|rail| (rail.kind, rail.state, rail.reason)).collect());
@@ -285,7 +285,7 @@ fn rails_of_two(encrypt: bool, provider: &str, told: &str) -> Vec<Vec<(RailKind,
 }
 
 #[test]
-fn without_what_libfabric_needs_tcp_carries_all_and_the_reason_is_told() {
+fn tcp_carries_everything_without_libfabric_and_the_reason_is_shown() {
     let tcp = (RailKind::Tcp, RailState::Active, Reason::Best);
     for rails in rails_of_two(false, "none-such", "libfabric ") {
         assert_eq!(rails, [(RailKind::Ofi, RailState::Down, Reason::NotConnected), tcp]);
@@ -296,7 +296,7 @@ fn without_what_libfabric_needs_tcp_carries_all_and_the_reason_is_told() {
 }
 
 #[test]
-fn an_address_in_use_is_one_clear_line() {
+fn an_address_in_use_is_a_clear_error() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let config = config(0, [3; 16], &[taken.local_addr().unwrap()], Vec::new());
     let Err(error) = Mesh::start(config, vec![Echo::default()], |_: WorkerId| ()) else {

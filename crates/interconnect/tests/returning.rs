@@ -1,5 +1,5 @@
-//! Rails over TCP that are cut, refused and dead, behind a relay: they are made again, each by itself, and what was sent arrives
-//! once and in order.
+//! TCP rails behind a relay that are cut, refused or silent. Each is connected again by itself, and
+//! every message arrives once and in order.
 
 #[path = "common/meshes.rs"]
 mod meshes;
@@ -21,7 +21,7 @@ use plexus_interconnect::{
     mesh::{Config, Mesh},
 };
 
-/// Counts what comes and sees to its order.
+/// Counts messages and checks their order.
 #[derive(Default)]
 struct Counting {
     seen: Arc<AtomicU64>,
@@ -53,7 +53,7 @@ struct Node {
     gone: Arc<AtomicU64>,
 }
 
-/// Node `me` of two; `there` are the addresses at which it believes the other.
+/// The configuration of node `me` of two; `there` are the addresses at which it expects the other.
 fn config(me: u8, name: [u8; 16], here: &[SocketAddr], there: &[SocketAddr]) -> Config {
     let other = peer(1 - me, there, &[RailKind::Tcp], true);
     // Longer than any machine under load needs to connect again.
@@ -67,11 +67,11 @@ fn start(me: u8, name: [u8; 16], here: &[SocketAddr], there: &[SocketAddr]) -> N
     Node { mesh: Mesh::start(config, vec![service], |_| ()).unwrap(), seen, gone }
 }
 
-/// Passes connections on to an address, for as long as it likes.
+/// Passes connections on to an address, until it is cut.
 struct Relay {
     address: SocketAddr,
     streams: Arc<Mutex<Vec<TcpStream>>>,
-    /// Takes connections and says nothing on them.
+    /// True: accepts connections and passes nothing on.
     mute: Arc<AtomicBool>,
 }
 
@@ -105,7 +105,7 @@ impl Relay {
 
     fn cut(&self) {
         for stream in self.streams.lock().unwrap().drain(..) {
-            // It may have been closed by its end.
+            // The other end may have closed it already.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -127,7 +127,7 @@ fn rails_up(node: &Node) -> usize {
     node.mesh.rails().iter().filter(|rail| rail.state != RailState::Down).count()
 }
 
-/// Messages from `from` to the other, numbered on.
+/// Sends numbered messages from `from` to the other node.
 fn send(from: &Node, to: u8, sent: &mut u64, count: u64) {
     for _ in 0..count {
         from.mesh.workers()[0].submit((NodeId(to), *sent));
@@ -136,7 +136,7 @@ fn send(from: &Node, to: u8, sent: &mut u64, count: u64) {
 }
 
 #[test]
-fn a_connection_that_is_cut_is_made_again_and_nothing_is_lost() {
+fn a_cut_connection_is_made_again_and_nothing_is_lost() {
     let here = addresses(2);
     let relay = Relay::to(here[0], false);
     let name = name(here[0]);
@@ -157,13 +157,13 @@ fn a_connection_that_is_cut_is_made_again_and_nothing_is_lost() {
         assert_eq!(sent, [round * 200; 2]);
     }
     let generation = nodes[1].mesh.rails()[0].generation;
-    assert!(generation > 1, "it was never made again");
+    assert!(generation > 1, "the rail was never connected again");
     assert!(nodes.iter().all(|node| node.gone.load(Relaxed) == 0));
     nodes.iter().for_each(|node| node.mesh.stop());
 }
 
 #[test]
-fn a_path_that_does_not_answer_holds_nothing_up_and_joins_later() {
+fn a_silent_path_delays_nothing_and_joins_later() {
     let here = addresses(4);
     let (ours, theirs) = here.split_at(2);
     let relay = Relay::to(ours[1], true);
@@ -175,7 +175,7 @@ fn a_path_that_does_not_answer_holds_nothing_up_and_joins_later() {
     send(&nodes[0], 1, &mut sent, 100);
     until("all messages", || nodes[1].seen.load(Relaxed) == 100);
     let silent = format!("no answer at {}", relay.address);
-    until("it says what is missing", || {
+    until("the problem of the silent path", || {
         nodes[1].mesh.problems().values().any(|why| why.starts_with(&silent))
     });
 
@@ -189,19 +189,20 @@ fn a_path_that_does_not_answer_holds_nothing_up_and_joins_later() {
 }
 
 #[test]
-fn no_worker_waits_for_the_call_of_another() {
-    let (here, ear) = (addresses(1), TcpListener::bind("127.0.0.1:0").unwrap());
-    let config = config(1, name(here[0]), &here, &[ear.local_addr().unwrap()]);
+fn no_worker_waits_for_the_dial_of_another() {
+    let (here, listener) = (addresses(1), TcpListener::bind("127.0.0.1:0").unwrap());
+    let config = config(1, name(here[0]), &here, &[listener.local_addr().unwrap()]);
     let services = (0..3).map(|_| Counting::default()).collect();
     let mesh = Mesh::start(config, services, |_| ()).unwrap();
-    // Nobody is answered: a connection for each lane of each worker comes nevertheless, before any was given up.
-    let calls: Vec<_> = (0..3 * LANES).map(|_| ear.accept().unwrap().0).collect();
+    // No connection is answered. Nevertheless each lane of each worker connects, before any attempt
+    // was given up.
+    let calls: Vec<_> = (0..3 * LANES).map(|_| listener.accept().unwrap().0).collect();
     for mut call in calls {
         let mut greeting = [0; 128];
         call.read_exact(&mut greeting).unwrap();
         call.set_nonblocking(true).unwrap();
         let silent = call.read(&mut greeting).map_err(|error| error.kind());
-        assert_eq!(silent, Err(std::io::ErrorKind::WouldBlock), "it hung up to call for another");
+        assert_eq!(silent, Err(std::io::ErrorKind::WouldBlock), "it closed a connection to dial for another");
     }
     mesh.stop();
 }

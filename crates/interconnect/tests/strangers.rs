@@ -1,4 +1,5 @@
-//! Whoever has no key of the cluster learns nothing, gets nothing and keeps nobody out; and keys can be replaced while nodes run.
+//! Peers without a key of the cluster learn nothing, get nothing and block no other peer; and keys
+//! can be replaced while nodes run.
 
 #[path = "common/meshes.rs"]
 mod meshes;
@@ -22,13 +23,13 @@ use plexus_interconnect::{
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Long enough for an answer, had there been one; short enough to ask again.
+/// Long enough for an answer to arrive, short enough to repeat.
 const MOMENT: Duration = Duration::from_millis(50);
 
-/// Bytes of the first message of each side.
+/// The bytes of the first message of each side.
 const GREETING: usize = 128;
 
-/// Bytes of the second message of the caller.
+/// The bytes of the second message of the caller.
 const OFFER: usize = 273;
 
 struct Silent;
@@ -65,7 +66,7 @@ impl KeySource for Keys {
     }
 }
 
-/// The addresses of a cluster and who may call itself what.
+/// The addresses of a cluster and its identifier.
 struct Cluster {
     addresses: Vec<SocketAddr>,
     name: [u8; 16],
@@ -86,8 +87,8 @@ impl Cluster {
         Mesh::start(config, vec![Silent], |_| ()).unwrap()
     }
 
-    /// What node 1 says first to node 0, overheard.
-    fn overheard(&self, keys: &Keys) -> [u8; GREETING] {
+    /// The recorded first message of node 1 to node 0.
+    fn recorded(&self, keys: &Keys) -> [u8; GREETING] {
         let ear = TcpListener::bind("127.0.0.1:0").unwrap();
         let there = ear.local_addr().unwrap();
         let deceived = Self { addresses: vec![there, self.addresses[1]], name: self.name };
@@ -99,13 +100,13 @@ impl Cluster {
     }
 }
 
-/// Everything that is answered until the other end closes.
+/// Reads all answers until the other end closes.
 fn answer(stream: &mut TcpStream) -> Vec<u8> {
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     let mut bytes = Vec::new();
     match stream.read_to_end(&mut bytes) {
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("it was not closed"),
-        // It may be reset, since not all that was said was read.
+        // The connection may be reset, since not all bytes were read.
         _ => bytes,
     }
 }
@@ -122,7 +123,7 @@ fn noise(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn who_does_not_know_the_key_is_answered_no_byte() {
+fn a_peer_without_the_key_gets_no_byte() {
     let (cluster, keys) = (Cluster::new(2), Keys::new(&[1]));
     let node = cluster.start(0, &keys);
     let lengths = [0, 1, GREETING - 1, GREETING, GREETING + 1, 1000];
@@ -133,44 +134,44 @@ fn who_does_not_know_the_key_is_answered_no_byte() {
         let _ = stream.shutdown(Shutdown::Write);
         assert_eq!(answer(&mut stream), [], "{length} bytes");
     }
-    until("each is counted", || node.strangers() == lengths.len() as u64);
+    until("each is counted", || node.unauthenticated() == lengths.len() as u64);
     node.stop();
 }
 
 #[test]
-fn who_says_its_first_message_byte_by_byte_is_not_waited_for() {
+fn a_first_message_byte_by_byte_times_out() {
     let (cluster, keys) = (Cluster::new(2), Keys::new(&[1]));
-    let overheard = cluster.overheard(&keys);
+    let recorded = cluster.recorded(&keys);
     let node = cluster.start(0, &keys);
     let mut stream = TcpStream::connect(cluster.addresses[0]).unwrap();
     stream.set_read_timeout(Some(MOMENT)).unwrap();
     let end = Instant::now() + LIMIT;
-    for byte in overheard.iter().cycle() {
-        // Written to what is closed, it is an error at some time; the read says when.
+    for byte in recorded.iter().cycle() {
+        // Writing to a closed connection is an error at some time; the read tells when.
         let _ = stream.write_all(&[*byte]);
         match stream.read(&mut [0; 1]) {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             Ok(0) | Err(_) => break,
             Ok(_) => panic!("it was answered"),
         }
-        assert!(Instant::now() < end, "it is still listened to");
+        assert!(Instant::now() < end, "the connection is still open");
     }
-    until("it is counted", || node.strangers() == 1);
+    until("it is counted", || node.unauthenticated() == 1);
     node.stop();
 }
 
 #[test]
-fn what_was_overheard_is_of_no_use() {
+fn recorded_messages_are_useless() {
     let (cluster, keys) = (Cluster::new(2), Keys::new(&[1]));
-    let overheard = cluster.overheard(&keys);
+    let recorded = cluster.recorded(&keys);
     let node = cluster.start(0, &keys);
     for cut in [GREETING / 2, GREETING - 1] {
         let mut stream = TcpStream::connect(cluster.addresses[0]).unwrap();
-        stream.write_all(&overheard[..cut]).unwrap();
+        stream.write_all(&recorded[..cut]).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
         assert_eq!(answer(&mut stream), [], "cut after {cut} bytes");
     }
-    let mut flipped = overheard;
+    let mut flipped = recorded;
     flipped[GREETING / 2] ^= 1;
     let mut stream = TcpStream::connect(cluster.addresses[0]).unwrap();
     stream.write_all(&flipped).unwrap();
@@ -179,7 +180,7 @@ fn what_was_overheard_is_of_no_use() {
     let mut answers = Vec::new();
     for _ in 0..2 {
         let mut stream = TcpStream::connect(cluster.addresses[0]).unwrap();
-        stream.write_all(&overheard).unwrap();
+        stream.write_all(&recorded).unwrap();
         let mut answered = [0; GREETING];
         stream.read_exact(&mut answered).unwrap();
         stream.write_all(&noise(OFFER)).unwrap();
@@ -187,7 +188,7 @@ fn what_was_overheard_is_of_no_use() {
         answers.push(answered);
     }
     assert_ne!(answers[0], answers[1]);
-    until("all are counted", || node.strangers() == 5);
+    until("all are counted", || node.unauthenticated() == 5);
     assert!(node.connected().is_empty());
 
     let true_one = cluster.start(1, &keys);
@@ -197,11 +198,11 @@ fn what_was_overheard_is_of_no_use() {
 }
 
 #[test]
-fn a_node_with_another_key_is_no_node() {
+fn a_node_with_another_key_is_refused() {
     let cluster = Cluster::new(2);
     let (node, other) = (cluster.start(0, &Keys::new(&[1])), cluster.start(1, &Keys::new(&[2])));
-    until("it is refused", || node.strangers() > 0);
-    until("it says why", || other.problems().values().any(|why| why.contains("compare keys/")));
+    until("it is refused", || node.unauthenticated() > 0);
+    until("the reason", || other.problems().values().any(|why| why.contains("compare keys/")));
     assert!(node.connected().is_empty() && other.connected().is_empty());
     [node, other].iter().for_each(|node| node.stop());
 }
@@ -210,7 +211,7 @@ fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// Descriptors of connections that somebody has accepted at `address`.
+/// The descriptors of accepted connections at `address`.
 fn accepted_at(address: SocketAddr) -> usize {
     let port = format!(":{:04X}", address.port());
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
@@ -223,32 +224,33 @@ fn accepted_at(address: SocketAddr) -> usize {
 }
 
 #[test]
-fn a_thousand_half_open_connections_keep_nobody_out() {
+fn a_thousand_half_open_connections_block_no_peer() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
     let (cluster, keys) = (Cluster::new(2), Keys::new(&[1]));
-    let overheard = cluster.overheard(&keys);
+    let recorded = cluster.recorded(&keys);
     let node = cluster.start(0, &keys);
     let held: Vec<TcpStream> = (0..1000)
         .map(|number| {
             let mut stream = TcpStream::connect(cluster.addresses[0]).unwrap();
-            // Some say nothing, some a part, some what is true but was said before. Others may have been sent away.
-            let _ = stream.write_all(&overheard[..[0, 1, GREETING - 1, GREETING][number % 4]]);
+            // Some send nothing, some a part, some a valid message that was recorded before. Others
+            // may have been closed already.
+            let _ = stream.write_all(&recorded[..[0, 1, GREETING - 1, GREETING][number % 4]]);
             stream
         })
         .collect();
     let peer = cluster.start(1, &keys);
     peer.wait_connected(LIMIT).unwrap();
     node.wait_connected(LIMIT).unwrap();
-    // The nodes of all tests of this process that may run now, and none for each stranger.
+    // The threads of the nodes of all tests that may run now, and none for each connection.
     assert!(threads() < 200, "{} threads", threads());
-    assert!(accepted_at(cluster.addresses[0]) <= 256 + 2, "descriptors for each stranger");
+    assert!(accepted_at(cluster.addresses[0]) <= 256 + 2, "descriptors for unauthenticated connections");
     drop(held);
     [node, peer].iter().for_each(|node| node.stop());
 }
 
 #[test]
-fn a_flood_of_strangers_keeps_nobody_out() {
+fn a_flood_of_unauthenticated_connections_blocks_no_peer() {
     let (cluster, keys) = (Cluster::new(2), Keys::new(&[1]));
     let node = cluster.start(0, &keys);
     let over = AtomicBool::new(false);
@@ -262,7 +264,7 @@ fn a_flood_of_strangers_keeps_nobody_out() {
                 }
             });
         }
-        until("the flood", || node.strangers() > 100);
+        until("the flood", || node.unauthenticated() > 100);
         let peer = cluster.start(1, &keys);
         let joined = peer.wait_connected(LIMIT).and_then(|()| node.wait_connected(LIMIT));
         over.store(true, Relaxed);
@@ -285,7 +287,7 @@ fn a_key_is_replaced_while_nodes_run() {
     nodes.push(cluster.start(3, &keys[3]));
     let refused = || nodes[3].problems().values().filter(|why| why.contains("compare keys/")).count();
     until("the retired key is refused by all", || refused() == 3);
-    assert!(nodes[..3].iter().all(|node| node.strangers() > 0 && node.connected().len() == 2));
+    assert!(nodes[..3].iter().all(|node| node.unauthenticated() > 0 && node.connected().len() == 2));
 
     keys[3].set(new);
     for node in &nodes {

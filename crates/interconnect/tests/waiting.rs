@@ -1,4 +1,5 @@
-//! Threads that wait for answers, over both sorts of rail and in every waiting mode: none sleeps for ever.
+//! Threads that wait for answers, over every kind of rail and in every waiting mode: none sleeps
+//! forever.
 
 #[allow(dead_code, reason = "the suite of the rails uses the rest")]
 #[path = "../../fabric/tests/conformance/pairs.rs"]

@@ -237,7 +237,7 @@ impl Body {
         for id in (known..self.config.node_count()).map(NodeId) {
             let peer = join::peer(&self.config, self.me, id);
             self.membership.set_peer_addresses(id, peer.addresses.clone());
-            self.mesh.meet(peer);
+            self.mesh.add_peer(peer);
         }
         Ok(())
     }
@@ -280,7 +280,7 @@ impl Body {
     /// Connections refused because whoever was at the other end is no peer.
     #[must_use]
     pub fn strangers(&self) -> u64 {
-        self.mesh.strangers()
+        self.mesh.unauthenticated()
     }
 
     /// Starts no change any more. Those under way end while the blocks are handed back.

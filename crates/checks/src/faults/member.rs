@@ -160,7 +160,7 @@ fn report(mesh: &Mesh<Traffic>, observed: &Observed) -> Report {
         received: observed.received.load(Relaxed),
         least: observed.least.load(Relaxed),
         stall_us: observed.take_stall().0 / 1000,
-        strangers: mesh.strangers(),
+        strangers: mesh.unauthenticated(),
         idle: observed.is_idle(),
         rails: rails
             .map(|rail| Seen {

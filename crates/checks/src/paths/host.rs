@@ -7,7 +7,8 @@ use plexus_fabric::{LANES, Lane};
 use plexus_interconnect::{
     Channel, Kind, Reason,
     link::protocol::{
-        Closed, Limits, LinkCore, NoRoom, Order, Outgoing, Pace, Rank, Sick, Signs, Stamp, Turn, Waybill,
+        Limits, LinkCore, NoRoom, Order, Outgoing, Pace, RailClosed, RailFailure, Rank, Signs, Stamp, Turn,
+        Waybill,
     },
 };
 use plexus_sim::Engine;
@@ -45,7 +46,7 @@ pub(super) struct Frame {
 enum What {
     Frame(Frame),
     Note([u64; LANES]),
-    Closed(Closed),
+    Closed(RailClosed),
 }
 
 /// What is on a rail.
@@ -155,7 +156,7 @@ impl Host {
     }
 
     /// A rail that the core wants to be given up.
-    pub(super) fn tick(&mut self, now: u64) -> Option<(usize, Sick)> {
+    pub(super) fn tick(&mut self, now: u64) -> Option<(usize, RailFailure)> {
         let connections = &self.connections;
         let signs = &mut |slot: u8| {
             connections[usize::from(slot)]
@@ -235,7 +236,7 @@ impl Host {
         rail: usize,
         on_rail: OnRail,
         now: u64,
-    ) -> Result<Option<Closed>, Broken> {
+    ) -> Result<Option<RailClosed>, Broken> {
         let broken = |what: &dyn std::fmt::Display| Broken::general("delivery", what.to_string());
         let OnRail { lane, stamp, what, .. } = on_rail;
         let kind = matches!(what, What::Frame(_)).then_some(Kind::Request);

@@ -165,5 +165,5 @@ fn what_is_late_arrives_whole_and_in_order_and_an_end_is_passed_on() {
         (came == 200).then_some(())
     });
     drop(a);
-    assert_eq!(why_lost(&mut b), Lost::Closed("the peer closed it".into()));
+    assert_eq!(why_lost(&mut b), Lost::Closed("the peer closed the connection".into()));
 }

@@ -1,10 +1,11 @@
-//! Figures beside their limits: how a benchmark measures them in turns, and prints them.
+//! Measures figures beside their limits in turns, and prints them.
 //!
-//! Each turn measures every figure once, so that a busy machine slows a figure and its limit alike. Shown are the median of all
-//! turns, the least, the median of the ratios to the limit in the same turn, and the ratio of the least.
+//! Each turn measures every figure once, so that a busy machine slows a figure and its limit alike.
+//! The output is the median of all turns, the least, the median of the ratios to the limit in the
+//! same turn, and the ratio of the least.
 //!
-//! `[--json] [--repeats=N] [NAME..]`: for machines, other than the usual number of turns, only the figures that contain a
-//! name.
+//! Arguments: `[--json] [--repeats=N] [NAME..]`. `--json` prints for machines, `--repeats` sets the
+//! number of turns, and a name selects the figures that contain it.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::json;
@@ -12,42 +13,42 @@ use serde_json::json;
 /// One figure.
 pub(crate) struct Figure {
     pub(crate) name: String,
-    /// In words.
+    /// The description.
     pub(crate) what: String,
     pub(crate) unit: &'static str,
-    /// The figure that it stands beside.
+    /// The name of the figure that is its limit.
     pub(crate) limit: Option<&'static str>,
-    /// So steady that one turn is enough.
+    /// True if the figure is so steady that one turn is enough.
     pub(crate) steady: bool,
     pub(crate) measure: Box<dyn Fn() -> f64>,
 }
 
-/// What the command line asks for.
-pub(crate) struct Asked {
+/// The command line of a benchmark.
+pub(crate) struct BenchArguments {
     json: bool,
     repeats: usize,
     names: Vec<String>,
 }
 
-impl Asked {
-    /// Of this program; `repeats` unless it says otherwise.
+impl BenchArguments {
+    /// Parses the command line of this program; `repeats` is the default number of turns.
     pub(crate) fn new(repeats: usize) -> Self {
         let arguments: Vec<String> = std::env::args().skip(1).collect();
-        let said = arguments.iter().find_map(|argument| argument.strip_prefix("--repeats="));
-        let said = said.map(|said| said.parse().ok().filter(|turns| *turns > 0));
+        let given = arguments.iter().find_map(|argument| argument.strip_prefix("--repeats="));
+        let given = given.map(|given| given.parse().ok().filter(|turns| *turns > 0));
         Self {
             json: arguments.iter().any(|argument| argument == "--json"),
-            repeats: said.map_or(repeats, |said| said.expect("--repeats= takes a number from 1 on")),
+            repeats: given.map_or(repeats, |given| given.expect("--repeats= takes a number from 1 on")),
             names: arguments.into_iter().filter(|argument| !argument.starts_with("--")).collect(),
         }
     }
 
-    /// Whether a figure of this name is wanted.
+    /// Returns true if a figure of this name is selected.
     pub(crate) fn wants(&self, name: &str) -> bool {
         self.names.is_empty() || self.names.iter().any(|part| name.contains(part.as_str()))
     }
 
-    /// Measures and prints what is wanted of `figures`.
+    /// Measures and prints the selected ones of `figures`.
     pub(crate) fn show(&self, mut figures: Vec<Figure>) {
         figures.retain(|figure| self.wants(&figure.name));
         let mut samples: Vec<Vec<f64>> = figures.iter().map(|_| Vec::new()).collect();
@@ -73,7 +74,7 @@ impl Asked {
     }
 }
 
-/// A figure as it came out.
+/// The results of a figure.
 struct Row<'a> {
     figure: &'a Figure,
     median: f64,
@@ -114,7 +115,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// The one in the middle, or the mean of the two.
+/// The middle value, or the mean of the two middle ones.
 fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -131,7 +132,7 @@ pub(crate) fn pin(cpu: usize) {
 
 /// The first two cores that this process may use.
 pub(crate) fn cpus() -> (usize, usize) {
-    let allowed = sched_getaffinity(None).expect("ask for the cores of this process");
+    let allowed = sched_getaffinity(None).expect("read the cores of this process");
     let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
     match (cpus.next(), cpus.next()) {
         (Some(here), Some(there)) => (here, there),

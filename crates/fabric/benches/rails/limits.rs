@@ -1,4 +1,5 @@
-//! What the machine can do without a rail: a cache line from core to core, a copied block, bare sockets.
+//! The limits of the machine without a rail: a cache line from core to core, a copied block, bare
+//! sockets.
 
 use std::{
     hint::black_box,
@@ -30,14 +31,14 @@ impl Lines {
         Self { flag: AtomicU64::new(0), _rest_of_flag: [0; 7], payload: Default::default() }
     }
 
-    fn say(&self, round: u64, with_payload: bool) {
+    fn signal(&self, round: u64, with_payload: bool) {
         if with_payload {
             self.payload.iter().for_each(|word| word.store(round, Relaxed));
         }
         self.flag.store(round, Release);
     }
 
-    fn hear(&self, round: u64, with_payload: bool) {
+    fn wait_for(&self, round: u64, with_payload: bool) {
         while self.flag.load(Acquire) != round {}
         if with_payload {
             black_box(self.payload.iter().fold(0, |sum: u64, word| sum.wrapping_add(word.load(Relaxed))));
@@ -45,34 +46,35 @@ impl Lines {
     }
 }
 
-/// One way of a cache line between the cores, or of two lines of which one is the flag.
+/// The time of one way of a cache line between the cores, or of two lines of which one is the flag.
 pub(crate) fn bounce(there: usize, two_lines: bool) -> f64 {
     const ROUNDS: u64 = 3_000;
     let (to, back) = (Lines::new(), Lines::new());
     let pong = || {
         for round in 1..=all_rounds(ROUNDS) {
-            to.hear(round, two_lines);
-            back.say(round, two_lines);
+            to.wait_for(round, two_lines);
+            back.signal(round, two_lines);
         }
     };
     let ping = || {
         timed(ROUNDS, |round| {
-            to.say(round + 1, two_lines);
-            back.hear(round + 1, two_lines);
+            to.signal(round + 1, two_lines);
+            back.wait_for(round + 1, two_lines);
         })
     };
     duet(there, pong, ping) / 2.0
 }
 
-/// A block copied with `memcpy`, read by the receiver, answered, with two bare flags.
+/// The time of a block copied with `memcpy`, read by the receiver, and answered, with two bare
+/// flags.
 pub(crate) fn copy(there: usize, rounds: u64) -> f64 {
     let (to, back) = (Lines::new(), Lines::new());
     let window = Window::create(WindowId(0), BLOCKS * BLOCK, 0).expect("a window");
     let pong = || {
         for round in 1..=all_rounds(rounds) {
-            to.hear(round, false);
+            to.wait_for(round, false);
             sum(&window, (round as usize - 1) % BLOCKS * BLOCK, BLOCK);
-            back.say(round, false);
+            back.signal(round, false);
         }
     };
     let source = source();
@@ -88,8 +90,8 @@ pub(crate) fn copy(there: usize, rounds: u64) -> f64 {
                     BLOCK,
                 );
             }
-            to.say(round + 1, false);
-            back.hear(round + 1, false);
+            to.signal(round + 1, false);
+            back.wait_for(round + 1, false);
         })
     };
     duet(there, pong, ping)
@@ -116,7 +118,7 @@ fn write_all(socket: &mut TcpStream, mut bytes: &[u8]) {
     }
 }
 
-/// Bare sockets, polled: `to` bytes, then `back` bytes, which is a round.
+/// The time of a round over bare sockets, polled: `to` bytes, then `back` bytes.
 pub(crate) fn bare_sockets(there: usize, to: usize, back: usize, rounds: u64) -> f64 {
     let (mut a, mut b) = pairs::sockets();
     for socket in [&a, &b] {

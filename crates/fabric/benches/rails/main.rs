@@ -1,9 +1,8 @@
-//! What the rails cost, beside what the machine can do.
-//! Run by `cargo bench -p plexus-fabric --bench rails [-- [--json] [--repeats=N] [NAME..]]`; a name chooses the figures that
-//! contain it.
+//! The cost of the rails, beside the limits of the machine. Run by `cargo bench -p plexus-fabric
+//! --bench rails [-- [--json] [--repeats=N] [NAME..]]`; a name selects the figures that contain it.
 //!
-//! Two threads pinned to two cores. Every figure stands beside its limit, measured in the same run and in turns with it: the
-//! bounce of a bare cache line, a bare `memcpy`, bare sockets.
+//! Two threads are pinned to two cores. Every figure stands beside its limit, measured in turns in
+//! the same run: the bounce of a bare cache line, a bare `memcpy`, bare sockets.
 #![allow(unsafe_code, reason = "the bare limits are measured on bare memory")]
 
 mod duet;
@@ -15,16 +14,16 @@ mod limits;
 mod pairs;
 mod work;
 
-use figures::{Asked, Figure, cpus, pin};
+use figures::{BenchArguments, Figure, cpus, pin};
 use limits::{bare_sockets, bounce, copy};
 use pairs::{Kind, pair};
 use plexus_fabric::ofi;
 use work::{BLOCK, flow, message, put, stream, write};
 
-/// Many short turns: on a machine that others use too, some of them are quiet.
+/// Many short turns: on a shared machine some of them are quiet.
 const REPEATS: usize = 81;
 
-/// Over libfabric's `tcp`, which every host has.
+/// The provider `tcp` of libfabric, which every host has.
 const OFI: Kind = Kind::Ofi("tcp");
 
 fn figure(
@@ -66,7 +65,8 @@ fn sockets(there: usize) -> Vec<Figure> {
     ]
 }
 
-/// The same of every rail that crosses the network, each beside its limits: a message, a block, streams of blocks.
+/// The figures of every rail that crosses the network, each beside its limits: a message, a block,
+/// streams of blocks.
 fn network(
     there: usize,
     (name, what, kind): (&str, &str, Kind),
@@ -86,7 +86,7 @@ fn network(
 }
 
 fn main() {
-    let asked = Asked::new(REPEATS);
+    let arguments = BenchArguments::new(REPEATS);
     let (here, there) = cpus();
     pin(here);
     let bare = ["sockets_64", "sockets_16k"].map(Some);
@@ -96,11 +96,11 @@ fn main() {
     figures.extend(network(there, ("tcp", "tcp", Kind::Tcp), [bare[0], bare[1], None, None]));
     figures.extend(network(there, ("sealed", "sealed tcp", Kind::SealedTcp), plain));
     figures.extend(network(there, ("ofi", "ofi (tcp)", OFI), [bare[0], bare[1], plain[2], plain[3]]));
-    if figures.iter().any(|figure| figure.name.starts_with("ofi") && asked.wants(&figure.name))
+    if figures.iter().any(|figure| figure.name.starts_with("ofi") && arguments.wants(&figure.name))
         && let Err(why) = ofi::available()
     {
         eprintln!("without ofi: {why}");
         figures.retain(|figure| !figure.name.starts_with("ofi"));
     }
-    asked.show(figures);
+    arguments.show(figures);
 }

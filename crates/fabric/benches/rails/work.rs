@@ -1,4 +1,4 @@
-//! What is done over a pair of rails. Payloads are always read by the receiver, all of them.
+//! The work measured over a pair of rails. The receiver always reads all of the payload.
 
 use std::{hint::black_box, sync::atomic::Ordering::Acquire};
 
@@ -9,17 +9,17 @@ use crate::{
     pairs::{End, WHOLE, WHOLE_LEN},
 };
 
-/// What a link puts in front of each message.
+/// The header that a link puts in front of each message.
 const HEAD: [u8; 16] = [0x5a; 16];
 pub(crate) const BLOCK: usize = 16 << 10;
-/// Blocks that are written in turn: 1 MiB, so each was last read by the other core a while ago.
+/// The blocks that are written in turn: 1 MiB, so the other core last read each one a while ago.
 pub(crate) const BLOCKS: usize = 64;
 
-fn hear(end: &mut End, mut deliver: impl FnMut(Frame<'_>)) {
+fn receive(end: &mut End, mut deliver: impl FnMut(Frame<'_>)) {
     while end.rail.poll(16, &mut |_, frame| deliver(frame)).expect("a living rail") == 0 {}
 }
 
-fn say(end: &mut End, body: &[u8]) {
+fn send(end: &mut End, body: &[u8]) {
     end.rail.send(Lane::Prompt, &HEAD, body).expect("room");
     end.rail.flush().expect("a living rail");
 }
@@ -31,12 +31,12 @@ fn read<const LEN: usize>(frame: Frame<'_>) {
     black_box((head, body));
 }
 
-/// Blocks to be put.
+/// The blocks to put.
 pub(crate) fn source() -> Vec<[u8; BLOCK]> {
     (0..8).map(|block| [block; BLOCK]).collect()
 }
 
-/// Reads `len` bytes of a window, all of them; whole words, which nobody writes meanwhile.
+/// Reads all `len` bytes of a window, in whole words, which no thread writes meanwhile.
 pub(crate) fn sum(window: &Window, offset: usize, len: usize) {
     assert!(offset + len <= window.len() && offset.is_multiple_of(8));
     // SAFETY: inside the window, and the writer waits for the answer.
@@ -47,26 +47,26 @@ pub(crate) fn sum(window: &Window, offset: usize, len: usize) {
     black_box(words.iter().fold(0, |sum: u64, word| sum.wrapping_add(*word)));
 }
 
-/// One way of a message with a link header.
+/// The time of one way of a message with a link header.
 pub(crate) fn message<const LEN: usize>(there: usize, (mut a, mut b): (End, End), rounds: u64) -> f64 {
     let pong = move || {
         for _ in 0..all_rounds(rounds) {
-            hear(&mut b, read::<LEN>);
-            say(&mut b, &[1; LEN]);
+            receive(&mut b, read::<LEN>);
+            send(&mut b, &[1; LEN]);
         }
     };
     let ping = || {
         timed(rounds, |round| {
             let mut body = [2; LEN];
             body[0] = round as u8;
-            say(&mut a, black_box(&body));
-            hear(&mut a, read::<LEN>);
+            send(&mut a, black_box(&body));
+            receive(&mut a, read::<LEN>);
         })
     };
     duet(there, pong, ping) / 2.0
 }
 
-/// Time for each of a stream of 8-byte messages in batches of 16.
+/// The time for each of a stream of 8-byte messages in batches of 16.
 pub(crate) fn stream(there: usize, (mut a, mut b): (End, End)) -> f64 {
     const LAPS: [usize; 2] = [5_000, 40_000];
     let pong = move || {
@@ -75,7 +75,7 @@ pub(crate) fn stream(there: usize, (mut a, mut b): (End, End)) -> f64 {
             while came < messages {
                 came += b.rail.poll(64, &mut |_, frame| read::<8>(frame)).expect("a living rail");
             }
-            say(&mut b, &[0; 8]);
+            send(&mut b, &[0; 8]);
         }
     };
     let ping = || {
@@ -89,19 +89,19 @@ pub(crate) fn stream(there: usize, (mut a, mut b): (End, End)) -> f64 {
                 }
             }
             a.rail.flush().expect("a living rail");
-            hear(&mut a, read::<8>);
+            receive(&mut a, read::<8>);
         })
     };
     duet(there, pong, ping)
 }
 
-/// A block put, read by the receiver, answered with a small message.
+/// The time of a block put, read by the receiver, and answered with a small message.
 pub(crate) fn put(there: usize, (mut a, mut b): (End, End), rounds: u64) -> f64 {
     let pong = move || {
         for round in 0..all_rounds(rounds) as usize {
-            hear(&mut b, read::<24>);
+            receive(&mut b, read::<24>);
             sum(b.window(WHOLE), round % BLOCKS * BLOCK, BLOCK);
-            say(&mut b, &[1; 8]);
+            send(&mut b, &[1; 8]);
         }
     };
     let source = source();
@@ -112,14 +112,14 @@ pub(crate) fn put(there: usize, (mut a, mut b): (End, End), rounds: u64) -> f64 
             let put = Put { window: WHOLE, offset: (block * BLOCK) as u64, generation: 0, data };
             a.rail.put(Lane::Prompt, put, &HEAD, &[3; 24]).expect("room");
             a.rail.flush().expect("a living rail");
-            hear(&mut a, read::<8>);
+            receive(&mut a, read::<8>);
         })
     };
     duet(there, pong, ping)
 }
 
-/// Time for each of a stream of puts of `len` bytes. A place is written again only when its reader has said that it was
-/// read.
+/// The time for each of a stream of puts of `len` bytes. A place is written again only when its
+/// reader has reported that it was read.
 pub(crate) fn flow(there: usize, (mut a, mut b): (End, End), len: usize) -> f64 {
     const BYTES: usize = 64 << 20;
     let (places, laps) = (WHOLE_LEN / len, [BYTES / 8 / len, BYTES / len]);
@@ -139,7 +139,7 @@ pub(crate) fn flow(there: usize, (mut a, mut b): (End, End), len: usize) -> f64 
             };
             b.rail.poll(64, &mut deliver).expect("a living rail");
             for seen in (before + 1..=came).filter(|seen| seen.is_multiple_of(every)) {
-                say(&mut b, &(seen as u64).to_le_bytes());
+                send(&mut b, &(seen as u64).to_le_bytes());
             }
         }
     };
@@ -147,11 +147,11 @@ pub(crate) fn flow(there: usize, (mut a, mut b): (End, End), len: usize) -> f64 
     let (mut sent, mut seen) = (0, 0);
     let ping = || {
         lapped(laps, |puts| {
-            // What is in the way of more goes out, what was seen comes in.
+            // Flushes what is in the way of more puts, and takes the reports of the reader.
             let go_on = |a: &mut End, seen: &mut usize| {
                 a.rail.flush().expect("a living rail");
-                let mut heard = |_, frame: Frame<'_>| *seen = body_number(&frame);
-                a.rail.poll(16, &mut heard).expect("a living rail");
+                let mut received = |_, frame: Frame<'_>| *seen = body_number(&frame);
+                a.rail.poll(16, &mut received).expect("a living rail");
             };
             for _ in 0..puts {
                 while sent - seen >= places {
@@ -179,27 +179,27 @@ fn body_number(frame: &Frame<'_>) -> usize {
     u64::from_le_bytes(number) as usize
 }
 
-/// One way of eight bytes written into the peer's window, which both sides look at.
+/// The time of one way of eight bytes written into the peer's window, which both sides poll.
 pub(crate) fn write(there: usize, (mut a, mut b): (End, End), rounds: u64) -> f64 {
-    let say = |end: &mut End, number: u64| {
+    let write_word = |end: &mut End, number: u64| {
         let put = Put { window: WHOLE, offset: 0, generation: 0, data: &number.to_le_bytes() };
         end.rail.write(Lane::Prompt, put).expect("room");
         end.rail.flush().expect("a living rail");
     };
-    let hear = |end: &End, number: u64| {
+    let wait_word = |end: &End, number: u64| {
         let word = end.window(WHOLE).word(0).expect("a word");
         while word.load(Acquire) != number {}
     };
     let pong = move || {
         for number in 1..=all_rounds(rounds) {
-            hear(&b, number);
-            say(&mut b, number);
+            wait_word(&b, number);
+            write_word(&mut b, number);
         }
     };
     let ping = || {
         timed(rounds, |round| {
-            say(&mut a, round + 1);
-            hear(&a, round + 1);
+            write_word(&mut a, round + 1);
+            wait_word(&a, round + 1);
         })
     };
     duet(there, pong, ping) / 2.0

@@ -1,7 +1,7 @@
-//! Memory that a provider reads and writes behind our back, and a ring of bytes in it.
+//! Memory that a provider reads and writes asynchronously, and a ring of bytes in it.
 //!
-//! It is reached by pointer only: what was handed to the provider may change until that says it is done. Pages
-//! that were never used take no room, except under providers that pin what is registered.
+//! It is reached by pointer only: memory that was handed to the provider may change until the
+//! completion. Unused pages take no memory, except under providers that pin registered memory.
 #![allow(unsafe_code, reason = "memory that a provider reads and writes")]
 
 use std::{
@@ -15,7 +15,7 @@ const PAGE: usize = 4096;
 pub(super) struct Buffer {
     start: NonNull<u8>,
     len: usize,
-    /// A provider may still use it: it is never given back.
+    /// True if a provider may still use the memory: it is never given back.
     kept: bool,
 }
 
@@ -29,7 +29,7 @@ impl Buffer {
     }
 
     fn layout(len: usize) -> Layout {
-        Layout::from_size_align(len, PAGE).expect("a length that memory can have")
+        Layout::from_size_align(len, PAGE).expect("a valid length")
     }
 
     pub(super) fn len(&self) -> usize {
@@ -48,24 +48,26 @@ impl Buffer {
         unsafe { self.start.add(at) }
     }
 
-    /// Copies `bytes` to `at`; where the provider does not look now.
+    /// Copies `bytes` to `at`, which the provider must not read now.
     #[inline]
     pub(super) fn write(&mut self, at: usize, bytes: &[u8]) {
         assert!(at <= self.len && bytes.len() <= self.len - at, "write past the end of a buffer");
-        // SAFETY: checked above; `bytes` is a slice, so it is no part of memory that is reached by pointer only.
+        // SAFETY: checked above; `bytes` is a slice, so it is no part of memory that is reached by
+        // pointer only.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.as_ptr().add(at), bytes.len());
         }
     }
 
-    /// `len` bytes from `at` on.
+    /// Lends `len` bytes from `at` on.
     ///
     /// # Safety
     /// No provider writes there while the slice lives.
     #[inline]
     pub(super) unsafe fn slice(&self, at: usize, len: usize) -> &[u8] {
         assert!(at <= self.len && len <= self.len - at, "read past the end of a buffer");
-        // SAFETY: inside the allocation, which was initialized with zeros; the caller vouches for the rest.
+        // SAFETY: inside the allocation, which was initialized with zeros; the caller vouches for
+        // the rest.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(at), len) }
     }
 }
@@ -79,9 +81,10 @@ impl Drop for Buffer {
     }
 }
 
-/// Which bytes of a ring are taken: pieces are given out in one block each and given back in the same order.
+/// The used bytes of a ring: pieces are given out in one block each and given back in the same
+/// order.
 ///
-/// Positions count on for ever; a position modulo the length is the place.
+/// Positions grow without end; a position modulo the length is the place.
 #[derive(Clone, Debug)]
 pub(super) struct Staging {
     len: u64,
@@ -92,9 +95,9 @@ pub(super) struct Staging {
 /// A piece of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Piece {
-    /// Where it begins.
+    /// The start of the piece.
     pub(super) at: usize,
-    /// To be given back with [`Staging::release`].
+    /// The position to give back with [`Staging::release`].
     pub(super) upto: u64,
 }
 
@@ -103,7 +106,7 @@ impl Staging {
         Self { len: len as u64, taken: 0, released: 0 }
     }
 
-    /// `len` bytes in one block, if there is room.
+    /// Takes `len` bytes in one block, if there is room.
     pub(super) fn take(&mut self, len: usize) -> Option<Piece> {
         let len = len as u64;
         let at = self.taken % self.len;
@@ -116,7 +119,8 @@ impl Staging {
         Some(Piece { at: ((at + skipped) % self.len) as usize, upto })
     }
 
-    /// How far it is taken: what to release with something that needs no piece and comes next.
+    /// The position up to which the ring is taken: the one to release for an operation that needs
+    /// no piece and comes next.
     pub(super) fn taken(&self) -> u64 {
         self.taken
     }
@@ -126,7 +130,7 @@ impl Staging {
         debug_assert!(self.released <= upto && upto <= self.taken);
         self.released = upto;
         if self.released == self.taken {
-            // Empty: the longest piece fits wherever the last one ended.
+            // The ring is empty: the longest piece fits wherever the last one ended.
             (self.taken, self.released) = (0, 0);
         }
     }
@@ -156,10 +160,10 @@ mod tests {
                 }
                 None => {
                     refused += 1;
-                    let (.., upto) = out.pop_front().expect("a ring that is empty has room");
+                    let (.., upto) = out.pop_front().expect("an empty ring has room");
                     ring.release(upto);
                     if out.is_empty() {
-                        assert_eq!(ring.taken(), 0, "an empty ring begins anew");
+                        assert_eq!(ring.taken(), 0, "an empty ring starts at position 0");
                     }
                 }
             }

@@ -1,11 +1,13 @@
-//! What a rail opens in libfabric: a fabric, a domain, a completion queue, an address vector, two endpoints, and
-//! memory regions; and closes again, in an order that leaves nothing behind.
+//! The objects that a rail opens in libfabric: a fabric, a domain, a completion queue, an address
+//! vector, two endpoints, and memory regions. They are closed in an order that leaves nothing
+//! behind.
 //!
-//! Every rail has a domain of its own. Guarantees: nothing in it is used by two threads at once, so the provider need
-//! not lock (`FI_THREAD_DOMAIN`); no other rail's mistake reaches it; and closing it revokes every key that was given
-//! to the peer. The price is that windows are registered once for each peer and worker.
+//! Every rail has a domain of its own. Guarantees: no two threads use it at once, so the provider
+//! need not lock (`FI_THREAD_DOMAIN`); a fault of another rail does not reach it; and closing it
+//! revokes every key that was given to the peer. The price is that windows are registered once for
+//! each peer and worker.
 //!
-//! This module must not know what is sent.
+//! This module does not know what is sent.
 #![allow(unsafe_code, reason = "calls a C library through its tables")]
 
 use std::{
@@ -18,20 +20,21 @@ use std::{
 
 use super::{OfiError, library::Library, sys};
 
-/// Longest endpoint address that is taken from a provider.
+/// The longest endpoint address that is accepted from a provider.
 pub(super) const MAX_ADDRESS: usize = 256;
 
-/// Providers whose endpoints are named by an IP address of the host.
+/// The providers whose endpoints are named by an IP address of the host.
 const WITH_IP: [&str; 5] = ["tcp", "verbs", "net", "sockets", "udp"];
 
-/// Modes of registration that this rail can follow.
+/// The modes of registration that this rail supports.
 const MR_MODES: c_int = sys::FI_MR_LOCAL
     | sys::FI_MR_VIRT_ADDR
     | sys::FI_MR_ALLOCATED
     | sys::FI_MR_PROV_KEY
     | sys::FI_MR_ENDPOINT;
 
-/// An object of libfabric, closed when it is dropped. Every such structure begins with a [`sys::Fid`].
+/// An object of libfabric, closed when it is dropped. Every such structure begins with a
+/// [`sys::Fid`].
 pub(super) struct Object<T> {
     place: NonNull<T>,
     open: bool,
@@ -71,7 +74,7 @@ impl<T> Object<T> {
         check(what, unsafe { (self.ops().control)(self.fid(), sys::FI_ENABLE, ptr::null_mut()) })
     }
 
-    /// Closes it now; whether the provider did.
+    /// Closes it now; returns true if the provider did.
     pub(super) fn close(&mut self) -> bool {
         if self.open {
             // SAFETY: an open object, and nobody uses it afterwards.
@@ -95,51 +98,51 @@ fn check(what: &'static str, code: c_int) -> Result<(), OfiError> {
     Err(OfiError::Call { what, why })
 }
 
-/// Memory that the provider knows.
+/// Memory that is registered with the provider.
 pub(super) struct Region(Object<sys::Mr>);
 
 impl Region {
-    /// What goes with every use of the memory in a call.
+    /// The descriptor that goes with every use of the memory in a call.
     pub(super) fn descriptor(&self) -> *mut c_void {
         // SAFETY: open.
         unsafe { (*self.0.as_ptr()).mem_desc }
     }
 
-    /// What a peer must know to write there.
+    /// The key with which a peer writes there.
     pub(super) fn key(&self) -> u64 {
         // SAFETY: open.
         unsafe { (*self.0.as_ptr()).key }
     }
 
-    /// Takes it from the provider; whether that let go.
+    /// Takes the memory from the provider; returns true if that released it.
     pub(super) fn close(&mut self) -> bool {
         self.0.close()
     }
 }
 
-/// What the provider said of itself.
+/// The properties of the provider.
 #[derive(Clone, Debug)]
-pub(super) struct Facts {
+pub(super) struct ProviderProperties {
     /// Its full name, `tcp;ofi_rxm`.
     pub(super) provider: String,
-    /// How its addresses are written.
+    /// The format of its addresses.
     pub(super) address_format: u32,
-    /// Longest message that is sent from memory which is free when the call returns.
+    /// The longest message that is sent from memory which is free when the call returns.
     pub(super) inject_len: usize,
-    /// Longest message or write.
+    /// The longest message or write.
     pub(super) max_len: usize,
-    /// A message that is sent after a write is received after it.
+    /// True if a message that is sent after a write is received after it.
     pub(super) orders_sends_after_writes: bool,
     mr_mode: c_int,
     key_bytes: usize,
 }
 
-impl Facts {
+impl ProviderProperties {
     fn wants(&self, mode: c_int) -> bool {
         self.mr_mode & mode != 0
     }
 
-    /// Whether a peer names a place in a window by its address here.
+    /// Returns true if a peer addresses a window by its address in this process.
     pub(super) fn virtual_addresses(&self) -> bool {
         self.wants(sys::FI_MR_VIRT_ADDR)
     }
@@ -147,8 +150,8 @@ impl Facts {
 
 /// The objects of one rail. Fields are closed from the top.
 pub(super) struct Device {
-    pub(super) facts: Facts,
-    /// Readable when completions may have come, where the provider has such a thing.
+    pub(super) facts: ProviderProperties,
+    /// A descriptor that is readable when completions may have come, if the provider has one.
     pub(super) fd: Option<RawFd>,
     av: Object<sys::Av>,
     cq: Object<sys::Cq>,
@@ -158,7 +161,7 @@ pub(super) struct Device {
     library: &'static Library,
 }
 
-/// A list of `fi_info` of the library's.
+/// A list of `fi_info` that the library owns.
 struct Description {
     first: NonNull<sys::Info>,
     library: &'static Library,
@@ -174,7 +177,7 @@ impl Drop for Description {
 impl Description {
     /// The first description that `provider` gives of an endpoint that a rail can use.
     fn find(library: &'static Library, provider: &str, address: Option<IpAddr>) -> Result<Self, OfiError> {
-        // Most providers promise that order when asked for it; the others are asked for less.
+        // Most providers promise that order if it is requested; the others get a weaker request.
         let orders = [sys::FI_ORDER_SAS | sys::FI_ORDER_SAW, sys::FI_ORDER_SAS];
         let mut code = 0;
         for order in orders {
@@ -193,18 +196,21 @@ impl Description {
         order: u64,
     ) -> Result<Result<Self, c_int>, OfiError> {
         let text = |text: String| {
-            CString::new(text)
-                .map_err(|_| OfiError::Provider { wanted: provider.into(), why: "that is no name".into() })
+            CString::new(text).map_err(|_| OfiError::Provider {
+                wanted: provider.into(),
+                why: "the name is not valid".into(),
+            })
         };
         let name = text(provider.to_owned())?;
         let address = address.filter(|_| WITH_IP.contains(&provider));
         let node = address.map(|address| text(address.to_string())).transpose()?;
-        // SAFETY: without an argument it makes a new description, with all its parts and zeros in them.
+        // SAFETY: without an argument it makes a new description, with all its parts and zeros in
+        // them.
         let hints = NonNull::new(unsafe { (library.dupinfo)(ptr::null()) })
             .ok_or(OfiError::Call { what: "describe an endpoint", why: "no memory".into() })?;
         let hints = Self { first: hints, library };
-        // SAFETY: fresh and ours alone; the parts are allocated with it. `name` outlives the call below, and is
-        // taken out again before the library frees the hints.
+        // SAFETY: fresh and ours alone; the parts are allocated with it. `name` outlives the call
+        // below, and is taken out again before the library frees the hints.
         let (code, found) = unsafe {
             let info = hints.first.as_ptr();
             (*info).caps = sys::FI_MSG | sys::FI_RMA;
@@ -226,13 +232,13 @@ impl Description {
         Ok(NonNull::new(found).filter(|_| code == 0).map(|first| Self { first, library }).ok_or(code))
     }
 
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> ProviderProperties {
         // SAFETY: a description from the library has all parts.
         unsafe {
             let info = &*self.first.as_ptr();
             let (tx, rx) = (&*info.tx_attr, &*info.rx_attr);
             let (domain, fabric) = (&*info.domain_attr, &*info.fabric_attr);
-            Facts {
+            ProviderProperties {
                 provider: CStr::from_ptr(fabric.prov_name).to_string_lossy().into_owned(),
                 address_format: info.addr_format,
                 inject_len: tx.inject_size,
@@ -256,8 +262,8 @@ impl Device {
         let info = Description::find(library, provider, address)?;
         let facts = info.facts();
         let raw = info.first.as_ptr();
-        // SAFETY: the calls get what their headers ask for: the description and objects that are open, attributes
-        // that live through the call, and a place for the result.
+        // SAFETY: the calls get what their headers ask for: the description and objects that are
+        // open, attributes that live through the call, and a place for the result.
         unsafe {
             let fabric: Object<sys::Fabric> = Object::open("open a fabric", |place| {
                 (library.fabric)((*raw).fabric_attr, place, ptr::null_mut())
@@ -306,7 +312,7 @@ impl Device {
         }
     }
 
-    /// A new endpoint, ready to receive.
+    /// Opens an endpoint, ready to receive.
     pub(super) fn endpoint(&self) -> Result<Object<sys::Ep>, OfiError> {
         let domain = self.domain.as_ptr();
         let info = self.info.first.as_ptr();
@@ -320,7 +326,7 @@ impl Device {
         Ok(endpoint)
     }
 
-    /// Where peers find `endpoint`.
+    /// The address at which peers find `endpoint`.
     pub(super) fn name(&self, endpoint: &Object<sys::Ep>) -> Result<Vec<u8>, OfiError> {
         let mut name = vec![0; MAX_ADDRESS];
         let mut len = name.len();
@@ -333,13 +339,13 @@ impl Device {
         Ok(name)
     }
 
-    /// Makes the peer's endpoint at `name` known; what to call it from now on.
+    /// Adds the peer's endpoint at `name`; returns its entry in the address vector.
     pub(super) fn insert(&self, name: &[u8]) -> Result<u64, OfiError> {
         let mut address = sys::FI_ADDR_UNSPEC;
         let mut padded = [0u8; MAX_ADDRESS];
         padded[..name.len()].copy_from_slice(name);
-        // SAFETY: the address stands in memory that is longer than any format, and ends with zeros for those that
-        // are text.
+        // SAFETY: the address stands in memory that is longer than any format, and ends with zeros
+        // for those that are text.
         let inserted = unsafe {
             let av = self.av.as_ptr();
             let (name, address) = (padded.as_ptr().cast(), &raw mut address);
@@ -348,11 +354,11 @@ impl Device {
         if inserted == 1 {
             return Ok(address);
         }
-        let why = if inserted < 0 { self.library.explain(inserted) } else { "it was not taken".into() };
+        let why = if inserted < 0 { self.library.explain(inserted) } else { "it was not accepted".into() };
         Err(OfiError::Call { what: "insert the address of the peer", why })
     }
 
-    /// Registers memory for `endpoint`, under `key` where the provider does not choose one itself.
+    /// Registers memory for `endpoint`, with `key` if the provider does not choose one itself.
     ///
     /// # Safety
     /// The memory stays mapped until the region is closed, or `endpoint` where that fails.
@@ -383,7 +389,7 @@ impl Device {
         Ok(Region(region))
     }
 
-    /// Registers memory that only this side uses, where the provider wants that.
+    /// Registers memory that only this side uses, if the provider requires that.
     ///
     /// # Safety
     /// As [`Device::register`].
@@ -402,7 +408,7 @@ impl Device {
         unsafe { self.register(endpoint, start, len, access, key) }.map(Some)
     }
 
-    /// Reads completions into `entries`; how many, or libfabric's error, positive.
+    /// Reads completions into `entries`; returns their number, or libfabric's error, positive.
     #[inline]
     pub(super) fn read(&self, entries: &mut [MaybeUninit<sys::CqMsgEntry>]) -> Result<usize, c_int> {
         let cq = self.cq.as_ptr();
@@ -411,9 +417,10 @@ impl Device {
         usize::try_from(read).map_err(|_| -read as c_int)
     }
 
-    /// The completion that went wrong, if there is one: whose, with which error.
+    /// The failed completion, if there is one: its context and its error.
     pub(super) fn read_error(&self) -> Option<(*mut c_void, c_int)> {
-        /// Later versions know longer entries; they ask how long ours are, this is for those that do not.
+        /// An entry with room for later versions, whose entries are longer. Versions that ask for
+        /// its length get the short one.
         #[repr(C)]
         struct Roomy {
             entry: sys::CqErrEntry,
@@ -421,7 +428,8 @@ impl Device {
         }
         let mut place = MaybeUninit::<Roomy>::zeroed();
         let cq = self.cq.as_ptr();
-        // SAFETY: an open queue; all zeros is an entry that offers no room for the provider's own data.
+        // SAFETY: an open queue; all zeros is an entry that offers no room for the provider's own
+        // data.
         unsafe {
             let entry = place.as_mut_ptr().cast::<sys::CqErrEntry>();
             let read = ((*(*cq).ops).readerr)(cq, entry, 0);
@@ -429,7 +437,7 @@ impl Device {
         }
     }
 
-    /// Whether the descriptor announces whatever comes from now on.
+    /// Returns true if the descriptor announces everything that comes from now on.
     pub(super) fn may_sleep(&self) -> bool {
         let mut fid = self.cq.fid();
         let fabric = self.fabric.as_ptr();

@@ -1,18 +1,21 @@
-//! One lane of a rail: an endpoint, the buffers that wait for messages, and the queue of what goes out.
+//! One lane of a rail: an endpoint, the buffers that wait for messages, and the queue of outgoing
+//! operations.
 //!
-//! **Receiving.** [`SLOTS`] buffers are posted at all times but for the few whose message is being handed over.
-//! [`WINDOW`] of them are the peer's credit: it sends a counted message only while fewer than that are not taken off yet; the rest is
-//! for the messages that say so. Nothing is ever dropped or refused by the provider for want of a buffer.
+//! **Receiving.** [`SLOTS`] buffers are posted at all times, except the few whose message is being
+//! handed over. [`WINDOW`] of them are the peer's credit: it sends a counted message only while
+//! fewer than that are outstanding. The rest is for messages about credit. So the provider never
+//! drops or refuses a message for want of a buffer.
 //!
-//! **Sending.** What is taken from the caller is copied into a ring that the provider may read, so the caller's memory is
-//! free at once. Operations go out in the order in which they were taken. A message that belongs to a write goes out behind
-//! it where the provider keeps that order, else when the write is complete at the peer.
+//! **Sending.** Data of the caller are copied into a ring that the provider may read, so the
+//! caller's memory is free at once. Operations are posted in the order in which they were taken. A
+//! message that belongs to a write follows it if the provider keeps that order, else when the write
+//! is complete at the peer.
 //!
-//! **Writes that meet.** Data that travel in a message are put in place by the peer's processor when it gets there; a
-//! write of the adapter might be faster. So a write that touches bytes of an earlier put waits until the peer has
-//! said that it took that one.
+//! **Overlapping writes.** The peer's processor puts data from messages in place when it polls; a
+//! write of the adapter might be faster. So a write that touches bytes of an earlier put waits
+//! until the peer has reported that it took that put.
 //!
-//! This module must not know what a window is on this side, or when anybody sleeps.
+//! This module does not know the windows of this side, nor which threads sleep.
 #![allow(unsafe_code, reason = "hands memory to a C library")]
 
 mod order;
@@ -24,11 +27,11 @@ use super::{
     OfiError,
     buffer::{Buffer, Staging},
     device::{Device, Object, Region},
-    long::Longs,
-    operations::{OPERATIONS, Operations, State, What},
+    long::LongPutMemory,
+    operations::{OPERATIONS, OperationKind, Operations, State},
     port::Port,
     sys,
-    touched::{UnderWay, before},
+    touched::{PutsInFlight, before},
     wire::{self, MAX_MESSAGE},
 };
 use crate::{Lane, MAX_WORDWISE};
@@ -36,23 +39,25 @@ use order::InOrder;
 
 pub(super) use order::Arrival;
 
-/// Counted messages that may be on their way to one side of a lane. A link's credits let about as many small ones be.
+/// The counted messages that may be in flight to one side of a lane, about as many small ones as a
+/// link's credits permit.
 const WINDOW: u32 = 128;
 
-/// Buffers for messages that are not counted. Two credits may be on their way (one for each half window, and the
-/// peer sends no further half before it read one), two more that ask or answer, the one at the beginning and the one at the end.
+/// The buffers for messages that are not counted. Two may carry credit (one for each half window,
+/// and the peer sends no further half before it read one), two a question and an answer, one begins
+/// and one ends the rail.
 const SPARE: usize = 8;
 
-/// Buffers that wait for messages in each lane.
+/// The buffers that wait for messages in each lane.
 pub(super) const SLOTS: usize = WINDOW as usize + SPARE;
 
 /// A line more than the longest message, rounded to lines, so that no two buffers share one.
 const SLOT_LEN: usize = MAX_MESSAGE.next_multiple_of(64);
 
-/// Bytes that may wait or be on their way, by lane.
+/// The bytes that may wait or be in flight, by lane.
 const STAGED: [usize; 2] = [512 << 10, 2 << 20];
 
-/// Where a message without a frame lies while it is sent, behind the ring.
+/// The place of a message without a frame while it is sent, behind the ring.
 const CONTROL_LEN: usize = 64;
 
 const _: () = {
@@ -61,11 +66,13 @@ const _: () = {
     assert!(wire::BASE_LEN <= CONTROL_LEN);
 };
 
-/// What a call is known by: a buffer below [`SLOTS`], an operation from there on, and the control message behind them all.
+/// The identifiers of calls: a buffer below [`SLOTS`], then the operations, and the control message
+/// last.
 const CONTROL: usize = SLOTS + OPERATIONS;
 const CONTEXTS: usize = CONTROL + 1;
 
-/// See the [module documentation](self). Fields are closed and freed from the top.
+/// One lane of a rail, see the [module documentation](self). Fields are closed and freed from the
+/// top.
 pub(super) struct Endpoint {
     port: Port,
     slots_region: Option<Region>,
@@ -73,42 +80,43 @@ pub(super) struct Endpoint {
     slots: Buffer,
     staged: Buffer,
     lane: Lane,
-    /// What arrivals must carry.
+    /// The session that arriving messages must carry.
     session: u64,
-    /// What departures carry.
+    /// The session that sent messages carry.
     peer_session: u64,
 
     arrived: InOrder,
     unposted: Vec<usize>,
-    /// Counted messages whose buffer was posted again, and how many of them the peer knows of.
+    /// The counted messages whose buffer was posted again, and the number of them that was reported
+    /// to the peer.
     taken: u32,
     said: u32,
-    /// The peer waits to hear of so many.
+    /// The count for whose report the peer has asked.
     asked: Option<u32>,
 
     staging: Staging,
     operations: Operations,
-    longs: Longs,
-    /// Counted messages: staged, posted, and known to be taken.
+    longs: LongPutMemory,
+    /// The counted messages: staged, posted, and known to be taken.
     sequence: u32,
     posted: u32,
     acknowledged: u32,
-    under_way: UnderWay,
-    /// How many were posted when the peer was last asked what it took.
+    under_way: PutsInFlight,
+    /// The posted messages when the peer was last asked for its count.
     asks: Option<u32>,
     ask_due: bool,
     control_posted: bool,
-    /// The first message to the peer was sent, and something of it came.
+    /// True once the first message to the peer was sent, and one of its messages came.
     greeted: bool,
     pub(super) heard: bool,
-    /// Messages of the peer that have come, and writes that it is known to have.
+    /// The messages of the peer that have come, and the writes that it is known to have.
     pub(super) signs: u64,
-    /// The provider had no room for an operation when it was last asked.
+    /// True if the provider had no room for an operation at the last attempt.
     refused: bool,
 }
 
 impl Endpoint {
-    /// An endpoint that receives.
+    /// Opens an endpoint that receives.
     pub(super) fn open(
         device: &Device,
         lane: Lane,
@@ -140,11 +148,11 @@ impl Endpoint {
             asked: None,
             staging: Staging::new(STAGED[lane.index()]),
             operations: Operations::new(),
-            longs: Longs::new(key()),
+            longs: LongPutMemory::new(key()),
             sequence: 0,
             posted: 0,
             acknowledged: 0,
-            under_way: UnderWay::default(),
+            under_way: PutsInFlight::default(),
             asks: None,
             ask_due: false,
             control_posted: false,
@@ -162,33 +170,33 @@ impl Endpoint {
         self.port.object()
     }
 
-    /// From now on it sends to `peer`, in its `session`.
+    /// Sets the peer to which it sends from now on, and its `session`.
     pub(super) fn connect(&mut self, peer: u64, session: u64) {
         (self.port.peer, self.peer_session) = (peer, session);
     }
 
-    /// Whether nothing is in the provider's hands.
+    /// Returns true if the provider holds no operation.
     pub(super) fn is_quiet(&self) -> bool {
         !self.control_posted && self.operations.iter().all(|operation| operation.state() != State::Posted)
     }
 
-    /// Whether the peer has not said yet that it took all that it gets from here.
+    /// Returns true if the peer has not yet reported that it took everything sent to it.
     pub(super) fn is_owed(&self) -> bool {
         self.posted != self.acknowledged || !self.operations.are_empty()
     }
 
-    /// Asks the peer what it took, once for each answer. It tells by itself, but not soon.
+    /// Asks the peer for its count, once for each answer. The peer reports it by itself, but late.
     pub(super) fn inquire(&mut self) {
         let answered = self.asks.is_none_or(|asked| !before(self.acknowledged, asked));
         self.ask_due |= self.posted != self.acknowledged && answered;
     }
 
-    /// Whether something waits that no completion will announce.
+    /// Returns true if something waits that no completion will announce.
     pub(super) fn wants_another_look(&self) -> bool {
         self.has_arrivals() || !self.heard || !self.greeted || self.refused || !self.unposted.is_empty()
     }
 
-    /// Bytes that wait here.
+    /// The bytes that wait here.
     pub(super) fn unsent(&self) -> u64 {
         self.operations
             .iter()
@@ -204,7 +212,7 @@ impl Drop for Endpoint {
             // The provider may still use the memory.
             [&mut self.slots, &mut self.staged].into_iter().for_each(Buffer::keep);
             for operation in self.operations.iter_mut() {
-                if let What::Write { long: Some(long), .. } = &mut operation.what {
+                if let OperationKind::Write { long: Some(long), .. } = &mut operation.kind {
                     long.keep();
                 }
             }

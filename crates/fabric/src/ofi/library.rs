@@ -1,11 +1,12 @@
-//! libfabric, loaded when somebody wants a rail over it.
+//! libfabric, loaded on the first use of a rail over it.
 //!
-//! The library is looked for once, by the name that every 1.x and 2.x release carries, and stays loaded: its
-//! providers keep threads and handlers that outlive any rail. A machine without it can do everything else.
+//! The library is searched once, by the name that every 1.x and 2.x release carries, and stays
+//! loaded: its providers keep threads and handlers that outlive any rail. A machine without it can
+//! do everything else.
 //!
-//! Loading it runs its providers' start-up code, which reads the `FI_*` variables of the environment; what that
-//! makes of signals is undone. Nothing is
-//! printed unless `FI_LOG_LEVEL` asks for it.
+//! Loading it runs its providers' start-up code, which reads the `FI_*` variables of the
+//! environment. Its changes to signal actions are undone. Nothing is printed unless `FI_LOG_LEVEL`
+//! requests it.
 #![allow(unsafe_code, reason = "loads a C library and calls its symbols")]
 
 use std::{
@@ -38,7 +39,7 @@ pub(super) struct Library {
     pub(super) fabric:
         Symbol<unsafe extern "C" fn(*mut sys::FabricAttr, *mut *mut sys::Fabric, *mut c_void) -> c_int>,
     strerror: Symbol<unsafe extern "C" fn(c_int) -> *const c_char>,
-    /// What the symbols lie in.
+    /// The library that contains the symbols.
     _loaded: Loaded,
 }
 
@@ -52,7 +53,8 @@ impl Library {
         LIBRARY.get_or_init(Self::open).as_ref().map_err(Clone::clone)
     }
 
-    /// Loads it and its providers, who find out then what the host has; signals are none of their business.
+    /// Loads the library and its providers, which then examine the host; their signal handlers are
+    /// removed.
     fn open() -> Result<Self, OfiError> {
         let actions = Actions::now();
         let library = Self::loaded().inspect(Self::look_for_providers);
@@ -72,7 +74,8 @@ impl Library {
     }
 
     fn loaded() -> Result<Self, OfiError> {
-        // SAFETY: runs the library's initializers, which is what loading it is for; it is the one of the system.
+        // SAFETY: runs the library's initializers, which is what loading it is for; it is the one
+        // of the system.
         let loaded = unsafe { Loaded::new(SONAME) }.map_err(absent)?;
         // SAFETY: the types are those of the headers, see `sys`, for every library of this name.
         unsafe {
@@ -92,7 +95,7 @@ impl Library {
         }
     }
 
-    /// What libfabric calls error `code`, of either sign.
+    /// The text of libfabric's error `code`, of either sign.
     pub(super) fn explain(&self, code: c_int) -> String {
         // SAFETY: returns a string constant for any number.
         let text = unsafe { CStr::from_ptr((self.strerror)(code.abs())) };
@@ -107,7 +110,7 @@ unsafe fn symbol<T>(loaded: &Loaded, name: &'static str) -> Result<Symbol<T>, Of
     unsafe { loaded.get(name) }.map_err(absent)
 }
 
-/// What the loader says stands behind what `libloading` does.
+/// The loader's message, which stands behind that of `libloading`.
 fn absent(error: libloading::Error) -> OfiError {
     OfiError::Absent { why: error.source().map_or_else(|| error.to_string(), ToString::to_string) }
 }

@@ -1,7 +1,8 @@
-//! Memory of their own for long puts, one of a lane at once: what does not fit into the ring of what goes out.
+//! Separate memory for long puts that do not fit into the ring, one put of a lane at once.
 //!
-//! Memory that a provider cannot pin now it may pin later, when somebody else has let go of some. Where it still cannot
-//! after [`TIMEOUT`] nothing will come of that put, nor of what waits behind it: the rail is of no use and says so.
+//! A provider that cannot pin memory now may pin it later, when another user has released some. If
+//! it still cannot after [`TIMEOUT`], that put and all operations behind it can never go, so the
+//! rail is lost.
 #![allow(unsafe_code, reason = "hands memory to a C library")]
 
 use std::ptr::NonNull;
@@ -15,17 +16,17 @@ use super::{
 };
 use crate::SendError;
 
-/// How long memory may be refused.
+/// The time for which memory may be refused.
 const TIMEOUT: Nanos = Nanos::from_ms(1_000);
 
-/// Memory for one long put. The region is closed before the buffer is freed.
-pub(super) struct Long {
+/// The memory of one long put. The region is closed before the buffer is freed.
+pub(super) struct LongPut {
     region: Option<Region>,
     buffer: Buffer,
 }
 
-impl Long {
-    /// Where the data lie.
+impl LongPut {
+    /// The start of the data.
     pub(super) fn start(&self) -> NonNull<u8> {
         self.buffer.at(0)
     }
@@ -40,20 +41,20 @@ impl Long {
     }
 }
 
-/// Who gives that memory out in one lane.
-pub(super) struct Longs {
-    /// What the memory is known by in its domain; no other lane's.
+/// The allocator of that memory in one lane.
+pub(super) struct LongPutMemory {
+    /// The key of the memory in its domain, different for each lane.
     key: u64,
     given: bool,
     refused_since: Option<Nanos>,
 }
 
-impl Longs {
+impl LongPutMemory {
     pub(super) fn new(key: u64) -> Self {
         Self { key, given: false, refused_since: None }
     }
 
-    /// Memory with `data` in it, for a put by `endpoint`.
+    /// Takes memory with `data` in it, for a put by `endpoint`.
     ///
     /// # Errors
     /// [`SendError::Full`]: not now. [`SendError::Lost`]: never.
@@ -62,7 +63,7 @@ impl Longs {
         device: &Device,
         endpoint: &Object<sys::Ep>,
         data: &[u8],
-    ) -> Result<Box<Long>, SendError> {
+    ) -> Result<Box<LongPut>, SendError> {
         if self.given {
             return Err(SendError::Full);
         }
@@ -72,10 +73,10 @@ impl Longs {
         let region = unsafe { device.register_local(endpoint, buffer.at(0), buffer.len(), self.key) };
         let region = region.map_err(|_| self.refuse(clock::now()))?;
         (self.given, self.refused_since) = (true, None);
-        Ok(Box::new(Long { region, buffer }))
+        Ok(Box::new(LongPut { region, buffer }))
     }
 
-    /// The put is through.
+    /// Records that the put is complete.
     pub(super) fn taken_back(&mut self) {
         self.given = false;
     }
@@ -91,12 +92,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_that_is_always_refused_is_not_waited_for_without_end() {
-        let mut longs = Longs::new(1);
+    fn waiting_for_refused_memory_has_a_timeout() {
+        let mut longs = LongPutMemory::new(1);
         let start = Nanos::from_ms(10);
         assert_eq!([longs.refuse(start), longs.refuse(start)], [SendError::Full; 2]);
         assert_eq!(longs.refuse(start + TIMEOUT), SendError::Lost);
         longs.refused_since = None;
-        assert_eq!(longs.refuse(start + TIMEOUT), SendError::Full, "there was some in between");
+        assert_eq!(longs.refuse(start + TIMEOUT), SendError::Full, "memory was granted in between");
     }
 }

@@ -1,5 +1,5 @@
-//! What the two ends of a rail over libfabric must tell each other first, over a connection that is authenticated
-//! already.
+//! The offer that the two ends of a rail over libfabric exchange first, over a connection that is
+//! already authenticated.
 //!
 //! Little endian; 592 bytes and 48 for each window:
 //!
@@ -16,18 +16,18 @@
 //! 80   [u8; 256]  address of the prompt lane's endpoint, then zeros
 //! 336  [u8; 256]  address of the bulk lane's endpoint, then zeros
 //!                 -- then for each window:
-//! 0    u16        its name
+//! 0    u16        its identifier
 //! 2    u16        flags: 1 = wordwise, it is written by messages and has no key
 //! 4    u32        bytes in a granule, 0: not divided
 //! 8    u64        length in bytes
-//! 16   u64        what is added to an offset to address it
+//! 16   u64        the number to add to an offset to address it
 //! 24   u64        key for writes in the prompt lane
 //! 32   u64        key for writes in the bulk lane
 //! 40   u64        0
 //! ```
 //!
-//! The session and the keys are what a stranger does not know: an offer is for the peer's eyes only. The decoder
-//! takes any bytes.
+//! The session and the keys authenticate the peer, so an offer must not be shown to others. The
+//! decoder takes any bytes.
 
 use plexus_base::wire::{
     self, DecodeError, Fault, Fixed, Reader, Writer, require, require_magic, require_version,
@@ -39,34 +39,34 @@ use crate::{LANES, WindowSpan};
 const MAGIC: [u8; 8] = *b"PLXOFI\r\n";
 const VERSION: u16 = 1;
 const MAX_PROVIDER: usize = 48;
-/// Where the checksum stands.
+/// The offset of the checksum.
 const CRC: usize = 12;
-/// Windows that fit in an offer.
+/// The maximum number of windows of an offer.
 pub(super) const MAX_WINDOWS: usize = 64;
 
-/// A window, and how to write into it.
+/// A window of the peer, and how to write into it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct RemoteWindow {
     pub(super) span: WindowSpan,
-    /// Added to an offset.
+    /// The number added to an offset.
     pub(super) base: u64,
-    /// By lane.
+    /// The keys by lane.
     pub(super) keys: [u64; LANES],
 }
 
-/// What one end offers the other. See the [module documentation](self) for the layout.
+/// The offer of one end to the other. See the [module documentation](self) for the layout.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Offer {
     pub(super) session: u64,
     pub(super) provider: String,
     pub(super) address_format: u32,
-    /// By lane.
+    /// The addresses by lane.
     pub(super) addresses: [Vec<u8>; LANES],
     pub(super) windows: Vec<RemoteWindow>,
 }
 
 impl std::fmt::Debug for Offer {
-    /// Without the session and the keys.
+    /// Prints the offer without the session and the keys.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let windows: Vec<_> = self.windows.iter().map(|window| window.span).collect();
         f.debug_struct("Offer").field("provider", &self.provider).field("windows", &windows).finish()
@@ -84,7 +84,7 @@ wire::layout! {
 const HEAD: usize = Head::LEN;
 const WINDOW: usize = RemoteWindow::LEN;
 
-/// A field that begins with `bytes`, and zeros behind them.
+/// A field that begins with `bytes`, filled up with zeros.
 fn padded<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
     let mut field = [0; LEN];
     field[..bytes.len()].copy_from_slice(bytes);
@@ -92,10 +92,10 @@ fn padded<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
 }
 
 impl Offer {
-    /// Longest offer in bytes.
+    /// The longest offer in bytes.
     pub const MAX_LEN: usize = HEAD + MAX_WINDOWS * WINDOW;
 
-    /// The bytes for the peer.
+    /// Encodes the offer for the peer.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let [prompt, bulk] = &self.addresses;
@@ -118,10 +118,10 @@ impl Offer {
         bytes
     }
 
-    /// Reads what a peer sent.
+    /// Decodes the bytes of a peer.
     ///
     /// # Errors
-    /// It is no offer.
+    /// They are not an offer.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         wire::decode("offer of a rail over libfabric", bytes, |reader| {
             let head: Head = reader.take()?;
@@ -137,7 +137,7 @@ impl Offer {
             };
             let windows: Vec<RemoteWindow> = reader.list(head.windows, Reader::take)?;
             for (number, RemoteWindow { span, base, .. }) in windows.iter().enumerate() {
-                // So that no offset that the span holds leads past the end of all addresses.
+                // No offset inside the span may lead past the end of all addresses.
                 require(base.checked_add(span.len).is_some(), "end of a window")?;
                 require(windows[..number].iter().all(|other| other.span.id != span.id), "name of a window")?;
             }
@@ -151,7 +151,7 @@ impl Offer {
         })
     }
 
-    /// Whether the name of a provider fits in an offer.
+    /// Returns true if the name of a provider fits in an offer.
     pub(super) fn names(provider: &str) -> bool {
         provider.len() <= MAX_PROVIDER && !provider.contains('\0')
     }
@@ -177,14 +177,14 @@ mod tests {
         }
     }
 
-    /// With the checksum made right again.
+    /// The bytes with their checksum made right.
     fn resealed(mut bytes: Vec<u8>) -> Vec<u8> {
         wire::seal(&mut bytes, CRC);
         bytes
     }
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn encoded_offers_are_decoded() {
         for windows in [0, 1, 3, MAX_WINDOWS] {
             let bytes = offer(windows).encode();
             assert!(bytes.len() <= Offer::MAX_LEN);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_though_its_checksum_is_right() {
+    fn impossible_values_with_a_right_checksum_are_refused() {
         let change = |at: usize, with: &[u8]| {
             let mut bytes = offer(2).encode();
             bytes[at..at + with.len()].copy_from_slice(with);

@@ -1,4 +1,4 @@
-//! How a rail begins: an end that is open, receives, and does not know its peer yet.
+//! The beginning of a rail: an open end that receives and does not know its peer yet.
 
 use std::{
     net::IpAddr,
@@ -17,18 +17,18 @@ use super::{
 };
 use crate::{LANES, Lane, Windows};
 
-/// One end of a rail to be: everything is open and receives, and the peer is not known yet.
+/// One end of a future rail: everything is open and receives, and the peer is not known yet.
 pub struct OfiEndpoint {
     parts: Parts,
     offer: Offer,
 }
 
 impl OfiEndpoint {
-    /// Opens an end over `provider` (`tcp`, `verbs`, `efa`, `shm`), at `address` of this host where the provider is
-    /// named by one, and registers `windows` for the peer to write into.
+    /// Opens an end over `provider` (`tcp`, `verbs`, `efa`, `shm`), at `address` of this host if
+    /// the provider uses one, and registers `windows` for the peer to write into.
     ///
     /// # Errors
-    /// See [`OfiError`]: there is no libfabric, no such provider, no memory that it could pin.
+    /// See [`OfiError`]: libfabric, the provider or memory that it could pin is missing.
     pub fn open(provider: &str, address: Option<IpAddr>, windows: Arc<Windows>) -> Result<Self, OfiError> {
         let device = Device::open(provider, address, LANES * (SLOTS + OPERATIONS + 1))?;
         let facts = &device.facts;
@@ -44,7 +44,7 @@ impl OfiEndpoint {
             return Err(OfiError::Windows { windows: count });
         }
         let session = random()?;
-        // Keys that are not to be guessed, and that differ.
+        // Keys must be unpredictable, and different.
         let (first_key, mut keys) = (random()?, 0u64);
         let mut key = || {
             keys += 1;
@@ -65,14 +65,14 @@ impl OfiEndpoint {
         Ok(Self { parts, offer })
     }
 
-    /// What to send to the peer.
+    /// The offer to send to the peer.
     #[must_use]
     pub fn offer(&self) -> &Offer {
         &self.offer
     }
 
-    /// The rail to the peer that sent `offer`. Whoever calls this sets `gone` when it learns that the peer is gone, and
-    /// rings the worker's bell.
+    /// Builds the rail to the peer that sent `offer`. The caller sets `gone` when it learns that
+    /// the peer is gone, and rings the worker's bell.
     ///
     /// # Errors
     /// The peer uses another provider, or its addresses are refused.

@@ -1,20 +1,21 @@
-//! What goes out in one call of a rail, and how a put that must not be written by the adapter is cut into messages.
+//! The frame or put of one call of a rail, and the split of a put that the adapter must not write
+//! into messages.
 //!
-//! A wordwise window is written by its owner's processor alone, so a put into it travels in messages: all of its data,
-//! in pieces that cut no word in two, the last one together with the frame.
+//! Only its owner's processor writes a wordwise window, so a put into it travels in messages: all
+//! of its data, in pieces that cut no word in two, the last one together with the frame.
 
 use super::offer::RemoteWindow;
 use crate::{MAX_FRAME, Put};
 
-/// See the [module documentation](self).
+/// The frame or put of one call, see the [module documentation](self).
 #[derive(Clone, Copy)]
 pub(super) struct Outgoing<'a> {
     pub(super) head: &'a [u8],
     pub(super) body: &'a [u8],
     pub(super) put: Option<(Put<'a>, RemoteWindow)>,
-    /// The put has no frame.
+    /// True if the put has no frame.
     pub(super) silent: bool,
-    /// It is a piece of a put and not the last one; it is silent too.
+    /// True for a piece of a put that is not the last one; it is silent too.
     pub(super) more: bool,
 }
 
@@ -24,12 +25,12 @@ impl<'a> Outgoing<'a> {
         self.put.filter(|(_, window)| window.span.wordwise)
     }
 
-    /// The same as messages that hold all of their data.
+    /// Splits the put into messages that hold all of its data.
     pub(super) fn pieces(self) -> Pieces<'a> {
         Pieces { rest: Some(self) }
     }
 
-    /// Bytes of frame and data.
+    /// The bytes of frame and data.
     pub(super) fn len(&self) -> usize {
         self.head.len() + self.body.len() + self.put.map_or(0, |(put, _)| put.data.len())
     }
@@ -62,7 +63,7 @@ mod tests {
     use crate::{MAX_WORDWISE, WindowId, WindowSpan};
 
     #[test]
-    fn pieces_are_the_put_and_cut_no_word() {
+    fn pieces_make_up_the_put_and_cut_no_word() {
         let span = WindowSpan { id: WindowId(3), len: 1 << 20, granule: 0, wordwise: true };
         let window = RemoteWindow { span, base: 0, keys: [0; 2] };
         let bytes: Vec<u8> = (0..MAX_WORDWISE).map(|at| (at % 251) as u8).collect();

@@ -1,5 +1,5 @@
-//! What a rail is made of, in the order in which it is closed; what the peer's adapter may write; and the completions of both
-//! lanes, each handed to its endpoint.
+//! The parts of a rail in the order in which they are closed, the windows that the peer's adapter
+//! may write, and the completions of both lanes.
 #![allow(unsafe_code, reason = "moves, lends and reads what a C library holds")]
 
 use std::{ffi::c_int, mem::MaybeUninit, sync::Arc};
@@ -14,10 +14,11 @@ use super::{
 };
 use crate::{LANES, Lost, Windows};
 
-/// Completions that are read in one call.
+/// The completions read in one call.
 const BATCH: usize = 32;
 
-/// What is closed when a rail ends, from the top: first of all the windows, so that nothing is written any more.
+/// The parts to close when a rail ends, from the top. The windows come first, so that nothing is
+/// written any more.
 pub(super) struct Parts {
     pub(super) window_regions: Vec<Region>,
     pub(super) endpoints: [Endpoint; LANES],
@@ -25,12 +26,14 @@ pub(super) struct Parts {
     pub(super) windows: Arc<Windows>,
 }
 
-// SAFETY: the pointers in it lead to memory and to objects of libfabric that belong to this rail alone, in a domain of
-// its own; libfabric binds none of them to a thread, and `&Parts` gives no access from a second one.
+// SAFETY: the pointers in it lead to memory and to objects of libfabric that belong to this rail
+// alone, in a domain of its own; libfabric binds none of them to a thread, and `&Parts` gives no
+// access from a second one.
 unsafe impl Send for Parts {}
 
 impl Parts {
-    /// Registers the windows that the peer's adapter may write; what the peer must know of all of them.
+    /// Registers the windows that the peer's adapter may write; returns the description of all
+    /// windows for the peer.
     pub(super) fn register(&mut self, key: &mut impl FnMut() -> u64) -> Result<Vec<RemoteWindow>, OfiError> {
         let mut remote = Vec::new();
         for span in self.windows.spans() {
@@ -43,7 +46,8 @@ impl Parts {
                 if self.device.facts.virtual_addresses() { window.ptr().addr().get() as u64 } else { 0 };
             let mut keys = [0; LANES];
             for (place, endpoint) in keys.iter_mut().zip(&self.endpoints) {
-                // SAFETY: the table keeps the window mapped, and it is dropped after the regions and endpoints.
+                // SAFETY: the table keeps the window mapped, and it is dropped after the regions
+                // and endpoints.
                 let region = unsafe {
                     let access = sys::FI_REMOTE_WRITE;
                     self.device.register(endpoint.object(), window.ptr(), window.len(), access, key())?
@@ -59,7 +63,7 @@ impl Parts {
     /// Reads all completions.
     ///
     /// # Errors
-    /// Why the rail is lost.
+    /// The reason why the rail is lost.
     pub(super) fn read(&mut self) -> Result<(), Lost> {
         let mut entries = [const { MaybeUninit::<sys::CqMsgEntry>::uninit() }; BATCH];
         loop {
@@ -73,7 +77,8 @@ impl Parts {
                 Err(code) => return Err(self.closed(code)),
             };
             for entry in &entries[..count] {
-                // SAFETY: the queue wrote so many entries; their contexts are those of the endpoints, which live.
+                // SAFETY: the queue wrote so many entries; their contexts are those of the
+                // endpoints, which live.
                 let (completed, len) = unsafe {
                     let entry = entry.assume_init_ref();
                     (Completed::of(entry.op_context), entry.len)

@@ -1,4 +1,5 @@
-//! An endpoint of libfabric with what each of its calls needs: contexts that completions lead back to, and the peer.
+//! An endpoint of libfabric with the data of its calls: contexts to which completions lead back,
+//! and the peer.
 //!
 //! Results of calls are libfabric's errors, positive; 0 is success.
 #![allow(unsafe_code, reason = "calls a C library through its tables")]
@@ -15,7 +16,7 @@ use super::{
 };
 use crate::Lane;
 
-/// What a completion points to: room for the provider, then whose it is.
+/// The context of a call: room for the provider, then the owner of the call.
 #[repr(C)]
 struct Context {
     provider: sys::Context2,
@@ -23,17 +24,17 @@ struct Context {
     index: u32,
 }
 
-/// What has come to an end.
+/// A completed call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Completed {
-    /// By [`Lane::index`].
+    /// The lane, by [`Lane::index`].
     pub(super) lane: usize,
-    /// As it was given with the call.
+    /// The index given with the call.
     pub(super) index: usize,
 }
 
 impl Completed {
-    /// Of a completion of any port.
+    /// The call of a completion of any port.
     ///
     /// # Safety
     /// `context` was given to the provider by a [`Port`] that still lives.
@@ -45,7 +46,7 @@ impl Completed {
     }
 }
 
-/// Bytes that a call reads or fills.
+/// The bytes that a call reads or fills.
 #[derive(Clone, Copy)]
 pub(super) struct Piece<'a> {
     pub(super) start: NonNull<u8>,
@@ -63,16 +64,16 @@ impl Piece<'_> {
     }
 }
 
-/// See the [module documentation](self).
+/// An endpoint with its contexts, see the [module documentation](self).
 pub(super) struct Port {
     endpoint: Object<sys::Ep>,
     contexts: Buffer,
-    /// What the address vector calls the peer.
+    /// The peer's entry in the address vector.
     pub(super) peer: u64,
 }
 
 impl Port {
-    /// With contexts for indices below `count`.
+    /// Builds a port with contexts for indices below `count`.
     pub(super) fn new(endpoint: Object<sys::Ep>, lane: Lane, count: usize) -> Self {
         let mut contexts = Buffer::new(count * size_of::<Context>());
         for index in 0..count {
@@ -96,12 +97,14 @@ impl Port {
         unsafe { &*(*self.endpoint.as_ptr()).msg }
     }
 
-    /// Lets a message arrive in `into`.
+    /// Posts the buffer `into` for a message.
     ///
     /// # Safety
-    /// Nobody touches the bytes before the completion, and they live until then or until the port is closed.
+    /// Nothing touches the bytes before the completion, and they live until then or until the port
+    /// is closed.
     pub(super) unsafe fn receive(&self, into: Piece<'_>, index: usize) -> c_int {
-        // SAFETY: an enabled endpoint; the caller vouches for the bytes, the context is this call's alone.
+        // SAFETY: an enabled endpoint; the caller vouches for the bytes, the context is this call's
+        // alone.
         let code = unsafe {
             let (endpoint, context) = (self.endpoint.as_ptr(), self.context(index));
             let any = sys::FI_ADDR_UNSPEC;
@@ -110,7 +113,7 @@ impl Port {
         -code as c_int
     }
 
-    /// Sends a message that is free when the call returns, and that nothing completes.
+    /// Sends a message whose memory is free when the call returns; there is no completion.
     pub(super) fn inject(&self, message: Piece<'_>) -> c_int {
         // SAFETY: an enabled endpoint; the bytes are read before the call returns.
         let code = unsafe {
@@ -134,7 +137,8 @@ impl Port {
         -code as c_int
     }
 
-    /// Writes to an address of the peer; complete when the source may be used again, or when the data are `delivered`.
+    /// Writes to an address of the peer. It completes when the source may be used again, or when
+    /// the data are `delivered`.
     ///
     /// # Safety
     /// As [`Port::send`].
@@ -160,13 +164,13 @@ impl Port {
         };
         let flags = sys::FI_COMPLETION | if delivered { sys::FI_DELIVERY_COMPLETE } else { 0 };
         let endpoint = self.endpoint.as_ptr();
-        // SAFETY: an enabled endpoint, which has this table because it was asked for writes; the vectors live
-        // through the call; the caller vouches for the bytes.
+        // SAFETY: an enabled endpoint, which has this table because it was asked for writes; the
+        // vectors live through the call; the caller vouches for the bytes.
         let code = unsafe { ((*(*endpoint).rma).writemsg)(endpoint, &raw const message, flags) };
         -code as c_int
     }
 
-    /// Closes the endpoint now; whether the provider did, and so uses no memory any more.
+    /// Closes the endpoint now; returns true if the provider did, and so uses no memory any more.
     pub(super) fn close(&mut self) -> bool {
         let closed = self.endpoint.close();
         if !closed {

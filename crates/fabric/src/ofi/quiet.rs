@@ -1,22 +1,23 @@
-//! How long a peer that owes an answer has been silent. Reads no clock.
+//! The silence of a peer that owes an answer. Reads no clock.
 
 use plexus_base::Nanos;
 
-/// How long nothing has come though something was to come, as far as looks tell.
-pub(super) struct Quiet {
-    /// Signs of the peer that had come at the last look.
+/// The time for which nothing has come though something was due, to the precision of the looks.
+pub(super) struct PeerSilence {
+    /// The signs of the peer that had come at the last look.
     heard: u64,
     since: Nanos,
     under_way: bool,
 }
 
-impl Quiet {
-    /// Nobody owes anything yet.
+impl PeerSilence {
+    /// The state before the peer owes anything.
     pub(super) fn new(now: Nanos) -> Self {
         Self { heard: 0, since: now, under_way: false }
     }
 
-    /// `heard` signs have come, and the peer owes an answer while something is `under_way`.
+    /// Updates the silence: `heard` signs have come, and the peer owes an answer while something is
+    /// `under_way`.
     pub(super) fn look(&mut self, now: Nanos, heard: u64, under_way: bool) -> Nanos {
         if self.heard != heard || !self.under_way || !under_way {
             self.since = now;
@@ -31,15 +32,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_owed_makes_silence() {
+    fn silence_counts_only_while_an_answer_is_owed() {
         let ms = Nanos::from_ms;
-        let mut quiet = Quiet::new(ms(0));
-        assert_eq!(quiet.look(ms(100), 0, false), Nanos(0), "nobody was asked anything");
-        assert_eq!(quiet.look(ms(200), 0, true), Nanos(0), "it went out since the last look");
+        let mut quiet = PeerSilence::new(ms(0));
+        assert_eq!(quiet.look(ms(100), 0, false), Nanos(0), "no answer is owed");
+        assert_eq!(quiet.look(ms(200), 0, true), Nanos(0), "it was sent since the last look");
         assert_eq!(quiet.look(ms(210), 0, true), ms(10));
         assert_eq!(quiet.look(ms(260), 0, true), ms(60));
         assert_eq!(quiet.look(ms(270), 1, true), Nanos(0), "something came");
         assert_eq!(quiet.look(ms(280), 1, true), ms(10));
-        assert_eq!(quiet.look(ms(290), 1, false), Nanos(0), "all is answered");
+        assert_eq!(quiet.look(ms(290), 1, false), Nanos(0), "everything is answered");
     }
 }

@@ -1,4 +1,4 @@
-//! The rail itself: two endpoints, one queue of completions, and what the interconnect sees of them.
+//! The rail over libfabric: two endpoints and one completion queue, as the interconnect sees them.
 
 use std::{
     ffi::c_int,
@@ -19,42 +19,42 @@ use super::{
     offer::RemoteWindow,
     outgoing::Outgoing,
     parts::Parts,
-    quiet::Quiet,
+    quiet::PeerSilence,
     reaper::{self, Ending},
     remains::Remains,
     settle::settle,
 };
 use crate::{Frame, Health, LANES, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError};
 
-/// Looks at the queue after the peer is known to be gone: what it sent before lies in this host's memory, and each look
-/// takes some of it.
+/// The polls of the queue after the peer is known to be gone: the frames that it sent before lie in
+/// this host's memory, and each poll takes some of them.
 const LAST_LOOKS: usize = 16;
 
-/// Why a rail that cannot put what is long ends.
+/// The reason why a rail that cannot do long puts ends.
 const NOT_PINNED: &str =
     "libfabric cannot pin memory for a long put: raise the limit of locked memory (ulimit -l)";
 
 /// A rail over libfabric. See the [module documentation](super).
 pub struct OfiRail {
     parts: ManuallyDrop<Parts>,
-    /// Of this end and of the other.
+    /// The sessions of this end and of the other.
     sessions: (u64, u64),
     peer_windows: Vec<RemoteWindow>,
-    /// Bytes of a put whose last piece is still to come, by lane.
+    /// The bytes of a put whose last piece is still to come, by lane.
     landed: [u32; LANES],
     gone: Arc<AtomicBool>,
-    /// Why nothing more can be sent; what has arrived is still to be delivered.
+    /// The reason why nothing more can be sent; arrived frames are still to be delivered.
     ending: Option<Lost>,
     lost: Option<Lost>,
-    /// Whether [`Rail::poll`] has said why it is lost.
-    said: bool,
-    /// Nothing more is to be sent, not even a goodbye.
+    /// True once [`Rail::poll`] has returned why the rail is lost.
+    loss_reported: bool,
+    /// True if nothing more is to be sent, not even a goodbye.
     abandoned: bool,
-    quiet: Quiet,
+    quiet: PeerSilence,
 }
 
 impl OfiRail {
-    /// Over endpoints that know where to send. `sessions` are those of this end and of the other.
+    /// Builds the rail over connected endpoints. `sessions` are those of this end and of the other.
     pub(super) fn new(
         parts: Parts,
         sessions: (u64, u64),
@@ -69,15 +69,16 @@ impl OfiRail {
             gone,
             ending: None,
             lost: None,
-            said: false,
+            loss_reported: false,
             abandoned: false,
-            quiet: Quiet::new(clock::now()),
+            quiet: PeerSilence::new(clock::now()),
         };
         rail.progress();
         rail
     }
 
-    /// Whether the peer was heard on both lanes. Until then someone must go on polling; [`Rail::pending`] says so.
+    /// Returns true once the peer was heard on both lanes. Until then the owner must go on polling;
+    /// [`Rail::pending`] is true.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.parts.endpoints.iter().all(|endpoint| endpoint.heard)
@@ -89,7 +90,7 @@ impl OfiRail {
         &self.parts.device.facts.provider
     }
 
-    /// Reads all completions and sends what may be sent now.
+    /// Reads all completions and posts everything that may be sent now.
     fn progress(&mut self) {
         if matches!(self.ending, Some(Lost::Corrupt(_))) {
             return;
@@ -123,7 +124,7 @@ impl OfiRail {
         self.ending.get_or_insert(lost);
     }
 
-    /// Hands over what has arrived.
+    /// Hands over the frames that have arrived.
     fn deliver(&mut self, limit: usize, deliver: &mut dyn FnMut(Lane, Frame<'_>)) -> usize {
         let mut delivered = 0;
         let chunk = self.chunk();
@@ -136,7 +137,7 @@ impl OfiRail {
                 }
                 let Some(arrival) = endpoint.next() else { break };
                 if let Err(what) = settle(endpoint, &arrival, windows) {
-                    // Nothing of what stands behind it is to be seen either.
+                    // The frames behind it must not be delivered either.
                     self.parts.endpoints.iter_mut().for_each(Endpoint::forget_arrivals);
                     self.ending = Some(Lost::Corrupt(what));
                     return delivered;
@@ -149,7 +150,7 @@ impl OfiRail {
                 } else if !arrival.message.silent {
                     most = most.saturating_sub(arrival.message.frame.len().max(1));
                     let frame = Frame::of(endpoint.bytes(&arrival, arrival.message.frame.clone()));
-                    deliver(lane, frame.behind(put));
+                    deliver(lane, frame.with_put_len(put));
                     delivered += 1;
                 }
                 endpoint.done(&arrival);
@@ -158,12 +159,12 @@ impl OfiRail {
         delivered
     }
 
-    /// Why nothing more will come, if that is so.
+    /// The reason why nothing more will come, if there is one.
     fn end(&self) -> Option<Lost> {
         if let Some(ending) = &self.ending {
             Some(ending.clone())
         } else if self.parts.endpoints.iter().all(Endpoint::has_ended) {
-            Some(Lost::Closed("the peer ended the rail".into()))
+            Some(Lost::Closed("the peer closed the rail".into()))
         } else {
             self.gone.load(Acquire).then_some(Lost::PeerDied)
         }
@@ -182,7 +183,7 @@ impl OfiRail {
         };
         let mut staged = stage(self);
         if staged == Err(SendError::Full) {
-            // What was sent before may be through by now, or may go out.
+            // Earlier operations may be complete by now, or may be posted.
             self.progress();
             if self.ending.is_some() {
                 return Err(SendError::Lost);
@@ -200,7 +201,7 @@ impl OfiRail {
         Ok(())
     }
 
-    /// The peer's window that takes `put`.
+    /// The peer's window that accepts `put`.
     fn window(&self, put: &Put<'_>) -> Result<RemoteWindow, SendError> {
         let len = put.data.len() as u64;
         let most = (self.parts.device.facts.max_len as u64).min(u64::from(u32::MAX));
@@ -232,9 +233,10 @@ impl Rail for OfiRail {
         )
     }
 
-    /// Silent is what nothing came from since the peer was asked to answer; it does so when its program next looks.
+    /// Silence counts from the request for an answer, which the peer's program sends when it next
+    /// polls.
     fn health(&mut self) -> Health {
-        // What has come counts, however late this program is to look.
+        // Arrivals count however late this program polls.
         self.read();
         let ends = &mut self.parts.endpoints;
         let heard = ends.iter().map(|end| end.signs).sum();
@@ -254,7 +256,7 @@ impl Rail for OfiRail {
 
     fn poll(&mut self, limit: usize, deliver: &mut dyn FnMut(Lane, Frame<'_>)) -> Result<usize, Lost> {
         if let Some(lost) = &self.lost {
-            self.said = true;
+            self.loss_reported = true;
             return Err(lost.clone());
         }
         self.progress();
@@ -268,12 +270,12 @@ impl Rail for OfiRail {
                 delivered = self.deliver(limit, deliver);
             }
             if delivered == 0 && limit > 0 && !self.parts.endpoints.iter().any(Endpoint::has_arrivals) {
-                self.said = true;
+                self.loss_reported = true;
                 self.lost = Some(lost.clone());
                 return Err(lost);
             }
         } else if delivered > 0 {
-            // The buffers go back at once, and the peer hears of it when that is due.
+            // The buffers are posted again at once; the peer is told when that is due.
             self.post();
         }
         Ok(delivered)
@@ -289,7 +291,7 @@ impl Rail for OfiRail {
 
     fn pending(&mut self) -> bool {
         if self.lost.is_some() {
-            return !self.said;
+            return !self.loss_reported;
         }
         self.end().is_some()
             || self.parts.endpoints.iter().any(Endpoint::wants_another_look)
@@ -310,11 +312,11 @@ impl Rail for OfiRail {
 impl Drop for OfiRail {
     #[allow(unsafe_code, reason = "takes the parts out of what is dropped")]
     fn drop(&mut self) {
-        // Nothing lands any more, whatever happens below.
+        // Nothing is written into the windows any more, whatever happens below.
         self.parts.window_regions.iter_mut().for_each(|region| {
             region.close();
         });
-        // To a peer that is gone nothing is sent: some providers touch its memory.
+        // Nothing is sent to a peer that is gone: some providers touch its memory.
         let says_goodbye = !self.abandoned && self.end().is_none();
         // SAFETY: taken once, and the rail is not used afterwards.
         let parts = unsafe { ManuallyDrop::take(&mut self.parts) };

@@ -1,11 +1,11 @@
-//! Closes what is left of rails that ended while the provider still had something of them in its hands.
+//! Closes the remains of ended rails of which the provider still holds operations.
 //!
-//! One thread for the whole process, started when the first such rail ends. It posts nothing that was queued; it only waits for
-//! completions, says goodbye where the rail ended in peace, and closes. Guarantees: whoever drops a rail does not wait;
-//! what is left is closed after [`LINGER`] at the latest; no more than twice [`MOST`] rails wait for that, and one more is
-//! closed at once.
+//! One thread serves the process; it starts when the first such rail ends. It posts no queued
+//! operation; it only waits for completions, sends goodbye if the rail ended in order, and closes.
+//! Guarantees: dropping a rail does not wait; the remains are closed after [`LINGER`] at the
+//! latest; no more than twice [`MOST`] rails wait, and one more is closed at once.
 //!
-//! This module must not know why a rail ended.
+//! This module does not know why a rail ended.
 
 use std::{
     sync::{
@@ -18,22 +18,22 @@ use std::{
 
 use super::remains::Remains;
 
-/// How long the provider may take over what was sent before.
+/// The time that the provider may take to complete earlier operations.
 pub(super) const LINGER: Duration = Duration::from_millis(100);
 
-/// Between two looks at what waits.
+/// The pause between two looks at the waiting remains.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Rails that may wait to be taken by the thread, and as many that it looks at.
+/// The rails that may wait to be taken by the thread; it looks at as many more.
 const MOST: usize = 64;
 
-/// Something that is to be closed when it is through.
+/// Remains to be closed when their operations are complete.
 pub(super) trait Ending: Send {
-    /// Looks at it without waiting; whether it is through.
+    /// Looks at them without waiting; returns true if they are complete.
     fn look(&mut self) -> bool;
 }
 
-/// Closes `remains` as soon as that can be, elsewhere.
+/// Closes `remains` on the reaper's thread as soon as possible.
 pub(super) fn close(remains: Remains) {
     static REAPER: OnceLock<Option<SyncSender<Remains>>> = OnceLock::new();
     match REAPER.get_or_init(start) {
@@ -55,7 +55,7 @@ fn start<E: Ending + 'static>() -> Option<SyncSender<E>> {
     thread::Builder::new().name("ofi-reaper".into()).spawn(run).ok().map(|_| reaper)
 }
 
-/// Closes what comes in, until nobody can send any more and all is closed.
+/// Closes everything that comes in, until the channel has no sender and all is closed.
 fn reap<E: Ending>(endings: &Receiver<E>, linger: Duration) {
     let mut waiting: Vec<(Instant, E)> = Vec::new();
     loop {
@@ -81,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    /// Is through after so many looks, and says when it is closed.
+    /// Remains that are complete after so many looks, and report when they are closed.
     struct Fake {
         looks: u32,
         number: usize,
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_through_is_closed_while_another_still_waits() {
+    fn complete_remains_are_closed_while_others_wait() {
         let (reaper, endings) = sync_channel(MOST);
         let (closed, order) = channel();
         let fake = |number, looks| Fake { looks, number, closed: closed.clone() };
@@ -113,13 +113,13 @@ mod tests {
         let linger = Duration::from_millis(300);
         let thread = thread::spawn(move || reap(&endings, linger));
         assert_eq!([(); 3].map(|()| order.recv().unwrap()), [2, 1, 0]);
-        assert!(begin.elapsed() >= linger, "that which is never through had its time");
+        assert!(begin.elapsed() >= linger, "remains that never complete get the full time");
         drop(reaper);
         thread.join().unwrap();
     }
 
     #[test]
-    fn more_than_it_looks_at_wait_their_turn_and_all_are_closed() {
+    fn remains_beyond_the_limit_wait_and_all_are_closed() {
         let (reaper, endings) = sync_channel(2 * MOST);
         let (closed, order) = channel();
         for number in 0..2 * MOST {

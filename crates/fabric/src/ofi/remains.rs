@@ -1,4 +1,5 @@
-//! How a rail ends: what the provider still holds is waited for, a goodbye is said, and the rest is closed.
+//! The end of a rail: waits for the operations that the provider holds, sends a goodbye, and closes
+//! the rest.
 
 use std::sync::{
     Arc,
@@ -8,18 +9,19 @@ use std::sync::{
 use super::{endpoint::Endpoint, parts::Parts, reaper::Ending, twins};
 use crate::LANES;
 
-/// What is left of a rail: endpoints with operations in the provider's hands. Nothing that only waits is posted any more.
+/// The remains of a rail: endpoints with operations that the provider holds. Waiting operations are
+/// not posted any more.
 pub(super) struct Remains {
-    /// Until they are closed.
+    /// The parts until they are closed.
     parts: Option<Parts>,
     sessions: (u64, u64),
     gone: Arc<AtomicBool>,
-    /// Whether nothing is to be said any more, by lane.
+    /// By lane: true if nothing more is to be sent.
     said: [bool; LANES],
 }
 
 impl Remains {
-    /// What is left of a rail that was dropped, whose peer is told of it or not.
+    /// The remains of a dropped rail, with or without a goodbye to the peer.
     pub(super) fn new(parts: Parts, sessions: (u64, u64), gone: Arc<AtomicBool>, says_goodbye: bool) -> Self {
         Self { parts: Some(parts), sessions, gone, said: [!says_goodbye; LANES] }
     }

@@ -1,5 +1,5 @@
-//! What happens to a put before its frame is delivered: data that came in the message are put in place, data that the adapter
-//! wrote are compared. Nothing that does not match is delivered.
+//! The check of a put before its frame is delivered: data that came in the message are written,
+//! data that the adapter wrote are compared. A frame whose data do not match is not delivered.
 
 use plexus_base::{crc32c, crc32c_append};
 
@@ -7,14 +7,14 @@ use super::{
     endpoint::{Arrival, Endpoint},
     wire::Kind,
 };
-use crate::{Window, Windows, put_fields::Target};
+use crate::{Window, Windows, put_fields::PutTarget};
 
-/// Before a message is handed over: puts the data that came with it in place, or compares what was written before it.
+/// Writes the data that came with a message, or compares those written before it.
 pub(super) fn settle(endpoint: &Endpoint, arrival: &Arrival, windows: &Windows) -> Result<(), &'static str> {
-    const LATE: &str = "a put that is not expected";
+    const LATE: &str = "a put with a wrong generation";
     let Some(target) = &arrival.message.target else { return Ok(()) };
     let window = windows.find(target.window).ok_or("a put into a window that does not exist")?;
-    let Target { offset, len, generation, crc, .. } = *target;
+    let PutTarget { offset, len, generation, crc, .. } = *target;
     if !window.span().holds(offset, u64::from(len)) {
         return Err("a put outside its window");
     }
@@ -29,18 +29,18 @@ pub(super) fn settle(endpoint: &Endpoint, arrival: &Arrival, windows: &Windows) 
             }
             sum
         }
-        // Whoever writes without a frame may write there again at any time.
+        // A peer that writes without a frame may write there again at any time.
         _ if arrival.message.silent => crc,
         _ => checksum(window, offset as usize, len as usize),
     };
     match (expected, sum == crc) {
         (true, true) => Ok(()),
         (false, _) => Err(LATE),
-        (true, false) => Err("data of a put whose checksum does not match"),
+        (true, false) => Err("the checksum of the data of a put does not match"),
     }
 }
 
-/// Over bytes of a window, copied out piece by piece.
+/// The checksum of bytes of a window, copied out piece by piece.
 fn checksum(window: &Window, offset: usize, len: usize) -> u32 {
     let mut piece = [0; 4096];
     (0..len).step_by(piece.len()).fold(0, |crc, at| {

@@ -1,15 +1,15 @@
-//! What this process does on signals, kept through code that changes it unasked.
+//! Keeps the signal actions of this process while a library changes them.
 //!
-//! A library that libfabric brings along (`libpsm_infinipath`) takes SIGINT, SIGTERM and those of crashes over when it is
-//! loaded: it writes a `.btr` file into the working directory and ends the process, and whoever wanted to end in
-//! order never hears the signal.
+//! A library that libfabric loads (`libpsm_infinipath`) takes over SIGINT, SIGTERM and the crash
+//! signals. Its handler writes a `.btr` file into the working directory and ends the process, so
+//! the program's own handlers never run.
 //!
-//! This module must not know who changes what.
+//! This module does not know which code changes the actions.
 #![allow(unsafe_code, reason = "reads and sets the actions of signals")]
 
 use std::{ffi::c_int, mem::MaybeUninit, ptr};
 
-/// Signals with an action that can be set; the rest are the system's or unused.
+/// The signals with an action that can be set; the rest are the system's or unused.
 const SIGNALS: std::ops::RangeInclusive<c_int> = 1..=31;
 
 /// The actions of all signals at one moment.
@@ -20,7 +20,8 @@ impl Actions {
         Self(SIGNALS.filter_map(|signal| Some((signal, action(signal)?))).collect())
     }
 
-    /// Sets those again that are others by now. A signal that comes meanwhile finds the others.
+    /// Sets the actions again that have changed. A signal that comes meanwhile runs the changed
+    /// action.
     pub(super) fn restore(self) {
         for (signal, before) in self.0 {
             let same = |now: libc::sigaction| {
@@ -36,6 +37,7 @@ impl Actions {
 
 fn action(signal: c_int) -> Option<libc::sigaction> {
     let mut action = MaybeUninit::uninit();
-    // SAFETY: sets nothing; the place is large enough for what is asked for, and filled where that succeeds.
+    // SAFETY: sets nothing; the place is large enough for what is asked for, and filled where that
+    // succeeds.
     unsafe { (libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) == 0).then(|| action.assume_init()) }
 }

@@ -1,15 +1,17 @@
 //! The structures and numbers of libfabric's interface that this rail uses, as they lie in memory.
 //!
-//! Most calls of libfabric are no symbols of the library but slots in tables that an object points to. A slot that
-//! is not used here is a plain word. Structures that the library allocates may be longer than what stands here: later
-//! versions append. The ones that are allocated here ([`CqAttr`], [`AvAttr`], [`MsgRma`]) are read by the library as
-//! the version asks that the fabric was opened with, [`API`].
+//! Most calls of libfabric are not symbols of the library but slots in tables to which an object
+//! points. A slot that is not used here is a plain word. Structures that the library allocates may
+//! be longer than here: later versions append fields. The library reads those that are allocated
+//! here ([`CqAttr`], [`AvAttr`], [`MsgRma`]) as of the version with which the fabric was opened,
+//! [`API`].
 //!
-//! A test compiles a C program against the headers, where there are any, and compares every size and offset.
+//! A test compiles a C program against the headers, if there are any, and compares every size and
+//! offset.
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// The interface that is asked for: 1.17.
+/// The requested version of the interface: 1.17.
 pub(super) const API: u32 = (1 << 16) | 17;
 
 pub(super) const FI_MSG: u64 = 1 << 1;
@@ -49,7 +51,7 @@ pub(super) const FI_EAVAIL: c_int = 259;
 /// A slot of a table that is not called from here.
 pub(super) type Unused = *const c_void;
 
-/// Defines the structures, and for the test their names in C with what lies where.
+/// Defines the structures, and for the test their names in C with the offsets of their fields.
 macro_rules! structures {
     ($($c:literal $name:ident { $($field:ident: $type:ty,)* })*) => {
         $(
@@ -60,7 +62,7 @@ macro_rules! structures {
             }
         )*
 
-        /// C name, size, and every field with its offset.
+        /// The C name, the size, and every field with its offset.
         #[cfg(test)]
         fn structures() -> Vec<(&'static str, usize, Vec<(&'static str, usize)>)> {
             vec![$((
@@ -363,7 +365,7 @@ mod tests {
 
     use super::*;
 
-    /// What the numbers above are called in C.
+    /// The C names of the numbers above.
     fn numbers() -> Vec<(&'static str, i128)> {
         macro_rules! named {
             ($($name:ident)*) => { vec![$((stringify!($name), i128::from($name)),)*] };

@@ -1,10 +1,11 @@
-//! Which bytes of the peer puts are about to change, so that none overtakes another.
+//! The bytes of the peer that puts are about to change, so that no put overtakes another on the
+//! same bytes.
 
 use std::collections::VecDeque;
 
 use crate::Put;
 
-/// Bytes that the put of message `number` changes. Numbers are modulo 2^32.
+/// The bytes that the put of message `number` changes. Numbers are modulo 2^32.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Touched {
     number: u32,
@@ -19,36 +20,36 @@ impl Touched {
         Self { number, window: put.window.0, start: put.offset, end }
     }
 
-    /// Whether there is a byte that both change. A put of no bytes meets none.
-    fn meets(&self, other: &Self) -> bool {
+    /// Returns true if both change a common byte. A put of no bytes overlaps none.
+    fn overlaps(&self, other: &Self) -> bool {
         self.window == other.window && self.start.max(other.start) < self.end.min(other.end)
     }
 }
 
-/// Puts that the peer may not have taken yet, in the order sent.
+/// The puts that the peer may not have taken yet, in the order sent.
 #[derive(Debug, Default)]
-pub(super) struct UnderWay(VecDeque<Touched>);
+pub(super) struct PutsInFlight(VecDeque<Touched>);
 
-impl UnderWay {
+impl PutsInFlight {
     pub(super) fn push(&mut self, touched: Touched) {
         self.0.push_back(touched);
     }
 
-    /// The peer has taken all messages below `number`.
+    /// Records that the peer has taken all messages below `number`.
     pub(super) fn taken(&mut self, number: u32) {
         while self.0.front().is_some_and(|touched| before(touched.number, number)) {
             self.0.pop_front();
         }
     }
 
-    /// The last message before that of `put` whose bytes it would meet.
+    /// The last message before that of `put` whose bytes it overlaps.
     pub(super) fn overlapped(&self, put: &Touched) -> Option<u32> {
         let earlier = |other: &&Touched| before(other.number, put.number);
-        self.0.iter().rev().filter(earlier).find(|other| other.meets(put)).map(|other| other.number)
+        self.0.iter().rev().filter(earlier).find(|other| other.overlaps(put)).map(|other| other.number)
     }
 }
 
-/// Whether message `one` stands before `other`.
+/// Returns true if message `one` stands before `other`.
 pub(super) fn before(one: u32, other: u32) -> bool {
     (one.wrapping_sub(other) as i32) < 0
 }
@@ -64,9 +65,9 @@ mod tests {
     }
 
     #[test]
-    fn a_put_waits_for_the_last_earlier_one_that_it_meets() {
-        let mut under_way = UnderWay::default();
-        // Across the end of the numbers.
+    fn a_put_waits_for_the_last_earlier_one_that_it_overlaps() {
+        let mut under_way = PutsInFlight::default();
+        // The numbers wrap around in this test.
         let first = u32::MAX - 1;
         for (number, offset) in (0..4).map(|at| (first.wrapping_add(at), u64::from(at) * 100)) {
             under_way.push(touched(number, 1, offset, 150));

@@ -1,8 +1,8 @@
-//! Two ends of one rail in one process, over a provider that cannot bear that one of them closes first.
+//! Two ends of one rail in one process, over a provider that fails if one of them closes first.
 //!
-//! libfabric's `shm` gives both the same mapping of an endpoint, and unmaps it when its owner closes it, whatever the
-//! other still does there. So an end whose twin lives in this process is only closed together with it. Ends in two
-//! processes have a mapping each and are not concerned.
+//! libfabric's `shm` gives both ends the same mapping of an endpoint, and unmaps it when its owner
+//! closes it, whatever the other still does there. So an end whose twin lives in this process is
+//! only closed together with it. Ends in two processes have separate mappings and close alone.
 
 use std::{
     collections::BTreeMap,
@@ -14,19 +14,19 @@ use super::parts::Parts;
 /// By session: ends that live, and those that have ended and wait for their twin.
 static ENDS: Mutex<BTreeMap<u64, Option<Parts>>> = Mutex::new(BTreeMap::new());
 
-/// Whether ends over `provider` are concerned.
+/// Returns true if ends over `provider` must close together.
 fn concerns(provider: &str) -> bool {
     provider == "shm"
 }
 
-/// An end begins.
+/// Records that an end begins.
 pub(super) fn begin(provider: &str, session: u64) {
     if concerns(provider) {
         ENDS.lock().unwrap_or_else(PoisonError::into_inner).insert(session, None);
     }
 }
 
-/// An end is over: closes it, now or with its twin.
+/// Closes an end, now or together with its twin.
 pub(super) fn end(provider: &str, session: u64, twin: u64, parts: Parts) {
     if !concerns(provider) {
         return;

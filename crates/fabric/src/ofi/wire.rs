@@ -1,4 +1,4 @@
-//! What a rail over libfabric sends in its messages, and the pure decoder of it.
+//! The messages of a rail over libfabric, and their pure decoder.
 //!
 //! Little endian; one message for each frame:
 //!
@@ -7,10 +7,11 @@
 //! 8   u8   version, 1
 //! 9   u8   kind: 0 frame, 1 frame behind a put, 2 frame with the data of a put, 3 credit, 4 end
 //! 10  u8   lane, as its index
-//! 11  u8   flags: 1 = a put without a frame, nothing is delivered; 2 = in a credit: answer with one; 4 = with 1: more of
-//!          the same put follows
+//! 11  u8   flags: 1 = a put without a frame, nothing is delivered; 2 = in a credit: answer with one;
+//!          4 = with 1: more of the same put follows
 //! 12  u32  sequence: how many frames were sent in this lane before
-//! 16  u32  taken: how many frames of this lane the sender has taken off its receive buffers, modulo 2^32
+//! 16  u32  taken: how many frames of this lane the sender has taken off its receive buffers,
+//!          modulo 2^32
 //! 20  u32  length of the frame in bytes, at most MAX_FRAME; 0 in credit and end
 //! 24  u32  CRC-32C over all before, the put fields if there are any, and the frame
 //! 28  u32  0
@@ -24,9 +25,9 @@
 //!          -- then the frame, then with kind 2 the data
 //! ```
 //!
-//! Anybody on the network may send to an endpoint. What does not begin with the session of this rail is from a
-//! stranger or from an earlier rail and means nothing; what does and is wrong ends the rail. The decoder takes
-//! any bytes and never believes a length that it has not checked.
+//! Any host on the network may send to an endpoint. A message without the session of this rail is
+//! from an unauthenticated peer or an earlier rail, and is ignored. An invalid message with the
+//! session ends the rail. The decoder takes any bytes and uses no length that it has not checked.
 
 use std::ops::Range;
 
@@ -37,7 +38,7 @@ use plexus_base::{
 
 use crate::{
     Lane, MAX_FRAME, Put,
-    put_fields::{PUT_LEN, Target},
+    put_fields::{PUT_LEN, PutTarget},
 };
 
 const VERSION: u8 = 1;
@@ -52,23 +53,23 @@ wire::layout! {
 }
 
 pub(super) const BASE_LEN: usize = Base::LEN;
-/// Bytes of `Base` that its own checksum covers.
+/// The bytes of `Base` that its own checksum covers.
 const COVERED: usize = 24;
 
-/// Longest header.
+/// The longest header.
 pub(super) const MAX_HEADER: usize = BASE_LEN + PUT_LEN;
 
-/// Longest message.
+/// The longest message.
 pub(super) const MAX_MESSAGE: usize = MAX_HEADER + MAX_FRAME;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Kind {
     Frame = 0,
-    /// Of a put whose data were written before.
+    /// A frame behind a put whose data were written before.
     Behind = 1,
-    /// Of a put whose data come with it.
+    /// A frame of a put whose data come with it.
     Inline = 2,
     Credit = 3,
     End = 4,
@@ -82,33 +83,34 @@ impl Kind {
     }
 }
 
-/// A message, verified.
+/// A verified message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Message {
     pub(super) kind: Kind,
-    /// There is no frame to deliver.
+    /// True if there is no frame to deliver.
     pub(super) silent: bool,
-    /// More of the put follows.
+    /// True if more of the put follows.
     pub(super) more: bool,
-    /// The peer waits to hear what was taken.
+    /// True if the peer waits for the count of taken frames.
     pub(super) asks: bool,
     pub(super) sequence: u32,
     pub(super) taken: u32,
-    /// Where in it the frame stands.
+    /// The range of the frame in the message.
     pub(super) frame: Range<usize>,
-    /// With [`Kind::Behind`] and [`Kind::Inline`]; data that come with it stand behind the frame.
-    pub(super) target: Option<Target>,
+    /// The target of the put, with [`Kind::Behind`] and [`Kind::Inline`]; data that come with the
+    /// message stand behind the frame.
+    pub(super) target: Option<PutTarget>,
 }
 
-/// What some bytes are.
+/// The result of decoding some bytes.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Decoded {
-    /// Not from the peer.
-    Stranger,
+    /// The bytes are not from the peer.
+    Unauthenticated,
     Message(Message),
 }
 
-/// What stands in front of every message of a lane, for the sender.
+/// The sender's fields in front of every message of a lane.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stamp {
     pub(super) session: u64,
@@ -120,13 +122,14 @@ pub(super) struct Stamp {
     pub(super) asks: bool,
 }
 
-/// How long the header of a message is.
+/// The length of the header of a message.
 pub(super) fn header_len(kind: Kind) -> usize {
     if kind.has_put() { MAX_HEADER } else { BASE_LEN }
 }
 
-/// The header for the frame `head` + `body`, which the caller has found to be no longer than [`MAX_FRAME`], and a put whose data are no
-/// longer than a `u32` says; as many bytes of it as [`header_len`] says.
+/// Encodes the header for the frame `head` + `body`, which the caller has checked against
+/// [`MAX_FRAME`], and for a put whose data fit a `u32` length. [`header_len`] gives the number of
+/// valid bytes.
 pub(super) fn encode(
     stamp: Stamp,
     kind: Kind,
@@ -152,7 +155,7 @@ pub(super) fn encode(
     header[..BASE_LEN].copy_from_slice(&base);
     let mut crc = crc32c(&base[..COVERED]);
     if let Some(put) = put {
-        let fields = Target::of(put, crc32c(put.data)).encode();
+        let fields = PutTarget::of(put, crc32c(put.data)).encode();
         header[BASE_LEN..].copy_from_slice(&fields);
         crc = crc32c_append(crc, &fields);
     }
@@ -161,20 +164,20 @@ pub(super) fn encode(
     header
 }
 
-/// Reads a whole message that arrived in `lane` of the rail with this session.
+/// Decodes a whole message that arrived in `lane` of the rail with this session.
 ///
 /// # Errors
-/// What is wrong: it has the session of this rail, but no peer of ours sends such a thing.
+/// The message has the session of this rail, but no correct peer sends it; the text is the reason.
 pub(super) fn decode(bytes: &[u8], session: u64, lane: Lane) -> Result<Decoded, &'static str> {
     let mut reader = Reader::new(bytes);
-    let Ok(base) = reader.take::<Base>() else { return Ok(Decoded::Stranger) };
+    let Ok(base) = reader.take::<Base>() else { return Ok(Decoded::Unauthenticated) };
     if base.session != session {
-        return Ok(Decoded::Stranger);
+        return Ok(Decoded::Unauthenticated);
     }
     if base.version != VERSION {
         return Err("a message of another version");
     }
-    let kind = *Kind::ALL.get(usize::from(base.kind)).ok_or("a message of no known kind")?;
+    let kind = *Kind::ALL.get(usize::from(base.kind)).ok_or("a message of an unknown kind")?;
     if base.lane as usize != lane.index()
         || base.flags > FLAG_SILENT + FLAG_ASKS + FLAG_MORE
         || base.zeros != 0
@@ -184,28 +187,28 @@ pub(super) fn decode(bytes: &[u8], session: u64, lane: Lane) -> Result<Decoded, 
     let mut crc = crc32c(&bytes[..COVERED]);
     let mut target = None;
     if kind.has_put() {
-        target = Some(reader.take::<Target>().map_err(|_| "a put that is cut off")?);
+        target = Some(reader.take::<PutTarget>().map_err(|_| "a put that is cut off")?);
         crc = crc32c_append(crc, &bytes[BASE_LEN..MAX_HEADER]);
     }
     let rest = reader.rest();
     let len = base.len as usize;
     let [silent, asks, more] = [FLAG_SILENT, FLAG_ASKS, FLAG_MORE].map(|flag| base.flags & flag != 0);
     if silent && (!kind.has_put() || len > 0) || asks && kind != Kind::Credit || more && !silent {
-        return Err("a message with flags that it cannot have");
+        return Err("a message with invalid flags");
     }
     if len > MAX_FRAME || len > rest.len() {
         return Err("a frame that is cut off or too long");
     }
     if crc32c_append(crc, &rest[..len]) != base.crc {
-        return Err("a frame whose checksum does not match");
+        return Err("the checksum of a frame does not match");
     }
     let behind = match (kind, &target) {
         (Kind::Inline, Some(target)) => target.len as usize,
-        (Kind::Credit | Kind::End, _) if len > 0 => return Err("a frame where none belongs"),
+        (Kind::Credit | Kind::End, _) if len > 0 => return Err("a frame in a message of another kind"),
         _ => 0,
     };
     if rest.len() - len != behind {
-        return Err("a message that is not as long as it says");
+        return Err("a message with a wrong length");
     }
     let start = header_len(kind);
     Ok(Decoded::Message(Message {
@@ -220,7 +223,7 @@ pub(super) fn decode(bytes: &[u8], session: u64, lane: Lane) -> Result<Decoded, 
     }))
 }
 
-/// For fuzzing and tests: decodes any bytes as a message of session 0.
+/// Decodes any bytes as a message of session 0, for tests and fuzzing.
 #[doc(hidden)]
 pub fn decode_any(bytes: &[u8]) {
     for lane in Lane::ALL {
@@ -265,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn encoded_messages_are_decoded() {
         for (kind, bytes) in all() {
             let Ok(Decoded::Message(decoded)) = decode(&bytes, SESSION, Lane::Bulk) else {
                 panic!("{kind:?}");
@@ -275,33 +278,35 @@ mod tests {
             assert_eq!(decoded.target.is_some(), kind.has_put());
             if let Some(target) = decoded.target {
                 let crc = crc32c(&[4; 33]);
-                let expected = Target { window: WindowId(3), offset: 1 << 40, len: 33, generation: 5, crc };
+                let expected =
+                    PutTarget { window: WindowId(3), offset: 1 << 40, len: 33, generation: 5, crc };
                 assert_eq!(target, expected);
             }
         }
     }
 
     #[test]
-    fn what_is_not_for_this_rail_is_a_strangers() {
+    fn messages_of_other_sessions_are_unauthenticated() {
         for (_, bytes) in all() {
-            assert_eq!(decode(&bytes, SESSION + 1, Lane::Bulk), Ok(Decoded::Stranger));
-            assert_eq!(decode(&bytes[..BASE_LEN - 1], SESSION, Lane::Bulk), Ok(Decoded::Stranger));
+            assert_eq!(decode(&bytes, SESSION + 1, Lane::Bulk), Ok(Decoded::Unauthenticated));
+            assert_eq!(decode(&bytes[..BASE_LEN - 1], SESSION, Lane::Bulk), Ok(Decoded::Unauthenticated));
         }
     }
 
     #[test]
-    fn every_flipped_bit_and_every_cut_is_noticed() {
+    fn every_flipped_bit_and_every_cut_is_detected() {
         for (kind, bytes) in all() {
             assert!(decode(&bytes, SESSION, Lane::Prompt).is_err(), "another lane");
             for len in BASE_LEN..bytes.len() {
                 assert!(decode(&bytes[..len], SESSION, Lane::Bulk).is_err(), "{kind:?} cut at {len}");
             }
-            // Inline data have a checksum of their own, which the rail compares when they are in place.
+            // Inline data have a checksum of their own, which the rail compares when they are in
+            // place.
             let covered = bytes.len() - if kind == Kind::Inline { 33 } else { 0 };
             for bit in 0..covered * 8 {
                 let mut flipped = bytes.clone();
                 flipped[bit / 8] ^= 1 << (bit % 8);
-                let expected = if bit < 64 { Ok(Decoded::Stranger) } else { Err(()) };
+                let expected = if bit < 64 { Ok(Decoded::Unauthenticated) } else { Err(()) };
                 assert_eq!(
                     decode(&flipped, SESSION, Lane::Bulk).map_err(|_| ()),
                     expected,
@@ -315,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn random_bytes_behind_a_right_session_do_no_harm() {
+    fn random_bytes_with_a_valid_session_do_no_harm() {
         let mut random = 3u64;
         for round in 0..20_000usize {
             let mut bytes = SESSION.to_le_bytes().to_vec();

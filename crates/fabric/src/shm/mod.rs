@@ -1,17 +1,18 @@
 //! The rail over shared memory: two endpoints on one host.
 //!
-//! Each direction is one sealed memory file made by the *receiver*, with a ring for each lane; a put is one
-//! copy into the peer's mapped window. Sending, putting and polling allocate nothing, lock nothing, and make
-//! no system call, except for the one that wakes a peer that sleeps. Gets and atomics are loads and locked
-//! instructions on the peer's window, a written word is one store: the owner's processor has no part in them.
+//! Each direction is one sealed memory file made by the *receiver*, with a ring for each lane. A
+//! put is one copy into the peer's mapped window. Sending, putting and polling allocate nothing and
+//! lock nothing; the only system call is the one that wakes a sleeping peer. Gets and atomics are
+//! loads and locked instructions on the peer's window, and a written word is one store; the owner's
+//! processor takes no part.
 //!
-//! Set-up: each side creates [`RxRings`], hands the descriptor to the other (with those of its
-//! [`Bell`](crate::Bell) and its windows), maps what it was handed ([`TxRings::map`], [`PeerBell::map`],
-//! [`PeerWindow::map`]) and builds a [`ShmRail`]. Somebody watches the peer's process ([`PeerWatch`]) and
-//! sets the flag that the rail was built with.
+//! Set-up: each side creates [`RxRings`] and hands the descriptor to the other, with those of its
+//! [`Bell`](crate::Bell) and its windows. It maps the descriptors of the other side
+//! ([`TxRings::map`], [`PeerBell::map`], [`PeerWindow::map`]) and builds a [`ShmRail`]. The caller
+//! watches the peer's process ([`PeerWatch`]), which sets the flag that the rail was built with.
 //!
-//! The end of a peer loses nothing: what it published before is delivered, then the rail is lost. A frame
-//! that it was about to write when it died is not there, since its header word comes last.
+//! Frames that a peer published before its end are delivered, then the rail is lost. A frame that
+//! the peer was writing when it died does not exist, since its header word comes last.
 
 #![allow(unsafe_code, reason = "places rings and control words in shared memory")]
 
@@ -42,37 +43,38 @@ use crate::{
 pub use passing::{MAX_DESCRIPTORS, receive_packet, send_packet};
 #[doc(hidden)]
 pub use ring::ring_any;
-use ring::{Broken, LINE, MAX_LINES, Place, Reader, Room, Writer};
+use ring::{Broken, LINE, MAX_LINES, Reader, RingMemory, Room, Writer};
 pub use watch::{PeerProcess, PeerWatch};
 
-/// Lines in the ring of each lane.
+/// The number of lines in the ring of each lane.
 ///
-/// Prompt, 64 KiB: about a thousand small messages, more than the credits of all channels allow to be on
-/// their way, and small enough to stay in the second-level cache of both cores. Bulk, 512 KiB: 31 of the
-/// longest frames, so that a sender of a stream does not stop for each one that is read; blocks do not pass
-/// here but are put.
+/// Prompt, 64 KiB: about a thousand small messages. That is more than the credits of all channels
+/// allow in flight, and small enough to stay in the second-level cache of both cores. Bulk, 512
+/// KiB: 31 of the longest frames, so that a sender of a stream does not stop for each frame that is
+/// read. Blocks are put and do not pass through the ring.
 const RING_LINES: [u64; LANES] = [(64 << 10) / LINE as u64, (512 << 10) / LINE as u64];
 
 const _: () = {
     let mut lane = 0;
     while lane < LANES {
         assert!(RING_LINES[lane].is_power_of_two());
-        // The longest frame must find room in an empty ring, wherever its end is: up to a frame less one line
-        // is skipped, and one line stays free.
+        // The longest frame must fit into an empty ring, wherever the ring's end is: up to a frame
+        // less one line is skipped, and one line stays free.
         assert!(2 * MAX_LINES < RING_LINES[lane]);
         lane += 1;
     }
 };
 
-/// The control words, then the rings. The reader's positions have lines of their own, two apart because
-/// neighbours are fetched together; what the writer leaves shares one, which hardly ever changes.
+/// The control words, then the rings. The reader's positions lie on lines of their own, two apart
+/// because processors fetch neighbouring lines together. The words of the writer share one line,
+/// which rarely changes.
 const READ_AT: [usize; LANES] = [0, 128];
 const STARVED_AT: [usize; LANES] = [256, 264];
 const CLOSED_AT: usize = 272;
 const RINGS_AT: usize = 4096;
 const MEMORY_LEN: usize = RINGS_AT + (RING_LINES[0] + RING_LINES[1]) as usize * LINE;
 
-fn place(memory: &Memory, lane: Lane) -> Place {
+fn ring_memory(memory: &Memory, lane: Lane) -> RingMemory {
     debug_assert_eq!(memory.len(), MEMORY_LEN);
     let before = match lane {
         Lane::Prompt => 0,
@@ -80,7 +82,7 @@ fn place(memory: &Memory, lane: Lane) -> Place {
     };
     // SAFETY: all of these lie inside `MEMORY_LEN`, and a mapping is aligned to a page.
     unsafe {
-        Place {
+        RingMemory {
             data: memory.start().add(RINGS_AT + before),
             lines: RING_LINES[lane.index()],
             read: memory.start().add(READ_AT[lane.index()]).cast(),
@@ -89,7 +91,7 @@ fn place(memory: &Memory, lane: Lane) -> Place {
     }
 }
 
-/// Set by a writer that leaves for good.
+/// The word that a writer sets when it closes the rail.
 fn closed(memory: &Memory) -> &AtomicU64 {
     let word: NonNull<AtomicU64> =
         // SAFETY: inside the control page.
@@ -98,19 +100,19 @@ fn closed(memory: &Memory) -> &AtomicU64 {
     unsafe { word.as_ref() }
 }
 
-/// The rings that we read.
+/// The rings that this side reads.
 pub struct RxRings {
     memory: Memory,
     fd: OwnedFd,
 }
 
-/// The rings of the peer that we write.
+/// The rings of the peer, which this side writes.
 pub struct TxRings {
     memory: Memory,
 }
 
 impl RxRings {
-    /// New, empty rings.
+    /// Creates empty rings.
     ///
     /// # Errors
     /// There is no memory for them.
@@ -130,23 +132,23 @@ impl TxRings {
     /// Maps the rings that a peer created.
     ///
     /// # Errors
-    /// They are not of the size that rings have, could change it, or the system refuses.
+    /// The rings have the wrong size, are not sealed, or a system call fails.
     pub fn map(fd: BorrowedFd<'_>) -> Result<Self, SetupError> {
         Ok(Self { memory: Memory::map("ring", fd, MEMORY_LEN as u64)? })
     }
 }
 
-/// What a rail over shared memory is built from.
+/// The parts of which a rail over shared memory is built.
 pub struct ShmParts {
-    /// The peer's rings, which we write.
+    /// The peer's rings, which this side writes.
     pub tx: TxRings,
-    /// Our rings, which the peer writes.
+    /// The rings of this side, which the peer writes.
     pub rx: RxRings,
     /// The bell of the worker at the other end.
     pub bell: PeerBell,
     /// The peer's windows.
     pub windows: Arc<[PeerWindow]>,
-    /// Set by whoever watches the peer's process, when it has ended.
+    /// Set by the watcher of the peer's process when that has ended.
     pub gone: Arc<AtomicBool>,
 }
 
@@ -154,38 +156,38 @@ pub struct ShmParts {
 pub struct ShmRail {
     writers: [Writer; LANES],
     readers: [Reader; LANES],
-    /// Something was sent since the last flush.
+    /// True if something was sent since the last flush.
     unflushed: bool,
-    /// Polls since the last one that looked at the bulk lane.
+    /// The number of polls since the last one that looked at the bulk lane.
     bulk_skipped: u32,
     lost: Option<Lost>,
-    /// Whether [`Rail::poll`] has said why it is lost.
-    said: bool,
+    /// True once [`Rail::poll`] has returned why the rail is lost.
+    loss_reported: bool,
     bell: PeerBell,
     gone: Arc<AtomicBool>,
     windows: Arc<[PeerWindow]>,
-    /// What the ends above point into.
+    /// The memory into which the ends above point.
     tx: Memory,
     rx: Memory,
 }
 
-// SAFETY: the pointers in the ends go into `tx` and `rx`, which move with them; one thread at a time uses a
-// rail.
+// SAFETY: the pointers in the ends go into `tx` and `rx`, which move with them; one thread at a
+// time uses a rail.
 unsafe impl Send for ShmRail {}
 
 impl ShmRail {
-    /// A rail over parts that were mapped and verified before.
+    /// Builds a rail over parts that were mapped and verified before.
     #[must_use]
     pub fn new(parts: ShmParts) -> Self {
         let ShmParts { tx: TxRings { memory: tx }, rx: RxRings { memory: rx, .. }, bell, windows, gone } =
             parts;
         Self {
-            writers: Lane::ALL.map(|lane| Writer::new(place(&tx, lane))),
-            readers: Lane::ALL.map(|lane| Reader::new(place(&rx, lane))),
+            writers: Lane::ALL.map(|lane| Writer::new(ring_memory(&tx, lane))),
+            readers: Lane::ALL.map(|lane| Reader::new(ring_memory(&rx, lane))),
             unflushed: false,
             bulk_skipped: 0,
             lost: None,
-            said: false,
+            loss_reported: false,
             bell,
             gone,
             windows,
@@ -194,7 +196,7 @@ impl ShmRail {
         }
     }
 
-    /// Room for a frame, or why there is none.
+    /// Finds room for a frame.
     #[inline]
     fn room(&mut self, lane: Lane, len: usize) -> Result<Room, SendError> {
         if len > MAX_FRAME {
@@ -213,7 +215,7 @@ impl ShmRail {
         }
     }
 
-    /// The peer's window of that name, while the rail lives.
+    /// The peer's window with that identifier, while the rail lives.
     #[inline]
     fn window(&self, id: WindowId) -> Result<&PeerWindow, SendError> {
         if self.lost.is_some() {
@@ -227,7 +229,7 @@ impl ShmRail {
     #[inline]
     fn read(&mut self, limit: usize, deliver: &mut dyn FnMut(Lane, Frame<'_>)) -> usize {
         let mut delivered = 0;
-        let mut feeds = false;
+        let mut wakes = false;
         for lane in Lane::ALL {
             let most = if lane == Lane::Bulk { self.chunk() } else { usize::MAX };
             if lane == Lane::Bulk && delivered > 0 && self.bulk_skipped < MOST_SKIPPED {
@@ -236,7 +238,7 @@ impl ShmRail {
             }
             let reader = &mut self.readers[lane.index()];
             if reader.is_idle() {
-                feeds |= reader.feeds_starved();
+                wakes |= reader.wakes_starved();
                 continue;
             }
             if lane == Lane::Bulk {
@@ -244,25 +246,25 @@ impl ShmRail {
             }
             let (count, result) = reader.poll(limit, most, |frame| deliver(lane, frame));
             delivered += count;
-            feeds |= reader.feeds_starved();
+            wakes |= reader.wakes_starved();
             if let Err(broken) = result {
                 self.lost = Some(broken.into());
                 break;
             }
         }
-        if feeds {
+        if wakes {
             self.bell.ring_if_armed();
         }
         delivered
     }
 
-    /// Nothing was there: whether anything will ever come.
+    /// The reason why no further frame will come, if there is one. Called when no frame was there.
     #[inline]
     fn peer_ended(&self) -> Option<Lost> {
         if self.gone.load(Acquire) {
             Some(Lost::PeerDied)
         } else if closed(&self.rx).load(Acquire) != 0 {
-            Some(Lost::Closed("the peer ended the rail".into()))
+            Some(Lost::Closed("the peer closed the rail".into()))
         } else {
             None
         }
@@ -329,7 +331,7 @@ impl Rail for ShmRail {
             }
             if self.lost.is_none() {
                 let Some(lost) = self.peer_ended() else { return Ok(0) };
-                // What it wrote before its end is visible now: look once more.
+                // Everything that the peer wrote before its end is visible now, so look once more.
                 let delivered = self.read(limit, deliver);
                 if delivered > 0 || limit == 0 {
                     return Ok(delivered);
@@ -337,7 +339,7 @@ impl Rail for ShmRail {
                 self.lost.get_or_insert(lost);
             }
         }
-        self.said = true;
+        self.loss_reported = true;
         self.lost.clone().map_or(Ok(0), Err)
     }
 
@@ -352,19 +354,19 @@ impl Rail for ShmRail {
 
     fn pending(&mut self) -> bool {
         if self.lost.is_some() {
-            return !self.said;
+            return !self.loss_reported;
         }
-        // The peer may wait for room that our last polls made: it sees the room, or we see that it waits, as
-        // with the bell.
-        let news = self.readers.iter_mut().fold(false, |news, reader| reader.publish() | news);
-        if news {
+        // The peer may wait for the room that the last polls made. Either it sees the room, or this
+        // side sees that it waits, as with the bell.
+        let moved = self.readers.iter_mut().fold(false, |moved, reader| reader.publish() | moved);
+        if moved {
             fence(SeqCst);
         }
-        let mut feeds = false;
+        let mut wakes = false;
         for reader in &mut self.readers {
-            feeds |= reader.feeds_starved();
+            wakes |= reader.wakes_starved();
         }
-        if feeds {
+        if wakes {
             self.bell.ring_if_armed();
         }
         self.unflushed

@@ -1,4 +1,5 @@
-//! Packets with descriptors over a local socket: how what is shared gets from one process to the other.
+//! Packets with descriptors over a local socket: how processes exchange the descriptors of shared
+//! memory.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -11,27 +12,27 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 
-/// Most descriptors of one packet: the kernel's own limit.
+/// The maximum number of descriptors in one packet: the kernel's own limit.
 pub const MAX_DESCRIPTORS: usize = 253;
 
 /// Sends one packet with descriptors.
 ///
 /// # Errors
-/// The system's.
+/// There are more than [`MAX_DESCRIPTORS`], or the system call fails.
 pub fn send_packet(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "more descriptors than a packet carries"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors for one packet"));
     }
     rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
-/// Receives one packet and what came with it: how long it was, 0 where the other side has closed.
+/// Receives one packet with its descriptors. Returns its length, 0 if the other side has closed.
 ///
 /// # Errors
-/// The system's, or the packet is longer than `into`.
+/// The system call fails, or the packet is longer than `into`.
 pub fn receive_packet(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -44,7 +45,10 @@ pub fn receive_packet(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(us
         }
     }
     if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a packet longer than any"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the packet is longer than the receive buffer",
+        ));
     }
     Ok((received.bytes, descriptors))
 }

@@ -1,7 +1,7 @@
-//! Watching the processes at the other ends of rails: their end is seen at once, by pidfd.
+//! Watches the processes at the other ends of rails, by pidfd, and reports their end at once.
 //!
-//! One thread for a node. It guarantees that the flag of a rail is set only after the peer's process has
-//! ended, so everything that it ever wrote is visible to whoever sees the flag.
+//! One thread serves a node. The flag of a rail is set only after the peer's process has ended, so
+//! a thread that sees the flag sees everything the peer ever wrote.
 
 use std::{
     io,
@@ -25,24 +25,25 @@ use crate::{Bell, Event};
 /// The process at the other end of a Unix socket.
 #[derive(Debug)]
 pub struct PeerProcess {
-    /// Becomes readable when the process ends; names this process and no later one.
+    /// The pidfd: readable when the process ends; it names this process and no later one.
     pub pidfd: OwnedFd,
-    /// Its number.
+    /// The process identifier.
     pub pid: i32,
-    /// The user that it belonged to when it connected.
+    /// The user of the process when it connected.
     pub uid: u32,
 }
 
 impl PeerProcess {
-    /// Who connected `socket`, a connected Unix stream socket whose other end that process still holds.
+    /// The process that connected `socket`, a connected Unix stream socket whose other end it still
+    /// holds.
     ///
     /// # Errors
-    /// The process has ended, or the system refuses.
+    /// The process has ended, or a system call fails.
     pub fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
         let peer = rustix::net::sockopt::socket_peercred(socket)?;
         let pidfd = rustix::process::pidfd_open(peer.pid, PidfdFlags::empty())?;
-        // The number could have been given to another process before it was opened; but not while the
-        // first one still holds its end of the socket.
+        // The identifier could belong to another process before the pidfd was opened, but not while
+        // the first process still holds its end of the socket.
         let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::empty())];
         rustix::event::poll(&mut fds, Some(&Timespec::default()))?;
         if fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
@@ -61,11 +62,12 @@ struct Watched {
 struct Shared {
     epoll: OwnedFd,
     stop: Event,
-    /// By token; an entry is taken out when its process has ended, and its place used again.
+    /// The watched processes by token. An entry is removed when its process has ended, and its slot
+    /// is used again.
     watched: Mutex<Vec<Option<Watched>>>,
 }
 
-/// Watches processes until it is dropped.
+/// A thread that watches processes until this value is dropped.
 pub struct PeerWatch {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -77,7 +79,7 @@ impl PeerWatch {
     /// Starts the watching thread.
     ///
     /// # Errors
-    /// No descriptors or no threads.
+    /// No descriptor or no thread is available.
     pub fn start() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let stop = Event::create()?;
@@ -90,10 +92,10 @@ impl PeerWatch {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// When the process of `pidfd` ends: sets `gone`, then rings `bells`.
+    /// Sets `gone`, then rings `bells`, when the process of `pidfd` ends.
     ///
     /// # Errors
-    /// The system's refusal.
+    /// A system call fails.
     pub fn watch(&self, pidfd: OwnedFd, gone: Arc<AtomicBool>, bells: Vec<Arc<Bell>>) -> io::Result<()> {
         let mut watched = self.shared.watched.lock().unwrap_or_else(PoisonError::into_inner);
         let token = watched.iter().position(Option::is_none).unwrap_or(watched.len());

@@ -1,11 +1,14 @@
-//! The receiving half of one stream: reads the socket, hands over frames, lands puts in their windows.
+//! The receiving half of one stream: reads the socket, hands over frames, and writes puts into
+//! their windows.
 //!
-//! Guarantees: the data of a put are read by the kernel straight to their place (those that came along with
-//! its header excepted, which are copied there), only after the header was verified and the window accepts
-//! them, and the frame follows only after their checksum matched. Sealed data are opened where they landed, each piece
-//! when its tag is there: until the frame behind them is delivered nobody takes them for anything. Where somebody may
-//! (one word of any window, all of a wordwise one) they are kept aside, and written when they are verified. Memory is
-//! fixed: one buffer that holds the longest frame with its header, one for what is kept aside.
+//! Guarantees: the kernel reads the data of a put straight into their window; only data that
+//! arrived together with their header are copied there. This happens only after the header was
+//! verified and the window accepts the put. The frame follows only after the checksum of the data
+//! matched. Sealed data are decrypted in place, each piece when its tag has arrived; until the
+//! frame behind them is delivered no thread uses them. Data that a thread may already look at (one
+//! word of any window, all of a wordwise one) are kept aside, and written when they are verified.
+//! Memory is fixed: one buffer for the longest frame with its header, and one for the data kept
+//! aside.
 #![allow(unsafe_code, reason = "receives into windows")]
 
 use std::{io::IoSliceMut, net::TcpStream};
@@ -17,57 +20,58 @@ use super::{
     seal::{Opener, TAG_LEN},
     wire::{self, Decoded},
 };
-use crate::{Frame, Lane, MAX_FRAME, MAX_WORDWISE, Window, Windows, put_fields::Target, window::is_word};
+use crate::{Frame, Lane, MAX_FRAME, MAX_WORDWISE, Window, Windows, put_fields::PutTarget, window::is_word};
 
-/// Several of the longest frames, or a thousand small ones, for one system call.
+/// The length of the receive buffer: several of the longest frames, or a thousand small ones, for
+/// one system call.
 const BUFFER_LEN: usize = 64 << 10;
 
-/// What is read behind the data of a put and while puts are what arrives: the next header and frame, and
-/// little of the next data, which would have to be copied.
+/// The bytes read behind the data of a put while puts arrive: the next header and frame, and little
+/// of the next data, which would have to be copied.
 const BEHIND_PUT: usize = 512;
 
 const _: () = assert!(BUFFER_LEN >= 2 * wire::MAX_RECORD && BEHIND_PUT >= TAG_LEN);
 
-/// Why a stream has nothing more to give.
-pub(super) enum Stop {
+/// The reason why a stream ended.
+pub(super) enum StreamEnd {
     /// The connection has ended.
     Ended(String),
-    /// No peer of ours sent this.
+    /// The bytes are not those of a correct peer.
     Corrupt(&'static str),
 }
 
-/// A put on its way in.
+/// A put that is arriving.
 struct Landing {
-    target: Target,
-    /// Whether a frame is delivered behind it.
+    target: PutTarget,
+    /// True if a frame is delivered behind it.
     announced: bool,
-    /// How many of its bytes are in place.
+    /// The bytes that are in place.
     done: usize,
-    /// Over those, unless the stream is sealed.
+    /// The checksum over those, unless the stream is sealed.
     crc: u32,
-    /// How many of them are opened, if the stream is sealed.
+    /// The bytes that are decrypted, if the stream is sealed.
     opened: usize,
-    /// Whether they wait aside until all of them are verified.
+    /// True if the data wait aside until all of them are verified.
     aside: bool,
 }
 
 impl Landing {
     /// The beginning of a put to `target`, which lies in `window`.
-    fn new(target: Target, announced: bool, window: &Window) -> Self {
+    fn new(target: PutTarget, announced: bool, window: &Window) -> Self {
         let aside = window.span().wordwise || is_word(target.offset, u64::from(target.len));
         Self { target, announced, done: 0, crc: 0, opened: 0, aside }
     }
 
-    /// Where the bytes `from..to` of the put belong.
-    fn place<'a>(&self, window: &'a Window, aside: &'a mut [u8], from: usize, to: usize) -> &'a mut [u8] {
+    /// The memory for the bytes `from..to` of the put.
+    fn memory<'a>(&self, window: &'a Window, aside: &'a mut [u8], from: usize, to: usize) -> &'a mut [u8] {
         assert!(to <= self.target.len as usize);
         if self.aside {
             return &mut aside[from..to];
         }
-        // SAFETY: `admit` has found the whole target inside the window, which is mapped as long as the table
-        // holds it. No thread of ours reads or writes a granule while it expects a put; in a window without
-        // granules that is not wordwise, bytes under a put are arbitrary to whoever looks, and this slice is only handed
-        // to the kernel and summed or opened.
+        // SAFETY: `admit` has found the whole target inside the window, which is mapped as long as
+        // the table holds it. No thread of ours reads or writes a granule while it expects a put;
+        // in a window without granules that is not wordwise, bytes under a put are arbitrary to
+        // whoever looks, and this slice is only handed to the kernel and summed or opened.
         unsafe {
             let start = window.ptr().add(self.target.offset as usize + from);
             std::slice::from_raw_parts_mut(start.as_ptr(), to - from)
@@ -80,21 +84,22 @@ pub(super) struct Inbox {
     sequence: u32,
     opener: Option<Opener>,
     buffer: Box<[u8]>,
-    /// What has arrived and was not handed over: `buffer[start..end]`.
+    /// The bytes that arrived and were not handed over: `buffer[start..end]`.
     start: usize,
     end: usize,
     landing: Option<Landing>,
-    /// Its data, where they wait aside.
+    /// The data of the arriving put, where they wait aside.
     aside: Box<[u8]>,
-    /// The frame that follows the put on its way in.
+    /// The frame behind the arriving put.
     held: Vec<u8>,
-    /// Puts without a frame that this poll has brought: they count for its limit, or it would never end.
-    quiet: usize,
-    /// Bytes that this poll has brought.
+    /// The puts without a frame in this poll. They count for its limit, which would otherwise not
+    /// hold.
+    unannounced: usize,
+    /// The bytes that this poll has brought.
     moved: usize,
-    /// Most bytes to read at once, see [`BEHIND_PUT`].
+    /// The maximum number of bytes of one read, see [`BEHIND_PUT`].
     chunk: usize,
-    /// The socket had less than was asked for, so it will announce what comes.
+    /// True if the socket had less than requested, so that it will announce new bytes.
     drained: bool,
 }
 
@@ -110,25 +115,26 @@ impl Inbox {
             landing: None,
             aside: vec![0; MAX_WORDWISE].into(),
             held: Vec::with_capacity(MAX_FRAME),
-            quiet: 0,
+            unannounced: 0,
             moved: 0,
             chunk: BUFFER_LEN,
             drained: false,
         }
     }
 
-    /// Whether a poll might hand something over that the socket will not announce.
+    /// Returns true if a poll might hand something over that the socket will not announce.
     pub(super) fn may_have_more(&self) -> bool {
         !self.drained
     }
 
-    /// The socket was not looked at though it may have announced something.
+    /// Records that the socket was not read though it may have announced something.
     pub(super) fn skipped(&mut self) {
         self.drained = false;
     }
 
-    /// Hands over up to `limit` frames, at least 1, and none after `most` bytes; how many, and whether and why there will be no more. With
-    /// `to_the_end` it asks the socket until that has nothing left.
+    /// Hands over up to `limit` frames, at least 1, and none after `most` bytes. Returns their
+    /// number, and the reason if the stream ended. With `to_the_end` it reads until the socket has
+    /// nothing left.
     pub(super) fn poll(
         &mut self,
         socket: &TcpStream,
@@ -137,13 +143,12 @@ impl Inbox {
         most: usize,
         to_the_end: bool,
         mut deliver: impl FnMut(Frame<'_>),
-    ) -> (usize, Result<(), Stop>) {
+    ) -> (usize, Result<(), StreamEnd>) {
         let mut delivered = 0;
-        // One look at the socket at least; after that it is only asked again when it gave all that was asked
-        // for.
+        // The socket is read once at least; then only if it gave all the bytes that were requested.
         let mut dry = false;
-        (self.quiet, self.moved) = (0, 0);
-        while delivered + self.quiet < limit && self.moved < most {
+        (self.unannounced, self.moved) = (0, 0);
+        while delivered + self.unannounced < limit && self.moved < most {
             let step = if self.landing.is_some() {
                 self.land(socket, windows, &mut dry, &mut deliver)
             } else {
@@ -158,7 +163,7 @@ impl Inbox {
                 Err(stop) => return (delivered, Err(stop)),
             }
         }
-        // There may be whole frames in the buffer, which nobody would announce.
+        // The socket does not announce whole frames that are left in the buffer.
         self.drained &= self.start == self.end;
         (delivered, Ok(()))
     }
@@ -170,10 +175,10 @@ impl Inbox {
         windows: &Windows,
         dry: &mut bool,
         deliver: &mut impl FnMut(Frame<'_>),
-    ) -> Result<Option<usize>, Stop> {
+    ) -> Result<Option<usize>, StreamEnd> {
         let arrived = &mut self.buffer[self.start..self.end];
         let decoded = wire::decode(arrived, self.lane, self.sequence, self.opener.as_mut());
-        match decoded.map_err(Stop::Corrupt)? {
+        match decoded.map_err(StreamEnd::Corrupt)? {
             Decoded::Frame { frame, end, target: None, .. } => {
                 self.start += end;
                 self.moved += end;
@@ -183,7 +188,7 @@ impl Inbox {
                 Ok(Some(1))
             }
             Decoded::Frame { frame, end, target: Some(target), announced } => {
-                let window = admit(windows, &target).map_err(Stop::Corrupt)?;
+                let window = admit(windows, &target).map_err(StreamEnd::Corrupt)?;
                 self.landing = Some(Landing::new(target, announced, window));
                 self.held.clear();
                 self.held.extend_from_slice(&arrived[frame]);
@@ -196,8 +201,14 @@ impl Inbox {
         }
     }
 
-    /// Reads more into the buffer, which does not hold the `needed` bytes yet; `None` when the socket is dry.
-    fn fill(&mut self, socket: &TcpStream, needed: usize, dry: &mut bool) -> Result<Option<usize>, Stop> {
+    /// Reads more into the buffer, which does not hold the `needed` bytes yet; `None` when the
+    /// socket is dry.
+    fn fill(
+        &mut self,
+        socket: &TcpStream,
+        needed: usize,
+        dry: &mut bool,
+    ) -> Result<Option<usize>, StreamEnd> {
         if *dry {
             return Ok(None);
         }
@@ -213,19 +224,19 @@ impl Inbox {
             rustix::net::recv(socket, &mut *into, RecvFlags::DONTWAIT).map(|(read, _)| read)
         });
         let within = self.start < self.end || self.landing.is_some();
-        let read = note(read, asked, dry, &mut self.drained, within)?;
+        let read = record_read(read, asked, dry, &mut self.drained, within)?;
         self.end += read;
         Ok((read > 0).then_some(0))
     }
 
-    /// The next step of the put on its way in; `None` when the socket is dry.
+    /// Does the next step of the arriving put; `None` when the socket is dry.
     fn land(
         &mut self,
         socket: &TcpStream,
         windows: &Windows,
         dry: &mut bool,
         deliver: &mut impl FnMut(Frame<'_>),
-    ) -> Result<Option<usize>, Stop> {
+    ) -> Result<Option<usize>, StreamEnd> {
         let Some(landing) = &self.landing else { return Ok(Some(0)) };
         let (len, sealed) = (landing.target.len as usize, self.opener.is_some());
         // Sealed data come in pieces with a tag behind each.
@@ -239,19 +250,19 @@ impl Inbox {
         }
     }
 
-    /// Brings more of its data to their place, those before `upto`.
+    /// Reads more of the put's data into place, up to `upto`.
     fn bring(
         &mut self,
         socket: &TcpStream,
         windows: &Windows,
         upto: usize,
         dry: &mut bool,
-    ) -> Result<Option<usize>, Stop> {
+    ) -> Result<Option<usize>, StreamEnd> {
         let Some(landing) = &mut self.landing else { return Ok(Some(0)) };
-        // Again before every write: the owner may have given up waiting.
-        let window = admit(windows, &landing.target).map_err(Stop::Corrupt)?;
+        // The window is checked before every write: its owner may have withdrawn it meanwhile.
+        let window = admit(windows, &landing.target).map_err(StreamEnd::Corrupt)?;
         let (done, rest) = (landing.done, upto - landing.done);
-        let place = landing.place(window, &mut self.aside, done, upto);
+        let place = landing.memory(window, &mut self.aside, done, upto);
         let landed = if self.start < self.end {
             let landed = rest.min(self.end - self.start);
             place[..landed].copy_from_slice(&self.buffer[self.start..self.start + landed]);
@@ -267,13 +278,13 @@ impl Inbox {
             });
             let landed = read.as_ref().map_or(0, |read| rest.min(*read));
             (self.start, self.end) = (0, read.as_ref().map_or(0, |read| read - landed));
-            if note(read, asked, dry, &mut self.drained, true)? == 0 {
+            if record_read(read, asked, dry, &mut self.drained, true)? == 0 {
                 return Ok(None);
             }
             landed
         };
         if self.opener.is_none() {
-            let place = landing.place(window, &mut self.aside, done, done + landed);
+            let place = landing.memory(window, &mut self.aside, done, done + landed);
             landing.crc = crc32c_append(landing.crc, place);
         }
         landing.done += landed;
@@ -281,22 +292,22 @@ impl Inbox {
         Ok(Some(0))
     }
 
-    /// Opens the piece of its data that ends at `upto` and is all there, once its tag is.
+    /// Decrypts the piece of data that ends at `upto`, which is complete, once its tag has arrived.
     fn open(
         &mut self,
         socket: &TcpStream,
         windows: &Windows,
         upto: usize,
         dry: &mut bool,
-    ) -> Result<Option<usize>, Stop> {
+    ) -> Result<Option<usize>, StreamEnd> {
         let Some(tag) = self.buffer[self.start..self.end].first_chunk::<TAG_LEN>() else {
             return self.fill(socket, TAG_LEN, dry);
         };
         if let (Some(opener), Some(landing)) = (&mut self.opener, &mut self.landing) {
-            let window = admit(windows, &landing.target).map_err(Stop::Corrupt)?;
-            let piece = landing.place(window, &mut self.aside, landing.opened, upto);
+            let window = admit(windows, &landing.target).map_err(StreamEnd::Corrupt)?;
+            let piece = landing.memory(window, &mut self.aside, landing.opened, upto);
             if !opener.open(&[], piece, *tag) {
-                return Err(Stop::Corrupt("data of a put that the peer did not seal"));
+                return Err(StreamEnd::Corrupt("the data of a put fail their seal"));
             }
             landing.opened = upto;
         }
@@ -304,38 +315,38 @@ impl Inbox {
         Ok(Some(0))
     }
 
-    /// All of its data are in place: they are verified, written if they waited aside, its frame handed over.
+    /// Verifies the complete data, writes them if they waited aside, and hands over the frame.
     fn settle(
         &mut self,
         windows: &Windows,
         deliver: &mut impl FnMut(Frame<'_>),
-    ) -> Result<Option<usize>, Stop> {
+    ) -> Result<Option<usize>, StreamEnd> {
         let Some(landing) = self.landing.take() else { return Ok(Some(0)) };
         let target = landing.target;
         if self.opener.is_none() && landing.crc != target.crc {
-            return Err(Stop::Corrupt("data of a put whose checksum does not match"));
+            return Err(StreamEnd::Corrupt("the checksum of the data of a put does not match"));
         }
         if landing.aside {
-            let window = admit(windows, &target).map_err(Stop::Corrupt)?;
+            let window = admit(windows, &target).map_err(StreamEnd::Corrupt)?;
             window.write(target.offset, &self.aside[..target.len as usize]);
         }
         if !landing.announced {
-            self.quiet += 1;
+            self.unannounced += 1;
             return Ok(Some(0));
         }
-        deliver(Frame::of(&self.held).behind(target.len));
+        deliver(Frame::of(&self.held).with_put_len(target.len));
         Ok(Some(1))
     }
 }
 
-/// The window that takes this put.
-fn admit<'a>(windows: &'a Windows, target: &Target) -> Result<&'a Window, &'static str> {
+/// The window that accepts this put.
+fn admit<'a>(windows: &'a Windows, target: &PutTarget) -> Result<&'a Window, &'static str> {
     let window = windows.find(target.window).ok_or("a put into a window that does not exist")?;
     if !window.span().holds(target.offset, u64::from(target.len)) {
         return Err("a put outside its window");
     }
     if !window.accepts(target.offset, u64::from(target.len), target.generation) {
-        return Err("a put that is not expected");
+        return Err("a put with a wrong generation");
     }
     Ok(window)
 }
@@ -352,21 +363,24 @@ fn receive(
     }
 }
 
-/// What a read says about the socket; how many bytes came (0: none now). `within` a frame, an end is an
-/// accident.
-fn note(
+/// Records the result of a read; returns the number of bytes, 0 if there are none now. The end of
+/// the stream `within` a frame is an error.
+fn record_read(
     read: Result<usize, Errno>,
     asked: usize,
     dry: &mut bool,
     drained: &mut bool,
     within: bool,
-) -> Result<usize, Stop> {
+) -> Result<usize, StreamEnd> {
     match read {
-        Ok(0) if within => Err(Stop::Ended("the peer closed it in the middle of a frame".into())),
-        Ok(0) => Err(Stop::Ended("the peer closed it".into())),
+        Ok(0) if within => {
+            Err(StreamEnd::Ended("the peer closed the connection in the middle of a frame".into()))
+        }
+        Ok(0) => Err(StreamEnd::Ended("the peer closed the connection".into())),
         Ok(read) => {
-            // Less than asked for empties a stream socket; but the end of the stream may have come in the same event,
-            // which edge-triggered epoll(7) does not announce again: only a read that finds nothing is the last.
+            // A short read empties a stream socket. But the end of the stream may have come in the
+            // same event, which edge-triggered epoll(7) does not announce again. So only a read
+            // that finds nothing is the last.
             *dry = read < asked;
             *drained = false;
             Ok(read)
@@ -375,6 +389,6 @@ fn note(
             (*dry, *drained) = (true, true);
             Ok(0)
         }
-        Err(errno) => Err(Stop::Ended(std::io::Error::from(errno).to_string())),
+        Err(errno) => Err(StreamEnd::Ended(std::io::Error::from(errno).to_string())),
     }
 }

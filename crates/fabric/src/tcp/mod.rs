@@ -1,11 +1,14 @@
-//! The rail over TCP: two connections, one for each lane, so that small frames never queue behind bulk.
+//! The rail over TCP: two connections, one for each lane, so that small frames never queue behind
+//! bulk.
 //!
-//! A put is received straight into its window, one into a [wordwise](WindowSpan::wordwise) window when it is verified. Every frame has a sequence number and a checksum, every put
-//! one over its data; the first byte that does not fit ends the rail. Sends never block: what a socket does
-//! not take waits in a queue of bounded size. The layout on the wire is in `wire.rs`.
+//! A put is received straight into its window, or written there when it is verified if the window
+//! is [wordwise](WindowSpan::wordwise). Every frame has a sequence number and a checksum, and every
+//! put a checksum over its data; the first mismatch ends the rail. Sends never block: bytes that a
+//! socket does not take wait in a queue of bounded size. The layout on the wire is in `wire.rs`.
 //!
-//! The connections are authenticated before they become a rail; this module trusts the bytes no more for it. With
-//! a [`Seal`] for each of them nothing that a stranger reads or changes on the way is worth anything to him.
+//! The connections are authenticated before they become a rail; this module still verifies all
+//! bytes. With a [`Seal`] for each connection, an attacker on the network can neither read nor
+//! change anything.
 
 mod inbox;
 mod outbox;
@@ -29,9 +32,9 @@ use crate::{
     Frame, Health, LANES, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError, WindowSpan, Windows,
     rail::{CHUNK, MOST_SKIPPED},
 };
-use inbox::{Inbox, Stop};
-use outbox::{Body, Broken, Outbox};
-use wire::Load;
+use inbox::{Inbox, StreamEnd};
+use outbox::{Broken, FrameBody, Outbox};
+use wire::PutToSend;
 
 #[doc(hidden)]
 pub use wire::{decode_any, decode_any_sealed};
@@ -39,20 +42,23 @@ pub use wire::{decode_any, decode_any_sealed};
 pub use path::{clamp, segment_len};
 pub use seal::{KEY_LEN, Seal};
 
-/// Bytes of bulk that go at once while nothing is urgent: one call for many frames.
+/// The bytes of bulk sent at once while nothing is urgent: one call for many frames.
 const CALM_CHUNK: usize = 256 << 10;
 
-/// What a rail over TCP is built from.
+/// The parts of which a rail over TCP is built.
 pub struct TcpParts {
-    /// A connection for each lane, by [`Lane::index`]; both ends must agree which is which.
+    /// A connection for each lane, by [`Lane::index`]; both ends must agree on the order.
     pub streams: [TcpStream; LANES],
-    /// Our windows, which the peer puts into.
+    /// The windows of this side, which the peer puts into.
     pub windows: Arc<Windows>,
     /// The peer's windows, as it announced them.
     pub peer_windows: Vec<WindowSpan>,
-    /// Keys for each stream, by [`Lane::index`], as the peer has them the other way round; `None`: in clear, with checksums.
-    /// Sealed data of more than a word are opened in the window unless that is [wordwise](WindowSpan::wordwise): who looks
-    /// there before the frame behind them, or at a write that has none, may see what only the two ends understand.
+    /// The keys of each stream, by [`Lane::index`], which the peer has with directions swapped.
+    /// `None`: in clear, with checksums.
+    ///
+    /// Sealed data of more than a word are decrypted in the window unless that is
+    /// [wordwise](WindowSpan::wordwise). A thread that reads the window before the frame behind
+    /// them, or reads a write that has no frame, may see ciphertext.
     pub seals: Option<[Seal; LANES]>,
 }
 
@@ -64,20 +70,21 @@ pub struct TcpRail {
     windows: Arc<Windows>,
     peer_windows: Vec<WindowSpan>,
     encrypted: bool,
-    /// Polls since the last one that looked at the bulk stream.
+    /// The number of polls since the last one that looked at the bulk stream.
     bulk_skipped: u32,
-    /// Bulk is to go in short chunks.
+    /// True if bulk must go in short chunks.
     urgent: bool,
-    /// Why nothing more can be sent or a stream has ended; what has arrived is still to be delivered.
+    /// The reason why nothing more can be sent or a stream has ended; arrived frames are still to
+    /// be delivered.
     ending: Option<String>,
     lost: Option<Lost>,
-    /// Whether [`Rail::poll`] has said why it is lost.
-    said: bool,
+    /// True once [`Rail::poll`] has returned why the rail is lost.
+    loss_reported: bool,
 }
 
 impl TcpRail {
-    /// A rail over two connections, which are made non-blocking, told to send at once, and to end by themselves when the
-    /// other host is gone.
+    /// Builds a rail over two connections. They are made non-blocking, send at once, and end by
+    /// themselves when the other host is gone.
     ///
     /// # Errors
     /// A connection refuses these settings.
@@ -103,11 +110,12 @@ impl TcpRail {
             urgent: false,
             ending: None,
             lost: None,
-            said: false,
+            loss_reported: false,
         })
     }
 
-    /// One look at the streams; how many frames came. What ends the rail is left in `ending` or `lost`.
+    /// Looks at the streams once; returns the number of frames. A reason that ends the rail is left
+    /// in `ending` or `lost`.
     fn receive(&mut self, limit: usize, deliver: &mut dyn FnMut(Lane, Frame<'_>)) -> usize {
         let mut delivered = 0;
         let chunk = self.chunk();
@@ -133,8 +141,8 @@ impl TcpRail {
             match result {
                 Ok(()) => {}
                 // The other stream may still hold something.
-                Err(Stop::Ended(why)) => self.ending = self.ending.take().or(Some(why)),
-                Err(Stop::Corrupt(what)) => {
+                Err(StreamEnd::Ended(why)) => self.ending = self.ending.take().or(Some(why)),
+                Err(StreamEnd::Corrupt(what)) => {
                     self.lost = Some(Lost::Corrupt(what));
                     break;
                 }
@@ -143,21 +151,21 @@ impl TcpRail {
         delivered
     }
 
-    fn load(&mut self, lane: Lane, head: &[u8], body: &[u8], load: Load<'_>) -> Result<(), SendError> {
+    fn load(&mut self, lane: Lane, head: &[u8], body: &[u8], load: PutToSend<'_>) -> Result<(), SendError> {
         let len = load.put.data.len() as u64;
         let span = self.peer_windows.iter().find(|span| span.id == load.put.window);
         if len > u64::from(u32::MAX) || !span.is_some_and(|span| span.holds(load.put.offset, len)) {
             return Err(SendError::TooLarge);
         }
-        self.take(lane, head, Body::Borrowed(body), Some(&load))
+        self.take(lane, head, FrameBody::Borrowed(body), Some(&load))
     }
 
     fn take(
         &mut self,
         lane: Lane,
         head: &[u8],
-        body: Body<'_>,
-        load: Option<&Load<'_>>,
+        body: FrameBody<'_>,
+        load: Option<&PutToSend<'_>>,
     ) -> Result<(), SendError> {
         if head.len() + body.len() > MAX_FRAME {
             return Err(SendError::TooLarge);
@@ -169,7 +177,8 @@ impl TcpRail {
         self.outboxes[lane.index()].send(stream, head, body, load).unwrap_or_else(
             |Broken { errno, begun }| {
                 self.ending = Some(io::Error::from(errno).to_string());
-                // Who hears of an error sends the frame elsewhere at once, where it must not meet this one.
+                // After an error the caller sends the frame elsewhere at once, where it must not
+                // meet this one.
                 if begun { Ok(()) } else { Err(SendError::Lost) }
             },
         )
@@ -182,7 +191,7 @@ impl Rail for TcpRail {
     }
 
     fn send(&mut self, lane: Lane, head: &[u8], body: &[u8]) -> Result<(), SendError> {
-        self.take(lane, head, Body::Borrowed(body), None)
+        self.take(lane, head, FrameBody::Borrowed(body), None)
     }
 
     fn chunk(&self) -> usize {
@@ -194,15 +203,15 @@ impl Rail for TcpRail {
     }
 
     fn send_shared(&mut self, lane: Lane, head: &[u8], body: &Bytes) -> Result<(), SendError> {
-        self.take(lane, head, Body::Shared(body), None)
+        self.take(lane, head, FrameBody::Shared(body), None)
     }
 
     fn put(&mut self, lane: Lane, put: Put<'_>, head: &[u8], body: &[u8]) -> Result<(), SendError> {
-        self.load(lane, head, body, Load { put, announced: true })
+        self.load(lane, head, body, PutToSend { put, announced: true })
     }
 
     fn write(&mut self, lane: Lane, put: Put<'_>) -> Result<(), SendError> {
-        self.load(lane, &[], &[], Load { put, announced: false })
+        self.load(lane, &[], &[], PutToSend { put, announced: false })
     }
 
     fn poll(&mut self, limit: usize, deliver: &mut dyn FnMut(Lane, Frame<'_>)) -> Result<usize, Lost> {
@@ -211,8 +220,8 @@ impl Rail for TcpRail {
             let ending = self.ending.is_some();
             delivered = self.receive(limit, deliver);
             if delivered == 0 && self.lost.is_none() && self.ending.is_some() {
-                // The end of one stream may have come in sight just after the other was looked at, with the
-                // peer's last frames in it: those arrived before.
+                // The end of one stream may have been seen just after the other was read. The
+                // peer's last frames in the other stream arrived before it.
                 if !ending {
                     delivered = self.receive(limit, deliver);
                 }
@@ -223,7 +232,7 @@ impl Rail for TcpRail {
         }
         match &self.lost {
             Some(lost) if delivered == 0 => {
-                self.said = true;
+                self.loss_reported = true;
                 Err(lost.clone())
             }
             _ => Ok(delivered),
@@ -246,7 +255,7 @@ impl Rail for TcpRail {
 
     fn pending(&mut self) -> bool {
         if self.ending.is_some() || self.lost.is_some() {
-            return !self.said;
+            return !self.loss_reported;
         }
         self.inboxes.iter().any(Inbox::may_have_more) || self.outboxes.iter().any(Outbox::can_send)
     }
@@ -256,12 +265,13 @@ impl Rail for TcpRail {
         let mut health = Health { unsent, encrypted: self.encrypted, ..Health::default() };
         let mut heard = None;
         for (lane, stream) in Lane::ALL.into_iter().zip(&self.streams) {
-            // What the kernel refuses to tell is not known; a connection that has ended says so elsewhere.
+            // Data that the kernel does not give are unknown; an ended connection is noticed
+            // elsewhere.
             let Ok(path) = path::look(stream) else { continue };
             health.mtu = if health.mtu == 0 { path.mtu } else { health.mtu.min(path.mtu) };
             health.rtt = if health.rtt.0 == 0 { path.rtt } else { health.rtt.min(path.rtt) };
             health.longest_rtt = health.longest_rtt.max(path.rtt);
-            // Either may be cut off alone: by what filters ports, or what swallows long packets.
+            // Each lane can be cut off alone, by a port filter or a path that drops long packets.
             health.lane_silent[lane.index()] = path.owes.then_some(path.heard);
             heard = Some(heard.map_or(path.heard, |heard: Nanos| heard.min(path.heard)));
             health.segments += path.segments;
@@ -269,10 +279,12 @@ impl Rail for TcpRail {
             if lane == Lane::Bulk {
                 health.bulk = path.flow;
             }
-            // So that a probe is answered when it arrives and not when the other end has something to say.
+            // A probe is then answered when it arrives, and not only when the other end has
+            // something to send.
             let _ = path::acknowledge_at_once(stream);
         }
-        // What is heard on one lane shows that the path lives: the other may wait behind it in a queue.
+        // An answer on one lane shows that the path lives: the other lane may wait behind it in a
+        // queue.
         let owes = health.lane_silent.iter().any(Option::is_some);
         health.silent = if owes { heard } else { Some(Nanos(0)) };
         health
@@ -308,8 +320,9 @@ mod tests {
         (rail([prompt.0, bulk.0]), rail([prompt.1, bulk.1]))
     }
 
-    /// The end of the bulk stream came in sight between a look at the prompt one and the arrival of the last
-    /// frame there, which was lost. Many tries by many threads, so that some are interrupted just there.
+    /// A regression: the end of the bulk stream was seen between a read of the prompt one and the
+    /// arrival of the last frame there, which was lost. Many threads try many times, so that some
+    /// are interrupted at that point.
     #[test]
     fn the_last_frame_before_the_end_is_not_cut_off() {
         let tries = || {

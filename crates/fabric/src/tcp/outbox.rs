@@ -1,8 +1,10 @@
-//! The sending half of one stream: gathers what goes out, keeps what the socket did not take.
+//! The sending half of one stream: gathers outgoing frames and keeps the bytes that the socket did
+//! not take.
 //!
-//! Guarantees: a frame is taken whole or not at all; the bytes of the caller are not needed after the call, unless it
-//! shares them; memory is bounded. Small frames wait for the flush, so that a batch of them is one system call, and so do long
-//! ones that are shared; other long ones go out at once, straight from where they are, with whatever waits in front of them.
+//! Guarantees: a frame is taken whole or not at all; the caller's bytes are not needed after the
+//! call, unless it shares them; memory is bounded. Small frames and long shared ones wait for the
+//! flush, so that a batch of them is one system call. Other long frames go out at once, straight
+//! from the caller's memory, with everything that waits in front of them.
 
 use std::{io::IoSlice, net::TcpStream};
 
@@ -15,25 +17,26 @@ use rustix::{
 use super::{
     queue::Queue,
     seal::Sealer,
-    wire::{self, Load},
+    wire::{self, PutToSend},
 };
 use crate::{Lane, SendError};
 
-/// Bytes that may wait for the socket, by lane. Prompt: a batch of small frames. Bulk: a few dozens of the longest frames; more
-/// wait in the link, which keeps them anyway.
+/// The bytes that may wait for the socket, by lane. Prompt: a batch of small frames. Bulk: a few
+/// dozen of the longest frames; the link keeps the rest anyway.
 const MOST_QUEUED: [usize; 2] = [512 << 10, 1 << 20];
 
-/// Frames up to this many bytes wait for the flush: copying them costs less than a system call by far.
+/// The length up to which frames wait for the flush: copying them costs far less than a system
+/// call.
 const SMALL: usize = 4 << 10;
 
-/// So much of what is borrowed is sent without waiting for the flush, and so much of what is shared.
+/// The waiting bytes, borrowed or shared, that are sent without waiting for the flush.
 const ENOUGH: usize = 32 << 10;
 const ENOUGH_SHARED: usize = 256 << 10;
 
-/// Pieces that one system call takes.
+/// The pieces that one system call takes.
 const SLICES: usize = 40;
 
-/// Pieces of a frame: headers, body, data of a put.
+/// The pieces of a frame: headers, body, data of a put.
 const PARTS: usize = 4;
 
 pub(super) struct Outbox {
@@ -41,27 +44,28 @@ pub(super) struct Outbox {
     sequence: u32,
     sealer: Option<Sealer>,
     queue: Queue,
-    /// The socket took less than it was offered; it will say when it takes more.
+    /// True if the socket took less than it was offered; it will announce when it takes more.
     blocked: bool,
-    /// Bytes that the socket has taken ever.
+    /// The bytes that the socket has taken so far.
     sent: u64,
 }
 
-/// The socket takes nothing more.
+/// The error of a socket that takes nothing more.
 pub(super) struct Broken {
     pub(super) errno: Errno,
-    /// Whether it had taken something of the frame that was to be sent: then the peer may yet receive all of that.
+    /// True if the socket had taken a part of the frame to be sent: the peer may still receive all
+    /// of it.
     pub(super) begun: bool,
 }
 
 /// The body of a frame.
 #[derive(Clone, Copy)]
-pub(super) enum Body<'a> {
+pub(super) enum FrameBody<'a> {
     Borrowed(&'a [u8]),
     Shared(&'a Bytes),
 }
 
-impl<'a> Body<'a> {
+impl<'a> FrameBody<'a> {
     fn bytes(self) -> &'a [u8] {
         match self {
             Self::Borrowed(bytes) => bytes,
@@ -79,12 +83,12 @@ impl Outbox {
         Self { lane, sequence: 0, sealer, queue: Queue::default(), blocked: false, sent: 0 }
     }
 
-    /// Bytes that wait for the socket.
+    /// The bytes that wait for the socket.
     pub(super) fn queued(&self) -> usize {
         self.queue.len()
     }
 
-    /// Whether a flush might send something.
+    /// Returns true if a flush might send something.
     pub(super) fn can_send(&self) -> bool {
         self.queued() > 0 && !self.blocked
     }
@@ -94,8 +98,8 @@ impl Outbox {
         &mut self,
         socket: &TcpStream,
         head: &[u8],
-        body: Body<'_>,
-        load: Option<&Load<'_>>,
+        body: FrameBody<'_>,
+        load: Option<&PutToSend<'_>>,
     ) -> Result<Result<(), SendError>, Broken> {
         let before = self.sent + self.queued() as u64;
         self.gather(socket, head, body, load).map_err(|errno| Broken { errno, begun: self.sent > before })
@@ -105,8 +109,8 @@ impl Outbox {
         &mut self,
         socket: &TcpStream,
         head: &[u8],
-        body: Body<'_>,
-        load: Option<&Load<'_>>,
+        body: FrameBody<'_>,
+        load: Option<&PutToSend<'_>>,
     ) -> Result<Result<(), SendError>, Errno> {
         let data = load.map_or(&[][..], |load| load.put.data);
         let total = wire::total_len(head.len() + body.len(), load, self.sealer.is_some());
@@ -125,12 +129,12 @@ impl Outbox {
             self.queue.write(|queue| wire::seal(sealer, lane, sequence, head, body.bytes(), load, queue));
             self.pieces(socket, data)?;
             return match body {
-                Body::Borrowed(_) => self.go(socket, total > SMALL, ENOUGH),
-                Body::Shared(_) => self.go(socket, false, ENOUGH_SHARED),
+                FrameBody::Borrowed(_) => self.go(socket, total > SMALL, ENOUGH),
+                FrameBody::Shared(_) => self.go(socket, false, ENOUGH_SHARED),
             };
         }
         let header = wire::encode(self.lane, sequence, head, body.bytes(), load);
-        if let (Body::Shared(shared), true) = (body, total > SMALL && data.is_empty()) {
+        if let (FrameBody::Shared(shared), true) = (body, total > SMALL && data.is_empty()) {
             self.queue.write(|queue| [header.bytes(), head].into_iter().for_each(|part| queue.extend(part)));
             self.queue.share(shared);
             return self.go(socket, false, ENOUGH_SHARED);
@@ -140,7 +144,7 @@ impl Outbox {
         if total > SMALL && !self.blocked {
             let waiting = self.queued();
             let all = self.offer(socket, parts)?;
-            self.queue.took(all.min(waiting));
+            self.queue.sent(all.min(waiting));
             taken = all.saturating_sub(waiting);
         }
         if taken < total {
@@ -155,7 +159,7 @@ impl Outbox {
         self.go(socket, false, ENOUGH)
     }
 
-    /// A frame is in the queue: flushes it if that is to be, or if there is `enough` to be flushed.
+    /// Flushes the queue after a frame was added, if `now` is set or there is `enough` to flush.
     fn go(&mut self, socket: &TcpStream, now: bool, enough: usize) -> Result<Result<(), SendError>, Errno> {
         if (now || self.queued() >= enough) && !self.blocked {
             self.flush(socket)?;
@@ -163,7 +167,7 @@ impl Outbox {
         Ok(Ok(()))
     }
 
-    /// Seals the data of a put behind its frame, and whatever is enough goes out.
+    /// Seals the data of a put behind its frame, and flushes when there is enough.
     fn pieces(&mut self, socket: &TcpStream, data: &[u8]) -> Result<(), Errno> {
         let mut pieces = data.chunks(wire::PIECE);
         loop {
@@ -175,11 +179,11 @@ impl Outbox {
         }
     }
 
-    /// Sends what waits, as far as the socket takes it.
+    /// Sends the queue, as far as the socket takes it.
     pub(super) fn flush(&mut self, socket: &TcpStream) -> Result<(), Errno> {
         while self.queued() > 0 {
             let taken = self.offer(socket, [&[]; PARTS])?;
-            self.queue.took(taken);
+            self.queue.sent(taken);
             if self.blocked {
                 break;
             }
@@ -187,8 +191,8 @@ impl Outbox {
         Ok(())
     }
 
-    /// Offers the queue and then `parts` to the socket; how many bytes it took. Where the queue has more pieces than a call
-    /// takes, the parts are not offered.
+    /// Offers the queue and then `parts` to the socket; returns the number of bytes that it took.
+    /// If the queue has more pieces than a call takes, the parts are not offered.
     fn offer(&mut self, socket: &TcpStream, parts: [&[u8]; PARTS]) -> Result<usize, Errno> {
         let mut slices = [IoSlice::new(&[]); SLICES];
         let (mut count, mut offered) = self.queue.slices(&mut slices[..SLICES - PARTS]);

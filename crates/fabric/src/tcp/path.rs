@@ -1,12 +1,14 @@
-//! What the kernel knows of a connection, and how it is told to watch over it.
+//! Reads the kernel's view of a connection and sets its timers.
 //!
-//! Guarantees: a connection set up here on which nothing is under way ends by itself within [`SILENCE`] when the other host
-//! no longer answers; none ends while that answers, however long its process takes nothing. It must not know what is sent.
+//! Guarantees: a connection prepared here that has nothing in flight ends by itself within
+//! [`SILENCE`] when the other host no longer answers. No connection ends while the other host
+//! answers, even if its process reads nothing. This module does not know what is sent.
 //!
-//! While something is under way the judgement is with whoever asks for [`Path::heard`] and [`Path::owes`]. The kernel's own
-//! (`TCP_USER_TIMEOUT`, tcp(7)) is not used: it also ends connections whose other end says again and again that it has no
-//! room now, as the system of a stopped process does. Without it, an end that nobody looks after gives up what is not
-//! acknowledged after `tcp_retries2`, a quarter of an hour.
+//! While something is in flight the caller judges by [`Path::heard`] and [`Path::owes`]. The
+//! kernel's own timeout (`TCP_USER_TIMEOUT`, tcp(7)) is not used: it also ends connections whose
+//! other end keeps answering that it has no room, as the system of a stopped process does. Without
+//! it, a connection that no caller watches gives up unacknowledged data after `tcp_retries2`, about
+//! a quarter of an hour.
 #![allow(unsafe_code, reason = "TCP_INFO has no safe view")]
 
 use std::{
@@ -22,38 +24,41 @@ use rustix::net::sockopt;
 
 use crate::Flow;
 
-/// A host that has not answered for so long while nothing was sent is taken for gone. Links, which send, notice far sooner.
+/// The time after which the kernel declares an idle connection dead if the other host does not
+/// answer. Links, which send, notice far sooner.
 const SILENCE: Duration = Duration::from_secs(30);
-/// An idle connection is asked after so long, then every so often.
+/// The idle time before the first probe, and the time between probes.
 const IDLE: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_secs(5);
 const TRIES: u32 = 4;
 
-/// One question may be on its way; when a second is asked, the first has no answer.
+/// The number of probes without an answer that shows silence: one may be in flight, so the second
+/// shows that the first has no answer.
 const UNANSWERED: u8 = 2;
 
 const _: () = assert!(IDLE.as_secs() + AGAIN.as_secs() * TRIES as u64 == SILENCE.as_secs());
 
-/// What one connection tells of its path.
+/// The kernel's view of the path of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path {
-    /// Longest packet that the path is known to take.
+    /// The longest packet that the path is known to take.
     pub(super) mtu: u32,
-    /// Smoothed.
+    /// The smoothed round-trip time.
     pub(super) rtt: Nanos,
-    /// Since the other host was last heard, by data or by an acknowledgement.
+    /// The time since the other host was last heard, by data or by an acknowledgement.
     pub(super) heard: Nanos,
-    /// Whether it owes an answer.
+    /// True if the other host owes an answer.
     pub(super) owes: bool,
-    /// Segments with data that were sent, and those of them that were sent again.
+    /// The segments with data that were sent, and those of them that were sent again.
     pub(super) segments: u64,
     pub(super) retransmits: u64,
-    /// Bytes acknowledged with one or two that stand for the connection's begin and end, those on the path by segments, each
-    /// counted as a whole one.
+    /// The flow: acknowledged bytes include one or two for the begin and end of the connection;
+    /// bytes on the path are counted by segments, each as a whole one.
     pub(super) flow: Flow,
 }
 
-/// Prepares a connection for a rail: it never blocks, sends at once, and ends by itself when the other host is gone.
+/// Prepares a connection for a rail: it never blocks, sends at once, and ends by itself when the
+/// other host is gone.
 pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
@@ -64,23 +69,26 @@ pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Has what arrives next acknowledged at once. The kernel takes it back by itself (tcp(7)), so it is asked for again and again.
+/// Makes the kernel acknowledge the next data at once. The kernel resets this mode by itself
+/// (tcp(7)), so the rail requests it again and again.
 pub(super) fn acknowledge_at_once(stream: &TcpStream) -> io::Result<()> {
     Ok(sockopt::set_tcp_quickack(stream, true)?)
 }
 
-/// Limits the segments of a connection that is about to be made, in both directions: this end sends no longer ones, and
-/// tells the other that it takes no longer ones.
+/// Limits the segments of a connection that is not yet connected, in both directions: this end
+/// sends no longer ones, and tells the other end not to.
 ///
-/// For a path that loses long packets without saying so: small frames pass, large ones are sent again until the
-/// connection ends. Whoever connects anew calls this on the socket *before* it connects; on a connection that stands
-/// the kernel takes the value and does nothing. The end that accepts need not know.
+/// This is for a path that drops long packets silently: small frames pass, large ones are sent
+/// again until the connection ends. The connecting end calls this on the socket *before* it
+/// connects again. On an established connection the kernel accepts the value without effect. The
+/// accepting end does nothing.
 ///
 /// # Errors
 /// The kernel refuses the value: fewer than 88 bytes, or more than 32767 (tcp(7), `TCP_MAXSEG`).
 pub fn clamp(socket: impl AsFd, mss: u32) -> io::Result<()> {
     let value = libc::c_int::try_from(mss).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: the descriptor is borrowed for the call; the option takes an int, which is where and as long as is said.
+    // SAFETY: the descriptor is borrowed for the call; the option takes an int, which is where and
+    // as long as is said.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
@@ -96,12 +104,12 @@ pub fn clamp(socket: impl AsFd, mss: u32) -> io::Result<()> {
 /// The longest segment that this end of a connection sends now, in bytes of payload.
 ///
 /// # Errors
-/// The kernel does not tell.
+/// The kernel does not support the query.
 pub fn segment_len(socket: impl AsFd) -> io::Result<u32> {
     Ok(info(socket)?.tcpi_snd_mss)
 }
 
-/// Asks the kernel.
+/// Reads the kernel's view of the connection.
 pub(super) fn look(stream: &TcpStream) -> io::Result<Path> {
     Ok(read(&info(stream)?))
 }
@@ -123,10 +131,10 @@ fn read(info: &libc::tcp_info) -> Path {
     }
 }
 
-/// The kernel counts in ticks: what happened a moment ago may be said to be one old.
+/// The kernel counts in ticks, so a recent event may be reported as one tick old.
 fn kernel_tick() -> Nanos {
     static TICK: OnceLock<Nanos> = OnceLock::new();
-    // The coarse clock moves with them.
+    // The resolution of the coarse clock is one tick.
     *TICK.get_or_init(|| {
         let tick = rustix::time::clock_getres(rustix::time::ClockId::MonotonicCoarse);
         Nanos(tick.tv_nsec.unsigned_abs().next_multiple_of(1_000_000))
@@ -139,10 +147,12 @@ fn heard_ms(info: &libc::tcp_info) -> u32 {
 
 fn owes(info: &libc::tcp_info) -> bool {
     if info.tcpi_unacked == 0 {
-        // Nothing was sent, or there is no room for it: then the kernel asks now and then, and counts until it is answered.
+        // Nothing is in flight, or the other end has no room: the kernel probes now and then, and
+        // counts the probes until one is answered.
         info.tcpi_probes >= UNANSWERED
     } else {
-        // What was on its way when the room ended is sent again, ever more rarely, and answered without being taken.
+        // Data in flight when the room ended are sent again, ever more rarely, and answered without
+        // being taken.
         info.tcpi_snd_wnd > 0 || heard_ms(info) > info.tcpi_last_data_sent
     }
 }
@@ -151,8 +161,8 @@ fn info(socket: impl AsFd) -> io::Result<libc::tcp_info> {
     // SAFETY: integers only, for which zero is a value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut len = size_of_val(&info) as libc::socklen_t;
-    // SAFETY: the descriptor is borrowed for the call; the kernel writes at most `len` bytes to where `info` is, and an
-    // older one fewer, which leaves zeros.
+    // SAFETY: the descriptor is borrowed for the call; the kernel writes at most `len` bytes to
+    // where `info` is, and an older one fewer, which leaves zeros.
     let result = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -171,8 +181,9 @@ mod tests {
 
     use super::*;
 
-    /// Whether an answer is owed by what the kernel says: segments under way, probes without an answer, room at the other
-    /// end, and the times since something was heard and since data were sent.
+    /// Returns true if an answer is owed, from the kernel's numbers: segments in flight, probes
+    /// without an answer, room at the other end, and the times since something was heard and since
+    /// data were sent.
     fn owed(unacked: u32, probes: u8, room: u32, heard: u32, sent: u32) -> bool {
         // SAFETY: integers only, for which zero is a value.
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -182,18 +193,18 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_owed_for_what_is_under_way_or_was_asked() {
+    fn an_answer_is_owed_for_data_in_flight_and_for_probes() {
         assert!(!owed(0, 0, 9000, 60_000, 60_000), "idle");
-        assert!(owed(1, 0, 9000, 500, 20), "under way");
-        assert!(owed(1, 0, 9000, 500, 600), "under way, and older than what was heard");
-        assert!(!owed(0, 1, 0, 1600, 1700), "no room, asked for, not answered yet");
+        assert!(owed(1, 0, 9000, 500, 20), "in flight");
+        assert!(owed(1, 0, 9000, 500, 600), "in flight, and sent before something was heard");
+        assert!(!owed(0, 1, 0, 1600, 1700), "no room, probed once, not answered yet");
         assert!(owed(0, 2, 0, 1600, 1700), "no room, not answered");
-        assert!(!owed(3, 0, 0, 500, 500), "no room for what was under way, answered");
-        assert!(owed(3, 0, 0, 900, 500), "no room for what was under way, not answered");
+        assert!(!owed(3, 0, 0, 500, 500), "no room for data in flight, answered");
+        assert!(owed(3, 0, 0, 900, 500), "no room for data in flight, not answered");
     }
 
     #[test]
-    fn segments_under_way_count_whole_and_a_tick_is_given_to_the_kernel() {
+    fn segments_in_flight_count_whole_and_times_are_a_tick_lower() {
         // SAFETY: integers only, for which zero is a value.
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
         (info.tcpi_unacked, info.tcpi_snd_mss) = (3, 1448);
@@ -205,9 +216,9 @@ mod tests {
         assert_eq!(read(&info).heard, Nanos(0));
     }
 
-    /// A connection whose other end is stopped must stay, see the module documentation.
+    /// A connection whose other end is stopped must stay open, see the module documentation.
     #[test]
-    fn the_kernel_asks_idle_hosts_and_leaves_the_others_to_us() {
+    fn the_kernel_probes_idle_hosts_and_sets_no_timeout_for_others() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         prepare(&stream).unwrap();

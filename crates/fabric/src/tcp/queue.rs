@@ -1,15 +1,16 @@
-//! Bytes on their way to a socket: copies of what is short, references to what others keep until it has arrived.
+//! Bytes that wait for a socket: copies of short pieces, references to shared ones.
 //!
-//! What stands here goes out in order, many pieces in one system call. It must not know what the bytes mean.
+//! The bytes go out in order, many pieces in one system call. This module does not know what they
+//! mean.
 
 use std::{collections::VecDeque, io::IoSlice};
 
 use bytes::Bytes;
 
-/// A chunk of copies that is longer takes no more.
+/// The length from which a chunk of copies takes no more.
 const CHUNK: usize = 64 << 10;
 
-/// Memory kept when the queue has emptied.
+/// The memory kept when the queue is empty.
 const KEPT: usize = 256 << 10;
 
 enum Chunk {
@@ -26,25 +27,25 @@ impl Chunk {
     }
 }
 
-/// See the module.
+/// The bytes that wait for one socket.
 #[derive(Default)]
 pub(super) struct Queue {
     chunks: VecDeque<Chunk>,
-    /// Bytes in all of them that have not gone.
+    /// The bytes of all chunks that were not sent.
     len: usize,
-    /// How much of the first one has.
+    /// The bytes of the first chunk that were sent.
     taken: usize,
-    /// The memory of a chunk that has.
+    /// The memory of a chunk that was sent.
     spare: Vec<u8>,
 }
 
 impl Queue {
-    /// Bytes that wait.
+    /// The bytes that wait.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Adds what `write` appends to the buffer that it is handed.
+    /// Adds the bytes that `write` appends to the buffer that it gets.
     pub(super) fn write(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         if !matches!(self.chunks.back(), Some(Chunk::Copied(last)) if last.len() < CHUNK) {
             self.chunks.push_back(Chunk::Copied(std::mem::take(&mut self.spare)));
@@ -56,7 +57,7 @@ impl Queue {
         }
     }
 
-    /// Adds bytes that are not copied.
+    /// Adds bytes without copying them.
     pub(super) fn share(&mut self, bytes: &Bytes) {
         if !bytes.is_empty() {
             self.len += bytes.len();
@@ -64,7 +65,7 @@ impl Queue {
         }
     }
 
-    /// The first pieces into `slices`; how many pieces and how many bytes those are.
+    /// Fills `slices` with the first pieces; returns their number and their bytes.
     pub(super) fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> (usize, usize) {
         let (mut count, mut bytes, mut taken) = (0, 0, self.taken);
         for (slice, chunk) in slices.iter_mut().zip(&self.chunks) {
@@ -75,8 +76,8 @@ impl Queue {
         (count, bytes)
     }
 
-    /// So many bytes from the front have gone, no more than there were.
-    pub(super) fn took(&mut self, mut count: usize) {
+    /// Removes `count` bytes from the front, which the socket has taken.
+    pub(super) fn sent(&mut self, mut count: usize) {
         self.len -= count;
         while let Some(first) = self.chunks.front_mut() {
             let left = first.bytes().len() - self.taken;
@@ -87,7 +88,7 @@ impl Queue {
             count -= left;
             self.taken = 0;
             match first {
-                // The usual end: a batch of small frames has gone.
+                // The usual end: a batch of small frames was sent.
                 Chunk::Copied(last) if self.len == 0 => {
                     last.clear();
                     last.shrink_to(KEPT);
@@ -109,7 +110,7 @@ impl Queue {
 mod tests {
     use super::*;
 
-    /// What is left, as one piece, in no more slices than there are.
+    /// The bytes left, read through no more slices than given.
     fn left(queue: &Queue) -> Vec<u8> {
         let mut slices = [IoSlice::new(&[]); 64];
         let (count, bytes) = queue.slices(&mut slices);
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_go_in_order_however_few_are_taken() {
+    fn bytes_go_in_order_with_partial_writes() {
         for step in [1, 3, 7, 1000] {
             let mut queue = Queue::default();
             let mut expected = Vec::new();
@@ -133,24 +134,24 @@ mod tests {
                 queue.share(&Bytes::new());
                 assert_eq!(left(&queue), expected);
                 let taken = step.min(expected.len());
-                queue.took(taken);
+                queue.sent(taken);
                 expected.drain(..taken);
                 assert_eq!(left(&queue), expected);
             }
-            queue.took(expected.len());
+            queue.sent(expected.len());
             assert_eq!((queue.len(), left(&queue).len()), (0, 0));
         }
     }
 
     #[test]
-    fn a_long_chunk_ends_and_few_slices_are_not_overrun() {
+    fn long_chunks_end_and_few_slices_are_enough() {
         let mut queue = Queue::default();
         (0..5).for_each(|_| queue.write(|bytes| bytes.extend_from_slice(&[1; CHUNK])));
         let mut slices = [IoSlice::new(&[]); 3];
         assert_eq!(queue.slices(&mut slices), (3, 3 * CHUNK));
-        queue.took(4 * CHUNK + 1);
+        queue.sent(4 * CHUNK + 1);
         assert_eq!(left(&queue), [1; CHUNK - 1]);
-        queue.took(CHUNK - 1);
-        assert_eq!(queue.chunks.len(), 1, "memory for the next ones");
+        queue.sent(CHUNK - 1);
+        assert_eq!(queue.chunks.len(), 1, "memory is kept for the next bytes");
     }
 }

@@ -1,16 +1,17 @@
 //! Sealing: AES-256-GCM over the records of one stream, with a key for each direction.
 //!
-//! Guarantees: no key meets a nonce twice. A record's nonce is its number in its direction of the stream, with the lane
-//! in front, and the number only grows; an endpoint that was given one key for both directions is refused. Whoever
-//! changes, drops, repeats or swaps records makes a tag not match. After [`RECORDS_PER_KEY`] records both ends go on
-//! to the next key (Noise Protocol Framework, revision 34, section 4.2: the rekey function), so no key covers more
-//! than some 64 GiB, and who takes a process's memory cannot read what it said long before. What holds a key
-//! here is overwritten when the key is no longer used.
+//! Guarantees: no key meets a nonce twice. A record's nonce is its number in its direction of the
+//! stream, with the lane in front, and the number only grows. An endpoint that gets one key for
+//! both directions is refused. If records are changed, dropped, repeated or swapped on the way, a
+//! tag does not match. After [`RECORDS_PER_KEY`] records both ends go on to the next key (Noise
+//! Protocol Framework, revision 34, section 4.2: the rekey function). So no key covers more than
+//! some 64 GiB, and an attacker that takes a process's memory cannot decrypt its older traffic.
+//! Every holder of a key here overwrites it when the key is no longer used.
 //!
-//! What cannot be overwritten: copies that the compiler leaves on a stack where a value was moved, and what is in registers. And
-//! who has the process while it runs has the key in use.
+//! Some copies cannot be overwritten: those that the compiler leaves on a stack where a value was
+//! moved, and those in registers. An attacker that controls the running process has the key in use.
 //!
-//! It must not know what a record holds, nor where the keys come from.
+//! This module does not know what a record holds, nor where the keys come from.
 #![allow(unsafe_code, reason = "overwrites keys that are no longer used")]
 
 use std::mem::ManuallyDrop;
@@ -20,14 +21,15 @@ use zeroize::Zeroizing;
 
 use crate::Lane;
 
-/// Bytes in a key.
+/// The bytes in a key.
 pub const KEY_LEN: usize = 32;
 
-/// Bytes in a tag.
+/// The bytes in a tag.
 pub(super) const TAG_LEN: usize = 16;
 
-/// Records under one key, a power of two. With 64 KiB in each that is 2^32 blocks of the cipher, at which
-/// whoever sees them all tells them from noise with a chance below 2^-64.
+/// The records under one key, a power of two. With 64 KiB in each record that is 2^32 blocks of the
+/// cipher. An observer of all of them distinguishes them from random bytes with a probability below
+/// 2^-64.
 const RECORDS_PER_KEY: u64 = 1 << 20;
 
 /// The nonce of the rekey function, which no record has.
@@ -35,18 +37,19 @@ const REKEY: [u8; NONCE_LEN] = [0xff; NONCE_LEN];
 
 const _: () = assert!(!std::mem::needs_drop::<LessSafeKey>() && RECORDS_PER_KEY.is_power_of_two());
 
-/// The keys of one stream of a rail: what its end seals with, and what the other end does.
+/// The keys of one stream of a rail, one for each direction.
 pub struct Seal {
     send: Zeroizing<[u8; KEY_LEN]>,
     receive: Zeroizing<[u8; KEY_LEN]>,
 }
 
 impl Seal {
-    /// From a fresh secret for each direction: never used before, for another stream or another connection. Who has it
-    /// in memory that is wiped gives that; bytes alone stay behind where they were.
+    /// Builds a seal from a fresh secret for each direction, never used for another stream or
+    /// another connection. Callers whose memory is wiped pass it by value; plain bytes would stay
+    /// behind.
     ///
     /// # Panics
-    /// When both are the same: the two ends would seal different records under one nonce.
+    /// Both secrets are the same: the two ends would seal different records under one nonce.
     #[must_use]
     pub fn new(
         send_key: impl Into<Zeroizing<[u8; KEY_LEN]>>,
@@ -57,18 +60,18 @@ impl Seal {
         Self { send, receive }
     }
 
-    /// Both directions of the stream of `lane`.
+    /// The two directions of the stream of `lane`.
     pub(super) fn split(&self, lane: Lane) -> (Sealer, Opener) {
         let records = |key: &[u8; KEY_LEN]| Records { key: Key::of(key), lane, number: 0 };
         (Sealer(records(&self.send)), Opener(records(&self.receive)))
     }
 }
 
-/// Seals what goes out on one stream.
+/// Seals the records that go out on one stream.
 pub(super) struct Sealer(Records);
 
 impl Sealer {
-    /// Seals `bytes` where they are, together with `clear` that is sent as it is; the tag.
+    /// Encrypts `bytes` in place and returns the tag, which also covers `clear`, sent as it is.
     pub(super) fn seal(&mut self, clear: &[u8], bytes: &mut [u8]) -> [u8; TAG_LEN] {
         let nonce = self.0.next();
         let tag = self.0.key.key().seal_in_place_separate_tag(nonce, Aad::from(clear), bytes);
@@ -76,11 +79,12 @@ impl Sealer {
     }
 }
 
-/// Opens what comes in on one stream.
+/// Opens the records that come in on one stream.
 pub(super) struct Opener(Records);
 
 impl Opener {
-    /// Opens the next record where it is; false, and the bytes are worth nothing, where that is not what the peer sealed.
+    /// Decrypts the next record in place. Returns false, with useless bytes, if the peer did not
+    /// seal it.
     #[must_use]
     pub(super) fn open(&mut self, clear: &[u8], bytes: &mut [u8], tag: [u8; TAG_LEN]) -> bool {
         let nonce = self.0.next();
@@ -88,11 +92,11 @@ impl Opener {
     }
 }
 
-/// One direction of a stream.
+/// The records of one direction of a stream.
 struct Records {
     key: Key,
     lane: Lane,
-    /// Of the next record.
+    /// The number of the next record.
     number: u64,
 }
 
@@ -109,7 +113,7 @@ impl Records {
     }
 }
 
-/// A key made ready, overwritten when it is dropped.
+/// An expanded key, overwritten when it is dropped.
 struct Key(Box<ManuallyDrop<LessSafeKey>>);
 
 impl Key {
@@ -133,8 +137,8 @@ impl Key {
 
 impl Drop for Key {
     fn drop(&mut self) {
-        // SAFETY: it holds nothing that needs dropping (asserted above), and nobody uses it any more: the box only gives
-        // its memory back.
+        // SAFETY: it holds nothing that needs dropping (asserted above), and nobody uses it any
+        // more: the box only gives its memory back.
         unsafe { zeroize::zeroize_flat_type(&raw mut *self.0) };
     }
 }
@@ -149,14 +153,17 @@ mod tests {
     }
 
     #[test]
-    fn what_one_end_seals_the_other_opens_and_nobody_else() {
+    fn only_the_other_end_opens_a_sealed_record() {
         let ((mut seal, mut own), (_, mut open)) = pair(Lane::Prompt);
         let mut bytes = *b"sixteen and more";
         let tag = seal.seal(b"clear", &mut bytes);
         assert_ne!(&bytes, b"sixteen and more");
         let (mut at_home, mut in_clear, mut cut) = (bytes, bytes, bytes);
-        assert!(!own.open(b"clear", &mut at_home, tag), "nothing comes back as if the peer had sent it");
-        assert!(!pair(Lane::Bulk).1.1.open(b"clear", &mut bytes.clone(), tag), "nor on the other lane");
+        assert!(!own.open(b"clear", &mut at_home, tag), "a reflected record is refused");
+        assert!(
+            !pair(Lane::Bulk).1.1.open(b"clear", &mut bytes.clone(), tag),
+            "a record of the other lane is refused"
+        );
         assert!(!pair(Lane::Prompt).1.1.open(b"cleaR", &mut in_clear, tag));
         assert!(!pair(Lane::Prompt).1.1.open(b"clear", &mut cut[..15], tag));
         assert!(open.open(b"clear", &mut bytes, tag));
@@ -164,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_bytes_never_look_the_same() {
+    fn equal_records_have_different_ciphertexts() {
         let ((mut seal, _), (mut back, _)) = pair(Lane::Prompt);
         let mut seen = std::collections::BTreeSet::new();
         for sealer in [&mut seal, &mut back] {
@@ -184,7 +191,7 @@ mod tests {
         for record in 0..6 {
             let mut bytes = [record; 100];
             let tag = seal.seal(&[record], &mut bytes);
-            // One that stays with the first key.
+            // A sealer that stays with the first key.
             let number = RECORDS_PER_KEY - 3 + u64::from(record);
             let mut stays = pair(Lane::Bulk).1.1;
             stays.0.number = number;

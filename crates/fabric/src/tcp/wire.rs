@@ -1,4 +1,4 @@
-//! What a TCP rail puts on the wire, and the pure decoder of it.
+//! The wire format of a TCP rail, and its pure decoder.
 //!
 //! Little endian; one stream for each lane:
 //!
@@ -19,16 +19,18 @@
 //! 36  u16  window
 //! 38  u16  0
 //!          -- then the frame; sealed: a tag of 16 bytes
-//!          -- then the data of the put; sealed: in pieces of 64 KiB, the last one shorter, each with a tag behind it
+//!          -- then the data of the put; sealed: in pieces of 64 KiB, the last one shorter, each with a
+//!             tag behind it
 //! ```
 //!
-//! The frame stands before the data so that all that decides where the data go is verified before the first
-//! of them is read. The decoder takes any bytes: it returns what is wrong with them, never panics, and never
-//! believes a length that it has not checked. It knows no socket and no window.
+//! The frame stands before the data, so that the fields that decide where the data go are verified
+//! before the first data byte is read. The decoder takes any bytes: it returns an error for invalid
+//! ones, never panics, and uses no length that it has not checked. It knows no socket and no
+//! window.
 //!
-//! On a sealed stream the 16 bytes in front are in clear and belong to what the tag stands for; everything else is
-//! sealed (`seal.rs`): the put fields and the frame as one record, each piece of data as one. Whether a stream is sealed
-//! is agreed before it begins; a frame that says otherwise is refused.
+//! On a sealed stream the first 16 bytes are in clear and covered by the tag. Everything else is
+//! sealed (`seal.rs`): the put fields and the frame as one record, each piece of data as one. Both
+//! ends agree on sealing before the stream begins; a frame with the other setting is refused.
 
 use std::ops::Range;
 
@@ -40,7 +42,7 @@ use plexus_base::{
 use super::seal::{KEY_LEN, Opener, Seal, Sealer, TAG_LEN};
 use crate::{
     Lane, MAX_FRAME, Put,
-    put_fields::{PUT_LEN, Target},
+    put_fields::{PUT_LEN, PutTarget},
 };
 
 const VERSION: u8 = 1;
@@ -48,7 +50,7 @@ const FLAG_PUT: u8 = 1;
 const FLAG_WRITE: u8 = 2;
 const FLAG_SEALED: u8 = 4;
 
-/// Data under one tag: the sender seals the next piece while this one is on its way.
+/// The data under one tag: the sender seals the next piece while this one is in flight.
 pub(super) const PIECE: usize = 64 << 10;
 
 wire::layout! {
@@ -56,30 +58,31 @@ wire::layout! {
 }
 
 const BASE_LEN: usize = Base::LEN;
-/// Bytes of `Base` that its own checksum covers.
+/// The bytes of `Base` that its own checksum covers.
 const COVERED: usize = 12;
 
 const MAX_HEADER: usize = BASE_LEN + PUT_LEN;
 
-/// Most bytes in front of the data of a put, or of the next frame.
+/// The maximum number of bytes in front of the data of a put, or of the next frame.
 pub(super) const MAX_RECORD: usize = MAX_HEADER + MAX_FRAME + TAG_LEN;
 
 /// A put to send.
 #[derive(Clone, Copy)]
-pub(super) struct Load<'a> {
+pub(super) struct PutToSend<'a> {
     pub(super) put: Put<'a>,
-    /// Whether a frame is delivered behind it; else that frame has no bytes.
+    /// True if a frame is delivered behind the put; else that frame has no bytes.
     pub(super) announced: bool,
 }
 
-/// What stands at the front of some bytes.
+/// The result of decoding the front of some bytes.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Decoded {
-    /// Not all of it is there; so many bytes are needed before more can be said.
+    /// The record is incomplete; so many bytes are needed to go on.
     Needs(usize),
-    /// A verified frame, and where what follows it begins: with a target, the data of that, when all of which are in place the
-    /// frame is delivered if it is `announced`.
-    Frame { frame: Range<usize>, end: usize, target: Option<Target>, announced: bool },
+    /// A verified frame, and the offset at which the following bytes begin. With a target, the
+    /// put's data follow; when all of them are in place the frame is delivered if it is
+    /// `announced`.
+    Frame { frame: Range<usize>, end: usize, target: Option<PutTarget>, announced: bool },
 }
 
 /// A header, ready to send.
@@ -94,8 +97,8 @@ impl Header {
     }
 }
 
-/// How many bytes a frame of `len` with such a put takes on the wire.
-pub(super) fn total_len(len: usize, load: Option<&Load<'_>>, sealed: bool) -> usize {
+/// The bytes that a frame of `len` with such a put takes on the wire.
+pub(super) fn total_len(len: usize, load: Option<&PutToSend<'_>>, sealed: bool) -> usize {
     let data = load.map_or(0, |load| load.put.data.len());
     let tags = if sealed { 1 + data.div_ceil(PIECE) } else { 0 };
     header_len(load.is_some()) + len + data + tags * TAG_LEN
@@ -105,8 +108,8 @@ fn header_len(put: bool) -> usize {
     if put { MAX_HEADER } else { BASE_LEN }
 }
 
-/// What every frame begins with, its checksum still to come.
-fn base(lane: Lane, sequence: u32, len: usize, load: Option<&Load<'_>>, sealed: bool) -> Base {
+/// The base of every frame, without its checksum.
+fn base(lane: Lane, sequence: u32, len: usize, load: Option<&PutToSend<'_>>, sealed: bool) -> Base {
     let put = load.map_or(0, |load| if load.announced { FLAG_PUT } else { FLAG_PUT | FLAG_WRITE });
     Base {
         len: len as u32,
@@ -119,14 +122,20 @@ fn base(lane: Lane, sequence: u32, len: usize, load: Option<&Load<'_>>, sealed: 
     }
 }
 
-/// The header for the frame `head` + `body`, which the caller has found to be no longer than [`MAX_FRAME`],
-/// and `load`, whose data are no longer than a `u32` says.
-pub(super) fn encode(lane: Lane, sequence: u32, head: &[u8], body: &[u8], load: Option<&Load<'_>>) -> Header {
+/// Encodes the header for the frame `head` + `body`, which the caller has checked against
+/// [`MAX_FRAME`], and for `load`, whose data fit a `u32` length.
+pub(super) fn encode(
+    lane: Lane,
+    sequence: u32,
+    head: &[u8],
+    body: &[u8],
+    load: Option<&PutToSend<'_>>,
+) -> Header {
     let base: [u8; BASE_LEN] = wire::encode(&base(lane, sequence, head.len() + body.len(), load, false));
     let mut header = Header { bytes: [0; MAX_HEADER], len: header_len(load.is_some()) };
     let mut crc = crc32c(&base[..COVERED]);
-    if let Some(Load { put, .. }) = load {
-        let fields = Target::of(put, crc32c(put.data)).encode();
+    if let Some(PutToSend { put, .. }) = load {
+        let fields = PutTarget::of(put, crc32c(put.data)).encode();
         header.bytes[BASE_LEN..].copy_from_slice(&fields);
         crc = crc32c_append(crc, &fields);
     }
@@ -136,22 +145,22 @@ pub(super) fn encode(lane: Lane, sequence: u32, head: &[u8], body: &[u8], load: 
     header
 }
 
-/// As [`encode`], sealed, with the frame itself, to the end of `queue`. The data of the put are to follow by
-/// [`seal_piece`].
+/// As [`encode`], but sealed and with the frame itself, appended to `queue`. The data of the put
+/// follow by [`seal_piece`].
 pub(super) fn seal(
     sealer: &mut Sealer,
     lane: Lane,
     sequence: u32,
     head: &[u8],
     body: &[u8],
-    load: Option<&Load<'_>>,
+    load: Option<&PutToSend<'_>>,
     queue: &mut Vec<u8>,
 ) {
     let base: [u8; BASE_LEN] = wire::encode(&base(lane, sequence, head.len() + body.len(), load, true));
     queue.extend_from_slice(&base);
     let start = queue.len();
-    if let Some(Load { put, .. }) = load {
-        queue.extend_from_slice(&Target::of(put, 0).encode());
+    if let Some(PutToSend { put, .. }) = load {
+        queue.extend_from_slice(&PutTarget::of(put, 0).encode());
     }
     queue.extend_from_slice(head);
     queue.extend_from_slice(body);
@@ -159,7 +168,7 @@ pub(super) fn seal(
     queue.extend_from_slice(&tag);
 }
 
-/// A piece of the data of a put, no longer than [`PIECE`], sealed to the end of `queue`.
+/// Seals a piece of the data of a put, no longer than [`PIECE`], and appends it to `queue`.
 pub(super) fn seal_piece(sealer: &mut Sealer, piece: &[u8], queue: &mut Vec<u8>) {
     let start = queue.len();
     queue.extend_from_slice(piece);
@@ -167,11 +176,12 @@ pub(super) fn seal_piece(sealer: &mut Sealer, piece: &[u8], queue: &mut Vec<u8>)
     queue.extend_from_slice(&tag);
 }
 
-/// Looks at the front of `bytes`, which arrived on the stream of `lane`, for the frame with number `sequence`. With an
-/// opener the stream is sealed; a frame that is there is opened where it is, and must not be looked for again.
+/// Decodes the front of `bytes`, which arrived on the stream of `lane`, as the frame with number
+/// `sequence`. With an opener the stream is sealed; a complete frame is decrypted in place, so it
+/// must be decoded only once.
 ///
 /// # Errors
-/// What is wrong: no peer of ours sent this.
+/// The reason why no correct peer sent these bytes.
 pub(super) fn decode(
     bytes: &mut [u8],
     lane: Lane,
@@ -180,7 +190,7 @@ pub(super) fn decode(
 ) -> Result<Decoded, &'static str> {
     let Ok(base) = Reader::new(bytes).take::<Base>() else { return Ok(Decoded::Needs(BASE_LEN)) };
     if base.version != VERSION {
-        return Err("a header of another version or of no rail at all");
+        return Err("a header of another version or protocol");
     }
     match (base.flags & FLAG_SEALED != 0, opener.is_some()) {
         (true, false) => return Err("a sealed frame on a rail in clear"),
@@ -192,10 +202,10 @@ pub(super) fn decode(
         0 => (false, true),
         FLAG_PUT => (true, true),
         flags if flags == FLAG_PUT | FLAG_WRITE && len == 0 => (true, false),
-        _ => return Err("a header that cannot be"),
+        _ => return Err("an invalid header"),
     };
     if len > MAX_FRAME || base.zero != 0 {
-        return Err("a header that cannot be");
+        return Err("an invalid header");
     }
     if usize::from(base.lane) != lane.index() {
         return Err("a frame on the stream of the other lane");
@@ -212,7 +222,7 @@ pub(super) fn decode(
     }
     let target = if put {
         let target = Reader::new(&record[BASE_LEN..start]).take();
-        Some(target.map_err(|_| "a header that cannot be")?)
+        Some(target.map_err(|_| "an invalid header")?)
     } else {
         None
     };
@@ -222,24 +232,25 @@ pub(super) fn decode(
 fn verify(record: &[u8], crc: u32) -> Result<(), &'static str> {
     let (covered, rest) = (&record[..COVERED], &record[BASE_LEN..]);
     let right = crc32c_append(crc32c(covered), rest) == crc;
-    right.then_some(()).ok_or("a frame whose checksum does not match")
+    right.then_some(()).ok_or("the checksum of a frame does not match")
 }
 
 fn open(record: &mut [u8], opener: &mut Opener) -> Result<(), &'static str> {
     let (base, rest) = record.split_at_mut(BASE_LEN);
-    let (sealed, tag) = rest.split_last_chunk_mut().ok_or("a header that cannot be")?;
-    opener.open(base, sealed, *tag).then_some(()).ok_or("a frame that the peer did not seal")
+    let (sealed, tag) = rest.split_last_chunk_mut().ok_or("an invalid header")?;
+    opener.open(base, sealed, *tag).then_some(()).ok_or("a frame fails its seal")
 }
 
-/// Runs the decoder over any bytes as a stream of either lane, as a fuzz target would; how many frames it found.
+/// Runs the decoder over any bytes as a stream of either lane, for tests and fuzzing; returns the
+/// number of frames.
 #[doc(hidden)]
 #[must_use]
 pub fn decode_any(bytes: &[u8]) -> usize {
     Lane::ALL.into_iter().map(|lane| decode_stream(bytes, lane, None)).sum()
 }
 
-/// As [`decode_any`] on a sealed stream: the bytes as they are, and the same behind the seal of a peer that has the key and
-/// means harm.
+/// As [`decode_any`] on a sealed stream: first the bytes as they are, then sealed by a hostile peer
+/// that has the key.
 #[doc(hidden)]
 #[must_use]
 pub fn decode_any_sealed(bytes: &[u8]) -> usize {

@@ -1,6 +1,7 @@
-//! A window seen from a program on the same host that only looks, and written by its owner.
+//! Windows within one host: written by their owner, and mapped for reading by programs.
 //!
-//! Nobody stops a peer from writing meanwhile, so bytes are copied out and words are read whole; never lent.
+//! Peers may write at any time, so bytes are copied out and words are read whole; no reference is
+//! lent.
 
 use std::{
     io,
@@ -11,7 +12,7 @@ use std::{
 use super::{Window, WindowSpan, is_word, word, words};
 use crate::memory::{Memory, SetupError, to_read};
 
-/// A window of another process of this host, mapped to be read: nothing here can write to it.
+/// A window of another process of this host, mapped for reading: nothing here can write to it.
 #[derive(Debug)]
 pub struct SeenWindow {
     span: WindowSpan,
@@ -19,22 +20,23 @@ pub struct SeenWindow {
 }
 
 impl Window {
-    /// The memory file, to hand to those who are only to read it.
+    /// The memory file, to hand to programs that may only read it.
     ///
     /// # Errors
-    /// The system's.
+    /// A system call fails.
     pub fn fd_to_read(&self) -> io::Result<OwnedFd> {
         to_read(self.fd())
     }
 
-    /// Copies `bytes` into the window at `offset`; false, and nothing copied, where that is not inside. An aligned word
-    /// of eight bytes is written whole, and so is every word where the window is [wordwise](crate::WindowSpan::wordwise).
+    /// Copies `bytes` into the window at `offset`; returns false, with nothing copied, if that is
+    /// not inside. An aligned word of eight bytes is written whole, and so is every word if the
+    /// window is [wordwise](crate::WindowSpan::wordwise).
     pub fn write(&self, offset: u64, bytes: &[u8]) -> bool {
         if !self.span.contains(offset, bytes.len() as u64) {
             return false;
         }
-        // SAFETY: checked above, and a mapping has whole pages; nobody has a reference into the memory, and `bytes` are
-        // ours.
+        // SAFETY: checked above, and a mapping has whole pages; nobody has a reference into the
+        // memory, and `bytes` are ours.
         unsafe {
             let target = self.memory.start().as_ptr().add(offset as usize);
             if self.span.wordwise || is_word(offset, bytes.len() as u64) {
@@ -48,26 +50,28 @@ impl Window {
 }
 
 impl SeenWindow {
-    /// Maps a window after its size and seals were found to be as announced.
+    /// Maps a window after its size and seals were verified.
     ///
     /// # Errors
-    /// They are not, or the system refuses.
+    /// They are not as announced, or a system call fails.
     pub fn map(fd: BorrowedFd<'_>, span: WindowSpan) -> Result<Self, SetupError> {
         Ok(Self { span, memory: Memory::map_to_read("window", fd, span.len)? })
     }
 
-    /// Copies from the window, every word of it at once; false, and nothing copied, where that is not inside.
+    /// Copies from the window, every word at once; returns false, with nothing copied, if the range
+    /// is not inside.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> bool {
         if !self.span.contains(offset, into.len() as u64) {
             return false;
         }
-        // SAFETY: checked above, and a mapping has whole pages; `into` is ours alone. Bytes that others write meanwhile are
-        // arbitrary, not undefined.
+        // SAFETY: checked above, and a mapping has whole pages; `into` is ours alone. Bytes that
+        // others write meanwhile are arbitrary, not undefined.
         unsafe { words::read(self.memory.start().as_ptr().add(offset as usize), into) };
         true
     }
 
-    /// The little-endian word at `offset`, a multiple of 8; what its writer wrote before it is visible then.
+    /// The little-endian word at `offset`, a multiple of 8; everything that its writer wrote before
+    /// is then visible.
     #[must_use]
     #[inline]
     pub fn load(&self, offset: u64) -> Option<u64> {
@@ -83,7 +87,7 @@ mod tests {
     use crate::WindowId;
 
     #[test]
-    fn what_the_owner_writes_is_what_a_program_sees_and_nothing_lies_outside() {
+    fn programs_see_the_bytes_that_the_owner_writes() {
         for wordwise in [false, true] {
             let window = Window::create(WindowId(0), 4096, 0).unwrap();
             let window = if wordwise { window.wordwise() } else { window };

@@ -1,10 +1,11 @@
-//! Bytes in and out of memory that others look at meanwhile, a word at a time.
+//! Copies into and out of memory that other threads read meanwhile, a word at a time.
 //!
-//! Guarantees: every word of eight bytes at a multiple of eight changes at once, also one of which only some bytes are
-//! written, and is read at once. Words change in ascending order, each visible only after those before it. Between words
-//! nothing holds: who reads several may see some old and some new.
+//! Guarantees: every word of eight bytes at a multiple of eight changes at once, also one of which
+//! only some bytes are written, and is read at once. Words change in ascending order, each visible
+//! only after those before it. Between words nothing holds: a reader of several may see some old
+//! and some new ones.
 //!
-//! It must not know what a window is, nor who looks.
+//! This module does not know what a window is, nor which threads read.
 
 use std::sync::atomic::{
     AtomicU64,
@@ -20,8 +21,8 @@ use super::WORD;
 pub(super) unsafe fn write(target: *mut u8, bytes: &[u8]) {
     let (head, rest) = bytes.split_at(bytes.len().min(before_word(target.addr())));
     let (words, tail) = rest.as_chunks::<WORD>();
-    // SAFETY: head, words and tail are one behind the other the bytes that the caller vouches for, and behind the head
-    // the target is aligned, if anything is left.
+    // SAFETY: head, words and tail are one behind the other the bytes that the caller vouches for,
+    // and behind the head the target is aligned, if anything is left.
     unsafe {
         write_part(target, head);
         let mut at = target.add(head.len());
@@ -33,7 +34,7 @@ pub(super) unsafe fn write(target: *mut u8, bytes: &[u8]) {
     }
 }
 
-/// Fills `into` with what stands at `source`.
+/// Fills `into` from `source`.
 ///
 /// # Safety
 /// As [`write()`].
@@ -52,12 +53,13 @@ pub(super) unsafe fn read(source: *const u8, into: &mut [u8]) {
     }
 }
 
-/// Bytes from `address` to the next word.
+/// The bytes from `address` to the next word.
 fn before_word(address: usize) -> usize {
     address.wrapping_neg() % WORD
 }
 
-/// Changes some bytes of one word and leaves the others as they are, whoever changes those meanwhile.
+/// Changes some bytes of one word and keeps the others, even if other threads change those
+/// meanwhile.
 ///
 /// # Safety
 /// As [`write()`].
@@ -97,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_place_and_length_is_copied_and_nothing_beside_it() {
+    fn every_offset_and_length_is_copied_exactly() {
         for (begins, len) in (0..16).flat_map(|begins| (0..40).map(move |len| (begins, len))) {
             let mut memory = [u64::from_ne_bytes([0xee; WORD]); 8];
             let start = memory.as_mut_ptr().cast::<u8>();

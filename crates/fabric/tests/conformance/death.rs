@@ -28,8 +28,9 @@ use crate::pairs::{End, FDS, Kind, Own, Sleeper, WHOLE, seals};
 const KIND: &str = "PLEXUS_TEST_PEER_KIND";
 const SENDS: &str = "PLEXUS_TEST_PEER_SENDS";
 const PLACE: &str = "PLEXUS_TEST_PEER_PLACE";
-/// Frames in each lane that the peer has sent when it says that it may be killed: as many as its rail takes while
-/// nobody reads. Over libfabric those are the messages that have a credit.
+/// The frames in each lane that the peer has sent when it reports that it may be killed: as many as
+/// its rail takes while the test does not read. Over libfabric those are the messages that have a
+/// credit.
 fn sends(kind: Kind) -> u64 {
     match kind {
         Kind::Shm | Kind::Tcp | Kind::SealedTcp => 300,
@@ -60,8 +61,8 @@ fn receive_fds(socket: &UnixStream) -> [OwnedFd; FDS] {
     fds.try_into().unwrap()
 }
 
-/// Both ends of a rail over libfabric: says what this end offers, hears what the other does, and waits until both hear
-/// each other.
+/// Builds one end of a rail over libfabric: exchanges the offers with the other end, and waits
+/// until both ends are connected.
 fn connect_ofi(control: &mut UnixStream, own: Own, provider: &str) -> End {
     let end = own.ofi_end(provider);
     let ours = end.offer().encode();
@@ -101,7 +102,8 @@ fn peer_process() {
         for lane in Lane::ALL {
             let data = number.to_le_bytes();
             let put = Put { window: WHOLE, offset: number % 1000 * 8, generation: 0, data: &data };
-            // Full after a while, since nobody reads: then it goes on trying until it is killed.
+            // The rail is full after a while, since the test does not read; the peer goes on trying
+            // until it is killed.
             let _ = end.rail.put(lane, put, &data, &[lane.index() as u8; 30]);
         }
         let _ = end.rail.flush();
@@ -146,7 +148,7 @@ fn peer(kind: Kind) -> (End, Child, UnixStream) {
     (end, child, control)
 }
 
-/// Takes what arrives, asleep while nothing does, until the rail is lost.
+/// Takes arriving frames, asleep while there are none, until the rail is lost.
 fn until_lost(end: &mut End, frames: &mut Vec<(Lane, Vec<u8>)>) -> Lost {
     let sleeper = Sleeper::new(end);
     loop {
@@ -160,7 +162,7 @@ fn until_lost(end: &mut End, frames: &mut Vec<(Lane, Vec<u8>)>) -> Lost {
     }
 }
 
-/// The first `sent` frames are there, then some later ones, in order, in both lanes.
+/// Checks that the first `sent` frames and perhaps later ones arrived in order, in both lanes.
 fn check(frames: &[(Lane, Vec<u8>)], sent: u64) {
     for lane in Lane::ALL {
         let numbers = frames.iter().filter(|(l, _)| *l == lane).map(|(_, bytes)| {
@@ -177,14 +179,14 @@ fn check(frames: &[(Lane, Vec<u8>)], sent: u64) {
 }
 
 #[test]
-fn a_killed_peer_over_shm_is_noticed_by_a_sleeper_and_loses_nothing() {
+fn a_killed_peer_over_shm_is_detected_by_a_sleeper_and_loses_nothing() {
     let (mut end, mut child, control) = peer(Kind::Shm);
     let process = PeerProcess::of(control.as_fd()).unwrap();
     assert_eq!(process.pid, child.id() as i32);
     let watch = PeerWatch::start().unwrap();
     watch.watch(process.pidfd, Arc::clone(&end.gone), vec![Arc::clone(&end.bell)]).unwrap();
 
-    // A round while it lives: it goes on sending into the freed room.
+    // One round while the peer lives: it goes on sending into the freed room.
     let before = end.take(100);
     child.kill().unwrap();
     let mut frames = before;
@@ -206,16 +208,16 @@ fn a_killed_peer_over(kind: Kind) {
 }
 
 #[test]
-fn a_killed_peer_over_tcp_is_noticed_by_a_sleeper_and_loses_nothing() {
+fn a_killed_peer_over_tcp_is_detected_by_a_sleeper_and_loses_nothing() {
     a_killed_peer_over(Kind::Tcp);
 }
 
 #[test]
-fn a_killed_peer_over_sealed_tcp_is_noticed_by_a_sleeper_and_loses_nothing() {
+fn a_killed_peer_over_sealed_tcp_is_detected_by_a_sleeper_and_loses_nothing() {
     a_killed_peer_over(Kind::SealedTcp);
 }
 
-/// libfabric does not tell that a peer is gone: whoever watches its process does.
+/// libfabric does not report the end of a peer; the watcher of its process does.
 fn a_killed_peer_over_libfabric(provider: &'static str) {
     if !Kind::Ofi(provider).is_here() {
         return;
@@ -232,7 +234,7 @@ fn a_killed_peer_over_libfabric(provider: &'static str) {
     assert_eq!(end.rail.send(Lane::Prompt, b"late", b""), Err(SendError::Lost));
     child.wait().unwrap();
     drop(end);
-    // What libfabric's `shm` leaves of a process that had no time to close it.
+    // The files that libfabric's `shm` leaves of a process that could not close it.
     let left = format!("{}:", child.id());
     for entry in std::fs::read_dir("/dev/shm").unwrap().flatten() {
         if entry.file_name().to_string_lossy().starts_with(&left) {
@@ -242,11 +244,11 @@ fn a_killed_peer_over_libfabric(provider: &'static str) {
 }
 
 #[test]
-fn a_killed_peer_over_ofi_tcp_is_noticed_and_loses_nothing() {
+fn a_killed_peer_over_ofi_tcp_is_detected_and_loses_nothing() {
     a_killed_peer_over_libfabric("tcp");
 }
 
 #[test]
-fn a_killed_peer_over_ofi_shm_is_noticed_and_loses_nothing() {
+fn a_killed_peer_over_ofi_shm_is_detected_and_loses_nothing() {
     a_killed_peer_over_libfabric("shm");
 }

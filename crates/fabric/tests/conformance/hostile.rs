@@ -1,4 +1,4 @@
-//! Peers that are broken or mean: over shared memory, over TCP, and at set-up.
+//! Broken or hostile peers: over shared memory, over TCP, and at set-up.
 
 use std::{
     io::{Read, Write},
@@ -21,13 +21,13 @@ fn pair_and_rings() -> (End, End, OwnedFd) {
     (a.shm(fds_b), b.shm(fds_a), rings)
 }
 
-/// The first ring begins behind the page of control words.
+/// The offset of the first ring, behind the page of control words.
 const FIRST_LINE: u64 = 4096;
 
 #[test]
 fn a_broken_header_word_ends_the_rail_after_what_came_before() {
-    // Without a mark, with both, too long, a skip where there is room; and with a put's length beside a mark that is not
-    // a frame's.
+    // Header words: without a mark, with both marks, too long, a skip where there is room, and with
+    // a put's length beside a mark that is not a frame's.
     let put = 9 << 34;
     for word in
         [1u64, 16_000, u64::MAX, 1 << 32 | 60_000, 3 << 32, 2 << 32, put, put | 2 << 32, put | 3 << 32]
@@ -52,7 +52,7 @@ fn random_bytes_in_a_ring_do_no_harm() {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             *byte = (random >> 56) as u8 & (random >> 48) as u8;
         }
-        // Some begin with a header that can be, so that the noise behind it is reached.
+        // Some begin with a valid header, so that the noise behind it is reached.
         noise[..8].copy_from_slice(&(1u64 << 32 | random >> 52).to_ne_bytes());
         rustix::io::pwrite(&rings, &noise, FIRST_LINE).unwrap();
         let mut frames = 0;
@@ -70,7 +70,7 @@ fn random_bytes_in_a_ring_do_no_harm() {
 }
 
 #[test]
-fn a_position_that_cannot_be_ends_the_rail() {
+fn an_invalid_position_ends_the_rail() {
     let (a, mut b, rings) = pair_and_rings();
     rustix::io::pwrite(&rings, &u64::MAX.to_ne_bytes(), 0).unwrap();
     while b.rail.send(Lane::Prompt, &[0; 56], &[]).is_ok() {}
@@ -97,7 +97,7 @@ fn a_put_under_a_wrong_generation_ends_a_tcp_rail() {
         assert!(matches!(lost, Lost::Corrupt(_)), "{lost:?}");
         let mut granule = [1; GRANULE];
         b.window(DIVIDED).read(0, &mut granule);
-        assert_eq!(granule, [0; GRANULE], "nothing of it was let in");
+        assert_eq!(granule, [0; GRANULE], "nothing of the put was written");
     }
 }
 
@@ -129,7 +129,7 @@ fn a_good_stream_with_one_flipped_byte_ends_a_tcp_rail() {
     // The long data are sealed in pieces.
     for (sealed, len, step) in [(false, 500, 7), (true, 500, 7), (true, 150_000, 7_001)] {
         let keys = || sealed.then(seals).unzip();
-        // What a rail sends, taken from the wire.
+        // The bytes that a rail sends, taken from the wire.
         let (prompt, bulk) = (sockets(), sockets());
         let mut sender = Own::new().tcp([prompt.0, bulk.0], keys().0);
         let (wire, mut stream) = (Vec::new(), bulk.1);
@@ -156,7 +156,7 @@ fn a_good_stream_with_one_flipped_byte_ends_a_tcp_rail() {
             let mut bytes = wire.clone();
             bytes[at] ^= 0x10;
             let mut stream = bulk.1;
-            // Not all of it is taken by a rail that has ended.
+            // A rail that has ended does not take all of it.
             let writer = std::thread::spawn(move || drop(stream.write_all(&bytes)));
             let (frames, lost) = end.take_all();
             drop((end, prompt.1));
@@ -180,11 +180,11 @@ fn a_rail_in_clear_and_a_sealed_one_refuse_each_other() {
         a.rail.flush().unwrap();
         let (frames, lost) = b.take_all();
         assert!(frames.is_empty());
-        assert!(matches!(lost, Lost::Corrupt(what) if what.contains("clear")), "{lost:?}");
+        assert!(matches!(lost, Lost::Corrupt(why) if why.contains("clear")), "{lost:?}");
     }
 }
 
-/// Memory of some length with some seals.
+/// A memory file of some length with some seals.
 fn memory(len: u64, seals: SealFlags) -> OwnedFd {
     let fd = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&fd, len).unwrap();
@@ -215,7 +215,7 @@ fn memory_that_is_not_sealed_or_too_small_is_refused() {
 }
 
 #[test]
-fn memory_that_is_not_there_is_an_error_with_sizes() {
+fn too_little_memory_is_an_error_with_sizes() {
     let error = Window::create(WindowId(0), 1 << 45, 0).unwrap_err().to_string();
     assert!(
         error.contains("35184372088832 bytes (32.0 TiB)") && error.contains("make it smaller"),
@@ -225,7 +225,8 @@ fn memory_that_is_not_there_is_an_error_with_sizes() {
 
 const LIMITED: &str = "PLEXUS_TEST_LIMITED";
 
-/// In a process of its own, since the limit holds for all of it; elsewhere it does nothing.
+/// Runs in a process of its own, since the limit holds for the whole process; elsewhere it does
+/// nothing.
 #[test]
 fn limited_process() {
     if std::env::var_os(LIMITED).is_none() {

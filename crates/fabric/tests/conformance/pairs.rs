@@ -1,4 +1,4 @@
-//! Connected pairs of rails, and the small things that every test does with them.
+//! Connected pairs of rails, and the helpers that every test uses.
 
 use std::{
     net::{IpAddr, Ipv4Addr, TcpListener, TcpStream},
@@ -19,17 +19,17 @@ use rustix::{event::epoll, time::Timespec};
 pub(crate) const DIVIDED: WindowId = WindowId(0);
 pub(crate) const GRANULE: usize = 16 << 10;
 pub(crate) const GRANULES: usize = 16;
-/// A window without.
+/// A window without granules.
 pub(crate) const WHOLE: WindowId = WindowId(1);
 pub(crate) const WHOLE_LEN: usize = 4 << 20;
-/// One that is looked at while puts arrive.
+/// A wordwise window, which is read while puts arrive.
 pub(crate) const WORDWISE: WindowId = WindowId(2);
 pub(crate) const WORDWISE_LEN: usize = 128 << 10;
 
-/// Descriptors that a peer is handed.
+/// The number of descriptors that a peer gets.
 pub(crate) const FDS: usize = 6;
 
-/// What a pair runs over.
+/// The rail of a pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Shm,
@@ -48,12 +48,12 @@ impl Kind {
         }
     }
 
-    /// Whether a worker can sleep until something arrives.
+    /// Returns true if a worker can sleep until something arrives.
     pub(crate) fn sleeps(self) -> bool {
         self != Self::Ofi("shm")
     }
 
-    /// Whether this machine has it; says so where not.
+    /// Returns true if this machine supports the rail; prints the reason if not.
     pub(crate) fn is_here(self) -> bool {
         let Self::Ofi(provider) = self else { return true };
         match OfiEndpoint::open(provider, Some(LOOPBACK), Arc::default()) {
@@ -69,7 +69,7 @@ impl Kind {
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// One end of a pair, with all that a worker has around it.
+/// One end of a pair, with the bell and windows of its worker.
 pub(crate) struct End {
     pub(crate) rail: Box<dyn Rail>,
     pub(crate) bell: Arc<Bell>,
@@ -77,7 +77,7 @@ pub(crate) struct End {
     pub(crate) gone: Arc<AtomicBool>,
 }
 
-/// What an end has before it knows its peer.
+/// The parts of an end before it knows its peer.
 pub(crate) struct Own {
     pub(crate) rx: RxRings,
     pub(crate) bell: Arc<Bell>,
@@ -95,12 +95,12 @@ impl Own {
         Self::with(Arc::new(Bell::create().unwrap()), Arc::new(windows))
     }
 
-    /// Of a worker that has its bell and windows already.
+    /// The parts of an end for a worker that has its bell and windows already.
     pub(crate) fn with(bell: Arc<Bell>, windows: Arc<Windows>) -> Self {
         Self { rx: RxRings::create().unwrap(), bell, windows }
     }
 
-    /// What to hand to the peer: rings, page and event of the bell, windows.
+    /// The descriptors to hand to the peer: rings, page and event of the bell, windows.
     pub(crate) fn fds(&self) -> [OwnedFd; FDS] {
         let [divided, whole, words] = [DIVIDED, WHOLE, WORDWISE].map(|id| self.windows.find(id).unwrap());
         [self.rx.fd(), self.bell.page_fd(), self.bell.fd(), divided.fd(), whole.fd(), words.fd()]
@@ -133,7 +133,7 @@ impl Own {
         OfiEndpoint::open(provider, Some(LOOPBACK), Arc::clone(&self.windows)).unwrap()
     }
 
-    /// With the offer of the peer. Poll both ends until they are connected.
+    /// Connects with the offer of the peer. Poll both ends until they are connected.
     pub(crate) fn ofi(self, end: OfiEndpoint, offer: &[u8]) -> (OfiRail, impl FnOnce(OfiRail) -> End) {
         let gone = Arc::new(AtomicBool::new(false));
         let rail = end.connect(Offer::decode(offer).unwrap(), Arc::clone(&gone)).unwrap();
@@ -162,7 +162,7 @@ pub(crate) fn pair(kind: Kind) -> (End, End) {
     pair_of(kind, Own::new(), Own::new())
 }
 
-/// A connection between these two.
+/// A pair built from these two ends.
 pub(crate) fn pair_of(kind: Kind, a: Own, b: Own) -> (End, End) {
     match kind {
         Kind::Shm => {
@@ -187,7 +187,7 @@ pub(crate) fn pair_of(kind: Kind, a: Own, b: Own) -> (End, End) {
     }
 }
 
-/// Keys for both ends.
+/// The keys for both ends.
 pub(crate) fn seals() -> ([Seal; LANES], [Seal; LANES]) {
     let keys = |lane: Lane, end: u8| [end * 10 + lane.index() as u8; KEY_LEN];
     (
@@ -215,7 +215,7 @@ impl End {
         self.windows.find(id).unwrap()
     }
 
-    /// Sends when there is room; whether there was.
+    /// Sends if there is room; returns true if there was.
     pub(crate) fn offer(&mut self, lane: Lane, head: &[u8], body: &[u8]) -> bool {
         match self.rail.send(lane, head, body) {
             Ok(()) => true,
@@ -233,7 +233,7 @@ impl End {
         frames
     }
 
-    /// The same while `peer`, who sent them, goes on pushing out what it has.
+    /// As [`take`](Self::take), while `peer`, the sender, goes on flushing.
     pub(crate) fn take_from(&mut self, peer: &mut Self, count: usize) -> Vec<(Lane, Vec<u8>)> {
         let mut frames = Vec::new();
         while frames.len() < count {
@@ -243,7 +243,7 @@ impl End {
         frames
     }
 
-    /// Polls until the rail is lost; what came before, and why it was lost.
+    /// Polls until the rail is lost; returns the frames before that, and the reason.
     pub(crate) fn take_all(&mut self) -> (Vec<(Lane, Vec<u8>)>, Lost) {
         let mut frames = Vec::new();
         loop {
@@ -254,7 +254,7 @@ impl End {
     }
 }
 
-/// What a sleeping worker sleeps in.
+/// The epoll set in which a worker sleeps.
 pub(crate) struct Sleeper {
     epoll: OwnedFd,
 }
@@ -267,13 +267,13 @@ impl Sleeper {
         Self { epoll }
     }
 
-    /// Sleeps as a worker does, if there is nothing to do; whether it slept. A wake-up that does not come
-    /// within a minute is a lost one.
+    /// Sleeps as a worker does, if there is nothing to do; returns true if it slept. A wake-up that
+    /// takes more than a minute is a lost one.
     pub(crate) fn sleep(&self, end: &mut End) -> bool {
         self.sleep_unless(end, |_| false)
     }
 
-    /// The same for a sleeper who has something else to look at as well.
+    /// As [`sleep`](Self::sleep), for a sleeper that also looks at something else.
     pub(crate) fn sleep_unless(&self, end: &mut End, ready: impl FnOnce(&End) -> bool) -> bool {
         end.bell.arm();
         let idle = !end.rail.pending() && !ready(end);

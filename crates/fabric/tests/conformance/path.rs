@@ -1,4 +1,4 @@
-//! What a TCP rail knows of its path: on loopback, and in a network of its own whose link goes down.
+//! A TCP rail's view of its path: on loopback, and in a network namespace whose link goes down.
 #![allow(unsafe_code, reason = "filters what arrives")]
 
 use std::{
@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, SocketType};
 use crate::pairs::{End, Kind, Own, WHOLE, WHOLE_LEN, pair, sockets};
 
 fn silent(end: &mut End) -> Nanos {
-    end.rail.health().silent.expect("the kernel tells")
+    end.rail.health().silent.expect("the kernel reports it")
 }
 
 /// A pair, and the sockets of its second end.
@@ -26,35 +26,36 @@ fn pair_with_sockets() -> (End, End, [TcpStream; LANES]) {
     (a, b, theirs)
 }
 
-/// The system drops what arrives for this socket, as if the path of its connection lost it.
-fn deafen(socket: &TcpStream) {
+/// Makes the system drop packets that arrive for this socket, as if the path lost them.
+fn drop_arrivals(socket: &TcpStream) {
     let code = (libc::BPF_RET | libc::BPF_K) as u16;
     let mut keep_nothing = libc::sock_filter { code, jt: 0, jf: 0, k: 0 };
     let program = libc::sock_fprog { len: 1, filter: &raw mut keep_nothing };
     set(socket, libc::SO_ATTACH_FILTER, &program);
 }
 
-fn undeafen(socket: &TcpStream) {
+fn allow_arrivals(socket: &TcpStream) {
     set(socket, libc::SO_DETACH_FILTER, &0 as &libc::c_int);
 }
 
 fn set<T>(socket: &TcpStream, option: libc::c_int, value: &T) {
     let (value, len) = ((&raw const *value).cast(), size_of::<T>() as libc::socklen_t);
-    // SAFETY: the value is borrowed for the call, and so is the program it may point to by our callers.
+    // SAFETY: the value is borrowed for the call, and so is the program it may point to by our
+    // callers.
     let result = unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value, len) };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-fn say(end: &mut End) {
+fn send_something(end: &mut End) {
     end.rail.send(Lane::Prompt, b"something", b"").unwrap();
     end.rail.flush().unwrap();
 }
 
 #[test]
-fn a_pair_on_loopback_says_what_it_is() {
+fn a_pair_on_loopback_reports_its_path() {
     for kind in [Kind::Tcp, Kind::SealedTcp] {
         let (mut a, mut b) = pair(kind);
-        say(&mut a);
+        send_something(&mut a);
         b.take(1);
         let Health {
             mtu,
@@ -72,17 +73,17 @@ fn a_pair_on_loopback_says_what_it_is() {
         assert!(rtt > Nanos(0) && rtt < Nanos::from_ms(10_000), "{rtt}");
         assert!(longest_rtt >= rtt, "{longest_rtt}");
         assert!(silent.is_some());
-        assert_eq!(lane_silent[Lane::Bulk.index()], None, "nothing was sent there");
+        assert_eq!(lane_silent[Lane::Bulk.index()], None, "nothing was sent on that lane");
         assert_eq!((segments, retransmits, unsent), (1, 0, 0));
-        assert!(bulk.acknowledged <= 1, "all but the connection's begin went on the other lane");
-        assert_eq!(bulk.on_path, 0, "nothing was sent there");
+        assert!(bulk.acknowledged <= 1, "only the connection's begin was acknowledged on that lane");
+        assert_eq!(bulk.on_path, 0, "nothing was sent on that lane");
         assert_eq!(encrypted, kind == Kind::SealedTcp);
     }
     assert_eq!(pair(Kind::Shm).0.rail.health(), Health::default());
 }
 
 #[test]
-fn what_waits_is_counted() {
+fn waiting_bytes_are_counted() {
     let (mut a, mut b) = pair(Kind::Tcp);
     let mut sent = 0u64;
     while a.offer(Lane::Bulk, &[1; 64], &[2; 8000]) {
@@ -96,7 +97,8 @@ fn what_waits_is_counted() {
     assert_eq!(a.rail.health().unsent, 0);
 }
 
-/// The peer's system takes what it has room for though its program looks at nothing, and the rest as that does.
+/// The peer's system takes data as far as it has room though its program reads nothing, and the
+/// rest while the program reads.
 #[test]
 fn progress_is_seen_within_one_long_frame() {
     for kind in [Kind::Tcp, Kind::SealedTcp] {
@@ -122,44 +124,46 @@ fn progress_is_seen_within_one_long_frame() {
     }
 }
 
-/// Silence is that of the path: none while nobody is asked, and none while either lane's connection is answered. What is not is
-/// told apart, for it may be cut off alone.
+/// Silence belongs to the path: there is none while nothing is sent, or while either lane's
+/// connection is answered. Each lane has its own silence, since it may be cut off alone.
 #[test]
 fn silence_of_a_lane_grows_while_it_is_not_answered_and_ends_when_it_is() {
-    for (deaf, other) in [(Lane::Prompt, Lane::Bulk), (Lane::Bulk, Lane::Prompt)] {
+    for (silenced, other) in [(Lane::Prompt, Lane::Bulk), (Lane::Bulk, Lane::Prompt)] {
         let (mut a, mut b, sockets) = pair_with_sockets();
-        let socket = &sockets[deaf.index()];
+        let socket = &sockets[silenced.index()];
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(50) {
             let Health { silent, lane_silent, .. } = a.rail.health();
             assert_eq!((silent, lane_silent), (Some(Nanos(0)), [None; LANES]), "nothing was sent");
         }
-        deafen(socket);
-        a.rail.send(deaf, b"unheard", b"").unwrap();
+        drop_arrivals(socket);
+        a.rail.send(silenced, b"unheard", b"").unwrap();
         let (mut last, mut path_lives) = (Nanos(0), false);
         while last < Nanos::from_ms(300) {
             a.rail.send(other, b"heard", b"").unwrap();
             a.rail.flush().unwrap();
             assert_eq!(b.take(1), [(other, b"heard".to_vec())]);
             let health = a.rail.health();
-            let now = health.lane_silent[deaf.index()].expect("an answer is owed");
-            assert!(now >= last, "{now} after {last}: nobody answered");
+            let now = health.lane_silent[silenced.index()].expect("an answer is owed");
+            assert!(now >= last, "{now} after {last}: there was no answer");
             path_lives |= health.silent < Some(now);
             last = now;
         }
         assert!(path_lives, "the other lane was answered all the time");
-        undeafen(socket);
-        assert_eq!(b.take(1), [(deaf, b"unheard".to_vec())]);
-        while a.rail.health().lane_silent[deaf.index()].is_some() {}
+        allow_arrivals(socket);
+        assert_eq!(b.take(1), [(silenced, b"unheard".to_vec())]);
+        while a.rail.health().lane_silent[silenced.index()].is_some() {}
     }
 }
 
-/// As the system of a stopped process: it answers that there is no room, each time it is asked, which is ever more rarely.
+/// As the system of a stopped process: it answers each probe that there is no room, and the probes
+/// become ever rarer.
 #[test]
-fn a_peer_that_takes_nothing_is_not_silent() {
+fn a_peer_that_reads_nothing_is_not_silent() {
     let (mut a, b, sockets) = pair_with_sockets();
     let start = Instant::now();
-    // As long as three of its answers take. One look may fall between a question and its answer; most must not.
+    // The test takes as long as three of its answers. A look may fall between a probe and its
+    // answer; most must not.
     let (mut looks, mut heard) = (0, 0);
     while start.elapsed() < Duration::from_millis(700) || looks < 100 {
         while a.offer(Lane::Prompt, &[1; 64], &[]) {}
@@ -168,13 +172,13 @@ fn a_peer_that_takes_nothing_is_not_silent() {
     }
     assert!(heard > looks / 2, "its system lives, and was heard in {heard} of {looks} looks");
     assert!(a.rail.health().unsent > 0);
-    deafen(&sockets[Lane::Prompt.index()]);
+    drop_arrivals(&sockets[Lane::Prompt.index()]);
     while silent(&mut a) < Nanos::from_ms(300) {}
     drop(b);
 }
 
 #[test]
-fn silence_grows_although_we_send_while_the_link_is_down() {
+fn silence_grows_while_the_link_is_down_though_data_are_sent() {
     let host = match Namespace::new() {
         Ok(host) => host,
         Err(why) => return println!("skipped: {why}"),
@@ -182,15 +186,15 @@ fn silence_grows_although_we_send_while_the_link_is_down() {
     let link = |state| host.run(&format!("ip link set lo {state}")).unwrap();
     host.inside(|| {
         let (mut a, mut b) = pair(Kind::Tcp);
-        say(&mut a);
+        send_something(&mut a);
         b.take(1);
         link("down");
         let mut last = silent(&mut a);
         while last < Nanos::from_ms(300) || a.rail.health().retransmits == 0 {
             let now = silent(&mut a);
-            assert!(now >= last, "{now} after {last}: nobody can have answered");
+            assert!(now >= last, "{now} after {last}: there cannot have been an answer");
             last = now;
-            say(&mut a);
+            send_something(&mut a);
             std::thread::yield_now();
         }
         link("up");
@@ -201,10 +205,10 @@ fn silence_grows_although_we_send_while_the_link_is_down() {
     .unwrap();
 }
 
-/// The system takes what is sent first after the peer has closed, and refuses what follows: the peer may have received some
-/// of the frame, so it was not refused.
+/// After the peer has closed, the system takes the first data and refuses the next. The peer may
+/// have received some of the frame, so it was not refused.
 #[test]
-fn a_frame_of_which_something_was_sent_is_taken() {
+fn a_partly_sent_frame_is_reported_as_taken() {
     for kind in [Kind::Tcp, Kind::SealedTcp] {
         let (mut a, b) = pair(kind);
         drop(b);
@@ -219,7 +223,7 @@ fn a_frame_of_which_something_was_sent_is_taken() {
     }
 }
 
-/// The end that connects decides for both how long a segment may be.
+/// The connecting end decides for both how long a segment may be.
 #[test]
 fn a_clamped_connection_sends_short_segments_both_ways() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! The properties, each over a pair of any kind.
+//! The properties of frames and puts, each over a pair of any kind.
 
 use std::thread;
 
@@ -6,7 +6,7 @@ use plexus_fabric::{Lane, Lost, MAX_FRAME, Put, SendError, WindowId};
 
 use crate::pairs::{DIVIDED, End, GRANULE, GRANULES, Kind, Sleeper, WHOLE, WHOLE_LEN, bytes, number, pair};
 
-/// A frame that is recognized: its number, then bytes that follow from it.
+/// A recognizable frame: its number, then bytes that follow from it.
 fn frame(number: u64, len: usize) -> Vec<u8> {
     let mut frame = number.to_le_bytes().to_vec();
     frame.extend((8..len.max(8)).map(|at| (at as u64).wrapping_mul(31).wrapping_add(number) as u8));
@@ -22,7 +22,7 @@ fn some_len(number: u64) -> usize {
     }
 }
 
-pub(crate) fn a_rail_says_what_it_is(kind: Kind) {
+pub(crate) fn a_rail_reports_its_kind(kind: Kind) {
     let (a, _b) = pair(kind);
     assert_eq!(a.rail.kind(), kind.rail());
 }
@@ -171,7 +171,7 @@ pub(crate) fn a_poll_keeps_to_its_limit(kind: Kind) {
     }
 }
 
-pub(crate) fn the_data_of_a_put_are_there_when_its_frame_is(kind: Kind) {
+pub(crate) fn the_data_of_a_put_arrive_before_its_frame(kind: Kind) {
     let (mut a, mut b) = pair(kind);
     for round in 0..2000usize {
         let lane = Lane::ALL[round % 2];
@@ -278,7 +278,7 @@ pub(crate) fn a_put_outside_its_window_is_refused_by_the_sender(kind: Kind) {
     assert_eq!(b.take(1), [(Lane::Prompt, b"stillalive".to_vec())]);
 }
 
-/// Answers each frame with itself until the peer ends the rail, asleep whenever there is nothing to do.
+/// Returns each frame until the peer ends the rail, asleep whenever there is nothing to do.
 fn echo(mut end: End) {
     let sleeper = Sleeper::new(&end);
     loop {
@@ -314,7 +314,8 @@ pub(crate) fn no_wake_up_is_lost_between_two_sleepers(kind: Kind) {
         a.rail.flush().unwrap();
         let mut came = 0;
         while came < batch {
-            // Now and then poll for a while, so that the other side is met at every point of going to sleep.
+            // Sometimes poll for a while, so that the other side is met at every step of going to
+            // sleep.
             for _ in 0..round % 50 {
                 came += a.rail.poll(4, &mut |_, frame| assert_eq!(number(&frame), round)).unwrap() as u64;
             }
@@ -344,7 +345,7 @@ pub(crate) fn a_sender_asleep_on_a_full_rail_is_woken(kind: Kind) {
                 a.rail.poll(1, &mut |_, _| panic!("nobody sends here")).unwrap();
             }
         }
-        // The last ones wait in a queue perhaps: stay until they are through.
+        // The last frames may wait in a queue: stay until they are sent.
         a.rail.flush().unwrap();
         while a.rail.poll(1, &mut |_, frame| assert_eq!(number(&frame), FRAMES)).unwrap() == 0 {
             sleeper.sleep(&mut a);
@@ -371,7 +372,7 @@ pub(crate) fn a_sender_asleep_on_a_full_rail_is_woken(kind: Kind) {
     assert!(sender.join().unwrap() > 0, "never full: nothing was shown");
 }
 
-pub(crate) fn what_arrived_before_the_end_is_delivered(kind: Kind) {
+pub(crate) fn frames_before_the_end_are_delivered(kind: Kind) {
     let (mut a, mut b) = pair(kind);
     for at in 0..100 {
         for lane in Lane::ALL {

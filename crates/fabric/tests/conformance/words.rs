@@ -1,4 +1,5 @@
-//! Memory without messages, over a pair of any kind: writes, gets, words, and a peer that comes back.
+//! Access to memory without messages, over a pair of any kind: writes, gets, words, and a peer that
+//! comes back.
 
 use std::{
     sync::{
@@ -32,9 +33,9 @@ fn write(end: &mut End, lane: Lane, offset: u64, data: &[u8]) {
     }
 }
 
-/// Lets arrive what is under way, none of it a frame.
+/// Receives everything in flight, which must not be a frame.
 fn no_frame(end: &mut End) {
-    end.rail.poll(8, &mut |_, _| panic!("nobody sent a frame")).unwrap();
+    end.rail.poll(8, &mut |_, _| panic!("no frame was sent")).unwrap();
 }
 
 pub(crate) fn a_write_lands_and_announces_nothing(kind: Kind) {
@@ -55,7 +56,7 @@ pub(crate) fn a_write_lands_and_announces_nothing(kind: Kind) {
     assert_eq!(b.rail.poll(8, &mut |_, _| {}), Ok(0));
 }
 
-pub(crate) fn a_frame_finds_what_was_written_before_it(kind: Kind) {
+pub(crate) fn a_frame_arrives_after_earlier_writes(kind: Kind) {
     let (mut a, mut b) = pair(kind);
     let mut came = 0u64;
     for round in 1..=3000u64 {
@@ -92,7 +93,7 @@ pub(crate) fn a_word_is_seen_whole(kind: Kind) {
                 a.rail.flush().unwrap();
             }
         }
-        // The last ones wait for room at the reader perhaps.
+        // The last writes may wait for room at the reader.
         while !seen_by_reader.load(Acquire) {
             a.rail.flush().unwrap();
             thread::yield_now();
@@ -110,7 +111,7 @@ pub(crate) fn a_word_is_seen_whole(kind: Kind) {
     writer.join().unwrap();
 }
 
-pub(crate) fn a_write_into_a_granule_needs_its_generation_where_a_processor_stands_between(kind: Kind) {
+pub(crate) fn a_write_into_a_granule_needs_its_generation_unless_memory_is_mapped(kind: Kind) {
     let (mut a, mut b) = pair(kind);
     b.window(DIVIDED).set_generation(1, 3);
     let expected = Put { window: DIVIDED, offset: GRANULE as u64, generation: 3, data: &[9; 8] };
@@ -129,7 +130,7 @@ pub(crate) fn a_write_into_a_granule_needs_its_generation_where_a_processor_stan
     assert_eq!(b.window(DIVIDED).word(GRANULE as u64).unwrap().load(Acquire), u64::from_le_bytes([9; 8]));
 }
 
-pub(crate) fn what_is_not_in_the_window_is_refused_and_left_alone(kind: Kind) {
+pub(crate) fn access_outside_a_window_is_refused_and_changes_nothing(kind: Kind) {
     let (mut a, mut b) = pair(kind);
     let all = (GRANULES * GRANULE) as u64;
     let outside = |window, offset, data| Put { window, offset, generation: 1, data };
@@ -158,7 +159,7 @@ pub(crate) fn what_is_not_in_the_window_is_refused_and_left_alone(kind: Kind) {
     assert_eq!(a.rail.direct(past_the_end), (kind == Kind::Shm).then_some(Err(SendError::TooLarge)));
     a.rail.send(Lane::Prompt, &3u64.to_le_bytes(), &[]).unwrap();
     a.rail.flush().unwrap();
-    assert_eq!(b.take(1).len(), 1, "and the rail lives");
+    assert_eq!(b.take(1).len(), 1, "the rail still works");
     assert_eq!((word(&b, 0), word(&b, WHOLE_LEN as u64 - 8)), (0, 0));
 }
 
@@ -190,16 +191,16 @@ pub(crate) fn words_are_added_to_and_swapped(kind: Kind) {
     assert_eq!(access(&mut a, &b, swap(5, 9)), 4);
     assert_eq!(access(&mut a, &b, swap(4, 9)), 4);
     assert_eq!(word(&b, 64), 9);
-    assert_eq!((word(&b, 56), word(&b, 72)), (0, 0), "and their neighbours are left alone");
+    assert_eq!((word(&b, 56), word(&b, 72)), (0, 0), "the neighbouring words are unchanged");
 }
 
-pub(crate) fn a_get_brings_what_stands_there(kind: Kind) {
+pub(crate) fn a_get_returns_the_bytes_of_the_window(kind: Kind) {
     let (mut a, b) = pair(kind);
     for (offset, len) in [(0usize, 8usize), (8, 8), (3, 8), (100, 1), (4096, 70_000), (WHOLE_LEN - 5, 5)] {
         let data: Vec<u8> = (0..len).map(|at| (at + offset) as u8 | 1).collect();
         let mut own = vec![0; len];
         for (at, byte) in data.iter().enumerate() {
-            // Words of the owner, byte by byte: gets have no other way in.
+            // Words of the owner, byte by byte: a get has no other way in.
             let place = (offset + at) as u64;
             let shift = place % 8 * 8;
             let cell = b.window(WHOLE).word(place - place % 8).unwrap();
@@ -232,7 +233,7 @@ pub(crate) fn adding_from_both_sides_loses_nothing(kind: Kind) {
     assert_eq!(word(&b, 128), EACH + far);
 }
 
-/// Answers each change of the first word with the same in the peer's, asleep in between, up to `last`.
+/// Copies each change of the first word to the peer's, asleep in between, up to `last`.
 fn answer_words(end: &mut End, last: u64) {
     let sleeper = Sleeper::new(end);
     for round in 1..=last {
@@ -242,7 +243,7 @@ fn answer_words(end: &mut End, last: u64) {
     }
 }
 
-/// Waits until the first word is `value`; how often it slept.
+/// Waits until the first word is `value`; returns how often it slept.
 fn wait_word(end: &mut End, sleeper: &Sleeper, value: u64) -> u32 {
     let mut slept = 0;
     loop {
@@ -254,7 +255,7 @@ fn wait_word(end: &mut End, sleeper: &Sleeper, value: u64) -> u32 {
     }
 }
 
-pub(crate) fn who_sleeps_for_a_word_is_woken_by_its_write(kind: Kind) {
+pub(crate) fn a_sleeper_is_woken_by_a_written_word(kind: Kind) {
     const ROUNDS: u64 = 10_000;
     let (mut a, mut b) = pair(kind);
     let answering = thread::spawn(move || {
@@ -266,7 +267,7 @@ pub(crate) fn who_sleeps_for_a_word_is_woken_by_its_write(kind: Kind) {
     for round in 1..=ROUNDS {
         write(&mut a, Lane::Prompt, 0, &round.to_le_bytes());
         a.rail.flush().unwrap();
-        // Now and then look for a while first, so that the write meets every point of going to sleep.
+        // Sometimes look for a while first, so that the write meets every step of going to sleep.
         (0..round % 50).for_each(|_| no_frame(&mut a));
         slept += wait_word(&mut a, &sleeper, round);
     }
@@ -284,7 +285,11 @@ pub(crate) fn a_peer_that_comes_back_finds_the_windows_over_a_new_rail(kind: Kin
         a.rail.flush().unwrap();
         assert_eq!(b.take(1), [(Lane::Bulk, incarnation.to_le_bytes().to_vec())]);
         (1..=incarnation).for_each(|incarnation| {
-            assert_eq!(word(&b, incarnation * 8), incarnation, "what an earlier incarnation wrote stands")
+            assert_eq!(
+                word(&b, incarnation * 8),
+                incarnation,
+                "the words of earlier incarnations are still there"
+            )
         });
         assert!(b.offer(Lane::Prompt, &incarnation.to_le_bytes(), &[]));
         b.rail.flush().unwrap();

@@ -1,5 +1,5 @@
-//! Windows that threads look at while puts arrive: each word is the old or the new one, and nothing is seen that was not
-//! verified.
+//! Windows that threads read while puts arrive: each word is the old or the new one, and only
+//! verified data are seen.
 
 use std::{
     array::from_fn,
@@ -23,11 +23,13 @@ fn put(offset: u64, data: &[u8]) -> Put<'_> {
     Put { window: WORDWISE, offset, generation: 0, data }
 }
 
-/// Where puts go that share no word: whole words, parts of some, many, and as many as there may be.
+/// The targets of puts that share no word: whole words, parts of some, many, and as many as
+/// allowed.
 const PLACES: [(u64, usize); 7] =
     [(0, 64), (132, 12), (259, 10), (514, 5), (1029, 4000), (8192, 16_384), (40_003, MAX_WORDWISE)];
 
-/// Looks at every word of all `places` until `over`: what a put covers of a word must come from one put.
+/// Reads every word of all `places` until `over`: the part of a word that a put covers must come
+/// from one put.
 fn look(windows: &Windows, places: &[(u64, usize)], over: &AtomicBool) {
     let window = windows.find(WORDWISE).unwrap();
     while !over.load(Acquire) {
@@ -48,7 +50,7 @@ pub(crate) fn every_word_under_a_put_is_seen_whole(kind: Kind) {
     put_and_look(kind, &PLACES, 400);
 }
 
-/// Over memory a put takes less than a microsecond, so it takes many to meet one.
+/// Over shared memory a put takes less than a microsecond, so it takes many to meet one.
 pub(crate) fn every_word_under_the_same_put_again_and_again_is_seen_whole(kind: Kind) {
     put_and_look(kind, &[(1029, 300)], if kind == Kind::Shm { 5_000_000 } else { 30_000 });
 }
@@ -90,7 +92,7 @@ fn put_and_look(kind: Kind, places: &[(u64, usize)], rounds: usize) {
     });
 }
 
-pub(crate) fn what_was_put_is_there_and_counted_when_its_frame_is(kind: Kind) {
+pub(crate) fn a_put_is_in_place_and_counted_when_its_frame_arrives(kind: Kind) {
     let (mut a, mut b) = pair(kind);
     let mut expected = vec![0; WORDWISE_LEN];
     for round in 0..200usize {
@@ -136,7 +138,7 @@ fn content(end: &End) -> Vec<u8> {
     content
 }
 
-/// What a rail sends for a put with a frame.
+/// The bytes that a rail sends for a put with a frame.
 fn wire(sealed: bool, offset: u64, data: &[u8]) -> Vec<u8> {
     let (prompt, mut bulk) = (sockets(), sockets());
     let mut sender = Own::new().tcp([prompt.0, bulk.0], sealed.then(|| seals().0));
@@ -171,7 +173,7 @@ fn nothing_of_a_put_is_seen_before_all_of_it_is_verified() {
         for piece in most.chunks(1 + most.len() / 5) {
             stream.write_all(piece).unwrap();
             for _ in 0..4 {
-                end.rail.poll(1, &mut |_, _| panic!("a frame that is not all there")).unwrap();
+                end.rail.poll(1, &mut |_, _| panic!("an incomplete frame was delivered")).unwrap();
             }
             assert!(content(&end).iter().all(|byte| *byte == 0), "{len} bytes at {offset}");
         }

@@ -1,4 +1,4 @@
-//! Accesses to a window by message: what is asked for and how it is executed by the window's owner.
+//! Accesses to a window by message: the request, and its execution by the window's owner.
 //!
 //! 32 bytes, little endian:
 //!
@@ -9,17 +9,18 @@
 //! | 2 | 2 | window |
 //! | 4 | 4 | length in bytes (get) |
 //! | 8 | 8 | offset in the window |
-//! | 16 | 8 | what to add, or what is expected |
-//! | 24 | 8 | what the word becomes (compare-and-swap) |
+//! | 16 | 8 | the number to add, or the expected word |
+//! | 24 | 8 | the new word (compare-and-swap) |
 //!
-//! The answer is a reply with the bytes, or with what the word was, 8 bytes; an empty one refuses.
+//! The answer is a reply with the bytes, or with the earlier word, 8 bytes. An empty reply refuses
+//! the access.
 
 use plexus_base::wire::{self, DecodeError, Fault, Fixed, Zeros};
 use plexus_fabric::{WindowId, Windows};
 
 use super::MAX_MESSAGE;
 
-/// An access that brings something back.
+/// An access with an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Request {
     Get { window: WindowId, offset: u64, len: u32 },
@@ -55,7 +56,8 @@ impl Request {
         })
     }
 
-    /// Executes it on this node's windows, leaving the answer in `answer`; empty where it does not lie in a window.
+    /// Executes the access on this node's windows and leaves the answer in `answer`, empty if it
+    /// does not lie in a window.
     pub(crate) fn execute(self, windows: &Windows, answer: &mut Vec<u8>) {
         answer.clear();
         let word = match self {
@@ -98,7 +100,7 @@ mod tests {
     const WINDOW: WindowId = WindowId(3);
 
     #[test]
-    fn requests_come_back_as_they_were_and_others_are_refused() {
+    fn requests_are_decoded_as_encoded_and_others_are_refused() {
         let requests = [
             Request::Get { window: WINDOW, offset: 7, len: 9 },
             Request::FetchAdd { window: WINDOW, offset: 8, add: u64::MAX },
@@ -133,6 +135,6 @@ mod tests {
         }
         assert!(ask(Request::Get { window: WINDOW, offset: 0, len: u32::MAX }).is_empty());
         assert!(ask(Request::FetchAdd { window: WindowId(4), offset: 8, add: 5 }).is_empty());
-        assert!(ask(Request::FetchAdd { window: WINDOW, offset: 12, add: 5 }).is_empty(), "no whole word");
+        assert!(ask(Request::FetchAdd { window: WINDOW, offset: 12, add: 5 }).is_empty(), "not a whole word");
     }
 }

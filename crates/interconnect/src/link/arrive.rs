@@ -1,4 +1,5 @@
-//! What comes in over the rails of a link: checked, brought into order, put together, and filed in the inbox.
+//! The incoming side of a link: frames are checked, ordered, joined to messages, and filed in the
+//! inbox.
 
 use std::collections::VecDeque;
 
@@ -9,9 +10,9 @@ use plexus_base::{
 use plexus_fabric::{Frame, LANES, Lane};
 
 use super::{
-    LinkCounters, MAX_MESSAGE, Owned,
+    LinkCounters, MAX_MESSAGE, OwnedFrame,
     access::{REQUEST, Request},
-    protocol::{Closed, LinkCore, Order, Turn, Violation},
+    protocol::{LinkCore, Order, RailClosed, Turn, Violation},
 };
 use crate::{
     CHANNELS, Class, KINDS,
@@ -20,17 +21,18 @@ use crate::{
 };
 
 wire::layout! {
-    /// What a peer says when it has destroyed its end of a rail, behind the header; whether it ever had it.
+    /// A peer's notice that it has destroyed its end of a rail; `had` tells whether it ever had the
+    /// rail.
     struct ClosedWire: 24 { slot: u8, had: bool, zero: Zeros<2>, generation: u32, received: [u64; LANES] }
 }
 
 const CLOSED: usize = ClosedWire::LEN;
 
-/// Bytes of a note behind the header: a count for each lane.
+/// The bytes of a note behind the header: a count for each lane.
 const NOTE: usize = 8 * LANES;
 
-pub(super) fn encode_closed(closed: Closed) -> [u8; CLOSED] {
-    let Closed { slot, generation, received, had } = closed;
+pub(super) fn encode_closed(closed: RailClosed) -> [u8; CLOSED] {
+    let RailClosed { slot, generation, received, had } = closed;
     wire::encode(&ClosedWire { slot, had, zero: Zeros, generation, received })
 }
 
@@ -39,42 +41,42 @@ pub(super) fn encode_note(received: [u64; LANES]) -> [u8; NOTE] {
 }
 
 /// A frame that waits for others of its channel.
-pub(super) struct Held {
+pub(super) struct HeldFrame {
     head: Head,
     body: Box<[u8]>,
-    /// Bytes of the put in front of it.
+    /// The bytes of the put in front of it.
     put: u32,
 }
 
-/// What has arrived and was not handed over.
+/// The frames that have arrived and were not handed over.
 #[derive(Default)]
 pub(super) struct Arrivals {
-    order: Order<Held>,
+    order: Order<HeldFrame>,
     assembling: [[Vec<u8>; KINDS]; CHANNELS],
-    /// Rails that the peer has closed, to be looked at after the poll.
-    pub(super) closed: VecDeque<Closed>,
-    /// Accesses to be executed after the poll.
+    /// The rails that the peer has closed, handled after the poll.
+    pub(super) closed: VecDeque<RailClosed>,
+    /// The accesses to be executed after the poll.
     pub(super) accesses: VecDeque<(Head, Request)>,
-    /// Something urgent came.
+    /// True if something urgent came.
     pub(super) urgent: bool,
-    /// The peer ends the link.
+    /// True if the peer ends the link.
     pub(super) goodbye: bool,
 }
 
-/// What arrivals are filed with, all of it the link's.
-pub(super) struct Desk<'a> {
+/// The parts of the link with which arrivals are filed.
+pub(super) struct ArrivalContext<'a> {
     pub(super) peer: NodeId,
-    pub(super) core: &'a mut LinkCore<Owned>,
+    pub(super) core: &'a mut LinkCore<OwnedFrame>,
     pub(super) counters: &'a LinkCounters,
     pub(super) inbox: &'a mut Inbox,
 }
 
 impl Arrivals {
-    /// Checks one frame and files what has its turn.
+    /// Checks one frame and files the frames whose turn it is.
     #[inline]
     pub(super) fn frame(
         &mut self,
-        desk: &mut Desk<'_>,
+        context: &mut ArrivalContext<'_>,
         slot: u8,
         lane: Lane,
         frame: &Frame<'_>,
@@ -85,26 +87,26 @@ impl Arrivals {
         let mut header = [0; HEADER];
         frame.copy(0, &mut header);
         let header = Header::decode(&header).map_err(|_| "a frame shorter than its header")?;
-        let Form::Channel(head) = header.form().ok_or("a header of no known form")? else {
-            return self.control(desk, slot, lane, &header, frame);
+        let Form::Channel(head) = header.form().ok_or("a header of an unknown form")? else {
+            return self.control(context, slot, lane, &header, frame);
         };
         if head.channel.lane() != lane && head.channel.class() != Class::Normal {
             return Err("a message on the wrong lane");
         }
         self.urgent |= lane == Lane::Prompt;
         let stamp = header.stamp();
-        desk.core.receive(slot, lane, Some(head.kind), stamp.credits).map_err(said)?;
-        match self.order.arrive(head.channel, stamp.sequence).map_err(said)? {
+        context.core.receive(slot, lane, Some(head.kind), stamp.credits).map_err(describe)?;
+        match self.order.arrive(head.channel, stamp.sequence).map_err(describe)? {
             Turn::Ahead => {
                 let mut body = vec![0; frame.len() - HEADER].into_boxed_slice();
                 frame.copy(HEADER, &mut body);
-                self.order.hold(head.channel, stamp.sequence, Held { head, body, put: frame.put_len() });
+                self.order.hold(head.channel, stamp.sequence, HeldFrame { head, body, put: frame.put_len() });
                 Ok(())
             }
             Turn::Now => {
-                self.file(desk, head, frame, HEADER, frame.put_len())?;
+                self.file(context, head, frame, HEADER, frame.put_len())?;
                 while let Some(held) = self.order.following(head.channel) {
-                    self.file(desk, held.head, &Frame::of(&held.body), 0, held.put)?;
+                    self.file(context, held.head, &Frame::of(&held.body), 0, held.put)?;
                 }
                 Ok(())
             }
@@ -114,28 +116,28 @@ impl Arrivals {
     #[cold]
     fn control(
         &mut self,
-        desk: &mut Desk<'_>,
+        context: &mut ArrivalContext<'_>,
         slot: u8,
         lane: Lane,
         header: &Header,
         frame: &Frame<'_>,
     ) -> Result<(), &'static str> {
-        desk.core.receive(slot, lane, None, header.stamp().credits).map_err(said)?;
+        context.core.receive(slot, lane, None, header.stamp().credits).map_err(describe)?;
         let body = frame.len() - HEADER;
         match header.form() {
             Some(Form::Note) if body == NOTE => {
                 let mut bytes = [0; NOTE];
                 frame.copy(HEADER, &mut bytes);
                 let received = wire::decode("note", &bytes, Reader::take);
-                desk.core.noted(slot, received.map_err(|_| "a malformed note")?).map_err(said)
+                context.core.noted(slot, received.map_err(|_| "a malformed note")?).map_err(describe)
             }
             Some(Form::Closed) if body == CLOSED => {
                 let mut bytes = [0; CLOSED];
                 frame.copy(HEADER, &mut bytes);
-                let closed = wire::decode("news of a closed rail", &bytes, Reader::take);
-                let closed: ClosedWire = closed.map_err(|_| "malformed news of a closed rail")?;
+                let closed = wire::decode("notice of a closed rail", &bytes, Reader::take);
+                let closed: ClosedWire = closed.map_err(|_| "malformed notice of a closed rail")?;
                 let ClosedWire { slot, had, generation, received, .. } = closed;
-                self.closed.push_back(Closed { slot, generation, received, had });
+                self.closed.push_back(RailClosed { slot, generation, received, had });
                 Ok(())
             }
             Some(Form::Goodbye) if body == 0 => {
@@ -146,17 +148,18 @@ impl Arrivals {
         }
     }
 
-    /// Files a frame of a channel whose turn it is, behind a put of `put` bytes; its body begins at `at`.
+    /// Files a frame of a channel whose turn it is, behind a put of `put` bytes; its body begins at
+    /// `at`.
     #[inline]
     fn file(
         &mut self,
-        desk: &mut Desk<'_>,
+        context: &mut ArrivalContext<'_>,
         head: Head,
         frame: &Frame<'_>,
         at: usize,
         put: u32,
     ) -> Result<(), &'static str> {
-        let Desk { core, counters, inbox, peer } = desk;
+        let ArrivalContext { core, counters, inbox, peer } = context;
         let (peer, kind, counters) = (*peer, head.kind, &counters[head.channel.index()]);
         let (body, put) = (frame.len() - at, put as usize);
         let whole = &mut self.assembling[head.channel.index()][kind as usize];
@@ -167,7 +170,7 @@ impl Arrivals {
             }
             What::Message | What::Part => {
                 if whole.len() + body > MAX_MESSAGE {
-                    return Err("a message longer than any");
+                    return Err("a message longer than the maximum");
                 }
                 if whole.capacity() == 0 {
                     *whole = inbox.spare();
@@ -199,12 +202,12 @@ impl Arrivals {
     }
 }
 
-fn said(violation: Violation) -> &'static str {
+fn describe(violation: Violation) -> &'static str {
     match violation {
-        Violation::Flood => "more frames than it has credits for",
-        Violation::Credits => "credits that it never got",
-        Violation::Acknowledged => "an acknowledgement of what was not sent",
-        Violation::Sequence => "a frame twice, or out of all order",
-        Violation::Slot => "news of a rail that cannot be",
+        Violation::Flood => "more frames than credits",
+        Violation::Credits => "a return of credits that were not used",
+        Violation::Acknowledged => "an acknowledgement of frames that were not sent",
+        Violation::Sequence => "a repeated frame, or one out of order",
+        Violation::Slot => "a notice of an impossible rail",
     }
 }

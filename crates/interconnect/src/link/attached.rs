@@ -1,4 +1,4 @@
-//! The rails of a link and what is reported of them.
+//! The rails of a link and their reports.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -12,37 +12,38 @@ use super::{
 use crate::{RailReport, RailState, Reason, sync::lock};
 
 /// A rail of a link.
-pub(super) struct Attached {
+pub(super) struct AttachedRail {
     pub(super) slot: u8,
     pub(super) generation: u32,
     pub(super) rail: Box<dyn Rail>,
-    /// Of its [`Rank`].
+    /// The `retains` of its [`Rank`].
     pub(super) retains: bool,
-    /// Something was sent since it was flushed.
+    /// True if something was sent since the last flush.
     pub(super) unflushed: bool,
     pub(super) health: Health,
     pub(super) bytes_out: u64,
     pub(super) bytes_in: u64,
 }
 
-/// The one in a slot.
+/// The rail in a slot.
 #[inline]
-pub(super) fn at(rails: &mut [Attached], slot: u8) -> Option<&mut Attached> {
+pub(super) fn at(rails: &mut [AttachedRail], slot: u8) -> Option<&mut AttachedRail> {
     rails.iter_mut().find(|attached| attached.slot == slot)
 }
 
-/// A rail that was connected, on its way to its link.
+/// A connected rail, on its way to its link.
 pub(crate) struct NewRail {
     pub(crate) slot: u8,
     pub(crate) generation: u32,
     pub(crate) rail: Box<dyn Rail>,
-    /// Of the rail, when it was connected.
+    /// The health of the rail when it was connected.
     pub(crate) health: Health,
-    /// From where to where, for reports.
+    /// Both ends of the path, for reports.
     pub(crate) path: String,
 }
 
-/// Memory is faster than a fabric, that faster than sockets. Over memory nothing is lost while the peer lives.
+/// The rank of a kind of rail: memory is faster than a fabric, and that faster than sockets. Over
+/// memory nothing is lost while the peer lives.
 pub(super) fn rank(kind: RailKind) -> Rank {
     let class = match kind {
         RailKind::Shm => 0,
@@ -52,16 +53,16 @@ pub(super) fn rank(kind: RailKind) -> Rank {
     Rank { class, retains: kind != RailKind::Shm }
 }
 
-/// What others see of a link. Its rails are as they were at the last tick or change.
+/// The public view of a link. Its rails are as they were at the last tick or change.
 #[derive(Clone, Debug)]
 pub struct LinkInfo {
     /// The node at the other end.
     pub peer: NodeId,
-    /// In this incarnation.
+    /// The incarnation of that node.
     pub incarnation: Incarnation,
-    /// The worker that it belongs to.
+    /// The worker that owns the link.
     pub worker: WorkerId,
-    /// What its channels counted.
+    /// The counters of its channels.
     pub counters: Arc<LinkCounters>,
     rails: Arc<Mutex<Vec<RailReport>>>,
 }
@@ -71,12 +72,12 @@ impl LinkInfo {
         Self { peer, incarnation, worker, counters: Arc::default(), rails: Arc::default() }
     }
 
-    /// Of the link to another incarnation of the peer, counted on with this one.
+    /// The view of a link to another incarnation of the peer, which goes on counting.
     pub(crate) fn with_incarnation(&self, incarnation: Incarnation) -> Self {
         Self { incarnation, rails: Arc::default(), ..self.clone() }
     }
 
-    /// Every rail that it has or had.
+    /// Every rail that the link has or had.
     #[must_use]
     pub fn rails(&self) -> Vec<RailReport> {
         let mut rails = self.lock().clone();
@@ -91,7 +92,7 @@ impl LinkInfo {
         rails
     }
 
-    /// What prompt messages go over, if anything.
+    /// The kind of rail that carries prompt messages, if any.
     #[must_use]
     pub fn best(&self) -> Option<RailKind> {
         self.lock().iter().find(|rail| rail.reason == Reason::Best).map(|rail| rail.kind)
@@ -115,8 +116,8 @@ impl LinkInfo {
         rail.encrypted = new.health.encrypted;
     }
 
-    /// Brings every entry up to date.
-    pub(super) fn refresh<F>(&self, core: &LinkCore<F>, rails: &mut [Attached], now: Nanos) {
+    /// Updates every entry.
+    pub(super) fn refresh<F>(&self, core: &LinkCore<F>, rails: &mut [AttachedRail], now: Nanos) {
         for report in &mut *self.lock() {
             (report.state, report.reason) = core.state(report.slot, now);
             (report.failures, report.frames_resent) = core.failures(report.slot);
@@ -131,7 +132,7 @@ impl LinkInfo {
         }
     }
 
-    /// The whole link is gone.
+    /// Records that the whole link is gone.
     pub(super) fn gone(&self, why: Reason) {
         for report in &mut *self.lock() {
             (report.state, report.reason) = (RailState::Down, why);

@@ -1,35 +1,35 @@
-//! How much bulk a link moves in one turn of its worker.
+//! The amount of bulk that a link moves in one turn of its worker.
 //!
-//! Copying takes the processor's time, and what is urgent waits for it whatever lane it has: so bulk goes a chunk at a time, and
-//! every link is looked at in between. A turn in which bulk came leaves its own share to the next one, so that a turn takes the time
-//! of one chunk, not of one each way.
+//! Copying takes processor time, for which urgent messages wait whatever their lane. So bulk goes a
+//! chunk at a time, and every link is polled in between. A turn in which bulk came leaves its own
+//! share to the next turn. So a turn takes the time of one chunk, not of one in each direction.
 
 use plexus_fabric::Lane;
 
 #[derive(Default)]
-pub(super) struct Budget {
-    /// Bytes in one turn: [`plexus_fabric::Rail::chunk`].
+pub(super) struct BulkBudget {
+    /// The bytes in one turn: [`plexus_fabric::Rail::chunk`].
     chunk: usize,
-    /// Bytes that may still go in this turn.
+    /// The bytes that may still go in this turn.
     left: usize,
-    /// The last turn sent nothing, since bulk came.
+    /// True if the last turn sent nothing, since bulk came.
     deferred: bool,
-    /// Something was there to be sent and had to wait.
+    /// True if something was there to be sent and had to wait.
     held_back: bool,
-    /// Turns for which traffic still counts as urgent.
+    /// The turns for which traffic still counts as urgent.
     urgent: u32,
 }
 
-/// So many turns after the last urgent message, bulk goes in long chunks again.
+/// The turns after the last urgent message before bulk goes in long chunks again.
 const CALM: u32 = 1000;
 
-impl Budget {
-    /// So much goes in one turn from now on; `None`: over no rail.
-    pub(super) fn goes_at_once(&mut self, chunk: Option<usize>) {
+impl BulkBudget {
+    /// Sets the bytes of one turn; `None`: there is no rail.
+    pub(super) fn set_chunk(&mut self, chunk: Option<usize>) {
         self.chunk = chunk.unwrap_or_default();
     }
 
-    /// A turn begins, and has brought so many bytes of bulk.
+    /// Begins a turn that has brought so many bytes of bulk.
     #[inline]
     pub(super) fn renew(&mut self, came: usize) {
         self.held_back = false;
@@ -37,13 +37,13 @@ impl Budget {
         self.left = if self.deferred { 0 } else { self.chunk };
     }
 
-    /// An urgent message came or goes; whether that is news.
+    /// Records that an urgent message came or goes; returns true if there was none lately.
     #[inline]
     pub(super) fn hurry(&mut self) -> bool {
         std::mem::replace(&mut self.urgent, CALM) == 0
     }
 
-    /// Another turn begins; whether it is the first one after a long time without anything urgent.
+    /// Counts a turn; returns true if it is the first after a long time without urgent messages.
     #[inline]
     pub(super) fn calms(&mut self) -> bool {
         self.urgent > 0 && {
@@ -52,19 +52,19 @@ impl Budget {
         }
     }
 
-    /// Whether there was something urgent lately.
+    /// Returns true if there was an urgent message lately.
     pub(super) fn is_urgent(&self) -> bool {
         self.urgent > 0
     }
 
-    /// Whether bulk may go; remembers that some was there.
+    /// Returns true if bulk may go; records that some was there.
     #[inline]
     pub(super) fn allows(&mut self) -> bool {
         self.held_back |= self.left == 0;
         self.left > 0
     }
 
-    /// So many bytes went. The last frame may be longer than what was left.
+    /// Counts so many bytes as sent. The last frame may be longer than the rest of the budget.
     #[inline]
     pub(super) fn spend(&mut self, lane: Lane, bytes: usize) {
         if lane == Lane::Bulk {
@@ -72,7 +72,7 @@ impl Budget {
         }
     }
 
-    /// Whether something waits for the next turn alone.
+    /// Returns true if something waits only for the next turn.
     pub(super) fn held_back(&self) -> bool {
         self.held_back
     }
@@ -85,15 +85,15 @@ mod tests {
     const CHUNK: usize = 16 << 10;
 
     #[test]
-    fn a_turn_moves_one_chunk_and_the_next_one_is_never_far() {
-        let mut budget = Budget::default();
+    fn a_turn_moves_one_chunk_and_the_next_turn_comes_soon() {
+        let mut budget = BulkBudget::default();
         assert!(!budget.allows() && budget.held_back(), "before the first turn");
-        budget.goes_at_once(Some(CHUNK));
+        budget.set_chunk(Some(CHUNK));
         budget.renew(0);
         assert!(!budget.held_back() && budget.allows());
         budget.spend(Lane::Prompt, CHUNK);
         budget.spend(Lane::Bulk, CHUNK - 1);
-        assert!(budget.allows(), "a byte is left");
+        assert!(budget.allows(), "one byte of the budget is left");
         budget.spend(Lane::Bulk, CHUNK);
         assert!(!budget.allows() && budget.held_back());
         assert!(!budget.is_urgent() && budget.hurry() && !budget.hurry() && budget.is_urgent());
@@ -103,7 +103,7 @@ mod tests {
                 calm.push(budget.is_urgent());
             }
         }
-        assert_eq!(calm, [false], "it is told once, when it is so");
+        assert_eq!(calm, [false], "the end of urgent traffic is reported once");
         let sends: Vec<bool> = (0..4)
             .map(|_| {
                 budget.renew(CHUNK);

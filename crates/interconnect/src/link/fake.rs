@@ -1,4 +1,4 @@
-//! A rail for tests that does as it is told, and shows what it was given.
+//! A scripted rail for tests that records what it was given.
 
 use std::{
     collections::VecDeque,
@@ -10,25 +10,25 @@ use std::{
 use plexus_base::{Epoch, Incarnation, NodeId, WorkerId};
 use plexus_fabric::{Access, Frame, Health, Lane, Lost, Put, Rail, RailKind, SendError};
 
-use super::{Link, LinkInfo, NewRail, Settings, arrive::encode_closed, protocol::Closed};
+use super::{Link, LinkInfo, NewRail, Settings, arrive::encode_closed, protocol::RailClosed};
 use crate::{Channel, message::Header};
 
-/// What a rail answers and what lies in it.
+/// The script and the records of a fake rail.
 #[derive(Default)]
 pub(crate) struct Script {
-    /// What every frame and put is refused with.
+    /// The error with which every frame and put is refused.
     pub(crate) refuses: Option<SendError>,
-    /// How the next flush finds the rail dead.
+    /// The reason with which the next flush finds the rail dead.
     pub(crate) dies: Option<Lost>,
-    /// What the peer has sent, the oldest first.
+    /// The frames that the peer has sent, the oldest first.
     pub(crate) arrivals: VecDeque<(Lane, Vec<u8>)>,
-    /// Frames that were taken.
+    /// The frames that were taken.
     pub(crate) sent: Vec<Vec<u8>>,
-    /// How many of them were pushed out.
+    /// The number of frames that were flushed.
     pub(crate) pushed: usize,
 }
 
-/// One end of the script; the other is the rail's.
+/// One handle of the script; the rail has the other.
 #[derive(Clone, Default)]
 pub(crate) struct Fake(Arc<Mutex<Script>>);
 
@@ -37,7 +37,7 @@ impl Fake {
         self.0.lock().unwrap()
     }
 
-    /// Whether the rail has not been dropped.
+    /// Returns true if the rail has not been dropped.
     pub(crate) fn is_held(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
@@ -56,14 +56,15 @@ impl Fake {
         link
     }
 
-    /// The peer says that it has closed a rail.
-    pub(crate) fn tells_end(&self, closed: Closed) {
+    /// Adds the peer's notice that it has closed a rail.
+    pub(crate) fn add_closed_notice(&self, closed: RailClosed) {
         let frame = [&Header::closed().encode()[..], &encode_closed(closed)].concat();
         self.script().arrivals.push_back((Lane::Prompt, frame));
     }
 }
 
-/// A put of `data` on a channel that needs no other rail, to where only a peer knows whether it fits.
+/// A put of `data` on a channel that needs no other rail. Only the peer knows whether it fits its
+/// window.
 pub(crate) fn put(data: &[u8]) -> (Epoch, Channel, Put<'_>) {
     let window = plexus_fabric::WindowId(1);
     (Epoch(1), Channel::CacheRequests, Put { window, offset: 0, generation: 0, data })
@@ -98,7 +99,7 @@ impl Rail for FakeRail {
         self.send(lane, &[], &[])
     }
 
-    /// Whatever is asked for, there is such a place.
+    /// Accepts every access.
     fn direct(&mut self, _: Access<'_>) -> Option<Result<u64, SendError>> {
         Some(Ok(0))
     }

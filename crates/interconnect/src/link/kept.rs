@@ -1,7 +1,8 @@
-//! Frames that could not be sent at once, or are kept until they have arrived, in memory that is used again.
+//! Frames that could not be sent at once, or are kept until they have arrived, in reused memory.
 //!
-//! A sender that is faster than its peer keeps thousands of long fragments a second. Taken from the allocator and given back each
-//! time they make it return memory to the system and fault it in again; so a link keeps some itself.
+//! A sender that is faster than its peer keeps thousands of long fragments a second. If each came
+//! from the allocator, that would return memory to the system and fault it in again. So a link
+//! keeps some memory itself.
 
 use std::sync::Arc;
 
@@ -11,27 +12,27 @@ use plexus_fabric::{Put, WindowId};
 
 use crate::message::Header;
 
-/// Shorter bytes are not worth keeping memory for.
+/// The length below which memory is not worth keeping.
 const SHORT: usize = 4 << 10;
 
-/// Pieces of memory that a link keeps: 8 MiB of the longest fragments.
+/// The pieces of memory that a link keeps: 8 MiB of the longest fragments.
 const PIECES: usize = 512;
 
-/// Longer ones (puts) go back to the allocator.
+/// The length above which memory (of puts) goes back to the allocator.
 const LONGEST: usize = 64 << 10;
 
 /// The spare memory of a link.
 #[derive(Clone)]
-pub(super) struct Spare(Arc<ArrayQueue<Vec<u8>>>);
+pub(super) struct SpareMemory(Arc<ArrayQueue<Vec<u8>>>);
 
-impl Default for Spare {
+impl Default for SpareMemory {
     fn default() -> Self {
         Self(Arc::new(ArrayQueue::new(PIECES)))
     }
 }
 
-impl Spare {
-    /// A copy of `bytes`.
+impl SpareMemory {
+    /// Copies `bytes` into spare memory.
     pub(super) fn copy(&self, bytes: &[u8]) -> Bytes {
         if bytes.len() <= SHORT || bytes.len() > LONGEST {
             return Bytes::copy_from_slice(bytes);
@@ -43,10 +44,10 @@ impl Spare {
     }
 }
 
-/// Some memory that goes back to where it came from.
+/// A piece of memory that returns to the spare memory when it is dropped.
 struct Piece {
     bytes: Vec<u8>,
-    spare: Spare,
+    spare: SpareMemory,
 }
 
 impl AsRef<[u8]> for Piece {
@@ -57,41 +58,41 @@ impl AsRef<[u8]> for Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        // When it is full there is enough.
+        // A full queue has enough; the memory goes back to the allocator.
         let _ = self.spare.0.push(std::mem::take(&mut self.bytes));
     }
 }
 
 /// The body of a frame, as its sender has it.
 #[derive(Clone, Copy)]
-pub(super) struct Body<'a> {
+pub(super) struct FrameBody<'a> {
     pub(super) bytes: &'a [u8],
-    /// What they are a part of, if their sender keeps them as they are.
+    /// The shared bytes that contain them, if the sender keeps those unchanged.
     pub(super) shared: Option<&'a Bytes>,
 }
 
-impl<'a> Body<'a> {
-    /// Bytes that are the sender's own again when it has handed them in.
+impl<'a> FrameBody<'a> {
+    /// A body whose bytes the sender may reuse after the call.
     pub(super) fn borrowed(bytes: &'a [u8]) -> Self {
         Self { bytes, shared: None }
     }
 
-    /// The same for as long as is needed: a copy only where they are not shared.
-    pub(super) fn keep(self, spare: &Spare) -> Bytes {
+    /// Keeps the bytes as long as needed; copies them only if they are not shared.
+    pub(super) fn keep(self, spare: &SpareMemory) -> Bytes {
         match self.shared {
             Some(all) => all.slice_ref(self.bytes),
             None => spare.copy(self.bytes),
         }
     }
 
-    /// Whether copying them is worth avoiding.
+    /// Returns true if a copy of the bytes is worth avoiding.
     pub(super) fn is_long(self) -> bool {
         self.bytes.len() > SHORT
     }
 }
 
 /// A frame, with the put in front of it.
-pub(super) struct Owned {
+pub(super) struct OwnedFrame {
     pub(super) header: Header,
     pub(super) body: Bytes,
     put: Option<OwnedPut>,
@@ -104,8 +105,8 @@ struct OwnedPut {
     data: Bytes,
 }
 
-impl Owned {
-    pub(super) fn of(spare: &Spare, header: Header, put: Option<Put<'_>>, body: Body<'_>) -> Self {
+impl OwnedFrame {
+    pub(super) fn of(spare: &SpareMemory, header: Header, put: Option<Put<'_>>, body: FrameBody<'_>) -> Self {
         let put = put.map(|put| OwnedPut {
             window: put.window,
             offset: put.offset,
@@ -126,23 +127,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shared_is_not_copied() {
-        let (spare, all) = (Spare::default(), Bytes::from(vec![7; 40_000]));
-        let kept = Body { bytes: &all[10_000..30_000], shared: Some(&all) }.keep(&spare);
+    fn shared_bytes_are_not_copied() {
+        let (spare, all) = (SpareMemory::default(), Bytes::from(vec![7; 40_000]));
+        let kept = FrameBody { bytes: &all[10_000..30_000], shared: Some(&all) }.keep(&spare);
         assert_eq!((kept.as_ptr(), kept.len()), (all[10_000..].as_ptr(), 20_000));
     }
 
     #[test]
-    fn memory_of_long_fragments_is_used_again_and_bounded() {
-        let spare = Spare::default();
-        let keep = |bytes: usize| Owned::of(&spare, Header::note(), None, Body::borrowed(&vec![7; bytes]));
+    fn memory_of_long_fragments_is_reused_and_bounded() {
+        let spare = SpareMemory::default();
+        let keep =
+            |bytes: usize| OwnedFrame::of(&spare, Header::note(), None, FrameBody::borrowed(&vec![7; bytes]));
         let kept = keep(10_000);
         let place = kept.body.as_ptr();
         assert_eq!(kept.body, [7; 10_000][..]);
         drop(kept);
         assert_eq!(keep(9_000).body.as_ptr(), place);
         drop([keep(10), keep(LONGEST + 1)]);
-        assert_eq!(spare.0.len(), 1, "neither short nor very long ones");
+        assert_eq!(spare.0.len(), 1, "only long fragments, no very long ones, are kept");
         drop((0..2 * PIECES).map(|_| keep(5_000)).collect::<Vec<_>>());
         assert_eq!(spare.0.len(), PIECES);
     }

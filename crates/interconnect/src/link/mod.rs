@@ -1,10 +1,12 @@
-//! One link: the pure core, the rails it runs over, and what is counted.
+//! One link: the pure core, its rails, and its counters.
 //!
-//! The driver adds to [`protocol::LinkCore`] only what needs bytes: headers, copies of what cannot be sent at once or must be
-//! kept, messages longer than a frame, accesses to windows. It never blocks and, over memory with room, never allocates.
+//! The driver adds to [`protocol::LinkCore`] only the parts that need bytes: headers, copies of
+//! frames that cannot be sent at once or must be kept, messages longer than a frame, accesses to
+//! windows. It never blocks, and over memory with room it never allocates.
 //!
-//! A link begins with its first rail and ends when its peer's process has ended, when the peer says goodbye, or when it had no
-//! rail for as long as [`Settings::timeout`]. Rails come and go meanwhile; nobody above notices.
+//! A link begins with its first rail. It ends when its peer's process has ended, when the peer says
+//! goodbye, or when it had no rail for [`Settings::timeout`]. Rails come and go meanwhile; the code
+//! above the link does not notice.
 
 mod access;
 mod arrive;
@@ -24,41 +26,41 @@ use plexus_base::{Incarnation, Nanos, NodeId, clock};
 use plexus_fabric::{Health, Lane, Lost, Windows};
 
 use self::{
-    arrive::{Arrivals, Desk},
-    attached::{Attached, rank},
-    budget::Budget,
-    kept::{Owned, Spare},
-    protocol::{Limits, LinkCore, Pace, Sick, Signs},
+    arrive::{ArrivalContext, Arrivals},
+    attached::{AttachedRail, rank},
+    budget::BulkBudget,
+    kept::{OwnedFrame, SpareMemory},
+    protocol::{Limits, LinkCore, Pace, RailFailure, Signs},
 };
 use crate::{CHANNELS, ChannelCounters, Kind, Reason, inbox::Inbox, message::Header};
 
 pub(crate) use self::{access::Request, attached::NewRail};
 pub use attached::LinkInfo;
 
-/// Longest message in bytes; longer than a frame goes in fragments.
+/// The longest message in bytes; a message longer than a frame goes in fragments.
 pub const MAX_MESSAGE: usize = 16 << 20;
 
-/// Frames of replies that may wait before an access is executed: 1 MiB of the longest.
+/// The frames of replies that may wait before an access is executed: 1 MiB of the longest.
 const ANSWERS: usize = 64;
 
-/// Memory for an answer that is kept.
+/// The memory for an answer that is kept.
 const ANSWER_KEPT: usize = 1 << 20;
 
-/// Frames taken from each lane before other links get their turn.
+/// The frames taken from each lane before other links get their turn.
 const POLL_FRAMES: usize = 32;
 
-/// Rails that carry nothing now are looked at in one of so many polls.
+/// Rails that carry nothing now are polled once in this many polls.
 const STANDBY_POLLS: u32 = 64;
 
-/// What the channels of one link counted; readable by any thread.
+/// The counters of the channels of one link; any thread may read them.
 pub type LinkCounters = [ChannelCounters; CHANNELS];
 
-/// How links behave.
+/// The settings of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// How long a link may be without a rail.
+    /// The time for which a link may be without a rail.
     pub timeout: Duration,
-    /// How often each rail is probed while the link is in use.
+    /// The interval between two probes of each rail while the link is in use.
     pub probe: Duration,
 }
 
@@ -68,7 +70,7 @@ impl Default for Settings {
     }
 }
 
-/// What happens to the rails of a link.
+/// An event of a link's rails.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
     /// A rail was lost; it can be connected again, with another generation.
@@ -79,25 +81,25 @@ pub(crate) struct Link {
     pub(crate) peer: NodeId,
     info: LinkInfo,
     windows: Arc<Windows>,
-    rails: Vec<Attached>,
-    core: LinkCore<Owned>,
-    spare: Spare,
+    rails: Vec<AttachedRail>,
+    core: LinkCore<OwnedFrame>,
+    spare: SpareMemory,
     arrivals: Arrivals,
-    /// For bulk in this turn.
-    budget: Budget,
-    /// How much goes at once depends on whether something is urgent: not so over memory.
+    /// The bulk that may go in this turn.
+    budget: BulkBudget,
+    /// True if the amount of bulk at once depends on urgent traffic; not so over memory.
     paced: bool,
     answer: Vec<u8>,
     timeout: Nanos,
-    /// Since when there is no rail, and why the last one went.
+    /// The time since which there is no rail, and the reason for which the last one was lost.
     down: Option<(Nanos, Lost)>,
     ticked: Nanos,
     polls: u32,
-    /// The last poll looked at every rail.
-    looked: bool,
-    /// The next one must.
+    /// True if the last poll looked at every rail.
+    looked_everywhere: bool,
+    /// True if the next poll must look at every rail.
     must_look: bool,
-    /// Accesses by message that have no answer yet: others must not be executed past them.
+    /// The accesses by message without an answer; direct ones must not overtake them.
     asked: u32,
     events: Vec<Event>,
     lost: Option<Lost>,
@@ -114,16 +116,16 @@ impl Link {
             windows,
             rails: Vec::new(),
             core: LinkCore::new(Limits::default(), pace),
-            spare: Spare::default(),
+            spare: SpareMemory::default(),
             arrivals: Arrivals::default(),
-            budget: Budget::default(),
+            budget: BulkBudget::default(),
             paced: false,
             answer: Vec::new(),
             timeout: nanos(settings.timeout),
             down: None,
             ticked: clock::now(),
             polls: 0,
-            looked: true,
+            looked_everywhere: true,
             must_look: false,
             asked: 0,
             events: Vec::new(),
@@ -131,30 +133,30 @@ impl Link {
         }
     }
 
-    /// The incarnation of the peer that it leads to.
+    /// The incarnation of the peer.
     pub(crate) fn incarnation(&self) -> Incarnation {
         self.info.incarnation
     }
 
-    /// Adds a rail. One that takes a slot in use replaces what is there: its peer has given that up.
+    /// Adds a rail. It replaces a rail in the same slot, which its peer has given up.
     pub(crate) fn attach(&mut self, new: NewRail) {
         if let Some(index) = self.rails.iter().position(|attached| attached.slot == new.slot) {
             if self.rails[index].generation >= new.generation {
                 return;
             }
-            self.give_up(index, Lost::Closed("the peer connected it again".into()));
+            self.give_up(index, Lost::Closed("the peer connected the rail again".into()));
         }
         if self.lost.is_some() {
             return;
         }
         let kind = new.rail.kind();
         if !self.core.rail_up(new.slot, new.generation, rank(kind), clock::now()) {
-            let why = Lost::Closed("the peer has closed it meanwhile".into());
+            let why = Lost::Closed("the peer has closed the rail meanwhile".into());
             return self.events.push(Event::RailDown { slot: new.slot, generation: new.generation, why });
         }
         let NewRail { slot, generation, rail, health, .. } = new;
         let retains = rank(kind).retains;
-        self.rails.push(Attached {
+        self.rails.push(AttachedRail {
             slot,
             generation,
             rail,
@@ -170,23 +172,23 @@ impl Link {
         self.refresh();
     }
 
-    /// Whether there is something in [`Link::events`], or it is lost.
+    /// Returns true if [`Link::events`] is not empty, or the link is lost.
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
         self.lost.is_some() || !self.events.is_empty()
     }
 
-    /// What happened to rails since it was asked last.
+    /// Takes the events of rails since the last call.
     pub(crate) fn events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
 
-    /// Frames that wait for credits, room or a rail.
+    /// The frames that wait for credits, room or a rail.
     pub(crate) fn queued(&self) -> usize {
         self.core.queued()
     }
 
-    /// Takes what has arrived into `inbox`. Messages are handled later, see [`Link::handled`].
+    /// Takes arrived frames into `inbox`. Their messages are handled later, see [`Link::handled`].
     #[inline]
     pub(crate) fn poll(&mut self, inbox: &mut Inbox) {
         let all = self.rails.len() == 1 || self.look_everywhere();
@@ -194,13 +196,13 @@ impl Link {
         let mut bulk = 0;
         while index < self.rails.len() {
             let Self { rails, core, arrivals, info, peer, .. } = self;
-            let Attached { slot, rail, bytes_in, .. } = &mut rails[index];
+            let AttachedRail { slot, rail, bytes_in, .. } = &mut rails[index];
             index += 1;
             if !all && !core.is_active(*slot) {
                 continue;
             }
             let mut violation = None;
-            let mut desk = Desk { peer: *peer, core, counters: &info.counters, inbox };
+            let mut desk = ArrivalContext { peer: *peer, core, counters: &info.counters, inbox };
             let polled = rail.poll(POLL_FRAMES, &mut |lane, frame| {
                 if violation.is_none() {
                     *bytes_in += frame.len() as u64 + u64::from(frame.put_len());
@@ -232,7 +234,7 @@ impl Link {
         }
     }
 
-    /// What is urgent is on its way: bulk is not to stand in front of it.
+    /// Records urgent traffic, which bulk must not delay.
     #[inline]
     fn hurry(&mut self) {
         if self.budget.hurry() {
@@ -240,41 +242,42 @@ impl Link {
         }
     }
 
-    /// Tells the rails whether there is something urgent, and asks how much bulk goes at once then.
+    /// Tells the rails whether there is urgent traffic, and reads how much bulk goes at once then.
     #[cold]
     fn pace_bulk(&mut self) {
         let urgent = self.budget.is_urgent();
         self.rails.iter_mut().for_each(|attached| attached.rail.hurry(urgent));
-        self.budget.goes_at_once(self.rails.iter().map(|attached| attached.rail.chunk()).max());
+        self.budget.set_chunk(self.rails.iter().map(|attached| attached.rail.chunk()).max());
     }
 
-    /// Whether this poll looks at rails that carry nothing, too.
+    /// Returns true if this poll also looks at rails that carry nothing.
     fn look_everywhere(&mut self) -> bool {
         self.polls = self.polls.wrapping_add(1);
-        self.looked = std::mem::take(&mut self.must_look) || self.polls.is_multiple_of(STANDBY_POLLS);
-        self.looked
+        self.looked_everywhere =
+            std::mem::take(&mut self.must_look) || self.polls.is_multiple_of(STANDBY_POLLS);
+        self.looked_everywhere
     }
 
-    /// Rails that the peer has given up are given up here too, and what it did not get is sent again.
+    /// Closes the rails that the peer has closed, and sends again the frames that it did not get.
     #[cold]
     fn settle(&mut self) {
         while let Some(closed) = self.arrivals.closed.pop_front() {
             if self.core.up(closed.slot) == Some(closed.generation)
                 && let Some(index) = self.rails.iter().position(|attached| attached.slot == closed.slot)
             {
-                self.give_up(index, Lost::Closed("the peer has given it up".into()));
+                self.give_up(index, Lost::Closed("the peer has given up the rail".into()));
             }
             if self.core.peer_closed(closed).is_err() {
-                return self.fail(Lost::Corrupt("news of a rail that cannot be"));
+                return self.fail(Lost::Corrupt("a notice of an impossible rail"));
             }
             if self.core.is_overrun() {
-                return self.fail(Lost::Corrupt("news of more rails than it reads the answers to"));
+                return self.fail(Lost::Corrupt("too many notices of rails without reading the answers"));
             }
         }
     }
 
-    /// Executes accesses that the peer has asked for, as long as their answers do not pile up: what is not executed keeps its
-    /// credit.
+    /// Executes the accesses that the peer has requested, as long as the answers do not pile up. An
+    /// access that is not executed keeps its credit.
     fn execute(&mut self) {
         while self.core.waiting(Kind::Reply) < ANSWERS
             && let Some((head, request)) = self.arrivals.accesses.pop_front()
@@ -288,13 +291,14 @@ impl Link {
         self.answer.shrink_to(ANSWER_KEPT);
     }
 
-    /// A message of `kind` has been handled. (The fragments before its last frame were as they came.)
+    /// Records that a message of `kind` has been handled. (The fragments before its last frame
+    /// counted when they came.)
     #[inline]
     pub(crate) fn handled(&mut self, kind: Kind) {
         self.core.consume(kind);
     }
 
-    /// Sends what waits, and makes sure that the peer sees what was sent.
+    /// Sends the waiting frames, and makes sure that the peer sees all frames sent.
     #[inline]
     pub(crate) fn flush(&mut self) {
         if self.core.wants_pump() && self.lost.is_none() {
@@ -306,7 +310,7 @@ impl Link {
         let mut index = 0;
         while index < self.rails.len() {
             let attached = &mut self.rails[index];
-            // A socket that took only a part may take the rest now, also when nothing was sent since.
+            // A socket that took only a part may take the rest now, even if nothing was sent since.
             let wanted = std::mem::take(&mut attached.unflushed) || attached.retains;
             match if wanted { attached.rail.flush() } else { Ok(()) } {
                 Ok(()) => index += 1,
@@ -315,11 +319,11 @@ impl Link {
         }
     }
 
-    /// A rail is dead or is given up: destroys this end of it. What was under way on it is settled with the peer over the
-    /// others. The rail that keeps nothing ends the link.
+    /// Destroys this end of a rail that is dead or given up. Frames in flight on it are settled
+    /// with the peer over the other rails. The loss of a rail that keeps nothing ends the link.
     #[cold]
     fn give_up(&mut self, index: usize, why: Lost) {
-        let Attached { slot, generation, mut rail, retains, .. } = self.rails.swap_remove(index);
+        let AttachedRail { slot, generation, mut rail, retains, .. } = self.rails.swap_remove(index);
         rail.abandon();
         drop(rail);
         if !retains {
@@ -329,7 +333,7 @@ impl Link {
         tracing::info!(peer = %self.peer, slot, generation, "rail lost: {why}");
         self.core.rail_lost(slot, Reason::of(&why), now);
         if self.core.is_overrun() {
-            self.fail(Lost::Corrupt("it never says what it received on rails that are closed"));
+            self.fail(Lost::Corrupt("the peer never reports what it received on closed rails"));
         }
         if self.rails.is_empty() {
             self.down = Some((now, why.clone()));
@@ -346,7 +350,7 @@ impl Link {
         self.info.refresh(&self.core, &mut self.rails, clock::now());
     }
 
-    /// How long until [`Link::tick`] is to be called, if it is.
+    /// The time until [`Link::tick`] is due, if it is.
     pub(crate) fn next_tick(&self) -> Option<Nanos> {
         if self.lost.is_some() {
             None
@@ -357,9 +361,10 @@ impl Link {
         }
     }
 
-    /// Does what is due by `now`: probes rails, gives up those that are dead, ends the link when its timeout does.
+    /// Does the work due by `now`: probes rails, gives up dead ones, ends the link when its timeout
+    /// is over.
     pub(crate) fn tick(&mut self, now: Nanos) {
-        // Other links of the worker may want it more often.
+        // Other links of the worker may want ticks more often.
         let is_due = |every: Nanos| now.since(self.ticked).0 >= every.0 / 4 * 3;
         if !self.next_tick().is_some_and(is_due) {
             return;
@@ -378,8 +383,8 @@ impl Link {
             self.give_up(
                 index,
                 match sick {
-                    Sick::Silent => Lost::Silent,
-                    Sick::Stalled => Lost::Stalled,
+                    RailFailure::Silent => Lost::Silent,
+                    RailFailure::Stalled => Lost::Stalled,
                 },
             );
         }
@@ -393,7 +398,7 @@ impl Link {
         self.refresh();
     }
 
-    /// Tells the peer that the link ends here, as far as that can be told.
+    /// Tells the peer that the link ends here, if any rail still can.
     pub(crate) fn goodbye(&mut self) {
         self.flush();
         for attached in &mut self.rails {
@@ -402,12 +407,12 @@ impl Link {
         }
     }
 
-    /// Whether a turn would get something done that no bell announces.
+    /// Returns true if a turn would do work that no bell announces.
     pub(crate) fn pending(&mut self) -> bool {
         if self.has_news() {
             return true;
         }
-        if self.rails.len() > 1 && !self.looked {
+        if self.rails.len() > 1 && !self.looked_everywhere {
             self.must_look = true;
             return true;
         }
@@ -418,7 +423,7 @@ impl Link {
         answers || self.rails.iter_mut().any(|attached| attached.rail.pending())
     }
 
-    /// Why the link is gone, if it is.
+    /// The reason why the link is gone, if it is.
     pub(crate) fn lost(&self) -> Option<&Lost> {
         self.lost.as_ref()
     }

@@ -1,7 +1,9 @@
-//! What goes out over a link: messages cut into frames, puts, accesses, each to the rail that the core names, or aside.
+//! The outgoing side of a link: messages cut into frames, puts and accesses, each sent on the rail
+//! that the core names, or queued.
 //!
-//! Over memory with room nothing is allocated, and what the peer's processor need not do is done here. What finds no room or
-//! credit is kept, copied only if its sender does not share it.
+//! Over memory with room nothing is allocated, and this processor does all work that needs no help
+//! of the peer's. Frames without room or credit are kept, and copied only if the sender does not
+//! share them.
 
 use bytes::Bytes;
 use plexus_base::Epoch;
@@ -9,8 +11,8 @@ use plexus_fabric::{Access, Lane, Lost, MAX_FRAME, MAX_WORDWISE, Put, Rail, Rail
 
 use super::{
     Link, MAX_MESSAGE, Request, arrive,
-    attached::{Attached, at},
-    kept::{Body, Owned},
+    attached::{AttachedRail, at},
+    kept::{FrameBody, OwnedFrame},
     protocol::{NoRoom, Outgoing, Span, Waybill},
 };
 use crate::{
@@ -18,16 +20,18 @@ use crate::{
     message::{HEADER, Head, Header, What},
 };
 
-/// Longest fragment.
+/// The longest fragment.
 const MAX_BODY: usize = MAX_FRAME - HEADER;
 
-/// Fragments of a long message that are copied aside before the rails are offered what waits.
+/// The fragments of a long message that are copied before the waiting ones are offered to the
+/// rails.
 const REFILL: usize = 4;
 
-/// Longer puts are cut where several rails may share the bulk and what is sent is kept.
+/// The length from which puts are cut where several rails may share the bulk and sent frames are
+/// kept.
 const STRIPE: usize = 64 << 10;
 
-const _: () = assert!(STRIPE >= MAX_WORDWISE, "a cut through a word would show");
+const _: () = assert!(STRIPE >= MAX_WORDWISE, "a cut must not split a word");
 
 impl Link {
     /// Sends a message, or queues it while credits or room are missing.
@@ -65,9 +69,10 @@ impl Link {
         let mut rest = payload;
         while rest.len() > MAX_BODY {
             let (fragment, behind) = rest.split_at(MAX_BODY);
-            self.frame(Head { what: What::Part, ..head }, lane, None, Body { bytes: fragment, shared });
+            self.frame(Head { what: What::Part, ..head }, lane, None, FrameBody { bytes: fragment, shared });
             rest = behind;
-            // While we copy what finds no room, the peer makes some: it must not run dry meanwhile.
+            // While this side copies fragments without room, the peer makes some: it must not run
+            // dry meanwhile.
             if shared.is_none()
                 && self.core.queued() > 0
                 && (payload.len() - rest.len()).is_multiple_of(REFILL * MAX_BODY)
@@ -75,7 +80,7 @@ impl Link {
                 self.pump();
             }
         }
-        self.frame(head, lane, None, Body { bytes: rest, shared });
+        self.frame(head, lane, None, FrameBody { bytes: rest, shared });
     }
 
     /// Puts bytes into a window of the peer and sends a message behind them.
@@ -94,15 +99,16 @@ impl Link {
         let head = Head { what: What::Message, kind, channel, epoch, tag };
         let lane = lane(channel, put.data.len());
         let put = self.stripes(head, lane, put);
-        self.frame(head, lane, Some(put), Body::borrowed(payload));
+        self.frame(head, lane, Some(put), FrameBody::borrowed(payload));
     }
 
-    /// Puts bytes into a window of the peer and tells nobody.
+    /// Puts bytes into a window of the peer without a message.
     #[inline]
     pub(crate) fn write(&mut self, epoch: Epoch, channel: Channel, put: Put<'_>) {
         let kind = Kind::Request;
         self.info.counters[channel.index()].sent(kind, put.data.len());
-        // Over memory it needs no credit and no frame, once nothing of its lane waits in front of it.
+        // Over memory it needs neither credit nor frame, once nothing of its lane waits in front of
+        // it.
         let head = written(epoch, channel, Kind::Request);
         let lane = lane(channel, put.data.len());
         if let Some(memory) = self.memory() {
@@ -110,15 +116,16 @@ impl Link {
                 Ok(()) => {}
                 Err(SendError::TooLarge) => self.fail(misplaced_put()),
                 Err(SendError::Full | SendError::Lost) => {
-                    self.frame(head, lane, Some(put), Body::borrowed(&[]));
+                    self.frame(head, lane, Some(put), FrameBody::borrowed(&[]));
                 }
             };
         }
         let put = self.stripes(head, lane, put);
-        self.frame(head, lane, Some(put), Body::borrowed(&[]));
+        self.frame(head, lane, Some(put), FrameBody::borrowed(&[]));
     }
 
-    /// The rail of a peer whose memory is mapped here, if what is done over it at once overtakes nothing that was sent before.
+    /// The rail of a peer whose memory is mapped here, if an immediate access over it overtakes
+    /// nothing that was sent before.
     fn memory(&mut self) -> Option<&mut dyn Rail> {
         let clear = self.asked == 0 && self.core.queued() == 0;
         match &mut self.rails[..] {
@@ -130,36 +137,38 @@ impl Link {
         }
     }
 
-    /// Sends all of a long put but its last piece, where several rails may share the bulk; that piece. One that is kept in
-    /// pieces needs no new memory for each.
+    /// Sends all of a long put but its last piece, where several rails may share the bulk; returns
+    /// that piece. A piece of a kept put needs no new memory.
     fn stripes<'a>(&mut self, head: Head, lane: Lane, mut put: Put<'a>) -> Put<'a> {
         if self.rails.iter().any(|attached| attached.retains) && lane == Lane::Bulk {
             while put.data.len() > STRIPE {
                 let (piece, rest) = put.data.split_at(STRIPE);
                 let head = written(head.epoch, head.channel, head.kind);
-                self.frame(head, lane, Some(Put { data: piece, ..put }), Body::borrowed(&[]));
+                self.frame(head, lane, Some(Put { data: piece, ..put }), FrameBody::borrowed(&[]));
                 put = Put { offset: put.offset + STRIPE as u64, data: rest, ..put };
             }
         }
         put
     }
 
-    /// Asks the peer for an access to one of its windows; a reply with this tag brings what was there.
+    /// Requests an access to one of the peer's windows; a reply with this tag brings the earlier
+    /// content.
     pub(crate) fn access(&mut self, epoch: Epoch, channel: Channel, tag: u32, request: Request) {
         let bytes = request.encode();
         self.info.counters[channel.index()].sent(Kind::Request, bytes.len());
         self.asked += 1;
         let head = Head { what: What::Access, kind: Kind::Request, channel, epoch, tag };
-        self.frame(head, channel.lane(), None, Body::borrowed(&bytes));
+        self.frame(head, channel.lane(), None, FrameBody::borrowed(&bytes));
     }
 
-    /// An access by message was answered.
+    /// Records the answer to an access by message.
     pub(crate) fn access_answered(&mut self) {
         self.asked = self.asked.saturating_sub(1);
     }
 
-    /// Executes an access with this processor, where the peer's memory is mapped; whether that was done. What was there is
-    /// left in `answer`: empty where the peer's window has no such place, or it is longer than any message.
+    /// Executes an access with this processor, if the peer's memory is mapped; returns true if it
+    /// did. The earlier content is left in `answer`: empty if the access lies outside the peer's
+    /// window or is longer than any message.
     pub(crate) fn direct(&mut self, request: Request, answer: &mut Vec<u8>) -> bool {
         let Some(memory) = self.memory() else { return false };
         answer.clear();
@@ -190,7 +199,7 @@ impl Link {
     }
 
     #[inline]
-    fn frame(&mut self, head: Head, lane: Lane, put: Option<Put<'_>>, body: Body<'_>) {
+    fn frame(&mut self, head: Head, lane: Lane, put: Option<Put<'_>>, body: FrameBody<'_>) {
         if lane == Lane::Prompt && self.paced {
             self.hurry();
         }
@@ -202,8 +211,8 @@ impl Link {
         let bill = Waybill { channel: head.channel, kind: head.kind, lane, span };
         let header = Header::of(&head);
         let spare = &self.spare;
-        let owned = || Owned::of(spare, header, put, body);
-        // What need not be copied to wait does so: what is urgent has its turn between two chunks.
+        let owned = || OwnedFrame::of(spare, header, put, body);
+        // Frames that need no copy wait: urgent traffic gets its turn between two chunks.
         let held_back = lane == Lane::Bulk && body.shared.is_some() && !self.budget.allows();
         let route = if held_back { None } else { self.core.route(&bill) };
         let Some(attached) = route.and_then(|slot| at(&mut self.rails, slot)) else {
@@ -213,13 +222,14 @@ impl Link {
         let header = header.stamped(stamp);
         let bytes = body.bytes.len() + put.map_or(0, |put| put.data.len());
         let (sent, owned) = if attached.retains && body.is_long() && put.is_none() {
-            // It is kept anyway: what the rail does not pass on at once it can take from there.
+            // The frame is kept anyway; the rail can take it from there when it does not pass it on
+            // at once.
             let owned = owned();
             (offer_shared(attached, lane, header, &owned.body), Some(owned))
         } else {
             (offer(attached, lane, header, put, body.bytes), None)
         };
-        let keep = || owned.unwrap_or_else(|| Owned::of(spare, header, put, body));
+        let keep = || owned.unwrap_or_else(|| OwnedFrame::of(spare, header, put, body));
         match sent {
             Ok(()) => {
                 self.core.sent(slot, &bill, stamp, keep);
@@ -269,17 +279,19 @@ impl Link {
     }
 }
 
-/// A put that no rail takes: to leave it out would be to deliver the message behind it without its data.
+/// The reason of a link that must end because no rail takes a put: without it the message behind it
+/// would arrive without its data.
 #[cold]
 fn misplaced_put() -> Lost {
-    Lost::Closed("a put was to go where the peer has no window".into())
+    Lost::Closed("a put outside the windows of the peer".into())
 }
 
 fn written(epoch: Epoch, channel: Channel, kind: Kind) -> Head {
     Head { what: What::Written, kind, channel, epoch, tag: 0 }
 }
 
-/// The lane for so many bytes: what is long on a normal channel must not stand in front of what is urgent.
+/// The lane for so many bytes: long messages on a normal channel must not stand in front of urgent
+/// ones.
 #[inline]
 fn lane(channel: Channel, bytes: usize) -> Lane {
     if bytes > MAX_BODY && channel.class() == Class::Normal { Lane::Bulk } else { channel.lane() }
@@ -287,7 +299,7 @@ fn lane(channel: Channel, bytes: usize) -> Lane {
 
 #[inline]
 fn offer(
-    attached: &mut Attached,
+    attached: &mut AttachedRail,
     lane: Lane,
     header: Header,
     put: Option<Put<'_>>,
@@ -303,7 +315,12 @@ fn offer(
 }
 
 #[inline]
-fn offer_shared(attached: &mut Attached, lane: Lane, header: Header, body: &Bytes) -> Result<(), SendError> {
+fn offer_shared(
+    attached: &mut AttachedRail,
+    lane: Lane,
+    header: Header,
+    body: &Bytes,
+) -> Result<(), SendError> {
     attached.rail.send_shared(lane, &header.encode(), body)?;
     attached.unflushed = true;
     attached.bytes_out += (HEADER + body.len()) as u64;

@@ -1,16 +1,16 @@
-//! The driver of a link over a rail that does as it is told.
+//! Tests of the driver of a link over a scripted rail.
 
 use plexus_fabric::{Lost, RailKind, SendError, WindowId};
 
 use super::{
     MAX_MESSAGE, Request,
     fake::{Fake, put},
-    protocol::Closed,
+    protocol::RailClosed,
 };
 use crate::{Kind, inbox::Inbox};
 
 #[test]
-fn a_put_outside_the_window_ends_the_link_also_when_it_had_to_wait() {
+fn a_put_outside_the_window_ends_the_link_even_from_the_queue() {
     for first in [SendError::Full, SendError::TooLarge] {
         let fake = Fake::default();
         let mut link = fake.link(RailKind::Tcp);
@@ -25,12 +25,12 @@ fn a_put_outside_the_window_ends_the_link_also_when_it_had_to_wait() {
 }
 
 #[test]
-fn a_peer_that_tells_of_rails_without_end_and_reads_nothing_is_given_up() {
+fn a_peer_that_closes_endless_rails_and_reads_nothing_is_lost() {
     let fake = Fake::default();
     let mut link = fake.link(RailKind::Tcp);
     fake.script().refuses = Some(SendError::Full);
     let told = (1..1_000).find(|generation| {
-        fake.tells_end(Closed { slot: 3, generation: *generation, received: [0, 0], had: true });
+        fake.add_closed_notice(RailClosed { slot: 3, generation: *generation, received: [0, 0], had: true });
         link.poll(&mut Inbox::default());
         link.flush();
         link.lost().is_some()
@@ -39,7 +39,7 @@ fn a_peer_that_tells_of_rails_without_end_and_reads_nothing_is_given_up() {
 }
 
 #[test]
-fn a_link_that_is_lost_has_something_to_tell() {
+fn a_lost_link_has_news() {
     let fake = Fake::default();
     let mut link = fake.link(RailKind::Tcp);
     assert!(!link.pending());

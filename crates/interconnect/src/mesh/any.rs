@@ -1,4 +1,5 @@
-//! What a handshake reads, over any bytes, as fuzz targets and tests call it. No part of the crate's interface.
+//! The decoders of a handshake over any bytes, for fuzz targets and tests. Not part of the crate's
+//! interface.
 
 use plexus_base::crc32c;
 
@@ -9,14 +10,14 @@ use super::{
     spans::{self, SPANS},
 };
 
-/// The first `N` bytes, with zeros where there are fewer.
+/// The first `N` bytes, filled up with zeros.
 fn whole<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut whole = [0; N];
     whole.iter_mut().zip(bytes).for_each(|(place, byte)| *place = *byte);
     whole
 }
 
-/// The hello, as it is and with its checksum made right; how often it was taken.
+/// Decodes a hello as it is and with its checksum made right; returns how often it was accepted.
 #[must_use]
 pub fn hello(bytes: &[u8]) -> usize {
     let as_it_is: [u8; HELLO] = whole(bytes);
@@ -30,7 +31,8 @@ pub fn hello(bytes: &[u8]) -> usize {
     [as_it_is, mended].iter().filter(|bytes| taken(bytes)).count()
 }
 
-/// What a peer says that its windows are; how many. What is asked of them later is asked here, too.
+/// Decodes the windows that a peer announces, and does with them all that is done later; returns
+/// their number.
 #[must_use]
 pub fn spans(bytes: &[u8]) -> usize {
     let spans = spans::decode(&whole::<SPANS>(bytes)).unwrap_or_default();
@@ -46,7 +48,8 @@ pub fn spans(bytes: &[u8]) -> usize {
     spans.len()
 }
 
-/// The first messages of both sides, from somebody who does not have the key; whether either was taken.
+/// Reads the first messages of both sides from a peer without the key; returns true if either was
+/// accepted.
 #[must_use]
 pub fn greetings(bytes: &[u8]) -> bool {
     let (message, cluster) = (whole::<GREETING>(bytes), [7; 16]);

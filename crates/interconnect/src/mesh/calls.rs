@@ -1,10 +1,14 @@
-//! The calls that this node makes over TCP: for each worker in each slot of each peer that it connects to, one attempt at a
-//! time; none ever waits for another.
+//! The TCP connections that this node makes: one attempt at a time for each worker in each slot of
+//! each peer to which it connects. No attempt waits for another.
 //!
-//! An attempt is a connection for each lane. The kernel repeats a first packet that was lost only after a second, which is as
-//! long as a peer that no rail reaches is waited for: so what is not taken soon is given up, and dialled anew. When all of them have proved themselves, each says *go*, which uses up the
-//! generation: a failed attempt leaves nothing behind that could be mistaken for the next one. Where the other end hangs up
-//! without a word, which is what it does to strangers, the attempt is made again with the next older key.
+//! An attempt is a connection for each lane. The kernel repeats a lost first packet only after a
+//! second, which is as long as the link's timeout. So an attempt that is not accepted soon is given
+//! up and dialled again.
+//!
+//! When all lanes have proved the key, the caller sends *go* on each, which uses up the generation.
+//! So nothing of a failed attempt can be mistaken for the next one. If the other end closes without
+//! an answer, as it does with unauthenticated peers, the attempt is repeated with the next older
+//! key.
 
 use std::{collections::BTreeMap, io, os::fd::OwnedFd, sync::Arc, time::Instant};
 
@@ -13,51 +17,51 @@ use plexus_fabric::{LANES, Lane, RailKind, WindowSpan};
 
 use super::{
     HANDSHAKE,
-    common::{Common, Made, Place},
+    common::{ConnectedRail, MeshState, RailPlace},
     hello::HELLO,
-    line::Line,
-    noise::{self, Calling, GREETING, Session},
+    line::HandshakeStream,
+    noise::{self, CallerHandshake, GREETING, Session},
     pair::{MAX_SLOTS, Path},
     tcp::{self, GO, SEALED_SPANS},
 };
 
-/// Places of a peer.
-const SEATS: u64 = (MAX_SLOTS * MAX_WORKERS) as u64;
+/// The places of a peer: one for each slot and worker.
+const PLACES: u64 = (MAX_SLOTS * MAX_WORKERS) as u64;
 
-/// How far one lane has come.
-enum Stage {
+/// The progress of one lane.
+enum CallStage {
     /// Not connected yet.
     Dialling,
-    /// Said its hello.
-    Greeted(Box<Calling>),
-    /// Heard a true answer.
+    /// Its hello is sent.
+    Greeted(Box<CallerHandshake>),
+    /// A valid answer has arrived.
     Answered(Box<Session>),
-    /// Waits for the other lanes.
+    /// It waits for the other lanes.
     Ready(Box<Session>),
 }
 
-struct Call {
-    line: Line,
-    stage: Stage,
+struct LaneCall {
+    line: HandshakeStream,
+    stage: CallStage,
 }
 
 struct Attempt {
-    place: Place,
+    place: RailPlace,
     path: Path,
     generation: u32,
-    /// Which of the valid keys it proves, from the newest.
+    /// The index of the valid key that it proves, from the newest.
     key: usize,
-    lanes: [Option<Call>; LANES],
+    lanes: [Option<LaneCall>; LANES],
     incarnation: Option<Incarnation>,
     peer_windows: Vec<WindowSpan>,
     began: Instant,
 }
 
-/// Why an attempt failed.
+/// The reason why an attempt failed.
 enum Failure {
-    /// The other end closed the connection before it had said a word.
-    HungUp,
-    /// It asks for smaller segments.
+    /// The other end closed the connection without an answer.
+    ClosedUnanswered,
+    /// The other end requests smaller segments.
     Smaller,
     Other(String),
 }
@@ -68,31 +72,32 @@ impl From<String> for Failure {
     }
 }
 
-pub(super) struct Calls {
-    common: Arc<Common>,
-    attempts: BTreeMap<Place, Attempt>,
+pub(super) struct OutgoingCalls {
+    common: Arc<MeshState>,
+    attempts: BTreeMap<RailPlace, Attempt>,
 }
 
 /// The number of a lane's connection.
-fn number(place: Place, lane: Lane) -> u64 {
-    let seat = u64::from(place.slot) * MAX_WORKERS as u64 + u64::from(place.worker);
-    (u64::from(place.peer.0) * SEATS + seat) * LANES as u64 + lane.index() as u64
+fn number(place: RailPlace, lane: Lane) -> u64 {
+    let place_index = u64::from(place.slot) * MAX_WORKERS as u64 + u64::from(place.worker);
+    (u64::from(place.peer.0) * PLACES + place_index) * LANES as u64 + lane.index() as u64
 }
 
-/// What has this number.
-fn numbered(number: u64) -> (Place, Lane) {
+/// The place and lane with this number.
+fn numbered(number: u64) -> (RailPlace, Lane) {
     let (place, lane) = (number / LANES as u64, number as usize % LANES);
-    let (peer, seat) = (place / SEATS, place % SEATS);
-    let (slot, worker) = (seat / MAX_WORKERS as u64, seat % MAX_WORKERS as u64);
-    (Place { peer: NodeId(peer as u8), slot: slot as u8, worker: worker as u8 }, Lane::ALL[lane])
+    let (peer, place_index) = (place / PLACES, place % PLACES);
+    let (slot, worker) = (place_index / MAX_WORKERS as u64, place_index % MAX_WORKERS as u64);
+    (RailPlace { peer: NodeId(peer as u8), slot: slot as u8, worker: worker as u8 }, Lane::ALL[lane])
 }
 
-impl Calls {
-    pub(super) fn new(common: Arc<Common>) -> Self {
+impl OutgoingCalls {
+    pub(super) fn new(common: Arc<MeshState>) -> Self {
         Self { common, attempts: BTreeMap::new() }
     }
 
-    /// Makes the calls that are due and gives up those that take too long; when to look again.
+    /// Makes the calls that are due and gives up those that take too long; returns when to look
+    /// again.
     pub(super) fn look(
         &mut self,
         epoll: &OwnedFd,
@@ -116,19 +121,19 @@ impl Calls {
         next.into_iter().chain(self.ends().into_values()).min()
     }
 
-    /// When each attempt has taken too long.
-    fn ends(&self) -> BTreeMap<Place, Instant> {
+    /// The time at which each attempt takes too long.
+    fn ends(&self) -> BTreeMap<RailPlace, Instant> {
         let pairs = self.common.pairs();
-        let end = |place: &Place, attempt: &Attempt| {
+        let end = |place: &RailPlace, attempt: &Attempt| {
             let dialling = pairs.get(&place.peer).filter(|_| attempt.is_dialling());
-            let limit = dialling.map_or(HANDSHAKE, |pair| pair.dialling(place.slot, place.worker));
+            let limit = dialling.map_or(HANDSHAKE, |pair| pair.dial_timeout(place.slot, place.worker));
             (*place, attempt.began + limit)
         };
         self.attempts.iter().map(|(place, attempt)| end(place, attempt)).collect()
     }
 
-    /// The places whose rail is missing and not under way, and the time before which it should not be.
-    fn wanted(&self) -> Vec<(Place, Path, Option<Instant>)> {
+    /// The places whose rail is missing and not being made, and the time of their next attempt.
+    fn wanted(&self) -> Vec<(RailPlace, Path, Option<Instant>)> {
         let pairs = self.common.pairs();
         let slots = self.common.called().filter_map(|peer| Some((peer.id, pairs.get(&peer.id)?)));
         let slots = slots.flat_map(|(peer, pair)| {
@@ -136,7 +141,7 @@ impl Calls {
             paths.flat_map(move |(slot, path)| {
                 let slot = slot as u8;
                 let missing = pair.missing(slot);
-                missing.map(move |(worker, due)| (Place { peer, slot, worker }, *path, due))
+                missing.map(move |(worker, due)| (RailPlace { peer, slot, worker }, *path, due))
             })
         });
         slots.filter(|(place, ..)| !self.attempts.contains_key(place)).collect()
@@ -146,18 +151,18 @@ impl Calls {
         &mut self,
         epoll: &OwnedFd,
         token: &impl Fn(u64) -> u64,
-        place: Place,
+        place: RailPlace,
         path: Path,
         key: usize,
         now: Instant,
     ) {
         let clamp = self.common.pairs().get(&place.peer).map_or(0, |pair| pair.clamp(place.slot));
-        let dial = |lane: Lane| -> io::Result<Call> {
-            let line = Line::call(path.here, path.there, |socket| {
+        let dial = |lane: Lane| -> io::Result<LaneCall> {
+            let line = HandshakeStream::call(path.here, path.there, |socket| {
                 if clamp == 0 { Ok(()) } else { plexus_fabric::tcp::clamp(socket, clamp.into()) }
             })?;
             line.register(epoll, token(number(place, lane)), true)?;
-            Ok(Call { line, stage: Stage::Dialling })
+            Ok(LaneCall { line, stage: CallStage::Dialling })
         };
         let mut lanes = [const { None }; LANES];
         for lane in Lane::ALL {
@@ -186,8 +191,8 @@ impl Calls {
         self.attempts.insert(place, attempt);
     }
 
-    /// Something has happened on connection `number`.
-    pub(super) fn hear(&mut self, epoll: &OwnedFd, token: impl Fn(u64) -> u64, number: u64) {
+    /// Handles an event on connection `number`.
+    pub(super) fn readable(&mut self, epoll: &OwnedFd, token: impl Fn(u64) -> u64, number: u64) {
         let (place, lane) = numbered(number);
         let Some(mut attempt) = self.attempts.remove(&place) else { return };
         let stepped = attempt
@@ -203,15 +208,15 @@ impl Calls {
     fn finish(&self, epoll: &OwnedFd, attempt: Attempt) {
         let Attempt { place, path, generation, lanes, incarnation, peer_windows, .. } = attempt;
         let lanes = lanes.into_iter().flatten().filter_map(|call| {
-            let Stage::Ready(session) = call.stage else { return None };
+            let CallStage::Ready(session) = call.stage else { return None };
             Some(tcp::Lane { stream: call.line.into_stream(epoll).ok()?, keys: session.into_rail_keys() })
         });
         let lanes = <[tcp::Lane; LANES]>::try_from(lanes.collect::<Vec<_>>());
-        let lanes = lanes.map_err(|_| "a connection cannot be taken over".to_owned());
+        let lanes = lanes.map_err(|_| "cannot take over a connection".to_owned());
         match lanes.and_then(|lanes| tcp::rail(&self.common, place.peer, lanes, peer_windows)) {
             Ok(rail) => {
                 let incarnation = incarnation.expect("every lane was answered");
-                let made = Made { place, generation, rail, path: path.name() };
+                let made = ConnectedRail { place, generation, rail, path: path.name() };
                 self.common.attach_over(&path, made, incarnation);
             }
             Err(why) => self.common.failed(place, why),
@@ -220,17 +225,17 @@ impl Calls {
 
     fn give_up(&mut self, epoll: &OwnedFd, token: &impl Fn(u64) -> u64, attempt: Attempt, failure: Failure) {
         let Attempt { place, path, key, .. } = attempt;
-        // Its connections are closed before others are made.
+        // Its connections are closed before new ones are made.
         drop(attempt.lanes);
         match failure {
-            Failure::HungUp => match self.common.keys() {
+            Failure::ClosedUnanswered => match self.common.keys() {
                 Ok(keys) if key + 1 < keys.len() => {
                     self.attempt(epoll, token, place, path, key + 1, Instant::now());
                 }
                 Ok(_) => self.common.failed(
                     place,
                     format!(
-                        "{} hangs up without a word: it does not take this node's key (compare keys/ on both machines) or is another program",
+                        "{} closes the connection without an answer: it does not accept this node's key (compare keys/ on both machines) or is another program",
                         path.there
                     ),
                 ),
@@ -245,15 +250,15 @@ impl Calls {
 impl Attempt {
     fn step(
         &mut self,
-        common: &Common,
+        common: &MeshState,
         lane: Lane,
-        listen: impl FnOnce(&Line) -> io::Result<()>,
+        listen: impl FnOnce(&HandshakeStream) -> io::Result<()>,
     ) -> Result<(), Failure> {
         let (place, path) = (self.place, self.path);
         let Some(call) = &mut self.lanes[lane.index()] else { return Ok(()) };
         let broken = |error: io::Error| format!("{}: handshake: {error}", path.there);
-        match std::mem::replace(&mut call.stage, Stage::Dialling) {
-            Stage::Dialling => {
+        match std::mem::replace(&mut call.stage, CallStage::Dialling) {
+            CallStage::Dialling => {
                 let connected = call.line.is_connected();
                 if !connected.map_err(|error| format!("no answer at {}: {error}", path.there))? {
                     return Ok(());
@@ -263,79 +268,80 @@ impl Attempt {
                 let clamp = common.pairs().get(&place.peer).map_or(0, |pair| pair.clamp(place.slot));
                 let hello = common.hello(place, path.kind, lane, self.generation, clamp);
                 let (calling, greeting) = noise::call(key, common.config.cluster, &hello.encode());
-                call.line.say(&greeting, GREETING).map_err(broken)?;
+                call.line.send(&greeting, GREETING).map_err(broken)?;
                 listen(&call.line).map_err(broken)?;
-                call.stage = Stage::Greeted(Box::new(calling));
+                call.stage = CallStage::Greeted(Box::new(calling));
             }
-            Stage::Greeted(calling) => {
-                let answer = match call.line.hear() {
+            CallStage::Greeted(calling) => {
+                let answer = match call.line.receive() {
                     Ok(Some(answer)) => answer,
                     Ok(None) => {
-                        call.stage = Stage::Greeted(calling);
+                        call.stage = CallStage::Greeted(calling);
                         return Ok(());
                     }
-                    Err(_) => return Err(Failure::HungUp),
+                    Err(_) => return Err(Failure::ClosedUnanswered),
                 };
-                let answer: &[u8; GREETING] = answer[..].try_into().expect("that is what was expected");
+                let answer: &[u8; GREETING] = answer[..].try_into().expect("the length that was expected");
                 let (answer, mut session) =
                     calling.answered(answer).map_err(|why| format!("{}: {why}", path.there))?;
                 self.incarnation = Some(accept(common, place, self.incarnation, &answer)?);
                 let ours = session.seal(&tcp::our_spans(common));
-                call.line.say(&ours, SEALED_SPANS).map_err(broken)?;
-                call.stage = Stage::Answered(Box::new(session));
+                call.line.send(&ours, SEALED_SPANS).map_err(broken)?;
+                call.stage = CallStage::Answered(Box::new(session));
             }
-            Stage::Answered(mut session) => match call.line.hear().map_err(broken)? {
-                None => call.stage = Stage::Answered(session),
+            CallStage::Answered(mut session) => match call.line.receive().map_err(broken)? {
+                None => call.stage = CallStage::Answered(session),
                 Some(mut message) => {
                     let spans = session.open(&mut message).map_err(|why| format!("{}: {why}", path.there))?;
                     self.peer_windows = tcp::their_spans(spans)?;
-                    call.stage = Stage::Ready(session);
+                    call.stage = CallStage::Ready(session);
                 }
             },
-            Stage::Ready(session) => {
-                // Nothing is expected: it has hung up.
-                call.line.hear().map_err(broken)?;
-                call.stage = Stage::Ready(session);
+            CallStage::Ready(session) => {
+                // No message is expected, so the other end has closed.
+                call.line.receive().map_err(broken)?;
+                call.stage = CallStage::Ready(session);
             }
         }
         Ok(())
     }
 
-    /// Whether a lane is not connected yet.
+    /// Returns true if a lane is not connected yet.
     fn is_dialling(&self) -> bool {
-        self.lanes.iter().flatten().any(|call| matches!(call.stage, Stage::Dialling))
+        self.lanes.iter().flatten().any(|call| matches!(call.stage, CallStage::Dialling))
     }
 
     fn is_ready(&self) -> bool {
-        self.lanes.iter().flatten().all(|call| matches!(call.stage, Stage::Ready(_)))
+        self.lanes.iter().flatten().all(|call| matches!(call.stage, CallStage::Ready(_)))
     }
 
-    /// Tells the other end that all lanes stand.
-    fn go(&mut self, common: &Common) -> Result<(), Failure> {
-        let Place { peer, slot, worker } = self.place;
+    /// Tells the other end that all lanes are ready.
+    fn go(&mut self, common: &MeshState) -> Result<(), Failure> {
+        let RailPlace { peer, slot, worker } = self.place;
         if let Some(pair) = common.pairs().get_mut(&peer) {
-            pair.says(slot, worker, self.generation);
+            pair.use_generation(slot, worker, self.generation);
         }
         for call in self.lanes.iter_mut().flatten() {
-            if let Stage::Ready(session) = &mut call.stage {
-                let said = call.line.say(&session.seal(&GO), 0);
-                said.map_err(|error| format!("{}: handshake: {error}", self.path.there))?;
+            if let CallStage::Ready(session) = &mut call.stage {
+                let sent = call.line.send(&session.seal(&GO), 0);
+                sent.map_err(|error| format!("{}: handshake: {error}", self.path.there))?;
             }
         }
         Ok(())
     }
 }
 
-/// What the answer says, and whether it is from the same incarnation of the peer as that on the other lanes.
+/// Checks the answer, and that it is from the same incarnation of the peer as those on the other
+/// lanes.
 fn accept(
-    common: &Common,
-    place: Place,
+    common: &MeshState,
+    place: RailPlace,
     known: Option<Incarnation>,
     answer: &[u8; HELLO],
 ) -> Result<Incarnation, Failure> {
     let answer = common.accepted(answer, place.peer)?;
     if known.is_some_and(|known| known != answer.incarnation) {
-        return Err(Failure::Other("it has just started anew".into()));
+        return Err(Failure::Other("the peer restarted during the handshake".into()));
     }
     let mut pairs = common.pairs();
     if pairs.get_mut(&place.peer).is_some_and(|pair| pair.clamped(place.slot, answer.clamp)) {

@@ -1,4 +1,5 @@
-//! What all who connect share: who this node is, what it knows of its peers, and who gets a rail that stands.
+//! The state that all connecting threads share: this node, its peers, and the function that hands
+//! new rails to workers.
 
 use std::{
     collections::BTreeMap,
@@ -16,66 +17,67 @@ use super::{
     Config, MeshError, Peer, event,
     hello::{HELLO, Hello, Refusal},
     keys::Key,
-    pair::{Pair, Path, Standing, paths},
-    warned::Warned,
+    pair::{Pair, Path, PeerState, paths},
+    warned::RateLimitedWarnings,
 };
 use crate::{RailReport, sync::lock};
 
-/// A place for a rail.
+/// The place of a rail: peer, slot and worker.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Place {
+pub(super) struct RailPlace {
     pub(super) peer: NodeId,
     pub(super) slot: u8,
     pub(super) worker: u8,
 }
 
-/// A rail for a worker.
-pub(super) struct Made {
-    pub(super) place: Place,
+/// A connected rail for a worker.
+pub(super) struct ConnectedRail {
+    pub(super) place: RailPlace,
     pub(super) generation: u32,
     pub(super) rail: Box<dyn Rail>,
-    /// From where to where, for people.
+    /// Both ends of the path, as shown to users.
     pub(super) path: String,
 }
 
-/// Hands a worker its rail; called with the table of peers locked, must not come back to it.
-pub(super) type Give = Box<dyn Fn(Made, Incarnation) + Send + Sync>;
+/// Hands a worker its rail. It is called with the table of peers locked and must not lock it again.
+pub(super) type AttachRail = Box<dyn Fn(ConnectedRail, Incarnation) + Send + Sync>;
 
-/// Why libfabric does not join a pair that lists it.
+/// The reason why a pair that lists libfabric does not use it.
 const OFI_LEFT_OUT: &str = if cfg!(feature = "libfabric") {
     "ofi is not used, because it cannot encrypt and these two nodes must (`encrypt` under [interconnect])"
 } else {
     "ofi is not used, because this build is without libfabric"
 };
 
-/// Whether a pair may use a rail of this kind: libfabric encrypts nothing, and may not be built in.
+/// Returns true if a pair may use a rail of this kind: libfabric encrypts nothing, and may not be
+/// built in.
 fn may_carry(rail: RailKind, peer: &Peer) -> bool {
     rail != RailKind::Ofi || cfg!(feature = "libfabric") && !peer.encrypt
 }
 
-pub(super) struct Common {
+pub(super) struct MeshState {
     pub(super) config: Config,
     pub(super) workers: u8,
     pub(super) windows: Arc<Windows>,
-    /// By node, once it is known.
+    /// The peers by node number, once they are known.
     peers: [OnceLock<Peer>; MAX_NODES],
     pairs: Mutex<BTreeMap<NodeId, Pair>>,
     pub(super) changed: Condvar,
-    strangers: AtomicU64,
-    /// What was said of refused peers.
-    refused: Mutex<Warned<(NodeId, Refusal)>>,
+    unauthenticated: AtomicU64,
+    /// The warnings given about refused peers.
+    refused: Mutex<RateLimitedWarnings<(NodeId, Refusal)>>,
     stopping: AtomicBool,
-    /// Wakes the thread of the network: a rail is lost, was not to be had, or the node ends.
-    pub(super) stirred: Event,
-    give: Give,
+    /// Wakes the network thread: a rail was lost or could not be made, or the node ends.
+    pub(super) wake_network: Event,
+    attach_rail: AttachRail,
 }
 
-impl Common {
+impl MeshState {
     pub(super) fn new(
         mut config: Config,
         workers: u8,
         windows: Arc<Windows>,
-        give: Give,
+        attach_rail: AttachRail,
     ) -> Result<Self, MeshError> {
         let peers = std::mem::take(&mut config.peers);
         let common = Self {
@@ -85,20 +87,20 @@ impl Common {
             config,
             workers,
             changed: Condvar::new(),
-            strangers: AtomicU64::new(0),
+            unauthenticated: AtomicU64::new(0),
             refused: Mutex::default(),
             stopping: AtomicBool::new(false),
-            stirred: event()?,
-            give,
+            wake_network: event()?,
+            attach_rail,
         };
         for peer in peers {
-            common.meet(peer);
+            common.add_peer(peer);
         }
         Ok(common)
     }
 
-    /// One more peer, unless it is known.
-    pub(super) fn meet(&self, peer: Peer) {
+    /// Adds a peer, unless it is known.
+    pub(super) fn add_peer(&self, peer: Peer) {
         let rails: Vec<_> = peer.rails.iter().copied().filter(|rail| may_carry(*rail, &peer)).collect();
         let paths = paths(&rails, &self.config.listen, &peer.addresses);
         let mut pair = Pair::new(paths, self.workers, self.config.admission);
@@ -122,7 +124,7 @@ impl Common {
         lock(&self.pairs)
     }
 
-    /// Peers that this node connects to, rather than they to it.
+    /// The peers to which this node connects.
     pub(super) fn called(&self) -> impl Iterator<Item = &Peer> {
         self.peers().filter(|peer| peer.id < self.config.me)
     }
@@ -137,7 +139,11 @@ impl Common {
 
     pub(super) fn connected(&self) -> NodeSet {
         let pairs = self.pairs();
-        pairs.iter().filter(|(_, pair)| pair.standing == Standing::Connected).map(|(peer, _)| *peer).collect()
+        pairs
+            .iter()
+            .filter(|(_, pair)| pair.peer_state == PeerState::Connected)
+            .map(|(peer, _)| *peer)
+            .collect()
     }
 
     pub(super) fn keys(&self) -> Result<Vec<Key>, String> {
@@ -149,27 +155,28 @@ impl Common {
     }
 
     pub(super) fn stop(&self) {
-        // Within the lock: whoever has looked and is about to wait for a change does so before it, and hears of this one.
+        // Under the lock: a thread that has checked and is about to wait for a change began to wait
+        // before, so it is notified.
         let pairs = self.pairs();
         self.stopping.store(true, Relaxed);
         drop(pairs);
         self.changed.notify_all();
-        self.stirred.signal();
+        self.wake_network.signal();
     }
 
-    /// Counts one that came and did not prove that it is of the cluster.
-    pub(super) fn stranger(&self) {
-        self.strangers.fetch_add(1, Relaxed);
+    /// Counts a connection that did not prove the cluster key.
+    pub(super) fn count_unauthenticated(&self) {
+        self.unauthenticated.fetch_add(1, Relaxed);
     }
 
-    pub(super) fn strangers(&self) -> u64 {
-        self.strangers.load(Relaxed)
+    pub(super) fn unauthenticated(&self) -> u64 {
+        self.unauthenticated.load(Relaxed)
     }
 
-    /// What this node says first to `place`.
+    /// The hello of this node for `place`.
     pub(super) fn hello(
         &self,
-        place: Place,
+        place: RailPlace,
         rail: RailKind,
         lane: Lane,
         generation: u32,
@@ -192,10 +199,11 @@ impl Common {
         }
     }
 
-    /// What a caller's hello is worth: the answer to send; one without a refusal lets it in. An error: it is not one.
+    /// Checks a caller's hello; returns it and the answer to send, which admits the caller if it
+    /// has no refusal. An error means that the bytes are not a hello.
     pub(super) fn judge(&self, bytes: &[u8; HELLO], rail: RailKind) -> Result<(Hello, Hello), String> {
         let hello = Hello::decode(bytes).map_err(|bad| bad.to_string())?;
-        let place = Place { peer: hello.from, slot: hello.slot, worker: hello.worker };
+        let place = RailPlace { peer: hello.from, slot: hello.slot, worker: hello.worker };
         let pairs = self.pairs();
         let pair = pairs.get(&hello.from).filter(|_| hello.from > self.config.me);
         let clamp = pair.filter(|pair| usize::from(hello.slot) < pair.paths.len());
@@ -209,11 +217,11 @@ impl Common {
         {
             Some(Refusal::Settings)
         } else {
-            pair.map_or(Some(Refusal::Settings), |pair| pair.judge(&hello))
+            pair.map_or(Some(Refusal::Settings), |pair| pair.check(&hello))
         };
         if let Some(refusal) = answer.refusal {
             answer.fingerprint = 0;
-            // Who only has overheard a hello can say it again without end, and must not fill the log.
+            // An outsider can repeat a recorded hello without end, and must not fill the log.
             if lock(&self.refused).is_due((hello.from, refusal), Instant::now()) {
                 tracing::warn!("{} was refused: {refusal}", hello.from);
             }
@@ -221,7 +229,7 @@ impl Common {
         Ok((hello, answer))
     }
 
-    /// What the answer to this node's hello is worth.
+    /// Checks the answer to this node's hello.
     pub(super) fn accepted(&self, bytes: &[u8; HELLO], peer: NodeId) -> Result<Hello, String> {
         let answer = Hello::decode(bytes).map_err(|bad| bad.to_string())?;
         if answer.cluster != self.config.cluster || answer.from != peer || answer.to != self.config.me {
@@ -230,14 +238,15 @@ impl Common {
         if let Some(refusal) = answer.refusal {
             return Err(refusal.to_string());
         }
-        if self.pairs().get(&peer).is_none_or(|pair| pair.is_another(answer.incarnation)) {
+        if self.pairs().get(&peer).is_none_or(|pair| pair.is_other_incarnation(answer.incarnation)) {
             return Err(Refusal::NoMember.to_string());
         }
         Ok(answer)
     }
 
-    /// Hands a worker the rail of `path`. One over libfabric is set up first, over the TCP rail that was made.
-    pub(super) fn attach_over(self: &Arc<Self>, path: &Path, made: Made, incarnation: Incarnation) {
+    /// Hands a worker the rail of `path`. A rail over libfabric is set up first, over the TCP rail
+    /// that was made.
+    pub(super) fn attach_over(self: &Arc<Self>, path: &Path, made: ConnectedRail, incarnation: Incarnation) {
         match path.kind {
             #[cfg(feature = "libfabric")]
             RailKind::Ofi => super::ofi::attach(Arc::clone(self), path.here.ip(), made, incarnation),
@@ -245,37 +254,37 @@ impl Common {
         }
     }
 
-    /// Hands a worker its rail to the incarnation `incarnation` of a peer, unless that is outdated by now.
-    pub(super) fn attach(&self, made: Made, incarnation: Incarnation) {
-        let Place { peer, slot, worker } = made.place;
+    /// Hands a worker its rail to this incarnation of a peer, unless that is outdated by now.
+    pub(super) fn attach(&self, made: ConnectedRail, incarnation: Incarnation) {
+        let RailPlace { peer, slot, worker } = made.place;
         let now = Instant::now();
         let mut pairs = self.pairs();
         let Some(pair) = pairs.get_mut(&peer) else { return };
-        if self.is_stopping() || !pair.seat(slot, worker, made.generation, incarnation, now) {
+        if self.is_stopping() || !pair.rail_up(slot, worker, made.generation, incarnation, now) {
             return;
         }
         tracing::debug!("{peer}: worker {worker}, slot {slot}: {} is up", made.path);
-        // Within the lock: whoever finds the peer connected finds its links.
-        (self.give)(made, incarnation);
+        // Under the lock: a thread that finds the peer connected also finds its links.
+        (self.attach_rail)(made, incarnation);
         pair.look(now);
         self.changed.notify_all();
     }
 
-    /// Notes that an attempt to connect was in vain.
-    pub(super) fn failed(&self, place: Place, why: String) {
-        let Place { peer, slot, worker } = place;
+    /// Records a failed attempt to connect.
+    pub(super) fn failed(&self, place: RailPlace, why: String) {
+        let RailPlace { peer, slot, worker } = place;
         tracing::debug!("{peer}: worker {worker}, slot {slot}: not connected: {why}");
         if let Some(pair) = self.pairs().get_mut(&peer) {
             pair.failed(slot, worker, Instant::now());
-            pair.hindered(slot, why);
+            pair.set_problem(slot, why);
         }
-        self.stirred.signal();
+        self.wake_network.signal();
     }
 
-    /// What there is to say about rails that never were up.
+    /// The reports of rails that never were up.
     pub(super) fn never_connected(&self) -> Vec<RailReport> {
         let pairs = self.pairs();
-        let awaited = pairs.iter().filter(|(_, pair)| pair.is_in());
+        let awaited = pairs.iter().filter(|(_, pair)| pair.is_admitted());
         let rails = awaited.flat_map(|(peer, pair)| {
             pair.never_up().map(|(slot, worker)| {
                 let path = &pair.paths[usize::from(slot)];
@@ -285,18 +294,18 @@ impl Common {
         rails.collect()
     }
 
-    /// Notes that a rail is lost.
-    pub(super) fn lost(&self, place: Place, incarnation: Incarnation, generation: u32, why: &Lost) {
-        let Place { peer, slot, worker } = place;
+    /// Records that a rail is lost.
+    pub(super) fn lost(&self, place: RailPlace, incarnation: Incarnation, generation: u32, why: &Lost) {
+        let RailPlace { peer, slot, worker } = place;
         if let Some(pair) = self.pairs().get_mut(&peer)
-            && !pair.is_another(incarnation)
+            && !pair.is_other_incarnation(incarnation)
         {
-            pair.unseat(slot, worker, generation, why, Instant::now());
+            pair.rail_lost(slot, worker, generation, why, Instant::now());
         }
-        self.stirred.signal();
+        self.wake_network.signal();
     }
 
-    /// Looks which peers are connected by now; when to look again.
+    /// Checks which peers are connected by now; returns when to check again.
     pub(super) fn look(&self, now: Instant) -> Option<Instant> {
         let mut pairs = self.pairs();
         let again = pairs.values_mut().filter_map(|pair| pair.look(now)).min();
@@ -305,20 +314,21 @@ impl Common {
         again
     }
 
-    /// Lets an incarnation of a peer in, and no other; whether that is news. None: nobody has met the peer.
+    /// Admits an incarnation of a peer, and no other; returns true if that is a change, `None` if
+    /// the peer is unknown.
     pub(super) fn admit(&self, peer: NodeId, incarnation: Incarnation) -> Option<bool> {
         let news = self.pairs().get_mut(&peer)?.admit(incarnation);
         self.changed.notify_all();
-        self.stirred.signal();
+        self.wake_network.signal();
         Some(news)
     }
 
-    /// Notes that this incarnation of a peer is gone and not to be let in again.
+    /// Records that this incarnation of a peer is gone and not to be admitted again.
     pub(super) fn forget(&self, peer: NodeId, incarnation: Incarnation) {
         if let Some(pair) = self.pairs().get_mut(&peer)
-            && !pair.is_another(incarnation)
+            && !pair.is_other_incarnation(incarnation)
         {
-            pair.standing = Standing::Gone;
+            pair.peer_state = PeerState::Gone;
         }
         self.changed.notify_all();
     }
@@ -342,8 +352,8 @@ pub(super) mod tests {
         *,
     };
 
-    /// Of a node with one peer, to which it has one path.
-    pub(in super::super) fn common(me: u8, peer: u8, rail: RailKind) -> Common {
+    /// The state of a node with one peer, to which it has one path.
+    pub(in super::super) fn common(me: u8, peer: u8, rail: RailKind) -> MeshState {
         let config = Config {
             me: NodeId(me),
             incarnation: Incarnation(1),
@@ -364,28 +374,28 @@ pub(super) mod tests {
             probe: Duration::from_millis(20),
             ofi_provider: None,
         };
-        Common::new(config, 1, Arc::default(), Box::new(|_, _| {})).unwrap()
+        MeshState::new(config, 1, Arc::default(), Box::new(|_, _| {})).unwrap()
     }
 
-    /// Whether the thread of the network would wake now.
-    fn stirred(common: &Common) -> bool {
-        let mut fds = [PollFd::new(&common.stirred, PollFlags::IN)];
-        let stirred: Result<usize, Errno> = poll(&mut fds, Some(&Timespec::default()));
-        common.stirred.clear();
-        stirred == Ok(1)
+    /// Returns true if the network thread would wake now.
+    fn is_woken(common: &MeshState) -> bool {
+        let mut fds = [PollFd::new(&common.wake_network, PollFlags::IN)];
+        let woken: Result<usize, Errno> = poll(&mut fds, Some(&Timespec::default()));
+        common.wake_network.clear();
+        woken == Ok(1)
     }
 
     #[test]
-    fn what_makes_a_call_due_wakes_who_calls() {
+    fn a_call_that_becomes_due_wakes_the_network_thread() {
         let common = common(1, 0, RailKind::Ofi);
-        let place = Place { peer: NodeId(0), slot: 0, worker: 0 };
-        assert!(!stirred(&common));
-        // Its rail was being made elsewhere, which is why nobody looks for long.
-        common.failed(place, "in vain".into());
-        assert!(stirred(&common));
+        let place = RailPlace { peer: NodeId(0), slot: 0, worker: 0 };
+        assert!(!is_woken(&common));
+        // The rail was being made elsewhere, so the next attempt was far away.
+        common.failed(place, "failed".into());
+        assert!(is_woken(&common));
         common.lost(place, Incarnation(1), 1, &Lost::Silent);
-        assert!(stirred(&common));
+        assert!(is_woken(&common));
         common.stop();
-        assert!(stirred(&common));
+        assert!(is_woken(&common));
     }
 }

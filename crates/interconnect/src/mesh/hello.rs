@@ -1,4 +1,5 @@
-//! What each end of a new connection says about itself, 80 bytes, little endian, sealed in the first message of its handshake:
+//! The hello of each end of a new connection: 80 bytes, little endian, sealed in the first message
+//! of its handshake:
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -9,13 +10,13 @@
 //! | 12 | 1 | worker (tcp, ofi) |
 //! | 13 | 1 | workers of the sender |
 //! | 14 | 1 | sender's node |
-//! | 15 | 1 | node that it means to talk to |
+//! | 15 | 1 | receiver's node |
 //! | 16 | 16 | cluster |
 //! | 32 | 8 | sender's incarnation |
-//! | 40 | 8 | fingerprint of the settings that must be alike on the two |
+//! | 40 | 8 | fingerprint of the settings that must be equal on both nodes |
 //! | 48 | 4 | generation of the slot's rail: 1, 2, ... |
 //! | 52 | 1 | slot |
-//! | 53 | 1 | refusal: 0, or why the receiver closes (see [`Refusal`]) |
+//! | 53 | 1 | refusal: 0, or the reason why the sender closes the connection (see [`Refusal`]) |
 //! | 54 | 2 | largest segment that the path takes; 0: not known |
 //! | 56 | 20 | zero |
 //! | 76 | 4 | CRC-32C of the 76 bytes before |
@@ -31,10 +32,10 @@ use plexus_fabric::{Lane, RailKind};
 const MAGIC: [u8; 8] = *b"PLEXUS\r\n";
 const VERSION: u16 = 4;
 
-/// Length of a hello in bytes.
+/// The length of a hello in bytes.
 pub(super) const HELLO: usize = Wire::LEN;
 
-/// What a hello says.
+/// The content of a hello.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Hello {
     pub(super) rail: RailKind,
@@ -52,11 +53,11 @@ pub(super) struct Hello {
     pub(super) refusal: Option<Refusal>,
 }
 
-/// Why a node does not take a connection of another node of its cluster.
+/// The reason why a node refuses a connection of another node of its cluster.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, thiserror::Error)]
 #[repr(u8)]
 pub enum Refusal {
-    /// The two read different configurations.
+    /// The two nodes read different configurations.
     #[error(
         "its configuration differs (workers, block size, disk group or nodes): give every node the same cluster.toml"
     )]
@@ -64,12 +65,12 @@ pub enum Refusal {
     /// The slot has this rail already, or a newer one.
     #[error("it has that connection already")]
     Connected = 2,
-    /// This incarnation of the caller is no member of the view, or the link to it is gone.
+    /// This incarnation of the caller is not a member of the view, or the link to it is gone.
     #[error(
         "the cluster has not taken this node in, or has lost it: start it again if it does not come in by itself"
     )]
     NoMember = 3,
-    /// For another node.
+    /// The hello is for another node.
     #[error("another node answers there: compare the addresses in cluster.toml")]
     NotMe = 4,
 }
@@ -135,7 +136,7 @@ impl Hello {
 
 #[cfg(test)]
 impl Hello {
-    /// One with something in every field.
+    /// A hello with a value in every field.
     pub(super) fn example() -> Self {
         Self {
             rail: RailKind::Tcp,
@@ -160,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hello_comes_back_as_it_was() {
+    fn a_hello_is_decoded_as_encoded() {
         assert_eq!(HELLO, 80);
         assert_eq!(Hello::decode(&Hello::example().encode()), Ok(Hello::example()));
     }

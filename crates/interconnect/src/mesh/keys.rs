@@ -1,27 +1,28 @@
-//! The cluster's keys, and where they come from.
+//! The cluster's keys, and their source.
 //!
-//! Two may be valid at once, so that a key can be replaced while the cluster runs: a node that calls proves the newest
-//! that it has and falls back to the older, one that is called takes any. What a key looks like in a file is not known here.
+//! Two keys may be valid at once, so that a key can be replaced while the cluster runs. A
+//! connecting node proves the newest key that it has and falls back to the older one; an accepting
+//! node takes any valid key. This module does not know how a key is stored in a file.
 
 use std::fmt;
 
 use zeroize::Zeroizing;
 
-/// Bytes of a key.
+/// The bytes of a key.
 pub const KEY: usize = 32;
 
-/// A key of the cluster: whoever has it is of the cluster. It is wiped when it is dropped, and never printed.
+/// A key of the cluster, which every member has. It is wiped when it is dropped, and never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key(Zeroizing<[u8; KEY]>);
 
 impl Key {
-    /// A key of these bytes, which should be random.
+    /// Builds a key from these bytes, which should be random.
     #[must_use]
     pub fn new(bytes: [u8; KEY]) -> Self {
         Self(Zeroizing::new(bytes))
     }
 
-    /// The bytes, for whoever proves it.
+    /// The bytes of the key.
     #[must_use]
     pub fn bytes(&self) -> &[u8; KEY] {
         &self.0
@@ -34,12 +35,12 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Where a node finds the keys that are valid now. It is asked at every handshake.
+/// The source of the keys that are valid now. A node asks it at every handshake.
 pub trait KeySource: fmt::Debug + Send + Sync {
     /// The valid keys, the newest first; at least one.
     ///
     /// # Errors
-    /// One line that says why there are none and what to do.
+    /// One line with the reason why there are none and what to do.
     fn keys(&self) -> Result<Vec<Key>, String>;
 }
 

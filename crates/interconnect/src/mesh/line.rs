@@ -1,5 +1,5 @@
-//! A connection during its handshake: it never blocks, and reads no byte beyond the message that is expected, for what
-//! follows the last one belongs to the rail.
+//! A connection during its handshake. It never blocks, and reads no byte beyond the expected
+//! message, since the bytes after the last one belong to the rail.
 
 use std::{
     io::{self, Read, Write},
@@ -13,21 +13,22 @@ use rustix::{
     net::{AddressFamily, SocketFlags, SocketType},
 };
 
-pub(super) struct Line {
+pub(super) struct HandshakeStream {
     stream: TcpStream,
     message: Vec<u8>,
     wanted: usize,
 }
 
-impl Line {
-    /// A connection that was accepted, on which a message of `wanted` bytes is expected.
+impl HandshakeStream {
+    /// Wraps an accepted connection on which a message of `wanted` bytes is expected.
     pub(super) fn accepted(stream: TcpStream, wanted: usize) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         Ok(Self { stream, message: Vec::new(), wanted })
     }
 
-    /// A connection that is being made from an address of this node, so that it takes the path that begins there.
+    /// Starts a connection from an address of this node, so that it takes the path that begins
+    /// there.
     pub(super) fn call(
         from: SocketAddr,
         to: SocketAddr,
@@ -47,7 +48,7 @@ impl Line {
         Ok(Self { stream, message: Vec::new(), wanted: 0 })
     }
 
-    /// Whether the other end has taken the call.
+    /// Returns true if the other end has accepted the connection.
     pub(super) fn is_connected(&self) -> io::Result<bool> {
         match self.stream.take_error()? {
             Some(error) => Err(error),
@@ -55,7 +56,8 @@ impl Line {
         }
     }
 
-    /// Announces arrivals, and with `calling` that the call was taken, as `token`.
+    /// Adds the connection to an epoll set as `token`; with `calling` it also announces that it is
+    /// connected.
     pub(super) fn register(&self, epoll: &OwnedFd, token: u64, calling: bool) -> io::Result<()> {
         let flags = if calling { epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
         let data = epoll::EventData::new_u64(token);
@@ -65,9 +67,9 @@ impl Line {
         }
     }
 
-    /// Sends a message, and then expects one of `wanted` bytes. A handshake is shorter than any send buffer: what is not
-    /// taken at once never will be.
-    pub(super) fn say(&mut self, message: &[u8], wanted: usize) -> io::Result<()> {
+    /// Sends a message, and then expects one of `wanted` bytes. A handshake is shorter than any
+    /// send buffer, so a partial write is an error.
+    pub(super) fn send(&mut self, message: &[u8], wanted: usize) -> io::Result<()> {
         self.wanted = wanted;
         if self.stream.write(message)? == message.len() {
             Ok(())
@@ -76,14 +78,14 @@ impl Line {
         }
     }
 
-    /// The message that was expected, once all of it is here.
+    /// The expected message, once all of it has arrived.
     ///
     /// # Errors
-    /// The connection has ended, or more came than was asked for.
-    pub(super) fn hear(&mut self) -> io::Result<Option<Vec<u8>>> {
+    /// The connection has ended, or more bytes came than expected.
+    pub(super) fn receive(&mut self) -> io::Result<Option<Vec<u8>>> {
         let mut buffer = [0; 512];
         loop {
-            // Where nothing is expected, anything but silence is a mistake.
+            // If no message is expected, any byte is an error.
             let room = (self.wanted - self.message.len()).clamp(1, buffer.len());
             match self.stream.read(&mut buffer[..room]) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -100,7 +102,7 @@ impl Line {
         }
     }
 
-    /// The connection itself, which announces nothing any more.
+    /// The connection itself, removed from the epoll set.
     pub(super) fn into_stream(self, epoll: &OwnedFd) -> io::Result<TcpStream> {
         epoll::delete(epoll, self.stream.as_fd())?;
         Ok(self.stream)

@@ -1,32 +1,34 @@
-//! Connecting the nodes of a cluster: who talks to whom over what, and what each worker gets.
+//! The mesh: connects the nodes of a cluster and gives each worker its rails.
 //!
-//! The node with the higher number connects to the one with the lower, until it answers. First both prove that they
-//! have a key of the cluster (`noise.rs`), then they say who they are (`hello.rs`); whoever does not prove it is a *stranger*: the connection is
-//! closed without an answer and counted, and nothing else happens.
+//! The node with the higher number connects to the one with the lower, until that answers. First
+//! both prove that they have a key of the cluster (`noise.rs`), then they exchange hellos
+//! (`hello.rs`). A peer without a valid key is *unauthenticated*: its connection is closed without
+//! an answer and counted, and has no other effect.
 //!
-//! A pair of nodes has a *slot* for each rail that the configuration gives it (`pair.rs`): both ends come to the same slots, because
-//! they read the same configuration. Every worker gets a rail in every slot. A slot over a network that is lost is connected again
-//! for as long as the peer is not gone; shared memory lives and ends with its peer.
+//! A pair of nodes has a *slot* for each rail that the configuration gives it (`pair.rs`). Both
+//! ends come to the same slots, because they read the same configuration. Every worker gets a rail
+//! in every slot. A lost slot over a network is connected again as long as the peer is not gone.
+//! Shared memory lives and ends with its peer.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `keys.rs`, `noise.rs`, `hello.rs`, `spans.rs` | what is said, and how it is proved |
-//! | `pair.rs` | what is known of a peer, when to try again; pure |
-//! | `common.rs` | that, shared by all who connect |
-//! | `network.rs`, `line.rs`, `door.rs`, `calls.rs`, `tcp.rs` | TCP: one thread that waits for no single connection |
+//! | `keys.rs`, `noise.rs`, `hello.rs`, `spans.rs` | the handshake messages and the proof of the key |
+//! | `pair.rs` | the state of a peer and the times of the next attempts; pure |
+//! | `common.rs` | that state, shared by all threads that connect |
+//! | `network.rs`, `line.rs`, `incoming.rs`, `calls.rs`, `tcp.rs` | TCP: one thread that waits for no single connection |
 //! | `threads.rs` | the threads of a mesh |
-//! | `warned.rs` | that nobody from outside fills the log |
-//! | `ofi.rs` | libfabric: what a TCP rail proved and carries becomes a rail of the other kind |
+//! | `warned.rs` | limits the warnings that outsiders can cause |
+//! | `ofi.rs` | libfabric: turns an authenticated TCP rail into one of the other kind |
 //! | `shm.rs` | shared memory: descriptors passed over a local socket |
 //! | `sealed.rs` | the same proof for two programs outside of a mesh |
-//! | `any.rs` | what a handshake reads, over any bytes, for fuzz targets |
+//! | `any.rs` | the decoders of a handshake over any bytes, for fuzz targets |
 
 #[doc(hidden)]
 pub mod any;
 mod calls;
 mod common;
-mod door;
 mod hello;
+mod incoming;
 mod keys;
 mod line;
 mod network;
@@ -55,10 +57,10 @@ use plexus_base::{Epoch, Incarnation, NodeId, NodeSet, Waiting, WorkerId};
 use plexus_fabric::{Bell, Event, RailKind, SetupError, Window, Windows};
 
 use self::{
-    common::{Common, Made, Place},
+    common::{ConnectedRail, MeshState, RailPlace},
     network::Network,
-    pair::Standing,
-    shm::Local,
+    pair::PeerState,
+    shm::LocalPeers,
     threads::Threads,
 };
 pub use self::{
@@ -69,84 +71,86 @@ pub use self::{
 };
 use crate::{Events, LinkEvent, LinkInfo, LinkSettings, RailReport, Service, Worker, WorkerParts};
 
-/// How long a handshake may take.
+/// The timeout of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(2);
 
-/// Before another connection is accepted, when one could not be.
+/// The pause before the next connection is accepted, after an error.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// A peer, as the configuration has it.
+/// A peer, as the configuration describes it.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Its node.
+    /// The number of its node.
     pub id: NodeId,
-    /// Where it listens. Each address is joined with this node's own of the same place: a path for each.
+    /// The addresses at which it listens. Each is joined with this node's own address of the same
+    /// position: one path for each.
     pub addresses: Vec<SocketAddr>,
-    /// What the pair can use, the preferred first.
+    /// The rails that the pair can use, the preferred first.
     pub rails: Vec<RailKind>,
-    /// Whether what goes over a network to it is encrypted.
+    /// True if network traffic to it is encrypted.
     pub encrypt: bool,
-    /// A hash over all settings that must be alike on the two nodes.
+    /// A hash over all settings that must be equal on the two nodes.
     pub fingerprint: u64,
 }
 
-/// What a node must know to join its peers.
+/// The settings with which a node joins its peers.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// This node.
     pub me: NodeId,
     /// This incarnation of it.
     pub incarnation: Incarnation,
-    /// The cluster's random name.
+    /// The cluster's random identifier.
     pub cluster: [u8; 16],
-    /// What proves that a node is of the cluster.
+    /// The source of the cluster's keys.
     pub keys: Arc<dyn KeySource>,
-    /// Which lives of its peers it lets in.
+    /// The rule for the incarnations of peers that are admitted.
     pub admission: Admission,
-    /// Where to listen for peers over TCP.
+    /// The addresses to listen at for peers over TCP.
     pub listen: Vec<SocketAddr>,
-    /// Everyone else, as far as it is known; others follow by [`Mesh::meet`].
+    /// The peers that are known at the start; others follow by [`Mesh::add_peer`].
     pub peers: Vec<Peer>,
-    /// Windows that peers may write into.
+    /// The windows that peers may write into.
     pub windows: Vec<Arc<Window>>,
-    /// How its threads wait.
+    /// The waiting mode of its threads.
     pub waiting: Waiting,
-    /// How long a peer that no rail reaches is waited for before it is gone.
+    /// The time for which a peer that no rail reaches is waited for before it is gone.
     pub timeout: Duration,
-    /// Between two questions whether a silent path is still there.
+    /// The time between two probes of a silent path.
     pub probe: Duration,
-    /// The provider of libfabric to use; none: the first that the host has of those for fast networks, else TCP.
+    /// The provider of libfabric to use. `None` uses the first that the host has of those for fast
+    /// networks, else TCP.
     pub ofi_provider: Option<String>,
 }
 
-/// Why a node cannot take its place among its peers.
+/// The reason why a node cannot join its peers.
 #[derive(Debug, thiserror::Error)]
 pub enum MeshError {
-    /// The address is taken, or not one of this machine's.
+    /// The address is in use, or does not belong to this machine.
     #[error(
         "cannot listen on {address}: {error}; end what uses it, or change the node's `address` in cluster.toml"
     )]
     Listen {
         /// The address.
         address: String,
-        /// What the system said.
+        /// The error of the system call.
         error: io::Error,
     },
-    /// No key of the cluster is to be had.
+    /// There is no usable key of the cluster.
     #[error("{0}")]
     Keys(String),
-    /// Nobody has said where this peer is.
-    #[error("it is not known where it is")]
+    /// The peer was not configured and not added.
+    #[error("the address of the peer is not known")]
     Unknown,
-    /// Memory or descriptors.
+    /// Memory or descriptors are missing.
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// The system refused something that should always work.
+    /// A system call failed that should always work.
     #[error("{what}: {error}")]
     System {
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
-        /// What the system said.
+        /// The error of the system call.
         error: io::Error,
     },
 }
@@ -161,20 +165,20 @@ fn event() -> Result<Event, MeshError> {
 
 /// The connections of a node.
 pub struct Mesh<S: Service> {
-    common: Arc<Common>,
+    common: Arc<MeshState>,
     workers: Vec<Worker<S>>,
-    local: Arc<Local>,
-    /// Ends the thread that meets local peers.
+    local: Arc<LocalPeers>,
+    /// Ends the thread that accepts local peers.
     stopped: Arc<Event>,
     threads: Threads,
 }
 
 impl<S: Service> Mesh<S> {
-    /// Starts a worker for each of `services`, listens, and begins to connect. `placed` is called on each worker's
-    /// thread before anything else (to pin it, say).
+    /// Starts a worker for each of `services`, listens, and begins to connect. Each worker's thread
+    /// first calls `placed` (to pin itself, for example).
     ///
     /// # Errors
-    /// No memory, no descriptors, no keys, or an address is taken.
+    /// No memory, no descriptors or no keys are available, or an address is in use.
     pub fn start(
         config: Config,
         services: Vec<S>,
@@ -184,18 +188,23 @@ impl<S: Service> Mesh<S> {
         let listeners = Network::listen(&config.listen)?;
         let local_listener = shm::listen(&config)?;
         let windows = Arc::new(Windows::new(config.windows.iter().cloned()));
-        // Workers are made before what they tell of their rails.
-        let told = Arc::new(OnceLock::<Arc<Common>>::new());
+        // Workers exist before the state to which they report lost rails.
+        let shared = Arc::new(OnceLock::<Arc<MeshState>>::new());
         let events: Events = {
-            let told = told.clone();
+            let shared = shared.clone();
             Arc::new(move |event| {
-                let Some(common) = told.get() else { return };
+                let Some(common) = shared.get() else { return };
                 match event {
                     LinkEvent::Up { .. } => {}
                     LinkEvent::RailDown { peer, incarnation, worker, slot, generation, why } => {
-                        common.lost(Place { peer, slot, worker: worker.0 }, incarnation, generation, &why);
+                        common.lost(
+                            RailPlace { peer, slot, worker: worker.0 },
+                            incarnation,
+                            generation,
+                            &why,
+                        );
                     }
-                    // One link gone is the peer gone.
+                    // One lost link makes the peer gone.
                     LinkEvent::Gone { peer, incarnation, .. } => common.forget(peer, incarnation),
                 }
             })
@@ -220,24 +229,24 @@ impl<S: Service> Mesh<S> {
             workers.push(worker);
             bells.push(bell);
         }
-        let give = {
+        let attach_rail = {
             let workers = workers.clone();
-            move |made: Made, incarnation| {
-                let Made { place: Place { peer, slot, worker }, generation, rail, path } = made;
+            move |made: ConnectedRail, incarnation| {
+                let ConnectedRail { place: RailPlace { peer, slot, worker }, generation, rail, path } = made;
                 workers[usize::from(worker)].add_rail(peer, incarnation, slot, generation, rail, path);
             }
         };
-        let common = Arc::new(Common::new(config, workers.len() as u8, windows, Box::new(give))?);
-        assert!(told.set(common.clone()).is_ok(), "told once");
+        let common = Arc::new(MeshState::new(config, workers.len() as u8, windows, Box::new(attach_rail))?);
+        assert!(shared.set(common.clone()).is_ok(), "shared once");
         let network = Network::new(common.clone(), listeners)?;
         let mesh = Arc::new(Self {
-            local: Arc::new(Local::new(common.clone(), bells)?),
+            local: Arc::new(LocalPeers::new(common.clone(), bells)?),
             common,
             workers,
             stopped: Arc::new(event()?),
             threads: Threads::default(),
         });
-        // Threads that run already must not outlive a mesh that nobody has.
+        // Threads that already run must not outlive a mesh that failed to start.
         mesh.start_threads(network, local_listener, Arc::new(placed)).inspect_err(|_| mesh.stop())?;
         Ok(mesh)
     }
@@ -253,7 +262,7 @@ impl<S: Service> Mesh<S> {
             self.spawn(format!("worker-{index}"), move || {
                 placed(WorkerId(index as u8));
                 if let Err(error) = worker.run() {
-                    tracing::error!(%error, "worker {index} cannot go on");
+                    tracing::error!(%error, "worker {index} failed");
                     std::process::abort();
                 }
             })?;
@@ -269,7 +278,8 @@ impl<S: Service> Mesh<S> {
         Ok(())
     }
 
-    /// Connects to a peer over memory, if it is this node that calls and they have that.
+    /// Connects to a peer over shared memory, if this node is the one that connects and the pair
+    /// has that rail.
     fn call(&self, peer: NodeId, incarnation: Option<Incarnation>) -> Result<(), MeshError> {
         let slot = self
             .common
@@ -281,17 +291,18 @@ impl<S: Service> Mesh<S> {
         self.spawn(format!("connect-{}", peer.0), move || local.connect(peer, incarnation, slot as u8))
     }
 
-    /// One more peer, which the configuration did not have. Of one that is known nothing changes.
-    pub fn meet(&self, peer: Peer) {
-        self.common.meet(peer);
-        // Perhaps it is this node that is to call.
-        self.common.stirred.signal();
+    /// Adds a peer that the configuration did not have. A known peer stays unchanged.
+    pub fn add_peer(&self, peer: Peer) {
+        self.common.add_peer(peer);
+        // This node may be the one that connects.
+        self.common.wake_network.signal();
     }
 
-    /// Lets `incarnation` of `peer` in from now on, and no other. Links to an earlier one end.
+    /// Admits `incarnation` of `peer` from now on, and no other. Links to an earlier one end.
     ///
     /// # Errors
-    /// The system refuses a thread; the peer is not called over memory. Or nobody has [met](Mesh::meet) it.
+    /// No thread could be started, so the peer is not called over shared memory. Or the peer was
+    /// not configured and not [added](Mesh::add_peer).
     pub fn admit(&self, peer: NodeId, incarnation: Incarnation) -> Result<(), MeshError> {
         let news = self.common.admit(peer, incarnation).ok_or(MeshError::Unknown)?;
         if !news {
@@ -316,7 +327,7 @@ impl<S: Service> Mesh<S> {
         self.workers.iter().flat_map(Worker::links).collect()
     }
 
-    /// Every rail of every link, as it was at the last tick, and those that the configuration gives a pair and that never
+    /// Every rail of every link, as it was at the last tick, and the configured rails that never
     /// were connected.
     #[must_use]
     pub fn rails(&self) -> Vec<RailReport> {
@@ -326,34 +337,36 @@ impl<S: Service> Mesh<S> {
         rails
     }
 
-    /// Peers that every worker has a link to.
+    /// The peers to which every worker has a link.
     #[must_use]
     pub fn connected(&self) -> NodeSet {
         self.common.connected()
     }
 
-    /// What stands in the way of peers that are not reached over every path, as far as it is known.
+    /// The known problems of peers that are not reached over every path.
     #[must_use]
     pub fn problems(&self) -> BTreeMap<NodeId, String> {
         let pairs = self.common.pairs();
         pairs.iter().filter_map(|(peer, pair)| Some((*peer, pair.problem()?))).collect()
     }
 
-    /// Waits until all peers are connected; the peers that are not after `limit`, with what is known of why.
+    /// Waits until all peers are connected, at most for `limit`.
     ///
     /// # Errors
-    /// The peers that are missing.
+    /// The missing peers, with the known reasons.
     pub fn wait_connected(&self, limit: Duration) -> Result<(), BTreeMap<NodeId, String>> {
         let end = Instant::now() + limit;
         let mut pairs = self.common.pairs();
         loop {
-            let mut missing = pairs.iter().filter(|(_, pair)| pair.standing == Standing::Awaited).peekable();
+            let mut missing =
+                pairs.iter().filter(|(_, pair)| pair.peer_state == PeerState::Awaited).peekable();
             if missing.peek().is_none() {
                 return Ok(());
             }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() || self.common.is_stopping() {
-                let why = |pair: &pair::Pair| pair.problem().unwrap_or_else(|| "has not called yet".into());
+                let why =
+                    |pair: &pair::Pair| pair.problem().unwrap_or_else(|| "it has not connected yet".into());
                 return Err(missing.map(|(peer, pair)| (*peer, why(pair))).collect());
             }
             drop(missing);
@@ -361,13 +374,13 @@ impl<S: Service> Mesh<S> {
         }
     }
 
-    /// Connections that were closed because whoever made them is not of this cluster.
+    /// The number of connections closed because their peer had no valid key.
     #[must_use]
-    pub fn strangers(&self) -> u64 {
-        self.common.strangers()
+    pub fn unauthenticated(&self) -> u64 {
+        self.common.unauthenticated()
     }
 
-    /// Ends the links to this incarnation of `peer`: it is not let in again.
+    /// Ends the links to this incarnation of `peer`, which is not admitted again.
     pub fn forget(&self, peer: NodeId, incarnation: Incarnation) {
         self.common.forget(peer, incarnation);
         self.workers.iter().for_each(|worker| worker.drop_link(peer, incarnation));
@@ -387,10 +400,10 @@ impl<S: Service> Mesh<S> {
     }
 }
 
-/// The caller is gone again, or there are no descriptors: then looking again at once would only burn a core.
+/// The peer is gone again, or there are no descriptors: an immediate retry would only burn a core.
 fn not_accepted(error: &io::Error) {
     if error.kind() != io::ErrorKind::WouldBlock {
-        tracing::warn!(%error, "a connection could not be accepted");
+        tracing::warn!(%error, "cannot accept a connection");
         thread::sleep(RETRY);
     }
 }

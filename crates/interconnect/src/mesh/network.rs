@@ -1,5 +1,5 @@
-//! The one thread that calls and is called over TCP. It sleeps until something happens on a connection or is due, and never
-//! waits for a single one.
+//! The thread that makes and accepts TCP connections. It sleeps until an event on any connection or
+//! a timeout, and never waits for a single connection.
 
 use std::{
     io,
@@ -14,31 +14,31 @@ use rustix::{
     io::Errno,
 };
 
-use super::{MeshError, calls::Calls, common::Common, door::Door, not_accepted};
+use super::{MeshError, calls::OutgoingCalls, common::MeshState, incoming::IncomingCalls, not_accepted};
 
-/// The mark of the descriptor that tells of a change; those of listeners follow.
-const STIRRED: u64 = 0;
+/// The epoll token of the event that announces a change; those of listeners follow.
+const WAKE: u64 = 0;
 
-/// Marks from here on are connections: those of the door are even, those of calls odd.
+/// The first epoll token of connections: incoming ones are even, outgoing ones odd.
 const CONNECTIONS: u64 = 1 << 16;
 
-/// Connections that are accepted before others get their turn.
+/// The connections that are accepted before other events get their turn.
 const ACCEPTED_PER_TURN: usize = 64;
 
-fn guest(number: u64) -> u64 {
+fn incoming_token(number: u64) -> u64 {
     CONNECTIONS + number * 2
 }
 
-fn call(number: u64) -> u64 {
+fn call_token(number: u64) -> u64 {
     CONNECTIONS + number * 2 + 1
 }
 
 pub(super) struct Network {
-    common: Arc<Common>,
+    common: Arc<MeshState>,
     epoll: OwnedFd,
     listeners: Vec<TcpListener>,
-    door: Door,
-    calls: Calls,
+    incoming: IncomingCalls,
+    calls: OutgoingCalls,
 }
 
 impl Network {
@@ -55,20 +55,20 @@ impl Network {
         addresses.iter().map(listen).collect()
     }
 
-    pub(super) fn new(common: Arc<Common>, listeners: Vec<TcpListener>) -> Result<Self, MeshError> {
+    pub(super) fn new(common: Arc<MeshState>, listeners: Vec<TcpListener>) -> Result<Self, MeshError> {
         let set_up = || -> io::Result<OwnedFd> {
             let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
             let add =
                 |fd, mark| epoll::add(&epoll, fd, epoll::EventData::new_u64(mark), epoll::EventFlags::IN);
-            add(common.stirred.as_fd(), STIRRED)?;
+            add(common.wake_network.as_fd(), WAKE)?;
             for (index, listener) in listeners.iter().enumerate() {
-                add(listener.as_fd(), STIRRED + 1 + index as u64)?;
+                add(listener.as_fd(), WAKE + 1 + index as u64)?;
             }
             Ok(epoll)
         };
         let epoll = set_up().map_err(|error| MeshError::System { what: "create an epoll set", error })?;
-        let (door, calls) = (Door::new(common.clone()), Calls::new(common.clone()));
-        Ok(Self { common, epoll, listeners, door, calls })
+        let (incoming, calls) = (IncomingCalls::new(common.clone()), OutgoingCalls::new(common.clone()));
+        Ok(Self { common, epoll, listeners, incoming, calls })
     }
 
     /// Runs until the node ends.
@@ -76,7 +76,11 @@ impl Network {
         let mut events = Vec::with_capacity(64);
         while !self.common.is_stopping() {
             let now = Instant::now();
-            let due = [self.door.expire(now), self.calls.look(&self.epoll, call, now), self.common.look(now)];
+            let due = [
+                self.incoming.expire(now),
+                self.calls.look(&self.epoll, call_token, now),
+                self.common.look(now),
+            ];
             let sleep = due.into_iter().flatten().min().map(|due| due.saturating_duration_since(now));
             let sleep = sleep.map(|sleep| Timespec {
                 tv_sec: sleep.as_secs() as i64,
@@ -85,7 +89,9 @@ impl Network {
             events.clear();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), sleep.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return tracing::error!(%error, "peers cannot be reached any more"),
+                Err(error) => {
+                    return tracing::error!(%error, "connections to peers stopped: waiting for events failed");
+                }
             }
             for event in &events {
                 self.handle(event.data.u64());
@@ -95,10 +101,10 @@ impl Network {
 
     fn handle(&mut self, mark: u64) {
         match mark.checked_sub(CONNECTIONS) {
-            Some(number) if number % 2 == 0 => self.door.hear(&self.epoll, number / 2),
-            Some(number) => self.calls.hear(&self.epoll, call, number / 2),
-            None if mark == STIRRED => self.common.stirred.clear(),
-            None => self.accept(mark - STIRRED - 1),
+            Some(number) if number % 2 == 0 => self.incoming.readable(&self.epoll, number / 2),
+            Some(number) => self.calls.readable(&self.epoll, call_token, number / 2),
+            None if mark == WAKE => self.common.wake_network.clear(),
+            None => self.accept(mark - WAKE - 1),
         }
     }
 
@@ -106,10 +112,11 @@ impl Network {
         let Some(listener) = self.listeners.get(index as usize) else { return };
         for _ in 0..ACCEPTED_PER_TURN {
             match listener.accept() {
-                Ok((stream, from)) => self.door.welcome(&self.epoll, guest, stream, from),
+                Ok((stream, from)) => self.incoming.accept(&self.epoll, incoming_token, stream, from),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // Perhaps no descriptor is left: there may be one that is held for a stranger.
-                Err(_) if self.door.make_room() => {}
+                // There may be no descriptor left; closing an unauthenticated connection may free
+                // one.
+                Err(_) if self.incoming.make_room() => {}
                 Err(error) => return not_accepted(&error),
             }
         }

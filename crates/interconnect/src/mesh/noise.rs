@@ -1,24 +1,27 @@
-//! How two nodes prove to each other that they have a key of the cluster, before anything else is read.
+//! The proof that two nodes have a key of the cluster, before anything else is read.
 //!
-//! The pattern is Noise `NNpsk0`: the cluster key is mixed in first, so that the first message can only be made, and its
-//! answer only be read and made, by who has it; fresh Diffie-Hellman keys of both make every connection's secret its own,
-//! also for who learns the cluster key later. Every message has one fixed length.
+//! The pattern is Noise `NNpsk0`. The cluster key is mixed in first: without it no node can make
+//! the first message, nor read or make its answer. Fresh Diffie-Hellman keys of both sides give
+//! every connection a secret of its own, even if the cluster key leaks later. Every message has one
+//! fixed length.
 //!
-//! | message | bytes | from | what |
+//! | message | bytes | from | content |
 //! |---|---|---|---|
 //! | 1 | 128 | caller | its ephemeral key (32), its hello sealed (80 + 16) |
 //! | 2 | 128 | accepter | its ephemeral key (32), its hello sealed (80 + 16) |
-//! | 3 | 273 | caller | what its windows are, sealed (257 + 16) |
-//! | 4 | 273 | accepter | what its windows are, sealed (257 + 16) |
+//! | 3 | 273 | caller | its windows, sealed (257 + 16) |
+//! | 4 | 273 | accepter | its windows, sealed (257 + 16) |
 //! | 5 | 17 | caller | go, sealed (1 + 16): only now may the connection be used |
 //!
-//! A stranger, who cannot make message 1, is answered nothing. Who replays one gets a message 2 that it cannot read, and cannot
-//! make message 3, before which nothing is done: whoever is called acts on a hello only after that.
+//! An unauthenticated peer cannot make message 1 and gets no answer. A peer that replays one gets a
+//! message 2 that it cannot read, and cannot make message 3. The accepter acts on a hello only
+//! after message 3.
 //!
-//! **Keys of a connection.** Noise ends with two independent keys, one for each direction, drawn by HKDF from a chaining key that only the two
-//! ends can know (the `Split` of the specification). Neither is used to seal anything: each is taken as the
-//! pseudorandom key that HKDF-Expand asks for, and labels give keys of their own to the rest of the handshake (messages 3 to 5) and
-//! to the rail. So no two ciphers ever share a key, and both may count their nonces from zero.
+//! **Keys of a connection.** Noise ends with two independent keys, one for each direction, derived
+//! by HKDF from a chaining key that only the two ends know (the `Split` of the specification).
+//! Neither key seals anything. Each is the pseudorandom key of HKDF-Expand, and labels derive
+//! separate keys for the rest of the handshake (messages 3 to 5) and for the rail. So no two
+//! ciphers ever share a key, and both may count their nonces from zero.
 
 use ring::{
     aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
@@ -34,48 +37,48 @@ use super::{
 
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 
-/// What both must mean by the rest, mixed in with the cluster's name.
+/// The purpose, mixed in with the cluster's identifier: both ends must have the same.
 const PROLOGUE: &[u8; 16] = b"plexus handshake";
 
-/// What sealing adds.
+/// The bytes that sealing adds.
 pub(super) const TAG: usize = 16;
 
-/// Bytes of the first message of each side.
+/// The bytes of the first message of each side.
 pub(super) const GREETING: usize = 32 + HELLO + TAG;
 
-/// The other side has no key that is valid here, or speaks of another cluster, or the bytes are not its own.
+/// The other side has no valid key, belongs to another cluster, or the bytes were changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("it does not prove that it has a key of this cluster")]
+#[error("the peer does not prove that it has a key of this cluster")]
 pub(super) struct Unproven;
 
-/// A caller that waits for its answer.
-pub(super) struct Calling(HandshakeState);
+/// A caller that waits for the answer.
+pub(super) struct CallerHandshake(HandshakeState);
 
-/// Who is called, before it has answered.
-pub(super) struct Called(HandshakeState);
+/// An accepter that has not answered yet.
+pub(super) struct AccepterHandshake(HandshakeState);
 
-/// Begins a handshake: the message to send.
-pub(super) fn call(key: &Key, cluster: [u8; 16], hello: &[u8; HELLO]) -> (Calling, [u8; GREETING]) {
+/// Begins a handshake; returns the message to send.
+pub(super) fn call(key: &Key, cluster: [u8; 16], hello: &[u8; HELLO]) -> (CallerHandshake, [u8; GREETING]) {
     let mut state = state(key, cluster, true);
     let message = write(&mut state, hello);
-    (Calling(state), message)
+    (CallerHandshake(state), message)
 }
 
-/// Reads the first message of a caller: its hello, if it has one of `keys`.
+/// Reads the first message of a caller; returns its hello if the caller has one of `keys`.
 pub(super) fn called(
     keys: &[Key],
     cluster: [u8; 16],
     message: &[u8; GREETING],
-) -> Result<(Called, [u8; HELLO]), Unproven> {
+) -> Result<(AccepterHandshake, [u8; HELLO]), Unproven> {
     keys.iter()
         .find_map(|key| {
             let mut state = state(key, cluster, false);
-            read(&mut state, message).ok().map(|hello| (Called(state), hello))
+            read(&mut state, message).ok().map(|hello| (AccepterHandshake(state), hello))
         })
         .ok_or(Unproven)
 }
 
-impl Calling {
+impl CallerHandshake {
     /// Reads the answer.
     pub(super) fn answered(mut self, message: &[u8; GREETING]) -> Result<([u8; HELLO], Session), Unproven> {
         let hello = read(&mut self.0, message)?;
@@ -83,8 +86,8 @@ impl Calling {
     }
 }
 
-impl Called {
-    /// The answer to send.
+impl AccepterHandshake {
+    /// Makes the answer to send.
     pub(super) fn answer(mut self, hello: &[u8; HELLO]) -> ([u8; GREETING], Session) {
         let message = write(&mut self.0, hello);
         (message, Session::new(self.0))
@@ -98,13 +101,13 @@ fn state(key: &Key, cluster: [u8; 16], caller: bool) -> HandshakeState {
         .prologue(&prologue)
         .and_then(|builder| builder.psk(0, key.bytes()))
         .and_then(|builder| if caller { builder.build_initiator() } else { builder.build_responder() });
-    made.expect("the pattern needs nothing else")
+    made.expect("the pattern needs no other key")
 }
 
 fn write(state: &mut HandshakeState, hello: &[u8; HELLO]) -> [u8; GREETING] {
     let mut message = [0; GREETING];
     let length = state.write_message(hello, &mut message).expect("it is this side's turn, and there is room");
-    assert_eq!(length, GREETING, "a message of another length than the table's");
+    assert_eq!(length, GREETING, "the message has the length of the table");
     message
 }
 
@@ -116,20 +119,20 @@ fn read(state: &mut HandshakeState, message: &[u8; GREETING]) -> Result<[u8; HEL
     }
 }
 
-/// The keys of a rail for what is sent and for what is received, wiped when they are dropped.
+/// The keys of a rail for sending and for receiving, wiped when they are dropped.
 pub(super) type RailKeys = (Zeroizing<[u8; KEY]>, Zeroizing<[u8; KEY]>);
 
-/// What two ends have in common once each knows that the other has the key.
+/// The secrets of two ends, once each knows that the other has the key.
 pub(super) struct Session {
-    send: Half,
-    receive: Half,
+    send: DirectionKeys,
+    receive: DirectionKeys,
 }
 
 impl Session {
     fn new(mut state: HandshakeState) -> Self {
         let caller = state.is_initiator();
         let (forth, back) = state.dangerously_get_raw_split();
-        let [forth, back] = [forth, back].map(|key| Half::new(&Zeroizing::new(key)));
+        let [forth, back] = [forth, back].map(|key| DirectionKeys::new(&Zeroizing::new(key)));
         if caller { Self { send: forth, receive: back } } else { Self { send: back, receive: forth } }
     }
 
@@ -150,20 +153,20 @@ impl Session {
         opened.map(|plain| &*plain).map_err(|_| Unproven)
     }
 
-    /// The keys for what is sent and received over the connection after the handshake.
+    /// The keys for sending and receiving over the connection after the handshake.
     pub(super) fn into_rail_keys(self) -> RailKeys {
         (self.send.rail, self.receive.rail)
     }
 }
 
-/// One direction.
-struct Half {
+/// The keys of one direction.
+struct DirectionKeys {
     key: LessSafeKey,
     sealed: u32,
     rail: Zeroizing<[u8; KEY]>,
 }
 
-impl Half {
+impl DirectionKeys {
     fn new(secret: &[u8; KEY]) -> Self {
         let drawn = Prk::new_less_safe(HKDF_SHA256, secret);
         let draw = |label: &[u8]| {
@@ -210,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_come_to_the_same_keys_and_no_other_connection_does() {
+    fn both_ends_of_one_connection_derive_the_same_keys() {
         let (mut here, mut there) = joined();
         let mut sealed = here.seal(b"windows");
         assert_eq!(there.open(&mut sealed), Ok(&b"windows"[..]));
@@ -224,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn any_valid_key_is_taken_and_no_other() {
+    fn any_valid_key_is_accepted_and_no_other() {
         let (_, first) = call(&key(1), CLUSTER, &[3; HELLO]);
         assert!(called(&[key(2), key(1)], CLUSTER, &first).is_ok());
         assert_eq!(called(&[key(2), key(3)], CLUSTER, &first).err(), Some(Unproven));
@@ -259,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replayed_first_message_gets_an_answer_that_leads_nowhere() {
+    fn a_replayed_first_message_gets_a_useless_answer() {
         let (_, first) = call(&key(1), CLUSTER, &[3; HELLO]);
         let (_, mut one) = called(&[key(1)], CLUSTER, &first).unwrap().0.answer(&[4; HELLO]);
         let (_, mut two) = called(&[key(1)], CLUSTER, &first).unwrap().0.answer(&[4; HELLO]);

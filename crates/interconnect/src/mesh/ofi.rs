@@ -1,11 +1,11 @@
-//! A rail over libfabric between two nodes: the two TCP connections that proved who they are carry the offers of both
-//! ends, and stay open as the sign that the peer lives.
+//! A rail over libfabric between two nodes. The two authenticated TCP connections carry the offers
+//! of both ends, and stay open as the sign that the peer lives.
 //!
-//! libfabric does not tell that a peer is gone, but the system closes a dead process's connections: the end of these
-//! is the end of the rail. Opening an end may take a second where libfabric looks for its providers first, so it is
-//! done on a thread of its own.
+//! libfabric does not report that a peer is gone, but the system closes a dead process's
+//! connections: their end is the end of the rail. Opening an endpoint may take a second while
+//! libfabric looks for its providers, so a separate thread does it.
 //!
-//! libfabric encrypts nothing: between nodes that must encrypt this kind is left out.
+//! libfabric encrypts nothing: nodes that must encrypt do not use this rail.
 
 use std::{
     io,
@@ -25,44 +25,45 @@ use plexus_fabric::{
     ofi::{Offer, OfiEndpoint, OfiError, OfiRail},
 };
 
-use super::common::{Common, Made};
+use super::common::{ConnectedRail, MeshState};
 
-/// For both ends to open what they need and to hear each other.
-pub(super) const LIMIT: Duration = Duration::from_secs(5);
+/// The time for both ends to open their endpoints and to receive each other.
+pub(super) const SETUP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Between two looks at connections that are being set up.
+/// The pause between two looks at connections that are being set up.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Providers in the order in which they are tried where none is asked for.
+/// The order in which providers are tried if none is configured.
 const PROVIDERS: [&str; 3] = ["verbs", "efa", "tcp"];
 
-/// Polls that found nothing, between two looks at the sign of incarnation; who sleeps is woken by it.
-const INCARNATION_EVERY: u32 = 1024;
+/// The polls that found nothing, between two looks at the TCP connections; those wake a sleeper by
+/// themselves.
+const CONNECTIONS_EVERY: u32 = 1024;
 
-/// Makes the rail of `made`, which runs over TCP, one over libfabric, and hands it to its worker.
-pub(super) fn attach(common: Arc<Common>, here: IpAddr, made: Made, incarnation: Incarnation) {
+/// Replaces the TCP rail of `made` by one over libfabric, and hands that to its worker.
+pub(super) fn attach(common: Arc<MeshState>, here: IpAddr, made: ConnectedRail, incarnation: Incarnation) {
     let place = made.place;
     if let Some(pair) = common.pairs().get_mut(&place.peer) {
-        pair.hold(place.slot, place.worker, Instant::now() + LIMIT);
+        pair.delay(place.slot, place.worker, Instant::now() + SETUP_TIMEOUT);
     }
     let shared = common.clone();
     let run = move || {
-        let Made { place, generation, rail, path } = made;
+        let ConnectedRail { place, generation, rail, path } = made;
         match exchange(&common, here, rail) {
             Ok(rail) => {
                 let path = format!("{path}, {}", rail.ofi.provider());
-                common.attach(Made { place, generation, rail: Box::new(rail), path }, incarnation);
+                common.attach(ConnectedRail { place, generation, rail: Box::new(rail), path }, incarnation);
             }
             Err(why) => common.failed(place, why),
         }
     };
     if let Err(error) = thread::Builder::new().name("ofi".into()).spawn(run) {
-        shared.failed(place, format!("start a thread: {error}"));
+        shared.failed(place, format!("cannot start a thread: {error}"));
     }
 }
 
-/// An end over the provider that is asked for, else over the first that this host has.
-fn open(common: &Common, here: IpAddr) -> Result<OfiEndpoint, String> {
+/// Opens an endpoint over the configured provider, else over the first that this host has.
+fn open(common: &MeshState, here: IpAddr) -> Result<OfiEndpoint, String> {
     let mut refused = String::new();
     let wanted = common.config.ofi_provider.as_deref();
     for provider in wanted.map_or(&PROVIDERS[..], |_| &[]).iter().copied().chain(wanted) {
@@ -75,18 +76,18 @@ fn open(common: &Common, here: IpAddr) -> Result<OfiEndpoint, String> {
     Err(refused)
 }
 
-/// Tells the peer what this end offers, hears what it does, and goes on until both hear each other.
-fn exchange(common: &Common, here: IpAddr, mut incarnation: Box<dyn Rail>) -> Result<Guarded, String> {
+/// Sends this end's offer, receives the peer's, and goes on until both ends receive each other.
+fn exchange(common: &MeshState, here: IpAddr, mut connections: Box<dyn Rail>) -> Result<GuardedRail, String> {
     let end = open(common, here)?;
-    incarnation.send(Lane::Prompt, &end.offer().encode(), &[]).map_err(|error| error.to_string())?;
-    let until = Instant::now() + LIMIT;
+    connections.send(Lane::Prompt, &end.offer().encode(), &[]).map_err(|error| error.to_string())?;
+    let until = Instant::now() + SETUP_TIMEOUT;
     let mut theirs = Vec::new();
     let lost = |lost: Lost| {
-        format!("libfabric: {lost} while the ends were set up; the other node's log and status may say why")
+        format!("libfabric: {lost} while the rail was set up; see the log and status of the other node")
     };
     while theirs.is_empty() {
-        incarnation.flush().map_err(lost)?;
-        incarnation
+        connections.flush().map_err(lost)?;
+        connections
             .poll(1, &mut |_, frame| {
                 theirs.resize(frame.len(), 0);
                 frame.copy(0, &mut theirs);
@@ -99,65 +100,70 @@ fn exchange(common: &Common, here: IpAddr, mut incarnation: Box<dyn Rail>) -> Re
     let mut ofi = end.connect(offer, gone.clone()).map_err(|why| why.to_string())?;
     while !ofi.is_connected() {
         ofi.flush().map_err(lost)?;
-        incarnation.poll(1, &mut |_, _| {}).map_err(lost)?;
+        connections.poll(1, &mut |_, _| {}).map_err(lost)?;
         pause(common, until)?;
     }
-    Ok(Guarded { ofi, incarnation, gone, quiet: 0, witness: Witness::default() })
+    Ok(GuardedRail { ofi, connections, gone, idle_polls: 0, judge: SilenceJudge::default() })
 }
 
-fn pause(common: &Common, until: Instant) -> Result<(), String> {
+fn pause(common: &MeshState, until: Instant) -> Result<(), String> {
     if common.is_stopping() || Instant::now() > until {
-        return Err("the other end was not heard over libfabric in time".into());
+        return Err("the other end did not answer over libfabric in time".into());
     }
     thread::sleep(PAUSE);
     Ok(())
 }
 
 /// The rail, and the connections whose end is its end.
-struct Guarded {
+struct GuardedRail {
     ofi: OfiRail,
-    incarnation: Box<dyn Rail>,
+    connections: Box<dyn Rail>,
     gone: Arc<AtomicBool>,
-    quiet: u32,
-    witness: Witness,
+    idle_polls: u32,
+    judge: SilenceJudge,
 }
 
-impl Guarded {
-    fn look_at_incarnation(&mut self) {
-        match self.incarnation.poll(64, &mut |_, _| {}) {
-            Ok(frames) => self.witness.heard(frames),
+impl GuardedRail {
+    fn look_at_connections(&mut self) {
+        match self.connections.poll(64, &mut |_, _| {}) {
+            Ok(frames) => self.judge.heard(frames),
             Err(_) => self.gone.store(true, Release),
         }
     }
 }
 
-/// Tells a fabric that is dead from a peer whose program has no time: over the connections it is heard with every tick of
-/// its own, and with each it looks at the fabric, too.
+/// Distinguishes a dead fabric from a peer that is too busy. A peer sends with every tick over the
+/// TCP connections, and looks at the fabric with each tick, too.
 #[derive(Default)]
-struct Witness {
-    /// Ticks of the peer since the fabric became silent.
+struct SilenceJudge {
+    /// The ticks of the peer since the fabric became silent.
     ticks: usize,
 }
 
-impl Witness {
-    /// The first may have been on its way before it was asked over the fabric, or be the one after which it looks there.
-    const ENOUGH: usize = 2;
+impl SilenceJudge {
+    /// The number of ticks that shows a dead fabric. The first may have been sent before the probe
+    /// over the fabric, or be the one after which the peer looks there.
+    const TICKS_OF_A_DEAD_FABRIC: usize = 2;
 
     fn heard(&mut self, frames: usize) {
         self.ticks = self.ticks.saturating_add(frames);
     }
 
-    /// How long the path is silent, when nothing came for so long over the `fabric`, and the peer's host was heard by
-    /// the `system`.
+    /// The silence of the path, given how long nothing came over the `fabric` and over the
+    /// `system`'s connections.
     fn silent(&mut self, fabric: Nanos, system: Option<Nanos>) -> Nanos {
         if fabric == Nanos(0) {
             self.ticks = 0;
         }
-        if self.ticks >= Self::ENOUGH { fabric } else { system.map_or(fabric, |system| system.min(fabric)) }
+        if self.ticks >= Self::TICKS_OF_A_DEAD_FABRIC {
+            fabric
+        } else {
+            system.map_or(fabric, |system| system.min(fabric))
+        }
     }
 }
 
-impl Rail for Guarded {
+impl Rail for GuardedRail {
     fn kind(&self) -> RailKind {
         self.ofi.kind()
     }
@@ -178,26 +184,27 @@ impl Rail for Guarded {
         self.ofi.direct(access)
     }
 
-    /// The connection carries an empty frame, the sign that this program looks at the fabric. Its system acknowledges it
-    /// however busy the peer's processes are: while those do not show themselves, the system speaks for the host.
+    /// The connection carries an empty frame, the sign that this program looks at the fabric. The
+    /// peer's system acknowledges it however busy its processes are; while those send nothing, the
+    /// system speaks for the host.
     fn health(&mut self) -> Health {
-        self.look_at_incarnation();
-        let _ = self.incarnation.send(Lane::Prompt, &[], &[]);
-        let _ = self.incarnation.flush();
+        self.look_at_connections();
+        let _ = self.connections.send(Lane::Prompt, &[], &[]);
+        let _ = self.connections.flush();
         let Health { unsent, bulk, silent, .. } = self.ofi.health();
-        let incarnation = self.incarnation.health();
-        let silent = silent.map(|fabric| self.witness.silent(fabric, incarnation.silent));
+        let connections = self.connections.health();
+        let silent = silent.map(|fabric| self.judge.silent(fabric, connections.silent));
         let lane_silent = [None; LANES];
-        Health { unsent, bulk, silent, lane_silent, encrypted: false, mtu: 0, ..incarnation }
+        Health { unsent, bulk, silent, lane_silent, encrypted: false, mtu: 0, ..connections }
     }
 
     fn poll(&mut self, limit: usize, deliver: &mut dyn FnMut(Lane, Frame<'_>)) -> Result<usize, Lost> {
         let delivered = self.ofi.poll(limit, deliver)?;
         if delivered == 0 {
-            self.quiet += 1;
-            if self.quiet.is_multiple_of(INCARNATION_EVERY) {
-                self.quiet = 0;
-                self.look_at_incarnation();
+            self.idle_polls += 1;
+            if self.idle_polls.is_multiple_of(CONNECTIONS_EVERY) {
+                self.idle_polls = 0;
+                self.look_at_connections();
             }
         }
         Ok(delivered)
@@ -212,14 +219,14 @@ impl Rail for Guarded {
     }
 
     fn pending(&mut self) -> bool {
-        // Drains it, so that its end will be announced.
-        self.look_at_incarnation();
+        // Drains the connection, so that its end will be announced.
+        self.look_at_connections();
         self.ofi.pending()
     }
 
     fn register(&self, epoll: BorrowedFd<'_>, token: u64) -> io::Result<()> {
         self.ofi.register(epoll, token)?;
-        self.incarnation.register(epoll, token)
+        self.connections.register(epoll, token)
     }
 }
 
@@ -231,23 +238,27 @@ mod tests {
 
     #[test]
     fn a_dead_fabric_is_silent_though_the_connection_lives() {
-        let mut witness = Witness::default();
-        assert_eq!(witness.silent(MS(0), Some(MS(0))), MS(0));
-        witness.heard(1);
-        assert_eq!(witness.silent(MS(10), Some(MS(0))), MS(0), "that tick may be older than the question");
-        witness.heard(1);
-        assert_eq!(witness.silent(MS(20), Some(MS(0))), MS(20), "it looked and did not answer");
-        assert_eq!(witness.silent(MS(30), Some(MS(10))), MS(30));
-        assert_eq!(witness.silent(MS(0), Some(MS(0))), MS(0), "the fabric was heard");
-        witness.heard(1);
-        assert_eq!(witness.silent(MS(10), Some(MS(0))), MS(0), "and the count begins anew");
+        let mut judge = SilenceJudge::default();
+        assert_eq!(judge.silent(MS(0), Some(MS(0))), MS(0));
+        judge.heard(1);
+        assert_eq!(judge.silent(MS(10), Some(MS(0))), MS(0), "that tick may be older than the probe");
+        judge.heard(1);
+        assert_eq!(
+            judge.silent(MS(20), Some(MS(0))),
+            MS(20),
+            "the peer looked at the fabric and did not answer"
+        );
+        assert_eq!(judge.silent(MS(30), Some(MS(10))), MS(30));
+        assert_eq!(judge.silent(MS(0), Some(MS(0))), MS(0), "something came over the fabric");
+        judge.heard(1);
+        assert_eq!(judge.silent(MS(10), Some(MS(0))), MS(0), "the count starts again");
     }
 
     #[test]
     fn a_busy_peer_is_not_silent_and_a_dead_host_is() {
-        let mut witness = Witness::default();
-        assert_eq!(witness.silent(MS(500), Some(MS(5))), MS(5), "its system answers, its program does not");
-        assert_eq!(witness.silent(MS(500), Some(MS(400))), MS(400), "its system does not answer either");
-        assert_eq!(witness.silent(MS(2), Some(MS(400))), MS(2), "the fabric lives without the connection");
+        let mut judge = SilenceJudge::default();
+        assert_eq!(judge.silent(MS(500), Some(MS(5))), MS(5), "the system answers, the program does not");
+        assert_eq!(judge.silent(MS(500), Some(MS(400))), MS(400), "the system does not answer either");
+        assert_eq!(judge.silent(MS(2), Some(MS(400))), MS(2), "the fabric lives without the connection");
     }
 }

@@ -1,9 +1,11 @@
-//! What a node knows of one peer: the rails that the two can have, which are up, and when to try again.
+//! The state of one peer: the rails that the pair can have, those that are up, and the times of the
+//! next attempts.
 //!
-//! Each place for a rail is a *slot*; both ends number the slots alike, because they read the same configuration. In each
-//! slot every worker has at most one rail, and the node with the higher number connects it; its *generation* counts how
-//! often that was brought to an end (whoever says `go` uses one up). A newer generation replaces an older one, an older one is refused; all are with one
-//! incarnation of the peer.
+//! Each place for a rail is a *slot*; both ends number the slots alike, because they read the same
+//! configuration. In each slot every worker has at most one rail, which the node with the higher
+//! number connects. Its *generation* counts the completed connections; the node that sends `go`
+//! uses one up. A newer generation replaces an older one, and an older one is refused. All rails
+//! belong to one incarnation of the peer.
 //!
 //! Nothing here touches a socket or reads a clock.
 
@@ -18,50 +20,54 @@ use plexus_fabric::{Lost, RailKind};
 use super::hello::{Hello, Refusal};
 use crate::link::protocol::SLOTS;
 
-/// Most slots of a pair.
+/// The maximum number of slots of a pair.
 pub const MAX_SLOTS: usize = SLOTS;
 
-/// The first pause after an attempt in vain; each that follows is twice as long.
+/// The first pause after a failed attempt; each further pause is twice as long.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// The longest pause while a worker has no rail to the peer at all: others wait for it, and not for long.
+/// The longest pause while a worker has no rail to the peer at all: other nodes wait for it.
 const RETRY_AWAITED: Duration = Duration::from_millis(100);
 
 /// The longest pause.
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
 
-/// How long a call may take to be answered while a worker has no rail to the peer at all: many fit in a link's timeout.
+/// The timeout of a dial while a worker has no rail to the peer at all: many fit in a link's
+/// timeout.
 const DIAL_AWAITED: Duration = Duration::from_millis(150);
 
-/// How long it may take otherwise, or once [`DIAL_AWAITED`] was too short so many times that the way may be a long one.
+/// The timeout of a dial otherwise, or after so many dials that [`DIAL_AWAITED`] seems too short
+/// for the path.
 const DIAL_LONGEST: Duration = Duration::from_millis(500);
 const LONG_WAY_AFTER: u32 = 6;
 
-/// A rail that lived this long had been made well; one that did not is tried again ever more slowly.
+/// The lifetime that shows a good rail; after a shorter one the attempts become ever rarer.
 const LASTING: Duration = Duration::from_secs(2);
 
-/// How long a pair whose workers all have a rail waits for those that it could have beside it, at the start.
+/// The time for which a pair whose workers all have a rail waits at the start for its other rails.
 pub(super) const COMPLETE_WITHIN: Duration = Duration::from_secs(1);
 
-/// Largest segments that are tried in turn on a path that swallows larger ones, in bytes: below the payload of Ethernet
-/// under a tunnel, below the smallest packet of IPv6, and what every path must carry.
+/// The segment sizes in bytes tried in turn on a path that drops larger ones: below the payload of
+/// Ethernet under a tunnel, below the smallest packet of IPv6, and the size that every path must
+/// carry.
 const CLAMPS: [u16; 3] = [1400, 1200, 536];
 
-/// A path whose rail lived this long is not known to be narrow any more: larger segments are tried with its next rail. Both
-/// ends saw the same rail live, so both forget.
+/// A path whose rail lived this long is no longer taken for a narrow one: its next rail uses larger
+/// segments again. Both ends saw the same rail live, so both forget.
 const NARROW_FOR: Duration = Duration::from_secs(600);
 
-/// What a slot's rail runs over.
+/// The path of a slot's rail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Path {
     pub(super) kind: RailKind,
-    /// From this node's address to the peer's of the same place; the first ones for what needs no address.
+    /// The own address, and the peer's of the same position; the first ones for rails that need no
+    /// address.
     pub(super) here: SocketAddr,
     pub(super) there: SocketAddr,
 }
 
 impl Path {
-    /// For people.
+    /// The path as shown in messages.
     pub(super) fn name(&self) -> String {
         match self.kind {
             RailKind::Shm => "memory".into(),
@@ -70,8 +76,9 @@ impl Path {
     }
 }
 
-/// The slots of two nodes: for each kind that both can use, in their order of preference, one, or for TCP one for
-/// each pair of addresses. Memory needs no other beside it: it is lost with the peer, and only then.
+/// The slots of two nodes, in their order of preference: one for each kind that both can use, and
+/// for TCP one for each pair of addresses. Shared memory needs no other rail beside it: it is lost
+/// with the peer, and only then.
 pub(super) fn paths(rails: &[RailKind], here: &[SocketAddr], there: &[SocketAddr]) -> Vec<Path> {
     let ways = here.iter().zip(there);
     let rails = if rails.contains(&RailKind::Shm) { &[RailKind::Shm] } else { rails };
@@ -82,126 +89,127 @@ pub(super) fn paths(rails: &[RailKind], here: &[SocketAddr], there: &[SocketAddr
     paths.take(MAX_SLOTS).collect()
 }
 
-/// How far it is with a peer.
+/// The progress with a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Standing {
-    /// No incarnation of it is let in yet.
-    Out,
-    /// Not every worker has a link to it yet.
+pub(super) enum PeerState {
+    /// No incarnation of the peer is admitted yet.
+    NotAdmitted,
+    /// Not every worker has a link to the peer yet.
     Awaited,
     Connected,
-    /// It is not let in again.
+    /// This incarnation is gone and not admitted again.
     Gone,
 }
 
-/// Which lives of its peers a node lets in.
+/// The rule for the incarnations of peers that a node admits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admission {
-    /// Of each the first that comes, and none after it.
+    /// The first incarnation of each peer that connects, and none after it.
     First,
     /// Those that [`Mesh::admit`](super::Mesh::admit) names.
-    AsTold,
+    Named,
 }
 
 /// One worker's rail in one slot.
 #[derive(Clone, Debug, Default)]
-struct Seat {
+struct WorkerRail {
     generation: u32,
-    /// The last one that this node has said *go* to, whether a rail came of it or not.
-    said: u32,
+    /// The last generation for which this node has sent *go*, even if no rail came of it.
+    used: u32,
     up: bool,
     since: Option<Instant>,
     failures: u32,
-    /// Not before then; none: at once.
+    /// The time of the next attempt; `None`: now.
     due: Option<Instant>,
 }
 
-/// What is known of a peer.
+/// The state of a peer.
 #[derive(Debug)]
 pub(super) struct Pair {
-    pub(super) standing: Standing,
+    pub(super) peer_state: PeerState,
     pub(super) paths: Vec<Path>,
-    /// Why a kind of rail that the configuration gives this pair is not used.
+    /// The reason why a configured kind of rail is not used.
     pub(super) left_out: Option<&'static str>,
-    /// By slot: what stands in the way, for people.
+    /// The current problem by slot, as shown to users.
     problems: Vec<Option<String>>,
     incarnation: Option<Incarnation>,
-    /// By slot, then worker.
-    seats: Vec<Vec<Seat>>,
-    /// By slot: the largest segment, once larger ones were swallowed.
+    /// The rails by slot, then worker.
+    rails: Vec<Vec<WorkerRail>>,
+    /// The largest segment by slot, once larger ones were dropped.
     clamps: Vec<Option<u16>>,
-    /// Since when every worker has a rail.
+    /// The time since which every worker has a rail.
     linked: Option<Instant>,
 }
 
 impl Pair {
-    /// Of a peer whose first incarnation that comes is let in, or none until it is [admitted](Self::admit).
+    /// The state of a new peer: its first incarnation that connects is admitted, or none until
+    /// [`admit`](Self::admit).
     pub(super) fn new(paths: Vec<Path>, workers: u8, lets_in: Admission) -> Self {
-        let seat = Seat::default();
+        let rail = WorkerRail::default();
         Self {
-            standing: match lets_in {
-                Admission::First => Standing::Awaited,
-                Admission::AsTold => Standing::Out,
+            peer_state: match lets_in {
+                Admission::First => PeerState::Awaited,
+                Admission::Named => PeerState::NotAdmitted,
             },
             left_out: None,
             problems: vec![None; paths.len()],
             incarnation: None,
-            seats: vec![vec![seat; usize::from(workers)]; paths.len()],
+            rails: vec![vec![rail; usize::from(workers)]; paths.len()],
             clamps: vec![None; paths.len()],
             linked: None,
             paths,
         }
     }
 
-    /// From now on this incarnation is let in, and no other; whether that is news.
+    /// Admits this incarnation from now on, and no other; returns true if that is a change.
     pub(super) fn admit(&mut self, incarnation: Incarnation) -> bool {
         if self.incarnation == Some(incarnation) {
             return false;
         }
-        (self.standing, self.incarnation, self.linked) = (Standing::Awaited, Some(incarnation), None);
-        self.seats.iter_mut().flatten().for_each(|seat| *seat = Seat::default());
+        (self.peer_state, self.incarnation, self.linked) = (PeerState::Awaited, Some(incarnation), None);
+        self.rails.iter_mut().flatten().for_each(|rail| *rail = WorkerRail::default());
         self.problems.iter_mut().for_each(|problem| *problem = None);
         true
     }
 
-    /// Whether rails to it are wanted at all.
-    pub(super) fn is_in(&self) -> bool {
-        matches!(self.standing, Standing::Awaited | Standing::Connected)
+    /// Returns true if rails to the peer are wanted.
+    pub(super) fn is_admitted(&self) -> bool {
+        matches!(self.peer_state, PeerState::Awaited | PeerState::Connected)
     }
 
-    /// Why a caller with this hello, which is known to be from the peer, cannot have what it asks for.
-    pub(super) fn judge(&self, hello: &Hello) -> Option<Refusal> {
+    /// The reason to refuse the hello of an authenticated caller, if there is one.
+    pub(super) fn check(&self, hello: &Hello) -> Option<Refusal> {
         let slot = usize::from(hello.slot);
         if self.paths.get(slot).is_none_or(|path| path.kind != hello.rail) {
             return Some(Refusal::Settings);
         }
-        let Some(seat) = self.seats[slot].get(usize::from(hello.worker)) else {
+        let Some(rail) = self.rails[slot].get(usize::from(hello.worker)) else {
             return Some(Refusal::Settings);
         };
-        if !self.is_in() || self.is_another(hello.incarnation) {
+        if !self.is_admitted() || self.is_other_incarnation(hello.incarnation) {
             return Some(Refusal::NoMember);
         }
-        (hello.generation <= seat.generation).then_some(Refusal::Connected)
+        (hello.generation <= rail.generation).then_some(Refusal::Connected)
     }
 
-    /// Whether that is not the incarnation of the peer that this node has met.
-    pub(super) fn is_another(&self, incarnation: Incarnation) -> bool {
+    /// Returns true if this is another incarnation of the peer than the connected one.
+    pub(super) fn is_other_incarnation(&self, incarnation: Incarnation) -> bool {
         self.incarnation.is_some_and(|known| known != incarnation)
     }
 
-    /// The generation that the next rail has.
+    /// The generation of the next rail.
     pub(super) fn next_generation(&self, slot: u8, worker: u8) -> u32 {
-        let seat = &self.seats[usize::from(slot)][usize::from(worker)];
-        seat.generation.max(seat.said) + 1
+        let rail = &self.rails[usize::from(slot)][usize::from(worker)];
+        rail.generation.max(rail.used) + 1
     }
 
-    /// Uses a generation up: *go* is about to be said.
-    pub(super) fn says(&mut self, slot: u8, worker: u8, generation: u32) {
-        self.seats[usize::from(slot)][usize::from(worker)].said = generation;
+    /// Uses up a generation before *go* is sent.
+    pub(super) fn use_generation(&mut self, slot: u8, worker: u8, generation: u32) {
+        self.rails[usize::from(slot)][usize::from(worker)].used = generation;
     }
 
-    /// Notes that a rail is about to be handed to its worker; whether it may.
-    pub(super) fn seat(
+    /// Records a rail that is about to be handed to its worker; returns false if it must not be.
+    pub(super) fn rail_up(
         &mut self,
         slot: u8,
         worker: u8,
@@ -209,28 +217,28 @@ impl Pair {
         incarnation: Incarnation,
         now: Instant,
     ) -> bool {
-        if !self.is_in() || self.is_another(incarnation) {
+        if !self.is_admitted() || self.is_other_incarnation(incarnation) {
             return false;
         }
-        let seat = &mut self.seats[usize::from(slot)][usize::from(worker)];
-        if generation <= seat.generation {
+        let rail = &mut self.rails[usize::from(slot)][usize::from(worker)];
+        if generation <= rail.generation {
             return false;
         }
         self.incarnation = Some(incarnation);
-        *seat = Seat { generation, up: true, since: Some(now), due: None, ..*seat };
+        *rail = WorkerRail { generation, up: true, since: Some(now), due: None, ..*rail };
         self.problems[usize::from(slot)] = None;
         true
     }
 
-    /// Notes that a rail is lost.
-    pub(super) fn unseat(&mut self, slot: u8, worker: u8, generation: u32, why: &Lost, now: Instant) {
-        let seat = &mut self.seats[usize::from(slot)][usize::from(worker)];
-        if seat.generation != generation || !std::mem::take(&mut seat.up) {
+    /// Records that a rail is lost.
+    pub(super) fn rail_lost(&mut self, slot: u8, worker: u8, generation: u32, why: &Lost, now: Instant) {
+        let rail = &mut self.rails[usize::from(slot)][usize::from(worker)];
+        if rail.generation != generation || !std::mem::take(&mut rail.up) {
             return;
         }
-        let lived = seat.since.map_or(Duration::ZERO, |since| now - since);
+        let lived = rail.since.map_or(Duration::ZERO, |since| now - since);
         if lived >= LASTING {
-            seat.failures = 0;
+            rail.failures = 0;
         }
         if *why == Lost::Stalled {
             let clamp = &mut self.clamps[usize::from(slot)];
@@ -241,7 +249,7 @@ impl Pair {
         self.failed(slot, worker, now);
     }
 
-    /// What stands in the way of each path that is not there, and what is left out on purpose.
+    /// The problems of all missing paths, and the kind of rail that is not used.
     pub(super) fn problem(&self) -> Option<String> {
         let mut problems: Vec<&str> = self.problems.iter().flatten().map(String::as_str).collect();
         problems.extend(self.left_out);
@@ -249,81 +257,82 @@ impl Pair {
         (!problems.is_empty()).then(|| problems.join("; "))
     }
 
-    /// Notes why the attempts for a slot are in vain, until one is not.
-    pub(super) fn hindered(&mut self, slot: u8, why: String) {
+    /// Records why the attempts for a slot fail, until one succeeds.
+    pub(super) fn set_problem(&mut self, slot: u8, why: String) {
         self.problems[usize::from(slot)] = Some(why);
     }
 
-    /// The rails that never were up, slot and worker.
+    /// The slots and workers whose rail never was up.
     pub(super) fn never_up(&self) -> impl Iterator<Item = (u8, u8)> {
-        let seats = self
-            .seats
+        let rails = self
+            .rails
             .iter()
             .zip(0..)
-            .flat_map(|(seats, slot)| seats.iter().zip(0..).map(move |s| (slot, s)));
-        seats.filter(|(_, (seat, _))| seat.generation == 0).map(|(slot, (_, worker))| (slot, worker))
+            .flat_map(|(rails, slot)| rails.iter().zip(0..).map(move |s| (slot, s)));
+        rails.filter(|(_, (rail, _))| rail.generation == 0).map(|(slot, (_, worker))| (slot, worker))
     }
 
-    /// Notes an attempt in vain.
+    /// Records a failed attempt.
     pub(super) fn failed(&mut self, slot: u8, worker: u8, now: Instant) {
         let longest = if self.is_linked(worker) { RETRY_LONGEST } else { RETRY_AWAITED };
-        let seat = &mut self.seats[usize::from(slot)][usize::from(worker)];
-        seat.due = Some(now + longest.min(RETRY * (1 << seat.failures.min(6))));
-        seat.failures += 1;
+        let rail = &mut self.rails[usize::from(slot)][usize::from(worker)];
+        rail.due = Some(now + longest.min(RETRY * (1 << rail.failures.min(6))));
+        rail.failures += 1;
     }
 
-    /// The rail of a seat is being made elsewhere: it is not tried again before `until`.
+    /// Delays the next attempt until `until`, while the rail is being made elsewhere.
     #[cfg(feature = "libfabric")]
-    pub(super) fn hold(&mut self, slot: u8, worker: u8, until: Instant) {
-        self.seats[usize::from(slot)][usize::from(worker)].due = Some(until);
+    pub(super) fn delay(&mut self, slot: u8, worker: u8, until: Instant) {
+        self.rails[usize::from(slot)][usize::from(worker)].due = Some(until);
     }
 
-    /// Largest segment to ask for in `slot`; 0: any.
+    /// The largest segment to request in `slot`; 0: any.
     pub(super) fn clamp(&self, slot: u8) -> u16 {
         self.clamps[usize::from(slot)].unwrap_or(0)
     }
 
-    /// The peer has found that larger segments than this are swallowed; whether that is news.
+    /// Records the peer's finding that larger segments are dropped; returns true if that is news.
     pub(super) fn clamped(&mut self, slot: u8, clamp: u16) -> bool {
         let known = &mut self.clamps[usize::from(slot)];
-        let news = CLAMPS.contains(&clamp) && known.is_none_or(|known| clamp < known);
-        if news {
+        let is_news = CLAMPS.contains(&clamp) && known.is_none_or(|known| clamp < known);
+        if is_news {
             *known = Some(clamp);
         }
-        news
+        is_news
     }
 
-    /// The workers whose rail in `slot` should be connected, each not before when (none: now).
+    /// The workers whose rail in `slot` should be connected, each with its earliest time (`None`:
+    /// now).
     pub(super) fn missing(&self, slot: u8) -> impl Iterator<Item = (u8, Option<Instant>)> {
-        let seats = if self.is_in() { &self.seats[usize::from(slot)] } else { &[][..] };
-        seats.iter().zip(0..).filter(|(seat, _)| !seat.up).map(|(seat, worker)| (worker, seat.due))
+        let rails = if self.is_admitted() { &self.rails[usize::from(slot)] } else { &[][..] };
+        rails.iter().zip(0..).filter(|(rail, _)| !rail.up).map(|(rail, worker)| (worker, rail.due))
     }
 
-    /// How long a call for this rail may go unanswered.
-    pub(super) fn dialling(&self, slot: u8, worker: u8) -> Duration {
-        let failures = self.seats[usize::from(slot)][usize::from(worker)].failures;
+    /// The timeout of a dial for this rail.
+    pub(super) fn dial_timeout(&self, slot: u8, worker: u8) -> Duration {
+        let failures = self.rails[usize::from(slot)][usize::from(worker)].failures;
         if self.is_linked(worker) || failures >= LONG_WAY_AFTER { DIAL_LONGEST } else { DIAL_AWAITED }
     }
 
-    /// Whether a worker has any rail to the peer.
+    /// Returns true if a worker has any rail to the peer.
     fn is_linked(&self, worker: u8) -> bool {
-        self.seats.iter().any(|slot| slot[usize::from(worker)].up)
+        self.rails.iter().any(|slot| slot[usize::from(worker)].up)
     }
 
-    /// Looks whether the pair is connected by now; when to look again.
+    /// Checks whether the pair is connected by now; returns when to check again.
     pub(super) fn look(&mut self, now: Instant) -> Option<Instant> {
-        if self.standing != Standing::Awaited {
+        if self.peer_state != PeerState::Awaited {
             return None;
         }
-        let workers = self.seats.first()?.len();
+        let workers = self.rails.first()?.len();
         let linked = (0..workers).all(|worker| self.is_linked(worker as u8));
         if !linked {
             self.linked = None;
             return None;
         }
         let until = *self.linked.get_or_insert(now) + COMPLETE_WITHIN;
-        if now >= until || self.seats.iter().flatten().all(|seat| seat.up) {
-            self.standing = Standing::Connected;
+        if now >= until || self.rails.iter().flatten().all(|rail| rail.up) {
+            self.peer_state = PeerState::Connected;
             return None;
         }
         Some(until)
@@ -364,97 +373,98 @@ mod tests {
     fn only_a_newer_rail_of_the_same_incarnation_is_let_in() {
         let now = Instant::now();
         let mut pair = pair(&[RailKind::Tcp], 2, 2);
-        assert_eq!(pair.judge(&hello(0, 1, 1, 5)), None);
-        assert!(pair.seat(0, 1, 1, Incarnation(5), now));
-        assert_eq!(pair.judge(&hello(0, 1, 1, 5)), Some(Refusal::Connected));
-        assert_eq!(pair.judge(&hello(0, 1, 2, 5)), None);
-        assert_eq!(pair.judge(&hello(0, 0, 1, 5)), None, "another worker's");
-        assert_eq!(pair.judge(&hello(1, 1, 1, 6)), Some(Refusal::NoMember), "another incarnation");
-        assert_eq!(pair.judge(&hello(2, 0, 1, 5)), Some(Refusal::Settings), "no such slot");
-        assert_eq!(pair.judge(&hello(0, 2, 1, 5)), Some(Refusal::Settings), "no such worker");
-        assert!(!pair.seat(0, 1, 1, Incarnation(5), now), "what was judged may have changed since");
-        assert!(!pair.seat(0, 0, 1, Incarnation(6), now));
-        pair.standing = Standing::Gone;
-        assert_eq!(pair.judge(&hello(0, 0, 1, 5)), Some(Refusal::NoMember));
+        assert_eq!(pair.check(&hello(0, 1, 1, 5)), None);
+        assert!(pair.rail_up(0, 1, 1, Incarnation(5), now));
+        assert_eq!(pair.check(&hello(0, 1, 1, 5)), Some(Refusal::Connected));
+        assert_eq!(pair.check(&hello(0, 1, 2, 5)), None);
+        assert_eq!(pair.check(&hello(0, 0, 1, 5)), None, "the rail of another worker");
+        assert_eq!(pair.check(&hello(1, 1, 1, 6)), Some(Refusal::NoMember), "another incarnation");
+        assert_eq!(pair.check(&hello(2, 0, 1, 5)), Some(Refusal::Settings), "no such slot");
+        assert_eq!(pair.check(&hello(0, 2, 1, 5)), Some(Refusal::Settings), "no such worker");
+        assert!(!pair.rail_up(0, 1, 1, Incarnation(5), now), "the state may have changed since the check");
+        assert!(!pair.rail_up(0, 0, 1, Incarnation(6), now));
+        pair.peer_state = PeerState::Gone;
+        assert_eq!(pair.check(&hello(0, 0, 1, 5)), Some(Refusal::NoMember));
     }
 
     #[test]
-    fn a_pair_is_connected_when_all_its_rails_are_or_were_waited_for() {
+    fn a_pair_is_connected_when_its_rails_are_or_the_wait_is_over() {
         let now = Instant::now();
         let mut pair = pair(&[RailKind::Tcp], 2, 2);
-        pair.seat(0, 0, 1, Incarnation(5), now);
+        pair.rail_up(0, 0, 1, Incarnation(5), now);
         assert_eq!(pair.look(now + COMPLETE_WITHIN * 9), None);
-        assert_eq!(pair.standing, Standing::Awaited, "a worker has no link");
-        pair.seat(1, 1, 1, Incarnation(5), now);
+        assert_eq!(pair.peer_state, PeerState::Awaited, "a worker has no link");
+        pair.rail_up(1, 1, 1, Incarnation(5), now);
         assert_eq!(pair.look(now), Some(now + COMPLETE_WITHIN));
-        assert_eq!(pair.standing, Standing::Awaited);
+        assert_eq!(pair.peer_state, PeerState::Awaited);
         pair.look(now + COMPLETE_WITHIN);
-        assert_eq!(pair.standing, Standing::Connected, "waited for long enough");
+        assert_eq!(pair.peer_state, PeerState::Connected, "waited for long enough");
         let mut pair = super::tests::pair(&[RailKind::Tcp], 1, 2);
-        pair.seat(0, 0, 1, Incarnation(5), now);
-        pair.seat(0, 1, 1, Incarnation(5), now);
+        pair.rail_up(0, 0, 1, Incarnation(5), now);
+        pair.rail_up(0, 1, 1, Incarnation(5), now);
         pair.look(now);
-        assert_eq!(pair.standing, Standing::Connected, "nothing to wait for");
+        assert_eq!(pair.peer_state, PeerState::Connected, "no rail is missing");
     }
 
     #[test]
-    fn what_is_lost_is_tried_again_ever_more_slowly_until_it_lasts() {
+    fn retries_slow_down_until_a_rail_lasts() {
         let start = Instant::now();
         let mut pair = pair(&[RailKind::Tcp], 2, 1);
         let missing = |pair: &Pair| pair.missing(0).collect::<Vec<_>>();
         assert_eq!(missing(&pair), [(0, None)]);
-        pair.seat(0, 0, 1, Incarnation(5), start);
+        pair.rail_up(0, 0, 1, Incarnation(5), start);
         pair.look(start);
         assert_eq!(missing(&pair), [], "it is up");
         let pause = |pair: &Pair, now| pair.missing(0).next().unwrap().1.unwrap() - now;
-        pair.unseat(0, 0, 1, &Lost::Silent, start);
+        pair.rail_lost(0, 0, 1, &Lost::Silent, start);
         assert_eq!(pause(&pair, start), RETRY);
-        pair.unseat(0, 0, 1, &Lost::Silent, start);
-        assert_eq!(pause(&pair, start), RETRY, "told twice");
+        pair.rail_lost(0, 0, 1, &Lost::Silent, start);
+        assert_eq!(pause(&pair, start), RETRY, "a repeated report changes nothing");
         for _ in 0..20 {
             pair.failed(0, 0, start);
         }
         assert_eq!(pause(&pair, start), RETRY_AWAITED, "no other rail is up");
-        pair.seat(1, 0, 1, Incarnation(5), start);
+        pair.rail_up(1, 0, 1, Incarnation(5), start);
         pair.failed(0, 0, start);
         assert_eq!(pause(&pair, start), RETRY_LONGEST);
         assert_eq!(pair.next_generation(0, 0), 2);
-        pair.says(0, 0, 2);
-        assert_eq!(pair.next_generation(0, 0), 3, "the other end may have heard it");
-        pair.seat(0, 0, 2, Incarnation(5), start);
-        pair.unseat(0, 0, 1, &Lost::Silent, start);
+        pair.use_generation(0, 0, 2);
+        assert_eq!(pair.next_generation(0, 0), 3, "the other end may have received go");
+        pair.rail_up(0, 0, 2, Incarnation(5), start);
+        pair.rail_lost(0, 0, 1, &Lost::Silent, start);
         assert_eq!(missing(&pair), [], "an older one was lost");
-        pair.unseat(0, 0, 2, &Lost::Silent, start + LASTING);
-        assert_eq!(pause(&pair, start + LASTING), RETRY, "it had lasted");
+        pair.rail_lost(0, 0, 2, &Lost::Silent, start + LASTING);
+        assert_eq!(pause(&pair, start + LASTING), RETRY, "the rail had lasted");
     }
 
     #[test]
     fn a_call_waits_less_while_a_worker_has_no_rail() {
         let now = Instant::now();
         let mut pair = pair(&[RailKind::Tcp], 2, 2);
-        pair.seat(0, 1, 1, Incarnation(5), now);
-        assert_eq!([pair.dialling(1, 0), pair.dialling(1, 1)], [DIAL_AWAITED, DIAL_LONGEST]);
-        pair.unseat(0, 1, 1, &Lost::Silent, now);
-        assert_eq!(pair.dialling(1, 1), DIAL_AWAITED, "its other rail is lost");
+        pair.rail_up(0, 1, 1, Incarnation(5), now);
+        assert_eq!([pair.dial_timeout(1, 0), pair.dial_timeout(1, 1)], [DIAL_AWAITED, DIAL_LONGEST]);
+        pair.rail_lost(0, 1, 1, &Lost::Silent, now);
+        assert_eq!(pair.dial_timeout(1, 1), DIAL_AWAITED, "its other rail is lost");
         (0..LONG_WAY_AFTER).for_each(|_| pair.failed(1, 1, now));
-        assert_eq!([pair.dialling(1, 1), pair.dialling(0, 1)], [DIAL_LONGEST, DIAL_AWAITED]);
+        assert_eq!([pair.dial_timeout(1, 1), pair.dial_timeout(0, 1)], [DIAL_LONGEST, DIAL_AWAITED]);
     }
 
     #[test]
-    fn a_path_that_swallows_segments_gets_smaller_ones() {
+    fn a_path_that_drops_segments_gets_smaller_ones() {
         let now = Instant::now();
         let mut pair = pair(&[RailKind::Tcp], 1, 1);
         let mut seen = Vec::new();
         for generation in 1..6 {
             seen.push(pair.clamp(0));
-            pair.seat(0, 0, generation, Incarnation(5), now);
-            pair.unseat(0, 0, generation, &Lost::Stalled, now);
+            pair.rail_up(0, 0, generation, Incarnation(5), now);
+            pair.rail_lost(0, 0, generation, &Lost::Stalled, now);
         }
         assert_eq!(seen, [0, 1400, 1200, 536, 536]);
-        // Lost for another reason: soon after, nothing is known; after long, the path may be another.
+        // After another reason the limit stays for a while; after a long time the path may be
+        // another.
         for (generation, lived, clamp) in [(6, LASTING, 536), (7, NARROW_FOR, 0)] {
-            pair.seat(0, 0, generation, Incarnation(5), now);
-            pair.unseat(0, 0, generation, &Lost::Silent, now + lived);
+            pair.rail_up(0, 0, generation, Incarnation(5), now);
+            pair.rail_lost(0, 0, generation, &Lost::Silent, now + lived);
             assert_eq!(pair.clamp(0), clamp);
         }
         let mut other = super::tests::pair(&[RailKind::Tcp], 1, 1);

@@ -1,16 +1,17 @@
-//! A connection of two programs that have the same key, outside of any mesh: the handshake of `noise.rs`, then sealed messages.
+//! A connection of two programs that have the same key, outside of any mesh: the handshake of
+//! `noise.rs`, then sealed messages.
 //!
-//! Of the handshake these are messages 1 and 2. What the connection is for stands in the place of the cluster's name, and
-//! the hellos are zero. The first message may be a replayed one; what is received after it cannot be, so the end that is
-//! called acts only on that.
+//! The handshake consists of messages 1 and 2. The purpose of the connection takes the place of the
+//! cluster's identifier, and the hellos are zero. The first message may be a replayed one, but a
+//! later one cannot be. So the accepting end acts only on later messages.
 //!
-//! | message | bytes | from | what |
+//! | message | bytes | from | content |
 //! |---|---|---|---|
 //! | 1, 2 | 128 | caller, listener | as in `noise.rs` |
-//! | then | 2 | either | how many bytes follow, little endian: 16 to 4112 |
+//! | then | 2 | either | the number of bytes that follow, little endian: 16 to 4112 |
 //! | | 16 to 4112 | | the message, sealed |
 //!
-//! Every call has a time limit. An end without the key is not answered.
+//! Every call has a timeout. An end without the key is not answered.
 
 use std::{
     io::{self, Read, Write},
@@ -24,7 +25,7 @@ use super::{
     noise::{self, GREETING, Session, TAG, Unproven},
 };
 
-/// Longest message.
+/// The longest message.
 const MAX_MESSAGE: usize = 4096;
 
 /// A blocking connection whose other end has proved the same key.
@@ -34,10 +35,11 @@ pub struct SealedStream {
 }
 
 impl SealedStream {
-    /// Makes the end that calls. Both ends name the same `purpose`.
+    /// Builds the calling end. Both ends name the same `purpose`.
     ///
     /// # Errors
-    /// `PermissionDenied` where the other end has another key, `TimedOut` where it is too slow, or the system's.
+    /// `PermissionDenied` if the other end has another key, `TimedOut` if it is too slow, or the
+    /// error of a system call.
     pub fn call(stream: TcpStream, key: &Key, purpose: [u8; 16], within: Duration) -> io::Result<Self> {
         let until = begin(&stream, within)?;
         let (calling, first) = noise::call(key, purpose, &[0; HELLO]);
@@ -46,10 +48,10 @@ impl SealedStream {
         Ok(Self { stream, session })
     }
 
-    /// Makes the end that is called.
+    /// Builds the accepting end.
     ///
     /// # Errors
-    /// As of [`call`](Self::call).
+    /// As [`call`](Self::call).
     pub fn answer(stream: TcpStream, key: &Key, purpose: [u8; 16], within: Duration) -> io::Result<Self> {
         let until = begin(&stream, within)?;
         let first = read_exact::<GREETING>(&stream, until)?;
@@ -59,7 +61,7 @@ impl SealedStream {
         Ok(Self { stream, session })
     }
 
-    /// Gives the connection itself, to look at.
+    /// The connection itself, to inspect.
     #[must_use]
     pub fn stream(&self) -> &TcpStream {
         &self.stream
@@ -68,10 +70,10 @@ impl SealedStream {
     /// Sends a message.
     ///
     /// # Errors
-    /// It is longer than 4096 bytes, or the system's.
+    /// The message is longer than 4096 bytes, or a system call fails.
     pub fn send(&mut self, message: &[u8]) -> io::Result<()> {
         if message.len() > MAX_MESSAGE {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "longer than a message may be"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the message is longer than 4096 bytes"));
         }
         let sealed = self.session.seal(message);
         self.stream.set_nonblocking(false)?;
@@ -81,7 +83,8 @@ impl SealedStream {
     /// Waits for the next message.
     ///
     /// # Errors
-    /// `TimedOut` where none comes in time, `PermissionDenied` where it was not sealed by the other end, or the system's.
+    /// `TimedOut` if none comes in time, `PermissionDenied` if the other end did not seal it, or
+    /// the error of a system call.
     pub fn receive(&mut self, within: Duration) -> io::Result<Vec<u8>> {
         let until = Instant::now() + within;
         let length = usize::from(u16::from_le_bytes(read_exact(&self.stream, until)?));
@@ -101,7 +104,7 @@ fn begin(stream: &TcpStream, within: Duration) -> io::Result<Instant> {
 }
 
 fn denied(_: Unproven) -> io::Error {
-    io::Error::new(io::ErrorKind::PermissionDenied, "it does not prove that it has the same key")
+    io::Error::new(io::ErrorKind::PermissionDenied, "the other end does not prove that it has the same key")
 }
 
 fn read_exact<const N: usize>(stream: &TcpStream, until: Instant) -> io::Result<[u8; N]> {
@@ -149,8 +152,8 @@ mod tests {
         Key::new([byte; KEY])
     }
 
-    /// The end that is called, and the end that calls.
-    fn met(
+    /// Builds the accepting end and the calling end.
+    fn both_ends(
         ours: (&Key, [u8; 16]),
         theirs: (&Key, [u8; 16]),
     ) -> (io::Result<SealedStream>, io::Result<SealedStream>) {
@@ -162,9 +165,9 @@ mod tests {
     }
 
     #[test]
-    fn ends_with_the_same_key_and_purpose_understand_each_other_and_no_others() {
+    fn only_ends_with_the_same_key_and_purpose_connect() {
         let key_one = key(1);
-        let (there, here) = met((&key_one, PURPOSE), (&key_one, PURPOSE));
+        let (there, here) = both_ends((&key_one, PURPOSE), (&key_one, PURPOSE));
         let (mut there, mut here) = (there.unwrap(), here.unwrap());
         here.send(b"to there").unwrap();
         there.send(b"to here").unwrap();
@@ -174,7 +177,7 @@ mod tests {
         assert_eq!(there.receive(SOON).unwrap(), [7; MAX_MESSAGE]);
         assert!(here.send(&[7; MAX_MESSAGE + 1]).is_err());
         for other in [(&key(2), PURPOSE), (&key_one, [6; 16])] {
-            let (there, here) = met((&key_one, PURPOSE), other);
+            let (there, here) = both_ends((&key_one, PURPOSE), other);
             assert_eq!(there.err().unwrap().kind(), io::ErrorKind::PermissionDenied);
             assert_eq!(here.err().unwrap().kind(), io::ErrorKind::UnexpectedEof);
         }
@@ -187,10 +190,10 @@ mod tests {
             here.write_all(bytes).unwrap();
             here.shutdown(std::net::Shutdown::Write).unwrap();
             assert!(SealedStream::answer(there, &key(1), PURPOSE, SOON).is_err());
-            let mut said = Vec::new();
-            // Reset where more was written than was read.
-            let _ = here.read_to_end(&mut said);
-            assert!(said.is_empty(), "{bytes:?}");
+            let mut answer = Vec::new();
+            // The connection is reset if more was written than was read.
+            let _ = here.read_to_end(&mut answer);
+            assert!(answer.is_empty(), "{bytes:?}");
         }
         let (_here, there) = connected();
         let waited = SealedStream::answer(there, &key(1), PURPOSE, Duration::from_millis(10)).err().unwrap();
@@ -198,9 +201,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_changed_on_the_way_or_is_no_message_is_refused() {
+    fn changed_and_malformed_messages_are_refused() {
         for change in [[1, 0, 0], [0, 0x80, 0], [0, 0, 1]] {
-            let (there, here) = met((&key(1), PURPOSE), (&key(1), PURPOSE));
+            let (there, here) = both_ends((&key(1), PURPOSE), (&key(1), PURPOSE));
             let (mut there, mut here) = (there.unwrap(), here.unwrap());
             let sealed = here.session.seal(b"7");
             let mut message = [&(sealed.len() as u16).to_le_bytes()[..], &sealed, &[0; 45]].concat();
@@ -211,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recorded_greeting_leads_to_nothing_that_is_received() {
+    fn a_replayed_greeting_delivers_no_message() {
         let (_, recorded) = noise::call(&key(1), PURPOSE, &[0; HELLO]);
         let (mut here, there) = connected();
         here.write_all(&recorded).unwrap();

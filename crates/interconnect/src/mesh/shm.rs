@@ -1,10 +1,13 @@
 //! Shared memory between two nodes of one host: descriptors passed over a local socket.
 //!
-//! The socket has an abstract name, so nothing is left in the file system whatever happens. Both must run as the same user, which is known
-//! before anything is sent. Then both prove that they have the cluster key, and say the rest, as over TCP (`noise.rs`), a message being
-//! a packet; only with messages 3 and 4, when each knows that, come the descriptors of: its windows; then for each worker its receive
-//! rings (one descriptor) and its bell (page, event). Who connected says at last that it has mapped everything: only
-//! then do the links exist, one for each worker.
+//! The socket has an abstract name, so it leaves nothing in the file system. Both processes must
+//! run as the same user, which is checked before anything is sent. Then both prove that they have
+//! the cluster key, as over TCP (`noise.rs`), with a packet for each message.
+//!
+//! The descriptors come only with messages 3 and 4, when each side knows that the other has the
+//! key: first those of its windows, then for each worker its receive rings (one descriptor) and its
+//! bell (page, event). The caller reports last that it has mapped everything. Only then do the
+//! links exist, one for each worker.
 
 use std::{
     io,
@@ -28,7 +31,7 @@ use rustix::{
 
 use super::{
     Config, HANDSHAKE, MeshError,
-    common::{Common, Made, Place},
+    common::{ConnectedRail, MeshState, RailPlace},
     keys::Key,
     noise::{self, GREETING, Session},
     not_accepted,
@@ -38,13 +41,13 @@ use super::{
 };
 use crate::sync::lock;
 
-/// Descriptors of one worker: its rings, the bell's page and event.
+/// The descriptors of one worker: its rings, the bell's page and event.
 const PER_WORKER: usize = 3;
 
-// All that a node passes goes in one packet.
+// All descriptors of a node go in one packet.
 const _: () = assert!(WINDOWS + PER_WORKER * plexus_base::MAX_WORKERS <= MAX_DESCRIPTORS);
 
-/// Handshakes that may be under way at once; more are turned away.
+/// The maximum number of handshakes at once; more are refused.
 const HANDSHAKES: usize = 64;
 
 fn name(config: &Config, node: NodeId) -> rustix::io::Result<SocketAddrUnix> {
@@ -69,10 +72,10 @@ fn socket() -> Result<OwnedFd, MeshError> {
         .map_err(system("open a local socket"))
 }
 
-/// Why a call did not lead to a link.
+/// The reason why a call did not lead to a link.
 enum Failure {
-    /// The other end closed the socket before it had said a word.
-    HungUp,
+    /// The other end closed the socket without an answer.
+    ClosedUnanswered,
     Other(String),
 }
 
@@ -82,48 +85,49 @@ impl<E: ToString> From<E> for Failure {
     }
 }
 
-/// Who meets the peers of this host.
-pub(super) struct Local {
-    common: Arc<Common>,
+/// The thread that connects the peers of this host.
+pub(super) struct LocalPeers {
+    common: Arc<MeshState>,
     bells: Vec<Arc<Bell>>,
     watch: Mutex<Option<PeerWatch>>,
-    /// A clone for each handshake that is under way.
+    /// A clone for each running handshake.
     handshakes: Arc<()>,
 }
 
-impl Local {
-    pub(super) fn new(common: Arc<Common>, bells: Vec<Arc<Bell>>) -> Result<Self, MeshError> {
+impl LocalPeers {
+    pub(super) fn new(common: Arc<MeshState>, bells: Vec<Arc<Bell>>) -> Result<Self, MeshError> {
         let watch =
             PeerWatch::start().map_err(|error| MeshError::System { what: "watch processes", error })?;
         Ok(Self { common, bells, watch: Mutex::new(Some(watch)), handshakes: Arc::new(()) })
     }
 
-    /// Closes the sockets over which peers were met: their sign that this node has ended. Call it when nothing writes to their
-    /// memory any more.
+    /// Closes the sockets of the handshakes, which tells the peers that this node has ended. Call
+    /// it when no thread writes to their memory any more.
     pub(super) fn end(&self) {
         drop(lock(&self.watch).take());
     }
 
-    /// Connects to `peer` in `slot`, in this incarnation if one is given, until that has been done or it is gone.
+    /// Connects to `peer` in `slot`, in this incarnation if one is given, until that has succeeded
+    /// or the peer is gone.
     pub(super) fn connect(&self, peer: NodeId, incarnation: Option<Incarnation>, slot: u8) {
         loop {
             if self.common.is_stopping() {
                 return;
             }
             let Err(why) = self.call(peer, slot) else { return };
-            self.common.failed(Place { peer, slot, worker: 0 }, why);
+            self.common.failed(RailPlace { peer, slot, worker: 0 }, why);
             if !self.pause(peer, incarnation, slot) {
                 return;
             }
         }
     }
 
-    /// Waits until the next attempt is due; whether there is to be one.
+    /// Waits until the next attempt is due; returns false if there is to be none.
     fn pause(&self, peer: NodeId, incarnation: Option<Incarnation>, slot: u8) -> bool {
         let mut pairs = self.common.pairs();
         loop {
             let Some(pair) = pairs.get(&peer) else { return false };
-            if incarnation.is_some_and(|incarnation| pair.is_another(incarnation)) {
+            if incarnation.is_some_and(|incarnation| pair.is_other_incarnation(incarnation)) {
                 return false;
             }
             let due = pair.missing(slot).map(|(_, due)| due).min();
@@ -141,41 +145,41 @@ impl Local {
         }
     }
 
-    /// One attempt with each of the keys.
+    /// Makes one attempt with each of the keys.
     fn call(&self, peer: NodeId, slot: u8) -> Result<(), String> {
         for key in self.common.keys()? {
             match self.call_with(peer, slot, &key) {
                 Ok(()) => return Ok(()),
-                Err(Failure::HungUp) => {}
+                Err(Failure::ClosedUnanswered) => {}
                 Err(Failure::Other(why)) => return Err(why),
             }
         }
-        Err("it hangs up without a word on this host: it does not take this node's key; compare the files in keys/".into())
+        Err("it closes the connection without an answer on this host: it does not accept this node's key; compare the files in keys/".into())
     }
 
     fn call_with(&self, peer: NodeId, slot: u8, key: &Key) -> Result<(), Failure> {
         let address = name(&self.common.config, peer)?;
         let socket = socket()?;
-        // Also limits how long a full queue of callers holds this one up.
+        // The limit also ends the wait for a full queue of callers.
         set_limits(&socket)?;
         rustix::net::connect(&socket, &address)
             .map_err(|error| format!("no answer on this host: {error}"))?;
         let process = same_user(&socket)?;
         let generation = 1;
-        let place = Place { peer, slot, worker: 0 };
+        let place = RailPlace { peer, slot, worker: 0 };
         let hello = self.common.hello(place, RailKind::Shm, Lane::Prompt, generation, 0).encode();
         let (calling, greeting) = noise::call(key, self.common.config.cluster, &hello);
         send(&socket, &greeting)?;
         let answer = match receive::<GREETING>(&socket) {
             Ok(answer) => answer,
-            Err(Errno::CONNRESET | Errno::NODATA) => return Err(Failure::HungUp),
+            Err(Errno::CONNRESET | Errno::NODATA) => return Err(Failure::ClosedUnanswered),
             Err(error) => return Err(format!("no answer on this host: {error}").into()),
         };
         let (answer, mut session) = calling.answered(&answer)?;
         let answer = self.common.accepted(&answer, peer)?;
         let rings = self.rings()?;
         self.offer(&socket, &mut session, &rings)?;
-        let offer = Offer::receive(&socket, &mut session)?;
+        let offer = PeerOffer::receive(&socket, &mut session)?;
         let (rails, gone) = self.map(rings, offer)?;
         send(&socket, &session.seal(&GO))?;
         self.watch(process, &socket, &gone)?;
@@ -183,7 +187,7 @@ impl Local {
         Ok(())
     }
 
-    /// Takes calls until `stopped` can be read.
+    /// Accepts calls until `stopped` is signalled.
     pub(super) fn accept(self: &Arc<Self>, listener: &OwnedFd, stopped: &Event) {
         while !self.common.is_stopping() {
             let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];
@@ -195,53 +199,53 @@ impl Local {
                 continue;
             }
             match rustix::net::accept_with(listener.as_fd(), SocketFlags::CLOEXEC) {
-                Ok(socket) => self.welcome(socket),
+                Ok(socket) => self.start_handshake(socket),
                 Err(error) => not_accepted(&error.into()),
             }
         }
     }
 
-    /// Runs one handshake on a thread of its own, if not too many are under way.
-    fn welcome(self: &Arc<Self>, socket: OwnedFd) {
-        // Beside the one that all are cloned from. Only this thread makes more.
+    /// Runs one handshake on a thread of its own, if not too many are running.
+    fn start_handshake(self: &Arc<Self>, socket: OwnedFd) {
+        // One reference is the one that all are cloned from. Only this thread makes more.
         if Arc::strong_count(&self.handshakes) > HANDSHAKES {
-            return self.common.stranger();
+            return self.common.count_unauthenticated();
         }
         let (local, under_way) = (self.clone(), self.handshakes.clone());
         let spawned = thread::Builder::new().name("handshake".into()).spawn(move || {
             let _under_way = under_way;
             if let Err(why) = local.answer(&socket) {
-                local.common.stranger();
-                tracing::debug!("turned a connection of this host away: {why}");
+                local.common.count_unauthenticated();
+                tracing::debug!("closed a connection of this host: {why}");
             }
         });
         if spawned.is_err() {
-            self.common.stranger();
+            self.common.count_unauthenticated();
         }
     }
 
     fn answer(&self, socket: &OwnedFd) -> Result<(), String> {
         let process = same_user(socket)?;
         set_limits(socket).map_err(|error| error.to_string())?;
-        let said = |error: Errno| format!("handshake: {error}");
-        let greeting = receive::<GREETING>(socket).map_err(said)?;
+        let failed = |error: Errno| format!("handshake: {error}");
+        let greeting = receive::<GREETING>(socket).map_err(failed)?;
         let keys = self.common.keys()?;
         let called = noise::called(&keys, self.common.config.cluster, &greeting);
         let (called, hello) = called.map_err(|why| why.to_string())?;
         let (hello, answer) = self.common.judge(&hello, RailKind::Shm)?;
         let (reply, mut session) = called.answer(&answer.encode());
-        send(socket, &reply).map_err(said)?;
+        send(socket, &reply).map_err(failed)?;
         if answer.refusal.is_some() {
             return Ok(());
         }
-        let offer = Offer::receive(socket, &mut session)?;
+        let offer = PeerOffer::receive(socket, &mut session)?;
         let rings = self.rings()?;
         self.offer(socket, &mut session, &rings)?;
         let (rails, gone) = self.map(rings, offer)?;
         let mut go = receive::<SEALED_GO>(socket)
-            .map_err(|error| format!("it does not say that it is ready: {error}"))?;
+            .map_err(|error| format!("the peer does not report that it is ready: {error}"))?;
         if session.open(&mut go) != Ok(&GO[..]) {
-            return Err("it does not say that it is ready".into());
+            return Err("the peer does not report that it is ready".into());
         }
         self.watch(process, socket, &gone)?;
         self.attach(hello.from, hello.slot, hello.generation, hello.incarnation, rails);
@@ -258,8 +262,8 @@ impl Local {
     ) {
         let Some(path) = self.common.path(peer, slot) else { return };
         for (worker, rail) in rails.into_iter().enumerate() {
-            let place = Place { peer, slot, worker: worker as u8 };
-            self.common.attach(Made { place, generation, rail, path: path.name() }, incarnation);
+            let place = RailPlace { peer, slot, worker: worker as u8 };
+            self.common.attach(ConnectedRail { place, generation, rail, path: path.name() }, incarnation);
         }
     }
 
@@ -267,7 +271,7 @@ impl Local {
         self.bells.iter().map(|_| RxRings::create().map_err(|error| error.to_string())).collect()
     }
 
-    /// Sends everything that the peer maps.
+    /// Sends all descriptors that the peer maps.
     fn offer(&self, socket: &OwnedFd, session: &mut Session, rings: &[RxRings]) -> Result<(), String> {
         let packet = session.seal(&our_spans(&self.common));
         let windows = &self.common.config.windows;
@@ -278,14 +282,15 @@ impl Local {
         send_packet(socket.as_fd(), &packet, &descriptors).map_err(|error| format!("handshake: {error}"))
     }
 
-    /// The rails over what the peer sent, and the flag that says to all of them that it is gone.
+    /// Maps the descriptors of the peer; returns the rails, and the flag that marks all of them as
+    /// gone.
     fn map(
         &self,
         rings: Vec<RxRings>,
-        offer: Offer,
+        offer: PeerOffer,
     ) -> Result<(Vec<Box<dyn Rail>>, Arc<AtomicBool>), String> {
         if offer.descriptors.len() != offer.spans.len() + PER_WORKER * self.bells.len() {
-            return Err("the peer sent another number of descriptors than it has windows and workers".into());
+            return Err("the number of descriptors does not match the peer's windows and workers".into());
         }
         let mut descriptors = offer.descriptors.into_iter();
         let windows = offer
@@ -307,8 +312,8 @@ impl Local {
         Ok((rails, gone))
     }
 
-    /// The process's end and the end of its mesh, which closes the socket, are both the end of the link. From now on
-    /// nothing may be said over the socket.
+    /// The end of the process and the end of its mesh, which closes the socket, both end the link.
+    /// From now on nothing may be sent over the socket.
     fn watch(&self, process: PeerProcess, socket: &OwnedFd, gone: &Arc<AtomicBool>) -> Result<(), String> {
         let socket = socket.try_clone().map_err(|error| error.to_string())?;
         for sign in [process.pidfd, socket] {
@@ -320,16 +325,17 @@ impl Local {
     }
 }
 
-/// The process at the other end, if it belongs to this node's user: anybody may take a name like a peer's.
+/// The process at the other end, if it belongs to this node's user: any process may take a name
+/// like a peer's.
 fn same_user(socket: &OwnedFd) -> Result<PeerProcess, String> {
     let process = PeerProcess::of(socket.as_fd()).map_err(|error| error.to_string())?;
     if process.uid != getuid().as_raw() {
-        return Err(format!("runs as user {}, this node as {}", process.uid, getuid().as_raw()));
+        return Err(format!("the peer runs as user {}, this node as {}", process.uid, getuid().as_raw()));
     }
     Ok(process)
 }
 
-/// Limits how long each packet of a handshake may take.
+/// Sets the timeout of each packet of a handshake.
 fn set_limits(socket: &OwnedFd) -> io::Result<()> {
     for side in [sockopt::Timeout::Send, sockopt::Timeout::Recv] {
         sockopt::set_socket_timeout(socket, side, Some(HANDSHAKE))?;
@@ -341,7 +347,7 @@ fn send(socket: &OwnedFd, packet: &[u8]) -> Result<(), Errno> {
     rustix::net::send(socket, packet, SendFlags::NOSIGNAL).map(drop)
 }
 
-/// A packet of exactly that length; descriptors that came with it are closed.
+/// Receives a packet of exactly that length; descriptors that came with it are closed.
 fn receive<const LENGTH: usize>(socket: &OwnedFd) -> Result<[u8; LENGTH], Errno> {
     let mut packet = [0; LENGTH];
     match rustix::net::recv(socket, &mut packet, RecvFlags::TRUNC)? {
@@ -351,23 +357,23 @@ fn receive<const LENGTH: usize>(socket: &OwnedFd) -> Result<[u8; LENGTH], Errno>
     }
 }
 
-/// What the other side sent.
-struct Offer {
+/// The windows and descriptors of the other side.
+struct PeerOffer {
     spans: Vec<WindowSpan>,
     descriptors: Vec<OwnedFd>,
 }
 
-impl Offer {
+impl PeerOffer {
     fn receive(socket: &OwnedFd, session: &mut Session) -> Result<Self, String> {
         let mut packet = [0; SEALED_SPANS];
         let (len, descriptors) = receive_packet(socket.as_fd(), &mut packet)
-            .map_err(|error| format!("it does not say what its windows are: {error}"))?;
+            .map_err(|error| format!("the peer does not announce its windows: {error}"))?;
         if len != packet.len() {
-            return Err("its windows are not as long as any".into());
+            return Err("the message with its windows has an invalid length".into());
         }
         let spans = their_spans(session.open(&mut packet).map_err(|error| error.to_string())?)?;
         if descriptors.len() < spans.len() {
-            return Err("windows without descriptors".into());
+            return Err("the descriptors of its windows are missing".into());
         }
         Ok(Self { spans, descriptors })
     }

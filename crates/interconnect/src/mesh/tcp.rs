@@ -1,4 +1,4 @@
-//! What the two ends of a TCP connection say to each other after their hellos, and the rail over the lanes of one place.
+//! The messages of a TCP connection after the hellos, and the rail over the lanes of one place.
 
 use std::net::TcpStream;
 
@@ -9,7 +9,7 @@ use plexus_fabric::{
 };
 
 use super::{
-    common::Common,
+    common::MeshState,
     noise::{RailKeys, TAG},
     spans::{self, SPANS},
 };
@@ -17,32 +17,32 @@ use super::{
 /// The last message of a handshake.
 pub(super) const GO: [u8; 1] = [0x47];
 
-/// Its length, sealed.
+/// The length of that message, sealed.
 pub(super) const SEALED_GO: usize = GO.len() + TAG;
 
-/// Length of what an end's windows are, sealed.
+/// The length of the announced windows, sealed.
 pub(super) const SEALED_SPANS: usize = SPANS + TAG;
 
-/// A connection whose handshake is over.
+/// A connection whose handshake is complete.
 pub(super) struct Lane {
     pub(super) stream: TcpStream,
-    /// For what is sent and what is received.
+    /// The keys for sending and receiving.
     pub(super) keys: RailKeys,
 }
 
-/// What this node's windows are.
-pub(super) fn our_spans(common: &Common) -> Vec<u8> {
+/// Encodes this node's windows.
+pub(super) fn our_spans(common: &MeshState) -> Vec<u8> {
     spans::encode(common.config.windows.iter().map(|window| window.span()))
 }
 
-/// What the peer's windows are.
+/// Decodes the peer's windows.
 pub(super) fn their_spans(bytes: &[u8]) -> Result<Vec<WindowSpan>, String> {
     spans::decode(bytes).map_err(|error| error.to_string())
 }
 
-/// The rail over the connections of one place.
+/// Builds the rail over the connections of one place.
 pub(super) fn rail(
-    common: &Common,
+    common: &MeshState,
     peer: NodeId,
     lanes: [Lane; LANES],
     peer_windows: Vec<WindowSpan>,

@@ -1,4 +1,5 @@
-//! The threads of a mesh. Some end long before it does: each incarnation of a peer that comes over memory is met by one of its own.
+//! The threads of a mesh. Some end long before the mesh: each incarnation of a peer over shared
+//! memory has a thread of its own.
 
 use std::{
     io,
@@ -8,12 +9,12 @@ use std::{
 
 use crate::sync::lock;
 
-/// See the module.
+/// The threads of a mesh.
 #[derive(Default)]
 pub(super) struct Threads(Mutex<Vec<JoinHandle<()>>>);
 
 impl Threads {
-    /// Starts one, and forgets those that have ended.
+    /// Starts a thread, and forgets those that have ended.
     pub(super) fn start(&self, name: String, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let handle = thread::Builder::new().name(name).spawn(run)?;
         let mut threads = lock(&self.0);
@@ -22,7 +23,7 @@ impl Threads {
         Ok(())
     }
 
-    /// Waits until all have ended but the one that asks.
+    /// Waits until all threads but the calling one have ended.
     pub(super) fn join(&self) {
         for handle in std::mem::take(&mut *lock(&self.0)) {
             if handle.thread().id() != thread::current().id() {
@@ -40,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_that_have_ended_do_not_pile_up() {
+    fn ended_threads_are_forgotten() {
         let threads = Threads::default();
         let (end, ended) = mpsc::channel::<()>();
         threads.start("stays".into(), move || assert!(ended.recv().is_err())).unwrap();

@@ -1,4 +1,4 @@
-//! What tests of meshes have in common: addresses, names of clusters, configurations.
+//! Shared helpers of mesh tests: addresses, names of clusters, configurations.
 #![allow(dead_code, reason = "not every test that includes it uses all of it")]
 
 use std::{
@@ -14,10 +14,11 @@ use plexus_fabric::{
 };
 use plexus_interconnect::mesh::{Admission, Config, Key, Peer};
 
-/// How long what happens in these tests may take: far longer than it does.
+/// The time limit of these tests: far longer than they take.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
-/// Returns addresses that were bound and let go: the system gives the same ports to no other program so soon.
+/// Returns addresses that were bound and let go: the system gives the same ports to no other
+/// program so soon.
 pub(crate) fn addresses(count: usize) -> Vec<SocketAddr> {
     let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     listeners.iter().map(|listener| listener.local_addr().unwrap()).collect()
@@ -37,7 +38,7 @@ pub(crate) fn peer(id: u8, addresses: &[SocketAddr], rails: &[RailKind], encrypt
     Peer { id: NodeId(id), addresses, rails, encrypt, fingerprint: 5 }
 }
 
-/// Describes node `me` in its first incarnation, which lets in what comes first.
+/// Describes node `me` in its first incarnation, which admits the first incarnation of each peer.
 pub(crate) fn config(me: u8, cluster: [u8; 16], listen: &[SocketAddr], peers: Vec<Peer>) -> Config {
     Config {
         me: NodeId(me),
@@ -55,7 +56,7 @@ pub(crate) fn config(me: u8, cluster: [u8; 16], listen: &[SocketAddr], peers: Ve
     }
 }
 
-/// Whether rails over libfabric can be tested here.
+/// Returns true if rails over libfabric can be tested here.
 pub(crate) fn has_ofi() -> bool {
     match OfiEndpoint::open("tcp", None, Arc::default()) {
         Ok(_) => true,
@@ -67,7 +68,7 @@ pub(crate) fn has_ofi() -> bool {
     }
 }
 
-/// Looks again and again until it is `done`.
+/// Polls until it is `done`.
 pub(crate) fn until(what: &str, done: impl Fn() -> bool) {
     let end = Instant::now() + LIMIT;
     while !done() {

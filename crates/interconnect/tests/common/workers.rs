@@ -12,7 +12,7 @@ use plexus_interconnect::{Channel, Message, Net, Service, Signal, Worker, Worker
 
 use crate::pairs::{Kind, Own, pair_of};
 
-/// Answers calls with what they said, and calls when asked to.
+/// Answers calls with their payload, and calls when its task requests it.
 #[derive(Default)]
 pub(crate) struct Echo {
     waiting: BTreeMap<u64, Arc<Signal>>,
@@ -63,7 +63,7 @@ impl Node {
         Self { worker, bell, windows, thread: None }
     }
 
-    /// What one more rail of it is built from.
+    /// The parts of which one more rail of the node is built.
     pub(crate) fn own(&self) -> Own {
         Own::with(self.bell.clone(), self.windows.clone())
     }
@@ -95,7 +95,7 @@ impl Drop for Node {
     }
 }
 
-/// So many nodes, each joined with every other; their threads are yet to be started.
+/// So many nodes, each connected with every other; their threads are not started yet.
 pub(crate) fn mesh(nodes: usize, kind: Kind, waiting: Waiting) -> Vec<Node> {
     let made: Vec<Node> = (0..nodes).map(|me| Node::new(me, waiting)).collect();
     for one in 0..nodes {

@@ -293,7 +293,7 @@ fn mesh_config(
         incarnation,
         cluster: config.id.0.to_le_bytes(),
         keys,
-        admission: mesh::Admission::AsTold,
+        admission: mesh::Admission::Named,
         listen: config.nodes[me.index()].all_addresses().collect(),
         peers: ids.map(|id| peer(config, me, id)).collect(),
         windows,

@@ -104,7 +104,7 @@ impl Body {
             peers: peers.collect(),
             blocks_held: self.handles.cache.occupied() as u64,
             blocks_written: self.counts().disk_writes,
-            strangers: self.mesh.strangers(),
+            strangers: self.mesh.unauthenticated(),
             programs: self.programs(),
             keys: self.keys.problem(),
         }

@@ -12,7 +12,7 @@ use plexus_fabric::{LANES, Lane};
 use plexus_interconnect::{
     Channel, KINDS, Kind, Reason,
     link::protocol::{
-        Closed, Limits, LinkCore, Order, Outgoing, Pace, Rank, Signs, Span, Stamp, Turn, Waybill,
+        Limits, LinkCore, Order, Outgoing, Pace, RailClosed, Rank, Signs, Span, Stamp, Turn, Waybill,
     },
 };
 use plexus_sim::Engine;
@@ -34,7 +34,7 @@ enum What {
     /// A frame; its block was written into the receiver's frame when it was sent.
     Frame(Packet, bool),
     Note([u64; LANES]),
-    Closed(Closed),
+    Closed(RailClosed),
 }
 
 /// One end of a link, at the sender of the path with the same number.

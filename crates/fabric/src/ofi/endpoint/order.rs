@@ -1,5 +1,6 @@
-//! Messages that have arrived, in the order in which they were sent: a long one may be complete after a short one that was
-//! sent later. Knows nothing of buffers and providers, and no more messages than the peer has credit for.
+//! Arrived messages in the order in which they were sent: a long one may be complete after a short
+//! one that was sent later. This module knows no buffers or providers, and keeps no more messages
+//! than the peer has credit for.
 
 use std::collections::VecDeque;
 
@@ -8,17 +9,17 @@ use crate::ofi::wire::Message;
 
 /// A message that has arrived.
 pub(in crate::ofi) struct Arrival {
-    /// The buffer that it lies in.
+    /// The buffer that holds it.
     pub(super) slot: usize,
     pub(in crate::ofi) message: Message,
 }
 
-/// See the module.
+/// The arrived messages that wait for their turn.
 pub(super) struct InOrder {
-    /// From number `next` on.
+    /// The messages from number `next` on.
     arrived: VecDeque<Option<Arrival>>,
     next: u32,
-    /// How many the peer says it has sent in all.
+    /// The number of all messages that the peer has sent, once it is known.
     end: Option<u32>,
 }
 
@@ -41,18 +42,18 @@ impl InOrder {
         }
         let place = &mut self.arrived[ahead];
         if place.is_some() {
-            return Err("a message that came before");
+            return Err("a repeated message");
         }
         *place = Some(arrival);
         Ok(())
     }
 
-    /// The peer sends no message with this number, and none after it.
+    /// Records that the peer sends no message with this number or a later one.
     pub(super) fn end_at(&mut self, number: u32) {
         self.end = Some(number);
     }
 
-    /// The message whose turn it is, if it is here.
+    /// The message whose turn it is, if it has arrived.
     pub(super) fn next(&mut self) -> Option<Arrival> {
         let arrival = self.arrived.front_mut()?.take()?;
         self.arrived.pop_front();
@@ -60,17 +61,17 @@ impl InOrder {
         Some(arrival)
     }
 
-    /// Whether the message is here whose turn it is.
+    /// Returns true if the message whose turn it is has arrived.
     pub(super) fn has_next(&self) -> bool {
         self.arrived.front().is_some_and(Option::is_some)
     }
 
-    /// Whether all was handed over that the peer has ever sent.
+    /// Returns true if all messages that the peer ever sends were handed over.
     pub(super) fn has_ended(&self) -> bool {
         self.end == Some(self.next)
     }
 
-    /// Hands over nothing of what is here.
+    /// Discards all arrived messages.
     pub(super) fn forget(&mut self) {
         self.arrived.clear();
     }
@@ -98,7 +99,7 @@ mod tests {
     #[test]
     fn each_waits_for_its_turn() {
         let mut messages = InOrder::new();
-        // Around where numbers begin again.
+        // The numbers wrap around here.
         messages.next = u32::MAX;
         for sequence in [1, 0] {
             messages.place(arrival(sequence)).unwrap();
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_peer_must_not_send_is_found_out() {
+    fn impossible_messages_are_detected() {
         let mut messages = InOrder::new();
         messages.place(arrival(1)).unwrap();
         for wrong in [1, WINDOW, u32::MAX] {

@@ -1,12 +1,12 @@
-//! What an endpoint hands the provider, and when: operations in their order, and messages about what was taken.
+//! Posts to the provider: operations in their order, and messages about credit.
 #![allow(unsafe_code, reason = "hands memory to a C library")]
 
 use std::ffi::c_int;
 
 use super::{CONTROL, CONTROL_LEN, Endpoint, SLOTS, WINDOW};
 use crate::ofi::{
-    device::Facts,
-    operations::{Operation, State, What},
+    device::ProviderProperties,
+    operations::{Operation, OperationKind, State},
     port::{Completed, Piece},
     sys,
     touched::before,
@@ -14,18 +14,18 @@ use crate::ofi::{
 };
 
 impl Endpoint {
-    /// The peer will hear that so many were taken.
+    /// Records the count of taken messages that the peer will get.
     fn say(&mut self, taken: u32) {
         if before(self.said, taken) {
             self.said = taken;
         }
     }
 
-    /// Hands the provider what may go out now.
+    /// Posts everything that may go out now.
     ///
     /// # Errors
-    /// libfabric's.
-    pub(in crate::ofi) fn post(&mut self, facts: &Facts) -> Result<(), c_int> {
+    /// The error of libfabric.
+    pub(in crate::ofi) fn post(&mut self, facts: &ProviderProperties) -> Result<(), c_int> {
         self.refused = false;
         self.post_buffers()?;
         self.post_control(facts)?;
@@ -38,20 +38,20 @@ impl Endpoint {
         Ok(())
     }
 
-    fn post_operations(&mut self, facts: &Facts) -> Result<(), c_int> {
-        // Behind a message that has to wait, or a write that is under way where order is not kept, writes may
+    fn post_operations(&mut self, facts: &ProviderProperties) -> Result<(), c_int> {
+        // Behind a message that has to wait, or a write in flight if order is not kept, writes may
         // still go, messages not.
         let mut held = false;
         let mut writes = self.operations.have_writes_before() && !facts.orders_sends_after_writes;
         for place in self.operations.places() {
             let operation = self.operations.at(place);
-            let code = match (&operation.what, operation.state()) {
-                (_, State::Done) | (What::Message { .. }, State::Posted) => continue,
-                (What::Write { .. }, State::Posted) => {
+            let code = match (&operation.kind, operation.state()) {
+                (_, State::Done) | (OperationKind::Message { .. }, State::Posted) => continue,
+                (OperationKind::Write { .. }, State::Posted) => {
                     writes |= !facts.orders_sends_after_writes;
                     continue;
                 }
-                (What::Message { taken }, State::Waits) => {
+                (OperationKind::Message { taken }, State::Waits) => {
                     let taken = *taken;
                     held |= writes || self.posted.wrapping_sub(self.acknowledged) >= WINDOW;
                     if held && facts.orders_sends_after_writes {
@@ -65,10 +65,10 @@ impl Endpoint {
                     }
                     code
                 }
-                (What::Write { touches, .. }, State::Waits) => {
+                (OperationKind::Write { touches, .. }, State::Waits) => {
                     let touches = *touches;
                     if let Some(number) = self.under_way.overlapped(&touches) {
-                        // Only what was sent can be asked for.
+                        // The peer can only be asked about sent messages.
                         self.ask_due |= before(number, self.posted)
                             && self.asks.is_none_or(|asked| !before(number, asked));
                         return self.post_control(facts);
@@ -89,14 +89,15 @@ impl Endpoint {
         Ok(())
     }
 
-    fn post_message(&mut self, place: usize, facts: &Facts) -> c_int {
+    fn post_message(&mut self, place: usize, facts: &ProviderProperties) -> c_int {
         let &Operation { at, len, .. } = self.operations.at(place);
         let message = Piece { start: self.staged.at(at), len, region: self.staged_region.as_ref() };
         let injects = len <= facts.inject_len;
         let code = if injects {
             self.port.inject(message)
         } else {
-            // SAFETY: the piece of the ring is not written to before the completion, and outlives the port.
+            // SAFETY: the piece of the ring is not written to before the completion, and outlives
+            // the port.
             unsafe { self.port.send(message, self.name_of(place)) }
         };
         if code == 0 {
@@ -106,9 +107,11 @@ impl Endpoint {
         code
     }
 
-    fn post_write(&mut self, place: usize, facts: &Facts) -> c_int {
+    fn post_write(&mut self, place: usize, facts: &ProviderProperties) -> c_int {
         let operation = self.operations.at(place);
-        let What::Write { address, key, long, .. } = &operation.what else { unreachable!("a write") };
+        let OperationKind::Write { address, key, long, .. } = &operation.kind else {
+            unreachable!("a write")
+        };
         let (start, region) = match long {
             Some(long) => (long.start(), long.region()),
             None => (self.staged.at(operation.at), self.staged_region.as_ref()),
@@ -123,13 +126,14 @@ impl Endpoint {
         code
     }
 
-    /// What the call for an operation of the queue is known by.
+    /// The identifier of the call for an operation of the queue.
     fn name_of(&self, place: usize) -> usize {
         SLOTS + self.operations.name_of(place)
     }
 
-    /// Says what was taken when that is due, and asks when that is.
-    fn post_control(&mut self, facts: &Facts) -> Result<(), c_int> {
+    /// Reports the count of taken messages when that is due, and asks for the peer's count when
+    /// that is.
+    fn post_control(&mut self, facts: &ProviderProperties) -> Result<(), c_int> {
         let unsaid = self.taken.wrapping_sub(self.said);
         let heard_of = |asked: u32| !before(self.taken, asked) && before(self.said, asked);
         let due = !self.greeted || unsaid >= WINDOW / 2 || self.asked.is_some_and(heard_of) || self.ask_due;
@@ -153,7 +157,7 @@ impl Endpoint {
         }
     }
 
-    fn send_control(&mut self, facts: &Facts, kind: Kind, asks: bool) -> c_int {
+    fn send_control(&mut self, facts: &ProviderProperties, kind: Kind, asks: bool) -> c_int {
         let stamp = Stamp { sequence: self.posted, asks, ..self.stamp() };
         let at = self.staged.len() - CONTROL_LEN;
         self.staged.write(at, &wire::encode(stamp, kind, &[], &[], None)[..wire::BASE_LEN]);
@@ -163,20 +167,21 @@ impl Endpoint {
         let code = if injects {
             self.port.inject(message)
         } else {
-            // SAFETY: this place is written to only while nothing is posted from it, and outlives the port.
+            // SAFETY: this place is written to only while nothing is posted from it, and outlives
+            // the port.
             unsafe { self.port.send(message, CONTROL) }
         };
         self.control_posted = code == 0 && !injects;
         code
     }
 
-    /// Says that nothing comes after what was sent; whether the provider took that.
-    pub(in crate::ofi) fn end(&mut self, facts: &Facts) -> bool {
+    /// Tells the peer that nothing follows; returns true if the provider took that message.
+    pub(in crate::ofi) fn end(&mut self, facts: &ProviderProperties) -> bool {
         !self.control_posted && self.send_control(facts, Kind::End, false) == 0
     }
 
-    /// The provider is through with an operation.
-    pub(in crate::ofi) fn complete(&mut self, completed: Completed, facts: &Facts) {
+    /// Records that the provider has completed an operation.
+    pub(in crate::ofi) fn complete(&mut self, completed: Completed, facts: &ProviderProperties) {
         if completed.index == CONTROL {
             self.control_posted = false;
             return;

@@ -1,4 +1,5 @@
-//! What an endpoint receives: buffers that wait, messages in them, and what those say of our own.
+//! The receiving side of an endpoint: waiting buffers, the messages in them, and the peer's counts
+//! in those.
 #![allow(unsafe_code, reason = "hands memory to a C library")]
 
 use std::ffi::c_int;
@@ -26,7 +27,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Whether a buffer received something.
+    /// Returns true if a buffer received something.
     pub(in crate::ofi) fn is_arrival(completed: Completed) -> bool {
         completed.index < SLOTS
     }
@@ -34,7 +35,7 @@ impl Endpoint {
     /// Takes a message of `len` bytes that has arrived in a buffer.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The reason why the message is invalid.
     pub(in crate::ofi) fn arrive(&mut self, completed: Completed, len: usize) -> Result<(), &'static str> {
         let slot = completed.index;
         if len > SLOT_LEN {
@@ -43,7 +44,7 @@ impl Endpoint {
         // SAFETY: the completion says that the provider is through with this buffer.
         let bytes = unsafe { self.slots.slice(slot * SLOT_LEN, len) };
         let message = match wire::decode(bytes, self.session, self.lane)? {
-            Decoded::Stranger => {
+            Decoded::Unauthenticated => {
                 self.unposted.push(slot);
                 return Ok(());
             }
@@ -68,7 +69,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// A buffer got what did not fit: no message of the peer's is that long.
+    /// Frees a buffer whose message did not fit, and which is ignored: no correct peer sends one that
+    /// long.
     pub(in crate::ofi) fn overlong(&mut self, completed: Completed) {
         self.unposted.push(completed.index);
     }
@@ -80,41 +82,42 @@ impl Endpoint {
             self.under_way.taken(taken);
             Ok(())
         } else if (news as i32) < 0 {
-            // Staged before one that overtook it.
+            // It was staged before one that overtook it.
             Ok(())
         } else {
-            Err("a message that takes what was never sent")
+            Err("a count of taken messages above those sent")
         }
     }
 
-    /// The next message in the order sent, if it is here; [`Endpoint::done`] gives its buffer back.
+    /// The next message in the order sent, if it has arrived; [`Endpoint::done`] gives its buffer
+    /// back.
     pub(in crate::ofi) fn next(&mut self) -> Option<Arrival> {
         self.arrived.next()
     }
 
-    /// Where in the buffer of `arrival` something lies.
+    /// The bytes of a range of the buffer of `arrival`.
     pub(in crate::ofi) fn bytes(&self, arrival: &Arrival, range: std::ops::Range<usize>) -> &[u8] {
         // SAFETY: the buffer is ours until it is posted again, which `done` does.
         unsafe { self.slots.slice(arrival.slot * SLOT_LEN + range.start, range.len()) }
     }
 
-    /// The arrival was handed over.
+    /// Gives back the buffer of an arrival that was handed over.
     pub(in crate::ofi) fn done(&mut self, arrival: &Arrival) {
         self.unposted.push(arrival.slot);
         self.taken = self.taken.wrapping_add(1);
     }
 
-    /// What has arrived is not to be handed over.
+    /// Discards the arrived messages.
     pub(in crate::ofi) fn forget_arrivals(&mut self) {
         self.arrived.forget();
     }
 
-    /// Whether something waits to be handed over.
+    /// Returns true if a message waits to be handed over.
     pub(in crate::ofi) fn has_arrivals(&self) -> bool {
         self.arrived.has_next()
     }
 
-    /// Whether all is here that the peer has ever sent.
+    /// Returns true if all messages that the peer ever sends have arrived.
     pub(in crate::ofi) fn has_ended(&self) -> bool {
         self.arrived.has_ended()
     }

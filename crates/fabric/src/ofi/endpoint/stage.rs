@@ -1,26 +1,27 @@
-//! What an endpoint takes from its caller: copied into the ring, and queued as operations, whole or not at all.
+//! Takes frames and puts from the caller: copied into the ring, and queued as operations, whole or
+//! not at all.
 
 use super::Endpoint;
 use crate::{
     SendError,
     ofi::{
         device::Device,
-        operations::What,
+        operations::OperationKind,
         outgoing::Outgoing,
         touched::Touched,
         wire::{self, Kind, MAX_MESSAGE, Stamp},
     },
 };
 
-/// Puts up to this many bytes travel in the message: copying them costs less than another operation, and the peer's
-/// processor can check before it lets them in.
+/// The length up to which puts travel in the message: copying them costs less than another
+/// operation, and the peer's processor can check before it writes them.
 pub(super) const INLINE: usize = 4096;
 
-/// Longer puts get memory of their own.
+/// The length above which puts get memory of their own.
 pub(super) const LONG: usize = 256 << 10;
 
 impl Endpoint {
-    /// Takes what the caller wants to send, whole or not at all.
+    /// Takes a frame or put of the caller, whole or not at all.
     pub(in crate::ofi) fn stage(
         &mut self,
         device: &Device,
@@ -34,7 +35,7 @@ impl Endpoint {
         for piece in pieces.clone() {
             staging.take(wire::MAX_HEADER + piece.len()).ok_or(SendError::Full)?;
         }
-        // One to spare, as for a put with its message.
+        // One more than needed, as for a put with its message.
         if !self.operations.have_room_for(pieces.clone().count() + 1) {
             return Err(SendError::Full);
         }
@@ -58,7 +59,7 @@ impl Endpoint {
         if !self.operations.have_room_for(2) {
             return Err(SendError::Full);
         }
-        // Both pieces or none.
+        // Either both pieces are taken or none.
         let mut staging = self.staging.clone();
         let written = match (kind, data.len()) {
             (Kind::Behind, ..=LONG) => Some(staging.take(data.len()).ok_or(SendError::Full)?),
@@ -73,14 +74,14 @@ impl Endpoint {
                 }
                 None => Some(self.longs.give(device, self.port.object(), put.data)?),
             };
-            let what = What::Write {
+            let write = OperationKind::Write {
                 address: window.base + put.offset,
                 key: window.keys[self.lane.index()],
                 touches: Touched::by(self.sequence, &put),
                 long,
             };
             let (at, upto) = written.map_or((0, self.staging.taken()), |piece| (piece.at, piece.upto));
-            self.operations.push(what, at, put.data.len(), upto);
+            self.operations.push(write, at, put.data.len(), upto);
         }
         self.staging = staging;
         let stamp = Stamp { silent, more, ..self.stamp() };
@@ -91,16 +92,16 @@ impl Endpoint {
             self.staged.write(at, part);
             at += part.len();
         }
-        // Data that the peer's processor puts in place or looks at: nothing may overtake that.
+        // The peer's processor writes or compares these data: nothing may overtake them.
         if let Some(put) = put.filter(|_| !silent || kind == Kind::Inline) {
             self.under_way.push(Touched::by(self.sequence, &put));
         }
         self.sequence = self.sequence.wrapping_add(1);
-        self.operations.push(What::Message { taken: stamp.taken }, piece.at, len, piece.upto);
+        self.operations.push(OperationKind::Message { taken: stamp.taken }, piece.at, len, piece.upto);
         Ok(())
     }
 
-    /// What stands in front of the next message.
+    /// The fields in front of the next message.
     pub(super) fn stamp(&self) -> Stamp {
         let Self { peer_session: session, lane, sequence, taken, .. } = *self;
         Stamp { session, lane, sequence, taken, silent: false, more: false, asks: false }

@@ -1,16 +1,17 @@
-//! How cache lines are filled and moved: copies with few stores, and hints to the processor of what is wanted next. Knows
-//! nothing of rings.
-#![allow(unsafe_code, reason = "copies between raw places, and hints are instructions")]
+//! Copies with few stores that fill and move cache lines, and prefetch hints. It knows nothing of
+//! rings.
+#![allow(unsafe_code, reason = "copies between raw addresses; prefetch hints are instructions")]
 
 use std::ptr::{NonNull, copy_nonoverlapping};
 
-/// Copies `len` bytes with as few stores as they need where they are few, so that a line is filled in one go.
+/// Copies `len` bytes. A short length takes as few stores as possible, so that a line is filled at
+/// once.
 ///
 /// # Safety
 /// As [`std::ptr::copy_nonoverlapping`].
 #[inline(always)]
 pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-    /// Two possibly overlapping words cover every length between one and two of them.
+    /// Copies any length between one and two words by two words that may overlap.
     #[inline(always)]
     unsafe fn ends<T: Copy>(from: *const u8, to: *mut u8, len: usize) {
         let last = len - size_of::<T>();
@@ -31,18 +32,19 @@ pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
             8..16 => ends::<u64>(from, to, len),
             16..=32 => ends::<[u64; 2]>(from, to, len),
             33..=64 => ends::<[u64; 4]>(from, to, len),
-            // A ring goes round in the caches of both cores: streaming stores would push it out to memory, and pass
-            // half as much on.
+            // A ring stays in the caches of both cores. Streaming stores would push it out to
+            // memory, and halve the throughput.
             _ => copy_nonoverlapping(from, to, len),
         }
     }
 }
 
-/// Asks for a line to be owned by this core, without waiting for it.
+/// Requests ownership of a line for this core, without waiting.
 #[inline(always)]
 pub(super) fn own_soon(line: NonNull<u8>) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint: it faults on no address and changes no memory. Processors without it do nothing.
+    // SAFETY: a hint: it faults on no address and changes no memory. Processors without it do
+    // nothing.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) line.as_ptr(), options(nostack, preserves_flags));
     }
@@ -50,7 +52,7 @@ pub(super) fn own_soon(line: NonNull<u8>) {
     let _ = line;
 }
 
-/// Asks for a line to be read, without waiting for it.
+/// Requests a line for reading, without waiting.
 #[inline(always)]
 pub(super) fn fetch_soon(line: NonNull<u8>) {
     #[cfg(target_arch = "x86_64")]

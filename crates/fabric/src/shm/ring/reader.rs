@@ -1,49 +1,52 @@
-//! The reading end of a ring: takes frames, shows how far it has read, and knows when a writer without room should be woken.
-//! It reads each header word once and believes none that cannot be.
+//! The reading end of a ring: takes frames, publishes its position, and finds when to wake a writer
+//! without room. It reads each header word once and verifies it.
 #![allow(unsafe_code, reason = "lends frames in memory shared with the peer")]
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use super::{Broken, FRAME, HEADER, MARK, MAX_LINES, PUT_BITS, Place, SKIP, lines::fetch_soon, lines_of};
+use super::{
+    Broken, FRAME, HEADER, MARK, MAX_LINES, PUT_BITS, RingMemory, SKIP, lines::fetch_soon, lines_of,
+};
 use crate::{Frame, MAX_FRAME};
 
-/// The reading end.
+/// The reading end of a ring.
 pub(in crate::shm) struct Reader {
-    place: Place,
-    /// Where the next header word is expected.
+    place: RingMemory,
+    /// The position of the next header word.
     next: u64,
     /// The position that the writer can see.
     published: u64,
-    /// Frames come faster than they are polled: look for the next one in the same poll.
+    /// True while frames come faster than they are polled: each poll then looks for the next one.
     eager: bool,
-    /// The last poll found nothing.
+    /// True if the last poll found nothing.
     waited: bool,
 }
 
 impl Reader {
-    pub(in crate::shm) fn new(place: Place) -> Self {
+    pub(in crate::shm) fn new(place: RingMemory) -> Self {
         Self::at(place, 0)
     }
 
-    /// One that has read the ring up to `position`, in lines since the beginning.
-    pub(super) fn at(place: Place, position: u64) -> Self {
+    /// A reader that has read the ring up to `position`, in lines since the beginning.
+    pub(super) fn at(place: RingMemory, position: u64) -> Self {
         Self { place, next: position, published: position, eager: false, waited: true }
     }
 
-    /// Whether something has arrived.
+    /// Returns true if a frame has arrived.
     #[inline]
     pub(in crate::shm) fn has_arrived(&self) -> bool {
         self.place.header(self.next).load(Relaxed) != 0
     }
 
-    /// Nothing has arrived, as at the last poll: another one would find nothing to do.
+    /// Returns true if nothing has arrived, as at the last poll: another poll would do nothing.
     #[inline]
     pub(in crate::shm) fn is_idle(&self) -> bool {
         fetch_soon(self.place.line(self.next + 1));
         self.waited && !self.has_arrived()
     }
 
-    /// Hands over up to `limit` frames, and none after `most` bytes of them; how many, and whether the writer broke the rules after them.
+    /// Hands over up to `limit` frames, and none after `most` bytes of them. Returns their number,
+    /// and an error if the writer broke the rules after them.
     #[inline]
     pub(in crate::shm) fn poll(
         &mut self,
@@ -54,7 +57,7 @@ impl Reader {
         let lines = self.place.lines;
         let mut delivered = 0;
         while delivered < limit && most > 0 {
-            // Read once; everything below speaks of this copy.
+            // The word is read once; everything below uses this copy.
             let header = self.place.header(self.next).load(Acquire);
             fetch_soon(self.place.line(self.next + 1));
             if header == 0 {
@@ -75,12 +78,12 @@ impl Reader {
             }
             let len = (header & 0xffff_ffff) as usize;
             if header & MARK != FRAME || len > MAX_FRAME || lines_of(len) > left {
-                return (delivered, Err(Broken("a header in a ring that cannot be")));
+                return (delivered, Err(Broken("an invalid header in a ring")));
             }
-            // SAFETY: header and payload lie in the lines up to `left`, inside the mapped ring, which
-            // outlives the call.
+            // SAFETY: header and payload lie in the lines up to `left`, inside the mapped ring,
+            // which outlives the call.
             let frame = unsafe { Frame::shared(self.place.line(self.next).add(HEADER), len) };
-            deliver(frame.behind((header >> PUT_BITS) as u32));
+            deliver(frame.with_put_len((header >> PUT_BITS) as u32));
             most = most.saturating_sub(len.max(1));
             self.next += lines_of(len);
             delivered += 1;
@@ -88,7 +91,7 @@ impl Reader {
                 self.publish();
             }
             if !self.eager {
-                // One came: another only if the last one had come without a wait as well.
+                // A frame came. Look for another only if the last one had also come without a wait.
                 self.eager = !self.waited;
                 self.waited = false;
                 break;
@@ -97,7 +100,7 @@ impl Reader {
         (delivered, Ok(()))
     }
 
-    /// Shows the writer how far we have read; whether that is news.
+    /// Publishes the reader's position; returns true if it changed.
     #[inline]
     pub(in crate::shm) fn publish(&mut self) -> bool {
         let news = self.published != self.next;
@@ -109,15 +112,16 @@ impl Reader {
         news
     }
 
-    /// Whether a writer without room should be woken now; says so once for each time that it left word.
+    /// Returns true if a writer without room should be woken now, once for each time that it left
+    /// its position.
     #[inline]
-    pub(in crate::shm) fn feeds_starved(&mut self) -> bool {
+    pub(in crate::shm) fn wakes_starved(&mut self) -> bool {
         let starved = self.place.starved().load(Relaxed);
-        starved != 0 && self.feed(starved)
+        starved != 0 && self.wake_starved(starved)
     }
 
     #[cold]
-    fn feed(&mut self, starved: u64) -> bool {
+    fn wake_starved(&mut self, starved: u64) -> bool {
         let freed = self.next.saturating_sub(starved - 1);
         if freed == 0 || (freed < self.place.lines / 4 && self.has_arrived()) {
             return false;

@@ -1,24 +1,24 @@
-//! A ring in ordinary memory, both ends in one thread.
+//! Tests of a ring in ordinary memory, both ends in one thread.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::*;
 
 /// A ring in ordinary memory, both ends in one thread.
-struct Bench {
+struct TestRing {
     lines: Box<[[u64; 8]]>,
     _control: Box<[AtomicU64; 2]>,
-    place: Place,
+    place: RingMemory,
     writer: Writer,
     reader: Reader,
 }
 
-impl Bench {
+impl TestRing {
     fn new(lines: u64) -> Self {
-        // A line is 64-aligned in memory only by luck here; no test depends on it, only on 8.
+        // A line is 64-aligned here only by chance; the tests need just 8.
         let mut memory = vec![[0u64; 8]; lines as usize].into_boxed_slice();
         let control = Box::new([AtomicU64::new(0), AtomicU64::new(0)]);
-        let place = Place {
+        let place = RingMemory {
             data: NonNull::from(&mut memory[0]).cast(),
             lines,
             read: NonNull::from(&control[0]),
@@ -65,8 +65,8 @@ impl Bench {
 }
 
 #[test]
-fn every_length_arrives_whole_at_every_place_of_the_ring() {
-    let mut ring = Bench::new(1024);
+fn every_length_arrives_whole_at_every_position() {
+    let mut ring = TestRing::new(1024);
     let mut random = 1u64;
     for round in 0..60_000 {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -81,7 +81,7 @@ fn every_length_arrives_whole_at_every_place_of_the_ring() {
 #[test]
 fn a_full_ring_refuses_and_loses_nothing() {
     for len in [0, 1, 56, 57, 120, 4000, MAX_FRAME] {
-        let mut ring = Bench::new(1024);
+        let mut ring = TestRing::new(1024);
         let (mut sent, mut received) = (0u8, 0u8);
         for _ in 0..500 {
             while ring.send(&vec![sent; len]) {
@@ -99,9 +99,9 @@ fn a_full_ring_refuses_and_loses_nothing() {
 }
 
 #[test]
-fn a_second_frame_is_looked_for_once_frames_come_without_a_wait() {
-    let mut ring = Bench::new(1024);
-    let poll = |ring: &mut Bench| ring.reader.poll(8, usize::MAX, |_| {}).0;
+fn a_second_frame_is_polled_once_frames_come_without_a_wait() {
+    let mut ring = TestRing::new(1024);
+    let poll = |ring: &mut TestRing| ring.reader.poll(8, usize::MAX, |_| {}).0;
     (0..20).for_each(|_| assert!(ring.send(&[1])));
     assert_eq!([(); 5].map(|()| poll(&mut ring)), [1, 1, 8, 8, 2]);
     assert_eq!(poll(&mut ring), 0);
@@ -110,43 +110,43 @@ fn a_second_frame_is_looked_for_once_frames_come_without_a_wait() {
 }
 
 #[test]
-fn no_frame_is_handed_over_after_so_many_bytes() {
-    let mut ring = Bench::new(1024);
+fn a_poll_stops_after_its_byte_limit() {
+    let mut ring = TestRing::new(1024);
     (0..9).for_each(|_| assert!(ring.send(&[1; 100])));
     ring.receive(2);
-    let poll = |ring: &mut Bench, most| ring.reader.poll(8, most, |_| {}).0;
+    let poll = |ring: &mut TestRing, most| ring.reader.poll(8, most, |_| {}).0;
     assert_eq!([poll(&mut ring, 1), poll(&mut ring, 250), poll(&mut ring, usize::MAX)], [1, 3, 3]);
 }
 
 #[test]
 fn a_writer_without_room_is_woken_once_there_is_some() {
-    let mut ring = Bench::new(1024);
+    let mut ring = TestRing::new(1024);
     while ring.send(&[1; 56]) {}
-    assert!(!ring.reader.feeds_starved(), "nothing read yet");
+    assert!(!ring.reader.wakes_starved(), "nothing read yet");
     ring.receive(16);
-    assert!(!ring.reader.feeds_starved(), "hardly any room yet");
+    assert!(!ring.reader.wakes_starved(), "too little room yet");
     ring.receive(512);
-    assert!(ring.reader.feeds_starved() && !ring.reader.feeds_starved(), "once");
+    assert!(ring.reader.wakes_starved() && !ring.reader.wakes_starved(), "once");
     assert!(ring.writer.may_have_room() && ring.send(&[1; 56]) && !ring.writer.may_have_room());
 }
 
 #[test]
-fn what_no_writer_leaves_is_found_out() {
+fn invalid_headers_are_detected() {
     let headers = [1, FRAME | (MAX_FRAME as u64 + 1), FRAME | 0xffff_ffff, SKIP, SKIP | 1, 3 << 32, u64::MAX];
     for header in headers {
-        assert!(Bench::new(1024).poke(header).is_err(), "{header:#x}");
+        assert!(TestRing::new(1024).poke(header).is_err(), "{header:#x}");
     }
     // A frame longer than what is left before the end.
-    let mut ring = Bench::new(1024);
+    let mut ring = TestRing::new(1024);
     ring.reader = Reader::at(ring.place, 1023);
     ring.lines[1023][0] = FRAME | 57;
     assert!(ring.reader.poll(1, usize::MAX, |_| {}).1.is_err());
 }
 
 #[test]
-fn a_position_that_no_reader_leaves_is_found_out() {
+fn invalid_reader_positions_are_detected() {
     for position in [u64::MAX, 100_000] {
-        let mut ring = Bench::new(1024);
+        let mut ring = TestRing::new(1024);
         while ring.send(&[1; 56]) {}
         ring.place.read().store(position, Relaxed);
         assert!(ring.writer.room(56).is_err());
@@ -155,7 +155,7 @@ fn a_position_that_no_reader_leaves_is_found_out() {
 
 #[test]
 fn any_memory_of_a_peer_does_no_harm() {
-    let mut ring = Bench::new(1024);
+    let mut ring = TestRing::new(1024);
     for len in [0, 8, 56, 57, 300, MAX_FRAME, 1] {
         assert!(ring.send(&vec![7; len]));
     }

@@ -1,26 +1,27 @@
-//! The writing end of a ring: finds room, fills it, publishes. It trusts nothing of the reader but a position that can be.
+//! The writing end of a ring: finds room, fills it, publishes. It verifies the reader's position,
+//! the only word it takes from the reader.
 #![allow(unsafe_code, reason = "writes memory shared with the peer")]
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use super::{
-    Broken, FRAME, HEADER, LINE, MOST_PUT, PUT_BITS, Place, SKIP,
+    Broken, FRAME, HEADER, LINE, MOST_PUT, PUT_BITS, RingMemory, SKIP,
     lines::{copy, own_soon},
     lines_of,
 };
 
-/// Room for one frame.
+/// The room for one frame.
 pub(in crate::shm) struct Room {
-    /// Where the frame goes.
+    /// The position of the frame.
     start: u64,
-    /// Where the next one will.
+    /// The position of the next frame.
     end: u64,
 }
 
-/// The writing end.
+/// The writing end of a ring.
 pub(in crate::shm) struct Writer {
-    place: Place,
-    /// Where the next header word goes.
+    place: RingMemory,
+    /// The position of the next header word.
     head: u64,
     /// The reader's position as last seen.
     seen: u64,
@@ -29,11 +30,12 @@ pub(in crate::shm) struct Writer {
 }
 
 impl Writer {
-    pub(in crate::shm) fn new(place: Place) -> Self {
+    pub(in crate::shm) fn new(place: RingMemory) -> Self {
         Self { place, head: 0, seen: 0, starved_at: None }
     }
 
-    /// Room for a frame of `len` bytes, at most [`MAX_FRAME`](crate::MAX_FRAME); `None` while there is none.
+    /// Finds room for a frame of `len` bytes, at most [`MAX_FRAME`](crate::MAX_FRAME); `None` if
+    /// there is none now.
     #[inline]
     pub(in crate::shm) fn room(&mut self, len: usize) -> Result<Option<Room>, Broken> {
         let lines = lines_of(len);
@@ -49,10 +51,10 @@ impl Writer {
 
     #[cold]
     fn look_again(&mut self, end: u64) -> Result<bool, Broken> {
-        // Acquire: the reader's reads of these lines are over before we write there.
+        // Acquire: the reader's reads of these lines are over before this side writes there.
         let read = self.place.read().load(Acquire);
         if read < self.seen || read > self.head {
-            return Err(Broken("a position in the ring that cannot be"));
+            return Err(Broken("an invalid position in a ring"));
         }
         self.seen = read;
         if end - read < self.place.lines {
@@ -66,23 +68,25 @@ impl Writer {
         Ok(false)
     }
 
-    /// Whether there may be room now though the last attempt found none.
+    /// Returns true if there may be room now, after an attempt that found none.
     pub(in crate::shm) fn may_have_room(&self) -> bool {
         self.starved_at.is_some_and(|seen| self.place.read().load(Relaxed) != seen)
     }
 
-    /// Writes the frame `head` + `body` into `room`, which was asked for with their length, and publishes it.
+    /// Writes the frame `head` + `body` into `room`, which was requested with their length, and
+    /// publishes it.
     #[inline]
     pub(in crate::shm) fn publish(&mut self, room: &Room, head: &[u8], body: &[u8], put: usize) {
         let Room { start, end } = *room;
         self.place.header(end).store(0, Relaxed);
         let len = head.len() + body.len();
-        // SAFETY: `room` was computed from this length: the lines from `start` on are contiguous, in the
-        // ring, and free, so neither read by the peer nor overlapping what the caller holds.
+        // SAFETY: `room` was computed from this length: the lines from `start` on are contiguous,
+        // in the ring, and free, so neither read by the peer nor overlapping what the caller holds.
         unsafe {
             let payload = self.place.line(start).add(HEADER).as_ptr();
             let (first_head, first_body) = first_line(head.len(), body.len());
-            // The first line last: the reader polls it, and would take it away while we wait for the others.
+            // The first line comes last: the reader polls it, and would take it away while this
+            // side waits for the others.
             copy(head.as_ptr().add(first_head), payload.add(first_head), head.len() - first_head);
             let behind = head.len() + first_body;
             copy(body.as_ptr().add(first_body), payload.add(behind), body.len() - first_body);
@@ -95,12 +99,13 @@ impl Writer {
             self.place.header(self.head).store(SKIP, Release);
         }
         self.head = end;
-        // The line after the next: the next frame zeroes its header, and should not wait for it then.
+        // The next frame zeroes the header of the line after the next, and should not wait for it
+        // then.
         own_soon(self.place.line(end + 1));
     }
 }
 
-/// How much of a head and a body stands in the first line.
+/// The bytes of a head and a body that stand in the first line.
 #[inline(always)]
 fn first_line(head: usize, body: usize) -> (usize, usize) {
     let head = head.min(LINE - HEADER);

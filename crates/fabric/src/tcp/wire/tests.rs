@@ -1,4 +1,4 @@
-//! The decoder over what is right and what is not: cut, changed, repeated, sealed or in clear.
+//! Tests of the decoder over valid and invalid bytes: cut, changed, repeated, sealed or in clear.
 
 use plexus_sim::hostile;
 
@@ -7,11 +7,11 @@ use crate::WindowId;
 
 const SEQUENCES: u32 = 40;
 
-fn put(data: &[u8]) -> Load<'_> {
-    Load { put: Put { window: WindowId(7), offset: 1 << 40, generation: 11, data }, announced: true }
+fn put(data: &[u8]) -> PutToSend<'_> {
+    PutToSend { put: Put { window: WindowId(7), offset: 1 << 40, generation: 11, data }, announced: true }
 }
 
-/// Keys of the peer that [`decode_any_sealed`] listens to, and of the listener.
+/// The keys of the peer to which [`decode_any_sealed`] listens, and those of the listener.
 fn keys_on(lane: Lane) -> (Sealer, Opener) {
     let [peer, own] = [[2, 1], [1, 2]].map(|[send, receive]| Seal::new([send; KEY_LEN], [receive; KEY_LEN]));
     (peer.split(lane).0, own.split(lane).1)
@@ -21,8 +21,8 @@ fn keys() -> (Sealer, Opener) {
     keys_on(Lane::Prompt)
 }
 
-/// A frame as it stands on the wire, its put's data not among it.
-fn frame(sealer: Option<&mut Sealer>, sequence: u32, text: &[u8], load: Option<&Load<'_>>) -> Vec<u8> {
+/// A frame as it stands on the wire, without the data of its put.
+fn frame(sealer: Option<&mut Sealer>, sequence: u32, text: &[u8], load: Option<&PutToSend<'_>>) -> Vec<u8> {
     frame_on(Lane::Prompt, sealer, sequence, text, load)
 }
 
@@ -31,7 +31,7 @@ fn frame_on(
     sealer: Option<&mut Sealer>,
     sequence: u32,
     text: &[u8],
-    load: Option<&Load<'_>>,
+    load: Option<&PutToSend<'_>>,
 ) -> Vec<u8> {
     let (head, body) = text.split_at(text.len() / 2);
     let mut bytes = Vec::new();
@@ -45,7 +45,8 @@ fn frame_on(
     bytes
 }
 
-/// Frames as a stream; of the sealed ones none has a put, whose data would have to be opened in between.
+/// Frames as a stream. The sealed ones have no put, whose data would have to be decrypted in
+/// between.
 fn stream(lane: Lane, mut sealer: Option<&mut Sealer>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for sequence in 0..SEQUENCES {
@@ -67,7 +68,7 @@ fn decoded(
 }
 
 #[test]
-fn what_is_encoded_is_decoded() {
+fn encoded_frames_are_decoded() {
     let bytes = frame(None, 5, b"headbody!", Some(&put(b"data")));
     let Ok(Decoded::Frame { frame, end, target: Some(target), announced: true }) =
         decoded(&bytes, Lane::Prompt, 5, None)
@@ -75,14 +76,14 @@ fn what_is_encoded_is_decoded() {
         panic!()
     };
     assert_eq!((&bytes[frame.clone()], end), (&b"headbody!"[..], bytes.len()));
-    let Target { window, offset, len, generation, crc } = target;
+    let PutTarget { window, offset, len, generation, crc } = target;
     assert_eq!((window, offset, len, generation), (WindowId(7), 1 << 40, 4, 11));
     assert_eq!(crc, crc32c(b"data"));
     assert!(decoded(&bytes, Lane::Bulk, 5, None).is_err() && decoded(&bytes, Lane::Prompt, 6, None).is_err());
 }
 
 #[test]
-fn what_is_sealed_is_opened() {
+fn sealed_frames_are_opened() {
     let (mut sealer, mut opener) = keys();
     for sequence in 0..3 {
         let mut bytes = frame(Some(&mut sealer), sequence, b"headbody!", Some(&put(b"data")));
@@ -102,7 +103,7 @@ fn what_is_sealed_is_opened() {
 
 #[test]
 fn a_write_is_a_put_that_nothing_announces() {
-    let load = Load { announced: false, ..put(b"data") };
+    let load = PutToSend { announced: false, ..put(b"data") };
     let bytes = frame(None, 5, b"", Some(&load));
     let Ok(Decoded::Frame { frame: found, target: Some(target), announced: false, .. }) =
         decoded(&bytes, Lane::Prompt, 5, None)
@@ -111,11 +112,11 @@ fn a_write_is_a_put_that_nothing_announces() {
     };
     assert!(found.is_empty() && target.len == 4);
     let with_a_frame = frame(None, 5, b"head", Some(&load));
-    assert_eq!(decoded(&with_a_frame, Lane::Prompt, 5, None), Err("a header that cannot be"));
+    assert_eq!(decoded(&with_a_frame, Lane::Prompt, 5, None), Err("an invalid header"));
 }
 
 #[test]
-fn a_part_of_a_frame_says_what_is_missing() {
+fn a_part_of_a_frame_gives_the_bytes_needed() {
     for sealed in [false, true] {
         let (mut sealer, mut opener) = keys();
         let bytes = frame(sealed.then_some(&mut sealer), 0, b"headbody", None);
@@ -128,7 +129,7 @@ fn a_part_of_a_frame_says_what_is_missing() {
 }
 
 #[test]
-fn every_flipped_bit_is_noticed() {
+fn every_flipped_bit_is_detected() {
     for sealed in [false, true] {
         let bytes = frame(sealed.then_some(&mut keys().0), 0, b"headbody", Some(&put(b"")));
         for bit in 0..bytes.len() * 8 {
@@ -140,9 +141,9 @@ fn every_flipped_bit_is_noticed() {
     }
 }
 
-/// What is not the next record of the stream is refused, whatever it says it is.
+/// Any record but the next one of the stream is refused, whatever number it states.
 #[test]
-fn records_that_are_repeated_swapped_left_out_or_cut_are_refused() {
+fn repeated_swapped_dropped_and_cut_records_are_refused() {
     let mut sealer = keys().0;
     let mut numbered = |number: u32| frame(Some(&mut sealer), number, &[7; 60], None);
     let (first, second) = (numbered(0), numbered(1));
@@ -151,7 +152,7 @@ fn records_that_are_repeated_swapped_left_out_or_cut_are_refused() {
         bytes[8] = number;
         bytes
     };
-    let refused = "a frame that the peer did not seal";
+    let refused = "a frame fails its seal";
     let mut fresh = keys().1;
     assert_eq!(decoded(&second, Lane::Prompt, 0, Some(&mut fresh)), Err("a frame out of sequence"));
     assert_eq!(decoded(&renumbered(&second, 0), Lane::Prompt, 0, Some(&mut fresh)), Err(refused));
@@ -169,7 +170,7 @@ fn records_that_are_repeated_swapped_left_out_or_cut_are_refused() {
 }
 
 #[test]
-fn clear_and_sealed_do_not_understand_each_other() {
+fn clear_and_sealed_refuse_each_other() {
     let clear = frame(None, 0, b"headbody", None);
     let sealed = frame(Some(&mut keys().0), 0, b"headbody", None);
     assert_eq!(decoded(&sealed, Lane::Prompt, 0, None), Err("a sealed frame on a rail in clear"));
@@ -180,7 +181,7 @@ fn clear_and_sealed_do_not_understand_each_other() {
 }
 
 #[test]
-fn the_length_on_the_wire_is_known_before() {
+fn the_length_on_the_wire_is_known_before_sending() {
     for (len, data) in [(0, 0), (50, 1), (50, PIECE), (50, PIECE + 1), (0, 3 * PIECE)] {
         let (text, data) = (vec![1; len], vec![2; data]);
         let load = put(&data);

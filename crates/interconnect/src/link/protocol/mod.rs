@@ -1,35 +1,45 @@
-//! The pure core of a link: what may be sent now and on which rail, what must be kept, what is sent again.
+//! The pure core of a link: the frames that may be sent now and their rails, the frames to keep,
+//! and those to send again.
 //!
-//! A link is a pair of [`LinkCore`]s, one at each node, over some rails at once. The core knows frames only as values of `F`;
-//! whoever drives it (the link's driver, or the simulator) brings them to the rails.
+//! A link is a pair of [`LinkCore`]s, one at each node, over several rails at once. The core knows
+//! frames only as values of `F`; its driver (that of the link, or the simulator) sends them over
+//! the rails.
 //!
-//! **Contract.** A rail that was connected is announced with [`LinkCore::rail_up`]. To send: ask [`LinkCore::route`]; offer the
-//! frame to that rail with [`LinkCore::stamp`]'s credits and number and, when the rail took it, call [`LinkCore::sent`];
-//! otherwise [`LinkCore::queue`] it. After every batch call [`LinkCore::pump`]. For every frame that arrives call
-//! [`LinkCore::receive`], hand it over when [`Order`] says that it is its turn, and call [`LinkCore::consume`] once it has been
-//! handled. Call [`LinkCore::tick`] after every [`LinkCore::next_tick`]. What returns an error ends the link.
+//! **Contract.** A connected rail is announced with [`LinkCore::rail_up`]. To send a frame, the
+//! driver calls [`LinkCore::route`] and offers the frame to that rail with [`LinkCore::stamp`]'s
+//! credits and number. If the rail took it, the driver calls [`LinkCore::sent`], otherwise
+//! [`LinkCore::queue`]. After every batch it calls [`LinkCore::pump`]. For every arriving frame it
+//! calls [`LinkCore::receive`], hands the frame over when [`Order`] permits, and calls
+//! [`LinkCore::consume`] once it has been handled. It calls [`LinkCore::tick`] after every
+//! [`LinkCore::next_tick`]. Any returned error ends the link.
 //!
-//! **What holds.** Frames of one (kind, channel) are delivered once each, in the order offered, whatever happens to rails. At
-//! most [`Limits::credits`] frames of a kind are sent and not yet handled; a peer that exceeds this is cut off. No call blocks
-//! and nothing depends on the size of a rail's ring: two slots are enough. Of two puts of a channel to the same bytes the later
-//! one lands later. Bulk leaves some credits of each kind to what is normal, and that some to what is urgent.
+//! **Invariants.** Frames of one (kind, channel) are delivered once each, in the order offered,
+//! whatever happens to rails. At most [`Limits::credits`] frames of a kind are sent and not yet
+//! handled; a peer that exceeds this is cut off. No call blocks, and nothing depends on the size of
+//! a rail's ring: two slots are enough. Of two puts of a channel to the same bytes the later one
+//! lands later. Bulk leaves some credits of each kind to normal traffic, and normal traffic some to
+//! urgent traffic.
 //!
-//! **Which rail.** The best is the one of the lowest class that is trusted; everything prompt goes there. Rails of the best one's
-//! class share bulk: each frame goes to the one where it will be through first, by what is under way there and how fast that goes
-//! (`speed.rs`), so that each carries what it can and a slow one does not hold up the order. A rail that was lost and is back is
+//! **Choice of the rail.** The best rail is the trusted one of the lowest class; all prompt frames
+//! go there. Rails of the best one's class share bulk. Each frame goes to the rail where it will
+//! arrive first, by the frames in flight there and its speed (`speed.rs`). So each rail carries
+//! what it can, and a slow one does not delay the order. A rail that was lost and is back is
 //! trusted after a while, longer each time ([`LinkCore::rail_up`]).
 //!
-//! **A rail that dies.** What was sent on a rail that can be lost while the peer lives stays here until the peer's note
-//! acknowledges it. An end that finds a rail dead first destroys its end of it, so that nothing under way on it can arrive any
-//! more ([`LinkCore::rail_lost`]), and then says on another rail how much it had received on it ([`Closed`]). The other end
-//! destroys its end too, if it has not yet, and answers in kind ([`LinkCore::peer_closed`]). Each then sends again, on the rails that
-//! are left, exactly what the other did not get, each frame with its old number; what the rest of the channel sent meanwhile waits
-//! at the receiver ([`Order`]). So a put that was under way never lands after it was sent again. Credits that were under way return
-//! to whoever sent them. A rail is known by its slot and generation; a generation whose death one end has seen is burned: the other
-//! end never takes it up.
+//! **Loss of a rail.** Frames sent on a rail that can be lost while the peer lives stay here until
+//! the peer's note acknowledges them. An end that finds a rail dead first destroys its end, so that
+//! nothing in flight on it can arrive any more ([`LinkCore::rail_lost`]). It then reports on
+//! another rail how much it had received on the lost one ([`RailClosed`]). The other end destroys
+//! its end too, if it has not yet, and answers in kind ([`LinkCore::peer_closed`]).
+//!
+//! Each end then sends again, on the other rails, exactly the frames that the other did not get,
+//! each with its old number. Later frames of the channel wait at the receiver ([`Order`]). So a put
+//! that was in flight never lands after it was sent again. Credits in flight return to their
+//! sender. A rail is identified by its slot and generation. A generation whose death one end has
+//! seen is burned: the other end never takes it up.
 
+mod lifecycle;
 mod liveness;
-mod lives;
 mod order;
 mod rail;
 mod sending;
@@ -42,90 +52,91 @@ use std::collections::VecDeque;
 use plexus_base::Nanos;
 use plexus_fabric::{LANES, Lane};
 
-pub use liveness::{Pace, Sick, Signs};
+pub use liveness::{Pace, RailFailure, Signs};
 pub use order::{Order, Turn};
 pub use rail::{Rank, Span};
 
 use self::rail::{Closing, Numbered, RailCore};
 use crate::{CHANNELS, Channel, KINDS, Kind, Reason};
 
-/// Rails that a pair of nodes can have.
+/// The maximum number of rails of a pair of nodes.
 pub const SLOTS: usize = 8;
 
-const _: () = assert!(SLOTS <= u8::BITS as usize, "a set of slots is a byte");
+const _: () = assert!(SLOTS <= u8::BITS as usize, "a set of slots must fit into a byte");
 
-/// Credits of a link, the same at both ends.
+/// The credits of a link, the same at both ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// How many frames of each kind may be under way and unhandled, 1 to 255.
+    /// The frames of each kind that may be in flight and unhandled, 1 to 255.
     pub credits: [u8; KINDS],
 }
 
 impl Default for Limits {
-    /// A request is at most passed on once and answered once, so forwards and replies get as many.
+    /// A request is passed on at most once and answered once, so forwards and replies get as many
+    /// credits.
     fn default() -> Self {
         Self { credits: [128; KINDS] }
     }
 }
 
-/// What a frame carries for the link itself.
+/// The fields of a frame that belong to the link itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub struct Stamp {
-    /// Handled frames of each kind that it reports to the peer.
+    /// The handled frames of each kind that it reports to the peer.
     pub credits: [u8; KINDS],
-    /// Its number within its channel; 0 for what belongs to no channel.
+    /// The number of the frame within its channel; 0 for a frame without a channel.
     pub sequence: u32,
 }
 
-/// An end of a rail is destroyed, and how much had arrived on it.
+/// The notice that an end of a rail is destroyed, with the frames that had arrived on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub struct Closed {
-    /// Which rail.
+pub struct RailClosed {
+    /// The slot of the rail.
     pub slot: u8,
-    /// Which incarnation of it.
+    /// The generation of the rail.
     pub generation: u32,
-    /// Frames received on each lane.
+    /// The frames received on each lane.
     pub received: [u64; LANES],
-    /// Whether this end ever had it; where not, this answers the other end's news.
+    /// True if this end ever had the rail; if not, this answers the other end's notice.
     pub had: bool,
 }
 
-/// A peer that does not keep to the protocol; the link with it must end.
+/// A violation of the protocol by the peer; the link must end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Violation {
-    /// More frames of a kind than it had credits for.
+    /// More frames of a kind than credits.
     #[error("the peer sent more than it has credits for")]
     Flood,
-    /// Returned credits that were never used.
-    #[error("the peer returned credits that it never got")]
+    /// The return of credits that were never used.
+    #[error("the peer returned credits that were never used")]
     Credits,
-    /// Acknowledged frames that were never sent, or took back an acknowledgement.
-    #[error("the peer acknowledged what was not sent")]
+    /// The acknowledgement of frames that were never sent, or a smaller one than before.
+    #[error("the peer acknowledged frames that were not sent")]
     Acknowledged,
-    /// A frame that was here before, or whose number cannot be.
-    #[error("the peer sent a frame twice or out of all order")]
+    /// A repeated frame, or one with an impossible number.
+    #[error("the peer repeated a frame or sent one out of order")]
     Sequence,
-    /// Spoke of a rail that cannot be.
-    #[error("the peer spoke of a rail that cannot be")]
+    /// A notice of an impossible rail.
+    #[error("the peer sent a notice of an impossible rail")]
     Slot,
 }
 
-/// The rail has no room; what a driver answers to [`LinkCore::pump`].
+/// The rail has no room: the answer of a driver to [`LinkCore::pump`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoRoom;
 
-/// What [`LinkCore::pump`] asks to be sent.
+/// A frame that [`LinkCore::pump`] sends.
 #[derive(Debug)]
 pub enum Outgoing<'a, F> {
     /// A frame of this channel that was queued or must be sent again.
     Frame(Channel, &'a F),
-    /// How many frames were received on each lane of the rail that this goes out on.
+    /// The numbers of frames received on each lane of the rail that carries this note.
     Note([u64; LANES]),
-    /// An end of another rail is destroyed.
-    Closed(Closed),
+    /// The notice that an end of another rail is destroyed.
+    Closed(RailClosed),
 }
 
-/// How `pump` sends: the rail's slot, the lane, the stamp, and what.
+/// The function with which `pump` sends: the rail's slot, the lane, the stamp, and the frame.
 pub type Send<'a, F> = dyn FnMut(u8, Lane, Stamp, Outgoing<'_, F>) -> Result<(), NoRoom> + 'a;
 
 /// One end of a link. See the [module](self) for the contract.
@@ -133,43 +144,43 @@ pub struct LinkCore<F> {
     limits: Limits,
     pace: Pace,
     credits: [u8; KINDS],
-    /// Handled and not yet returned.
+    /// The frames that were handled and whose credit is not yet returned.
     owed: [u8; KINDS],
-    /// Received and not yet handled.
+    /// The frames that were received and not yet handled.
     unhandled: [u8; KINDS],
-    /// Numbers of the next frame of each channel.
+    /// The number of the next frame of each channel.
     next: [u32; CHANNELS],
     rails: [Option<RailCore<F>>; SLOTS],
     /// The slot that prompt frames use.
     best: Option<u8>,
     /// The slots that share bulk, one bit each.
     bulk: u8,
-    /// By lane: the slots whose rail may take more, since not too much of it is without acknowledgement.
+    /// By lane: the slots whose rail may take more, as not too much of it is unacknowledged.
     open: [u8; LANES],
     histories: [History; SLOTS],
     closing: Vec<Closing<F>>,
-    /// To be said to the peer.
-    closed: VecDeque<Closed>,
-    /// To be sent again.
+    /// The notices to send to the peer.
+    closed: VecDeque<RailClosed>,
+    /// The frames to send again.
     again: [VecDeque<Numbered<F>>; LANES],
     outbox: [[VecDeque<Waiting<F>>; CLASSES]; KINDS],
     queued: usize,
     note_due: u8,
 }
 
-/// Classes of channels.
+/// The number of classes of channels.
 const CLASSES: usize = 3;
 
-/// A frame on its way to a rail.
+/// The routing information of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Waybill {
-    /// The channel that it belongs to, in the order of which it is delivered.
+    /// The channel in whose order it is delivered.
     pub channel: Channel,
-    /// What it is to its conversation.
+    /// The kind: request, forward or reply.
     pub kind: Kind,
-    /// The lane that it takes: the channel's, or bulk for what is long on a normal one.
+    /// The lane: that of the channel, or bulk for a long message on a normal channel.
     pub lane: Lane,
-    /// What it changes on its arrival.
+    /// The bytes that it changes on its arrival.
     pub span: Option<Span>,
 }
 
@@ -178,52 +189,55 @@ struct Waiting<F> {
     frame: F,
 }
 
-/// What is remembered of a slot over the lives of its rail.
+/// The memory of a slot over several generations of its rail.
 #[derive(Clone, Debug, Default)]
 struct History {
-    /// The highest generation that was up here or closed there.
+    /// The highest generation that was up here or closed by the peer.
     burned: u32,
-    /// Losses since it last stayed up for long.
+    /// The losses since the rail last stayed up for long.
     losses: u32,
     up_at: Nanos,
     failures: u64,
     resent: u64,
     why: Option<Reason>,
-    /// Generations whose end the peer has told, the last ones.
+    /// The last generations whose end the peer has reported.
     answered: VecDeque<u32>,
 }
 
-/// Frames received without telling the peer, on a rail that retains: what the peer keeps in memory.
+/// The frames received before a note, on a rail that retains: the peer keeps them in memory until
+/// then.
 const NOTE_EVERY: u64 = 32;
 
-/// The same where several rails share bulk: who sends it chooses by what is under way.
+/// The same where several rails share bulk: the sender chooses a rail by the frames in flight.
 const NOTE_SHARED_EVERY: u64 = 8;
 
-/// A rail that is back is trusted after [`Pace::trust`], doubled for every loss in a row, so many times at most.
+/// The maximum doublings of [`Pace::trust`], the time after which a returned rail is trusted; each
+/// loss in a row doubles it.
 const MOST_DOUBLED: u32 = 6;
 
 /// A rail that stayed up for so many times [`Pace::trust`] is as good as new.
 const FORGIVEN_AFTER: u64 = 60;
 
-/// Generations of a slot of which it is remembered that the peer told their end: it tells one twice only while that is news.
+/// The generations of a slot whose reported end is remembered. The peer reports an end twice only
+/// while the first notice may be lost.
 const MOST_ANSWERED: usize = 128;
 
-/// Frames of a lane that may be without acknowledgement; more wait. The peer gets no further without saying what it got: credits may
-/// come back over other rails while the network swallows that.
+/// The frames of a lane that may be unacknowledged; more wait. So the peer must acknowledge to get
+/// further, even if credits come back over other rails while the network drops the notes.
 const MOST_UNACKNOWLEDGED: u64 = 4096;
 
-/// What the link itself has to say waits for nothing, lest both ends wait to hear of the other; where even that comes to so much,
-/// the peer hears it and does not acknowledge it.
+/// The limit for the link's own frames, which do not wait for acknowledgements, lest both ends wait
+/// for each other. A peer that reaches it receives and does not acknowledge.
 const MOST_KEPT: u64 = 2 * MOST_UNACKNOWLEDGED;
 
-/// Rails that may be closed here and not yet there.
+/// The rails that may be closed here and not yet by the peer.
 const MOST_CLOSING: usize = 64;
 
 impl<F> LinkCore<F> {
     /// A link without rails.
     #[must_use]
     pub fn new(limits: Limits, pace: Pace) -> Self {
-        assert!(limits.credits.iter().all(|credits| *credits > 0), "a kind without credits never moves");
+        assert!(limits.credits.iter().all(|credits| *credits > 0), "every kind needs credits");
         Self {
             limits,
             pace,
@@ -249,33 +263,33 @@ impl<F> LinkCore<F> {
         self.rails.get(usize::from(slot))?.as_ref()
     }
 
-    /// How often it probes, and how long it waits.
+    /// The intervals of probes and the timeouts.
     #[must_use]
     pub fn pace(&self) -> Pace {
         self.pace
     }
 
-    /// Frames of a kind that wait for credits or room.
+    /// The frames of a kind that wait for credits or room.
     #[must_use]
     pub fn waiting(&self, kind: Kind) -> usize {
         self.outbox[kind as usize].iter().map(VecDeque::len).sum()
     }
 
-    /// Frames that wait for credits, room, or a rail.
+    /// The frames that wait for credits, room, or a rail.
     #[must_use]
     pub fn queued(&self) -> usize {
         self.queued
     }
 
-    /// What is still to be brought about: frames that wait, that are not known to have arrived, or whose fate on a lost rail the
-    /// peer has yet to tell. Notes do not count.
+    /// The frames that wait, are not known to have arrived, or await the peer's report of a lost
+    /// rail. Notes do not count.
     #[must_use]
     pub fn unsettled(&self) -> usize {
         let kept: usize = self.rails.iter().flatten().map(RailCore::unsettled).sum();
         self.queued + self.closed.len() + self.closing.len() + kept
     }
 
-    /// A frame arrived on a rail; `kind` is `None` for what belongs to no channel.
+    /// Records a frame that arrived on a rail; `kind` is `None` for one without a channel.
     ///
     /// # Errors
     /// The peer broke the protocol.
@@ -305,27 +319,28 @@ impl<F> LinkCore<F> {
         }
         let rail = self.rails[usize::from(slot)].as_mut().ok_or(Violation::Slot)?;
         rail.streams[lane.index()].received += 1;
-        if rail.rank.retains && rail.streams.iter().any(|stream| stream.under_way() > MOST_KEPT) {
+        if rail.rank.retains && rail.streams.iter().any(|stream| stream.in_flight() > MOST_KEPT) {
             return Err(Violation::Acknowledged);
         }
         if kind.is_none() {
             rail.liveness.note();
         } else if rail.rank.retains
-            && rail.untold() >= if self.bulk.count_ones() > 1 { NOTE_SHARED_EVERY } else { NOTE_EVERY }
+            && rail.unreported() >= if self.bulk.count_ones() > 1 { NOTE_SHARED_EVERY } else { NOTE_EVERY }
         {
             self.note_due |= 1 << slot;
         }
         Ok(())
     }
 
-    /// A received frame of `kind` has been handled: its credit goes back with the next frame.
+    /// Records that a received frame of `kind` has been handled: its credit goes back with the next
+    /// frame.
     #[inline]
     pub fn consume(&mut self, kind: Kind) {
         self.unhandled[kind as usize] -= 1;
         self.owed[kind as usize] += 1;
     }
 
-    /// A note arrived that says how much the peer has received on this rail.
+    /// Records a note with the numbers of frames that the peer has received on this rail.
     ///
     /// # Errors
     /// The peer broke the protocol.
@@ -333,7 +348,7 @@ impl<F> LinkCore<F> {
         let rail = self.rails[usize::from(slot)].as_mut().ok_or(Violation::Slot)?;
         rail.acknowledged(received)?;
         for (open, stream) in self.open.iter_mut().zip(&rail.streams) {
-            if stream.under_way() < MOST_UNACKNOWLEDGED {
+            if stream.in_flight() < MOST_UNACKNOWLEDGED {
                 *open |= 1 << slot;
             }
         }

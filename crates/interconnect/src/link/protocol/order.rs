@@ -1,18 +1,19 @@
-//! The receiving side of order: frames of a channel are handed over in the order in which they were first sent, whatever rails
-//! they came on and however often one of those was lost.
+//! The receiving side of order: frames of a channel are handed over in the order in which they were
+//! first sent, whatever rails they came on and however often a rail was lost.
 //!
-//! Each frame carries the number of its channel's frames before it, modulo 2^24. Over one rail every frame is the next one and
-//! nothing is stored. Frames that are ahead wait here; credits bound how many.
+//! Each frame carries the number of its channel's frames before it, modulo 2^24. Over one rail
+//! every frame is the next one and nothing is stored. Frames that are ahead wait here; credits
+//! bound their number.
 
 use std::collections::BTreeMap;
 
 use super::Violation;
 use crate::{CHANNELS, Channel};
 
-/// Numbers of a channel's frames go round after this many.
+/// The modulus of the numbers of a channel's frames.
 const ROUND: u32 = 1 << 24;
 
-/// A frame that is further ahead than this was never sent: all credits of all kinds and some.
+/// The largest distance of a frame that is ahead: more than all credits of all kinds.
 const MOST_AHEAD: u32 = 1024;
 
 /// The number after `sequence`.
@@ -21,21 +22,21 @@ pub(super) fn after(sequence: u32) -> u32 {
     (sequence + 1) % ROUND
 }
 
-/// Whether of two numbers that are not far apart this is the earlier.
+/// Returns true if `sequence` is the earlier of two numbers that are not far apart.
 pub(super) fn is_before(sequence: u32, other: u32) -> bool {
     sequence != other && other.wrapping_sub(sequence) % ROUND < ROUND / 2
 }
 
-/// Whose turn it is.
+/// The turn of an arrived frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Turn {
-    /// The next one: hand it over, then ask [`Order::following`] until there is nothing.
+    /// It is the next one: hand it over, then call [`Order::following`] until there is none.
     Now,
     /// Others of its channel come first: [`Order::hold`] it.
     Ahead,
 }
 
-/// What arrived of each channel. `H` is a frame as its driver keeps it.
+/// The order of the arrived frames of each channel. `H` is a frame as its driver keeps it.
 #[derive(Debug)]
 pub struct Order<H> {
     next: [u32; CHANNELS],
@@ -49,10 +50,10 @@ impl<H> Default for Order<H> {
 }
 
 impl<H> Order<H> {
-    /// A frame of `channel` with this number has arrived.
+    /// Records a frame of `channel` with this number.
     ///
     /// # Errors
-    /// It was here before, or cannot have been sent.
+    /// It is a repeated frame, or one that cannot have been sent.
     #[inline]
     pub fn arrive(&mut self, channel: Channel, sequence: u32) -> Result<Turn, Violation> {
         let next = &mut self.next[channel.index()];
@@ -67,12 +68,12 @@ impl<H> Order<H> {
         Ok(Turn::Ahead)
     }
 
-    /// Keeps a frame until it is its turn.
+    /// Keeps a frame until its turn.
     pub fn hold(&mut self, channel: Channel, sequence: u32, frame: H) {
         self.ahead.insert((channel as u8, sequence), frame);
     }
 
-    /// A frame of `channel` whose turn has come, if one waited for that.
+    /// Takes a waiting frame of `channel` whose turn has come.
     #[inline]
     pub fn following(&mut self, channel: Channel) -> Option<H> {
         if self.ahead.is_empty() {
@@ -84,7 +85,7 @@ impl<H> Order<H> {
         Some(frame)
     }
 
-    /// Frames that wait for their turn.
+    /// The frames that wait for their turn.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.ahead.len()
@@ -101,7 +102,7 @@ mod tests {
         let channel = Channel::Files;
         assert_eq!(order.arrive(channel, 1), Ok(Turn::Ahead));
         order.hold(channel, 1, 'b');
-        assert_eq!(order.arrive(channel, 1), Err(Violation::Sequence), "it is here already");
+        assert_eq!(order.arrive(channel, 1), Err(Violation::Sequence), "it has arrived already");
         assert_eq!(order.arrive(Channel::Disks, 0), Ok(Turn::Now), "another channel does not wait");
         assert_eq!(order.arrive(channel, 2), Ok(Turn::Ahead));
         order.hold(channel, 2, 'c');
@@ -109,11 +110,11 @@ mod tests {
         assert_eq!(order.arrive(channel, 0), Ok(Turn::Now));
         assert_eq!([order.following(channel), order.following(channel)], [Some('b'), Some('c')]);
         assert_eq!((order.following(channel), order.waiting()), (None, 0));
-        assert_eq!(order.arrive(channel, 2), Err(Violation::Sequence), "it was here before");
+        assert_eq!(order.arrive(channel, 2), Err(Violation::Sequence), "it arrived before");
     }
 
     #[test]
-    fn numbers_go_round() {
+    fn numbers_wrap_around() {
         let mut order = Order::<char>::default();
         order.next[Channel::Files.index()] = ROUND - 1;
         assert_eq!(order.arrive(Channel::Files, 0), Ok(Turn::Ahead));

@@ -1,33 +1,36 @@
-//! One rail as its link sees it: what was sent and received on it, and what must be kept until the peer has it.
+//! One rail of a link: the frames that were sent and received on it, and those to keep until the
+//! peer has them.
 
 use std::collections::VecDeque;
 
 use plexus_base::Nanos;
 use plexus_fabric::{LANES, Lane};
 
-use super::{Closed, Violation, liveness::Liveness, speed::Speed};
+use super::{RailClosed, Violation, liveness::Liveness, speed::Speed};
 use crate::{Channel, KINDS};
 
 /// The slowness of the fastest rail.
 pub(super) const AS_FAST: u64 = 1 << 16;
 
-/// What a rail is worth to its link.
+/// The rank of a rail in its link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rank {
-    /// Rails of a lower class are used before those of a higher one; rails of one class share bulk.
+    /// The class: rails of a lower class are used before those of a higher one; rails of one class
+    /// share bulk.
     pub class: u8,
-    /// It can be lost while the peer lives, so what is sent is kept until the peer has it.
+    /// True if the rail can be lost while the peer lives, so that sent frames are kept until the
+    /// peer has them.
     pub retains: bool,
 }
 
-/// Bytes of a window of the peer that a frame changes on its arrival, whatever its turn.
+/// The bytes of a window of the peer that a frame changes on its arrival, whatever its turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
-    /// Which window.
+    /// The window.
     pub window: u16,
-    /// The first byte.
+    /// The offset of the first byte.
     pub from: u64,
-    /// The first one behind.
+    /// The offset behind the last byte.
     pub to: u64,
 }
 
@@ -37,7 +40,7 @@ impl Span {
     }
 }
 
-/// A frame with its place in its channel.
+/// A frame with its number in its channel.
 #[derive(Clone, Debug)]
 pub(super) struct Numbered<F> {
     pub(super) channel: Channel,
@@ -47,25 +50,26 @@ pub(super) struct Numbered<F> {
 }
 
 impl<F> Numbered<F> {
-    /// Whether a later put of `channel` to `span` must not land before this frame's.
+    /// Returns true if a later put of `channel` to `span` must not land before the put of this
+    /// frame.
     pub(super) fn stands_before(&self, channel: Channel, span: &Span) -> bool {
         self.channel == channel && self.span.is_some_and(|mine| mine.meets(span))
     }
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum What<F> {
+pub(super) enum SentContent<F> {
     Frame(Numbered<F>),
-    Closed(Closed),
+    Closed(RailClosed),
     Note,
 }
 
-/// Something that was sent and may not have arrived.
+/// A sent frame that may not have arrived.
 #[derive(Clone, Debug)]
 pub(super) struct Kept<F> {
-    /// Credits that it returned.
+    /// The credits that it returned.
     pub(super) credits: [u8; KINDS],
-    pub(super) what: What<F>,
+    pub(super) content: SentContent<F>,
 }
 
 /// One lane of one rail.
@@ -74,7 +78,7 @@ pub(super) struct Stream<F> {
     pub(super) sent: u64,
     pub(super) acknowledged: u64,
     pub(super) received: u64,
-    /// How much of `received` the peer has been told.
+    /// The part of `received` that was reported to the peer.
     pub(super) noted: u64,
     kept: VecDeque<Kept<F>>,
 }
@@ -86,21 +90,21 @@ impl<F> Default for Stream<F> {
 }
 
 impl<F> Stream<F> {
-    /// Sent and not known to have arrived.
+    /// The frames sent and not known to have arrived.
     #[inline]
-    pub(super) fn under_way(&self) -> u64 {
+    pub(super) fn in_flight(&self) -> u64 {
         self.sent - self.acknowledged
     }
 
-    /// Whether a put under way here must land before one of `channel` to `span`.
+    /// Returns true if a put in flight here must land before one of `channel` to `span`.
     pub(super) fn holds_up(&self, channel: Channel, span: &Span) -> bool {
-        self.kept.iter().any(|kept| match &kept.what {
-            What::Frame(frame) => frame.stands_before(channel, span),
-            What::Closed(_) | What::Note => false,
+        self.kept.iter().any(|kept| match &kept.content {
+            SentContent::Frame(frame) => frame.stands_before(channel, span),
+            SentContent::Closed(_) | SentContent::Note => false,
         })
     }
 
-    /// The peer has received so many. Older news than what is known is no news.
+    /// Records that the peer has received so many frames. An older count changes nothing.
     fn acknowledge(&mut self, received: u64) -> Result<(), Violation> {
         if received > self.sent {
             return Err(Violation::Acknowledged);
@@ -121,9 +125,10 @@ pub(super) struct RailCore<F> {
     pub(super) streams: [Stream<F>; LANES],
     pub(super) liveness: Liveness,
     pub(super) speed: Speed,
-    /// How long a frame of bulk takes here, in parts of [`AS_FAST`] of what it takes on the fastest rail.
+    /// The time that a frame of bulk takes here, in parts of [`AS_FAST`] of its time on the fastest
+    /// rail.
     pub(super) slowness: u64,
-    /// Used before then only if there is nothing else.
+    /// The time from which the rail is trusted; before, it is used only if there is no other.
     pub(super) trusted_from: Nanos,
 }
 
@@ -141,11 +146,11 @@ impl<F> RailCore<F> {
     }
 
     #[inline]
-    pub(super) fn sent(&mut self, lane: Lane, credits: [u8; KINDS], keep: impl FnOnce() -> What<F>) {
+    pub(super) fn sent(&mut self, lane: Lane, credits: [u8; KINDS], keep: impl FnOnce() -> SentContent<F>) {
         let stream = &mut self.streams[lane.index()];
         stream.sent += 1;
         if self.rank.retains {
-            stream.kept.push_back(Kept { credits, what: keep() });
+            stream.kept.push_back(Kept { credits, content: keep() });
         }
     }
 
@@ -160,33 +165,35 @@ impl<F> RailCore<F> {
         self.streams.iter_mut().zip(received).try_for_each(|(stream, received)| stream.acknowledge(received))
     }
 
-    /// Frames that arrived on either lane without the peer being told.
+    /// The frames that arrived on either lane and were not reported to the peer.
     #[inline]
-    pub(super) fn untold(&self) -> u64 {
+    pub(super) fn unreported(&self) -> u64 {
         if !self.rank.retains {
             return 0;
         }
         self.streams.iter().map(|stream| stream.received - stream.noted).sum()
     }
 
-    /// News of other rails that may not have arrived.
-    pub(super) fn news(&self) -> impl Iterator<Item = Closed> {
+    /// The notices of other rails that may not have arrived.
+    pub(super) fn notices(&self) -> impl Iterator<Item = RailClosed> {
         let kept = self.streams.iter().flat_map(|stream| &stream.kept);
-        kept.filter_map(|kept| if let What::Closed(closed) = kept.what { Some(closed) } else { None })
+        kept.filter_map(
+            |kept| if let SentContent::Closed(closed) = kept.content { Some(closed) } else { None },
+        )
     }
 
-    /// Frames and news of other rails that may not have arrived.
+    /// The frames and notices of other rails that may not have arrived.
     pub(super) fn unsettled(&self) -> usize {
         let kept = self.streams.iter().flat_map(|stream| &stream.kept);
-        kept.filter(|kept| !matches!(kept.what, What::Note)).count()
+        kept.filter(|kept| !matches!(kept.content, SentContent::Note)).count()
     }
 
-    pub(super) fn told(&mut self) {
+    pub(super) fn reported(&mut self) {
         self.streams.iter_mut().for_each(|stream| stream.noted = stream.received);
     }
 }
 
-/// A rail that is destroyed here, until the peer has said what it received on it.
+/// A rail that is destroyed here, until the peer has reported what it received on it.
 #[derive(Debug)]
 pub(super) struct Closing<F> {
     pub(super) slot: u8,
@@ -199,12 +206,12 @@ impl<F> Closing<F> {
         Self { slot, generation: rail.generation, streams: rail.streams }
     }
 
-    /// Whether a put whose fate is not known must land before one of `channel` to `span`.
+    /// Returns true if a put whose fate is not known must land before one of `channel` to `span`.
     pub(super) fn holds_up(&self, channel: Channel, span: &Span) -> bool {
         self.streams.iter().any(|stream| stream.holds_up(channel, span))
     }
 
-    /// What the peer, who received so many, did not get, by lane.
+    /// The frames, by lane, that the peer did not get, after it received so many.
     pub(super) fn missing(mut self, received: [u64; LANES]) -> Result<[VecDeque<Kept<F>>; LANES], Violation> {
         for (stream, received) in self.streams.iter_mut().zip(received) {
             if received < stream.acknowledged {

@@ -1,4 +1,4 @@
-//! What goes to which rail, and when: credits, classes, places of puts, and what waits.
+//! The sending side: rails, credits, classes, the order of puts, and the queues.
 
 use std::collections::VecDeque;
 
@@ -6,16 +6,17 @@ use plexus_fabric::{LANES, Lane};
 
 use super::{
     CLASSES, LinkCore, MOST_UNACKNOWLEDGED, Outgoing, SLOTS, Send, Stamp, Waiting, Waybill, order,
-    rail::{Numbered, What},
+    rail::{Numbered, SentContent},
 };
 use crate::{Channel, Class, KINDS, Kind};
 
-/// Frames of bulk that go to a rail before the peer has acknowledged any; with each that it has, one more. A rail that is back
-/// may be far slower than the others, and what went there holds up the order of its channel.
+/// The frames of bulk that go to a new rail before the peer has acknowledged any; each acknowledged
+/// one allows one more. A returned rail may be far slower than the others, and its frames hold up
+/// the order of their channel.
 const UNTRIED: u64 = 4;
 
 impl<F> LinkCore<F> {
-    /// Credits of a kind that a class leaves to those above it.
+    /// The credits of a kind that a class leaves to those above it.
     #[inline]
     fn reserve(&self, kind: Kind, class: Class) -> u8 {
         let all = self.limits.credits[kind as usize];
@@ -31,7 +32,8 @@ impl<F> LinkCore<F> {
         self.credits[bill.kind as usize] > self.reserve(bill.kind, bill.channel.class())
     }
 
-    /// The rail to which a frame may go at once, before anything that waits; none: it must be queued.
+    /// The rail on which a frame may go at once, before all waiting frames; `None`: it must be
+    /// queued.
     #[must_use]
     #[inline]
     pub fn route(&self, bill: &Waybill) -> Option<u8> {
@@ -47,7 +49,7 @@ impl<F> LinkCore<F> {
         self.place(self.best?, bill, [u8::MAX; LANES])
     }
 
-    /// Whether nothing that is sent again must go before this frame.
+    /// Returns true if no frame to be sent again must go before this one.
     #[inline]
     fn may_overtake_none(&self, bill: &Waybill) -> bool {
         match bill.span {
@@ -56,13 +58,14 @@ impl<F> LinkCore<F> {
         }
     }
 
-    /// Where a frame goes of the rails with room; none: nowhere now. A put goes where those are that must land before it, and
-    /// waits while that is in doubt.
+    /// The rail with room on which a frame goes; `None`: none now. A put follows the puts that must
+    /// land before it, and waits while their rail is in doubt.
     #[inline]
     fn place(&self, best: u8, bill: &Waybill, room: [u8; LANES]) -> Option<u8> {
         let usable = room[bill.lane.index()] & self.open[bill.lane.index()];
         let Some(span) = &bill.span else { return self.free_place(best, bill.lane, usable) };
-        // Where nothing is kept, bytes land when they are sent; on one lane of one rail they land in order.
+        // Where nothing is kept, bytes land when they are sent; on one lane of one rail they land
+        // in order.
         let lands_at_once = self.rail(best).is_some_and(|rail| !rail.rank.retains);
         let one_stream = bill.channel.class() != Class::Normal
             && self.closing.is_empty()
@@ -99,9 +102,9 @@ impl<F> LinkCore<F> {
         }
     }
 
-    /// The rail for bulk: of the best ones that where a frame will be through first, a rail that has yet to show what it carries
-    /// after the others; none while that one is not `usable`. A rail of which no speed is known counts as the fastest, and is not
-    /// waited for. All frames count as equally long.
+    /// The rail for bulk: of the best rails the one on which a frame arrives first; rails without
+    /// an acknowledgement come last. `None` if that rail is not `usable`. A rail of unknown speed
+    /// counts as the fastest, and is not waited for. All frames count as equally long.
     #[inline]
     fn bulk_rail(&self, usable: u8) -> Option<u8> {
         if self.bulk.count_ones() < 2 {
@@ -115,8 +118,8 @@ impl<F> LinkCore<F> {
                 return None;
             }
             let bulk = &rail.streams[Lane::Bulk.index()];
-            let through = (bulk.under_way() + 1).saturating_mul(rail.slowness);
-            Some((bulk.under_way() >= UNTRIED + bulk.acknowledged, through, slot, is_usable))
+            let through = (bulk.in_flight() + 1).saturating_mul(rail.slowness);
+            Some((bulk.in_flight() >= UNTRIED + bulk.acknowledged, through, slot, is_usable))
         };
         let (_, _, slot, is_usable) = (0..SLOTS as u8).filter_map(load).min()?;
         is_usable.then_some(slot)
@@ -129,7 +132,8 @@ impl<F> LinkCore<F> {
         Stamp { credits: self.owed, sequence: self.next[channel.index()] }
     }
 
-    /// The rail took a frame that carried `stamp`. `keep` makes the copy that is kept where the rail can be lost.
+    /// Records that the rail took a frame with `stamp`. `keep` makes the copy that is kept if the
+    /// rail can be lost.
     #[inline]
     pub fn sent(&mut self, slot: u8, bill: &Waybill, stamp: Stamp, keep: impl FnOnce() -> F) {
         let Waybill { channel, kind, lane, span } = *bill;
@@ -137,31 +141,31 @@ impl<F> LinkCore<F> {
         self.credits[kind as usize] -= 1;
         self.next[channel.index()] = order::after(stamp.sequence);
         self.went(slot, lane, stamp.credits, || {
-            What::Frame(Numbered { channel, sequence: stamp.sequence, span, frame: keep() })
+            SentContent::Frame(Numbered { channel, sequence: stamp.sequence, span, frame: keep() })
         });
     }
 
     #[inline]
-    fn went(&mut self, slot: u8, lane: Lane, credits: [u8; KINDS], keep: impl FnOnce() -> What<F>) {
+    fn went(&mut self, slot: u8, lane: Lane, credits: [u8; KINDS], keep: impl FnOnce() -> SentContent<F>) {
         for (owed, returned) in self.owed.iter_mut().zip(credits) {
             *owed -= returned;
         }
         if let Some(rail) = &mut self.rails[usize::from(slot)] {
             rail.sent(lane, credits, keep);
-            if rail.rank.retains && rail.streams[lane.index()].under_way() >= MOST_UNACKNOWLEDGED {
+            if rail.rank.retains && rail.streams[lane.index()].in_flight() >= MOST_UNACKNOWLEDGED {
                 self.open[lane.index()] &= !(1 << slot);
             }
         }
     }
 
-    /// Keeps a frame until credits and room are there.
+    /// Keeps a frame until there are credits and room.
     pub fn queue(&mut self, bill: Waybill, frame: F) {
         let class = bill.channel.class() as usize;
         self.outbox[bill.kind as usize][class].push_back(Waiting { bill, frame });
         self.queued += 1;
     }
 
-    /// Whether [`LinkCore::pump`] would offer something to a rail.
+    /// Returns true if [`LinkCore::pump`] would offer something to a rail.
     #[must_use]
     #[inline]
     pub fn wants_pump(&self) -> bool {
@@ -174,8 +178,9 @@ impl<F> LinkCore<F> {
         (0..KINDS).any(|kind| u16::from(self.owed[kind]) * 2 >= u16::from(self.limits.credits[kind]))
     }
 
-    /// Brings to the rails what waits: first news of dead rails, then what is sent again, then notes that are due, then what was
-    /// queued. `send` answers [`NoRoom`](super::NoRoom) for a rail and lane that takes nothing more now.
+    /// Offers the waiting frames to the rails: first notices of dead rails, then frames to be sent
+    /// again, then notes that are due, then queued frames. `send` answers [`NoRoom`](super::NoRoom)
+    /// for a rail and lane that takes nothing more now.
     pub fn pump(&mut self, send: &mut Send<'_, F>) {
         if !self.wants_pump() {
             return;
@@ -187,7 +192,7 @@ impl<F> LinkCore<F> {
             self.pump_again(best, lane, &mut room, send);
         }
         self.pump_notes(best, &mut room, send);
-        // Replies first: they end things and free what others wait for.
+        // Replies come first: they end conversations and free resources that others wait for.
         for kind in Kind::ALL.into_iter().rev() {
             for class in 0..CLASSES {
                 self.pump_outbox(best, kind, class, &mut room, send);
@@ -203,7 +208,7 @@ impl<F> LinkCore<F> {
                 return;
             }
             self.closed.pop_front();
-            self.went(best, Lane::Prompt, stamp.credits, || What::Closed(closed));
+            self.went(best, Lane::Prompt, stamp.credits, || SentContent::Closed(closed));
         }
     }
 
@@ -222,7 +227,7 @@ impl<F> LinkCore<F> {
             };
             self.queued -= 1;
             self.histories[usize::from(slot)].resent += 1;
-            self.went(slot, lane, stamp.credits, || What::Frame(numbered));
+            self.went(slot, lane, stamp.credits, || SentContent::Frame(numbered));
         }
     }
 
@@ -239,11 +244,11 @@ impl<F> LinkCore<F> {
                 continue;
             }
             self.note_due &= !(1 << slot);
-            rail.told();
+            rail.reported();
             rail.liveness.note();
-            self.went(slot, Lane::Prompt, stamp.credits, || What::Note);
+            self.went(slot, Lane::Prompt, stamp.credits, || SentContent::Note);
         }
-        // A rail that has gone has nothing to be told.
+        // A rail that has gone needs no notes.
         self.note_due &=
             (0..SLOTS).filter(|slot| self.rails[*slot].is_some()).fold(0, |bits, slot| bits | 1 << slot);
     }

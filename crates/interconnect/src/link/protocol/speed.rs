@@ -1,37 +1,41 @@
-//! How fast a rail carries bulk, among rails that share it: learned from what the peer's system acknowledges.
+//! The speed of bulk on rails that share it, learned from the acknowledgements of the peer's
+//! system.
 //!
-//! While long frames queue on a path, what is acknowledged in a time is what the path carries. While they do not, that is only the
-//! least that it carries: where others are busy meanwhile it is believed to be a little faster with every look, until so much is
-//! sent there that it queues, and it is measured again. So a path that was slow once is tried now and then, one that is far too
-//! slow to help is left alone in between, and of two equal ones neither is stuck with little because it was given little.
+//! While long frames queue on a path, the rate of acknowledgements is the rate of the path. While
+//! they do not, it is only a lower bound. If other rails are busy meanwhile, the estimate then
+//! grows a little with every look, until so much is sent there that it queues, and it is measured
+//! again. So a path that was slow once is tried now and then, and one that is far too slow to help
+//! is left alone in between. Of two equal paths neither stays slow just because it was given
+//! little.
 //!
-//! That frames queue is seen from round trips: they are longer than the shortest by more than half, and more than they vary
-//! anyway. Up to twice the shortest there may be room for more all the same, as much as the excess allows.
+//! Round trips show that frames queue: they are longer than the shortest by more than half, and by
+//! more than their normal variation. Up to twice the shortest there may still be room for more, as
+//! much as the excess allows.
 
 use plexus_base::Nanos;
 use plexus_fabric::Flow;
 
-/// A measurement that takes so long replaces what was believed, a shorter one that part of it.
-const OVER: Nanos = Nanos::from_ms(80);
-/// What a look at an idle path adds to what is believed of it: one part in so many.
-const HOPE: u64 = 32;
-/// ... or this part of the fastest, however slow the path seemed: while it was dark it seemed to carry nothing.
-const LEAST_HOPE: u64 = 4096;
-/// Round trips vary so much without a queue.
+/// A measurement over this time replaces the estimate; a shorter one replaces that part of it.
+const MEASURED_OVER: Nanos = Nanos::from_ms(80);
+/// A look at an idle path raises its estimate by one part in so many.
+const IDLE_RAISE: u64 = 32;
+/// The least raise, as a part of the fastest rate: a path in an outage seemed to carry nothing.
+const LEAST_RAISE: u64 = 4096;
+/// The variation of round trips without a queue.
 const NOISE: Nanos = Nanos::from_us(200);
 
-/// Whether long frames queue on the path.
+/// Returns true if long frames queue on the path.
 fn queues(flow: &Flow) -> bool {
     excess(flow) > (flow.least_rtt.0 / 2).max(NOISE.0)
 }
 
-/// How much longer a round trip is than it was without a queue.
+/// The excess of the round trip over one without a queue.
 fn excess(flow: &Flow) -> u64 {
     flow.rtt.since(flow.least_rtt).0
 }
 
-/// What the path may carry, where it may be more than is seen: what is on it takes as long to pass as the round trip is longer
-/// than it would be without.
+/// The rate that the path may carry, if that may exceed the measured one: the bytes on it take as
+/// long to pass as the excess of the round trip.
 fn allows(flow: &Flow) -> Option<u64> {
     match excess(flow) {
         excess if excess < NOISE.0 => Some(u64::MAX),
@@ -40,24 +44,25 @@ fn allows(flow: &Flow) -> Option<u64> {
     }
 }
 
-/// Of one rail.
+/// The speed of one rail.
 #[derive(Debug, Default)]
 pub(super) struct Speed {
-    /// Bytes a second; 0: not known.
+    /// The estimate in bytes a second; 0: not known.
     rate: u64,
-    /// Busy since then, with so much acknowledged.
+    /// The time since which it is busy, and the bytes acknowledged then.
     since: Option<(Nanos, u64)>,
 }
 
 impl Speed {
-    /// A regular look. `others`: what the fastest carries of those rails that share bulk and are busy.
+    /// Updates the estimate. `others`: the rate of the fastest busy rail among those that share
+    /// bulk.
     pub(super) fn look(&mut self, now: Nanos, flow: Flow, others: Option<u64>) {
         let busy = (flow.on_path > 0).then_some((now, flow.acknowledged));
         let measured = match (std::mem::replace(&mut self.since, busy), busy) {
             (Some((since, acknowledged)), Some(_)) => {
                 let took = u128::from(now.since(since).0.max(1));
                 let bytes = u128::from(flow.acknowledged.saturating_sub(acknowledged));
-                Some((bytes * 1_000_000_000 / took, took.min(OVER.0.into())))
+                Some((bytes * 1_000_000_000 / took, took.min(MEASURED_OVER.0.into())))
             }
             _ => None,
         };
@@ -65,21 +70,21 @@ impl Speed {
         let rate = match measured {
             Some((measured, _)) if rate == 0 => measured,
             Some((measured, took)) if measured > rate || queues(&flow) => {
-                let over = u128::from(OVER.0);
+                let over = u128::from(MEASURED_OVER.0);
                 ((rate * (over - took) + measured * took) / over).max(1)
             }
             _ => rate,
         };
         self.rate = u64::try_from(rate).unwrap_or(u64::MAX);
-        // Round trips of what has long arrived say nothing.
+        // The round trips of data that arrived long ago say nothing.
         let allowed = if busy.is_some() { allows(&flow) } else { Some(u64::MAX) };
         if let (Some(others), Some(allowed)) = (others, allowed) {
-            let more = (self.rate / HOPE).max(others / LEAST_HOPE).max(1);
+            let more = (self.rate / IDLE_RAISE).max(others / LEAST_RAISE).max(1);
             self.rate = self.rate.max(self.rate.saturating_add(more).min(others).min(allowed));
         }
     }
 
-    /// Bytes a second, once it is known.
+    /// The estimate in bytes a second, once it is known.
     #[inline]
     pub(super) fn rate(&self) -> Option<u64> {
         (self.rate > 0).then_some(self.rate)
@@ -92,13 +97,14 @@ mod tests {
 
     const RTT: Nanos = Nanos::from_ms(1);
 
-    /// What is said at a time of a path of so many bytes a millisecond, idle, with little on it, or with a queue.
+    /// The flow at a time on a path of so many bytes a millisecond: idle, with few bytes on it, or
+    /// with a queue.
     fn flow(ms: u64, per_ms: u64, on_path: u64, queue: bool) -> Flow {
         let rtt = if queue { Nanos(RTT.0 * 3) } else { RTT };
         Flow { acknowledged: ms * per_ms, on_path, rtt, least_rtt: RTT }
     }
 
-    /// Looks every 5 ms for so long, next to a path that carries so much.
+    /// Looks every 5 ms for so long, next to a path of that rate.
     fn looks(speed: &mut Speed, for_ms: u64, others: Option<u64>, flow: impl Fn(u64) -> Flow) {
         (5..=for_ms).step_by(5).for_each(|ms| speed.look(Nanos::from_ms(ms), flow(ms), others));
     }
@@ -125,7 +131,8 @@ mod tests {
         assert_eq!(speed.rate, 2_000_000, "800 bytes in 400 us");
     }
 
-    /// Of two equal paths the one that was given less carries less: it must not be taken for the slower one.
+    /// Of two equal paths the one that was given less carries less: it must not be taken for the
+    /// slower one.
     #[test]
     fn a_path_without_a_queue_is_believed_to_be_faster_up_to_the_others() {
         for on_path in [0, 1] {
@@ -135,19 +142,19 @@ mod tests {
             looks(&mut speed, 2000, Some(5_000_000), |ms| flow(ms, 500, on_path, false));
             assert_eq!(speed.rate, 5_000_000);
             looks(&mut speed, 2000, None, |ms| flow(ms, 500, on_path, false));
-            assert_eq!(speed.rate, 5_000_000, "nothing is to be had while the others are idle");
+            assert_eq!(speed.rate, 5_000_000, "the estimate stays while the others are idle");
         }
     }
 
     #[test]
-    fn what_passes_without_a_queue_is_the_least_that_the_path_carries() {
+    fn the_rate_without_a_queue_is_a_lower_bound() {
         let mut speed = Speed { rate: 1_000_000, since: None };
         looks(&mut speed, 1000, None, |ms| flow(ms, 2000, 1, false));
         assert!((1_970_000..=2_000_000).contains(&speed.rate), "{speed:?}");
     }
 
     #[test]
-    fn a_pause_in_what_is_sent_is_no_slowness() {
+    fn a_pause_of_the_sender_does_not_lower_the_estimate() {
         let mut speed = Speed { rate: 1_000_000, since: None };
         looks(&mut speed, 2000, None, |ms| flow(ms, 1, u64::from(ms % 10 == 0), true));
         assert_eq!(speed.rate(), Some(1_000_000));

@@ -1,4 +1,5 @@
-//! What a peer may not do, and what bulk leaves to others; the rest is simulated.
+//! Tests of protocol violations, and of the credits that bulk leaves to others; the simulator tests
+//! the rest.
 
 use super::*;
 
@@ -14,7 +15,7 @@ fn core(rails: u8) -> LinkCore<u32> {
     core
 }
 
-/// Sends as many frames as go at once.
+/// Sends as many frames as go at once; returns their number.
 fn fill(core: &mut LinkCore<u32>, bill: &Waybill) -> u32 {
     (0..)
         .find(|number| {
@@ -27,7 +28,7 @@ fn fill(core: &mut LinkCore<u32>, bill: &Waybill) -> u32 {
 }
 
 #[test]
-fn bulk_and_normal_leave_credits_to_what_is_urgent() {
+fn bulk_and_normal_leave_credits_to_urgent_traffic() {
     let mut core = core(1);
     assert_eq!(fill(&mut core, &bill(Channel::CacheBlocks, Kind::Request)), 80);
     assert_eq!(fill(&mut core, &bill(Channel::Services, Kind::Request)), 32);
@@ -35,44 +36,46 @@ fn bulk_and_normal_leave_credits_to_what_is_urgent() {
     assert_eq!(fill(&mut core, &bill(Channel::CacheBlocks, Kind::Reply)), 80, "each kind has its own");
 }
 
-/// It got as much at once as was under way on the others: on a slow path seconds of it.
+/// A regression: the rail got as many frames at once as were in flight on the others, on a slow
+/// path seconds of them.
 #[test]
-fn a_rail_that_is_back_gets_little_until_it_has_shown_what_it_carries() {
+fn a_returned_rail_gets_few_frames_until_it_acknowledges() {
     let mut core = core(2);
     let bulk = bill(Channel::CacheBlocks, Kind::Request);
-    let under_way = |core: &LinkCore<u32>, slot: usize| {
-        core.rails[slot].as_ref().unwrap().streams[Lane::Bulk.index()].under_way()
+    let in_flight = |core: &LinkCore<u32>, slot: usize| {
+        core.rails[slot].as_ref().unwrap().streams[Lane::Bulk.index()].in_flight()
     };
     fill(&mut core, &bulk);
-    assert_eq!([under_way(&core, 0), under_way(&core, 1)], [40, 40], "none has shown anything");
+    assert_eq!([in_flight(&core, 0), in_flight(&core, 1)], [40, 40], "no rail has acknowledged anything");
     core.rail_lost(1, Reason::Silent, Nanos(0));
     assert!(core.rail_up(1, 2, RANK, Nanos(0)));
     let later = Nanos(core.pace().trust.0);
     assert_eq!(core.tick(later, &mut |_| Signs { silent: Some(Nanos(0)), ..Signs::default() }), None);
-    // As many come back as went, all from the first rail.
+    // As many frames come back as went, all from the first rail.
     core.receive(0, Lane::Prompt, None, [40, 0, 0]).unwrap();
     core.noted(0, [0, 40]).unwrap();
     assert_eq!(fill(&mut core, &bulk), 40);
-    assert_eq!([under_way(&core, 0), under_way(&core, 1)], [36, 4]);
+    assert_eq!([in_flight(&core, 0), in_flight(&core, 1)], [36, 4]);
     core.receive(1, Lane::Prompt, None, [4, 0, 0]).unwrap();
     core.noted(1, [0, 4]).unwrap();
     assert_eq!(fill(&mut core, &bulk), 4);
     assert_eq!(
-        [under_way(&core, 0), under_way(&core, 1)],
+        [in_flight(&core, 0), in_flight(&core, 1)],
         [36, 4],
-        "it may have eight now, and has the fewest"
+        "it may have eight now, and has the fewest in flight"
     );
     core.receive(0, Lane::Prompt, None, [30, 0, 0]).unwrap();
     core.noted(0, [0, 70]).unwrap();
     fill(&mut core, &bulk);
-    assert_eq!([under_way(&core, 0), under_way(&core, 1)], [32, 8]);
+    assert_eq!([in_flight(&core, 0), in_flight(&core, 1)], [32, 8]);
 }
 
 #[test]
 fn a_peer_cannot_have_credits_returned_twice() {
     let mut core = core(2);
     let (mut request, mut answered) = (0, Ok(()));
-    // Its requests are handled and their credits returned with replies on rail 0, which it uses and never acknowledges.
+    // The peer's requests are handled and their credits returned with replies on rail 0, which it
+    // uses and never acknowledges.
     while request < 600 && answered.is_ok() {
         answered =
             core.receive(1, Lane::Prompt, Some(Kind::Request), [0, 0, 1].map(|c| c * u8::from(request > 0)));
@@ -84,7 +87,7 @@ fn a_peer_cannot_have_credits_returned_twice() {
     }
     assert_eq!(answered, Ok(()));
     core.rail_lost(0, Reason::Reset, Nanos(0));
-    let closed = Closed { slot: 0, generation: 1, received: [0, 0], had: true };
+    let closed = RailClosed { slot: 0, generation: 1, received: [0, 0], had: true };
     assert_eq!(core.peer_closed(closed), Err(Violation::Credits));
 }
 
@@ -96,7 +99,7 @@ fn hear(core: &mut LinkCore<u32>, replied: bool) -> Result<(), Violation> {
 }
 
 #[test]
-fn what_is_not_acknowledged_makes_others_wait() {
+fn unacknowledged_frames_make_others_wait() {
     let mut core = core(1);
     let bill = bill(Channel::Locks, Kind::Reply);
     let mut sent = 0;
@@ -112,7 +115,7 @@ fn what_is_not_acknowledged_makes_others_wait() {
 }
 
 #[test]
-fn who_hears_what_the_link_says_and_never_acknowledges_is_cut_off() {
+fn a_peer_that_reads_and_never_acknowledges_is_cut_off() {
     let mut core = core(1);
     let mut notes = 0;
     let refused = (0..1_000_000).find_map(|_| {
@@ -127,10 +130,10 @@ fn who_hears_what_the_link_says_and_never_acknowledges_is_cut_off() {
 }
 
 #[test]
-fn a_peer_that_closes_and_closes_is_given_up() {
+fn a_peer_that_closes_endless_rails_is_cut_off() {
     let mut core = core(1);
     for generation in 2..1_000 {
-        let closed = Closed { slot: 3, generation, received: [0, 0], had: true };
+        let closed = RailClosed { slot: 3, generation, received: [0, 0], had: true };
         assert_eq!(core.peer_closed(closed), Ok(()));
     }
     assert!(core.is_overrun());
@@ -154,14 +157,15 @@ fn two_puts_to_one_place_take_one_rail_and_others_spread() {
     assert_eq!(
         [send(&mut core, put(4)), send(&mut core, put(0))],
         [None, Some(first)],
-        "it meets both; it meets the first"
+        "it overlaps both; it overlaps the first"
     );
     core.rail_lost(first, Reason::Reset, Nanos(0));
     assert_eq!(send(&mut core, put(0)), None, "whether the first has landed is not known");
     assert_ne!(send(&mut core, put(64)), None);
 }
 
-/// Looks at a link whose rail's system says that all is well, for so long; how long until it wants the next look.
+/// Ticks a link for so long while the system reports all rails healthy; returns the time until the
+/// next tick.
 fn looked(core: &mut LinkCore<u32>, from_ms: u64, to_ms: u64) -> Option<Nanos> {
     let mut signs = |_| Signs { silent: Some(Nanos(0)), ..Signs::default() };
     for ms in (from_ms..to_ms).step_by(5) {
@@ -172,7 +176,7 @@ fn looked(core: &mut LinkCore<u32>, from_ms: u64, to_ms: u64) -> Option<Nanos> {
 }
 
 #[test]
-fn a_link_that_nobody_uses_is_looked_at_less_often() {
+fn an_unused_link_is_checked_less_often() {
     assert_eq!(core(0).next_tick(), None);
     let mut core = core(2);
     let Pace { probe, .. } = core.pace();

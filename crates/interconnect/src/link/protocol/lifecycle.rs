@@ -1,29 +1,31 @@
-//! The lives of rails: which are up, which carry what, how one's end is settled with the peer, and which must end.
+//! The lifecycle of rails: which are up, which carry which frames, how the end of one is settled
+//! with the peer, and which must end.
 
 use plexus_base::Nanos;
 use plexus_fabric::{Flow, LANES, Lane};
 
 use super::{
-    Closed, FORGIVEN_AFTER, LinkCore, MOST_ANSWERED, MOST_CLOSING, MOST_DOUBLED, SLOTS, Sick, Signs,
-    Violation,
-    liveness::Seen,
+    FORGIVEN_AFTER, LinkCore, MOST_ANSWERED, MOST_CLOSING, MOST_DOUBLED, RailClosed, RailFailure, SLOTS,
+    Signs, Violation,
+    liveness::RailCounters,
     order,
-    rail::{AS_FAST, Closing, Kept, Numbered, RailCore, Rank, What},
+    rail::{AS_FAST, Closing, Kept, Numbered, RailCore, Rank, SentContent},
 };
 use crate::{KINDS, RailState, Reason};
 
 impl<F> LinkCore<F> {
-    /// A rail was connected. False where it must be destroyed at once: the peer has closed this generation already. The slot
-    /// must be [lost](LinkCore::rail_lost) before another generation takes it.
+    /// Adds a connected rail. Returns false if it must be destroyed at once, since the peer has
+    /// closed this generation already. The slot must be [lost](LinkCore::rail_lost) before another
+    /// generation takes it.
     ///
     /// # Panics
-    /// When the slot is taken or there is no such slot.
+    /// The slot is taken or does not exist.
     pub fn rail_up(&mut self, slot: u8, generation: u32, rank: Rank, now: Nanos) -> bool {
         let history = &mut self.histories[usize::from(slot)];
         if generation <= history.burned {
             return false;
         }
-        assert!(self.rails[usize::from(slot)].is_none(), "a rail in a slot that is taken");
+        assert!(self.rails[usize::from(slot)].is_none(), "the slot of the rail is taken");
         history.burned = generation;
         history.up_at = now;
         let wait = match history.losses {
@@ -42,7 +44,7 @@ impl<F> LinkCore<F> {
         Some(self.rail(slot)?.generation)
     }
 
-    /// Which rails carry what, after any of them has changed.
+    /// Chooses which rails carry which frames, after any rail has changed.
     fn choose(&mut self, now: Nanos) {
         let mut worth = [None; SLOTS];
         for (slot, rail) in self.rails.iter().enumerate() {
@@ -59,10 +61,11 @@ impl<F> LinkCore<F> {
         self.best = Some(slot);
     }
 
-    /// A rail is dead and this end of it destroyed: nothing that was under way on it can arrive any more.
+    /// Records that a rail is dead and this end of it destroyed, so that nothing in flight on it
+    /// can arrive any more.
     ///
     /// # Panics
-    /// When the rail retains nothing: then only the peer's death ends it, and with it the link.
+    /// The rail retains nothing: only the peer's death ends such a rail, and with it the link.
     pub fn rail_lost(&mut self, slot: u8, why: Reason, now: Nanos) {
         let Some(rail) = self.rails[usize::from(slot)].take() else { return };
         assert!(rail.rank.retains, "a rail that keeps nothing cannot be lost alone");
@@ -74,23 +77,25 @@ impl<F> LinkCore<F> {
         history.failures += 1;
         history.why = Some(why);
         let (generation, received) = (rail.generation, rail.received());
-        self.closed.push_back(Closed { slot, generation, received, had: true });
-        // Two rails that die together, each with the news of the other's death on it, must not wait for each other: news is
-        // said again at once, at the risk of saying it twice.
-        for news in rail.news() {
-            if !self.closed.contains(&news) {
-                self.closed.push_back(news);
+        self.closed.push_back(RailClosed { slot, generation, received, had: true });
+        // Two rails that die together may each carry the notice of the other's death, and must not
+        // wait for each other. So each notice is sent again at once, at the risk of sending it
+        // twice.
+        for notice in rail.notices() {
+            if !self.closed.contains(&notice) {
+                self.closed.push_back(notice);
             }
         }
         self.closing.push(Closing::new(slot, rail));
         self.choose(now);
     }
 
-    /// The peer has destroyed its end of a rail; news that came before is no news. This end must be destroyed (and [lost](LinkCore::rail_lost)) already.
+    /// Records that the peer has destroyed its end of a rail; a repeated notice changes nothing.
+    /// This end must be destroyed (and [lost](LinkCore::rail_lost)) already.
     ///
     /// # Errors
     /// The peer broke the protocol.
-    pub fn peer_closed(&mut self, closed: Closed) -> Result<(), Violation> {
+    pub fn peer_closed(&mut self, closed: RailClosed) -> Result<(), Violation> {
         let history = self.histories.get_mut(usize::from(closed.slot)).ok_or(Violation::Slot)?;
         let known =
             |closing: &Closing<F>| (closing.slot, closing.generation) == (closed.slot, closed.generation);
@@ -103,14 +108,15 @@ impl<F> LinkCore<F> {
             history.answered.pop_front();
         }
         let Some(index) = index else {
-            // It was up there and never here: nothing was sent on it, and nothing will be.
+            // The rail was up there and never here: nothing was sent on it, and nothing will be.
             history.burned = history.burned.max(closed.generation);
-            self.closed.push_back(Closed { received: [0; LANES], had: false, ..closed });
+            self.closed.push_back(RailClosed { received: [0; LANES], had: false, ..closed });
             return Ok(());
         };
         let missing = self.closing.swap_remove(index).missing(closed.received)?;
         for kind in 0..KINDS {
-            // A peer that used these credits and says that it never got them would have us return them again.
+            // A peer that used these credits and reports that it never got them would get them
+            // returned again.
             let lost = missing.iter().flatten().map(|kept| u32::from(kept.credits[kind])).sum::<u32>();
             let owed = lost + u32::from(self.owed[kind]);
             if owed + u32::from(self.unhandled[kind]) > u32::from(self.limits.credits[kind]) {
@@ -119,10 +125,10 @@ impl<F> LinkCore<F> {
             self.owed[kind] = owed as u8;
         }
         for (again, missing) in self.again.iter_mut().zip(missing) {
-            for Kept { what, .. } in missing {
-                match what {
-                    What::Frame(numbered) => {
-                        // What another rail left behind may be younger.
+            for Kept { content, .. } in missing {
+                match content {
+                    SentContent::Frame(numbered) => {
+                        // The frames that another rail left behind may be younger.
                         let before = |other: &Numbered<F>| {
                             other.channel == numbered.channel
                                 && order::is_before(numbered.sequence, other.sequence)
@@ -131,23 +137,25 @@ impl<F> LinkCore<F> {
                         again.insert(at, numbered);
                         self.queued += 1;
                     }
-                    // Said again when the rail was lost.
-                    What::Closed(_) | What::Note => {}
+                    // These were sent again when the rail was lost.
+                    SentContent::Closed(_) | SentContent::Note => {}
                 }
             }
         }
         Ok(())
     }
 
-    /// Whether too many rails wait to be closed there: a peer that connects and never says what it received.
+    /// Returns true if too many rails wait to be closed by the peer: it connects and never reports
+    /// what it received.
     #[must_use]
     pub fn is_overrun(&self) -> bool {
         self.closing.len() > MOST_CLOSING || self.closed.len() > 2 * MOST_CLOSING
     }
 
-    /// A regular look at the rails: probes what was quiet, and names a rail that must be given up, if one must. Whoever calls
-    /// destroys it, says so by [`LinkCore::rail_lost`], and asks again. `signs` tells what the system knows of a slot's path.
-    pub fn tick(&mut self, now: Nanos, signs: &mut dyn FnMut(u8) -> Signs) -> Option<(u8, Sick)> {
+    /// Checks the rails: probes quiet ones, and returns a rail that must be given up, if there is
+    /// one. The caller destroys it, reports it by [`LinkCore::rail_lost`], and calls again. `signs`
+    /// returns the system's view of a slot's path.
+    pub fn tick(&mut self, now: Nanos, signs: &mut dyn FnMut(u8) -> Signs) -> Option<(u8, RailFailure)> {
         let pace = self.pace;
         let bulk_due = self.limits.credits.iter().map(|credits| u64::from(*credits)).sum();
         let mut flows = [Flow::default(); SLOTS];
@@ -158,11 +166,11 @@ impl<F> LinkCore<F> {
             }
             let signs = signs(slot);
             let bulk = &rail.streams[Lane::Bulk.index()];
-            let seen = Seen {
+            let seen = RailCounters {
                 sent: rail.streams.iter().map(|stream| stream.sent).sum(),
                 received: rail.streams.iter().map(|stream| stream.received).sum(),
                 bulk_acknowledged: (bulk.acknowledged, signs.bulk.acknowledged),
-                bulk_under_way: bulk.under_way(),
+                bulk_under_way: bulk.in_flight(),
                 bulk_received: bulk.received,
                 bulk_due,
             };
@@ -173,7 +181,8 @@ impl<F> LinkCore<F> {
         }
         self.choose(now);
         self.compare(now, &flows);
-        // What is suspected to be dead is compared with the others: they are asked, lest the answer come a look later.
+        // A suspected rail is compared with the others: they are probed now, lest their answer come
+        // one check later.
         let suspected = |rail: &RailCore<F>| rail.liveness.suspected(now);
         if let Some(asked) = self.rails.iter().flatten().filter_map(suspected).max() {
             for (slot, rail) in self.rails.iter_mut().enumerate() {
@@ -192,11 +201,11 @@ impl<F> LinkCore<F> {
         (0..SLOTS).find_map(|slot| {
             let rail = self.rails[slot].as_ref().filter(|rail| rail.rank.retains)?;
             let others = (0..SLOTS).filter(|other| *other != slot).filter_map(heard).max();
-            Some((slot as u8, rail.liveness.sick(pace, now, others)?))
+            Some((slot as u8, rail.liveness.failure(pace, now, others)?))
         })
     }
 
-    /// Learns how fast the rails are that share bulk.
+    /// Learns the speeds of the rails that share bulk.
     fn compare(&mut self, now: Nanos, flows: &[Flow; SLOTS]) {
         let bulk = self.bulk;
         let busy = |(slot, flow): &(usize, &Flow)| bulk & 1 << slot != 0 && flow.on_path > 0;
@@ -214,7 +223,7 @@ impl<F> LinkCore<F> {
         }
     }
 
-    /// How long until the next call of [`LinkCore::tick`]; none: no rail wants any.
+    /// The time until the next call of [`LinkCore::tick`]; `None`: no rail needs one.
     #[must_use]
     pub fn next_tick(&self) -> Option<Nanos> {
         let mut rails = self.rails.iter().flatten().filter(|rail| rail.rank.retains).peekable();
@@ -223,7 +232,7 @@ impl<F> LinkCore<F> {
         Some(if idle { self.pace.probe } else { self.pace.tick() })
     }
 
-    /// What a slot's rail does, and why.
+    /// The state of a slot's rail, and its reason.
     #[must_use]
     pub fn state(&self, slot: u8, now: Nanos) -> (RailState, Reason) {
         let why = self.histories[usize::from(slot)].why.unwrap_or(Reason::NotConnected);
@@ -239,14 +248,14 @@ impl<F> LinkCore<F> {
         }
     }
 
-    /// How often a slot's rail was lost, and how many frames it carried again because another was.
+    /// The losses of a slot's rail, and the frames that it carried again because another was lost.
     #[must_use]
     pub fn failures(&self, slot: u8) -> (u64, u64) {
         let history = &self.histories[usize::from(slot)];
         (history.failures, history.resent)
     }
 
-    /// Whether a slot's rail carries messages now.
+    /// Returns true if a slot's rail carries messages now.
     #[must_use]
     #[inline]
     pub fn is_active(&self, slot: u8) -> bool {
