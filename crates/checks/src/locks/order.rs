@@ -78,7 +78,7 @@ pub(crate) fn rebuilt(run: &Locks, node: usize, worker: usize) -> Result<(), Bro
                 lock(waiter)
                     .is_some_and(|lock| lock.requests == waiter.seq && waiter.since < lock.since as i64)
             };
-            if !queue.is_sorted_by_key(|waiter| waiter.since) || queue.iter().any(|waiter| is_early(waiter)) {
+            if !queue.is_sorted_by_key(|waiter| waiter.since) || queue.iter().any(is_early) {
                 return Err(Broken::general("order", format!("{name:?} is rebuilt as {queue:?}")));
             }
         }
