@@ -114,11 +114,11 @@ impl Label {
     /// What one copy says, or what is wrong with it.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         wire::decode("label of a disk", bytes, |reader| {
-            let Front { magic, format, .. } = reader.take()?;
-            require_magic(magic, MAGIC)?;
             if bytes.len() != LABEL {
                 return Err(Fault::CutOff);
             }
+            let Front { magic, format, .. } = reader.take()?;
+            require_magic(magic, MAGIC)?;
             wire::verify(bytes, CRC)?;
             require_version(format, FORMAT)?;
             let label = reader.take()?;

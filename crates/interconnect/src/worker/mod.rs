@@ -242,15 +242,9 @@ impl<S: Service> Worker<S> {
         })
     }
 
-    /// Hands a task in and sees to it that it is handled, by this thread if no other drives the
-    /// worker; does not wait for that.
+    /// Hands a task in behind those that wait, and sees to it that it is handled; does not wait for
+    /// that.
     pub fn submit(&self, task: S::Task) {
-        let mut task = Some(task);
-        let mut handle = |service: &mut S, net: &mut Net| {
-            task.take().into_iter().for_each(|task| service.task(net, task));
-        };
-        self.visit(&mut handle);
-        let Some(task) = task else { return };
         self.push(task);
         match self.shared.token.try_take() {
             Some(mut core) => {

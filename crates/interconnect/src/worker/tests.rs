@@ -157,7 +157,7 @@ fn a_visitor_sees_to_what_its_task_leaves_to_the_next_turn() {
         // Leaves the worker as it is found where nobody drives it: the bell armed, or lent to those who come by.
         worker.attend();
         for visits in 1..=3 {
-            worker.submit(1);
+            worker.visit(|service, net| service.task(net, 1));
             assert_eq!(done.load(Relaxed), visits, "{waiting}");
         }
     }

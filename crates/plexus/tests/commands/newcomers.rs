@@ -169,7 +169,7 @@ fn what_was_wrong_where_a_node_was_refused_is_mended_while_the_others_run() {
     node(&cluster, ["add", "n3"]).said().ok();
     // Who does it again, as after one that did not come through, is told by all that they know it.
     let refusal = node(&cluster, ["add", "n3"]).said().refusal();
-    assert!(refusal.contains("it is so already"), "{refusal}");
+    assert!(refusal.contains("this is already so"), "{refusal}");
     cluster.run("up").said().ok();
     until_members_are(&cluster, &["n1", "n2", "n3"]);
     assert_eq!(cluster.pids()[..2], before, "the others go on");

@@ -267,7 +267,7 @@ fn each_mistake_has_its_line() {
         ("cores = [0, 1]", "cores = [5000]", "node n2 is pinned to core 5000"),
         ("[group]", "[membership]\nprofile = \"slow\"\n[group]", "use \"lan\", \"fast\", \"wan\""),
         ("[group]", "[membership]\nlease_ms = 2000\n[group]", "[membership] nodes are evicted after"),
-        ("000000000000000b", "b", "\"b\" names no voting file"),
+        ("000000000000000b", "b", "\"b\" is not a voting file identifier"),
         ("000000000000000b", "000000000000000a", "two voting files are called 000000000000000a"),
         ("/dev/votes", "voting/shared", "two voting files are /c1/voting/shared"),
         ("node = \"n3\"", "node = \"n4\"", "served by n4, which is no node"),
