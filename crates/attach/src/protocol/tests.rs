@@ -80,7 +80,7 @@ impl Cluster {
 
     fn with(arena: u64) -> Self {
         let core = |node| {
-            let place = Place { me: NodeId(node as u8), worker: 0, workers: 1 };
+            let place = WorkerPlace { me: NodeId(node as u8), worker: 0, workers: 1 };
             Core::new(place, 0..arena)
         };
         let arenas = vec![vec![0xee; arena as usize]; NODES];

@@ -1,4 +1,5 @@
-//! What a node does when the link to a peer is lost, or a peer sends what no member sends: the membership decides who goes on.
+//! The reaction to a lost link or a protocol violation: the membership decides which node
+//! continues.
 
 use std::sync::{Arc, Weak, mpsc};
 
@@ -12,7 +13,7 @@ use crate::{
     service::{News, NodeService},
 };
 
-/// Waits for such news.
+/// The thread that waits for notices of workers.
 pub(crate) struct Watcher {
     pub(crate) config: Arc<Config>,
     pub(crate) mesh: Weak<Mesh<NodeService>>,
@@ -29,13 +30,13 @@ impl Watcher {
                     tracing::warn!("the link to {} is lost: {why}", self.config.name_of(peer));
                     self.lost(peer, incarnation);
                 }
-                // It is treated as one whose links are lost: one of the two does not go on.
+                // Treated like a lost link: one of the two nodes is evicted.
                 News::Fault { peer, incarnation } => self.lost(peer, incarnation),
             }
         }
     }
 
-    /// One link lost is the peer lost: the other workers must not wait for what it still sends them.
+    /// Closes all links to a peer that lost one, so that no worker waits for its messages.
     fn lost(&self, peer: NodeId, incarnation: Incarnation) {
         let Some(mesh) = self.mesh.upgrade() else { return };
         mesh.forget(peer, incarnation);

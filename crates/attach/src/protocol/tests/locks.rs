@@ -127,7 +127,7 @@ fn what_no_library_says_of_locks_cuts_off_and_too_many_are_refused() {
     cluster.cores[0].place.workers = 2;
     cluster.cores[0].place.worker = 1 - Partition::of(hash::hash(b"n")).worker(2).0;
     assert!(cluster.ask(0, 2, Mode::CR, 1).is_err(), "of another worker");
-    cluster.cores[0].place = Place { me: NodeId(0), worker: 0, workers: 1 };
+    cluster.cores[0].place = WorkerPlace { me: NodeId(0), worker: 0, workers: 1 };
     cluster.way.told.clear();
     cluster.way.lock_requests.clear();
     // None is answered before the last is asked for.

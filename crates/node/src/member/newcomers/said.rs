@@ -1,15 +1,15 @@
-//! What nodes say to each other of voting files and nodes that are to be added.
+//! The messages between nodes about voting files and nodes that are to be added.
 //!
-//! Any bytes are read without harm, and what is taken has one encoding only. Little endian:
+//! The decoder accepts any bytes and takes only one encoding of each message. Little endian:
 //!
 //! | byte | size | field |
 //! |---|---|---|
 //! | 0 | 1 | version, 2 |
-//! | 1 | 1 | what: 1 open a file, 2 it is done, 3 it is not, 4 is a node listed so, 5 keep what was asked for by 4 |
-//! | 2 | 1 | (1) the node that serves the file, 255: every node opens it; (4) the node; (2, 3) what was asked: 1, 4 or 5; else 0 |
+//! | 1 | 1 | type: 1 open a file, 2 done, 3 not done, 4 compare the list, 5 keep the list of type 4 |
+//! | 2 | 1 | (1) the node that serves the file, 255: every node opens it; (4) the node; (2, 3) the type of the request: 1, 4 or 5; else 0 |
 //! | 3 | 5 | zero |
-//! | 8 | 8 | what it is about: (1) the file's name, (4, 5) the fingerprint of the first node and that one, (2, 3) as it was asked |
-//! | 16 | | (1) the file's path, absolute or from the cluster's directory; (3) why not: text |
+//! | 8 | 8 | subject: (1) the file's identifier, (4, 5) the fingerprint of the first node and that one, (2, 3) as in the request |
+//! | 16 | | (1) the file's path, absolute or from the cluster's directory; (3) the reason as text |
 
 use std::{
     ffi::OsStr,
@@ -30,24 +30,24 @@ const NOT_DONE: u8 = 3;
 const LOOK: u8 = 4;
 const KEEP: u8 = 5;
 
-/// Bytes of a path or reason, at most: what the system takes for a path.
+/// The most bytes of a path or reason: the longest path that the system takes.
 const TEXT_MAX: usize = 4096;
 
 wire::layout! {
     struct Head: 16 { version: u8, what: u8, which: u8, zero: Zeros<5>, about: u64 }
 }
 
-/// A voting file that is to be opened.
+/// A voting file that nodes must open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
     pub(crate) file: FileId,
-    /// The node that serves it; none: every node opens it.
+    /// The node that serves it; if `None`, every node opens it.
     pub(crate) host: Option<NodeId>,
-    /// From the cluster's directory, or absolute.
+    /// The path, absolute or relative to the cluster's directory.
     pub(crate) path: PathBuf,
 }
 
-/// What an answer is to.
+/// The request that an answer belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Asked {
     what: u8,
@@ -57,16 +57,17 @@ pub(super) struct Asked {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Said {
     Open(Place),
-    /// A node, and the [fingerprint](crate::records::settle::Settled::fingerprint) of the first node and that one.
+    /// Asks for a comparison: a node, and the
+    /// [fingerprint](crate::records::settle::Settled::fingerprint) of the first node and that one.
     Look(NodeId, u64),
-    /// That fingerprint.
+    /// Asks to keep the list with that fingerprint.
     Keep(u64),
     Done(Asked),
     NotDone(Asked, String),
 }
 
 impl Said {
-    /// What the answer to it is to; none: it is an answer.
+    /// Returns the key of the answers to a request; `None` if the message is an answer.
     pub(super) fn asks(&self) -> Option<Asked> {
         match self {
             Self::Open(place) => Some(Asked { what: OPEN, about: place.file.0 }),
@@ -121,13 +122,14 @@ impl Said {
     }
 }
 
-/// As much of a text as is said.
+/// Returns the start of a text, cut to the limit.
 fn begin(text: &str) -> &str {
     let len = (0..=text.len().min(TEXT_MAX)).rev().find(|len| text.is_char_boundary(*len));
     &text[..len.unwrap_or(0)]
 }
 
-/// Reads any bytes as what a node says, as a fuzz target would; whether they are it. What is taken has only this encoding.
+/// Decodes any bytes as a message, for fuzzing; returns true if they are one. Asserts that each
+/// message has one encoding.
 #[doc(hidden)]
 #[must_use]
 pub fn newcomers_any(bytes: &[u8]) -> bool {
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_comes_through() {
+    fn messages_survive_encoding_and_decoding() {
         for one in said() {
             assert_eq!(Said::decode(&one.encode()), Ok(one));
         }
