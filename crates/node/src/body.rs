@@ -30,7 +30,7 @@ use crate::{
     lifecycle::{Ending, Lifecycle},
     member::Member,
     records::state::{Recorder, StateError},
-    service::{News, NodeService, Workers},
+    service::{NodeService, WorkerNotice, Workers},
     shards::Shards,
     subsystems::Handles,
 };
@@ -74,7 +74,7 @@ pub struct Body {
 struct Threads {
     /// Dropped to end the checkpoints.
     checkpoints: Option<mpsc::Sender<()>>,
-    watcher: Option<mpsc::Sender<News>>,
+    watcher: Option<mpsc::Sender<WorkerNotice>>,
     handles: Vec<thread::JoinHandle<()>>,
 }
 
@@ -324,7 +324,7 @@ impl Drop for Body {
         drop(self.door.lock().unwrap_or_else(PoisonError::into_inner).take());
         if let Some(watcher) = threads.watcher.take() {
             // Fails if the watcher has ended already.
-            let _ = watcher.send(News::End);
+            let _ = watcher.send(WorkerNotice::End);
         }
         for handle in threads.handles {
             // A panic was reported when it happened.

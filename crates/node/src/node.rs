@@ -15,7 +15,7 @@ use signal_hook::{
 };
 
 use crate::{
-    admin::commands::{self, On},
+    admin::commands::{self, CommandContext},
     admin::control::{Command, Commands, Server},
     admin::grouping,
     admin::locking,
@@ -112,7 +112,7 @@ impl Node {
         let body = Arc::new(join(&config, me, node, &entry, &lifecycle, recorder, Arc::new(die))?);
         commands::register_rest(&known, &config, me, &entry.settled, &lifecycle, &body);
         let places = Arc::default();
-        let on = Arc::new(On { config: Arc::clone(&config), body: Arc::clone(&body), places });
+        let on = Arc::new(CommandContext { config: Arc::clone(&config), body: Arc::clone(&body), places });
         for all in [locking::COMMANDS, registry::COMMANDS, grouping::COMMANDS] {
             commands::register(&known, &on, true, all);
         }

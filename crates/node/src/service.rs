@@ -23,7 +23,7 @@ use crate::{
 
 /// A notice of a worker to the node.
 #[derive(Debug)]
-pub(crate) enum News {
+pub(crate) enum WorkerNotice {
     /// The link to a peer was lost, as one worker saw it.
     Lost { peer: NodeId, incarnation: Incarnation, why: Lost },
     /// A peer sent a message that no correct member sends.
@@ -38,7 +38,7 @@ pub struct NodeService {
     ports: Ports,
     programs: Programs,
     member: Weak<Member>,
-    news: mpsc::Sender<News>,
+    notices: mpsc::Sender<WorkerNotice>,
     /// The last view.
     view: Option<Members>,
     /// The epoch of the view for which the subsystems are rebuilding.
@@ -50,9 +50,9 @@ impl NodeService {
         subsystems: Subsystems,
         programs: Programs,
         member: Weak<Member>,
-        news: mpsc::Sender<News>,
+        notices: mpsc::Sender<WorkerNotice>,
     ) -> Self {
-        Self { subsystems, ports: Ports::default(), programs, member, news, view: None, rebuilding: None }
+        Self { subsystems, ports: Ports::default(), programs, member, notices, view: None, rebuilding: None }
     }
 
     /// Enters the next view. A node that is not in it has stopped before.
@@ -81,7 +81,7 @@ impl NodeService {
     fn report_fault(&self, net: &mut Net) {
         if let Some((peer, incarnation)) = net.take_fault() {
             // Fails when the node is ending.
-            let _ = self.news.send(News::Fault { peer, incarnation });
+            let _ = self.notices.send(WorkerNotice::Fault { peer, incarnation });
         }
     }
 
@@ -159,7 +159,7 @@ impl Service for NodeService {
         self.programs.peer_gone(net, peer);
         let incarnation = net.incarnation(peer).expect("what is gone was there");
         // It fails when the node is ending.
-        let _ = self.news.send(News::Lost { peer, incarnation, why: why.clone() });
+        let _ = self.notices.send(WorkerNotice::Lost { peer, incarnation, why: why.clone() });
     }
 
     #[inline]

@@ -91,7 +91,7 @@ impl Acceptor {
                 taken.fetch_sub(1, Relaxed);
                 return full(stream);
             }
-            let (place, serve) = (Place(Arc::clone(&taken)), Arc::clone(&serve));
+            let (place, serve) = (ConnectionSlot(Arc::clone(&taken)), Arc::clone(&serve));
             // Without a thread the connection is closed, and its other end reports that.
             let _ = thread::Builder::new().name(format!("{name}-client")).spawn(move || {
                 let _place = place;
@@ -150,9 +150,9 @@ fn accept_until<L: Listen>(stop: &OwnedFd, name: &str, listener: &L, take: &dyn 
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: RETRY.as_nanos() as i64 };
 
 /// One of the limited slots for connections; freed also when serving panics.
-struct Place(Arc<AtomicUsize>);
+struct ConnectionSlot(Arc<AtomicUsize>);
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
     }

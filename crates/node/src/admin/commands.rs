@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::{
-    admin::control::{Command, Commands, Places},
+    admin::control::{Command, CommandSlots, Commands},
     body::{Body, BodyStatus},
     boot::config::Config,
     lifecycle::{Ending, Lifecycle, Stage},
@@ -41,9 +41,9 @@ pub struct Status {
 }
 
 /// A command with a closure as its action.
-struct Does<F>(&'static str, F);
+struct ClosureCommand<F>(&'static str, F);
 
-impl<F> Command for Does<F>
+impl<F> Command for ClosureCommand<F>
 where
     F: Fn(Value, Progress<'_>) -> Result<Value, String> + Send + Sync,
 {
@@ -69,25 +69,30 @@ pub(crate) fn json_of(value: &impl Serialize) -> Result<Value, String> {
 }
 
 /// The context of commands about the cluster.
-pub(crate) struct On {
+pub(crate) struct CommandContext {
     pub(crate) config: Arc<Config>,
     pub(crate) body: Arc<Body>,
-    pub(crate) places: Arc<Places>,
+    pub(crate) places: Arc<CommandSlots>,
 }
 
 /// Sends progress to the client; returns false if the client is gone.
 pub(crate) type Progress<'a> = &'a mut dyn FnMut(Value) -> bool;
 
 /// A command about the cluster.
-pub(crate) type Run = fn(&On, Value, Progress<'_>) -> Result<Value, String>;
+pub(crate) type Run = fn(&CommandContext, Value, Progress<'_>) -> Result<Value, String>;
 
 /// Registers commands by name. A command that waits for other nodes or for its client may do so for
 /// long, and takes one of the limited slots for that. So other clients can still ask for the status
 /// of the node, and evict a node that does not respond.
-pub(crate) fn register(commands: &Commands, on: &Arc<On>, waits: bool, all: &[(&'static str, Run)]) {
+pub(crate) fn register(
+    commands: &Commands,
+    on: &Arc<CommandContext>,
+    waits: bool,
+    all: &[(&'static str, Run)],
+) {
     for (name, run) in all.iter().copied() {
         let on = Arc::clone(on);
-        commands.register(Arc::new(Does(name, move |args: Value, progress: Progress<'_>| {
+        commands.register(Arc::new(ClosureCommand(name, move |args: Value, progress: Progress<'_>| {
             let _place = if waits { Some(on.places.take()?) } else { None };
             run(&on, args, progress)
         })));
@@ -104,7 +109,9 @@ pub(crate) fn register_status(
 ) {
     register_status_of(commands, config, me, settled, lifecycle, None);
     let lifecycle = Arc::clone(lifecycle);
-    commands.register(Arc::new(Does("exit", move |args: Value, _: Progress<'_>| exit(&lifecycle, &args))));
+    commands.register(Arc::new(ClosureCommand("exit", move |args: Value, _: Progress<'_>| {
+        exit(&lifecycle, &args)
+    })));
 }
 
 /// Registers all other commands.
@@ -118,12 +125,12 @@ pub(crate) fn register_rest(
 ) {
     register_status_of(commands, config, me, settled, lifecycle, Some(Arc::clone(body)));
     let (of_lifecycle, of_body) = (Arc::clone(lifecycle), Arc::clone(body));
-    commands.register(Arc::new(Does("accept_lost", move |_: Value, _: Progress<'_>| {
+    commands.register(Arc::new(ClosureCommand("accept_lost", move |_: Value, _: Progress<'_>| {
         expect(&of_lifecycle, &[Stage::Running])?;
         Ok(json!({ "accepted": of_body.accept_lost()? }))
     })));
     let (of_lifecycle, of_body) = (Arc::clone(lifecycle), Arc::clone(body));
-    commands.register(Arc::new(Does("quiesce", move |_: Value, _: Progress<'_>| {
+    commands.register(Arc::new(ClosureCommand("quiesce", move |_: Value, _: Progress<'_>| {
         expect(&of_lifecycle, &[Stage::Running, Stage::Quiesced, Stage::HandedBack])?;
         if of_lifecycle.stage().0 != Stage::HandedBack {
             of_body.quiesce();
@@ -132,7 +139,7 @@ pub(crate) fn register_rest(
         Ok(json!({}))
     })));
     let (of_lifecycle, of_body) = (Arc::clone(lifecycle), Arc::clone(body));
-    commands.register(Arc::new(Does("handback", move |_: Value, progress: Progress<'_>| {
+    commands.register(Arc::new(ClosureCommand("handback", move |_: Value, progress: Progress<'_>| {
         expect(&of_lifecycle, &[Stage::Quiesced, Stage::HandedBack])?;
         let handed_back = of_body.hand_back(&mut |written| {
             // The hand-back continues without a client, because half of it has no use.
@@ -153,7 +160,7 @@ fn register_status_of(
 ) {
     let name = config.nodes[me.index()].name.clone();
     let (run, lost_before, lifecycle) = (settled.run, settled.lost.len(), Arc::clone(lifecycle));
-    commands.register(Arc::new(Does("status", move |_: Value, _: Progress<'_>| {
+    commands.register(Arc::new(ClosureCommand("status", move |_: Value, _: Progress<'_>| {
         let (state, why) = lifecycle.stage();
         let uptime = plexus_base::clock::now().since(lifecycle.since());
         let status = Status {

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{
-    admin::commands::{LOOK_EVERY, On, Progress, Run, args, json_of},
+    admin::commands::{CommandContext, LOOK_EVERY, Progress, Run, args, json_of},
     admin::registry::Bytes,
 };
 
@@ -61,15 +61,15 @@ pub enum GroupEvent {
 pub(crate) const COMMANDS: &[(&str, Run)] =
     &[("group.watch", watch), ("group.send", send), ("group.barrier", barrier)];
 
-fn join(on: &On, name: &Name) -> Result<Group, String> {
+fn join(on: &CommandContext, name: &Name) -> Result<Group, String> {
     on.body.groups().join(name.clone()).map_err(|error| error.to_string())
 }
 
-fn name_of(on: &On, who: Who) -> String {
+fn name_of(on: &CommandContext, who: Who) -> String {
     format!("{}/{}", on.config.name_of(who.node), who.client)
 }
 
-fn view(on: &On, number: u64, members: &[Who]) -> GroupEvent {
+fn view(on: &CommandContext, number: u64, members: &[Who]) -> GroupEvent {
     GroupEvent::View { number, members: members.iter().map(|who| name_of(on, *who)).collect() }
 }
 
@@ -115,7 +115,7 @@ fn next(group: &mut Group) -> Result<Option<Happened>, String> {
     group.next_within(LOOK_EVERY).map_err(|error| error.to_string())
 }
 
-fn watch(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn watch(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let WatchArgs { group } = args(asked)?;
     let mut group = join(on, &free_name(&group)?)?;
     let mut is_there = true;
@@ -137,7 +137,7 @@ fn watch(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String>
     Ok(json!({}))
 }
 
-fn send(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn send(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let SendArgs { group, value } = args(asked)?;
     let mut group = join(on, &free_name(&group)?)?;
     group.send(&value.bytes()?).map_err(|error| error.to_string())?;
@@ -156,7 +156,7 @@ fn send(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> 
     Ok(json!({}))
 }
 
-fn barrier(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn barrier(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let BarrierArgs { barrier, members: wanted, wait_ms } = args(asked)?;
     let until = wait_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
     let longest = MAX_NAME - BARRIER.len();

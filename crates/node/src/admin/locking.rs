@@ -16,7 +16,7 @@ use plexus_locks::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::admin::commands::{LOOK_EVERY, On, Progress, Run, args, json_of};
+use crate::admin::commands::{CommandContext, LOOK_EVERY, Progress, Run, args, json_of};
 
 /// The interval at which the connection of a holder is checked; waiting clients are delayed by it.
 const HOLDER_LOOKED_AT_EVERY: Duration = Duration::from_millis(10);
@@ -40,7 +40,7 @@ pub(crate) const COMMANDS: &[(&str, Run)] = &[("lock", lock)];
 /// The commands that only read.
 pub(crate) const LOOKS: &[(&str, Run)] = &[("locks", locks)];
 
-fn lock(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn lock(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let LockArgs { name, mode: wanted, wait_ms } = args(asked)?;
     let name = Name::new(name.as_bytes()).map_err(|error| error.to_string())?;
     let timeout = wait_ms.map(Duration::from_millis);
@@ -150,20 +150,20 @@ pub struct LockWaiter {
     pub converts: bool,
 }
 
-fn locks(on: &On, _: Value, _: Progress<'_>) -> Result<Value, String> {
+fn locks(on: &CommandContext, _: Value, _: Progress<'_>) -> Result<Value, String> {
     let locks = on.body.locks();
     let survey = locks.survey(SURVEY_WITHIN).ok_or("a worker does not answer")?;
     json_of(&said(on, locks.is_stopped(), &survey))
 }
 
-fn said(on: &On, stopped: bool, survey: &LockSurvey) -> NodeLocks {
+fn said(on: &CommandContext, stopped: bool, survey: &LockSurvey) -> NodeLocks {
     let resources = survey.resources.iter().map(|resource| shown(on, resource)).collect();
     let owners = survey.waiting.iter().chain(&survey.holding);
     let owners = owners.map(|(lock, owner)| (lock.0, words(*owner))).collect();
     NodeLocks { stopped, resources, more: survey.more, owners }
 }
 
-fn shown(on: &On, resource: &SurveyedResource) -> LockedResource {
+fn shown(on: &CommandContext, resource: &SurveyedResource) -> LockedResource {
     let node = |id: NodeId| on.config.name_of(id);
     let granted = resource.granted.iter().map(|held| LockHolder {
         node: node(held.node),

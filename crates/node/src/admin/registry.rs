@@ -20,7 +20,7 @@ use plexus_registry::protocol::{self, Command as Ask, Contents, Edit, Key, News,
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::admin::commands::{LOOK_EVERY, On, Progress, Run, args, json_of};
+use crate::admin::commands::{CommandContext, LOOK_EVERY, Progress, Run, args, json_of};
 
 /// The approximate number of bytes of values in one line of progress.
 const LINE: usize = 1 << 20;
@@ -116,7 +116,7 @@ pub(crate) const COMMANDS: &[(&str, Run)] = &[
 pub(crate) const LOOKS: &[(&str, Run)] = &[("registry.status", status)];
 
 /// Waits for a result for as long as the client is connected.
-fn done(on: &On, ask: Ask, progress: Progress<'_>) -> Result<u64, String> {
+fn done(on: &CommandContext, ask: Ask, progress: Progress<'_>) -> Result<u64, String> {
     let waiting = on.body.registry().ask(ask);
     loop {
         match waiting.wait(LOOK_EVERY) {
@@ -128,7 +128,7 @@ fn done(on: &On, ask: Ask, progress: Progress<'_>) -> Result<u64, String> {
 }
 
 /// Returns contents that are at least as new as every answer before.
-fn look(on: &On, progress: Progress<'_>) -> Result<Arc<Contents>, String> {
+fn look(on: &CommandContext, progress: Progress<'_>) -> Result<Arc<Contents>, String> {
     done(on, Ask::Look, progress)?;
     on.body.registry().contents().ok_or_else(|| "nothing is shown".into())
 }
@@ -177,7 +177,7 @@ fn shown(key: &Key, entry: &protocol::Entry) -> Entry {
     Entry { key: key.as_str().into(), version: entry.version, value: Bytes::of(&entry.value) }
 }
 
-fn get(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn get(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let KeyArgs { key: text } = args(asked)?;
     let key = key(&text)?;
     let contents = look(on, progress)?;
@@ -185,7 +185,7 @@ fn get(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     json_of(&shown(&key, entry))
 }
 
-fn list(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn list(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let ListArgs { prefix } = args(asked)?;
     let contents = look(on, progress)?;
     let (mut entries, mut bytes) = (Vec::new(), 0);
@@ -201,7 +201,7 @@ fn list(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> 
     Ok(json!({ "generation": contents.generation() }))
 }
 
-fn set(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn set(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let EditArgs { key: text, value, if_version } = args(asked)?;
     let value = value.ok_or("a key is set to a value")?.bytes()?;
     let edit = Edit { key: key(&text)?, expect: if_version, what: What::Set(value.into()) };
@@ -209,7 +209,7 @@ fn set(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     Ok(json!({ "version": version }))
 }
 
-fn delete(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn delete(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let EditArgs { key: text, if_version, .. } = args(asked)?;
     let key = key(&text)?;
     let contents = look(on, progress)?;
@@ -222,7 +222,7 @@ fn delete(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String
     Ok(json!({ "version": version }))
 }
 
-fn watch(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn watch(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let WatchArgs { prefix, from } = args(asked)?;
     let from = match from {
         Some(from) => from,
@@ -252,21 +252,21 @@ fn watch(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String>
     Ok(json!({}))
 }
 
-fn backup(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn backup(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let PathArgs { path } = args(asked)?;
     look(on, progress)?;
     let generation = on.body.registry().backup(&path).map_err(|error| error.to_string())?;
     Ok(json!({ "generation": generation }))
 }
 
-fn restore(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn restore(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let PathArgs { path } = args(asked)?;
     let backup = on.body.registry().read_backup(&path).map_err(|error| error.to_string())?;
     let generation = done(on, backup, progress)?;
     Ok(json!({ "generation": generation }))
 }
 
-fn status(on: &On, _: Value, _: Progress<'_>) -> Result<Value, String> {
+fn status(on: &CommandContext, _: Value, _: Progress<'_>) -> Result<Value, String> {
     let status = on.body.registry().status();
     json_of(&Status {
         epoch: status.epoch.0,

@@ -23,7 +23,7 @@ use crate::{
     member::{Die, Member},
     records::settle::Settled,
     records::state::Recorder,
-    service::{News, NodeService, Workers},
+    service::{NodeService, WorkerNotice, Workers},
     subsystems::{Making, install},
 };
 
@@ -71,7 +71,7 @@ impl Body {
         windows.push(arena.clone());
 
         let usage: Vec<_> = (0..config.workers).map(|_| Arc::<ProgramUsage>::default()).collect();
-        let (tell, news) = mpsc::channel();
+        let (tell, notices) = mpsc::channel();
         let member = Arc::new(Member::new(
             config.clone(),
             me,
@@ -125,7 +125,7 @@ impl Body {
             door: Mutex::default(),
         };
         let ready = body
-            .start_threads(tell, news)
+            .start_threads(tell, notices)
             .and_then(|()| body.wait_for_view())
             .and_then(|()| body.wait_for_peers());
         if let Err(why) = ready {
@@ -218,7 +218,11 @@ impl Body {
         }
     }
 
-    fn start_threads(&self, tell: mpsc::Sender<News>, news: mpsc::Receiver<News>) -> Result<(), String> {
+    fn start_threads(
+        &self,
+        tell: mpsc::Sender<WorkerNotice>,
+        notices: mpsc::Receiver<WorkerNotice>,
+    ) -> Result<(), String> {
         let (end, ended) = mpsc::channel();
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         threads.checkpoints = Some(end);
@@ -237,7 +241,7 @@ impl Body {
         threads
             .handles
             .push(spawn("checkpoint", Box::new(move || checkpoints.checkpoint_every(every, &ended)))?);
-        threads.handles.push(spawn("peers", Box::new(move || watcher.run(&news)))?);
+        threads.handles.push(spawn("peers", Box::new(move || watcher.run(&notices)))?);
         Ok(())
     }
 }

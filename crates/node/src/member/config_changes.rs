@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{
-    admin::commands::{On, Progress, Run, args},
-    member::newcomers::{self, Place},
+    admin::commands::{CommandContext, Progress, Run, args},
+    member::newcomers::{self, VotingFileLocation},
 };
 
 /// The arguments of a config change.
@@ -53,20 +53,23 @@ pub struct FileArgs {
 /// The commands of this module.
 pub(crate) const COMMANDS: &[(&str, Run)] = &[("config_change", config_change)];
 
-fn node(on: &On, name: &str) -> Result<NodeId, String> {
+fn node(on: &CommandContext, name: &str) -> Result<NodeId, String> {
     on.config.node(name).map(|(id, _)| id).map_err(|error| error.to_string())
 }
 
-fn place(on: &On, FileArgs { id, path, node: host }: FileArgs) -> Result<Place, String> {
+fn place(
+    on: &CommandContext,
+    FileArgs { id, path, node: host }: FileArgs,
+) -> Result<VotingFileLocation, String> {
     let host = host.map(|host| node(on, &host)).transpose()?;
-    Ok(Place { file: voting_file(&id)?, host, path })
+    Ok(VotingFileLocation { file: voting_file(&id)?, host, path })
 }
 
 fn voting_file(id: &str) -> Result<FileId, String> {
     id.parse().map_err(|error: InvalidFileId| error.to_string())
 }
 
-fn config_change(on: &On, asked: Value, _: Progress<'_>) -> Result<Value, String> {
+fn config_change(on: &CommandContext, asked: Value, _: Progress<'_>) -> Result<Value, String> {
     let config_change = match args(asked)? {
         ConfigChangeArgs::AddNode(name) => ConfigChange::AddNode(newcomers::tell_of_node(&on.body, &name)?),
         ConfigChangeArgs::RemoveNode(name) => ConfigChange::RemoveNode(node(on, &name)?),

@@ -33,9 +33,9 @@ use plexus_membership::{
     },
 };
 
-pub(crate) use self::said::Place;
+pub(crate) use self::said::VotingFileLocation;
 pub use self::said::newcomers_any;
-use self::{promise::Promise, said::Said};
+use self::{promise::Promise, said::NewcomerMessage};
 use crate::{
     admin::control::ANSWER_WITHIN,
     admin::grouping::NEWCOMERS,
@@ -78,20 +78,24 @@ fn obey(body: &Weak<Body>, groups: &Groups) -> Result<(), GroupError> {
     let mut promise = Promise::default();
     loop {
         let Happened::Message { bytes, .. } = group.next_event()? else { continue };
-        let Ok(said) = Said::decode(&bytes) else { continue };
+        let Ok(said) = NewcomerMessage::decode(&bytes) else { continue };
         let Some(asked) = said.asks() else { continue };
         let Some(body) = body.upgrade() else { return Ok(()) };
         let done = match said {
-            Said::Open(place) if place.host.is_some_and(|host| host != body.me()) => continue,
-            Said::Open(place) => keep(body.config(), body.membership(), &place),
-            Said::Look(node, fingerprint) => promise.look(fingerprint, || listed(&body, node, fingerprint)),
-            Said::Keep(fingerprint) => promise.nodes(fingerprint).and_then(|nodes| body.learn(nodes)),
-            Said::Done(_) | Said::NotDone(..) => continue,
+            NewcomerMessage::Open(place) if place.host.is_some_and(|host| host != body.me()) => continue,
+            NewcomerMessage::Open(place) => keep(body.config(), body.membership(), &place),
+            NewcomerMessage::Look(node, fingerprint) => {
+                promise.look(fingerprint, || listed(&body, node, fingerprint))
+            }
+            NewcomerMessage::Keep(fingerprint) => {
+                promise.nodes(fingerprint).and_then(|nodes| body.learn(nodes))
+            }
+            NewcomerMessage::Done(_) | NewcomerMessage::NotDone(..) => continue,
         };
         drop(body);
         let answer = match done {
-            Ok(()) => Said::Done(asked),
-            Err(why) => Said::NotDone(asked, why),
+            Ok(()) => NewcomerMessage::Done(asked),
+            Err(why) => NewcomerMessage::NotDone(asked, why),
         };
         group.send(&answer.encode())?;
     }
@@ -102,7 +106,11 @@ fn join(groups: &Groups) -> Result<Group, GroupError> {
 }
 
 /// Checks that this node can open a file, and keeps its path.
-pub(crate) fn keep(config: &Config, membership: &Membership, place: &Place) -> Result<(), String> {
+pub(crate) fn keep(
+    config: &Config,
+    membership: &Membership,
+    place: &VotingFileLocation,
+) -> Result<(), String> {
     let path = config.dir.root().join(&place.path);
     let name = FileName { cluster: ClusterId(config.id.0), file: place.file };
     voting::look(&path, name).map_err(|error| error.to_string())?;
@@ -117,7 +125,10 @@ fn members(status: Option<Status>) -> Result<(u32, BTreeSet<NodeId>), String> {
 }
 
 /// Returns the nodes that must open a file.
-fn openers(place: &Place, status: impl FnOnce() -> Option<Status>) -> Result<BTreeSet<NodeId>, String> {
+fn openers(
+    place: &VotingFileLocation,
+    status: impl FnOnce() -> Option<Status>,
+) -> Result<BTreeSet<NodeId>, String> {
     match place.host {
         Some(host) => Ok(BTreeSet::from([host])),
         None => Ok(members(status())?.1),
@@ -143,11 +154,11 @@ fn listed(body: &Body, node: NodeId, fingerprint: u64) -> Result<Nodes, String> 
 ///
 /// # Errors
 /// Some members have not opened it; the text names them in one line.
-pub(crate) fn tell(config: &Config, body: &Body, place: &Place) -> Result<(), String> {
+pub(crate) fn tell(config: &Config, body: &Body, place: &VotingFileLocation) -> Result<(), String> {
     let awaited = openers(place, || body.membership().status())?;
     // On another machine the cluster directory may be elsewhere.
     let path = place.path.strip_prefix(config.dir.root()).unwrap_or(&place.path);
-    let open = Said::Open(Place { path: path.into(), ..place.clone() });
+    let open = NewcomerMessage::Open(VotingFileLocation { path: path.into(), ..place.clone() });
     in_group(body, |group| ask(body, group, &open, &awaited))
 }
 
@@ -163,7 +174,7 @@ pub(crate) fn tell_of_node(body: &Body, name: &str) -> Result<NodeId, String> {
     let mut told = false;
     in_group(body, |group| {
         agree(node, fingerprint, view, |what, of| {
-            told |= matches!(what, Said::Keep(_));
+            told |= matches!(what, NewcomerMessage::Keep(_));
             ask(body, group, what, of)
         })
     })
@@ -180,17 +191,17 @@ fn agree(
     node: NodeId,
     fingerprint: u64,
     view: impl Fn() -> Result<(u32, BTreeSet<NodeId>), String>,
-    mut ask: impl FnMut(&Said, &BTreeSet<NodeId>) -> Result<(), String>,
+    mut ask: impl FnMut(&NewcomerMessage, &BTreeSet<NodeId>) -> Result<(), String>,
 ) -> Result<(), String> {
     loop {
         let asked = view()?;
-        ask(&Said::Look(node, fingerprint), &asked.1)?;
+        ask(&NewcomerMessage::Look(node, fingerprint), &asked.1)?;
         // A member that joined meanwhile may have another list, so the others must not keep theirs
         // yet.
         if view()? != asked {
             continue;
         }
-        ask(&Said::Keep(fingerprint), &asked.1)?;
+        ask(&NewcomerMessage::Keep(fingerprint), &asked.1)?;
         if view()? == asked {
             return Ok(());
         }
@@ -206,11 +217,11 @@ fn in_group<T>(body: &Body, act: impl FnOnce(&mut Group) -> Result<T, String>) -
 }
 
 /// Sends a request to all members and waits for the answers of `of`.
-fn ask(body: &Body, group: &mut Group, what: &Said, of: &BTreeSet<NodeId>) -> Result<(), String> {
+fn ask(body: &Body, group: &mut Group, what: &NewcomerMessage, of: &BTreeSet<NodeId>) -> Result<(), String> {
     let asked = what.asks().expect("no answer");
     let silent = match what {
-        Said::Look(..) => "does not say that it is listed there",
-        Said::Keep(_) => "does not say that it knows it",
+        NewcomerMessage::Look(..) => "does not say that it is listed there",
+        NewcomerMessage::Keep(_) => "does not say that it knows it",
         _ => "does not say that it can open it",
     };
     let mut awaited = of.clone();
@@ -221,9 +232,9 @@ fn ask(body: &Body, group: &mut Group, what: &Said, of: &BTreeSet<NodeId>) -> Re
     while !awaited.is_empty() {
         let left = until.saturating_duration_since(Instant::now());
         match group.next_within(left).map_err(|error| error.to_string())? {
-            Some(Happened::Message { from, bytes }) => match Said::decode(&bytes) {
-                Ok(Said::Done(done)) if done == asked => drop(awaited.remove(&from.node)),
-                Ok(Said::NotDone(done, why)) if done == asked && awaited.remove(&from.node) => {
+            Some(Happened::Message { from, bytes }) => match NewcomerMessage::decode(&bytes) {
+                Ok(NewcomerMessage::Done(done)) if done == asked => drop(awaited.remove(&from.node)),
+                Ok(NewcomerMessage::NotDone(done, why)) if done == asked && awaited.remove(&from.node) => {
                     refused.push(format!("{}: {why}", name(from.node)));
                 }
                 _ => {}
@@ -249,7 +260,7 @@ mod tests {
 
     #[test]
     fn unknown_members_are_an_error_for_a_file_that_every_node_opens() {
-        let place = |host| Place { file: FileId(7), host, path: "votes".into() };
+        let place = |host| VotingFileLocation { file: FileId(7), host, path: "votes".into() };
         assert!(openers(&place(None), || None).unwrap_err().contains("does not answer"));
         assert_eq!(openers(&place(Some(NodeId(2))), || None), Ok(BTreeSet::from([NodeId(2)])));
     }
@@ -276,10 +287,10 @@ mod tests {
             for node in of {
                 let (promise, lists, keeps) = &mut there[node.index()];
                 let answer = match what {
-                    Said::Look(_, list) => {
+                    NewcomerMessage::Look(_, list) => {
                         promise.look(*list, || lists.then(Nodes::default).ok_or("not as elsewhere".into()))
                     }
-                    Said::Keep(list) => promise.nodes(*list).map(|_| *keeps = true),
+                    NewcomerMessage::Keep(list) => promise.nodes(*list).map(|_| *keeps = true),
                     _ => unreachable!("no question of a node"),
                 };
                 refused = refused.and(answer);

@@ -10,7 +10,7 @@ use plexus_membership::runtime::Membership;
 use crate::{
     boot::config::Config,
     member::Member,
-    service::{News, NodeService},
+    service::{NodeService, WorkerNotice},
 };
 
 /// The thread that waits for notices of workers.
@@ -22,16 +22,16 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    pub(crate) fn run(&self, news: &mpsc::Receiver<News>) {
-        while let Ok(news) = news.recv() {
-            match news {
-                News::End => return,
-                News::Lost { peer, incarnation, why } => {
+    pub(crate) fn run(&self, notices: &mpsc::Receiver<WorkerNotice>) {
+        while let Ok(notice) = notices.recv() {
+            match notice {
+                WorkerNotice::End => return,
+                WorkerNotice::Lost { peer, incarnation, why } => {
                     tracing::warn!("the link to {} is lost: {why}", self.config.name_of(peer));
                     self.lost(peer, incarnation);
                 }
                 // Treated like a lost link: one of the two nodes is evicted.
-                News::Fault { peer, incarnation } => self.lost(peer, incarnation),
+                WorkerNotice::Fault { peer, incarnation } => self.lost(peer, incarnation),
             }
         }
     }

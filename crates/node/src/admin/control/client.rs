@@ -34,7 +34,7 @@ pub struct Control {
 
 /// A response of a node to a command.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Said {
+pub enum ControlResponse {
     /// Progress of the command.
     Progress(Value),
     /// The result.
@@ -178,8 +178,8 @@ impl Control {
         self.ask(command, args)?;
         loop {
             match self.hear()? {
-                Said::Progress(value) => progress(value),
-                Said::Done(value) => return Ok(value),
+                ControlResponse::Progress(value) => progress(value),
+                ControlResponse::Done(value) => return Ok(value),
             }
         }
     }
@@ -205,7 +205,7 @@ impl Control {
     ///
     /// # Errors
     /// See [`ControlError`].
-    pub fn hear(&mut self) -> Result<Said, ControlError> {
+    pub fn hear(&mut self) -> Result<ControlResponse, ControlError> {
         let room = MAX_LINE.saturating_sub(self.line.len() as u64);
         let read = (&mut self.stream).take(room).read_until(b'\n', &mut self.line);
         read.map_err(|error| self.failed(error))?;
@@ -218,8 +218,8 @@ impl Control {
         }
         let line = std::mem::take(&mut self.line);
         match serde_json::from_slice(&line).map_err(|error| self.io(error.into()))? {
-            Response::Progress(value) => Ok(Said::Progress(value)),
-            Response::Ok(value) => Ok(Said::Done(value)),
+            Response::Progress(value) => Ok(ControlResponse::Progress(value)),
+            Response::Ok(value) => Ok(ControlResponse::Done(value)),
             Response::Error(what) => Err(ControlError::Refused { name: self.name.clone(), what }),
         }
     }

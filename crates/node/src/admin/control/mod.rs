@@ -26,8 +26,8 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use client::{Control, ControlError, Said};
-pub(crate) use places::Places;
+pub use client::{Control, ControlError, ControlResponse};
+pub(crate) use places::CommandSlots;
 pub use seen::{ANSWER_WITHIN, Seen};
 pub use server::Server;
 

@@ -10,20 +10,20 @@ const STAYING_MAX: usize = MAX_CLIENTS - 16;
 
 /// The slots of a node for long commands.
 #[derive(Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct CommandSlots {
     taken: AtomicUsize,
 }
 
 /// One slot, until it is dropped.
-pub(crate) struct Place<'a>(&'a Places);
+pub(crate) struct CommandSlot<'a>(&'a CommandSlots);
 
-impl Places {
+impl CommandSlots {
     /// Takes a slot.
     ///
     /// # Errors
     /// All slots are taken.
-    pub(crate) fn take(&self) -> Result<Place<'_>, String> {
-        let place = Place(self);
+    pub(crate) fn take(&self) -> Result<CommandSlot<'_>, String> {
+        let place = CommandSlot(self);
         if self.taken.fetch_add(1, Relaxed) >= STAYING_MAX {
             return Err(format!(
                 "{STAYING_MAX} commands wait, hold or watch something through this node already, as many as may: try again, or ask another node"
@@ -33,7 +33,7 @@ impl Places {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for CommandSlot<'_> {
     fn drop(&mut self) {
         self.0.taken.fetch_sub(1, Relaxed);
     }

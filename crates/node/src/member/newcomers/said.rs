@@ -39,7 +39,7 @@ wire::layout! {
 
 /// A voting file that nodes must open.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
+pub(crate) struct VotingFileLocation {
     pub(crate) file: FileId,
     /// The node that serves it; if `None`, every node opens it.
     pub(crate) host: Option<NodeId>,
@@ -49,37 +49,37 @@ pub(crate) struct Place {
 
 /// The request that an answer belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Asked {
+pub(super) struct RequestKey {
     what: u8,
     about: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Said {
-    Open(Place),
+pub(super) enum NewcomerMessage {
+    Open(VotingFileLocation),
     /// Asks for a comparison: a node, and the
     /// [fingerprint](crate::records::settle::Settled::fingerprint) of the first node and that one.
     Look(NodeId, u64),
     /// Asks to keep the list with that fingerprint.
     Keep(u64),
-    Done(Asked),
-    NotDone(Asked, String),
+    Done(RequestKey),
+    NotDone(RequestKey, String),
 }
 
-impl Said {
+impl NewcomerMessage {
     /// Returns the key of the answers to a request; `None` if the message is an answer.
-    pub(super) fn asks(&self) -> Option<Asked> {
+    pub(super) fn asks(&self) -> Option<RequestKey> {
         match self {
-            Self::Open(place) => Some(Asked { what: OPEN, about: place.file.0 }),
-            Self::Look(_, about) => Some(Asked { what: LOOK, about: *about }),
-            Self::Keep(about) => Some(Asked { what: KEEP, about: *about }),
+            Self::Open(place) => Some(RequestKey { what: OPEN, about: place.file.0 }),
+            Self::Look(_, about) => Some(RequestKey { what: LOOK, about: *about }),
+            Self::Keep(about) => Some(RequestKey { what: KEEP, about: *about }),
             Self::Done(_) | Self::NotDone(..) => None,
         }
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
         let (what, which, about, text) = match self {
-            Self::Open(Place { file, host, path }) => {
+            Self::Open(VotingFileLocation { file, host, path }) => {
                 (OPEN, host.to_raw(), file.0, path.as_os_str().as_bytes())
             }
             Self::Look(node, fingerprint) => (LOOK, node.0, *fingerprint, &[][..]),
@@ -97,7 +97,7 @@ impl Said {
         wire::decode("message about newcomers", bytes, |reader| {
             let Head { version, what, which, about, .. } = reader.take()?;
             require_version(version, VERSION)?;
-            let asked = Asked { what: which, about };
+            let asked = RequestKey { what: which, about };
             let text = match what {
                 OPEN | NOT_DONE => reader.rest(),
                 _ => &[],
@@ -107,7 +107,7 @@ impl Said {
                 (OPEN, host) => {
                     let host = <Option<NodeId>>::from_raw(host)?;
                     let path = Path::new(OsStr::from_bytes(text)).into();
-                    Ok(Self::Open(Place { file: FileId(about), host, path }))
+                    Ok(Self::Open(VotingFileLocation { file: FileId(about), host, path }))
                 }
                 (LOOK, node) => Ok(Self::Look(NodeId::from_raw(node)?, about)),
                 (KEEP, 0) => Ok(Self::Keep(about)),
@@ -133,7 +133,7 @@ fn begin(text: &str) -> &str {
 #[doc(hidden)]
 #[must_use]
 pub fn newcomers_any(bytes: &[u8]) -> bool {
-    let said = Said::decode(bytes);
+    let said = NewcomerMessage::decode(bytes);
     said.inspect(|said| assert_eq!(said.encode(), bytes)).is_ok()
 }
 
@@ -141,34 +141,33 @@ pub fn newcomers_any(bytes: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn said() -> Vec<Said> {
-        let place = |host| Place { file: FileId(7), host, path: "/shared/votes".into() };
+    fn said() -> Vec<NewcomerMessage> {
+        let place = |host| VotingFileLocation { file: FileId(7), host, path: "/shared/votes".into() };
         let asks = [
-            Said::Open(place(None)),
-            Said::Open(place(Some(NodeId(3)))),
-            Said::Look(NodeId(15), 7),
-            Said::Keep(u64::MAX),
+            NewcomerMessage::Open(place(None)),
+            NewcomerMessage::Open(place(Some(NodeId(3)))),
+            NewcomerMessage::Look(NodeId(15), 7),
+            NewcomerMessage::Keep(u64::MAX),
         ];
-        let answers = asks
-            .iter()
-            .filter_map(Said::asks)
-            .flat_map(|asked| [Said::Done(asked), Said::NotDone(asked, "no such file".into())]);
+        let answers = asks.iter().filter_map(NewcomerMessage::asks).flat_map(|asked| {
+            [NewcomerMessage::Done(asked), NewcomerMessage::NotDone(asked, "no such file".into())]
+        });
         asks.iter().cloned().chain(answers).collect()
     }
 
     #[test]
     fn messages_survive_encoding_and_decoding() {
         for one in said() {
-            assert_eq!(Said::decode(&one.encode()), Ok(one));
+            assert_eq!(NewcomerMessage::decode(&one.encode()), Ok(one));
         }
-        let asked = Said::Keep(9).asks().unwrap();
-        let long = Said::NotDone(asked, "\u{e9}".repeat(TEXT_MAX)).encode();
+        let asked = NewcomerMessage::Keep(9).asks().unwrap();
+        let long = NewcomerMessage::NotDone(asked, "\u{e9}".repeat(TEXT_MAX)).encode();
         assert!(long.len() <= Head::LEN + TEXT_MAX && newcomers_any(&long));
     }
 
     #[test]
     fn hostile_bytes_do_no_harm() {
-        let good: Vec<_> = said().iter().map(Said::encode).collect();
+        let good: Vec<_> = said().iter().map(NewcomerMessage::encode).collect();
         assert!(good.iter().all(|bytes| newcomers_any(bytes)));
         let mut taken = 0;
         plexus_sim::hostile(&good, |bytes| taken += u32::from(newcomers_any(bytes)));
