@@ -1,8 +1,8 @@
 //! The socket at which programs attach, `run/NAME.attach`.
 //!
-//! Only programs of the node's own user are let in, which is known before anything of theirs is read. A handshake has a
-//! thread of its own and a time limit, so who connects and says nothing keeps nobody else waiting; how many there are at a
-//! time is limited with the programs.
+//! Only programs of the node's own user are accepted; the server checks that before it reads
+//! anything from them. Each handshake has a thread of its own and a time limit, so a silent program
+//! delays no other. Handshakes under way count towards the limit of programs.
 
 use std::{
     io,
@@ -34,66 +34,67 @@ use rustix::{
     process::getuid,
 };
 
-use super::{Attached, Seat};
+use super::{AttachedProgram, Seat};
 
-/// How long the door waits where the system gives it no descriptor for the next program.
+/// The pause after the system had no descriptor for the next program.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// How long a program may take to say what it must.
+/// The longest that each message of a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(2);
 
-/// What a program is told, and what it is given.
-pub struct Offer {
-    /// This node.
+/// What the server gives to programs, and how it gives programs to the workers.
+pub struct AttachOffer {
+    /// The number of this node.
     pub me: NodeId,
-    /// How many nodes the cluster has by now.
+    /// Returns the present number of nodes in the cluster.
     pub nodes: Box<dyn Fn() -> u8 + Send + Sync>,
-    /// The memory that windows are parts of.
+    /// The memory that contains all windows.
     pub arena: Arc<Window>,
-    /// The bell of each worker.
+    /// The doorbell of each worker.
     pub bells: Vec<Arc<Bell>>,
-    /// Lets a program wake a worker by an event of its own.
+    /// Lets a program wake a worker by an event of the program's own.
     pub listen: Box<dyn Fn(u8, Event) -> io::Result<Listening> + Send + Sync>,
-    /// Hands a worker a program.
-    pub hand: Box<dyn Fn(u8, Attached) + Send + Sync>,
+    /// Gives a program to a worker.
+    pub hand: Box<dyn Fn(u8, AttachedProgram) + Send + Sync>,
 }
 
-/// Lets programs in until dropped.
-pub struct Door {
+/// The server at which programs attach; it accepts them until it is dropped.
+pub struct AttachServer {
     path: PathBuf,
-    room: Arc<Room>,
+    state: Arc<ServerState>,
     acceptor: Option<JoinHandle<()>>,
 }
 
-struct Room {
-    offer: Offer,
+struct ServerState {
+    offer: AttachOffer,
     taken: Arc<AtomicUsize>,
     last: AtomicU32,
-    inside: Mutex<Vec<Inside>>,
-    /// Makes the acceptor look at the two around it.
+    inside: Mutex<Vec<AcceptedProgram>>,
+    /// Makes the acceptor look at `inside` and `closed`.
     look: OwnedFd,
     closed: AtomicBool,
 }
 
-/// A program that is attached. It ends with its process, or with its end of the socket if that comes first: children of
-/// the process may hold that longer.
-struct Inside {
+/// An attached program. It ends with its process or with its end of the socket, whichever is first:
+/// children of the process may hold the socket longer.
+struct AcceptedProgram {
     process: OwnedFd,
     socket: OwnedFd,
     gone: Arc<AtomicBool>,
 }
 
-impl Door {
-    /// Opens at `path`. The caller has the node's lock, so a socket that is there is a dead node's.
+impl AttachServer {
+    /// Opens the socket at `path`. The caller holds the node's lock, so a socket that exists there
+    /// belongs to a node that has ended.
     ///
     /// # Errors
-    /// The system's.
-    pub fn open(path: &Path, offer: Offer) -> io::Result<Self> {
+    /// The system cannot create or bind the socket, or start the thread.
+    pub fn open(path: &Path, offer: AttachOffer) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         bind_for_owner(path, |path| Ok(rustix::net::bind(&listener, &SocketAddrUnix::new(path)?)?))?;
         rustix::net::listen(&listener, 64)?;
-        let room = Arc::new(Room {
+        let state = Arc::new(ServerState {
             offer,
             taken: Arc::default(),
             last: AtomicU32::new(0),
@@ -101,28 +102,28 @@ impl Door {
             look: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             closed: AtomicBool::new(false),
         });
-        let seen = Arc::clone(&room);
+        let seen = Arc::clone(&state);
         let acceptor =
             thread::Builder::new().name("plexus-attach".into()).spawn(move || accept(&listener, &seen))?;
-        Ok(Self { path: path.into(), room, acceptor: Some(acceptor) })
+        Ok(Self { path: path.into(), state, acceptor: Some(acceptor) })
     }
 }
 
-impl Door {
-    /// Programs that are attached, or about to be.
+impl AttachServer {
+    /// Returns the number of programs that are attached or in a handshake.
     pub fn programs(&self) -> usize {
-        self.room.taken.load(Ordering::Relaxed)
+        self.state.taken.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for Door {
+impl Drop for AttachServer {
     fn drop(&mut self) {
         {
-            let _handing_over = self.room.inside.lock().unwrap_or_else(PoisonError::into_inner);
-            self.room.closed.store(true, Ordering::Release);
+            let _handing_over = self.state.inside.lock().unwrap_or_else(PoisonError::into_inner);
+            self.state.closed.store(true, Ordering::Release);
         }
-        self.room.wake();
-        // It cannot fail in a way that leaves something to do.
+        self.state.wake();
+        // After a failure there is nothing left to do.
         let _ = std::fs::remove_file(&self.path);
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
@@ -130,14 +131,14 @@ impl Drop for Door {
     }
 }
 
-/// Lets in who comes, and notices who ends.
-fn accept(listener: &OwnedFd, room: &Arc<Room>) {
-    let mut inside: Vec<Inside> = Vec::new();
-    while !room.closed.load(Ordering::Acquire) {
-        inside.append(&mut room.inside.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut events = vec![PollFd::new(listener, PollFlags::IN), PollFd::new(&room.look, PollFlags::IN)];
+/// Accepts programs and notices their ends.
+fn accept(listener: &OwnedFd, state: &Arc<ServerState>) {
+    let mut inside: Vec<AcceptedProgram> = Vec::new();
+    while !state.closed.load(Ordering::Acquire) {
+        inside.append(&mut state.inside.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut events = vec![PollFd::new(listener, PollFlags::IN), PollFd::new(&state.look, PollFlags::IN)];
         for program in &inside {
-            // It says nothing over the socket any more: to be readable is its end.
+            // After the handshake a program sends nothing over the socket: readable means closed.
             events.extend([&program.process, &program.socket].map(|fd| PollFd::new(fd, PollFlags::IN)));
         }
         if poll(&mut events, None).is_err() {
@@ -149,7 +150,7 @@ fn accept(listener: &OwnedFd, room: &Arc<Room>) {
         inside.retain(|program| match ended.next() {
             Some(true) => {
                 program.gone.store(true, Ordering::Release);
-                for bell in &room.offer.bells {
+                for bell in &state.offer.bells {
                     bell.ring();
                 }
                 false
@@ -157,48 +158,49 @@ fn accept(listener: &OwnedFd, room: &Arc<Room>) {
             _ => true,
         });
         if happened[1] {
-            // A counter that is zero already is looked at like any other.
-            let _ = rustix::io::read(&room.look, &mut [0; 8]);
+            // A counter that is zero already is not a failure.
+            let _ = rustix::io::read(&state.look, &mut [0; 8]);
         }
         if happened[0] {
-            meet(listener, room);
+            accept_program(listener, state);
         }
     }
 }
 
-/// Takes the next program in line and talks to it on a thread of its own.
-fn meet(listener: &OwnedFd, room: &Arc<Room>) {
+/// Accepts the next program and runs its handshake on a thread of its own.
+fn accept_program(listener: &OwnedFd, state: &Arc<ServerState>) {
     let socket = match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
         Ok(socket) => socket,
         Err(error) => return not_accepted(error),
     };
-    if room.taken.fetch_add(1, Ordering::AcqRel) >= MAX_CLIENTS {
-        room.taken.fetch_sub(1, Ordering::AcqRel);
-        // Who does not read this sees the socket closed.
+    if state.taken.fetch_add(1, Ordering::AcqRel) >= MAX_CLIENTS {
+        state.taken.fetch_sub(1, Ordering::AcqRel);
+        // A program that does not read this sees the socket closed.
         let _ = send_packet(socket.as_fd(), &Welcome::encode(&Err(Refusal::Full)), &[]);
         return;
     }
-    let seat = Seat { socket, taken: Arc::clone(&room.taken) };
-    let room = Arc::clone(room);
-    // Without a thread the socket is closed, which the program reports.
+    let seat = Seat { socket, taken: Arc::clone(&state.taken) };
+    let state = Arc::clone(state);
+    // Without a thread the socket is closed, and the program reports that.
     let _ = thread::Builder::new().name("plexus-attaching".into()).spawn(move || {
-        if let Err(why) = room.let_in(seat) {
-            tracing::debug!("a program was not let in: {why}");
+        if let Err(why) = state.let_in(seat) {
+            tracing::debug!("program refused: {why}");
         }
     });
 }
 
-/// The program is gone again, or there are no descriptors: then looking again at once would only burn a core.
+/// Handles a failed accept: the program has gone, or no descriptors are left. In the latter case an
+/// immediate retry would only burn a core.
 fn not_accepted(error: rustix::io::Errno) {
     if error != rustix::io::Errno::WOULDBLOCK {
-        tracing::warn!(%error, "a program could not be let in");
+        tracing::warn!(%error, "cannot accept a program");
         thread::sleep(RETRY);
     }
 }
 
-impl Room {
+impl ServerState {
     fn wake(&self) {
-        // The only way to fail is a counter that is full: then the acceptor will look.
+        // This fails only if the counter is full, and then the acceptor wakes anyway.
         let _ = rustix::io::write(&self.look, &1u64.to_ne_bytes());
     }
 
@@ -223,18 +225,20 @@ impl Room {
             Some((notice, rings)) if packet == [GO] && rings.len() == given.rings.len() => {
                 rails(given.rings, rings, notice, &given.event, &gone)?
             }
-            _ => return Err(refused("it does not pass what it must".into())),
+            _ => return Err(refused("malformed end of the handshake".into())),
         };
         send_packet(socket.as_fd(), &[GO], &[])?;
         let seat = Arc::new(seat);
         let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
-        // Under the lock: who is handed over now is ended with all others when the node ends.
+        // Under the lock, so that the end of the node also disconnects a program that is handed
+        // over now.
         if self.closed.load(Ordering::Acquire) {
             return Err(refused("this node is ending".into()));
         }
-        inside.push(Inside { process: process.pidfd, socket, gone });
+        inside.push(AcceptedProgram { process: process.pidfd, socket, gone });
         for (worker, (rail, bell)) in rails.into_iter().zip(given.bells).enumerate() {
-            let attached = Attached { id: given.client, rail: Box::new(rail), seat: Arc::clone(&seat), bell };
+            let attached =
+                AttachedProgram { id: given.client, rail: Box::new(rail), seat: Arc::clone(&seat), bell };
             (self.offer.hand)(worker as u8, attached);
         }
         drop(inside);
@@ -242,8 +246,8 @@ impl Room {
         Ok(())
     }
 
-    /// Tells the program what it must know, and passes what it maps, and what it rings and is woken by.
-    fn welcome(&self, socket: &OwnedFd) -> io::Result<Given> {
+    /// Sends the program its welcome, with the memory it maps and the events it rings and waits on.
+    fn welcome(&self, socket: &OwnedFd) -> io::Result<WelcomeParts> {
         let client = ClientId(self.last.fetch_add(1, Ordering::Relaxed));
         let workers = self.offer.bells.len();
         let rings: Vec<RxRings> =
@@ -257,7 +261,7 @@ impl Room {
             client,
             arena: self.offer.arena.len() as u64,
         };
-        // Programs only look at it: what they change, they ask for.
+        // Programs only read it; changes are requests to the node.
         let arena = self.offer.arena.fd_to_read()?;
         let watch = event.watch_fd()?;
         let mut descriptors: Vec<BorrowedFd<'_>> = vec![arena.as_fd(), watch.as_fd()];
@@ -267,21 +271,21 @@ impl Room {
         send_packet(socket.as_fd(), &Welcome::encode(&Ok(welcome)), &descriptors)?;
         let listen = |(worker, event)| (self.offer.listen)(worker as u8, event);
         let bells = rung.into_iter().enumerate().map(listen).collect::<io::Result<_>>()?;
-        Ok(Given { client, rings, bells, event: Arc::new(event) })
+        Ok(WelcomeParts { client, rings, bells, event: Arc::new(event) })
     }
 }
 
-/// What a program was given.
-struct Given {
+/// What the welcome gave to a program.
+struct WelcomeParts {
     client: ClientId,
     rings: Vec<RxRings>,
-    /// By what it wakes each worker.
+    /// The events by which the program wakes each worker.
     bells: Vec<Listening>,
-    /// By what all workers wake it.
+    /// The event by which all workers wake the program.
     event: Arc<Event>,
 }
 
-/// A rail for each worker: over our rings and those that the program passed, all with its one notice.
+/// Makes a rail for each worker from our rings and the program's; all share its one notice.
 fn rails(
     rings: Vec<RxRings>,
     theirs: &[OwnedFd],

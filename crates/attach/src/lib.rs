@@ -1,23 +1,29 @@
-//! Programs that are attached to this node: what `plexus-client` talks to.
+//! The node's side of client programs: it serves what `plexus-client` connects to.
 //!
-//! [`Door`] lets them in, over a local socket, and hands every worker a rail to them. [`Programs`] is a worker's part
-//! of the service: it takes what programs say in the worker's turn and what other nodes say about ports and windows from
-//! its links, gives both to the `protocol` and does what that decides.
+//! [`AttachServer`] accepts programs at a local socket and gives every worker a rail to each.
+//! [`Programs`] is one worker's part of the service. In the worker's turn it takes the messages of
+//! programs. From the worker's links it takes messages of other nodes about ports and windows. It
+//! gives both to the `protocol` and carries out what the protocol decides.
 //!
-//! A program is to its node like one more peer, over rings of shared memory. It may do what it likes with them: whatever
-//! the rings hold, the worst that happens is that it is cut off. The memory of windows it can only read. Its end, in whatever way,
-//! is noticed at once through its process and its socket, and everything that it had is released.
+//! To its node a program is one more peer, over rings of shared memory. A program may write
+//! anything into its rings: the worst result is that the node disconnects it. It can only read the
+//! memory of windows. The node notices the end of a program at once, through its process and its
+//! socket, and releases everything that the program had.
 //!
-//! Nor is it trusted with bells. Whether a worker sleeps it reads where only the node can write; it wakes a worker by an event descriptor
-//! that no other program has and that the node neither reads nor writes; it is woken by one that it can only hear
-//! (`fabric/src/bell.rs`, `event.rs`). So it cannot keep a worker asleep, nor make it wait in a system call, nor take a wake-up of
-//! somebody else. Who rings without end has a worker look once for each ring, as it has with each thing that it says: a look
-//! is bounded ([`Programs::turn`] takes so many frames of each program), and all others have their part of it.
+//! Programs are not trusted with doorbells either. A program reads whether a worker sleeps from
+//! memory that only the node can write. It wakes a worker by an event descriptor that no other
+//! program has and that the node neither reads nor writes. A worker wakes a program by a descriptor
+//! on which the program can only wait (`fabric/src/bell.rs`, `event.rs`). So a program cannot keep
+//! a worker asleep, make it wait in a system call, or take a wake-up of another program. A program
+//! that rings without end makes a worker look once for each ring. A look is bounded, because
+//! [`Programs::turn`] takes a limited number of frames of each program, so all others get their
+//! share.
 //!
-//! What is not refused: the window memory is handed out to be read, but it has the node's user as its owner, so a program of that
-//! user could open it once more through `/proc` and write; the same goes for the words by which workers say that they sleep. That
-//! user's programs could as well stop the node by a signal. And who hangs very many watchers on its own descriptor makes each wake-up of
-//! it dearer for the worker, up to its limit of open files.
+//! Some attacks are not prevented. The window memory is passed read-only, but the node's user owns
+//! it: a program of that user could open it again through `/proc` and write. The same holds for the
+//! words in which workers say that they sleep. Programs of that user could also stop the node by a
+//! signal. A program that puts many watchers on its own descriptor makes each wake-up of it more
+//! expensive for the worker, up to the program's limit of open files.
 
 mod door;
 mod protocol;
@@ -39,37 +45,37 @@ use plexus_locks::{
     protocol::{Event, WaitLimit},
 };
 
-pub use door::{Door, Offer};
-use protocol::{Core, Place, World, kind};
-pub use usage::Usage;
+pub use door::{AttachOffer, AttachServer};
+use protocol::{Core, WorkerPlace, World, kind};
+pub use usage::ProgramUsage;
 
-/// The window of every node that windows of programs are parts of.
+/// The window of every node that contains the windows of programs.
 pub const ARENA: WindowId = WindowId(0x101);
 
-const _: () = assert!(limits::MAX_MESSAGE <= MAX_WORDWISE, "an access is put into copies at once");
+const _: () = assert!(limits::MAX_MESSAGE <= MAX_WORDWISE, "an access must fit into one put");
 
-/// A program, to one worker.
-pub struct Attached {
-    /// Its number.
+/// A program, as one worker receives it from the [`AttachServer`].
+pub struct AttachedProgram {
+    /// The program's number.
     pub id: ClientId,
-    /// The rings to it.
+    /// The rings to the program.
     pub rail: Box<dyn Rail>,
-    /// Its place among those that a node takes, and the socket that ends when it is cut off.
+    /// The program's seat, with the socket that closes when the program is disconnected.
     pub seat: Arc<Seat>,
-    /// By what it wakes the worker.
+    /// The event by which the program wakes the worker.
     pub bell: Listening,
 }
 
-/// One of the places for programs; free again when every worker has let go of it.
+/// One of the limited places for programs; free again when every worker has dropped it.
 pub struct Seat {
     socket: OwnedFd,
     taken: Arc<AtomicUsize>,
 }
 
 impl Seat {
-    /// Ends the attachment for the program to see.
+    /// Closes the socket, which tells the program that it is disconnected.
     fn end(&self) {
-        // It may have ended it already.
+        // Fails if the program has closed it already.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 }
@@ -83,37 +89,37 @@ impl Drop for Seat {
 /// A worker's part of the service for programs.
 pub struct Programs {
     core: Core,
-    outside: Outside,
+    state: WorkerState,
     letters: Letters,
-    usage: Arc<Usage>,
+    usage: Arc<ProgramUsage>,
 }
 
-/// What the protocol acts on, but for the links.
-struct Outside {
+/// What the protocol acts on, except the links.
+struct WorkerState {
     arena: Arc<Window>,
-    programs: BTreeMap<ClientId, Guest>,
-    /// What this node says to itself.
+    programs: BTreeMap<ClientId, ProgramConnection>,
+    /// Messages of this node to itself.
     own: Vec<(Head, Vec<u8>)>,
-    /// What programs want of the lock manager.
+    /// Requests of programs to the lock manager.
     lock_requests: Vec<Event>,
-    /// A message to another node, while it is put together.
+    /// The buffer in which a message to another node is built.
     message: Vec<u8>,
 }
 
-/// A program, and what it has of this worker until it is let go.
-struct Guest {
+/// The worker's connection to an attached program.
+struct ProgramConnection {
     pipe: Pipe,
     seat: Arc<Seat>,
     _bell: Listening,
 }
 
-/// All of it.
-struct Acting<'a> {
-    outside: &'a mut Outside,
+/// The [`World`] of the protocol: the worker's state and its links.
+struct DriverWorld<'a> {
+    state: &'a mut WorkerState,
     net: &'a mut Net,
 }
 
-/// The channel that a use's messages travel on. Of locks nodes speak otherwise.
+/// Returns the channel for messages of a use; `None` for locks, which have a protocol of their own.
 fn channel(usage: Use) -> Option<Channel> {
     match usage {
         Use::Datagrams => Some(Channel::Datagrams),
@@ -124,20 +130,20 @@ fn channel(usage: Use) -> Option<Channel> {
     }
 }
 
-impl World for Acting<'_> {
+impl World for DriverWorld<'_> {
     fn tell(&mut self, program: ClientId, head: Head, payload: &[u8]) {
-        if let Some(guest) = self.outside.programs.get_mut(&program) {
-            guest.pipe.send(head, payload);
+        if let Some(connection) = self.state.programs.get_mut(&program) {
+            connection.pipe.send(head, payload);
         }
     }
 
     fn send(&mut self, to: NodeId, head: Head, payload: &[u8]) -> bool {
         if to == self.net.me() {
-            self.outside.own.push((head, payload.to_vec()));
+            self.state.own.push((head, payload.to_vec()));
             return true;
         }
         let Some(channel) = channel(head.usage) else { return false };
-        let message = &mut self.outside.message;
+        let message = &mut self.state.message;
         message.clear();
         message.extend_from_slice(&head.encode(payload.len()));
         message.extend_from_slice(payload);
@@ -155,15 +161,15 @@ impl World for Acting<'_> {
     }
 
     fn read(&self, at: u64, into: &mut [u8]) {
-        self.outside.arena.read(at as usize, into);
+        self.state.arena.read(at as usize, into);
     }
 
     fn write(&mut self, at: u64, bytes: &[u8]) {
-        assert!(self.outside.arena.write(at, bytes), "the protocol wrote outside its share of the arena");
+        assert!(self.state.arena.write(at, bytes), "the protocol wrote outside its share of the arena");
     }
 
     fn lock(&mut self, event: Event) {
-        self.outside.lock_requests.push(event);
+        self.state.lock_requests.push(event);
     }
 
     fn timeout(&self, timeout_ns: u64) -> WaitLimit {
@@ -172,12 +178,13 @@ impl World for Acting<'_> {
 }
 
 impl Programs {
-    /// None yet. Workers of a node share its arena, each has its own part; what programs have of this one is noted in `usage`.
-    pub fn new(me: NodeId, worker: u8, workers: u8, arena: Arc<Window>, usage: Arc<Usage>) -> Self {
+    /// Creates the part of `worker`, without programs. The workers of a node share `arena` and each
+    /// uses its own part. `usage` receives the counts of what programs have of this worker.
+    pub fn new(me: NodeId, worker: u8, workers: u8, arena: Arc<Window>, usage: Arc<ProgramUsage>) -> Self {
         let share = share(arena.len() as u64, worker, workers);
         Self {
-            core: Core::new(Place { me, worker, workers }, share),
-            outside: Outside {
+            core: Core::new(WorkerPlace { me, worker, workers }, share),
+            state: WorkerState {
                 arena,
                 programs: BTreeMap::new(),
                 own: Vec::new(),
@@ -193,65 +200,65 @@ impl Programs {
     pub const CHANNELS: &'static [Channel] =
         &[Channel::Datagrams, Channel::Services, Channel::Application1, Channel::Application2];
 
-    /// Serves one more program.
-    pub fn attach(&mut self, attached: Attached) {
-        let Attached { id, rail, seat, bell } = attached;
-        self.outside.programs.insert(id, Guest { pipe: Pipe::new(rail), seat, _bell: bell });
+    /// Starts to serve a program.
+    pub fn attach(&mut self, attached: AttachedProgram) {
+        let AttachedProgram { id, rail, seat, bell } = attached;
+        self.state.programs.insert(id, ProgramConnection { pipe: Pipe::new(rail), seat, _bell: bell });
         self.core.attach(id);
     }
 
-    /// Another node says something. What programs are told of it is flushed in the turn.
+    /// Handles a message of another node. Messages to programs are flushed in the next turn.
     pub fn message(&mut self, net: &mut Net, message: Message<'_>) {
         let decoded = message.payload.split_first_chunk().map(|(head, rest)| (Head::decode(head), rest));
         match decoded {
             Some((Ok((head, len)), payload))
                 if len == payload.len() && channel(head.usage) == Some(message.channel) =>
             {
-                let mut world = Acting { outside: &mut self.outside, net };
+                let mut world = DriverWorld { state: &mut self.state, net };
                 self.core.node(&mut world, message.from, head, payload);
-                self.talk_to_self(net);
+                self.handle_own_messages(net);
             }
             _ => {
-                tracing::error!(from = %message.from, "a message about programs that means nothing: dropped")
+                tracing::error!(from = %message.from, "dropped a malformed message about programs")
             }
         }
     }
 
-    /// A peer is gone.
+    /// Handles the loss of a peer.
     pub fn peer_gone(&mut self, net: &mut Net, peer: NodeId) {
-        self.core.peer_gone(&mut Acting { outside: &mut self.outside, net }, peer);
-        self.talk_to_self(net);
+        self.core.peer_gone(&mut DriverWorld { state: &mut self.state, net }, peer);
+        self.handle_own_messages(net);
     }
 
-    /// Takes what programs say, and what the lock manager says to them; how much that was.
+    /// Handles messages of programs and notices of the lock manager; returns how many.
     #[inline]
     pub fn turn(&mut self, net: &mut Net, locks: &mut LockService) -> usize {
-        if self.outside.programs.is_empty() && self.outside.lock_requests.is_empty() && !locks.has_news() {
+        if self.state.programs.is_empty() && self.state.lock_requests.is_empty() && !locks.has_news() {
             return 0;
         }
         let mut done = 0;
         let mut after = None;
-        while let Some(program) = self.outside.programs.range(next(after)).next().map(|(id, _)| *id) {
+        while let Some(program) = self.state.programs.range(next(after)).next().map(|(id, _)| *id) {
             after = Some(program);
             done += self.serve(net, program);
         }
         if done > 0 {
-            self.talk_to_self(net);
+            self.handle_own_messages(net);
         }
-        done += usize::from(self.core.turn(&mut Acting { outside: &mut self.outside, net }));
+        done += usize::from(self.core.turn(&mut DriverWorld { state: &mut self.state, net }));
         done += self.lock(net, locks);
         self.flush(net);
         done
     }
 
-    /// What programs want of the lock manager, and what it says to them; how much that was.
+    /// Passes requests to the lock manager and takes its notices; returns how many of both.
     fn lock(&mut self, net: &mut Net, locks: &mut LockService) -> usize {
-        let mut done = self.outside.lock_requests.len();
-        for request in self.outside.lock_requests.drain(..) {
+        let mut done = self.state.lock_requests.len();
+        for request in self.state.lock_requests.drain(..) {
             locks.program(net, request);
         }
         for news in locks.take_news() {
-            self.core.lock_news(&mut Acting { outside: &mut self.outside, net }, news);
+            self.core.lock_news(&mut DriverWorld { state: &mut self.state, net }, news);
             done += 1;
         }
         if done > 0 {
@@ -261,13 +268,13 @@ impl Programs {
     }
 
     fn serve(&mut self, net: &mut Net, program: ClientId) -> usize {
-        let Some(guest) = self.outside.programs.get_mut(&program) else { return 0 };
+        let Some(connection) = self.state.programs.get_mut(&program) else { return 0 };
         let mut letters = std::mem::take(&mut self.letters);
-        let polled = guest.pipe.poll(&mut letters);
+        let polled = connection.pipe.poll(&mut letters);
         let mut wrong = None;
         for index in 0..letters.len() {
             let (head, payload) = letters.at(index);
-            let mut world = Acting { outside: &mut self.outside, net };
+            let mut world = DriverWorld { state: &mut self.state, net };
             if let Err(violation) = self.core.program(&mut world, program, head, payload) {
                 wrong = Some(Lost::Corrupt(violation.0));
                 break;
@@ -282,12 +289,13 @@ impl Programs {
         frames
     }
 
-    /// Handles what this node said to itself, and what it says to that: the last step of whatever may have changed what programs have.
-    fn talk_to_self(&mut self, net: &mut Net) {
+    /// Handles this node's messages to itself, and the ones that follow from them. Runs last
+    /// wherever the possessions of programs may have changed.
+    fn handle_own_messages(&mut self, net: &mut Net) {
         let me = net.me();
-        while !self.outside.own.is_empty() {
-            for (head, payload) in std::mem::take(&mut self.outside.own) {
-                self.core.node(&mut Acting { outside: &mut self.outside, net }, me, head, &payload);
+        while !self.state.own.is_empty() {
+            for (head, payload) in std::mem::take(&mut self.state.own) {
+                self.core.node(&mut DriverWorld { state: &mut self.state, net }, me, head, &payload);
             }
         }
         self.note_usage();
@@ -298,15 +306,15 @@ impl Programs {
         self.usage.note(ports, windows, bytes, self.core.locks());
     }
 
-    /// Wakes programs that have something to read, and cuts off those that do not read.
+    /// Wakes programs that have something to read; disconnects those whose queue is too long.
     fn flush(&mut self, net: &mut Net) {
         let mut lost = Vec::new();
-        for (program, Guest { pipe, .. }) in &mut self.outside.programs {
+        for (program, ProgramConnection { pipe, .. }) in &mut self.state.programs {
             let flushed = pipe.flush();
             if pipe.queued() > limits::MAX_QUEUED {
-                lost.push((*program, Lost::Corrupt("it does not read what it asked for")));
+                lost.push((*program, Lost::Corrupt("it does not read its messages")));
             } else if let Err(why) = flushed {
-                // Unless it was said already by a poll, the next one will deliver what came before.
+                // If no poll has reported this yet, the next one delivers what came before.
                 tracing::trace!(program = program.0, "{why}");
             }
         }
@@ -318,38 +326,40 @@ impl Programs {
     #[cold]
     fn end(&mut self, net: &mut Net, program: ClientId, why: &Lost) {
         match why {
-            Lost::Corrupt(_) | Lost::Malformed(_) => tracing::warn!(program = program.0, "cut off: {why}"),
-            _ => tracing::debug!(program = program.0, "has ended: {why}"),
+            Lost::Corrupt(_) | Lost::Malformed(_) => {
+                tracing::warn!(program = program.0, "program disconnected: {why}")
+            }
+            _ => tracing::debug!(program = program.0, "program ended: {why}"),
         }
-        if let Some(guest) = self.outside.programs.remove(&program) {
-            guest.seat.end();
+        if let Some(connection) = self.state.programs.remove(&program) {
+            connection.seat.end();
         }
-        self.core.forget(&mut Acting { outside: &mut self.outside, net }, program);
-        self.talk_to_self(net);
+        self.core.forget(&mut DriverWorld { state: &mut self.state, net }, program);
+        self.handle_own_messages(net);
     }
 
-    /// Whether a turn might get something done.
+    /// Returns true if a turn might have something to do.
     pub fn pending(&mut self) -> bool {
         self.core.pending()
-            || !self.outside.lock_requests.is_empty()
-            || self.outside.programs.values_mut().any(|guest| guest.pipe.pending())
+            || !self.state.lock_requests.is_empty()
+            || self.state.programs.values_mut().any(|connection| connection.pipe.pending())
     }
 
-    /// Ends every attachment: the node ends.
+    /// Disconnects all programs, because the node ends.
     pub fn close(&mut self) {
-        for guest in std::mem::take(&mut self.outside.programs).into_values() {
-            guest.seat.end();
+        for connection in std::mem::take(&mut self.state.programs).into_values() {
+            connection.seat.end();
         }
     }
 }
 
-/// All after `program`.
+/// Returns the range of all programs after `after`.
 fn next(after: Option<ClientId>) -> impl std::ops::RangeBounds<ClientId> {
     use std::ops::Bound::{Excluded, Unbounded};
     (after.map_or(Unbounded, Excluded), Unbounded)
 }
 
-/// The part of the arena that belongs to a worker.
+/// Returns the part of the arena that belongs to a worker.
 fn share(len: u64, worker: u8, workers: u8) -> Range<u64> {
     let part = len / u64::from(workers);
     part * u64::from(worker)..part * u64::from(worker + 1)

@@ -1,6 +1,6 @@
-//! What a node is made of besides its lifecycle: links to its peers, the cache, the disk group.
+//! The parts of a running node: links to its peers, the cache, the locks, the disk group.
 //!
-//! The order of calls is [`Body::join`], then [`Body::quiesce`], [`Body::hand_back`] and [`Body::leave`], with all nodes or alone.
+//! The order of calls is [`Body::join`], [`Body::quiesce`], [`Body::hand_back`], [`Body::leave`].
 
 mod join;
 mod lost;
@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use plexus_attach::{Door, Offer, Usage};
+use plexus_attach::{AttachOffer, AttachServer, ProgramUsage};
 use plexus_base::NodeId;
 use plexus_cache::{Cache, CacheTask, protocol::Counts};
 use plexus_disks::Group;
@@ -30,22 +30,22 @@ use crate::{
     lifecycle::{Ending, Lifecycle},
     member::Member,
     records::state::{Recorder, StateError},
-    service::{News, NodeService, Workers},
+    service::{NodeService, WorkerNotice, Workers},
     shards::Shards,
     subsystems::Handles,
 };
 
-/// How long a node that ends waits for the others to take note.
+/// The longest that an ending node waits for the others to learn of its leave.
 const LEAVE_WITHIN: Duration = Duration::from_secs(3);
 
-/// The window that benchmarks put into: no granules, so no generation is asked for.
+/// The window for the puts of benchmarks. It has no granules, so puts need no generation.
 pub const BENCHMARK_WINDOW: WindowId = WindowId(0x100);
 
-/// Its length: the longest message that `plexus perf` measures, the longest answer, and the words that announce what was
-/// written.
+/// The length of the benchmark window in bytes: the longest message that `plexus perf` measures,
+/// the longest answer, and the words that announce a put.
 pub const BENCHMARK_WINDOW_BYTES: usize = (8 << 20) + (64 << 10);
 
-/// How long a hand-back may take: as long as the disks need for a large cache.
+/// The longest that a hand-back may take: the time that disks need for a large cache.
 const HAND_BACK_WITHIN: Duration = Duration::from_secs(600);
 
 /// The running parts of a node.
@@ -65,37 +65,37 @@ pub struct Body {
     benchmark: Arc<Window>,
     threads: Mutex<Threads>,
     arena: Arc<Window>,
-    /// What programs have of each worker.
-    usage: Vec<Arc<Usage>>,
-    door: Mutex<Option<Door>>,
+    /// The counts of what programs have, by worker.
+    usage: Vec<Arc<ProgramUsage>>,
+    door: Mutex<Option<AttachServer>>,
 }
 
 #[derive(Default)]
 struct Threads {
     /// Dropped to end the checkpoints.
     checkpoints: Option<mpsc::Sender<()>>,
-    watcher: Option<mpsc::Sender<News>>,
+    watcher: Option<mpsc::Sender<WorkerNotice>>,
     handles: Vec<thread::JoinHandle<()>>,
 }
 
-/// What a node held when it gave it back.
+/// The result of a hand-back.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct HandedBack {
-    /// How many blocks it held before.
+    /// The number of blocks that the node held before.
     pub gave_up: u64,
-    /// How many of them had to be written.
+    /// The number of blocks among them that had to be written.
     pub written: u64,
 }
 
 impl Body {
-    /// Lets programs attach.
+    /// Opens the socket at which programs attach.
     ///
     /// # Errors
-    /// One line for the user.
-    pub fn open_door(&self) -> Result<(), String> {
+    /// The socket cannot be opened; the text is one line for the user.
+    pub fn open_attach_server(&self) -> Result<(), String> {
         let path = self.config.dir.attach(&self.config.name_of(self.me));
         let workers = self.workers.clone();
-        let offer = Offer {
+        let offer = AttachOffer {
             me: self.me,
             nodes: Box::new({
                 let config = Arc::clone(&self.config);
@@ -111,7 +111,7 @@ impl Body {
                 workers.all()[usize::from(worker)].with(|service, _| service.programs().attach(attached));
             }),
         };
-        let door = Door::open(&path, offer)
+        let door = AttachServer::open(&path, offer)
             .map_err(|error| format!("{}: the socket for programs: {error}", path.display()))?;
         *self.door.lock().unwrap_or_else(PoisonError::into_inner) = Some(door);
         Ok(())
@@ -121,37 +121,37 @@ impl Body {
         Shards { workers: self.workers.clone(), group: self.group.clone() }
     }
 
-    /// The cluster.
+    /// Returns the cluster's configuration.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Which of its nodes this is.
+    /// Returns the number of this node.
     #[must_use]
     pub fn me(&self) -> NodeId {
         self.me
     }
 
-    /// The cache, for programs in this process.
+    /// Returns the cache, for clients in this process.
     #[must_use]
     pub fn cache(&self) -> &Cache {
         &self.handles.cache
     }
 
-    /// The workers, by number.
+    /// Returns the workers, by number.
     #[must_use]
     pub fn workers(&self) -> &[Worker<NodeService>] {
         self.workers.all()
     }
 
-    /// The window that benchmarks of peers reach into.
+    /// Returns the window into which the benchmarks of peers write.
     #[must_use]
     pub fn benchmark_window(&self) -> Arc<Window> {
         self.benchmark.clone()
     }
 
-    /// What all shards of the cache counted, summed.
+    /// Returns the counters of the cache, summed over all shards.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let mut sum = Counts::default();
@@ -159,7 +159,7 @@ impl Body {
         sum
     }
 
-    /// The same, or nothing where a shard does not answer in time.
+    /// Returns the same sum, or `None` if a shard does not answer within `limit`.
     #[must_use]
     pub fn counts_within(&self, limit: Duration) -> Option<Counts> {
         let shards = self.shards();
@@ -169,22 +169,22 @@ impl Body {
         (answers.len() == usize::from(shards.count())).then_some(sum)
     }
 
-    /// Who is a member, and votes.
+    /// Returns the membership of this node.
     #[must_use]
     pub fn membership(&self) -> &Arc<Membership> {
         &self.membership
     }
 
-    /// Leaves the cluster, having handed everything back: alone, or at the same time as all others, who have as well.
+    /// Leaves the cluster after the hand-back, alone or together with all other nodes.
     ///
     /// # Errors
-    /// It cannot be recorded: that nothing is lost with this node is known to the others alone.
+    /// The record cannot be written. Then only the other nodes know that nothing is lost.
     pub fn leave(&self, ending: Ending) -> Result<(), StateError> {
         if ending == Ending::Together {
-            // It is on record already, and nobody is left who would have to know more.
+            // The leave is on record already, and no other node needs to know it.
             self.member.handed_back();
         }
-        // Says to the others that nothing is lost with it.
+        // Tells the others that nothing is lost with this node.
         let shards = self.shards();
         let may_leave: Vec<()> = shards.ask_within(LEAVE_WITHIN, CacheTask::Leave);
         let recorded = match (ending, may_leave.len() == usize::from(shards.count())) {
@@ -195,30 +195,30 @@ impl Body {
                 recorded
             }
             (Ending::Leave, false) => {
-                tracing::warn!(
-                    "not all that this node has begun has ended in time: what it mastered counts as lost"
-                );
+                tracing::warn!("operations of this node did not end in time: its partitions count as lost");
                 Ok(())
             }
         };
         let (tell, told) = mpsc::channel();
         let membership = self.membership.clone();
         thread::spawn(move || {
-            // Who does not wait any more is about to end.
+            // Fails only if the receiver has stopped waiting.
             let _ = tell.send(membership.leave());
         });
         if told.recv_timeout(LEAVE_WITHIN).is_err() {
             tracing::warn!(
-                "the others did not take note in time that this node leaves: they wait for its lease"
+                "the others did not confirm the leave of this node in time: they wait for its lease"
             );
         }
         recorded
     }
 
-    /// What this node's configuration would be with the nodes that `cluster.toml` has by now behind those that it knows.
+    /// Returns this node's configuration with the nodes that `cluster.toml` lists after the known
+    /// ones.
     ///
     /// # Errors
-    /// One line: the file cannot be used, or has another node in the place of one that is known.
+    /// The file is invalid, or it has another node in the position of a known one. The text is one
+    /// line.
     pub(crate) fn as_listed(&self) -> Result<Config, String> {
         let listed = Config::load(&self.config.dir).map_err(|error| error.to_string())?;
         let config = Config::clone(&self.config);
@@ -226,11 +226,11 @@ impl Body {
         Ok(config)
     }
 
-    /// Takes in the nodes of a list that are behind those that this node knows: they may connect, and be members once they belong to the
-    /// cluster.
+    /// Learns the nodes that a list has after those that this node knows. They may connect, and may
+    /// become members once they belong to the cluster.
     ///
     /// # Errors
-    /// One line: it has another node in the place of one that is known.
+    /// The list has another node in the position of a known one. The text is one line.
     pub(crate) fn learn(&self, nodes: &Nodes) -> Result<(), String> {
         let known = self.config.node_count();
         self.config.learn(nodes)?;
@@ -242,19 +242,19 @@ impl Body {
         Ok(())
     }
 
-    /// The registry.
+    /// Returns the registry.
     #[must_use]
     pub fn registry(&self) -> &Registry {
         &self.handles.registry
     }
 
-    /// The groups of processes.
+    /// Returns the groups.
     #[must_use]
     pub fn groups(&self) -> &Groups {
         &self.handles.groups
     }
 
-    /// The lock manager.
+    /// Returns the lock manager.
     #[must_use]
     pub fn locks(&self) -> &LockManager {
         &self.handles.locks
@@ -265,42 +265,41 @@ impl Body {
         &self.handles.echo
     }
 
-    /// Every link that is or was up, with what its channels count.
+    /// Returns every link that is or was up, with the counters of its channels.
     #[must_use]
     pub fn links(&self) -> Vec<LinkInfo> {
         self.mesh.links()
     }
 
-    /// Every rail to every peer, as it is now.
+    /// Returns the present state of every rail to every peer.
     #[must_use]
     pub fn rails(&self) -> Vec<RailReport> {
         self.mesh.rails()
     }
 
-    /// Connections refused because whoever was at the other end is no peer.
+    /// Returns the number of connections that were refused because the peer did not authenticate.
     #[must_use]
     pub fn strangers(&self) -> u64 {
         self.mesh.unauthenticated()
     }
 
-    /// Starts no change any more. Those under way end while the blocks are handed back.
+    /// Refuses new changes. Changes under way end while the blocks are handed back.
     pub fn quiesce(&self) {
         self.handles.cache.close();
     }
 
-    /// Writes every block that is owed and gives all of them up. After every node has quiesced; doing it again
-    /// does nothing.
+    /// Writes every owed block and gives up all blocks. Call it after every node has quiesced; a
+    /// second call has no effect.
     ///
     /// # Errors
-    /// One line for the user; what was not handed back is still held.
+    /// Some blocks were not handed back and are still held; the text is one line for the user.
     pub fn hand_back(&self, progress: &mut dyn FnMut(u64)) -> Result<HandedBack, String> {
         let (gave_up, before) = (self.handles.cache.occupied() as u64, self.counts().disk_writes);
         let shards = self.shards();
         let answers = shards.ask_within(HAND_BACK_WITHIN, CacheTask::HandBack);
         if answers.len() != usize::from(shards.count()) {
             return Err(
-                "not all blocks are handed back: the node has stopped, or a program holds on to a block"
-                    .into(),
+                "not all blocks are handed back: the node has stopped, or a client still uses a block".into(),
             );
         }
         let kept: u32 = answers.iter().sum();
@@ -318,14 +317,14 @@ impl Body {
 
 impl Drop for Body {
     fn drop(&mut self) {
-        // First, so that nobody counts on a member whose parts are gone.
+        // First, so that no node relies on a member without its parts.
         self.membership.stop();
         let mut threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         threads.checkpoints.take();
         drop(self.door.lock().unwrap_or_else(PoisonError::into_inner).take());
         if let Some(watcher) = threads.watcher.take() {
-            // It has ended already if this fails.
-            let _ = watcher.send(News::End);
+            // Fails if the watcher has ended already.
+            let _ = watcher.send(WorkerNotice::End);
         }
         for handle in threads.handles {
             // A panic was reported when it happened.
@@ -335,10 +334,10 @@ impl Drop for Body {
     }
 }
 
-/// Ends what works for a node: the links first, then what the workers hold.
+/// Ends the links, then the services on the workers.
 fn end(mesh: &Mesh<NodeService>, workers: &Workers, registry: &Registry) {
     mesh.stop();
-    // Here, and not wherever the last handle to a worker is let go: that may be an I/O thread.
+    // Ended here because the last handle to a worker may be dropped on an I/O thread.
     for worker in workers.all() {
         drop(worker.with(|service, _| service.end()));
     }

@@ -1,5 +1,5 @@
-//! The smallest subsystem, to show what one is made of: a thread of a node has another node send
-//! back some bytes.
+//! The smallest subsystem, as an example: a thread of a node asks another node to return some
+//! bytes.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,15 +13,15 @@ use plexus_membership::{
 
 use crate::subsystems::{Install, Installed, Making};
 
-/// The bytes that are never sent back.
+/// A request that is never answered.
 const UNANSWERED: &[u8] = b"keep this";
 
-/// The bytes that came back; `None`: the peer is lost.
+/// The returned bytes; `None` if the peer is lost.
 type Answer = Option<Vec<u8>>;
 
 pub enum EchoTask {
     Call(NodeId, Vec<u8>, Reply<Answer>),
-    /// How many members the last view has.
+    /// Asks for the number of members in the last view.
     Members(Reply<usize>),
 }
 
@@ -43,7 +43,7 @@ impl Subsystem for EchoService {
 
     fn message(&mut self, net: &mut Net, message: Message<'_>) {
         if message.payload != UNANSWERED {
-            // Where there is no link the caller learns that the call has failed.
+            // Without a link, the caller learns that the call has failed.
             let _ = net.answer(message, message.payload);
         }
     }
@@ -70,7 +70,7 @@ impl Subsystem for EchoService {
     }
 }
 
-/// How threads use it.
+/// The interface of the subsystem to threads.
 pub(crate) struct Echo(Arc<dyn WorkerPort<EchoService>>);
 
 impl Install for EchoService {
@@ -95,7 +95,7 @@ mod tests {
         *,
     };
 
-    /// What the node in place `from` hands to its worker 1, and where the answer comes.
+    /// Submits a task to worker 1 of node `from`; returns the receiver of the answer.
     fn submit<T>(
         cluster: &Cluster,
         from: usize,

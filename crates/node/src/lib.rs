@@ -1,18 +1,18 @@
 //! A node as a library: configuration, links, cache, disk group and control socket, wired.
 //!
-//! [`Node`] is one node in this process. The rest stands in folders:
+//! [`Node`] is one node in this process. The other modules are in folders:
 //!
-//! | folder | what |
+//! | folder | content |
 //! |---|---|
-//! | `boot` | how clusters and nodes are made, configured, started and ended: [`config`], [`keys`], [`create`], [`launch`], [`down`], [`temporary`] |
+//! | `boot` | creation, configuration, start and end of clusters and nodes: [`config`], [`keys`], [`create`], [`launch`], [`down`], [`temporary`] |
 //! | `body` | the parts of a running node: links, cache, disk group |
-//! | `member` | how a node takes part in its cluster: views, dead peers, config changes |
+//! | `member` | the node as a member of its cluster: views, dead peers, config changes |
 //! | `admin` | the [control socket](control) and its [commands] |
-//! | `records` | what a node keeps on disk between two runs: [`state`], [`settle`] |
+//! | `records` | the files that a node keeps between two runs: [`state`], [`settle`] |
 //!
-//! The modules of these folders that other crates use stand at the root of this crate as well.
+//! The modules that other crates use are exported at the root of this crate.
 
-// The tests share the clusters of `tests/`.
+// The unit tests share the clusters of `tests/`.
 #[cfg(test)]
 extern crate self as plexus_node;
 

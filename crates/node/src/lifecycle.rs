@@ -1,6 +1,7 @@
-//! Where a node stands between its start and its end, and who asked it to end.
+//! The stages of a node between its start and its end, and the requests to end it.
 //!
-//! Commands and signals tell it to end. What it records on disk about the end of a run, and when, is decided here alone.
+//! Commands and signals request the end. Only this module decides what is recorded on disk about
+//! the end of a run, and when.
 
 use std::{
     fmt,
@@ -12,21 +13,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::records::state::{Phase, Recorder, StateError};
 
-/// Where a node stands.
+/// A stage in the lifecycle of a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// It looks at its configuration and disks.
+    /// The node checks its configuration and disks.
     Starting,
-    /// It connects to its peers.
+    /// The node connects to its peers.
     Joining,
-    /// It serves.
+    /// The node serves.
     Running,
-    /// It changes nothing any more, because it was asked to.
+    /// The node makes no more changes, because a command stopped them.
     Quiesced,
-    /// Everything that it held is on disk, and it holds nothing.
+    /// The node has handed back: everything is on disk, and it holds nothing.
     HandedBack,
-    /// It does nothing any more: it is no member.
+    /// The node has stopped and is no member.
     Stopped,
 }
 
@@ -43,12 +44,12 @@ impl fmt::Display for Stage {
     }
 }
 
-/// How a node is to end.
+/// The way in which a node ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// Alone, on a signal or an `exit` in the middle: it hands everything back, and the others go on.
+    /// Alone, on a signal or an `exit` command: the node hands back, and the others continue.
     Leave,
-    /// With all others, after every one of them has handed back.
+    /// Together with all others, after every node has handed back.
     Together,
 }
 
@@ -74,33 +75,33 @@ impl Lifecycle {
         Self { recorder, since: plexus_base::clock::now(), state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Where the node stands, and why if it has stopped.
+    /// Returns the stage of the node, with the reason if it has stopped.
     #[must_use]
     pub fn stage(&self) -> (Stage, Option<String>) {
         let state = self.lock();
         (state.stage, state.why.clone())
     }
 
-    /// Since when the node lives, by its clock.
+    /// Returns the start time of the node, by its own clock.
     #[must_use]
     pub fn since(&self) -> Nanos {
         self.since
     }
 
-    /// Whether the node was asked to end. Whoever waits for peers gives up then.
+    /// Returns true once the end was requested. A wait for peers ends then.
     #[must_use]
     pub fn is_ending(&self) -> bool {
         self.lock().ending.is_some()
     }
 
-    /// The node stops, and what it held is not secured: its record stays that of a node which died.
+    /// Marks the node as stopped without a hand-back: its record stays that of a crashed node.
     pub(crate) fn failed(&self, why: &str) {
         let mut state = self.lock();
         state.stage = Stage::Stopped;
         state.why = Some(why.into());
     }
 
-    /// Goes on to `stage`, unless the node has stopped.
+    /// Moves to `stage`, unless the node has stopped.
     pub(crate) fn reach(&self, stage: Stage) {
         let mut state = self.lock();
         if state.stage != Stage::Stopped {
@@ -108,8 +109,9 @@ impl Lifecycle {
         }
     }
 
-    /// Records that the node takes part in the run, durably. Before it serves its first message: from then on a node
-    /// that ends without another word is taken for dead, and what it mastered may be lost.
+    /// Records durably that the node takes part in the run. This comes before it serves its first
+    /// message: a node that ends after it without a further record counts as crashed, and its
+    /// partitions may be lost.
     ///
     /// # Errors
     /// The record cannot be written; the node must not serve.
@@ -117,15 +119,15 @@ impl Lifecycle {
         self.recorder.write(Phase::Running)
     }
 
-    /// Records that the node has handed everything back and begins nothing more, durably.
+    /// Records durably that the node has handed everything back and starts nothing more.
     ///
     /// # Errors
-    /// The record cannot be written, and stays that of a node which died.
+    /// The record cannot be written, and stays that of a crashed node.
     pub(crate) fn left(&self) -> Result<(), StateError> {
         self.recorder.write(Phase::Left)
     }
 
-    /// Asks the node to end; the first who asks decides how.
+    /// Requests the end of the node; the first request decides in which way.
     pub(crate) fn end(&self, ending: Ending) -> Result<(), StateError> {
         let mut state = self.lock();
         if ending == Ending::Together && state.ending.is_none() {
@@ -136,7 +138,7 @@ impl Lifecycle {
         Ok(())
     }
 
-    /// Waits until the node is asked to end.
+    /// Waits until the end is requested.
     pub(crate) fn wait_for_end(&self) -> Ending {
         let mut state = self.lock();
         loop {

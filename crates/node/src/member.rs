@@ -1,7 +1,9 @@
-//! A node as a member of its cluster: takes views from membership to the links and the workers, and proves others dead where it can.
+//! The node as a member of its cluster: it passes views from the membership to the links and the
+//! workers, and proves the end of other nodes where it can.
 //!
-//! Before a view opens, the links to whoever is none any more are gone: that is what refuses all that an earlier epoch might still
-//! send. Who comes is let in as soon as that is decided, so that its links stand when the view opens.
+//! Before a view opens, the links to nodes that are no longer members are closed. This refuses all
+//! messages of an earlier epoch. A new member is admitted as soon as the view is decided, so that
+//! its links are up when the view opens.
 
 pub mod config_changes;
 mod fence;
@@ -32,10 +34,10 @@ use crate::{
     service::{NodeService, NodeTask, Workers},
 };
 
-/// What a node does when it must stop at once; does not return where the process is its own.
+/// Stops the node at once. It does not return if the node has a process of its own.
 pub type Die = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// One node's membership, as its guest.
+/// The observer of this node's membership.
 pub(crate) struct Member {
     config: Arc<Config>,
     me: NodeId,
@@ -52,7 +54,7 @@ pub(crate) struct Member {
     die: Die,
 }
 
-/// What is known of views.
+/// The views that this node knows.
 struct Views {
     decided: Option<Arc<View>>,
     opened: Option<Arc<View>>,
@@ -60,7 +62,7 @@ struct Views {
     ended: Option<String>,
 }
 
-/// How many workers are whole again, in which view.
+/// The number of workers that have rebuilt their subsystems in a view.
 struct Rebuilt {
     epoch: Epoch,
     workers: u8,
@@ -69,7 +71,7 @@ struct Rebuilt {
 impl Rebuilt {
     const NONE: Self = Self { epoch: Epoch(0), workers: 0 };
 
-    /// One more is; how many that makes. What comes late from a view before does not count.
+    /// Counts one more worker and returns how many have rebuilt. Ignores notices of older views.
     fn one_more(&mut self, epoch: Epoch) -> Option<u8> {
         if epoch < self.epoch {
             return None;
@@ -110,12 +112,12 @@ impl Member {
         }
     }
 
-    /// Whom links are made by.
+    /// Sets the mesh that makes the links.
     pub(crate) fn place_mesh(&self, mesh: &Arc<Mesh<NodeService>>) {
         *self.mesh.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(mesh);
     }
 
-    /// Who is told when a view is rebuilt.
+    /// Sets the membership, which learns when a view is rebuilt.
     pub(crate) fn place_membership(&self, membership: &Arc<Membership>) {
         assert!(self.membership.set(Arc::downgrade(membership)).is_ok(), "a node has one membership");
         let decided = self.views().decided.clone();
@@ -124,7 +126,8 @@ impl Member {
         }
     }
 
-    /// Says which incarnations that were members are proved to be over. So nobody waits for leases when a whole host comes back.
+    /// Reports the former members whose end is proved, so that no lease is waited for when a whole
+    /// host restarts.
     fn prove(&self, view: &View) {
         let Some(membership) = self.membership.get().and_then(Weak::upgrade) else { return };
         self.fence
@@ -132,7 +135,7 @@ impl Member {
             .for_each(|(node, incarnation)| membership.dead(node, incarnation));
     }
 
-    /// A worker has its cache and locks whole again in a view.
+    /// Notes that a worker has rebuilt its subsystems in a view.
     pub(crate) fn rebuilt(&self, epoch: Epoch) {
         let all = self.views().rebuilt.one_more(epoch) == Some(self.config.workers);
         if let Some(membership) = self.membership.get().and_then(Weak::upgrade).filter(|_| all) {
@@ -140,7 +143,7 @@ impl Member {
         }
     }
 
-    /// All that this incarnation held is handed back, and it begins nothing more.
+    /// Reports that this incarnation has handed everything back and starts nothing more.
     pub(crate) fn handed_back(&self) {
         if let Some(membership) = self.membership.get().and_then(Weak::upgrade) {
             membership
@@ -156,7 +159,7 @@ impl Member {
         self.views.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the cluster has decided that this node does not belong to it.
+    /// Returns true if the cluster has removed this node.
     pub(crate) fn is_removed(&self) -> bool {
         self.views()
             .decided
@@ -164,7 +167,8 @@ impl Member {
             .is_some_and(|view| view.epoch.0 > 0 && !view.cluster().contains(self.me))
     }
 
-    /// Whether every node that belongs to the cluster is listed here, as far as is known. The others do not take in who has no way to a member of theirs.
+    /// Returns true if this node's list has every node of the cluster, as far as it knows. The
+    /// others do not admit a node that cannot reach all members.
     pub(crate) fn knows_all(&self) -> bool {
         let listed = NodeSet::first(self.config.node_count());
         self.views()
@@ -173,15 +177,15 @@ impl Member {
             .is_none_or(|view| view.cluster().iter().all(|node| listed.contains(node)))
     }
 
-    /// The view that the node acts in, if any.
+    /// Returns the view that the node acts in, if any.
     pub(crate) fn opened(&self) -> Option<Arc<View>> {
         self.views().opened.clone()
     }
 
-    /// Waits until the node acts in a view; for so long.
+    /// Waits up to `limit` until the node acts in a view.
     ///
     /// # Errors
-    /// It never will.
+    /// The membership has ended; the text gives the reason.
     pub(crate) fn wait_opened(&self, limit: Duration) -> Result<Option<Arc<View>>, String> {
         let end = Instant::now() + limit;
         let mut views = self.views();
@@ -199,18 +203,18 @@ impl Member {
         }
     }
 
-    /// Ends the node at once; the others go on without it.
+    /// Stops the node at once; the others continue without it.
     pub(crate) fn die(&self, why: &str) {
         (self.die)(why);
         self.lifecycle.failed(why);
     }
 
-    /// What this node can prove of others.
+    /// Returns the proofs that this node has about others.
     pub(crate) fn fence(&self) -> &Fence {
         &self.fence
     }
 
-    /// A worker has taken up what shows that it lives.
+    /// Notes that a worker has taken its pulse task, which shows that it runs.
     pub(crate) fn pulse(&self, worker: WorkerId) {
         self.vitals.given(worker);
     }
@@ -237,7 +241,7 @@ impl MembershipObserver for Member {
     fn opened(&self, view: &Arc<View>, transition: &Transition) {
         let members = Members::from(&**view);
         if let Err(error) = self.recorder.opened(&members) {
-            // What might be lost in a view that is not on record would not be named.
+            // Without a record of the view, its losses could not be named later.
             return self.die(&error.to_string());
         }
         for worker in self.workers.all() {
@@ -266,13 +270,13 @@ impl MembershipObserver for Member {
             Some(proof) => {
                 tracing::info!(
                     incarnation = incarnation.0,
-                    "{} is proved to be over ({proof:?})",
+                    "the end of {} is proved ({proof:?})",
                     self.config.name_of(node)
                 )
             }
             None => tracing::warn!(
                 incarnation = incarnation.0,
-                "{}: nothing proves that it is over, so its lease is waited for",
+                "{}: no proof of its end, so its lease is waited for",
                 self.config.name_of(node)
             ),
         }
@@ -280,7 +284,7 @@ impl MembershipObserver for Member {
     }
 
     fn is_well(&self) -> bool {
-        // Before there are workers nothing is promised.
+        // Before there are workers, no promise depends on them.
         let Some(workers) = self.workers.started() else { return true };
         self.vitals.are_good(clock::now(), |worker| workers[worker.index()].offer(NodeTask::Pulse))
     }
@@ -302,9 +306,9 @@ impl MembershipObserver for Member {
     }
 }
 
-/// The end of a process that was put out: in its log, and at once.
+/// Ends the process of an evicted node at once, with an error in its log.
 pub fn end_process(why: &str) {
-    // Whoever reads what is written to may be stopped as well.
+    // The reader of the log may have stopped as well, so the write may block.
     std::thread::spawn(|| {
         std::thread::sleep(FINAL_LOG_TIME.into());
         let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
@@ -318,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_late_word_of_an_older_view_does_not_undo_what_is_rebuilt() {
+    fn notice_of_an_older_view_does_not_change_the_count_of_rebuilt_workers() {
         let mut rebuilt = Rebuilt::NONE;
         assert_eq!(rebuilt.one_more(Epoch(3)), Some(1));
         assert_eq!(rebuilt.one_more(Epoch(4)), Some(1));

@@ -1,9 +1,9 @@
 //! One node, from its start to its end.
 //!
-//! [`Node::start`] returns when the node serves; [`Node::run_until_stopped`] waits until a command or a signal ends
-//! it. The order matters and is all here: the lock before anything else, the last run settled before this one
-//! begins, disks and address checked before peers are bothered, the record written before the first message is
-//! served.
+//! [`Node::start`] returns when the node serves; [`Node::run_until_stopped`] waits until a command
+//! or a signal ends it. This file fixes the order of the steps. The node takes its lock first. It
+//! settles the last run before the new one starts. It checks disks and addresses before it contacts
+//! peers. It writes its record before it serves the first message.
 
 use std::{io, path::PathBuf, sync::Arc, thread, thread::JoinHandle};
 
@@ -15,7 +15,7 @@ use signal_hook::{
 };
 
 use crate::{
-    admin::commands::{self, On},
+    admin::commands::{self, CommandContext},
     admin::control::{Command, Commands, Server},
     admin::grouping,
     admin::locking,
@@ -35,57 +35,59 @@ use crate::{
 pub struct Node {
     lifecycle: Arc<Lifecycle>,
     body: Arc<Body>,
-    // Dropped in this order: nobody can ask any more, signals do what they did before, the lock goes last.
+    // Dropped in this order: first the commands end, then the signal handlers; the lock goes last.
     _server: Server,
     _signals: SignalThread,
     _entry: Entry,
 }
 
-/// Why a node did not start, or did not end well.
+/// The reason why a node did not start, or did not end well.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// The configuration.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The records of runs, or the lock.
+    /// The record of runs cannot be used, or another process has the lock.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The disk group.
+    /// The disk group cannot be opened.
     #[error(transparent)]
     Disk(#[from] DiskError),
-    /// What the machine has to give.
+    /// The machine lacks memory, cores or addresses that the node needs.
     #[error(transparent)]
     Machine(#[from] MachineError),
     /// The control socket.
     #[error("{path}: control socket: {source}")]
     Control {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Links and cache.
+    /// Links, cache or another part cannot be started.
     #[error("{0}")]
     Body(String),
-    /// Asked to end before it served.
-    #[error("{0} was told to end before all its peers were there")]
+    /// The node was stopped before it served.
+    #[error("{0} was stopped before all its peers were connected")]
     Interrupted(String),
-    /// The system refused.
+    /// A system call failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// The object or action that failed.
         what: &'static str,
-        /// The system's reason.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
 impl Node {
-    /// Starts the node called `name` and waits for its peers. `more` are commands that it is to know besides
-    /// its own, made from its body. `die` is called when it must stop at once, and must not return where the process is its own.
+    /// Starts the node called `name` and waits for its peers. `more` makes additional commands from
+    /// the parts of the node. `die` is called when the node must stop at once; it must not return
+    /// if the process belongs to the node alone.
     ///
     /// # Errors
-    /// One line for the user. The node holds nothing then, and has changed nothing.
+    /// The node cannot start; the text is one line for the user. The node then holds nothing and
+    /// has changed nothing.
     pub fn start(
         config: Config,
         name: &str,
@@ -110,7 +112,7 @@ impl Node {
         let body = Arc::new(join(&config, me, node, &entry, &lifecycle, recorder, Arc::new(die))?);
         commands::register_rest(&known, &config, me, &entry.settled, &lifecycle, &body);
         let places = Arc::default();
-        let on = Arc::new(On { config: Arc::clone(&config), body: Arc::clone(&body), places });
+        let on = Arc::new(CommandContext { config: Arc::clone(&config), body: Arc::clone(&body), places });
         for all in [locking::COMMANDS, registry::COMMANDS, grouping::COMMANDS] {
             commands::register(&known, &on, true, all);
         }
@@ -119,28 +121,28 @@ impl Node {
         }
         newcomers::serve(&body).map_err(|source| NodeError::Io { what: "a thread for newcomers", source })?;
         more(&body).into_iter().for_each(|command| known.register(command));
-        body.open_door().map_err(NodeError::Body)?;
+        body.open_attach_server().map_err(NodeError::Body)?;
         lifecycle.reach(Stage::Running);
         tracing::info!(run = entry.settled.run, incarnation = entry.incarnation.0, "{name} serves");
         Ok(Self { lifecycle, body, _server: server, _signals: signals, _entry: entry })
     }
 
-    /// Where it stands.
+    /// Returns the lifecycle of the node.
     #[must_use]
     pub fn lifecycle(&self) -> &Arc<Lifecycle> {
         &self.lifecycle
     }
 
-    /// What it is made of.
+    /// Returns the parts of the node.
     #[must_use]
     pub fn body(&self) -> &Arc<Body> {
         &self.body
     }
 
-    /// Waits until the node is told to end, and ends it.
+    /// Waits until the end of the node is requested, then ends it.
     ///
     /// # Errors
-    /// It could not write what it must; the next start will say what is lost.
+    /// The final record or blocks cannot be written; the next start reports the losses.
     pub fn run_until_stopped(self) -> Result<(), NodeError> {
         let ending = self.lifecycle.wait_for_end();
         if ending == Ending::Leave && self.lifecycle.stage().0 != Stage::Stopped {
@@ -153,7 +155,7 @@ impl Node {
     }
 }
 
-/// Checks what can be checked alone, then finds the peers.
+/// Checks what this node can check alone, then joins its peers.
 fn join(
     config: &Arc<Config>,
     me: NodeId,
@@ -189,7 +191,7 @@ fn join(
     })
 }
 
-/// Turns SIGTERM and SIGINT into an end; a second one ends the process at once.
+/// The thread that ends the node on SIGTERM or SIGINT; a second signal ends the process at once.
 struct SignalThread {
     handle: signal_hook::iterator::Handle,
     thread: Option<JoinHandle<()>>,

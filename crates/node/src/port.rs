@@ -1,34 +1,36 @@
-//! Ports: how code above the node takes part in a worker's messages.
+//! Ports: handlers for worker messages that code above the node installs.
 //!
-//! A channel that no part of the node uses (benchmark, applications) can be given a [`Port`]. It runs inside the worker,
-//! one message at a time, under the rules of a service: never block, answer through the [`Net`]. Ports know nothing of the
-//! node that carries them. The node's service keeps a [`Ports`] and offers each message of these channels to it.
+//! A channel that no part of the node uses (benchmarks, applications) can get a [`Port`]. The port
+//! runs on the worker, one message at a time, under the rules of a service: it never blocks, and
+//! answers through the [`Net`]. Ports do not depend on the node: its service keeps a [`Ports`] and
+//! offers it each message of these channels.
 
 use plexus_base::NodeId;
 use plexus_interconnect::{CHANNELS, Channel, Message, Net};
 
-/// What handles the messages of one channel of one worker.
+/// The handler of the messages of one channel on one worker.
 pub trait Port: Send {
-    /// A message has arrived (and, where it came behind a put, the data is in place).
+    /// Handles a message. If it came behind a put, the data is in place.
     fn message(&mut self, net: &mut Net, message: Message<'_>);
 
-    /// The answer to a call that this port made with `token`; `payload` as the operation has it.
+    /// Handles the answer to a call of this port with `token`; the operation defines the payload.
     fn reply(&mut self, net: &mut Net, from: NodeId, token: u64, payload: &[u8]) {
         let _ = (net, from, token, payload);
     }
 
-    /// Called in every turn of the worker while [`Ports::watch`] says so, for what no message announces; how much was done.
+    /// Runs in every turn of the worker while [`Ports::watch`] selects this port, for work that no
+    /// message announces; returns how much was done.
     fn turn(&mut self, net: &mut Net) -> usize {
         let _ = net;
         0
     }
 
-    /// Whether [`Port::turn`] would get something done now that the worker's bell will not announce again.
+    /// Returns true if [`Port::turn`] has work now that the worker's bell will not announce again.
     fn pending(&self) -> bool {
         false
     }
 
-    /// The link to `peer` is gone for good.
+    /// Handles the final loss of the link to `peer`.
     fn peer_gone(&mut self, net: &mut Net, peer: NodeId) {
         let _ = (net, peer);
     }
@@ -37,9 +39,9 @@ pub trait Port: Send {
 /// The ports of one worker.
 pub struct Ports {
     ports: [Option<Box<dyn Port>>; CHANNELS],
-    /// Whose port handles the messages of each channel.
+    /// The channel whose port handles the messages of each channel.
     shared: [Channel; CHANNELS],
-    /// Whose port has a part in every turn.
+    /// The channel whose port runs in every turn.
     watching: Option<Channel>,
 }
 
@@ -50,7 +52,7 @@ impl Default for Ports {
 }
 
 impl Ports {
-    /// Hands the answer to a call on `channel` to the port that handles its messages.
+    /// Gives the answer to a call on `channel` to the port that handles its messages.
     #[inline]
     pub fn reply(&mut self, net: &mut Net, from: NodeId, channel: Channel, token: u64, payload: &[u8]) {
         if let Some(port) = &mut self.ports[self.shared[channel.index()].index()] {
@@ -58,24 +60,25 @@ impl Ports {
         }
     }
 
-    /// Has messages of `channel` handled by the port of `with`; by its own again when they are the same.
+    /// Routes messages of `channel` to the port of `with`; to its own port again if both are the
+    /// same.
     pub fn share(&mut self, channel: Channel, with: Channel) {
         self.shared[channel.index()] = with;
     }
 
-    /// Gives the port of one channel, or nobody, a part in every turn of the worker.
+    /// Selects the channel whose port runs in every turn of the worker; `None` selects no port.
     pub fn watch(&mut self, channel: Option<Channel>) {
         self.watching = channel;
     }
 
-    /// The turn of the port that watches; how much it did.
+    /// Runs the turn of the selected port; returns how much was done.
     #[inline]
     pub fn turn(&mut self, net: &mut Net) -> usize {
         let Some(channel) = self.watching else { return 0 };
         self.ports[channel.index()].as_mut().map_or(0, |port| port.turn(net))
     }
 
-    /// Whether that turn would get something done.
+    /// Returns true if that turn has work to do.
     #[inline]
     #[must_use]
     pub fn pending(&self) -> bool {
@@ -83,12 +86,12 @@ impl Ports {
         port.is_some_and(|port| port.pending())
     }
 
-    /// Gives `channel` a port, or takes it away; the one that was there.
+    /// Sets or removes the port of `channel`; returns the earlier one.
     pub fn set(&mut self, channel: Channel, port: Option<Box<dyn Port>>) -> Option<Box<dyn Port>> {
         std::mem::replace(&mut self.ports[channel.index()], port)
     }
 
-    /// Hands a message to its channel's port; whether there is one.
+    /// Gives a message to its channel's port; returns false if there is none.
     #[inline]
     pub fn message(&mut self, net: &mut Net, message: Message<'_>) -> bool {
         match &mut self.ports[self.shared[message.channel.index()].index()] {

@@ -1,5 +1,5 @@
-//! What runs on each worker of a node: its [subsystems](crate::subsystems), the programs attached
-//! to the node, and a port for every channel that nothing of the node uses.
+//! The service on each worker of a node: its [subsystems](crate::subsystems), the attached
+//! programs, and a port for every channel that no part of the node uses.
 
 use std::sync::{Arc, OnceLock, Weak, mpsc};
 
@@ -21,27 +21,27 @@ use crate::{
     subsystems::{Runs, Subsystems},
 };
 
-/// What workers tell the node.
+/// A notice of a worker to the node.
 #[derive(Debug)]
-pub(crate) enum News {
+pub(crate) enum WorkerNotice {
     /// The link to a peer was lost, as one worker saw it.
     Lost { peer: NodeId, incarnation: Incarnation, why: Lost },
-    /// A peer sent what no member sends.
+    /// A peer sent a message that no correct member sends.
     Fault { peer: NodeId, incarnation: Incarnation },
-    /// Nothing more: the node ends.
+    /// The node ends; no more notices follow.
     End,
 }
 
-/// See the module.
+/// The service of one worker.
 pub struct NodeService {
     subsystems: Subsystems,
     ports: Ports,
     programs: Programs,
     member: Weak<Member>,
-    news: mpsc::Sender<News>,
+    notices: mpsc::Sender<WorkerNotice>,
     /// The last view.
     view: Option<Members>,
-    /// The view that the subsystems are taking up.
+    /// The epoch of the view for which the subsystems are rebuilding.
     rebuilding: Option<Epoch>,
 }
 
@@ -50,12 +50,12 @@ impl NodeService {
         subsystems: Subsystems,
         programs: Programs,
         member: Weak<Member>,
-        news: mpsc::Sender<News>,
+        notices: mpsc::Sender<WorkerNotice>,
     ) -> Self {
-        Self { subsystems, ports: Ports::default(), programs, member, news, view: None, rebuilding: None }
+        Self { subsystems, ports: Ports::default(), programs, member, notices, view: None, rebuilding: None }
     }
 
-    /// The next view is open: a node that is not in it has stopped.
+    /// Enters the next view. A node that is not in it has stopped before.
     pub(crate) fn view(&mut self, net: &mut Net, members: &Members, before: LossHistory) {
         subsystem::enter(net, self.view.as_ref(), members);
         self.view = Some(members.clone());
@@ -64,7 +64,7 @@ impl NodeService {
         self.check(net);
     }
 
-    /// Looks whether a peer has sent what no member sends, and whether the view is taken up.
+    /// Reports a protocol violation of a peer, and the end of a rebuild.
     #[inline]
     fn check(&mut self, net: &mut Net) {
         self.report_fault(net);
@@ -80,23 +80,24 @@ impl NodeService {
     #[inline]
     fn report_fault(&self, net: &mut Net) {
         if let Some((peer, incarnation)) = net.take_fault() {
-            // It fails when the node is ending.
-            let _ = self.news.send(News::Fault { peer, incarnation });
+            // Fails when the node is ending.
+            let _ = self.notices.send(WorkerNotice::Fault { peer, incarnation });
         }
     }
 
-    /// The programs on this worker.
+    /// Returns the programs on this worker.
     pub(crate) fn programs(&mut self) -> &mut Programs {
         &mut self.programs
     }
 
-    /// The others go on without this node: what is held here is worth nothing from now on, and nothing is granted.
+    /// Stops all subsystems because the others continue without this node: its locks and blocks are
+    /// void from now on, and nothing is granted.
     pub(crate) fn stop(&mut self) {
         self.subsystems.stop();
     }
 
-    /// Ends what programs have and all subsystems, which must be dropped outside of the worker:
-    /// they wait for threads that hand it tasks.
+    /// Disconnects programs and ends all subsystems. The caller must drop these outside of the
+    /// worker, because they wait for threads that submit tasks to it.
     #[must_use]
     pub(crate) fn end(&mut self) -> Subsystems {
         self.programs.close();
@@ -121,7 +122,7 @@ impl Service for NodeService {
         } else if Programs::CHANNELS.contains(&message.channel) {
             self.programs.message(net, message);
         } else if !self.ports.message(net, message) {
-            tracing::debug!(from = %message.from, "nothing here listens to {}", message.channel.name());
+            tracing::debug!(from = %message.from, "no receiver for a message on channel {}", message.channel.name());
         }
     }
 
@@ -158,7 +159,7 @@ impl Service for NodeService {
         self.programs.peer_gone(net, peer);
         let incarnation = net.incarnation(peer).expect("what is gone was there");
         // It fails when the node is ending.
-        let _ = self.news.send(News::Lost { peer, incarnation, why: why.clone() });
+        let _ = self.notices.send(WorkerNotice::Lost { peer, incarnation, why: why.clone() });
     }
 
     #[inline]
@@ -173,7 +174,7 @@ impl Service for NodeService {
     }
 }
 
-/// Leads to the workers; made before them, because their services need it.
+/// Access to the workers, made before them because their services need it.
 #[derive(Default)]
 pub(crate) struct Workers(OnceLock<Vec<Worker<NodeService>>>);
 
@@ -182,7 +183,7 @@ impl Workers {
         assert!(place.0.set(workers).is_ok(), "a node starts its workers once");
     }
 
-    /// The workers, if they were started.
+    /// Returns the workers, if they were started.
     pub(crate) fn started(&self) -> Option<&[Worker<NodeService>]> {
         self.0.get().map(Vec::as_slice)
     }
@@ -210,7 +211,7 @@ where
         let visited = self.all()[worker.index()].visit(|service, net| {
             let Some(part) = service.subsystems.part() else { return false };
             act(part, net);
-            // A client takes up no view.
+            // A client thread takes up no view.
             service.report_fault(net);
             true
         });

@@ -1,4 +1,4 @@
-//! The shards of a node's cache, one on each worker, asked all at once.
+//! The shards of a node's cache, one on each worker, as targets of a common question.
 
 use std::{
     sync::{Arc, mpsc},
@@ -13,10 +13,10 @@ use plexus_membership::subsystem::{WorkerPort, ask_each};
 
 use crate::service::Workers;
 
-/// How long a shard may take to answer, one that writes everything among them, before it is gone without.
+/// The longest that a shard may take to answer, even when it writes all its blocks.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
-/// The cache's shards, to be asked all at once.
+/// All shards of the node's cache.
 pub(crate) struct Shards {
     pub(crate) workers: Arc<Workers>,
     pub(crate) group: Arc<Group>,
@@ -27,7 +27,7 @@ impl Shards {
         self.workers.all().len() as u8
     }
 
-    /// Hands every shard the same question; the answers, without those that do not come in time.
+    /// Asks every shard; returns the answers that come in time.
     pub(crate) fn ask<T: Send>(&self, question: impl Fn(Reply<T>) -> CacheTask) -> Vec<T> {
         self.ask_within(ANSWER_WITHIN, question)
     }
@@ -40,13 +40,13 @@ impl Shards {
         ask_each::<CacheService, T>(&*self.workers, self.count(), limit, question)
     }
 
-    /// Hands every shard the same task.
+    /// Gives every shard a task.
     pub(crate) fn tell(&self, task: impl Fn() -> CacheTask) {
         let port: &dyn WorkerPort<CacheService> = &*self.workers;
         (0..self.count()).for_each(|worker| port.submit(WorkerId(worker), task()));
     }
 
-    /// Has all that is owed written now and then, until `ended` is.
+    /// Writes all owed blocks at regular intervals until `ended` closes.
     pub(crate) fn checkpoint_every(&self, every: Duration, ended: &mpsc::Receiver<()>) {
         while ended.recv_timeout(every) == Err(mpsc::RecvTimeoutError::Timeout) {
             let answers = self.ask(CacheTask::Checkpoint);
@@ -55,7 +55,7 @@ impl Shards {
             if silent > 0 {
                 let limit = ANSWER_WITHIN.as_secs();
                 tracing::error!(
-                    "checkpoint: {silent} workers have not written what they owe within {limit} s"
+                    "checkpoint: {silent} workers have not written their owed blocks within {limit} s"
                 );
             }
             let failed: u32 = answers.iter().sum();

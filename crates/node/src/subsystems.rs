@@ -1,8 +1,8 @@
-//! The subsystems of a node, all in one list.
+//! The list of all subsystems of a node.
 //!
-//! To add one: write a file with its [`Subsystem`], which is what runs on workers, and its
-//! [`Install`], which is how a node makes it; and add a line to the list below. `echo.rs` is the
-//! smallest example.
+//! To add a subsystem, write a file with its [`Subsystem`], which runs on workers, and its
+//! [`Install`], which creates it, and add a line to the list below. `echo.rs` is the smallest
+//! example.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -25,47 +25,47 @@ use plexus_registry::{Files, Registry, RegistryService, protocol::ClusterName};
 use crate::echo::EchoService;
 use crate::{body::Parts, records::state::Ledger, service::Workers};
 
-/// Threads of each worker that wait for the disks.
+/// The number of threads of each worker that wait for the disks.
 const IO_THREADS: usize = 2;
 
-/// How a node makes a subsystem.
+/// The constructor of a subsystem in a node.
 pub(crate) trait Install: Subsystem {
-    /// How threads of the node use it.
+    /// The interface of the subsystem to threads of the node.
     type Handle;
 
-    /// Makes it. `port` leads to the workers, which run later.
+    /// Creates the subsystem. `port` leads to the workers, which start later.
     ///
     /// # Errors
-    /// One line for the user.
+    /// The subsystem cannot be created; the text is one line for the user.
     fn install(node: &Making<'_>, port: Arc<dyn WorkerPort<Self>>) -> Result<Installed<Self>, String>;
 }
 
-/// What subsystems are made from.
+/// The inputs of [`Install::install`].
 pub(crate) struct Making<'a> {
     pub(crate) parts: &'a Parts<'a>,
-    /// Set once the membership has started.
+    /// The membership, set once it has started.
     pub(crate) membership: Arc<OnceLock<Weak<Membership>>>,
 }
 
-/// A subsystem that was made.
+/// A created subsystem.
 pub(crate) struct Installed<S: Install> {
-    /// Its parts, for the workers from 0 on; workers beyond them do not run it.
+    /// Its parts for the workers from 0 on; further workers do not run it.
     pub(crate) parts: Vec<S>,
     pub(crate) handle: S::Handle,
-    /// The windows that peers reach into.
+    /// The windows that peers write and read.
     pub(crate) windows: Vec<Arc<Window>>,
 }
 
 /// A worker that may run a part of `S`.
 pub(crate) trait Runs<S: Subsystem> {
-    /// Its part; `None` where it runs none, or no longer.
+    /// Returns the part of this worker; `None` if it runs none, or no longer.
     fn part(&mut self) -> Option<&mut S>;
 
-    /// The task of a worker that is a task of `S`.
+    /// Wraps a task of `S` as a task of the worker.
     fn wrap(task: S::Task) -> NodeTask;
 }
 
-/// Whether messages on `channel` are for `S`.
+/// Returns true if messages on `channel` are for `S`.
 #[inline]
 fn owns<S: Subsystem>(channel: Channel) -> bool {
     let owned = const { set_of(S::CHANNELS) };
@@ -76,11 +76,11 @@ macro_rules! subsystems {
     ($($(#[$when:meta])* $variant:ident($name:ident): $type:ty,)*) => {
         const _: () = assert_disjoint(&[$($(#[$when])* set_of(<$type>::CHANNELS),)* set_of(Programs::CHANNELS)]);
 
-        /// What threads of the node hand to a worker.
+        /// A task that threads of the node submit to a worker.
         #[allow(missing_docs, reason = "each is a task of the subsystem of that name")]
         pub enum NodeTask {
             $($(#[$when])* $variant(<$type as Subsystem>::Task),)*
-            /// Shows that the worker takes up what it is handed.
+            /// Shows that the worker handles its tasks.
             Pulse,
         }
 
@@ -90,7 +90,7 @@ macro_rules! subsystems {
             $($(#[$when])* pub(crate) $name: Option<$type>,)*
         }
 
-        /// How threads of the node use its subsystems.
+        /// The interfaces of all subsystems to threads of the node.
         pub(crate) struct Handles {
             $($(#[$when])* pub(crate) $name: <$type as Install>::Handle,)*
         }
@@ -107,8 +107,7 @@ macro_rules! subsystems {
             }
         })*
 
-        /// Makes all subsystems: those of each worker, how threads use them, and the windows that
-        /// peers reach into.
+        /// Creates all subsystems. Returns their parts by worker, their handles, and their windows.
         pub(crate) fn install(node: &Making<'_>, port: &Arc<Workers>) -> Result<(Vec<Subsystems>, Handles, Vec<Arc<Window>>), String> {
             let mut workers: Vec<_> = (0..node.parts.config.workers).map(|_| Subsystems::default()).collect();
             let mut windows = Vec::new();
@@ -126,7 +125,7 @@ macro_rules! subsystems {
                 $($(#[$when])* if let Some(part) = &mut self.$name { part.view(net, view, before); })*
             }
 
-            /// Handles a message; false where its channel has no subsystem here.
+            /// Handles a message; returns false if its channel has no subsystem here.
             #[inline]
             pub(crate) fn message(&mut self, net: &mut Net, message: Message<'_>) -> bool {
                 $($(#[$when])* if owns::<$type>(message.channel)
@@ -138,7 +137,7 @@ macro_rules! subsystems {
                 false
             }
 
-            /// Handles a task; false where it is none of a subsystem.
+            /// Handles a task; returns false if it belongs to no subsystem.
             #[inline]
             pub(crate) fn task(&mut self, net: &mut Net, task: NodeTask) -> bool {
                 match task {
@@ -150,8 +149,8 @@ macro_rules! subsystems {
                 true
             }
 
-            /// Hands on the reply to a call on `channel`, or that there will be none; false where
-            /// it was made by no subsystem.
+            /// Passes on the reply to a call on `channel`, or its failure (`None`). Returns false
+            /// if no subsystem made the call.
             pub(crate) fn reply(&mut self, net: &mut Net, peer: NodeId, channel: Channel, token: u64, payload: Option<&[u8]>) -> bool {
                 $($(#[$when])* if owns::<$type>(channel)
                     && let Some(part) = &mut self.$name
@@ -173,8 +172,8 @@ macro_rules! subsystems {
                 $($(#[$when])* if let Some(part) = &mut self.$name { part.peer_lost(net, peer); })*
             }
 
-            /// True once all have taken up the last view. The first that has not is named in the
-            /// log.
+            /// Returns true once all subsystems have taken up the last view; logs the first that
+            /// has not.
             pub(crate) fn are_ready(&self) -> bool {
                 $($(#[$when])* if self.$name.as_ref().is_some_and(|part| !part.is_ready()) {
                     tracing::trace!("{} is not ready", <$type>::NAME);
@@ -207,7 +206,7 @@ impl Install for CacheService {
         let settings = plexus_cache::Settings {
             me: *me,
             incarnation: *incarnation,
-            // As many as there may ever be: some are added while it runs.
+            // The maximum, because nodes can be added while this one runs.
             nodes: MAX_NODES as u8,
             workers: config.workers,
             cache_bytes: u64::from(config.cache_mib) << 20,

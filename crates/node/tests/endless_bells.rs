@@ -110,7 +110,7 @@ fn descriptors() -> usize {
 }
 
 #[test]
-fn who_rings_without_end_keeps_nobody_waiting_and_leaves_nothing() {
+fn endless_ringing_delays_no_other_program_and_leaves_nothing() {
     if env::var(SOCKET).is_ok() {
         return;
     }

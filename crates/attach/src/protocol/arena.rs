@@ -1,13 +1,13 @@
-//! Which parts of a worker's share of the arena are taken. First fit; neighbours that are free are one.
+//! The allocator of a worker's part of the arena: first fit, with free neighbours merged.
 
 use std::{collections::BTreeMap, ops::Range};
 
-/// Windows begin at multiples of this: a line, so that two windows never share one.
+/// The alignment of windows: a cache line, so that two windows never share one.
 const ALIGN: u64 = 64;
 
-/// See the module.
+/// The free parts of the arena.
 pub(super) struct Arena {
-    /// Free parts: where they begin, how long they are.
+    /// The start and length of each free part.
     free: BTreeMap<u64, u64>,
     taken: u64,
 }
@@ -19,7 +19,7 @@ impl Arena {
         Self { free: (len > 0).then_some((start, len)).into_iter().collect(), taken: 0 }
     }
 
-    /// Takes `len` bytes; where they are.
+    /// Takes `len` bytes and returns their offset; `None` if no free part is long enough.
     pub(super) fn take(&mut self, len: u64) -> Option<u64> {
         let len = len.checked_next_multiple_of(ALIGN)?;
         let (start, room) =
@@ -32,12 +32,12 @@ impl Arena {
         Some(start)
     }
 
-    /// Bytes that are taken.
+    /// Returns the number of bytes that are taken.
     pub(super) fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// Gives `len` bytes at `start` back, which were taken together.
+    /// Gives back the `len` bytes at `start`, which were taken together.
     pub(super) fn give(&mut self, start: u64, len: u64) {
         let (mut start, mut len) = (start, len.next_multiple_of(ALIGN));
         self.taken -= len;
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_given_back_can_be_taken_again_whole() {
+    fn returned_parts_merge_and_can_be_taken_whole() {
         let mut arena = Arena::new(10..64 * 11 + 5);
         let all = 64 * 10;
         let pieces: Vec<u64> = (0..5).map(|_| arena.take(100).unwrap()).collect();

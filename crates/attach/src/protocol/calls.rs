@@ -1,18 +1,19 @@
 //! Calls: a request to a port, and its answer or the reason why there is none.
 //!
-//! A call counts at its server until the server has answered it, whether somebody still waits or not: its request may lie in
-//! this node's memory until then. A server that is told of a call that was given up, and has not taken it yet, answers at once.
+//! A call counts at its server until the server has answered it, even if its caller has cancelled
+//! it, because the request may lie in this node's memory until then. A server that is told of a
+//! cancelled call that it has not taken yet answers at once.
 
 use std::collections::BTreeMap;
 
 use super::{ClientId, Core, Head, NodeId, Status, Use, Verb, Violation, World, limits};
 
-/// Calls that this node's programs made, and calls that they are to answer.
+/// The calls that this node's programs made, and the calls that they must answer.
 #[derive(Default)]
 pub(super) struct Calls {
-    made: BTreeMap<u64, Made>,
+    made: BTreeMap<u64, MadeCall>,
     waiting: BTreeMap<u64, Waiting>,
-    /// The same calls, by who made them.
+    /// The calls that programs must answer, by caller.
     by_caller: BTreeMap<(NodeId, u64), u64>,
     last: u64,
 }
@@ -24,26 +25,26 @@ impl Calls {
     }
 }
 
-struct Made {
+struct MadeCall {
     program: ClientId,
-    /// The program's number for it.
+    /// The program's number of the call.
     id: u64,
     node: NodeId,
     port: u32,
 }
 
-/// A call that a program of this node is to answer.
+/// A call that a program of this node must answer.
 pub(super) struct Waiting {
     program: ClientId,
     port: u32,
-    /// The caller's node, and its number for it; none where nobody waits any more.
+    /// The caller's node and its number of the call; `None` once the call is cancelled.
     caller: Option<(NodeId, u64)>,
-    /// Bytes of the request.
+    /// The length of the request in bytes.
     len: usize,
 }
 
 impl Core {
-    /// A program calls.
+    /// Handles a call that a program makes.
     pub(super) fn call(
         &mut self,
         world: &mut impl World,
@@ -66,7 +67,7 @@ impl Core {
         }
         self.calls
             .made
-            .insert(number, Made { program: from, id: head.id, node: head.node, port: head.other });
+            .insert(number, MadeCall { program: from, id: head.id, node: head.node, port: head.other });
         let call =
             Head { id: number, other: head.other, port: head.port, ..Head::new(Verb::Call, Use::Calls) };
         if !world.send(head.node, call, payload) {
@@ -75,7 +76,7 @@ impl Core {
         Ok(())
     }
 
-    /// A port of ours is called.
+    /// Handles a call to a port of this worker.
     pub(super) fn called(&mut self, world: &mut impl World, from: NodeId, head: Head, payload: &[u8]) {
         let refuse = |world: &mut _, status| {
             let refusal = Head { status, id: head.id, ..Head::new(Verb::Answer, Use::Calls) };
@@ -107,7 +108,7 @@ impl Core {
         world.tell(port.program, request, payload);
     }
 
-    /// A program answers; where nobody waits any more, that is all.
+    /// Handles the answer of a program; the answer to a cancelled call goes no further.
     pub(super) fn answer(
         &mut self,
         world: &mut impl World,
@@ -118,7 +119,7 @@ impl Core {
         match self.calls.waiting.get(&head.id) {
             None => return Ok(()),
             Some(waiting) if waiting.program != from => {
-                return Err(Violation("an answer to somebody else's call"));
+                return Err(Violation("an answer to a call of another program"));
             }
             Some(_) => {}
         }
@@ -129,14 +130,14 @@ impl Core {
         Ok(())
     }
 
-    /// A call of ours was answered.
+    /// Handles the answer to a call that a program of this node made.
     pub(super) fn answered(&mut self, world: &mut impl World, from: NodeId, head: Head, payload: &[u8]) {
         if self.calls.made.get(&head.id).is_some_and(|made| made.node == from) {
             self.end_call(world, head.id, head.status, payload);
         }
     }
 
-    /// A caller does not wait any more.
+    /// Handles the cancellation of a call by its caller.
     pub(super) fn cancelled(&mut self, world: &mut impl World, from: NodeId, head: Head) {
         let Some(number) = self.calls.by_caller.remove(&(from, head.id)) else { return };
         if let Some(waiting) = self.calls.waiting.get_mut(&number) {
@@ -146,7 +147,7 @@ impl Core {
         }
     }
 
-    /// The program does not wait any more.
+    /// Cancels a call that a program of this node made.
     pub(super) fn cancel_call(&mut self, world: &mut impl World, number: u64) {
         if let Some(made) = self.calls.made.remove(&number) {
             let cancel = Head { id: number, other: made.port, ..Head::new(Verb::Cancel, Use::Calls) };
@@ -154,14 +155,14 @@ impl Core {
         }
     }
 
-    /// Nobody will answer this call.
+    /// Ends a call at its server and sends its caller a status instead of an answer.
     pub(super) fn refuse_call(&mut self, world: &mut impl World, number: u64, status: Status) {
         if let Some((node, id)) = self.take_waiting(number) {
             world.send(node, Head { status, id, ..Head::new(Verb::Answer, Use::Calls) }, &[]);
         }
     }
 
-    /// Ends a call at its server; who waits for it.
+    /// Ends a call at its server; returns its caller unless it has cancelled.
     fn take_waiting(&mut self, number: u64) -> Option<(NodeId, u64)> {
         let waiting = self.calls.waiting.remove(&number)?;
         if let Some(port) = self.ports.get_mut(&(Use::Calls, waiting.port)) {

@@ -1,15 +1,17 @@
-//! Flows: the messages from one program to one port, in order, none lost while both ends live.
+//! Flows: the messages from one program to one port, in order and without loss while both ends
+//! live.
 //!
-//! The program numbers its flows, and the messages of each. The first message makes the flow here and, when it arrives,
-//! there; a message of a flow that is not known and is not its first belongs to one that was refused, and is dropped:
-//! the program learns from [`Verb::Refused`] how much of what it sent was not taken. So a port that is closed and taken by
-//! somebody else never sees the rest of a conversation whose beginning it missed.
+//! The program numbers its flows, and the messages of each. The first message creates the flow at
+//! the sender and, when it arrives, at the receiver. A message of an unknown flow that is not its
+//! first belongs to a flow that was refused, and is dropped. The program learns from
+//! [`Verb::Refused`] how much of what it sent was not taken. So a port that is closed and taken by
+//! another program never sees the rest of a conversation without its beginning.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
 use super::{ClientId, Core, FlowWindow, Head, NodeId, Port, Status, Use, Verb, Violation, World, limits};
 
-/// What this node's programs send.
+/// The flows that this node's programs send.
 #[derive(Default)]
 pub(super) struct Flows {
     open: BTreeMap<u64, Flow>,
@@ -26,7 +28,7 @@ impl Flows {
 /// One flow, at its sender.
 pub(super) struct Flow {
     program: ClientId,
-    /// The program's number for it.
+    /// The program's number of the flow.
     id: u64,
     usage: Use,
     node: NodeId,
@@ -35,20 +37,20 @@ pub(super) struct Flow {
     window: FlowWindow,
 }
 
-/// Flows into a port, by the node that they come from and its number for them: what arrived, what was taken.
+/// The flows into a port, by sending node and its number of the flow, with their progress.
 pub(super) type Senders = BTreeMap<(NodeId, u64), Arrived>;
 
-/// How far a flow is, at its receiver.
+/// The progress of a flow at its receiver.
 #[derive(Default)]
 pub(super) struct Arrived {
     next: u64,
     taken: u64,
-    /// Its sender will send no more; it is forgotten when all that came was taken.
+    /// True once the sender has ended the flow; it is forgotten when all messages were taken.
     ended: bool,
 }
 
 impl Core {
-    /// A program sends.
+    /// Handles a message that a program sends.
     pub(super) fn send(
         &mut self,
         world: &mut impl World,
@@ -57,12 +59,12 @@ impl Core {
         payload: &[u8],
     ) -> Result<(), Violation> {
         if !matches!(head.usage, Use::Datagrams | Use::Endpoints) {
-            return Err(Violation("a message for what takes none"));
+            return Err(Violation("a message for a use that takes none"));
         }
         let flows = &self.mine(from)?.flows;
         let number = match (flows.get(&head.id), head.value) {
             (Some(number), _) => *number,
-            // It was refused; the program will learn it.
+            // The flow was refused; the program will learn that.
             (None, 1..) => return Ok(()),
             (None, 0) if flows.len() >= limits::MAX_FLOWS => {
                 return Err(Violation("more flows than it may have"));
@@ -84,7 +86,7 @@ impl Core {
                 number
             }
         };
-        let Some(flow) = self.flows.open.get_mut(&number) else { return Err(Violation("a flow of nobody")) };
+        let Some(flow) = self.flows.open.get_mut(&number) else { return Err(Violation("an unknown flow")) };
         if (flow.usage, flow.node, flow.other, flow.window.next())
             != (head.usage, head.node, head.other, head.value)
         {
@@ -101,7 +103,7 @@ impl Core {
         Ok(())
     }
 
-    /// A message has arrived for a port.
+    /// Handles a message that has arrived for a port.
     pub(super) fn receive(&mut self, world: &mut impl World, from: NodeId, head: Head, payload: &[u8]) {
         let refuse = |world: &mut _, status| {
             let head = Head { status, id: head.id, ..Head::new(Verb::Refused, head.usage) };
@@ -128,7 +130,7 @@ impl Core {
         world.tell(port.program, deliver, payload);
     }
 
-    /// A program has taken messages out of its queue.
+    /// Handles a program's report that it has taken messages out of its queue.
     pub(super) fn take(
         &mut self,
         world: &mut impl World,
@@ -137,7 +139,7 @@ impl Core {
     ) -> Result<(), Violation> {
         let Some(port) = self.ports.get_mut(&(head.usage, head.port)) else { return Ok(()) };
         if port.program != from {
-            return Err(Violation("messages of somebody else's port"));
+            return Err(Violation("messages of another program's port"));
         }
         let Some(arrived) = port.senders.get_mut(&(head.node, head.id)) else { return Ok(()) };
         if head.value > arrived.next - arrived.taken {
@@ -153,7 +155,7 @@ impl Core {
         Ok(())
     }
 
-    /// Messages of a flow of ours were taken.
+    /// Handles the receiver's report that it has taken messages of a flow.
     pub(super) fn credit(&mut self, world: &mut impl World, from: NodeId, head: Head) {
         let Some(flow) = self.flows.open.get_mut(&head.id).filter(|flow| flow.node == from) else { return };
         if flow.window.taken(head.value) {
@@ -162,14 +164,14 @@ impl Core {
         }
     }
 
-    /// A flow of ours has no receiver any more.
+    /// Handles the loss or refusal of a flow at its receiver.
     pub(super) fn refused(&mut self, world: &mut impl World, from: NodeId, head: Head) {
         if self.flows.open.get(&head.id).is_some_and(|flow| flow.node == from) {
             self.fail_flow(world, head.id, head.status);
         }
     }
 
-    /// A flow to a port of ours has no sender any more.
+    /// Handles the end of a flow at its sender.
     pub(super) fn ended(&mut self, from: NodeId, head: Head) {
         if let Some(port) = self.ports.get_mut(&(head.usage, head.other))
             && let Some(arrived) = port.senders.get_mut(&(from, head.id))
@@ -179,7 +181,7 @@ impl Core {
         }
     }
 
-    /// Forgets a flow that has ended, if all that came of it was taken: what was not waits in the node's memory.
+    /// Forgets a flow that has ended, unless messages of it still wait in the node's memory.
     fn forget_sender(&mut self, usage: Use, port: u32, flow: (NodeId, u64)) {
         let Some(port) = self.ports.get_mut(&(usage, port)) else { return };
         if port.senders.get(&flow).is_some_and(|arrived| arrived.ended && arrived.taken == arrived.next) {
@@ -198,7 +200,7 @@ impl Core {
         world.tell(flow.program, Head { status, id: flow.id, ..Head::new(Verb::Refused, flow.usage) }, &[]);
     }
 
-    /// The program will send no more in this flow.
+    /// Ends a flow in which the program will send nothing more.
     pub(super) fn end_flow(&mut self, world: &mut impl World, number: u64) {
         let Some(flow) = self.flows.open.remove(&number) else { return };
         let end = Head { id: number, other: flow.other, ..Head::new(Verb::End, flow.usage) };

@@ -1,8 +1,10 @@
-//! Locks of programs: each belongs to its program and to a session of it, and goes with it.
+//! Locks of programs: each belongs to a session of its program and is released with the program.
 //!
-//! A program gives its locks numbers of its own. It asks for a lock or a conversion and is answered once; it has one request for a lock at a time. A lock
-//! that it gives up is not answered, except what it had asked with it. What it may not ask for (a number that is taken, a value that it may
-//! not write) no library of ours asks, so who does is cut off; too many locks are refused.
+//! A program numbers its own locks. It requests a lock or a conversion and gets one answer, and has
+//! at most one request for a lock at a time. The release of a lock gets no answer; a request that
+//! is cancelled by it does. Our client library never sends an invalid request (a number in use, a
+//! value that it may not write), so a program that does is disconnected. A request beyond the limit
+//! of locks is refused.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +17,7 @@ use plexus_locks::{
 
 use super::{ClientId, Core, Head, Status, Use, Verb, Violation, World, limits};
 
-/// Whose each lock is, of all programs.
+/// The program of each lock, for all programs.
 #[derive(Default)]
 pub(super) struct Locks {
     whose: BTreeMap<LockId, (ClientId, u32)>,
@@ -32,25 +34,25 @@ impl Locks {
 pub(super) struct Lock {
     id: LockId,
     held: Option<Mode>,
-    /// What is asked: the number of the request, and the mode.
+    /// The pending request: its number and mode.
     asked: Option<(u64, Mode)>,
 }
 
 impl Lock {
-    /// Whether its program may write the value block, as far as it knows.
+    /// Returns true if the program may write the value block, as far as it knows.
     fn may_write(&self) -> bool {
         let asked = self.asked.map(|(_, mode)| mode);
         self.held.is_some_and(|held| held.usable(asked).writes())
     }
 }
 
-/// The owner that a session of a program is.
+/// Returns the lock owner for a session of a program.
 fn owner(program: ClientId, session: u32) -> Owner {
     Owner(OF_PROGRAMS | u64::from(program.0) << 31 | u64::from(session))
 }
 
 impl Core {
-    /// A program wants a lock.
+    /// Handles a program's request for a lock.
     pub(super) fn lock(
         &mut self,
         world: &mut impl World,
@@ -59,12 +61,12 @@ impl Core {
         payload: &[u8],
     ) -> Result<(), Violation> {
         let lock::LockRequest { mode, notify, session, start_time, timeout_ns, name } =
-            lock::LockRequest::decode(payload).map_err(|_| Violation("a malformed request for a lock"))?;
+            lock::LockRequest::decode(payload).map_err(|_| Violation("a malformed lock request"))?;
         let name = Name::new(name).map_err(|_| Violation("a lock without a name"))?;
         if name.partition().worker(self.place.workers).0 != self.place.worker {
             return Err(Violation("a lock of another worker"));
         }
-        let program = self.programs.get_mut(&from).ok_or(Violation("it is not attached"))?;
+        let program = self.programs.get_mut(&from).ok_or(Violation("the program is not attached"))?;
         if program.locks.contains_key(&head.port) {
             return Err(Violation("two locks of one number"));
         }
@@ -83,7 +85,7 @@ impl Core {
         Ok(())
     }
 
-    /// A program wants a lock that it has in another mode.
+    /// Handles a program's request to convert a lock.
     pub(super) fn convert(
         &mut self,
         world: &mut impl World,
@@ -91,8 +93,8 @@ impl Core {
         head: Head,
         payload: &[u8],
     ) -> Result<(), Violation> {
-        let ConvertRequest { mode, timeout_ns, value } = ConvertRequest::decode(payload)
-            .map_err(|_| Violation("a malformed request to convert a lock"))?;
+        let ConvertRequest { mode, timeout_ns, value } =
+            ConvertRequest::decode(payload).map_err(|_| Violation("a malformed conversion request"))?;
         let Some(lock) = self.mine(from)?.locks.get_mut(&head.port) else {
             return Err(Violation("a conversion of a lock that it does not have"));
         };
@@ -100,7 +102,7 @@ impl Core {
             return Err(Violation("a conversion of a lock that it waits for"));
         };
         if value.is_some() && !held.writes_to(mode) {
-            return Err(Violation("a value that it may not write"));
+            return Err(Violation("a value without the right to write it"));
         }
         lock.asked = Some((head.id, mode));
         let lock = lock.id;
@@ -110,7 +112,7 @@ impl Core {
         Ok(())
     }
 
-    /// A program gives a lock up, whether it has it or waits for it.
+    /// Releases a lock of a program, or cancels the request for it.
     pub(super) fn unlock(
         &mut self,
         world: &mut impl World,
@@ -119,12 +121,12 @@ impl Core {
         payload: &[u8],
     ) -> Result<(), Violation> {
         let value: Option<[u8; VALUE_LEN]> =
-            unlock_value(payload).map_err(|_| Violation("a value of another length"))?;
-        // One that was refused meanwhile is gone already.
+            unlock_value(payload).map_err(|_| Violation("a value of the wrong length"))?;
+        // The lock is gone already if its request was refused meanwhile.
         if let Some(lock) = self.mine(from)?.locks.remove(&head.port) {
             if value.is_some() && !lock.may_write() {
                 self.mine(from)?.locks.insert(head.port, lock);
-                return Err(Violation("a value that it may not write"));
+                return Err(Violation("a value without the right to write it"));
             }
             self.locks.whose.remove(&lock.id);
             if let Some((id, _)) = lock.asked {
@@ -138,7 +140,7 @@ impl Core {
         Ok(())
     }
 
-    /// A program no longer waits for a lock; it is answered all the same.
+    /// Cancels a program's request; the program still gets an answer.
     pub(super) fn cancel_lock(
         &mut self,
         world: &mut impl World,
@@ -151,7 +153,7 @@ impl Core {
         Ok(())
     }
 
-    /// The lock manager says something about a lock of a program, or about all.
+    /// Passes on a notice of the lock manager about one lock of a program, or about all of them.
     pub(crate) fn lock_news(&mut self, world: &mut impl World, news: ProgramNews) {
         match news {
             ProgramNews::Answer(lock, answer) => self.lock_answered(world, lock, answer),
@@ -171,7 +173,7 @@ impl Core {
     }
 
     fn lock_answered(&mut self, world: &mut impl World, id: LockId, answer: Result<Grant, LockError>) {
-        // One that was given up meanwhile was answered then.
+        // A lock that was released meanwhile got its answer then.
         let Some((program, port)) = self.locks.whose.get(&id).copied() else { return };
         let Some(locks) = self.programs.get_mut(&program).map(|program| &mut program.locks) else { return };
         let Some(lock) = locks.get_mut(&port) else { return };
@@ -195,7 +197,7 @@ impl Core {
         }
     }
 
-    /// A program is gone, and with it its sessions.
+    /// Releases the sessions and locks of a program that is gone.
     pub(super) fn release(&mut self, world: &mut impl World, locks: BTreeMap<u32, Lock>) {
         let locks: Vec<LockId> = locks.into_values().map(|lock| lock.id).collect();
         for lock in &locks {

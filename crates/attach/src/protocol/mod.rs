@@ -1,17 +1,18 @@
-//! What a node does for its programs, on one of its workers: ports, flows, calls, windows and locks. Pure: messages of programs
-//! and of other nodes in, the same out through [`World`].
+//! The protocol of ports, flows, calls, windows and locks on one worker of a node. It is pure:
+//! messages of programs and of other nodes come in, messages go out through [`World`].
 //!
-//! A port belongs to worker `port % workers`, a window or lock to the worker that its name hashes to, on every node the same one;
-//! a program has a rail to each worker and uses the one that the port or window belongs to. So everything about one port is
-//! known to one worker, and what travels between two nodes stays on one link, in order.
+//! A port belongs to worker `port % workers`, a window or lock to the worker that its name hashes
+//! to; both rules hold on every node. A program has a rail to each worker and uses the one that the
+//! port or window belongs to. So one worker knows everything about a port, and messages about it
+//! between two nodes stay on one link, in order.
 //!
-//! Requests lead to forwards (what is written to the copies of a window) and replies, forwards to replies, replies to
-//! nothing: see [`kind`]. Messages of one kind and use between two nodes arrive in the order sent, on whatever lane; where an order
-//! matters, both messages have one kind.
+//! Requests lead to forwards (writes to the copies of a window) and replies; forwards lead to
+//! replies; replies lead to nothing (see [`kind`]). Messages of one kind and use between two nodes
+//! arrive in the order sent, on any lane. Where an order matters, both messages have one kind.
 //!
-//! What belongs to a program goes with it: [`Core::forget`]. A program that breaks the rules is named in the error
-//! and its driver forgets it; what a peer sends is trusted to be well-meant but not to be in time: what names something
-//! that is gone is left alone.
+//! Everything that belongs to a program is released with it ([`Core::forget`]). A program that
+//! breaks the rules is reported by a [`Violation`], and its driver forgets it. Peers are trusted to
+//! be correct but not to be in time: a message about something that is gone is ignored.
 
 mod arena;
 mod calls;
@@ -31,32 +32,32 @@ use flows::{Flows, Senders};
 use locks::{Lock, Locks};
 use windows::{View, Windows};
 
-/// What the driver does for the protocol.
+/// The operations of the driver that the protocol uses.
 pub(crate) trait World {
-    /// Tells a program something.
+    /// Sends a message to a program.
     fn tell(&mut self, program: ClientId, head: Head, payload: &[u8]);
-    /// Sends to a node, this one too; false where there is no link.
+    /// Sends a message to a node, also to this one; returns false if there is no link.
     fn send(&mut self, to: NodeId, head: Head, payload: &[u8]) -> bool;
-    /// Whether so much waits for a node already that nothing new may be begun with it.
+    /// Returns true if the backlog to a node is so long that nothing new may be started with it.
     fn is_choked(&self, to: NodeId) -> bool;
-    /// Writes into the arena of another node and sends `head` behind it; false where there is no link.
+    /// Writes into the arena of another node and sends `head` after it; false if there is no link.
     fn copy(&mut self, to: NodeId, at: u64, bytes: &[u8], head: Head) -> bool;
     /// Reads this node's arena.
     fn read(&self, at: u64, into: &mut [u8]);
     /// Writes this node's arena.
     fn write(&mut self, at: u64, bytes: &[u8]);
-    /// Hands the lock manager something of a program.
+    /// Passes a program's request to the lock manager.
     fn lock(&mut self, event: Event);
-    /// How long who asks now waits.
+    /// Returns the end of a wait that starts now.
     fn timeout(&self, timeout_ns: u64) -> WaitLimit;
 }
 
-/// A program did what no library of ours does: it is to be cut off.
+/// A program broke the protocol in a way that our client library cannot; it is disconnected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Violation(pub(crate) &'static str);
 
-/// What a message between nodes is to the conversation that it belongs to.
+/// Returns the kind that a message between nodes has in its conversation.
 pub(crate) fn kind(verb: Verb) -> Kind {
     match verb {
         Verb::Joined | Verb::Left | Verb::Copied | Verb::Gone => Kind::Forward,
@@ -65,9 +66,9 @@ pub(crate) fn kind(verb: Verb) -> Kind {
     }
 }
 
-/// See the module.
+/// The protocol core of one worker.
 pub(crate) struct Core {
-    place: Place,
+    place: WorkerPlace,
     programs: BTreeMap<ClientId, Program>,
     ports: BTreeMap<(Use, u32), Port>,
     flows: Flows,
@@ -77,18 +78,18 @@ pub(crate) struct Core {
     last_port: u32,
 }
 
-/// Where this is.
+/// The position of a worker in the cluster.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    /// This node.
+pub(crate) struct WorkerPlace {
+    /// The number of this node.
     pub(crate) me: NodeId,
-    /// This worker.
+    /// The number of this worker.
     pub(crate) worker: u8,
-    /// How many workers nodes have.
+    /// The number of workers of every node.
     pub(crate) workers: u8,
 }
 
-impl Place {
+impl WorkerPlace {
     fn owns(&self, number: u32) -> bool {
         number % u32::from(self.workers) == u32::from(self.worker)
     }
@@ -98,35 +99,35 @@ impl Place {
 #[derive(Default)]
 struct Program {
     ports: BTreeSet<(Use, u32)>,
-    /// Its flows: its own number for each, to the node's.
+    /// The program's number of each of its flows, with the node's number.
     flows: BTreeMap<u64, u64>,
-    /// The same for its calls.
+    /// The program's number of each of its calls, with the node's number.
     calls: BTreeMap<u64, u64>,
     views: BTreeMap<u32, View>,
-    /// By its own numbers.
+    /// The program's locks, by its own numbers.
     locks: BTreeMap<u32, Lock>,
     accesses: usize,
-    /// Flows into its ports.
+    /// The number of flows into its ports.
     senders: usize,
-    /// Calls that it has not answered, and the bytes of their requests.
+    /// The number of calls that it has not answered, and the bytes of their requests.
     waiting: usize,
     waiting_bytes: usize,
 }
 
-/// A port that a program has.
+/// A port of a program.
 struct Port {
     program: ClientId,
     senders: Senders,
-    /// Calls that wait for the program's answer.
+    /// The calls that wait for the program's answer.
     waiting: BTreeSet<u64>,
 }
 
-/// Ports below this are chosen by programs, those from here on by the node.
+/// The first port number that the node chooses itself; programs choose those below.
 const FIRST_OWN: u32 = 1 << 31;
 
 impl Core {
-    /// Nothing yet. `arena` is this worker's share of the node's.
-    pub(crate) fn new(place: Place, arena: std::ops::Range<u64>) -> Self {
+    /// Creates a core without programs. `arena` is this worker's part of the node's arena.
+    pub(crate) fn new(place: WorkerPlace, arena: std::ops::Range<u64>) -> Self {
         Self {
             place,
             programs: BTreeMap::new(),
@@ -139,23 +140,24 @@ impl Core {
         }
     }
 
-    /// Locks that programs have and wait for.
+    /// Returns the number of locks that programs have or wait for.
     pub(crate) fn locks(&self) -> usize {
         self.locks.len()
     }
 
-    /// Ports of programs, windows and copies that are here, and the bytes that these take.
+    /// Returns the number of ports, the number of windows and copies, and the bytes that these
+    /// take.
     pub(crate) fn usage(&self) -> (usize, usize, u64) {
         let (windows, bytes) = self.windows.here();
         (self.ports.len(), windows, bytes)
     }
 
-    /// A program has attached.
+    /// Starts to serve a program.
     pub(crate) fn attach(&mut self, program: ClientId) {
         self.programs.insert(program, Program::default());
     }
 
-    /// A program has ended, or is cut off: everything of it is released.
+    /// Releases everything of a program that has ended or is disconnected.
     pub(crate) fn forget(&mut self, world: &mut impl World, program: ClientId) {
         let Some(gone) = self.programs.remove(&program) else { return };
         for (usage, port) in gone.ports {
@@ -174,10 +176,10 @@ impl Core {
         }
     }
 
-    /// A program says something.
+    /// Handles a message of a program.
     ///
     /// # Errors
-    /// It must not say this; it is to be forgotten.
+    /// A [`Violation`] if the message breaks the protocol; the driver must forget the program.
     pub(crate) fn program(
         &mut self,
         world: &mut impl World,
@@ -228,7 +230,7 @@ impl Core {
         }
     }
 
-    /// Another node, or this one, says something.
+    /// Handles a message of another node or of this one.
     pub(crate) fn node(&mut self, world: &mut impl World, from: NodeId, head: Head, payload: &[u8]) {
         match head.verb {
             Verb::Send => self.receive(world, from, head, payload),
@@ -248,22 +250,22 @@ impl Core {
             Verb::Copied => self.copied(world, from, head),
             Verb::Landed => self.landed(world, from, head),
             Verb::Gone => self.window_gone(world, from, head),
-            // Said to and by programs only.
+            // Verbs between programs and their node.
             _ => {}
         }
     }
 
-    /// Does a step of what takes long; whether there was something.
+    /// Does one step of long work; returns true if there was any.
     pub(crate) fn turn(&mut self, world: &mut impl World) -> bool {
         self.clear(world)
     }
 
-    /// Whether there is something for [`Core::turn`].
+    /// Returns true if there is work for [`Core::turn`].
     pub(crate) fn pending(&self) -> bool {
         self.is_clearing()
     }
 
-    /// The link to a node is gone, and all that was said over it has been handled.
+    /// Handles the loss of the link to a node, after all messages that came over it.
     pub(crate) fn peer_gone(&mut self, world: &mut impl World, peer: NodeId) {
         self.flows_gone(world, peer);
         self.calls_gone(world, peer);
@@ -271,7 +273,7 @@ impl Core {
     }
 
     fn mine(&mut self, program: ClientId) -> Result<&mut Program, Violation> {
-        self.programs.get_mut(&program).ok_or(Violation("it is not attached"))
+        self.programs.get_mut(&program).ok_or(Violation("the program is not attached"))
     }
 
     fn bind(&mut self, world: &mut impl World, from: ClientId, head: Head) -> Result<(), Violation> {
@@ -299,7 +301,7 @@ impl Core {
         Ok(())
     }
 
-    /// A port of this worker that nobody has.
+    /// Returns a port number of this worker that is not in use.
     fn free_port(&mut self, usage: Use) -> u32 {
         loop {
             self.last_port = self.last_port.wrapping_add(1).max(FIRST_OWN);

@@ -1,5 +1,5 @@
-//! Whatever programs say, and in whatever order what they cause arrives: nothing breaks, and nothing of them is left when
-//! they are gone.
+//! Random messages of programs in random orders of delivery: nothing fails, and nothing of the
+//! programs remains when they are gone.
 
 use std::collections::VecDeque;
 
@@ -15,11 +15,12 @@ mod locks;
 const NODES: usize = 3;
 const ARENA: u64 = 64 << 10;
 
-/// A cluster's worth of cores, and what is on its way between them: in order within a kind, as links have it.
+/// The cores of a cluster, and the messages between them: in order within a kind, as on links.
 struct Cluster {
     cores: Vec<Core>,
     way: Way,
-    /// The lock manager of each node, which has locks of its own: what they say to each other is tested elsewhere.
+    /// The lock manager of each node, with local locks only: messages between managers have other
+    /// tests.
     locks: Vec<Shard>,
 }
 
@@ -28,11 +29,11 @@ struct Way {
     between: BTreeMap<(usize, usize, Kind), VecDeque<(Head, Vec<u8>)>>,
     arenas: Vec<Vec<u8>>,
     told: Vec<(usize, ClientId, Head, Vec<u8>)>,
-    /// Bytes of arenas that were written.
+    /// The bytes written to arenas.
     moved: u64,
-    /// Too much waits for this node.
+    /// The node whose backlog is too long.
     choked: Option<usize>,
-    /// What programs want of the lock manager of their node.
+    /// The requests of programs to the lock manager of their node.
     lock_requests: VecDeque<(usize, Event)>,
 }
 
@@ -80,7 +81,7 @@ impl Cluster {
 
     fn with(arena: u64) -> Self {
         let core = |node| {
-            let place = Place { me: NodeId(node as u8), worker: 0, workers: 1 };
+            let place = WorkerPlace { me: NodeId(node as u8), worker: 0, workers: 1 };
             Core::new(place, 0..arena)
         };
         let arenas = vec![vec![0xee; arena as usize]; NODES];
@@ -88,8 +89,8 @@ impl Cluster {
         Self { cores: (0..NODES).map(core).collect(), way: Way { arenas, ..Way::default() }, locks }
     }
 
-    /// Gives a node a turn, or delivers one message, of those that may be next the one that `chance` picks; false when nothing
-    /// is to be done.
+    /// Gives a node a turn, or delivers one of the possible next messages, as `chance` picks;
+    /// returns false if there is nothing to do.
     fn deliver(&mut self, chance: u64) -> bool {
         if chance.is_multiple_of(3) && self.serve_locks() {
             return true;
@@ -133,7 +134,7 @@ impl Cluster {
     }
 }
 
-/// Something that a program may say, or nearly: small numbers, so that what is said meets what was said before.
+/// Returns a random, nearly valid message: small numbers, so that it refers to earlier ones.
 fn anything(random: &mut Random) -> (Head, Vec<u8>) {
     const VERBS: [Verb; 26] = [
         Verb::Bind,
@@ -206,7 +207,7 @@ fn anything(random: &mut Random) -> (Head, Vec<u8>) {
 }
 
 #[test]
-fn nothing_is_left_of_programs_that_said_anything_at_all() {
+fn nothing_remains_of_programs_that_sent_random_messages() {
     let (mut cut_off, mut said) = (0, 0);
     for seed in 1..400_u64 {
         let mut random = Random::new(seed);
@@ -261,7 +262,8 @@ fn nothing_is_left_of_a_node_that_is_gone() {
             let chance = random.bits();
             cluster.deliver(chance);
         }
-        // Node 2 ends: what it said before is heard, then its peers are told; what is said to it goes nowhere.
+        // Node 2 ends: its messages are delivered, then its peers learn it; messages to it are
+        // dropped.
         while let Some(way) = cluster
             .way
             .between
@@ -307,7 +309,7 @@ fn every_copy_of_a_window_ends_like_its_home() {
                 .unwrap();
         }
         cluster.settle();
-        // Copies begin while others write already.
+        // Copies start while others write already.
         for number in 0..60_u64 {
             let node = random.bits() as usize % NODES;
             let place = random.bits() % 32 * 8;
@@ -340,9 +342,9 @@ fn every_copy_of_a_window_ends_like_its_home() {
     }
 }
 
-/// A program that has mapped a window reads it until it hears of the end, and that takes as long as it takes.
+/// A program that has mapped a window reads it until it learns of the end, however late that is.
 #[test]
-fn what_a_program_has_mapped_is_not_used_for_another_window_before_it_lets_go() {
+fn memory_of_a_mapped_window_is_not_reused_before_the_program_closes_it() {
     const LEN: u64 = ARENA / 2;
     let window = |verb| Head { port: 1, ..Head::new(verb, Use::Windows) };
     let (creator, reader) = (ClientId(0), ClientId(1));
@@ -380,7 +382,7 @@ fn what_a_program_has_mapped_is_not_used_for_another_window_before_it_lets_go() 
     }
 }
 
-/// What a node does at one go is a small part of a large window, however large it is.
+/// One step of a node handles a small part of a large window, however large it is.
 #[test]
 fn large_windows_are_made_and_copied_in_small_steps() {
     const LARGE: u64 = 3 << 20;
@@ -392,7 +394,7 @@ fn large_windows_are_made_and_copied_in_small_steps() {
     let find = Head { id: 1, node: NodeId(0), ..window(Verb::Open) };
     cluster.say(0, ClientId(0), Head { id: 1, value: LARGE - 8, ..window(Verb::Create) }, b"w").unwrap();
     cluster.say(1, ClientId(0), find, b"w").unwrap();
-    // Nobody finds it before it is clear.
+    // No program finds it before it is clear.
     while cluster.deliver(1) && cluster.way.told.is_empty() {}
     assert_eq!(cluster.way.told[0].2.status, Status::NoWindow);
     let (mut most, mut steps) = (0, 0);
@@ -419,7 +421,7 @@ fn large_windows_are_made_and_copied_in_small_steps() {
     assert!(copy.iter().all(|byte| *byte == 0));
     assert_eq!(most, windows::CLEARED.max(windows::PIECE * windows::PIECES));
     assert!(steps > LARGE / most, "{steps}");
-    // Its creator ends while another one is being made, and while a copy is on its way.
+    // Its creator ends while another window is being cleared, and while a copy is being sent.
     cluster.say(0, ClientId(0), Head { id: 3, port: 2, value: LARGE, ..window(Verb::Create) }, b"x").unwrap();
     cluster.cores[2].attach(ClientId(0));
     cluster.say(2, ClientId(0), find, b"w").unwrap();
@@ -456,7 +458,7 @@ impl Cluster {
         cluster
     }
 
-    /// What `node` has told its program since this was last asked, about what it was told of `verb`.
+    /// Takes the messages that the program of `node` got since the last call, in answer to `verb`.
     fn told(&mut self, node: usize, verb: Verb) -> Vec<(Head, Vec<u8>)> {
         let told = std::mem::take(&mut self.way.told).into_iter();
         let (wanted, rest): (Vec<_>, _) = told.partition(|told| told.0 == node && told.2.verb == verb);
@@ -465,9 +467,9 @@ impl Cluster {
     }
 }
 
-/// What a sender can make the receiver's node keep has a bound, also when it begins ever new conversations.
+/// The memory that a sender can fill at the receiver's node has a bound, also with ever new flows.
 #[test]
-fn what_is_not_taken_counts_after_its_flow_has_ended() {
+fn waiting_messages_count_after_their_flow_has_ended() {
     let mut cluster = Cluster::with_a_port(Use::Datagrams);
     for id in 0..2 * limits::MAX_SENDERS as u64 {
         cluster.say(0, ClientId(0), Head { id, ..say(Verb::Send, Use::Datagrams) }, b"x").unwrap();
@@ -476,7 +478,7 @@ fn what_is_not_taken_counts_after_its_flow_has_ended() {
     }
     let came = cluster.told(1, Verb::Deliver);
     assert_eq!(came.len(), limits::MAX_SENDERS);
-    // Each that is taken makes room for one more.
+    // Each message that is taken makes room for one more.
     for (number, (flow, _)) in came.iter().enumerate().take(3) {
         let taken = Head { node: NodeId(0), id: flow.id, value: 1, ..say(Verb::Taken, Use::Datagrams) };
         cluster.say(1, ClientId(0), taken, &[]).unwrap();
@@ -488,7 +490,7 @@ fn what_is_not_taken_counts_after_its_flow_has_ended() {
         let refused = cluster.told(0, Verb::Refused).pop().map(|(head, _)| (head.id, head.status));
         assert_eq!(refused, Some((20_000 + number as u64, Status::Busy)));
     }
-    // A port that is given back takes what was counted with it.
+    // A port that is closed takes its count with it.
     cluster.say(1, ClientId(0), say(Verb::Unbind, Use::Datagrams), &[]).unwrap();
     assert_eq!(cluster.cores[1].programs[&ClientId(0)].senders, 0);
 }
@@ -517,14 +519,14 @@ fn a_call_counts_until_its_server_answers_it() {
     cluster.say(1, ClientId(0), answer(calls[0].0.id), &[]).unwrap();
     assert_eq!(call(&mut cluster, 1001), None, "it waits for its answer");
     assert_eq!(call(&mut cluster, 1002), Some(Status::Busy));
-    // Its caller's node is gone: that changes nothing for the server's memory.
+    // The caller's node is gone: that changes nothing for the server's memory.
     cluster.cores[1].peer_gone(&mut Acting(1, &mut cluster.way), NodeId(0));
     assert_eq!(cluster.told(1, Verb::Cancel).len(), 1);
     assert_eq!(call(&mut cluster, 1003), Some(Status::Busy));
 }
 
 #[test]
-fn nothing_is_begun_with_a_node_that_too_much_waits_for() {
+fn nothing_is_started_with_a_node_that_has_a_long_backlog() {
     let mut cluster = Cluster::with_a_port(Use::Datagrams);
     let window = |verb, id| Head { id, ..say(verb, Use::Windows) };
     for node in 0..2 {
@@ -553,10 +555,11 @@ fn nothing_is_begun_with_a_node_that_too_much_waits_for() {
     let done: Vec<_> = cluster.told(0, Verb::Done).iter().map(|(head, _)| (head.id, head.status)).collect();
     assert_eq!(done, [6, 7, 8].map(|id| (id, Status::Busy)));
     let came: Vec<_> = cluster.told(1, Verb::Deliver).into_iter().map(|(_, payload)| payload).collect();
-    assert_eq!(came, [b"on"], "what was begun goes on");
+    assert_eq!(came, [b"on"], "operations under way continue");
 }
 
-/// Who wants a copy that is just given up gets it as soon as its home writes to it no more, and asks once.
+/// A new map of a copy that was just given up waits until its home writes to it no more, and asks
+/// once.
 #[test]
 fn a_copy_that_is_given_up_can_be_had_again() {
     let mut cluster = Cluster::new();
@@ -582,7 +585,7 @@ fn a_copy_that_is_given_up_can_be_had_again() {
     cluster.settle();
     let done: Vec<_> = cluster.told(1, Verb::Done).iter().map(|(head, _)| (head.id, head.status)).collect();
     assert_eq!(done, [(2, Status::Ok), (3, Status::Ok)]);
-    // And when all who wanted it change their minds meanwhile.
+    // All that waited for it close their views meanwhile.
     cluster.say(1, ClientId(0), window(Verb::Close, 2, 0), &[]).unwrap();
     cluster.say(1, ClientId(0), window(Verb::Open, 4, 4), b"w").unwrap();
     while cluster.told(1, Verb::Done).is_empty() {

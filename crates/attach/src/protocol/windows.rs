@@ -1,15 +1,16 @@
 //! Windows: named memory of one node, its *home*, of which other nodes may keep copies.
 //!
-//! Every access goes to the home and is done there, one after the other; what it changed is then put into every copy, in
-//! the same order for all. So copies only lag: no two nodes ever see two changes in different orders. A change is
-//! answered when it has arrived in every copy.
+//! Every access goes to the home, which carries out one after the other. The home then puts each
+//! change into every copy, in the same order for all. So copies may lag, but no two nodes ever see
+//! two changes in different orders. A change is answered when it has arrived in every copy.
 //!
-//! A node that begins to keep a copy is first made a member, then sent all of it, piece by piece; changes that come meanwhile go
-//! between the pieces. A node that ends it waits for [`Verb::Left`] before it uses the memory for something else, because until then something may still be
-//! put there. All that a home says to members is of one kind (forwards), so it arrives in order.
+//! A node that starts to keep a copy first becomes a member; then the home sends it the memory
+//! piece by piece, with new changes between the pieces. A node that ends its copy waits for
+//! [`Verb::Left`] before it reuses the memory, because the home may still write there until then.
+//! All messages of a home to members are of one kind (forwards), so they arrive in order.
 //!
-//! Programs read copies in place and are told of an end, but not at once: what one has mapped it keeps until it closes its
-//! view, and reads nobody else's bytes there.
+//! Programs read copies in place and learn of the end of a window, but not at once. What a program
+//! has mapped, it keeps until it closes its view, and until then the memory is not reused.
 
 mod copies;
 mod ended;
@@ -20,62 +21,62 @@ use ended::{Ended, Reader};
 
 use super::{ClientId, Core, Head, NodeId, Status, Use, Verb, Violation, World, arena::Arena, limits};
 
-/// Bytes of a copy that are sent at a time.
+/// The number of bytes of a copy that one message carries.
 pub(super) const PIECE: u64 = 16 << 10;
 
-/// Pieces of one copy that are under way.
+/// The most pieces of one copy that are under way.
 pub(super) const PIECES: u64 = 16;
 
-/// Bytes of new windows that are cleared in one turn.
+/// The most bytes of new windows that are cleared in one turn.
 pub(super) const CLEARED: u64 = 256 << 10;
 
-/// The windows of a worker's share, and what its programs know of those of others.
+/// The windows of a worker's share, and the programs' views of the windows of other workers.
 pub(super) struct Windows {
     arena: Arena,
     names: BTreeMap<Box<[u8]>, u32>,
     homes: BTreeMap<u32, Home>,
-    /// Windows of our programs that are being cleared. They have their names already, but nobody finds them.
-    making: VecDeque<Making>,
-    /// Copies of windows of ours that are on their way, by the number that their pieces have.
-    sending: BTreeMap<u64, Sending>,
+    /// Our programs' windows that are being cleared: they have names but cannot be found yet.
+    making: VecDeque<NewWindow>,
+    /// Copies of our windows that are being sent, by the number that their pieces have.
+    sending: BTreeMap<u64, OutgoingCopy>,
     copies: BTreeMap<(NodeId, u32), Copy>,
     ended: Vec<Ended>,
-    /// What programs wait for: see [`Asked`].
-    asked: BTreeMap<u64, Asked>,
-    /// Changes of ours that have not arrived in every copy yet.
+    /// The operations that programs wait for.
+    asked: BTreeMap<u64, PendingAccess>,
+    /// Changes of our windows that have not arrived in every copy yet.
     changes: BTreeMap<u64, Change>,
     last_window: u32,
     last: u64,
 }
 
-/// A window that lives here.
+/// A window whose home is this node.
 struct Home {
     name: Box<[u8]>,
     at: u64,
     len: u64,
     members: BTreeMap<NodeId, u64>,
-    /// This node's programs that know it, and their number for it.
+    /// This node's programs that have a view of it, with their numbers for it.
     users: BTreeSet<Reader>,
-    /// Those of them that asked to map it.
+    /// The users that asked to map it.
     readers: BTreeSet<Reader>,
     watchers: BTreeSet<Reader>,
 }
 
 /// A window whose memory is being cleared.
-struct Making {
+struct NewWindow {
     window: u32,
     cleared: u64,
     home: Home,
     creator: ClientId,
-    /// The program's number for what it asked.
+    /// The program's number of the operation.
     id: u64,
 }
 
-/// A copy that is on its way to another node.
-struct Sending {
+/// A copy that is being sent to another node.
+struct OutgoingCopy {
     to: NodeId,
     window: u32,
-    /// Where in its arena it goes.
+    /// The offset of the copy in the arena of that node.
     there: u64,
     sent: u64,
 }
@@ -91,14 +92,14 @@ struct Copy {
 
 #[derive(PartialEq, Eq)]
 enum State {
-    /// Not all of it has come. These operations of programs wait for the rest.
+    /// Part of it is missing. These operations of programs wait for the rest.
     Joining(Vec<(ClientId, u64)>),
     Complete,
-    /// Given up, but its home may still write to it. These operations want it again as soon as it does not.
+    /// Given up, but its home may still write to it. These operations then want a new copy.
     Leaving(Vec<(ClientId, u64)>),
 }
 
-/// What one program knows of one window.
+/// One program's view of one window.
 pub(super) struct View {
     home: NodeId,
     window: u32,
@@ -108,22 +109,22 @@ pub(super) struct View {
 }
 
 /// An operation of a program that another node carries out.
-struct Asked {
+struct PendingAccess {
     program: ClientId,
-    /// The program's number for it.
+    /// The program's number of the operation.
     id: u64,
     home: NodeId,
-    /// Looking for a window: the program's number for it.
+    /// The program's number for the window, if the operation looks for one.
     opens: Option<u32>,
 }
 
-/// What a program wants the home of a window to do.
+/// A program's request to the home of a window.
 struct WindowRequest {
     program: ClientId,
-    /// The program's number for it.
+    /// The program's number of the request.
     id: u64,
     home: NodeId,
-    /// See [`Asked::opens`].
+    /// See [`PendingAccess::opens`].
     opens: Option<u32>,
     request: Head,
 }
@@ -152,12 +153,12 @@ impl Windows {
         }
     }
 
-    /// Windows and copies that are here, and the bytes that they take.
+    /// Returns the number of windows and copies here, and the bytes that they take.
     pub(super) fn here(&self) -> (usize, u64) {
         (self.homes.len() + self.making.len() + self.copies.len(), self.arena.taken())
     }
 
-    /// Whether nothing is left of any window.
+    /// Returns true if nothing is left of any window.
     #[cfg(test)]
     pub(super) fn are_all_given_back(&mut self, arena: u64) -> bool {
         self.names.is_empty()
@@ -181,7 +182,7 @@ fn head(verb: Verb) -> Head {
 }
 
 impl Core {
-    /// A program makes a window.
+    /// Handles a program's request to create a window.
     pub(super) fn create(
         &mut self,
         world: &mut impl World,
@@ -192,7 +193,7 @@ impl Core {
         self.check_new_view(from, asked.port, name)?;
         let len = asked.value;
         if len == 0 || !len.is_multiple_of(8) {
-            return Err(Violation("a window that has no whole number of words"));
+            return Err(Violation("a window whose length is not a number of whole words"));
         }
         let (status, at) = if self.mine(from)?.views.len() >= limits::MAX_WINDOWS {
             (Status::Busy, 0)
@@ -217,13 +218,13 @@ impl Core {
             readers: BTreeSet::new(),
             watchers: BTreeSet::new(),
         };
-        self.windows.making.push_back(Making { window, cleared: 0, home, creator: from, id: asked.id });
+        self.windows.making.push_back(NewWindow { window, cleared: 0, home, creator: from, id: asked.id });
         let view = View { home: self.place.me, window, len, number: asked.port, creator: true };
         self.mine(from)?.views.insert(asked.port, view);
         Ok(())
     }
 
-    /// Clears a piece of a new window; whether there was one.
+    /// Clears a piece of a new window; returns true if there was one.
     pub(super) fn clear(&mut self, world: &mut impl World) -> bool {
         let Some(making) = self.windows.making.front_mut() else { return false };
         let end = making.home.len.min(making.cleared + CLEARED);
@@ -234,7 +235,7 @@ impl Core {
             making.cleared += piece;
         }
         if making.cleared == making.home.len
-            && let Some(Making { window, home, creator, id, .. }) = self.windows.making.pop_front()
+            && let Some(NewWindow { window, home, creator, id, .. }) = self.windows.making.pop_front()
         {
             let done = Head { value: home.at, ..Head::done(Use::Windows, id, Status::Ok) };
             self.windows.homes.insert(window, home);
@@ -243,12 +244,12 @@ impl Core {
         true
     }
 
-    /// Whether a window is being cleared.
+    /// Returns true if a window is being cleared.
     pub(super) fn is_clearing(&self) -> bool {
         !self.windows.making.is_empty()
     }
 
-    /// A program looks for a window of some node.
+    /// Handles a program's request to open a window of some node.
     pub(super) fn open(
         &mut self,
         world: &mut impl World,
@@ -269,7 +270,7 @@ impl Core {
 
     fn check_new_view(&mut self, from: ClientId, number: u32, name: &[u8]) -> Result<(), Violation> {
         if name.is_empty() || name.len() > limits::MAX_NAME {
-            return Err(Violation("a window without a name, or with one that is too long"));
+            return Err(Violation("a window whose name is empty or too long"));
         }
         if self.mine(from)?.views.contains_key(&number) {
             return Err(Violation("two windows of one number"));
@@ -277,7 +278,7 @@ impl Core {
         Ok(())
     }
 
-    /// Sends what a program lock_requests to the window's home.
+    /// Sends a program's request to the window's home.
     fn ask(
         &mut self,
         world: &mut impl World,
@@ -287,7 +288,7 @@ impl Core {
         let WindowRequest { program, id, home, opens, request } = request;
         let mine = self.mine(program)?;
         if mine.accesses >= limits::MAX_ACCESSES {
-            return Err(Violation("more accesses than it may have under way"));
+            return Err(Violation("more accesses under way than it may have"));
         }
         if world.is_choked(home) {
             world.tell(program, Head::done(Use::Windows, id, Status::Busy), &[]);
@@ -295,14 +296,14 @@ impl Core {
         }
         mine.accesses += 1;
         let number = self.windows.next();
-        self.windows.asked.insert(number, Asked { program, id, home, opens });
+        self.windows.asked.insert(number, PendingAccess { program, id, home, opens });
         if !world.send(home, Head { id: number, ..request }, payload) {
             self.end_asked(world, number, Head::done(Use::Windows, 0, Status::NodeGone), &[]);
         }
         Ok(())
     }
 
-    /// The end of what a program asked: with the result in `result` and `payload`.
+    /// Ends an operation of a program with the result in `result` and `payload`.
     fn end_asked(&mut self, world: &mut impl World, number: u64, result: Head, payload: &[u8]) {
         let Some(asked) = self.windows.asked.remove(&number) else { return };
         let Some(program) = self.programs.get_mut(&asked.program) else { return };
@@ -311,7 +312,7 @@ impl Core {
             let (window, len) = (result.port, result.value);
             let view = View { home: asked.home, window, len, number, creator: false };
             if let Some(older) = program.views.insert(number, view) {
-                // It asked twice for one number.
+                // The program opened two windows under one number.
                 self.drop_view(world, asked.program, older);
             }
             if let Some(home) = self.windows.homes.get_mut(&window).filter(|_| asked.home == self.place.me) {
@@ -322,7 +323,7 @@ impl Core {
         world.tell(asked.program, done, payload);
     }
 
-    /// A home has done what one of our programs asked.
+    /// Handles the answer of a home to an operation of one of our programs.
     pub(super) fn finished(&mut self, world: &mut impl World, from: NodeId, result: Head, payload: &[u8]) {
         if self.windows.asked.get(&result.id).is_some_and(|asked| asked.home == from) {
             self.end_asked(world, result.id, result, payload);
@@ -333,7 +334,7 @@ impl Core {
         self.windows.asked.retain(|_, asked| asked.program != program);
     }
 
-    /// A node looks for a window of ours.
+    /// Handles another node's search for a window of ours.
     pub(super) fn find(&mut self, world: &mut impl World, from: NodeId, asked: Head, name: &[u8]) {
         let found =
             self.windows.names.get(name).and_then(|window| Some((*window, self.windows.homes.get(window)?)));
@@ -346,7 +347,7 @@ impl Core {
         world.send(from, done, &[]);
     }
 
-    /// A program has no more to do with a window.
+    /// Closes a program's view of a window.
     pub(super) fn drop_view(&mut self, world: &mut impl World, program: ClientId, view: View) {
         let user = (program, view.number);
         if view.home != self.place.me {
@@ -379,7 +380,8 @@ impl Core {
         say_gone(world, &home.users, Status::NoWindow);
     }
 
-    /// A program wants to know of the next change. The answer says that from now on it will: what changed before, it sees.
+    /// Handles a request to be told of the next change. The answer says that the watch has started;
+    /// the program sees earlier changes in the window itself.
     pub(super) fn watch(
         &mut self,
         world: &mut impl World,
@@ -387,7 +389,7 @@ impl Core {
         asked: Head,
     ) -> Result<(), Violation> {
         let me = self.place.me;
-        // Of a window that is gone it has been told.
+        // The program has been told of a window that is gone.
         let Some(view) = self.mine(from)?.views.get(&asked.port) else { return Ok(()) };
         let (home, window) = (view.home, view.window);
         let watchers = if home == me {
@@ -402,7 +404,7 @@ impl Core {
         Ok(())
     }
 
-    /// A program reads or changes a window.
+    /// Handles a program's read or change of a window.
     pub(super) fn access(
         &mut self,
         world: &mut impl World,
@@ -428,7 +430,7 @@ impl Core {
         self.ask(world, WindowRequest { program: from, id: asked.id, home, opens: None, request }, payload)
     }
 
-    /// Does to a window of ours what a node asks.
+    /// Carries out another node's access to a window of ours.
     pub(super) fn execute(&mut self, world: &mut impl World, from: NodeId, asked: Head, payload: &[u8]) {
         let mut done = Head::done(Use::Windows, asked.id, Status::Ok);
         let Some(home) = self.windows.homes.get_mut(&asked.port) else {
@@ -497,7 +499,8 @@ impl Core {
         }
     }
 
-    /// A change has arrived in one copy, or a piece of one that is on its way: the next may follow.
+    /// Handles the arrival of a change, or of a piece of a new copy, in one copy: the next may
+    /// follow.
     pub(super) fn landed(&mut self, world: &mut impl World, from: NodeId, said: Head) {
         if self.windows.sending.get(&said.id).is_some_and(|sending| sending.to == from) {
             return self.send_piece(world, said.id);
@@ -531,7 +534,7 @@ impl Core {
     }
 }
 
-/// The first eight bytes, if there are so many.
+/// Returns the first eight bytes as a number, if there are so many.
 fn word(bytes: &[u8]) -> Option<u64> {
     bytes.first_chunk().map(|word| u64::from_le_bytes(*word))
 }

@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use plexus_node::control::{Control, ControlError, Said};
+use plexus_node::control::{Control, ControlError, ControlResponse};
 
 use super::nodes::{Nodes, Spec, TIMEOUT};
 
@@ -82,7 +82,7 @@ pub fn recovery(program: PathBuf) -> Result<f64, String> {
         Ok(control)
     };
     let mut last = asked(NODES - 1).map_err(refused)?;
-    if !matches!(last.hear().map_err(refused)?, Said::Progress(_)) {
+    if !matches!(last.hear().map_err(refused)?, ControlResponse::Progress(_)) {
         return Err("the last node granted no lock".into());
     }
     let mut hold = Command::new(&program);
@@ -109,7 +109,7 @@ pub fn recovery(program: PathBuf) -> Result<f64, String> {
     let start = Instant::now();
     nodes.kill(NODES - 1);
     match first.hear() {
-        Ok(Said::Progress(_)) => Ok(ms(start)),
+        Ok(ControlResponse::Progress(_)) => Ok(ms(start)),
         other => Err(format!("the lock of the dead node was not granted: {other:?}")),
     }
 }

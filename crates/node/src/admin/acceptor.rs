@@ -1,8 +1,9 @@
-//! A thread that accepts connections until it is told to stop, and serves so many of them at a time.
+//! A thread that accepts connections until it is stopped, and serves a limited number at a time.
 //!
-//! A connection has a thread of its own; one too many is turned away. Where none can be accepted, for want of descriptors
-//! perhaps, it says so once and looks again after a pause: the connection still waits, and to ask for it at once would only burn
-//! a core. What is said over connections is not known here.
+//! Each connection has a thread of its own; connections over the limit are turned away. If none can
+//! be accepted, perhaps for lack of descriptors, the thread logs this once and tries again after a
+//! pause, because an immediate retry would only burn a core. The protocol on the connections is up
+//! to the caller.
 
 use std::{
     io,
@@ -21,21 +22,21 @@ use std::{
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-/// How long it is waited before the next attempt to accept, when one failed.
+/// The pause after a failed attempt to accept.
 pub const RETRY: Duration = Duration::from_millis(50);
 
-/// What connections come to.
+/// A listening socket.
 pub trait Listen: AsFd + Send + 'static {
     /// A connection.
     type Stream: Send + 'static;
 
-    /// Has [`accept`](Self::accept) return at once.
+    /// Makes [`accept`](Self::accept) return at once.
     ///
     /// # Errors
     /// The system's.
     fn never_wait(&self) -> io::Result<()>;
 
-    /// The next connection in line; to read from it and write to it waits.
+    /// Accepts the next connection; its reads and writes block.
     ///
     /// # Errors
     /// The system's; `WouldBlock` if there is none.
@@ -62,18 +63,19 @@ impl Listen for TcpListener {
     }
 }
 
-/// Accepts until dropped. Connections that are being served then go on to their end.
+/// Accepts connections until it is dropped. Connections that are being served continue.
 pub struct Acceptor {
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Acceptor {
-    /// Serves at most `places` connections at a time with `serve`, and hands the others to `full`, which must not wait.
-    /// The thread is called `name`, and each connection's `name` and `-client`.
+    /// Serves at most `places` connections at a time with `serve`, and gives the others to `full`,
+    /// which must not block. The thread is called `name`, and that of each connection `name` and
+    /// `-client`.
     ///
     /// # Errors
-    /// No descriptor or thread.
+    /// There is no descriptor or thread.
     pub fn start<L: Listen>(
         name: &'static str,
         listener: L,
@@ -89,8 +91,8 @@ impl Acceptor {
                 taken.fetch_sub(1, Relaxed);
                 return full(stream);
             }
-            let (place, serve) = (Place(Arc::clone(&taken)), Arc::clone(&serve));
-            // Without a thread the connection is closed, which its other end reports.
+            let (place, serve) = (ConnectionSlot(Arc::clone(&taken)), Arc::clone(&serve));
+            // Without a thread the connection is closed, and its other end reports that.
             let _ = thread::Builder::new().name(format!("{name}-client")).spawn(move || {
                 let _place = place;
                 serve(stream);
@@ -105,7 +107,7 @@ impl Acceptor {
 
 impl Drop for Acceptor {
     fn drop(&mut self) {
-        // An eventfd that was never full takes one more.
+        // This write cannot fail: the counter is never full.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             // A panic of the thread was reported when it happened.
@@ -118,7 +120,7 @@ fn accept_until<L: Listen>(stop: &OwnedFd, name: &str, listener: &L, take: &dyn 
     let mut failing = false;
     loop {
         let mut events = [PollFd::new(stop, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
-        // The stop alone ends the pause after a failure.
+        // Only a stop ends the pause after a failure.
         let waited = match failing {
             true => poll(&mut events[..1], Some(&PAUSE)),
             false => poll(&mut events, None),
@@ -137,7 +139,7 @@ fn accept_until<L: Listen>(stop: &OwnedFd, name: &str, listener: &L, take: &dyn 
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => failing = false,
             Err(error) => {
                 if !failing {
-                    tracing::warn!(%error, "{name}: a connection could not be accepted");
+                    tracing::warn!(%error, "{name}: cannot accept a connection");
                 }
                 failing = true;
             }
@@ -147,10 +149,10 @@ fn accept_until<L: Listen>(stop: &OwnedFd, name: &str, listener: &L, take: &dyn 
 
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: RETRY.as_nanos() as i64 };
 
-/// One of the places; given back also when serving panics.
-struct Place(Arc<AtomicUsize>);
+/// One of the limited slots for connections; freed also when serving panics.
+struct ConnectionSlot(Arc<AtomicUsize>);
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
     }

@@ -1,7 +1,7 @@
-//! What every node does when asked: `status`, `accept_lost`, `quiesce`, `handback`, `exit`.
+//! The commands that every node has: `status`, `accept_lost`, `quiesce`, `handback`, `exit`.
 //!
-//! To end a cluster without loss all nodes quiesce, then all hand back, then all exit with `{"clean":true}`; see
-//! [`crate::boot::down`]. An `exit` without it makes the node leave alone.
+//! To end a cluster without loss, all nodes quiesce, then all hand back, then all exit with
+//! `{"clean":true}`; see [`crate::boot::down`]. An `exit` without it makes the node leave alone.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,39 +10,40 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::{
-    admin::control::{Command, Commands, Places},
+    admin::control::{Command, CommandSlots, Commands},
     body::{Body, BodyStatus},
     boot::config::Config,
     lifecycle::{Ending, Lifecycle, Stage},
     records::settle::Settled,
 };
 
-/// What `status` answers.
+/// The answer of `status`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Status {
-    /// The node.
+    /// The name of the node.
     pub name: String,
-    /// Its process.
+    /// The process of the node.
     pub pid: u32,
-    /// Where it stands.
+    /// The stage of the node.
     pub state: Stage,
-    /// Why it has stopped, if it has.
+    /// The reason why it has stopped, if it has.
     pub why: Option<String>,
     /// The number of the run.
     pub run: u64,
-    /// Seconds since it started.
+    /// The seconds since its start.
     pub uptime_s: f64,
-    /// Blocks that are refused because their latest version went down with a node, in this run or an earlier one.
+    /// The number of blocks that are refused because a failed node had their latest version, in
+    /// this run or an earlier one.
     pub blocks_lost: u64,
-    /// Links and cache; all zero before it serves.
+    /// The status of links and cache; all zero before the node serves.
     #[serde(flatten)]
     pub body: BodyStatus,
 }
 
-/// A command that is a closure.
-struct Does<F>(&'static str, F);
+/// A command with a closure as its action.
+struct ClosureCommand<F>(&'static str, F);
 
-impl<F> Command for Does<F>
+impl<F> Command for ClosureCommand<F>
 where
     F: Fn(Value, Progress<'_>) -> Result<Value, String> + Send + Sync,
 {
@@ -54,45 +55,51 @@ where
     }
 }
 
-/// How often a command that waits looks whether somebody still does.
+/// The interval at which a waiting command checks that its client is still connected.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What a command is asked for with.
+/// Decodes the arguments of a command.
 pub(crate) fn args<T: DeserializeOwned>(args: Value) -> Result<T, String> {
     serde_json::from_value(args).map_err(|error| format!("not what the command takes: {error}"))
 }
 
-/// What it says.
+/// Encodes the answer of a command.
 pub(crate) fn json_of(value: &impl Serialize) -> Result<Value, String> {
     serde_json::to_value(value).map_err(|error| error.to_string())
 }
 
-/// What commands about the cluster have of their node.
-pub(crate) struct On {
+/// The context of commands about the cluster.
+pub(crate) struct CommandContext {
     pub(crate) config: Arc<Config>,
     pub(crate) body: Arc<Body>,
-    pub(crate) places: Arc<Places>,
+    pub(crate) places: Arc<CommandSlots>,
 }
 
-/// How a command tells something on the way; whether anybody is still there.
+/// Sends progress to the client; returns false if the client is gone.
 pub(crate) type Progress<'a> = &'a mut dyn FnMut(Value) -> bool;
 
 /// A command about the cluster.
-pub(crate) type Run = fn(&On, Value, Progress<'_>) -> Result<Value, String>;
+pub(crate) type Run = fn(&CommandContext, Value, Progress<'_>) -> Result<Value, String>;
 
-/// Has these be asked for, by their names. What waits for others, or for whoever asked, may do so for as long as they hang, and has one of the places for
-/// that: so others can still ask how the node is, and put out who hangs.
-pub(crate) fn register(commands: &Commands, on: &Arc<On>, waits: bool, all: &[(&'static str, Run)]) {
+/// Registers commands by name. A command that waits for other nodes or for its client may do so for
+/// long, and takes one of the limited slots for that. So other clients can still ask for the status
+/// of the node, and evict a node that does not respond.
+pub(crate) fn register(
+    commands: &Commands,
+    on: &Arc<CommandContext>,
+    waits: bool,
+    all: &[(&'static str, Run)],
+) {
     for (name, run) in all.iter().copied() {
         let on = Arc::clone(on);
-        commands.register(Arc::new(Does(name, move |args: Value, progress: Progress<'_>| {
+        commands.register(Arc::new(ClosureCommand(name, move |args: Value, progress: Progress<'_>| {
             let _place = if waits { Some(on.places.take()?) } else { None };
             run(&on, args, progress)
         })));
     }
 }
 
-/// What can be asked of a node that has no body yet.
+/// Registers the commands that a node has before its parts are made.
 pub(crate) fn register_status(
     commands: &Commands,
     config: &Arc<Config>,
@@ -102,10 +109,12 @@ pub(crate) fn register_status(
 ) {
     register_status_of(commands, config, me, settled, lifecycle, None);
     let lifecycle = Arc::clone(lifecycle);
-    commands.register(Arc::new(Does("exit", move |args: Value, _: Progress<'_>| exit(&lifecycle, &args))));
+    commands.register(Arc::new(ClosureCommand("exit", move |args: Value, _: Progress<'_>| {
+        exit(&lifecycle, &args)
+    })));
 }
 
-/// Everything.
+/// Registers all other commands.
 pub(crate) fn register_rest(
     commands: &Commands,
     config: &Arc<Config>,
@@ -116,12 +125,12 @@ pub(crate) fn register_rest(
 ) {
     register_status_of(commands, config, me, settled, lifecycle, Some(Arc::clone(body)));
     let (of_lifecycle, of_body) = (Arc::clone(lifecycle), Arc::clone(body));
-    commands.register(Arc::new(Does("accept_lost", move |_: Value, _: Progress<'_>| {
+    commands.register(Arc::new(ClosureCommand("accept_lost", move |_: Value, _: Progress<'_>| {
         expect(&of_lifecycle, &[Stage::Running])?;
         Ok(json!({ "accepted": of_body.accept_lost()? }))
     })));
     let (of_lifecycle, of_body) = (Arc::clone(lifecycle), Arc::clone(body));
-    commands.register(Arc::new(Does("quiesce", move |_: Value, _: Progress<'_>| {
+    commands.register(Arc::new(ClosureCommand("quiesce", move |_: Value, _: Progress<'_>| {
         expect(&of_lifecycle, &[Stage::Running, Stage::Quiesced, Stage::HandedBack])?;
         if of_lifecycle.stage().0 != Stage::HandedBack {
             of_body.quiesce();
@@ -130,10 +139,10 @@ pub(crate) fn register_rest(
         Ok(json!({}))
     })));
     let (of_lifecycle, of_body) = (Arc::clone(lifecycle), Arc::clone(body));
-    commands.register(Arc::new(Does("handback", move |_: Value, progress: Progress<'_>| {
+    commands.register(Arc::new(ClosureCommand("handback", move |_: Value, progress: Progress<'_>| {
         expect(&of_lifecycle, &[Stage::Quiesced, Stage::HandedBack])?;
         let handed_back = of_body.hand_back(&mut |written| {
-            // Handing back goes on without a client: half a hand-back is worth nothing.
+            // The hand-back continues without a client, because half of it has no use.
             progress(json!({ "written": written }));
         })?;
         of_lifecycle.reach(Stage::HandedBack);
@@ -151,7 +160,7 @@ fn register_status_of(
 ) {
     let name = config.nodes[me.index()].name.clone();
     let (run, lost_before, lifecycle) = (settled.run, settled.lost.len(), Arc::clone(lifecycle));
-    commands.register(Arc::new(Does("status", move |_: Value, _: Progress<'_>| {
+    commands.register(Arc::new(ClosureCommand("status", move |_: Value, _: Progress<'_>| {
         let (state, why) = lifecycle.stage();
         let uptime = plexus_base::clock::now().since(lifecycle.since());
         let status = Status {

@@ -1,13 +1,15 @@
-//! What the command line asks of groups: to be a member for as long as the connection stands.
+//! The commands on groups; the client is a member for as long as its connection stands.
 //!
-//! | command | arguments | what it says |
+//! | command | arguments | answer |
 //! |---|---|---|
 //! | `group.watch` | `group` | [`GroupEvent`]s as progress, until the connection ends |
-//! | `group.send` | `group`, `value` | nothing, when it has its place in the order of what all members are told |
+//! | `group.send` | `group`, `value` | nothing, once the message has its place in the order of the group |
 //! | `group.barrier` | `barrier`, `members`, `wait_ms` | the [`GroupEvent::View`]s of those who wait as progress; nothing, when all have come |
 //!
-//! Who waits at a barrier is a member of a group of the barrier's own, whose name no other group has, so nobody is waited for who only watches. All who
-//! are there go on at one place of the order, or none does: who ends before has not come, and who has gone on and calls again waits for as many anew.
+//! A client that waits at a barrier is a member of the barrier's own group, whose name no other
+//! group can have, so clients that only watch do not count. All clients pass the barrier at one
+//! place of the order, or none does. A client that ends before has not arrived. A client that has
+//! passed and calls again waits for the full number once more.
 
 use std::time::{Duration, Instant};
 
@@ -19,55 +21,55 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{
-    admin::commands::{LOOK_EVERY, On, Progress, Run, args, json_of},
+    admin::commands::{CommandContext, LOOK_EVERY, Progress, Run, args, json_of},
     admin::registry::Bytes,
 };
 
-/// How long leaving may take.
+/// The longest that a leave may take.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 
-/// What a barrier's group is called: this and the barrier's name.
+/// The prefix of the name of a barrier's group.
 const BARRIER: &str = "barrier:";
 
-/// How the groups are called in which nodes speak to each other.
+/// The prefix of the groups in which nodes exchange messages.
 const OF_NODES: &str = "plexus ";
 
-/// The one in which they tell each other of voting files and nodes.
+/// The group in which nodes announce voting files and nodes.
 pub(crate) const NEWCOMERS: &str = "plexus newcomers";
 
-/// What a member is told.
+/// An event of a group, as a member receives it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GroupEvent {
-    /// These are the members from now on.
+    /// The new list of members.
     View {
-        /// One more than the last.
+        /// The number of the view, one more than the last.
         number: u64,
-        /// Each as its node and its number there: `n1/7`.
+        /// Each member as its node and its number there: `n1/7`.
         members: Vec<String>,
     },
-    /// A member says something.
+    /// A message of a member.
     Message {
-        /// Which.
+        /// The sender, as in `members`.
         from: String,
-        /// What.
+        /// The content.
         value: Bytes,
     },
 }
 
-/// See the module.
+/// The commands of this module.
 pub(crate) const COMMANDS: &[(&str, Run)] =
     &[("group.watch", watch), ("group.send", send), ("group.barrier", barrier)];
 
-fn join(on: &On, name: &Name) -> Result<Group, String> {
+fn join(on: &CommandContext, name: &Name) -> Result<Group, String> {
     on.body.groups().join(name.clone()).map_err(|error| error.to_string())
 }
 
-fn name_of(on: &On, who: Who) -> String {
+fn name_of(on: &CommandContext, who: Who) -> String {
     format!("{}/{}", on.config.name_of(who.node), who.client)
 }
 
-fn view(on: &On, number: u64, members: &[Who]) -> GroupEvent {
+fn view(on: &CommandContext, number: u64, members: &[Who]) -> GroupEvent {
     GroupEvent::View { number, members: members.iter().map(|who| name_of(on, *who)).collect() }
 }
 
@@ -97,7 +99,8 @@ fn name(text: &str) -> Result<Name, String> {
     Name::new(text.as_bytes()).map_err(|error| error.to_string())
 }
 
-/// The name of a group that is not one of a barrier, nor of the nodes: who was in such a one would be waited for, or believed.
+/// Checks a name of a user's group. A member of a barrier's or the nodes' group would be waited
+/// for, or believed.
 fn free_name(text: &str) -> Result<Name, String> {
     match [BARRIER, OF_NODES].into_iter().find(|reserved| text.starts_with(reserved)) {
         Some(reserved) => Err(format!(
@@ -107,12 +110,12 @@ fn free_name(text: &str) -> Result<Name, String> {
     }
 }
 
-/// What a member is told next; none after a while.
+/// Returns the next event of a group; `None` after a while without any.
 fn next(group: &mut Group) -> Result<Option<Happened>, String> {
     group.next_within(LOOK_EVERY).map_err(|error| error.to_string())
 }
 
-fn watch(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn watch(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let WatchArgs { group } = args(asked)?;
     let mut group = join(on, &free_name(&group)?)?;
     let mut is_there = true;
@@ -134,14 +137,14 @@ fn watch(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String>
     Ok(json!({}))
 }
 
-fn send(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn send(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let SendArgs { group, value } = args(asked)?;
     let mut group = join(on, &free_name(&group)?)?;
     group.send(&value.bytes()?).map_err(|error| error.to_string())?;
     let me = (on.body.me(), group.client());
     loop {
         match next(&mut group)? {
-            // What it is told itself has its place in what all are told.
+            // The sender's own copy shows that the message has its place in the order.
             Some(Happened::Message { from, .. }) if (from.node, from.client) == me => break,
             Some(Happened::Refused(why)) => return Err(why.to_string()),
             Some(_) => {}
@@ -153,7 +156,7 @@ fn send(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> 
     Ok(json!({}))
 }
 
-fn barrier(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn barrier(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let BarrierArgs { barrier, members: wanted, wait_ms } = args(asked)?;
     let until = wait_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
     let longest = MAX_NAME - BARRIER.len();
@@ -194,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_joins_groups_of_barriers_and_nodes() {
+    fn groups_of_barriers_and_nodes_cannot_be_joined() {
         for taken in ["barrier:ready", BARRIER, NEWCOMERS, OF_NODES] {
             assert!(free_name(taken).unwrap_err().contains("begins with"), "{taken}");
         }

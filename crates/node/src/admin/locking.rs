@@ -1,8 +1,9 @@
-//! What the command line asks of the lock manager: a lock for as long as the connection stands, and who has what.
+//! The commands on locks: `lock` holds one while its connection stands, `locks` lists them.
 //!
-//! `lock` takes `{"name", "mode", "wait_ms"}` (no `wait_ms`: as long as it takes; 0: not at all), says `{"granted":{"mode","token"}}`, and
-//! gives the lock up when the connection ends, in whatever way the program at its other end did. It fails when the lock protects nothing any more, and
-//! where as many as may wait and hold already. `locks` takes nothing and says [`NodeLocks`].
+//! `lock` takes `{"name", "mode", "wait_ms"}` (without `wait_ms` it waits forever; 0 fails at once
+//! if the lock is not free). It reports `{"granted":{"mode","token"}}` and releases the lock when
+//! the connection ends. It fails when the lock has lost its protection, and when too many clients
+//! wait or hold already. `locks` takes nothing and returns [`NodeLocks`].
 
 use std::{collections::BTreeMap, thread, time::Duration};
 
@@ -15,37 +16,38 @@ use plexus_locks::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::admin::commands::{LOOK_EVERY, On, Progress, Run, args, json_of};
+use crate::admin::commands::{CommandContext, LOOK_EVERY, Progress, Run, args, json_of};
 
-/// How often it is looked whether who holds is still there: for so long others may wait in vain.
+/// The interval at which the connection of a holder is checked; waiting clients are delayed by it.
 const HOLDER_LOOKED_AT_EVERY: Duration = Duration::from_millis(10);
 
-/// What is asked for.
+/// The arguments of `lock`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LockArgs {
-    /// Of what.
+    /// The name of the resource.
     pub name: String,
-    /// NL, CR, CW, PR, PW or EX.
+    /// The mode: NL, CR, CW, PR, PW or EX.
     pub mode: String,
-    /// How long it waits; nothing: as long as it takes. 0: not.
+    /// The longest wait; `None` waits forever, 0 fails at once if the lock is not free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,
 }
 
-/// What waits and holds.
+/// The commands that wait and hold.
 pub(crate) const COMMANDS: &[(&str, Run)] = &[("lock", lock)];
 
-/// What only looks.
+/// The commands that only read.
 pub(crate) const LOOKS: &[(&str, Run)] = &[("locks", locks)];
 
-fn lock(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn lock(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let LockArgs { name, mode: wanted, wait_ms } = args(asked)?;
     let name = Name::new(name.as_bytes()).map_err(|error| error.to_string())?;
     let timeout = wait_ms.map(Duration::from_millis);
     let pending = on.body.locks().session().ask(name, mode(&wanted)?, timeout);
     let Some(lock) = wait(pending, progress)? else { return Ok(json!({})) };
-    // A node that stood still finds answers for its clients when it goes on, and others may have the lock by then.
+    // After a pause of the node there may be late answers for its clients, and other holders by
+    // then.
     let lease = on.body.membership().lease();
     let protects = || match lease.is_held() && !lock.is_lost() {
         true => Ok(()),
@@ -63,16 +65,16 @@ fn lock(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> 
     Ok(json!({}))
 }
 
-/// Waits for the lock. `None`: the connection has ended, and the request was given up.
+/// Waits for the lock. Returns `None` if the connection has ended, which cancels the request.
 fn wait(pending: PendingNodeLock, progress: Progress<'_>) -> Result<Option<NodeLock>, String> {
     let answer = pending.wait_while(LOOK_EVERY, || progress(Value::Null));
     answer.transpose().map_err(|error| error.to_string())
 }
 
-/// The mode of this name.
+/// Returns the mode with this name.
 ///
 /// # Errors
-/// There is none.
+/// There is no such mode.
 pub fn mode(name: &str) -> Result<Mode, String> {
     let is_it = |mode: &Mode| format!("{mode:?}").eq_ignore_ascii_case(name);
     Mode::ALL
@@ -81,86 +83,87 @@ pub fn mode(name: &str) -> Result<Mode, String> {
         .ok_or_else(|| format!("{name:?} is no mode: use NL, CR, CW, PR, PW or EX"))
 }
 
-/// How long the workers may take to say what they know: less than [`ANSWER_WITHIN`](crate::admin::control::ANSWER_WITHIN).
+/// The longest that the workers may take to report: less than
+/// [`ANSWER_WITHIN`](crate::admin::control::ANSWER_WITHIN).
 const SURVEY_WITHIN: Duration = Duration::from_secs(3);
 
-/// What a node says of the resources that it masters.
+/// The locks on the resources of which a node is the master.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeLocks {
-    /// Whether it has stopped: it grants nothing any more, and what is held protects nothing.
+    /// True once the node has stopped: it grants nothing more, and its locks have no effect.
     pub stopped: bool,
-    /// As many as are told of those that somebody has or wants, in the order of their names.
+    /// The resources with locks or requests, by name, up to a limit.
     pub resources: Vec<LockedResource>,
-    /// How many holders and waiters there are beside those, at least.
+    /// The least number of holders and waiters on further resources.
     pub more: usize,
-    /// Whose locks of its clients are, by their numbers.
+    /// The owners of the locks of this node's clients, by lock number.
     #[serde(default)]
     pub owners: BTreeMap<u64, String>,
 }
 
-/// One resource that a node masters.
+/// One resource of which a node is the master.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LockedResource {
-    /// Its name; what is no text, or steers a terminal, is replaced.
+    /// The name; bytes that are no text, or control a terminal, are replaced.
     pub name: String,
-    /// The node that masters it.
+    /// The name of the master node.
     pub master: String,
-    /// What its value block is: `unwritten`, `valid` or `lost`.
+    /// The state of its value block: `unwritten`, `valid` or `lost`.
     pub value: String,
-    /// Who has it.
+    /// The holders.
     pub granted: Vec<LockHolder>,
-    /// Who waits, the first first.
+    /// The waiters in the order of the queue.
     pub waiting: Vec<LockWaiter>,
 }
 
-/// Who has a lock.
+/// A holder of a lock.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LockHolder {
-    /// The node whose client it is.
+    /// The node of the client.
     pub node: String,
     /// The number of the lock there.
     pub lock: u64,
-    /// Whose it is, if its node has said.
+    /// The owner, if its node has reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// How.
+    /// The granted mode.
     pub mode: String,
     /// The fencing token.
     pub token: u64,
 }
 
-/// Who waits for a lock.
+/// A waiter for a lock.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LockWaiter {
-    /// The node whose client it is.
+    /// The node of the client.
     pub node: String,
     /// The number of the lock there.
     pub lock: u64,
-    /// Whose it is, if its node has said.
+    /// The owner, if its node has reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// How it wants it.
+    /// The requested mode.
     pub mode: String,
-    /// For how long it has waited.
+    /// The time in milliseconds that it has waited.
     pub waited_ms: u64,
-    /// Whether it has the lock in another mode meanwhile.
+    /// True if it has the lock in another mode meanwhile.
     pub converts: bool,
 }
 
-fn locks(on: &On, _: Value, _: Progress<'_>) -> Result<Value, String> {
+fn locks(on: &CommandContext, _: Value, _: Progress<'_>) -> Result<Value, String> {
     let locks = on.body.locks();
     let survey = locks.survey(SURVEY_WITHIN).ok_or("a worker does not answer")?;
     json_of(&said(on, locks.is_stopped(), &survey))
 }
 
-fn said(on: &On, stopped: bool, survey: &LockSurvey) -> NodeLocks {
+fn said(on: &CommandContext, stopped: bool, survey: &LockSurvey) -> NodeLocks {
     let resources = survey.resources.iter().map(|resource| shown(on, resource)).collect();
     let owners = survey.waiting.iter().chain(&survey.holding);
     let owners = owners.map(|(lock, owner)| (lock.0, words(*owner))).collect();
     NodeLocks { stopped, resources, more: survey.more, owners }
 }
 
-fn shown(on: &On, resource: &SurveyedResource) -> LockedResource {
+fn shown(on: &CommandContext, resource: &SurveyedResource) -> LockedResource {
     let node = |id: NodeId| on.config.name_of(id);
     let granted = resource.granted.iter().map(|held| LockHolder {
         node: node(held.node),
@@ -191,7 +194,7 @@ fn shown(on: &On, resource: &SurveyedResource) -> LockedResource {
     }
 }
 
-/// Who an owner is.
+/// Returns the text for an owner.
 fn words(Owner(number): Owner) -> String {
     match number.checked_sub(OF_PROGRAMS) {
         None => format!("session {number}"),
@@ -202,7 +205,8 @@ fn words(Owner(number): Owner) -> String {
     }
 }
 
-/// A name as it may be shown. None is three times as long for it, so that what a node says fits into a line of the control socket.
+/// Returns a name in printable form. It is at most three times as long, so that the answer of a
+/// node fits into a line of the control socket.
 fn readable(name: &[u8]) -> String {
     String::from_utf8_lossy(name).replace(char::is_control, "\u{fffd}")
 }

@@ -1,6 +1,6 @@
-//! What the command line asks of the registry of a node.
+//! The commands on the registry.
 //!
-//! | command | arguments | what it says |
+//! | command | arguments | answer |
 //! |---|---|---|
 //! | `registry.get` | `key` | [`Entry`] |
 //! | `registry.list` | `prefix` | lists of [`Entry`] as progress, then `generation` |
@@ -11,7 +11,7 @@
 //! | `registry.restore` | `path` | `generation` |
 //! | `registry.status` | | [`Status`] |
 //!
-//! What is read is as new as all that was answered before, on any node.
+//! Reads are at least as new as every answer before, on any node.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -20,12 +20,12 @@ use plexus_registry::protocol::{self, Command as Ask, Contents, Edit, Key, News,
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::admin::commands::{LOOK_EVERY, On, Progress, Run, args, json_of};
+use crate::admin::commands::{CommandContext, LOOK_EVERY, Progress, Run, args, json_of};
 
-/// Bytes of values in one line of progress, about.
+/// The approximate number of bytes of values in one line of progress.
 const LINE: usize = 1 << 20;
 
-/// A value: text, or bytes in hexadecimal digits where it is none.
+/// A value: text, or hexadecimal digits if the bytes are not text.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Bytes {
@@ -36,7 +36,7 @@ pub enum Bytes {
 }
 
 impl Bytes {
-    /// As text, where it is some.
+    /// Returns the bytes as text, or as digits if they are not UTF-8.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         match std::str::from_utf8(bytes) {
@@ -45,10 +45,10 @@ impl Bytes {
         }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     ///
     /// # Errors
-    /// No hexadecimal digits.
+    /// The digits are not hexadecimal.
     pub fn bytes(&self) -> Result<Vec<u8>, String> {
         match self {
             Self::Text(text) => Ok(text.clone().into_bytes()),
@@ -57,50 +57,51 @@ impl Bytes {
     }
 }
 
-/// A key with what it has.
+/// A key with its value and version.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Entry {
     /// The key.
     pub key: String,
     /// The generation of its last change.
     pub version: u64,
-    /// Its value.
+    /// The value.
     pub value: Bytes,
 }
 
-/// What a watch tells.
+/// A change, as a watch reports it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
     /// A key was set.
     Set(Entry),
-    /// A key was deleted, in this generation.
+    /// A key was deleted.
     Deleted {
         /// The key.
         key: String,
-        /// The generation.
+        /// The generation of the deletion.
         version: u64,
     },
-    /// Changes were missed, or everything was restored: read anew what is there, of this generation or a later one.
+    /// Changes were missed, or a backup was restored: read everything again, at this generation or
+    /// later.
     ReadAnew(u64),
 }
 
-/// How it stands with the registry of a node.
+/// The status of the registry on a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Status {
     /// The epoch of its view.
     pub epoch: u32,
-    /// The generation that it shows; nothing before the first view has begun.
+    /// The generation of its contents; `None` before the first view.
     pub generation: Option<u64>,
-    /// How many keys there are.
+    /// The number of keys.
     pub keys: usize,
-    /// Members that the others wait for; only the node that coordinates knows.
+    /// The members that the others wait for; only the coordinator knows them.
     pub awaited: Vec<String>,
-    /// What is wrong with its copies.
+    /// The problems of its copies on disk.
     pub trouble: Vec<String>,
 }
 
-/// See the module: what waits for other nodes.
+/// The commands that wait for other nodes.
 pub(crate) const COMMANDS: &[(&str, Run)] = &[
     ("registry.get", get),
     ("registry.list", list),
@@ -111,11 +112,11 @@ pub(crate) const COMMANDS: &[(&str, Run)] = &[
     ("registry.restore", restore),
 ];
 
-/// What does not.
+/// The commands that only read local state.
 pub(crate) const LOOKS: &[(&str, Run)] = &[("registry.status", status)];
 
-/// Waits for as long as somebody does.
-fn done(on: &On, ask: Ask, progress: Progress<'_>) -> Result<u64, String> {
+/// Waits for a result for as long as the client is connected.
+fn done(on: &CommandContext, ask: Ask, progress: Progress<'_>) -> Result<u64, String> {
     let waiting = on.body.registry().ask(ask);
     loop {
         match waiting.wait(LOOK_EVERY) {
@@ -126,8 +127,8 @@ fn done(on: &On, ask: Ask, progress: Progress<'_>) -> Result<u64, String> {
     }
 }
 
-/// What is there, as new as all that was answered before.
-fn look(on: &On, progress: Progress<'_>) -> Result<Arc<Contents>, String> {
+/// Returns contents that are at least as new as every answer before.
+fn look(on: &CommandContext, progress: Progress<'_>) -> Result<Arc<Contents>, String> {
     done(on, Ask::Look, progress)?;
     on.body.registry().contents().ok_or_else(|| "nothing is shown".into())
 }
@@ -176,7 +177,7 @@ fn shown(key: &Key, entry: &protocol::Entry) -> Entry {
     Entry { key: key.as_str().into(), version: entry.version, value: Bytes::of(&entry.value) }
 }
 
-fn get(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn get(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let KeyArgs { key: text } = args(asked)?;
     let key = key(&text)?;
     let contents = look(on, progress)?;
@@ -184,7 +185,7 @@ fn get(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     json_of(&shown(&key, entry))
 }
 
-fn list(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn list(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let ListArgs { prefix } = args(asked)?;
     let contents = look(on, progress)?;
     let (mut entries, mut bytes) = (Vec::new(), 0);
@@ -200,7 +201,7 @@ fn list(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> 
     Ok(json!({ "generation": contents.generation() }))
 }
 
-fn set(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn set(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let EditArgs { key: text, value, if_version } = args(asked)?;
     let value = value.ok_or("a key is set to a value")?.bytes()?;
     let edit = Edit { key: key(&text)?, expect: if_version, what: What::Set(value.into()) };
@@ -208,11 +209,11 @@ fn set(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     Ok(json!({ "version": version }))
 }
 
-fn delete(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn delete(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let EditArgs { key: text, if_version, .. } = args(asked)?;
     let key = key(&text)?;
     let contents = look(on, progress)?;
-    // Deleted by another meanwhile, it is gone as it should be.
+    // If another client has deleted the key meanwhile, the result is the same.
     if contents.entry(&text).is_none() {
         return Err(format!("{key}: is not there"));
     }
@@ -221,7 +222,7 @@ fn delete(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String
     Ok(json!({ "version": version }))
 }
 
-fn watch(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn watch(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let WatchArgs { prefix, from } = args(asked)?;
     let from = match from {
         Some(from) => from,
@@ -251,21 +252,21 @@ fn watch(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String>
     Ok(json!({}))
 }
 
-fn backup(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn backup(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let PathArgs { path } = args(asked)?;
     look(on, progress)?;
     let generation = on.body.registry().backup(&path).map_err(|error| error.to_string())?;
     Ok(json!({ "generation": generation }))
 }
 
-fn restore(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn restore(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let PathArgs { path } = args(asked)?;
     let backup = on.body.registry().read_backup(&path).map_err(|error| error.to_string())?;
     let generation = done(on, backup, progress)?;
     Ok(json!({ "generation": generation }))
 }
 
-fn status(on: &On, _: Value, _: Progress<'_>) -> Result<Value, String> {
+fn status(on: &CommandContext, _: Value, _: Progress<'_>) -> Result<Value, String> {
     let status = on.body.registry().status();
     json_of(&Status {
         epoch: status.epoch.0,

@@ -1,4 +1,5 @@
-//! How a node gets its body: the parts are made, joined and started, and then it waits until it is a member that reaches its peers.
+//! Creation of a node's parts: they are made, connected and started. Then the node waits until it
+//! is a member and reaches its peers.
 
 use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError, mpsc},
@@ -6,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use plexus_attach::{ARENA, Programs, Usage};
+use plexus_attach::{ARENA, ProgramUsage, Programs};
 use plexus_base::{Epoch, Incarnation, NodeId};
 use plexus_disks::Group;
 use plexus_fabric::Window;
@@ -22,39 +23,40 @@ use crate::{
     member::{Die, Member},
     records::settle::Settled,
     records::state::Recorder,
-    service::{News, NodeService, Workers},
+    service::{NodeService, WorkerNotice, Workers},
     subsystems::{Making, install},
 };
 
-/// How often it is said what a node that starts waits for.
+/// The interval of the progress messages of a node that starts.
 const SAY_EVERY: Duration = Duration::from_millis(500);
 
-/// What a body is made from.
+/// The inputs of [`Body::join`].
 pub struct Parts<'a> {
-    /// The cluster.
+    /// The configuration of the cluster.
     pub config: Arc<Config>,
-    /// Which of its nodes this is.
+    /// The number of this node.
     pub me: NodeId,
-    /// This incarnation of the node.
+    /// The incarnation of this node.
     pub incarnation: Incarnation,
-    /// What the last run left.
+    /// The settled state of the last run.
     pub settled: &'a Settled,
-    /// Keeps the record of its run.
+    /// The writer of the record of this run.
     pub recorder: Arc<Recorder>,
-    /// The disks.
+    /// The disk group.
     pub group: Arc<Group>,
-    /// Where the node stands.
+    /// The lifecycle of the node.
     pub lifecycle: Arc<Lifecycle>,
-    /// What it does when it must stop at once.
+    /// Stops the node at once.
     pub die: Die,
 }
 
 impl Body {
-    /// Joins the cluster and serves. Calls [`Lifecycle::begin`] after everything that can fail alone and before
-    /// the first message of a peer can be served. Gives up when [`Lifecycle::is_ending`].
+    /// Joins the cluster and serves. Calls [`Lifecycle::begin`] after everything that can fail
+    /// without peers, and before the first message of a peer can be served. Gives up when
+    /// [`Lifecycle::is_ending`].
     ///
     /// # Errors
-    /// One line for the user.
+    /// The node cannot join; the text is one line for the user.
     pub fn join(parts: Parts<'_>) -> Result<Self, String> {
         let workers = Arc::<Workers>::default();
         let memory = Arc::new(OnceLock::new());
@@ -68,8 +70,8 @@ impl Body {
         let arena = Arc::new(arena.map_err(|error| error.to_string())?.wordwise());
         windows.push(arena.clone());
 
-        let usage: Vec<_> = (0..config.workers).map(|_| Arc::<Usage>::default()).collect();
-        let (tell, news) = mpsc::channel();
+        let usage: Vec<_> = (0..config.workers).map(|_| Arc::<ProgramUsage>::default()).collect();
+        let (tell, notices) = mpsc::channel();
         let member = Arc::new(Member::new(
             config.clone(),
             me,
@@ -100,7 +102,7 @@ impl Body {
         });
         let membership = Arc::new(membership.inspect_err(|_| end(&mesh, &workers, &handles.registry))?);
         member.place_membership(&membership);
-        assert!(memory.set(Arc::downgrade(&membership)).is_ok(), "it is made once");
+        assert!(memory.set(Arc::downgrade(&membership)).is_ok(), "a node has one membership");
         let lease = membership.lease();
         group.guard(Box::new(move || lease.is_held()));
         let body = Self {
@@ -123,11 +125,11 @@ impl Body {
             door: Mutex::default(),
         };
         let ready = body
-            .start_threads(tell, news)
+            .start_threads(tell, notices)
             .and_then(|()| body.wait_for_view())
             .and_then(|()| body.wait_for_peers());
         if let Err(why) = ready {
-            // It may have been served as a master already.
+            // The node may have served as a master already.
             if body.member.opened().is_some() {
                 body.quiesce();
                 body.hand_back(&mut |_| ())?;
@@ -144,12 +146,12 @@ impl Body {
         loop {
             let opened = self.member.wait_opened(SAY_EVERY)?;
             if self.lifecycle.is_ending() {
-                return Err("told to end before it was a member".into());
+                return Err("stopped before it was a member".into());
             }
             if self.member.is_removed() {
                 let name = self.config.name_of(self.me);
                 return Err(format!(
-                    "{name} does not belong to the cluster any more; let it in again with `plexus node add {name}`"
+                    "{name} was removed from the cluster; add it again with `plexus node add {name}`"
                 ));
             }
             if !self.member.knows_all() {
@@ -169,7 +171,7 @@ impl Body {
         }
     }
 
-    /// What a node that is no member waits for.
+    /// Returns the text of what a node that is no member waits for.
     fn obstacles(&self) -> String {
         let Some(status) = self.membership.status() else { return "its membership".into() };
         if status.quorum.answering >= status.quorum.needed {
@@ -199,7 +201,7 @@ impl Body {
             match self.mesh.wait_connected(Duration::from_millis(200)) {
                 Ok(()) => return Ok(()),
                 Err(_) if self.lifecycle.is_ending() => {
-                    return Err("told to end before all peers were there".into());
+                    return Err("stopped before all peers were connected".into());
                 }
                 Err(missing) => {
                     let missing: Vec<String> = missing
@@ -216,7 +218,11 @@ impl Body {
         }
     }
 
-    fn start_threads(&self, tell: mpsc::Sender<News>, news: mpsc::Receiver<News>) -> Result<(), String> {
+    fn start_threads(
+        &self,
+        tell: mpsc::Sender<WorkerNotice>,
+        notices: mpsc::Receiver<WorkerNotice>,
+    ) -> Result<(), String> {
         let (end, ended) = mpsc::channel();
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         threads.checkpoints = Some(end);
@@ -235,7 +241,7 @@ impl Body {
         threads
             .handles
             .push(spawn("checkpoint", Box::new(move || checkpoints.checkpoint_every(every, &ended)))?);
-        threads.handles.push(spawn("peers", Box::new(move || watcher.run(&news)))?);
+        threads.handles.push(spawn("peers", Box::new(move || watcher.run(&notices)))?);
         Ok(())
     }
 }
@@ -269,7 +275,7 @@ fn membership_settings(
     })
 }
 
-/// What the connections must know of a peer.
+/// Returns the parameters of the connections to a peer.
 pub(super) fn peer(config: &Config, me: NodeId, id: NodeId) -> mesh::Peer {
     mesh::Peer {
         id,

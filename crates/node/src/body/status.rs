@@ -1,8 +1,8 @@
-//! What a body says about itself.
+//! The status of a node's parts.
 
 use std::sync::PoisonError;
 
-use plexus_attach::Door;
+use plexus_attach::AttachServer;
 use plexus_base::NodeId;
 use plexus_client::wire::limits::MAX_CLIENTS;
 use plexus_interconnect::RailState;
@@ -10,69 +10,69 @@ use serde::{Deserialize, Serialize};
 
 use super::Body;
 
-/// What the body says about itself; part of the node's status.
+/// The status of the parts of a node; included in the node's status.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct BodyStatus {
-    /// The epoch of the view that the node acts in; 0: none yet.
+    /// The epoch of the view that the node acts in; 0 before the first.
     pub epoch: u32,
-    /// The members, by name.
+    /// The names of the members.
     pub members: Vec<String>,
-    /// Votes, voting files, lease, the last changes of members.
+    /// The votes, voting files, lease and last view changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub membership: Option<plexus_membership::runtime::Status>,
-    /// How each peer is reached.
+    /// The connections to the peers.
     pub peers: Vec<PeerStatus>,
-    /// Blocks that the cache holds in any mode.
+    /// The number of blocks that the cache holds in any mode.
     pub blocks_held: u64,
-    /// Blocks written to the disks so far.
+    /// The number of blocks written to the disks so far.
     pub blocks_written: u64,
-    /// Connections refused because whoever was at the other end is no peer.
+    /// The number of refused connections whose peer did not authenticate.
     pub strangers: u64,
-    /// What programs have of it.
+    /// The resources of attached programs.
     #[serde(default)]
     pub programs: ProgramsStatus,
-    /// What is wrong with the files of the cluster's keys, if anything.
+    /// The problem with the files of the cluster's keys, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keys: Option<String>,
 }
 
-/// What programs that are attached to a node have of it, and how much there is for them.
+/// The resources that programs attached to a node use, and their limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ProgramsStatus {
-    /// Programs that are attached.
+    /// The number of attached programs.
     pub attached: u64,
-    /// How many may be.
+    /// The most programs that can be attached.
     pub attached_most: u64,
-    /// Their ports.
+    /// The number of their ports.
     pub ports: u64,
-    /// Their windows, and copies of those of other nodes.
+    /// The number of their windows, and of copies of windows of other nodes.
     pub windows: u64,
-    /// Memory that these take.
+    /// The bytes of memory that these take.
     pub window_bytes: u64,
-    /// How much there is.
+    /// The bytes of memory that there are for windows.
     pub window_bytes_most: u64,
-    /// Locks that they have and wait for.
+    /// The number of locks that they hold or wait for.
     #[serde(default)]
     pub locks: u64,
 }
 
-/// How a peer is reached.
+/// The connection to a peer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct PeerStatus {
-    /// Its name.
+    /// The name of the peer.
     pub name: String,
-    /// The rails in use, joined by `+`, or nothing when there is none.
+    /// The rails in use, joined by `+`; `None` if there is none.
     pub rail: Option<String>,
-    /// What stands in the way of a rail that is not connected, as far as it is known.
+    /// The known obstacles of rails that are not connected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// How it is made sure that it does nothing any more when it was put out: `kill`, `agent`, or `lease only`.
+    /// The way to fence the peer after its eviction: `kill`, `agent`, or `lease only`.
     #[serde(default)]
     pub fencing: String,
 }
 
 impl Body {
-    /// What it looks like now.
+    /// Returns the present status.
     #[must_use]
     pub fn status(&self) -> BodyStatus {
         let connected = self.mesh.connected();
@@ -80,7 +80,8 @@ impl Body {
         let problems = self.mesh.problems();
         let peers = self.config.nodes.iter().enumerate().map(|(index, node)| (NodeId(index as u8), node));
         let peers = peers.filter(|(id, _)| *id != self.me).map(|(id, node)| {
-            // The first worker stands for all: they differ for moments only, and `plexus rails` tells them apart.
+            // The first worker stands for all: they differ only briefly, and `plexus rails` lists
+            // each.
             let used = rails.iter().filter(|rail| {
                 rail.peer == id
                     && rail.worker.0 == 0
@@ -110,7 +111,7 @@ impl Body {
         }
     }
 
-    /// What programs have of it. Does not wait for workers.
+    /// Returns the resources of programs. Does not wait for workers.
     #[must_use]
     pub fn programs(&self) -> ProgramsStatus {
         let door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
@@ -118,7 +119,7 @@ impl Body {
         let [ports, windows, window_bytes, locks] =
             used.fold([0; 4], |sum, one| std::array::from_fn(|figure| sum[figure] + one[figure]));
         ProgramsStatus {
-            attached: door.as_ref().map_or(0, Door::programs) as u64,
+            attached: door.as_ref().map_or(0, AttachServer::programs) as u64,
             attached_most: MAX_CLIENTS as u64,
             ports,
             windows,

@@ -1,7 +1,7 @@
-//! `cluster.toml`: read, checked, and written the first time.
+//! The configuration `cluster.toml`: read, checked, and written for a new cluster.
 //!
-//! Every value that later code relies on is checked here, once, with a line that says what to change.
-//! Whether the machine can do what is asked for (a port that is free, memory, disks) is not known here.
+//! All checks of values are here, so that later code can rely on them. Each error says what to
+//! change. The abilities of the machine (free ports, memory, disks) are checked elsewhere.
 
 mod check;
 mod interconnect;
@@ -37,20 +37,20 @@ const RENAMED_KEYS: &[(&str, &str)] = &[("patience_ms", "peer_timeout_ms")];
 /// The format of `cluster.toml` that this program reads.
 pub const FORMAT: u32 = 1;
 
-/// Fewest frames that a worker's share of the cache must have: a few sets of the widest kind (16 ways), so that
-/// blocks in flight never take a whole set.
+/// The fewest frames of a worker's share of the cache: a few sets of the widest kind (16 ways), so
+/// that blocks in flight never take a whole set.
 pub const MIN_FRAMES_PER_WORKER: u64 = 64;
 
-/// Most blocks in a group: what the cache can tell apart.
+/// The most blocks in a group: the range of the cache's block numbers.
 pub const MAX_BLOCKS: u64 = plexus_cache::MAX_BLOCKS;
 
-/// Memory for windows of programs in MiB where the configuration does not say it.
+/// The default of the memory for windows of programs, in MiB.
 pub const PROGRAM_WINDOW_MIB: u32 = 16;
 
-/// Most of it: every page of it is taken when a node starts.
+/// The most memory for windows in MiB; a starting node takes every page of it.
 pub const MAX_PROGRAM_WINDOW_MIB: u32 = 2048;
 
-/// Names a cluster; random, made by `init`.
+/// The identifier of a cluster; random, made by `init`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ClusterId(pub u128);
 
@@ -67,64 +67,66 @@ pub struct Config {
     pub dir: ClusterDir,
     /// The cluster's name.
     pub name: String,
-    /// The cluster's identity; also that of its disk group.
+    /// The cluster's identifier; also that of its disk group.
     pub id: ClusterId,
-    /// Workers of each node.
+    /// The number of workers of each node.
     pub workers: u8,
-    /// How threads wait.
+    /// The way in which threads wait.
     pub waiting: Waiting,
-    /// How long blocks are.
+    /// The length of blocks.
     pub block_size: BlockSize,
-    /// Memory of each node's cache in MiB.
+    /// The memory of each node's cache in MiB.
     pub cache_mib: u32,
-    /// Memory of each node for windows of programs in MiB.
+    /// The memory of each node for windows of programs in MiB.
     pub program_window_mib: u32,
-    /// Seconds between checkpoints.
+    /// The seconds between checkpoints.
     pub checkpoint_seconds: u32,
-    /// How the nodes are joined.
+    /// The settings of the interconnect.
     pub interconnect: Interconnect,
-    /// How fast a lost node is noticed.
+    /// The settings of the membership.
     pub membership: Membership,
-    /// Where votes are kept; paths are resolved against the directory.
+    /// The voting files; paths are resolved against the directory.
     pub voting: Vec<Voting>,
-    /// Blocks of the disk group.
+    /// The number of blocks of the disk group.
     pub blocks: u64,
-    /// The disks, in their order, as absolute or cluster-relative paths resolved against the directory.
+    /// The disks in their order, as absolute paths or paths resolved against the directory.
     pub disks: Vec<PathBuf>,
-    /// The nodes; a node's id is its place here.
+    /// The nodes; the number of a node is its position here.
     pub nodes: Nodes,
 }
 
-/// One node.
+/// A node in the configuration.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeConfig {
-    /// Its name.
+    /// The name of the node.
     pub name: String,
-    /// The identity of the machine that it runs on.
+    /// The identity of the machine on which it runs.
     pub host: String,
-    /// Where it listens for its peers.
+    /// The address at which it listens for its peers.
     pub address: SocketAddr,
-    /// Where else: each is a further path, to the address of the same place of each peer.
+    /// The further addresses; each is one more path, to the address in the same position of each
+    /// peer.
     #[serde(default)]
     pub addresses: Vec<SocketAddr>,
-    /// What it can be reached over, the preferred first.
+    /// The kinds of rails that it accepts, in the order of preference.
     #[serde(deserialize_with = "rails")]
     pub rails: Vec<RailKind>,
-    /// The cores that it is pinned to; empty: any.
+    /// The cores that it is pinned to; empty allows all.
     #[serde(default)]
     pub cores: Vec<usize>,
-    /// Where it answers to who scrapes its counts; nowhere if it is not given.
+    /// The address at which it serves metrics; `None` for no metrics.
     #[serde(default)]
     pub metrics: Option<SocketAddr>,
-    /// A command that proves that this node does nothing any more (switches its host off, say): run by others when it was put out and
-    /// nothing else proves it. It ends with 0 when that is certain.
+    /// The fence command, which proves that this node acts no more (for example by switching its
+    /// host off). Other nodes run it after an eviction without other proof. It ends with 0 on
+    /// success.
     #[serde(default)]
     pub fence: Vec<String>,
 }
 
 impl NodeConfig {
-    /// Describes a node of this machine that listens at `address`, with nothing that has a default.
+    /// Describes a node of this machine that listens at `address`, with defaults for the rest.
     #[must_use]
     pub fn new(name: &str, address: SocketAddr, rails: Vec<RailKind>) -> Self {
         Self {
@@ -139,13 +141,13 @@ impl NodeConfig {
         }
     }
 
-    /// Every address where it listens, in their order.
+    /// Returns every address at which it listens, in their order.
     pub fn all_addresses(&self) -> impl Iterator<Item = SocketAddr> {
         [self.address].into_iter().chain(self.addresses.iter().copied())
     }
 }
 
-/// What is in the file, before it is checked.
+/// The content of the file before it is checked.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Text {
@@ -178,10 +180,10 @@ struct GroupText {
     disks: Vec<PathBuf>,
 }
 
-/// Why a configuration cannot be used.
+/// The reason why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// There is no such file.
+    /// The file does not exist.
     #[error("{path}: not found: {dir} is not a cluster; make one with `plexus init {dir}`, or name another directory", dir = dir_of(.path))]
     Missing {
         /// The file.
@@ -192,17 +194,17 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The text is not what a configuration looks like.
+    /// The text is not a configuration.
     #[error("{path}:{line}: {what}")]
     Syntax {
         /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong.
+        /// The error.
         what: String,
     },
     /// A value cannot be used.
@@ -210,7 +212,7 @@ pub enum ConfigError {
     Value {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and what to do.
+        /// The error, and the correction.
         what: String,
     },
 }
@@ -223,10 +225,10 @@ fn dir_of(config: &Path) -> String {
 }
 
 impl Config {
-    /// Describes a new, small cluster of these nodes in `dir`: an identity and voting files of its own, one disk.
+    /// Describes a new, small cluster of these nodes in `dir`, with new identifiers and one disk.
     ///
     /// # Errors
-    /// The system gives no random numbers.
+    /// The system has no random numbers.
     pub fn new(dir: ClusterDir, name: &str, nodes: Vec<NodeConfig>) -> io::Result<Self> {
         Ok(Self {
             name: name.into(),
@@ -250,7 +252,7 @@ impl Config {
     /// Reads and checks the configuration in `dir`.
     ///
     /// # Errors
-    /// One line that names the file, the line where there is one, and what to change.
+    /// The file cannot be used; the text names the file, the line if known, and the correction.
     pub fn load(dir: &ClusterDir) -> Result<Self, ConfigError> {
         let path = dir.config();
         let text = std::fs::read_to_string(&path).map_err(|source| match source.kind() {
@@ -271,7 +273,7 @@ impl Config {
         let parsed: Text = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
             let line = 1 + text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count();
-            // One line for the user, whatever the parser thinks of.
+            // The parser may give several lines; the user gets one.
             let mut what = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
             if let Some((_, new)) = RENAMED_KEYS.iter().find(|(old, _)| what.contains(&format!("`{old}`"))) {
                 what = format!("{what}; this key is now `{new}`");
@@ -281,33 +283,33 @@ impl Config {
         check::check(dir, parsed).map_err(|what| ConfigError::Value { path, what })
     }
 
-    /// The text of a new `cluster.toml`, with comments.
+    /// Returns the text of a new `cluster.toml`, with comments.
     #[must_use]
     pub fn to_text(&self) -> String {
         template::text(self)
     }
 
-    /// The table of one more voting file, as text for `cluster.toml`.
+    /// Returns the table of one more voting file, as text for `cluster.toml`.
     #[must_use]
     pub fn voting_table(&self, file: &Voting) -> String {
         template::voting(self.dir.root(), file)
     }
 
-    /// The disk group that the configuration describes.
+    /// Returns the shape of the disk group.
     #[must_use]
     pub fn shape(&self) -> Shape {
         Shape { id: GroupId(self.id.0), block_size: self.block_size, blocks: self.blocks }
     }
 
-    /// Memory that a node shares with its peers and programs: the cache, what programs have windows in, and the window of
-    /// benchmarks.
+    /// Returns the bytes that a node shares with its peers and programs: the cache, the windows of
+    /// programs, and the window of benchmarks.
     #[must_use]
     pub fn shared_bytes(&self) -> u64 {
         let configured = u64::from(self.cache_mib) + u64::from(self.program_window_mib);
         (configured << 20) + BENCHMARK_WINDOW_BYTES as u64
     }
 
-    /// The view that the cluster begins with: its nodes and voting files, and nobody is a member.
+    /// Returns the initial view of the cluster: its nodes and voting files, without members.
     #[must_use]
     pub fn first_view(&self) -> View {
         let host = |file: &Voting| {
@@ -317,22 +319,22 @@ impl Config {
         View::first(NodeSet::first(self.node_count()), self.voting.iter().map(|file| (file.id, host(file))))
     }
 
-    /// The number of nodes.
+    /// Returns the number of nodes.
     #[must_use]
     pub fn node_count(&self) -> u8 {
         self.nodes.len() as u8
     }
 
-    /// What a node is called; of one that is not listed its number.
+    /// Returns the name of a node, or its number if it is not listed.
     #[must_use]
     pub fn name_of(&self, node: NodeId) -> String {
         self.nodes.get(node.index()).map_or_else(|| node.to_string(), |node| node.name.clone())
     }
 
-    /// The node called `name`.
+    /// Returns the node called `name` with its number.
     ///
     /// # Errors
-    /// There is none; the line names those that there are.
+    /// There is no such node; the text names the existing ones.
     pub fn node(&self, name: &str) -> Result<(NodeId, &NodeConfig), ConfigError> {
         let found = self.nodes.iter().position(|node| node.name == name);
         found.map(|index| (NodeId(index as u8), &self.nodes[index])).ok_or_else(|| {
@@ -342,18 +344,18 @@ impl Config {
         })
     }
 
-    /// Takes in the nodes of a list that are behind those that are here.
+    /// Adds the nodes that a longer list has behind the known ones.
     ///
     /// # Errors
-    /// One line that names the first that is here, and missing there or another.
+    /// A known node is missing or different in that list; the text names the first.
     pub fn learn(&self, nodes: &Nodes) -> Result<(), String> {
         self.nodes.learn(nodes).map_err(|name| {
             let path = self.dir.config();
-            format!("{}: {name} is missing or not as it was; add nodes at the end only", path.display())
+            format!("{}: {name} is missing or was changed; add nodes at the end only", path.display())
         })
     }
 
-    /// Whether what two different nodes say to each other over a network is encrypted.
+    /// Returns true if network traffic between two different nodes is encrypted.
     #[must_use]
     pub fn encrypts(&self, one: NodeId, other: NodeId) -> bool {
         match self.interconnect.encrypt {
@@ -363,8 +365,9 @@ impl Config {
         }
     }
 
-    /// The rails between two different nodes, the one to prefer first: those that both list, in the order of
-    /// the one with the lower id; shared memory only where both are on one host.
+    /// Returns the rails between two different nodes in the order of preference: those that both
+    /// list, in the order of the node with the lower number; shared memory only if both are on one
+    /// host.
     #[must_use]
     pub fn rails(&self, one: NodeId, other: NodeId) -> Vec<RailKind> {
         let (low, high) = (&self.nodes[one.min(other).index()], &self.nodes[one.max(other).index()]);
@@ -374,8 +377,8 @@ impl Config {
     }
 }
 
-/// Reads any bytes as a `cluster.toml`, as a fuzz target would; whether it is one. What is taken is written and read again, and
-/// what is refused is refused in one line.
+/// Decodes any bytes as a `cluster.toml`, for fuzzing; returns true if they are one. Asserts that
+/// an accepted file survives writing and reading, and that a refusal has one line.
 #[doc(hidden)]
 #[must_use]
 pub fn config_any(bytes: &[u8]) -> bool {
@@ -383,7 +386,7 @@ pub fn config_any(bytes: &[u8]) -> bool {
     match Config::parse(&dir, &String::from_utf8_lossy(bytes)) {
         Ok(config) => {
             let again = Config::parse(&dir, &config.to_text());
-            assert_eq!(again.expect("what is written is taken"), config);
+            assert_eq!(again.expect("a written configuration is valid"), config);
             true
         }
         Err(error) => {
@@ -393,7 +396,7 @@ pub fn config_any(bytes: &[u8]) -> bool {
     }
 }
 
-/// The identity of this machine, to be compared with `host` of a node: `PLEXUS_HOST`, or the host name.
+/// Returns the identity of this machine, as in a node's `host`: `PLEXUS_HOST`, or the host name.
 #[must_use]
 pub fn this_host() -> String {
     std::env::var("PLEXUS_HOST")

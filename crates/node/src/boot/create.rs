@@ -1,7 +1,7 @@
-//! Making a cluster: all of it, or nothing.
+//! Creation of a cluster, atomically.
 //!
-//! Everything is made in a directory beside the one asked for, which is renamed at the end; so a directory that has
-//! a `cluster.toml` is a whole cluster.
+//! Everything is made in a directory beside the requested one, which is renamed at the end. So a
+//! directory with a `cluster.toml` is a complete cluster.
 
 use std::{
     fs::{DirBuilder, File},
@@ -23,38 +23,38 @@ use crate::{
     boot::layout::ClusterDir,
 };
 
-/// Voting files of a cluster on one host: one may be damaged.
+/// The number of voting files of a cluster on one host: one of them may be damaged.
 const SHARED_FILES: usize = 3;
 
-/// Why a cluster was not made. Nothing is left of it.
+/// The reason why a cluster was not created. No file of it remains.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
-    /// There is a cluster already.
+    /// The directory has a cluster already.
     #[error("{dir}: is already a cluster; start it with `plexus up {dir}`, or choose another directory", dir = .0.display())]
     IsCluster(PathBuf),
-    /// There is something else.
+    /// The directory has other content.
     #[error("{dir}: exists and is not an empty directory; choose another", dir = .0.display())]
     NotEmpty(PathBuf),
-    /// The configuration asked for does not make a cluster.
+    /// The requested configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Its key could not be made.
+    /// The key cannot be created.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// A voting file could not be made.
+    /// A voting file cannot be created.
     #[error(transparent)]
     Voting(#[from] FileError),
-    /// The disk group could not be made.
+    /// The disk group cannot be created.
     #[error(transparent)]
     Disk(#[from] DiskError),
-    /// The system refused.
+    /// A system call failed.
     #[error("{path}: {what}: {source}")]
     Io {
-        /// What was being done.
+        /// The action that failed.
         what: &'static str,
-        /// Where.
+        /// The path of the object.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -66,18 +66,19 @@ impl CreateError {
     }
 }
 
-/// A new, random identity for a cluster.
+/// Returns a new, random identifier for a cluster.
 ///
 /// # Errors
-/// The system gives no random bytes.
+/// The system has no random bytes.
 pub fn new_id() -> io::Result<ClusterId> {
     plexus_disks::GroupId::random().map(|id| ClusterId(id.0))
 }
 
-/// Voting files for a cluster of these nodes: three that all open where all are of one host, else one on each node's own disk.
+/// Describes the voting files of a new cluster: three that every node opens if all nodes share a
+/// host, else one on each node's own disk.
 ///
 /// # Errors
-/// The system gives no random bytes.
+/// The system has no random bytes.
 pub fn voting_files(dir: &ClusterDir, nodes: &[NodeConfig]) -> io::Result<Vec<Voting>> {
     let one_host = nodes.windows(2).all(|pair| pair[0].host == pair[1].host);
     let homes: Vec<Option<&str>> = match one_host {
@@ -92,10 +93,10 @@ pub fn voting_files(dir: &ClusterDir, nodes: &[NodeConfig]) -> io::Result<Vec<Vo
     homes.into_iter().enumerate().map(file).collect()
 }
 
-/// Makes one more voting file of a cluster, at `path`.
+/// Creates one more voting file of a cluster, at `path`.
 ///
 /// # Errors
-/// Something stands there already, or the system's.
+/// The path exists, or the system refuses.
 pub fn voting_file(config: &Config, path: &Path) -> Result<FileId, CreateError> {
     let id = getrandom::u64().map_err(io::Error::other);
     let id = FileId(id.map_err(CreateError::io("naming a voting file", path))?);
@@ -108,26 +109,26 @@ fn make_voting_file(config: &Config, id: FileId, path: &Path) -> Result<(), Crea
     Ok(plexus_membership::voting::create(path, name, &config.first_view())?)
 }
 
-/// Replaces the text of a configuration, durably; who may read and change the file stays the same.
+/// Replaces the text of a configuration durably and keeps the permissions of the file.
 ///
 /// # Errors
-/// The system's; the old text is still there.
+/// The system refuses; the old text is unchanged.
 pub fn replace_config(dir: &ClusterDir, text: &str) -> io::Result<()> {
     rewrite(&dir.config(), text.as_bytes())
 }
 
-/// Takes back what [`voting_file`] made, before anybody was asked to vote there.
+/// Removes a file that [`voting_file`] created, before any node was asked to use it.
 ///
 /// # Errors
-/// The system's.
+/// The system refuses.
 pub fn discard_voting_file(path: &Path) -> Result<(), CreateError> {
     Ok(plexus_membership::voting::discard(path)?)
 }
 
-/// Makes the cluster that `config` describes, in `config.dir`.
+/// Creates the cluster that `config` describes, in `config.dir`.
 ///
 /// # Errors
-/// See [`CreateError`]; nothing is left.
+/// See [`CreateError`]; no file remains.
 pub fn create(config: &Config) -> Result<(), CreateError> {
     let root = config.dir.root();
     let text = config.to_text();
@@ -138,13 +139,13 @@ pub fn create(config: &Config) -> Result<(), CreateError> {
         std::fs::rename(&building, root).map_err(CreateError::io("putting the cluster in place", root))
     });
     if result.is_err() {
-        // The error that led here is the one to report.
+        // The earlier error is the one to report.
         let _ = std::fs::remove_dir_all(&building);
     }
     result
 }
 
-/// Whether a cluster may be made here.
+/// Checks that a cluster may be created here.
 fn check_place(dir: &ClusterDir) -> Result<(), CreateError> {
     let root = dir.root();
     match std::fs::read_dir(root).map(Iterator::count) {
@@ -157,7 +158,7 @@ fn check_place(dir: &ClusterDir) -> Result<(), CreateError> {
     }
 }
 
-/// A new directory that can be renamed to `root`.
+/// Creates a directory that can be renamed to `root`.
 fn beside(root: &Path) -> Result<PathBuf, CreateError> {
     let refused = CreateError::io("making the directory", root);
     let Some(name) = root.file_name() else {
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_is_what_is_loaded_and_opened() {
+    fn created_cluster_can_be_loaded_and_opened() {
         let directory = tempfile::tempdir().unwrap();
         let config = config(&directory.path().join("c1"));
         create(&config).unwrap();

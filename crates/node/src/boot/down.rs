@@ -1,7 +1,7 @@
-//! Ending a cluster without loss: all quiesce, then all hand back, then all exit.
+//! The end of a cluster without loss: all nodes quiesce, then all hand back, then all exit.
 //!
-//! The phases must not overlap: who has handed back still masters what others hold. So none records that it has left, with which nothing is
-//! lost, before every one has handed back.
+//! The phases must not overlap, because a node that has handed back is still the master of what
+//! others hold. So no node records a clean leave before all nodes have handed back.
 
 use std::{os::fd::OwnedFd, thread, time::Duration};
 
@@ -20,30 +20,30 @@ use crate::{
     lifecycle::Stage,
 };
 
-/// How long a process may take to end after it has agreed to.
+/// The longest that a process may take to end after it has agreed.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
-/// How a node ended.
+/// The end of one node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Ended {
-    /// The node.
+    /// The name of the node.
     pub name: String,
-    /// Blocks that it wrote to hand them back.
+    /// The number of blocks that it wrote for the hand-back.
     pub written: u64,
-    /// Blocks that it held until then.
+    /// The number of blocks that it held before.
     pub held: u64,
 }
 
-/// What became of a cluster that was taken down.
+/// The result of taking a cluster down.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Down {
-    /// The nodes that ran, and ended.
+    /// The nodes that ran and have ended.
     pub ended: Vec<Ended>,
-    /// Whether every one handed back; otherwise `why` says what was in the way.
+    /// True if every node handed back; otherwise `why` has the obstacle.
     pub clean: bool,
-    /// What was in the way of a clean end.
+    /// The obstacle to a clean end.
     pub why: Option<String>,
-    /// Nodes that did not end.
+    /// The nodes that did not end.
     pub left: Vec<String>,
 }
 
@@ -56,9 +56,10 @@ struct Running {
     held: u64,
 }
 
-/// Takes down those of the nodes `names` that run. `progress` is told node and phase.
+/// Takes down the running nodes among `names`. `progress` receives node and phase.
 ///
-/// Never fails: when nodes cannot hand back (a peer is dead, say), all are told to leave, and the report says so.
+/// Never fails: if nodes cannot hand back (a peer has failed, for example), all are told to leave,
+/// and the report says so.
 pub fn take_down(dir: &ClusterDir, names: &[&str], progress: &(dyn Fn(&str, &str) + Sync)) -> Down {
     let (mut running, mut left, mut why) = (Vec::new(), Vec::new(), None);
     for (name, seen) in launch::look_at_all(dir, names) {
@@ -90,7 +91,7 @@ pub fn take_down(dir: &ClusterDir, names: &[&str], progress: &(dyn Fn(&str, &str
     Down { ended, clean: clean && left.is_empty(), why: why.or(exits.err()), left }
 }
 
-/// What stands in the way of a clean end of all: a node that has stopped, or a member that does not answer.
+/// Returns the obstacle to a clean end: a node that has stopped, or a member that does not answer.
 fn obstacle(running: &[Status]) -> Option<String> {
     if let Some(status) = running.iter().find(|status| status.state == Stage::Stopped) {
         return Some(format!(
@@ -105,7 +106,7 @@ fn obstacle(running: &[Status]) -> Option<String> {
     absent.map(|member| format!("{member} is a member and cannot be reached from here"))
 }
 
-/// Has all nodes do `command` at the same time; the first complaint.
+/// Runs `command` on all nodes at the same time; returns the first error.
 fn all<'a>(
     dir: &ClusterDir,
     nodes: impl IntoIterator<Item = &'a mut Running>,
@@ -152,7 +153,7 @@ impl Running {
                 self.held += value["held"].as_u64().unwrap_or(0);
                 Ok(())
             }
-            // The process may be gone before its answer is out.
+            // The process may end before its answer is sent.
             Err(ControlError::Ended { .. } | ControlError::NotRunning { .. }) if command == "exit" => Ok(()),
             Err(error) => Err(error.to_string()),
         }

@@ -1,15 +1,16 @@
 //! A process that cleans up after another one, however that one ends.
 //!
-//! Whoever makes something temporary tells its janitor *before* or as soon as it is there, over a pipe that only the two
-//! share. When the pipe closes, because the work is finished or because the process was killed, the janitor kills
-//! the processes that it watches, waits for their end, removes the directories, and ends. It has a session of its own
-//! and ignores the signals of a terminal, so it outlives a Ctrl-C.
+//! A process that makes something temporary reports it to its janitor over a pipe that only the two
+//! share, *before* or as soon as it exists. The pipe closes when the work is finished or the
+//! process is killed. Then the janitor kills the processes that it watches, waits for their end,
+//! removes the directories, and ends. It has a session of its own and ignores the signals of a
+//! terminal, so it survives a Ctrl-C.
 //!
-//! What it can never do is harm others: processes are held by pidfds that were opened while the caller still
-//! had them as children, so a number that was given away again is not hit; and a directory is removed only when it
-//! carries the mark ([`mark`]) or is empty.
+//! It never harms others. It holds processes by pidfds that were opened while the caller still had
+//! them as children, so it cannot hit a reused number. It removes a directory only if it has the
+//! mark ([`mark`]) or is empty.
 //!
-//! On the pipe, a line each: `dir PATH`, `pid NUMBER`; the answer is `ok` or what is wrong.
+//! Each line on the pipe is `dir PATH` or `pid NUMBER`; the answer is `ok` or an error.
 
 use std::{
     fs::File,
@@ -26,10 +27,10 @@ use rustix::{
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// The file whose presence allows the removal of the directory that it lies in.
+/// The file that allows the removal of its directory.
 const MARK: &str = ".plexus-temporary";
 
-/// How long a killed process may take to end. It takes long only in the middle of a disk write.
+/// The longest that a killed process may take to end; only a disk write takes long.
 const END_WITHIN: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 /// Allows a janitor to remove `dir`.
@@ -40,7 +41,7 @@ pub fn mark(dir: &Path) -> io::Result<()> {
     File::create_new(dir.join(MARK)).map(drop)
 }
 
-/// The end of the pipe that belongs to the process that makes things.
+/// The end of the pipe in the process that makes temporary things.
 #[derive(Debug)]
 pub struct Janitor {
     process: Child,
@@ -49,7 +50,7 @@ pub struct Janitor {
 }
 
 impl Janitor {
-    /// Starts a janitor, which is `program janitor`, and waits until nothing can take it by surprise.
+    /// Starts a janitor, which is `program janitor`, and waits until it is ready.
     ///
     /// # Errors
     /// The system's.
@@ -63,10 +64,10 @@ impl Janitor {
         Ok(janitor)
     }
 
-    /// Has `dir` removed at the end. It need not exist yet; it must be [marked](mark) by then.
+    /// Registers `dir` for removal. It need not exist yet; it must be [marked](mark) by then.
     ///
     /// # Errors
-    /// The path is not absolute or has a line break, or the janitor is gone.
+    /// The path is not absolute or has a line break, or the janitor has ended.
     pub fn watch_dir(&mut self, dir: &Path) -> io::Result<()> {
         let bytes = dir.as_os_str().as_bytes();
         if !dir.is_absolute() || bytes.contains(&b'\n') {
@@ -78,18 +79,19 @@ impl Janitor {
         self.order(&[b"dir ", bytes, b"\n"].concat())
     }
 
-    /// Has the process `pid` killed at the end. It must be a child of this process that was not waited for.
+    /// Registers the process `pid` for a kill. It must be a child of this process and not yet
+    /// reaped.
     ///
     /// # Errors
-    /// There is no such process, or the janitor is gone.
+    /// There is no such process, or the janitor has ended.
     pub fn watch_pid(&mut self, pid: u32) -> io::Result<()> {
         self.order(format!("pid {pid}\n").as_bytes())
     }
 
-    /// Has everything cleaned up now, and waits for it.
+    /// Cleans up now and waits for the end.
     ///
     /// # Errors
-    /// Something is left; the janitor has said on standard error what.
+    /// Something remains; the janitor has printed the reason on standard error.
     pub fn finish(mut self) -> io::Result<()> {
         match self.end()? {
             true => Ok(()),
@@ -121,32 +123,32 @@ impl Janitor {
 impl Drop for Janitor {
     fn drop(&mut self) {
         if self.orders.is_some() {
-            // Only on the way out of a failure, which is what gets reported.
+            // Runs only after a failure, and that failure is reported.
             let _ = self.end();
         }
     }
 }
 
-/// The janitor's own process: takes orders on standard input until it closes, then cleans up; whether everything
-/// could be.
+/// Runs the janitor's own process: it reads orders from standard input until that closes, then
+/// cleans up. Returns true if everything was removed.
 ///
 /// # Errors
 /// The system's, before anything was watched.
 pub fn serve() -> io::Result<bool> {
-    // Refused only to who leads a session already, which is as good.
+    // Fails only for a session leader, which has a session of its own already.
     let _ = rustix::process::setsid();
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // A handler that does nothing but take the signal.
+        // The handler does nothing: the process only must not end.
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
     }
     let (mut dirs, mut processes) = (Vec::new(), Vec::new());
     let answer = |line: &str| {
         let mut out = io::stdout().lock();
-        // A caller that is gone closes standard input as well.
+        // The end of the caller closes standard input as well.
         let _ = writeln!(out, "{line}").and_then(|()| out.flush());
     };
     answer("ok");
-    // A broken pipe is the end of orders like any other.
+    // A broken pipe ends the orders like a closed one.
     for line in io::stdin().lock().split(b'\n').map_while(Result::ok) {
         match take(&line, &mut dirs, &mut processes) {
             Ok(()) => answer("ok"),
@@ -171,17 +173,17 @@ fn take(line: &[u8], dirs: &mut Vec<PathBuf>, processes: &mut Vec<OwnedFd>) -> R
 
 fn clean_up(dirs: Vec<PathBuf>, processes: Vec<OwnedFd>) -> bool {
     for process in &processes {
-        // It may have ended already, which is what is wanted.
+        // Fails if the process has ended already.
         let _ = pidfd_send_signal(process, Signal::KILL);
     }
     for process in &processes {
         let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&END_WITHIN));
     }
-    // Each is tried, whatever becomes of the others.
+    // All are tried, whatever the result of the others.
     dirs.iter().filter(|dir| !remove(dir)).count() == 0
 }
 
-/// Removes a directory that is marked or empty; whether it is gone.
+/// Removes a directory that is marked or empty; returns true if it is gone.
 fn remove(dir: &Path) -> bool {
     let removed = match dir.join(MARK).exists() {
         true => std::fs::remove_dir_all(dir),

@@ -1,9 +1,10 @@
-//! The files with the cluster's keys: made, read, replaced while the cluster runs.
+//! The files with the cluster's keys: created, read, and replaced while the cluster runs.
 //!
-//! `keys/cluster.key` is the key; `keys/next.key`, while there is one, is the newer of two that are valid. A file has a
-//! comment and 64 hexadecimal digits, and only its owner may read it. Nodes read the files again at every
-//! handshake, so what is done here counts for whoever connects from then on; connections that stand are not touched. A newer key that cannot be
-//! used, because it is half copied or others may read it, is said and passed over: the older one goes on alone.
+//! `keys/cluster.key` is the key; `keys/next.key`, if present, is the newer of two valid keys. A
+//! file has a comment and 64 hexadecimal digits, and only its owner may read it. Nodes read the
+//! files again at every handshake, so changes apply to all later connections and to no existing
+//! ones. A newer key that is unusable (half copied, or readable by others) is reported and ignored:
+//! the older one then stays the only one.
 
 use std::{
     fs::{DirBuilder, File},
@@ -18,51 +19,51 @@ use plexus_interconnect::mesh::{KEY, Key, KeySource};
 
 use crate::{boot::layout::ClusterDir, records::durable};
 
-/// Longer than any file with a key.
+/// The limit for reading a key file: longer than any valid one.
 const LONGEST: u64 = 4096;
 
-/// Bits of a file's mode that let others in.
+/// The bits of a file's mode that give access to others.
 const OTHERS: u32 = 0o077;
 
-/// Why there is no key, or no new one. Each line says what to do.
+/// The reason why there is no key, or no new one; each text says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// There is none.
+    /// There is no key.
     #[error("{path}: not found: every node needs the cluster's key; copy the file from a machine that has it, or, where no machine has, make one with `plexus key create {dir}`", path = .0.display(), dir = .1.display())]
     Missing(PathBuf, PathBuf),
-    /// Others than its owner may read or change it.
+    /// Users other than the owner may read or change it.
     #[error("{path}: others than its owner may use it (mode {mode:03o}): run `chmod 600 {path}`, and think about `plexus key rotate`", path = .path.display())]
     Open {
         /// The file.
         path: PathBuf,
-        /// Its permissions.
+        /// The permissions.
         mode: u32,
     },
-    /// It holds something else.
+    /// The content is not a key.
     #[error("{path}: not a key: one line of 64 hexadecimal digits is expected; copy the file again", path = .0.display())]
     Malformed(PathBuf),
-    /// There is one already.
+    /// The file exists already.
     #[error("{path}: exists already; {what}", path = .path.display())]
     Exists {
         /// The file.
         path: PathBuf,
-        /// What to do.
+        /// The action for the user.
         what: &'static str,
     },
-    /// There is nothing to retire.
+    /// There is no second key, so none can be retired.
     #[error("{path}: not found: there is only one key; make the next one with `plexus key rotate`", path = .0.display())]
     OnlyOne(PathBuf),
-    /// The system refused.
+    /// A system call failed.
     #[error("{path}: {source}", path = .path.display())]
     Io {
-        /// Where.
+        /// The path of the file.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
-/// Makes the cluster's first key.
+/// Creates the cluster's first key.
 ///
 /// # Errors
 /// There is one already, or the system refuses.
@@ -77,7 +78,7 @@ pub fn create(dir: &ClusterDir) -> Result<PathBuf, KeyError> {
     make(dir.cluster_key(), "to replace it use `plexus key rotate`")
 }
 
-/// Makes a second key, which is proved first from now on; the old one stays valid.
+/// Creates a second key, which nodes try first from now on; the old one stays valid.
 ///
 /// # Errors
 /// There are two already, or the system refuses.
@@ -86,7 +87,7 @@ pub fn rotate(dir: &ClusterDir) -> Result<PathBuf, KeyError> {
     make(dir.next_key(), "copy it to every machine, then end the old key with `plexus key retire`")
 }
 
-/// Ends the old of two keys.
+/// Ends the validity of the older of two keys.
 ///
 /// # Errors
 /// There is only one, or the system refuses.
@@ -126,10 +127,10 @@ fn read(dir: &ClusterDir, path: &Path) -> Result<Key, KeyError> {
     })
 }
 
-/// The key in a file of its own.
+/// Reads the key from a file.
 ///
 /// # Errors
-/// There is none, others may use it, or it holds something else.
+/// There is none, others have access to it, or its content is not a key.
 pub fn file(path: &Path) -> Result<Key, KeyError> {
     let refused = |source| KeyError::Io { path: path.into(), source };
     let file = File::open(path).map_err(refused)?;
@@ -151,43 +152,43 @@ fn parse(text: &str) -> Option<Key> {
     bytes.try_into().ok().map(Key::new)
 }
 
-/// Reads any bytes as a file with a key, as a fuzz target would; whether it is one.
+/// Decodes any bytes as a key file, for fuzzing; returns true if they are one.
 #[doc(hidden)]
 #[must_use]
 pub fn key_any(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_ok_and(|text| parse(text).is_some())
 }
 
-/// The keys that are valid at a moment.
+/// The keys that are valid at one moment.
 #[derive(Debug)]
 pub struct Keys {
-    /// The newest first.
+    /// The keys, the newest first.
     pub valid: Vec<Key>,
-    /// Why `keys/next.key`, which is there, is not among them. It may be on its way here.
+    /// The reason why an existing `keys/next.key` is not among them, for example a copy under way.
     pub unusable: Option<KeyError>,
 }
 
-/// The keys in a cluster's directory, as they are at each moment.
+/// The key files of a cluster, read again for each use.
 #[derive(Debug)]
 pub struct KeyFiles {
     dir: ClusterDir,
-    /// What the log says already about the newer of two.
+    /// The last message in the log about the newer key.
     said: Mutex<Option<String>>,
 }
 
 impl KeyFiles {
-    /// Those of the cluster in `dir`.
+    /// Returns the key files of the cluster in `dir`.
     #[must_use]
     pub fn new(dir: ClusterDir) -> Self {
         Self { dir, said: Mutex::default() }
     }
 
-    /// The valid keys.
+    /// Reads the valid keys.
     ///
     /// # Errors
-    /// The cluster's key is missing or not as it must be.
+    /// The cluster's key is missing or unusable.
     pub fn read(&self) -> Result<Keys, KeyError> {
-        // In this order: what is renamed meanwhile is found in one place or the other.
+        // In this order, a file that is renamed meanwhile is found under one of its names.
         let (next, unusable) = match read(&self.dir, &self.dir.next_key()) {
             Ok(key) => (Some(key), None),
             Err(KeyError::Missing(..)) => (None, None),
@@ -199,7 +200,7 @@ impl KeyFiles {
         Ok(Keys { valid, unusable })
     }
 
-    /// What whoever looks after the cluster should know of its keys, if anything.
+    /// Returns a warning about the keys for the administrator, if there is one.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         match self.read() {
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_key_is_refused() {
+    fn malformed_key_is_refused() {
         let (_directory, dir) = cluster();
         create(&dir).unwrap();
         let good = fs::read_to_string(dir.cluster_key()).unwrap();

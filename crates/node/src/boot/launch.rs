@@ -1,4 +1,4 @@
-//! Starting nodes as processes of their own and waiting until they serve.
+//! The start of nodes as processes of their own, and the wait until they serve.
 
 use std::{
     fs::{File, OpenOptions},
@@ -16,64 +16,64 @@ use crate::{
     lifecycle::Stage,
 };
 
-/// How often a starting node is asked whether it serves.
+/// The interval at which a starting node is asked for its stage.
 const ASK_EVERY: Duration = Duration::from_millis(10);
 
-/// How to start a node: `PROGRAM node DIR NAME`, saying what it says into its log.
+/// The parameters of the command `PROGRAM node DIR NAME`, with its output in the node's log.
 #[derive(Debug)]
 pub struct Launch<'a> {
-    /// The program, which is `plexus`.
+    /// The path of the program `plexus`.
     pub program: &'a Path,
-    /// The cluster.
+    /// The directory of the cluster.
     pub dir: &'a ClusterDir,
-    /// The node.
+    /// The name of the node.
     pub name: &'a str,
-    /// The node ends when the writing end of this pipe is closed; without one it goes on alone, as a daemon.
+    /// The pipe whose closing ends the node; without one the node continues alone, as a daemon.
     pub lifeline: Option<io::PipeReader>,
-    /// The network namespace that it enters first, as a path.
+    /// The path of the network namespace that it enters first.
     pub network_namespace: Option<&'a Path>,
 }
 
-/// A node that was started from here.
+/// A node that this process started.
 #[derive(Debug)]
 pub struct Launched {
-    /// The node.
+    /// The name of the node.
     pub name: String,
-    /// Its process.
+    /// The process of the node.
     pub child: Child,
 }
 
-/// Why nodes did not start.
+/// The reason why nodes did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// A node ended instead of serving.
+    /// A node ended before it served.
     #[error("{why}")]
     Ended {
         /// The node.
         name: String,
-        /// The last line of its log, which says why.
+        /// The last line of its log, with the reason.
         why: String,
     },
-    /// A node takes too long.
+    /// A node exceeded the time limit.
     #[error("{name} is still {stage} after {} s; see {}", .after.as_secs(), .log.display())]
     Late {
         /// The node.
         name: String,
-        /// Where it stands.
+        /// The stage of the node.
         stage: Stage,
-        /// How long it was given.
+        /// The time limit.
         after: Duration,
-        /// Where it says more.
+        /// The path of its log.
         log: PathBuf,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("{name}: {what}: {source}")]
     Io {
         /// The node.
         name: String,
-        /// What was being done.
+        /// The action that failed.
         what: &'static str,
-        /// The system's reason.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -93,7 +93,7 @@ impl Launch<'_> {
             .open(&path)
             .map_err(failed("its log"))?;
         let error_log = log.try_clone().map_err(failed("its log"))?;
-        // Whole, because a daemon outlives the directory that it was started in.
+        // Absolute, because a daemon outlives the working directory in which it was started.
         let root = std::path::absolute(self.dir.root()).map_err(failed("the cluster's directory"))?;
         let mut command = Command::new(self.program);
         command.arg("node").arg(root).arg(self.name).stdout(log).stderr(error_log);
@@ -109,10 +109,10 @@ impl Launch<'_> {
     }
 }
 
-/// Waits until every one of `nodes` serves; tells `progress` who has reached which stage.
+/// Waits until every one of `nodes` serves; reports stages to `progress`.
 ///
 /// # Errors
-/// One of them ended or is late. The others are as they were.
+/// One of them ended or is late. The others are unchanged.
 pub fn wait_until_ready(
     dir: &ClusterDir,
     nodes: &mut [Launched],
@@ -156,19 +156,19 @@ pub fn wait_until_ready(
     }
 }
 
-/// Looks at the node called `name`.
+/// Queries the node called `name`.
 #[must_use]
 pub fn look(dir: &ClusterDir, name: &str) -> Seen<Status> {
     Seen::of(dir, name, "status", ANSWER_WITHIN)
 }
 
-/// Looks at all nodes in `names` at once.
+/// Queries all nodes in `names` at once.
 #[must_use]
 pub fn look_at_all(dir: &ClusterDir, names: &[&str]) -> Vec<(String, Seen<Status>)> {
     Seen::of_all(dir, names, "status", ANSWER_WITHIN)
 }
 
-/// What the node called `name` says about itself, if it lives and answers.
+/// Returns the status of the node called `name`, if it runs and answers.
 #[must_use]
 pub fn status(dir: &ClusterDir, name: &str) -> Option<Status> {
     match look(dir, name) {
@@ -177,7 +177,7 @@ pub fn status(dir: &ClusterDir, name: &str) -> Option<Status> {
     }
 }
 
-/// The last line of a node's log, without the name of the program.
+/// Returns the last line of a node's log, without the name of the program.
 #[must_use]
 pub fn last_words(dir: &ClusterDir, name: &str) -> Option<String> {
     let text = tail(&dir.log(name)).ok()?;

@@ -1,6 +1,6 @@
-//! Where things lie in a cluster's directory. Names only: nothing here touches a file.
+//! The layout of a cluster's directory. Only names: this module touches no file.
 //!
-//! | path | what |
+//! | path | content |
 //! |---|---|
 //! | `cluster.toml` | the configuration |
 //! | `keys/cluster.key` | the key that every node proves to have |
@@ -17,120 +17,120 @@
 
 use std::path::{Path, PathBuf};
 
-/// A cluster's directory.
+/// The directory of a cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClusterDir(PathBuf);
 
 impl ClusterDir {
-    /// The cluster in `root`.
+    /// Names the cluster in `root`.
     #[must_use]
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self(root.into())
     }
 
-    /// The directory itself.
+    /// Returns the directory itself.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.0
     }
 
-    /// The configuration.
+    /// Returns the path of the configuration.
     #[must_use]
     pub fn config(&self) -> PathBuf {
         self.0.join("cluster.toml")
     }
 
-    /// The cluster's keys.
+    /// Returns the directory of the cluster's keys.
     #[must_use]
     pub fn keys(&self) -> PathBuf {
         self.0.join("keys")
     }
 
-    /// The key.
+    /// Returns the path of the key.
     #[must_use]
     pub fn cluster_key(&self) -> PathBuf {
         self.keys().join("cluster.key")
     }
 
-    /// The newer of two keys.
+    /// Returns the path of the newer of two keys.
     #[must_use]
     pub fn next_key(&self) -> PathBuf {
         self.keys().join("next.key")
     }
 
-    /// Where the disks lie that `init` makes.
+    /// Returns the directory for the disks that `init` creates.
     #[must_use]
     pub fn disks(&self) -> PathBuf {
         self.0.join("disks")
     }
 
-    /// Where the voting files lie that `init` makes.
+    /// Returns the directory for the voting files that `init` creates.
     #[must_use]
     pub fn voting(&self) -> PathBuf {
         self.0.join("voting")
     }
 
-    /// What belongs to living nodes.
+    /// Returns the directory for locks and sockets of running nodes.
     #[must_use]
     pub fn run(&self) -> PathBuf {
         self.0.join("run")
     }
 
-    /// The control socket of a node.
+    /// Returns the path of the control socket of a node.
     #[must_use]
     pub fn socket(&self, name: &str) -> PathBuf {
         self.run().join(format!("{name}.sock"))
     }
 
-    /// The socket at which programs attach to a node.
+    /// Returns the path of the socket at which programs attach to a node.
     #[must_use]
     pub fn attach(&self, name: &str) -> PathBuf {
         self.run().join(format!("{name}.attach"))
     }
 
-    /// The lock of a node.
+    /// Returns the path of the lock of a node.
     #[must_use]
     pub fn lock(&self, name: &str) -> PathBuf {
         self.run().join(format!("{name}.lock"))
     }
 
-    /// Logs of nodes.
+    /// Returns the directory of the logs.
     #[must_use]
     pub fn logs(&self) -> PathBuf {
         self.0.join("log")
     }
 
-    /// The log of a node.
+    /// Returns the path of the log of a node.
     #[must_use]
     pub fn log(&self, name: &str) -> PathBuf {
         self.logs().join(format!("{name}.log"))
     }
 
-    /// What must survive nodes.
+    /// Returns the directory for state that outlives a node.
     #[must_use]
     pub fn state(&self) -> PathBuf {
         self.0.join("state")
     }
 
-    /// The record of a node's last run.
+    /// Returns the path of the record of a node's last run.
     #[must_use]
     pub fn record(&self, name: &str) -> PathBuf {
         self.state().join(format!("{name}.json"))
     }
 
-    /// A node's two copies of the registry.
+    /// Returns the paths of a node's two copies of the registry.
     #[must_use]
     pub fn registry(&self, name: &str) -> [PathBuf; 2] {
         [1, 2].map(|copy| self.state().join(format!("{name}.registry.{copy}")))
     }
 
-    /// The number of the run and the lost blocks.
+    /// Returns the path of the record of runs and lost blocks.
     #[must_use]
     pub fn lost(&self) -> PathBuf {
         self.state().join("lost.json")
     }
 
-    /// Locked while one process settles what the last run left.
+    /// Returns the path of the lock for settling the last run.
     #[must_use]
     pub fn settle_lock(&self) -> PathBuf {
         self.state().join("settle.lock")

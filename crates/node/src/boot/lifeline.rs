@@ -1,14 +1,15 @@
-//! A node that must not outlive whoever started it watches a pipe, whose other end only that process has.
+//! The lifeline of a node that must not outlive its starter: a pipe whose other end only that has.
 
 use std::{fs::File, io, io::Read, os::fd::RawFd, thread};
 
-/// Calls `ended` when every writing end of the pipe at descriptor `fd` of this process is closed, which happens at
-/// the end of the process that holds it, in whatever way it ends.
+/// Calls `ended` when every writing end of the pipe at descriptor `fd` is closed. The end of the
+/// process that holds it closes it too.
 ///
 /// # Errors
 /// There is no such descriptor, or it is not a pipe or file.
+/// There is no such descriptor, or it is not a pipe or file.
 pub fn watch(fd: RawFd, ended: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    // Opened anew rather than taken over: the number came from a command line and may belong to somebody.
+    // Opened again instead of taken over, because a number from a command line may be in other use.
     let mut pipe = File::open(format!("/proc/self/fd/{fd}"))?;
     thread::Builder::new().name("plexus-lifeline".into()).spawn(move || {
         let mut ignored = [0; 64];

@@ -1,4 +1,4 @@
-//! What a node needs of the machine: cores, memory, its address.
+//! Checks of the machine for a node: cores, memory, addresses.
 
 use std::{
     io,
@@ -7,32 +7,32 @@ use std::{
 
 use rustix::thread::CpuSet;
 
-/// The machine does not have what the configuration asks for.
+/// The machine does not have the resources in the configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
-    /// The address is taken.
+    /// The address is in use.
     #[error(
         "{name}: the address {address} is in use by another program; stop it, or change `address` or `addresses` of {name} in cluster.toml"
     )]
     AddressInUse {
         /// The node.
         name: String,
-        /// One of its addresses.
+        /// The address.
         address: SocketAddr,
     },
-    /// The address cannot be listened at.
+    /// The node cannot listen at the address.
     #[error(
         "{name}: cannot listen at {address}: {source}; change `address` or `addresses` of {name} in cluster.toml"
     )]
     Address {
         /// The node.
         name: String,
-        /// One of its addresses.
+        /// The address.
         address: SocketAddr,
-        /// The system's reason.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A core that the machine does not have, or does not let the node use.
+    /// The machine lacks a core, or does not let the node use it.
     #[error(
         "{name}: cannot be pinned to the cores {cores:?}: {source}; correct `cores` of {name} in cluster.toml"
     )]
@@ -41,24 +41,24 @@ pub enum MachineError {
         name: String,
         /// The cores.
         cores: Vec<usize>,
-        /// The system's reason.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Too little memory for the cache and the windows.
+    /// There is too little memory for the cache and the windows.
     #[error(
         "{name}: the cache and the windows of programs need {needed_mib} MiB of shared memory and {available_mib} MiB are available; lower `cache_mib` or `program_window_mib` in cluster.toml"
     )]
     Memory {
         /// The node.
         name: String,
-        /// What they need.
+        /// The needed memory in MiB.
         needed_mib: u64,
-        /// What there is.
+        /// The available memory in MiB.
         available_mib: u64,
     },
 }
 
-/// Whether the node will be able to listen at all of `addresses`, said before its peers are bothered.
+/// Checks that the node can listen at all of `addresses`, before it contacts its peers.
 pub(crate) fn check_addresses(
     name: &str,
     mut addresses: impl Iterator<Item = SocketAddr>,
@@ -72,7 +72,7 @@ pub(crate) fn check_addresses(
     })
 }
 
-/// Keeps this thread, and those that it starts, on `cores`; anywhere when there are none.
+/// Pins this thread and those that it starts to `cores`; with no cores it may run anywhere.
 pub(crate) fn pin(name: &str, cores: &[usize]) -> Result<(), MachineError> {
     if cores.is_empty() {
         return Ok(());
@@ -86,8 +86,8 @@ pub(crate) fn pin(name: &str, cores: &[usize]) -> Result<(), MachineError> {
     })
 }
 
-/// Whether the machine has memory for `needed_bytes` that are shared. It may change its mind later; this finds what
-/// can never work.
+/// Checks that the machine has `needed_bytes` of memory to share. The available memory may shrink
+/// later; this finds needs that can never be met.
 pub(crate) fn check_memory(name: &str, needed_bytes: u64) -> Result<(), MachineError> {
     let Some(available_mib) = std::fs::read_to_string("/proc/meminfo").ok().as_deref().and_then(available)
     else {
@@ -100,7 +100,7 @@ pub(crate) fn check_memory(name: &str, needed_bytes: u64) -> Result<(), MachineE
     }
 }
 
-/// `MemAvailable` in MiB.
+/// Returns `MemAvailable` in MiB.
 fn available(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib / 1024)

@@ -1,4 +1,4 @@
-//! How clusters and nodes are made, configured, started and ended.
+//! Creation, configuration, start and end of clusters and nodes.
 
 pub mod config;
 pub mod create;

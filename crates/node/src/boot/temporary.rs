@@ -1,7 +1,7 @@
-//! A cluster that is gone when its maker is: for the demonstration, for measurements, for tests.
+//! A cluster that ends with its creator: for the demonstration, for measurements, for tests.
 //!
-//! Its directory is marked and watched by a [`Janitor`]; its nodes have a lifeline to this process. So nothing is
-//! left behind, neither after an error nor after SIGKILL.
+//! Its directory is marked and watched by a [`Janitor`]; its nodes have a lifeline to this process.
+//! So nothing remains after an error or a SIGKILL.
 
 use std::{
     io,
@@ -25,60 +25,60 @@ use crate::{
     lifecycle::Stage,
 };
 
-/// How long the nodes may take to find each other.
+/// The longest that the nodes may take to connect.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
-/// What cluster is wanted.
+/// The parameters of a temporary cluster.
 #[derive(Clone, Debug)]
 pub struct Parameters {
-    /// Its nodes.
+    /// The nodes.
     pub nodes: Vec<NodeParameters>,
-    /// Workers of each node.
+    /// The number of workers of each node.
     pub workers: u8,
-    /// How threads wait.
+    /// The way in which threads wait.
     pub waiting: Waiting,
-    /// How long blocks are.
+    /// The length of blocks.
     pub block_size: BlockSize,
-    /// Memory of each node's cache in MiB.
+    /// The memory of each node's cache in MiB.
     pub cache_mib: u32,
-    /// Blocks of the disk group.
+    /// The number of blocks of the disk group.
     pub blocks: u64,
-    /// Seconds between checkpoints.
+    /// The seconds between checkpoints.
     pub checkpoint_seconds: u32,
-    /// How its nodes are joined.
+    /// The settings of the interconnect.
     pub interconnect: Interconnect,
-    /// How fast a lost node is noticed.
+    /// The settings of the membership.
     pub membership: Membership,
-    /// The `plexus` program.
+    /// The path of the program `plexus`.
     pub program: PathBuf,
-    /// Where the cluster's directory is made.
+    /// The directory in which the cluster's directory is created.
     pub directory: PathBuf,
 }
 
-/// What node is wanted.
+/// The parameters of a node.
 #[derive(Clone, Debug)]
 pub struct NodeParameters {
-    /// The machine that it stands for.
+    /// The machine for which it stands.
     pub host: String,
-    /// Where it listens; `None`: a loopback address of its own.
+    /// The address at which it listens; `None` for a loopback address of its own.
     pub address: Option<SocketAddr>,
-    /// Further addresses, a path each.
+    /// The further addresses, one for each path.
     pub addresses: Vec<SocketAddr>,
-    /// Its rails, the preferred first.
+    /// The kinds of rails, in the order of preference.
     pub rails: Vec<RailKind>,
-    /// The cores that it is pinned to; empty: any.
+    /// The cores that it is pinned to; empty allows all.
     pub cores: Vec<usize>,
-    /// The network namespace that it lives in, as a path.
+    /// The path of the network namespace of the node.
     pub network_namespace: Option<PathBuf>,
-    /// The command that proves that it does nothing any more; empty: none.
+    /// The fence command of the node; empty for none.
     pub fence: Vec<String>,
 }
 
 impl Parameters {
-    /// `nodes` nodes of this machine, joined by every rail; small, and started from this program.
+    /// Describes a small cluster of `nodes` nodes of this machine with every kind of rail.
     ///
     /// # Errors
-    /// It is unknown where this program lies.
+    /// The path of this program is unknown.
     pub fn new(nodes: usize) -> io::Result<Self> {
         let node = NodeParameters {
             host: this_host(),
@@ -114,21 +114,21 @@ pub struct TemporaryCluster {
     lifelines: Vec<io::PipeWriter>,
 }
 
-/// Why there is no such cluster.
+/// The reason why a temporary cluster failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TemporaryError {
-    /// It could not be made.
+    /// The cluster cannot be created.
     #[error(transparent)]
     Create(#[from] CreateError),
-    /// Its nodes did not start.
+    /// The nodes did not start.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// The system refused.
+    /// A system call failed.
     #[error("a temporary cluster: {what}: {source}")]
     Io {
-        /// What was being done.
+        /// The action that failed.
         what: &'static str,
-        /// The system's reason.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -138,10 +138,11 @@ fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> TemporaryError {
 }
 
 impl TemporaryCluster {
-    /// Makes the cluster and starts its nodes, which are called `n1`, `n2`, …; returns when all serve.
+    /// Creates the cluster and starts its nodes, which are called `n1`, `n2`, …; returns when all
+    /// serve.
     ///
     /// # Errors
-    /// See [`TemporaryError`]; nothing is left.
+    /// See [`TemporaryError`]; nothing remains.
     pub fn start(
         parameters: &Parameters,
         progress: &mut dyn FnMut(&str, Stage),
@@ -196,21 +197,21 @@ impl TemporaryCluster {
         Ok(())
     }
 
-    /// The cluster's configuration.
+    /// Returns the cluster's configuration.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// A connection to the node in place `index`.
+    /// Connects to the node with number `index`.
     ///
     /// # Errors
-    /// The node does not live.
+    /// The node does not run.
     pub fn control(&self, index: usize) -> Result<Control, ControlError> {
         Control::connect(&self.config.dir, &self.config.nodes[index].name)
     }
 
-    /// The process of the node in place `index`.
+    /// Returns the process of the node with number `index`.
     #[must_use]
     pub fn pid(&self, index: usize) -> u32 {
         self.nodes[index].child.id()
@@ -219,7 +220,7 @@ impl TemporaryCluster {
     /// Takes the cluster down as `plexus down` does, and removes it.
     ///
     /// # Errors
-    /// Something could not be removed. That nodes did not end well is in the report.
+    /// Something could not be removed. The report says if nodes did not end cleanly.
     pub fn stop(mut self) -> Result<Down, TemporaryError> {
         let names: Vec<_> = self.config.nodes.iter().map(|node| node.name.as_str()).collect();
         let down = down::take_down(&self.config.dir, &names, &|_, _| ());
@@ -239,13 +240,13 @@ impl TemporaryCluster {
 
 impl Drop for TemporaryCluster {
     fn drop(&mut self) {
-        // Only on the way out of a failure, which is what gets reported.
+        // Runs only after a failure, and that failure is reported.
         let _ = self.finish();
     }
 }
 
-/// The nodes, each with an address of its own: a loopback address made from the cluster's random identity, so that
-/// clusters do not meet, and a port below those that the system gives to clients.
+/// Returns the nodes, each with a loopback address made from the cluster's random identifier, so
+/// that clusters do not collide, and a port below those that the system gives to clients.
 fn node_configs(nodes: &[NodeParameters], id: ClusterId) -> Vec<NodeConfig> {
     let [a, b, c, d, ..] = id.0.to_le_bytes();
     let port = 20_000 + u16::from(d) * 16;

@@ -1,8 +1,11 @@
-//! Changing who belongs to a cluster and where it votes, while it runs: the command `config change`.
+//! Config changes: the command that changes the nodes and voting files of a running cluster.
 //!
-//! It takes one of `{"add_node": NAME}`, `{"remove_node": NAME}`, `{"add_file": {"id", "path", "node"}}`, `{"remove_file": ID}`, and is
-//! answered when a view with the change is decided; another one is refused until then. Before a node is added all members read `cluster.toml` again. Before a file is added, `{"set_file_path": {..}}` says where this node finds it, and
-//! `{"tell_of_file": {..}}` has this node tell all members, and is answered when all that must open it have.
+//! The command takes one of `{"add_node": NAME}`, `{"remove_node": NAME}`, `{"add_file": {"id",
+//! "path", "node"}}` and `{"remove_file": ID}`. It is answered when a view with the change is
+//! decided; other changes are refused until then. Before a node is added, all members read
+//! `cluster.toml` again. Before a file is added, `{"set_file_path": {..}}` gives its path on this
+//! node. `{"tell_of_file": {..}}` has this node announce it to all members, and is answered when
+//! all that must open it have done so.
 
 use std::path::PathBuf;
 
@@ -12,58 +15,61 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{
-    admin::commands::{On, Progress, Run, args},
-    member::newcomers::{self, Place},
+    admin::commands::{CommandContext, Progress, Run, args},
+    member::newcomers::{self, VotingFileLocation},
 };
 
-/// What is wanted.
+/// The arguments of a config change.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ConfigChangeArgs {
-    /// A node belongs to the cluster and may join.
+    /// Adds a node, which may then join.
     AddNode(String),
-    /// A node does not, and is put out if it is a member.
+    /// Removes a node, and evicts it if it is a member.
     RemoveNode(String),
-    /// Where a voting file is that is about to be added.
+    /// Sets the path of a voting file on this node, before the file is added.
     PlaceFile(FileArgs),
-    /// The same, for every member.
+    /// Sets the path of a voting file on every member.
     TellOfFile(FileArgs),
-    /// A voting file votes.
+    /// Adds a voting file, which then votes.
     AddFile(FileArgs),
-    /// A voting file does not vote any more.
+    /// Removes a voting file, which then does not vote.
     RemoveFile(String),
 }
 
-/// A voting file.
+/// A voting file as an argument.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileArgs {
-    /// Its name: 16 hexadecimal digits.
+    /// The identifier of the file: 16 hexadecimal digits.
     pub id: String,
-    /// Where it is.
+    /// The path of the file.
     pub path: PathBuf,
-    /// The node that serves it; none: every node opens it.
+    /// The node that serves it; if `None`, every node opens it.
     #[serde(default)]
     pub node: Option<String>,
 }
 
-/// See the module.
+/// The commands of this module.
 pub(crate) const COMMANDS: &[(&str, Run)] = &[("config_change", config_change)];
 
-fn node(on: &On, name: &str) -> Result<NodeId, String> {
+fn node(on: &CommandContext, name: &str) -> Result<NodeId, String> {
     on.config.node(name).map(|(id, _)| id).map_err(|error| error.to_string())
 }
 
-fn place(on: &On, FileArgs { id, path, node: host }: FileArgs) -> Result<Place, String> {
+fn place(
+    on: &CommandContext,
+    FileArgs { id, path, node: host }: FileArgs,
+) -> Result<VotingFileLocation, String> {
     let host = host.map(|host| node(on, &host)).transpose()?;
-    Ok(Place { file: voting_file(&id)?, host, path })
+    Ok(VotingFileLocation { file: voting_file(&id)?, host, path })
 }
 
 fn voting_file(id: &str) -> Result<FileId, String> {
     id.parse().map_err(|error: InvalidFileId| error.to_string())
 }
 
-fn config_change(on: &On, asked: Value, _: Progress<'_>) -> Result<Value, String> {
+fn config_change(on: &CommandContext, asked: Value, _: Progress<'_>) -> Result<Value, String> {
     let config_change = match args(asked)? {
         ConfigChangeArgs::AddNode(name) => ConfigChange::AddNode(newcomers::tell_of_node(&on.body, &name)?),
         ConfigChangeArgs::RemoveNode(name) => ConfigChange::RemoveNode(node(on, &name)?),

@@ -1,4 +1,6 @@
-//! What makes sure that an incarnation of another node has ended: a look at its lock, a kill, a command. `docs/membership.md` says what each proves.
+//! Proofs that an incarnation of another node has ended: a look at its lock, a kill, a fence
+//! command.
+//! `docs/membership.md` says what each proves.
 
 use std::{
     fmt,
@@ -17,23 +19,23 @@ use crate::{
     records::durable::{Lock, Look},
 };
 
-/// How long the end of a process that was killed is waited for.
+/// The longest wait for the end of a killed process.
 const DEATH_WITHIN: Duration = Duration::from_secs(10);
 
-/// How often it is looked whether it has ended.
+/// The interval at which the lock of a killed process is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// How long a fence command may take.
+/// The longest that a fence command may take.
 const COMMAND_WITHIN: Duration = Duration::from_secs(60);
 
-/// How an incarnation of another node can be proved to be over.
+/// The way to prove that an incarnation of another node has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fencing {
-    /// It is of this host: its process is killed.
+    /// The node runs on this host: its process is killed.
     Kill,
-    /// By its fence command.
+    /// The node's fence command proves it.
     Agent,
-    /// Not at all: its lease is waited for.
+    /// There is no proof: the lease must be waited for.
     LeaseOnly,
 }
 
@@ -47,7 +49,7 @@ impl fmt::Display for Fencing {
     }
 }
 
-/// What one node can prove of the others.
+/// The means of one node to prove the end of others.
 pub(crate) struct Fence {
     config: Arc<Config>,
     me: NodeId,
@@ -66,9 +68,10 @@ impl Fence {
         }
     }
 
-    /// The lives of which a view tells that were members, in it or before, and are proved to be over: earlier ones of this node, which is in
-    /// its incarnation `own`, and those of nodes of this host that let go of their locks. One that has left may act for a moment after that
-    /// was decided, so who starts waits for it too if nobody proves its end.
+    /// Returns the incarnations that were members in `view` or before and have provably ended.
+    /// These are earlier incarnations of this node (`own` is the present one), and those of nodes
+    /// of this host that released their locks. A node that has left may act for a moment after that
+    /// decision, so a starting node waits for it too unless its end is proved.
     pub(crate) fn over(&self, view: &View, own: Incarnation) -> impl Iterator<Item = (NodeId, Incarnation)> {
         view.incarnations().filter(move |(node, incarnation)| match *node == self.me {
             true => *incarnation < own,
@@ -76,13 +79,14 @@ impl Fence {
         })
     }
 
-    /// Whether the process of this incarnation of a node of the same host is proved to be over: it has let go of its lock, which no process does
-    /// before everything that it had begun at the disks is done.
+    /// Returns true if the process of this incarnation of a node of the same host has provably
+    /// ended: its lock is free. A process keeps the lock until all its disk operations are
+    /// complete.
     pub(crate) fn is_over(&self, node: NodeId, incarnation: Incarnation) -> bool {
         self.look(node).is_some_and(|look| look.proves_end_of(incarnation))
     }
 
-    /// Sees to it that an incarnation is over, as far as that can be done from here. May take long.
+    /// Ends an incarnation and returns the proof, if this node has a way. May take long.
     pub(crate) fn end(&self, node: NodeId, incarnation: Incarnation) -> Option<FencingProof> {
         match self.kind(node) {
             Fencing::Kill => self.kill(node, incarnation).or_else(|| self.command(node, incarnation)),
@@ -95,13 +99,13 @@ impl Fence {
         Lock::look(&self.lock_of(node)?).ok()
     }
 
-    /// The lock of a node of this host.
+    /// Returns the path of the lock of a node of this host.
     fn lock_of(&self, node: NodeId) -> Option<PathBuf> {
         (self.kind(node) == Fencing::Kill)
             .then(|| self.config.dir.lock(&self.config.nodes[node.index()].name))
     }
 
-    /// Kills the process and awaits its end.
+    /// Kills the process and waits for its end.
     fn kill(&self, node: NodeId, incarnation: Incarnation) -> Option<FencingProof> {
         match self.look(node)? {
             look if look.proves_end_of(incarnation) => return Some(FencingProof::Killed),
@@ -110,16 +114,17 @@ impl Fence {
                 if holder.pid != std::process::id() {
                     let pidfd =
                         pidfd_open(Pid::from_raw(i32::try_from(holder.pid).ok()?)?, PidfdFlags::empty());
-                    // It is looked at again when it cannot be another's number any more.
+                    // The lock is checked again after the pidfd is open, so the pid cannot belong
+                    // to another process.
                     if let Ok(pidfd) = pidfd
                         && self.look(node) == Some(Look::Held(Some(holder)))
                     {
-                        // What has ended meanwhile is seen below.
+                        // A process that has ended meanwhile is noticed below.
                         let _ = pidfd_send_signal(&pidfd, Signal::KILL);
                     }
                 }
             }
-            // Somebody is about to sign.
+            // A process has the lock and has not signed it yet.
             Look::Held(None) => {}
             Look::Missing | Look::Free(_) | Look::Held(Some(_)) => return None,
         }
@@ -133,7 +138,7 @@ impl Fence {
         None
     }
 
-    /// Has the node's fence command prove it.
+    /// Runs the node's fence command.
     fn command(&self, node: NodeId, incarnation: Incarnation) -> Option<FencingProof> {
         let node = self.config.nodes.get(node.index())?;
         let (name, words) = (&node.name, &node.fence);
@@ -159,7 +164,7 @@ impl Fence {
                 Err(error) => break format!("cannot be waited for: {error}"),
             }
         };
-        // Nothing is left of one that has ended.
+        // Fails if the process has ended.
         let _ = child.kill();
         let _ = child.wait();
         tracing::error!("{name}: its fence command {why}");
@@ -175,7 +180,7 @@ mod tests {
     use super::*;
     use crate::boot::layout::ClusterDir;
 
-    /// Four nodes, the last of another host.
+    /// Returns a configuration of four nodes, the last of them on another host.
     fn config(dir: &ClusterDir) -> Config {
         let mut text = r#"
             format = 1
@@ -200,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn who_had_left_before_a_view_is_proved_to_be_over_like_its_members() {
+    fn nodes_that_left_before_a_view_are_proved_to_have_ended_like_its_members() {
         let place = tempfile::tempdir().unwrap();
         let dir = ClusterDir::new(place.path());
         let config = Arc::new(config(&dir));
@@ -217,7 +222,7 @@ mod tests {
         ]);
         let fence = Fence::new(config, NodeId(0));
         let over = |own| fence.over(&view, Incarnation(own)).map(|(node, _)| node.0).collect::<Vec<_>>();
-        assert_eq!(over(8), [0, 1, 2], "of another host nothing is known");
+        assert_eq!(over(8), [0, 1, 2], "there is no proof for a node of another host");
         let _lives = hold("n3");
         assert_eq!(over(7), [1], "who looks lives, and so does who holds its lock");
     }

@@ -1,9 +1,13 @@
-//! What every member must know before the cluster takes in a voting file or a node while it runs.
+//! The agreement of all members before a running cluster gets a new voting file or node.
 //!
-//! All nodes are in one group. Who has a file added says there where it is; each node that must open it looks whether it can, keeps the path, and
-//! says so. A node that starts later has the path from `cluster.toml`. Who has a node added says which; each reads its own `cluster.toml` again, and
-//! answers whether it has the same there. Only when all have said so they are told to take note of it ([`promise`]): where one has not, nobody has, and what was
-//! wrong can be mended in the files. Where who asks dies on the way, or one of the others, doing the same again does the rest.
+//! All nodes are in one group. The node that adds a file sends its path to the group. Each node
+//! that must open the file checks that it can, keeps the path, and answers. A node that starts
+//! later has the path from `cluster.toml`.
+//!
+//! The node that adds a node sends its number and fingerprint. Each member reads its own
+//! `cluster.toml` again and answers whether it lists the same. Only when all have agreed are they
+//! told to keep the new list ([`promise`]). If one disagrees, no member keeps it, and the user can
+//! correct the files. If a node fails in between, repeating the command completes the change.
 
 mod promise;
 mod said;
@@ -29,9 +33,9 @@ use plexus_membership::{
     },
 };
 
-pub(crate) use self::said::Place;
+pub(crate) use self::said::VotingFileLocation;
 pub use self::said::newcomers_any;
-use self::{promise::Promise, said::Said};
+use self::{promise::Promise, said::NewcomerMessage};
 use crate::{
     admin::control::ANSWER_WITHIN,
     admin::grouping::NEWCOMERS,
@@ -40,27 +44,27 @@ use crate::{
     records::settle::Settled,
 };
 
-/// How long after it was put out of the group, or not let in, a node tries again.
+/// The pause before a node that could not join the group, or was removed from it, tries again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// Has a node open the files and learn of the nodes that others tell it of, until it stops.
+/// Starts the thread that opens the files and learns the nodes that others announce.
 ///
 /// # Errors
-/// The system gives no thread.
+/// The system cannot start a thread.
 pub(crate) fn serve(body: &Arc<Body>) -> io::Result<()> {
     let (body, groups) = (Arc::downgrade(body), body.groups().clone());
     let run = move || keep_on(AGAIN_AFTER, || obey(&body, &groups));
     thread::Builder::new().name("newcomers".into()).spawn(run).map(drop)
 }
 
-/// Has `run` begin again whenever it fails, until the node has stopped.
+/// Calls `run` again whenever it fails, until the node has stopped.
 fn keep_on(pause: Duration, mut run: impl FnMut() -> Result<(), GroupError>) {
     let mut said = None;
     loop {
         match run() {
             Ok(()) | Err(GroupError::Stopped) => return,
             Err(error) if said != Some(error) => {
-                tracing::warn!(%error, "this node is not told of voting files and nodes that are added, until it can be");
+                tracing::warn!(%error, "this node cannot receive announcements of new voting files and nodes; trying again");
                 said = Some(error);
             }
             Err(_) => {}
@@ -74,20 +78,24 @@ fn obey(body: &Weak<Body>, groups: &Groups) -> Result<(), GroupError> {
     let mut promise = Promise::default();
     loop {
         let Happened::Message { bytes, .. } = group.next_event()? else { continue };
-        let Ok(said) = Said::decode(&bytes) else { continue };
+        let Ok(said) = NewcomerMessage::decode(&bytes) else { continue };
         let Some(asked) = said.asks() else { continue };
         let Some(body) = body.upgrade() else { return Ok(()) };
         let done = match said {
-            Said::Open(place) if place.host.is_some_and(|host| host != body.me()) => continue,
-            Said::Open(place) => keep(body.config(), body.membership(), &place),
-            Said::Look(node, fingerprint) => promise.look(fingerprint, || listed(&body, node, fingerprint)),
-            Said::Keep(fingerprint) => promise.nodes(fingerprint).and_then(|nodes| body.learn(nodes)),
-            Said::Done(_) | Said::NotDone(..) => continue,
+            NewcomerMessage::Open(place) if place.host.is_some_and(|host| host != body.me()) => continue,
+            NewcomerMessage::Open(place) => keep(body.config(), body.membership(), &place),
+            NewcomerMessage::Look(node, fingerprint) => {
+                promise.look(fingerprint, || listed(&body, node, fingerprint))
+            }
+            NewcomerMessage::Keep(fingerprint) => {
+                promise.nodes(fingerprint).and_then(|nodes| body.learn(nodes))
+            }
+            NewcomerMessage::Done(_) | NewcomerMessage::NotDone(..) => continue,
         };
         drop(body);
         let answer = match done {
-            Ok(()) => Said::Done(asked),
-            Err(why) => Said::NotDone(asked, why),
+            Ok(()) => NewcomerMessage::Done(asked),
+            Err(why) => NewcomerMessage::NotDone(asked, why),
         };
         group.send(&answer.encode())?;
     }
@@ -97,8 +105,12 @@ fn join(groups: &Groups) -> Result<Group, GroupError> {
     groups.join(Name::new(NEWCOMERS.as_bytes()).expect("it is short"))
 }
 
-/// Looks whether a node can open a file, and keeps its path.
-pub(crate) fn keep(config: &Config, membership: &Membership, place: &Place) -> Result<(), String> {
+/// Checks that this node can open a file, and keeps its path.
+pub(crate) fn keep(
+    config: &Config,
+    membership: &Membership,
+    place: &VotingFileLocation,
+) -> Result<(), String> {
     let path = config.dir.root().join(&place.path);
     let name = FileName { cluster: ClusterId(config.id.0), file: place.file };
     voting::look(&path, name).map_err(|error| error.to_string())?;
@@ -106,21 +118,24 @@ pub(crate) fn keep(config: &Config, membership: &Membership, place: &Place) -> R
     Ok(())
 }
 
-/// The members of the view with this number.
+/// Returns the epoch of the last view, and its members.
 fn members(status: Option<Status>) -> Result<(u32, BTreeSet<NodeId>), String> {
     let status = status.ok_or("this node's membership does not answer; try again")?;
     Ok((status.decided, status.members.iter().map(|member| NodeId(member.node)).collect()))
 }
 
-/// Who must open a file.
-fn openers(place: &Place, status: impl FnOnce() -> Option<Status>) -> Result<BTreeSet<NodeId>, String> {
+/// Returns the nodes that must open a file.
+fn openers(
+    place: &VotingFileLocation,
+    status: impl FnOnce() -> Option<Status>,
+) -> Result<BTreeSet<NodeId>, String> {
     match place.host {
         Some(host) => Ok(BTreeSet::from([host])),
         None => Ok(members(status())?.1),
     }
 }
 
-/// The nodes up to `node` and those that are known, if `cluster.toml` has them as elsewhere.
+/// Returns the nodes up to `node` and all known ones, if `cluster.toml` has this fingerprint.
 fn listed(body: &Body, node: NodeId, fingerprint: u64) -> Result<Nodes, String> {
     let known = body.config().nodes.len();
     let config = body.as_listed()?;
@@ -129,28 +144,28 @@ fn listed(body: &Body, node: NodeId, fingerprint: u64) -> Result<Nodes, String> 
         return Err(format!("{}: there is no node {} yet; copy the file here", path.display(), node.0));
     }
     match Settled::fingerprint(&config, NodeId(0), node) == fingerprint {
-        // Of those behind it nobody has said anything.
+        // The nodes behind it are not part of the agreement.
         true => Ok(config.nodes.iter().take(known.max(node.index() + 1)).cloned().collect()),
         false => Err(format!("{}: not as elsewhere; copy the file here", path.display())),
     }
 }
 
-/// Has every member that must open a file do so.
+/// Has every member open a file that it must open.
 ///
 /// # Errors
-/// One line that names those that have not.
-pub(crate) fn tell(config: &Config, body: &Body, place: &Place) -> Result<(), String> {
+/// Some members have not opened it; the text names them in one line.
+pub(crate) fn tell(config: &Config, body: &Body, place: &VotingFileLocation) -> Result<(), String> {
     let awaited = openers(place, || body.membership().status())?;
-    // On another machine the cluster may lie elsewhere.
+    // On another machine the cluster directory may be elsewhere.
     let path = place.path.strip_prefix(config.dir.root()).unwrap_or(&place.path);
-    let open = Said::Open(Place { path: path.into(), ..place.clone() });
+    let open = NewcomerMessage::Open(VotingFileLocation { path: path.into(), ..place.clone() });
     in_group(body, |group| ask(body, group, &open, &awaited))
 }
 
-/// Has every member learn of the node called `name`; which one that is.
+/// Has every member learn of the node called `name`, and returns its number.
 ///
 /// # Errors
-/// One line that names those that have not, or says why this one has not.
+/// Some members do not list it alike; the text names them, or says what is wrong here.
 pub(crate) fn tell_of_node(body: &Body, name: &str) -> Result<NodeId, String> {
     let config = body.as_listed()?;
     let (node, _) = config.node(name).map_err(|error| error.to_string())?;
@@ -159,7 +174,7 @@ pub(crate) fn tell_of_node(body: &Body, name: &str) -> Result<NodeId, String> {
     let mut told = false;
     in_group(body, |group| {
         agree(node, fingerprint, view, |what, of| {
-            told |= matches!(what, Said::Keep(_));
+            told |= matches!(what, NewcomerMessage::Keep(_));
             ask(body, group, what, of)
         })
     })
@@ -170,28 +185,30 @@ pub(crate) fn tell_of_node(body: &Body, name: &str) -> Result<NodeId, String> {
     Ok(node)
 }
 
-/// Has members look whether they list a node as this fingerprint says, and then keep it, until those that do are all that there are.
+/// Has members compare their lists with this fingerprint, until no member is missing; then has them
+/// keep the list.
 fn agree(
     node: NodeId,
     fingerprint: u64,
     view: impl Fn() -> Result<(u32, BTreeSet<NodeId>), String>,
-    mut ask: impl FnMut(&Said, &BTreeSet<NodeId>) -> Result<(), String>,
+    mut ask: impl FnMut(&NewcomerMessage, &BTreeSet<NodeId>) -> Result<(), String>,
 ) -> Result<(), String> {
     loop {
         let asked = view()?;
-        ask(&Said::Look(node, fingerprint), &asked.1)?;
-        // Who came meanwhile may list another, so nobody keeps it yet.
+        ask(&NewcomerMessage::Look(node, fingerprint), &asked.1)?;
+        // A member that joined meanwhile may have another list, so the others must not keep theirs
+        // yet.
         if view()? != asked {
             continue;
         }
-        ask(&Said::Keep(fingerprint), &asked.1)?;
+        ask(&NewcomerMessage::Keep(fingerprint), &asked.1)?;
         if view()? == asked {
             return Ok(());
         }
     }
 }
 
-/// Does something as one of the group, and leaves it.
+/// Joins the group for one operation and leaves it.
 fn in_group<T>(body: &Body, act: impl FnOnce(&mut Group) -> Result<T, String>) -> Result<T, String> {
     let mut group = join(body.groups()).map_err(|error| error.to_string())?;
     let done = act(&mut group);
@@ -199,12 +216,12 @@ fn in_group<T>(body: &Body, act: impl FnOnce(&mut Group) -> Result<T, String>) -
     done
 }
 
-/// Asks all members for something, and waits for those that must do it.
-fn ask(body: &Body, group: &mut Group, what: &Said, of: &BTreeSet<NodeId>) -> Result<(), String> {
+/// Sends a request to all members and waits for the answers of `of`.
+fn ask(body: &Body, group: &mut Group, what: &NewcomerMessage, of: &BTreeSet<NodeId>) -> Result<(), String> {
     let asked = what.asks().expect("no answer");
     let silent = match what {
-        Said::Look(..) => "does not say that it is listed there",
-        Said::Keep(_) => "does not say that it knows it",
+        NewcomerMessage::Look(..) => "does not say that it is listed there",
+        NewcomerMessage::Keep(_) => "does not say that it knows it",
         _ => "does not say that it can open it",
     };
     let mut awaited = of.clone();
@@ -215,9 +232,9 @@ fn ask(body: &Body, group: &mut Group, what: &Said, of: &BTreeSet<NodeId>) -> Re
     while !awaited.is_empty() {
         let left = until.saturating_duration_since(Instant::now());
         match group.next_within(left).map_err(|error| error.to_string())? {
-            Some(Happened::Message { from, bytes }) => match Said::decode(&bytes) {
-                Ok(Said::Done(done)) if done == asked => drop(awaited.remove(&from.node)),
-                Ok(Said::NotDone(done, why)) if done == asked && awaited.remove(&from.node) => {
+            Some(Happened::Message { from, bytes }) => match NewcomerMessage::decode(&bytes) {
+                Ok(NewcomerMessage::Done(done)) if done == asked => drop(awaited.remove(&from.node)),
+                Ok(NewcomerMessage::NotDone(done, why)) if done == asked && awaited.remove(&from.node) => {
                     refused.push(format!("{}: {why}", name(from.node)));
                 }
                 _ => {}
@@ -242,19 +259,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_for_everybody_is_not_opened_by_nobody_where_members_are_not_known() {
-        let place = |host| Place { file: FileId(7), host, path: "votes".into() };
+    fn unknown_members_are_an_error_for_a_file_that_every_node_opens() {
+        let place = |host| VotingFileLocation { file: FileId(7), host, path: "votes".into() };
         assert!(openers(&place(None), || None).unwrap_err().contains("does not answer"));
         assert_eq!(openers(&place(Some(NodeId(2))), || None), Ok(BTreeSet::from([NodeId(2)])));
     }
 
-    /// Members of which one comes when so many questions were put; it lists what is asked for, or does not.
+    /// A member that joins after a number of requests, and whether its list agrees.
     struct Comes {
         after: usize,
         lists: bool,
     }
 
-    /// Two members and the one that comes are told of a node: what came of it, how many questions were put, and which members keep it.
+    /// Runs the agreement on a node between two members and one that joins. Returns the result, the
+    /// number of requests, and the members that keep the list.
     fn told(comes: &Comes) -> (Result<(), String>, usize, Vec<bool>) {
         let there = RefCell::new(vec![(Promise::default(), true, false), (Promise::default(), true, false)]);
         let view = || {
@@ -269,10 +287,10 @@ mod tests {
             for node in of {
                 let (promise, lists, keeps) = &mut there[node.index()];
                 let answer = match what {
-                    Said::Look(_, list) => {
+                    NewcomerMessage::Look(_, list) => {
                         promise.look(*list, || lists.then(Nodes::default).ok_or("not as elsewhere".into()))
                     }
-                    Said::Keep(list) => promise.nodes(*list).map(|_| *keeps = true),
+                    NewcomerMessage::Keep(list) => promise.nodes(*list).map(|_| *keeps = true),
                     _ => unreachable!("no question of a node"),
                 };
                 refused = refused.and(answer);
@@ -286,24 +304,24 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_while_others_are_told_of_a_node_is_told_before_it_is_let_in() {
+    fn node_that_joins_during_an_agreement_takes_part_before_the_new_node_is_admitted() {
         let told = |after| told(&Comes { after, lists: true });
-        assert_eq!(told(0), (Ok(()), 2, vec![true; 2]), "nobody comes");
+        assert_eq!(told(0), (Ok(()), 2, vec![true; 2]), "no node joins");
         assert_eq!(told(1), (Ok(()), 3, vec![true; 3]), "while the others look");
         assert_eq!(told(2), (Ok(()), 4, vec![true; 3]), "while the others keep it");
     }
 
     #[test]
-    fn nobody_keeps_what_one_that_comes_while_the_others_look_lists_otherwise() {
+    fn no_member_keeps_a_list_that_a_joining_member_does_not_have() {
         let (done, _, keep) = told(&Comes { after: 1, lists: false });
         assert_eq!((done, keep), (Err("not as elsewhere".into()), vec![false; 3]));
     }
 
     #[test]
-    fn who_is_put_out_or_not_let_in_begins_again_until_the_node_has_stopped() {
+    fn removed_or_refused_node_tries_again_until_it_has_stopped() {
         let (full, late) = (GroupError::Impossible(Why::Groups), GroupError::PutOut);
         let mut ends = [full, full, late, full, GroupError::Stopped].into_iter();
-        keep_on(Duration::ZERO, || Err(ends.next().expect("not begun again once it has stopped")));
-        assert_eq!(ends.len(), 0, "begun again each time");
+        keep_on(Duration::ZERO, || Err(ends.next().expect("a stopped node does not try again")));
+        assert_eq!(ends.len(), 0, "each failure leads to another try");
     }
 }

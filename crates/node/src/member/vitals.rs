@@ -1,25 +1,27 @@
-//! The signs of incarnation of a node's workers: each is handed a task now and then, and must have taken it up in time.
+//! The health check of a node's workers: each gets a pulse task regularly and must handle it in
+//! time.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use plexus_base::{Nanos, WorkerId};
 
-/// How often each worker is asked for a sign of incarnation.
+/// The interval between the pulse tasks of a worker.
 const EVERY: Nanos = Nanos::from_ms(300);
 
-/// How long one may owe it before the node stops vouching for itself: longer than a worker is ever busy with one thing.
+/// The longest that a pulse may take before the node counts as unhealthy: longer than any one
+/// operation of a worker.
 const WITHIN: Nanos = Nanos::from_ms(2_000);
 
-/// See the module.
+/// The health of all workers, by number.
 pub(crate) struct Vitals(Vec<Vital>);
 
 #[derive(Default)]
 struct Vital {
-    /// Since when a sign is owed; 0: none is.
+    /// The time since which a pulse is due; 0 if none is.
     owed_since: AtomicU64,
-    /// Whether the worker has been handed the task for it; there may have been no room.
+    /// True once the worker has the task; its queue may have been full.
     is_asked: AtomicBool,
-    /// When the next may be.
+    /// The earliest time of the next pulse.
     next: AtomicU64,
 }
 
@@ -28,13 +30,14 @@ impl Vitals {
         Self((0..workers).map(|_| Vital::default()).collect())
     }
 
-    /// Whether no worker owes a sign for too long. `ask` hands a worker the task, if there is room. One thread at a time.
+    /// Returns true if no worker is late with its pulse. `ask` submits the task to a worker and
+    /// returns false if its queue is full. Only one thread may call this at a time.
     pub(crate) fn are_good(&self, now: Nanos, ask: impl Fn(WorkerId) -> bool) -> bool {
         let workers = (0..).map(WorkerId);
         self.0.iter().zip(workers).all(|(vital, worker)| vital.is_good(now, || ask(worker)))
     }
 
-    /// A worker has taken its task up.
+    /// Notes that a worker has handled its pulse task.
     pub(crate) fn given(&self, worker: WorkerId) {
         self.0[worker.index()].owed_since.store(0, Relaxed);
     }
@@ -66,19 +69,19 @@ mod tests {
     const START: Nanos = Nanos::from_ms(7);
 
     #[test]
-    fn who_had_no_room_for_the_task_is_asked_again() {
+    fn worker_with_a_full_queue_is_asked_again() {
         let vitals = Vitals::new(1);
-        assert!(vitals.are_good(START, |_| false), "there is no room");
+        assert!(vitals.are_good(START, |_| false), "the queue is full");
         let next = START + Nanos::from_ms(1);
         assert!(vitals.are_good(next, |worker| {
             vitals.given(worker);
             true
         }));
-        assert!(vitals.are_good(START + WITHIN, |_| true), "it has given its sign");
+        assert!(vitals.are_good(START + WITHIN, |_| true), "the pulse was handled");
     }
 
     #[test]
-    fn who_takes_nothing_up_is_asked_once_and_not_well_in_the_end() {
+    fn worker_that_handles_nothing_is_asked_once_and_then_counts_as_unhealthy() {
         let vitals = Vitals::new(2);
         let both = |worker: WorkerId| {
             if worker.0 == 0 {
@@ -87,7 +90,7 @@ mod tests {
             true
         };
         assert!(vitals.are_good(START, both));
-        assert!(vitals.are_good(START + EVERY, |worker| worker.0 == 0 || panic!("it was asked already")));
+        assert!(vitals.are_good(START + EVERY, |worker| worker.0 == 0 || panic!("a second pulse task")));
         vitals.given(WorkerId(0));
         let last = START + WITHIN;
         assert!(vitals.are_good(Nanos(last.0 - 1), both));
@@ -97,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn room_that_never_comes_is_no_sign_of_incarnation() {
+    fn queue_that_stays_full_counts_as_unhealthy() {
         let vitals = Vitals::new(1);
         assert!(vitals.are_good(START, |_| false));
         assert!(!vitals.are_good(START + WITHIN, |_| false));

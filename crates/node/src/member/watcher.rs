@@ -1,4 +1,5 @@
-//! What a node does when the link to a peer is lost, or a peer sends what no member sends: the membership decides who goes on.
+//! The reaction to a lost link or a protocol violation: the membership decides which node
+//! continues.
 
 use std::sync::{Arc, Weak, mpsc};
 
@@ -9,10 +10,10 @@ use plexus_membership::runtime::Membership;
 use crate::{
     boot::config::Config,
     member::Member,
-    service::{News, NodeService},
+    service::{NodeService, WorkerNotice},
 };
 
-/// Waits for such news.
+/// The thread that waits for notices of workers.
 pub(crate) struct Watcher {
     pub(crate) config: Arc<Config>,
     pub(crate) mesh: Weak<Mesh<NodeService>>,
@@ -21,21 +22,21 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    pub(crate) fn run(&self, news: &mpsc::Receiver<News>) {
-        while let Ok(news) = news.recv() {
-            match news {
-                News::End => return,
-                News::Lost { peer, incarnation, why } => {
+    pub(crate) fn run(&self, notices: &mpsc::Receiver<WorkerNotice>) {
+        while let Ok(notice) = notices.recv() {
+            match notice {
+                WorkerNotice::End => return,
+                WorkerNotice::Lost { peer, incarnation, why } => {
                     tracing::warn!("the link to {} is lost: {why}", self.config.name_of(peer));
                     self.lost(peer, incarnation);
                 }
-                // It is treated as one whose links are lost: one of the two does not go on.
-                News::Fault { peer, incarnation } => self.lost(peer, incarnation),
+                // Treated like a lost link: one of the two nodes is evicted.
+                WorkerNotice::Fault { peer, incarnation } => self.lost(peer, incarnation),
             }
         }
     }
 
-    /// One link lost is the peer lost: the other workers must not wait for what it still sends them.
+    /// Closes all links to a peer that lost one, so that no worker waits for its messages.
     fn lost(&self, peer: NodeId, incarnation: Incarnation) {
         let Some(mesh) = self.mesh.upgrade() else { return };
         mesh.forget(peer, incarnation);

@@ -1,4 +1,4 @@
-//! Small files that are either the old or the new one after any crash, and locks that end with their process.
+//! Small files that are replaced atomically and durably, and locks that end with their process.
 
 use std::{
     fs::{File, OpenOptions},
@@ -17,20 +17,20 @@ use tempfile::NamedTempFile;
 
 use crate::{records::settle::Settled, records::state::Record};
 
-/// Replaces `path` by `value` as JSON; durable when this returns.
+/// Replaces `path` by `value` as JSON; durable on return.
 ///
 /// # Errors
-/// The system's; the old file is still there.
+/// The system's; the old file is unchanged.
 pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
     let mut text = serde_json::to_string(value)?;
     text.push('\n');
     replace(path, text.as_bytes())
 }
 
-/// Makes `path`, which is not there yet, as a file of these bytes that only its owner may read; durable when this returns.
+/// Creates the file `path` with these bytes, readable only by its owner; durable on return.
 ///
 /// # Errors
-/// `AlreadyExists`, or the system's; nothing is changed then.
+/// `AlreadyExists`, or another error of the system; nothing is changed.
 pub(crate) fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     let mut file = NamedTempFile::new_in(directory)?;
@@ -40,10 +40,10 @@ pub(crate) fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_name(path)
 }
 
-/// What [`write_json`] left at `path`, or `None` when nothing ever was.
+/// Returns the value that [`write_json`] wrote to `path`, or `None` if there is no file.
 ///
 /// # Errors
-/// The system's, or the text is not what was written.
+/// The file cannot be read, or its text is not such a value.
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     match std::fs::read(path) {
         Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),
@@ -52,7 +52,8 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T
     }
 }
 
-/// Reads any bytes as each of the files that a node finds when it starts, as a fuzz target would; how many it takes them for.
+/// Decodes any bytes as each file that a starting node reads, for fuzzing; returns how many accept
+/// them.
 #[doc(hidden)]
 #[must_use]
 pub fn files_any(bytes: &[u8]) -> usize {
@@ -60,38 +61,39 @@ pub fn files_any(bytes: &[u8]) -> usize {
         let again = serde_json::to_vec(&record).and_then(|text| serde_json::from_slice(&text));
         again.is_ok_and(|again: Record| again == record)
     });
-    // What is read is counted and shown to the user.
+    // A node counts the losses and shows them to the user.
     let settled = serde_json::from_slice::<Settled>(bytes);
     let settled = settled.is_ok_and(|settled| !settled.lost.to_string().is_empty());
     let holder = std::str::from_utf8(bytes).is_ok_and(|text| signature(text).is_some());
     [record, settled, holder].into_iter().filter(|taken| *taken).count()
 }
 
-/// A lock on a file, held until dropped or until the process ends in whatever way.
+/// A lock on a file, held until it is dropped or its process ends.
 #[derive(Debug)]
 pub(crate) struct Lock(#[expect(dead_code, reason = "held, not used")] File);
 
-/// Who holds a lock.
+/// The process that signed a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Holder {
     pub(crate) pid: u32,
     pub(crate) incarnation: u64,
 }
 
-/// What a look at a lock shows.
+/// The state of a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Look {
     /// There is no such file.
     Missing,
-    /// Nobody has it; who had it last.
+    /// The lock is free; the value is its last holder.
     Free(Option<Holder>),
-    /// Somebody has it; who, if they have signed.
+    /// The lock is held; the value is its holder, once it has signed.
     Held(Option<Holder>),
 }
 
 impl Look {
-    /// Whether it proves that an incarnation is over: it had this file, and has let go of it, or a later incarnation has come to it. A file that
-    /// is gone, or that the incarnation never signed, says nothing: the incarnation may have another, on another machine or one that was removed.
+    /// Returns true if this state proves that an incarnation has ended: it had this file and
+    /// released it, or a later incarnation has it. A missing file, or one that the incarnation
+    /// never signed, proves nothing: its lock may be another file, on another machine or deleted.
     pub(crate) fn proves_end_of(self, incarnation: Incarnation) -> bool {
         match self {
             Self::Free(Some(last)) => last.incarnation >= incarnation.0,
@@ -102,14 +104,15 @@ impl Look {
 }
 
 impl Lock {
-    /// Takes the lock and signs it, or says who has it (if they have signed). Who only [looks](Lock::look) does not count.
+    /// Takes the lock and signs it, or returns its holder (if it has signed). A process that only
+    /// [looks](Lock::look) does not block this.
     ///
     /// # Errors
     /// The system's.
     pub(crate) fn try_take(path: &Path, incarnation: u64) -> io::Result<Result<Self, Option<Holder>>> {
         let mut file = open(path)?;
         while !has_taken(&file, FlockOperation::NonBlockingLockExclusive)? {
-            // Who has it keeps out those who look as well.
+            // A holder also excludes shared locks; a process that looks does not.
             if !has_taken(&file, FlockOperation::NonBlockingLockShared)? {
                 return Ok(Err(signed(&mut file)?));
             }
@@ -120,7 +123,7 @@ impl Lock {
         Ok(Ok(Self(file)))
     }
 
-    /// Who holds the lock at `path`, or did last.
+    /// Returns the present or last holder of the lock at `path`.
     ///
     /// # Errors
     /// The system's.
@@ -131,7 +134,7 @@ impl Lock {
         }
     }
 
-    /// Takes the lock, waiting for whoever has it.
+    /// Takes the lock, and waits until it is free.
     ///
     /// # Errors
     /// The system's.
@@ -141,7 +144,7 @@ impl Lock {
         Ok(Self(file))
     }
 
-    /// Whether somebody holds the lock at `path`, and who. To find out, it is shared for a moment with others who look.
+    /// Returns the state of the lock at `path`. To find out, it shares the lock for a moment.
     ///
     /// # Errors
     /// The system's.
@@ -190,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_has_one_holder_who_can_be_named() {
+    fn a_lock_has_one_holder_with_a_name() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lock");
         assert_eq!(Lock::look(&path).unwrap(), Look::Missing);
@@ -204,26 +207,26 @@ mod tests {
     }
 
     #[test]
-    fn a_incarnation_is_over_when_it_has_let_go_of_a_lock_that_it_had() {
+    fn incarnation_has_ended_when_it_has_released_a_lock_that_it_had() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lock");
         let over = |incarnation| Lock::look(&path).unwrap().proves_end_of(Incarnation(incarnation));
-        assert!(!over(7), "nobody has ever seen it here");
+        assert!(!over(7), "this incarnation never had the lock");
         let lock = Lock::try_take(&path, 7).unwrap().unwrap();
         assert!(over(6) && !over(7) && !over(8));
         std::fs::remove_file(&path).unwrap();
-        assert!(!over(7), "it lives, though its file was removed");
+        assert!(!over(7), "the file was removed, but the incarnation runs");
         std::fs::write(&path, "").unwrap();
-        assert!(!over(7), "nor does an empty file say anything");
+        assert!(!over(7), "an empty file proves nothing");
         std::fs::write(&path, "1 6").unwrap();
-        assert!(over(6) && !over(7), "nor one that an earlier incarnation had");
+        assert!(over(6) && !over(7), "a file of an earlier incarnation proves nothing about a later one");
         drop(lock);
         drop(Lock::try_take(&path, 8).unwrap().unwrap());
         assert!(over(7) && over(8) && !over(9));
     }
 
     #[test]
-    fn who_looks_at_a_lock_keeps_nobody_from_taking_it() {
+    fn looks_at_a_lock_do_not_prevent_taking_it() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lock");
         drop(Lock::try_take(&path, 1).unwrap().unwrap());

@@ -1,4 +1,4 @@
-//! What a node keeps on disk between two runs of its cluster.
+//! The files that a node keeps between two runs of its cluster.
 
 pub mod blocks;
 pub(crate) mod durable;

@@ -20,7 +20,7 @@ fn named(name: &str) -> Name {
 }
 
 #[test]
-fn what_a_node_held_is_worth_nothing_as_soon_as_it_has_left() {
+fn blocks_of_a_node_are_void_as_soon_as_it_has_left() {
     let cluster = Cluster::start(2, 2, RailKind::Shm);
     let (stays, leaves) = (cluster.locks(0), cluster.locks(1));
     let mine = leaves.session();

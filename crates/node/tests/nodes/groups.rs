@@ -37,7 +37,7 @@ fn until_members(group: &mut Group, count: usize) {
 }
 
 #[test]
-fn what_is_said_comes_in_one_order_and_a_death_is_told_to_those_who_stay() {
+fn messages_come_in_one_order_and_survivors_learn_of_a_failure() {
     for rail in [RailKind::Shm, RailKind::Tcp] {
         let mut cluster = Cluster::start(3, 2, rail);
         let mut members: Vec<Group> =

@@ -27,7 +27,7 @@ use rustix::{
 };
 
 #[test]
-fn who_does_not_greet_as_agreed_is_not_let_in() {
+fn program_with_a_wrong_handshake_is_refused() {
     let cluster = Cluster::start(2, 2, RailKind::Shm);
     let path = cluster.socket(0);
     let mut random = Random::new(0x5eed);
@@ -91,7 +91,7 @@ fn who_does_not_greet_as_agreed_is_not_let_in() {
 }
 
 #[test]
-fn who_sends_frames_that_nobody_sends_is_cut_off() {
+fn program_that_sends_malformed_frames_is_disconnected() {
     let cluster = Cluster::start(2, 2, RailKind::Shm);
     let good = Head { id: 1, port: 2, ..Head::new(Verb::Bind, Use::Datagrams) };
     let with = |at: usize, byte: u8| {
@@ -124,7 +124,7 @@ fn who_sends_frames_that_nobody_sends_is_cut_off() {
 }
 
 #[test]
-fn whatever_the_rings_hold_the_node_lives() {
+fn node_survives_any_content_of_the_rings() {
     let cluster = Cluster::start(2, 2, RailKind::Shm);
     let (mut random, mut cut_off) = (Random::new(0xfeed), 0);
     for round in 0..60 {
@@ -177,7 +177,7 @@ fn spoil(program: &Program) {
 }
 
 #[test]
-fn whatever_it_does_with_bells_others_are_woken() {
+fn program_that_abuses_bells_does_not_block_wakeups_of_others() {
     let cluster = Cluster::start(2, 2, RailKind::Shm);
     let mut program = attach(&cluster.socket(0));
     spoil(&program);
@@ -211,7 +211,7 @@ fn whatever_it_does_with_bells_others_are_woken() {
 }
 
 #[test]
-fn who_asks_and_does_not_read_is_cut_off() {
+fn program_that_does_not_read_is_disconnected() {
     let cluster = Cluster::start(2, 1, RailKind::Shm);
     let mut program = attach(&cluster.socket(0));
     let mut pipe = Pipe::new(Box::new(program.rails.remove(0)));

@@ -92,7 +92,7 @@ fn a_conversion_waits_for_others_and_the_value_goes_with_the_lock() {
 }
 
 #[test]
-fn who_no_longer_waits_is_forgotten_and_who_waits_too_long_is_told() {
+fn cancelled_waiter_is_forgotten_and_late_waiter_gets_a_timeout() {
     let cluster = Cluster::start(2, 1, RailKind::Shm);
     let (here, there) = (cluster.locks(0).session(), cluster.locks(1).session());
     let held = here.lock(named("x"), Mode::EX, None).unwrap();

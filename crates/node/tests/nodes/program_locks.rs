@@ -138,7 +138,7 @@ fn of_two_programs_that_wait_for_each_other_the_younger_session_is_refused() {
 }
 
 #[test]
-fn what_is_posted_is_answered_by_events() {
+fn posted_requests_are_answered_by_events() {
     let cluster = Cluster::start(2, 2, RailKind::Shm);
     let (one, two) = (cluster.client(0), cluster.client(1));
     let (here, there) = (one.lock_session().watching().queue(), two.lock_session().queue());
@@ -176,7 +176,7 @@ fn what_is_posted_is_answered_by_events() {
 }
 
 #[test]
-fn who_waits_is_told_when_another_thread_gives_the_lock_up() {
+fn waiter_is_notified_when_another_thread_releases_the_lock() {
     let cluster = Cluster::start(2, 1, RailKind::Shm);
     let (one, two) = (cluster.client(0), cluster.client(1));
     let _held = two.lock_session().lock("g", Mode::EX, LONG).unwrap();
@@ -237,7 +237,7 @@ fn that_others_wait_is_an_event_only_where_it_was_asked_for() {
 }
 
 #[test]
-fn who_attached_and_ends_takes_its_locks_with_it() {
+fn locks_of_a_program_end_with_it() {
     let cluster = Cluster::start(2, 2, RailKind::Shm);
     let (one, two) = (cluster.client(0), cluster.client(1));
     let _interest = one.lock_session().lock("d", Mode::NL, LONG).unwrap();
@@ -287,7 +287,7 @@ fn a_program_whose_node_ends_holds_nothing_any_more() {
 }
 
 #[test]
-fn who_says_of_locks_what_no_library_says_is_cut_off_and_its_locks_released() {
+fn program_with_invalid_lock_requests_is_disconnected_and_its_locks_released() {
     let cluster = Cluster::start(2, 2, RailKind::Shm);
     let (mode, notify, session, start_time, timeout_ns) = (Mode::EX, false, 0, 0, 0);
     let request = LockRequest { mode, notify, session, start_time, timeout_ns, name: b"h" }.encode();

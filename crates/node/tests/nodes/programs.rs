@@ -98,7 +98,7 @@ fn a_slow_receiver_with_many_senders_is_not_cut_off() {
 }
 
 #[test]
-fn what_is_not_taken_is_said_to_its_sender_and_a_new_conversation_starts_clean() {
+fn sender_learns_of_untaken_messages_and_a_new_flow_starts_clean() {
     for cluster in both() {
         let (one, two) = (cluster.client(0), cluster.client(1));
         let port = one.bind(0).unwrap();
@@ -267,7 +267,7 @@ fn windows_are_changed_at_home_and_read_in_place_everywhere() {
 }
 
 #[test]
-fn who_only_reads_a_window_hears_of_its_end_and_never_reads_another() {
+fn reader_of_a_window_learns_of_its_end_and_never_reads_another() {
     for cluster in both() {
         // A node tells its programs in the order in which they came.
         let readers = [0, 1].map(|node| cluster.client(node));
@@ -367,7 +367,7 @@ fn posted_work_completes_with_its_cookie() {
 }
 
 #[test]
-fn what_is_posted_and_not_looked_after_ends_in_busy() {
+fn unread_completions_end_in_busy() {
     let cluster = Cluster::start(1, 1, RailKind::Shm);
     let client = cluster.client(0);
     let queue = client.completion_queue(Waiting::Polling);
@@ -397,7 +397,7 @@ fn what_is_posted_and_not_looked_after_ends_in_busy() {
 }
 
 #[test]
-fn who_waits_for_the_descriptor_is_woken_beside_a_thread_that_waits_in_a_call() {
+fn wait_for_the_descriptor_ends_beside_a_thread_that_waits_in_a_call() {
     let cluster = Cluster::start(1, 1, RailKind::Shm);
     let (one, two) = (cluster.client(0), cluster.client(0));
     one.set_waiting(Waiting::Event);

@@ -37,7 +37,7 @@ fn value(registry: &Registry, key: &str) -> Option<(u64, Vec<u8>)> {
 }
 
 #[test]
-fn what_one_node_is_answered_all_others_read_from_then_on() {
+fn acknowledged_change_is_read_on_all_nodes_from_then_on() {
     for rail in [RailKind::Shm, RailKind::Tcp] {
         let cluster = Cluster::start(3, 2, rail);
         for number in 0..30u8 {
@@ -84,7 +84,7 @@ fn threads_of_all_nodes_that_compare_count_without_a_gap_and_a_watch_sees_each_s
 }
 
 #[test]
-fn what_is_as_large_as_it_may_be_comes_to_all_nodes() {
+fn largest_values_reach_all_nodes() {
     let cluster = Cluster::start(2, 1, RailKind::Tcp);
     let large = |part: usize| {
         let edit = |n: usize| Edit {
@@ -125,7 +125,7 @@ fn the_registry_outlives_another_node_and_ends_with_its_own() {
 }
 
 #[test]
-fn who_asks_the_registry_while_a_member_hangs_leaves_places_for_others_to_ask_the_node() {
+fn registry_requests_during_a_hang_of_a_member_leave_slots_for_status_requests() {
     let cluster = Cluster::start(2, 1, RailKind::Shm);
     let dir = ClusterDir::new(cluster.directory());
     let ask = |command: &str| {

@@ -126,7 +126,7 @@ fn more_blocks_than_memory_go_through_the_disks() {
 }
 
 #[test]
-fn what_was_handed_back_is_there_in_the_next_run() {
+fn handed_back_blocks_are_there_in_the_next_run() {
     let dir = tempfile::tempdir().unwrap();
     let shape = Shape { nodes: 2, workers: 2, rail: RailKind::Tcp, waiting: Waiting::Adaptive, kib: 16 };
     let nodes = start(dir.path(), &shape);
@@ -243,7 +243,7 @@ fn of_two_whose_link_is_lost_one_goes_on_with_the_others() {
 }
 
 #[test]
-fn who_sends_what_no_member_sends_is_put_out_and_not_who_gets_it() {
+fn sender_of_a_protocol_violation_is_evicted_and_not_its_receiver() {
     // What is no message at all, and what answers nothing that was asked.
     for is_message in [false, true] {
         let dir = tempfile::tempdir().unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{anyhow, bail};
 use plexus_node::{
     config::Config,
-    control::{ANSWER_WITHIN, Control, ControlError, Said},
+    control::{ANSWER_WITHIN, Control, ControlError, ControlResponse},
 };
 use serde_json::Value;
 
@@ -84,8 +84,8 @@ pub(crate) fn follow(
     control.ask(command, asked)?;
     while output::is_read() {
         match control.hear() {
-            Ok(Said::Progress(news)) => say(news)?,
-            Ok(Said::Done(_)) => break,
+            Ok(ControlResponse::Progress(news)) => say(news)?,
+            Ok(ControlResponse::Done(_)) => break,
             Err(ControlError::Silent { .. }) => {}
             Err(error) => return Err(error.into()),
         }

@@ -97,7 +97,7 @@ fn what_is_known_of_nodes_does_not_change_while_they_run() {
     let text = fs::read_to_string(cluster.dir().join("cluster.toml")).unwrap();
     cluster.edit("name = \"n2\"", "name = \"other\"");
     let refusal = node(&cluster, ["add", "n3"]).said().refusal();
-    assert!(refusal.contains("n2 is missing or not as it was; add nodes at the end only"), "{refusal}");
+    assert!(refusal.contains("n2 is missing or was changed; add nodes at the end only"), "{refusal}");
     fs::write(cluster.dir().join("cluster.toml"), text).unwrap();
     node(&cluster, ["add", "n3"]).said().ok();
 }

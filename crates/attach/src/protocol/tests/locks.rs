@@ -1,4 +1,4 @@
-//! Locks of programs: what each is told, what no library says, and that nothing is left.
+//! Locks of programs: their answers, invalid requests, and the release of everything.
 
 use plexus_base::{
     Epoch, Incarnation, Nanos, Partition, WorkerId, hash,
@@ -11,7 +11,7 @@ use plexus_locks::{
 
 use super::*;
 
-/// A lock manager for the programs of one node.
+/// Returns a lock manager for the programs of one node.
 pub(super) fn manager(node: usize) -> Shard {
     let (me, incarnation) = (NodeId(node as u8), Incarnation(1));
     let view = Members { epoch: Epoch(1), members: vec![(me, incarnation)] };
@@ -28,7 +28,7 @@ pub(super) fn manager(node: usize) -> Shard {
 }
 
 impl Cluster {
-    /// Hands the lock managers what programs want, and programs what comes of it.
+    /// Passes requests of programs to the lock managers, and their notices to programs.
     pub(super) fn serve_locks(&mut self) -> bool {
         let Some((node, event)) = self.way.lock_requests.pop_front() else { return false };
         let mut actions = Vec::new();
@@ -47,7 +47,7 @@ impl Cluster {
         true
     }
 
-    /// Node 0 with two programs.
+    /// Returns a cluster with two programs on node 0.
     fn for_locks() -> Self {
         let mut cluster = Self::new();
         for program in 0..2 {
@@ -72,7 +72,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// What programs were told of locks since this was last asked: program, verb, lock, status or value.
+    /// Takes the programs' notices about locks: program, verb, lock, status or value.
     fn lock_news(&mut self) -> Vec<(u32, Verb, u32, u64)> {
         let value = |head: &Head| match (head.verb, head.status) {
             (Verb::Done, Status::Ok) => 0,
@@ -111,7 +111,7 @@ fn a_lock_goes_from_program_to_program_and_with_its_program() {
 }
 
 #[test]
-fn what_no_library_says_of_locks_cuts_off_and_too_many_are_refused() {
+fn invalid_lock_requests_are_violations_and_too_many_are_refused() {
     let mut cluster = Cluster::for_locks();
     cluster.ask(0, 1, Mode::PR, 1).unwrap();
     let convert = |value| ConvertRequest { mode: Mode::CR, timeout_ns: 1, value }.encode();
@@ -127,10 +127,10 @@ fn what_no_library_says_of_locks_cuts_off_and_too_many_are_refused() {
     cluster.cores[0].place.workers = 2;
     cluster.cores[0].place.worker = 1 - Partition::of(hash::hash(b"n")).worker(2).0;
     assert!(cluster.ask(0, 2, Mode::CR, 1).is_err(), "of another worker");
-    cluster.cores[0].place = Place { me: NodeId(0), worker: 0, workers: 1 };
+    cluster.cores[0].place = WorkerPlace { me: NodeId(0), worker: 0, workers: 1 };
     cluster.way.told.clear();
     cluster.way.lock_requests.clear();
-    // None is answered before the last is asked for.
+    // No request is answered before the last is sent.
     let request =
         LockRequest { mode: Mode::NL, notify: false, session: 0, start_time: 0, timeout_ns: 0, name: b"n" };
     let request = request.encode();

@@ -1,14 +1,14 @@
-//! Copies of windows: how one begins at another node, piece by piece, and how it ends on both sides.
+//! Copies of windows: how a node gets one, piece by piece, and how the copy ends on both sides.
 
 use std::collections::BTreeSet;
 
 use super::{
     super::{ClientId, Core, Head, NodeId, Status, Use, Verb, Violation, World, limits},
-    Copy, PIECE, PIECES, Sending, State, head, say_changed, say_gone,
+    Copy, OutgoingCopy, PIECE, PIECES, State, head, say_changed, say_gone,
 };
 
 impl Core {
-    /// A program wants to read a window in place.
+    /// Handles a program's request to read a window in place.
     pub(in super::super) fn map(
         &mut self,
         world: &mut impl World,
@@ -38,7 +38,7 @@ impl Core {
                 }
                 State::Joining(waiting) | State::Leaving(waiting) => {
                     if waiting.len() >= limits::MAX_ACCESSES {
-                        return Err(Violation("it asks for one copy too often"));
+                        return Err(Violation("too many requests for one copy"));
                     }
                     copy.users.insert(user);
                     waiting.push((from, asked.id));
@@ -68,7 +68,7 @@ impl Core {
         }
     }
 
-    /// A node wants a copy of a window of ours.
+    /// Handles another node's request for a copy of a window of ours.
     pub(in super::super) fn join(&mut self, world: &mut impl World, from: NodeId, asked: Head) {
         let joined = |status| Head { status, port: asked.port, ..head(Verb::Joined) };
         let Some(home) = self.windows.homes.get_mut(&asked.port) else {
@@ -77,14 +77,14 @@ impl Core {
         };
         home.members.insert(from, asked.value);
         let number = self.windows.next();
-        let sending = Sending { to: from, window: asked.port, there: asked.value, sent: 0 };
+        let sending = OutgoingCopy { to: from, window: asked.port, there: asked.value, sent: 0 };
         self.windows.sending.insert(number, sending);
         for _ in 0..PIECES {
             self.send_piece(world, number);
         }
     }
 
-    /// Sends the next piece of a copy; behind the last, that it is complete.
+    /// Sends the next piece of a copy and, after the last, the notice that it is complete.
     pub(super) fn send_piece(&mut self, world: &mut impl World, number: u64) {
         let Some(sending) = self.windows.sending.get_mut(&number) else { return };
         let Some(home) = self.windows.homes.get(&sending.window) else { return };
@@ -94,7 +94,7 @@ impl Core {
         sending.sent += piece.len() as u64;
         let complete = sending.sent == home.len;
         let window = Head { port: sending.window, ..head(Verb::Joined) };
-        // Without a link all that is for that node ends when it is said to be gone.
+        // Without a link, the coming loss of that node ends everything that is for it.
         world.copy(to, at, piece, Head { verb: Verb::Copied, id: number, ..window });
         if complete {
             self.windows.sending.remove(&number);
@@ -102,7 +102,7 @@ impl Core {
         }
     }
 
-    /// A copy of ours is complete, or cannot be had.
+    /// Handles the notice that a copy of ours is complete or cannot be had.
     pub(in super::super) fn joined(&mut self, world: &mut impl World, from: NodeId, said: Head) {
         let key = (from, said.port);
         if said.status != Status::Ok {
@@ -116,26 +116,26 @@ impl Core {
         self.leave_unused(world, key);
     }
 
-    /// Gives up a copy that no program uses. One that is not complete is given up when it is.
+    /// Gives up a copy that no program uses, or lets it become complete first.
     pub(super) fn leave_unused(&mut self, world: &mut impl World, key: (NodeId, u32)) {
         let Some(copy) = self.windows.copies.get_mut(&key) else { return };
         if copy.state == State::Complete && copy.users.is_empty() {
             copy.state = State::Leaving(Vec::new());
-            // Without a link the loss of the node ends it.
+            // Without a link, the loss of the node ends the copy.
             world.send(key.0, Head { port: key.1, ..head(Verb::Leave) }, &[]);
         }
     }
 
-    /// A node keeps no copy any more.
+    /// Handles a node's notice that it gives up its copy.
     pub(in super::super) fn leave(&mut self, world: &mut impl World, from: NodeId, said: Head) {
-        // Of a window that is gone it was told so, and that was the last it was told.
+        // A node without the window was told that it is gone, and gets no further message about it.
         if let Some(home) = self.windows.homes.get_mut(&said.port) {
             home.members.remove(&from);
             world.send(from, Head { port: said.port, ..head(Verb::Left) }, &[]);
         }
     }
 
-    /// Nothing is written to a copy of ours any more.
+    /// Handles the home's notice that it writes nothing more to a copy of ours.
     pub(in super::super) fn left(&mut self, world: &mut impl World, from: NodeId, said: Head) {
         let key = (from, said.port);
         let Some(copy) = self.windows.copies.get_mut(&key) else { return };
@@ -148,7 +148,7 @@ impl Core {
         self.begin_copy(world, key, at);
     }
 
-    /// A window of another node is gone.
+    /// Handles the end of a window of another node.
     pub(in super::super) fn window_gone(&mut self, world: &mut impl World, from: NodeId, said: Head) {
         self.end_copy(world, (from, said.port), Status::NoWindow);
     }
@@ -157,7 +157,7 @@ impl Core {
         let Some(Copy { at, len, state, users, .. }) = self.windows.copies.remove(&key) else { return };
         let readers = match state {
             State::Complete => users.clone(),
-            // Those that use it now were not told where it is.
+            // The programs that wait for it do not know yet where it is.
             State::Joining(waiting) | State::Leaving(waiting) => {
                 for (program, id) in waiting {
                     world.tell(program, Head::done(Use::Windows, id, status), &[]);
@@ -169,7 +169,7 @@ impl Core {
         self.windows.give(at, len, readers);
     }
 
-    /// A piece of a copy of ours was written.
+    /// Acknowledges a piece of a copy of ours that was written.
     pub(in super::super) fn copied(&mut self, world: &mut impl World, from: NodeId, said: Head) {
         world.send(from, Head { id: said.id, ..head(Verb::Landed) }, &[]);
         if let Some(copy) = self.windows.copies.get_mut(&(from, said.port)) {

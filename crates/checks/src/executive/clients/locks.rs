@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use plexus_node::control::{Control, ControlError, Said};
+use plexus_node::control::{Control, ControlError, ControlResponse};
 use plexus_sim::Random;
 use serde_json::{Value, json};
 
@@ -75,8 +75,8 @@ impl Work {
         let until = Instant::now() + WAITS + ANSWERS_WITHIN;
         while Instant::now() < until && !self.is_over() {
             match lock.hear() {
-                Ok(Said::Progress(value)) => return Ok(value["granted"]["token"].as_u64()),
-                Ok(Said::Done(_)) => return Ok(None),
+                Ok(ControlResponse::Progress(value)) => return Ok(value["granted"]["token"].as_u64()),
+                Ok(ControlResponse::Done(_)) => return Ok(None),
                 Err(ControlError::Silent { .. }) => {}
                 Err(error) => return Err(error),
             }

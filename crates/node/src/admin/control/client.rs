@@ -18,48 +18,49 @@ use rustix::{
 use super::{MAX_LINE, Request, Response};
 use crate::boot::layout::ClusterDir;
 
-/// How long a node may take to take a connection: at once, unless it is stopped and many wait already.
+/// The longest that a node may take to accept a connection. It takes no time unless the node is
+/// suspended and many clients wait already.
 const REACHED_WITHIN: Duration = Duration::from_secs(5);
 
-/// A connection to a living node.
+/// A connection to a running node.
 pub struct Control {
     name: String,
     stream: BufReader<UnixStream>,
-    /// What it was asked for last.
+    /// The last command.
     asked: String,
-    /// A line of which a part has come.
+    /// The received part of a line.
     line: Vec<u8>,
 }
 
-/// What a node says of what it does.
+/// A response of a node to a command.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Said {
-    /// Something on the way.
+pub enum ControlResponse {
+    /// Progress of the command.
     Progress(Value),
     /// The result.
     Done(Value),
 }
 
-/// Why a node did not do what it was asked to.
+/// The reason why a node did not carry out a command.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// Nobody listens.
+    /// The node does not run.
     #[error("{name} is not running; start it with `plexus up {dir}`")]
     NotRunning {
         /// The node.
         name: String,
-        /// Its cluster.
+        /// The directory of its cluster.
         dir: String,
     },
-    /// The node went away in the middle.
+    /// The node ended before it answered.
     #[error("{name} ended while it did `{command}`; see its log")]
     Ended {
         /// The node.
         name: String,
-        /// What it was asked for.
+        /// The command.
         command: String,
     },
-    /// It runs, and takes no connection.
+    /// The node runs and accepts no connection.
     #[error("{name} does not take connections; is it stopped?")]
     Closed {
         /// The node.
@@ -70,18 +71,18 @@ pub enum ControlError {
     Silent {
         /// The node.
         name: String,
-        /// What it was asked for.
+        /// The command.
         command: String,
     },
-    /// The node says why not.
+    /// The node answered with an error.
     #[error("{name}: {what}")]
     Refused {
         /// The node.
         name: String,
-        /// Its line.
+        /// The error in one line.
         what: String,
     },
-    /// The system refused, or the answer makes no sense.
+    /// A system call failed, or the answer is malformed.
     #[error("{name}: control socket: {source}")]
     Io {
         /// The node.
@@ -91,7 +92,8 @@ pub enum ControlError {
     },
 }
 
-/// A connection to the socket at `path`. The system's own waits for as long as the other end has no room for one more.
+/// Connects to the socket at `path` within `limit`. A plain connect would wait while the queue of
+/// the socket is full.
 fn reach(path: &Path, limit: Duration) -> io::Result<UnixStream> {
     let short = ShortPath::of(path)?;
     let socket =
@@ -111,15 +113,15 @@ impl Control {
     /// Connects to the node called `name` of the cluster in `dir`.
     ///
     /// # Errors
-    /// The node does not live, or takes no connections, or the system's.
+    /// The node does not run, does not accept connections, or the system refuses.
     pub fn connect(dir: &ClusterDir, name: &str) -> Result<Self, ControlError> {
         Self::connect_within(dir, name, REACHED_WITHIN)
     }
 
-    /// The same for a node that must take the connection, and later each request, within `limit`.
+    /// Connects to a node that must accept the connection, and later each request, within `limit`.
     ///
     /// # Errors
-    /// The same.
+    /// As for [`Control::connect`].
     pub fn connect_within(dir: &ClusterDir, name: &str, limit: Duration) -> Result<Self, ControlError> {
         match reach(&dir.socket(name), limit) {
             Ok(stream) => Ok(Self {
@@ -140,13 +142,13 @@ impl Control {
         }
     }
 
-    /// The node.
+    /// Returns the name of the node.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Gives up on a node that sends nothing for this long; without any, as at first, waits as long as the node lives.
+    /// Sets the longest silence of the node; `None`, the default, waits as long as the node runs.
     ///
     /// # Errors
     /// The system's.
@@ -154,7 +156,7 @@ impl Control {
         self.stream.get_ref().set_read_timeout(timeout.into()).map_err(|source| self.io(source))
     }
 
-    /// Has programs that are started from now on keep the connection as well: it ends with the last of them.
+    /// Lets child processes inherit the connection: it ends with the last of them.
     ///
     /// # Errors
     /// The system's.
@@ -163,7 +165,7 @@ impl Control {
         rustix::io::fcntl_setfd(self.stream.get_ref(), none).map_err(|error| self.io(error.into()))
     }
 
-    /// Asks for `command` and waits for its result; `progress` is handed what comes before.
+    /// Runs `command` and returns its result; `progress` receives its progress.
     ///
     /// # Errors
     /// See [`ControlError`].
@@ -176,13 +178,13 @@ impl Control {
         self.ask(command, args)?;
         loop {
             match self.hear()? {
-                Said::Progress(value) => progress(value),
-                Said::Done(value) => return Ok(value),
+                ControlResponse::Progress(value) => progress(value),
+                ControlResponse::Done(value) => return Ok(value),
             }
         }
     }
 
-    /// Asks for `command`; dropping the connection takes that back.
+    /// Starts `command`; dropping the connection cancels it.
     ///
     /// # Errors
     /// See [`ControlError`].
@@ -192,17 +194,18 @@ impl Control {
         let mut line = serde_json::to_vec(&request).map_err(|error| self.io(error.into()))?;
         line.push(b'\n');
         match self.stream.get_mut().write_all(&line) {
-            // A node that takes no more clients has said so before it closed: that is to be read.
+            // A node without room for clients has sent its reason before it closed; that is to be
+            // read.
             Err(error) if is_gone(&error) => Ok(()),
             sent => sent.map_err(|error| self.failed(error)),
         }
     }
 
-    /// What the node says next. After [`ControlError::Silent`] it may be listened to again.
+    /// Receives the next response. May be called again after [`ControlError::Silent`].
     ///
     /// # Errors
     /// See [`ControlError`].
-    pub fn hear(&mut self) -> Result<Said, ControlError> {
+    pub fn hear(&mut self) -> Result<ControlResponse, ControlError> {
         let room = MAX_LINE.saturating_sub(self.line.len() as u64);
         let read = (&mut self.stream).take(room).read_until(b'\n', &mut self.line);
         read.map_err(|error| self.failed(error))?;
@@ -215,8 +218,8 @@ impl Control {
         }
         let line = std::mem::take(&mut self.line);
         match serde_json::from_slice(&line).map_err(|error| self.io(error.into()))? {
-            Response::Progress(value) => Ok(Said::Progress(value)),
-            Response::Ok(value) => Ok(Said::Done(value)),
+            Response::Progress(value) => Ok(ControlResponse::Progress(value)),
+            Response::Ok(value) => Ok(ControlResponse::Done(value)),
             Response::Error(what) => Err(ControlError::Refused { name: self.name.clone(), what }),
         }
     }
@@ -235,7 +238,7 @@ impl Control {
     }
 }
 
-/// Whether the other end has closed the connection.
+/// Returns true if the other end has closed the connection.
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }

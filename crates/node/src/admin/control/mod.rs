@@ -1,7 +1,7 @@
-//! The control socket of a node: how the command line talks to it.
+//! The control socket of a node, for the command line.
 //!
-//! A Unix stream socket, `run/NAME.sock`, for the owner of the cluster only. Each request and each response is a
-//! line of JSON:
+//! A Unix stream socket, `run/NAME.sock`, for the owner of the cluster only. Each request and each
+//! response is a line of JSON:
 //!
 //! ```text
 //! -> {"command":"bench.blocks","args":{...}}
@@ -9,9 +9,9 @@
 //! <- {"ok":...}                  or {"error":"one line"}
 //! ```
 //!
-//! One request at a time for a connection. Closing the connection tells the command that nobody waits any
-//! more. What commands there are is decided by whoever registers them in [`Commands`]; a request for another one is
-//! an error, like anything else that is not such a line, and ends nothing but itself.
+//! A connection has one request at a time. Closing the connection cancels the command. The caller
+//! of [`Commands::register`] decides which commands there are. An unknown command or a malformed
+//! line is answered with an error and has no other effect.
 
 mod client;
 mod places;
@@ -26,39 +26,40 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use client::{Control, ControlError, Said};
-pub(crate) use places::Places;
+pub use client::{Control, ControlError, ControlResponse};
+pub(crate) use places::CommandSlots;
 pub use seen::{ANSWER_WITHIN, Seen};
 pub use server::Server;
 
-/// Longest line in bytes, either way.
+/// The longest line in bytes, in both directions.
 const MAX_LINE: u64 = 16 << 20;
 
-/// Something that a node does when asked.
+/// A command of a node.
 pub trait Command: Send + Sync {
-    /// How it is asked for.
+    /// Returns the name of the command.
     fn name(&self) -> &'static str;
 
-    /// Does it. `progress` sends something to the client on the way ([`Value::Null`]: nothing) and returns
-    /// whether the client is still there; a long command asks now and then, and ends when it is not.
+    /// Runs the command. `progress` sends a value to the client ([`Value::Null`]: nothing) and
+    /// returns true while the client is connected; a long command must check it and end when it is
+    /// false.
     ///
     /// # Errors
-    /// One line for the user.
+    /// The command failed; the text is one line for the user.
     fn run(&self, args: Value, progress: &mut dyn FnMut(Value) -> bool) -> Result<Value, String>;
 }
 
-/// The commands of a node. Grows while it starts; cheap to clone.
+/// The commands of a node. The list grows while the node starts; it is cheap to clone.
 #[derive(Clone, Default)]
 pub struct Commands(Arc<RwLock<BTreeMap<&'static str, Arc<dyn Command>>>>);
 
 impl Commands {
-    /// None yet.
+    /// Creates an empty list.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds one; takes the place of one with the same name.
+    /// Adds a command, or replaces the one with its name.
     pub fn register(&self, command: Arc<dyn Command>) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).insert(command.name(), command);
     }
@@ -88,12 +89,12 @@ enum Response {
     Error(String),
 }
 
-/// Reads any bytes as a line of either side, as a fuzz target would; whether one of them would take it.
+/// Decodes any bytes as a line of either side, for fuzzing; returns true if one side takes it.
 #[doc(hidden)]
 #[must_use]
 pub fn line_any(bytes: &[u8]) -> bool {
     let request = serde_json::from_slice::<Request>(bytes);
-    // Whoever asked is answered, be it that there is no such command.
+    // Every request gets an answer, if only that there is no such command.
     let asked = request.is_ok_and(|request| Commands::new().find(&request.command).is_err());
     asked || serde_json::from_slice::<Response>(bytes).is_ok()
 }

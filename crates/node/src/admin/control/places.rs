@@ -1,29 +1,29 @@
-//! How many commands may stay for as long as somebody wants: each keeps a place of the control socket, and some are for whoever asks how the
-//! node is, or ends it.
+//! The limit of commands that stay for long. Each takes a connection of the control socket, and
+//! some are kept free for commands that ask for the status of the node or end it.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::server::MAX_CLIENTS;
 
-/// Most that stay at a time.
+/// The most long commands at a time.
 const STAYING_MAX: usize = MAX_CLIENTS - 16;
 
-/// The places of a node for commands that stay.
+/// The slots of a node for long commands.
 #[derive(Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct CommandSlots {
     taken: AtomicUsize,
 }
 
-/// One of them, until it is dropped.
-pub(crate) struct Place<'a>(&'a Places);
+/// One slot, until it is dropped.
+pub(crate) struct CommandSlot<'a>(&'a CommandSlots);
 
-impl Places {
-    /// Takes one.
+impl CommandSlots {
+    /// Takes a slot.
     ///
     /// # Errors
-    /// All are taken.
-    pub(crate) fn take(&self) -> Result<Place<'_>, String> {
-        let place = Place(self);
+    /// All slots are taken.
+    pub(crate) fn take(&self) -> Result<CommandSlot<'_>, String> {
+        let place = CommandSlot(self);
         if self.taken.fetch_add(1, Relaxed) >= STAYING_MAX {
             return Err(format!(
                 "{STAYING_MAX} commands wait, hold or watch something through this node already, as many as may: try again, or ask another node"
@@ -33,7 +33,7 @@ impl Places {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for CommandSlot<'_> {
     fn drop(&mut self) {
         self.0.taken.fetch_sub(1, Relaxed);
     }

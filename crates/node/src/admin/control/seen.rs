@@ -1,7 +1,7 @@
-//! Looking at nodes from outside: one question, to one node or to all at once.
+//! Queries of nodes by other processes: one question, to one node or to all at once.
 //!
-//! A node that is down or does not answer is something to see, not an error. All nodes are asked at the same time, so one that hangs
-//! holds nobody up for longer than the timeout with it.
+//! A node that is down or silent is a result, not an error. All nodes are asked at the same time,
+//! so silent nodes cost one timeout together.
 
 use std::{thread, time::Duration};
 
@@ -11,22 +11,22 @@ use serde_json::Value;
 use super::{Control, ControlError};
 use crate::boot::layout::ClusterDir;
 
-/// How long a node may take to say how it is, or what it has.
+/// The longest that a node may take to answer a query.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// What is seen of a node from outside.
+/// The result of a query.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Seen<T> {
-    /// It answered.
+    /// The node answered.
     Alive(Box<T>),
-    /// It runs and does not answer, or not with what was asked for; why, in one line.
+    /// The node runs and does not answer, or not with the expected data; the text is the reason.
     Silent(String),
-    /// It does not run.
+    /// The node does not run.
     Down,
 }
 
 impl<T> Seen<T> {
-    /// What a node said that answered.
+    /// Returns the answer, if the node answered.
     #[must_use]
     pub fn alive(&self) -> Option<&T> {
         match self {
@@ -35,7 +35,7 @@ impl<T> Seen<T> {
         }
     }
 
-    /// One word.
+    /// Returns the state in one word.
     #[must_use]
     pub fn state(&self) -> &'static str {
         match self {
@@ -47,7 +47,7 @@ impl<T> Seen<T> {
 }
 
 impl<T: DeserializeOwned> Seen<T> {
-    /// Has the node called `name` do `command`, which needs no arguments.
+    /// Asks the node called `name` with `command`, which needs no arguments.
     #[must_use]
     pub fn of(dir: &ClusterDir, name: &str, command: &str, timeout: Duration) -> Self {
         let answer = Control::connect(dir, name).and_then(|mut control| {
@@ -64,7 +64,7 @@ impl<T: DeserializeOwned> Seen<T> {
 }
 
 impl<T: DeserializeOwned + Send> Seen<T> {
-    /// The same of all nodes in `names`, in their order.
+    /// Asks all nodes in `names` at once; the results are in their order.
     #[must_use]
     pub fn of_all(dir: &ClusterDir, names: &[&str], command: &str, timeout: Duration) -> Vec<(String, Self)> {
         thread::scope(|scope| {

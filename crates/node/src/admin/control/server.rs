@@ -16,30 +16,30 @@ use serde_json::Value;
 use super::{Commands, MAX_LINE, Request, Response};
 use crate::admin::acceptor::Acceptor;
 
-/// Most clients at a time; more are told to come later.
+/// The most clients at a time; others are refused.
 pub(crate) const MAX_CLIENTS: usize = 64;
 
-/// Accepts clients until dropped. A command that runs then goes on to its end.
+/// Accepts clients until it is dropped. A command that runs then continues to its end.
 pub struct Server {
     path: PathBuf,
     _acceptor: Acceptor,
 }
 
 impl Server {
-    /// Listens at `path`. The caller has the node's lock, so a socket that is there is a dead node's, and is
-    /// replaced.
+    /// Listens at `path`. The caller has the node's lock, so a socket that exists there belongs to
+    /// a node that has ended, and is replaced.
     ///
     /// # Errors
     /// The system's.
     pub fn start(path: &Path, commands: Commands) -> io::Result<Self> {
         let listener = bind_for_owner(path, |path| UnixListener::bind(path))?;
         let serve = move |stream: UnixStream| {
-            // The client went away: nobody is left to be told.
+            // The client has gone, so there is no receiver for the error.
             let _ = serve(&stream, &commands);
         };
         let full = |stream: UnixStream| {
             let why = format!("the node has {MAX_CLIENTS} clients already; try again");
-            // Who does not read this sees the connection closed.
+            // A client that does not read this sees the connection closed.
             let _ = send(&stream, &Response::Error(why));
         };
         let acceptor = Acceptor::start("plexus-control", listener, MAX_CLIENTS, serve, full)?;
@@ -49,7 +49,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Whoever finds the socket gone knows as much as who finds nobody there.
+        // A failure only leaves a socket without a listener.
         let _ = std::fs::remove_file(&self.path);
     }
 }

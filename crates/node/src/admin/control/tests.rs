@@ -93,10 +93,10 @@ fn after_silence_a_node_is_heard_again_and_no_part_of_a_line_is_lost() {
     node.write_all(b"{\"progress\":").unwrap();
     silent(&mut control);
     node.write_all(b"7}\n{\"ok\":").unwrap();
-    assert_eq!(control.hear().unwrap(), Said::Progress(json!(7)));
+    assert_eq!(control.hear().unwrap(), ControlResponse::Progress(json!(7)));
     silent(&mut control);
     node.write_all(b"8}\n").unwrap();
-    assert_eq!(control.hear().unwrap(), Said::Done(json!(8)));
+    assert_eq!(control.hear().unwrap(), ControlResponse::Done(json!(8)));
     drop(node);
     assert!(matches!(control.hear(), Err(ControlError::Ended { command, .. }) if command == "hold"));
 }
@@ -188,7 +188,7 @@ fn a_full_node_is_heard_also_by_who_asks_after_it_hung_up() {
 }
 
 #[test]
-fn what_is_not_a_request_ends_its_connection_only() {
+fn malformed_request_ends_its_connection_only() {
     let directory = tempfile::tempdir().unwrap();
     let (dir, _server) = served(directory.path(), mpsc::channel().0);
     for bytes in

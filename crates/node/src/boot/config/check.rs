@@ -1,4 +1,4 @@
-//! Whether the values of a configuration make a cluster. Each complaint is one line: what, and what to do.
+//! Checks of the values of a configuration. Each error is one line: the problem and the correction.
 
 use plexus_base::{MAX_NODES, MAX_WORKERS, hex};
 use plexus_disks::BlockSize;
@@ -11,10 +11,10 @@ use super::{
 };
 use crate::boot::layout::ClusterDir;
 
-/// Longest name of a cluster or node; a node's name is part of file names.
+/// The longest name of a cluster or node; a node's name is part of file names.
 const MAX_NAME: usize = 32;
 
-/// Cores that an affinity mask has room for.
+/// The highest core for which an affinity mask has room.
 const MAX_CORE: usize = 1023;
 
 pub(super) fn check(dir: &ClusterDir, text: Text) -> Result<Config, String> {

@@ -1,33 +1,33 @@
-//! The table `[interconnect]` of `cluster.toml`: what holds for the links between all nodes.
+//! The table `[interconnect]` of `cluster.toml`: settings for the links between all nodes.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// How long a node may be unreachable before it is gone, at most.
+/// The longest peer timeout.
 const MAX_PEER_TIMEOUT_MS: u32 = 60_000;
 
-/// Longest time between two questions to a silent path.
+/// The longest interval between two probes of a silent path.
 const LONGEST_PROBE_MS: u32 = 1000;
 
-/// Questions that a silent path must have had time to answer before it is given up.
+/// The number of probe intervals after which a silent path counts as lost.
 const PROBES: u32 = 3;
 
-/// Whether rails over a network are encrypted. Shared memory never leaves its host.
+/// The encryption of rails over a network. Shared memory never leaves its host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Encrypt {
-    /// Between nodes of different hosts.
+    /// Encrypts between nodes of different hosts.
     #[default]
     Auto,
-    /// Between all nodes.
+    /// Encrypts between all nodes.
     Always,
-    /// Never: the network is private.
+    /// Never encrypts, because the network is private.
     Never,
 }
 
 impl Encrypt {
-    /// The word in the configuration.
+    /// Returns the word in the configuration.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -38,17 +38,18 @@ impl Encrypt {
     }
 }
 
-/// The table.
+/// The table `[interconnect]`.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Interconnect {
-    /// Whether rails over a network are encrypted.
+    /// The encryption of rails over a network.
     pub encrypt: Encrypt,
-    /// How long a node that no rail reaches is waited for before it is gone, in milliseconds.
+    /// The time in milliseconds after which an unreachable node counts as lost.
     pub peer_timeout_ms: u32,
-    /// Between two questions whether a silent path is still there, in milliseconds.
+    /// The interval in milliseconds between two probes of a silent path.
     pub probe_ms: u32,
-    /// The provider of libfabric that rails of kind ofi use; none: the first of verbs, efa and tcp that a host has.
+    /// The libfabric provider of rails of kind ofi; `None` takes the first of verbs, efa and tcp
+    /// that a host has.
     pub ofi_provider: Option<String>,
 }
 
@@ -87,13 +88,13 @@ impl Interconnect {
         Ok(())
     }
 
-    /// `peer_timeout_ms`.
+    /// Returns `peer_timeout_ms` as a duration.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         Duration::from_millis(self.peer_timeout_ms.into())
     }
 
-    /// `probe_ms`.
+    /// Returns `probe_ms` as a duration.
     #[must_use]
     pub fn probe(&self) -> Duration {
         Duration::from_millis(self.probe_ms.into())

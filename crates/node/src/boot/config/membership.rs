@@ -1,4 +1,5 @@
-//! The table `[membership]` and the tables `[[voting]]` of `cluster.toml`: how fast a lost node is noticed, and where votes are kept.
+//! The tables `[membership]` and `[[voting]]` of `cluster.toml`: the times of the membership, and
+//! the voting files.
 
 use std::path::PathBuf;
 
@@ -9,21 +10,21 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use super::NodeConfig;
 use crate::boot::layout::ClusterDir;
 
-/// The table `[membership]`. A time that is not given is the profile's.
+/// The table `[membership]`. A time that is not given is that of the profile.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Membership {
-    /// `lan`, `fast` or `wan`.
+    /// The profile: `lan`, `fast` or `wan`.
     pub profile: String,
-    /// Between two reports of a node, in milliseconds.
+    /// The interval between two reports of a node, in milliseconds.
     pub heartbeat_ms: Option<u32>,
-    /// How long a node acts after it began to renew its lease, in milliseconds.
+    /// The length of a lease in milliseconds, from the start of its renewal.
     pub lease_ms: Option<u32>,
-    /// A node that was not heard for so long is put out, in milliseconds.
+    /// The silence in milliseconds after which a node is evicted.
     pub evict_ms: Option<u32>,
-    /// How long a process takes to end, in milliseconds.
+    /// The time in milliseconds that a process takes to end.
     pub kill_margin_ms: Option<u32>,
-    /// The watchdog of each host, to be fed while its node is well.
+    /// The watchdog device of each host, fed while its node is healthy.
     pub watchdog: Option<PathBuf>,
 }
 
@@ -41,10 +42,10 @@ impl Default for Membership {
 }
 
 impl Membership {
-    /// The times that it names.
+    /// Returns the times that it names.
     ///
     /// # Errors
-    /// There is no such profile, or they do not fit each other.
+    /// There is no such profile, or the times do not fit each other.
     pub fn times(&self) -> Result<Profile, String> {
         let named = Profile::ALL.into_iter().find(|(name, _)| *name == self.profile);
         let (_, mut times) = named.ok_or_else(|| {
@@ -67,16 +68,16 @@ impl Membership {
     }
 }
 
-/// A voting file.
+/// A voting file in the configuration.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Voting {
-    /// Its name, made with it.
+    /// The identifier, made with the file.
     #[serde(deserialize_with = "id")]
     pub id: FileId,
-    /// The file or block device, absolute or from the cluster's directory.
+    /// The file or block device, absolute or relative to the cluster's directory.
     pub path: PathBuf,
-    /// The node that has it on a disk of its own and serves it; none: every node opens it itself.
+    /// The node that serves the file from its own disk; if `None`, every node opens it itself.
     #[serde(default)]
     pub node: Option<String>,
 }
@@ -85,7 +86,7 @@ fn id<'de, D: Deserializer<'de>>(from: D) -> Result<FileId, D::Error> {
     String::deserialize(from)?.parse().map_err(D::Error::custom)
 }
 
-/// Complains of voting files that cannot be.
+/// Checks the list of voting files.
 pub(super) fn check(dir: &ClusterDir, voting: &[Voting], nodes: &[NodeConfig]) -> Result<(), String> {
     if !(1..=MAX_FILES).contains(&voting.len()) {
         return Err(format!(

@@ -1,5 +1,5 @@
-//! The nodes of a cluster as `cluster.toml` lists them. Nodes that run learn of those that are added at the end; none is ever taken out or changed,
-//! so whoever has found one may keep the reference.
+//! The nodes of a cluster as `cluster.toml` lists them. Running nodes learn of nodes that are added
+//! at the end. No node is ever removed or changed, so a reference to one stays valid.
 
 use std::{
     fmt,
@@ -11,50 +11,50 @@ use plexus_base::MAX_NODES;
 
 use super::NodeConfig;
 
-/// See the module. A node's id is its place.
+/// The list of nodes; the number of a node is its position.
 #[derive(Default)]
 pub struct Nodes {
     places: Box<[OnceLock<NodeConfig>; MAX_NODES]>,
 }
 
 impl Nodes {
-    /// How many there are.
+    /// Returns the number of nodes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.iter().count()
     }
 
-    /// Whether there is none.
+    /// Returns true if there are no nodes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.first().is_none()
     }
 
-    /// In their order.
+    /// Returns the nodes in their order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &NodeConfig> + Clone {
         self.places.iter().filter_map(OnceLock::get)
     }
 
-    /// The first.
+    /// Returns the first node.
     #[must_use]
     pub fn first(&self) -> Option<&NodeConfig> {
         self.get(0)
     }
 
-    /// The one at `place`.
+    /// Returns the node at `place`.
     #[must_use]
     pub fn get(&self, place: usize) -> Option<&NodeConfig> {
         self.places.get(place)?.get()
     }
 
-    /// Takes in those that `longer` has behind the ones that are here.
+    /// Adds the nodes that `longer` has behind the ones here.
     ///
     /// # Errors
-    /// The name of the first one that is here and is missing there or is another.
+    /// The name of the first node here that is missing or different there.
     pub fn learn(&self, longer: &Self) -> Result<(), String> {
         for (place, node) in self.places.iter().enumerate() {
             match longer.get(place) {
-                // Two that learn at once learn the same, or the second is told.
+                // Two threads that learn at once learn the same; else the second gets the error.
                 Some(other) if node.get_or_init(|| other.clone()) == other => {}
                 other => match node.get().or(other) {
                     Some(differs) => return Err(differs.name.clone()),
@@ -67,7 +67,7 @@ impl Nodes {
 }
 
 impl FromIterator<NodeConfig> for Nodes {
-    /// More than 16 are left out.
+    /// Makes a list of at most 16 nodes; further ones are dropped.
     fn from_iter<T: IntoIterator<Item = NodeConfig>>(nodes: T) -> Self {
         let known = Self::default();
         for (place, node) in known.places.iter().zip(nodes) {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_at_the_end_is_learnt_and_nothing_else() {
+    fn only_nodes_added_at_the_end_are_learnt() {
         let known = nodes(&["a", "b"]);
         let first = &known[0];
         known.learn(&nodes(&["a", "b"])).unwrap();

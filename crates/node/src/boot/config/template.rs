@@ -1,4 +1,4 @@
-//! The first text of a `cluster.toml`: the values of a configuration between explanations.
+//! The text of a new `cluster.toml`: the values of a configuration with explanations.
 
 use std::{fmt::Write, path::Path};
 
@@ -136,7 +136,7 @@ fn membership(text: &mut String, config: &Config) {
     config.voting.iter().for_each(|file| text.push_str(&voting(root, file)));
 }
 
-/// The table of a voting file of the cluster in `root`.
+/// Returns the table of a voting file of the cluster in `root`.
 pub(super) fn voting(root: &Path, Voting { id, path: file, node }: &Voting) -> String {
     let node = node.as_ref().map(|node| format!("node = {}\n", quoted(node))).unwrap_or_default();
     let file = path(file.strip_prefix(root).unwrap_or(file));
@@ -147,7 +147,7 @@ fn path(path: &Path) -> String {
     quoted(&path.to_string_lossy())
 }
 
-/// A TOML string.
+/// Returns a text as a TOML string.
 fn quoted(text: &str) -> String {
     toml::Value::String(text.into()).to_string()
 }

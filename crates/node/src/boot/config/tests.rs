@@ -119,7 +119,7 @@ fn hostile_files_do_no_harm() {
 }
 
 #[test]
-fn what_is_written_is_read_back() {
+fn written_configuration_is_read_back() {
     let mut config = parse(GOOD).unwrap();
     config.nodes[2].host = "quoted \" host".into();
     config.nodes[1].metrics = Some("[::1]:9100".parse().unwrap());
@@ -130,7 +130,7 @@ fn what_is_written_is_read_back() {
 }
 
 #[test]
-fn what_the_links_may_say_is_encrypted_where_it_leaves_the_host() {
+fn link_traffic_is_encrypted_when_it_leaves_the_host() {
     let config = parse(GOOD).unwrap();
     assert_eq!(config.interconnect, Interconnect::default(), "files without the table are read as before");
     assert!(!config.encrypts(NodeId(0), NodeId(1)) && config.encrypts(NodeId(1), NodeId(2)));

@@ -1,31 +1,34 @@
-//! What a node has said yes to and not been told to keep yet: a list of nodes with one more at its end.
+//! The list of nodes with one more at its end that a member has agreed to and not yet kept.
 //!
-//! Who has a node added asks all members whether they list it so, and tells them to keep it when all have said yes. What is kept is what was looked
-//! at, so nobody who said yes must say no. All are asked and told in one order, and each has only what it was asked for last: of two lists that are
-//! asked for at once the same one is kept by all, or none. Where nobody is told to keep it, it does no harm: the next that is asked for takes its place.
+//! The node that adds a node asks all members whether their lists agree, and tells them to keep the
+//! list when all do. A member keeps exactly the list that it compared, so it cannot fail then. All
+//! requests come in one order, and a member stores only the last list that it compared. So of two
+//! lists that are proposed at once, all members keep the same one, or none. A list that is never
+//! kept does no harm: the next proposal replaces it.
 //!
-//! Not known here: where lists come from, who asks, and what keeping means.
+//! This module does not know the source of lists, the proposer, or the effect of keeping.
 
 use crate::boot::config::Nodes;
 
-/// See the module.
+/// The last list that this member has agreed to.
 #[derive(Default)]
 pub(super) struct Promise(Option<(u64, Nodes)>);
 
 impl Promise {
-    /// Is asked whether nodes are listed as this fingerprint says; `look` has that list, or why it is another.
+    /// Compares a list by its fingerprint; `look` returns the list, or the reason why it differs.
     pub(super) fn look(
         &mut self,
         fingerprint: u64,
         look: impl FnOnce() -> Result<Nodes, String>,
     ) -> Result<(), String> {
-        // Whoever asked for the same may tell all to keep it yet, those who say no this time among them.
+        // The proposer of the same list may still tell all to keep it, so an earlier agreement
+        // stays.
         self.0.take_if(|(promised, _)| *promised != fingerprint);
         self.0 = Some((fingerprint, look()?));
         Ok(())
     }
 
-    /// What is to be kept.
+    /// Returns the list to keep.
     pub(super) fn nodes(&self, fingerprint: u64) -> Result<&Nodes, String> {
         let promised = self.0.as_ref().filter(|(promised, _)| *promised == fingerprint);
         promised
@@ -43,14 +46,15 @@ mod tests {
         [toml::from_str(&text).unwrap()].into_iter().collect()
     }
 
-    /// A list, and what asks for it and has it kept.
+    /// A list, with the steps of its agreement.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     enum Step {
         Look(u64),
         Keep(u64),
     }
 
-    /// Two members go through these steps; what each has listed when it is asked says a bit of `listed`. What they keep.
+    /// Runs these steps on two members and returns what they keep. The bits of `listed` say for
+    /// each comparison whether the list agrees.
     fn kept(steps: [Step; 4], listed: usize) -> [Vec<u64>; 2] {
         let mut members: [(Promise, Vec<u64>); 2] = Default::default();
         let mut agreed = [false; 2];
@@ -78,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_lists_that_are_asked_for_at_once_all_members_keep_the_same() {
+    fn all_members_keep_the_same_of_two_lists_that_are_proposed_at_once() {
         use Step::{Keep, Look};
         let orders = [
             [Look(0), Keep(0), Look(1), Keep(1)],
@@ -98,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_what_was_looked_at_however_often_it_is_told() {
+    fn kept_list_is_the_compared_list_however_often_it_is_requested() {
         let mut promise = Promise::default();
         assert!(promise.nodes(7).is_err(), "was not asked");
         promise.look(7, || Ok(list("a"))).unwrap();

@@ -1,15 +1,15 @@
-//! What nodes say to each other of voting files and nodes that are to be added.
+//! The messages between nodes about voting files and nodes that are to be added.
 //!
-//! Any bytes are read without harm, and what is taken has one encoding only. Little endian:
+//! The decoder accepts any bytes and takes only one encoding of each message. Little endian:
 //!
 //! | byte | size | field |
 //! |---|---|---|
 //! | 0 | 1 | version, 2 |
-//! | 1 | 1 | what: 1 open a file, 2 it is done, 3 it is not, 4 is a node listed so, 5 keep what was asked for by 4 |
-//! | 2 | 1 | (1) the node that serves the file, 255: every node opens it; (4) the node; (2, 3) what was asked: 1, 4 or 5; else 0 |
+//! | 1 | 1 | type: 1 open a file, 2 done, 3 not done, 4 compare the list, 5 keep the list of type 4 |
+//! | 2 | 1 | (1) the node that serves the file, 255: every node opens it; (4) the node; (2, 3) the type of the request: 1, 4 or 5; else 0 |
 //! | 3 | 5 | zero |
-//! | 8 | 8 | what it is about: (1) the file's name, (4, 5) the fingerprint of the first node and that one, (2, 3) as it was asked |
-//! | 16 | | (1) the file's path, absolute or from the cluster's directory; (3) why not: text |
+//! | 8 | 8 | subject: (1) the file's identifier, (4, 5) the fingerprint of the first node and that one, (2, 3) as in the request |
+//! | 16 | | (1) the file's path, absolute or from the cluster's directory; (3) the reason as text |
 
 use std::{
     ffi::OsStr,
@@ -30,55 +30,56 @@ const NOT_DONE: u8 = 3;
 const LOOK: u8 = 4;
 const KEEP: u8 = 5;
 
-/// Bytes of a path or reason, at most: what the system takes for a path.
+/// The most bytes of a path or reason: the longest path that the system takes.
 const TEXT_MAX: usize = 4096;
 
 wire::layout! {
     struct Head: 16 { version: u8, what: u8, which: u8, zero: Zeros<5>, about: u64 }
 }
 
-/// A voting file that is to be opened.
+/// A voting file that nodes must open.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
+pub(crate) struct VotingFileLocation {
     pub(crate) file: FileId,
-    /// The node that serves it; none: every node opens it.
+    /// The node that serves it; if `None`, every node opens it.
     pub(crate) host: Option<NodeId>,
-    /// From the cluster's directory, or absolute.
+    /// The path, absolute or relative to the cluster's directory.
     pub(crate) path: PathBuf,
 }
 
-/// What an answer is to.
+/// The request that an answer belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Asked {
+pub(super) struct RequestKey {
     what: u8,
     about: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Said {
-    Open(Place),
-    /// A node, and the [fingerprint](crate::records::settle::Settled::fingerprint) of the first node and that one.
+pub(super) enum NewcomerMessage {
+    Open(VotingFileLocation),
+    /// Asks for a comparison: a node, and the
+    /// [fingerprint](crate::records::settle::Settled::fingerprint) of the first node and that one.
     Look(NodeId, u64),
-    /// That fingerprint.
+    /// Asks to keep the list with that fingerprint.
     Keep(u64),
-    Done(Asked),
-    NotDone(Asked, String),
+    Done(RequestKey),
+    NotDone(RequestKey, String),
 }
 
-impl Said {
-    /// What the answer to it is to; none: it is an answer.
-    pub(super) fn asks(&self) -> Option<Asked> {
+impl NewcomerMessage {
+    /// Returns the key of the answers to a request; `None` if the message is an answer.
+    pub(super) fn asks(&self) -> Option<RequestKey> {
         match self {
-            Self::Open(place) => Some(Asked { what: OPEN, about: place.file.0 }),
-            Self::Look(_, about) => Some(Asked { what: LOOK, about: *about }),
-            Self::Keep(about) => Some(Asked { what: KEEP, about: *about }),
+            Self::Open(place) => Some(RequestKey { what: OPEN, about: place.file.0 }),
+            Self::Look(_, about) => Some(RequestKey { what: LOOK, about: *about }),
+            Self::Keep(about) => Some(RequestKey { what: KEEP, about: *about }),
             Self::Done(_) | Self::NotDone(..) => None,
         }
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
         let (what, which, about, text) = match self {
-            Self::Open(Place { file, host, path }) => {
+            Self::Open(VotingFileLocation { file, host, path }) => {
                 (OPEN, host.to_raw(), file.0, path.as_os_str().as_bytes())
             }
             Self::Look(node, fingerprint) => (LOOK, node.0, *fingerprint, &[][..]),
@@ -96,7 +97,7 @@ impl Said {
         wire::decode("message about newcomers", bytes, |reader| {
             let Head { version, what, which, about, .. } = reader.take()?;
             require_version(version, VERSION)?;
-            let asked = Asked { what: which, about };
+            let asked = RequestKey { what: which, about };
             let text = match what {
                 OPEN | NOT_DONE => reader.rest(),
                 _ => &[],
@@ -106,7 +107,7 @@ impl Said {
                 (OPEN, host) => {
                     let host = <Option<NodeId>>::from_raw(host)?;
                     let path = Path::new(OsStr::from_bytes(text)).into();
-                    Ok(Self::Open(Place { file: FileId(about), host, path }))
+                    Ok(Self::Open(VotingFileLocation { file: FileId(about), host, path }))
                 }
                 (LOOK, node) => Ok(Self::Look(NodeId::from_raw(node)?, about)),
                 (KEEP, 0) => Ok(Self::Keep(about)),
@@ -121,17 +122,18 @@ impl Said {
     }
 }
 
-/// As much of a text as is said.
+/// Returns the start of a text, cut to the limit.
 fn begin(text: &str) -> &str {
     let len = (0..=text.len().min(TEXT_MAX)).rev().find(|len| text.is_char_boundary(*len));
     &text[..len.unwrap_or(0)]
 }
 
-/// Reads any bytes as what a node says, as a fuzz target would; whether they are it. What is taken has only this encoding.
+/// Decodes any bytes as a message, for fuzzing; returns true if they are one. Asserts that each
+/// message has one encoding.
 #[doc(hidden)]
 #[must_use]
 pub fn newcomers_any(bytes: &[u8]) -> bool {
-    let said = Said::decode(bytes);
+    let said = NewcomerMessage::decode(bytes);
     said.inspect(|said| assert_eq!(said.encode(), bytes)).is_ok()
 }
 
@@ -139,34 +141,33 @@ pub fn newcomers_any(bytes: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn said() -> Vec<Said> {
-        let place = |host| Place { file: FileId(7), host, path: "/shared/votes".into() };
+    fn said() -> Vec<NewcomerMessage> {
+        let place = |host| VotingFileLocation { file: FileId(7), host, path: "/shared/votes".into() };
         let asks = [
-            Said::Open(place(None)),
-            Said::Open(place(Some(NodeId(3)))),
-            Said::Look(NodeId(15), 7),
-            Said::Keep(u64::MAX),
+            NewcomerMessage::Open(place(None)),
+            NewcomerMessage::Open(place(Some(NodeId(3)))),
+            NewcomerMessage::Look(NodeId(15), 7),
+            NewcomerMessage::Keep(u64::MAX),
         ];
-        let answers = asks
-            .iter()
-            .filter_map(Said::asks)
-            .flat_map(|asked| [Said::Done(asked), Said::NotDone(asked, "no such file".into())]);
+        let answers = asks.iter().filter_map(NewcomerMessage::asks).flat_map(|asked| {
+            [NewcomerMessage::Done(asked), NewcomerMessage::NotDone(asked, "no such file".into())]
+        });
         asks.iter().cloned().chain(answers).collect()
     }
 
     #[test]
-    fn what_is_said_comes_through() {
+    fn messages_survive_encoding_and_decoding() {
         for one in said() {
-            assert_eq!(Said::decode(&one.encode()), Ok(one));
+            assert_eq!(NewcomerMessage::decode(&one.encode()), Ok(one));
         }
-        let asked = Said::Keep(9).asks().unwrap();
-        let long = Said::NotDone(asked, "\u{e9}".repeat(TEXT_MAX)).encode();
+        let asked = NewcomerMessage::Keep(9).asks().unwrap();
+        let long = NewcomerMessage::NotDone(asked, "\u{e9}".repeat(TEXT_MAX)).encode();
         assert!(long.len() <= Head::LEN + TEXT_MAX && newcomers_any(&long));
     }
 
     #[test]
     fn hostile_bytes_do_no_harm() {
-        let good: Vec<_> = said().iter().map(Said::encode).collect();
+        let good: Vec<_> = said().iter().map(NewcomerMessage::encode).collect();
         assert!(good.iter().all(|bytes| newcomers_any(bytes)));
         let mut taken = 0;
         plexus_sim::hostile(&good, |bytes| taken += u32::from(newcomers_any(bytes)));
