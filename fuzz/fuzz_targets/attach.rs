@@ -1,4 +1,5 @@
-//! What programs and nodes say to each other: the hello, the answer, heads, and messages put together from frames.
+//! Messages between clients and nodes: the hello, the answer, headers, and messages assembled from
+//! frames.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| plexus_client::wire::any(bytes));

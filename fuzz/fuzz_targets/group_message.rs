@@ -1,4 +1,5 @@
-//! Messages about groups of processes: whatever is taken for one has only this encoding, and a member that is sent it does not panic.
+//! Messages about groups of processes: each decoded message has only this encoding, and a member
+//! that receives it does not panic.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -1,4 +1,5 @@
-//! Everything that a peer with the key may send over the rails of a link: messages and their parts, accesses, notes, news of rails.
+//! All frames that a peer with the key may send over the rails of a link: messages and their parts,
+//! accesses, notes, changes of rails.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! What memberships of nodes send each other: heads of datagrams, pieces of messages, packed blocks.
+//! Datagrams between the memberships of nodes: headers, pieces of messages, packed blocks.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

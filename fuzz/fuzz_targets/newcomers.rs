@@ -1,4 +1,5 @@
-//! What nodes say to each other of voting files and nodes that are about to be added: whatever is taken has only this encoding.
+//! Messages between nodes about new voting files and nodes: each decoded message has only this
+//! encoding.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! What went wrong with which block, in words, for whoever asked for it.
+//! The errors of unreadable blocks as text, for the sessions that asked for them.
 
 use std::{
     collections::BTreeMap,
@@ -7,10 +7,10 @@ use std::{
 
 use plexus_base::BlockId;
 
-/// Blocks whose faults are remembered; beyond that the oldest numbers go first.
+/// The most blocks whose faults are remembered; beyond that the lowest numbers go first.
 const REMEMBERED: usize = 1024;
 
-/// See the module.
+/// The texts of faults, by block.
 #[derive(Default)]
 pub(crate) struct Faults(Mutex<BTreeMap<BlockId, String>>);
 

@@ -1,5 +1,5 @@
-//! The frame table of one worker: the memory of its blocks, and a word for each frame that sessions and the worker
-//! change without a lock.
+//! The frame table of one worker: the memory of its blocks, and a word for each frame that sessions
+//! and the worker change without a lock.
 //!
 //! # The word
 //!
@@ -13,25 +13,28 @@
 //! bit 32..64  the block's number
 //! ```
 //!
-//! The *worker* (one thread at a time) sets the mode, the block and CLOSING; it does so only while nothing is pinned, but for
-//! CLOSING and NOTIFY, which it sets at any time with one compare-exchange that also sees the pins. *Sessions* add and take
-//! away pins and the latch, and set DIRTY when they let the latch go. A session pins with one compare-exchange of the
-//! whole word, so the block, the mode and the absence of CLOSING and LATCH are those of the moment of the pin.
+//! The *worker* (one thread at a time) sets the mode, the block and CLOSING. It does so only while
+//! nothing is pinned, except for CLOSING and NOTIFY. It sets those at any time, with one
+//! compare-exchange that also sees the pins. *Sessions* add and remove pins and the latch, and set
+//! DIRTY when they release the latch. A session pins with one compare-exchange of the whole word.
+//! So the block, the mode and the absence of CLOSING and LATCH are those of the moment of the pin.
 //!
-//! A list of block numbers beside the words, packed, is only a hint where to look.
+//! A packed list of block numbers beside the words is only a hint where to look.
 //!
-//! # Who may touch the memory
+//! # Access to the memory
 //!
-//! | state | who |
+//! | state | allowed access |
 //! |---|---|
 //! | pinned, not latched | sessions read; the worker reads (ships a copy) |
 //! | latched | the one session |
 //! | closed and idle (or never opened) | the worker; an I/O thread or one peer's put that the worker asked for |
 //!
-//! A peer's put lands only where [`Frames::expect`] announced it, which the worker does for closed frames alone. That a peer on
-//! the same host keeps to that is trusted, as it is of the same user; a TCP put is checked by generation.
+//! A peer's put is valid only where [`Frames::expect`] announced it, which the worker does for
+//! closed frames alone. A peer on the same host is trusted to keep to that, as it belongs to the
+//! same user; a TCP put is checked by generation.
 //!
-//! NOTIFY is taken away by the same instruction that finds nothing pinned any more, so the worker is told exactly once.
+//! The instruction that removes the last pin also clears NOTIFY, so the worker is told exactly
+//! once.
 #![allow(unsafe_code, reason = "frames are mapped memory, shared between sessions, workers and peers")]
 
 use std::{
@@ -61,15 +64,16 @@ const PINS: u64 = 0xffff << 8;
 
 const BLOCK: u32 = 32;
 
-/// Blocks that a group may have at most, so that a number fits into a frame's word: 64 TiB of 16 KiB blocks.
+/// The most blocks of a group, so that a number fits into a frame's word: 64 TiB of 16 KiB blocks.
 pub const MAX_BLOCKS: u64 = 1 << 32;
 
-/// A frame's word on a line of its own, so that sessions on neighbouring frames do not meet.
+/// A frame's word on a cache line of its own, so that sessions on neighbouring frames do not
+/// contend.
 #[repr(align(64))]
 #[derive(Default)]
 struct Word(AtomicU64);
 
-/// See the [module](self).
+/// The frames of one worker: their words, hints and memory.
 pub(crate) struct FrameTable {
     config: Config,
     block_size: usize,
@@ -79,7 +83,7 @@ pub(crate) struct FrameTable {
 }
 
 impl FrameTable {
-    /// The frames of one worker in `window`, whose granule is the block size.
+    /// Makes the frames of one worker in `window`, whose granule is the block size.
     pub(crate) fn new(config: Config, window: Arc<Window>) -> Self {
         let block_size = window.span().granule as usize;
         assert!(
@@ -96,7 +100,7 @@ impl FrameTable {
         }
     }
 
-    /// Frames that hold a block in any mode.
+    /// Returns the number of frames that hold a block in any mode.
     pub(crate) fn occupied(&self) -> usize {
         self.words.iter().filter(|word| word.0.load(Relaxed) & MODE != 0).count()
     }
@@ -105,7 +109,7 @@ impl FrameTable {
         &self.config
     }
 
-    /// Where a frame lies in the window.
+    /// Returns the offset of a frame in the window.
     pub(crate) fn offset(&self, slot: Slot) -> u64 {
         (slot.index() * self.block_size) as u64
     }
@@ -114,13 +118,14 @@ impl FrameTable {
         &self.words[slot.index()].0
     }
 
-    /// Pins the frame of `block` for a session (or latches it, for X), if it is here in a mode that suffices and free.
+    /// Pins the frame of `block` for a session (or latches it, for X), if the block is here, free
+    /// and in a sufficient mode.
     #[inline]
     pub(crate) fn hit(&self, block: BlockId, mode: Mode) -> Option<Slot> {
         let first = self.config.set(block) * self.config.ways;
         for slot in first..first + self.config.ways {
             let word = self.word(Slot(slot));
-            // A frame that holds nothing has the number of block 0.
+            // An empty frame has the number of block 0.
             if self.hints[slot as usize].load(Relaxed) == block.0 as u32
                 && word.load(Relaxed) >> BLOCK == block.0
                 && word.load(Relaxed) & MODE != 0
@@ -152,14 +157,15 @@ impl FrameTable {
         }
     }
 
-    /// Lets a pin go. True when the worker must be told that the frame is idle.
+    /// Removes a pin. Returns true if the worker must be told that the frame is idle.
     #[inline]
     #[must_use]
     pub(crate) fn unpin(&self, slot: Slot) -> bool {
         self.let_go(slot, |word| word - PIN)
     }
 
-    /// Lets the latch go; `dirty`: the block was changed. True when the worker must be told that the frame is idle.
+    /// Releases the latch; `dirty`: the block was changed. Returns true if the worker must be told
+    /// that the frame is idle.
     #[inline]
     #[must_use]
     pub(crate) fn unlatch(&self, slot: Slot, dirty: bool) -> bool {
@@ -189,37 +195,42 @@ impl FrameTable {
         unsafe { self.window.ptr().add(slot.index() * self.block_size) }
     }
 
-    /// The block in a frame, to read.
+    /// Returns the block in a frame, to read.
     ///
     /// # Safety
-    /// For as long as the slice lives, the caller has the frame pinned or latched, or is the worker and the frame is
-    /// closed and idle or pinned by readers only.
+    /// For as long as the slice lives, the caller has the frame pinned or latched. Or the caller is
+    /// the worker, and the frame is closed and idle, or pinned by readers only.
     pub(crate) unsafe fn block(&self, slot: Slot) -> &[u8] {
-        // SAFETY: inside the window, which incarnations as long as the table; nobody writes there, says the caller.
+        // SAFETY: inside the window, which lives as long as the table; no thread writes there, says
+        // the caller.
         unsafe { std::slice::from_raw_parts(self.start(slot).as_ptr(), self.block_size) }
     }
 
-    /// The block in a frame, to change.
+    /// Returns the block in a frame, to change.
     ///
     /// # Safety
-    /// For as long as the slice lives, the caller holds the latch, or is the worker and the frame is closed and
-    /// idle; and there is no other slice of it.
+    /// For as long as the slice lives, the caller holds the latch, or is the worker and the frame
+    /// is closed and idle; and there is no other slice of it.
     #[allow(clippy::mut_from_ref, reason = "the latch is the borrow")]
     pub(crate) unsafe fn block_mut(&self, slot: Slot) -> &mut [u8] {
-        // SAFETY: inside the window, which incarnations as long as the table; nobody else touches it, says the caller.
+        // SAFETY: inside the window, which lives as long as the table; no other code touches it,
+        // says the caller.
         unsafe { std::slice::from_raw_parts_mut(self.start(slot).as_ptr(), self.block_size) }
     }
 
-    /// The memory of a frame for an I/O thread.
+    /// Returns the memory of a frame for an I/O thread.
     ///
     /// # Safety
-    /// The caller is the worker, the frame is closed and idle, and stays so until the I/O is complete.
+    /// The caller is the worker, the frame is closed and idle, and stays so until the I/O is
+    /// complete.
     pub(crate) unsafe fn for_io(&self, slot: Slot) -> FrameMemory {
-        // SAFETY: mapped for the incarnation of the table, which outlives the I/O pool; and ours alone, says the caller.
+        // SAFETY: mapped for the life of the table, which outlives the I/O pool; and ours alone,
+        // says the caller.
         unsafe { FrameMemory::new(self.start(slot), self.block_size) }
     }
 
-    /// What an idle, closed frame holds. For the worker.
+    /// Returns the version of the block in an idle, closed frame, and whether it was changed. For
+    /// the worker.
     pub(crate) fn contents(&self, slot: Slot) -> Contents {
         let dirty = self.word(slot).load(Acquire) & DIRTY != 0;
         // SAFETY: the frame is closed and idle, and this is the worker.
@@ -228,7 +239,7 @@ impl FrameTable {
     }
 }
 
-/// The worker's hand on its frames, for the shard.
+/// The worker's access to its frames, for the shard.
 pub(crate) struct Hand<'a>(pub(crate) &'a FrameTable);
 
 impl Frames for Hand<'_> {
@@ -322,8 +333,8 @@ mod tests {
         assert_eq!(table.contents(Slot(0)), Contents { dirty: false, version: 0 });
     }
 
-    /// Sessions change a counter under the latch while a worker closes and opens the frame: nothing is lost, and
-    /// every close that found the frame busy is answered once.
+    /// Sessions change a counter under the latch while a worker closes and opens the frame. No
+    /// change is lost, and every close that found the frame busy is answered once.
     #[test]
     fn latches_exclude_and_closes_are_answered() {
         let table = Arc::new(table());

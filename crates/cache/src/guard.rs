@@ -1,6 +1,8 @@
-//! A block that a session has: pinned to read, or latched to change, until the guard is dropped.
+//! The guards of a block that a session has: pinned to read, or latched to change, until the guard
+//! is dropped.
 //!
-//! What a pin and the latch allow, and so why lending the frame's memory is sound, stands in [`crate::frames`].
+//! [`crate::frames`] states the rules of pins and the latch, and so why lending the frame's memory
+//! is sound.
 
 use std::ops::{Deref, DerefMut};
 
@@ -14,7 +16,7 @@ use crate::{
     service::CacheTask,
 };
 
-/// What both guards are: a frame that stays as it is for as long as this lives.
+/// The common part of both guards: a frame that stays as it is while this exists.
 struct Lent<'s> {
     session: &'s Session,
     table: &'s FrameTable,
@@ -29,7 +31,8 @@ impl<'s> Lent<'s> {
 
     #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
     fn page(&self) -> &[u8] {
-        // SAFETY: pinned, latched or private to this session until the guard around this is dropped.
+        // SAFETY: pinned, latched or private to this session until the guard around this is
+        // dropped.
         unsafe { self.table.block(self.slot) }
     }
 
@@ -58,7 +61,7 @@ impl<'s> Read<'s> {
         Self { lent: Lent::new(session, block, granted), granted }
     }
 
-    /// How often the block has been changed.
+    /// Returns the number of changes of the block.
     #[must_use]
     pub fn version(&self) -> Version {
         self.lent.version()
@@ -82,8 +85,8 @@ impl Drop for Read<'_> {
     }
 }
 
-/// A block that is being changed: its user bytes. If they were borrowed to be written, the block has a new version
-/// when this is dropped.
+/// A block that is being changed: its user bytes. If they were borrowed mutably, the block gets a
+/// new version when this is dropped.
 pub struct Change<'s> {
     lent: Lent<'s>,
     block: BlockId,
@@ -95,7 +98,7 @@ impl<'s> Change<'s> {
         Self { lent: Lent::new(session, block, granted), block, changed: false }
     }
 
-    /// How often the block had been changed before.
+    /// Returns the number of changes of the block before this one.
     #[must_use]
     pub fn version(&self) -> Version {
         self.lent.version()

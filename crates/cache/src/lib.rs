@@ -1,8 +1,10 @@
-//! The global cache: which node holds which block, and the transfer of blocks from memory to memory.
+//! The global cache: which node holds which block, and the transfer of blocks from memory to
+//! memory.
 //!
-//! [`protocol`] decides, purely; everything else here carries it out. Each worker of a node has a [`CacheService`] (the
-//! shard of its partitions, its frames, its disk reads and writes); programs use a [`Session`] of the [`Cache`]. A block that
-//! is here in the mode needed and free is pinned without asking anybody; all else goes through the worker.
+//! [`protocol`] is the pure protocol; the rest of this crate is its driver. Each worker of a node
+//! has a [`CacheService`]: the shard of its partitions, its frames, its disk reads and writes.
+//! Programs use a [`Session`] of the [`Cache`]. A session pins a block at once if the block is
+//! here, free and in the needed mode. For anything else it asks the worker.
 
 mod faults;
 mod frames;

@@ -1,9 +1,9 @@
-//! The cache on one worker: brings events to the shard and carries out its actions.
+//! The cache on one worker: passes events to the shard and carries out its actions.
 
 use std::sync::{Arc, Weak};
 
 use plexus_base::{BlockId, Epoch, NodeId, WorkerId, clock};
-use plexus_disks::{Completion, DiskError, Job, Op, Page, Pool};
+use plexus_disks::{DiskError, IoCompletion, Job, Op, Page, Pool};
 use plexus_fabric::{Put, WindowId};
 use plexus_interconnect::{Channel, Kind, Message, Net, Reply};
 use plexus_membership::subsystem::{Subsystem, WorkerPort};
@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// What sessions, I/O threads and the node hand to a worker.
+/// A request of a session, an I/O thread or the node to a worker.
 pub enum CacheTask {
     /// A session waits for a block.
     Want {
@@ -25,9 +25,9 @@ pub enum CacheTask {
         session: u32,
         /// The block.
         block: BlockId,
-        /// In which way.
+        /// The way the session wants the block.
         ask: protocol::Ask,
-        /// What becomes of it.
+        /// The reply to the session.
         reply: Reply<Answer>,
     },
     /// The last pin of a closing frame is gone.
@@ -35,29 +35,31 @@ pub enum CacheTask {
     /// A consistent copy has been read.
     Freed(protocol::Slot),
     /// A disk read or write is complete.
-    Disk(Completion),
-    /// Write everything owed; the number of blocks that could not be written comes back.
+    Disk(IoCompletion),
+    /// Write every owed block; answered with the number of blocks that could not be written.
     Checkpoint(Reply<u32>),
-    /// Write everything owed and give everything up; the number of blocks kept comes back.
+    /// Write every owed block and give all blocks up; answered with the number of blocks kept.
     HandBack(Reply<u32>),
-    /// What was counted so far.
+    /// Answer with the counts so far.
     Counts(Reply<Counts>),
-    /// What is lost is on record, up to the one of this number: see [`LostRecord`].
+    /// The lost blocks are on record, up to the record of this number: see [`LostRecord`].
     LostRecorded(u64),
-    /// Take what is lost as it is on the disk, at all members; forgotten while members change, and where more is lost than this.
+    /// Accept the lost blocks as they are on disk, at all members. The request is dropped while
+    /// members change, and if more blocks are lost than these.
     AcceptLost(Arc<Lost>),
-    /// This node has handed everything back and is about to leave; answered when it may.
+    /// Prepare to leave: this node has handed everything back. Answered when it may leave.
     Leave(Reply<()>),
 }
 
-/// What a session that waits is answered.
+/// The answer to a session that waits.
 pub(crate) type Answer = Result<Granted, BlockError>;
 
-/// See the module.
+/// The driver of the cache protocol on one worker.
 pub struct CacheService {
     shard: Shard,
-    /// Before the frames, which its jobs use: fields are dropped in this order. Dropped outside of
-    /// the worker, because it waits for its jobs, whose completions come to the worker.
+    /// Declared before the frames, which its jobs use: fields are dropped in this order. It is
+    /// dropped outside of the worker, because it waits for its jobs, whose completions come to the
+    /// worker.
     pool: Pool,
     frames: Arc<FrameTable>,
     window: WindowId,
@@ -75,7 +77,7 @@ pub struct CacheService {
     port: Weak<Port>,
 }
 
-/// How tasks reach the workers.
+/// The port by which tasks reach the workers.
 pub(crate) type Port = dyn WorkerPort<CacheService>;
 
 impl CacheService {
@@ -123,12 +125,12 @@ impl Subsystem for CacheService {
 
     /// Hands the next view to the shard; see [`Shard::view`].
     fn view(&mut self, net: &mut Net, members: &Members, before: LossHistory) {
-        // What reads under way find is not used: it may have been written since.
+        // The pages of reads under way are not used: newer ones may have been written since.
         self.expected.fill(0);
         self.drive(net, |shard, frames, out| shard.view(clock::now(), (members, before), frames, out));
     }
 
-    /// True when all masters of the last view have opened.
+    /// Returns whether all masters of the last view have opened.
     fn is_ready(&self) -> bool {
         self.shard.is_open()
     }
@@ -174,7 +176,7 @@ impl Subsystem for CacheService {
 }
 
 impl CacheService {
-    fn disk(&mut self, net: &mut Net, done: &Completion) {
+    fn disk(&mut self, net: &mut Net, done: &IoCompletion) {
         let slot = protocol::Slot(done.token as u32);
         if let Err(error) = &done.result {
             tracing::error!("{error}");
@@ -189,7 +191,8 @@ impl CacheService {
         self.handle(net, event);
     }
 
-    /// Whether a page that was read is the one that was written last, as far as the master knows.
+    /// Checks that a page read from disk is the one that was written last, as far as the master
+    /// knows.
     fn fresh(&self, slot: protocol::Slot, block: BlockId, version: u64) -> Result<u64, BlockError> {
         match self.expected[slot.index()] {
             expected if expected == 0 || expected == version => Ok(version),
@@ -209,7 +212,7 @@ impl CacheService {
         self.drive(net, |shard, frames, out| shard.handle(clock::now(), event, frames, out));
     }
 
-    /// Has the shard do something, and carries out what it says.
+    /// Calls the shard and carries out its actions.
     fn drive(&mut self, net: &mut Net, does: impl FnOnce(&mut Shard, &mut Hand<'_>, &mut Out<'_>)) {
         let mut actions = std::mem::take(&mut self.actions);
         let frames = &*self.frames;
@@ -264,11 +267,11 @@ impl CacheService {
         }
     }
 
-    /// What is lost has changed.
+    /// Records a change of the lost blocks.
     fn record(&self, seq: u64) {
         let (worker, port) = (self.shard.config().worker, self.port.clone());
         let done = move || {
-            // Nobody there: the node is ending.
+            // There is no port while the node ends.
             if let Some(port) = port.upgrade() {
                 port.submit(worker, CacheTask::LostRecorded(seq));
             }
@@ -279,18 +282,19 @@ impl CacheService {
     #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
     fn disk_job(&self, op: Op, slot: protocol::Slot, block: BlockId) {
         if op == Op::Write {
-            // Here and not on the I/O thread: while the write is under way, copies of the block may be sent.
-            // SAFETY: the frame is closed and idle, this is the worker, and nothing was sent that was not copied.
+            // The page is sealed here and not on the I/O thread: during the write, copies of the
+            // block may be sent. SAFETY: the frame is closed and idle, this is the worker, and
+            // nothing was sent that was not copied.
             Page::of(unsafe { self.frames.block_mut(slot) }).seal();
         }
-        // SAFETY: the shard reads into and writes from frames that are closed and idle, and changes nothing in them
-        // until it is told of the completion; a write only reads.
+        // SAFETY: the shard reads into and writes from frames that are closed and idle, and changes
+        // nothing in them until it is told of the completion; a write only reads.
         let memory = unsafe { self.frames.for_io(slot) };
         self.pool.submit(Job { token: u64::from(slot.0), op, block, memory });
     }
 }
 
-/// Where the shard's actions go: blocks onto their way at once, the rest into a list.
+/// The outlet of the shard's actions: it ships blocks at once and lists the rest.
 struct Out<'a> {
     net: &'a mut Net,
     frames: &'a FrameTable,
@@ -327,7 +331,7 @@ fn answer_all<T: Clone>(waiting: &mut Vec<Reply<T>>, answer: T) {
     waiting.drain(..).for_each(|reply| reply.send(answer.clone()));
 }
 
-/// The window that holds the frames of a worker.
+/// Returns the window that holds the frames of a worker.
 #[must_use]
 pub fn window_of(worker: WorkerId) -> WindowId {
     WindowId(u16::from(worker.0))

@@ -1,4 +1,4 @@
-//! How programs inside a node use the cache: sessions that read and change blocks.
+//! Sessions, with which programs inside a node read and change blocks.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -17,20 +17,20 @@ use crate::{
     service::{Answer, CacheTask, Port},
 };
 
-/// A session that finds its blocks here looks after the worker every so many times, so that it does not keep peers waiting
-/// who want those very blocks.
+/// A session that finds its blocks here attends the worker once in this many times. Otherwise it
+/// could keep peers waiting that want those blocks.
 const ATTEND_EVERY: u64 = 8;
 
-/// Why a session did not get a block.
+/// The reason why a session did not get a block.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CacheError {
     /// The node is being shut down.
     #[error("the node is shutting down")]
     ShuttingDown,
-    /// The block's latest version went down with a node.
+    /// The block's latest version was lost with a node.
     #[error("{0} was lost when a node died; `plexus up DIR --accept-lost` takes what the disk has")]
     Lost(BlockId),
-    /// The block cannot be read from disk, or what is there is not what was written.
+    /// The block cannot be read from disk, or its page there is not the one that was written.
     #[error("{0}")]
     Damaged(String),
     /// There is no room in memory because blocks cannot be written.
@@ -39,40 +39,43 @@ pub enum CacheError {
     /// The group has fewer blocks.
     #[error("{block} does not exist: the group has {blocks} blocks")]
     OutOfRange {
-        /// The block asked for.
+        /// The requested block.
         block: BlockId,
-        /// How many there are.
+        /// The number of blocks of the group.
         blocks: u64,
     },
-    /// The nodes disagree about who masters the block.
+    /// The nodes disagree about the master of the block.
     #[error("{0} was refused by its master: the nodes do not have the same configuration")]
     Refused(BlockId),
 }
 
-/// Where a node keeps on record what is lost while members change. The node decides when to read it again: what earlier runs lost
-/// is worth something where a cluster begins anew, and nothing to who joins one that goes on.
+/// The record of lost blocks that a node keeps while members change. The node decides when to read
+/// it again. Records of earlier runs are used on a cold start and ignored when joining a running
+/// cluster.
 pub trait LostRecord: Send + Sync {
-    /// What is on record, before the first view, and the view as of which that was all; of other partitions than those of `worker` it is left out.
+    /// Returns the recorded losses before the first view, and the view as of which they are
+    /// complete. Losses of partitions of other workers than `worker` are left out.
     fn known(&self, worker: WorkerId) -> (Epoch, Lost);
 
-    /// Puts `lost` on record in place of all that was for `worker`, and calls `done` once that is durable: from any thread, at once or
-    /// later, however often it must be tried. Must not wait; called on the worker. Of several under way the last counts, and of
-    /// the others `done` need not be called.
+    /// Records `lost` in place of all earlier losses of `worker`. Calls `done` once that is
+    /// durable: from any thread, at once or later, after any number of attempts. It must not wait,
+    /// since the worker calls it. Of several records under way the last counts; for the others
+    /// `done` need not be called.
     fn record(&self, worker: WorkerId, lost: Lost, done: Box<dyn FnOnce() + Send>);
 
-    /// All masters are open in this view: what is on record for `worker` is all that was lost as of it. Must not wait; called on the worker, before it
-    /// answers that the node may leave.
+    /// Notes that all masters are open in this view: the record of `worker` is complete as of it.
+    /// It must not wait: the worker calls it before it answers that the node may leave.
     fn complete(&self, worker: WorkerId, epoch: Epoch);
 }
 
-/// What is counted where sessions meet the frames, by each session and summed when asked.
+/// The counters of one session; the sum over sessions is made on demand.
 #[derive(Default, Debug)]
 struct SessionCounters {
     hits: AtomicU64,
     waits: AtomicU64,
 }
 
-/// The cache of a node, as programs see it. Cheap to clone.
+/// The cache of a node, as programs use it. Cheap to clone.
 #[derive(Clone)]
 pub struct Cache {
     inner: Arc<Inner>,
@@ -84,7 +87,7 @@ struct Inner {
     blocks: u64,
     writer: Writer,
     faults: Arc<Faults>,
-    /// No session gets anything any more.
+    /// True once no session gets a block any more.
     closed: AtomicBool,
     sessions: Mutex<Sessions>,
 }
@@ -108,7 +111,7 @@ impl Cache {
         Self { inner: Arc::new(Inner { port, tables, blocks, writer, faults, closed, sessions }) }
     }
 
-    /// A session for the calling thread.
+    /// Makes a session for the calling thread.
     #[must_use]
     pub fn session(&self) -> Session {
         let counters = Arc::<SessionCounters>::default();
@@ -127,24 +130,25 @@ impl Cache {
         }
     }
 
-    /// How many blocks there are.
+    /// Returns the number of blocks.
     #[must_use]
     pub fn blocks(&self) -> u64 {
         self.inner.blocks
     }
 
-    /// From now on every session that asks for a block is turned away. Blocks in use stay so.
+    /// Refuses every later request of sessions for a block. Blocks in use stay so.
     pub fn close(&self) {
         self.inner.closed.store(true, Relaxed);
     }
 
-    /// Frames that hold a block now.
+    /// Returns the number of frames that hold a block now.
     #[must_use]
     pub fn occupied(&self) -> usize {
         self.inner.tables.iter().map(|table| table.occupied()).sum()
     }
 
-    /// Reads and changes that needed no worker, and those that did, of all sessions so far.
+    /// Returns the reads and changes of all sessions so far: those that needed no worker, and those
+    /// that did.
     #[must_use]
     pub fn hits_and_waits(&self) -> (u64, u64) {
         let sessions = lock(&self.inner.sessions);
@@ -166,14 +170,14 @@ impl Cache {
     }
 }
 
-/// One thread's use of the cache. It holds at most one block at a time, which the guards' borrow sees to: a session that
-/// waits for one block pins no other that somebody may want.
+/// The use of the cache by one thread. The guards' borrow ensures that it holds at most one block
+/// at a time. So a session that waits for one block never pins another that others may want.
 pub struct Session {
     cache: Cache,
     number: u32,
     slot: Arc<ReplySlot<Answer>>,
     counters: Arc<SessionCounters>,
-    /// The slot wakes the thread that made the session, so it stays there.
+    /// The slot wakes the thread that made the session, so the session stays there.
     unsend: std::marker::PhantomData<*const ()>,
 }
 
@@ -195,7 +199,8 @@ impl Drop for Session {
 }
 
 impl Session {
-    /// The block, to read; kept here afterwards until another node changes it or the room is needed.
+    /// Returns the block for reading. It stays here afterwards until another node changes it or the
+    /// room is needed.
     ///
     /// # Errors
     /// See [`CacheError`].
@@ -204,7 +209,8 @@ impl Session {
         Ok(Read::new(self, block, granted))
     }
 
-    /// A copy of the block as it was at some moment between call and return; a node that is changing it keeps it.
+    /// Returns a copy of the block as it was at some moment between call and return. A node that is
+    /// changing the block keeps it.
     ///
     /// # Errors
     /// See [`CacheError`].
@@ -213,7 +219,7 @@ impl Session {
         Ok(Read::new(self, block, granted))
     }
 
-    /// The block, to change: no other session, here or on another node, has it meanwhile.
+    /// Returns the block for changing: no other session, here or on another node, has it meanwhile.
     ///
     /// # Errors
     /// See [`CacheError`].
@@ -222,7 +228,7 @@ impl Session {
         Ok(Change::new(self, block, granted))
     }
 
-    /// How often this session did not find a block here and free so far.
+    /// Returns how often this session had to wait for a block so far.
     #[must_use]
     pub fn waits(&self) -> u64 {
         self.counters.waits.load(Relaxed)
@@ -251,7 +257,7 @@ impl Session {
         answer.map_err(|error| self.cache.error(block, error))
     }
 
-    /// The frames that the block may live in.
+    /// Returns the frames that the block may be in.
     pub(crate) fn table(&self, block: BlockId) -> &FrameTable {
         let tables = &self.cache.inner.tables;
         &tables[block.partition().worker(tables.len() as u8).index()]
@@ -262,13 +268,13 @@ impl Session {
         self.cache.inner.port.submit(table.config().worker, task);
     }
 
-    /// Who changes blocks here.
+    /// Returns the writer that changes of this node are stamped with.
     pub(crate) fn writer(&self) -> Writer {
         self.cache.inner.writer
     }
 }
 
-/// One thread adds, others read.
+/// Adds one to a counter that only one thread changes and others read.
 fn count(counter: &AtomicU64) -> u64 {
     let next = counter.load(Relaxed) + 1;
     counter.store(next, Relaxed);

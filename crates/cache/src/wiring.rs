@@ -1,10 +1,10 @@
-//! Putting the parts of a node's cache together: windows and frames, the services that run on the
-//! workers, and the cache that programs use.
+//! Construction of a node's cache: windows and frames, the services that run on the workers, and
+//! the cache that programs use.
 
 use std::{error::Error, sync::Arc};
 
 use plexus_base::{Incarnation, NodeId, WorkerId};
-use plexus_disks::{Completion, Group, Pool, Writer};
+use plexus_disks::{Group, IoCompletion, Pool, Writer};
 use plexus_fabric::Window;
 
 use crate::{
@@ -15,29 +15,29 @@ use crate::{
     service::{Port, window_of},
 };
 
-/// Frames in a set. Enough that blocks which are busy at the same time find room in their set, and few enough
-/// that finding one is reading one cache line.
+/// The frames in a set. They are enough that blocks which are busy at the same time find room in
+/// their set, and few enough that a search reads one cache line.
 pub(crate) const WAYS: u32 = 16;
 
-/// What a node's cache is made with.
+/// The settings of a node's cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// This node.
+    /// The number of this node.
     pub me: NodeId,
-    /// This incarnation of it.
+    /// The incarnation of this node.
     pub incarnation: Incarnation,
-    /// Nodes of the cluster.
+    /// The number of nodes of the cluster.
     pub nodes: u8,
-    /// Workers of every node.
+    /// The number of workers of every node.
     pub workers: u8,
-    /// Memory for blocks, over all workers, in bytes; at least 16 blocks for each worker.
+    /// The memory for blocks, over all workers, in bytes; at least 16 blocks for each worker.
     pub cache_bytes: u64,
-    /// Threads that wait for the disks.
+    /// The number of threads that wait for the disks.
     pub io_threads: usize,
 }
 
-/// The services, one for each worker, to which `port` leads; the cache for programs; and the
-/// windows that peers must be told of. What is lost with those who are gone is kept on `record`.
+/// Makes the services, one for each worker, to which `port` leads; the cache for programs; and the
+/// windows that peers must know. `record` keeps the losses with ended nodes.
 ///
 /// # Errors
 /// There is too little memory, or the system refuses a thread.
@@ -62,8 +62,8 @@ pub fn wire(
         let table = Arc::new(FrameTable::new(config, window));
         let port = Arc::downgrade(&port);
         let told = port.clone();
-        let complete = move |completion: Completion| {
-            // There is none when the node is ending, and has waited for what it must wait for.
+        let complete = move |completion: IoCompletion| {
+            // There is no port when the node is ending and has waited for all necessary jobs.
             if let Some(port) = told.upgrade() {
                 port.submit(worker, CacheTask::Disk(completion));
             }

@@ -1,4 +1,4 @@
-//! What goes wrong with disks: each error says what, where, and what to do about it.
+//! The errors of disks. Each names what failed, where, and what to do.
 
 use std::{io, path::PathBuf};
 
@@ -6,39 +6,39 @@ use plexus_base::BlockId;
 
 use crate::{GroupId, PageError};
 
-/// Why a disk group could not be made, opened, read or written.
+/// The reason why a disk group could not be made, opened, read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
-    /// A file is where a new disk should be.
+    /// A file exists where a new disk should be.
     #[error("{path}: exists already and will not be overwritten; remove it or choose another path")]
     Exists {
         /// The file.
         path: PathBuf,
     },
-    /// The file system has too little room for the disks on it.
+    /// The file system has too little room for its disks.
     #[error(
         "{path}: {needed_mib} MiB needed for the disk group, {free_mib} MiB free; make room or ask for a smaller group"
     )]
     NoRoom {
         /// The directory.
         path: PathBuf,
-        /// What the disks there need.
+        /// The room that the disks there need.
         needed_mib: u64,
-        /// What is free to this user.
+        /// The room that is free to this user.
         free_mib: u64,
     },
-    /// The node is no member of the cluster any more.
-    #[error("{path}: not written, because this node is no member of the cluster any more")]
+    /// The node is no longer a member of the cluster.
+    #[error("{path}: not written, because this node is no longer a member of the cluster")]
     NoMember {
         /// The file.
         path: PathBuf,
     },
-    /// A disk of the configuration is not there.
+    /// A disk of the configuration is missing.
     #[error("{path}: disk {number} of the group is missing; put it back, or correct `disks` in cluster.toml")]
     Missing {
         /// The file.
         path: PathBuf,
-        /// Its place in the list.
+        /// The position in the list.
         number: usize,
     },
     /// Neither copy of the label is readable.
@@ -46,7 +46,7 @@ pub enum DiskError {
     Label {
         /// The file.
         path: PathBuf,
-        /// What is wrong with the label.
+        /// The fault of the label.
         why: String,
     },
     /// The disk belongs to another group.
@@ -66,11 +66,11 @@ pub enum DiskError {
     Order {
         /// The file.
         path: PathBuf,
-        /// The number on its label, from 0.
+        /// The number on the label, from 0.
         found: u32,
-        /// Its place in the list, from 0.
+        /// The position in the list, from 0.
         expected: usize,
-        /// How many disks the label says there are.
+        /// The number of disks on the label.
         count: u32,
     },
     /// Label and configuration disagree about the shape of the group.
@@ -80,11 +80,11 @@ pub enum DiskError {
     Shape {
         /// The file.
         path: PathBuf,
-        /// What they disagree about.
+        /// The value that differs.
         what: &'static str,
-        /// On the label.
+        /// The value on the label.
         found: u64,
-        /// In the configuration.
+        /// The value in the configuration.
         expected: u64,
     },
     /// The file is shorter than its label says.
@@ -92,33 +92,33 @@ pub enum DiskError {
     Truncated {
         /// The file.
         path: PathBuf,
-        /// Its length.
+        /// The length of the file.
         found: u64,
-        /// The length it must have.
+        /// The length that it must have.
         expected: u64,
     },
-    /// No such block in the group.
+    /// The block does not exist in the group.
     #[error("{block} is outside the group, which has {blocks}")]
     OutOfRange {
-        /// The block asked for.
+        /// The requested block.
         block: BlockId,
-        /// How many the group has.
+        /// The number of blocks of the group.
         blocks: u64,
     },
-    /// What was read is not the page that belongs there.
+    /// The bytes read are not the page that belongs there.
     #[error("{path}, byte {offset}: {page}")]
     Page {
         /// The file.
         path: PathBuf,
-        /// Where in it the block starts.
+        /// The offset of the block in the file.
         offset: u64,
-        /// What is wrong with it.
+        /// The fault of the page.
         page: PageError,
     },
-    /// The system refused.
+    /// The system refused an operation.
     #[error("{path}: {what}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         what: &'static str,
         /// The file.
         path: PathBuf,
@@ -128,7 +128,7 @@ pub enum DiskError {
 }
 
 impl DiskError {
-    /// Makes an [`DiskError::Io`] of what the system said while `what` was done to `path`.
+    /// Makes a [`DiskError::Io`] from the system's error while `what` was done to `path`.
     pub(crate) fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { what, path, source }

@@ -1,12 +1,12 @@
 //! A disk group: blocks striped in units of 1 MiB over one or more files ("disks").
 //!
-//! Unit `u` of the group lies on disk `u % disks`, at byte `DATA_START + (u / disks) * UNIT`; a block never
-//! crosses a unit. The first MiB of each disk holds its label, twice; the rest of it is zero. Files have
-//! their full length from the start, so a write never finds the file system full.
+//! Unit `u` of the group lies on disk `u % disks`, at byte `DATA_START + (u / disks) * UNIT`; a
+//! block never crosses a unit. The first MiB of each disk holds its label, twice; the rest of it is
+//! zero. Files have their full length from the start, so a write never finds the file system full.
 //!
-//! Guarantees: [`Group::create`] overwrites nothing and leaves nothing behind when it fails;
-//! [`Group::open`] accepts exactly the disks that the configuration means, each at its place and whole.
-//! I/O is direct where the file system takes it, so that what one node wrote is what another reads.
+//! Guarantees: [`Group::create`] overwrites nothing and leaves nothing behind when it fails.
+//! [`Group::open`] accepts exactly the configured disks, complete and in order. I/O is direct where
+//! the file system allows it, so a node reads the latest write of any node.
 
 use std::{
     collections::BTreeMap,
@@ -32,28 +32,28 @@ use crate::{
     label::{COPIES, LABEL, Label},
 };
 
-/// Bytes of a stripe unit.
+/// The bytes of a stripe unit.
 pub const UNIT: u64 = 1 << 20;
 
-/// Where on a disk the first unit starts; what is before belongs to the label.
+/// The offset of the first unit on a disk; the label lies before it.
 pub const DATA_START: u64 = UNIT;
 
-/// An open disk group. Shared by I/O threads: all I/O is positioned.
+/// An open disk group, shared by I/O threads: all I/O is positioned.
 pub struct Group {
     shape: Shape,
     disks: Vec<Disk>,
-    /// Whether this node may write; none: always.
+    /// The check that allows writes; without one, writes are always allowed.
     guard: OnceLock<Guard>,
 }
 
-/// Asked before each write whether it may be made.
+/// A check before each write whether this node may write.
 pub type Guard = Box<dyn Fn() -> bool + Send + Sync>;
 
 struct Disk {
     path: PathBuf,
     file: File,
     direct: bool,
-    /// A sync failed: the system forgets that after saying it once.
+    /// True after a failed sync: the system reports such a failure only once.
     failed: AtomicBool,
 }
 
@@ -61,7 +61,8 @@ impl Group {
     /// Makes the disks of a new group: files of their full length, zeroed, labelled, durable.
     ///
     /// # Errors
-    /// A file that exists, too little room, or the system's refusal; then nothing is left of it.
+    /// A file exists, the room does not suffice, or the system refuses. Then no file of the group
+    /// remains.
     pub fn create(paths: &[PathBuf], shape: &Shape) -> Result<(), DiskError> {
         assert!(!paths.is_empty() && shape.blocks > 0, "a group has disks and blocks");
         let length = disk_length(shape, paths.len());
@@ -80,10 +81,11 @@ impl Group {
         result
     }
 
-    /// Opens the disks at `paths`, in the order of the configuration, and checks each label against it.
+    /// Opens the disks at `paths`, in the order of the configuration, and checks each label against
+    /// it.
     ///
     /// # Errors
-    /// One that names the disk and what to do; nothing was changed.
+    /// The error names the disk and what to do; nothing was changed.
     pub fn open(paths: &[PathBuf], shape: &Shape) -> Result<Self, DiskError> {
         let disks = paths
             .iter()
@@ -97,22 +99,23 @@ impl Group {
         Ok(Self { shape: *shape, disks, guard: OnceLock::new() })
     }
 
-    /// From now on no write is begun that `guard` does not allow: a file cannot refuse who is no member any more, so who writes asks.
+    /// Installs `guard`, which must allow each later write. A file cannot refuse the write of an
+    /// evicted node, so the node checks itself.
     ///
     /// # Panics
-    /// When it has a guard already.
+    /// If the group has a guard already.
     pub fn guard(&self, guard: Guard) {
         assert!(self.guard.set(guard).is_ok(), "a group has one guard");
     }
 
-    /// What the group is like.
+    /// Returns the shape of the group.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// The disks that are read and written through the page cache, because their file system refuses direct
-    /// I/O. Nodes on one host still see each other's writes.
+    /// Returns the disks that use the page cache because their file system refuses direct I/O.
+    /// Nodes on one host still see each other's writes.
     pub fn buffered(&self) -> impl Iterator<Item = &Path> {
         self.disks.iter().filter(|disk| !disk.direct).map(|disk| disk.path.as_path())
     }
@@ -123,7 +126,7 @@ impl Group {
     /// The block is out of range, or the system failed to read it.
     ///
     /// # Panics
-    /// When `into` is not one block long.
+    /// If `into` is not one block long.
     pub fn read(&self, block: BlockId, into: &mut [u8]) -> Result<(), DiskError> {
         let (disk, offset) = self.place(block)?;
         assert_eq!(into.len(), self.shape.block_size.bytes(), "a read is one block");
@@ -136,14 +139,15 @@ impl Group {
         result.map_err(|source| disk.failure("reading a block", source, offset + into.len() as u64))
     }
 
-    /// Writes a whole block, as it is. Survives the end of this process at once, a power cut only after
-    /// [`Group::sync`].
+    /// Writes a whole block, as it is. It survives the end of this process at once, and a power cut
+    /// only after [`Group::sync`].
     ///
     /// # Errors
-    /// The block is out of range, the guard does not allow it, or the system failed to write it; then its content is unknown.
+    /// The block is out of range, the guard refuses the write, or the system failed to write it.
+    /// After a system failure the content of the block is unknown.
     ///
     /// # Panics
-    /// When `from` is not one block long.
+    /// If `from` is not one block long.
     pub fn write(&self, block: BlockId, from: &[u8]) -> Result<(), DiskError> {
         let (disk, offset) = self.place(block)?;
         assert_eq!(from.len(), self.shape.block_size.bytes(), "a write is one block");
@@ -163,7 +167,7 @@ impl Group {
     /// Makes every write that has returned durable.
     ///
     /// # Errors
-    /// The system failed; then nothing is known about the writes since the last success.
+    /// The system failed; then the writes since the last success are in doubt.
     pub fn sync(&self) -> Result<(), DiskError> {
         self.disks.iter().try_for_each(|disk| {
             let synced = match disk.failed.load(Relaxed) {
@@ -175,7 +179,7 @@ impl Group {
         })
     }
 
-    /// The file and the byte in it where a block starts, for messages.
+    /// Returns the file of a block and its offset there, for messages.
     ///
     /// # Errors
     /// The block is out of range.
@@ -203,7 +207,7 @@ impl Disk {
             io::ErrorKind::NotFound => DiskError::Missing { path: path.into(), number },
             _ => DiskError::io("opening a disk", path)(source),
         };
-        // Some file systems refuse the flag, some only the first read.
+        // Some file systems refuse the flag at open, some only at the first read.
         let direct = open(OFlags::DIRECT).ok().filter(|file| {
             let read = file.read_at(&mut Buffer::zeroed(ALIGN), 0);
             !read.is_err_and(|error| error.kind() == io::ErrorKind::InvalidInput)
@@ -217,7 +221,7 @@ impl Disk {
         })
     }
 
-    /// The first copy of the label that is sound.
+    /// Returns the first copy of the label that is sound.
     fn label(&self) -> Result<Label, DiskError> {
         let mut bytes = Buffer::zeroed(COPIES * LABEL);
         let mut filled = 0;
@@ -243,7 +247,7 @@ impl Disk {
         Err(DiskError::Label { path: self.path.clone(), why })
     }
 
-    /// Compares the label with the configuration and the file with the label.
+    /// Compares the label with the configuration, and the file with the label.
     fn check(&self, label: &Label, number: usize, disks: usize, shape: &Shape) -> Result<(), DiskError> {
         let path = || self.path.clone();
         if label.group != shape.id {
@@ -282,13 +286,13 @@ impl Disk {
     }
 }
 
-/// Bytes of each disk of a group.
+/// Returns the bytes of each disk of a group.
 fn disk_length(shape: &Shape, disks: usize) -> u64 {
     let units = (shape.blocks * shape.block_size.bytes() as u64).div_ceil(UNIT);
     DATA_START + units.div_ceil(disks as u64) * UNIT
 }
 
-/// Whether every file system has room for the disks that are to lie on it.
+/// Checks that every file system has room for its disks.
 fn check_room(paths: &[PathBuf], length: u64) -> Result<(), DiskError> {
     let mut wanted: BTreeMap<u64, (PathBuf, u64)> = BTreeMap::new();
     for path in paths {
@@ -347,7 +351,8 @@ fn create_disk(
     written.map_err(DiskError::io("writing a label", path))
 }
 
-/// Gives a new file its length and its room: by one call where the file system can, else by writing zeros.
+/// Gives a new file its length and its room: with one call where the file system can, else by
+/// writing zeros.
 fn preallocate(file: &File, length: u64) -> io::Result<()> {
     match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length) {
         Ok(()) => Ok(()),

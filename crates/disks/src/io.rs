@@ -1,16 +1,18 @@
-//! Threads that read and write blocks for those who must not wait for a disk.
+//! Threads that read and write blocks, so that other threads need not wait for a disk.
 //!
-//! A [`Job`] carries a token; its [`Completion`] goes to the one callback that the [`Pool`] was made with, on
-//! an I/O thread. Nothing is allocated for a job. A read is verified; a page to be written was sealed by its owner,
-//! because others may read it while the write is under way. Jobs may complete in any order: whoever submits two for the same
-//! block must wait for the first. Dropping the pool completes every job that was submitted.
+//! A [`Job`] carries a token. Its [`IoCompletion`] goes to the callback of the [`Pool`], on an I/O
+//! thread. No job allocates memory. The pool verifies each block that it reads. The owner seals a
+//! page before it submits a write, because others may read the page during the write.
+//!
+//! Jobs may complete in any order: a second job for the same block must wait for the first.
+//! Dropping the pool completes every submitted job.
 //!
 //! # Unsafe
 //!
-//! A job points to a frame of the cache, which is mapped memory that no borrow describes. The contract, which
-//! [`FrameMemory::new`] states, is that from `submit` until the completion a frame that is read into belongs to the I/O
-//! thread alone, and one that is written from is changed by nobody: the cache has closed it to local sessions, and no
-//! peer was asked to put anything into it.
+//! A job points to a frame of the cache, which is mapped memory that no borrow describes.
+//! [`FrameMemory::new`] states the contract. From `submit` until the completion, a frame to read
+//! into belongs to the I/O thread alone, and a frame to write from does not change. The cache
+//! ensures this: it has closed the frame to local sessions, and asked no peer to put data into it.
 
 use std::{
     collections::VecDeque,
@@ -23,23 +25,24 @@ use plexus_base::BlockId;
 
 use crate::{DiskError, Group, Page, Version};
 
-/// Memory of one frame, handed to an I/O thread for the time of one job.
+/// The memory of one frame, lent to an I/O thread for one job.
 #[derive(Debug)]
 pub struct FrameMemory {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: `new` makes its caller promise that nobody else touches the memory, from any thread.
+// SAFETY: `new` makes its caller promise that no other thread or process touches the memory.
 #[allow(unsafe_code, reason = "the promise of `new` holds on every thread")]
 unsafe impl Send for FrameMemory {}
 
 impl FrameMemory {
-    /// The `len` bytes at `start`.
+    /// Takes the `len` bytes at `start`.
     ///
     /// # Safety
-    /// `start..start + len` is mapped, initialized and touched (for a write: changed) by nobody else, in this
-    /// process or another, until the completion of the job that carries it (or until this is dropped unsubmitted).
+    /// `start..start + len` is mapped and initialized. No other code of any process touches it (for
+    /// a write: changes it) until the completion of its job, or until this value is dropped
+    /// unsubmitted.
     #[allow(unsafe_code, reason = "frames are mapped memory")]
     #[must_use]
     pub unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
@@ -48,19 +51,19 @@ impl FrameMemory {
 
     #[allow(unsafe_code, reason = "frames are mapped memory")]
     fn shared(&self) -> &[u8] {
-        // SAFETY: `new` vouches for the range and for nobody changing it meanwhile.
+        // SAFETY: `new` vouches for the range, and that it does not change meanwhile.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
     #[allow(unsafe_code, reason = "frames are mapped memory")]
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: `new` vouches for the range and for our being alone with it; `&mut self` for there being
-        // one slice at a time.
+        // SAFETY: `new` vouches for the range and for our being alone with it; `&mut self` for
+        // there being one slice at a time.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
 
-/// What is to be done.
+/// The operation of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
     /// Fill the frame from disk and verify it.
@@ -72,31 +75,31 @@ pub enum Op {
 /// One read or write of one block.
 #[derive(Debug)]
 pub struct Job {
-    /// Comes back in the completion; means nothing here.
+    /// The submitter's token, which comes back in the completion and is not interpreted.
     pub token: u64,
-    /// Read or write.
+    /// The operation: read or write.
     pub op: Op,
-    /// Which block.
+    /// The block.
     pub block: BlockId,
     /// The frame, one block long.
     pub memory: FrameMemory,
 }
 
-/// What became of a job. The frame belongs to the submitter again.
+/// The result of a job. The frame belongs to the submitter again.
 #[derive(Debug)]
-pub struct Completion {
+pub struct IoCompletion {
     /// The token of the job.
     pub token: u64,
-    /// What was done.
+    /// The operation of the job.
     pub op: Op,
     /// The block.
     pub block: BlockId,
-    /// The version that was read or written (0: never written), or why not. After a failed read the frame's
-    /// content is arbitrary.
+    /// The version that was read or written (0: never written), or the error. After a failed read
+    /// the frame's content is arbitrary.
     pub result: Result<Version, DiskError>,
 }
 
-/// I/O threads over one group.
+/// The I/O threads of one group.
 pub struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -114,15 +117,15 @@ struct Queue {
 }
 
 impl Pool {
-    /// Starts `threads` (at least 1), which call `complete` for each job. The callback must be quick and must
-    /// not wait for another job of this pool.
+    /// Starts `threads` (at least 1), which call `complete` for each job. The callback must be
+    /// quick and must not wait for another job of this pool.
     ///
     /// # Errors
     /// The system refuses a thread.
     pub fn new(
         group: &Arc<Group>,
         threads: usize,
-        complete: impl Fn(Completion) + Send + Sync + 'static,
+        complete: impl Fn(IoCompletion) + Send + Sync + 'static,
     ) -> std::io::Result<Self> {
         assert!(threads > 0, "a pool has threads");
         let shared = Arc::new(Shared { queue: Mutex::default(), work: Condvar::new() });
@@ -139,13 +142,13 @@ impl Pool {
     /// Queues one job.
     ///
     /// # Panics
-    /// (On the I/O thread.) When the frame is not one block long.
+    /// On the I/O thread, if the frame is not one block long.
     pub fn submit(&self, job: Job) {
         self.shared.lock().jobs.push_back(job);
         self.shared.work.notify_one();
     }
 
-    /// Jobs that wait for a thread.
+    /// Returns the number of jobs that wait for a thread.
     #[must_use]
     pub fn queued(&self) -> usize {
         self.shared.lock().jobs.len()
@@ -168,7 +171,7 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next job, or `None` when the pool is closed and everything is done.
+    /// Returns the next job, or `None` when the pool is closed and all jobs are done.
     fn next(&self) -> Option<Job> {
         let queue = self.lock();
         let mut queue = self
@@ -178,13 +181,13 @@ impl Shared {
         queue.jobs.pop_front()
     }
 
-    fn serve(&self, group: &Group, complete: &(impl Fn(Completion) + ?Sized)) {
+    fn serve(&self, group: &Group, complete: &(impl Fn(IoCompletion) + ?Sized)) {
         while let Some(Job { token, op, block, mut memory }) = self.next() {
             let result = match op {
                 Op::Read => read(group, block, memory.bytes()),
                 Op::Write => write(group, block, memory.shared()),
             };
-            complete(Completion { token, op, block, result });
+            complete(IoCompletion { token, op, block, result });
         }
     }
 }

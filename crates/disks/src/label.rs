@@ -1,5 +1,5 @@
-//! The label of a disk: which group, which place in it, what shape. On disk, little endian, twice (at byte 0
-//! and at byte 4096 of the file), 4096 bytes each:
+//! The label of a disk: its group, its number in it, and the shape of the group. It is on disk
+//! twice, at byte 0 and at byte 4096 of the file. Each copy has 4096 bytes, little endian:
 //!
 //! | byte | size | field |
 //! |---|---|---|
@@ -18,10 +18,10 @@ use std::{fmt, io};
 
 use plexus_base::wire::{self, DecodeError, Fault, Writer, require_magic, require_version};
 
-/// Bytes of one copy of a label.
+/// The bytes of one copy of a label.
 pub(crate) const LABEL: usize = 4096;
 
-/// Copies of the label at the start of each disk.
+/// The copies of the label at the start of each disk.
 pub(crate) const COPIES: usize = 2;
 
 const MAGIC: [u8; 8] = *b"PLEXDISK";
@@ -34,15 +34,15 @@ wire::layout! {
     impl Label: 40 { group: GroupId, disk: u32, disks: u32, block_size: u32, unit: u32, blocks: u64 }
 }
 
-/// Where the checksum stands.
+/// The offset of the checksum.
 const CRC: usize = 12;
 
-/// Names a disk group; random, made once.
+/// The random identifier of a disk group, made once.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct GroupId(pub u128);
 
 impl GroupId {
-    /// A new, random name.
+    /// Makes a random identifier.
     ///
     /// # Errors
     /// The system gives no random bytes.
@@ -59,39 +59,39 @@ impl fmt::Display for GroupId {
     }
 }
 
-/// How long a block is: 4, 8 or 16 KiB.
+/// The length of a block: 4, 8 or 16 KiB.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BlockSize(u32);
 
 impl BlockSize {
-    /// The sizes there are, in KiB.
+    /// The possible sizes, in KiB.
     pub const KIB: [u32; 3] = [4, 8, 16];
 
-    /// From KiB, if there is such a size.
+    /// Returns the block size of `kib` KiB, if it is a possible one.
     #[must_use]
     pub fn from_kib(kib: u32) -> Option<Self> {
         Self::KIB.contains(&kib).then_some(Self(kib * 1024))
     }
 
-    /// In bytes.
+    /// Returns the size in bytes.
     #[must_use]
     pub fn bytes(self) -> usize {
         self.0 as usize
     }
 }
 
-/// What a disk group is like, apart from where its disks are.
+/// The identity and dimensions of a disk group, without the paths of its disks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
-    /// The group.
+    /// The identifier of the group.
     pub id: GroupId,
-    /// How long its blocks are.
+    /// The length of its blocks.
     pub block_size: BlockSize,
-    /// How many blocks it has, at least 1.
+    /// The number of its blocks, at least 1.
     pub blocks: u64,
 }
 
-/// What a label says.
+/// The decoded content of a label.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Label {
     pub(crate) group: GroupId,
@@ -103,7 +103,7 @@ pub(crate) struct Label {
 }
 
 impl Label {
-    /// The label's bytes on disk, into `out` (of [`LABEL`] bytes).
+    /// Writes the label's bytes on disk into `out` (of [`LABEL`] bytes).
     pub(crate) fn encode(&self, out: &mut [u8]) {
         let mut writer = Writer::with(&Front { magic: MAGIC, format: FORMAT, crc: 0 }, LABEL);
         writer.put(self).fill(LABEL);
@@ -111,7 +111,7 @@ impl Label {
         wire::seal(out, CRC);
     }
 
-    /// What one copy says, or what is wrong with it.
+    /// Decodes one copy of a label.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         wire::decode("label of a disk", bytes, |reader| {
             if bytes.len() != LABEL {
@@ -122,15 +122,15 @@ impl Label {
             wire::verify(bytes, CRC)?;
             require_version(format, FORMAT)?;
             let label = reader.take()?;
-            // What a checksum vouches for and nobody reads may be what is to come.
+            // Later versions may use these bytes, which the checksum covers.
             reader.rest();
             Ok(label)
         })
     }
 }
 
-/// Reads a label from any bytes, as a fuzz target would: as they are, and with the checksum made right, as somebody who means harm
-/// would. How many were taken for a label.
+/// Reads a label from any bytes for a fuzz target: as they are, and with a corrected checksum as an
+/// attacker would send it. Returns how many of the two decode.
 #[doc(hidden)]
 #[must_use]
 pub fn label_any(bytes: &[u8]) -> usize {

@@ -1,8 +1,10 @@
-//! Disk groups: blocks striped over files that every node opens directly, and the page header in each block.
+//! Disk groups: blocks striped over files that every node opens directly, with a page header in
+//! each block.
 //!
-//! [`Group`] finds, checks and moves blocks; [`Page`] gives a block its identity (version, writer, checksum);
-//! [`Pool`] joins the two on threads of its own, so that nobody waits for a disk and nothing
-//! unverified is read. Who may write which block when is the global cache's business, not this crate's.
+//! [`Group`] finds, checks and moves blocks. [`Page`] gives a block its identity: version, writer,
+//! checksum. [`Pool`] joins the two on threads of its own, so that no client thread waits for a
+//! disk and no unverified block is used. The global cache decides which node may write a block;
+//! this crate does not.
 
 mod error;
 mod group;
@@ -12,7 +14,7 @@ mod page;
 
 pub use error::DiskError;
 pub use group::{DATA_START, Group, Guard, UNIT};
-pub use io::{Completion, FrameMemory, Job, Op, Pool};
+pub use io::{FrameMemory, IoCompletion, Job, Op, Pool};
 #[doc(hidden)]
 pub use label::label_any;
 pub use label::{BlockSize, GroupId, Shape};

@@ -1,4 +1,4 @@
-//! The page: what every block looks like, in memory and on disk.
+//! The page: the layout of every block, in memory and on disk.
 //!
 //! All integers are little endian. A block that was never written is all zeros and has version 0.
 //!
@@ -17,7 +17,7 @@
 //! | 64 | block size - 72 | the user's bytes |
 //! | block size - 8 | 8 | version again: it differs from the one in front where a write was torn |
 //!
-//! The checksum is set by [`Page::seal`] just before the block goes to disk and means nothing in memory.
+//! [`Page::seal`] sets the checksum just before the block goes to disk; in memory it is not valid.
 
 use std::fmt;
 
@@ -26,10 +26,10 @@ use plexus_base::{
     wire::{self, Fixed, Reader},
 };
 
-/// Bytes in front of the user's.
+/// The bytes in front of the user's.
 pub const HEADER: usize = Header::LEN;
 
-/// Bytes after the user's.
+/// The bytes after the user's.
 pub const TRAILER: usize = 8;
 
 const MAGIC: [u8; 4] = *b"PLXB";
@@ -43,7 +43,7 @@ wire::layout! {
     }
 }
 
-/// How often a block has been changed; 0 is a block that never was.
+/// The number of changes of a block; 0 for a block that was never changed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Version(pub u64);
 
@@ -53,58 +53,58 @@ impl fmt::Display for Version {
     }
 }
 
-/// Who changed a block last.
+/// The last writer of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Writer {
     /// The node.
     pub node: NodeId,
-    /// Its incarnation.
+    /// The incarnation of the node.
     pub incarnation: Incarnation,
 }
 
-/// What a page holds. The numbers are on disk: never reuse one.
+/// The content of a page. The numbers are on disk: never reuse one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub enum PageType {
-    /// A block that belongs to whoever uses the cache directly.
+    /// A block of a direct user of the cache.
     Plain = 1,
 }
 
-/// Why a block is not the page that belongs there.
+/// The reason why a block is not the page that belongs there.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PageError {
-    /// Something else was written here.
+    /// The block holds data that is no page.
     #[error(
         "{block} is not a page: it starts with {found:02x?}; something else wrote here, restore the block from a copy"
     )]
     NotAPage {
-        /// The block asked for.
+        /// The requested block.
         block: BlockId,
-        /// Where the magic should be.
+        /// The bytes in place of the magic.
         found: [u8; 4],
     },
-    /// Written by a Plexus that this one does not understand.
+    /// The page has a format that this version does not know.
     #[error(
         "{block} has page format {found}, this program reads {FORMAT}; use the version of plexus that wrote it"
     )]
     Format {
-        /// The block asked for.
+        /// The requested block.
         block: BlockId,
         /// The format found.
         found: u16,
     },
-    /// A sound page, of another place.
+    /// The block holds a sound page of another block.
     #[error("{block} holds the page of {found}: a misdirected write, restore the block from a copy")]
     Misplaced {
-        /// The block asked for.
+        /// The requested block.
         block: BlockId,
         /// The block in the header.
         found: BlockId,
     },
-    /// Only a part of the last write arrived.
+    /// Only a part of the last write reached the disk.
     #[error("{block} is torn: it starts as {head} and ends as {tail}; restore the block from a copy")]
     Torn {
-        /// The block asked for.
+        /// The requested block.
         block: BlockId,
         /// The version in front.
         head: Version,
@@ -116,9 +116,9 @@ pub enum PageError {
         "{block} is damaged: checksum {found:08x} instead of {expected:08x}; restore the block from a copy"
     )]
     Flipped {
-        /// The block asked for.
+        /// The requested block.
         block: BlockId,
-        /// The checksum of what is there.
+        /// The checksum of the present bytes.
         found: u32,
         /// The checksum in the header.
         expected: u32,
@@ -129,23 +129,23 @@ pub enum PageError {
 pub struct Page<B>(B);
 
 impl<B: AsRef<[u8]>> Page<B> {
-    /// Looks at `bytes` as a page.
+    /// Makes a page view of `bytes`.
     ///
     /// # Panics
-    /// When `bytes` is too short to be a block.
+    /// If `bytes` is too short for a block.
     #[must_use]
     pub fn of(bytes: B) -> Self {
         assert!(bytes.as_ref().len() > HEADER + TRAILER, "a block is longer than its header and trailer");
         Self(bytes)
     }
 
-    /// The version in the header.
+    /// Returns the version in the header.
     #[must_use]
     pub fn version(&self) -> Version {
         Version(self.header().version)
     }
 
-    /// Who changed the page last, or `None` for a block that was never written.
+    /// Returns the last writer, or `None` for a block that was never written.
     #[must_use]
     pub fn writer(&self) -> Option<Writer> {
         let header = self.header();
@@ -155,17 +155,18 @@ impl<B: AsRef<[u8]>> Page<B> {
         })
     }
 
-    /// The user's bytes.
+    /// Returns the user's bytes.
     #[must_use]
     pub fn user(&self) -> &[u8] {
         let bytes = self.0.as_ref();
         &bytes[HEADER..bytes.len() - TRAILER]
     }
 
-    /// Checks what was read from the place of `block`: its version, 0 if it was never written.
+    /// Checks the bytes read from the place of `block`, which may be anything. Returns the version,
+    /// 0 if the block was never written.
     ///
     /// # Errors
-    /// See [`PageError`]. The bytes may be anything.
+    /// See [`PageError`].
     pub fn verify(&self, block: BlockId) -> Result<Version, PageError> {
         let header = self.header();
         let (head, tail) = (self.version(), self.tail());
@@ -215,7 +216,7 @@ impl<B: AsRef<[u8]>> Page<B> {
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>> Page<B> {
-    /// The user's bytes, to be changed.
+    /// Returns the user's bytes, to be changed.
     #[must_use]
     pub fn user_mut(&mut self) -> &mut [u8] {
         let bytes = self.0.as_mut();
@@ -223,10 +224,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Page<B> {
         &mut bytes[HEADER..end]
     }
 
-    /// Gives the page its identity after a change: `version` stands in front and at the end.
+    /// Gives the page its identity after a change: `version` is set in front and at the end.
     ///
     /// # Panics
-    /// When `version` is not above the page's: a version never repeats.
+    /// If `version` is not above the page's: a version never repeats.
     pub fn stamp(&mut self, block: BlockId, writer: Writer, version: Version) {
         assert!(version > self.version(), "{block}: {version} after {}", self.version());
         let header = Header {
@@ -245,8 +246,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Page<B> {
         bytes[tail..].copy_from_slice(&version.0.to_le_bytes());
     }
 
-    /// Sets the checksum: the last thing before the page is written to disk. A page that was never stamped
-    /// stays all zeros.
+    /// Sets the checksum, as the last step before the page is written to disk. A page that was
+    /// never stamped stays all zeros.
     pub fn seal(&mut self) {
         if self.version() == Version(0) {
             return;
@@ -255,8 +256,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Page<B> {
     }
 }
 
-/// Looks at any bytes as a page of each size, as a fuzz target would: as they are, and with the checksum made right. How many
-/// were found to be sound pages of the block that their header names.
+/// Checks any bytes as a page of each size for a fuzz target: as they are, and with a corrected
+/// checksum. Returns how many were sound pages of the block that their header names.
 #[doc(hidden)]
 #[must_use]
 pub fn page_any(bytes: &[u8]) -> usize {

@@ -126,7 +126,7 @@ fn damage_to_a_disk_is_named() {
 #[allow(unsafe_code, reason = "frames are handed over as raw memory")]
 fn one(
     pool: &Pool,
-    done: &mpsc::Receiver<plexus_disks::Completion>,
+    done: &mpsc::Receiver<plexus_disks::IoCompletion>,
     op: Op,
     block: u64,
     frame: &mut Buffer,
@@ -181,7 +181,7 @@ fn nothing_is_written_that_the_guard_does_not_allow() {
     group.write(BlockId(7), &one).unwrap();
     may.store(false, Relaxed);
     let refused = group.write(BlockId(7), &two).unwrap_err().to_string();
-    assert!(refused.contains("no member of the cluster any more"), "{refused}");
+    assert!(refused.contains("no longer a member of the cluster"), "{refused}");
     let mut found = vec![0; shape.block_size.bytes()];
     group.read(BlockId(7), &mut found).unwrap();
     assert_eq!(found, one);

@@ -88,7 +88,7 @@ fn calls((here, there): (usize, usize), kind: Kind, waiting: Waiting) -> f64 {
 }
 
 /// The calls per second of nodes that all call each other, two threads on each.
-fn crowd(waiting: Waiting) -> f64 {
+fn waiting_threads(waiting: Waiting) -> f64 {
     let mut nodes = mesh(NODES, Kind::Shm, waiting);
     nodes.iter_mut().for_each(|node| node.start(|| {}));
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -146,7 +146,7 @@ fn main() {
     for waiting in [Waiting::Event, Waiting::Adaptive, Waiting::Polling] {
         let name = format!("crowd_{waiting}");
         let limit = (waiting != Waiting::Event).then_some("crowd_event");
-        figures.push(figure(&name, "1/s", limit, Box::new(move || crowd(waiting))));
+        figures.push(figure(&name, "1/s", limit, Box::new(move || waiting_threads(waiting))));
     }
     for waiting in [Waiting::Event, Waiting::Adaptive] {
         figures.push(figure(&format!("idle_{waiting}"), "%", None, Box::new(move || idle(waiting))));

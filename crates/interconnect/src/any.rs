@@ -1,8 +1,8 @@
-//! A link to a peer that has the key and sends whatever it likes, as fuzz targets and tests call it. No part of the crate's
-//! interface.
+//! A link to a hostile peer that has the key, called by fuzz targets and tests. It is not part of
+//! the crate's interface.
 //!
-//! Any bytes are read as frames of the peer: a byte that says how one comes ([`BULK`], [`SECOND`], [`TURN`]), its length in two,
-//! little endian, and then as many bytes as there are.
+//! Any bytes are read as frames of the peer. Each frame is one byte of flags ([`BULK`], [`SECOND`],
+//! [`TURN`]), a length of two bytes (little endian), and that many bytes.
 
 use std::{
     io,
@@ -24,20 +24,20 @@ use crate::{
     link::{Link, NewRail},
 };
 
-/// It comes on the bulk lane.
+/// The flag of a frame on the bulk lane.
 const BULK: u8 = 1;
-/// It comes on the second rail.
+/// The flag of a frame on the second rail.
 const SECOND: u8 = 2;
-/// Behind it the link has a turn.
+/// The flag that gives the link a turn after the frame.
 const TURN: u8 = 0x80;
 
-/// Turns at the end: a rail that is not in use is looked at in one of so many.
+/// The turns at the end. The link looks at an unused rail only once in this many turns.
 const LAST_TURNS: usize = 64;
 
-/// A rail that takes everything, and hands over what it is told to.
-struct Told(Receiver<(Lane, Vec<u8>)>);
+/// A rail that accepts everything and delivers the frames that the test queued for it.
+struct QueuedRail(Receiver<(Lane, Vec<u8>)>);
 
-impl Rail for Told {
+impl Rail for QueuedRail {
     fn kind(&self) -> RailKind {
         RailKind::Tcp
     }
@@ -71,21 +71,22 @@ impl Rail for Told {
     }
 }
 
-/// One window, which what the peer asks for may reach.
+/// Makes the one window that the peer may access.
 fn windows() -> Arc<Windows> {
     static WINDOWS: OnceLock<Arc<Windows>> = OnceLock::new();
     let made = || Window::create(WindowId(1), 4096, 0).expect("memory for a window");
     WINDOWS.get_or_init(|| Arc::new(Windows::new([Arc::new(made())]))).clone()
 }
 
-/// Takes any bytes for what a peer sends over two rails, until the link is lost over it; how many messages came.
+/// Handles any bytes as frames of a peer with two rails, until the link is lost. Returns the number
+/// of messages delivered.
 #[must_use]
 pub fn link_any(mut bytes: &[u8]) -> usize {
     let mut link =
         Link::new(LinkInfo::new(NodeId(1), Incarnation(1), WorkerId(0)), LinkSettings::default(), windows());
     let peer = [0, 1].map(|slot| {
         let (peer, told) = channel();
-        let (rail, health, path) = (Box::new(Told(told)), Health::default(), String::new());
+        let (rail, health, path) = (Box::new(QueuedRail(told)), Health::default(), String::new());
         link.attach(NewRail { slot, generation: 1, rail, health, path });
         peer
     });
@@ -95,7 +96,7 @@ pub fn link_any(mut bytes: &[u8]) -> usize {
         let (frame, behind) = behind.split_at(behind.len().min(len).min(MAX_FRAME));
         bytes = behind;
         let lane = if how & BULK == 0 { Lane::Prompt } else { Lane::Bulk };
-        // A rail that was given up is told nothing any more.
+        // The link has dropped the receiver of a rail that it gave up.
         let _ = peer[usize::from(how & SECOND != 0)].send((lane, frame.to_vec()));
         if how & TURN != 0 {
             messages += turn(&mut link, &mut inbox);
@@ -104,7 +105,7 @@ pub fn link_any(mut bytes: &[u8]) -> usize {
     messages + (0..LAST_TURNS).map(|_| turn(&mut link, &mut inbox)).sum::<usize>()
 }
 
-/// Takes what has come, handles it, and sends what is due; how many messages there were.
+/// Runs one turn: handles arrivals and sends what is due. Returns the number of messages.
 fn turn(link: &mut Link, inbox: &mut Inbox) -> usize {
     if link.lost().is_some() {
         return 0;
@@ -129,7 +130,7 @@ mod tests {
     use crate::{
         Channel, Kind,
         link::{Request, protocol::Stamp},
-        message::{Head, Header, What},
+        message::{FrameContent, Head, Header},
     };
 
     fn frame(how: u8, header: Header, body: &[u8]) -> Vec<u8> {
@@ -137,27 +138,28 @@ mod tests {
         [&[how][..], &(frame.len() as u16).to_le_bytes(), &frame].concat()
     }
 
-    fn head(what: What, sequence: u32) -> Header {
+    fn head(what: FrameContent, sequence: u32) -> Header {
         let (kind, channel) = (Kind::Request, Channel::CacheRequests);
         let head = Head { what, kind, channel, epoch: Epoch(1), tag: 9 };
         Header::of(&head).stamped(Stamp { credits: [0; 3], sequence })
     }
 
-    /// All that a peer says, and a message behind it.
+    /// Returns one frame of every form, and a message after them.
     fn everything() -> Vec<u8> {
         let counts = |counts: [u64; 2]| counts.map(u64::to_le_bytes).concat();
-        // A rail that this end never had: its slot, that the peer had it, which one it was, and what came on it.
+        // A rail that this end never had: slot, the peer's state, generation, and counts of
+        // arrivals.
         let closed = [&[3, 1, 0, 0, 1, 0, 0, 0][..], &counts([0, 0])].concat();
         let asked = Request::FetchAdd { window: WindowId(1), offset: 8, add: 1 };
         [
-            frame(0, head(What::Part, 0), &[1; 300]),
-            // One that is ahead on the other rail.
-            frame(SECOND | TURN, head(What::Written, 2), &[]),
-            frame(TURN, head(What::Message, 1), &[2; 300]),
-            frame(TURN, head(What::Access, 3), &asked.encode()),
+            frame(0, head(FrameContent::Part, 0), &[1; 300]),
+            // A frame that overtakes on the other rail.
+            frame(SECOND | TURN, head(FrameContent::Written, 2), &[]),
+            frame(TURN, head(FrameContent::Message, 1), &[2; 300]),
+            frame(TURN, head(FrameContent::Access, 3), &asked.encode()),
             frame(TURN, Header::note(), &counts([0, 0])),
             frame(SECOND | TURN, Header::closed(), &closed),
-            frame(TURN, head(What::Message, 4), b"the last"),
+            frame(TURN, head(FrameContent::Message, 4), b"the last"),
             frame(TURN, Header::goodbye(), &[]),
         ]
         .concat()
@@ -167,13 +169,13 @@ mod tests {
     fn a_hostile_peer_does_no_harm() {
         let good = everything();
         assert_eq!(link_any(&good), 2);
-        // What has no header yet is no message, so there are never more than so many.
+        // A message needs a header, which bounds their number.
         hostile(&[good], |bytes| assert!(link_any(bytes) <= bytes.len() / 16));
     }
 
     #[test]
     fn bodies_of_the_wrong_length_end_the_link() {
-        let last = frame(TURN, head(What::Message, 0), b"not heard any more");
+        let last = frame(TURN, head(FrameContent::Message, 0), b"not heard any more");
         for (header, len) in [(Header::note(), 16), (Header::closed(), 24), (Header::goodbye(), 0)] {
             for (wrong, heard) in [(len, 1), (len + 1, 0), (len + 8, 0)] {
                 let bytes = [frame(TURN, header, &vec![0; wrong]), last.clone()].concat();

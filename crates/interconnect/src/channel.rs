@@ -1,16 +1,15 @@
 //! The channels of a link and what is counted on each.
 //!
-//! A channel is a subsystem's own stream of messages: it decides the lane they travel on (so who
-//! waits behind whom) and under which name they are counted. The numbers are part of the wire
-//! format. `Store`, `Sql`, `Disks`, `Files`, `Network` and `Sockets` are reserved for subsystems of
-//! these names.
+//! A channel is a subsystem's own stream of messages. It decides their lane, and so their order,
+//! and the name under which they are counted. The numbers are part of the wire format. `Store`,
+//! `Sql`, `Disks`, `Files`, `Network` and `Sockets` are reserved for subsystems of these names.
 
 use plexus_base::counters::{SizeCounters, SizeCounts};
 use plexus_fabric::Lane;
 
 use crate::Kind;
 
-/// How many channels a link has.
+/// The number of channels of a link.
 pub const CHANNELS: usize = 18;
 
 /// A subsystem's stream of messages.
@@ -38,12 +37,12 @@ pub enum Channel {
     BenchmarkBulk,
 }
 
-/// How urgent the messages of a channel are.
+/// The urgency of the messages of a channel.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Class {
-    /// Small, and somebody waits: never behind bulk.
+    /// Small messages that a thread waits for: never behind bulk.
     Urgent,
-    /// Everything else that is small.
+    /// All other small messages.
     Normal,
     /// Blocks and streams.
     Bulk,
@@ -72,19 +71,19 @@ impl Channel {
         Self::BenchmarkBulk,
     ];
 
-    /// The channel with this wire number.
+    /// Returns the channel with this wire number.
     #[must_use]
     pub fn from_wire(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }
 
-    /// The channel as an index.
+    /// Returns the channel as an index.
     #[must_use]
     pub fn index(self) -> usize {
         self as usize
     }
 
-    /// The name in statistics.
+    /// Returns the name in statistics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -109,7 +108,7 @@ impl Channel {
         }
     }
 
-    /// How urgent its messages are.
+    /// Returns the urgency of its messages.
     #[must_use]
     pub fn class(self) -> Class {
         match self {
@@ -125,7 +124,7 @@ impl Channel {
         }
     }
 
-    /// The lane its messages travel on.
+    /// Returns the lane of its messages.
     #[must_use]
     pub fn lane(self) -> Lane {
         match self.class() {
@@ -135,7 +134,7 @@ impl Channel {
     }
 }
 
-/// What one link counts on one channel, message bytes without headers, put data included.
+/// Counters of one link on one channel: message bytes without headers, put data included.
 #[derive(Debug, Default)]
 pub struct ChannelCounters {
     /// Sent as client: requests.
@@ -144,7 +143,7 @@ pub struct ChannelCounters {
     pub client_in: SizeCounters,
     /// Received as server: requests and forwards.
     pub server_in: SizeCounters,
-    /// Sent as server: replies, and forwards on somebody's behalf.
+    /// Sent as server: replies, and forwards on behalf of another node.
     pub server_out: SizeCounters,
 }
 
@@ -165,7 +164,7 @@ impl ChannelCounters {
         }
     }
 
-    /// The counts now.
+    /// Returns the counts now.
     #[must_use]
     pub fn snapshot(&self) -> ChannelCounts {
         ChannelCounts {
@@ -177,7 +176,7 @@ impl ChannelCounters {
     }
 }
 
-/// What [`ChannelCounters`] showed at one moment.
+/// A snapshot of [`ChannelCounters`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[allow(missing_docs, reason = "the fields are those of `ChannelCounters`")]
 pub struct ChannelCounts {

@@ -1,21 +1,21 @@
 //! Messages that have arrived and wait to be handled, in one reused buffer.
 //!
-//! A handler may send on the very rail that delivered to it, so delivery and handling are two steps; the copy
-//! between them is also what takes the bytes out of the peer's reach.
+//! A handler may send on the rail that delivered to it, so delivery and handling are two steps. The
+//! copy between them also takes the bytes out of the peer's reach.
 
 use plexus_base::NodeId;
 use plexus_fabric::Frame;
 
 use crate::{Message, message::Head, spares::Spares};
 
-/// Memory of the buffer that is kept between messages.
+/// The bytes of the buffer that are kept between messages.
 const KEPT: usize = 4 << 20;
 
 #[derive(Clone, Copy)]
-enum Place {
-    /// In the buffer.
+enum PayloadPlace {
+    /// The payload is in the buffer.
     Here { start: usize, len: usize },
-    /// A message that was put together elsewhere.
+    /// The payload was assembled elsewhere; the index of its buffer.
     Whole(usize),
 }
 
@@ -23,10 +23,10 @@ enum Place {
 struct Entry {
     from: NodeId,
     head: Head,
-    place: Place,
+    place: PayloadPlace,
 }
 
-/// See the module.
+/// The arrived messages of one worker, in order.
 #[derive(Default)]
 pub(crate) struct Inbox {
     bytes: Vec<u8>,
@@ -42,16 +42,20 @@ impl Inbox {
     pub(crate) fn push(&mut self, from: NodeId, head: Head, frame: &Frame<'_>, at: usize) {
         let start = self.bytes.len();
         frame.append(at, &mut self.bytes);
-        self.entries.push(Entry { from, head, place: Place::Here { start, len: self.bytes.len() - start } });
+        self.entries.push(Entry {
+            from,
+            head,
+            place: PayloadPlace::Here { start, len: self.bytes.len() - start },
+        });
     }
 
-    /// Adds a message that was put together elsewhere, as it is.
+    /// Adds a message that was assembled elsewhere.
     pub(crate) fn push_whole(&mut self, from: NodeId, head: Head, whole: Vec<u8>) {
-        self.entries.push(Entry { from, head, place: Place::Whole(self.wholes.len()) });
+        self.entries.push(Entry { from, head, place: PayloadPlace::Whole(self.wholes.len()) });
         self.wholes.push(whole);
     }
 
-    /// An empty buffer to put a long message together in.
+    /// Returns an empty buffer to assemble a long message in.
     pub(crate) fn spare(&mut self) -> Vec<u8> {
         self.spares.take()
     }
@@ -60,7 +64,7 @@ impl Inbox {
         self.entries.len()
     }
 
-    /// Who sent the message, and what stands in front of it.
+    /// Returns the sender of the message and its header.
     #[inline]
     pub(crate) fn head(&self, index: usize) -> (NodeId, Head) {
         let Entry { from, head, .. } = self.entries[index];
@@ -72,8 +76,8 @@ impl Inbox {
         let Entry { from, head, place } = self.entries[index];
         let Head { channel, kind, epoch, tag, .. } = head;
         let payload = match place {
-            Place::Here { start, len } => &self.bytes[start..start + len],
-            Place::Whole(index) => &self.wholes[index],
+            PayloadPlace::Here { start, len } => &self.bytes[start..start + len],
+            PayloadPlace::Whole(index) => &self.wholes[index],
         };
         Message { from, channel, kind, epoch, tag, payload }
     }

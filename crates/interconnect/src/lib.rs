@@ -1,11 +1,13 @@
-//! Links between nodes: handshake, channels, credits, calls, and the worker loop with its [`Service`].
+//! Links between nodes: handshake, channels, credits, calls, and the worker loop with its
+//! [`Service`].
 //!
-//! A node runs some [`Worker`]s; worker `i` has a link to worker `i` of every peer. A [`Service`]
-//! handles the messages that arrive on them and sends its own through [`Net`]: messages on
-//! [`Channel`]s, puts into a peer's windows, calls. [`mesh`] connects the nodes of a cluster and
-//! hands each worker its links.
+//! A node runs [`Worker`]s; worker `i` has a link to worker `i` of every peer. A [`Service`]
+//! handles the messages that arrive and sends its own through [`Net`]: messages on [`Channel`]s,
+//! puts into a peer's windows, and calls. [`mesh`] connects the nodes of a cluster and hands each
+//! worker its links.
 //!
-//! The rules of a link (credits, what is sent again) are [`link::protocol`], pure and simulated; here is what drives it.
+//! The rules of a link (credits, resending) are in [`link::protocol`], which is pure and simulated.
+//! This crate also holds the drivers of that protocol.
 
 mod any;
 mod channel;
@@ -25,7 +27,7 @@ mod worker;
 
 #[doc(hidden)]
 pub use any::link_any;
-/// Bytes that several hold, as [`Net::send_shared`] takes them.
+/// Shared bytes, as [`Net::send_shared`] takes them.
 pub use bytes::Bytes;
 pub use channel::{CHANNELS, Channel, ChannelCounters, ChannelCounts, Class};
 pub use link::{LinkCounters, LinkInfo, MAX_MESSAGE, Settings as LinkSettings};

@@ -1,25 +1,25 @@
 //! The links of one worker by peer.
 //!
-//! Whoever drives goes over all of them in every turn, which is most of what a turn without work costs: so it finds those that
-//! are there without looking at the places of the others.
+//! A worker goes over all links in every turn, which is most of the cost of a turn without work.
+//! The set of present peers lets it skip the empty slots.
 
 use plexus_base::{NodeId, NodeSet};
 
 use crate::link::Link;
 
 pub(crate) struct Links {
-    /// Boxed, so that what is looked at in each turn lies together.
+    /// The links are boxed, so that the data read in each turn is close together.
     by_peer: Vec<Option<Box<Link>>>,
     present: NodeSet,
 }
 
 impl Links {
-    /// No links yet, to at most so many nodes.
+    /// Makes a table without links, for at most `nodes` nodes.
     pub(crate) fn new(nodes: usize) -> Self {
         Self { by_peer: (0..nodes).map(|_| None).collect(), present: NodeSet::EMPTY }
     }
 
-    /// The peers to which there is one.
+    /// Returns the peers that have a link.
     #[inline]
     pub(crate) fn present(&self) -> NodeSet {
         self.present
@@ -35,7 +35,7 @@ impl Links {
         self.by_peer.get_mut(peer.index())?.as_deref_mut()
     }
 
-    /// The link to `peer`, made by `make` if there is none.
+    /// Returns the link to `peer`, made by `make` if there is none.
     pub(crate) fn get_or_insert(&mut self, peer: NodeId, make: impl FnOnce() -> Link) -> &mut Link {
         self.present.insert(peer);
         self.by_peer[peer.index()].get_or_insert_with(|| Box::new(make()))

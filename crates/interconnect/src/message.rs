@@ -9,8 +9,9 @@
 //! | 8 | 4 | epoch |
 //! | 12 | 4 | tag: the sender's own; of a reply with bit 31 set, that of the call that it answers |
 //!
-//! Forms: a message's kind (request 0, forward 1, reply 2), or'ed with 0x80 when more fragments follow; 3 a note; 4 an end of a rail is
-//! destroyed; 5 goodbye; 7 an access to a window, which counts as a request; 8 to 10 bytes were put and there is no message, by kind.
+//! Forms: a message's kind (request 0, forward 1, reply 2), or'ed with 0x80 when more fragments
+//! follow; 3 a note; 4 an end of a rail is destroyed; 5 goodbye; 7 an access to a window, which
+//! counts as a request; 8 to 10 bytes were put and there is no message, by kind.
 
 use plexus_base::{
     Epoch, NodeId,
@@ -19,20 +20,20 @@ use plexus_base::{
 
 use crate::{Channel, link::protocol::Stamp};
 
-/// What a message is to the conversation it belongs to; each kind has credits of its own, so that a reply
-/// never waits for room that only another request would free.
+/// The role of a message in its conversation. Each kind has its own credits, so a reply never waits
+/// for room that only another request would free.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Kind {
-    /// Starts something.
+    /// A message that starts a conversation.
     Request = 0,
-    /// Passes a request on, or asks something on its behalf.
+    /// A request passed on, or a question on behalf of a request.
     Forward = 1,
-    /// Ends something.
+    /// A message that ends a conversation.
     Reply = 2,
 }
 
-/// How many kinds there are.
+/// The number of kinds.
 pub const KINDS: usize = 3;
 
 impl Kind {
@@ -40,24 +41,24 @@ impl Kind {
     pub const ALL: [Self; KINDS] = [Self::Request, Self::Forward, Self::Reply];
 }
 
-/// A message that has arrived, whole.
+/// A complete message that has arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
-    /// Who sent it.
+    /// The sender.
     pub from: NodeId,
-    /// The subsystem it is for.
+    /// The subsystem that handles it.
     pub channel: Channel,
-    /// What it is to the conversation.
+    /// The role of the message in its conversation.
     pub kind: Kind,
-    /// The epoch that its sender was in.
+    /// The epoch of the sender when it sent the message.
     pub epoch: Epoch,
-    /// The sender's tag; a reply to a call carries the call's.
+    /// The sender's tag; a reply to a call carries the tag of the call.
     pub tag: u32,
-    /// Its bytes.
+    /// The bytes of the message.
     pub payload: &'a [u8],
 }
 
-/// Bytes of the header.
+/// The bytes of the header.
 pub(crate) const HEADER: usize = Header::LEN;
 
 const MORE: u8 = 0x80;
@@ -73,37 +74,37 @@ wire::layout! {
     }
 }
 
-/// What a header says, checked.
+/// A decoded and checked header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Form {
-    /// Something in a channel.
+    /// A frame in a channel.
     Channel(Head),
-    /// What the peer received on the rail that this came on.
+    /// A note of what the peer received on the rail that carried the note.
     Note,
-    /// The peer has destroyed its end of a rail.
+    /// A notice that the peer has destroyed its end of a rail.
     Closed,
-    /// The peer ends the link.
+    /// A notice that the peer ends the link.
     Goodbye,
 }
 
-/// What stands in front of a frame in a channel.
+/// The header of a frame in a channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Head {
-    pub(crate) what: What,
+    pub(crate) what: FrameContent,
     pub(crate) kind: Kind,
     pub(crate) channel: Channel,
     pub(crate) epoch: Epoch,
     pub(crate) tag: u32,
 }
 
-/// What a frame in a channel is.
+/// The content of a frame in a channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum What {
-    /// A message or the end of one.
+pub(crate) enum FrameContent {
+    /// A message or its last part.
     Message,
-    /// A part of a message, more to follow.
+    /// A part of a message that is not the last.
     Part,
-    /// Only says that bytes were put.
+    /// A notice that bytes were put, without a message.
     Written,
     /// An access to a window.
     Access,
@@ -112,10 +113,10 @@ pub(crate) enum What {
 impl Header {
     pub(crate) fn of(head: &Head) -> Self {
         let form = match head.what {
-            What::Message => head.kind as u8,
-            What::Part => head.kind as u8 | MORE,
-            What::Written => WRITTEN + head.kind as u8,
-            What::Access => ACCESS,
+            FrameContent::Message => head.kind as u8,
+            FrameContent::Part => head.kind as u8 | MORE,
+            FrameContent::Written => WRITTEN + head.kind as u8,
+            FrameContent::Access => ACCESS,
         };
         Self { channel: head.channel as u8, epoch: head.epoch, tag: head.tag, ..Self::bare(form) }
     }
@@ -159,17 +160,17 @@ impl Header {
         wire::decode("header of a frame", bytes, Reader::take)
     }
 
-    /// `None` for what no peer sends.
+    /// Returns `None` for headers that no peer sends.
     #[inline]
     pub(crate) fn form(&self) -> Option<Form> {
         let (what, kind) = match self.form {
             NOTE => return Some(Form::Note),
             CLOSED => return Some(Form::Closed),
             GOODBYE => return Some(Form::Goodbye),
-            ACCESS => (What::Access, Kind::Request),
-            form @ WRITTEN..MORE => (What::Written, *Kind::ALL.get(usize::from(form - WRITTEN))?),
+            ACCESS => (FrameContent::Access, Kind::Request),
+            form @ WRITTEN..MORE => (FrameContent::Written, *Kind::ALL.get(usize::from(form - WRITTEN))?),
             form => {
-                let what = if form & MORE == 0 { What::Message } else { What::Part };
+                let what = if form & MORE == 0 { FrameContent::Message } else { FrameContent::Part };
                 (what, *Kind::ALL.get(usize::from(form & !MORE))?)
             }
         };
@@ -178,7 +179,7 @@ impl Header {
     }
 }
 
-/// Reads a header from any bytes, as a fuzz target would; whether there is one.
+/// Reads a header from any bytes, for a fuzz target. Returns whether they are a header.
 #[doc(hidden)]
 #[must_use]
 pub fn header_any(bytes: &[u8]) -> bool {
@@ -192,7 +193,8 @@ mod tests {
     #[test]
     fn hostile_headers_do_no_harm() {
         let (kind, channel) = (Kind::Reply, Channel::CacheRequests);
-        let header = Header::of(&Head { what: What::Message, kind, channel, epoch: Epoch(1), tag: 2 });
+        let header =
+            Header::of(&Head { what: FrameContent::Message, kind, channel, epoch: Epoch(1), tag: 2 });
         let good = [header.encode().to_vec(), Header::note().encode().to_vec()];
         assert!(good.iter().all(|bytes| header_any(bytes)));
         plexus_sim::hostile(&good, |bytes| assert!(!header_any(bytes) || bytes.len() >= HEADER));
@@ -201,9 +203,9 @@ mod tests {
     #[test]
     fn every_header_decodes_to_what_it_says_or_is_refused() {
         assert_eq!(HEADER, 16);
-        let whats = [What::Message, What::Part, What::Written, What::Access];
+        let whats = [FrameContent::Message, FrameContent::Part, FrameContent::Written, FrameContent::Access];
         for what in whats {
-            let kind = if what == What::Part { Kind::Forward } else { Kind::Request };
+            let kind = if what == FrameContent::Part { Kind::Forward } else { Kind::Request };
             let head = Head { what, kind, channel: Channel::CacheRequests, epoch: Epoch(7), tag: 9 };
             let stamp = Stamp { credits: [1, 2, 3], sequence: 0xab_cdef };
             let header = Header::of(&head).stamped(stamp);

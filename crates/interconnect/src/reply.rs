@@ -1,9 +1,9 @@
 //! How a thread waits for the answer of a worker.
 //!
-//! The worker has a [`Reply`], to be used once. The thread has either a channel, where it does
-//! something else meanwhile or waits for a limited time, or a [`ReplySlot`], where it drives the
-//! worker until it is answered: [`Worker::wait`](crate::Worker::wait) on the slot's signal. A reply
-//! that is dropped tells the thread that no answer will come.
+//! The worker has a [`Reply`], to be used once. The thread has a channel or a [`ReplySlot`]. A
+//! channel lets it do something else meanwhile, or wait with a timeout. With a slot the thread
+//! drives the worker until it has the answer: [`Worker::wait`](crate::Worker::wait) on the slot's
+//! signal. A reply that is dropped tells the thread that no answer will come.
 
 use std::sync::{Arc, Mutex, mpsc};
 
@@ -18,7 +18,7 @@ enum To<T> {
 }
 
 impl<T> Reply<T> {
-    /// A reply, and the channel that it comes on.
+    /// Makes a reply and the channel that carries it.
     #[must_use]
     pub fn channel() -> (Self, mpsc::Receiver<T>) {
         let (sender, receiver) = mpsc::channel();
@@ -44,36 +44,36 @@ impl<T> Drop for Reply<T> {
     }
 }
 
-/// Where a thread waits that drives the worker itself; used again for each of its requests, one at
-/// a time.
+/// The reply slot of a thread that drives the worker while it waits. It serves one request at a
+/// time and is used again.
 ///
-/// Belongs to the thread that made it, as its [`Signal`] does.
+/// It belongs to the thread that made it, as its [`Signal`] does.
 pub struct ReplySlot<T> {
     signal: Signal,
     answer: Mutex<Option<T>>,
 }
 
 impl<T> ReplySlot<T> {
-    /// A slot of the calling thread.
+    /// Makes a slot of the calling thread.
     #[must_use]
     #[allow(clippy::new_ret_no_self, reason = "replies share it with its thread")]
     pub fn new() -> Arc<Self> {
         Arc::new(Self { signal: Signal::new(), answer: Mutex::new(None) })
     }
 
-    /// The worker's end of the next request.
+    /// Returns the worker's end of the next request.
     #[must_use]
     pub fn reply(self: &Arc<Self>) -> Reply<T> {
         Reply(Some(To::Slot(self.clone())))
     }
 
-    /// What to wait for.
+    /// Returns the signal to wait for.
     #[must_use]
     pub fn signal(&self) -> &Signal {
         &self.signal
     }
 
-    /// The answer, once the signal was waited for; `None`: there will be none.
+    /// Takes the answer after a wait for the signal; `None` if there will be none.
     #[must_use]
     pub fn take(&self) -> Option<T> {
         lock(&self.answer).take()

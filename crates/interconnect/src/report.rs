@@ -1,23 +1,23 @@
-//! What a node says about its rails: which are in use, why the others are not, and what their paths are like.
+//! The report of a node about its rails: state, reason and path figures of each.
 
 use std::fmt;
 
 use plexus_base::{Nanos, NodeId, WorkerId};
 use plexus_fabric::{Lost, RailKind};
 
-/// What a rail does for its link.
+/// The use of a rail by its link.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum RailState {
-    /// It carries messages.
+    /// The rail carries messages.
     Active,
-    /// It is connected and carries nothing but probes.
+    /// The rail is connected and carries only probes.
     Standby,
-    /// It is not connected.
+    /// The rail is not connected.
     Down,
 }
 
 impl RailState {
-    /// The word in reports.
+    /// Returns the word in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -28,26 +28,26 @@ impl RailState {
     }
 }
 
-/// Why a rail is in its state.
+/// The reason for the state of a rail.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Reason {
-    /// Nothing better is connected: everything prompt goes here.
+    /// The best connected rail, which carries all prompt traffic.
     Best,
-    /// As good as the best one: shares its bulk.
+    /// A rail as good as the best one, which carries a share of the bulk.
     Striped,
     /// A better rail is connected.
     Slower,
-    /// It was lost a short while ago and has yet to prove itself.
+    /// The rail was lost recently and is on probation.
     Returning,
     /// It has never been connected.
     NotConnected,
     /// The connection was closed or reset.
     Reset,
-    /// Nothing was heard on it, not even an acknowledgement of the peer's system.
+    /// Nothing arrived on the rail, not even an acknowledgement of the peer's system.
     Silent,
-    /// Small frames pass, long ones do not: a path with a smaller MTU than its ends believe.
+    /// Small frames pass and long ones do not: the path has a smaller MTU than its ends assume.
     Stalled,
-    /// What arrived is not what a peer sends.
+    /// The rail delivered bytes that no correct peer sends.
     Corrupt,
     /// The process at the other end has ended.
     PeerEnded,
@@ -68,7 +68,7 @@ impl Reason {
         Self::PeerEnded,
     ];
 
-    /// The code in reports.
+    /// Returns the code in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -85,7 +85,7 @@ impl Reason {
         }
     }
 
-    /// The legend of the code.
+    /// Returns the explanation of the code.
     #[must_use]
     pub fn explain(self) -> &'static str {
         match self {
@@ -102,7 +102,7 @@ impl Reason {
         }
     }
 
-    /// The reason that a lost rail gives.
+    /// Returns the reason that a lost rail gives.
     #[must_use]
     pub fn of(lost: &Lost) -> Self {
         match lost {
@@ -121,47 +121,48 @@ impl fmt::Display for Reason {
     }
 }
 
-/// One rail of one worker's link to a peer.
+/// The report of one rail of one worker's link to a peer.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RailReport {
     /// The node at the other end.
     pub peer: NodeId,
-    /// The worker that it belongs to.
+    /// The worker that the rail belongs to.
     pub worker: WorkerId,
-    /// Its place among the rails that the pair can have, the preferred first.
+    /// The position among the rails that the pair can have, the preferred first.
     pub slot: u8,
-    /// What it runs over.
+    /// The kind of the rail.
     pub kind: RailKind,
-    /// How often it was connected.
+    /// The number of times that the rail was connected.
     pub generation: u32,
-    /// From where to where.
+    /// The two ends of the path, as text.
     pub path: String,
-    /// What it does.
+    /// The use of the rail by its link.
     pub state: RailState,
-    /// Why.
+    /// The reason for that state.
     pub reason: Reason,
-    /// Whether what it carries is encrypted.
+    /// True if the rail encrypts its traffic.
     pub encrypted: bool,
-    /// Bytes that its path takes in one packet; 0 where it has no packets or it is not known.
+    /// The bytes that the path takes in one packet; 0 where it has no packets or it is not known.
     pub mtu: u32,
-    /// Round trip, smoothed; 0 where not known.
+    /// The smoothed round trip; 0 where it is not known.
     pub rtt: Nanos,
-    /// Bytes of frames and puts sent.
+    /// The bytes of frames and puts sent.
     pub bytes_out: u64,
-    /// Bytes of frames and puts received.
+    /// The bytes of frames and puts received.
     pub bytes_in: u64,
-    /// Frames that were sent again on this rail because another was lost.
+    /// The frames that were sent again on this rail because another was lost.
     pub frames_resent: u64,
-    /// Packets with data that the system sent on the connections that there are now; 0 where it does not say.
+    /// The packets with data that the system sent on the present connections; 0 where it does not
+    /// count them.
     pub segments: u64,
-    /// Those that it sent again.
+    /// The packets that the system sent again.
     pub retransmits: u64,
-    /// How often it was lost.
+    /// The number of times that the rail was lost.
     pub failures: u64,
 }
 
 impl RailReport {
-    /// Of one that is not connected and never was.
+    /// Makes the report of a rail that was never connected.
     pub(crate) fn never_connected(
         peer: NodeId,
         worker: WorkerId,

@@ -1,4 +1,4 @@
-//! What runs on a worker, and the network that it is handed.
+//! The service that runs on a worker, and the network interface that it uses.
 
 use std::{collections::BTreeMap, fmt::Display};
 
@@ -14,64 +14,65 @@ use crate::{
     spares::Spares,
 };
 
-/// A program of messages: what a worker runs. All calls come one at a time from whoever drives the worker; none
-/// may block.
+/// The message handlers that a worker runs. The worker makes one call at a time, from the thread
+/// that drives it. No handler may block.
 pub trait Service: Send + 'static {
-    /// What local threads hand in through [`crate::Worker::submit`].
+    /// The requests that local threads hand in through [`crate::Worker::submit`].
     type Task: Send + 'static;
 
-    /// A message has arrived (and, where it came behind a put, the data is in place).
+    /// Handles a message that has arrived. If it came behind a put, the data is in place.
     fn message(&mut self, net: &mut Net, message: Message<'_>);
 
-    /// A local thread has handed this in.
+    /// Handles a request of a local thread.
     fn task(&mut self, net: &mut Net, task: Self::Task);
 
-    /// The reply to a call or an access on `channel`, `token` being what [`Net::call`] or, say,
-    /// [`Net::get`] was given.
+    /// Handles the reply to a call or an access on `channel`. `token` is the one given to
+    /// [`Net::call`], [`Net::get`] and so on.
     fn reply(&mut self, net: &mut Net, from: NodeId, channel: Channel, token: u64, payload: &[u8]) {
         let _ = (net, from, channel, token, payload);
     }
 
-    /// The reply to a call on `channel` will never come.
+    /// Notes that the reply to a call on `channel` will never come.
     fn call_failed(&mut self, net: &mut Net, peer: NodeId, channel: Channel, token: u64) {
         let _ = (net, peer, channel, token);
     }
 
-    /// The link to `peer` is up.
+    /// Notes that the link to `peer` is up.
     fn peer_up(&mut self, net: &mut Net, peer: NodeId) {
         let _ = (net, peer);
     }
 
-    /// The link to `peer` is gone for good; everything it sent before has been handled.
+    /// Notes that the link to `peer` is gone for good. Everything that the peer sent before has
+    /// been handled.
     fn peer_gone(&mut self, net: &mut Net, peer: NodeId, why: &Lost);
 
-    /// Called once in every turn of the worker, for what arrives otherwise than over its links; how much was done.
-    /// Whoever brings such work rings [`crate::Worker::bell`] afterwards.
+    /// Runs once in every turn of the worker, for work that does not come over its links. Returns
+    /// how much was done. The source of such work rings [`crate::Worker::bell`] afterwards.
     #[inline]
     fn turn(&mut self, net: &mut Net) -> usize {
         let _ = net;
         0
     }
 
-    /// Whether [`Service::turn`] might get something done now. Called after the worker's bell was armed and before it
-    /// sleeps; must not miss anything that the bell will not announce.
+    /// Returns whether [`Service::turn`] has work now. The worker calls it after arming its bell
+    /// and before it sleeps. It must find all work that the bell will not announce.
     fn pending(&mut self) -> bool {
         false
     }
 }
 
-/// There is no link to that node.
+/// The error of an operation on a node without a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("no link to {0}")]
 pub struct NoLink(pub NodeId);
 
-/// Why there will be no reply.
+/// The reason why there will be no reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CallError {
     /// There is no link to that node.
     #[error(transparent)]
     NoLink(#[from] NoLink),
-    /// Every tag names a call that waits for its reply: take some first.
+    /// All tags are in use by calls that wait for their replies; take some replies first.
     #[error("{MOST_CALLS} calls wait for their replies")]
     Full,
 }
@@ -81,35 +82,34 @@ pub struct Net {
     me: NodeId,
     worker: WorkerId,
     epoch: Epoch,
-    /// By node: the last incarnation to which there was a link.
-    lives: Vec<Incarnation>,
+    /// By node: the last incarnation that had a link.
+    incarnations: Vec<Incarnation>,
     pub(crate) links: Links,
-    /// Something was handed to a link that has not been pushed out.
+    /// True if a link has data that was not pushed out.
     sent: bool,
-    /// The same, of what may wait for a turn.
+    /// True if a link has unhurried data that was not pushed out.
     unhurried: bool,
     calls: Calls,
-    /// Accesses that this processor has executed: what was there, to be handed over in the next turn.
-    done: Vec<Done>,
-    /// Memory for their answers.
+    /// Accesses that this processor executed, with the old contents, for the next turn to deliver.
+    done: Vec<FinishedAccess>,
+    /// Buffers for the answers of accesses.
     spares: Spares,
-    /// What waits for a link to each peer, in order.
-    early: BTreeMap<NodeId, Vec<Early>>,
-    /// A peer that sent what no member sends.
+    /// Messages that wait for a link to each peer, in order.
+    early: BTreeMap<NodeId, Vec<EarlyMessage>>,
+    /// The peer that violated the protocol.
     fault: Option<(NodeId, Incarnation)>,
 }
 
-/// What is said to a member before a link leads to it. A view names the members: of what was said
-/// before it nothing is kept that is meant for an incarnation that is not in it, so what waits is
-/// bounded by what is said to members.
-struct Early {
+/// A message to a member that has no link yet. A view change drops the messages to incarnations
+/// that are not in the view, so only messages to members wait here.
+struct EarlyMessage {
     channel: Channel,
     kind: Kind,
     payload: Bytes,
 }
 
 /// An access that this processor has executed itself.
-pub(crate) struct Done {
+pub(crate) struct FinishedAccess {
     pub(crate) peer: NodeId,
     pub(crate) channel: Channel,
     pub(crate) token: u64,
@@ -122,7 +122,7 @@ impl Net {
             me,
             worker,
             epoch,
-            lives: vec![Incarnation(0); nodes],
+            incarnations: vec![Incarnation(0); nodes],
             links: Links::new(nodes),
             sent: false,
             unhurried: false,
@@ -134,33 +134,33 @@ impl Net {
         }
     }
 
-    /// This node.
+    /// Returns the number of this node.
     #[must_use]
     pub fn me(&self) -> NodeId {
         self.me
     }
 
-    /// This worker.
+    /// Returns the number of this worker.
     #[must_use]
     pub fn worker(&self) -> WorkerId {
         self.worker
     }
 
-    /// The epoch that is put on every message.
+    /// Returns the epoch that is put on every message.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// From now on the messages of this worker are of this epoch. `stays` says which peers were
-    /// members before and still are, in the same incarnation: what waits for a link to another one
-    /// is dropped.
+    /// Puts `epoch` on the messages of this worker from now on. `stays` tells which peers remain
+    /// members in the same incarnation; messages that wait for a link to any other peer are
+    /// dropped.
     pub fn enter(&mut self, epoch: Epoch, stays: impl Fn(NodeId) -> bool) {
         self.epoch = epoch;
         self.early.retain(|peer, _| stays(*peer));
     }
 
-    /// Notes that `peer` sent what no member sends; `what` it was goes to the log.
+    /// Records a protocol violation of `peer` and logs `what` it was.
     #[cold]
     pub fn fault(&mut self, peer: NodeId, what: impl Display) {
         tracing::error!(from = %peer, "{what}");
@@ -168,42 +168,43 @@ impl Net {
         self.fault = self.incarnation(peer).map(|incarnation| (peer, incarnation)).or(self.fault);
     }
 
-    /// A peer that sent what no member sends, in the incarnation that its link led to; reported
-    /// once.
+    /// Takes the peer that violated the protocol, with the incarnation that its link led to. Each
+    /// violation is returned once.
     #[inline]
     pub fn take_fault(&mut self) -> Option<(NodeId, Incarnation)> {
         self.fault.take()
     }
 
-    /// The incarnation of `peer` to which the link leads, or led last.
+    /// Returns the incarnation of `peer` that the link leads to, or led to last.
     #[must_use]
     pub fn incarnation(&self, peer: NodeId) -> Option<Incarnation> {
-        self.lives.get(peer.index()).copied().filter(|incarnation| incarnation.0 > 0)
+        self.incarnations.get(peer.index()).copied().filter(|incarnation| incarnation.0 > 0)
     }
 
-    /// A link to this incarnation of a peer is up: it is told what waits for it.
-    pub(crate) fn met(&mut self, peer: NodeId, incarnation: Incarnation) {
-        self.lives[peer.index()] = incarnation;
-        for Early { channel, kind, payload } in self.early.remove(&peer).into_iter().flatten() {
+    /// Notes that a link to this incarnation of a peer is up, and sends the messages that wait for
+    /// it.
+    pub(crate) fn link_up(&mut self, peer: NodeId, incarnation: Incarnation) {
+        self.incarnations[peer.index()] = incarnation;
+        for EarlyMessage { channel, kind, payload } in self.early.remove(&peer).into_iter().flatten() {
             self.send_to_member(peer, channel, kind, &payload);
         }
     }
 
-    /// Messages to `peer` that wait in memory for credits, room, a rail or the link: who sends much
-    /// looks here and holds off.
+    /// Returns the number of messages to `peer` that wait in memory for credits, room, a rail or
+    /// the link. Heavy senders check it and hold off.
     #[must_use]
     pub fn backlog(&self, peer: NodeId) -> usize {
         self.links.get(peer).map_or_else(|| self.early.get(&peer).map_or(0, Vec::len), Link::queued)
     }
 
-    /// The messages that wait for a link to `peer`.
+    /// Returns the messages that wait for a link to `peer`.
     #[doc(hidden)]
     pub fn early(&self, peer: NodeId) -> impl Iterator<Item = (Channel, &[u8])> {
         self.early.get(&peer).into_iter().flatten().map(|early| (early.channel, &early.payload[..]))
     }
 
-    /// Sends a message, as [`Net::send`] does with tag 0; where there is no link to the member yet,
-    /// the message waits for it, or for the view in which that incarnation is no member.
+    /// Sends a message as [`Net::send`] does with tag 0. Without a link to the member, the message
+    /// waits for the link, or until a view without that incarnation drops it.
     #[inline]
     pub fn send_to_member(&mut self, to: NodeId, channel: Channel, kind: Kind, payload: &[u8]) {
         if self.send(to, channel, kind, 0, payload).is_err() {
@@ -211,7 +212,7 @@ impl Net {
         }
     }
 
-    /// The same, as [`Net::send_unhurried`] does.
+    /// Sends a message as [`Net::send_to_member`] does, but unhurried like [`Net::send_unhurried`].
     #[inline]
     pub fn send_unhurried_to_member(&mut self, to: NodeId, channel: Channel, kind: Kind, payload: &[u8]) {
         if self.send_unhurried(to, channel, kind, 0, payload).is_err() {
@@ -219,7 +220,7 @@ impl Net {
         }
     }
 
-    /// The same, as [`Net::send_shared`] does.
+    /// Sends a message as [`Net::send_to_member`] does, but shared like [`Net::send_shared`].
     pub fn send_shared_to_member(&mut self, to: NodeId, channel: Channel, kind: Kind, payload: &Bytes) {
         if self.send_shared(to, channel, kind, 0, payload).is_err() {
             self.hold(to, channel, kind, payload.clone());
@@ -229,14 +230,14 @@ impl Net {
     /// Keeps a message for a member until there is a link to it.
     #[cold]
     fn hold(&mut self, to: NodeId, channel: Channel, kind: Kind, payload: Bytes) {
-        self.early.entry(to).or_default().push(Early { channel, kind, payload });
+        self.early.entry(to).or_default().push(EarlyMessage { channel, kind, payload });
     }
 
-    /// Sends a message; it waits in memory while credits or room are missing. `tag` is the sender's own; that of a reply
-    /// leaves bit 31 to [calls](Net::call).
+    /// Sends a message; it waits in memory while credits or room are missing. `tag` is the sender's
+    /// own; the tag of a reply leaves bit 31 to [calls](Net::call).
     ///
     /// # Errors
-    /// No link to the node.
+    /// There is no link to the node.
     #[inline]
     pub fn send(
         &mut self,
@@ -250,11 +251,12 @@ impl Net {
         self.pass(to, (channel, kind, tag), payload)
     }
 
-    /// Like [`Net::send`], for what nobody waits for: where threads poll it leaves with what this worker sends next, or when somebody looks
-    /// after the worker, which is soon.
+    /// Sends a message that no thread waits for, otherwise like [`Net::send`]. Where threads poll,
+    /// it leaves with the next message of this worker, or when a thread next attends the worker,
+    /// which is soon.
     ///
     /// # Errors
-    /// No link to the node.
+    /// There is no link to the node.
     #[inline]
     pub fn send_unhurried(
         &mut self,
@@ -280,11 +282,11 @@ impl Net {
         Ok(())
     }
 
-    /// Like [`Net::send`], for bytes that nobody changes any more: what must wait, and what is kept until it has arrived, is
-    /// not copied. Worth it for what is long.
+    /// Sends shared bytes that no longer change, otherwise like [`Net::send`]. They are not copied
+    /// while they wait or are kept until the peer has them. This pays off for long messages.
     ///
     /// # Errors
-    /// No link to the node.
+    /// There is no link to the node.
     pub fn send_shared(
         &mut self,
         to: NodeId,
@@ -299,10 +301,11 @@ impl Net {
         Ok(())
     }
 
-    /// Puts bytes into a window of `to` and sends a message, as [`Net::send`] does, that is delivered when they are in place.
+    /// Puts bytes into a window of `to`, and sends a message as [`Net::send`] does, which is
+    /// delivered once the bytes are in place.
     ///
     /// # Errors
-    /// No link to the node.
+    /// There is no link to the node.
     #[inline]
     pub fn put(
         &mut self,
@@ -319,11 +322,12 @@ impl Net {
         Ok(())
     }
 
-    /// Like [`Net::put`] without a message: the peer finds the bytes in its window. They are there before any later request on
-    /// `channel` is delivered, and before any later put or write to the same place; eight bytes at a multiple of eight change at once.
+    /// Puts bytes as [`Net::put`] does, without a message. They are in place before any later
+    /// request on `channel` is delivered, and before any later put or write to the same place.
+    /// Eight bytes at a multiple of eight change at once.
     ///
     /// # Errors
-    /// No link to the node.
+    /// There is no link to the node.
     #[inline]
     pub fn write(&mut self, to: NodeId, channel: Channel, put: Put<'_>) -> Result<(), NoLink> {
         let epoch = self.epoch;
@@ -331,12 +335,12 @@ impl Net {
         Ok(())
     }
 
-    /// Reads `len` bytes, at least 1 and at most [`crate::MAX_MESSAGE`], of a window of `to`. They come to [`Service::reply`]
-    /// with `token`; none where the window has no such place. It sees what was put or written before on `channel`, and
-    /// perhaps what is put there before the answer has come.
+    /// Reads `len` bytes, from 1 to [`crate::MAX_MESSAGE`], of a window of `to`. They come to
+    /// [`Service::reply`] with `token`; the reply is empty if the window has no such place. The
+    /// read sees everything put or written before on `channel`, and perhaps later puts.
     ///
     /// # Errors
-    /// No link to the node, or too many calls wait.
+    /// There is no link to the node, or too many calls wait.
     pub fn get(
         &mut self,
         to: NodeId,
@@ -349,11 +353,12 @@ impl Net {
         self.access(to, channel, Request::Get { window, offset, len }, token)
     }
 
-    /// Adds to a word (64 bits, little endian, at a multiple of 8) of a window of `to`, wrapping around. What it was comes to
-    /// [`Service::reply`] with `token`, 8 bytes little endian; none where there is no such word.
+    /// Adds to a word (64 bits, little endian, at a multiple of 8) of a window of `to`, wrapping
+    /// around. The old value comes to [`Service::reply`] with `token`, as 8 bytes little endian;
+    /// the reply is empty if there is no such word.
     ///
     /// # Errors
-    /// No link to the node, or too many calls wait.
+    /// There is no link to the node, or too many calls wait.
     pub fn fetch_add(
         &mut self,
         to: NodeId,
@@ -366,10 +371,11 @@ impl Net {
         self.access(to, channel, Request::FetchAdd { window, offset, add }, token)
     }
 
-    /// Makes a word of a window of `to` `new` if it is `expected`; answered as [`Net::fetch_add`] is.
+    /// Sets a word of a window of `to` to `new` if it is `expected`. The reply is that of
+    /// [`Net::fetch_add`].
     ///
     /// # Errors
-    /// No link to the node, or too many calls wait.
+    /// There is no link to the node, or too many calls wait.
     #[allow(clippy::too_many_arguments, reason = "a place and two values")]
     pub fn compare_swap(
         &mut self,
@@ -393,7 +399,7 @@ impl Net {
     ) -> Result<(), CallError> {
         let mut answer = self.spares.take();
         if self.link(to)?.direct(request, &mut answer) {
-            self.done.push(Done { peer: to, channel, token, answer });
+            self.done.push(FinishedAccess { peer: to, channel, token, answer });
             return Ok(());
         }
         self.spares.give(answer);
@@ -403,13 +409,13 @@ impl Net {
         Ok(())
     }
 
-    /// An access that this processor has executed, the oldest first.
+    /// Takes the accesses that this processor has executed, the oldest first.
     #[inline]
-    pub(crate) fn take_done(&mut self) -> Vec<Done> {
+    pub(crate) fn take_done(&mut self) -> Vec<FinishedAccess> {
         std::mem::take(&mut self.done)
     }
 
-    /// Whether some wait to be handed over.
+    /// Returns whether executed accesses wait to be delivered.
     #[inline]
     pub(crate) fn has_done(&self) -> bool {
         !self.done.is_empty()
@@ -423,7 +429,7 @@ impl Net {
     /// Sends a request whose reply comes to [`Service::reply`] with `token`.
     ///
     /// # Errors
-    /// No link to the node, or too many calls wait.
+    /// There is no link to the node, or too many calls wait.
     pub fn call(
         &mut self,
         to: NodeId,
@@ -436,10 +442,10 @@ impl Net {
         Ok(self.send(to, channel, Kind::Request, tag, payload)?)
     }
 
-    /// Answers a call: `request` is the message that made it.
+    /// ReplyMatch a call; `request` is the message that made it.
     ///
     /// # Errors
-    /// No link to the node.
+    /// There is no link to the node.
     pub fn answer(&mut self, request: Message<'_>, payload: &[u8]) -> Result<(), NoLink> {
         let epoch = self.epoch;
         self.link(request.from)?.send(epoch, request.channel, Kind::Reply, request.tag, payload);
@@ -452,31 +458,32 @@ impl Net {
         self.links.get_mut(to).ok_or(NoLink(to))
     }
 
-    /// Whether something was handed to links since they were pushed out last, or only such as may wait.
+    /// Returns whether links have data that was not pushed out. Unhurried data counts only if
+    /// `unhurried` is set.
     #[inline]
     pub(crate) fn has_sent(&self, unhurried: bool) -> bool {
         self.sent || unhurried && self.unhurried
     }
 
-    /// All links are being pushed out.
+    /// Notes that all links are being pushed out.
     #[inline]
     pub(crate) fn pushed_out(&mut self) {
         self.sent = false;
         self.unhurried = false;
     }
 
-    /// What a message is to the calls of this node.
+    /// Matches a message with the calls of this node.
     #[inline]
-    pub(crate) fn take_reply(&mut self, from: NodeId, message: &Head) -> Answers {
-        if is_own(message.kind, message.tag) { Answers::None } else { self.answered(from, message) }
+    pub(crate) fn take_reply(&mut self, from: NodeId, message: &Head) -> ReplyMatch {
+        if is_own(message.kind, message.tag) { ReplyMatch::None } else { self.answered(from, message) }
     }
 
-    fn answered(&mut self, from: NodeId, answer: &Head) -> Answers {
-        let Some((token, access)) = self.calls.close(from, answer) else { return Answers::Late };
+    fn answered(&mut self, from: NodeId, answer: &Head) -> ReplyMatch {
+        let Some((token, access)) = self.calls.close(from, answer) else { return ReplyMatch::Late };
         if access && let Ok(link) = self.link(from) {
             link.access_answered();
         }
-        Answers::Call(token)
+        ReplyMatch::Call(token)
     }
 
     pub(crate) fn fail_calls(&mut self, peer: NodeId) -> Vec<(Channel, u64)> {
@@ -484,34 +491,34 @@ impl Net {
     }
 }
 
-/// What a message answers.
+/// The match of a message with the calls of this node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Answers {
-    /// The call that was given this token.
+pub(crate) enum ReplyMatch {
+    /// The reply to the call with this token.
     Call(u64),
-    /// A call that is answered, has failed, or never was.
+    /// The reply to a call that is answered, has failed or never was.
     Late,
-    /// No call: it is a message for the service.
+    /// A message for the service, which answers no call.
     None,
 }
 
-/// Set in the tags of calls, and not in those of the replies that services send of their own.
+/// The bit that is set in the tags of calls, and clear in those of the services' own replies.
 const CALL: u32 = 1 << 31;
 
-/// Generations of a place in the table of calls, as many as fit in front of it.
+/// The generations of a place in the table of calls: as many as fit into a tag above the place.
 const GENERATIONS: u16 = 1 << 15;
 
-/// Calls that may wait for their reply.
+/// The most calls that may wait for their replies.
 const MOST_CALLS: usize = u16::MAX as usize;
 
-/// Whether a tag is its sender's own, and no call's.
+/// Returns whether a tag is its sender's own, and no call's.
 #[inline]
 fn is_own(kind: Kind, tag: u32) -> bool {
     kind != Kind::Reply || tag & CALL == 0
 }
 
-/// Calls that wait for their reply. A tag is a place in the table and its generation, so that a late or
-/// repeated reply finds nothing.
+/// The calls that wait for their replies. A tag is a place in the table and its generation, so a
+/// late or repeated reply matches no call.
 #[derive(Default)]
 struct Calls {
     open: Vec<Call>,
@@ -522,7 +529,7 @@ struct Calls {
 struct Call {
     generation: u16,
     waiting: Option<(NodeId, Channel, u64)>,
-    /// It asked for an access to a window.
+    /// True if the call is an access to a window.
     access: bool,
 }
 
@@ -578,14 +585,20 @@ impl Calls {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::What;
+    use crate::message::FrameContent;
 
     fn reply(tag: u32) -> Head {
-        Head { what: What::Message, channel: Channel::Services, kind: Kind::Reply, epoch: Epoch(1), tag }
+        Head {
+            what: FrameContent::Message,
+            channel: Channel::Services,
+            kind: Kind::Reply,
+            epoch: Epoch(1),
+            tag,
+        }
     }
 
     #[test]
-    fn a_reply_is_taken_once_and_only_from_whom_it_was_asked() {
+    fn a_reply_is_taken_once_and_only_from_the_called_peer() {
         let mut calls = Calls::default();
         let tag = calls.open(NodeId(1), Channel::Services, 77, true).unwrap();
         assert_eq!(calls.close(NodeId(2), &reply(tag)), None);
@@ -601,15 +614,15 @@ mod tests {
     fn a_plain_reply_is_no_answer_whatever_its_tag() {
         let mut net = Net::new(NodeId(0), WorkerId(0), Epoch(1), 2);
         let tag = net.calls.open(NodeId(1), Channel::Services, 77, false).unwrap();
-        assert_eq!(net.take_reply(NodeId(1), &reply(tag & !CALL)), Answers::None);
+        assert_eq!(net.take_reply(NodeId(1), &reply(tag & !CALL)), ReplyMatch::None);
         let request = Head { kind: Kind::Request, ..reply(tag) };
-        assert_eq!(net.take_reply(NodeId(1), &request), Answers::None);
-        assert_eq!(net.take_reply(NodeId(1), &reply(tag)), Answers::Call(77));
-        assert_eq!(net.take_reply(NodeId(1), &reply(tag)), Answers::Late);
+        assert_eq!(net.take_reply(NodeId(1), &request), ReplyMatch::None);
+        assert_eq!(net.take_reply(NodeId(1), &reply(tag)), ReplyMatch::Call(77));
+        assert_eq!(net.take_reply(NodeId(1), &reply(tag)), ReplyMatch::Late);
     }
 
     #[test]
-    fn what_is_said_early_waits_in_order_for_the_incarnation_that_it_is_meant_for() {
+    fn early_messages_wait_in_order_for_their_incarnation() {
         let mut net = Net::new(NodeId(0), WorkerId(0), Epoch(1), 3);
         let say =
             |net: &mut Net, to, what: &[u8]| net.send_to_member(to, Channel::Locks, Kind::Request, what);
@@ -627,7 +640,7 @@ mod tests {
         let mut net = Net::new(NodeId(0), WorkerId(0), Epoch(1), 2);
         net.fault(NodeId(1), "never linked");
         assert_eq!(net.take_fault(), None);
-        net.met(NodeId(1), Incarnation(4));
+        net.link_up(NodeId(1), Incarnation(4));
         net.fault(NodeId(1), "nonsense");
         assert_eq!((net.take_fault(), net.take_fault()), (Some((NodeId(1), Incarnation(4))), None));
     }

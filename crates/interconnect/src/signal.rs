@@ -1,9 +1,11 @@
-//! How a thread learns that what it waits for has come, wherever it sleeps.
+//! The signal that wakes a waiting thread, wherever it sleeps.
 //!
-//! One word holds the answer and, before there is one, where the owner sleeps. Whoever answers exchanges the word, so it
-//! learns in the same step whom to wake and how: a parked thread by unparking it, one that sleeps for its
-//! worker by the worker's bell, one that is awake not at all. The owner goes to sleep by exchanging *awake*
-//! for *asleep*, which fails when the answer was faster. With a single word there is nothing to miss.
+//! One word holds the answer or, before there is one, where the owner sleeps. The answering thread
+//! exchanges the word. In the same step it learns how to wake the owner: a parked thread by
+//! unparking it, one that sleeps for its worker by the worker's bell, one that is awake not at all.
+//!
+//! The owner goes to sleep by exchanging *awake* for *asleep*, which fails if the answer came
+//! first. With a single word no wake-up is lost.
 
 use std::{
     sync::{
@@ -20,7 +22,7 @@ use plexus_fabric::Bell;
 
 use crate::sync::lock;
 
-/// No answer yet, and the owner looks.
+/// No answer yet; the owner is awake.
 const AWAKE: u64 = 0;
 /// No answer yet, and the owner is parked or about to be.
 const PARKED: u64 = 1;
@@ -29,13 +31,13 @@ const WATCHING: u64 = 2;
 /// The answer 0; others follow.
 const FIRST: u64 = 3;
 
-/// A place for one answer to one waiting thread; used again for every wait.
+/// A slot for one answer to one waiting thread; used again for every wait.
 ///
-/// Belongs to the thread that made it: only that thread takes the answer or sleeps.
+/// It belongs to the thread that made it: only that thread takes the answer or sleeps.
 pub struct Signal {
     state: AtomicU64,
     owner: Thread,
-    /// What to ring while the owner is watching; changed by the owner only, before that.
+    /// The bell to ring while the owner is watching; only the owner changes it, before it watches.
     bell: Mutex<Option<Arc<Bell>>>,
 }
 
@@ -46,7 +48,7 @@ impl Default for Signal {
 }
 
 impl Signal {
-    /// A signal of the calling thread.
+    /// Makes a signal of the calling thread.
     #[must_use]
     pub fn new() -> Self {
         Self { state: AtomicU64::new(AWAKE), owner: thread::current(), bell: Mutex::default() }
@@ -65,21 +67,21 @@ impl Signal {
         }
     }
 
-    /// The answer, if it has come; there is none after that until the next [`Signal::set`].
+    /// Takes the answer if it has come. There is no other until the next [`Signal::set`].
     pub fn take(&self) -> Option<u64> {
         let answer = self.state.load(Acquire).checked_sub(FIRST)?;
         self.state.store(AWAKE, Relaxed);
         Some(answer)
     }
 
-    /// Whether an answer has come.
+    /// Returns whether an answer has come.
     #[must_use]
     #[inline]
     pub fn is_set(&self) -> bool {
         self.state.load(Acquire) >= FIRST
     }
 
-    /// Whether the owner sleeps or is about to.
+    /// Returns whether the owner sleeps or is about to.
     #[cfg(test)]
     pub(crate) fn is_slept_on(&self) -> bool {
         [PARKED, WATCHING].contains(&self.state.load(Acquire))
@@ -95,7 +97,8 @@ impl Signal {
         }
     }
 
-    /// Before the owner sleeps on `bell`: whether it may, since no answer has come. [`Signal::watched`] follows.
+    /// Prepares to sleep on `bell`. Returns false if the answer has come; otherwise the owner
+    /// sleeps and then calls [`Signal::watched`].
     pub(crate) fn watch(&self, bell: &Arc<Bell>) -> bool {
         let mut place = lock(&self.bell);
         if !place.as_ref().is_some_and(|known| Arc::ptr_eq(known, bell)) {
@@ -105,9 +108,9 @@ impl Signal {
         self.leave(WATCHING)
     }
 
-    /// The owner is awake again.
+    /// Notes that the owner is awake again.
     pub(crate) fn watched(&self) {
-        // It fails when the answer has come, which is to stay.
+        // It fails if the answer has come, which stays.
         let _ = self.state.compare_exchange(WATCHING, AWAKE, AcqRel, Acquire);
     }
 

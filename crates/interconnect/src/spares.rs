@@ -1,9 +1,10 @@
-//! Memory of messages that were handled, for the next ones: a new buffer costs its page faults, and copies while it grows.
+//! Buffers of handled messages, reused for later ones. A new buffer costs page faults, and copies
+//! while it grows.
 
-/// How much is kept in all. A flood of long messages must not hold its memory for ever.
+/// The bytes kept in all. A flood of long messages must not hold its memory for ever.
 const KEPT: usize = 4 << 20;
 
-/// Empty buffers of any capacity, [`KEPT`] together at most.
+/// Empty buffers of any capacity, together at most [`KEPT`] bytes.
 #[derive(Default)]
 pub(crate) struct Spares {
     buffers: Vec<Vec<u8>>,
@@ -11,14 +12,14 @@ pub(crate) struct Spares {
 }
 
 impl Spares {
-    /// An empty buffer.
+    /// Returns an empty buffer.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         let buffer = self.buffers.pop().unwrap_or_default();
         self.kept -= buffer.capacity();
         buffer
     }
 
-    /// Keeps the memory of `buffer`, if it is not too much.
+    /// Keeps the memory of `buffer` if there is room for it.
     pub(crate) fn give(&mut self, mut buffer: Vec<u8>) {
         let capacity = buffer.capacity();
         if capacity > 0 && self.kept + capacity <= KEPT {

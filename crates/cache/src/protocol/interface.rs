@@ -1,6 +1,8 @@
-//! The words between the shard and its driver: events in, actions out, and the frames in between.
+//! The interface between the shard and its driver: events in, actions out, and the frames in
+//! between.
 //!
-//! What is guaranteed by whom stands at each item. Nothing here decides anything; see [`super::Shard`].
+//! Each item states which side guarantees what. This module makes no decisions; see
+//! [`super::Shard`].
 
 use plexus_base::{BlockId, Epoch, NodeId, WorkerId};
 
@@ -11,18 +13,20 @@ use super::Message;
 pub struct Slot(pub u32);
 
 impl Slot {
-    /// The slot as an index.
+    /// Returns the slot as an index.
     #[must_use]
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A waiting session, as the driver names it. The shard only hands it back, once for each [`Event::Want`].
+/// The driver's name of a waiting session. The shard only hands it back, once for each
+/// [`Event::Want`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ticket(pub u64);
 
-/// What a node holds a block in. Ordered: a greater mode suffices for whatever a smaller one does.
+/// The mode in which a node holds a block. Ordered: a greater mode suffices for every use of a
+/// smaller one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum Mode {
@@ -35,20 +39,21 @@ pub enum Mode {
     X = 2,
 }
 
-/// What a session or a node asks for.
+/// The access that a session or a node asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Ask {
-    /// A copy to read, kept here until somebody else or the room is wanted.
+    /// A copy to read, kept here until another node wants the block or the room is needed.
     S = 1,
     /// The one copy that may be changed.
     X = 2,
-    /// A consistent read: a copy as it was at some moment since the request, for one read, held by nobody.
+    /// A consistent read: a copy as it was at some moment since the request, for one read; no node
+    /// becomes a holder.
     Cr = 3,
 }
 
 impl Ask {
-    /// The mode that satisfies this where the block is held already.
+    /// Returns the mode that satisfies this request where the block is held already.
     #[must_use]
     pub fn mode(self) -> Mode {
         match self {
@@ -58,78 +63,81 @@ impl Ask {
     }
 }
 
-/// What a shard is created with.
+/// The parameters of a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// This node.
+    /// The number of this node.
     pub me: NodeId,
-    /// Nodes that the cluster can have.
+    /// The most nodes that the cluster can have.
     pub nodes: u8,
     /// The worker whose blocks these are.
     pub worker: WorkerId,
-    /// Workers of every node.
+    /// The number of workers of every node.
     pub workers: u8,
-    /// Blocks of the disk group: nobody can speak of one beyond.
+    /// The number of blocks of the disk group; messages about blocks beyond are refused.
     pub blocks: u64,
-    /// Sets of frames; a block may live in one of them only.
+    /// The number of sets of frames; a block may be in one of them only.
     pub sets: u32,
-    /// Frames in a set, 2 to 64.
+    /// The frames in a set, 2 to 64.
     pub ways: u32,
 }
 
 impl Config {
-    /// Frames of this worker.
+    /// Returns the number of frames of this worker.
     #[must_use]
     pub fn slots(&self) -> u32 {
         self.sets * self.ways
     }
 
-    /// The set that `block` may live in; its slots are `set * ways ..` (as many as there are ways).
+    /// Returns the set that `block` may be in; its slots are `set * ways ..` (as many as there are
+    /// ways).
     #[must_use]
     pub fn set(&self, block: BlockId) -> u32 {
         ((block.hash() >> 32) % u64::from(self.sets)) as u32
     }
 }
 
-/// What the driver tells the shard.
+/// An event that the driver passes to the shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// A session waits for `block`. Sent only when the frame could not be pinned without the shard. Answered by exactly
-    /// one [`Action::Wake`] with this ticket, possibly at once.
+    /// A session waits for `block`. The driver sends this only if the frame could not be pinned
+    /// without the shard. The shard answers with exactly one [`Action::Wake`] with this ticket,
+    /// possibly at once.
     Want {
         /// The session.
         ticket: Ticket,
-        /// What it waits for.
+        /// The block that it waits for.
         block: BlockId,
-        /// In which way.
+        /// The way it wants the block.
         ask: Ask,
     },
     /// A message from another node. One that came behind a put is delivered after the data.
     Message {
         /// The sender.
         from: NodeId,
-        /// What it sent.
+        /// The message.
         message: Message,
     },
-    /// The last pin of a frame went after [`Frames::close`] had answered `None`. Exactly one for each such answer.
+    /// The last pin of a frame went after [`Frames::close`] had answered `None`. There is exactly
+    /// one event for each such answer.
     Idle {
         /// The frame.
         slot: Slot,
-        /// What it holds.
+        /// The state of the block in it.
         contents: Contents,
     },
-    /// [`Action::ReadDisk`] is finished: the version found, or why there is none.
+    /// An [`Action::ReadDisk`] is finished.
     Read {
         /// The frame.
         slot: Slot,
-        /// The version of the block that is now in the frame.
+        /// The version of the block that is now in the frame, or the reason why there is none.
         result: Result<u64, BlockError>,
     },
-    /// [`Action::WriteDisk`] is finished, durably if `ok`.
+    /// An [`Action::WriteDisk`] is finished, durably if `ok`.
     Wrote {
         /// The frame.
         slot: Slot,
-        /// Whether the block is on the disk now.
+        /// True if the block is on the disk now.
         ok: bool,
     },
     /// The session is finished with the private frame that [`Granted::Private`] gave it.
@@ -137,59 +145,64 @@ pub enum Event {
         /// The frame.
         slot: Slot,
     },
-    /// Write everything owed; answered by [`Action::CheckpointDone`].
+    /// Write every owed block; answered by [`Action::CheckpointDone`].
     Checkpoint,
-    /// Write everything owed and give everything up; answered by [`Action::HandedBack`]. Sessions that come later are
-    /// turned away, those that wait are served first. The shard stays the master of its blocks.
+    /// Write every owed block and give all blocks up; answered by [`Action::HandedBack`]. Later
+    /// sessions are turned away, those that wait are served first. The shard stays the master of
+    /// its blocks.
     HandBack,
     /// [`Action::RecordLost`] is done, durably.
     LostRecorded {
-        /// Of the action.
+        /// The number of the action.
         seq: u64,
     },
-    /// This node, which has handed everything back, is about to leave: answered by [`Action::MayLeave`]. Nothing is
-    /// granted here any more.
+    /// This node is about to leave and has handed everything back; answered by
+    /// [`Action::MayLeave`]. From now on this node grants nothing.
     Leave,
 }
 
-/// Where the shard's actions go.
+/// The receiver of the shard's actions.
 pub trait Outlet {
-    /// Something to be done after [`super::Shard::handle`] has returned, in the order pushed.
+    /// Queues an action, to be done in the order pushed after [`super::Shard::handle`] has
+    /// returned.
     fn push(&mut self, action: Action);
 
-    /// Puts the block in `slot` into the frame `dest` of `to` (never `me`), followed by the message, on the lane for blocks. *At once*: the bytes
-    /// must have been taken (sent, or copied aside) before this returns, because the shard may then let sessions change the frame,
-    /// or have another block put into it.
+    /// Puts the block in `slot` into the frame `dest` of `to` (never `me`), followed by the
+    /// message, on the lane for blocks. The bytes must be sent or copied *before this returns*: the
+    /// shard may then let sessions change the frame, or have another block put into it.
     fn ship(&mut self, to: NodeId, slot: Slot, dest: Slot, generation: u32, message: Message);
 }
 
-/// What the shard tells the driver to do, to be done in this order.
+/// An action that the shard asks of the driver; actions are done in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Send a message, on the lane for small frames. Never to oneself: the shard does that inside.
+    /// Send a message on the lane for small frames. The receiver is never this node: the shard
+    /// handles those messages inside.
     Send {
         /// The receiver; not `me`.
         to: NodeId,
         /// The message.
         message: Message,
     },
-    /// Send a message on the lane for blocks, behind all that were shipped to the node before.
+    /// Send a message on the lane for blocks, behind all blocks shipped to the node before.
     SendBehind {
         /// The receiver; not `me`.
         to: NodeId,
         /// The message.
         message: Message,
     },
-    /// Read `block` into the frame; answered by [`Event::Read`]. A version other than `expect` is [`BlockError::Stale`].
+    /// Read `block` into the frame; answered by [`Event::Read`]. A version other than `expect` is
+    /// [`BlockError::Stale`].
     ReadDisk {
-        /// The frame, pinned by nobody.
+        /// The frame, which nothing pins.
         slot: Slot,
         /// The block.
         block: BlockId,
         /// The version that must be found; 0: any.
         expect: u64,
     },
-    /// Write the frame to `block`, durably; answered by [`Event::Wrote`]. Nothing changes the frame meanwhile.
+    /// Write the frame to `block`, durably; answered by [`Event::Wrote`]. Nothing changes the frame
+    /// meanwhile.
     WriteDisk {
         /// The frame.
         slot: Slot,
@@ -205,7 +218,7 @@ pub enum Action {
     Wake {
         /// The session.
         ticket: Ticket,
-        /// What it got, or why nothing.
+        /// The frame that it got, or the error.
         result: Result<Granted, BlockError>,
     },
     /// The checkpoint is over; `failed` blocks could not be written and are still owed.
@@ -213,43 +226,46 @@ pub enum Action {
         /// Blocks whose write failed.
         failed: u32,
     },
-    /// Nothing is held any more, except `kept` blocks whose write failed. [`Event::HandBack`] again tries them again.
+    /// This node holds nothing any more, except `kept` blocks whose write failed. Another
+    /// [`Event::HandBack`] tries them again.
     HandedBack {
         /// Blocks still held and owed.
         kept: u32,
     },
-    /// What is lost has changed. Put [`super::Shard::lost`], as it is now, on record; answered by [`Event::LostRecorded`].
+    /// The lost blocks have changed. Record [`super::Shard::lost`] as it is now; answered by
+    /// [`Event::LostRecorded`].
     RecordLost {
-        /// To be named in the answer. An answer is good for all that came before.
+        /// The number to name in the answer. An answer covers all earlier numbers.
         seq: u64,
     },
-    /// What is mastered here is known and granted again.
+    /// The blocks mastered here are known and granted again.
     Open {
-        /// In this view.
+        /// The view in which they are.
         epoch: Epoch,
     },
-    /// This node may leave: nothing is lost by a view without it unless somebody dies too.
+    /// This node may leave: a view without it loses nothing unless another node dies too.
     MayLeave,
-    /// A peer sent what no correct peer sends; the message was dropped. One of the two should not go on: its directory and
-    /// the peer's no longer agree.
+    /// A peer violated the protocol; the message was dropped. One of the two nodes should not go
+    /// on: their directories no longer agree.
     Fault {
         /// The sender.
         from: NodeId,
-        /// What was wrong.
+        /// The violation.
         what: &'static str,
     },
 }
 
-/// What a woken session got.
+/// The frame that a woken session got.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Granted {
     /// The frame, pinned on behalf of the session by [`Frames::pin`].
     Pinned(Slot),
-    /// A private frame with a consistent copy; nobody else knows it. [`Event::Freed`] when read.
+    /// A private frame with a consistent copy, which no other session uses. [`Event::Freed`]
+    /// follows after the read.
     Private(Slot),
 }
 
-/// Why a session did not get a block.
+/// The reason why a session did not get a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockError {
     /// This node is handing everything back.
@@ -262,41 +278,43 @@ pub enum BlockError {
     Stale,
     /// There is no room in memory because a block that has to leave could not be written.
     WriteFailed,
-    /// The node that was asked does not master this block: the nodes do not agree on the configuration.
+    /// The asked node does not master this block: the nodes do not agree on the configuration.
     NotMaster,
-    /// The block's latest version may have gone down with a node.
+    /// The block's latest version may have been lost with a node.
     Lost,
 }
 
-/// What an idle frame holds.
+/// The state of the block in an idle frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Contents {
-    /// Changed since the last [`Frames::open`].
+    /// True if the block was changed since the last [`Frames::open`].
     pub dirty: bool,
     /// The version in the page.
     pub version: u64,
 }
 
-/// The frames of this worker as the shard sees them: for each an atomic word with mode, pins, writer latch and the marks CLOSING,
-/// NOTIFY and DIRTY, which sessions change too (a *local hit*: the mode suffices, not closing, latch free).
+/// The frames of this worker as the shard sees them. Each has an atomic word with mode, pins,
+/// writer latch and the marks CLOSING, NOTIFY and DIRTY. Sessions change the word too, in a *local
+/// hit*: the mode suffices, the frame is not closing and the latch is free.
 ///
-/// Called synchronously from [`super::Shard::handle`]; may not call back.
+/// The shard calls these methods from [`super::Shard::handle`]; they may not call back.
 pub trait Frames {
-    /// Offers `block` in `mode` (S or X) to local sessions: sets the mode, clears CLOSING, NOTIFY and DIRTY (the shard has taken note).
-    /// Called only while nothing is pinned.
+    /// Offers `block` in `mode` (S or X) to local sessions: sets the mode and clears CLOSING,
+    /// NOTIFY and DIRTY, which the shard has noted. Called only while nothing is pinned.
     fn open(&mut self, slot: Slot, block: BlockId, mode: Mode);
 
-    /// Pins the frame on behalf of a waiting session: a read pin for S, the writer latch for X. `false`: others hold it in a way
-    /// that excludes this. Called only while the frame is open.
+    /// Pins the frame for a waiting session: a read pin for S, the writer latch for X. Returns
+    /// false if another session excludes this. Called only while the frame is open.
     fn pin(&mut self, slot: Slot, ticket: Ticket, mode: Mode) -> bool;
 
-    /// Keeps newcomers out (CLOSING). `None` when something is pinned: then NOTIFY is set and [`Event::Idle`] follows when the last pin goes.
-    /// Called only while the frame is open.
+    /// Refuses new pins (CLOSING). Returns `None` if something is pinned: then NOTIFY is set, and
+    /// [`Event::Idle`] follows when the last pin goes. Called only while the frame is open.
     fn close(&mut self, slot: Slot) -> Option<Contents>;
 
-    /// The frame holds nothing any more. Called only while nothing is pinned.
+    /// Empties the frame. Called only while nothing is pinned.
     fn forget(&mut self, slot: Slot);
 
-    /// The frame's generation is now this: odd while a put from another node is expected. A put with another generation must be refused.
+    /// Sets the frame's generation: odd while a put from another node is expected. A put with
+    /// another generation must be refused.
     fn expect(&mut self, slot: Slot, generation: u32);
 }

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     CHANNELS, Class, KINDS,
     inbox::Inbox,
-    message::{Form, HEADER, Head, Header, What},
+    message::{Form, FrameContent, HEADER, Head, Header},
 };
 
 wire::layout! {
@@ -164,11 +164,11 @@ impl Arrivals {
         let (body, put) = (frame.len() - at, put as usize);
         let whole = &mut self.assembling[head.channel.index()][kind as usize];
         match head.what {
-            What::Message if whole.is_empty() => {
+            FrameContent::Message if whole.is_empty() => {
                 inbox.push(peer, head, frame, at);
                 counters.received(kind, body + put);
             }
-            What::Message | What::Part => {
+            FrameContent::Message | FrameContent::Part => {
                 if whole.len() + body > MAX_MESSAGE {
                     return Err("a message longer than the maximum");
                 }
@@ -176,18 +176,18 @@ impl Arrivals {
                     *whole = inbox.spare();
                 }
                 frame.append(at, whole);
-                if head.what == What::Part {
+                if head.what == FrameContent::Part {
                     core.consume(kind);
                 } else {
                     counters.received(kind, whole.len());
                     inbox.push_whole(peer, head, std::mem::take(whole));
                 }
             }
-            What::Written => {
+            FrameContent::Written => {
                 counters.received(kind, body + put);
                 core.consume(kind);
             }
-            What::Access => {
+            FrameContent::Access => {
                 let mut bytes = [0; REQUEST];
                 if body != REQUEST {
                     return Err("an access of the wrong length");

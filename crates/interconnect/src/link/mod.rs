@@ -174,7 +174,7 @@ impl Link {
 
     /// Returns true if [`Link::events`] is not empty, or the link is lost.
     #[inline]
-    pub(crate) fn has_news(&self) -> bool {
+    pub(crate) fn has_events(&self) -> bool {
         self.lost.is_some() || !self.events.is_empty()
     }
 
@@ -202,12 +202,12 @@ impl Link {
                 continue;
             }
             let mut violation = None;
-            let mut desk = ArrivalContext { peer: *peer, core, counters: &info.counters, inbox };
+            let mut context = ArrivalContext { peer: *peer, core, counters: &info.counters, inbox };
             let polled = rail.poll(POLL_FRAMES, &mut |lane, frame| {
                 if violation.is_none() {
                     *bytes_in += frame.len() as u64 + u64::from(frame.put_len());
                     bulk += if lane == Lane::Bulk { frame.len() } else { 0 };
-                    violation = arrivals.frame(&mut desk, *slot, lane, &frame).err();
+                    violation = arrivals.frame(&mut context, *slot, lane, &frame).err();
                 }
             });
             if let Some(what) = violation {
@@ -409,7 +409,7 @@ impl Link {
 
     /// Returns true if a turn would do work that no bell announces.
     pub(crate) fn pending(&mut self) -> bool {
-        if self.has_news() {
+        if self.has_events() {
             return true;
         }
         if self.rails.len() > 1 && !self.looked_everywhere {

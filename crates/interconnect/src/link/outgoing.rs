@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     Channel, Class, Kind,
-    message::{HEADER, Head, Header, What},
+    message::{FrameContent, HEADER, Head, Header},
 };
 
 /// The longest fragment.
@@ -64,12 +64,17 @@ impl Link {
     ) {
         assert!(payload.len() <= MAX_MESSAGE, "a message of {} bytes", payload.len());
         self.info.counters[channel.index()].sent(kind, payload.len());
-        let head = Head { what: What::Message, kind, channel, epoch, tag };
+        let head = Head { what: FrameContent::Message, kind, channel, epoch, tag };
         let lane = lane(channel, payload.len());
         let mut rest = payload;
         while rest.len() > MAX_BODY {
             let (fragment, behind) = rest.split_at(MAX_BODY);
-            self.frame(Head { what: What::Part, ..head }, lane, None, FrameBody { bytes: fragment, shared });
+            self.frame(
+                Head { what: FrameContent::Part, ..head },
+                lane,
+                None,
+                FrameBody { bytes: fragment, shared },
+            );
             rest = behind;
             // While this side copies fragments without room, the peer makes some: it must not run
             // dry meanwhile.
@@ -96,7 +101,7 @@ impl Link {
     ) {
         assert!(payload.len() <= MAX_BODY, "the message behind a put is one frame");
         self.info.counters[channel.index()].sent(kind, payload.len() + put.data.len());
-        let head = Head { what: What::Message, kind, channel, epoch, tag };
+        let head = Head { what: FrameContent::Message, kind, channel, epoch, tag };
         let lane = lane(channel, put.data.len());
         let put = self.stripes(head, lane, put);
         self.frame(head, lane, Some(put), FrameBody::borrowed(payload));
@@ -157,7 +162,7 @@ impl Link {
         let bytes = request.encode();
         self.info.counters[channel.index()].sent(Kind::Request, bytes.len());
         self.asked += 1;
-        let head = Head { what: What::Access, kind: Kind::Request, channel, epoch, tag };
+        let head = Head { what: FrameContent::Access, kind: Kind::Request, channel, epoch, tag };
         self.frame(head, channel.lane(), None, FrameBody::borrowed(&bytes));
     }
 
@@ -287,7 +292,7 @@ fn misplaced_put() -> Lost {
 }
 
 fn written(epoch: Epoch, channel: Channel, kind: Kind) -> Head {
-    Head { what: What::Written, kind, channel, epoch, tag: 0 }
+    Head { what: FrameContent::Written, kind, channel, epoch, tag: 0 }
 }
 
 /// The lane for so many bytes: long messages on a normal channel must not stand in front of urgent

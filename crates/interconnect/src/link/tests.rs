@@ -39,7 +39,7 @@ fn a_peer_that_closes_endless_rails_and_reads_nothing_is_lost() {
 }
 
 #[test]
-fn a_lost_link_has_news() {
+fn a_lost_link_has_events() {
     let fake = Fake::default();
     let mut link = fake.link(RailKind::Tcp);
     assert!(!link.pending());

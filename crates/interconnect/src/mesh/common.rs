@@ -317,10 +317,10 @@ impl MeshState {
     /// Admits an incarnation of a peer, and no other; returns true if that is a change, `None` if
     /// the peer is unknown.
     pub(super) fn admit(&self, peer: NodeId, incarnation: Incarnation) -> Option<bool> {
-        let news = self.pairs().get_mut(&peer)?.admit(incarnation);
+        let changed = self.pairs().get_mut(&peer)?.admit(incarnation);
         self.changed.notify_all();
         self.wake_network.signal();
-        Some(news)
+        Some(changed)
     }
 
     /// Records that this incarnation of a peer is gone and not to be admitted again.

@@ -304,8 +304,8 @@ impl<S: Service> Mesh<S> {
     /// No thread could be started, so the peer is not called over shared memory. Or the peer was
     /// not configured and not [added](Mesh::add_peer).
     pub fn admit(&self, peer: NodeId, incarnation: Incarnation) -> Result<(), MeshError> {
-        let news = self.common.admit(peer, incarnation).ok_or(MeshError::Unknown)?;
-        if !news {
+        let changed = self.common.admit(peer, incarnation).ok_or(MeshError::Unknown)?;
+        if !changed {
             return Ok(());
         }
         let earlier = self.workers.iter().flat_map(Worker::links).filter(|link| link.peer == peer);

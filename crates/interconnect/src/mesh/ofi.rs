@@ -237,7 +237,7 @@ mod tests {
     const MS: fn(u64) -> Nanos = Nanos::from_ms;
 
     #[test]
-    fn a_dead_fabric_is_silent_though_the_connection_lives() {
+    fn a_dead_fabric_is_silent_though_the_connection_is_open() {
         let mut judge = SilenceJudge::default();
         assert_eq!(judge.silent(MS(0), Some(MS(0))), MS(0));
         judge.heard(1);

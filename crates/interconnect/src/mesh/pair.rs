@@ -291,14 +291,14 @@ impl Pair {
         self.clamps[usize::from(slot)].unwrap_or(0)
     }
 
-    /// Records the peer's finding that larger segments are dropped; returns true if that is news.
+    /// Records the peer's finding that larger segments are dropped; returns true if that is new.
     pub(super) fn clamped(&mut self, slot: u8, clamp: u16) -> bool {
         let known = &mut self.clamps[usize::from(slot)];
-        let is_news = CLAMPS.contains(&clamp) && known.is_none_or(|known| clamp < known);
-        if is_news {
+        let is_new = CLAMPS.contains(&clamp) && known.is_none_or(|known| clamp < known);
+        if is_new {
             *known = Some(clamp);
         }
-        is_news
+        is_new
     }
 
     /// The workers whose rail in `slot` should be connected, each with its earliest time (`None`:

@@ -1,6 +1,6 @@
-//! How a driver leaves its worker: lent, to others who wait, or to bells.
+//! The ways a driver leaves its worker: lent, to other waiting threads, or to bells.
 //!
-//! Whichever it is, nobody waits for ever for what comes then: `token.rs` says why.
+//! In each case no message waits for ever; `token.rs` gives the argument.
 
 use std::sync::atomic::Ordering;
 
@@ -8,27 +8,27 @@ use plexus_base::Waiting;
 
 use super::{
     Shared,
-    token::{Held, Steps},
+    token::{HeldToken, Steps},
     turn::Core,
     watch::Seat,
 };
 use crate::Service;
 
-/// How often a leaver serves what came meanwhile before it leaves that to the background thread.
+/// The turns that a leaving driver serves before it leaves further work to the background thread.
 pub(super) const TURNS_WHEN_LEAVING: usize = 4;
 
-/// How a worker was left.
+/// The state in which a worker was left.
 #[derive(PartialEq, Eq)]
 pub(super) enum Left {
-    /// Nothing to do, and the bell announces whatever comes.
+    /// There was nothing to do, and the bell announces whatever comes.
     Quiet,
-    /// More kept coming than a leaver should serve: look again at once.
+    /// More kept coming than a leaving driver should serve: look again at once.
     Busy,
 }
 
 impl<S: Service> Shared<S> {
-    /// A local thread that will be back lets go of the token.
-    pub(super) fn lend_or_leave<'a>(&'a self, core: Held<'a, Core<S>>, seat: &mut Option<Seat<'a>>) {
+    /// Releases the token for a local thread that will be back.
+    pub(super) fn lend_or_leave<'a>(&'a self, core: HeldToken<'a, Core<S>>, seat: &mut Option<Seat<'a>>) {
         if self.waiting != Waiting::Polling {
             return self.leave(core, seat);
         }
@@ -41,8 +41,9 @@ impl<S: Service> Shared<S> {
         }
     }
 
-    /// A local thread lets go of the token, and leaves what it cannot leave to others who wait, nor to bells, to the thread that watches.
-    pub(super) fn leave<'a>(&'a self, core: Held<'a, Core<S>>, seat: &mut Option<Seat<'a>>) {
+    /// Releases the token for a local thread. If it can leave the worker neither to other waiting
+    /// threads nor to bells, the watching thread takes over.
+    pub(super) fn leave<'a>(&'a self, core: HeldToken<'a, Core<S>>, seat: &mut Option<Seat<'a>>) {
         if let Err(core) = self.leave_to_others(core, seat)
             && self.let_go(core, seat.as_ref()) == Left::Busy
         {
@@ -50,16 +51,17 @@ impl<S: Service> Shared<S> {
         }
     }
 
-    /// Leaves the token, and the seat with it, to threads that wait and are awake; the token again if there are none. Where somebody computes
-    /// there may be some that have no core.
+    /// Leaves the token, and the seat with it, to waiting threads that are awake. Returns the token
+    /// if there are none. If another thread computes, the waiting threads may have no core, so the
+    /// token is returned then too.
     pub(super) fn leave_to_others<'a>(
         &'a self,
-        mut core: Held<'a, Core<S>>,
+        mut core: HeldToken<'a, Core<S>>,
         seat: &mut Option<Seat<'a>>,
-    ) -> Result<(), Held<'a, Core<S>>> {
-        // Where threads poll it is lent, to be looked after by the way.
+    ) -> Result<(), HeldToken<'a, Core<S>>> {
+        // Where threads poll, the worker is lent and attended in passing.
         let lends = self.waiting == Waiting::Polling;
-        if lends || !self.token.is_attended() || self.crowd.is_kept_waiting() {
+        if lends || !self.token.is_attended() || self.contention.is_kept_waiting() {
             return Err(core);
         }
         let before = core.seat_left;
@@ -76,21 +78,21 @@ impl<S: Service> Shared<S> {
         }
     }
 
-    /// Lets go of the token; see `token.rs` for why nothing is missed.
-    pub(super) fn let_go(&self, mut core: Held<'_, Core<S>>, seat: Option<&Seat<'_>>) -> Left {
+    /// Releases the token; `token.rs` argues why nothing is missed.
+    pub(super) fn let_go(&self, mut core: HeldToken<'_, Core<S>>, seat: Option<&Seat<'_>>) -> Left {
         let left = self.take_seat_left(&mut core);
         let seat = seat.or(left.as_ref());
         let quiet = core.let_go(TURNS_WHEN_LEAVING, &Leaver { shared: self, seat });
         if quiet { Left::Quiet } else { Left::Busy }
     }
 
-    /// The seat, if who had it before left it with the token.
+    /// Takes over the seat if the last driver left it with the token.
     pub(super) fn take_seat_left(&self, core: &mut Core<S>) -> Option<Seat<'_>> {
         std::mem::take(&mut core.seat_left).then(|| self.watch.take_over_seat())
     }
 }
 
-/// Who lets go of the token.
+/// The steps of a driver that releases the token.
 struct Leaver<'a, S: Service> {
     shared: &'a Shared<S>,
     seat: Option<&'a Seat<'a>>,
@@ -102,8 +104,9 @@ impl<S: Service> Steps<Core<S>> for Leaver<'_, S> {
     }
 
     fn look(&self, core: &mut Core<S>) -> bool {
-        // Events of sockets that were polled meanwhile: left there, they would wake somebody for nothing. What took
-        // them off looks at everything, since a rail need not know of an event in `pending`.
+        // Events of sockets that were polled meanwhile: left there, they would wake a thread for
+        // nothing. The thread that took them off looks at everything, since `pending` may not see a
+        // rail's event.
         core.sockets && self.seat.is_some_and(Seat::harvest) || core.pending(self.shared)
     }
 

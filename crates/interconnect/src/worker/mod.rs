@@ -1,33 +1,43 @@
-//! A worker: the links of one partition share, the service that handles their messages, and who drives them.
+//! A worker: the links of one share of the partitions, the service that handles their messages, and
+//! the threads that drive them.
 //!
-//! **The token.** Everything in a worker is used by one thread at a time, the holder of its [token]. Two sorts of
-//! threads take it: the worker's background thread ([`Worker::run`]), and local threads that hand something in or
-//! [wait] for an answer and poll the links themselves, so that their answers cost no wake-up.
+//! **The token.** Everything in a worker is used by one thread at a time, the holder of its
+//! [token]. Two kinds of threads take it. One is the worker's background thread ([`Worker::run`]).
+//! The others are local threads that submit a task or [wait] for an answer; they poll the links
+//! themselves, so their answers cost no wake-up.
 //!
-//! **No wake-up is lost.** Who lets go of the token ([`Shared::let_go`]) first arms the bell, then looks again at
-//! everything that could have come, and then unlocks, with an eye on those who were woken meanwhile and turned away; `token.rs`
-//! says why that is enough, and loom tries it.
+//! **No wake-up is lost.** A thread that releases the token ([`Shared::let_go`]) first arms the
+//! bell, then looks again for anything that could have come, and then unlocks. The unlock fails if
+//! a woken thread was turned away meanwhile. `token.rs` argues why that is enough, and loom checks
+//! it.
 //!
-//! **Who is woken.** By arrivals the background thread, unless a waiting thread sits in the worker's [seat](watch): then that
-//! thread and no other. By its answer a thread that waits, wherever it sleeps (`signal.rs`).
+//! **Wake-ups.** Arrivals wake the background thread, unless a waiting thread sits in the worker's
+//! [seat](watch): then they wake that thread only. An answer wakes the thread that waits for it,
+//! wherever it sleeps (`signal.rs`).
 //!
-//! **Lending.** Where threads poll, a local thread that has its answer does not arm the bell: it will be back at once,
-//! and a ring would only wake the background thread on its own core. It *lends* the worker to whoever comes next
-//! ([`Shared::lend_or_leave`]): every thread that waits, every eighth [visit] and each that finds news, and now and then a thread that
-//! needs no worker ([`Worker::attend`]), looks after it. The background thread looks every [`LENT`]; when nobody has looked after it
-//! since, it takes over.
+//! **Lending.** Where threads poll, a local thread that has its answer does not arm the bell: it
+//! will be back at once, and a ring would only wake the background thread on its own core. It
+//! *lends* the worker ([`Shared::lend_or_leave`]). A lent worker is attended by every thread that
+//! waits, by every eighth [visit], by each visit that finds work, and now and then by a thread that
+//! needs no worker ([`Worker::attend`]). The background thread looks every [`LENT`]; it takes over
+//! if no thread has attended the worker since.
 //!
-//! **Leaving it to others.** Where other threads wait for answers as well and are awake, the one that has its answer leaves the worker
-//! to them ([`Shared::leave_to_others`]): nothing is armed or looked at, and what visitors send meanwhile goes with what these send. Those who wait have
-//! said that they are there, and the last one does not go before it has taken what was left ([`Token::go`]).
+//! **Leaving the worker to other threads.** If other threads wait for answers and are awake, the
+//! thread that has its answer leaves the worker to them ([`Shared::leave_to_others`]). It arms
+//! nothing and looks at nothing, and messages of visitors go out with theirs. The waiting threads
+//! are counted, and the last one does not go before it has taken a token that was left
+//! ([`Token::go`]).
+//! **Who gives way.** A background thread that polls gives the token up when a local thread wants
+//! it (`wanted`): it
+//! **Giving way.** A background thread that polls gives the token up when a local thread wants it
+//! (`wanted`), which saves a hand-over of the answer. A local thread that polls goes on while
+//! others only wait for answers, since it brings them theirs. It gives way to a thread that must
+//! have the token itself (`claimed`). No waiting thread drives before the claimant had its turn,
+//! except the last one before it would sleep.
 //!
-//! **Who gives way.** A background thread that polls gives the token up when a local thread wants it (`wanted`): it
-//! would only be another hand between the answer and who waits for it. A local thread that polls goes on while others only
-//! wait for answers, which it brings them as well; it gives way to one that must have the token itself (`claimed`), and
-//! none of them drives before that one has it, but for the last who would sleep.
-//!
-//! **The clock.** The background thread wakes, or looks while it drives, as often as the link wants that wants it most often
-//! (`tick_every`) and leaves word (`tick_due`); whoever drives tells the links the time in its next turn.
+//! **The clock.** The background thread wakes, or checks the clock while it drives, at the shortest
+//! interval that any link wants (`tick_every`). It then sets `tick_due`, and the driver tells the
+//! links the time in its next turn.
 
 mod leave;
 #[cfg(test)]
@@ -55,34 +65,36 @@ use plexus_fabric::{Bell, Event, Lost, Rail, Windows};
 pub use self::watch::Listening;
 use self::{
     leave::Left,
-    token::{Held, Token},
+    token::{HeldToken, Token},
     turn::Core,
     watch::Watch,
 };
 use crate::{
     LinkInfo, Net, Service,
     link::{self, NewRail},
-    spin::{Courtesy, Crowd, Spinner},
+    spin::{Contention, Courtesy, Spinner},
     sync::lock,
 };
 
-/// Tasks that may wait for a worker; who finds the queue full waits. One for each local thread is enough.
+/// The capacity of the task queue: one task for each local thread is enough. A thread that finds
+/// the queue full waits.
 const TASKS: usize = 4096;
 
-/// Turns of a local thread that polls between two looks at whether another claims the token.
+/// Turns of a polling local thread between two checks whether another claims the token.
 const TURNS_BETWEEN_CLAIMS: u32 = 64;
 
-/// Turns of the background thread between two looks at the clock.
+/// Turns of the background thread between two readings of the clock.
 const TURNS_BETWEEN_CLOCKS: u32 = 64;
 
-/// Links are told the time no more often, however short their probe interval is: systems count in milliseconds.
+/// The shortest interval between two ticks of links, whatever their probe interval: operating
+/// systems count in milliseconds.
 const SHORTEST_TICK: Nanos = Nanos::from_ms(2);
 
-/// How long a lent worker may be left alone: the longest that a message waits, to come in or to leave unhurried, where threads poll and
-/// the one that drove last stays away, is twice that.
+/// The time that a lent worker may be left alone. Where threads poll and the last driver stays
+/// away, a message waits at most twice as long, in either direction.
 const LENT: Nanos = Nanos(250_000);
 
-/// A worker, shared by its background thread and everyone who submits to it. Cheap to clone.
+/// A worker, shared by its background thread and all threads that submit to it. Cheap to clone.
 pub struct Worker<S: Service> {
     shared: Arc<Shared<S>>,
 }
@@ -93,33 +105,33 @@ impl<S: Service> Clone for Worker<S> {
     }
 }
 
-/// What a worker is made from, besides its service.
+/// The parameters of a worker, besides its service.
 pub struct WorkerParts {
-    /// The node.
+    /// The number of this node.
     pub me: NodeId,
-    /// Which of its workers.
+    /// The number of the worker on its node.
     pub id: WorkerId,
     /// The epoch that is put on every message.
     pub epoch: Epoch,
-    /// What wakes it.
+    /// The bell that wakes the worker.
     pub bell: Arc<Bell>,
-    /// How its threads wait.
+    /// The way its threads wait.
     pub waiting: Waiting,
-    /// How its links behave.
+    /// The settings of its links.
     pub links: link::Settings,
     /// This node's windows, for accesses that come by message.
     pub windows: Arc<Windows>,
-    /// Who is told what becomes of links and rails.
+    /// The observer of link and rail events.
     pub events: Events,
 }
 
-/// Told by whoever drives a worker, in the middle of a turn: must not block, nor come back to the worker other than by
-/// [`Worker::add_rail`].
+/// An observer of link events. The driver of a worker calls it in the middle of a turn: it must not
+/// block, and may call no method of the worker but [`Worker::add_rail`].
 pub type Events = Arc<dyn Fn(LinkEvent) + Send + Sync>;
 
 impl WorkerParts {
-    /// The first worker of node `me` in the first epoch, without windows, and with nobody who connects rails again: what
-    /// tests and benchmarks need.
+    /// Makes parameters for tests and benchmarks: the first worker of node `me` in the first epoch,
+    /// without windows and without reconnection of rails.
     #[must_use]
     pub fn alone(me: NodeId, bell: Arc<Bell>, waiting: Waiting) -> Self {
         let (id, epoch, links, windows) = (WorkerId(0), Epoch(1), link::Settings::default(), Arc::default());
@@ -127,41 +139,41 @@ impl WorkerParts {
     }
 }
 
-/// What becomes of the links of a worker and of their rails.
+/// A change of a link of a worker or of its rails.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LinkEvent {
     /// The link to `peer` has its first rail.
     Up {
         /// The node at the other end.
         peer: NodeId,
-        /// The worker that it belongs to.
+        /// The worker that the link belongs to.
         worker: WorkerId,
     },
-    /// A rail was lost; the link goes on, or waits for one as long as its timeout. It may be connected again, with a higher
-    /// generation.
+    /// A rail was lost. The link goes on, or waits for another rail until its timeout. The rail may
+    /// be connected again, with a higher generation.
     RailDown {
         /// The node at the other end.
         peer: NodeId,
-        /// In this incarnation.
+        /// The incarnation of the peer.
         incarnation: Incarnation,
-        /// The worker that it belongs to.
+        /// The worker that the link belongs to.
         worker: WorkerId,
-        /// Which of the pair's rails.
+        /// The number of the rail among those of the pair.
         slot: u8,
-        /// Which incarnation of it.
+        /// The generation of the rail.
         generation: u32,
-        /// Why.
+        /// The reason of the loss.
         why: Lost,
     },
     /// The link is gone for good.
     Gone {
         /// The node at the other end.
         peer: NodeId,
-        /// In this incarnation.
+        /// The incarnation of the peer.
         incarnation: Incarnation,
-        /// The worker that it belonged to.
+        /// The worker that the link belonged to.
         worker: WorkerId,
-        /// Why.
+        /// The reason of the loss.
         why: Lost,
     },
 }
@@ -180,37 +192,38 @@ struct Shared<S: Service> {
     watch: Watch,
     /// A local thread wants the background thread to give way.
     wanted: AtomicBool,
-    /// A local thread wants everybody to: what it does cannot be done by whoever drives.
+    /// A local thread wants all others to give way: only it can do its work.
     claimed: AtomicBool,
     stopping: AtomicBool,
-    /// Nobody drives, and the bell is not armed: a local thread will be back.
+    /// No thread drives and the bell is not armed: a local thread will be back.
     lent: AtomicBool,
-    /// Changes each time that a local thread that polls has looked after it.
+    /// Changes each time that a polling local thread has attended the worker.
     attended: AtomicU32,
-    /// How often, in nanoseconds, some link wants to know the time; the largest value where none does.
+    /// The shortest interval, in nanoseconds, at which a link wants to know the time; `u64::MAX` if
+    /// none does.
     tick_every: AtomicU64,
-    /// It is time to tell it.
+    /// True when it is time to tell the links the time.
     tick_due: AtomicBool,
-    crowd: Crowd,
+    contention: Contention,
     waiting: Waiting,
 }
 
-/// What the rest of the node asks of a worker and nobody has seen to.
+/// Rare requests of the rest of the node that the worker has not handled yet.
 #[derive(Default)]
 struct Controls {
     waiting: Vec<Control>,
-    /// Nobody will: the worker's background thread has ended.
+    /// True once the worker's background thread has ended; then requests are dropped.
     ended: bool,
 }
 
-/// What the rest of the node asks of a worker, rarely.
+/// A rare request of the rest of the node to a worker.
 enum Control {
     Rail(LinkInfo, NewRail),
     Drop(NodeId, Incarnation),
 }
 
 impl<S: Service> Worker<S> {
-    /// A worker without links; [`Worker::run`] is its background thread.
+    /// Makes a worker without links; [`Worker::run`] is its background thread.
     ///
     /// # Errors
     /// The system gave no epoll set.
@@ -236,13 +249,13 @@ impl<S: Service> Worker<S> {
                 attended: AtomicU32::new(0),
                 tick_every: AtomicU64::new(u64::MAX),
                 tick_due: AtomicBool::new(false),
-                crowd: Crowd::default(),
+                contention: Contention::default(),
                 waiting,
             }),
         })
     }
 
-    /// Hands a task in behind those that wait, and sees to it that it is handled; does not wait for
+    /// Queues a task behind those that wait and makes sure that it is handled. It does not wait for
     /// that.
     pub fn submit(&self, task: S::Task) {
         self.push(task);
@@ -257,15 +270,16 @@ impl<S: Service> Worker<S> {
         }
     }
 
-    /// Hands a task in where there is room for it, and wakes whoever is to handle it; drives nothing and never waits, so a handler of another
-    /// worker may. False: there was no room.
+    /// Submits a task if the queue has room, and wakes the thread that is to handle it. It never
+    /// drives or waits, so a handler of another worker may call it. Returns false if there was no
+    /// room.
     pub fn offer(&self, task: S::Task) -> bool {
         let taken = self.shared.tasks.push(task).is_ok();
         self.shared.bell.ring();
         taken
     }
 
-    /// Hands a task in for whoever drives the worker next, waking nobody: [`Worker::wait`] follows.
+    /// Queues a task for the next driver of the worker without a wake-up: [`Worker::wait`] follows.
     pub fn push(&self, mut task: S::Task) {
         while let Err(refused) = self.shared.tasks.push(task) {
             task = refused;
@@ -274,8 +288,8 @@ impl<S: Service> Worker<S> {
         }
     }
 
-    /// Looks after the worker if nobody else does and something waits for it: for threads that got by without it
-    /// and whose peers may wait meanwhile. Costs next to nothing when nothing waits.
+    /// Attends the worker if no other thread does and something waits. Threads that got by without
+    /// the worker call it for the sake of their peers. It costs next to nothing when nothing waits.
     #[inline]
     pub fn attend(&self) {
         let shared = &*self.shared;
@@ -288,8 +302,8 @@ impl<S: Service> Worker<S> {
         }
     }
 
-    /// Runs `act` on the worker itself, as soon as the token can be had. Gives way to whoever has it, and ordinary threads have it: not for
-    /// threads of real time, which they do not get past.
+    /// Runs `act` on the worker as soon as the token is free. Ordinary threads may hold the token,
+    /// so real-time threads must not call this: they would never get past them.
     pub fn with<R>(&self, act: impl FnOnce(&mut S, &mut Net) -> R) -> R {
         let shared = &*self.shared;
         let mut core = shared.take();
@@ -300,10 +314,10 @@ impl<S: Service> Worker<S> {
         result
     }
 
-    /// Drives the worker without ever sleeping until `act`, called after every turn, answers. Where nothing comes for a
-    /// while it gives way to other threads.
+    /// Drives the worker without ever sleeping until `act`, called after every turn, returns a
+    /// result. It yields to other threads when nothing comes for a while.
     ///
-    /// This is how a benchmark measures the links without any hand-over between threads.
+    /// Benchmarks use this to measure the links without any hand-over between threads.
     pub fn drive<R>(&self, mut act: impl FnMut(&mut S, &mut Net) -> Option<R>) -> R {
         let shared = &*self.shared;
         let mut core = shared.take();
@@ -327,9 +341,10 @@ impl<S: Service> Worker<S> {
         result
     }
 
-    /// Gives the worker a rail to `peer` in this `incarnation`, the first of which makes the link and ends that to another incarnation. It takes
-    /// the place of an older generation in its slot. `path` says in reports from where to where it leads. Once [`Worker::run`] has ended
-    /// it is dropped, and so is one to an incarnation whose link is gone.
+    /// Gives the worker a rail to `peer` in this `incarnation`. The first rail makes the link and
+    /// ends one to another incarnation. The rail replaces an older generation in its slot. `path`
+    /// describes its two ends in reports. A rail is dropped once [`Worker::run`] has ended, or if
+    /// the link to its incarnation is gone.
     pub fn add_rail(
         &self,
         peer: NodeId,
@@ -348,18 +363,19 @@ impl<S: Service> Worker<S> {
         drop(infos);
         let health = rail.health();
         let new = NewRail { slot, generation, rail, health, path };
-        // Who asks before the worker has come to it finds it already.
+        // The rail is visible in reports before the worker has handled it.
         info.connected(&new);
         self.control(Control::Rail(info, new));
     }
 
-    /// Every link that is or was up.
+    /// Returns every link that is or was up.
     #[must_use]
     pub fn links(&self) -> Vec<LinkInfo> {
         lock(&self.shared.infos).values().cloned().collect()
     }
 
-    /// Takes the link to this incarnation of `peer` away, if it is there; the service learns it like the peer's death.
+    /// Drops the link to this incarnation of `peer`, if there is one. To the service it looks like
+    /// the peer's death.
     pub fn drop_link(&self, peer: NodeId, incarnation: Incarnation) {
         self.control(Control::Drop(peer, incarnation));
     }
@@ -375,27 +391,29 @@ impl<S: Service> Worker<S> {
         self.shared.bell.wake();
     }
 
-    /// What wakes it: to be handed to those who bring work for [`Service::turn`].
+    /// Returns the bell that wakes the worker, for sources of work for [`Service::turn`].
     #[must_use]
     pub fn bell(&self) -> &Arc<Bell> {
         &self.shared.bell
     }
 
-    /// Lets somebody who is not trusted with the bell wake it by `event`, after looking at the bell's [`Notice`](plexus_fabric::Notice).
+    /// Lets an untrusted client wake the worker by `event` instead of the bell. The client first
+    /// looks at the bell's [`Notice`](plexus_fabric::Notice).
     ///
     /// # Errors
-    /// The system's.
+    /// The system refused to watch the event.
     pub fn listen(&self, event: Event) -> io::Result<Listening> {
         self.shared.watch.listen(event)
     }
 
-    /// Ends [`Worker::run`].
+    /// Makes [`Worker::run`] return.
     pub fn stop(&self) {
         self.shared.stopping.store(true, Ordering::Release);
         self.shared.watch.nudge();
     }
 
-    /// The background thread: sleeps, and drives the worker when something arrives and nobody else does.
+    /// Runs the background thread: it sleeps, and drives the worker when something arrives and no
+    /// other thread drives.
     ///
     /// # Errors
     /// The system refuses to let it sleep.
@@ -433,7 +451,8 @@ impl<S: Service> Worker<S> {
                 Err(core) => shared.let_go(core, None),
             };
         }
-        // Peers see the end of a node that stops within a process as they see the end of the process.
+        // Peers see the end of a node that stops within a process as they see the end of the
+        // process.
         self.with(|_, net| {
             let mut controls = lock(&shared.controls);
             controls.ended = true;
@@ -449,11 +468,11 @@ impl<S: Service> Worker<S> {
 }
 
 impl<S: Service> Shared<S> {
-    /// The token, for who cannot do without.
-    fn take(&self) -> Held<'_, Core<S>> {
+    /// Takes the token for a thread that cannot do without it.
+    fn take(&self) -> HeldToken<'_, Core<S>> {
         loop {
             if let Some(core) = self.token.try_take() {
-                // Others who claim it say so again.
+                // Other claimants set the flag again.
                 self.claimed.store(false, Ordering::Relaxed);
                 return core;
             }
@@ -463,12 +482,12 @@ impl<S: Service> Shared<S> {
         }
     }
 
-    /// The background thread drives for as long as there is something to do, and a little longer.
+    /// Drives from the background thread for as long as there is work, and a little longer.
     fn spin(&self, core: &mut Core<S>, ticked: &mut Nanos) {
-        let mut spinner = Spinner::new(self.waiting, &self.crowd);
+        let mut spinner = Spinner::new(self.waiting, &self.contention);
         let mut turns = 0u32;
         if core.turn(self) == 0 && self.waiting != Waiting::Polling {
-            // Woken by the clock, or by what somebody else has handled.
+            // The clock woke it, or another thread has handled the work.
             return;
         }
         while !self.wanted.load(Ordering::Relaxed) && !self.stopping.load(Ordering::Relaxed) {
@@ -484,7 +503,7 @@ impl<S: Service> Shared<S> {
         }
     }
 
-    /// Leaves word where it is time to tell the links what time it is; `ticked` is when it was last.
+    /// Sets `tick_due` when the links need the time; `ticked` is when they last got it.
     fn look_at_clock(&self, ticked: &mut Nanos) {
         if self.next_tick(*ticked) == Some(Nanos(0)) {
             *ticked = clock::now();
@@ -492,19 +511,22 @@ impl<S: Service> Shared<S> {
         }
     }
 
-    /// How long until links are to be told the time, having been told it then; none: no link wants to know.
+    /// Returns the time until the next tick of the links after `ticked`; `None` if no link wants
+    /// one.
     fn next_tick(&self, ticked: Nanos) -> Option<Nanos> {
         let every = self.tick_every.load(Ordering::Relaxed);
         (every != u64::MAX).then(|| (ticked + Nanos(every)).since(clock::now()))
     }
 
-    /// The background thread's sleep. `taken`: somebody else drives. `ticked`: when the links were told the time.
+    /// Sleeps as the background thread. `taken`: another thread drives. `ticked`: the links' last
+    /// tick.
     fn sleep(&self, taken: bool, ticked: Nanos) -> io::Result<()> {
-        // Who drives in another mode arms the bell when it leaves: no limit is needed.
+        // In another mode the driver arms the bell when it leaves: no limit is needed.
         let polled = self.waiting == Waiting::Polling && (taken || self.lent.load(Ordering::SeqCst));
         let tick = self.next_tick(ticked);
         if polled {
-            // Whoever drives polls the sockets: their events would wake this thread for nothing, on the same core.
+            // The driver polls the sockets: their events would wake this thread for nothing, on the
+            // same core.
             return self.watch.sleep_until_nudged(Some(LENT.min(tick.unwrap_or(LENT))));
         }
         self.watch.sleep(tick)

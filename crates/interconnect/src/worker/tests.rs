@@ -1,4 +1,4 @@
-//! Who drives a worker, and what it tells, without a background thread unless a test starts one.
+//! Tests of the driving of a worker, without a background thread unless a test starts one.
 
 use std::{
     sync::{
@@ -22,11 +22,11 @@ use crate::{Channel, Kind, Message, Net, Service, Signal, link::fake::Fake};
 /// Longer than any test takes.
 const NEVER: Duration = Duration::from_secs(60);
 
-/// Counts its turns.
+/// A service that counts its turns.
 #[derive(Default)]
 struct Counts {
     turns: Arc<AtomicU32>,
-    /// In each there was something to do.
+    /// True if each turn has something to do.
     is_busy: bool,
 }
 
@@ -50,7 +50,7 @@ fn worker<S: Service>(waiting: Waiting, service: S) -> Worker<S> {
     Worker::new(parts, service).unwrap()
 }
 
-/// One with a rail, left as it is found where nobody drives it: the bell armed, or lent to those who come by.
+/// Makes a worker with a rail that no thread drives: the bell is armed, or the worker is lent.
 fn connected<S: Service>(waiting: Waiting, service: S) -> (Worker<S>, Fake) {
     let (worker, fake) = (worker(waiting, service), Fake::default());
     worker.add_rail(NodeId(1), Incarnation(1), 0, 1, fake.rail(RailKind::Tcp), String::new());
@@ -58,14 +58,14 @@ fn connected<S: Service>(waiting: Waiting, service: S) -> (Worker<S>, Fake) {
     (worker, fake)
 }
 
-/// How many messages were sent and not pushed out.
+/// Returns how many messages were sent and not pushed out.
 fn stays(fake: &Fake) -> usize {
     let script = fake.script();
     script.sent.len() - script.pushed
 }
 
 #[test]
-fn who_waits_for_an_answer_gives_way_to_who_must_have_the_token() {
+fn a_waiting_thread_gives_way_to_one_that_claims_the_token() {
     for waiting in Waiting::ALL {
         let turns = Arc::new(AtomicU32::new(0));
         let worker = worker(waiting, Counts { turns: turns.clone(), is_busy: false });
@@ -77,7 +77,7 @@ fn who_waits_for_an_answer_gives_way_to_who_must_have_the_token() {
                 worker.wait(&signal)
             });
             let signal = told.recv().unwrap();
-            // Nobody else drives.
+            // Wait until that thread drives.
             while turns.load(Relaxed) == 0 {
                 thread::yield_now();
             }
@@ -93,20 +93,20 @@ fn who_waits_for_an_answer_gives_way_to_who_must_have_the_token() {
 }
 
 #[test]
-fn who_must_have_the_token_is_before_all_who_wait_for_answers() {
-    const CROWD: u32 = 3;
+fn a_claimant_of_the_token_goes_before_all_waiting_threads() {
+    const WAITING: u32 = 3;
     let turns = Arc::new(AtomicU32::new(0));
     let worker = worker(Waiting::Polling, Counts { turns: turns.clone(), is_busy: false });
     let (tell, told) = mpsc::channel();
     thread::scope(|scope| {
-        for _ in 0..CROWD {
+        for _ in 0..WAITING {
             scope.spawn(|| {
                 let signal = Arc::new(Signal::new());
                 tell.send(signal.clone()).unwrap();
                 worker.wait(&signal)
             });
         }
-        let crowd = [(); CROWD as usize].map(|()| told.recv().unwrap());
+        let waiting_threads = [(); WAITING as usize].map(|()| told.recv().unwrap());
         while turns.load(Relaxed) == 0 {
             thread::yield_now();
         }
@@ -114,13 +114,13 @@ fn who_must_have_the_token_is_before_all_who_wait_for_answers() {
         let before = turns.load(Relaxed);
         (0..1_000).for_each(|_| thread::yield_now());
         let meanwhile = worker.with(|_, _| turns.load(Relaxed) - before);
-        crowd.iter().for_each(|signal| signal.set(7));
-        // Each may have looked before there was a claim, and then drive until it looks again.
-        assert!(meanwhile <= CROWD * TURNS_BETWEEN_CLAIMS, "{meanwhile}");
+        waiting_threads.iter().for_each(|signal| signal.set(7));
+        // Each may have looked before there was a claim, and then drives until it looks again.
+        assert!(meanwhile <= WAITING * TURNS_BETWEEN_CLAIMS, "{meanwhile}");
     });
 }
 
-/// What a task leaves to the next turn, which nothing else announces.
+/// A service with a task that leaves work to the next turn, which nothing else announces.
 #[derive(Default)]
 struct Leaves {
     left: u32,
@@ -150,11 +150,11 @@ impl Service for Leaves {
 }
 
 #[test]
-fn a_visitor_sees_to_what_its_task_leaves_to_the_next_turn() {
+fn a_visitor_does_the_work_that_its_task_leaves_to_the_next_turn() {
     for waiting in Waiting::ALL {
         let done = Arc::new(AtomicU32::new(0));
         let worker = worker(waiting, Leaves { done: done.clone(), ..Leaves::default() });
-        // Leaves the worker as it is found where nobody drives it: the bell armed, or lent to those who come by.
+        // No thread drives the worker afterwards: the bell is armed, or the worker is lent.
         worker.attend();
         for visits in 1..=3 {
             worker.visit(|service, net| service.task(net, 1));
@@ -170,13 +170,13 @@ fn only_a_visit_that_looks_after_a_lent_worker_counts_as_such() {
     let attended = || worker.shared.attended.load(Relaxed);
     let before = attended();
     for visits in 1..=3 * ATTEND_EVERY {
-        worker.visit(|_, _| ()).expect("nobody else drives");
+        worker.visit(|_, _| ()).expect("no other thread drives");
         assert_eq!(attended() - before, visits / ATTEND_EVERY);
     }
 }
 
 #[test]
-fn what_nobody_waits_for_leaves_at_once_or_where_threads_poll_with_the_next() {
+fn an_unhurried_message_leaves_at_once_or_where_threads_poll_with_the_next() {
     for waiting in Waiting::ALL {
         let (worker, fake) = connected(waiting, Counts::default());
         let visit = |hurries: bool| {
@@ -184,7 +184,7 @@ fn what_nobody_waits_for_leaves_at_once_or_where_threads_poll_with_the_next() {
                 true => net.send(NodeId(1), Channel::Locks, Kind::Reply, 0, b"now"),
                 false => net.send_unhurried(NodeId(1), Channel::Locks, Kind::Reply, 0, b"some time"),
             };
-            worker.visit(send).expect("nobody else drives").expect("there is a link");
+            worker.visit(send).expect("no other thread drives").expect("there is a link");
             stays(&fake)
         };
         let may_stay = usize::from(waiting == Waiting::Polling);
@@ -196,20 +196,20 @@ fn what_nobody_waits_for_leaves_at_once_or_where_threads_poll_with_the_next() {
 }
 
 #[test]
-fn while_somebody_stands_by_the_worker_is_left_to_it_and_what_visitors_send_waits_for_it() {
+fn while_a_thread_stands_by_the_worker_and_messages_of_visitors_are_left_to_it() {
     for waiting in [Waiting::Adaptive, Waiting::Event] {
         let (worker, fake) = connected(waiting, Counts::default());
         let shared = &*worker.shared;
-        assert!(shared.bell.is_armed(), "nobody stands by");
+        assert!(shared.bell.is_armed(), "no thread stands by");
         let visit = || {
             let send =
                 |_: &mut Counts, net: &mut Net| net.send(NodeId(1), Channel::Locks, Kind::Reply, 0, b"soon");
-            worker.visit(send).expect("nobody else drives").expect("there is a link");
+            worker.visit(send).expect("no other thread drives").expect("there is a link");
             stays(&fake)
         };
-        // Who drives leaves its seat as well.
+        // The driver leaves its seat as well.
         let drive = || {
-            let core = shared.token.try_take().expect("nobody else drives");
+            let core = shared.token.try_take().expect("no other thread drives");
             shared.bell.disarm();
             let mut seat = shared.watch.sit();
             shared.leave(core, &mut seat);
@@ -229,7 +229,7 @@ fn while_somebody_stands_by_the_worker_is_left_to_it_and_what_visitors_send_wait
         drop(seat);
         assert_eq!(visit(), 0, "{waiting}");
 
-        // One that has gone while a visitor was there leaves it to the visitor.
+        // A thread that goes during a visit leaves the worker to the visitor.
         shared.token.stand_by(&mut stands);
         drive();
         worker
@@ -237,7 +237,7 @@ fn while_somebody_stands_by_the_worker_is_left_to_it_and_what_visitors_send_wait
                 assert!(shared.token.go(&mut stands).is_none(), "a visitor has it");
                 net.send(NodeId(1), Channel::Locks, Kind::Reply, 0, b"now")
             })
-            .expect("nobody else drives")
+            .expect("no other thread drives")
             .expect("there is a link");
         assert_eq!(stays(&fake), 0, "{waiting}");
         assert!(shared.bell.is_armed() && shared.watch.sit().is_some(), "{waiting}");
@@ -245,7 +245,7 @@ fn while_somebody_stands_by_the_worker_is_left_to_it_and_what_visitors_send_wait
 }
 
 #[test]
-fn where_threads_poll_a_worker_is_left_to_nobody() {
+fn where_threads_poll_a_worker_is_not_left() {
     let worker = worker(Waiting::Polling, Counts::default());
     let shared = &*worker.shared;
     let mut stands = false;
@@ -255,7 +255,7 @@ fn where_threads_poll_a_worker_is_left_to_nobody() {
 }
 
 #[test]
-fn what_was_handed_in_comes_before_the_errand_of_a_visitor_though_others_stand_by() {
+fn submitted_tasks_come_before_the_errand_of_a_visitor() {
     let worker = worker(Waiting::Adaptive, Leaves::default());
     let shared = &*worker.shared;
     let mut stands = false;
@@ -266,20 +266,20 @@ fn what_was_handed_in_comes_before_the_errand_of_a_visitor_though_others_stand_b
     assert_eq!(worker.visit(|leaves, _| leaves.left), Some(1));
 }
 
-/// What is given back while its owner panics comes by here.
+/// A guard that visits the worker when it is dropped by a panic.
 struct Visits<'a>(&'a Worker<Counts>);
 
 impl Drop for Visits<'_> {
     fn drop(&mut self) {
         for _ in 0..2 * ATTEND_EVERY {
-            self.0.visit(|_, _| ()).expect("nobody else drives");
+            self.0.visit(|_, _| ()).expect("no other thread drives");
             self.0.attend();
         }
     }
 }
 
 #[test]
-fn who_panics_elsewhere_and_gives_something_back_harms_no_worker() {
+fn a_visit_during_a_panic_elsewhere_harms_no_worker() {
     for waiting in Waiting::ALL {
         let worker = worker(waiting, Counts::default());
         worker.attend();
@@ -294,7 +294,7 @@ fn who_panics_elsewhere_and_gives_something_back_harms_no_worker() {
 
 #[test]
 #[should_panic(expected = "poisoned")]
-fn who_panics_while_it_drives_leaves_a_worker_that_nobody_uses() {
+fn a_panic_of_the_driver_poisons_the_worker() {
     let worker = worker(Waiting::Adaptive, Counts::default());
     let panics = || worker.with(|_, _| panic!("a defect"));
     thread::scope(|scope| assert!(scope.spawn(panics).join().is_err()));
@@ -303,7 +303,7 @@ fn who_panics_while_it_drives_leaves_a_worker_that_nobody_uses() {
 
 #[test]
 #[should_panic(expected = "poisoned")]
-fn nobody_waits_for_a_poisoned_worker_though_another_claims_it() {
+fn no_thread_waits_for_a_poisoned_worker_that_another_claims() {
     let worker = worker(Waiting::Polling, Counts::default());
     let panics = || worker.with(|_, _| panic!("a defect"));
     thread::scope(|scope| assert!(scope.spawn(panics).join().is_err()));
@@ -311,14 +311,15 @@ fn nobody_waits_for_a_poisoned_worker_though_another_claims_it() {
     worker.wait(&Signal::new());
 }
 
-/// Threads that wait for each other's answers, some more than have a core: each is answered, whoever drives.
+/// Several threads, more than there are cores, wait for each other's answers. Each is answered,
+/// whichever drives.
 #[test]
-fn a_crowd_that_waits_is_answered() {
+fn waiting_threads_are_answered() {
     for waiting in Waiting::ALL {
         let worker = worker(waiting, Answers);
         thread::scope(|scope| {
             let runs = scope.spawn(|| worker.run());
-            let crowd: Vec<_> = (0..8)
+            let waiting_threads: Vec<_> = (0..8)
                 .map(|_| {
                     scope.spawn(|| {
                         let signal = Arc::new(Signal::new());
@@ -329,7 +330,7 @@ fn a_crowd_that_waits_is_answered() {
                     })
                 })
                 .collect();
-            crowd.into_iter().for_each(|one| one.join().unwrap());
+            waiting_threads.into_iter().for_each(|one| one.join().unwrap());
             worker.stop();
             runs.join().unwrap().unwrap();
         });
@@ -337,7 +338,7 @@ fn a_crowd_that_waits_is_answered() {
 }
 
 #[test]
-fn a_worker_is_not_left_to_who_sleeps_though_it_stood_by_in_the_seat() {
+fn a_worker_is_not_left_to_a_sleeping_thread_that_stood_by_in_the_seat() {
     for waiting in [Waiting::Adaptive, Waiting::Event] {
         let turns = Arc::new(AtomicU32::new(0));
         let (worker, _fake) = connected(waiting, Counts { turns: turns.clone(), is_busy: true });
@@ -350,7 +351,7 @@ fn a_worker_is_not_left_to_who_sleeps_though_it_stood_by_in_the_seat() {
                 worker.wait(&signal)
             });
             let signal = told.recv().unwrap();
-            // It drives, and where it adapts it has the seat.
+            // It drives, and in adaptive mode it has the seat.
             while turns.load(Relaxed) == before {
                 thread::yield_now();
             }
@@ -363,12 +364,12 @@ fn a_worker_is_not_left_to_who_sleeps_though_it_stood_by_in_the_seat() {
             let armed = worker.shared.bell.is_armed();
             signal.set(7);
             assert_eq!(waits.join().unwrap(), 7);
-            assert!(armed, "{waiting}: nobody is awake, and nobody would be woken");
+            assert!(armed, "{waiting}: no thread is awake, and none would be woken");
         });
     }
 }
 
-/// Answers whoever asks.
+/// A service that answers every task.
 struct Answers;
 
 impl Service for Answers {

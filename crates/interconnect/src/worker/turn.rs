@@ -1,4 +1,4 @@
-//! One turn of a worker: every link is polled, what came is handled, what was sent is pushed out.
+//! One turn of a worker: it polls every link, handles arrivals and pushes out sent messages.
 
 use std::{
     collections::BTreeMap,
@@ -13,25 +13,25 @@ use crate::{
     LinkEvent, LinkInfo, Message, Net, Service,
     inbox::Inbox,
     link::{self, Link, NewRail},
-    service::{Answers, Done},
+    service::{FinishedAccess, ReplyMatch},
     sync::lock,
 };
 
-/// Tasks handled before the links get their turn.
+/// The tasks handled before the links get their turn.
 const TASKS_PER_TURN: usize = 64;
 
-/// What the token stands for: all that one thread at a time uses.
+/// The state that the token protects: one thread uses it at a time.
 pub(super) struct Core<S> {
     pub(super) service: S,
     pub(super) net: Net,
     inbox: Inbox,
     /// The last incarnation of each peer whose link is gone for good.
     gone: BTreeMap<NodeId, Incarnation>,
-    /// Some rail has descriptors, which announce what comes even to those who poll.
+    /// True if a rail has descriptors, which announce arrivals even to threads that poll.
     pub(super) sockets: bool,
-    /// Who drove last has left the worker's seat to whoever drives next.
+    /// True if the last driver left the worker's seat to the next one.
     pub(super) seat_left: bool,
-    /// Visits while it was lent: every few look after the worker.
+    /// Visits while the worker was lent: every few of them attend it.
     pub(super) visits: u32,
 }
 
@@ -48,7 +48,7 @@ impl<S: Service> Core<S> {
         }
     }
 
-    /// One look at everything; how many messages and tasks were handled.
+    /// Looks at everything once. Returns how many messages and tasks were handled.
     #[inline]
     pub(super) fn turn(&mut self, shared: &Shared<S>) -> usize {
         let mut done = 0;
@@ -65,12 +65,12 @@ impl<S: Service> Core<S> {
                     let (from, head) = inbox.head(index);
                     let kind = head.kind;
                     match net.take_reply(from, &head) {
-                        Answers::Call(token) => {
+                        ReplyMatch::Call(token) => {
                             let Message { channel, payload, .. } = inbox.message(index);
                             service.reply(net, from, channel, token, payload);
                         }
-                        Answers::None => service.message(net, inbox.message(index)),
-                        Answers::Late => {}
+                        ReplyMatch::None => service.message(net, inbox.message(index)),
+                        ReplyMatch::Late => {}
                     }
                     if let Some(link) = net.links.get_mut(peer) {
                         link.handled(kind);
@@ -98,57 +98,57 @@ impl<S: Service> Core<S> {
         for peer in self.net.links.present().iter() {
             let Some(link) = self.net.links.get_mut(peer) else { continue };
             link.flush();
-            if link.has_news() {
-                self.news(peer, shared);
+            if link.has_events() {
+                self.link_changed(peer, shared);
                 done += 1;
             }
         }
         done
     }
 
-    /// Does what was handed in, and nothing else.
+    /// Handles the queued tasks, and nothing else.
     pub(super) fn do_tasks(&mut self, shared: &Shared<S>) {
         while let Some(task) = shared.tasks.pop() {
             self.service.task(&mut self.net, task);
         }
     }
 
-    /// Whether a turn would find more to do than to push out what was sent.
-    pub(super) fn has_news(&mut self) -> bool {
+    /// Returns whether a turn would find more to do than to push out sent messages.
+    pub(super) fn has_work(&mut self) -> bool {
         self.net.has_done() || self.service.pending()
     }
 
-    /// Pushes out what was sent since the last time, if any of it may not wait for the next turn (`all`: none of it may); whether a turn
-    /// would find more to do.
+    /// Pushes out the sent messages if any of them may not wait for the next turn; with `all`, none
+    /// may. Returns whether a turn would find more to do.
     #[inline]
     pub(super) fn flush(&mut self, all: bool) -> bool {
-        let mut news = self.has_news();
+        let mut more = self.has_work();
         if !self.net.has_sent(all) {
-            return news;
+            return more;
         }
         self.net.pushed_out();
         for peer in self.net.links.present().iter() {
             let Some(link) = self.net.links.get_mut(peer) else { continue };
             link.flush();
-            news |= link.has_news();
+            more |= link.has_events();
         }
-        news
+        more
     }
 
-    /// Answers accesses that this processor has executed itself.
+    /// Delivers the answers of accesses that this processor has executed itself.
     fn hand_over(&mut self) -> usize {
         let done = self.net.take_done();
         let count = done.len();
-        for Done { peer, channel, token, answer } in done {
+        for FinishedAccess { peer, channel, token, answer } in done {
             self.service.reply(&mut self.net, peer, channel, token, &answer);
             self.net.recycle(answer);
         }
         count
     }
 
-    /// Something became of the link to a peer or of its rails.
+    /// Handles changes of the link to a peer and of its rails.
     #[cold]
-    fn news(&mut self, peer: NodeId, shared: &Shared<S>) {
+    fn link_changed(&mut self, peer: NodeId, shared: &Shared<S>) {
         let Some(link) = self.net.links.get_mut(peer) else { return };
         let (worker, incarnation) = (shared.id, link.incarnation());
         for link::Event::RailDown { slot, generation, why } in link.events() {
@@ -169,7 +169,7 @@ impl<S: Service> Core<S> {
         self.note_ticks(shared);
     }
 
-    /// How soon any link wants to know the time again.
+    /// Records how soon any link wants to know the time again.
     fn note_ticks(&self, shared: &Shared<S>) {
         let wanted = self.net.links.iter().filter_map(|link| link.next_tick()).min();
         let wanted = wanted.map_or(u64::MAX, |after| after.max(SHORTEST_TICK).0);
@@ -191,7 +191,7 @@ impl<S: Service> Core<S> {
                     if self.net.links.get(peer).is_some_and(|link| link.incarnation() == incarnation) {
                         self.lose(peer, shared);
                     }
-                    // What is still on its way to it comes too late.
+                    // A rail that is still on its way to that incarnation comes too late.
                     self.gone.insert(peer, incarnation);
                 }
             }
@@ -219,7 +219,7 @@ impl<S: Service> Core<S> {
         let link = self.net.links.get_or_insert(peer, make);
         link.attach(new);
         if first {
-            self.net.met(peer, incarnation);
+            self.net.link_up(peer, incarnation);
             (shared.events)(LinkEvent::Up { peer, worker: shared.id });
             self.service.peer_up(&mut self.net, peer);
         }
@@ -240,7 +240,7 @@ impl<S: Service> Core<S> {
         self.service.peer_gone(&mut self.net, peer, &why);
     }
 
-    /// Whether a turn would get something done. Looked at after the bell was armed.
+    /// Returns whether a turn would find work. It is called after the bell was armed.
     pub(super) fn pending(&mut self, shared: &Shared<S>) -> bool {
         !shared.tasks.is_empty()
             || shared.controlled.load(Acquire)

@@ -1,23 +1,28 @@
-//! A local thread with an errand of its own, which looks after nothing else.
+//! A visit: a local thread does one errand on the service and attends nothing else.
 //!
-//! Where the bell is armed, whatever else comes rings and wakes somebody: so a thread whose errand the service can do at once takes
-//! the token, does it, and goes, without a look at the links and without arming the bell again. It clears no [`missed`](super::token): who was turned
-//! away before or meanwhile is seen to by whoever lets go last. Where the worker was [left](super::token) to others who
-//! stand by it is the same, and what it sends goes with what they send. Where the worker is lent, every few visits it does look.
+//! Where the bell is armed, anything else that comes rings and wakes a thread. So a thread whose
+//! errand the service can do at once takes the token, does it, and goes. It does not look at the
+//! links or arm the bell again. It does not clear [`missed`](super::token): the last thread to
+//! release the token serves a thread that was turned away.
+//!
+//! A worker that was [left](super::token) to threads that stand by is treated the same, and the
+//! visitor's messages go out with theirs. On a lent worker, every few visits look at everything.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use plexus_base::Waiting;
 
-use super::{Shared, Worker, token::Held, turn::Core};
+use super::{Shared, Worker, token::HeldToken, turn::Core};
 use crate::{Net, Service};
 
-/// Where threads poll, one visit of so many looks after the worker, so that peers do not wait for who needs no peer.
+/// Where threads poll, one visit of so many attends the worker, so that peers do not wait for a
+/// thread that needs no peer.
 pub(super) const ATTEND_EVERY: u32 = 8;
 
 impl<S: Service> Worker<S> {
-    /// Has `act` done with the worker's service now, by the calling thread. None: somebody else drives, and nothing was done; [`Worker::push`] and
-    /// [`Worker::wait`], or [`Worker::submit`], are for that.
+    /// Runs `act` on the worker's service now, in the calling thread. Returns `None`, and does
+    /// nothing, if another thread drives; then use [`Worker::push`] and [`Worker::wait`], or
+    /// [`Worker::submit`].
     #[inline]
     pub fn visit<R>(&self, act: impl FnOnce(&mut S, &mut Net) -> R) -> Option<R> {
         let shared = &*self.shared;
@@ -31,15 +36,15 @@ impl<S: Service> Worker<S> {
         }
         let Core { service, net, .. } = &mut *core;
         let result = act(service, net);
-        let news = core.flush(!lent);
+        let more = core.flush(!lent);
         if lent {
             core.visits = core.visits.wrapping_add(1);
-            if news || core.visits.is_multiple_of(ATTEND_EVERY) {
+            if more || core.visits.is_multiple_of(ATTEND_EVERY) {
                 core.turn(shared);
                 shared.attended.fetch_add(1, Relaxed);
             }
             core.lend();
-        } else if news {
+        } else if more {
             shared.look_after_more(core);
         } else if let Some(core) = core.unlock() {
             shared.look_after_more(core);
@@ -49,26 +54,26 @@ impl<S: Service> Worker<S> {
 }
 
 impl<S: Service> Shared<S> {
-    /// A visitor of a worker that was left to others who wait: they look after everything and push out what this one sends, with what they
-    /// send themselves.
-    fn visit_left<R>(&self, mut core: Held<'_, Core<S>>, act: impl FnOnce(&mut S, &mut Net) -> R) -> R {
-        // What this thread handed in before comes before what it does now.
+    /// Visits a worker that was left to other waiting threads. They attend it, and push out the
+    /// visitor's messages with their own.
+    fn visit_left<R>(&self, mut core: HeldToken<'_, Core<S>>, act: impl FnOnce(&mut S, &mut Net) -> R) -> R {
+        // Tasks that this thread submitted before come first.
         if !self.tasks.is_empty() {
             core.do_tasks(self);
         }
         let Core { service, net, .. } = &mut *core;
         let result = act(service, net);
-        let alone = if core.has_news() { Some(core) } else { core.unlock() };
+        let alone = if core.has_work() { Some(core) } else { core.unlock() };
         alone.into_iter().for_each(|core| self.look_after_more(core));
         result
     }
 
-    /// A visitor that finds something to look after, and then does its own errand.
+    /// Does the errand of a visitor that first finds work to attend to.
     #[cold]
-    fn look_after<R>(&self, mut core: Held<'_, Core<S>>, act: impl FnOnce(&mut S, &mut Net) -> R) -> R {
+    fn look_after<R>(&self, mut core: HeldToken<'_, Core<S>>, act: impl FnOnce(&mut S, &mut Net) -> R) -> R {
         core.stay();
         self.bell.disarm();
-        // What this thread handed in before comes before what it does now.
+        // Tasks that this thread submitted before come first.
         while !self.tasks.is_empty() {
             core.turn(self);
         }
@@ -79,9 +84,9 @@ impl<S: Service> Shared<S> {
         result
     }
 
-    /// A visitor that finds something to look after when it is done.
+    /// Attends the worker after the errand of a visitor.
     #[cold]
-    fn look_after_more(&self, mut core: Held<'_, Core<S>>) {
+    fn look_after_more(&self, mut core: HeldToken<'_, Core<S>>) {
         core.stay();
         self.bell.disarm();
         core.turn(self);

@@ -1,17 +1,21 @@
 //! A local thread that waits, and drives its worker meanwhile.
 //!
-//! It polls the links itself for as long as it spins. Then it sleeps: in the worker's [seat](super::watch) if that is free, so
-//! that what it waits for wakes it and nobody before it; else parked on its signal, which whoever drives sets.
+//! It polls the links itself for as long as it spins. Then it sleeps. If the worker's
+//! [seat](super::watch) is free, it sleeps there, so that arrivals wake it and no other thread.
+//! Otherwise it parks on its signal, which the driver sets.
 //!
-//! **A crowd sends together.** Where several wait at a time, one drives; the others [stand by](super::token), and the one that goes with its answer leaves worker and seat to them: no
-//! bell is armed, no set of events is touched. What it sends in its next visit goes with what they send. Where the threads take turns on a core, one that has just
-//! handed in its request lets the others run first: they have been answered together, so they ask together, in one system call.
+//! **Waiting threads send together.** Where several threads wait, one drives and the others [stand
+//! by](super::token). A thread that goes with its answer leaves worker and seat to them: it arms no
+//! bell and touches no epoll set. Messages of its next visit go out with theirs.
+//!
+//! Where the threads take turns on a core, a thread that has just submitted its request lets the
+//! others run first. They were answered together, so they send together, in one system call.
 
 use std::{mem, sync::atomic::Ordering::Relaxed};
 
 use plexus_base::Waiting;
 
-use super::{Left, Shared, TURNS_BETWEEN_CLAIMS, Worker, token::Held, turn::Core, watch::Seat};
+use super::{Left, Shared, TURNS_BETWEEN_CLAIMS, Worker, token::HeldToken, turn::Core, watch::Seat};
 use crate::{Service, Signal, spin::Spinner};
 
 /// A thread that waits.
@@ -20,19 +24,20 @@ struct Waiter<'a, S: Service> {
     signal: &'a Signal,
     spinner: Spinner<'a>,
     seat: Option<Seat<'a>>,
-    /// It stands by.
+    /// True while the thread stands by.
     stands: bool,
     answer: Option<u64>,
 }
 
-/// What a thread that waits does next.
+/// The next step of a waiting thread.
 enum Next {
     Look,
     Sleep,
 }
 
 impl<S: Service> Worker<S> {
-    /// Waits until `signal` is set, driving the worker meanwhile if nobody else does; its answer.
+    /// Waits until `signal` is set, and drives the worker meanwhile if no other thread does.
+    /// Returns the answer.
     ///
     /// The signal must be the calling thread's.
     pub fn wait(&self, signal: &Signal) -> u64 {
@@ -40,7 +45,7 @@ impl<S: Service> Worker<S> {
             return answer;
         }
         let shared = &*self.shared;
-        let spinner = Spinner::new(shared.waiting, &shared.crowd);
+        let spinner = Spinner::new(shared.waiting, &shared.contention);
         Waiter { shared, signal, spinner, seat: None, stands: false, answer: None }.wait()
     }
 }
@@ -48,7 +53,7 @@ impl<S: Service> Worker<S> {
 impl<'a, S: Service> Waiter<'a, S> {
     fn wait(&mut self) -> u64 {
         let shared = self.shared;
-        if shared.crowd.takes_turns() && shared.token.is_attended() {
+        if shared.contention.takes_turns() && shared.token.is_attended() {
             shared.token.stand_by(&mut self.stands);
             self.spinner.give_way(shared.token.standing());
             self.answer = self.signal.take();
@@ -56,12 +61,12 @@ impl<'a, S: Service> Waiter<'a, S> {
         let mut woken = false;
         loop {
             let held = if mem::take(&mut woken) {
-                // What woke it from the seat may have been for somebody else as well.
+                // The event that woke it from the seat may have been for another thread as well.
                 shared.token.try_woken()
             } else {
                 match self.answer {
                     Some(_) => shared.token.go(&mut self.stands),
-                    // Who claims it is to get it next.
+                    // The claimant of the token is to get it next.
                     None if shared.claimed.load(Relaxed) => {
                         shared.token.stand_by(&mut self.stands);
                         None
@@ -74,7 +79,7 @@ impl<'a, S: Service> Waiter<'a, S> {
                 None if self.answer.is_some() => Next::Look,
                 None => self.look_on(),
             };
-            // In the seat as well: nobody who sleeps stands by.
+            // It stands by no longer, in the seat either: no sleeping thread stands by.
             if let (Next::Sleep, None) = (&next, self.answer)
                 && let Some(core) = shared.token.go(&mut self.stands)
             {
@@ -108,8 +113,9 @@ impl<'a, S: Service> Waiter<'a, S> {
         }
     }
 
-    /// Drives until its answer is there, until somebody else must have the token, or until it is time to sleep; lets go of the token then.
-    fn drive(&mut self, mut core: Held<'a, Core<S>>) -> Next {
+    /// Drives until the answer is there, another thread must have the token, or it is time to
+    /// sleep. It then releases the token.
+    fn drive(&mut self, mut core: HeldToken<'a, Core<S>>) -> Next {
         let Self { shared, signal, spinner, seat, answer, .. } = self;
         shared.bell.disarm();
         if seat.is_none() {
@@ -151,9 +157,9 @@ impl<'a, S: Service> Waiter<'a, S> {
         }
     }
 
-    /// Another drives.
+    /// Waits while another thread drives.
     fn look_on(&mut self) -> Next {
-        // Whoever drives may have looked at the tasks already and be about to sleep.
+        // The driver may have looked at the tasks already and be about to sleep.
         if !self.shared.wanted.load(Relaxed) {
             self.shared.wanted.store(true, Relaxed);
         }

@@ -1,31 +1,37 @@
-//! Where a worker's threads sleep, and which of them what arrives wakes.
+//! The epoll sets that a worker's threads sleep on, and the rules for which of them an arrival
+//! wakes.
 //!
-//! Everything that a worker is woken by (its bell, the sockets of its rails) is in one epoll set, the *arrivals*. Two
-//! sorts of threads sleep on it: the worker's background thread, and a local thread that waits for an answer. If both
-//! slept on it both would be woken, and where only the background thread does, an answer costs two wake-ups one after the
-//! other. So there is a *seat*: a local thread that has it is the only one that arrivals wake. The background thread
-//! sleeps on an outer set that holds the arrivals and a bell of its own (the *nudge*); while the seat is taken the
-//! arrivals are muted there, which is one system call and wakes nobody.
+//! All wake-up sources of a worker (its bell, the sockets of its rails) are in one epoll set, the
+//! *arrivals*. Two kinds of threads sleep on it: the worker's background thread, and a local thread
+//! that waits for an answer. If both slept on it both would be woken. If only the background thread
+//! did, an answer would cost two wake-ups one after the other.
 //!
-//! A thread also takes the seat while it polls rails that have sockets: their events would wake the background thread for
-//! messages that are handled already.
+//! So there is a *seat*: arrivals wake only the local thread that has it. The background thread
+//! sleeps on an outer set that holds the arrivals and a bell of its own (the *nudge*). While the
+//! seat is taken the arrivals are muted there, which is one system call and wakes no thread.
 //!
-//! Rules, on which it rests that nothing is lost:
-//! - The seat is taken with the token only. What has arrived is taken off the set by the one in the seat, or with the token
-//!   while the seat is free; so what wakes one thread is never eaten by another.
-//! - Who took something off the set takes the token and looks at everything, or says that it was turned away
-//!   ([`Token::try_woken`](super::token::Token::try_woken)); its own answer being there changes nothing about that.
+//! A thread also takes the seat while it polls rails that have sockets. Otherwise their events
+//! would wake the background thread for messages that are handled already.
+//!
+//! These rules ensure that no wake-up is lost:
+//! - The seat is taken with the token only. Arrivals are taken off the set by the thread in the
+//! seat, or with the token while the seat is free; so no thread takes the wake-up of another.
+//! - A thread that took something off the set takes the token and looks at everything, or notes
+//! that it was turned away ([`Token::try_woken`](super::token::Token::try_woken)). It does so even
+//! if its own answer is there.
 //! - The seat is given back by unmuting: what has arrived since then wakes the background thread.
-//! - A seat that was [left](Seat::leave) belongs to the token: arrivals stay muted, and nobody takes them off before a driver takes the seat over
-//!   ([`Watch::take_over_seat`]). Nobody sleeps on them either: the token was left to threads that are awake, or somebody has it, and who
-//!   lets go otherwise takes the seat over first.
+//! - A seat that was [left](Seat::leave) belongs to the token. Arrivals stay muted, and no thread
+//! takes them off before a driver takes the seat over ([`Watch::take_over_seat`]). No thread sleeps
+//! on them either: the token was left to threads that are awake, or it is taken. A driver that
+//! releases the token otherwise takes the seat over first.
 //!
-//! Those who are not trusted ring by events of their own, which are in the arrivals too ([`Watch::listen`]). Nothing here ever reads or writes
-//! one of these: its owner may fill, drain or block it as it likes, that is one arrival for each write at most, and the arrivals of
-//! others stay theirs. It leaves the set by name, not by being closed, since its owner may keep it.
+//! Untrusted clients ring by events of their own, which are in the arrivals too
+//! ([`Watch::listen`]). This module never reads or writes such an event. Its owner may fill, drain
+//! or block it; each write is one arrival at most, and the arrivals of others stay theirs. The
+//! event is removed from the set explicitly, since the owner may keep it open.
 //!
-//! All events are edges, so nothing needs to be read from the bell. An edge on the arrivals is an edge on the outer set too,
-//! even when the one before it was not taken off.
+//! All events are edge-triggered, so nothing needs to be read from the bell. An edge on the
+//! arrivals is an edge on the outer set too, even when the one before it was not taken off.
 
 use std::{
     io,
@@ -47,15 +53,15 @@ use rustix::{
     io::Errno,
 };
 
-/// Marks in the sets; links mark their sockets by their peer.
+/// The mark of the bell in the sets; links mark their sockets by their peer.
 const BELL: u64 = u64::MAX;
 const NUDGE: u64 = 1;
 const ARRIVALS: u64 = 2;
 
-/// Most events taken off at once: of more, the rest comes with the next look.
+/// The most events taken off at once; the rest comes with the next look.
 const EVENTS: usize = 32;
 
-/// See the module.
+/// The epoll sets of a worker and the state of its seat.
 pub(super) struct Watch {
     arrivals: Arc<OwnedFd>,
     outer: OwnedFd,
@@ -63,7 +69,7 @@ pub(super) struct Watch {
     seated: AtomicBool,
 }
 
-/// An event by which somebody wakes a worker, until this is dropped.
+/// An event by which a client wakes a worker, until this is dropped.
 pub struct Listening {
     arrivals: Arc<OwnedFd>,
     event: Event,
@@ -91,18 +97,19 @@ impl Watch {
         Ok(Self { arrivals: Arc::new(arrivals), outer, nudge, seated: AtomicBool::new(false) })
     }
 
-    /// The set that rails add their sockets to.
+    /// Returns the set that rails add their sockets to.
     pub(super) fn arrivals(&self) -> BorrowedFd<'_> {
         self.arrivals.as_fd()
     }
 
-    /// Wakes whoever sleeps for each time that `event` is signalled; there is nothing to take off it.
+    /// Wakes the sleeping thread each time that `event` is signalled; there is nothing to take off
+    /// it.
     pub(super) fn listen(&self, event: Event) -> io::Result<Listening> {
         epoll::add(&self.arrivals, &event, epoll::EventData::new_u64(BELL), EDGE)?;
         Ok(Listening { arrivals: Arc::clone(&self.arrivals), event })
     }
 
-    /// Takes the seat if it is free. With the token only.
+    /// Takes the seat if it is free. Requires the token.
     pub(super) fn sit(&self) -> Option<Seat<'_>> {
         let taken =
             self.seated.load(Relaxed) || self.seated.compare_exchange(false, true, AcqRel, Relaxed).is_err();
@@ -113,19 +120,20 @@ impl Watch {
         Some(Seat(self))
     }
 
-    /// The seat that was [left](Seat::leave) with the token. With that only, and once.
+    /// Takes over the seat that was [left](Seat::leave) with the token. Requires the token, and
+    /// works once.
     pub(super) fn take_over_seat(&self) -> Seat<'_> {
-        debug_assert!(self.seated.load(Relaxed), "somebody had it");
+        debug_assert!(self.seated.load(Relaxed), "the seat was left");
         Seat(self)
     }
 
-    /// Takes off the set what has arrived, unless somebody has the seat; whether there was anything. With the token
-    /// only; everything must be looked at afterwards.
+    /// Takes arrivals off the set, unless the seat is taken. Returns whether there were any.
+    /// Requires the token; the caller must look at everything afterwards.
     pub(super) fn harvest(&self) -> bool {
         !self.seated.load(Acquire) && self.take_off(Some(Nanos(0)))
     }
 
-    /// The background thread's sleep, until something arrives, a nudge, or `limit`.
+    /// Sleeps as the background thread, until an arrival, a nudge, or `limit`.
     pub(super) fn sleep(&self, limit: Option<Nanos>) -> io::Result<()> {
         let mut events = [const { std::mem::MaybeUninit::uninit() }; 2];
         let timeout = limit.map(timespec);
@@ -140,7 +148,7 @@ impl Watch {
         Ok(())
     }
 
-    /// The same, woken by nudges alone: somebody polls everything else.
+    /// Sleeps until a nudge or `limit`, while another thread polls everything else.
     pub(super) fn sleep_until_nudged(&self, limit: Option<Nanos>) -> io::Result<()> {
         let mut nudge = [PollFd::new(&self.nudge, PollFlags::IN)];
         match rustix::event::poll(&mut nudge, limit.map(timespec).as_ref()) {
@@ -158,12 +166,13 @@ impl Watch {
 
     fn mute(&self, mute: bool) {
         let flags = if mute { epoll::EventFlags::empty() } else { EDGE };
-        // It names two descriptors of ours, so it does not fail; and were it to, a thread more would wake.
+        // It names two descriptors of ours, so it does not fail. A failure would only wake one more
+        // thread.
         let changed = epoll::modify(&self.outer, &self.arrivals, epoll::EventData::new_u64(ARRIVALS), flags);
         debug_assert!(changed.is_ok(), "{changed:?}");
     }
 
-    /// Waits for arrivals and takes them off; whether there were any.
+    /// Waits for arrivals and takes them off. Returns whether there were any.
     fn take_off(&self, limit: Option<Nanos>) -> bool {
         let mut events = [const { std::mem::MaybeUninit::uninit() }; EVENTS];
         let timeout = limit.map(timespec);
@@ -174,17 +183,18 @@ impl Watch {
 const EDGE: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
 
 impl Seat<'_> {
-    /// Sleeps until something arrives. Everything must be looked at afterwards.
+    /// Sleeps until something arrives. The caller must look at everything afterwards.
     pub(super) fn sleep(&self) {
         self.0.take_off(None);
     }
 
-    /// Leaves it to who has the token next, who takes it over by [`Watch::take_over_seat`].
+    /// Leaves the seat to the next holder of the token, which takes it over by
+    /// [`Watch::take_over_seat`].
     pub(super) fn leave(self) {
         std::mem::forget(self);
     }
 
-    /// Takes off the set what has arrived; whether there was anything. As [`Watch::harvest`].
+    /// Takes arrivals off the set as [`Watch::harvest`] does. Returns whether there were any.
     pub(super) fn harvest(&self) -> bool {
         self.0.take_off(Some(Nanos(0)))
     }
@@ -192,7 +202,7 @@ impl Seat<'_> {
 
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
-        // In this order: the next one in the seat must not find the arrivals unmuted.
+        // In this order: the next thread in the seat must not find the arrivals unmuted.
         self.0.mute(false);
         self.0.seated.store(false, Release);
     }
@@ -211,7 +221,7 @@ mod tests {
         (Watch::new(&bell).unwrap(), bell)
     }
 
-    /// Whether the background thread would be woken now.
+    /// Returns whether the background thread would be woken now.
     fn wakes(watch: &Watch) -> bool {
         let mut outer = [PollFd::new(&watch.outer, PollFlags::IN)];
         let woken = rustix::event::poll(&mut outer, Some(&Timespec::default())).unwrap() == 1;
@@ -220,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_arrives_wakes_the_one_in_the_seat_and_nobody_else() {
+    fn an_arrival_wakes_only_the_thread_in_the_seat() {
         let (watch, bell) = watch();
         bell.wake();
         assert!(wakes(&watch) && !wakes(&watch), "once");
@@ -239,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn who_rings_by_an_event_of_its_own_harms_nobody_with_it() {
+    fn a_client_event_harms_no_other_source() {
         let (watch, bell) = watch();
         let event = Event::create().unwrap();
         let theirs = event.as_fd().try_clone_to_owned().unwrap();
@@ -248,15 +258,15 @@ mod tests {
         write(1).unwrap();
         assert!(
             wakes(&watch) && watch.harvest() && !wakes(&watch),
-            "one ring, one arrival, though nobody took it"
+            "one ring, one arrival, though no thread took it"
         );
-        // It would block now whoever wrote or read.
+        // From now on a read or write of it would block.
         rustix::fs::fcntl_setfl(&theirs, rustix::fs::OFlags::empty()).unwrap();
         write(u64::MAX - 2).unwrap();
         assert!(wakes(&watch) && watch.harvest() && !watch.harvest() && !wakes(&watch));
         bell.wake();
         assert!(wakes(&watch) && watch.harvest(), "others are heard");
-        // What it takes back before anybody looked takes nothing of others with it.
+        // Arrivals of others survive when the owner takes its own back unseen.
         write(0).unwrap();
         bell.wake();
         rustix::io::read(&theirs, &mut [0; 8]).unwrap();
@@ -267,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_arrived_before_the_seat_is_given_back_wakes_the_background_thread() {
+    fn an_arrival_before_the_seat_is_given_back_wakes_the_background_thread() {
         let (watch, bell) = watch();
         let seat = watch.sit().unwrap();
         bell.wake();

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_acknowledges_lives_even_with_a_slow_program() {
+    fn a_path_that_acknowledges_stays_up_even_with_a_slow_program() {
         assert_eq!(run(|ms| Some(at(ms)), |_| Some(Nanos::from_ms(4))), None);
     }
 

@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(speed.rate, 2_000_000, "800 bytes in 400 us");
     }
 
-    /// Of two equal paths the one that was given less carries less: it must not be taken for the
+    /// The one of two equal paths that was given less carries less: it must not be taken for the
     /// slower one.
     #[test]
     fn a_path_without_a_queue_is_believed_to_be_faster_up_to_the_others() {
