@@ -1,16 +1,19 @@
-//! The clock of measurements: the processor's own counter where the system trusts it, the system's clock elsewhere.
+//! The clock of measurements: the processor's own counter where the system trusts it, the system's
+//! clock elsewhere.
 //!
-//! A look at the system's clock takes as long as a fifth of a message over memory, since it first waits for everything in front of
-//! it; the instruction behind it does not. So this asks the counter itself, as other measuring programs of this kind do, once
-//! it has seen how fast that counts. Measurements may do so, which end within minutes; timers of a cluster may not: a system can
-//! lose its trust in the counter.
+//! A look at the system's clock takes as long as a fifth of a message over memory, since it first
+//! waits for everything in front of it; the instruction behind it does not. So this asks the
+//! counter itself, as other measuring programs of this kind do, once it has seen how fast that
+//! counts. Measurements may do so, which end within minutes; timers of a cluster may not: a system
+//! can lose its trust in the counter.
 #![allow(unsafe_code, reason = "reads the processor's counter")]
 
 use std::sync::OnceLock;
 
 use plexus_base::{Nanos, clock};
 
-/// How long the counter is watched beside the system's clock at least: it is then known to some millionths.
+/// How long the counter is watched beside the system's clock at least: it is then known to some
+/// millionths.
 const WATCHED: Nanos = Nanos::from_ms(5);
 
 /// Looks of which the closest counts.
@@ -23,7 +26,8 @@ struct Mark {
 }
 
 impl Mark {
-    /// The closest of some looks at both: a thread that is interrupted between the two would be off by that for ever.
+    /// The closest of some looks at both: a thread that is interrupted between the two would be off
+    /// by that for ever.
     fn now() -> Option<Self> {
         let looks = (0..LOOKS).map_while(|_| {
             let (before, at, after) = (ticks()?, clock::now(), ticks()?);
@@ -43,8 +47,9 @@ struct Scale {
 static FIRST: OnceLock<Option<Mark>> = OnceLock::new();
 static SCALE: OnceLock<Scale> = OnceLock::new();
 
-/// To be called where time passes before it is measured, and again before it is measured: what is between the first call and
-/// the first one [`WATCHED`] later tells how fast the counter counts. Until then [`now`] asks the system.
+/// To be called where time passes before it is measured, and again before it is measured: what is
+/// between the first call and the first one [`WATCHED`] later tells how fast the counter counts.
+/// Until then [`now`] asks the system.
 pub(crate) fn calibrate() {
     let Some(first) = FIRST.get_or_init(|| if is_trusted() { Mark::now() } else { None }) else { return };
     if SCALE.get().is_none()
@@ -102,7 +107,8 @@ mod tests {
         for _ in 0..1000 {
             let (before, now, after) = (clock::now(), now(), clock::now());
             assert!(now >= last, "it never goes back");
-            // Each look of the calibration may have been interrupted in the middle: that far they are apart.
+            // Each look of the calibration may have been interrupted in the middle: that far they
+            // are apart.
             let slack = Nanos::from_ms(5);
             assert!(now + slack >= before && now <= after + slack, "{before} {now} {after}");
             last = now;

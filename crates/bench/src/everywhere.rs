@@ -1,5 +1,5 @@
-//! Runs a workload inside all nodes at once, from the command line: they begin at the same moment, and of several failures the one is
-//! reported that says most.
+//! Runs a workload inside all nodes at once, from the command line: they begin at the same moment,
+//! and of several failures the one is reported that says most.
 
 use std::{
     sync::{
@@ -45,7 +45,8 @@ pub enum RunError {
         /// The reason.
         source: serde_json::Error,
     },
-    /// What clients were told and what is found differ: changes lost or made twice, a lock that two had.
+    /// What clients were told and what is found differ: changes lost or made twice, a lock that two
+    /// had.
     #[error("{0}")]
     Sums(String),
     /// The user wants no more.
@@ -53,7 +54,8 @@ pub enum RunError {
     Interrupted,
 }
 
-/// What is asked of every node: the arguments of `command` for a start at that time, in milliseconds of Unix time.
+/// What is asked of every node: the arguments of `command` for a start at that time, in
+/// milliseconds of Unix time.
 pub(crate) struct Call<'a> {
     pub(crate) command: &'static str,
     pub(crate) args: &'a dyn Fn(u64) -> Value,

@@ -1,8 +1,9 @@
 //! Measurement: `plexus perf`, the workloads of blocks and locks, their reports and charts.
 //!
-//! What runs inside the nodes ([`perf`], [`blocks`], [`locks`]) takes part through a node's public interface like any other program of
-//! it; what runs at the command line merges the nodes' results, checks them and renders them ([`report`]). Nothing here is
-//! needed by a cluster that is not being measured.
+//! What runs inside the nodes ([`perf`], [`blocks`], [`locks`]) takes part through a node's public
+//! interface like any other program of it; what runs at the command line merges the nodes' results,
+//! checks them and renders them ([`report`]). Nothing here is needed by a cluster that is not being
+//! measured.
 
 pub mod blocks;
 mod clock;

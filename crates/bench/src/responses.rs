@@ -1,4 +1,5 @@
-//! Response times: an HDR histogram for one thread, merged afterwards, and the percentiles that reports show.
+//! Response times: an HDR histogram for one thread, merged afterwards, and the percentiles that
+//! reports show.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -45,7 +46,8 @@ impl Responses {
         self.histogram.len()
     }
 
-    /// That part of them (`quantile`, 0 to 1) took at most so many nanoseconds; 0 where there is nothing.
+    /// That part of them (`quantile`, 0 to 1) took at most so many nanoseconds; 0 where there is
+    /// nothing.
     #[must_use]
     pub fn at(&self, quantile: f64) -> u64 {
         self.histogram.value_at_quantile(quantile)

@@ -1,4 +1,5 @@
-//! Runs the clients of a workload in one node: all begin at one moment, warm up, are measured, and end.
+//! Runs the clients of a workload in one node: all begin at one moment, warm up, are measured, and
+//! end.
 
 use std::{
     io,
@@ -23,7 +24,8 @@ pub(crate) struct Stage {
 pub(crate) const MEASURING: u8 = 1;
 pub(crate) const OVER: u8 = 2;
 
-/// How often who waits looks whether it is to end, or whether anybody still wants what it waits for.
+/// How often who waits looks whether it is to end, or whether anybody still wants what it waits
+/// for.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// When the clients of all nodes begin, and for how long they work.
@@ -41,7 +43,8 @@ pub(crate) struct Measured<D, M> {
     pub(crate) after: M,
 }
 
-/// Runs each of the clients in a thread until the stage is over; `moment` counts what is counted, `wanted` says whether to go on.
+/// Runs each of the clients in a thread until the stage is over; `moment` counts what is counted,
+/// `wanted` says whether to go on.
 ///
 /// # Errors
 /// One line for the user.

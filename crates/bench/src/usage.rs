@@ -31,7 +31,8 @@ impl Usage {
         time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
     }
 
-    /// CPU time of the threads that process `pid` has now, in nanoseconds, as of their last tick; 0 where the system does not say.
+    /// CPU time of the threads that process `pid` has now, in nanoseconds, as of their last tick; 0
+    /// where the system does not say.
     #[must_use]
     pub fn cpu_ns_of(pid: u32) -> u64 {
         let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -42,7 +43,8 @@ impl Usage {
         spent.sum()
     }
 
-    /// Now. Switches are those of the threads that live: take both moments while the same threads do.
+    /// Now. Switches are those of the threads that live: take both moments while the same threads
+    /// do.
     ///
     /// # Errors
     /// `/proc` cannot be read.

@@ -1,4 +1,5 @@
-//! What workloads have in common: limits of what can be asked for, names of choices, and how a node begins with all others.
+//! What workloads have in common: limits of what can be asked for, names of choices, and how a node
+//! begins with all others.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},

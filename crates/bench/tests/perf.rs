@@ -1,4 +1,5 @@
-//! The measurement between two workers, over both rails, polling and waiting: every trial ends with figures that hold together.
+//! The measurement between two workers, over both rails, polling and waiting: every trial ends with
+//! figures that hold together.
 
 use std::{
     net::{TcpListener, TcpStream},

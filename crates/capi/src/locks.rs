@@ -8,7 +8,8 @@ use std::{
 };
 
 use plexus_client::{
-    Client, Error, Grant, LockKey, LockNews, LockQueue, LockRefusal, Mark, Mode, VALUE_LEN, Validity,
+    Client, Error, EventMark, Grant, LockEventKind, LockKey, LockQueue, LockRefusal, Mode, VALUE_LEN,
+    Validity,
 };
 
 use crate::{
@@ -296,14 +297,14 @@ unsafe fn begin<R>(
     place: &Lockspace,
     ask: &Ask,
     routines: Routines,
-    lock: impl FnOnce(&LockQueue, Mark) -> Result<(LockKey, R), Error>,
-    convert: impl FnOnce(&LockQueue, LockKey, Mark, Option<[u8; VALUE_LEN]>) -> Result<R, Error>,
+    lock: impl FnOnce(&LockQueue, EventMark) -> Result<(LockKey, R), Error>,
+    convert: impl FnOnce(&LockQueue, LockKey, EventMark, Option<[u8; VALUE_LEN]>) -> Result<R, Error>,
 ) -> Result<(u32, R), Error> {
     // Held until the lock is known: whoever dispatches what becomes of it waits for that.
     let mut entries = place.entries();
     // SAFETY: as the caller says.
     let block = unsafe { &mut *ask.lksb };
-    let mark = |lkid: u32| Mark { cookie: lkid.into(), wanted: routines.blocking.is_some() };
+    let mark = |lkid: u32| EventMark { cookie: lkid.into(), wanted: routines.blocking.is_some() };
     let (under_way, lksb, fills) = (UnderWay::Request, ask.lksb, ask.value.is_some());
     let begun = if ask.flags & CONVERT == 0 {
         let lkid = entries.number();
@@ -415,13 +416,13 @@ pub unsafe extern "C" fn plexus_unlock_wait(
 ///
 /// # Safety
 /// The status blocks of the place are as the header asks.
-unsafe fn see_to(place: &Lockspace, lkid: u32, news: &LockNews) -> (Routine, *mut c_void) {
+unsafe fn see_to(place: &Lockspace, lkid: u32, kind: &LockEventKind) -> (Routine, *mut c_void) {
     let nothing = (None, std::ptr::null_mut());
     let mut entries = place.entries();
     let Some(entry) = entries.locks.get(&lkid) else { return nothing };
     let (lksb, fills, Routines { completed, blocking, argument }) = (entry.lksb, entry.fills, entry.routines);
-    match news {
-        LockNews::Unlocked => {
+    match kind {
+        LockEventKind::Unlocked => {
             entries.locks.remove(&lkid);
             // SAFETY: as the caller says.
             unsafe { (*lksb).status = UNLOCKED };
@@ -429,8 +430,8 @@ unsafe fn see_to(place: &Lockspace, lkid: u32, news: &LockNews) -> (Routine, *mu
         }
         // The lock was given up when this was taken from the queue already.
         _ if entry.under_way == UnderWay::Unlock => nothing,
-        LockNews::Wanted(_) => (blocking, argument),
-        LockNews::Answered(answer) => {
+        LockEventKind::Wanted(_) => (blocking, argument),
+        LockEventKind::Answered(answer) => {
             // Before the program can know: it may go on with the lock at once.
             entries.answered(lkid, answer);
             // SAFETY: as the caller says.
@@ -454,7 +455,7 @@ pub unsafe extern "C" fn plexus_dispatch(place: *const Lockspace) -> c_int {
         };
         let lkid = event.cookie as u32;
         // SAFETY: the header asks for it.
-        let (routine, argument) = unsafe { see_to(place, lkid, &event.news) };
+        let (routine, argument) = unsafe { see_to(place, lkid, &event.kind) };
         if let Some(routine) = routine {
             // SAFETY: the program asked for it to be called so; nothing of the place is held meanwhile.
             unsafe { routine(argument) };

@@ -1,4 +1,4 @@
-//! People on any node say something to each other by datagrams.
+//! A chat between the nodes of a cluster, by datagrams.
 //!
 //!     cargo run -p plexus-client --example chat -- c1/run/n1.attach 100
 //!     cargo run -p plexus-client --example chat -- c1/run/n2.attach 100 0
@@ -7,7 +7,7 @@ use std::{io::BufRead, sync::Arc, thread};
 
 use plexus_client::{Address, Client, DatagramPort, Error, NodeId};
 
-/// Says a line to everybody who listens; those who do not are left out.
+/// Sends a line to all listeners; skips ports that no program has.
 pub(crate) fn say(port: &DatagramPort, to: &[Address], line: &str) -> Result<(), Error> {
     for listener in to {
         match port.send(*listener, line.as_bytes(), None) {
@@ -18,7 +18,7 @@ pub(crate) fn say(port: &DatagramPort, to: &[Address], line: &str) -> Result<(),
     Ok(())
 }
 
-/// The next line, and who said it.
+/// Receives the next line and its sender.
 pub(crate) fn hear(port: &DatagramPort) -> Result<(Address, String), Error> {
     let heard = port.receive(None)?;
     Ok((heard.from, String::from_utf8_lossy(&heard.bytes).into_owned()))
@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let nodes: Result<Vec<u8>, _> = nodes.iter().map(|node| node.parse()).collect();
     let others: Vec<_> = nodes?.into_iter().map(|node| Address::new(NodeId(node), number)).collect();
     let heard = Arc::clone(&port);
-    // It ends with the program.
+    // The thread ends with the program.
     thread::spawn(move || {
         while let Ok((from, line)) = hear(&heard) {
             println!("{from}: {line}");

@@ -1,16 +1,16 @@
-//! A counter that programs of every node count up at once, none losing a count.
+//! A counter that programs of all nodes increment at once without losing a count.
 //!
 //!     cargo run -p plexus-client --example counter -- c1/run/n1.attach make
 //!     cargo run -p plexus-client --example counter -- c1/run/n2.attach count 1000
 
 use plexus_client::{Client, Error, Window};
 
-/// Makes the counter. It lives as long as the window that is returned.
+/// Creates the counter. It exists as long as the returned window.
 pub(crate) fn make(client: &Client) -> Result<Window, Error> {
     client.create_window("counter", 8)
 }
 
-/// Counts up so often; what the counter was before the last time.
+/// Increments the counter `times` times. Returns its value before the last increment.
 pub(crate) fn count(client: &Client, times: u64) -> Result<u64, Error> {
     let counter = client.find_window("counter")?;
     let mut before = 0;

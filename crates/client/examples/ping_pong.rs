@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use plexus_client::{Address, Client, DatagramPort, Error, NodeId, Waiting};
 
-/// The port of who answers.
+/// The port of the answering program.
 pub(crate) const PORT: u32 = 1000;
 
-/// Sends everything back, until an empty message comes.
+/// Sends every message back, until an empty one arrives.
 pub(crate) fn answer(port: &DatagramPort) -> Result<(), Error> {
     loop {
         let ping = port.receive(None)?;
@@ -21,7 +21,7 @@ pub(crate) fn answer(port: &DatagramPort) -> Result<(), Error> {
     }
 }
 
-/// Asks the program at `node` so often; microseconds for each round trip.
+/// Measures `rounds` round trips to the program at `node`. Returns microseconds per round trip.
 pub(crate) fn ask(client: &Client, node: NodeId, rounds: u32) -> Result<f64, Error> {
     let port = client.bind(0)?;
     let there = Address::new(node, PORT);

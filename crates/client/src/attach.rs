@@ -1,4 +1,4 @@
-//! Attaching: finding a node's socket, the handshake, and the rings that come out of it.
+//! Attaching to a node: finds its socket, does the handshake and maps the rings.
 
 use std::{
     io,
@@ -23,24 +23,25 @@ use crate::{
     },
 };
 
-/// How long a node may take for each step.
+/// The timeout of each step.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What an attachment is made of.
-pub(crate) struct Parts {
+/// The resources of an attachment.
+pub(crate) struct AttachmentParts {
     pub(crate) welcome: Welcome,
     pub(crate) pipes: Vec<Pipe>,
     pub(crate) notice: Notice,
-    /// Readable when the node wakes us.
-    pub(crate) ear: OwnedFd,
+    /// Readable when the node wakes this program.
+    pub(crate) wake_up: OwnedFd,
     pub(crate) arena: SeenWindow,
     pub(crate) socket: OwnedFd,
-    /// To be set when the node has ended.
+    /// Set when the node has ended.
     pub(crate) gone: Arc<AtomicBool>,
 }
 
-/// Attaches over the socket `path`, or to the first node that lives of those whose sockets are in the cluster's directory `path`.
-pub(crate) fn attach(path: &Path) -> Result<Parts, Error> {
+/// Attaches over the socket `path`. If `path` is a cluster's directory, tries the sockets of its
+/// nodes and takes the first that answers.
+pub(crate) fn attach(path: &Path) -> Result<AttachmentParts, Error> {
     let failed = |why: String| Error::Attach { path: path.into(), why };
     if !path.is_dir() {
         return handshake(path).map_err(|error| failed(error.to_string()));
@@ -49,7 +50,7 @@ pub(crate) fn attach(path: &Path) -> Result<Parts, Error> {
     for socket in sockets(path).map_err(|error| failed(error.to_string()))? {
         match handshake(&socket) {
             Ok(parts) => return Ok(parts),
-            // The socket of a node that was killed.
+            // This is the socket of a node that was killed.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
             Err(error) => last = format!("{}: {error}", socket.display()),
         }
@@ -57,7 +58,7 @@ pub(crate) fn attach(path: &Path) -> Result<Parts, Error> {
     Err(failed(last))
 }
 
-/// The sockets of the cluster's nodes, by name.
+/// Returns the sockets of the cluster's nodes, sorted by name.
 fn sockets(cluster: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     match std::fs::read_dir(cluster.join("run")) {
@@ -76,7 +77,7 @@ fn sockets(cluster: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn handshake(path: &Path) -> io::Result<Parts> {
+fn handshake(path: &Path) -> io::Result<AttachmentParts> {
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     for side in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
@@ -87,26 +88,29 @@ fn handshake(path: &Path) -> io::Result<Parts> {
     if sockopt::socket_peercred(&socket)?.uid != rustix::process::getuid() {
         return Err(wrong("the node runs as another user"));
     }
-    // A node that is full answers before it is asked, and closes: then this fails, and the answer is there.
+    // A full node answers before it reads the hello, and closes. Then sending fails, but the answer
+    // can be read.
     let sent = send_packet(socket.as_fd(), &hello::hello(), &[]);
     let (packet, descriptors) = match receive_packet(socket.as_fd()) {
-        // That it did not read the hello is said first.
+        // The first read reports that the node did not read the hello; the second returns its
+        // answer.
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => receive_packet(socket.as_fd())?,
         received => received?,
     };
     if packet.is_empty() {
         return Err(sent.err().unwrap_or_else(|| wrong("the node closed the connection")));
     }
-    let welcome = Welcome::decode(&packet).map_err(|refusal| wrong(&format!("the node says: {refusal}")))?;
+    let welcome =
+        Welcome::decode(&packet).map_err(|refusal| wrong(&format!("the node refused: {refusal}")))?;
     let workers = usize::from(welcome.workers);
     if descriptors.len() != 2 + 3 * workers {
-        return Err(wrong("the node does not pass what it must"));
+        return Err(wrong("the node passed a wrong number of descriptors"));
     }
     let mut descriptors = descriptors.into_iter();
     let mut next = || descriptors.next().ok_or_else(|| wrong("a descriptor is missing"));
     let span = WindowSpan { id: WindowId(0), len: welcome.arena, granule: 0, wordwise: true };
     let arena = SeenWindow::map(next()?.as_fd(), span).map_err(setup)?;
-    let ear = next()?;
+    let wake_up = next()?;
     let notice = Notice::create().map_err(setup)?;
     let gone = Arc::new(AtomicBool::new(false));
     let (mut pipes, mut ours) = (Vec::new(), Vec::new());
@@ -124,9 +128,9 @@ fn handshake(path: &Path) -> io::Result<Parts> {
     send_packet(socket.as_fd(), &[GO], &pass)?;
     let (packet, _) = receive_packet(socket.as_fd())?;
     if packet != [GO] {
-        return Err(wrong("the node did not take it"));
+        return Err(wrong("the node did not complete the handshake"));
     }
-    Ok(Parts { welcome, pipes, notice, ear, arena, socket, gone })
+    Ok(AttachmentParts { welcome, pipes, notice, wake_up, arena, socket, gone })
 }
 
 fn setup(error: SetupError) -> io::Error {

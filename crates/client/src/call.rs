@@ -10,13 +10,14 @@ use crate::{
     wire::{Head, Status, Use, Verb},
 };
 
-/// A port that answers calls, given back when dropped; calls that wait for an answer then get none.
+/// A port that answers calls. Dropping it gives the port back and ends waiting calls without an
+/// answer.
 pub struct Server {
     client: Client,
     port: u32,
 }
 
-/// A call that waits for its answer. Dropped without one, it tells the caller that there will be none.
+/// A call that waits for its answer. If it is dropped unanswered, the call fails at the caller.
 pub struct Request {
     client: Client,
     port: u32,
@@ -25,20 +26,24 @@ pub struct Request {
 }
 
 impl Client {
-    /// Takes `port` of this program's node to answer calls; 0: any that is free.
+    /// Takes `port` of this program's node to answer calls; 0 takes any free port.
     ///
     /// # Errors
-    /// Some program has it ([`Error::Taken`]).
+    /// [`Error::Taken`]: another program has the port.
     pub fn serve(&self, port: u32) -> Result<Server, Error> {
         let port = self.take_port(Use::Calls, port)?;
         Ok(Server { client: self.clone(), port })
     }
 
-    /// Calls a port: its answer to `request`, for which it waits up to `limit` (`None`: without end).
+    /// Calls a port and returns the answer to `request`. Waits up to `limit`; `None` waits forever.
     ///
     /// # Errors
-    /// [`Error::NodeGone`], [`Error::PortClosed`] (also when the server ended without an answer), [`Error::TimedOut`],
-    /// [`Error::Busy`]. After the first three the request may have been carried out or not.
+    /// - [`Error::NodeGone`]: the node is gone.
+    /// - [`Error::PortClosed`]: no program has the port, or the server ended without an answer.
+    /// - [`Error::TimedOut`]: `limit` has passed.
+    /// - [`Error::Busy`]: a limit is reached.
+    ///
+    /// After the first three the request may have been carried out or not.
     pub fn call(&self, to: Address, request: &[u8], limit: Option<Duration>) -> Result<Vec<u8>, Error> {
         verify(request)?;
         verify_node(to.node)?;
@@ -49,7 +54,7 @@ impl Client {
             None => {
                 let worker = core.worker(to.port);
                 let head = Head { node: to.node, other: to.port, ..Head::new(Verb::Call, Use::Calls) };
-                match core.ask_limited(Limited::Call, worker, head, request) {
+                match core.request_limited(Limited::Call, worker, head, request) {
                     Ok(asked) => id = Some(asked),
                     Err(error) => return Some(Err(error)),
                 }
@@ -70,16 +75,16 @@ impl Client {
 }
 
 impl Server {
-    /// Its address: what others call.
+    /// Returns the address that callers use.
     #[must_use]
     pub fn address(&self) -> Address {
         Address::new(self.client.node(), self.port)
     }
 
-    /// The next call, for which it waits up to `limit` (`None`: without end).
+    /// Waits up to `limit` for the next call and returns it; `None` waits forever.
     ///
     /// # Errors
-    /// [`Error::TimedOut`].
+    /// [`Error::TimedOut`]: no call came within `limit`.
     pub fn next(&self, limit: Option<Duration>) -> Result<Request, Error> {
         let arrived =
             self.client.shared.wait(self.client.waiting(), limit, |core| core.take(Use::Calls, self.port))?;
@@ -94,27 +99,27 @@ impl Drop for Server {
 }
 
 impl Request {
-    /// The request.
+    /// Returns the bytes of the request.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.arrived.bytes
     }
 
-    /// The node that the call comes from.
+    /// Returns the node that the call comes from.
     #[must_use]
     pub fn from(&self) -> plexus_base::NodeId {
         self.arrived.from.node
     }
 
-    /// Answers. Whether the caller still waits is not known here.
+    /// Answers the call. The caller may have stopped waiting; that is not reported.
     ///
     /// # Errors
-    /// The answer is too long; the caller is told that there is none.
+    /// [`Error::TooLong`]: the answer is too long. The call then fails at the caller.
     pub fn reply(mut self, answer: &[u8]) -> Result<(), Error> {
         verify(answer)?;
         self.answered = true;
         let (port, head) = (self.port, self.answer(Status::Ok));
-        // Where the node has ended, nobody waits for it.
+        // If the node has ended, no caller waits for the answer.
         let _ = self.client.shared.say(self.client.waiting(), None, |core| {
             (!core.is_full()).then(|| core.send(core.worker(port), head, answer))
         });

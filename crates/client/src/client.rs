@@ -14,8 +14,8 @@ use plexus_base::{MAX_NODES, NodeId, Waiting};
 
 use crate::{Error, attach, shared::Shared};
 
-/// A program's attachment to its local node. Cheap to clone; it ends when the last clone and everything made from it is
-/// dropped, and with the process.
+/// The attachment of a program to its local node. It is cheap to clone. It ends when the last clone
+/// and everything made from it is dropped, or when the process ends.
 #[derive(Clone)]
 pub struct Client {
     pub(crate) shared: Arc<Shared>,
@@ -23,52 +23,55 @@ pub struct Client {
 }
 
 impl Client {
-    /// Attaches to the node whose socket is `path` (`run/NAME.attach` in a cluster's directory), or, if `path` is a
-    /// cluster's directory, to the first node of the cluster that runs on this machine.
+    /// Attaches to the node whose socket is `path` (`run/NAME.attach` in a cluster's directory). If
+    /// `path` is a cluster's directory, attaches to the first of its nodes that runs on this
+    /// machine.
     ///
     /// # Errors
-    /// [`Error::Attach`].
+    /// [`Error::Attach`]: no node accepted the program.
     pub fn attach(path: impl AsRef<Path>) -> Result<Self, Error> {
         let shared = Shared::new(attach::attach(path.as_ref())?)?;
         Ok(Self { shared: Arc::new(shared), waiting: Arc::new(AtomicU8::new(code(Waiting::default()))) })
     }
 
-    /// The node that it is attached to.
+    /// Returns the node that the program is attached to.
     #[must_use]
     pub fn node(&self) -> NodeId {
         self.shared.welcome.node
     }
 
-    /// The nodes that the cluster's configuration listed when this program attached, whether they live or not: from 0 to one less than this. Those that
-    /// were added since are reached as well.
+    /// Returns how many nodes the configuration listed when this program attached, running or not.
+    /// Their numbers begin with 0. Nodes that were added since can be reached as well.
     #[must_use]
     pub fn nodes(&self) -> u8 {
         self.shared.welcome.nodes
     }
 
-    /// How threads wait in the calls of this client and what is made from it, except where a completion queue says it for itself.
-    /// At first adaptive.
+    /// Sets how threads wait in calls of this client and of what is made from it. The default is
+    /// adaptive. A completion queue may have its own setting.
     pub fn set_waiting(&self, waiting: Waiting) {
         self.waiting.store(code(waiting), Ordering::Relaxed);
     }
 
-    /// How threads wait.
+    /// Returns how threads wait.
     #[must_use]
     pub fn waiting(&self) -> Waiting {
         let code = usize::from(self.waiting.load(Ordering::Relaxed));
         Waiting::ALL.get(code).copied().unwrap_or_default()
     }
 
-    /// A descriptor for `poll` and `epoll` that becomes readable when something may have come, if [`Client::arm`] said so.
-    /// One thread at a time waits for it; others may wait in calls meanwhile.
+    /// Returns a descriptor for `poll` and `epoll`. After [`Client::arm`] returned true, it becomes
+    /// readable when something may have arrived. One thread at a time may wait for it; others may
+    /// wait in calls.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.shared.fd()
     }
 
-    /// Before waiting for [`Client::fd`]: asks the node to make it readable when something comes. False when something is
-    /// there already: look at ports and queues (with a limit of no time) until they have nothing, then arm again. All ports and queues
-    /// of the program count, those too that other threads look after: what they leave there keeps this from sleeping.
+    /// Asks the node to make [`Client::fd`] readable when something arrives; call it before
+    /// waiting. Returns false if something is there already. Then read all ports and queues without
+    /// waiting until they are empty, and arm again. All ports and queues of the program count, also
+    /// those that other threads read.
     ///
     /// ```no_run
     /// # fn wait_for_descriptors(_: std::os::fd::BorrowedFd<'_>) {}
@@ -90,7 +93,7 @@ impl Client {
         self.shared.arm()
     }
 
-    /// Waits for the result of an operation, which is under way under `id`.
+    /// Waits for the result of the pending operation `id`.
     pub(crate) fn result(&self, id: u64, limit: Option<Duration>) -> Result<crate::core::Finished, Error> {
         let result = self.shared.wait(self.waiting(), limit, |core| core.take_finished(id));
         if result.is_err() {
@@ -100,7 +103,7 @@ impl Client {
     }
 }
 
-/// Whether a cluster can have such a node. Which ones this cluster has by now, this program's node knows.
+/// Checks that a cluster can have such a node. Only the program's node knows the current members.
 pub(crate) fn verify_node(node: NodeId) -> Result<(), Error> {
     if node.index() < MAX_NODES { Ok(()) } else { Err(Error::NodeGone(node)) }
 }

@@ -1,7 +1,8 @@
-//! Completion queues: where the ends of posted work are found.
+//! Completion queues, which report the end of posted operations.
 //!
-//! A queue has a place for the completion of everything that is posted to it, taken when it is posted and free again when
-//! the completion is. So what a program posts and does not look after ends in [`Error::Busy`], not in its memory.
+//! Each posted operation reserves room for its completion, until the program takes the completion.
+//! A program that never takes completions therefore gets [`Error::Busy`] and does not fill its
+//! memory.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -9,53 +10,54 @@ use plexus_base::Waiting;
 
 use crate::{Address, Client, Error};
 
-/// Completions that a queue has or will have.
+/// The maximum of completions that are in a queue or reserved.
 const MAX_OWED: usize = 8192;
 
-/// What a completion is the end of.
+/// The operation that a completion belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// A message was put into a receive of its receiver.
     Send,
-    /// A message has come.
+    /// A message has arrived.
     Receive,
-    /// Bytes are in a window and in all its copies.
+    /// Bytes were written to a window and all its copies.
     Put,
-    /// Bytes of a window are here.
+    /// Bytes of a window were read.
     Get,
-    /// A word of a window was added to.
+    /// A number was added to a word of a window.
     FetchAdd,
-    /// A word of a window was compared and, if it was the expected one, replaced.
+    /// A word of a window was compared and, if it had the expected value, replaced.
     CompareSwap,
 }
 
-/// The end of something that was posted.
+/// The result of a posted operation.
 #[derive(Debug)]
 pub struct Completion {
-    /// What it was posted with.
+    /// The cookie that the operation was posted with.
     pub cookie: u64,
     /// The port of the endpoint that it was posted to.
     pub endpoint: u32,
-    /// What it was.
+    /// The kind of operation.
     pub operation: Operation,
-    /// Whether it was done. An [`Error::TooLong`] says that a message did not fit its receive; `bytes` is what did.
+    /// The outcome. [`Error::TooLong`] means that a message did not fit its receive; `bytes` holds
+    /// the part that did.
     pub result: Result<(), Error>,
-    /// The word as it was before, where one was changed.
+    /// The earlier value of a word that the operation changed.
     pub value: u64,
-    /// What came, where something did.
+    /// The received or read bytes.
     pub bytes: Vec<u8>,
-    /// Who sent it.
+    /// The sender of a received message.
     pub from: Option<Address>,
 }
 
-/// Where endpoints of one program put their completions.
+/// A queue that gets the completions of a program's endpoints.
 pub struct CompletionQueue {
     pub(crate) client: Client,
     pub(crate) number: u64,
     waiting: Waiting,
 }
 
-/// The completions of a queue.
+/// The completions of a queue, and how many more are reserved.
 #[derive(Default)]
 pub(crate) struct Completions {
     done: VecDeque<Completion>,
@@ -63,15 +65,15 @@ pub(crate) struct Completions {
 }
 
 impl Completions {
-    pub(crate) fn owe(&mut self) -> Result<(), Error> {
+    pub(crate) fn reserve(&mut self) -> Result<(), Error> {
         if self.owed >= MAX_OWED {
-            return Err(Error::Busy("completions in a queue and under way to it"));
+            return Err(Error::Busy("completions in a queue or reserved"));
         }
         self.owed += 1;
         Ok(())
     }
 
-    pub(crate) fn forgive(&mut self, count: usize) {
+    pub(crate) fn unreserve(&mut self, count: usize) {
         self.owed -= count;
     }
 
@@ -91,7 +93,7 @@ impl Completions {
 }
 
 impl Client {
-    /// A queue for completions, and how threads wait for them.
+    /// Creates a queue for completions; `waiting` sets how threads wait for them.
     #[must_use]
     pub fn completion_queue(&self, waiting: Waiting) -> CompletionQueue {
         let number = self.shared.act(|core| {
@@ -104,10 +106,10 @@ impl Client {
 }
 
 impl CompletionQueue {
-    /// The oldest completion, if there is one.
+    /// Takes the oldest completion, if there is one.
     ///
     /// # Errors
-    /// The node has ended and nothing more is there.
+    /// [`Error::NodeLost`]: the node has ended and no completion is left.
     pub fn poll(&self) -> Result<Option<Completion>, Error> {
         match self.wait(Some(Duration::ZERO)) {
             Ok(completion) => Ok(Some(completion)),
@@ -116,10 +118,10 @@ impl CompletionQueue {
         }
     }
 
-    /// The oldest completion, for which it waits up to `limit` (`None`: without end).
+    /// Waits up to `limit` for the oldest completion and takes it; `None` waits forever.
     ///
     /// # Errors
-    /// [`Error::TimedOut`].
+    /// [`Error::TimedOut`]: no completion came within `limit`.
     pub fn wait(&self, limit: Option<Duration>) -> Result<Completion, Error> {
         self.client.shared.wait(self.waiting, limit, |core| core.queues.get_mut(&self.number)?.pop())
     }

@@ -1,6 +1,7 @@
-//! What an attachment knows: operations under way, ports and what has come for them, flows, windows, completions.
+//! The state of an attachment: pending operations, ports with received messages, flows, windows and
+//! completions.
 //!
-//! One thread at a time uses it (see [`crate::shared`]). It waits for nothing and reads no clock.
+//! One thread at a time uses it (see [`crate::shared`]). It never waits and reads no clock.
 
 mod flows;
 mod locks;
@@ -18,13 +19,13 @@ use crate::{
 pub(crate) use flows::Sender;
 use flows::{Flow, FlowKey};
 use locks::Locks;
-pub(crate) use locks::{Post, answer};
+pub(crate) use locks::{EventTarget, answer};
 
-/// A message or request that has come for a port.
+/// A message or request that has arrived for a port.
 pub(crate) struct Arrived {
     pub(crate) from: Address,
     pub(crate) bytes: Vec<u8>,
-    /// Its flow, or the call.
+    /// The flow of the message, or the number of the call.
     pub(crate) id: u64,
 }
 
@@ -36,28 +37,28 @@ pub(crate) struct Finished {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// An operation under way.
-enum Waiting {
-    /// Somebody will ask for its result.
-    Asked,
-    /// It has come.
+/// The state of a pending operation.
+enum OperationState {
+    /// A caller will take the result.
+    Pending,
+    /// The result has arrived.
     Finished(Finished),
-    /// Its result is a completion.
+    /// The result becomes a completion.
     Posted { queue: u64, endpoint: u32, operation: Operation, cookie: u64 },
-    /// Nobody wants it any more.
+    /// The result is dropped when it arrives.
     Abandoned,
 }
 
-/// What is known of a window besides its handle.
+/// The state of a window that changes after it is opened.
 #[derive(Default)]
 pub(crate) struct WindowState {
-    /// LockRefusal it is gone.
+    /// The reason why the window is gone.
     pub(crate) gone: Option<Status>,
-    /// The node was asked to tell of the next change, and has not.
+    /// The node was asked to announce the next change and has not done so yet.
     pub(crate) watched: bool,
 }
 
-/// Messages of one flow that a program has taken.
+/// Messages of one flow that the program has taken.
 struct Taken {
     usage: Use,
     port: u32,
@@ -67,43 +68,45 @@ struct Taken {
     bytes: usize,
 }
 
-/// Of a flow whose messages still wait here, so much is taken before its sender is told: a quarter of what may be under way.
+/// While a flow has more messages waiting here, its sender is told only after a quarter of its
+/// window was taken.
 const TAKEN_MESSAGES: u64 = limits::FLOW_MESSAGES as u64 / 4;
 const TAKEN_BYTES: usize = limits::FLOW_BYTES / 4;
 
 pub(crate) struct Core {
     pipes: Vec<Pipe>,
     letters: Letters,
-    /// Looks at the rings, of all threads.
+    /// The number of looks at the rings, by all threads.
     pub(crate) looks: u32,
     /// A thread sleeps until the node wakes it.
     pub(crate) sleeper: bool,
-    /// Somebody waits outside of calls, for the descriptor.
+    /// A thread waits for the descriptor, outside of any call.
     pub(crate) outside: bool,
-    /// It was told to look, and has not armed the descriptor since.
-    pub(crate) told: bool,
-    /// Threads that sleep until something is filed.
+    /// The descriptor was signalled and has not been armed since.
+    pub(crate) outside_signalled: bool,
+    /// The number of threads that sleep until a message is filed.
     pub(crate) waiters: usize,
-    /// LockRefusal the attachment has ended.
+    /// The reason why the attachment has ended.
     pub(crate) ended: Option<String>,
     last: u64,
-    waiting: HashMap<u64, (Option<Limited>, Waiting)>,
+    waiting: HashMap<u64, (Option<Limited>, OperationState)>,
     under_way: Vec<[usize; 3]>,
     ports: HashMap<(Use, u32), VecDeque<Arrived>>,
     flows: HashMap<FlowKey, Flow>,
     flow_keys: HashMap<u64, FlowKey>,
-    /// Messages that the program has, and of those what it has done with and the sender is to be told.
+    /// `taken` counts messages that the program may still use; `due` counts those that it has
+    /// finished, which their senders are not outside_signalled of yet.
     taken: Vec<Taken>,
     due: Vec<Taken>,
     pub(crate) windows: HashMap<(usize, u32), WindowState>,
     pub(crate) locks: Locks,
     pub(crate) endpoints: HashMap<u32, EndpointState>,
-    /// Endpoints that have something to send, but no flow to be had.
+    /// Endpoints with messages to send that wait for a free flow.
     pub(crate) stuck: Vec<u32>,
     pub(crate) queues: HashMap<u64, Completions>,
 }
 
-/// An operation's kind of limit: calls, accesses to windows, requests for locks.
+/// The limit that an operation counts against: calls, window accesses or lock requests.
 #[derive(Clone, Copy)]
 pub(crate) enum Limited {
     Call = 0,
@@ -118,7 +121,7 @@ impl Core {
             looks: 0,
             sleeper: false,
             outside: false,
-            told: false,
+            outside_signalled: false,
             waiters: 0,
             ended: None,
             last: 0,
@@ -138,31 +141,32 @@ impl Core {
         }
     }
 
-    /// The worker of a port or of the hash of a name.
+    /// Returns the worker of a port or of the hash of a name.
     pub(crate) fn worker(&self, number: u32) -> usize {
         number as usize % self.pipes.len()
     }
 
-    /// A number that was not used before.
+    /// Returns a number that was not used before.
     pub(crate) fn next(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
 
-    /// Says something to a worker.
+    /// Sends a message to a worker.
     #[inline]
     pub(crate) fn send(&mut self, worker: usize, head: Head, payload: &[u8]) {
         self.pipes[worker].send(head, payload);
     }
 
-    /// Says something that is answered; the number that its result has. The number says which worker does it.
+    /// Sends a request that is answered. Returns its number, which contains the worker and names
+    /// the result.
     pub(crate) fn ask(&mut self, worker: usize, head: Head, payload: &[u8]) -> u64 {
-        self.ask_as(None, worker, head, payload)
+        self.request_as(None, worker, head, payload)
     }
 
-    fn ask_as(&mut self, limited: Option<Limited>, worker: usize, head: Head, payload: &[u8]) -> u64 {
+    fn request_as(&mut self, limited: Option<Limited>, worker: usize, head: Head, payload: &[u8]) -> u64 {
         let id = self.number(worker);
-        self.waiting.insert(id, (limited, Waiting::Asked));
+        self.waiting.insert(id, (limited, OperationState::Pending));
         self.send(worker, Head { id, ..head }, payload);
         id
     }
@@ -171,8 +175,8 @@ impl Core {
         self.next() << 8 | worker as u64
     }
 
-    /// Like [`Core::ask`], within what a program may have under way.
-    pub(crate) fn ask_limited(
+    /// Sends a request like [`Core::ask`] if the limit on pending operations allows it.
+    pub(crate) fn request_limited(
         &mut self,
         limited: Limited,
         worker: usize,
@@ -180,7 +184,7 @@ impl Core {
         payload: &[u8],
     ) -> Result<u64, Error> {
         self.enter(limited, worker)?;
-        Ok(self.ask_as(Some(limited), worker, head, payload))
+        Ok(self.request_as(Some(limited), worker, head, payload))
     }
 
     /// Starts an access whose result is a completion.
@@ -193,13 +197,13 @@ impl Core {
         operation: Operation,
     ) -> Result<(), Error> {
         self.enter(Limited::Access, worker)?;
-        if let Err(busy) = self.owe(sender.queue) {
+        if let Err(busy) = self.reserve(sender.queue) {
             self.under_way[worker][Limited::Access as usize] -= 1;
             return Err(busy);
         }
         let id = self.number(worker);
         let Sender { queue, endpoint, cookie } = sender;
-        let posted = Waiting::Posted { queue, endpoint, operation, cookie };
+        let posted = OperationState::Posted { queue, endpoint, operation, cookie };
         self.waiting.insert(id, (Some(Limited::Access), posted));
         self.send(worker, Head { id, ..head }, payload);
         Ok(())
@@ -207,9 +211,9 @@ impl Core {
 
     fn enter(&mut self, limited: Limited, worker: usize) -> Result<(), Error> {
         let (most, what) = match limited {
-            Limited::Call => (limits::MAX_CALLS, "calls under way"),
-            Limited::Access => (limits::MAX_ACCESSES, "accesses to windows under way"),
-            Limited::Lock => (limits::MAX_LOCKS, "requests for locks under way"),
+            Limited::Call => (limits::MAX_CALLS, "pending calls"),
+            Limited::Access => (limits::MAX_ACCESSES, "pending window accesses"),
+            Limited::Lock => (limits::MAX_LOCKS, "pending lock requests"),
         };
         let under_way = &mut self.under_way[worker][limited as usize];
         if *under_way >= most {
@@ -219,35 +223,35 @@ impl Core {
         Ok(())
     }
 
-    /// The result of an operation, if it has come.
+    /// Returns the result of an operation, if it has arrived.
     pub(crate) fn take_finished(&mut self, id: u64) -> Option<Finished> {
-        if !matches!(self.waiting.get(&id)?.1, Waiting::Finished(_)) {
+        if !matches!(self.waiting.get(&id)?.1, OperationState::Finished(_)) {
             return None;
         }
         match self.waiting.remove(&id)?.1 {
-            Waiting::Finished(finished) => Some(finished),
+            OperationState::Finished(finished) => Some(finished),
             _ => None,
         }
     }
 
-    /// Nobody wants the result any more.
+    /// Drops the result of an operation, now or when it arrives.
     pub(crate) fn abandon(&mut self, id: u64) {
         match self.waiting.get_mut(&id) {
-            Some((_, Waiting::Finished(_))) | None => drop(self.waiting.remove(&id)),
-            Some((_, waiting)) => *waiting = Waiting::Abandoned,
+            Some((_, OperationState::Finished(_))) | None => drop(self.waiting.remove(&id)),
+            Some((_, waiting)) => *waiting = OperationState::Abandoned,
         }
     }
 
-    /// Nobody waits for the answer to a call any more, and none will come.
+    /// Cancels a call; no answer will arrive.
     pub(crate) fn cancel(&mut self, id: u64) {
-        if let Some((Some(limited), Waiting::Asked)) = self.waiting.remove(&id) {
+        if let Some((Some(limited), OperationState::Pending)) = self.waiting.remove(&id) {
             let worker = (id & 0xff) as usize;
             self.under_way[worker][limited as usize] -= 1;
             self.send(worker, Head { id, ..Head::new(Verb::Cancel, Use::Calls) }, &[]);
         }
     }
 
-    /// Takes what has come; how much.
+    /// Receives from all rings. Returns how many frames arrived.
     pub(crate) fn turn(&mut self) -> usize {
         let mut done = 0;
         for worker in 0..self.pipes.len() {
@@ -270,8 +274,8 @@ impl Core {
         done
     }
 
-    /// The program is back: it has done with what it had taken. Where more of the port's messages wait for it, a few are
-    /// put together.
+    /// Starts a call of the program, which has now finished with the messages taken before. If the
+    /// port has more of them waiting, several are acknowledged together.
     pub(crate) fn begin(&mut self) {
         let mut index = 0;
         while let Some(Taken { usage, port, count, bytes, .. }) = self.taken.get(index) {
@@ -285,26 +289,27 @@ impl Core {
         }
     }
 
-    /// Sends what waits, and says what was taken: behind what the program says itself.
+    /// Sends queued messages, and after them the acknowledgements of taken messages.
     pub(crate) fn flush(&mut self) {
-        self.say_taken();
+        self.send_acknowledgements();
         for pipe in &mut self.pipes {
-            // That it is lost is said by the next poll.
+            // The next poll reports a lost rail.
             let _ = pipe.flush();
         }
     }
 
-    /// Whether so much waits for room in a ring that who can wait must, so that it does not all lie in this program's memory.
+    /// Returns true if so many bytes wait for room in a ring that callers must wait. This bounds
+    /// the memory that the queue takes.
     pub(crate) fn is_full(&self) -> bool {
         self.pipes.iter().any(|pipe| pipe.queued() > limits::FLOW_BYTES)
     }
 
-    /// Whether something waits for room in a ring.
+    /// Returns true if a message waits for room in a ring.
     pub(crate) fn is_blocked(&self) -> bool {
         self.pipes.iter().any(|pipe| pipe.queued() > 0)
     }
 
-    fn say_taken(&mut self) {
+    fn send_acknowledgements(&mut self) {
         while let Some(Taken { usage, port, node, flow: id, count: value, .. }) = self.due.pop() {
             let worker = self.worker(port);
             self.send(worker, Head { port, node, id, value, ..Head::new(Verb::Taken, usage) }, &[]);
@@ -315,10 +320,10 @@ impl Core {
         self.pipes.iter_mut().any(Pipe::pending)
     }
 
-    /// Whether there is something for the program to take.
-    pub(crate) fn has_news(&self) -> bool {
+    /// Returns true if a message or event waits for the program.
+    pub(crate) fn has_events(&self) -> bool {
         self.ports.values().any(|queue| !queue.is_empty())
-            || self.locks.has_news()
+            || self.locks.has_events()
             || self.queues.values().any(|queue| !queue.is_empty())
     }
 
@@ -336,7 +341,7 @@ impl Core {
             }
             Verb::Taken => self.credit(head),
             Verb::Refused => self.refused(head),
-            Verb::Cancel => self.given_up(head),
+            Verb::Cancel => self.call_cancelled(head),
             Verb::Changed => {
                 if let Some(window) = self.windows.get_mut(&(worker, head.port)) {
                     window.watched = false;
@@ -349,7 +354,7 @@ impl Core {
             }
             Verb::Wanted => self.lock_wanted(worker, &head),
             Verb::Lost => self.locks_lost(),
-            // Not for programs; the node is ours, and would not say it.
+            // Programs never get the other messages. The node is trusted not to send them.
             _ => {}
         }
     }
@@ -369,10 +374,11 @@ impl Core {
             self.ports.entry((head.usage, port)).or_default();
         }
         match waiting {
-            Waiting::Asked => {
-                *waiting = Waiting::Finished(Finished { status, port, value, bytes: payload.to_vec() });
+            OperationState::Pending => {
+                *waiting =
+                    OperationState::Finished(Finished { status, port, value, bytes: payload.to_vec() });
             }
-            Waiting::Posted { queue, endpoint, operation, cookie } => {
+            OperationState::Posted { queue, endpoint, operation, cookie } => {
                 let completion = Completion {
                     cookie: *cookie,
                     endpoint: *endpoint,
@@ -386,13 +392,14 @@ impl Core {
                 self.waiting.remove(&head.id);
                 self.complete(queue, completion);
             }
-            Waiting::Abandoned => drop(self.waiting.remove(&head.id)),
-            Waiting::Finished(_) => {}
+            OperationState::Abandoned => drop(self.waiting.remove(&head.id)),
+            OperationState::Finished(_) => {}
         }
     }
 
-    /// Nobody waits for the answer to a call any more. One that the program has not taken is answered for it.
-    fn given_up(&mut self, head: Head) {
+    /// Handles a call whose caller stopped waiting. If the program has not taken it yet, it is
+    /// answered here.
+    fn call_cancelled(&mut self, head: Head) {
         let Some(calls) = self.ports.get_mut(&(Use::Calls, head.port)) else { return };
         let before = calls.len();
         calls.retain(|call| call.id != head.id);
@@ -403,30 +410,30 @@ impl Core {
         }
     }
 
-    /// Something is posted whose completion will be in `queue`.
-    pub(crate) fn owe(&mut self, queue: u64) -> Result<(), Error> {
-        self.queues.get_mut(&queue).map_or(Ok(()), Completions::owe)
+    /// Reserves room in `queue` for the completion of a posted operation.
+    pub(crate) fn reserve(&mut self, queue: u64) -> Result<(), Error> {
+        self.queues.get_mut(&queue).map_or(Ok(()), Completions::reserve)
     }
 
-    /// So much of what was posted will not complete.
-    pub(crate) fn forgive(&mut self, queue: u64, count: usize) {
+    /// Releases the room of `count` completions that will never come.
+    pub(crate) fn unreserve(&mut self, queue: u64, count: usize) {
         if let Some(queue) = self.queues.get_mut(&queue) {
-            queue.forgive(count);
+            queue.unreserve(count);
         }
     }
 
     pub(crate) fn complete(&mut self, queue: u64, completion: Completion) {
-        // Nobody looks at the queue any more: its completions are of no use.
+        // If the queue is gone, its completions are dropped.
         if let Some(queue) = self.queues.get_mut(&queue) {
             queue.push(completion);
         }
     }
 
-    /// Gives a port back, with all that was sent from it and is not under way.
+    /// Gives a port back, and drops all messages from it that are not on their way yet.
     pub(crate) fn close_port(&mut self, usage: Use, port: u32) {
         self.ports.remove(&(usage, port));
         self.begin();
-        self.say_taken();
+        self.send_acknowledgements();
         let worker = self.worker(port);
         self.send(worker, Head { port, ..Head::new(Verb::Unbind, usage) }, &[]);
         let keys: Vec<FlowKey> =
@@ -435,7 +442,8 @@ impl Core {
         self.send_stuck();
     }
 
-    /// The next message of a port. It counts as taken when the program comes back, see [`Core::begin`].
+    /// Takes the next message of a port. It is acknowledged after the program's next call, see
+    /// [`Core::begin`].
     pub(crate) fn take(&mut self, usage: Use, port: u32) -> Option<Arrived> {
         let arrived = self.ports.get_mut(&(usage, port))?.pop_front()?;
         if usage != Use::Calls {
@@ -444,7 +452,7 @@ impl Core {
         Some(arrived)
     }
 
-    /// What has come for a port before somebody looked after it otherwise.
+    /// Takes all messages that arrived for a port.
     pub(crate) fn take_all(&mut self, usage: Use, port: u32) -> VecDeque<Arrived> {
         self.ports.get_mut(&(usage, port)).map(std::mem::take).unwrap_or_default()
     }
@@ -464,7 +472,7 @@ impl Core {
     }
 }
 
-/// What the end of an access means to who asked for it.
+/// Converts the status of a window access to a result.
 pub(crate) fn window_result(status: Status) -> Result<(), Error> {
     match status {
         Status::Ok => Ok(()),

@@ -1,8 +1,10 @@
 //! Reliable datagrams.
 //!
-//! Messages from one port to another arrive whole, once each and in the order sent, also when a rail between the nodes
-//! dies. So many may be under way at a time ([`limits::FLOW_MESSAGES`], [`limits::FLOW_BYTES`]); who sends more waits until
-//! the receiver has taken some. A message counts as taken when its receiver, having it, next calls the library.
+//! Messages from one port to another arrive whole, once each and in the order sent, also when a
+//! rail between the nodes fails. The number and bytes of messages on their way are limited
+//! ([`limits::FLOW_MESSAGES`], [`limits::FLOW_BYTES`]). At the limit a sender waits until the
+//! receiver has taken some. A message counts as taken when its receiver next calls the library
+//! after it got the message.
 //!
 //! [`limits::FLOW_MESSAGES`]: crate::wire::limits::FLOW_MESSAGES
 //! [`limits::FLOW_BYTES`]: crate::wire::limits::FLOW_BYTES
@@ -15,12 +17,12 @@ use crate::{
     wire::{Head, Status, Use, Verb},
 };
 
-/// A message that has come.
+/// A received message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Datagram {
-    /// Who sent it. Programs of one user trust each other: a sender names its port itself.
+    /// The sender. Programs of one user trust each other: a sender names its port itself.
     pub from: Address,
-    /// The message.
+    /// The bytes of the message.
     pub bytes: Vec<u8>,
 }
 
@@ -31,10 +33,10 @@ pub struct DatagramPort {
 }
 
 impl Client {
-    /// Takes `port` of this program's node for datagrams; 0: any that is free.
+    /// Takes `port` of this program's node for datagrams; 0 takes any free port.
     ///
     /// # Errors
-    /// Some program has it ([`Error::Taken`]).
+    /// [`Error::Taken`]: another program has the port.
     pub fn bind(&self, port: u32) -> Result<DatagramPort, Error> {
         let port = self.take_port(Use::Datagrams, port)?;
         Ok(DatagramPort { client: self.clone(), port })
@@ -42,10 +44,10 @@ impl Client {
 
     pub(crate) fn take_port(&self, usage: Use, port: u32) -> Result<u32, Error> {
         if port >= 1 << 31 {
-            return Err(Error::Argument("ports from 2^31 on are given by the node: ask for port 0"));
+            return Err(Error::Argument("the node assigns ports from 2^31 on: use port 0"));
         }
         let id = self.shared.act(|core| {
-            // Any worker will do where any port does.
+            // With port 0 every worker can choose the port.
             let worker = if port == 0 { core.next() as u32 } else { port };
             let worker = core.worker(worker);
             core.ask(worker, Head { port, ..Head::new(Verb::Bind, usage) }, &[])
@@ -60,18 +62,21 @@ impl Client {
 }
 
 impl DatagramPort {
-    /// Its address: what others send to.
+    /// Returns the address that others send to.
     #[must_use]
     pub fn address(&self) -> Address {
         Address::new(self.client.node(), self.port)
     }
 
-    /// Sends a message of up to [`MAX_MESSAGE`] bytes. Returns when it is on its way, for which it waits up to `limit`
-    /// (`None`: without end) while as much as may be is under way to that port.
+    /// Sends a message of up to [`MAX_MESSAGE`] bytes. Returns when it is on its way. While the
+    /// limit of messages on their way to that port is reached, waits up to `limit`; `None` waits
+    /// forever.
     ///
     /// # Errors
-    /// [`Error::NodeGone`]: no cluster has such a node. [`Error::TimedOut`]. [`Error::Undelivered`]: of what was sent to that port before, so much was not taken. This
-    /// message was not sent then; the next one will be, to whoever has the port by that time.
+    /// - [`Error::NodeGone`]: no cluster has such a node.
+    /// - [`Error::TimedOut`]: `limit` has passed.
+    /// - [`Error::Undelivered`]: earlier messages to that port were not taken. This message was not
+    ///   sent. The next one will be sent to the program that has the port then.
     pub fn send(&self, to: Address, bytes: &[u8], limit: Option<Duration>) -> Result<(), Error> {
         verify(bytes)?;
         verify_node(to.node)?;
@@ -88,10 +93,10 @@ impl DatagramPort {
         })?
     }
 
-    /// The next message, for which it waits up to `limit` (`None`: without end).
+    /// Waits up to `limit` for the next message and returns it; `None` waits forever.
     ///
     /// # Errors
-    /// [`Error::TimedOut`].
+    /// [`Error::TimedOut`]: no message came within `limit`.
     pub fn receive(&self, limit: Option<Duration>) -> Result<Datagram, Error> {
         let taken = self
             .client
@@ -100,10 +105,10 @@ impl DatagramPort {
         Ok(Datagram { from: taken.from, bytes: taken.bytes })
     }
 
-    /// The next message, if one has come.
+    /// Returns the next message, if one has arrived.
     ///
     /// # Errors
-    /// The node has ended and nothing more is there.
+    /// [`Error::NodeLost`]: the node has ended and no message is left.
     pub fn try_receive(&self) -> Result<Option<Datagram>, Error> {
         match self.receive(Some(Duration::ZERO)) {
             Ok(datagram) => Ok(Some(datagram)),
@@ -112,10 +117,10 @@ impl DatagramPort {
         }
     }
 
-    /// Waits up to `limit` until everything that was sent from this port was taken by those it is for.
+    /// Waits up to `limit` until the receivers have taken every message from this port.
     ///
     /// # Errors
-    /// [`Error::TimedOut`]; [`Error::Undelivered`].
+    /// [`Error::TimedOut`], or [`Error::Undelivered`] if messages were lost.
     pub fn settle(&self, limit: Option<Duration>) -> Result<(), Error> {
         self.client.shared.wait(self.client.waiting(), limit, |core| {
             match core.is_settled(Use::Datagrams, self.port) {
@@ -133,7 +138,7 @@ impl Drop for DatagramPort {
     }
 }
 
-/// Whether a message may be sent.
+/// Checks the length of a message.
 pub(crate) fn verify(bytes: &[u8]) -> Result<(), Error> {
     if bytes.len() > MAX_MESSAGE { Err(Error::TooLong { len: bytes.len() }) } else { Ok(()) }
 }

@@ -1,9 +1,8 @@
-//! Endpoints: work is posted with a cookie of the program's own, and its end is a completion in a queue, which is polled
-//! or waited for.
+//! Endpoints: operations are posted with a cookie, and their completions arrive in a queue.
 //!
-//! An endpoint has a port and may be connected to another one, which is then where what it sends goes. A message is put
-//! into the oldest receive that was posted; while none is, it waits, and so does its sender when as much as may be is under
-//! way. A send completes when the receiver has put it into a receive: then it has arrived.
+//! An endpoint has a port. It may be connected to another port, which then gets what it sends. A
+//! message goes into the oldest posted receive. Without one it waits, and so does its sender at the
+//! limit of messages on their way. A send completes when the receiver has put it into a receive.
 
 use std::collections::VecDeque;
 
@@ -17,18 +16,18 @@ use crate::{
     wire::{Head, Use, Verb},
 };
 
-/// Sends that may wait in an endpoint for room, and receives that may be posted.
+/// The maximum of sends that wait for room in an endpoint, and of posted receives.
 const MAX_POSTED: usize = 4096;
 
-/// A port for posted work, given back when dropped. Receives that are posted, and sends that were not taken or still wait for room, then never
-/// complete: nobody is told of them.
+/// A port for posted operations, given back when dropped. Posted receives, and sends that were not
+/// taken or wait for room, then never complete.
 pub struct Endpoint {
     client: Client,
     port: u32,
     queue: u64,
 }
 
-/// What is posted to an endpoint.
+/// The posted operations of an endpoint.
 pub(crate) struct EndpointState {
     queue: u64,
     peer: Option<Address>,
@@ -38,10 +37,11 @@ pub(crate) struct EndpointState {
 }
 
 impl Client {
-    /// An endpoint at `port` of this program's node (0: any that is free), whose completions go to `queue`.
+    /// Creates an endpoint at `port` of this program's node; 0 takes any free port. Its completions
+    /// go to `queue`.
     ///
     /// # Errors
-    /// Some program has the port ([`Error::Taken`]).
+    /// [`Error::Taken`]: another program has the port.
     pub fn endpoint(&self, port: u32, queue: &CompletionQueue) -> Result<Endpoint, Error> {
         if !std::sync::Arc::ptr_eq(&self.shared, &queue.client.shared) {
             return Err(Error::Argument("the queue belongs to another attachment"));
@@ -63,27 +63,28 @@ impl Client {
 }
 
 impl Endpoint {
-    /// Its address: what others connect to.
+    /// Returns the address that others connect to.
     #[must_use]
     pub fn address(&self) -> Address {
         Address::new(self.client.node(), self.port)
     }
 
-    /// Says where [`Endpoint::post_send`] sends from now on. Messages of others are received as before.
+    /// Sets the port that [`Endpoint::post_send`] sends to. Messages from other ports are still
+    /// received.
     pub fn connect(&self, peer: Address) {
         self.act(|_, endpoint| endpoint.peer = Some(peer));
     }
 
-    /// Offers room for one message of up to `len` bytes.
+    /// Posts a receive for one message of up to `len` bytes.
     ///
     /// # Errors
-    /// [`Error::Busy`]: too many are posted, or too many completions are not taken.
+    /// [`Error::Busy`]: too many receives are posted, or too many completions are not taken.
     pub fn post_receive(&self, cookie: u64, len: usize) -> Result<(), Error> {
         self.client.shared.act(|core| {
             if core.endpoints.get(&self.port).is_some_and(|endpoint| endpoint.receives.len() >= MAX_POSTED) {
                 return Err(Error::Busy("receives posted to an endpoint"));
             }
-            core.owe(self.queue)?;
+            core.reserve(self.queue)?;
             if let Some(endpoint) = core.endpoints.get_mut(&self.port) {
                 endpoint.receives.push_back((cookie, len));
             }
@@ -95,16 +96,17 @@ impl Endpoint {
     /// Sends to the port that the endpoint is connected to.
     ///
     /// # Errors
-    /// It is not connected; as [`Endpoint::post_send_to`].
+    /// [`Error::Argument`] if it is not connected, and the errors of [`Endpoint::post_send_to`].
     pub fn post_send(&self, cookie: u64, bytes: &[u8]) -> Result<(), Error> {
         let peer = self.act(|_, endpoint| endpoint.peer).flatten();
         self.post_send_to(cookie, peer.ok_or(Error::Argument("the endpoint is not connected"))?, bytes)
     }
 
-    /// Sends to an endpoint's port.
+    /// Sends to the port of another endpoint.
     ///
     /// # Errors
-    /// [`Error::TooLong`], [`Error::Busy`]: too many wait for room already, or too many completions are not taken.
+    /// - [`Error::TooLong`]: the message is longer than [`MAX_MESSAGE`].
+    /// - [`Error::Busy`]: too many messages wait for room, or too many completions are not taken.
     pub fn post_send_to(&self, cookie: u64, to: Address, bytes: &[u8]) -> Result<(), Error> {
         verify(bytes)?;
         verify_node(to.node)?;
@@ -114,14 +116,14 @@ impl Endpoint {
             if waits >= MAX_POSTED {
                 return Err(Error::Busy("sends posted to an endpoint"));
             }
-            core.owe(queue)?;
+            core.reserve(queue)?;
             let sender = Sender { queue, endpoint: port, cookie };
             if waits == 0 {
                 match core.try_send(Use::Endpoints, port, to, bytes, Some(sender)) {
                     Ok(false) => {}
                     Ok(true) => return Ok(()),
                     Err(error) => {
-                        core.forgive(queue, 1);
+                        core.unreserve(queue, 1);
                         return Err(error);
                     }
                 }
@@ -156,7 +158,7 @@ impl Endpoint {
     /// Adds to a word of a window, see [`Window::fetch_add`].
     ///
     /// # Errors
-    /// [`Error::Busy`].
+    /// [`Error::Busy`]: a limit is reached.
     pub fn post_fetch_add(&self, cookie: u64, window: &Window, offset: u64, add: u64) -> Result<(), Error> {
         self.post(cookie, window, (Verb::Add, Operation::FetchAdd), offset, &add.to_le_bytes())
     }
@@ -164,7 +166,7 @@ impl Endpoint {
     /// Compares a word of a window and replaces it, see [`Window::compare_swap`].
     ///
     /// # Errors
-    /// [`Error::Busy`].
+    /// [`Error::Busy`]: a limit is reached.
     pub fn post_compare_swap(
         &self,
         cookie: u64,
@@ -200,7 +202,7 @@ impl Drop for Endpoint {
         let port = self.port;
         self.client.shared.act(|core| {
             if let Some(endpoint) = core.endpoints.remove(&port) {
-                core.forgive(endpoint.queue, endpoint.receives.len() + endpoint.sends.len());
+                core.unreserve(endpoint.queue, endpoint.receives.len() + endpoint.sends.len());
             }
             core.close_port(Use::Endpoints, port);
         });
@@ -208,7 +210,7 @@ impl Drop for Endpoint {
 }
 
 impl Core {
-    /// A message has come for an endpoint.
+    /// Handles a message that has arrived for an endpoint.
     pub(crate) fn reach(&mut self, port: u32, arrived: Arrived) {
         if let Some(endpoint) = self.endpoints.get_mut(&port) {
             endpoint.arrived.push_back(arrived);
@@ -216,7 +218,7 @@ impl Core {
         }
     }
 
-    /// Puts what has come into what was posted for it.
+    /// Puts received messages into posted receives.
     fn match_receives(&mut self, port: u32) {
         loop {
             let Some(endpoint) = self.endpoints.get_mut(&port) else { return };
@@ -243,7 +245,7 @@ impl Core {
         }
     }
 
-    /// Sends what waited for room in a flow of an endpoint, and for what waited in front of it.
+    /// Sends the queued messages of an endpoint as far as their flow has room.
     pub(crate) fn send_posted(&mut self, usage: Use, port: u32) {
         if usage != Use::Endpoints {
             return;
@@ -253,7 +255,7 @@ impl Core {
             let Some((cookie, to, bytes)) = endpoint.sends.pop_front() else { return };
             let queue = endpoint.queue;
             let sender = Sender { queue, endpoint: port, cookie };
-            // What endpoints lose is said by completions, so no loss is said here.
+            // Endpoints report lost messages by completions, so this call returns no loss.
             let sent = self.try_send(usage, port, to, &bytes, Some(sender));
             if matches!(sent, Ok(true)) {
                 continue;
@@ -268,7 +270,7 @@ impl Core {
         }
     }
 
-    /// Flows can be had again: sends what waits for one.
+    /// Sends for the endpoints that waited for a free flow.
     pub(crate) fn send_stuck(&mut self) {
         for port in std::mem::take(&mut self.stuck) {
             self.send_posted(Use::Endpoints, port);

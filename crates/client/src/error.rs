@@ -1,4 +1,4 @@
-//! What can go wrong, in the words of whoever asked.
+//! The errors of the client library.
 
 use std::{io, path::PathBuf};
 
@@ -6,93 +6,94 @@ use plexus_base::{NodeId, locks::LockRefusal};
 
 use crate::{Address, wire::Status};
 
-/// LockRefusal something was not done.
+/// The reason why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No node let the program in.
+    /// No node accepted the program.
     #[error("{path}: cannot attach: {why}")]
     Attach {
-        /// The socket or directory.
+        /// The socket or directory given to [`crate::Client::attach`].
         path: PathBuf,
-        /// What the node or the system said.
+        /// The reason that the node or the system gave.
         why: String,
     },
-    /// The program's own node has ended, or has cut it off. Attach again.
-    #[error("this program is attached no more: {0}")]
+    /// The program's own node has ended, or has detached the program. Attach again.
+    #[error("the attachment of this program has ended: {0}; attach again")]
     NodeLost(String),
-    /// Another node is gone, or there is none of that number.
-    #[error("{0} is gone, or there is no such node")]
+    /// Another node is gone, or the cluster has no node of that number.
+    #[error("{0} is gone or does not exist")]
     NodeGone(NodeId),
-    /// Nobody has that port now, or who had it closed it or ended meanwhile.
-    #[error("nobody answers at {0}")]
+    /// No program has that port, or its owner closed it or ended during the operation.
+    #[error("no program answers at {0}")]
     PortClosed(Address),
-    /// What was sent before was not taken by its receiver, and never will be.
+    /// The receiver did not take earlier messages, and never will.
     #[error("{lost} messages to {to} were not taken: {why}")]
     Undelivered {
-        /// Where to.
+        /// The port that they were sent to.
         to: Address,
-        /// How many.
+        /// The number of lost messages.
         lost: usize,
-        /// LockRefusal.
+        /// The reason why they were lost.
         why: &'static str,
     },
-    /// The port or name is taken by a program of that node.
-    #[error("{0} is taken already")]
+    /// Another program of the node has the port or name.
+    #[error("{0} is already taken")]
     Taken(String),
-    /// Not within the time given. What was asked for may still happen, except that nobody takes the answer to a call.
-    #[error("not within the time given")]
+    /// The operation did not end within its timeout. It may still take effect; only the answer of a
+    /// call is dropped.
+    #[error("the operation timed out")]
     TimedOut,
     /// A limit is reached; [`crate::wire::limits`] lists them.
     #[error("too many {0} at a time")]
     Busy(&'static str),
-    /// Longer than a message may be.
-    #[error("{len} bytes are longer than a message may be: {most}", most = crate::MAX_MESSAGE)]
+    /// The message exceeds [`crate::MAX_MESSAGE`].
+    #[error("the message has {len} bytes, more than the maximum of {most}", most = crate::MAX_MESSAGE)]
     TooLong {
-        /// How long.
+        /// The length of the message in bytes.
         len: usize,
     },
-    /// The arena of a node has no room for the window. A window lies in the part of one worker, which its name chooses: with
-    /// 8 workers and 16 MiB none is longer than 2 MiB.
+    /// The arena of a node has no room for the window. A window lies in the part of one worker,
+    /// which its name chooses. With 8 workers and 16 MiB no window is longer than 2 MiB.
     #[error(
-        "no room for a window of {0} bytes: give back others, or raise `program_window_mib` in cluster.toml"
+        "no room for a window of {0} bytes: close other windows, or raise `program_window_mib` in cluster.toml"
     )]
     NoRoom(u64),
     /// There is no window of that name, or it is gone.
-    #[error("there is no such window, or it is gone")]
+    #[error("the window does not exist or is gone")]
     NoWindow,
-    /// Outside the window, or not a whole word of it.
-    #[error("outside the window, or not a whole word of it")]
+    /// The access is outside the window, or not aligned to a whole word of it.
+    #[error("the access is outside the window or not aligned to a word")]
     OutOfRange,
-    /// The lock manager says why a lock was not granted, or what cannot be done with one.
+    /// The lock manager refused a request, for the given reason.
     #[error(transparent)]
     NotLocked(LockRefusal),
-    /// The cluster grants no locks any more.
-    #[error("the cluster has stopped: no lock is granted, and none that is held protects anything")]
+    /// The cluster has stopped and grants no locks.
+    #[error("the cluster has stopped: it grants no locks, and held locks protect nothing")]
     LocksLost,
-    /// An argument cannot be used.
+    /// An argument is invalid.
     #[error("{0}")]
     Argument(&'static str),
-    /// The system refused.
+    /// A system call failed.
     #[error("{what}: {source}")]
     System {
-        /// What was being done.
+        /// The operation that failed.
         what: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
-/// LockRefusal a node did not take something.
+/// Returns the reason for a refusal as text.
 pub(crate) fn why(status: Status) -> &'static str {
     match status {
-        Status::Ok => "it was not",
+        Status::Ok => "no error",
         Status::NodeGone => "the node is gone",
-        Status::PortClosed => "nobody has the port",
-        Status::InUse => "it is taken",
-        Status::Busy => "too many send to it",
-        Status::NoRoom => "there is no room",
+        Status::PortClosed => "no program has the port",
+        Status::InUse => "the port or name is taken",
+        Status::Busy => "too many programs send to it",
+        Status::NoRoom => "the node has no room",
         Status::NoWindow => "there is no such window",
-        Status::OutOfRange => "it lies outside",
-        Status::NotLocked | Status::Stopped => "there are no locks for it",
+        Status::OutOfRange => "the access is out of range",
+        Status::NotLocked | Status::Stopped => "the lock was not granted",
     }
 }

@@ -1,4 +1,4 @@
-//! How a program attaches to its local node, and what it can do then with every node of the cluster.
+//! The client library: a program attaches to its local node and uses the services of the cluster.
 //!
 //! ```no_run
 //! use plexus_client::{Address, Client};
@@ -10,22 +10,25 @@
 //! # Ok::<(), plexus_client::Error>(())
 //! ```
 //!
-//! - [`DatagramPort`]: messages from port to port, with their boundaries, in order for each sender, none lost while both ends
-//!   live. Who reads slowly slows down those that send to it, and nobody else.
+//! - [`DatagramPort`]: messages from port to port, with their boundaries, in order for each sender.
+//!   No message is lost while both ends live. A slow receiver delays only its own senders.
 //! - [`Server`] and [`Client::call`]: a request, and its answer or the reason why there is none.
-//! - [`Window`]: named memory of a node, which programs of every node read, write and change by atomic operations; a node
-//!   can keep a copy of it that its programs read in place.
+//! - [`Window`]: named memory of a node. Programs of every node read it, write it and change it by
+//!   atomic operations. A node can keep a copy that its programs read in place.
 //! - [`LockSession`] and [`Lock`]: locks of the cluster, with value blocks and fencing tokens.
-//! - [`Endpoint`] and [`CompletionQueue`]: all of it posted instead of waited for, with completions to poll or to wait for.
+//! - [`Endpoint`] and [`CompletionQueue`]: the same operations without waiting; their completions
+//!   are polled or waited for.
 //!
-//! Everything that a program has belongs to it alone and is released when it ends, in whatever way. If the node ends,
-//! every operation says [`Error::NodeLost`]; attach again, to the same or another node.
+//! A program does not share its ports, windows and locks. They are released when it ends, in any
+//! way. If the node ends, every operation returns [`Error::NodeLost`]; the program can then attach
+//! again, to the same or another node.
 //!
-//! A [`Client`] and all that is made from it can be used by several threads at once. The library starts no thread: who
-//! waits does the work, and hands what is for others to them. So what is posted makes progress while somebody is in a
-//! call of the library; a program that does something else meanwhile waits on [`Client::fd`] together with the rest.
+//! Several threads can use a [`Client`] and everything made from it at once. The library starts no
+//! thread: a waiting thread does the work, also for the other threads. So posted operations make
+//! progress only while a thread is in a call of the library. A program with other work waits for
+//! [`Client::fd`] together with its own descriptors.
 //!
-//! `wire` is what programs and nodes say to each other; only nodes use it.
+//! The module `wire` is the protocol between programs and nodes; only nodes use it.
 
 mod attach;
 mod call;
@@ -47,26 +50,26 @@ pub use datagram::{Datagram, DatagramPort};
 pub use endpoint::Endpoint;
 pub use error::Error;
 pub use locks::{
-    AskedLock, Grant, Lock, LockEvent, LockKey, LockNews, LockQueue, LockRefusal, LockSession, Mark, Mode,
-    PendingLock, Token, VALUE_LEN, Validity, Value,
+    EventMark, Grant, Lock, LockEvent, LockEventKind, LockKey, LockQueue, LockRefusal, LockSession, Mode,
+    PendingLock, QueuedLockRequest, Token, VALUE_LEN, Validity, Value,
 };
 pub use plexus_base::{NodeId, Waiting};
 pub use window::Window;
 
-/// Longest datagram, request, reply or message of an endpoint.
+/// The longest datagram, request, reply or message of an endpoint, in bytes.
 pub const MAX_MESSAGE: usize = wire::limits::MAX_MESSAGE;
 
-/// A port of a node. Datagrams, calls and endpoints have ports of their own.
+/// A port of a node. Datagrams, calls and endpoints each have their own ports.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Address {
-    /// The node.
+    /// The node that has the port.
     pub node: NodeId,
-    /// The port: below 2^31 chosen by programs, from there on by the node.
+    /// The port number. Programs choose numbers below 2^31; nodes choose the others.
     pub port: u32,
 }
 
 impl Address {
-    /// Port `port` of `node`.
+    /// Returns the address of port `port` on `node`.
     #[must_use]
     pub fn new(node: NodeId, port: u32) -> Self {
         Self { node, port }

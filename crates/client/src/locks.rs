@@ -1,10 +1,13 @@
 //! Locks of the cluster: six modes, conversions, value blocks, and notices to holders.
 //!
-//! A [`LockSession`] is one piece of work. To the search for deadlocks all that it has and waits for is one's, so work that goes on beside it has a
-//! session of its own. A [`Lock`] is held until it is dropped; what a program holds when it ends, in whatever way, is released at once, and
-//! a value block that it could have written counts as lost. With every grant comes a [`Token`] greater than those of all grants that it excludes.
+//! A [`LockSession`] is one piece of work. The search for deadlocks treats all its locks and
+//! requests as one owner's. Concurrent work therefore needs a session of its own. A [`Lock`] is
+//! held until it is dropped. When a program ends, in any way, its locks are released at once; a
+//! value block that it could have written is then invalid. Each grant has a [`Token`] greater than
+//! those of all grants that it excludes.
 //!
-//! Requests can be posted instead ([`LockQueue`]): then answers, and that others wait, are events to poll or to wait for.
+//! Requests can also be posted ([`LockQueue`]). Answers and blocking notices are then events to
+//! poll or to wait for.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,19 +15,20 @@ pub use plexus_base::locks::{Grant, LockRefusal, Mode, Token, VALUE_LEN, Validit
 
 use crate::{
     Client, Error,
-    core::{Post, answer},
+    core::{EventTarget, answer},
     wire::lock::{ConvertRequest, FOREVER, LockRequest, SESSIONS},
 };
 
-/// Names a lock of a [`LockQueue`].
+/// The name of a lock in a [`LockQueue`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LockKey {
     pub(crate) worker: u8,
     pub(crate) number: u32,
 }
 
-/// One piece of work that takes locks. Of several that wait for each other the one is refused whose session is youngest, so who
-/// begins again after that keeps its session. Cheap to clone.
+/// One piece of work that takes locks. Of several sessions that wait for each other, the youngest
+/// is the deadlock victim. A victim that tries again should keep its session, so that it grows
+/// older. Cheap to clone.
 #[derive(Clone)]
 pub struct LockSession {
     client: Client,
@@ -34,7 +38,7 @@ pub struct LockSession {
 }
 
 impl Client {
-    /// A piece of work that begins now.
+    /// Creates a session that starts now.
     #[must_use]
     pub fn lock_session(&self) -> LockSession {
         let number = self.shared.act(|core| core.next()) as u32 % SESSIONS;
@@ -45,7 +49,8 @@ impl Client {
 }
 
 impl LockSession {
-    /// The same piece of work, with holders that are told when others wait for what they have: see [`Lock::wait_wanted`].
+    /// Returns the same session with blocking notices: its holders are told when others wait for
+    /// their locks, see [`Lock::wait_wanted`].
     #[must_use]
     pub fn watching(&self) -> Self {
         Self { notify: true, ..self.clone() }
@@ -58,13 +63,14 @@ impl LockSession {
         limit: Option<Duration>,
     ) -> Result<LockRequest<'a>, Error> {
         if !(1..=plexus_base::locks::MAX_NAME).contains(&name.len()) {
-            return Err(Error::Argument("a lock needs a name of 1 to 255 bytes"));
+            return Err(Error::Argument("the name of a lock must have 1 to 255 bytes"));
         }
         let Self { number: session, start_time, notify, .. } = *self;
         Ok(LockRequest { mode, notify, session, start_time, timeout_ns: timeout(limit), name })
     }
 
-    /// Asks for a lock, which will wait up to `limit` (`None`: as long as it takes; no time: not at all).
+    /// Requests a lock and returns without waiting. `limit` is the timeout of the request: `None`
+    /// waits forever; `Duration::ZERO` fails at once if the lock is not free.
     ///
     /// # Errors
     /// [`Error::Argument`], [`Error::LocksLost`], [`Error::Busy`].
@@ -76,32 +82,35 @@ impl LockSession {
     ) -> Result<PendingLock, Error> {
         let request = self.request(name.as_ref(), mode, limit)?;
         let (key, id) = self.client.shared.act(|core| core.lock(&request, None, false))?;
-        Ok(PendingLock(AskedLock { client: self.client.clone(), key, id, answered: false }))
+        Ok(PendingLock(QueuedLockRequest { client: self.client.clone(), key, id, answered: false }))
     }
 
-    /// Takes a lock, for which it waits up to `limit` (`None`: as long as it takes; no time: not at all).
+    /// Takes a lock, waiting up to `limit`: `None` waits forever; `Duration::ZERO` fails at once if
+    /// the lock is not free.
     ///
     /// # Errors
-    /// [`Error::NotLocked`] with the reason, [`Error::LocksLost`], [`Error::Argument`], [`Error::Busy`].
+    /// [`Error::NotLocked`] with the reason, [`Error::LocksLost`], [`Error::Argument`],
+    /// [`Error::Busy`].
     pub fn lock(&self, name: impl AsRef<[u8]>, mode: Mode, limit: Option<Duration>) -> Result<Lock, Error> {
         let mut pending = self.ask(name, mode, limit)?;
         pending.0.answer(None).map(|grant| pending.0.granted(grant))
     }
 }
 
-/// Nanoseconds on the wire.
+/// Returns the timeout in nanoseconds, as on the wire.
 fn timeout(limit: Option<Duration>) -> u64 {
     limit.map_or(FOREVER, |limit| u64::try_from(limit.as_nanos()).unwrap_or(FOREVER))
 }
 
-/// A request that is not answered yet. Dropped, it is given up, and so is the lock should it be granted all the same.
-pub struct PendingLock(AskedLock);
+/// A request that is not answered yet. Dropping it releases the lock, even if it was granted
+/// meanwhile.
+pub struct PendingLock(QueuedLockRequest);
 
 impl PendingLock {
-    /// Waits for the answer, for no longer than `limit` (`None`: as long as it takes).
+    /// Waits up to `limit` for the answer; `None` waits forever.
     ///
     /// # Errors
-    /// Itself, to go on waiting, if there is none yet.
+    /// The request itself, to wait again, if there is no answer yet.
     pub fn wait(mut self, limit: Option<Duration>) -> Result<Result<Lock, Error>, Self> {
         match self.0.answer(limit) {
             Err(Error::TimedOut) => Err(self),
@@ -109,9 +118,9 @@ impl PendingLock {
         }
     }
 
-    /// Asks to be answered soon: refused as cancelled, unless the grant was faster.
+    /// Cancels the request. It is answered soon: as cancelled, unless the grant came first.
     pub fn cancel(&self) {
-        // One that is answered needs no cancelling.
+        // An answered request needs no cancelling.
         let _ = self.0.client.shared.act(|core| core.cancel_lock(self.0.key));
     }
 }
@@ -119,13 +128,13 @@ impl PendingLock {
 impl Drop for PendingLock {
     fn drop(&mut self) {
         if !self.0.answered {
-            // One that was refused meanwhile is gone.
+            // A refused request has no lock.
             let _ = self.0.client.shared.act(|core| core.unlock(self.0.key, None));
         }
     }
 }
 
-/// A lock that is held, until it is dropped.
+/// A held lock, released when dropped.
 pub struct Lock {
     client: Client,
     key: LockKey,
@@ -133,23 +142,26 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// What came with it.
+    /// Returns the grant of the lock.
     #[must_use]
     pub fn grant(&self) -> &Grant {
         &self.grant
     }
 
-    /// Whether it protects anything: not when the program's node has ended or cut it off, or the cluster has stopped.
+    /// Returns true while the lock protects anything. It does not after the program's node has
+    /// ended or detached it, or after the cluster has stopped.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.client.shared.see(|core| !core.locks.is_lost()).unwrap_or(false)
     }
 
-    /// Waits up to `limit` (`None`: without end) until others wait for it: for which mode the first of them does. Said once for each grant, of
-    /// sessions that are [watching](LockSession::watching); it may no longer be so.
+    /// Waits up to `limit` for a blocking notice; `None` waits forever. Returns the mode that the
+    /// first waiting request wants. Sessions that are [watching](LockSession::watching) get one
+    /// notice for each grant. The request may have ended since.
     ///
     /// # Errors
-    /// [`Error::TimedOut`]; [`Error::LocksLost`], [`Error::NodeLost`]: it protects nothing any more.
+    /// - [`Error::TimedOut`]: no notice came within `limit`.
+    /// - [`Error::LocksLost`], [`Error::NodeLost`]: the lock protects nothing any more.
     pub fn wait_wanted(&self, limit: Option<Duration>) -> Result<Mode, Error> {
         self.client.shared.wait(self.client.waiting(), limit, |core| {
             match core.locks.take_wanted(self.key) {
@@ -159,8 +171,8 @@ impl Lock {
         })?
     }
 
-    /// Converts it to another mode, for which it waits as the request for a lock does; refused, it stays as it is. Until it is answered it may be
-    /// used for what both modes allow.
+    /// Converts the lock to another mode, waiting up to `limit`. If that is refused, the lock keeps
+    /// its mode. Until the answer it may be used for what both modes allow.
     ///
     /// # Errors
     /// [`Error::NotLocked`] with the reason, [`Error::LocksLost`].
@@ -168,10 +180,10 @@ impl Lock {
         self.convert_with(ConvertRequest { mode, timeout_ns: timeout(limit), value: None })
     }
 
-    /// Converts it from PW or EX to less, writing the value block.
+    /// Converts the lock from PW or EX to a lower mode, and writes the value block.
     ///
     /// # Errors
-    /// The same.
+    /// [`Error::NotLocked`] with the reason, [`Error::LocksLost`].
     pub fn convert_writing(&mut self, mode: Mode, value: [u8; VALUE_LEN]) -> Result<&Grant, Error> {
         self.convert_with(ConvertRequest { mode, timeout_ns: FOREVER, value: Some(value) })
     }
@@ -183,10 +195,11 @@ impl Lock {
         Ok(&self.grant)
     }
 
-    /// Gives it up, writing the value block.
+    /// Writes the value block and releases the lock.
     ///
     /// # Errors
-    /// [`LockRefusal::NotWriter`], where it is not held in PW or EX: then it is given up, and nothing is written.
+    /// [`LockRefusal::NotWriter`]: the lock is not held in PW or EX. It is released and nothing is
+    /// written.
     pub fn unlock_with(self, value: [u8; VALUE_LEN]) -> Result<(), Error> {
         self.client.shared.act(|core| core.unlock(self.key, Some(value)))
     }
@@ -194,71 +207,73 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // One that was given up with a value is gone.
+        // `unlock_with` may have released it already.
         let _ = self.client.shared.act(|core| core.unlock(self.key, None));
     }
 }
 
-/// What a lock of a queue is asked for with: which events it has from then on.
+/// The cookie of a lock's events, and which events it has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mark {
-    /// What they carry.
+pub struct EventMark {
+    /// The cookie that the events carry.
     pub cookie: u64,
-    /// Whether it is one that others wait for the lock; of sessions that are [watching](LockSession::watching).
+    /// True if blocking notices are events; only sessions that are
+    /// [watching](LockSession::watching) have them.
     pub wanted: bool,
 }
 
-impl From<u64> for Mark {
-    /// All events, with this cookie.
+impl From<u64> for EventMark {
+    /// Returns a mark with this cookie and all events.
     fn from(cookie: u64) -> Self {
         Self { cookie, wanted: true }
     }
 }
 
-/// Something that happened to a lock of a queue.
+/// An event of a lock in a queue.
 #[derive(Debug)]
 pub struct LockEvent {
-    /// That of the [`Mark`] with which the lock was last asked for.
+    /// The cookie of the last request for the lock, see [`EventMark`].
     pub cookie: u64,
-    /// What happened.
-    pub news: LockNews,
+    /// The kind of event.
+    pub kind: LockEventKind,
 }
 
-/// What happens to locks of a queue.
+/// The kind of a lock event.
 #[derive(Debug)]
-pub enum LockNews {
-    /// A request or conversion is granted or not.
+pub enum LockEventKind {
+    /// A request or conversion was granted or refused.
     Answered(Result<Grant, Error>),
-    /// Others wait for it, the first of them for this mode.
+    /// Other requests wait for the lock, the first of them for this mode.
     Wanted(Mode),
-    /// It was given up by [`LockQueue::post_unlock`].
+    /// The release by [`LockQueue::post_unlock`] is complete.
     Unlocked,
 }
 
-/// A request whose answer is waited for.
-pub struct AskedLock {
+/// A lock request with an answer to wait for.
+pub struct QueuedLockRequest {
     client: Client,
     key: LockKey,
     id: u64,
     answered: bool,
 }
 
-impl AskedLock {
-    /// The lock.
+impl QueuedLockRequest {
+    /// Returns the key of the lock.
     #[must_use]
     pub fn key(&self) -> LockKey {
         self.key
     }
 
-    /// Waits for the answer. Where the lock is given up meanwhile, that is [`LockRefusal::Cancelled`], unless the grant was faster.
+    /// Waits for the answer. If the lock is released meanwhile, that is [`LockRefusal::Cancelled`],
+    /// unless the grant came first.
     ///
     /// # Errors
-    /// What the request comes to.
+    /// The error with which the request was refused.
     pub fn wait(mut self) -> Result<Grant, Error> {
         self.answer(None)
     }
 
-    /// The answer, for which it waits up to `limit`; [`Error::TimedOut`]: there is none yet.
+    /// Waits up to `limit` for the answer; [`Error::TimedOut`] if there is none yet.
     fn answer(&mut self, limit: Option<Duration>) -> Result<Grant, Error> {
         let done =
             self.client.shared.wait(self.client.waiting(), limit, |core| core.take_finished(self.id))?;
@@ -271,7 +286,7 @@ impl AskedLock {
     }
 }
 
-impl Drop for AskedLock {
+impl Drop for QueuedLockRequest {
     fn drop(&mut self) {
         if !self.answered {
             self.client.shared.act(|core| core.abandon(self.id));
@@ -279,14 +294,14 @@ impl Drop for AskedLock {
     }
 }
 
-/// Where requests for locks are posted and their answers found. Dropped, it gives all its locks up.
+/// A queue for posted lock requests and their events. Dropping it releases all its locks.
 pub struct LockQueue {
     session: LockSession,
     number: u64,
 }
 
 impl LockSession {
-    /// A queue for requests of this session.
+    /// Creates a queue for requests of this session.
     #[must_use]
     pub fn queue(&self) -> LockQueue {
         let number = self.client.shared.act(|core| {
@@ -299,47 +314,49 @@ impl LockSession {
 }
 
 impl LockQueue {
-    /// Asks for a lock; the answer is an event.
+    /// Requests a lock; the answer is an event.
     ///
     /// # Errors
-    /// Of [`LockSession::ask`]; nothing is posted then.
+    /// The errors of [`LockSession::ask`]; nothing is posted then.
     pub fn lock(
         &self,
-        mark: impl Into<Mark>,
+        mark: impl Into<EventMark>,
         name: impl AsRef<[u8]>,
         mode: Mode,
         limit: Option<Duration>,
     ) -> Result<LockKey, Error> {
         let request = self.session.request(name.as_ref(), mode, limit)?;
-        let post = Post { queue: self.number, mark: mark.into() };
+        let post = EventTarget { queue: self.number, mark: mark.into() };
         Ok(self.session.client.shared.act(|core| core.lock(&request, Some(post), true))?.0)
     }
 
-    /// Asks for a lock; the answer is waited for, and what happens to the lock later are events.
+    /// Requests a lock. The caller waits for the answer; later events go to the queue.
     ///
     /// # Errors
-    /// The same.
+    /// The errors of [`LockSession::ask`]; nothing is posted then.
     pub fn ask(
         &self,
-        mark: impl Into<Mark>,
+        mark: impl Into<EventMark>,
         name: impl AsRef<[u8]>,
         mode: Mode,
         limit: Option<Duration>,
-    ) -> Result<AskedLock, Error> {
+    ) -> Result<QueuedLockRequest, Error> {
         let request = self.session.request(name.as_ref(), mode, limit)?;
-        let (client, post) = (self.session.client.clone(), Post { queue: self.number, mark: mark.into() });
+        let (client, post) =
+            (self.session.client.clone(), EventTarget { queue: self.number, mark: mark.into() });
         let (key, id) = client.shared.act(|core| core.lock(&request, Some(post), false))?;
-        Ok(AskedLock { client, key, id, answered: false })
+        Ok(QueuedLockRequest { client, key, id, answered: false })
     }
 
-    /// Asks for another mode, perhaps writing the value block on the way to less; the answer is an event.
+    /// Requests another mode; the answer is an event. `value` is written if the mode is lowered.
     ///
     /// # Errors
-    /// [`Error::NotLocked`]: there is no such lock, it is waited for, or its value may not be written.
+    /// [`Error::NotLocked`]: there is no such lock, it is not granted, or its value may not be
+    /// written.
     pub fn convert(
         &self,
         key: LockKey,
-        mark: impl Into<Mark>,
+        mark: impl Into<EventMark>,
         mode: Mode,
         limit: Option<Duration>,
         value: Option<[u8; VALUE_LEN]>,
@@ -349,41 +366,44 @@ impl LockQueue {
         client.shared.act(|core| core.convert(key, &request, Some(mark.into()), true)).map(drop)
     }
 
-    /// The same; the answer is waited for.
+    /// Requests another mode as [`LockQueue::convert`] does; the caller waits for the answer.
     ///
     /// # Errors
-    /// The same.
+    /// The errors of [`LockQueue::convert`].
     pub fn ask_convert(
         &self,
         key: LockKey,
-        mark: impl Into<Mark>,
+        mark: impl Into<EventMark>,
         mode: Mode,
         limit: Option<Duration>,
         value: Option<[u8; VALUE_LEN]>,
-    ) -> Result<AskedLock, Error> {
+    ) -> Result<QueuedLockRequest, Error> {
         let request = ConvertRequest { mode, timeout_ns: timeout(limit), value };
         let client = self.session.client.clone();
         let id = client.shared.act(|core| core.convert(key, &request, Some(mark.into()), false))?;
-        Ok(AskedLock { client, key, id, answered: false })
+        Ok(QueuedLockRequest { client, key, id, answered: false })
     }
 
-    /// Gives a lock up, perhaps writing the value block. Of it no event is left; whoever waits for an answer has one.
+    /// Releases a lock, and writes `value` into its value block. Its events are removed; a pending
+    /// request is still answered.
     ///
     /// # Errors
-    /// [`Error::NotLocked`]: there is no such lock, or its value may not be written; then it stays.
+    /// [`Error::NotLocked`]: there is no such lock, or its value may not be written. The lock then
+    /// stays.
     pub fn unlock(&self, key: LockKey, value: Option<[u8; VALUE_LEN]>) -> Result<(), Error> {
         self.session.client.shared.act(|core| core.unlock(key, value))
     }
 
-    /// The same, with one event: when the node knows.
+    /// Releases a lock as [`LockQueue::unlock`] does, with one event when the node has confirmed.
     ///
     /// # Errors
-    /// The same, and [`Error::LocksLost`].
+    /// The errors of [`LockQueue::unlock`], and [`Error::LocksLost`].
     pub fn post_unlock(&self, key: LockKey, value: Option<[u8; VALUE_LEN]>) -> Result<(), Error> {
         self.session.client.shared.act(|core| core.unlock_posted(key, value))
     }
 
-    /// Asks that what was posted for a lock be answered soon: refused as cancelled, unless the grant was faster.
+    /// Cancels the posted request for a lock. It is answered soon: as cancelled, unless the grant
+    /// came first.
     ///
     /// # Errors
     /// [`Error::NotLocked`]: there is no such lock.
@@ -391,10 +411,12 @@ impl LockQueue {
         self.session.client.shared.act(|core| core.cancel_lock(key))
     }
 
-    /// The next event, for which it waits up to `limit` (`None`: without end).
+    /// Waits up to `limit` for the next event; `None` waits forever.
     ///
     /// # Errors
-    /// [`Error::TimedOut`]; when all events were taken, [`Error::LocksLost`] and [`Error::NodeLost`]: no lock protects anything any more.
+    /// - [`Error::TimedOut`]: no event came within `limit`.
+    /// - [`Error::LocksLost`], [`Error::NodeLost`]: no events are left, and the locks protect
+    ///   nothing any more.
     pub fn wait(&self, limit: Option<Duration>) -> Result<LockEvent, Error> {
         let client = &self.session.client;
         client.shared.wait(client.waiting(), limit, |core| core.lock_event(self.number))?

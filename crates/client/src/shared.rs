@@ -1,14 +1,17 @@
-//! What all handles of one attachment share, and how their threads wait.
+//! The shared state of an attachment's handles, and how their threads wait.
 //!
-//! There is one lock. Who holds it looks at the rings and files what has come ([`Core::turn`]). A thread that
-//! waits looks for a while, letting go of the lock in between; then one of the waiting threads arms the notice and sleeps (the
-//! *sleeper*), and the others sleep until somebody files something. Whoever has filed something, and a sleeper that
-//! leaves, wakes them: each looks for itself, and the next to find nothing becomes the sleeper. So whatever comes, either
-//! somebody is awake to see it or the notice is armed.
+//! One lock guards the state. Its owner looks at the rings and files what has arrived
+//! ([`Core::turn`]). A waiting thread first polls and releases the lock between its looks. Then one
+//! waiting thread arms the notice and sleeps in the system (the *sleeper*); the others sleep until
+//! a thread files something. They are woken by each thread that has filed something, and by a
+//! sleeper that returns. Each looks for itself, and the next one that finds nothing becomes the
+//! sleeper. Therefore at any time either a thread is awake or the notice is armed.
 //!
-//! A program may also wait for the descriptor of the attachment, outside of any call ([`Shared::arm`]), while threads of it wait in calls. A ring is
-//! there once: a sleeper takes it off, and sees to what it announced for all. So a sleeper that leaves also tells whoever waits
-//! outside; and who is about to wait there leaves the ring and the notice to the sleeper, if there is one.
+//! A program may also wait for the descriptor of the attachment outside of any call
+//! ([`Shared::arm`]), while its threads wait in calls. The node rings only once: the sleeper
+//! consumes the ring and handles the messages for all. So a returning sleeper also signals a thread
+//! that waits outside. A thread that is about to wait outside leaves the ring and the notice to the
+//! sleeper, if there is one.
 
 use std::{
     mem::MaybeUninit,
@@ -28,22 +31,23 @@ use rustix::{
     time::Timespec,
 };
 
-use crate::{Error, attach::Parts, core::Core, wire::hello::Welcome};
+use crate::{Error, attach::AttachmentParts, core::Core, wire::hello::Welcome};
 
-/// How long a thread looks without a pause.
-const BUSY: Duration = Duration::from_micros(3);
+/// The time for which a thread polls without a pause.
+const SPINNING: Duration = Duration::from_micros(3);
 
-/// How long it goes on giving way to others between its looks: about what a wake-up costs.
-const GIVING_WAY: Duration = Duration::from_micros(50);
+/// The time for which it then yields between its looks; it is about the cost of a wake-up.
+const YIELDING: Duration = Duration::from_micros(50);
 
-/// Looks between two at the clock.
-const LOOKS: u32 = 16;
+/// The number of looks between two looks at the clock.
+const LOOKS_PER_CLOCK: u32 = 16;
 
-/// Looks of all threads together between two at the socket, for who never sleeps: the end of a node that was killed
-/// shows there and nowhere else. The system call is then a small part of a nanosecond for each look.
-const LOOKS_AT_SOCKET: u32 = 1 << 10;
+/// The number of looks, by all threads, between two looks at the socket. A thread that never sleeps
+/// sees the end of a killed node only there. The system call then costs a small part of a
+/// nanosecond for each look.
+const LOOKS_PER_SOCKET: u32 = 1 << 10;
 
-/// The mark of the socket in the epoll set from the node.
+/// The mark of the socket in the node's epoll set.
 const SOCKET: u64 = 1;
 
 pub(crate) struct Shared {
@@ -52,49 +56,60 @@ pub(crate) struct Shared {
     notice: Notice,
     socket: OwnedFd,
     gone: Arc<AtomicBool>,
-    /// What the node wakes us by, and the socket, as one descriptor.
-    ear: OwnedFd,
-    /// Tells who waits outside that a sleeper was woken instead.
-    told: Event,
-    /// The two as one descriptor, for who waits outside.
+    /// The node's wake-up event and the socket as one descriptor.
+    wake_up: OwnedFd,
+    /// Signals a thread that waits outside that a sleeper consumed the ring.
+    outside_signal: Event,
+    /// Both as one descriptor, for a thread that waits outside.
     outside: OwnedFd,
     pub(crate) arena: SeenWindow,
     pub(crate) welcome: Welcome,
 }
 
 impl Shared {
-    pub(crate) fn new(parts: Parts) -> Result<Self, Error> {
-        let Parts { welcome, pipes, notice, ear, arena, socket, gone } = parts;
-        let failed = |source| Error::System { what: "an epoll set", source };
+    pub(crate) fn new(parts: AttachmentParts) -> Result<Self, Error> {
+        let AttachmentParts { welcome, pipes, notice, wake_up, arena, socket, gone } = parts;
+        let failed = |source| Error::System { what: "create an epoll set", source };
         let watch = |set: &OwnedFd, fd: BorrowedFd<'_>, mark| {
             epoll::add(set, fd, epoll::EventData::new_u64(mark), epoll::EventFlags::IN)
                 .map_err(|errno| failed(errno.into()))
         };
-        watch(&ear, socket.as_fd(), SOCKET)?;
+        watch(&wake_up, socket.as_fd(), SOCKET)?;
         let outside = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
-        let told = Event::create().map_err(failed)?;
-        watch(&outside, ear.as_fd(), 0)?;
-        watch(&outside, told.as_fd(), 0)?;
+        let outside_signal = Event::create().map_err(failed)?;
+        watch(&outside, wake_up.as_fd(), 0)?;
+        watch(&outside, outside_signal.as_fd(), 0)?;
         let core = Mutex::new(Core::new(pipes));
-        Ok(Self { core, filed: Condvar::new(), notice, socket, gone, ear, told, outside, arena, welcome })
+        Ok(Self {
+            core,
+            filed: Condvar::new(),
+            notice,
+            socket,
+            gone,
+            wake_up,
+            outside_signal,
+            outside,
+            arena,
+            welcome,
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something with what is known, and sends what it leads to. Never sleeps: where the node does not make room soon,
-    /// whoever is in a call next sends the rest.
+    /// Changes the state and sends the resulting messages. It never sleeps. If the node does not
+    /// make room soon, the next call sends the rest.
     pub(crate) fn act<R>(&self, act: impl FnOnce(&mut Core) -> R) -> R {
         let mut core = self.lock();
         core.begin();
         let result = act(&mut core);
         core.flush();
-        self.empty(core, Waiting::Polling, Some(GIVING_WAY));
+        self.drain(core, Waiting::Polling, Some(YIELDING));
         result
     }
 
-    /// Takes what has come, and looks at what is known then; also whether the node is there.
+    /// Receives and then reads the state. Fails if the node has ended.
     pub(crate) fn see<R>(&self, see: impl FnOnce(&Core) -> R) -> Result<R, Error> {
         self.look_at_socket();
         let mut core = self.lock();
@@ -102,12 +117,12 @@ impl Shared {
         self.turn(&mut core);
         let result = core.ended.clone().map_or_else(|| Ok(see(&core)), |why| Err(Error::NodeLost(why)));
         core.flush();
-        self.empty(core, Waiting::Polling, Some(GIVING_WAY));
+        self.drain(core, Waiting::Polling, Some(YIELDING));
         result
     }
 
-    /// Waits up to `limit` (`None`: without end) until `look` finds what it looks for. With a limit of no time that is one look,
-    /// and none at the clock.
+    /// Waits up to `limit` until `look` returns a value; `None` waits forever. With
+    /// `Duration::ZERO` it looks once and does not read the clock.
     pub(crate) fn wait<R>(
         &self,
         waiting: Waiting,
@@ -117,12 +132,12 @@ impl Shared {
         let mut core = self.lock();
         core.begin();
         let (core, found) = self.watch(core, waiting, limit, &mut look)?;
-        self.empty(core, Waiting::Polling, Some(GIVING_WAY));
+        self.drain(core, Waiting::Polling, Some(YIELDING));
         Ok(found)
     }
 
-    /// The same for who says something once there is room for it: returns when that is in the rings, where it does not need
-    /// anybody to come back, or when the limit has passed.
+    /// Waits like [`Shared::wait`] until `say` has sent something, and then until it is in the
+    /// rings, so that no later call is needed. Returns at the latest after `limit`.
     pub(crate) fn say<R>(
         &self,
         waiting: Waiting,
@@ -134,14 +149,14 @@ impl Shared {
         core.begin();
         let (core, said) = self.watch(core, waiting, limit, &mut say)?;
         let gone = start.map_or(Duration::ZERO, |start| start.elapsed());
-        self.empty(core, waiting, limit.map(|limit| limit.saturating_sub(gone)));
+        self.drain(core, waiting, limit.map(|limit| limit.saturating_sub(gone)));
         Ok(said)
     }
 
-    /// Waits up to `limit` until everything that was said is in the rings.
-    fn empty<'a>(&'a self, core: MutexGuard<'a, Core>, waiting: Waiting, limit: Option<Duration>) {
+    /// Waits up to `limit` until all queued messages are in the rings.
+    fn drain<'a>(&'a self, core: MutexGuard<'a, Core>, waiting: Waiting, limit: Option<Duration>) {
         if core.is_blocked() {
-            // An end of the node is said by the next call that waits for something.
+            // The next call that waits reports the end of the node.
             let _ = self.watch(core, waiting, limit, &mut |core| {
                 core.flush();
                 (!core.is_blocked()).then_some(())
@@ -163,12 +178,12 @@ impl Shared {
             return Err(Error::TimedOut);
         }
         let start = Instant::now();
-        // A limit beyond all time is none.
+        // A limit that overflows the clock is no limit.
         let end = limit.and_then(|limit| start.checked_add(limit));
         let (mut idle_since, mut looks) = (start, 0_u32);
         loop {
             looks = looks.wrapping_add(1);
-            if waiting != Waiting::Event && !looks.is_multiple_of(LOOKS) {
+            if waiting != Waiting::Event && !looks.is_multiple_of(LOOKS_PER_CLOCK) {
                 drop(core);
                 std::hint::spin_loop();
             } else {
@@ -182,9 +197,9 @@ impl Shared {
                         drop(core);
                         thread::yield_now();
                     }
-                    Waiting::Adaptive if idle < GIVING_WAY => {
+                    Waiting::Adaptive if idle < YIELDING => {
                         drop(core);
-                        if idle > BUSY {
+                        if idle > SPINNING {
                             thread::yield_now();
                         }
                     }
@@ -203,17 +218,18 @@ impl Shared {
         }
     }
 
-    /// Takes what has come, looks, and sends what that leads to. Whether something had come, and what was found.
+    /// Receives, calls `look`, and sends the resulting messages. Returns whether messages arrived,
+    /// and the value of `look`.
     fn look<R>(
         &self,
         core: &mut Core,
         look: &mut impl FnMut(&mut Core) -> Option<R>,
     ) -> Result<(bool, Option<R>), Error> {
         core.looks = core.looks.wrapping_add(1);
-        if core.looks.is_multiple_of(LOOKS_AT_SOCKET) {
+        if core.looks.is_multiple_of(LOOKS_PER_SOCKET) {
             self.look_at_socket();
         }
-        let news = self.turn(core) > 0;
+        let arrived = self.turn(core) > 0;
         let found = look(core);
         core.flush();
         match (&found, &core.ended) {
@@ -221,7 +237,7 @@ impl Shared {
             (Some(_), _) if core.waiters > 0 => self.filed.notify_all(),
             _ => {}
         }
-        Ok((news, found))
+        Ok((arrived, found))
     }
 
     fn turn(&self, core: &mut Core) -> usize {
@@ -232,7 +248,7 @@ impl Shared {
         done
     }
 
-    /// Sleeps until something may have come, or for `left`.
+    /// Sleeps until something may have arrived, or for `left`.
     fn sleep(&self, mut core: MutexGuard<'_, Core>, left: Option<Duration>) {
         if core.sleeper {
             core.waiters += 1;
@@ -245,37 +261,37 @@ impl Shared {
         }
         self.notice.arm();
         if core.pending() {
-            return self.awake(&mut core);
+            return self.end_sleep(&mut core);
         }
         core.sleeper = true;
         drop(core);
-        self.hear(left);
+        self.take_wake_up(left);
         let mut core = self.lock();
         core.sleeper = false;
-        self.awake(&mut core);
+        self.end_sleep(&mut core);
         if core.waiters > 0 {
-            // One of them may have to sleep in its place.
+            // One of them may have to become the sleeper.
             self.filed.notify_all();
         }
     }
 
-    /// Has the node ring for nobody any more; who waits outside looks for itself.
-    fn awake(&self, core: &mut Core) {
+    /// Disarms the notice, and signals a thread that waits outside.
+    fn end_sleep(&self, core: &mut Core) {
         self.notice.disarm();
         if std::mem::take(&mut core.outside) {
-            core.told = true;
-            self.told.signal();
+            core.outside_signalled = true;
+            self.outside_signal.signal();
         }
     }
 
-    /// Waits up to `left` to be woken, and takes off what wakes us.
-    fn hear(&self, left: Option<Duration>) {
+    /// Waits up to `left` for a wake-up and consumes it.
+    fn take_wake_up(&self, left: Option<Duration>) {
         let mut events = [const { MaybeUninit::uninit() }; 2];
-        // A time that the system cannot name is beyond all others.
+        // A time that the system cannot represent is endless.
         let left = left.and_then(|left| Timespec::try_from(left).ok());
-        // An interruption is a wake-up like any other.
-        let Ok((heard, _)) = epoll::wait(&self.ear, &mut events, left.as_ref()) else { return };
-        if heard.iter().any(|event| event.data.u64() == SOCKET) {
+        // An interruption counts as a wake-up.
+        let Ok((ready, _)) = epoll::wait(&self.wake_up, &mut events, left.as_ref()) else { return };
+        if ready.iter().any(|event| event.data.u64() == SOCKET) {
             self.gone.store(true, Ordering::Release);
         }
     }
@@ -287,25 +303,25 @@ impl Shared {
         }
     }
 
-    /// See [`crate::Client::fd`].
+    /// Returns the descriptor of [`crate::Client::fd`].
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.outside.as_fd()
     }
 
-    /// See [`crate::Client::arm`].
+    /// Arms the descriptor for [`crate::Client::arm`].
     pub(crate) fn arm(&self) -> bool {
         let mut core = self.lock();
         core.begin();
-        if std::mem::take(&mut core.told) {
-            self.told.clear();
+        if std::mem::take(&mut core.outside_signalled) {
+            self.outside_signal.clear();
         }
         if !core.sleeper {
-            self.hear(Some(Duration::ZERO));
+            self.take_wake_up(Some(Duration::ZERO));
         }
         core.flush();
         self.notice.arm();
         core.outside = true;
-        if core.has_news() || core.pending() || core.ended.is_some() {
+        if core.has_events() || core.pending() || core.ended.is_some() {
             core.outside = false;
             if !core.sleeper {
                 self.notice.disarm();

@@ -1,9 +1,10 @@
 //! Windows: named memory of a node that programs of all nodes share.
 //!
-//! A window lives at the node of the program that created it, its *home*. Every access is done there, one after the
-//! other. A node whose programs map the window keeps a copy: what changes at home is then written to every copy, in the
-//! same order for all. [`Window::put`], [`Window::fetch_add`] and [`Window::compare_swap`] return when what they changed is in all
-//! of them, so whoever hears of it from the caller and then looks at its copy finds it.
+//! A window is at the node of the program that created it, its *home*. The home does all accesses,
+//! one after the other. A node whose programs map the window keeps a copy. The home writes each
+//! change to every copy, in the same order for all. [`Window::put`], [`Window::fetch_add`] and
+//! [`Window::compare_swap`] return when the change is in all copies. So a program that hears of the
+//! change from the caller finds it in its copy.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -19,26 +20,27 @@ use crate::{
     wire::{Head, Status, Use, Verb, hash, limits},
 };
 
-/// A window; given back when dropped, which ends it where this program created it.
+/// A window, given back when dropped. If this program created it, dropping it ends the window.
 pub struct Window {
     client: Client,
     home: NodeId,
     worker: usize,
-    /// This program's number for it.
+    /// This program's number of the window.
     pub(crate) number: u32,
     len: u64,
-    /// One more than where the copy of this node lies in its arena; 0: not mapped.
+    /// The offset of this node's copy in its arena plus one; 0 if the window is not mapped.
     mapped: AtomicU64,
 }
 
 impl Client {
-    /// Makes a window of `len` bytes, all zero, a multiple of 8, under a name that no other window of this node has.
+    /// Creates a window of `len` zero bytes, a multiple of 8, under a name that is unique on this
+    /// node.
     ///
     /// # Errors
     /// [`Error::Taken`], [`Error::NoRoom`].
     pub fn create_window(&self, name: &str, len: u64) -> Result<Window, Error> {
         if len == 0 || !len.is_multiple_of(8) {
-            return Err(Error::Argument("a window has a length that is a multiple of 8, and not 0"));
+            return Err(Error::Argument("the length of a window must be a positive multiple of 8"));
         }
         let (number, done) = self.window_number(name, |core, worker, head| {
             Ok(core.ask(worker, Head { value: len, ..head(Verb::Create) }, name.as_bytes()))
@@ -48,22 +50,22 @@ impl Client {
         Ok(window)
     }
 
-    /// The window of that name at `node`.
+    /// Opens the window of that name at `node`.
     ///
     /// # Errors
     /// [`Error::NoWindow`], [`Error::NodeGone`].
     pub fn open_window(&self, node: NodeId, name: &str) -> Result<Window, Error> {
         verify_node(node)?;
         let (number, done) = self.window_number(name, |core, worker, head| {
-            core.ask_limited(Limited::Access, worker, Head { node, ..head(Verb::Open) }, name.as_bytes())
+            core.request_limited(Limited::Access, worker, Head { node, ..head(Verb::Open) }, name.as_bytes())
         })?;
         self.window(name, node, number, done.status, done.value)
     }
 
-    /// The window of that name at whichever node has one, this node first.
+    /// Opens the window of that name at the first node that has one, beginning with this node.
     ///
     /// # Errors
-    /// [`Error::NoWindow`]: no node that can be reached has one.
+    /// [`Error::NoWindow`]: no reachable node has one.
     pub fn find_window(&self, name: &str) -> Result<Window, Error> {
         let others = (0..MAX_NODES as u8).map(NodeId).filter(|node| *node != self.node());
         for node in std::iter::once(self.node()).chain(others) {
@@ -81,7 +83,7 @@ impl Client {
         ask: impl FnOnce(&mut crate::core::Core, usize, &dyn Fn(Verb) -> Head) -> Result<u64, Error>,
     ) -> Result<(u32, Finished), Error> {
         if name.is_empty() || name.len() > limits::MAX_NAME {
-            return Err(Error::Argument("the name of a window has 1 to 64 bytes"));
+            return Err(Error::Argument("the name of a window must have 1 to 64 bytes"));
         }
         let (number, id) = self.shared.act(|core| {
             let number = core.next() as u32;
@@ -111,7 +113,8 @@ impl Client {
         len: u64,
     ) -> Result<Window, Error> {
         let worker = self.shared.act(|core| core.worker(hash(name.as_bytes())));
-        // Dropped on an error, it forgets what was noted of it; the node does not know it then.
+        // If this returns an error, dropping it removes the entry here; the node then has no such
+        // window.
         let window = Window { client: self.clone(), home, worker, number, len, mapped: AtomicU64::new(0) };
         match status {
             Status::Ok => Ok(window),
@@ -124,26 +127,27 @@ impl Client {
 }
 
 impl Window {
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether it has no bytes; none has.
+    /// Returns true if the window has no bytes, which is never the case.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The node that it lives at.
+    /// Returns the node that has the window.
     #[must_use]
     pub fn home(&self) -> NodeId {
         self.home
     }
 
-    /// Has this node keep a copy, and makes it readable in place. For its creator a window is mapped from the beginning. The copy
-    /// is given up when the last program of the node that mapped it drops it.
+    /// Makes this node keep a copy that programs read in place. For its creator a window is mapped
+    /// from the start. The copy ends when the last program of the node that mapped it drops the
+    /// window.
     ///
     /// # Errors
     /// [`Error::NoRoom`] in this node's arena, [`Error::NoWindow`], [`Error::NodeGone`].
@@ -159,32 +163,36 @@ impl Window {
         }
     }
 
-    /// Reads this node's copy; see [`Window::map`]. Others may write meanwhile: more than a word may be half old and half new.
+    /// Reads from this node's copy; see [`Window::map`]. Concurrent writes may be half visible in
+    /// ranges longer than a word.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`]; the window is not mapped; [`Error::NoWindow`], [`Error::NodeGone`]: it has ended;
-    /// [`Error::NodeLost`].
+    /// - [`Error::OutOfRange`], or the window is not mapped.
+    /// - [`Error::NoWindow`], [`Error::NodeGone`]: the window has ended.
+    /// - [`Error::NodeLost`]: this program's node has ended.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
         let place = self.place(offset, into.len() as u64)?;
         self.alive()?;
         if self.client.shared.arena.read(place, into) { Ok(()) } else { Err(Error::OutOfRange) }
     }
 
-    /// Reads the word at `offset`, a multiple of 8, of this node's copy: little endian, and never half of a change. This is one
-    /// look at memory, and an end of the window is not looked for: after it the word stays what it was last.
+    /// Reads the little-endian word at `offset`, a multiple of 8, of this node's copy. It never
+    /// sees half of a change. This only reads memory and does not check that the window still
+    /// exists; after its end the word keeps its last value.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`]; the window is not mapped.
+    /// [`Error::OutOfRange`], or the window is not mapped.
     #[inline]
     pub fn load(&self, offset: u64) -> Result<u64, Error> {
         let place = self.place(offset, 8)?;
         self.client.shared.arena.load(place).ok_or(Error::OutOfRange)
     }
 
-    /// Waits up to `limit` (`None`: without end) until the word at `offset` of this node's copy is one that `wanted` likes; the word.
+    /// Waits up to `limit` until the word at `offset` of this node's copy satisfies `wanted`, and
+    /// returns the word; `None` waits forever.
     ///
     /// # Errors
-    /// As [`Window::read`]; [`Error::TimedOut`].
+    /// The errors of [`Window::read`], and [`Error::TimedOut`].
     pub fn wait_word(
         &self,
         offset: u64,
@@ -196,7 +204,7 @@ impl Window {
         loop {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             let word = self.next_word(offset, seen, left)?;
-            // Not under the lock: what it calls may need it.
+            // `wanted` may need the lock, so it is not called under it.
             if wanted(word) {
                 return Ok(word);
             }
@@ -204,7 +212,7 @@ impl Window {
         }
     }
 
-    /// The word at `offset` as soon as it is not the one that was seen.
+    /// Returns the word at `offset` as soon as it differs from `seen`.
     fn next_word(&self, offset: u64, seen: Option<u64>, limit: Option<Duration>) -> Result<u64, Error> {
         self.place(offset, 8)?;
         let key = (self.worker, self.number);
@@ -213,8 +221,8 @@ impl Window {
             if let Some(status) = state.gone {
                 return Some(Err(self.error(status)));
             }
-            // The node answers when it will tell of the next change; what has changed until then is seen in the look that
-            // follows the answer.
+            // The node answers once it will announce the next change. The look after the answer
+            // sees earlier changes.
             if !std::mem::replace(&mut state.watched, true) {
                 core.send(self.worker, self.head(Verb::Watch), &[]);
             }
@@ -238,11 +246,13 @@ impl Window {
         Ok(())
     }
 
-    /// Writes at the window's home and in every copy. What is longer than [`MAX_MESSAGE`] is written in pieces; other programs'
-    /// changes may come in between. No word, eight bytes at a multiple of 8, is ever seen half written.
+    /// Writes at the window's home and in every copy. More than [`MAX_MESSAGE`] bytes are written
+    /// in pieces, with changes of other programs in between. An aligned word of eight bytes is
+    /// never seen half written.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::NoWindow`], [`Error::NodeGone`]: after that it may be in some copies and not in others.
+    /// [`Error::OutOfRange`], [`Error::NoWindow`], or [`Error::NodeGone`]. After the last, some
+    /// copies may have the change and others not.
     pub fn put(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let (mut at, mut rest) = (offset, bytes);
         while !rest.is_empty() {
@@ -253,18 +263,19 @@ impl Window {
         Ok(())
     }
 
-    /// Adds to the word at `offset`, a multiple of 8, wrapping around; what it was before.
+    /// Adds to the word at `offset`, a multiple of 8, wrapping around. Returns the earlier value.
     ///
     /// # Errors
-    /// As [`Window::put`].
+    /// The errors of [`Window::put`].
     pub fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, Error> {
         Ok(self.access(Verb::Add, offset, &add.to_le_bytes())?.value)
     }
 
-    /// Makes the word at `offset`, a multiple of 8, `new` if it is `expected`; what it was before.
+    /// Sets the word at `offset`, a multiple of 8, to `new` if it is `expected`. Returns the
+    /// earlier value.
     ///
     /// # Errors
-    /// As [`Window::put`].
+    /// The errors of [`Window::put`].
     pub fn compare_swap(&self, offset: u64, expected: u64, new: u64) -> Result<u64, Error> {
         Ok(self.access(Verb::Swap, offset, &swap(expected, new))?.value)
     }
@@ -272,7 +283,7 @@ impl Window {
     fn access(&self, verb: Verb, offset: u64, operand: &[u8]) -> Result<Finished, Error> {
         let done = self.ask(|core, head| {
             let head = Head { value: offset, ..head(verb) };
-            core.ask_limited(Limited::Access, self.worker, head, operand)
+            core.request_limited(Limited::Access, self.worker, head, operand)
         })?;
         match done.status {
             Status::Ok => Ok(done),
@@ -289,12 +300,12 @@ impl Window {
         self.client.result(id, None)
     }
 
-    /// The head of what is asked about it.
+    /// Returns the head of a request about this window.
     pub(crate) fn head(&self, verb: Verb) -> Head {
         Head { port: self.number, ..Head::new(verb, Use::Windows) }
     }
 
-    /// The worker that serves it.
+    /// Returns the worker that serves this window.
     pub(crate) fn worker(&self) -> usize {
         self.worker
     }
@@ -333,14 +344,14 @@ impl Drop for Window {
     }
 }
 
-/// How much of `rest` bytes at `offset` is accessed at once: no word is cut in two.
+/// Returns how many of `rest` bytes at `offset` one access covers, so that no word is split.
 fn piece(offset: u64, rest: usize) -> usize {
     if rest <= MAX_MESSAGE { rest } else { MAX_MESSAGE - (offset % 8) as usize }
 }
 
 const _: () = assert!(MAX_MESSAGE.is_multiple_of(8));
 
-/// The operands of a compare-and-swap.
+/// Returns the operands of a compare-and-swap.
 pub(crate) fn swap(expected: u64, new: u64) -> [u8; 16] {
     let mut operands = [0; 16];
     operands[..8].copy_from_slice(&expected.to_le_bytes());

@@ -1,7 +1,9 @@
-//! The snapshots of all nodes of a cluster, taken as nearly at once as may be, and what came between two such readings.
+//! The snapshots of all nodes of a cluster, taken nearly at once, and the change between two
+//! readings.
 //!
-//! A node that is down or does not answer is part of a reading, not an error: whoever looks wants to see just that. All
-//! nodes are asked at the same time, so that one that hangs holds nobody up for longer than [`TIMEOUT`].
+//! A node that is down or does not answer is part of a reading, not an error: an observer wants to
+//! see exactly that. All nodes are asked at the same time, so a hanging node delays a reading by at
+//! most [`TIMEOUT`].
 
 use std::time::{Duration, SystemTime};
 
@@ -12,25 +14,25 @@ use plexus_node::{
 
 use crate::{Snapshot, Traffic, snapshot::unix_ms};
 
-/// How long a node may take to answer.
+/// The time that a node has to answer.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What is known of one node.
+/// The state of one node in a reading.
 pub type Seen = control::Seen<Snapshot>;
 
-/// What is known of all nodes at a moment, or of what they did in an interval.
+/// The state of all nodes at one time, or their change in an interval.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Reading {
-    /// When, in milliseconds since 1970.
+    /// The end of the reading, in milliseconds since 1970.
     pub unix_ms: u64,
-    /// How long the interval was; nothing for counts since each node started.
+    /// The length of the interval; `None` for counts since each node started.
     pub seconds: Option<f64>,
-    /// Each node that was asked.
+    /// The name and state of each node that was asked.
     pub nodes: Vec<(String, Seen)>,
 }
 
 impl Reading {
-    /// Asks every node, or only the one called `only`.
+    /// Asks every node, or only the node called `only`.
     ///
     /// # Errors
     /// There is no node of that name.
@@ -44,8 +46,8 @@ impl Reading {
         Ok(Self { unix_ms, seconds: None, nodes })
     }
 
-    /// What the nodes did since `earlier`. Seconds are those of the nodes' own clocks; a node that was silent then shows
-    /// nothing, for nobody knows when its counts came.
+    /// Returns the change since `earlier`. Seconds are those of the nodes' own clocks. A node that
+    /// did not answer earlier shows no change, because the time of its counts is unknown.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let before = |name: &str| earlier.nodes.iter().find(|(other, _)| other == name).map(|(_, seen)| seen);
@@ -69,16 +71,16 @@ impl Reading {
             0 => self.unix_ms.saturating_sub(earlier.unix_ms) as f64 / 1e3,
             count => elapsed.iter().sum::<f64>() / count as f64,
         };
-        // Two readings that fall together show no rate; a division by nothing would show a wrong one.
+        // Two readings at the same time have no rate; this avoids a division by zero.
         Self { unix_ms: self.unix_ms, seconds: Some(seconds.max(1e-3)), nodes }
     }
 
-    /// The nodes that answered.
+    /// Returns the snapshots of the nodes that answered.
     pub fn alive(&self) -> impl Iterator<Item = &Snapshot> {
         self.nodes.iter().filter_map(|(_, seen)| seen.alive())
     }
 
-    /// Lines that say which nodes are missing, and why.
+    /// Returns one line for each missing node, with the reason.
     pub fn missing(&self) -> impl Iterator<Item = String> {
         self.nodes.iter().filter_map(|(name, seen)| match seen {
             Seen::Alive(_) => None,
@@ -87,7 +89,7 @@ impl Reading {
         })
     }
 
-    /// What went over all links of all nodes.
+    /// Returns the traffic of all links of all nodes.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
         let mut sum = Traffic::default();
@@ -101,7 +103,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::snapshot::tests::snapshot;
 
-    /// A reading of these nodes.
+    /// Returns a reading of these nodes.
     pub(crate) fn reading(unix_ms: u64, nodes: Vec<(&str, Seen)>) -> Reading {
         let nodes = nodes.into_iter().map(|(name, seen)| (name.to_owned(), seen)).collect();
         Reading { unix_ms, seconds: None, nodes }

@@ -1,4 +1,4 @@
-//! What a node is asked for by those who look at it: `snapshot`.
+//! The control command of an observed node: `snapshot`.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::Snapshot;
 
-/// Answers with a [`Snapshot`].
+/// The command that answers with a [`Snapshot`].
 struct Take(Arc<Body>);
 
 impl Command for Take {
@@ -20,7 +20,7 @@ impl Command for Take {
     }
 }
 
-/// The commands of a node that others look at, to be registered beside its own.
+/// Returns the commands of an observed node, to register beside its own.
 #[must_use]
 pub fn commands(body: &Arc<Body>) -> Vec<Arc<dyn Command>> {
     vec![Arc::new(Take(Arc::clone(body)))]

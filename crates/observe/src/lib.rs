@@ -1,8 +1,9 @@
-//! What a cluster does, for people and for other programs.
+//! Observation of a cluster, for people and for other programs.
 //!
-//! A node takes a [`Snapshot`] of everything that it counts; [`cluster`] collects those of all nodes and what came between two
-//! collections. [`stat`] and [`rails`] show that as tables, [`live`] as a screen; [`recording`] keeps it in a file and [`study`] makes
-//! pictures of one; [`metrics`] is for what scrapes. Nothing here changes what it looks at, and a node that nobody looks at
+//! A node takes a [`Snapshot`] of all its counters. [`cluster`] collects the snapshots of all nodes
+//! and computes the change between two collections. [`stat`] and [`rails`] show them as tables,
+//! [`live`] as a screen. [`recording`] keeps them in a file and [`study`] draws pictures of one.
+//! [`metrics`] serves them to scrapers. Nothing here changes the cluster, and an unobserved node
 //! pays nothing for it.
 
 pub mod cluster;

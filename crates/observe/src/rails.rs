@@ -1,8 +1,9 @@
-//! Every pair of nodes and every rail between them: in use, or why not.
+//! Every pair of nodes and every rail between them: in use, or the reason why not.
 //!
-//! Both ends of a rail report it; here they are one. What one end alone knows is taken from it (what a lost end counted,
-//! who does not answer); where the ends disagree about the state both are shown, the end of the first node before that of the
-//! second. Workers are summed unless each is asked for.
+//! Both ends of a rail report it; this module joins the two. A value that only one end knows is
+//! taken from that end, such as the counts of a lost end. If the ends disagree about the state,
+//! both are shown, the first node's before the second's. Workers are summed unless each is
+//! requested.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,18 +21,18 @@ use crate::{
 pub struct Line {
     /// The two nodes, in the order of the cluster.
     pub pair: [String; 2],
-    /// Its place among the rails of the pair.
+    /// The position among the rails of the pair.
     pub slot: u8,
-    /// The worker, if each has a line.
+    /// The worker, if each worker has a line.
     pub worker: Option<u8>,
-    /// What each end says, a [`Rail`] for each worker; nothing from an end that does not answer.
+    /// The report of each end, one [`Rail`] per worker; empty if the end does not answer.
     pub ends: [Vec<Rail>; 2],
 }
 
-/// A pair of which neither node says anything.
+/// A pair without a report from either node.
 type Unseen = [String; 2];
 
-/// Every rail that somebody reports, in the order of the cluster, and the pairs that nobody reports on.
+/// Returns every reported rail in the order of the cluster, and the pairs without a report.
 #[must_use]
 pub fn lines(reading: &Reading, workers: bool) -> (Vec<Line>, Vec<Unseen>) {
     let names: Vec<&str> = reading.nodes.iter().map(|(name, _)| name.as_str()).collect();
@@ -72,7 +73,7 @@ impl Line {
         self.all().map(of).max().unwrap_or(0)
     }
 
-    /// A word that should be the same for all: once if it is, else what each end says.
+    /// Returns a value that should be equal everywhere: once if it is, else the value of each end.
     fn word<'a>(&'a self, of: impl Fn(&'a Rail) -> &'a str) -> String {
         let end = |end: usize| {
             let words: BTreeSet<&str> = self.ends[end].iter().map(&of).collect();
@@ -85,31 +86,32 @@ impl Line {
         }
     }
 
-    /// What it runs over.
+    /// Returns the kind of transport.
     #[must_use]
     pub fn kind(&self) -> String {
         self.word(|rail| &rail.kind)
     }
 
-    /// What it does; of both ends where they disagree.
+    /// Returns the state; of both ends if they disagree.
     #[must_use]
     pub fn state(&self) -> String {
         self.word(|rail| &rail.state)
     }
 
-    /// Why.
+    /// Returns the reason for the state.
     #[must_use]
     pub fn reason(&self) -> String {
         self.word(|rail| &rail.reason)
     }
 
-    /// Whether an end uses it.
+    /// Returns true if an end uses the rail.
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.all().any(Rail::is_active)
     }
 
-    /// Bytes from the first node to the second and back; what the sender cannot say, its receiver knows.
+    /// Returns the bytes from the first node to the second and back. If the sender does not answer,
+    /// the receiver's count is used.
     #[must_use]
     pub fn bytes(&self) -> [u64; 2] {
         [0, 1].map(|end| match self.ends[end].is_empty() {
@@ -118,13 +120,14 @@ impl Line {
         })
     }
 
-    /// The longest round trip that an end measured, in nanoseconds; 0 where none did.
+    /// Returns the longest round trip that an end measured, in nanoseconds; 0 if unknown.
     #[must_use]
     pub fn rtt_ns(&self) -> u64 {
         self.most(|rail| rail.rtt_ns)
     }
 
-    /// The part of the packets, in percent, that the systems of both ends had to send again; nothing where none were sent.
+    /// Returns the percentage of packets that the systems of both ends sent again; `None` if none
+    /// were sent.
     #[must_use]
     pub fn loss_percent(&self) -> Option<f64> {
         let segments = self.both(|rail| rail.segments);
@@ -161,7 +164,8 @@ impl Line {
     }
 }
 
-/// The table, the legend of the reasons in it, and who is missing; text for people. Of an interval bytes are those of a second.
+/// Returns the table, the legend of its reasons and the missing nodes as text. In an interval,
+/// bytes are per second.
 #[must_use]
 pub fn text(reading: &Reading, workers: bool) -> String {
     let (lines, unseen) = lines(reading, workers);
@@ -206,7 +210,7 @@ pub fn text(reading: &Reading, workers: bool) -> String {
     text
 }
 
-/// Every rail with what both ends say, in units that need no table.
+/// Returns every rail with the reports of both ends as JSON, in base units.
 #[must_use]
 pub fn json(reading: &Reading, workers: bool) -> Value {
     let (lines, unseen) = lines(reading, workers);

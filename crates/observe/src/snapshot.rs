@@ -1,7 +1,8 @@
-//! Everything that a node counts, at one moment.
+//! All counters of a node at one time.
 //!
-//! Counts only grow while a node lives; [`Snapshot::same_incarnation`] says whether two belong together. Names stand where the node has
-//! numbers, so that a snapshot can be read without the configuration that it was taken under.
+//! Counts only grow during an incarnation; [`Snapshot::same_incarnation`] tells whether two
+//! snapshots belong to the same one. A snapshot has names instead of numbers, so that it can be
+//! read without the node's configuration.
 
 use std::{
     collections::BTreeMap,
@@ -15,46 +16,46 @@ use serde::{Deserialize, Serialize};
 
 use crate::Traffic;
 
-/// How long the workers may take to say what the cache counted, and then the locks: one that takes longer is stuck, and what else
-/// there is must be seen all the more.
+/// The time that the workers have to report the counts of the cache, and then those of the locks. A
+/// worker that takes longer hangs; the other counts are then needed even more.
 const COUNTS_WITHIN: Duration = Duration::from_millis(500);
 
-/// What one node counts.
+/// The counters of one node.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// The node.
+    /// The name of the node.
     pub node: String,
-    /// Its process.
+    /// The identifier of its process.
     pub pid: u32,
-    /// When it was taken, in milliseconds since 1970.
+    /// The time of the snapshot, in milliseconds since 1970.
     pub unix_ms: u64,
-    /// Nanoseconds since the process looked at its clock first: what intervals are measured with.
+    /// Nanoseconds since the process first read its clock. Intervals are measured with it.
     pub uptime_ns: u64,
-    /// What each link counted.
+    /// The counters of each link.
     pub links: Vec<LinkCounts>,
-    /// What each rail is like.
+    /// The state of each rail.
     pub rails: Vec<Rail>,
-    /// What the cache counted, by name; empty where its workers did not answer in time.
+    /// The counters of the cache by name; empty if its workers did not answer in time.
     pub cache: BTreeMap<String, u64>,
-    /// What the lock manager counted, in the same way.
+    /// The counters of the lock manager by name; empty if its workers did not answer in time.
     #[serde(default)]
     pub locks: BTreeMap<String, u64>,
-    /// Blocks that the cache holds in any mode.
+    /// The number of blocks that the cache holds in any mode.
     pub blocks_held: u64,
-    /// Connections refused because whoever was at the other end is no peer.
+    /// The number of refused connections from unauthenticated peers.
     pub strangers: u64,
-    /// What programs that are attached have of it.
+    /// The resources that attached programs use.
     pub programs: ProgramsStatus,
 }
 
-/// What the link of one worker to one peer counted.
+/// The counters of the link of one worker to one peer.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct LinkCounts {
     /// The node at the other end.
     pub peer: String,
-    /// The worker.
+    /// The worker that owns the link.
     pub worker: u8,
-    /// The channels that were used.
+    /// The traffic of the used channels.
     pub traffic: Traffic,
 }
 
@@ -63,37 +64,38 @@ pub struct LinkCounts {
 pub struct Rail {
     /// The node at the other end.
     pub peer: String,
-    /// The worker.
+    /// The worker that owns the link.
     pub worker: u8,
-    /// Its place among the rails that the pair can have, the preferred first.
+    /// The position among the rails that the pair can have, the preferred first.
     pub slot: u8,
-    /// What it runs over.
+    /// The kind of transport.
     pub kind: String,
     /// `active`, `standby` or `down`.
     pub state: String,
-    /// Why; see [`explain`].
+    /// The code of the reason for the state; see [`explain`].
     pub reason: String,
-    /// From where to where; empty where there is nothing to say.
+    /// The endpoints of the path; empty if unknown.
     pub path: String,
-    /// How often it was connected.
+    /// The number of times that it was connected.
     pub generation: u32,
-    /// Whether what it carries is encrypted.
+    /// True if its traffic is encrypted.
     pub encrypted: bool,
-    /// Bytes that its path takes in one packet; 0 where it has no packets or it is not known.
+    /// The bytes that its path takes in one packet; 0 if it has no packets or the number is
+    /// unknown.
     pub mtu: u32,
-    /// Round trip in nanoseconds, smoothed; 0 where not known.
+    /// The smoothed round-trip time in nanoseconds; 0 if unknown.
     pub rtt_ns: u64,
-    /// Bytes of frames and puts sent.
+    /// The bytes of frames and puts sent.
     pub bytes_out: u64,
-    /// Bytes of frames received.
+    /// The bytes of frames received.
     pub bytes_in: u64,
-    /// Frames sent again because another rail was lost with them.
+    /// The number of frames sent again because another rail was lost with them.
     pub frames_resent: u64,
-    /// Packets with data that the system sent on the connections that there are now; 0 where it does not say.
+    /// The packets with data that the system sent on the current connections; 0 if unknown.
     pub segments: u64,
-    /// Those that it sent again.
+    /// The packets that the system sent again.
     pub retransmits: u64,
-    /// How often it was lost.
+    /// The number of times that it was lost.
     pub failures: u64,
 }
 
@@ -120,10 +122,11 @@ impl Rail {
         }
     }
 
-    /// The same with what it counted since `earlier`; all of it where it was not there then.
+    /// Returns the rail with its change since `earlier`, or with all its counts if `earlier` is
+    /// `None`.
     fn since(&self, earlier: Option<&Self>) -> Self {
         let Some(earlier) = earlier else { return self.clone() };
-        // What the system counts of a connection begins anew with the next one.
+        // The system's counts of a connection start again with the next connection.
         let since = |of: fn(&Self) -> u64| of(self).checked_sub(of(earlier)).unwrap_or(of(self));
         Self {
             bytes_out: since(|rail| rail.bytes_out),
@@ -136,27 +139,27 @@ impl Rail {
         }
     }
 
-    /// Whether it carries messages.
+    /// Returns true if the rail carries messages.
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.state == RailState::Active.name()
     }
 
-    /// Whether it is connected.
+    /// Returns true if the rail is connected.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.state != RailState::Down.name()
     }
 }
 
-/// What a reason code means; nothing for one that this program does not know.
+/// Returns the meaning of a reason code; `None` for an unknown code.
 #[must_use]
 pub fn explain(reason: &str) -> Option<&'static str> {
     Reason::ALL.into_iter().find(|known| known.name() == reason).map(Reason::explain)
 }
 
 impl Snapshot {
-    /// Takes one.
+    /// Takes a snapshot of a node.
     #[must_use]
     pub fn of(body: &Body) -> Self {
         let name = |node: NodeId| body.config().name_of(node);
@@ -164,7 +167,7 @@ impl Snapshot {
         for link in body.links() {
             links.entry((link.peer, link.worker.0)).or_default().push(link);
         }
-        // A peer that came back has several, one after the other.
+        // A peer that returned has several links, one after the other.
         let links = links.into_iter().map(|((peer, worker), links)| LinkCounts {
             peer: name(peer),
             worker,
@@ -188,13 +191,13 @@ impl Snapshot {
         }
     }
 
-    /// Whether the node has lived on from `earlier` to this one.
+    /// Returns true if the node ran from `earlier` to this snapshot without a restart.
     #[must_use]
     pub fn same_incarnation(&self, earlier: &Self) -> bool {
         self.pid == earlier.pid && self.uptime_ns >= earlier.uptime_ns
     }
 
-    /// What went over all its links.
+    /// Returns the traffic of all links.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
         let mut sum = Traffic::default();
@@ -202,8 +205,8 @@ impl Snapshot {
         sum
     }
 
-    /// What it counted since `earlier`; all of it if it started anew since, or if there is nothing earlier. What
-    /// does not grow (states, blocks held) is as it is now.
+    /// Returns the change since `earlier`. Returns all counts if the node restarted since or
+    /// `earlier` is `None`. Values that do not grow (states, blocks held) stay as they are.
     #[must_use]
     pub fn since(&self, earlier: Option<&Self>) -> Self {
         let Some(earlier) = earlier.filter(|earlier| self.same_incarnation(earlier)) else {
@@ -233,7 +236,7 @@ impl Snapshot {
 }
 
 fn counted_since(counts: &BTreeMap<String, u64>, earlier: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
-    // Counts that were missing before would look as if all had come since.
+    // Counts that were missing before would appear as new ones.
     if earlier.is_empty() {
         return BTreeMap::new();
     }
@@ -241,7 +244,7 @@ fn counted_since(counts: &BTreeMap<String, u64>, earlier: &BTreeMap<String, u64>
     counts.iter().map(|(name, count)| (name.clone(), count.saturating_sub(before(name)))).collect()
 }
 
-/// Milliseconds since 1970.
+/// Returns milliseconds since 1970.
 pub(crate) fn unix_ms(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
 }
@@ -252,14 +255,15 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Messages of these sizes.
+    /// Returns the counts of messages of these sizes.
     pub(crate) fn counted(sizes: &[u64]) -> SizeCounts {
         let counters = SizeCounters::default();
         sizes.iter().for_each(|bytes| counters.count(*bytes));
         counters.snapshot()
     }
 
-    /// A node that sent these requests to its peers on a channel and had them answered by as many of 8 bytes.
+    /// Returns the snapshot of a node that sent these requests on a channel, each answered by 8
+    /// bytes.
     pub(crate) fn snapshot(node: &str, uptime_s: u64, sent: &[(&str, &str, &[u64])]) -> Snapshot {
         let mut links: BTreeMap<&str, Traffic> = BTreeMap::new();
         for (peer, channel, sizes) in sent {

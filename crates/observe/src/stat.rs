@@ -1,7 +1,8 @@
-//! The traffic of a reading as tables, lines and JSON: by node, peer, worker, channel and message size.
+//! The traffic of a reading as tables, lines and JSON: by node, peer, worker, channel and message
+//! size.
 //!
-//! A reading since the start shows counts; one of an interval shows what that makes for a second. An *operation* is a request
-//! that a node sent as client, a *message* anything that went out.
+//! A reading since the start shows counts; a reading of an interval shows rates per second. An
+//! *operation* is a request that a node sent as client. A *message* is anything that a node sent.
 
 use std::collections::BTreeMap;
 
@@ -16,47 +17,47 @@ use crate::{
     traffic::{ChannelTraffic, size_name},
 };
 
-/// What rows are made by.
+/// The key by which rows are grouped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
     /// The node that counted.
     Node,
     /// The node at the other end.
     Peer,
-    /// The worker.
+    /// The worker of the link.
     Worker,
-    /// The channel.
+    /// The channel of the messages.
     Channel,
-    /// The message size.
+    /// The size class of the messages.
     Size,
 }
 
-/// Messages and bytes one way.
+/// The messages and bytes in one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Flow {
-    /// Messages.
+    /// The number of messages.
     pub messages: u64,
-    /// Bytes.
+    /// The number of bytes.
     pub bytes: u64,
 }
 
-/// One row: its keys in the order asked for, and what was counted.
+/// One row: its keys in the requested order, and its counts.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Row {
-    /// A value for each [`By`].
+    /// The value of each [`By`].
     pub keys: Vec<String>,
-    /// Client out and in, server in and out.
+    /// The counts of client out, client in, server in and server out.
     pub flows: [Flow; 4],
 }
 
-/// How the directions are called, in the order of [`ChannelTraffic::directions`].
+/// The names of the directions, in the order of [`ChannelTraffic::directions`].
 pub const DIRECTIONS: [&str; 4] = ["client out", "client in", "server in", "server out"];
 
 impl By {
-    /// All, in the order in which they make sense as columns.
+    /// All keys, in the default order of columns.
     pub const ALL: [Self; 5] = [Self::Node, Self::Peer, Self::Worker, Self::Channel, Self::Size];
 
-    /// Its name as an option and as the head of a column.
+    /// Returns the name of the key, as an option and as a column head.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -70,13 +71,13 @@ impl By {
 }
 
 impl Row {
-    /// What went out.
+    /// Returns the sent messages and bytes.
     #[must_use]
     pub fn outward(&self) -> Flow {
         self.flows[0].plus(self.flows[3])
     }
 
-    /// What came in.
+    /// Returns the received messages and bytes.
     #[must_use]
     pub fn inward(&self) -> Flow {
         self.flows[1].plus(self.flows[2])
@@ -84,13 +85,13 @@ impl Row {
 }
 
 impl Flow {
-    /// Adds another.
+    /// Adds another flow.
     pub(crate) fn add(&mut self, other: Self) {
         *self = self.plus(other);
     }
 
     fn plus(self, other: Self) -> Self {
-        // Numbers come from files too.
+        // Numbers may come from files, so additions saturate.
         Self {
             messages: self.messages.saturating_add(other.messages),
             bytes: self.bytes.saturating_add(other.bytes),
@@ -98,7 +99,8 @@ impl Flow {
     }
 }
 
-/// The rows of a reading, of one channel or of all. Nodes and channels stand in their order in the cluster and on the wire.
+/// Returns the rows of a reading, of one channel or of all. Nodes are in the order of the cluster,
+/// channels in the order of the wire.
 #[must_use]
 pub fn rows(reading: &Reading, by: &[By], only: Option<Channel>) -> Vec<Row> {
     let mut groups: BTreeMap<Vec<(usize, String)>, [Flow; 4]> = BTreeMap::new();
@@ -126,12 +128,12 @@ pub fn rows(reading: &Reading, by: &[By], only: Option<Channel>) -> Vec<Row> {
     groups.into_iter().map(row).collect()
 }
 
-/// The place of a channel on the wire.
+/// Returns the number of a channel on the wire.
 fn order(name: &str) -> usize {
     Channel::ALL.into_iter().position(|channel| channel.name() == name).unwrap_or(usize::MAX)
 }
 
-/// Every class of every channel of every link that has counted something.
+/// Calls `with` for every non-empty size class of every channel of every link.
 fn each(snapshot: &Snapshot, mut with: impl FnMut(&str, u8, &str, usize, [Flow; 4])) {
     for link in &snapshot.links {
         for (channel, traffic) in &link.traffic.0 {
@@ -149,7 +151,7 @@ fn flows(traffic: &ChannelTraffic, class: usize) -> [Flow; 4] {
     traffic.directions().map(|sizes| Flow { messages: sizes.messages[class], bytes: sizes.bytes[class] })
 }
 
-/// The rows as a table: counts, or what they make for a second. Repeated keys stand once.
+/// Returns the rows as a table of counts or rates. Repeated keys are shown once.
 #[must_use]
 pub fn table(rows: &[Row], by: &[By], seconds: Option<f64>) -> Table {
     let unit = if seconds.is_some() { "/s" } else { "" };
@@ -172,7 +174,7 @@ pub fn table(rows: &[Row], by: &[By], seconds: Option<f64>) -> Table {
 fn number(value: u64, seconds: Option<f64>) -> String {
     match seconds.map(|seconds| value as f64 / seconds) {
         None => count(value),
-        // A message every few seconds is not none.
+        // A rate below one is shown with a decimal, because it is not zero.
         Some(few) if few < 9.95 && value > 0 => format!("{few:.1}"),
         Some(many) => rate(many),
     }
@@ -182,17 +184,17 @@ pub(crate) fn amount(value: u64, seconds: Option<f64>) -> String {
     bytes(seconds.map_or(value, |seconds| (value as f64 / seconds).round() as u64))
 }
 
-/// Width of each column of [`line()`], wide enough for the fastest cluster that there is.
+/// The width of each column of [`line()`], wide enough for the fastest cluster.
 const WIDTHS: [usize; 7] = [8, 13, 13, 13, 11, 11, 9];
 
-/// The heads over [`line()`]s.
+/// Returns the column heads of [`line()`].
 #[must_use]
 pub fn line_heads() -> String {
     let heads = ["time", "operations/s", "served/s", "messages/s", "out/s", "in/s", "mean"];
     columns(heads.map(str::to_owned)) + "  busiest channel"
 }
 
-/// An interval on one line; `time` is its end as it is to be read.
+/// Returns an interval as one line; `time` is the text of its end.
 #[must_use]
 pub fn line(interval: &Reading, time: &str, only: Option<Channel>) -> String {
     let seconds = interval.seconds.unwrap_or(1.0);
@@ -224,12 +226,13 @@ fn columns(cells: [String; 7]) -> String {
     })
 }
 
-/// A part in percent of a whole.
+/// Returns a part as percent of a whole.
 pub(crate) fn share(part: u64, whole: u64) -> f64 {
     part as f64 * 100.0 / whole.max(1) as f64
 }
 
-/// A reading as one object: channels with every size class, the rows asked for, and which nodes are in it.
+/// Returns a reading as a JSON object: the channels with every size class, the requested rows, and
+/// the nodes.
 #[must_use]
 pub fn json(reading: &Reading, by: &[By], only: Option<Channel>) -> Value {
     let mut channels = reading.traffic();

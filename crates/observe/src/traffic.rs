@@ -1,6 +1,6 @@
-//! What went over links, by channel, direction and message size.
+//! The traffic of links, by channel, direction and message size.
 //!
-//! Counts only; what they mean for a second or for a cluster is made of them in [`crate::stat`].
+//! This module only counts; [`crate::stat`] computes rates and sums.
 
 use std::collections::BTreeMap;
 
@@ -8,29 +8,29 @@ use plexus_base::counters::{SIZE_BOUNDS, SIZES, SizeCounts};
 use plexus_interconnect::{Channel, LinkInfo};
 use serde::{Deserialize, Serialize};
 
-/// Messages and bytes by size class, see [`SIZE_BOUNDS`].
+/// The messages and bytes by size class, see [`SIZE_BOUNDS`].
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Sizes {
-    /// Messages.
+    /// The number of messages.
     pub messages: [u64; SIZES],
-    /// Bytes.
+    /// The number of bytes.
     pub bytes: [u64; SIZES],
 }
 
 /// The traffic of one channel, over all links.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ChannelTraffic {
-    /// Sent as client: requests.
+    /// The requests sent as client.
     pub client_out: Sizes,
-    /// Received as client: replies.
+    /// The replies received as client.
     pub client_in: Sizes,
-    /// Received as server: requests and forwards.
+    /// The requests and forwards received as server.
     pub server_in: Sizes,
-    /// Sent as server: replies and forwards.
+    /// The replies and forwards sent as server.
     pub server_out: Sizes,
 }
 
-/// The traffic of a node since it started: the channels that had any.
+/// The traffic of a node since it started, for the channels that had any.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Traffic(pub BTreeMap<String, ChannelTraffic>);
 
@@ -50,13 +50,13 @@ impl Sizes {
 }
 
 impl ChannelTraffic {
-    /// The four directions, in the order of the fields.
+    /// Returns the four directions, in the order of the fields.
     #[must_use]
     pub fn directions(&self) -> [&Sizes; 4] {
         [&self.client_out, &self.client_in, &self.server_in, &self.server_out]
     }
 
-    /// Whether nothing was sent or received.
+    /// Returns true if nothing was sent or received.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.directions().iter().all(|sizes| sizes.messages.iter().all(|count| *count == 0))
@@ -73,7 +73,7 @@ impl ChannelTraffic {
 }
 
 impl Traffic {
-    /// What these links counted so far.
+    /// Returns the counts of these links so far.
     #[must_use]
     pub fn of(links: &[LinkInfo]) -> Self {
         let mut traffic = Self::default();
@@ -87,7 +87,7 @@ impl Traffic {
         traffic
     }
 
-    /// Adds what one link counted on one channel: client out and in, server in and out.
+    /// Adds the counts of one link on one channel: client out, client in, server in and server out.
     pub fn add(&mut self, channel: &str, [client_out, client_in, server_in, server_out]: [SizeCounts; 4]) {
         let link = ChannelTraffic {
             client_out: client_out.into(),
@@ -109,7 +109,8 @@ impl Traffic {
         }
     }
 
-    /// What has come since `earlier`; a node that started anew meanwhile counts as silent, not as negative.
+    /// Returns the change since `earlier`. A node that restarted since counts as silent, not as
+    /// negative.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let none = ChannelTraffic::default();
@@ -121,7 +122,7 @@ impl Traffic {
     }
 }
 
-/// How people call a size class: "to 64 B", "to 16 KiB", "over 1 MiB".
+/// Returns the name of a size class: "to 64 B", "to 16 KiB", "over 1 MiB".
 #[must_use]
 pub fn size_name(class: usize) -> String {
     let unit = |bytes: u64| match bytes {

@@ -22,7 +22,8 @@ pub(super) struct Done {
     pub(super) hits: u64,
 }
 
-/// Numbers by SplitMix64 (Steele et al. 2014): a few instructions, the same sequence for the same seed.
+/// Numbers by SplitMix64 (Steele et al. 2014): a few instructions, the same sequence for the same
+/// seed.
 struct Chance(u64);
 
 impl Chance {

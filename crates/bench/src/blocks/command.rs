@@ -1,4 +1,5 @@
-//! What a node does for the workload when asked over its control socket: `bench.blocks` and `bench.sum`.
+//! What a node does for the workload when asked over its control socket: `bench.blocks` and
+//! `bench.sum`.
 
 use std::sync::Arc;
 

@@ -5,8 +5,8 @@
 //! | 0 | 8 | changes of the block, by anybody |
 //! | 8 + 8 s | 8 | changes of it by the client with slot s |
 //!
-//! A client's slot is `node * clients + client`. The first field is always the sum of all others: whoever finds another sum has
-//! found a torn block, or one that holds something else.
+//! A client's slot is `node * clients + client`. The first field is always the sum of all others:
+//! whoever finds another sum has found a torn block, or one that holds something else.
 
 /// How many clients a block with `user_bytes` has room for.
 #[must_use]

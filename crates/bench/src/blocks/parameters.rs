@@ -18,8 +18,8 @@ named! {
         /// Any of the hot blocks, with equal chances.
         #[default]
         Random "random",
-        /// One after the other. With as many clients on each node the block is nearly always on another one: blocks
-        /// are passed to and fro.
+        /// One after the other. With as many clients on each node the block is nearly always on
+        /// another one: blocks are passed to and fro.
         Round "round",
     }
 }
@@ -62,7 +62,8 @@ impl Default for Workload {
 }
 
 impl Workload {
-    /// Refuses what cannot be run on `nodes` nodes with blocks of `user_bytes` user bytes, `blocks` of them.
+    /// Refuses what cannot be run on `nodes` nodes with blocks of `user_bytes` user bytes, `blocks`
+    /// of them.
     ///
     /// # Errors
     /// One line with what to change.

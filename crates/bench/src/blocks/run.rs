@@ -1,4 +1,5 @@
-//! The command line's side of the workload: starts it on all nodes at once, merges what they say, checks the sums.
+//! The command line's side of the workload: starts it on all nodes at once, merges what they say,
+//! checks the sums.
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
@@ -11,8 +12,8 @@ use crate::{
     workload::Run,
 };
 
-/// Runs `workload` on all nodes of a running cluster; `rail` is how the report calls what joins them. Ends early when
-/// `interrupted` is set.
+/// Runs `workload` on all nodes of a running cluster; `rail` is how the report calls what joins
+/// them. Ends early when `interrupted` is set.
 ///
 /// # Errors
 /// See [`RunError`]. What the nodes have begun ends by itself.
@@ -47,7 +48,8 @@ fn sums(config: &Config, name: &str, workload: &Workload, slots: usize) -> Resul
     parse(name, control.call("bench.sum", args, |_| {})?)
 }
 
-/// Compares what stands in the blocks with what the clients were told; the changes that stand there.
+/// Compares what stands in the blocks with what the clients were told; the changes that stand
+/// there.
 fn check(before: &Sums, after: &Sums, results: &[NodeResult]) -> Result<u64, RunError> {
     let found = after.total.wrapping_sub(before.total);
     let acknowledged: Vec<u64> =

@@ -17,13 +17,15 @@ use crate::{
 pub(super) struct Done {
     /// Locks granted while it was measured.
     pub(super) granted: u64,
-    /// Of those, the ones that a client of another node had before; counted of the name that all want.
+    /// Of those, the ones that a client of another node had before; counted of the name that all
+    /// want.
     pub(super) handed_over: u64,
     /// From asking for a lock to having given it up.
     pub(super) responses: Responses,
     /// Locks granted, from the first to the last.
     pub(super) all: u64,
-    /// Of the name that all want: what its value block counted before the first change of this client, and after its last.
+    /// Of the name that all want: what its value block counted before the first change of this
+    /// client, and after its last.
     pub(super) counted: Option<(u64, u64)>,
 }
 
@@ -76,7 +78,8 @@ fn count(
     Ok(())
 }
 
-/// Works until the stage is over; each time says whether a client of another node had the lock before.
+/// Works until the stage is over; each time says whether a client of another node had the lock
+/// before.
 fn until_over(
     stage: &Stage,
     done: &mut Done,

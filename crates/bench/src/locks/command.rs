@@ -1,6 +1,7 @@
 //! What a node does for the workload when asked over its control socket.
 //!
-//! `bench.locks` runs the clients. `bench.hold` takes so many locks, says `{"held", "ms"}`, and holds them for as long as the connection stands.
+//! `bench.locks` runs the clients. `bench.hold` takes so many locks, says `{"held", "ms"}`, and
+//! holds them for as long as the connection stands.
 
 use std::{sync::Arc, thread, time::Instant};
 

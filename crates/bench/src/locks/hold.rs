@@ -1,4 +1,5 @@
-//! The command line's side of `bench.hold`: many locks, held until it is interrupted; what becomes of them when nodes end is for others to see.
+//! The command line's side of `bench.hold`: many locks, held until it is interrupted; what becomes
+//! of them when nodes end is for others to see.
 
 use std::{
     sync::{
@@ -16,8 +17,9 @@ use crate::{
     stage::LOOK_EVERY,
 };
 
-/// Has the nodes take `locks` locks, about as many each; says by `held` when all have theirs (how many, and in how many milliseconds), and by
-/// `ended` when a node's are gone. Comes back when `interrupted` is set, or when no node is left.
+/// Has the nodes take `locks` locks, about as many each; says by `held` when all have theirs (how
+/// many, and in how many milliseconds), and by `ended` when a node's are gone. Comes back when
+/// `interrupted` is set, or when no node is left.
 ///
 /// # Errors
 /// A node could not be asked, or did not get its locks.

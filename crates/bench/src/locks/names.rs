@@ -1,7 +1,7 @@
 //! Names for the clients of a node, by who masters them.
 //!
-//! Who masters a name shows in who knows of its lock: a node surveys what it masters. So candidates are locked in NL, which excludes nobody, and
-//! those that the survey shows are mastered here.
+//! Who masters a name shows in who knows of its lock: a node surveys what it masters. So candidates
+//! are locked in NL, which excludes nobody, and those that the survey shows are mastered here.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -17,7 +17,8 @@ use crate::stage::LOOK_EVERY;
 /// How long the workers may take to say what they master.
 const SURVEY_WITHIN: Duration = Duration::from_secs(10);
 
-/// Candidates at a time. Those of all nodes are known to each master at once, so this is well below what a survey tells.
+/// Candidates at a time. Those of all nodes are known to each master at once, so this is well below
+/// what a survey tells.
 const BATCH: usize = 1_000;
 
 /// LockRefusal it ends where nobody waits for what comes of it.
@@ -26,7 +27,8 @@ pub(super) const UNWANTED: &str = "nobody waits for the result any more";
 /// The name that all clients of all nodes want.
 const SHARED: &str = "bench/shared";
 
-/// `count` names of this kind for the clients of node `me`, of `nodes`; no other node's clients use them. `wanted` says whether to go on.
+/// `count` names of this kind for the clients of node `me`, of `nodes`; no other node's clients use
+/// them. `wanted` says whether to go on.
 ///
 /// # Errors
 /// One line for the user.

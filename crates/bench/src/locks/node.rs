@@ -47,7 +47,8 @@ pub struct NodeResult {
     pub measured_ns: u64,
     /// Locks granted and given up in that time.
     pub granted: u64,
-    /// Of those, the ones that a client of another node had before; counted of the name that all want.
+    /// Of those, the ones that a client of another node had before; counted of the name that all
+    /// want.
     pub handed_over: u64,
     /// How long each took, from asking for it to having given it up.
     pub responses: Responses,
@@ -55,7 +56,8 @@ pub struct NodeResult {
     pub usage: Usage,
     /// Locks granted from the first to the last.
     pub all: u64,
-    /// Of the name that all want: what its value block counted before the first change of this node's clients, and after their last.
+    /// Of the name that all want: what its value block counted before the first change of this
+    /// node's clients, and after their last.
     pub counted: Option<(u64, u64)>,
 }
 

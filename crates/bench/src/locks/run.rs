@@ -1,4 +1,5 @@
-//! The command line's side of the workload: starts it on all nodes at once, merges what they say, checks what was counted.
+//! The command line's side of the workload: starts it on all nodes at once, merges what they say,
+//! checks what was counted.
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
@@ -10,8 +11,8 @@ use crate::{
     workload::Run,
 };
 
-/// Runs `workload` on all nodes of a running cluster; `rail` is how the report calls what joins them. Ends early when
-/// `interrupted` is set.
+/// Runs `workload` on all nodes of a running cluster; `rail` is how the report calls what joins
+/// them. Ends early when `interrupted` is set.
 ///
 /// # Errors
 /// See [`RunError`]. What the nodes have begun ends by itself.

@@ -1,7 +1,8 @@
-//! The side of a measurement that sends: keeps each stream's messages under way, and the time of each round.
+//! The side of a measurement that sends: keeps each stream's messages under way, and the time of
+//! each round.
 //!
-//! Driven by the answers alone; only a load with a rate needs a [turn](Active::turn) besides. Both sides have one when
-//! both directions are measured at once, and a load is one more.
+//! Driven by the answers alone; only a load with a rate needs a [turn](Active::turn) besides. Both
+//! sides have one when both directions are measured at once, and a load is one more.
 
 use std::sync::Arc;
 
@@ -115,7 +116,8 @@ impl Active {
         }
     }
 
-    /// Looks for answers that no message announces, and sends what a pace allows by now; how many answers there were.
+    /// Looks for answers that no message announces, and sends what a pace allows by now; how many
+    /// answers there were.
     ///
     /// # Errors
     /// One is not what was sent.
@@ -203,7 +205,8 @@ impl Active {
         self.trial.bytes
     }
 
-    /// One message of a round trip is back and looked like `look` (where it carried the bytes back).
+    /// One message of a round trip is back and looked like `look` (where it carried the bytes
+    /// back).
     ///
     /// # Errors
     /// It is not what was sent.
@@ -247,7 +250,8 @@ impl Active {
         let Some(stream) = self.streams.get_mut(tag.stream as usize) else { return Ok(()) };
         let right = answer.len() == self.trial.bytes as usize
             && match self.trial.op {
-                // So many were added before. Accesses that this processor executes itself may pass others that wait.
+                // So many were added before. Accesses that this processor executes itself may pass
+                // others that wait.
                 Op::Atomic => {
                     let found = wire::number(answer);
                     found < stream.sent && found + u64::from(self.trial.depth) > stream.answered

@@ -1,4 +1,5 @@
-//! A worker that carries nothing but measurements: in a process of its own, without a node around it.
+//! A worker that carries nothing but measurements: in a process of its own, without a node around
+//! it.
 
 use plexus_base::NodeId;
 use plexus_fabric::Lost;

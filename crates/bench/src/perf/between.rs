@@ -44,8 +44,8 @@ enum Said {
     End(&'static str, Result<Value, ControlError>),
 }
 
-/// Has the node in place `client` carry out the plan, and the node in place [`Plan::peer`] serve. `tell` hears how far
-/// it is.
+/// Has the node in place `client` carry out the plan, and the node in place [`Plan::peer`] serve.
+/// `tell` hears how far it is.
 ///
 /// # Errors
 /// See [`BetweenError`].

@@ -1,4 +1,5 @@
-//! What a node does for a measurement when asked over its control socket: `perf.run` and `perf.serve`.
+//! What a node does for a measurement when asked over its control socket: `perf.run` and
+//! `perf.serve`.
 
 use std::sync::Arc;
 

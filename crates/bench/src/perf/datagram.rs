@@ -1,9 +1,11 @@
-//! Datagrams between two programs, each attached to a node of this machine: what an application sees, its node included.
+//! Datagrams between two programs, each attached to a node of this machine: what an application
+//! sees, its node included.
 //!
-//! Both programs are threads of this process, with an attachment for each side, so that nothing but the nodes joins them. A
-//! stream is a port at each end and a thread for it, in the waiting mode that was asked for. The receiver looks at every message as
-//! in other measurements, answers it (latency) or says now and then how many have come (bandwidth). CPU time is that of
-//! the threads of a side and of its node.
+//! Both programs are threads of this process, with an attachment for each side, so that nothing but
+//! the nodes joins them. A stream is a port at each end and a thread for it, in the waiting mode
+//! that was asked for. The receiver looks at every message as in other measurements, answers it
+//! (latency) or says now and then how many have come (bandwidth). CPU time is that of the threads
+//! of a side and of its node.
 
 use std::{
     path::PathBuf,
@@ -41,8 +43,8 @@ pub struct Attachment {
     pub pid: u32,
 }
 
-/// Measures datagrams from a program of the first node to one of the second; `tell` hears how far it is, and ends it by saying that
-/// nobody wants it any more.
+/// Measures datagrams from a program of the first node to one of the second; `tell` hears how far
+/// it is, and ends it by saying that nobody wants it any more.
 ///
 /// # Errors
 /// See [`PerfError`].
@@ -168,7 +170,8 @@ fn measure(
     })
 }
 
-/// Goes through the phases; how long it counted, in nanoseconds, and the CPU time of both nodes meanwhile.
+/// Goes through the phases; how long it counted, in nanoseconds, and the CPU time of both nodes
+/// meanwhile.
 fn watch(run: &Run, until: Until, nodes: [u32; 2], tell: &mut dyn FnMut(u64) -> bool) -> (u64, [u64; 2]) {
     let cpu = || nodes.map(Usage::cpu_ns_of);
     let mut began = clock::now();

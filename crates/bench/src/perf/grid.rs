@@ -1,4 +1,5 @@
-//! Lists of values as people write them, and the trials that they make: every combination, in a fixed order.
+//! Lists of values as people write them, and the trials that they make: every combination, in a
+//! fixed order.
 
 use super::{LaneChoice, Load, Op, PerfError, SIZES, Test, Trial};
 
@@ -52,7 +53,8 @@ impl Grid {
         Ok(trials)
     }
 
-    /// The sizes asked for; where none were, those of the usual ones that the operation has, and room for.
+    /// The sizes asked for; where none were, those of the usual ones that the operation has, and
+    /// room for.
     fn sizes_of(&self, op: Op, streams: u32) -> Vec<u32> {
         let (least, most) = op.sizes();
         match self.sizes.is_empty() {
@@ -163,7 +165,8 @@ mod tests {
         assert!(trials.iter().all(|trial| trial.bidirectional));
         assert!(trials.iter().all(|trial| (trial.test == Test::Latency) == (trial.depth == 1)));
         let usual = Grid { sizes: Vec::new(), ..grid.clone() };
-        // Of puts of 4 MiB four streams have no room; and neither depth has with 1 MiB, nor 4 streams of 256 KiB.
+        // Of puts of 4 MiB four streams have no room; and neither depth has with 1 MiB, nor 4
+        // streams of 256 KiB.
         let (no_room, of_one_depth) = (3, 4);
         assert_eq!(usual.trials().unwrap().len(), trials.len() / 2 * SIZES.len() - no_room - of_one_depth);
         assert!(Grid { sizes: vec![5 << 20], ..grid }.trials().is_err());

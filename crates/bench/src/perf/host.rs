@@ -1,6 +1,8 @@
-//! Settings of a host that the study of Oracle RAC on Linux varied, and what each was worth there and here.
+//! Settings of a host that the study of Oracle RAC on Linux varied, and what each was worth there
+//! and here.
 //!
-//! The study's figures are changes of a database's throughput, not of a network's: they say which way to look, not how far.
+//! The study's figures are changes of a database's throughput, not of a network's: they say which
+//! way to look, not how far.
 
 use serde::Serialize;
 
@@ -32,8 +34,9 @@ impl Setting {
         }
     }
 
-    /// The values tried, the first being what others are compared with, each with the change that the study found. Its
-    /// receive buffers were 16, 64 and 128 of a network card; the same multiples stand here.
+    /// The values tried, the first being what others are compared with, each with the change that
+    /// the study found. Its receive buffers were 16, 64 and 128 of a network card; the same
+    /// multiples stand here.
     #[must_use]
     pub fn values(self) -> &'static [(u32, &'static str)] {
         match self {
@@ -60,11 +63,13 @@ pub struct Tried {
     pub value: u32,
     /// The study's change.
     pub published: &'static str,
-    /// 10^6 bytes a second, and microseconds of latency (median), of the same block; or why nothing was measured.
+    /// 10^6 bytes a second, and microseconds of latency (median), of the same block; or why nothing
+    /// was measured.
     pub outcome: Result<(f64, f64), String>,
 }
 
-/// A table of all: change in percent against the first value of each setting that could be measured.
+/// A table of all: change in percent against the first value of each setting that could be
+/// measured.
 #[must_use]
 pub fn text(tried: &[Tried]) -> String {
     let heads = ["setting", "value", "MB/s", "change", "latency us", "change", "published (throughput)"];

@@ -1,10 +1,11 @@
 //! The interconnect between two nodes: latency and bandwidth by message size, and what they cost.
 //!
-//! One node runs a [`Plan`] ([`run()`]), its peer serves ([`serve`]). Both ends are [ports](plexus_node::port): small state
-//! machines inside the worker, so that nothing stands between the links and what is measured: no hand-over to another
-//! thread, no lock, no allocation, one look at the clock for each round. Counters stay on, and the receiver reads what
-//! arrives. Who drives the worker is the only difference between polling (a thread that never sleeps) and waiting (the
-//! worker's own thread, woken by its bell).
+//! One node runs a [`Plan`] ([`run()`]), its peer serves ([`serve`]). Both ends are
+//! [ports](plexus_node::port): small state machines inside the worker, so that nothing stands
+//! between the links and what is measured: no hand-over to another thread, no lock, no allocation,
+//! one look at the clock for each round. Counters stay on, and the receiver reads what arrives. Who
+//! drives the worker is the only difference between polling (a thread that never sleeps) and
+//! waiting (the worker's own thread, woken by its bell).
 //!
 //! | question | open |
 //! |---|---|

@@ -1,6 +1,7 @@
 //! The operations: how one of it leaves, and what the receiver finds of it.
 //!
-//! All leave the same way ([`Sending`]), so that whoever keeps count of them ([`active`](super::active)) knows nothing of how.
+//! All leave the same way ([`Sending`]), so that whoever keeps count of them
+//! ([`active`](super::active)) knows nothing of how.
 
 use plexus_base::NodeId;
 use plexus_fabric::{Put, Window};
@@ -69,8 +70,8 @@ fn get(net: &mut Net, sending: &Sending<'_>) {
     let _ = net.get(to, channel, WINDOW, offset, data.len() as u32, tag.into());
 }
 
-/// Writes bytes into the peer's window, without a message: the last word says that they are there, and the peer keeps
-/// looking at it.
+/// Writes bytes into the peer's window, without a message: the last word says that they are there,
+/// and the peer keeps looking at it.
 #[inline]
 fn write(net: &mut Net, sending: &Sending<'_>) {
     let Sending { to, channel, tag, number, offset, data, .. } = *sending;
@@ -93,8 +94,8 @@ fn atomic(net: &mut Net, sending: &Sending<'_>) {
     let _ = net.fetch_add(to, channel, WINDOW, places::counter(stream, trial), 1, tag.into());
 }
 
-/// Looks at all bytes of a message of `trial` that has come; what was seen. `place` is where in this side's window
-/// its sender puts.
+/// Looks at all bytes of a message of `trial` that has come; what was seen. `place` is where in
+/// this side's window its sender puts.
 #[inline]
 pub(super) fn look(trial: &Trial, window: &Window, place: u64, message: &Message<'_>) -> u64 {
     match trial.op {

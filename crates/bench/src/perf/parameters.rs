@@ -1,4 +1,5 @@
-//! What can be measured: the one definition of every parameter, its limits, and which of them go together.
+//! What can be measured: the one definition of every parameter, its limits, and which of them go
+//! together.
 
 use plexus_client::{MAX_MESSAGE, wire::limits::FLOW_MESSAGES};
 use plexus_fabric::WindowId;
@@ -12,7 +13,8 @@ use crate::named;
 /// The window of every node that remote accesses of a benchmark go to.
 pub const WINDOW: WindowId = BENCHMARK_WINDOW;
 
-/// Length of [`WINDOW`]: the longest message, the longest answer, and behind them the words that announce writes.
+/// Length of [`WINDOW`]: the longest message, the longest answer, and behind them the words that
+/// announce writes.
 pub const WINDOW_BYTES: usize = BENCHMARK_WINDOW_BYTES;
 
 /// Longest message that is measured.
@@ -36,13 +38,15 @@ pub const USUAL_DEPTH: u32 = 16;
 /// Message sizes measured unless others are asked for: powers of four, with 8 in front.
 pub const SIZES: [u32; 11] = [8, 16, 64, 256, 1024, 4096, 16384, 65536, 262_144, 1_048_576, LONGEST];
 
-/// From this size on bandwidth is measured on the bulk lane: what is longer is sent as blocks and streams.
+/// From this size on bandwidth is measured on the bulk lane: what is longer is sent as blocks and
+/// streams.
 const BULK_FROM: u32 = 4096;
 
 /// The channels that a measurement uses, one for each lane.
 pub(crate) const PROMPT: Channel = Channel::Benchmark;
 pub(crate) const BULK: Channel = Channel::BenchmarkBulk;
-/// The one for writes: what is long on it goes in order with the word that announces it, on the prompt lane as well.
+/// The one for writes: what is long on it goes in order with the word that announces it, on the
+/// prompt lane as well.
 const IN_ORDER: Channel = Channel::Locks;
 
 named! {
@@ -101,7 +105,8 @@ impl Op {
         Self::ALL.iter().copied().filter(|op| *op != Self::Datagram)
     }
 
-    /// Whether one round trip carries the bytes one way only, so that half of it is no latency of anything.
+    /// Whether one round trip carries the bytes one way only, so that half of it is no latency of
+    /// anything.
     #[must_use]
     pub fn fetches(self) -> bool {
         match self {
@@ -188,7 +193,8 @@ impl Trial {
         u64::from(LONGEST / self.bytes.max(1))
     }
 
-    /// Where in the window of the peer message `number` of `stream` goes: no two under way that are written share a place.
+    /// Where in the window of the peer message `number` of `stream` goes: no two under way that are
+    /// written share a place.
     pub(crate) fn place(&self, stream: u32, number: u64) -> u64 {
         if matches!(self.op, Op::Send | Op::Atomic) {
             return 0;
@@ -197,7 +203,8 @@ impl Trial {
         place % self.places() * u64::from(self.bytes)
     }
 
-    /// The same with fewer under way where more would be written over each other before they are read.
+    /// The same with fewer under way where more would be written over each other before they are
+    /// read.
     pub(super) fn in_places(self) -> Self {
         let places = self.places() / u64::from(self.streams.max(1));
         let most = if self.op.overwrites() { places.clamp(1, u64::from(DEPTH)) as u32 } else { DEPTH };
@@ -306,7 +313,8 @@ pub enum Until {
     Count(u64),
 }
 
-/// Messages that flow before any counts: a quarter of what is measured, at most so many milliseconds or messages.
+/// Messages that flow before any counts: a quarter of what is measured, at most so many
+/// milliseconds or messages.
 const WARM_MS: u32 = 200;
 const WARM_COUNT: u64 = 10_000;
 

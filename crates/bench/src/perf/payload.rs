@@ -1,9 +1,10 @@
 //! The bytes that are sent, and the look that the receiver takes at all of them.
 //!
-//! A receiver reads one word of every cache line, which brings the whole message to its core as any use of it would, and
-//! compares what it read with what was sent: a message that came changed or before its data ends the measurement. So that
-//! what lies there from an earlier message is not taken for it, messages are pieces of one longer pattern, which begin at
-//! one of [`PIECES`] lines: writing them costs nothing, and no line of one is as that of another.
+//! A receiver reads one word of every cache line, which brings the whole message to its core as any
+//! use of it would, and compares what it read with what was sent: a message that came changed or
+//! before its data ends the measurement. So that what lies there from an earlier message is not
+//! taken for it, messages are pieces of one longer pattern, which begin at one of [`PIECES`] lines:
+//! writing them costs nothing, and no line of one is as that of another.
 
 use plexus_fabric::Window;
 use plexus_interconnect::Bytes;
@@ -13,8 +14,8 @@ const LINE: usize = 64;
 
 const WORD: usize = 8;
 
-/// From how many lines messages begin: what is left over from another message is mistaken for one in so many, and few
-/// enough that the lines of short messages stay in the core's first cache.
+/// From how many lines messages begin: what is left over from another message is mistaken for one
+/// in so many, and few enough that the lines of short messages stay in the core's first cache.
 const PIECES: usize = 1 << PIECE_BITS;
 const PIECE_BITS: u32 = 4;
 

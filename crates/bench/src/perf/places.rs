@@ -8,8 +8,8 @@
 //! | + 4096 | announces what was answered to it, or how much of it has come |
 //! | + 16,384 | a word for each stream of each trial that is added to |
 //!
-//! Each word that announces has a cache line of its own and holds the trial above the number, so that what comes late of
-//! another trial announces nothing.
+//! Each word that announces has a cache line of its own and holds the trial above the number, so
+//! that what comes late of another trial announces nothing.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -85,7 +85,8 @@ pub(super) fn answer(trial: &Trial, stream: u32, number: u64) -> u64 {
     ANSWERED + trial.place(stream, number)
 }
 
-/// Makes this side's window what the trial finds there. What is fetched differs from place to place.
+/// Makes this side's window what the trial finds there. What is fetched differs from place to
+/// place.
 pub(super) fn prepare(window: &Window, trial: &Trial, number: u32, payload: &Payload) {
     let clear = |offset: u64| {
         if let Some(word) = window.word(offset) {
@@ -109,7 +110,8 @@ pub(super) fn prepare(window: &Window, trial: &Trial, number: u32, payload: &Pay
     }
 }
 
-/// Looks at all bytes at `place` in front of the word that announces a message of `trial`; what was seen.
+/// Looks at all bytes at `place` in front of the word that announces a message of `trial`; what was
+/// seen.
 #[inline]
 pub(super) fn look(window: &Window, trial: &Trial, place: u64) -> u64 {
     payload::look_at(window, place as usize, (trial.bytes - WORD) as usize)

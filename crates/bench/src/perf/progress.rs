@@ -74,7 +74,8 @@ impl<T> Progress<T> {
         self.is_done()
     }
 
-    /// Sleeps until the other side has answered or there is a result, at most so long; whether one of them is so.
+    /// Sleeps until the other side has answered or there is a result, at most so long; whether one
+    /// of them is so.
     pub(super) fn wait_begun(&self, most: Duration) -> bool {
         let begun = || self.is_done() || self.begun.load(Ordering::Acquire);
         let result = self.result.lock().unwrap_or_else(PoisonError::into_inner);

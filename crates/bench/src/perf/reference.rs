@@ -1,4 +1,5 @@
-//! The figures that the systems before us published, each with its source, to stand beside one's own.
+//! The figures that the systems before us published, each with its source, to stand beside one's
+//! own.
 
 use super::{Op, Test};
 
@@ -28,7 +29,8 @@ pub struct Figure {
     pub streams: u32,
     /// Both directions at once.
     pub bidirectional: bool,
-    /// Least and most of what was published: microseconds one way for latency, 10^6 bytes a second for bandwidth.
+    /// Least and most of what was published: microseconds one way for latency, 10^6 bytes a second
+    /// for bandwidth.
     pub published: (f64, f64),
 }
 

@@ -1,6 +1,8 @@
-//! How measurements are shown: tables for people, one line each for spreadsheets, JSON for programs.
+//! How measurements are shown: tables for people, one line each for spreadsheets, JSON for
+//! programs.
 //!
-//! What all rows of a table have in common stands once above it; a column is there only where rows differ in it.
+//! What all rows of a table have in common stands once above it; a column is there only where rows
+//! differ in it.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -28,7 +30,8 @@ pub struct Row {
     pub repeats: Option<Repeats>,
 }
 
-/// Repetitions of one measurement: of latency the medians in microseconds, of bandwidth 10^6 bytes a second.
+/// Repetitions of one measurement: of latency the medians in microseconds, of bandwidth 10^6 bytes
+/// a second.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Repeats {

@@ -9,8 +9,8 @@ use crate::{Responses, responses::thousandths};
 pub const PERCENTILES: [(&str, f64); 6] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("p99.999", 0.999_99)];
 
-/// Response times in microseconds. A percentile is missing where there were too few responses to tell it from the
-/// longest.
+/// Response times in microseconds. A percentile is missing where there were too few responses to
+/// tell it from the longest.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Percentiles {
     /// How many there were.
@@ -69,8 +69,8 @@ impl Percentiles {
         }
     }
 
-    /// The one called `name`: one of [`PERCENTILES`], `min`, `mean` or `max`. Of a percentile that there were too few
-    /// responses for, the longest.
+    /// The one called `name`: one of [`PERCENTILES`], `min`, `mean` or `max`. Of a percentile that
+    /// there were too few responses for, the longest.
     #[must_use]
     pub fn named(&self, name: &str) -> Option<f64> {
         let percentile = |value: Option<f64>| value.unwrap_or(self.max);
@@ -126,8 +126,8 @@ pub struct Flow {
     /// The round trip, where latency was measured.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub round_trip_us: Option<Percentiles>,
-    /// How long bytes took to get where they were wanted: half the round trip of an operation that brings them there
-    /// and back, all of one that fetches them.
+    /// How long bytes took to get where they were wanted: half the round trip of an operation that
+    /// brings them there and back, all of one that fetches them.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub latency_us: Option<Percentiles>,
 }

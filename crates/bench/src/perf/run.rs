@@ -1,7 +1,8 @@
 //! Starts and ends the two sides within their nodes, and drives the worker where that is asked for.
 //!
-//! What polls is a thread of its own. The calling thread sleeps beside it, looks now and then whether it is still
-//! wanted, and says how far the measurement is: nothing of that is on the measured path.
+//! What polls is a thread of its own. The calling thread sleeps beside it, looks now and then
+//! whether it is still wanted, and says how far the measurement is: nothing of that is on the
+//! measured path.
 
 use std::{
     sync::Arc,
@@ -59,8 +60,8 @@ pub struct Live {
     pub messages: u64,
 }
 
-/// Carries out `plan` here; the same worker of the peer must [`serve`] meanwhile. `tell` is called now and then, and
-/// ends the run by saying that nobody wants it any more.
+/// Carries out `plan` here; the same worker of the peer must [`serve`] meanwhile. `tell` is called
+/// now and then, and ends the run by saying that nobody wants it any more.
 ///
 /// # Errors
 /// See [`PerfError`].

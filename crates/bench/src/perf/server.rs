@@ -77,7 +77,8 @@ impl Port for Server {
     #[inline]
     fn message(&mut self, net: &mut Net, message: Message<'_>) {
         let Some(tag) = Tag::read(message.tag) else { return };
-        // What comes after the end is for the port that takes this one's place: its hello is said again.
+        // What comes after the end is for the port that takes this one's place: its hello is said
+        // again.
         if self.progress.is_done() || self.client.is_some_and(|client| client != message.from) {
             return;
         }

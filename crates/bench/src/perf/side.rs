@@ -1,4 +1,5 @@
-//! One end of a trial: what it sends, what it receives, and the load beside it, each where the trial has it.
+//! One end of a trial: what it sends, what it receives, and the load beside it, each where the
+//! trial has it.
 
 use std::sync::Arc;
 
@@ -62,8 +63,8 @@ impl Side {
         self.sending().for_each(|active| active.start(net));
     }
 
-    /// Looks after what no message announces: how much was done, and the time, where some of it was an answer to what is
-    /// measured.
+    /// Looks after what no message announces: how much was done, and the time, where some of it was
+    /// an answer to what is measured.
     ///
     /// # Errors
     /// Something is not what was sent.
@@ -114,7 +115,8 @@ impl Side {
         self.active.iter_mut().chain(&mut self.load)
     }
 
-    /// Handles a message that is measured, or the answer to one; the time, where it was an answer to what is measured.
+    /// Handles a message that is measured, or the answer to one; the time, where it was an answer
+    /// to what is measured.
     ///
     /// # Errors
     /// It is not what was sent.

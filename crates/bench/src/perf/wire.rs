@@ -8,9 +8,10 @@
 //! | 16..31 | the low bits of the message's number within its stream |
 //! | 31 | 0: it is no tag of a call |
 //!
-//! Acknowledgements carry, in 8 bytes little endian, how many messages of their stream have come. What is said once
-//! for each trial is JSON: a [`Trial`](super::Trial) to begin it, a [`ServerReport`](super::result::ServerReport) at
-//! its end. Whatever is not well formed is passed over.
+//! Acknowledgements carry, in 8 bytes little endian, how many messages of their stream have come.
+//! What is said once for each trial is JSON: a [`Trial`](super::Trial) to begin it, a
+//! [`ServerReport`](super::result::ServerReport) at its end. Whatever is not well formed is passed
+//! over.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -22,7 +23,8 @@ use super::parameters::{BULK, PROMPT};
 /// Ways that a side sends on, each in an order of its own: requests and replies, prompt and bulk.
 pub(super) const DRAINS: usize = 4;
 
-/// Says on every way that nothing of the trial is behind this: what is still under way in front of it lands before it is heard.
+/// Says on every way that nothing of the trial is behind this: what is still under way in front of
+/// it lands before it is heard.
 pub(super) fn drain(net: &mut Net, to: NodeId) {
     for channel in [PROMPT, BULK] {
         for kind in [Kind::Request, Kind::Reply] {
@@ -58,7 +60,8 @@ pub(super) enum What {
     End,
     /// Server: what it saw since the mark, as JSON.
     Ended,
-    /// Client, on every way that it sends on: nothing of the trial is behind this. Server, on every way: nor here.
+    /// Client, on every way that it sends on: nothing of the trial is behind this. Server, on every
+    /// way: nor here.
     Drain,
     /// Client: that was the last trial.
     Bye,
@@ -105,7 +108,8 @@ pub(super) struct Tag {
 }
 
 impl Tag {
-    /// The whole number of which a tag has the low bits, where it is the last one sent or not many before it.
+    /// The whole number of which a tag has the low bits, where it is the last one sent or not many
+    /// before it.
     #[inline]
     pub(super) fn number_near(low: u32, last: u64) -> u64 {
         last - u64::from(Self::low(last).wrapping_sub(low) & (u32::MAX >> (u32::BITS - NUMBER_BITS)))

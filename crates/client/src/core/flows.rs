@@ -1,4 +1,4 @@
-//! What a program sends: flows from its ports to those of others, and what becomes of their messages.
+//! The flows of sent messages: from one port of this program to one port of another.
 
 use std::collections::VecDeque;
 
@@ -10,19 +10,19 @@ use crate::{
     wire::{FlowWindow, Head, Status, Use, Verb, limits},
 };
 
-/// What a program sends to one port from one of its own.
+/// The messages from one own port to one other port.
 #[derive(Default)]
 pub(super) struct Flow {
-    /// 0: not begun, or ended.
+    /// The number of the flow; 0 before it begins and after it ends.
     id: u64,
     window: FlowWindow,
-    /// For each message under way: whose completion it is.
+    /// For each message on its way, the sender to complete, if it was posted.
     posted: VecDeque<Option<Sender>>,
-    /// What was not taken, and why.
+    /// How many messages were lost, and why.
     lost: Option<(usize, Status)>,
 }
 
-/// Who waits for a message to be taken.
+/// The posted operation that is complete when its message was taken.
 #[derive(Clone, Copy)]
 pub(crate) struct Sender {
     pub(crate) queue: u64,
@@ -32,11 +32,12 @@ pub(crate) struct Sender {
 
 pub(super) type FlowKey = (Use, u32, Address);
 
-/// Flows beyond these are ended when nothing is under way in them.
+/// Above this number, flows without messages on their way are ended.
 const MANY_FLOWS: usize = limits::MAX_FLOWS / 2;
 
 impl Core {
-    /// Sends a message if its flow has room; whether it had. What was lost before is said first.
+    /// Sends a message if its flow has room. Returns true if it was sent. An earlier loss is
+    /// reported first.
     pub(crate) fn try_send(
         &mut self,
         usage: Use,
@@ -85,13 +86,13 @@ impl Core {
         let keys: Vec<FlowKey> =
             self.flows.iter().filter(|(_, flow)| idle(flow)).map(|(key, _)| *key).collect();
         if keys.is_empty() {
-            return Err(Error::Busy("ports with messages under way to them"));
+            return Err(Error::Busy("destination ports with messages on their way"));
         }
         keys.into_iter().for_each(|key| self.end_flow(key));
         Ok(())
     }
 
-    /// Whether all that a port sent was taken; the first loss among it is said.
+    /// Returns true if every message from a port was taken. Reports the first loss among them.
     pub(crate) fn is_settled(&mut self, usage: Use, own: u32) -> Result<bool, Error> {
         let mut settled = true;
         for ((of, port, to), flow) in &mut self.flows {
@@ -106,7 +107,7 @@ impl Core {
         Ok(settled)
     }
 
-    /// Messages of a flow were taken.
+    /// Handles the acknowledgement of messages of a flow.
     pub(super) fn credit(&mut self, head: Head) {
         let Some(key) = self.flow_keys.get(&head.id).copied() else { return };
         let Some(flow) = self.flows.get_mut(&key) else { return };
@@ -124,7 +125,7 @@ impl Core {
         }
     }
 
-    /// A flow has ended, with all that was under way in it.
+    /// Handles the end of a flow, with all messages that were on their way in it.
     pub(super) fn refused(&mut self, head: Head) {
         let Some(key) = self.flow_keys.remove(&head.id) else { return };
         let Some(flow) = self.flows.get_mut(&key) else { return };
@@ -165,11 +166,11 @@ impl Core {
         self.complete(sender.queue, completion);
     }
 
-    /// Ends a flow with all that is under way in it; nobody is told what becomes of that.
+    /// Ends a flow with all messages on their way in it, without completions.
     pub(super) fn end_flow(&mut self, key: FlowKey) {
         let Some(flow) = self.flows.remove(&key) else { return };
         for sender in flow.posted.into_iter().flatten() {
-            self.forgive(sender.queue, 1);
+            self.unreserve(sender.queue, 1);
         }
         if flow.id != 0 {
             self.flow_keys.remove(&flow.id);

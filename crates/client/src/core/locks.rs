@@ -1,4 +1,4 @@
-//! What the program asked the lock manager for, what it has, and what it was told.
+//! The locks of the program: its requests, the locks that it holds and their events.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,30 +7,30 @@ use plexus_base::{
     locks::{Grant, LockRefusal, Mode, Token, VALUE_LEN},
 };
 
-use super::{Core, Finished, Limited, Waiting};
+use super::{Core, Finished, Limited, OperationState};
 use crate::{
     Error,
-    locks::{LockEvent, LockKey, LockNews, Mark},
+    locks::{EventMark, LockEvent, LockEventKind, LockKey},
     wire::{
         Head, Status, Use, Verb,
         lock::{ConvertRequest, LockRequest, decode_grant},
     },
 };
 
-/// Where it is said what happens to a lock, and under which mark.
+/// The queue that gets the events of a lock, and their mark.
 #[derive(Clone, Copy)]
-pub(crate) struct Post {
+pub(crate) struct EventTarget {
     pub(crate) queue: u64,
-    pub(crate) mark: Mark,
+    pub(crate) mark: EventMark,
 }
 
-/// A lock that the program has or waits for.
+/// A lock that the program holds or waits for.
 struct ProgramLock {
-    asked: Option<PendingRequest>,
+    request: Option<PendingRequest>,
     grant: Option<Grant>,
     wanted: Option<Mode>,
-    post: Option<Post>,
-    /// Its events that nobody has taken yet, by their places in the queue.
+    post: Option<EventTarget>,
+    /// The numbers of its events that are still in the queue.
     events: Vec<u64>,
 }
 
@@ -38,43 +38,43 @@ struct ProgramLock {
 struct PendingRequest {
     id: u64,
     mode: Mode,
-    /// Its answer is an event of the lock's queue.
+    /// True if the answer is an event of the lock's queue.
     posted: bool,
 }
 
 impl ProgramLock {
-    /// Whether the value block may be written now.
+    /// Returns true if the value block may be written now.
     fn may_write(&self) -> bool {
-        let asked = self.asked.as_ref().map(|asked| asked.mode);
-        self.grant.is_some_and(|grant| grant.mode.usable(asked).writes())
+        let requested = self.request.as_ref().map(|request| request.mode);
+        self.grant.is_some_and(|grant| grant.mode.usable(requested).writes())
     }
 }
 
-/// What has happened to locks of a queue.
+/// The events of one queue.
 #[derive(Default)]
 struct Queue {
-    /// In the order in which they happened.
+    /// The events, in the order in which they happened.
     events: BTreeMap<u64, (LockKey, LockEvent)>,
     last: u64,
-    /// That all are lost was said.
-    told_lost: bool,
+    /// The queue has reported that all locks are lost.
+    reported_lost: bool,
 }
 
-/// See the module.
+/// The locks, queues and pending releases of an attachment.
 #[derive(Default)]
 pub(crate) struct Locks {
     held: HashMap<LockKey, ProgramLock>,
     queues: HashMap<u64, Queue>,
-    /// Locks that were given up, and whose queue is to be told when their node knows.
-    ending: HashMap<u64, (Post, LockKey)>,
+    /// Released locks whose queue gets an event when the node has confirmed.
+    ending: HashMap<u64, (EventTarget, LockKey)>,
     last: u32,
-    /// None of them protects anything any more.
+    /// True once the locks protect nothing, because the cluster has stopped.
     lost: bool,
 }
 
 impl Locks {
-    pub(crate) fn has_news(&self) -> bool {
-        self.queues.values().any(|queue| !queue.events.is_empty() || self.lost && !queue.told_lost)
+    pub(crate) fn has_events(&self) -> bool {
+        self.queues.values().any(|queue| !queue.events.is_empty() || self.lost && !queue.reported_lost)
     }
 
     pub(crate) fn is_lost(&self) -> bool {
@@ -85,17 +85,17 @@ impl Locks {
         self.queues.insert(queue, Queue::default());
     }
 
-    /// Something happened to a lock, or to one that was given up.
-    fn push(&mut self, post: Post, key: LockKey, news: LockNews) {
+    /// Adds an event of a lock, also of one that was released.
+    fn push(&mut self, post: EventTarget, key: LockKey, kind: LockEventKind) {
         let Some(queue) = self.queues.get_mut(&post.queue) else { return };
         queue.last += 1;
-        queue.events.insert(queue.last, (key, LockEvent { cookie: post.mark.cookie, news }));
+        queue.events.insert(queue.last, (key, LockEvent { cookie: post.mark.cookie, kind }));
         if let Some(held) = self.held.get_mut(&key) {
             held.events.push(queue.last);
         }
     }
 
-    /// The next event of a queue.
+    /// Takes the next event of a queue.
     fn pop(&mut self, queue: u64) -> Option<LockEvent> {
         let (place, (key, event)) = self.queues.get_mut(&queue)?.events.pop_first()?;
         if let Some(held) = self.held.get_mut(&key) {
@@ -104,18 +104,18 @@ impl Locks {
         Some(event)
     }
 
-    /// That others wait for a lock, if that was said and not heard.
+    /// Takes the blocking notice of a lock, if there is one.
     pub(crate) fn take_wanted(&mut self, key: LockKey) -> Option<Mode> {
         self.held.get_mut(&key)?.wanted.take()
     }
 }
 
 impl Core {
-    /// Asks for a lock; its key, and the number of the request.
+    /// Requests a lock. Returns its key and the number of the request.
     pub(crate) fn lock(
         &mut self,
         request: &LockRequest<'_>,
-        post: Option<Post>,
+        post: Option<EventTarget>,
         posted: bool,
     ) -> Result<(LockKey, u64), Error> {
         self.verify_locks()?;
@@ -128,39 +128,39 @@ impl Core {
             }
         };
         let head = Head { port: number, ..Head::new(Verb::Lock, Use::Locks) };
-        let id = self.ask_limited(Limited::Lock, worker.index(), head, &request.encode())?;
+        let id = self.request_limited(Limited::Lock, worker.index(), head, &request.encode())?;
         let key = LockKey { worker: worker.0, number };
-        let asked = Some(PendingRequest { id, mode: request.mode, posted });
+        let request = Some(PendingRequest { id, mode: request.mode, posted });
         self.locks
             .held
-            .insert(key, ProgramLock { asked, grant: None, wanted: None, post, events: Vec::new() });
+            .insert(key, ProgramLock { request, grant: None, wanted: None, post, events: Vec::new() });
         if posted {
             self.abandon(id);
         }
         Ok((key, id))
     }
 
-    /// Asks for another mode; the number of the request.
+    /// Requests another mode. Returns the number of the request.
     pub(crate) fn convert(
         &mut self,
         key: LockKey,
         request: &ConvertRequest,
-        mark: Option<Mark>,
+        mark: Option<EventMark>,
         posted: bool,
     ) -> Result<u64, Error> {
         self.verify_locks()?;
         let refuse = |why| Err(Error::NotLocked(why));
         let Some(held) = self.locks.held.get(&key) else { return refuse(LockRefusal::Unknown) };
-        let Some(grant) = held.grant.filter(|_| held.asked.is_none()) else {
+        let Some(grant) = held.grant.filter(|_| held.request.is_none()) else {
             return refuse(LockRefusal::Busy);
         };
         if request.value.is_some() && !grant.mode.writes_to(request.mode) {
             return refuse(LockRefusal::NotWriter);
         }
         let head = Head { port: key.number, ..Head::new(Verb::Convert, Use::Locks) };
-        let id = self.ask_limited(Limited::Lock, usize::from(key.worker), head, &request.encode())?;
+        let id = self.request_limited(Limited::Lock, usize::from(key.worker), head, &request.encode())?;
         if let Some(held) = self.locks.held.get_mut(&key) {
-            held.asked = Some(PendingRequest { id, mode: request.mode, posted });
+            held.request = Some(PendingRequest { id, mode: request.mode, posted });
             if let (Some(post), Some(mark)) = (&mut held.post, mark) {
                 post.mark = mark;
             }
@@ -171,7 +171,7 @@ impl Core {
         Ok(id)
     }
 
-    /// Gives a lock up, whether the program has it or waits for it. Whoever waits for an answer has it from the node.
+    /// Releases a lock, held or waited for. The node still answers a pending request.
     pub(crate) fn unlock(&mut self, key: LockKey, value: Option<[u8; VALUE_LEN]>) -> Result<(), Error> {
         self.give_up(key, value)?;
         let head = Head { port: key.number, ..Head::new(Verb::Unlock, Use::Locks) };
@@ -179,7 +179,8 @@ impl Core {
         Ok(())
     }
 
-    /// The same; its queue is told when the lock's node knows, and of what was asked for it nothing more.
+    /// Releases a lock. Its queue gets one event when the node has confirmed, and no event of
+    /// earlier requests.
     pub(crate) fn unlock_posted(
         &mut self,
         key: LockKey,
@@ -195,8 +196,12 @@ impl Core {
         Ok(())
     }
 
-    /// Forgets a lock with its events; where news of it was posted.
-    fn give_up(&mut self, key: LockKey, value: Option<[u8; VALUE_LEN]>) -> Result<Option<Post>, Error> {
+    /// Removes a lock with its events. Returns the queue that it reported to.
+    fn give_up(
+        &mut self,
+        key: LockKey,
+        value: Option<[u8; VALUE_LEN]>,
+    ) -> Result<Option<EventTarget>, Error> {
         let held = match self.locks.held.get(&key) {
             Some(held) if value.is_some() && !held.may_write() => {
                 return Err(Error::NotLocked(LockRefusal::NotWriter));
@@ -211,36 +216,36 @@ impl Core {
         Ok(held.post)
     }
 
-    /// Asks that what is asked for a lock be answered soon.
+    /// Asks the node to answer a pending request soon.
     pub(crate) fn cancel_lock(&mut self, key: LockKey) -> Result<(), Error> {
         let Some(held) = self.locks.held.get(&key) else {
             return Err(Error::NotLocked(LockRefusal::Unknown));
         };
-        if held.asked.is_some() {
+        if held.request.is_some() {
             let head = Head { port: key.number, ..Head::new(Verb::Cancel, Use::Locks) };
             self.send(usize::from(key.worker), head, &[]);
         }
         Ok(())
     }
 
-    /// The next event of a queue; that all is lost comes last.
+    /// Takes the next event of a queue. The loss of all locks is reported after the last event.
     pub(crate) fn lock_event(&mut self, queue: u64) -> Option<Result<LockEvent, Error>> {
         if let Some(event) = self.locks.pop(queue) {
             return Some(Ok(event));
         }
         let queue = self.locks.queues.get_mut(&queue)?;
-        queue.told_lost = self.locks.lost;
+        queue.reported_lost = self.locks.lost;
         self.locks.lost.then_some(Err(Error::LocksLost))
     }
 
-    /// Ends a queue, and gives all its locks up.
+    /// Removes a queue and releases all its locks.
     pub(crate) fn close_lock_queue(&mut self, queue: u64) {
         self.locks.queues.remove(&queue);
         let of_it = |held: &ProgramLock| held.post.is_some_and(|post| post.queue == queue);
         let keys: Vec<LockKey> =
             self.locks.held.iter().filter(|(_, held)| of_it(held)).map(|(key, _)| *key).collect();
         for key in keys {
-            // Without a value there is nothing to refuse.
+            // A release without a value is never refused.
             let _ = self.unlock(key, None);
         }
     }
@@ -253,54 +258,54 @@ impl Core {
         }
     }
 
-    /// A request is answered: what is known of its lock.
+    /// Handles the answer of a request and updates the state of its lock.
     pub(super) fn lock_answered(&mut self, worker: usize, head: &Head, payload: &[u8]) {
         if let Some((post, key)) = self.locks.ending.remove(&head.id) {
-            return self.locks.push(post, key, LockNews::Unlocked);
+            return self.locks.push(post, key, LockEventKind::Unlocked);
         }
         let key = LockKey { worker: worker as u8, number: head.port };
         let Some(held) = self.locks.held.get_mut(&key) else { return };
-        let Some(asked) = held.asked.take_if(|asked| asked.id == head.id) else { return };
+        let Some(request) = held.request.take_if(|request| request.id == head.id) else { return };
         let answer = answer(head.status, head.value, payload);
         if let Ok(grant) = &answer {
             (held.grant, held.wanted) = (Some(*grant), None);
         }
-        let post = held.post.filter(|_| asked.posted);
+        let post = held.post.filter(|_| request.posted);
         if held.grant.is_none() {
             self.locks.held.remove(&key);
         }
         if let Some(post) = post {
-            self.locks.push(post, key, LockNews::Answered(answer));
+            self.locks.push(post, key, LockEventKind::Answered(answer));
         }
     }
 
-    /// Others wait for a lock.
+    /// Handles a blocking notice.
     pub(super) fn lock_wanted(&mut self, worker: usize, head: &Head) {
         let key = LockKey { worker: worker as u8, number: head.port };
         let Some(mode) = u8::try_from(head.value).ok().and_then(Mode::from_wire) else { return };
         let Some(held) = self.locks.held.get_mut(&key).filter(|held| held.grant.is_some()) else { return };
         held.wanted = Some(mode);
         if let Some(post) = held.post.filter(|post| post.mark.wanted) {
-            self.locks.push(post, key, LockNews::Wanted(mode));
+            self.locks.push(post, key, LockEventKind::Wanted(mode));
         }
     }
 
-    /// No lock protects anything any more, and no request will be answered.
+    /// Handles the loss of all locks; no request will be answered.
     pub(super) fn locks_lost(&mut self) {
         self.locks.lost = true;
         for (post, key) in std::mem::take(&mut self.locks.ending).into_values() {
-            self.locks.push(post, key, LockNews::Unlocked);
+            self.locks.push(post, key, LockEventKind::Unlocked);
         }
-        let asked = self.locks.held.iter_mut();
-        let asked: Vec<_> =
-            asked.filter_map(|(key, held)| Some((*key, held.asked.take()?, held.post))).collect();
-        for (key, asked, post) in asked {
-            match post.filter(|_| asked.posted) {
-                Some(post) => self.locks.push(post, key, LockNews::Answered(Err(Error::LocksLost))),
+        let held = self.locks.held.iter_mut();
+        let requests: Vec<_> =
+            held.filter_map(|(key, held)| Some((*key, held.request.take()?, held.post))).collect();
+        for (key, request, post) in requests {
+            match post.filter(|_| request.posted) {
+                Some(post) => self.locks.push(post, key, LockEventKind::Answered(Err(Error::LocksLost))),
                 None => {
                     let none = Finished { status: Status::Stopped, port: 0, value: 0, bytes: Vec::new() };
-                    if let Some((_, waiting)) = self.waiting.get_mut(&asked.id) {
-                        *waiting = Waiting::Finished(none);
+                    if let Some((_, waiting)) = self.waiting.get_mut(&request.id) {
+                        *waiting = OperationState::Finished(none);
                     }
                 }
             }
@@ -308,7 +313,7 @@ impl Core {
     }
 }
 
-/// What a request came to.
+/// Converts the answer of the node to a grant or an error.
 pub(crate) fn answer(status: Status, value: u64, bytes: &[u8]) -> Result<Grant, Error> {
     match status {
         Status::Ok => match decode_grant(bytes) {

@@ -1,11 +1,12 @@
-//! Back-pressure: how much of a flow may be under way. The program and its node both keep one of these for each flow and
-//! apply the same rule, so the node sees at once whether a program keeps to it.
+//! Backpressure: the limit of messages on their way in a flow. The program and its node each keep
+//! one [`FlowWindow`] per flow and apply the same rule. So the node notices at once if a program
+//! exceeds the limit.
 
 use std::collections::VecDeque;
 
 use super::limits::{FLOW_BYTES, FLOW_MESSAGES};
 
-/// The messages of one flow that were sent and not yet taken by whom they are for.
+/// The messages of one flow that were sent and that the receiver has not taken yet.
 #[derive(Clone, Debug, Default)]
 pub struct FlowWindow {
     under_way: VecDeque<u32>,
@@ -14,7 +15,7 @@ pub struct FlowWindow {
 }
 
 impl FlowWindow {
-    /// Whether a message of `len` bytes may be sent now.
+    /// Returns true if a message of `len` bytes may be sent now.
     #[must_use]
     #[inline]
     pub fn has_room(&self, len: usize) -> bool {
@@ -22,7 +23,7 @@ impl FlowWindow {
             || self.under_way.len() < FLOW_MESSAGES && self.bytes.saturating_add(len) <= FLOW_BYTES
     }
 
-    /// A message of `len` bytes is sent; its sequence number.
+    /// Counts a sent message of `len` bytes and returns its sequence number.
     pub fn send(&mut self, len: usize) -> u64 {
         self.under_way.push_back(len as u32);
         self.bytes += len;
@@ -30,7 +31,7 @@ impl FlowWindow {
         self.sent - 1
     }
 
-    /// The next `count` messages were taken; false where so many are not under way.
+    /// Counts the next `count` messages as taken. Returns false if fewer are on their way.
     #[must_use]
     pub fn taken(&mut self, count: u64) -> bool {
         if count > self.under_way.len() as u64 {
@@ -40,13 +41,13 @@ impl FlowWindow {
         true
     }
 
-    /// How many messages are under way.
+    /// Returns the number of messages on their way.
     #[must_use]
     pub fn under_way(&self) -> usize {
         self.under_way.len()
     }
 
-    /// The sequence number of the next message.
+    /// Returns the sequence number of the next message.
     #[must_use]
     pub fn next(&self) -> u64 {
         self.sent

@@ -1,4 +1,5 @@
-//! The first packet that a program sends to its node, 32 bytes, and the node's answer, 64 bytes, little endian.
+//! The first packet of a program to its node, 32 bytes, and the node's answer, 64 bytes, little
+//! endian.
 //!
 //! ```text
 //! program:  0  8  magic PLEXUSP\n
@@ -19,15 +20,23 @@
 //!          60  4  CRC-32C of the 60 bytes before
 //! ```
 //!
-//! With its answer the node passes the descriptors of its arena, which can only be read; of an epoll set that is readable when the program
-//! is woken (mark 0: take it off with `epoll_wait`; the program may add what it likes under other marks); and, for each worker, of
-//! the rings that it reads, of the page with its notice, which can only be read, and of the eventfd by which this program and no
-//! other wakes it, which nobody reads. The program then sends a packet of one byte ([`GO`]) with those of its own rings, for each
-//! worker, and of the page with its own notice; the node answers with the same byte. From then on both use the rings, and nothing
-//! more is said over the socket. It stays open: its end is the end of the attachment.
+//! With its answer the node passes these descriptors:
 //!
-//! A notice is the first eight bytes of its page, native endian: odd while its owner sleeps or is about to, and another odd number each time.
-//! Who has published something for the owner, fences, reads an odd number, and has not rung for that one rings.
+//! - its arena, read-only;
+//! - an epoll set that is readable when the program is woken. The wake-up has mark 0 and is
+//!   consumed by `epoll_wait`; the program may add descriptors with other marks;
+//! - for each worker: the rings that it reads, the page with its notice (read-only), and the
+//!   eventfd by which only this program wakes it.
+//!
+//! The program then sends a packet of one byte ([`GO`]) with the descriptors of its own rings, one
+//! per worker, and of the page with its own notice. The node answers with the same byte. From then
+//! on both use the rings and send nothing over the socket. The end of the socket is the end of the
+//! attachment.
+//!
+//! A notice is the first eight bytes of its page, native endian. It is odd while its owner sleeps
+//! or is about to, with another odd number each time. After a publication for the owner, the
+//! publisher fences and reads the notice. It rings if the number is odd and it has not rung for
+//! that number yet.
 
 use plexus_base::{
     MAX_NODES, MAX_WORKERS, NodeId,
@@ -36,16 +45,16 @@ use plexus_base::{
 
 use super::ClientId;
 
-/// The version of the whole protocol between programs and nodes.
+/// The version of the protocol between programs and nodes.
 pub const VERSION: u16 = 3;
 
-/// Bytes of the program's packet.
+/// The length of the program's packet in bytes.
 pub const HELLO: usize = Hello::LEN;
 
-/// Bytes of the node's answer.
+/// The length of the node's answer in bytes.
 pub const WELCOME: usize = Layout::LEN;
 
-/// The packet that comes with the program's descriptors, and the last one of the node.
+/// The byte of the packet that carries the program's descriptors, and of the node's last packet.
 pub const GO: u8 = 0x47;
 
 const PROGRAM: [u8; 8] = *b"PLEXUSP\n";
@@ -59,7 +68,7 @@ wire::layout! {
     }
 }
 
-/// The program's packet.
+/// Returns the program's packet.
 #[must_use]
 pub fn hello() -> [u8; HELLO] {
     let hello = Hello { magic: PROGRAM, version: VERSION, zero: [0; 18], checksum: 0 };
@@ -68,10 +77,10 @@ pub fn hello() -> [u8; HELLO] {
     bytes
 }
 
-/// Whether these bytes are a program's that speaks this version.
+/// Checks that the bytes are the packet of a program with this version.
 ///
 /// # Errors
-/// How to answer it.
+/// The refusal to answer with.
 pub fn verify_hello(bytes: &[u8]) -> Result<(), Refusal> {
     let hello = wire::decode("packet of a program", bytes, |reader| {
         let hello: Hello = reader.take()?;
@@ -86,38 +95,38 @@ pub fn verify_hello(bytes: &[u8]) -> Result<(), Refusal> {
     }
 }
 
-/// Why a node does not take a program.
+/// The reason why a node refuses a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[repr(u8)]
 pub enum Refusal {
-    /// Its first packet is none.
-    #[error("it does not understand this program; is the library of its version?")]
+    /// The first packet is malformed.
+    #[error("the node does not understand this program; use the library of its version")]
     NotUnderstood = 1,
-    /// Another version.
-    #[error("it speaks another version; use the library that came with it")]
+    /// The program has another version.
+    #[error("the node has another version; use the library that came with it")]
     Version = 2,
-    /// Too many programs.
-    #[error("as many programs as a node takes are attached already; end one")]
+    /// The node has its maximum of programs.
+    #[error("the node has its maximum of attached programs; end one")]
     Full = 3,
 }
 
 /// The node's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Welcome {
-    /// Which node it is.
+    /// The number of the node.
     pub node: NodeId,
-    /// How many the cluster has.
+    /// The number of nodes in the cluster.
     pub nodes: u8,
-    /// Its workers.
+    /// The number of workers of the node.
     pub workers: u8,
-    /// The program's number.
+    /// The number of the program.
     pub client: ClientId,
-    /// Bytes of its arena.
+    /// The bytes of the arena for windows.
     pub arena: u64,
 }
 
 impl Welcome {
-    /// The packet.
+    /// Returns the packet.
     #[must_use]
     pub fn encode(answer: &Result<Self, Refusal>) -> [u8; WELCOME] {
         let (refusal, welcome) = match answer {
@@ -146,10 +155,10 @@ impl Welcome {
         bytes
     }
 
-    /// What a node answered.
+    /// Decodes the answer of a node.
     ///
     /// # Errors
-    /// It refused, or this is no answer of a node of this version.
+    /// The node refused, or the bytes are no answer of a node of this version.
     pub fn decode(bytes: &[u8]) -> Result<Self, Refusal> {
         let layout = wire::decode("answer of a node", bytes, |reader| {
             let layout: Layout = reader.take()?;

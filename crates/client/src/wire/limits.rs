@@ -1,57 +1,61 @@
-//! What a program may have at a time. A node gives no more than this, whatever programs ask for, so the memory that
-//! it holds for them has a bound. What may wait for a program that keeps to the rules is less than what it is cut off for,
-//! however slowly it reads and whatever others send it: the last lines say so.
+//! The limits of a program. A node grants no more than this, so the memory that it holds for
+//! programs is bounded. A correct program is never detached for its backlog, however slowly it
+//! reads: the assertion at the end compares the two.
 
 use super::HEAD;
 
-/// Programs attached to a node.
+/// The maximum of programs attached to a node.
 pub const MAX_CLIENTS: usize = 64;
 
-/// Longest datagram, message of an endpoint, request or reply, and most bytes of one access to a window.
+/// The maximum length of a datagram, message of an endpoint, request or reply, and of one window
+/// access.
 pub const MAX_MESSAGE: usize = 64 << 10;
 
-/// Ports of a program on one worker of its node.
+/// The maximum of ports of a program on one worker of its node.
 pub const MAX_PORTS: usize = 256;
 
-/// Flows of a program on one worker: pairs of a port of its own and one that it sends to.
+/// The maximum of flows of a program on one worker: pairs of an own port and a port that it sends
+/// to.
 pub const MAX_FLOWS: usize = 1024;
 
-/// Flows into the ports of a program on one worker; who comes later is refused until others have ended and what came of them
-/// was taken.
+/// The maximum of flows into the ports of a program on one worker. Further ones are refused until
+/// others have ended and their messages were taken.
 pub const MAX_SENDERS: usize = 256;
 
-/// Messages of a flow that were sent and not yet taken.
+/// The maximum of messages of a flow that were sent and not yet taken.
 pub const FLOW_MESSAGES: usize = 64;
 
-/// Bytes of them. One message is always let through, so this must hold the longest.
+/// The maximum of their bytes. One message is always sent, so this must hold the longest.
 pub const FLOW_BYTES: usize = 256 << 10;
 
-/// Calls of a program under way on one worker.
+/// The maximum of pending calls of a program on one worker.
 pub const MAX_CALLS: usize = 256;
 
-/// Calls that a program has not answered, on one worker; those that nobody waits for any more are counted too.
+/// The maximum of calls that a program has not answered, on one worker. Calls whose caller stopped
+/// waiting count as well.
 pub const MAX_WAITING: usize = 1024;
 
-/// Bytes of their requests.
+/// The maximum of bytes in the requests of these calls.
 pub const WAITING_BYTES: usize = 16 << 20;
 
-/// Windows of a program on one worker, created and opened.
+/// The maximum of windows of a program on one worker, created and opened.
 pub const MAX_WINDOWS: usize = 64;
 
-/// Accesses to windows of a program under way on one worker.
+/// The maximum of pending window accesses of a program on one worker.
 pub const MAX_ACCESSES: usize = 256;
 
-/// Longest name of a window.
+/// The maximum length of a window's name.
 pub const MAX_NAME: usize = 64;
 
-/// Locks of a program on one worker, those that it waits for included.
+/// The maximum of locks of a program on one worker, including those that it waits for.
 pub const MAX_LOCKS: usize = 65_536;
 
-/// What a node keeps on one worker for a program that does not read: above it the program is cut off.
+/// The maximum of bytes that a node keeps on one worker for a program that does not read. Beyond it
+/// the program is detached.
 pub const MAX_QUEUED: usize = 128 << 20;
 
-/// Frames that wait for one node on one worker; while there are more, nothing new is begun with that node: 32 MiB at most, sixteen
-/// times what the credits of one kind let be under way.
+/// The maximum of frames that wait for one node on one worker; above it no new work with that node
+/// begins. The frames have 32 MiB at most, sixteen times the credits of one kind.
 pub const MAX_BACKLOG: usize = 2048;
 
 const _: () = {
@@ -59,9 +63,9 @@ const _: () = {
     let received = MAX_SENDERS * (FLOW_BYTES + FLOW_MESSAGES * HEAD);
     let requests = WAITING_BYTES + MAX_WAITING * HEAD;
     let results = (MAX_CALLS + MAX_ACCESSES) * (MAX_MESSAGE + HEAD);
-    // That messages were taken, flows refused, calls given up, ports given, windows changed and gone.
-    let news = (MAX_FLOWS * FLOW_MESSAGES + MAX_WAITING + MAX_PORTS + 3 * MAX_WINDOWS) * HEAD;
-    // Of each lock an answer, that it is wanted, and that what was asked was given up.
+    // Messages taken, flows refused, calls cancelled, ports granted, windows changed and gone.
+    let messages = (MAX_FLOWS * FLOW_MESSAGES + MAX_WAITING + MAX_PORTS + 3 * MAX_WINDOWS) * HEAD;
+    // Each lock can have an answer, a blocking notice and a cancelled request.
     let locks = MAX_LOCKS * (4 * HEAD + 64);
-    assert!(received + requests + results + news + locks <= MAX_QUEUED);
+    assert!(received + requests + results + messages + locks <= MAX_QUEUED);
 };

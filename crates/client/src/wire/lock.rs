@@ -1,13 +1,13 @@
-//! What follows the heads of requests for locks and of their answers, little endian.
+//! The payloads of lock requests and of their answers, little endian.
 //!
 //! ```text
 //! request (Lock, Convert):  0  1  mode
-//!                           1  1  flags: bit 0 to be told when others wait (Lock), 1 a value is to be written (Convert)
+//!                           1  1  flags: bit 0: wants blocking notices (Lock); bit 1: writes a value (Convert)
 //!                           2  2  zero
-//!                           4  4  session (Lock): requests of one session are one's to the search for deadlocks
-//!                           8  8  age of the session's work (Lock): of those that wait for each other the one with the greatest is refused
-//!                          16  8  nanoseconds to wait; 0: not at all, all ones: as long as it takes
-//!                          24     the name, 1 to 255 bytes (Lock), or 32 bytes of value, if the flag says so (Convert)
+//!                           4  4  session (Lock): the search for deadlocks treats it as one owner
+//!                           8  8  start time of the session (Lock); the youngest is the deadlock victim
+//!                          16  8  timeout in nanoseconds; 0: fail at once, all ones: wait forever
+//!                          24     the name, 1 to 255 bytes (Lock), or 32 bytes of value if flagged (Convert)
 //! Unlock:                   0     32 bytes of value, or nothing
 //! answer (Done, status 0):  0  1  mode
 //!                           1  1  validity of the value
@@ -15,7 +15,8 @@
 //!                           8 32  value
 //! ```
 //!
-//! The token of a grant is the value of the answer's head; of an answer with [`Status::NotLocked`](super::Status::NotLocked) it is the reason.
+//! The token of a grant is the value of the answer's head. In an answer with
+//! [`Status::NotLocked`](super::Status::NotLocked) that value is the reason.
 
 use std::ops::Deref;
 
@@ -24,10 +25,10 @@ use plexus_base::{
     wire::{self, DecodeError, Fixed, Reader, Zeros, bits, require},
 };
 
-/// Sessions of a program have numbers below this.
+/// The bound of session numbers of a program.
 pub const SESSIONS: u32 = 1 << 31;
 
-/// As long as it takes.
+/// The timeout of a request that waits forever.
 pub const FOREVER: u64 = u64::MAX;
 
 const NOTIFY: u8 = 1;
@@ -38,17 +39,17 @@ wire::layout! {
     struct GrantWire: 40 { mode: Mode, validity: Validity, zero: Zeros<6>, value: [u8; VALUE_LEN] }
 }
 
-/// Longest request.
+/// The maximum length of a request.
 const MOST: usize = RequestWire::LEN + MAX_NAME;
 
-/// A request, as it is sent.
+/// An encoded request.
 pub struct Encoded {
     bytes: [u8; MOST],
     len: usize,
 }
 
 impl Encoded {
-    /// What follows is no longer than a name.
+    /// `rest` is no longer than a name.
     fn of(wire: &RequestWire, rest: &[u8]) -> Self {
         const START: usize = RequestWire::LEN;
         let len = START + rest.len();
@@ -67,36 +68,36 @@ impl Deref for Encoded {
     }
 }
 
-/// What follows the head of [`Verb::Lock`](super::Verb::Lock).
+/// The payload of [`Verb::Lock`](super::Verb::Lock).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LockRequest<'a> {
-    /// How.
+    /// The requested mode.
     pub mode: Mode,
-    /// Whether to be told when others wait for it.
+    /// True if the session wants blocking notices.
     pub notify: bool,
-    /// Below [`SESSIONS`].
+    /// The session of the request, below [`SESSIONS`].
     pub session: u32,
-    /// The age of the session's work.
+    /// The start time of the session; the youngest is the deadlock victim.
     pub start_time: u64,
-    /// How long it waits.
+    /// The timeout in nanoseconds; [`FOREVER`] waits forever.
     pub timeout_ns: u64,
-    /// Of what.
+    /// The name of the resource.
     pub name: &'a [u8],
 }
 
-/// What follows the head of [`Verb::Convert`](super::Verb::Convert).
+/// The payload of [`Verb::Convert`](super::Verb::Convert).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConvertRequest {
-    /// To what.
+    /// The requested mode.
     pub mode: Mode,
-    /// How long it waits.
+    /// The timeout in nanoseconds; [`FOREVER`] waits forever.
     pub timeout_ns: u64,
-    /// What is to be written into the value block.
+    /// The bytes to write into the value block.
     pub value: Option<[u8; VALUE_LEN]>,
 }
 
 impl<'a> LockRequest<'a> {
-    /// The bytes. The name is as long as names may be.
+    /// Encodes the request. The name must not exceed the maximum length.
     #[must_use]
     pub fn encode(&self) -> Encoded {
         let Self { mode, notify, session, start_time, timeout_ns, name } = *self;
@@ -104,10 +105,10 @@ impl<'a> LockRequest<'a> {
         Encoded::of(&RequestWire { mode, flags, zero: Zeros, session, start_time, timeout_ns }, name)
     }
 
-    /// Reads them.
+    /// Decodes a request.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The bytes are malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         wire::decode("request for a lock", bytes, |reader| {
             let RequestWire { mode, flags, session, start_time, timeout_ns, .. } = reader.take()?;
@@ -120,7 +121,7 @@ impl<'a> LockRequest<'a> {
 }
 
 impl ConvertRequest {
-    /// The bytes.
+    /// Encodes the request.
     #[must_use]
     pub fn encode(&self) -> Encoded {
         let Self { mode, timeout_ns, value } = *self;
@@ -129,10 +130,10 @@ impl ConvertRequest {
         Encoded::of(&wire, value.as_ref().map_or(&[], <[u8; VALUE_LEN]>::as_slice))
     }
 
-    /// Reads them.
+    /// Decodes a request.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The bytes are malformed.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         wire::decode("request to convert a lock", bytes, |reader| {
             let RequestWire { mode, flags, session, start_time, timeout_ns, .. } = reader.take()?;
@@ -143,31 +144,31 @@ impl ConvertRequest {
     }
 }
 
-/// The value that comes with [`Verb::Unlock`](super::Verb::Unlock), if one does.
+/// Decodes the value of [`Verb::Unlock`](super::Verb::Unlock), if it has one.
 ///
 /// # Errors
-/// It is not one.
+/// The length is wrong.
 pub fn unlock_value(bytes: &[u8]) -> Result<Option<[u8; VALUE_LEN]>, DecodeError> {
     wire::decode("request to unlock", bytes, |reader| (!reader.is_empty()).then(|| reader.take()).transpose())
 }
 
-/// What follows the head of a grant.
+/// Encodes the payload of a grant.
 #[must_use]
 pub fn encode_grant(mode: Mode, value: &Value) -> [u8; 8 + VALUE_LEN] {
     let Value { bytes: value, validity } = *value;
     wire::encode(&GrantWire { mode, validity, zero: Zeros, value })
 }
 
-/// Reads it.
+/// Decodes the payload of a grant.
 ///
 /// # Errors
-/// It is none.
+/// The bytes are malformed.
 pub fn decode_grant(bytes: &[u8]) -> Result<(Mode, Value), DecodeError> {
     let GrantWire { mode, validity, value, .. } = wire::decode("grant of a lock", bytes, Reader::take)?;
     Ok((mode, Value { bytes: value, validity }))
 }
 
-/// Any bytes are one of these, encoded to them, or an error.
+/// Checks that any bytes are either an error or decode to a value that encodes to the same bytes.
 pub(super) fn any(bytes: &[u8]) {
     if let Ok(request) = LockRequest::decode(bytes) {
         assert_eq!(&*request.encode(), bytes);

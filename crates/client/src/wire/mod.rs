@@ -1,5 +1,5 @@
-//! What a program and its node say to each other, and nodes among themselves on behalf of programs: one head of 32
-//! bytes, little endian, then the bytes that it announces.
+//! The protocol between a program and its node, and between nodes on behalf of programs. A message
+//! is a head of 32 bytes, little endian, and the payload that the head announces.
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -9,14 +9,15 @@
 //! | 3 | 1 | node at the other end |
 //! | 4 | 4 | port of the program's own, or window, or lock |
 //! | 8 | 4 | port at the other end |
-//! | 12 | 4 | length of what follows, at most 65,536 |
+//! | 12 | 4 | length of the payload, at most 65,536 |
 //! | 16 | 8 | id: names an operation, a flow, a call |
 //! | 24 | 8 | value: a sequence number, an offset, a count, a result |
 //!
-//! Between a program and its node the bytes travel in frames of a rail over shared memory, see [`Pipe`]; the version of
-//! all this is agreed on in the [`hello`]. Between nodes they are messages of a link.
+//! Between a program and its node the bytes travel in frames of a rail over shared memory, see
+//! [`Pipe`]. The [`hello`] agrees on the version of all this. Between nodes they are messages of a
+//! link.
 //!
-//! The decoder takes hostile bytes; what a verb makes of a head is up to who receives it.
+//! The decoder takes hostile bytes. The receiver checks what the fields mean for the verb.
 
 mod flow;
 pub mod hello;
@@ -34,131 +35,142 @@ use plexus_base::{
     wire::{self, DecodeError, Fixed, require},
 };
 
-/// Bytes of a head.
+/// The length of a head in bytes.
 pub const HEAD: usize = Layout::LEN;
 
-/// Most bytes behind a head: a message, or a piece of a window.
+/// The maximum length of a payload: a message, or a piece of a window.
 pub const MAX_PAYLOAD: usize = limits::MAX_MESSAGE;
 
-/// A program as its node knows it: never used twice in the incarnation of a node.
+/// The number of a program at its node; one incarnation of a node never uses it twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClientId(pub u32);
 
 wire::newtypes!(ClientId(u32));
 
 wire::numbered! {
-    /// What ports are used for; each use has ports of its own.
+    /// The purpose of a port; each purpose has its own ports.
     pub enum Use as "use" {
-        /// Reliable datagrams.
+        /// The port is for reliable datagrams.
         Datagrams = 0,
-        /// Calls.
+        /// The port is for calls.
         Calls = 1,
-        /// Endpoints.
+        /// The port is for endpoints.
         Endpoints = 2,
-        /// Windows; these have names instead of ports.
+        /// The message is about windows, which have names instead of ports.
         Windows = 3,
-        /// Locks; these too, and nodes say nothing about them to each other here.
+        /// The message is about locks, which have names as well. Nodes do not use this among
+        /// themselves.
         Locks = 4,
     }
 }
 
 wire::numbered! {
-    /// How something ended.
+    /// The outcome of an operation.
     pub enum Status as "status" {
-        /// Well.
+        /// The operation succeeded.
         Ok = 0,
-        /// The node is gone, or was never there.
+        /// The node is gone, or never existed.
         NodeGone = 1,
-        /// Nobody has the port, or who had it has closed it or ended.
+        /// No program has the port, or its owner has closed it or ended.
         PortClosed = 2,
         /// The port or name is taken.
         InUse = 3,
         /// A limit is reached.
         Busy = 4,
-        /// There is not that much memory left in the node's arena.
+        /// The node's arena has not enough memory left.
         NoRoom = 5,
         /// There is no such window, or it is gone.
         NoWindow = 6,
-        /// Outside the window, or not a whole word of it.
+        /// The access is outside the window, or not aligned to a whole word.
         OutOfRange = 7,
         /// A lock is not granted; the value is the reason ([`plexus_base::locks::LockRefusal`]).
         NotLocked = 8,
-        /// The cluster grants no locks any more.
+        /// The cluster has stopped and grants no locks.
         Stopped = 9,
     }
 }
 
 wire::numbered! {
-    /// What a message is about. P: from a program to its node; N: from a node to its program; M: between nodes.
+    /// The kind of a message. P: from a program to its node; N: from a node to its program; M:
+    /// between nodes.
     pub enum Verb as "verb" {
         /// P: takes `port` (0: any) for `use`. Answered by [`Verb::Done`].
         Bind = 1,
         /// P: gives `port` back.
         Unbind = 2,
-        /// P, N: `id` has ended with `status`; `value` and the bytes are its result. M: the same for windows.
+        /// P, N: `id` has ended with `status`; `value` and the payload are its result. M: the same
+        /// for windows.
         Done = 3,
         /// P, M: a message in flow `id` with sequence number `value`.
         Send = 4,
         /// N: a message from `other` of `node`, in flow `id`.
         Deliver = 5,
-        /// P: `value` messages of flow `id` from `node` were taken by the program that has `port`. M, N: of flow `id`.
+        /// P: the program with `port` took `value` messages of flow `id` from `node`. M, N: `value`
+        /// messages of flow `id` were taken.
         Taken = 6,
-        /// M, N: flow `id` has ended, with all that was under way in it.
+        /// M, N: flow `id` has ended, with all messages on their way in it.
         Refused = 7,
-        /// P, M: flow `id` will not be used any more.
+        /// P, M: the sender will not use flow `id` again.
         End = 8,
         /// P, M: calls `other` of `node`.
         Call = 9,
-        /// N: somebody calls `port`; `id` names the call in the answer.
+        /// N: a call of `port`; `id` names the call in the answer.
         Request = 10,
-        /// P: the answer to call `id`. M: the same, or why there is none.
+        /// P: the answer to call `id`. M: the same, or the reason why there is none.
         Answer = 11,
-        /// P, M: nobody waits for the answer to `id` any more. N: the same; it still is to be answered, with anything.
-        /// P, for locks: what is asked for lock `port` is not wanted any more; it is answered all the same.
+        /// P, M: the caller of `id` has stopped waiting. N: the same; the call must still be
+        /// answered, with any answer. P, for locks: cancels the request for lock `port`, which is
+        /// still answered.
         Cancel = 12,
-        /// P: makes a window of `value` bytes; the bytes are its name. It is `port` from now on.
+        /// P: creates a window of `value` bytes; the payload is its name. Its number is `port` from
+        /// now on.
         Create = 16,
-        /// P, M: looks for a window of `node`; the bytes are its name. It is `port` from now on.
+        /// P, M: opens a window of `node`; the payload is its name. Its number is `port` from now
+        /// on.
         Open = 17,
-        /// P: asks for a copy of window `port` in this node's arena.
+        /// P: requests a copy of window `port` in this node's arena.
         Map = 18,
-        /// P: gives window `port` back; its creator so ends it.
+        /// P: gives window `port` back. From its creator, this ends the window.
         Close = 19,
-        /// P: asks for one [`Verb::Changed`] when window `port` changes.
+        /// P: requests one [`Verb::Changed`] when window `port` changes.
         Watch = 20,
         /// N: window `port` has changed.
         Changed = 21,
         /// N, M: window `port` is gone.
         Gone = 22,
-        /// P, M: writes the bytes at `value`.
+        /// P, M: writes the payload at `value`.
         Put = 24,
-        /// P, M: reads at `value`; the bytes are the length, eight of them.
+        /// P, M: reads at `value`; the payload is the length, in eight bytes.
         Get = 25,
         /// P, M: adds the eight bytes to the word at `value`.
         Add = 26,
-        /// P, M: the first eight bytes are what the word at `value` must be, the others what it becomes.
+        /// P, M: replaces the word at `value` if it equals the first eight bytes; the other eight
+        /// are its new value.
         Swap = 27,
         /// M: the sender wants a copy of window `port` kept at `value` of its arena.
         Join = 28,
-        /// M: the sender's copy is complete, or cannot be.
+        /// M: the sender's copy is complete, or has failed.
         Joined = 29,
-        /// M: the sender keeps no copy any more.
+        /// M: the sender no longer keeps a copy.
         Leave = 30,
-        /// M: nothing will be written to the receiver's copy any more.
+        /// M: the sender will not write to the receiver's copy again.
         Left = 31,
         /// M: a piece of the receiver's copy was written.
         Copied = 32,
         /// M: change `id` has arrived in the sender's copy.
         Landed = 33,
-        /// P: asks for a lock, `port` from now on; what follows says of what ([`lock`]). Answered by [`Verb::Done`].
+        /// P: requests a lock, which is `port` from now on; the payload is a [`lock`] request.
+        /// Answered by [`Verb::Done`].
         Lock = 40,
-        /// P: asks for lock `port` in another mode. Answered by [`Verb::Done`].
+        /// P: requests another mode for lock `port`. Answered by [`Verb::Done`].
         Convert = 41,
-        /// P: gives lock `port` up; what follows is what is to be written into the value block. Answered by [`Verb::Done`] where `id` is not 0.
+        /// P: releases lock `port`; the payload is written into the value block. Answered by
+        /// [`Verb::Done`] if `id` is not 0.
         Unlock = 42,
-        /// N: others wait for lock `port`, the first of them for mode `value`. Once for each grant.
+        /// N: other requests wait for lock `port`, the first of them for mode `value`. Sent once
+        /// for each grant.
         Wanted = 43,
-        /// N: no lock of the program protects anything any more.
+        /// N: the locks of the program protect nothing from now on.
         Lost = 44,
     }
 }
@@ -169,9 +181,9 @@ wire::layout! {
     }
 }
 
-/// The head of a message. What a verb does not use is zero.
+/// The head of a message. Fields that a verb does not use are zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs, reason = "the table of the module says it")]
+#[allow(missing_docs, reason = "the table of the module describes the fields")]
 pub struct Head {
     pub verb: Verb,
     pub usage: Use,
@@ -184,19 +196,19 @@ pub struct Head {
 }
 
 impl Head {
-    /// A head with nothing but a verb and a use.
+    /// Returns a head with only a verb and a use.
     #[must_use]
     pub fn new(verb: Verb, usage: Use) -> Self {
         Self { verb, usage, status: Status::Ok, node: NodeId(0), port: 0, other: 0, id: 0, value: 0 }
     }
 
-    /// The end of `id`.
+    /// Returns the head that ends operation `id`.
     #[must_use]
     pub fn done(usage: Use, id: u64, status: Status) -> Self {
         Self { id, status, ..Self::new(Verb::Done, usage) }
     }
 
-    /// The bytes of the head, which announces `len` more.
+    /// Encodes the head, which announces `len` bytes of payload.
     #[must_use]
     #[inline]
     pub fn encode(&self, len: usize) -> [u8; HEAD] {
@@ -205,27 +217,28 @@ impl Head {
         wire::encode(&Layout { verb, usage, status, node, port, other, len: len as u32, id, value })
     }
 
-    /// The head and how many bytes follow.
+    /// Decodes a head. Returns it and the length of its payload.
     ///
     /// # Errors
-    /// Nobody sends this; what is wrong with it.
+    /// The head is malformed.
     #[inline]
     pub fn decode(bytes: &[u8; HEAD]) -> Result<(Self, usize), DecodeError> {
         wire::decode("head of a program's message", bytes, |reader| {
             let Layout { verb, usage, status, node, port, other, len, id, value } = reader.take()?;
-            require(len as usize <= MAX_PAYLOAD, "length of what follows")?;
+            require(len as usize <= MAX_PAYLOAD, "length of the payload")?;
             Ok((Self { verb, usage, status, node, port, other, id, value }, len as usize))
         })
     }
 }
 
-/// A number spread over all bits, the same on every node: which worker a name belongs to.
+/// Spreads a number over all bits, the same way on every node. It chooses the worker of a name.
 #[must_use]
 pub fn hash(name: &[u8]) -> u32 {
     plexus_base::crc32c(name)
 }
 
-/// What one side may find where the other writes, as a fuzz target would have it: a greeting, an answer, a head, frames.
+/// Decodes arbitrary bytes as a hello, an answer, a head and frames. It is the body of a fuzz
+/// target.
 #[doc(hidden)]
 pub fn any(bytes: &[u8]) {
     let _ = hello::verify_hello(bytes);
@@ -233,7 +246,7 @@ pub fn any(bytes: &[u8]) {
     if let Some(first) = bytes.first_chunk()
         && let Ok((head, len)) = Head::decode(first)
     {
-        assert_eq!(head.encode(len), *first, "a head is encoded to what it was decoded from");
+        assert_eq!(head.encode(len), *first, "a head encodes to the bytes that it was decoded from");
     }
     lock::any(bytes);
     pipe::any(bytes);
@@ -268,7 +281,7 @@ mod tests {
         for round in 0..200_000_u32 {
             let mut bytes = [0; HEAD].map(|_: u8| random.bits() as u8);
             if round % 2 == 0 {
-                // Near what is right, so that both ends of the decoder are reached.
+                // Nearly valid bytes reach both ends of the decoder.
                 (bytes[0], bytes[1], bytes[2], bytes[3]) =
                     (bytes[0] % 48, bytes[1] % 6, bytes[2] % 12, bytes[3] % 20);
                 (bytes[14], bytes[15]) = (0, 0);

@@ -1,10 +1,10 @@
 //! Messages over a rail between a program and its node, in one order each way.
 //!
-//! A message is its head and the bytes behind it, cut into frames; the first frame begins with the head, and the next
-//! message begins a new frame. All go by the prompt lane, so a program's operations stay in the order in which it asked
-//! for them. What finds no room in the ring waits in memory.
+//! A message is its head and payload, cut into frames. The first frame begins with the head, and
+//! the next message begins a new frame. All go by the prompt lane, so a program's operations stay
+//! in order. Frames that find no room in the ring wait in memory.
 //!
-//! Whatever the other side writes into the ring ends in messages or in an error, never in a panic.
+//! Arbitrary bytes in the ring lead to messages or to an error, never to a panic.
 
 use std::{collections::VecDeque, ops::Range};
 
@@ -12,13 +12,14 @@ use plexus_fabric::{Lane, Lost, MAX_FRAME, Rail, SendError};
 
 use super::{HEAD, Head};
 
-/// Frames taken in one look.
+/// The maximum of frames received at once.
 const FRAMES: usize = 32;
 
-/// Bytes of a message in its first frame.
+/// The bytes of a message in its first frame.
 const FIRST: usize = MAX_FRAME - HEAD;
 
-/// What has arrived, in one reused buffer: who handles a message may send on the pipe that it came from.
+/// The received messages, in one reused buffer. While handling one, its receiver may send on the
+/// same pipe.
 #[derive(Default)]
 pub struct Letters {
     bytes: Vec<u8>,
@@ -26,53 +27,53 @@ pub struct Letters {
 }
 
 impl Letters {
-    /// How many there are.
+    /// Returns the number of messages.
     #[must_use]
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no messages.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// The one in place `index`.
+    /// Returns the message at `index`.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is none.
     #[must_use]
     pub fn at(&self, index: usize) -> (Head, &[u8]) {
         let (head, range) = &self.all[index];
         (*head, &self.bytes[range.clone()])
     }
 
-    /// Forgets them.
+    /// Removes all messages.
     pub fn clear(&mut self) {
         self.all.clear();
         self.bytes.clear();
     }
 }
 
-/// One end of the way between a program and its node. See the [module](self).
+/// One end of the connection between a program and its node. See the [module](self).
 pub struct Pipe {
     rail: Box<dyn Rail>,
-    /// Frames that found no room.
+    /// Frames that wait for room in the ring.
     waiting: VecDeque<Box<[u8]>>,
     queued: usize,
-    /// The message that is being put together: its head, its bytes so far, how many there will be.
+    /// The message that is being assembled: its head, the bytes so far, and its length.
     partial: Option<(Head, Vec<u8>, usize)>,
 }
 
 impl Pipe {
-    /// A pipe over `rail`.
+    /// Creates a pipe over `rail`.
     #[must_use]
     pub fn new(rail: Box<dyn Rail>) -> Self {
         Self { rail, waiting: VecDeque::new(), queued: 0, partial: None }
     }
 
-    /// Sends a message, or keeps it while there is no room.
+    /// Sends a message, or queues it while there is no room.
     #[inline]
     pub fn send(&mut self, head: Head, payload: &[u8]) {
         let head = head.encode(payload.len());
@@ -90,7 +91,7 @@ impl Pipe {
         if self.waiting.is_empty() {
             match self.rail.send(Lane::Prompt, head, body) {
                 Ok(()) => return,
-                // That the rail is lost is said by the next poll.
+                // The next poll reports a lost rail.
                 Err(SendError::Lost | SendError::TooLarge) => return,
                 Err(SendError::Full) => {}
             }
@@ -99,10 +100,10 @@ impl Pipe {
         self.waiting.push_back([head, body].concat().into());
     }
 
-    /// Adds what has arrived to `letters`; how many frames that was.
+    /// Adds the received messages to `letters`. Returns the number of frames.
     ///
     /// # Errors
-    /// The other side is gone, or sends what it must not; everything before that was added.
+    /// The other side is gone or violates the protocol. All earlier messages were added.
     #[inline]
     pub fn poll(&mut self, letters: &mut Letters) -> Result<usize, Lost> {
         let mut wrong = None;
@@ -122,7 +123,7 @@ impl Pipe {
         }
     }
 
-    /// Sends what waits, and wakes the other side if it sleeps.
+    /// Sends queued frames, and wakes the other side if it sleeps.
     ///
     /// # Errors
     /// The other side is gone.
@@ -138,12 +139,12 @@ impl Pipe {
         self.rail.flush()
     }
 
-    /// See [`Rail::pending`].
+    /// Returns true if frames wait in the rail, see [`Rail::pending`].
     pub fn pending(&mut self) -> bool {
         self.rail.pending()
     }
 
-    /// Bytes that wait for room.
+    /// Returns the number of bytes that wait for room.
     #[must_use]
     pub fn queued(&self) -> usize {
         self.queued
@@ -158,7 +159,7 @@ fn arrive(
     if let Some((head, mut bytes, len)) = partial.take() {
         let start = bytes.len();
         if frame.is_empty() || start + frame.len() > len {
-            return Err(Lost::Corrupt("a piece that does not fit its message"));
+            return Err(Lost::Corrupt("a frame that does not fit its message"));
         }
         bytes.resize(start + frame.len(), 0);
         frame.copy(0, &mut bytes[start..]);
@@ -186,7 +187,7 @@ fn arrive(
         return Ok(());
     }
     if here > len || here != FIRST {
-        return Err(Lost::Corrupt("a message of another length than it announces"));
+        return Err(Lost::Corrupt("a message whose length differs from its head"));
     }
     let mut bytes = Vec::with_capacity(len);
     bytes.resize(here, 0);
@@ -195,7 +196,7 @@ fn arrive(
     Ok(())
 }
 
-/// Frames, each with its length in two bytes before it, put together to messages.
+/// Assembles messages from frames. Each frame has its length in two bytes before it.
 pub(super) fn any(mut bytes: &[u8]) {
     let (mut partial, mut letters) = (None, Letters::default());
     while let Some((len, rest)) = bytes.split_first_chunk() {
@@ -219,7 +220,7 @@ mod tests {
     use super::*;
     use crate::wire::{MAX_PAYLOAD, Use, Verb};
 
-    /// The frames that a message of `len` bytes is cut into.
+    /// Returns the frames that a message of `len` bytes is cut into.
     fn frames(head: Head, payload: &[u8]) -> Vec<Vec<u8>> {
         let (first, rest) = payload.split_at(payload.len().min(FIRST));
         let mut frames = vec![[&head.encode(payload.len())[..], first].concat()];
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_every_length_arrive_whole() {
+    fn messages_of_every_length_are_assembled() {
         let (mut partial, mut letters) = (None, Letters::default());
         let lengths = [0, 1, FIRST - 1, FIRST, FIRST + 1, FIRST + MAX_FRAME, MAX_PAYLOAD];
         let payload = |len: usize| -> Vec<u8> { (0..len).map(|at| (at * 7 + len) as u8).collect() };
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_frames_come_nothing_breaks() {
+    fn arbitrary_frames_lead_to_messages_or_errors() {
         let mut random = Random::new(1);
         let (mut refused, mut taken) = (0, 0);
         for _ in 0..20_000 {

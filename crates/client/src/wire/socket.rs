@@ -1,4 +1,4 @@
-//! Packets with descriptors over a local socket, and paths of sockets that are longer than an address holds.
+//! Packets with descriptors over a local socket, and socket paths longer than an address.
 
 use std::{
     fs::{File, Permissions},
@@ -13,16 +13,16 @@ use std::{
 use plexus_fabric::shm;
 pub use plexus_fabric::shm::send_packet;
 
-/// Longest packet.
+/// The maximum length of a packet.
 const PACKET: usize = 128;
 
-// The arena and what wakes the program go in one packet with the rings and the bell of every worker.
+// One packet carries the arena, the wake-up event, and the rings and bell of every worker.
 const _: () = assert!(2 + 3 * plexus_base::MAX_WORKERS <= shm::MAX_DESCRIPTORS);
 
-/// Receives one packet and what came with it; no bytes: the other side has closed.
+/// Receives one packet and its descriptors. No bytes mean that the other side has closed.
 ///
 /// # Errors
-/// The system's, or the packet is longer than any.
+/// The system call failed, or the packet is too long.
 pub fn receive_packet(socket: BorrowedFd<'_>) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = vec![0; PACKET];
     let (len, descriptors) = shm::receive_packet(socket, &mut bytes)?;
@@ -30,18 +30,18 @@ pub fn receive_packet(socket: BorrowedFd<'_>) -> io::Result<(Vec<u8>, Vec<OwnedF
     Ok((bytes, descriptors))
 }
 
-/// A socket's address that does not depend on how long its path is: Unix addresses hold about a hundred bytes,
-/// cluster directories may be deeper.
+/// A socket address that does not depend on the length of its path. Unix addresses hold about a
+/// hundred bytes; cluster directories may be deeper.
 pub struct ShortPath {
     path: PathBuf,
     _directory: Option<File>,
 }
 
 impl ShortPath {
-    /// A short name of `path`, good as long as this lives.
+    /// Returns a short name of `path`, valid while this value lives.
     ///
     /// # Errors
-    /// Its directory cannot be opened.
+    /// The directory cannot be opened.
     pub fn of(path: &Path) -> io::Result<Self> {
         let short = path.as_os_str().as_bytes().len() < 100;
         let (Some(parent), Some(name), false) = (path.parent(), path.file_name(), short) else {
@@ -52,18 +52,19 @@ impl ShortPath {
         Ok(Self { path: Path::new(&path).join(name), _directory: Some(directory) })
     }
 
-    /// The short name.
+    /// Returns the short name.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Binds a socket to `path` by `bind`, for the owner only. The caller has the node's lock, so a socket that is there is a dead
-/// node's, and is replaced. `bind` gets another name of the same place: a socket's address has room for a short one only.
+/// Binds a socket to `path` by `bind`, for the owner only. The caller has the node's lock, so an
+/// existing socket is of a dead node and is replaced. `bind` gets a short name of the path, which
+/// fits into a socket address.
 ///
 /// # Errors
-/// The system's.
+/// A system call failed.
 pub fn bind_for_owner<T>(path: &Path, bind: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -13,8 +13,8 @@ use crate::cluster::{
 };
 use plexus_base::{Partition, hash};
 use plexus_client::{
-    Client, Error, Lock, LockEvent, LockNews, LockRefusal, Mark, Mode, PendingLock, Token, VALUE_LEN,
-    Validity, Value,
+    Client, Error, EventMark, Lock, LockEvent, LockEventKind, LockRefusal, Mode, PendingLock, Token,
+    VALUE_LEN, Validity, Value,
     wire::{
         Head, Use, Verb,
         lock::{FOREVER, LockRequest},
@@ -143,26 +143,30 @@ fn posted_requests_are_answered_by_events() {
     let (one, two) = (cluster.client(0), cluster.client(1));
     let (here, there) = (one.lock_session().watching().queue(), two.lock_session().queue());
     let first = here.lock(1, "q", Mode::EX, None).unwrap();
-    assert!(matches!(here.wait(LONG).unwrap().news, LockNews::Answered(Ok(grant)) if grant.mode == Mode::EX));
+    assert!(
+        matches!(here.wait(LONG).unwrap().kind, LockEventKind::Answered(Ok(grant)) if grant.mode == Mode::EX)
+    );
     let second = there.lock(2, "q", Mode::PR, None).unwrap();
     let wanted = here.wait(LONG).unwrap();
-    assert!(matches!(wanted.news, LockNews::Wanted(Mode::PR)) && wanted.cookie == 1);
+    assert!(matches!(wanted.kind, LockEventKind::Wanted(Mode::PR)) && wanted.cookie == 1);
     assert!(matches!(there.wait(NOT), Err(Error::TimedOut)));
     here.convert(first, 3, Mode::CR, None, Some([4; VALUE_LEN])).unwrap();
     assert_eq!(why(here.convert(first, 4, Mode::PR, None, None)), Some(LockRefusal::Busy));
     let converted = here.wait(LONG).unwrap();
-    assert!(matches!(converted.news, LockNews::Answered(Ok(grant)) if grant.mode == Mode::CR));
+    assert!(matches!(converted.kind, LockEventKind::Answered(Ok(grant)) if grant.mode == Mode::CR));
     assert_eq!(converted.cookie, 3);
     let granted = there.wait(LONG).unwrap();
-    assert!(matches!(granted.news, LockNews::Answered(Ok(grant)) if grant.value.bytes == [4; VALUE_LEN]));
+    assert!(
+        matches!(granted.kind, LockEventKind::Answered(Ok(grant)) if grant.value.bytes == [4; VALUE_LEN])
+    );
     here.convert(first, 5, Mode::EX, None, None).unwrap();
     here.cancel(first).unwrap();
     let cancelled = here.wait(LONG).unwrap();
-    assert!(matches!(cancelled.news, LockNews::Answered(Err(Error::NotLocked(LockRefusal::Cancelled)))));
+    assert!(matches!(cancelled.kind, LockEventKind::Answered(Err(Error::NotLocked(LockRefusal::Cancelled)))));
     there.unlock(second, None).unwrap();
     here.post_unlock(first, None).unwrap();
     let ended = here.wait(LONG).unwrap();
-    assert!(matches!(ended.news, LockNews::Unlocked) && ended.cookie == 5);
+    assert!(matches!(ended.kind, LockEventKind::Unlocked) && ended.cookie == 5);
     assert_eq!(why(here.unlock(first, None)), Some(LockRefusal::Unknown));
     // A queue that ends takes its locks with it.
     let asked = there.ask(6, "q", Mode::PW, LONG).unwrap();
@@ -195,7 +199,7 @@ fn waiter_is_notified_when_another_thread_releases_the_lock() {
         }
         assert_eq!(told.recv_timeout(TIMEOUT), Ok(Some(LockRefusal::Cancelled)));
     }
-    assert!(matches!(queue.wait(LONG).unwrap().news, LockNews::Unlocked));
+    assert!(matches!(queue.wait(LONG).unwrap().kind, LockEventKind::Unlocked));
 }
 
 #[test]
@@ -209,7 +213,7 @@ fn of_a_lock_that_was_given_up_nothing_comes_but_its_end() {
     queue.ask(2, "e", Mode::NL, None).unwrap().wait().unwrap();
     queue.post_unlock(key, None).unwrap();
     let event = queue.wait(LONG).unwrap();
-    assert!(matches!(event.news, LockNews::Unlocked) && event.cookie == 1, "{event:?}");
+    assert!(matches!(event.kind, LockEventKind::Unlocked) && event.cookie == 1, "{event:?}");
     assert!(matches!(queue.wait(NOT), Err(Error::TimedOut)));
     drop(waits);
 }
@@ -218,7 +222,7 @@ fn of_a_lock_that_was_given_up_nothing_comes_but_its_end() {
 fn that_others_wait_is_an_event_only_where_it_was_asked_for() {
     let cluster = Cluster::start(1, 1, RailKind::Shm);
     let queue = cluster.client(0).lock_session().watching().queue();
-    let quiet = |cookie| Mark { cookie, wanted: false };
+    let quiet = |cookie| EventMark { cookie, wanted: false };
     let asked = queue.ask(quiet(1), "w", Mode::EX, None).unwrap();
     let key = asked.key();
     asked.wait().unwrap();
@@ -228,10 +232,11 @@ fn that_others_wait_is_an_event_only_where_it_was_asked_for() {
     for cookie in [2, 3] {
         queue.convert(key, quiet(cookie), Mode::PW, None, None).unwrap();
         let event = queue.wait(LONG).unwrap();
-        assert!(matches!(event.news, LockNews::Answered(Ok(_))) && event.cookie == cookie, "{event:?}");
+        assert!(matches!(event.kind, LockEventKind::Answered(Ok(_))) && event.cookie == cookie, "{event:?}");
     }
     queue.convert(key, 4, Mode::PW, None, None).unwrap();
-    let wanted = |event: LockEvent| matches!(event.news, LockNews::Wanted(Mode::EX)) && event.cookie == 4;
+    let wanted =
+        |event: LockEvent| matches!(event.kind, LockEventKind::Wanted(Mode::EX)) && event.cookie == 4;
     while !wanted(queue.wait(LONG).unwrap()) {}
     drop(waits);
 }

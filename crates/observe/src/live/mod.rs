@@ -1,7 +1,7 @@
-//! The live screen: a cluster at work, renewed every interval, until a key ends it.
+//! The live screen: a cluster at work, updated every interval until a key ends it.
 //!
-//! Nodes are asked on a thread of its own, so keys work while one of them hangs. However it ends (a key, a signal, a node, a panic),
-//! the terminal is as it was before.
+//! A separate thread asks the nodes, so keys work while a node hangs. The terminal is restored at
+//! the end, whether by a key, a signal, a node or a panic.
 
 mod screen;
 
@@ -21,23 +21,23 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use self::screen::Screen;
 use crate::cluster::Reading;
 
-/// How soon a key, a signal or a reading is noticed.
+/// The maximum delay before a key, a signal or a reading is noticed.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Why there is no screen.
+/// The reason why there is no screen.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
-    /// Nobody could see it.
+    /// The output is no terminal.
     #[error(
         "a live screen needs a terminal; for a log use `-i SECONDS`, for other programs `-i SECONDS --json`"
     )]
     NoTerminal,
-    /// The terminal does not do what a screen needs.
+    /// The terminal lacks a function that the screen needs.
     #[error("the terminal: {0}")]
     Terminal(#[from] io::Error),
 }
 
-/// What a key asks for.
+/// The action of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wish {
     Quit,
@@ -62,7 +62,7 @@ pub fn run(
     }
     let (tell, readings) = mpsc::channel();
     let (config_there, only) = (config.clone(), only.map(str::to_owned));
-    // Ends with the first reading that nobody wants any more, or with the program.
+    // The thread ends with the first reading that has no receiver, or with the program.
     thread::Builder::new()
         .name("readings".into())
         .spawn(move || read(&config_there, only.as_deref(), interval, &tell))?;
@@ -101,7 +101,7 @@ fn read(config: &Config, only: Option<&str>, interval: Duration, tell: &mpsc::Se
         if tell.send(reading).is_err() {
             return;
         }
-        // The next time from the start that is still to come: a slow node makes gaps, not a queue.
+        // Skips times that have passed: a slow node leads to gaps, not to a queue.
         while next <= Instant::now() {
             next += interval;
         }

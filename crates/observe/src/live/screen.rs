@@ -1,4 +1,4 @@
-//! What the live screen shows: pure, from readings and keys to cells.
+//! The content of the live screen: pure, from readings and keys to cells.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -17,13 +17,13 @@ use crate::{
     stat::{self, By, Row, share},
 };
 
-/// Intervals that the line of the past shows at most.
+/// The maximum of intervals in the history line.
 const PAST: usize = 400;
 
-/// Rows that rails may take; a large mesh must leave room for the rest.
+/// The maximum of rows for rails, so that a large mesh leaves room for the rest.
 const MOST_RAILS: u16 = 10;
 
-/// Readings, and how they are to be shown.
+/// The readings, and how they are shown.
 pub(super) struct Screen {
     cluster: String,
     interval: Duration,
@@ -49,7 +49,7 @@ impl Screen {
         }
     }
 
-    /// A reading has come.
+    /// Takes a new reading.
     pub(super) fn take(&mut self, reading: Reading) {
         if let Some(last) = self.last.replace(reading.clone()) {
             let interval = reading.since(&last);
@@ -63,17 +63,17 @@ impl Screen {
         }
     }
 
-    /// Holds what is shown, or goes on.
+    /// Pauses or resumes updates.
     pub(super) fn pause(&mut self) {
         self.paused = !self.paused;
     }
 
-    /// Channels by messages instead of bytes, or back.
+    /// Toggles the order of channels between bytes and messages.
     pub(super) fn sort(&mut self) {
         self.by_messages = !self.by_messages;
     }
 
-    /// Rails of each worker, or their sum.
+    /// Toggles between rails per worker and their sum.
     pub(super) fn workers(&mut self) {
         self.workers = !self.workers;
     }
@@ -202,7 +202,7 @@ impl Screen {
         for (name, value) in reading.alive().flat_map(|snapshot| &snapshot.cache) {
             *counts.entry(name).or_default() += value;
         }
-        // A time, not a number of events: as the mean of a request.
+        // This is a time, not a number of events; it is shown as the mean per request.
         let asked = counts.remove("asked_ns").unwrap_or(0);
         let requests = counts.get("requests").copied().unwrap_or(0);
         let mut rows: Vec<_> = counts.into_iter().filter(|(_, value)| *value > 0).collect();
@@ -262,7 +262,7 @@ fn table<const N: usize>(
     rows: Vec<Cells<'_>>,
     widths: &[Constraint],
 ) {
-    // Heads of numbers stand over their ends, like the numbers.
+    // Heads of numbers are aligned to the right, like the numbers.
     let numbers = |head: &&str| {
         head.ends_with("/s") || ["held", "strangers", "share", "round trip", "a second"].contains(head)
     };
@@ -278,7 +278,7 @@ fn total(reading: &Reading) -> Row {
     stat::rows(reading, &[], None).pop().unwrap_or_default()
 }
 
-/// Requests sent and served, bytes out and in.
+/// Returns the requests sent and served, and the bytes sent and received.
 fn per_second(reading: &Reading, row: &Row) -> [String; 4] {
     let seconds = reading.seconds.unwrap_or(1.0);
     let per = |value: u64| value as f64 / seconds;
@@ -298,7 +298,7 @@ fn bold() -> Style {
     Style::new().add_modifier(Modifier::BOLD)
 }
 
-/// A part in percent as a bar of so many cells, in eighths.
+/// Returns a percentage as a bar of `cells` cells, in eighths.
 fn bar(part: f64, cells: u32) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = (part / 100.0 * f64::from(cells) * 8.0).round() as usize;

@@ -1,4 +1,4 @@
-//! What a node counts, for programs that scrape: the text of OpenMetrics, and who serves it.
+//! The counters of a node for scrapers: OpenMetrics text and its HTTP server.
 
 mod server;
 mod text;

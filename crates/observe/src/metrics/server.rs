@@ -1,9 +1,10 @@
 //! Answers `GET /metrics` and nothing else.
 //!
-//! Written by hand because the limits are the point: whoever can reach the port must not be able to hold the node. A connection gets
-//! one request of at most [`MAX_HEAD`] bytes, one answer, and [`WITHIN`] for both together; [`CONNECTIONS`] are served at a time
-//! and more are closed at once; and however many ask, the node is looked at no more often than every [`FRESH`]. What is
-//! served is counts: nothing that a request says is used for more than the choice between a few fixed answers.
+//! It is written by hand because its limits matter: a peer that can reach the port must not be able
+//! to block the node. A connection gets one request of at most [`MAX_HEAD`] bytes, one answer, and
+//! [`WITHIN`] for both together. [`CONNECTIONS`] are served at a time; further ones are closed at
+//! once. The node is read at most once every [`FRESH`], however many requests arrive. The answer
+//! contains only counts: a request only selects between a few fixed answers.
 
 use std::{
     io::{self, Read, Write},
@@ -16,27 +17,28 @@ use plexus_node::acceptor::Acceptor;
 
 use super::CONTENT_TYPE;
 
-/// Connections served at a time: a scraper or two, and somebody who looks.
+/// The maximum of connections served at a time: one or two scrapers and a person.
 const CONNECTIONS: usize = 4;
 
-/// How long a connection may take from its first byte to its last.
+/// The time that a connection has from its first byte to its last.
 const WITHIN: Duration = Duration::from_secs(2);
 
-/// Longest head of a request; scrapers send a few hundred bytes.
+/// The maximum length of a request's head; scrapers send a few hundred bytes.
 const MAX_HEAD: usize = 4096;
 
-/// How long an answer is given again before the node is looked at anew.
+/// The time for which an answer is reused before the node is read again.
 const FRESH: Duration = Duration::from_millis(100);
 
 type Source = dyn Fn() -> String + Send + Sync;
 
-/// Serves until dropped.
+/// A running server; it serves until dropped.
 pub struct Server {
     address: SocketAddr,
     _acceptor: Acceptor,
 }
 
-/// A port that is taken, to be served later: a node finds out that it cannot have it before it bothers its peers.
+/// A bound port that is not served yet. A node thus learns that the port is taken before it
+/// contacts its peers.
 pub struct Reserved(TcpListener);
 
 struct Shared {
@@ -45,15 +47,15 @@ struct Shared {
 }
 
 impl Server {
-    /// Takes the port.
+    /// Binds the port.
     ///
     /// # Errors
-    /// Somebody else has it, or the address is not one of this machine's.
+    /// The port is in use, or the address is not one of this machine's.
     pub fn reserve(address: SocketAddr) -> io::Result<Reserved> {
         TcpListener::bind(address).map(Reserved)
     }
 
-    /// Where it listens.
+    /// Returns the bound address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -61,18 +63,18 @@ impl Server {
 }
 
 impl Reserved {
-    /// Begins to serve what `source` says.
+    /// Starts to serve the text that `source` returns.
     ///
     /// # Errors
-    /// No descriptor or thread.
+    /// No descriptor or thread is left.
     pub fn serve(self, source: impl Fn() -> String + Send + Sync + 'static) -> io::Result<Server> {
         let address = self.0.local_addr()?;
         let shared = Shared { source: Box::new(source), last: Mutex::default() };
         let serve = move |stream| {
-            // Whoever went away or was too slow is not waiting for an explanation.
+            // A peer that disconnected or was too slow needs no error message.
             let _ = answer(&stream, &shared);
         };
-        // One too many is closed: the scraper tries again, a flood gets nothing.
+        // A connection above the limit is closed: a scraper tries again, a flood gets nothing.
         let acceptor = Acceptor::start("metrics", self.0, CONNECTIONS, serve, drop)?;
         Ok(Server { address, _acceptor: acceptor })
     }
@@ -100,7 +102,7 @@ fn answer(mut stream: &TcpStream, shared: &Shared) -> io::Result<()> {
 
 const OK: &str = "200 OK";
 
-/// The status and body that a request gets.
+/// Returns the status and body for a request.
 fn respond(head: &[u8], shared: &Shared) -> (&'static str, Arc<str>) {
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let mut words = line.split(|byte| *byte == b' ');
@@ -117,7 +119,8 @@ fn respond(head: &[u8], shared: &Shared) -> (&'static str, Arc<str>) {
 }
 
 impl Shared {
-    /// What the source says, or said a moment ago. Who comes while it is asked waits for that answer.
+    /// Returns the text of the source, or a fresh earlier one. Requests that arrive meanwhile wait
+    /// for the same text.
     fn text(&self) -> Arc<str> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, text)) = last.as_ref().filter(|(when, _)| when.elapsed() < FRESH) {
@@ -129,7 +132,7 @@ impl Shared {
     }
 }
 
-/// Everything up to the empty line; nothing if that is too long.
+/// Reads up to the empty line; `None` if that is too long.
 fn head(mut stream: &TcpStream, end: Instant) -> io::Result<Option<Vec<u8>>> {
     let (mut head, mut piece) = (Vec::new(), [0; 1024]);
     loop {
@@ -148,7 +151,7 @@ fn head(mut stream: &TcpStream, end: Instant) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// What is left until `end`; an error when nothing is.
+/// Returns the time left until `end`; an error if none is left.
 fn left(end: Instant) -> io::Result<Duration> {
     match end.saturating_duration_since(Instant::now()) {
         Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
@@ -165,7 +168,8 @@ mod tests {
 
     use super::*;
 
-    /// A server whose text is the number of times that it was asked, and that number.
+    /// Returns a server whose text is the number of times that its source was called, and that
+    /// counter.
     fn server() -> (Server, Arc<AtomicU32>) {
         let asked = Arc::new(AtomicU32::new(0));
         let counting = Arc::clone(&asked);
@@ -179,19 +183,19 @@ mod tests {
         stream
     }
 
-    /// All that comes back; what came until then where the connection is reset.
+    /// Reads all that arrives, up to the end or a reset of the connection.
     fn rest(mut stream: &TcpStream) -> String {
         let mut text = Vec::new();
         let _ = stream.read_to_end(&mut text);
         String::from_utf8(text).unwrap()
     }
 
-    /// The answer to a request; asks again while every place is taken.
+    /// Returns the answer to a request; retries while all connections are in use.
     fn ask(server: &Server, request: &str) -> String {
         let start = Instant::now();
         loop {
             let mut stream = connect(server);
-            // It may be closed in the middle.
+            // The server may close the connection during the write.
             let _ = stream.write_all(request.as_bytes());
             let answer = rest(&stream);
             if !answer.is_empty() {
@@ -240,17 +244,18 @@ mod tests {
     #[test]
     fn silent_clients_hold_their_places_for_a_while_and_nobody_elses_for_ever() {
         let (server, _) = server();
-        // They fill every place: the first say nothing, the last one says a little now and then.
+        // These use all connections: the first send nothing, the last sends a little now and then.
         let silent: Vec<_> = (0..CONNECTIONS - 1).map(|_| connect(&server)).collect();
         let mut slow = connect(&server);
         slow.write_all(b"GET /metr").unwrap();
         let crowd: Vec<_> = (0..100).map(|_| connect(&server)).collect();
         assert!(crowd.iter().all(|stream| rest(stream).is_empty()), "one too many is closed at once");
-        // Served again as soon as the places are free, however the slow one tries to keep its own.
+        // The server answers again as soon as connections are free, although the slow one tries to
+        // keep its own.
         let (asked, keeps) = (AtomicBool::new(false), &mut slow);
         let answer = thread::scope(|scope| {
             scope.spawn(|| {
-                // So slowly that the limit on the head is far away when the time is over.
+                // It is so slow that the timeout comes long before the limit on the head.
                 while keeps.write_all(b"x").is_ok() && !asked.load(Relaxed) {
                     thread::sleep(WITHIN / 100);
                 }

@@ -1,8 +1,8 @@
-//! A parser of OpenMetrics text that forgives nothing: for tests of what is written.
+//! A strict parser of OpenMetrics text, for tests of the written text.
 //!
-//! Checks the order and uniqueness of descriptors, that samples belong to the family above them and have the suffixes of its type,
-//! that no series occurs twice, label escapes, counters that are not negative, histograms whose buckets grow to their count,
-//! and the end.
+//! It checks the order and uniqueness of descriptors, that samples belong to the family above them
+//! and have the suffixes of its type, that no series occurs twice, label escapes, counters that are
+//! not negative, histograms whose buckets grow to their count, and the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,14 +15,14 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// Whether it has this name and these labels, among others.
+    /// Returns true if the sample has this name and at least these labels.
     pub(crate) fn is(&self, name: &str, has: &[(&str, &str)]) -> bool {
         let label = |(key, value): &(&str, &str)| self.labels.get(*key).is_some_and(|label| label == value);
         self.name == name && has.iter().all(label)
     }
 }
 
-/// Every sample of an exposition.
+/// Parses every sample of an exposition.
 pub(crate) fn parse(text: &str) -> Result<Vec<Sample>, String> {
     let body = text.strip_suffix("# EOF\n").ok_or("no end")?;
     if !body.is_empty() && !body.ends_with('\n') {
@@ -100,7 +100,7 @@ fn sample(line: &str) -> Result<Sample, String> {
     Ok(Sample { name: name.to_owned(), labels, value })
 }
 
-/// What stands before the closing quote, without its escapes, and what follows.
+/// Returns the text before the closing quote, without its escapes, and the rest.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let (mut value, mut chars) = (String::new(), text.char_indices());
     while let Some((at, c)) = chars.next() {

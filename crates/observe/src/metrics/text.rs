@@ -17,7 +17,8 @@
 //! | `plexus_program_memory_bytes` | gauge: memory for windows of programs | `what`: `used`, `most` |
 //! | `plexus_uptime_seconds` | gauge | |
 //!
-//! Series exist for what was used, so their number is bounded by nodes, channels and rails, never by traffic.
+//! Series exist for what was used, so their number is bounded by nodes, channels and rails, never
+//! by traffic.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -36,18 +37,18 @@ use crate::{
     traffic::{ChannelTraffic, Sizes},
 };
 
-/// What the text is.
+/// The content type of the text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The name of the count of the cache that is a time in nanoseconds, not a number of events.
+/// The name of the cache counter that is a time in nanoseconds, not a number of events.
 const ASKED: &str = "asked_ns";
 
 type Labels = Vec<(&'static str, String)>;
 
-/// These snapshots, each of another node, as one exposition.
+/// Writes these snapshots, each of another node, as one exposition.
 ///
 /// # Errors
-/// None that a `String` could make.
+/// Writing to a `String` does not fail.
 pub fn text(snapshots: Vec<Snapshot>) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("plexus");
     registry.register_collector(Box::new(Snapshots(snapshots)));
@@ -221,7 +222,7 @@ impl Snapshots {
 /// The name, help and unit of a family.
 type Head = (&'static str, &'static str, Option<Unit>);
 
-/// Writes a family; nothing where it has no points.
+/// Writes a family, unless it has no points.
 fn family<M: EncodeMetric>(
     encoder: &mut DescriptorEncoder<'_>,
     (name, help, unit): Head,
@@ -249,7 +250,7 @@ impl EncodeMetric for MessageSizes {
     }
 }
 
-/// The traffic with each peer, over all workers.
+/// Returns the traffic with each peer, over all workers.
 fn by_peer(snapshot: &Snapshot) -> BTreeMap<String, Traffic> {
     let mut peers = BTreeMap::<String, Traffic>::new();
     snapshot.links.iter().for_each(|link| peers.entry(link.peer.clone()).or_default().merge(&link.traffic));

@@ -12,8 +12,8 @@
 //! | 4 | 4 | CRC-32C of the body |
 //! | 8 | | the body: varints (LEB128): time in ms since 1970, length of the interval in ms, nodes; for each its place in `nodes`, its state (0 alive, 1 silent, 2 down), entries; for each peer, worker, channel, direction, size class, messages, bytes |
 //!
-//! Numbers of nodes, peers, channels, directions and classes are places in the lists of the text, so a file says itself what it
-//! holds. An entry is there only if something was counted.
+//! Numbers of nodes, peers, channels, directions and classes are places in the lists of the text,
+//! so a file says itself what it holds. An entry is there only if something was counted.
 
 use plexus_base::{
     counters::{SIZE_BOUNDS, SIZES},
@@ -33,16 +33,16 @@ const MAGIC: [u8; 8] = *b"PLEXSTAT";
 
 const FORMAT: u32 = 1;
 
-/// Longest text and longest body that is read: far above what sixteen nodes could fill.
+/// The maximum length of a text and of a body: far above the need of sixteen nodes.
 pub(super) const MAX_LENGTH: usize = 16 << 20;
 
-/// What stands before the text of a head.
+/// The length of the fields before the text of a head.
 pub(super) const BEFORE_TEXT: usize = HeadBytes::LEN;
 
-/// What stands before the body of a record.
+/// The length of the fields before the body of a record.
 pub(super) const BEFORE_BODY: usize = RecordBytes::LEN;
 
-/// The end of the year 9999: later moments, and longer intervals, are no recording of ours.
+/// The end of the year 9999. A recording with later times or longer intervals is invalid.
 const MAX_MS: u64 = 253_402_300_799_999;
 
 wire::layout! {
@@ -50,79 +50,79 @@ wire::layout! {
     struct RecordBytes: 8 { length: u32, crc: u32 }
 }
 
-/// What the numbers of a recording mean.
+/// The meaning of the numbers in a recording.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Head {
-    /// The cluster's name.
+    /// The name of the cluster.
     pub cluster: String,
-    /// The cluster's identity.
+    /// The identifier of the cluster.
     pub id: String,
-    /// Its nodes.
+    /// The names of its nodes.
     pub nodes: Vec<String>,
-    /// The channels.
+    /// The names of the channels.
     pub channels: Vec<String>,
-    /// The directions.
+    /// The names of the directions.
     pub directions: Vec<String>,
-    /// Longest message of each size class but the last, which has no bound.
+    /// The longest message of each size class; the last class has no bound.
     pub size_bounds: Vec<u64>,
-    /// How long intervals were meant to be.
+    /// The intended length of an interval, in milliseconds.
     pub interval_ms: u64,
 }
 
-/// An interval.
+/// The record of one interval.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// Its end, in milliseconds since 1970.
+    /// The end of the interval, in milliseconds since 1970.
     pub unix_ms: u64,
-    /// How long it was.
+    /// The length of the interval in milliseconds.
     pub interval_ms: u64,
     /// The nodes that were asked.
     pub nodes: Vec<NodeRecord>,
 }
 
-/// What is known of a node in an interval.
+/// The record of one node in an interval.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeRecord {
-    /// Its place among the nodes.
+    /// The index of the node.
     pub node: usize,
-    /// Whether it answered.
+    /// The state of the node.
     pub state: NodeState,
-    /// What it counted.
+    /// The counts of the node.
     pub entries: Vec<Entry>,
 }
 
-/// Whether a node answered.
+/// The state of a node in an interval.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NodeState {
-    /// It did.
+    /// The node answered.
     Alive,
-    /// It runs and did not.
+    /// The node ran and did not answer.
     Silent,
-    /// It did not run.
+    /// The node did not run.
     Down,
 }
 
 /// One count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// The node at the other end, by its place.
+    /// The index of the node at the other end.
     pub peer: usize,
-    /// The worker.
+    /// The worker of the link.
     pub worker: u8,
-    /// The channel, by its place.
+    /// The index of the channel.
     pub channel: usize,
-    /// The direction, by its place.
+    /// The index of the direction.
     pub direction: usize,
-    /// The size class.
+    /// The index of the size class.
     pub class: usize,
-    /// Messages.
+    /// The number of messages.
     pub messages: u64,
-    /// Their bytes.
+    /// The number of their bytes.
     pub bytes: u64,
 }
 
 impl Head {
-    /// That of a recording of this cluster by this program.
+    /// Returns the head for a recording of this cluster by this program.
     #[must_use]
     pub fn new(cluster: &str, id: &str, nodes: &[String], interval_ms: u64) -> Self {
         Self {
@@ -136,7 +136,8 @@ impl Head {
         }
     }
 
-    /// Whether records under `other` can follow those under this one: only intervals may differ.
+    /// Returns true if records under `other` can follow those under this head: only the interval
+    /// may differ.
     pub(super) fn goes_on_with(&self, other: &Self) -> bool {
         Self { interval_ms: other.interval_ms, ..self.clone() } == *other
     }
@@ -149,7 +150,7 @@ impl Head {
         writer.finish()
     }
 
-    /// How long the text is that follows these bytes, or what the file is instead.
+    /// Returns the length of the text after these bytes, or the reason why this is no recording.
     pub(super) fn text_length(front: &[u8]) -> Result<usize, &'static str> {
         let front = front.get(..BEFORE_TEXT).unwrap_or_default();
         let head = wire::decode("head of a recording", front, |reader| {
@@ -168,7 +169,7 @@ impl Head {
         })
     }
 
-    /// The head that these bytes are, or what is wrong with it.
+    /// Decodes a head, or returns the reason why it is invalid.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
         let length = Self::text_length(bytes)?;
         let mut reader = Reader::new(bytes);
@@ -185,7 +186,8 @@ impl Head {
 const DAMAGED_HEAD: &str = "its head is damaged";
 
 impl Record {
-    /// An interval under `head`. Names that it does not know are left out: nodes have not changed while it is written.
+    /// Returns the record of an interval under `head`. Unknown names are left out: the nodes do not
+    /// change during a recording.
     pub(super) fn of(interval: &Reading, head: &Head) -> Self {
         let place = |names: &[String], name: &str| names.iter().position(|known| known == name);
         let nodes = interval.nodes.iter().filter_map(|(name, seen)| {
@@ -238,21 +240,22 @@ impl Record {
         sealed(&body)
     }
 
-    /// How long the body is that follows these bytes; nothing if no record begins so.
+    /// Returns the length of the body after these bytes; `None` if this is no beginning of a
+    /// record.
     pub(super) fn body_length(front: &[u8; BEFORE_BODY]) -> Option<usize> {
         let RecordBytes { length, .. } = wire::decode("record", front, Reader::take).ok()?;
         Some(length as usize).filter(|length| *length <= MAX_LENGTH)
     }
 
-    /// The record that these bytes are; nothing if they are not what was written.
+    /// Decodes a record; `None` if the bytes are damaged.
     pub(super) fn decode(front: &[u8; BEFORE_BODY], body: &[u8], head: &Head) -> Option<Self> {
         let RecordBytes { length, crc } = wire::decode("record", front, Reader::take).ok()?;
         let whole = length as usize == body.len() && crc32c(body) == crc;
         Self::parse(body, head).ok().filter(|_| whole)
     }
 
-    /// Whether `body`, of which more was announced, is the beginning of one. If its record is complete, or goes wrong,
-    /// then what was announced is wrong, and something else may follow.
+    /// Returns true if `body` is a valid beginning of a longer body. If its record is complete or
+    /// malformed, the announced length is wrong, and other records may follow.
     pub(super) fn is_begun(body: &[u8], head: &Head) -> bool {
         Self::parse(body, head) == Err(Fault::CutOff)
     }
@@ -261,7 +264,7 @@ impl Record {
         let body = &mut Reader::new(body);
         let (unix_ms, interval_ms, count) = (take(body)?, take(body)?, take(body)?);
         require(unix_ms.max(interval_ms) <= MAX_MS, "time")?;
-        // Nothing is allocated on the word of a count: each element is read before there is room for it.
+        // Counts are not trusted for allocations: each element is read before there is room for it.
         let mut nodes = Vec::new();
         for _ in 0..count {
             let node = below(take(body)?, head.nodes.len())?;
@@ -294,7 +297,7 @@ fn below(place: u64, length: usize) -> Result<usize, Fault> {
     usize::try_from(place).ok().filter(|place| *place < length).ok_or(Fault::Field("place"))
 }
 
-/// A body behind its length and checksum.
+/// Returns a body after its length and checksum.
 pub(super) fn sealed(body: &[u8]) -> Vec<u8> {
     let mut writer = Writer::with(&RecordBytes { length: body.len() as u32, crc: crc32c(body) }, body.len());
     writer.bytes(body);

@@ -1,9 +1,10 @@
-//! Intervals in a file, for days: written as they come, read again whatever happened to who wrote them.
+//! Recordings: intervals in a file, written for days and readable after a crash of the writer.
 //!
-//! A file is a head, which says what its numbers mean, and records, one for each interval. Records are only ever appended,
-//! each with one write, so whoever is killed leaves at most one that is not whole; it is left out when the file is read and cut
-//! off when it is written on. Nothing else is ever cut off: a file that is damaged, of another cluster, or of one whose nodes
-//! have changed is not written on, and one recorder at a time writes.
+//! A file is a head, which gives the meaning of its numbers, and one record per interval. Records
+//! are only appended, each with one write, so a killed writer leaves at most one incomplete record.
+//! Readers ignore it, and the next writer cuts it off. Nothing else is ever cut off. A recorder
+//! refuses a file that is damaged, belongs to another cluster, or has other nodes. One recorder at
+//! a time writes a file.
 
 mod format;
 mod read;
@@ -25,38 +26,38 @@ pub use read::{Recording, Source, Tail, Unreadable};
 
 use crate::cluster::Reading;
 
-/// Why a recording cannot be written or read.
+/// The reason why a recording cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
-    /// The system.
+    /// The system refused an operation.
     #[error("{path}: {source}")]
     Io {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the system.
         source: io::Error,
     },
-    /// It is something else.
+    /// The file is no recording of this cluster.
     #[error("{path}: {what}; name another file")]
     Foreign {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What it is instead.
+        /// The reason.
         what: &'static str,
     },
-    /// Bytes in it were changed.
+    /// Bytes of the file were changed.
     #[error(
         "{path}: damaged at byte {at}, and the {bytes} bytes from there on may hold more; it stays as it is: name another file"
     )]
     Damaged {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Where the last whole record ends.
+        /// The offset of the end of the last valid record.
         at: u64,
-        /// What stands behind it.
+        /// The number of bytes after it.
         bytes: u64,
     },
-    /// Another recorder.
+    /// Another recorder writes the file.
     #[error("{0}: another recorder writes this file; end it first, or name another file")]
     Busy(PathBuf),
 }
@@ -70,10 +71,11 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Begins the file, or goes on with one of the same cluster.
+    /// Creates the file, or continues a recording of the same cluster.
     ///
     /// # Errors
-    /// It cannot be written, is written by another, is damaged, or holds something else.
+    /// The file cannot be written, has another writer, is damaged, or is no recording of this
+    /// cluster.
     pub fn open(path: &Path, head: Head) -> Result<Self, RecordingError> {
         let failed = |source| RecordingError::Io { path: path.into(), source };
         let mut options = OpenOptions::new();
@@ -103,10 +105,11 @@ impl Recorder {
         Ok(Self { path: path.into(), file, head, records })
     }
 
-    /// Appends an interval. After an error open the file again: that cuts off what was written of it.
+    /// Appends an interval. After an error, open the file again: that cuts off the incomplete
+    /// record.
     ///
     /// # Errors
-    /// The system's.
+    /// A system call failed.
     pub fn append(&mut self, interval: &Reading) -> Result<(), RecordingError> {
         let bytes = Record::of(interval, &self.head).encode();
         let failed = |source| RecordingError::Io { path: self.path.clone(), source };
@@ -115,14 +118,15 @@ impl Recorder {
         Ok(())
     }
 
-    /// How many intervals the file holds.
+    /// Returns the number of intervals in the file.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.records
     }
 }
 
-/// Whether the file is empty or holds a part of its head only: who began it was killed before the first record.
+/// Returns true if the file is empty or holds only a part of its head: its first writer was killed
+/// before the first record.
 fn is_begun(file: &File, head: &[u8]) -> io::Result<bool> {
     let length = file.metadata()?.len();
     if length >= head.len() as u64 {
@@ -205,7 +209,8 @@ mod tests {
         let one = written(&path, 1).len();
         let all = written(&path, 2);
         assert_eq!(Recording::of(all.clone()).unwrap().count(), 3);
-        // Every bit of the second of three records, its length, checksum and counts among them.
+        // Changes every bit of the second of three records, including its length, checksum and
+        // counts.
         let third = one + format::BEFORE_BODY + usize::from(all[one]);
         for at in one..third {
             for bit in 0..8 {
@@ -217,13 +222,13 @@ mod tests {
                 assert!(std::fs::read(&path).unwrap() == bytes, "{at}.{bit}");
             }
         }
-        // The last one too, if it says of itself that it is longer than it is.
+        // The last record also, if it claims to be longer than it is.
         let mut bytes = all[..one].to_vec();
         bytes.extend_from_slice(&all[one..third]);
         bytes[one] += 1;
         std::fs::write(&path, &bytes).unwrap();
         assert!(matches!(Recorder::open(&path, head()), Err(RecordingError::Damaged { .. })));
-        // Zeros, as some file systems leave behind a lost write.
+        // Zeros, as some file systems leave after a lost write.
         let zeros = [&all[..], &[0; 64]].concat();
         std::fs::write(&path, &zeros).unwrap();
         assert!(matches!(Recorder::open(&path, head()), Err(RecordingError::Damaged { bytes: 64, .. })));
@@ -251,7 +256,7 @@ mod tests {
                 assert!(recording.count() < 2, "a flipped bit in byte {at} was taken");
             }
         }
-        // Lengths and counts that promise what is not there, under checksums that are right.
+        // Lengths and counts that announce missing data, under valid checksums.
         let head = head();
         for body in [
             &[0xff; 40][..],

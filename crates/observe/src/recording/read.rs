@@ -1,7 +1,7 @@
-//! Reading a recording: from its front to its end, as often as wanted, a record in memory at a time.
+//! Reads a recording from start to end, as often as wanted, with one record in memory at a time.
 //!
-//! What stands behind the last whole record is told apart: the beginning of a record that its writer could not finish, or
-//! anything else. Only the first may be cut off by who goes on with the file.
+//! The bytes after the last valid record are classified: an incomplete record of a stopped writer,
+//! or damage. Only the first may be cut off by the next writer.
 
 use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
 
@@ -10,15 +10,15 @@ use super::{
     format::{BEFORE_BODY, BEFORE_TEXT, Head, Record},
 };
 
-/// How much is asked of the system at once.
+/// The number of bytes read from the system at once.
 const BUFFER: usize = 64 << 10;
 
-/// Bytes that can be read from any place on.
+/// Bytes that can be read from any offset.
 pub trait Source {
-    /// Reads up to `into.len()` bytes from `at` on; none at the end.
+    /// Reads up to `into.len()` bytes from offset `at`; returns 0 at the end.
     ///
     /// # Errors
-    /// The system's.
+    /// A system call failed.
     fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<usize>;
 }
 
@@ -35,20 +35,20 @@ impl Source for Vec<u8> {
     }
 }
 
-/// What stands behind the last whole record.
+/// The bytes after the last valid record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tail {
-    /// Nothing.
+    /// There are none.
     None,
-    /// So many bytes, the beginning of a record: who wrote was stopped.
+    /// This many bytes are an incomplete record: the writer was stopped.
     Torn(u64),
-    /// So many bytes that are no record: they were changed, and whole records may follow them.
+    /// This many bytes are no record: they were changed, and valid records may follow them.
     Damaged(u64),
 }
 
-/// A recording that was looked through once.
+/// A recording that was checked once.
 pub struct Recording {
-    /// What its numbers mean.
+    /// The meaning of its numbers.
     pub head: Head,
     source: Box<dyn Source>,
     first: u64,
@@ -58,19 +58,19 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Reads a file.
+    /// Opens a file.
     ///
     /// # Errors
-    /// It cannot be read, or is something else.
+    /// It cannot be read, or is no recording.
     pub fn read(path: &Path) -> Result<Self, RecordingError> {
         let file = File::open(path).map_err(|source| RecordingError::Io { path: path.into(), source })?;
         Self::of(file).map_err(|why| why.at(path))
     }
 
-    /// Reads what `source` has.
+    /// Opens a source.
     ///
     /// # Errors
-    /// It cannot be read, or is something else.
+    /// It cannot be read, or is no recording.
     pub fn of(source: impl Source + 'static) -> Result<Self, Unreadable> {
         let mut head = Bytes::new(&source, 0);
         let mut bytes = head.upto(BEFORE_TEXT)?;
@@ -89,13 +89,14 @@ impl Recording {
         Ok(Self { head, source: Box::new(source), first, whole, count, tail })
     }
 
-    /// How many intervals it holds.
+    /// Returns the number of intervals.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The intervals, in the order of their writing; those that have come since it was opened are not among them.
+    /// Returns the intervals in the order of writing, without those that were added after it was
+    /// opened.
     pub fn records(&self) -> impl Iterator<Item = io::Result<Record>> + '_ {
         let bytes = Bytes::new(&*self.source, self.first);
         let mut records = Records { bytes, head: &self.head, end: self.whole };
@@ -106,25 +107,25 @@ impl Recording {
         })
     }
 
-    /// Where the last whole record ends.
+    /// Returns the offset of the end of the last valid record.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.whole
     }
 
-    /// What stands behind.
+    /// Returns the kind of bytes after the last valid record.
     #[must_use]
     pub fn tail(&self) -> Tail {
         self.tail
     }
 }
 
-/// Why something is no recording.
+/// The reason why a source cannot be read as a recording.
 #[derive(Debug)]
 pub enum Unreadable {
-    /// The system.
+    /// The system refused an operation.
     Io(io::Error),
-    /// It is something else.
+    /// The source is no recording, for the given reason.
     Foreign(&'static str),
 }
 
@@ -149,7 +150,7 @@ enum Step {
     End(Tail),
 }
 
-/// Records, one after the other.
+/// An iterator over records.
 struct Records<'a> {
     bytes: Bytes<'a>,
     head: &'a Head,
@@ -186,7 +187,7 @@ impl Records<'_> {
 /// The bytes of a source, read in large pieces.
 struct Bytes<'a> {
     source: &'a dyn Source,
-    /// Where the next byte that is handed out stands.
+    /// The offset of the next byte to return.
     at: u64,
     buffer: Vec<u8>,
     used: usize,
@@ -197,14 +198,15 @@ impl<'a> Bytes<'a> {
         Self { source, at, buffer: Vec::new(), used: 0 }
     }
 
-    /// The next `count` bytes; fewer only at the end. Memory grows with what there is, not with what is asked for.
+    /// Returns the next `count` bytes; fewer only at the end. Memory grows with the available
+    /// bytes, not with `count`.
     fn upto(&mut self, count: usize) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         while bytes.len() < count {
             if self.used == self.buffer.len() {
                 self.buffer.resize(BUFFER, 0);
                 let read = read_once(self.source, &mut self.buffer, self.at);
-                // An error leaves nothing behind that looks like bytes.
+                // After an error the buffer holds no bytes that were not read.
                 self.buffer.truncate(*read.as_ref().unwrap_or(&0));
                 self.used = 0;
                 if read? == 0 {

@@ -1,4 +1,5 @@
-//! Small numbers in few bytes: seven bits in each, the lowest first, the highest bit set where more follow.
+//! Varints (LEB128): seven bits in each byte, the lowest first; the highest bit is set if more
+//! follow.
 
 use plexus_base::wire::{Fault, Reader, require};
 
@@ -11,7 +12,7 @@ pub(super) fn put(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Takes a number of at most 64 bits.
+/// Reads a number of at most 64 bits.
 pub(super) fn take(reader: &mut Reader<'_>) -> Result<u64, Fault> {
     let mut value = 0u64;
     for shift in (0..64).step_by(7) {

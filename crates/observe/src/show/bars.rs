@@ -1,4 +1,4 @@
-//! Bars over classes, two beside each other in each: how messages and how their bytes are spread over sizes.
+//! A bar chart over classes with two bars each: how messages and their bytes are spread over sizes.
 
 use plotters::{
     prelude::*,
@@ -13,23 +13,23 @@ use super::{
 /// Two distributions over the same classes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Bars {
-    /// Above the picture.
+    /// The title of the picture.
     pub title: String,
-    /// Below the title.
+    /// The text below the title.
     pub note: String,
-    /// What the classes are.
+    /// The label of the classes.
     pub horizontal: String,
-    /// Their names.
+    /// The names of the classes.
     pub classes: Vec<String>,
-    /// What each of the two is called, and its values in percent, one for each class.
+    /// The name and the percentages of each distribution, one value per class.
     pub series: [(String, Vec<f64>); 2],
 }
 
-/// Values above this many percent are written over their bars.
+/// Bars above this many percent are labelled with their value.
 const WORTH_WRITING: f64 = 0.5;
 
 impl Bars {
-    /// The SVG text.
+    /// Returns the SVG text.
     ///
     /// # Errors
     /// There are no classes.
@@ -39,7 +39,7 @@ impl Bars {
         }
         let highest = self.series.iter().flat_map(|(_, values)| values).fold(0.0, |a, b| f64::max(a, *b));
         let (most, step) = scale(highest);
-        // More than everything is no place for a value.
+        // A scale beyond 100 percent has no meaning.
         let (most, step) = if most > 100.0 { (100.0, 20.0) } else { (most, step) };
         let plane = Plane::new(most);
         let mut svg = String::new();
@@ -57,7 +57,7 @@ impl Bars {
                     }
                     let bar = (width * 0.4) as i32;
                     let left = if index == 0 { middle - bar } else { middle + 1 };
-                    // What is there is seen, however little it is.
+                    // A value that is not zero is visible, however small.
                     let top = plane.y(value).min(plane.bottom - 1);
                     let corners = [(left, top), (left + bar - 1, plane.bottom)];
                     area.draw(&Rectangle::new(corners, COLOURS[index].filled())).map_err(wrong)?;

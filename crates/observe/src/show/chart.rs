@@ -1,7 +1,8 @@
 //! Charts as SVG: two side by side over the same horizontal axis, a line for each series.
 //!
-//! These are the two charts of block-transfer tests: transfers per second and response time over the number of clients.
-//! Values of the horizontal axis are placed at equal distances, as they are usually doubled from one to the next.
+//! These are the two charts of block-transfer tests: transfers per second and response time over
+//! the number of clients. Values of the horizontal axis have equal distances, because they are
+//! usually doubled from one to the next.
 
 use std::fmt::Display;
 
@@ -11,10 +12,10 @@ use plotters::{
     style::text_anchor::{HPos, Pos, VPos},
 };
 
-/// Size of the picture in pixels.
+/// The size of the picture in pixels.
 const SIZE: (u32, u32) = (1240, 520);
 
-/// Colours that stay apart for people who see few of them (Okabe and Ito, 2008).
+/// Colours that colour-blind readers can tell apart (Okabe and Ito, 2008).
 pub(super) const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -33,24 +34,24 @@ const FONT: &str = "sans-serif";
 /// A line of a chart.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Series {
-    /// What the legend calls it.
+    /// The name in the legend.
     pub name: String,
-    /// (place on the horizontal axis, value).
+    /// The points: position on the horizontal axis, and value.
     pub points: Vec<(u32, f64)>,
 }
 
 /// One chart.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Chart {
-    /// Above it.
+    /// The title of the chart.
     pub title: String,
-    /// What the vertical axis shows, with its unit.
+    /// The label of the vertical axis, with its unit.
     pub vertical: String,
-    /// The lines.
+    /// The lines of the chart.
     pub series: Vec<Series>,
 }
 
-/// Why there is no picture.
+/// The reason why there is no picture.
 #[derive(Debug, thiserror::Error)]
 #[error("the chart cannot be drawn: {0}")]
 pub struct DrawError(String);
@@ -59,7 +60,8 @@ pub(super) fn wrong(error: impl Display) -> DrawError {
     DrawError(error.to_string())
 }
 
-/// Draws two charts side by side under one title; `horizontal` names the axis that they share. The SVG text.
+/// Draws two charts side by side under one title and returns the SVG text; `horizontal` names the
+/// shared axis.
 ///
 /// # Errors
 /// There is no point to show.
@@ -114,7 +116,7 @@ fn draw(
         .y_label_area_size(88)
         .build_cartesian_2d(-0.3..last + 0.3, 0.0..top)
         .map_err(wrong)?;
-    // Only the frame and the names of the axes: ticks are placed by hand, where there are measurements.
+    // This draws only the frame and axis names; ticks are placed at the measured values.
     context
         .configure_mesh()
         .disable_mesh()
@@ -173,7 +175,7 @@ fn draw(
         .map_err(wrong)
 }
 
-/// Writes at a pixel of the whole picture, wherever `area` lies in it.
+/// Writes at a pixel of the whole picture, independent of the position of `area`.
 fn root_text(
     area: &DrawingArea<SVGBackend<'_>, Shift>,
     words: &str,
@@ -184,7 +186,8 @@ fn root_text(
     area.draw_text(words, style, (at.0 - left, at.1 - top)).map_err(wrong)
 }
 
-/// The end of an axis that holds `most`, and the distance of its ticks: 1, 2 or 5 times a power of ten.
+/// Returns the end of an axis for values up to `most`, and its tick distance: 1, 2 or 5 times a
+/// power of ten.
 pub(super) fn scale(most: f64) -> (f64, f64) {
     if !most.is_finite() || most <= 0.0 {
         return (1.0, 0.5);
@@ -193,7 +196,7 @@ pub(super) fn scale(most: f64) -> (f64, f64) {
     let power = 10_f64.powf(rough.log10().floor());
     let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|factor| factor * power).find(|step| *step >= rough);
     let step = step.unwrap_or(10.0 * power);
-    // Some air above the highest point.
+    // Leaves space above the highest point.
     let ticks = (most * 1.04 / step).ceil();
     (ticks * step, step)
 }
@@ -206,7 +209,7 @@ pub(super) fn label(value: f64, step: f64) -> String {
     }
 }
 
-/// The corner for the legend: the one at the top whose lines end lowest, else below.
+/// Returns the corner for the legend: the upper one whose lines end lowest, else a lower one.
 fn clearest(chart: &Chart, top: f64) -> SeriesLabelPosition {
     let highest = |first: bool| {
         let ends = chart.series.iter().filter_map(|series| {

@@ -1,7 +1,7 @@
-//! Who points to whom: a graph as SVG in columns, or as text for Graphviz.
+//! A directed graph as SVG in columns, or as text for Graphviz.
 //!
-//! Who points to nobody stands in the column on the right; everybody else stands left of all that it points to. What points to itself over others, a
-//! circle, shares a column and is drawn in red.
+//! A vertex without outgoing edges is in the right column; each other vertex is left of all its
+//! targets. The vertices of a cycle share a column, and their edges are red.
 
 use plotters::{
     prelude::*,
@@ -13,49 +13,49 @@ use super::{
     plane::{Area, words},
 };
 
-/// Sizes in pixels.
+/// The size of a box in pixels.
 const BOX: (i32, i32) = (210, 42);
 const COLUMN: i32 = 430;
 const ROW: i32 = 62;
 const MARGIN: i32 = 40;
 const TOP: i32 = 92;
 
-/// Points of a curve.
+/// The number of points of a curve.
 const CURVE: i32 = 24;
 
-/// Letters that find room in a box, and beside a line.
+/// The maximum of letters in a box, and beside a line.
 const LETTERS: (usize, usize) = (30, 34);
 
-/// What stands in a box.
+/// The text of a box.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Vertex {
     /// The upper line.
     pub name: String,
-    /// The lower one.
+    /// The lower line.
     pub note: String,
 }
 
-/// Who points to whom.
+/// A directed edge.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Edge {
-    /// From this vertex, by its place.
+    /// The index of the source vertex.
     pub from: usize,
-    /// To that one.
+    /// The index of the target vertex.
     pub to: usize,
-    /// What stands beside the line.
+    /// The text beside the line.
     pub label: String,
 }
 
-/// See the module.
+/// A directed graph.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Graph {
-    /// The boxes.
+    /// The vertices, drawn as boxes.
     pub vertices: Vec<Vertex>,
-    /// The lines between them.
+    /// The edges, drawn as lines.
     pub edges: Vec<Edge>,
 }
 
-/// Where a box stands.
+/// The position of a box.
 #[derive(Clone, Copy)]
 struct Spot {
     x: i32,
@@ -63,7 +63,7 @@ struct Spot {
 }
 
 impl Graph {
-    /// The vertices that can be reached from each.
+    /// Returns the vertices that can be reached from each vertex.
     fn reached(&self) -> Vec<Vec<bool>> {
         let mut next = vec![Vec::new(); self.vertices.len()];
         for edge in &self.edges {
@@ -82,19 +82,19 @@ impl Graph {
         (0..self.vertices.len()).map(from).collect()
     }
 
-    /// Whether each edge is part of a circle.
+    /// Returns for each edge whether it is part of a cycle.
     #[must_use]
     pub fn circles(&self) -> Vec<bool> {
         let reached = self.reached();
         self.edges.iter().map(|edge| edge.from == edge.to || reached[edge.to][edge.from]).collect()
     }
 
-    /// The column of each vertex, counted from the right.
+    /// Returns the column of each vertex, counted from the right.
     fn columns(&self, circles: &[bool]) -> Vec<usize> {
         let reached = self.reached();
         let together = |one: usize, other: usize| one == other || reached[one][other] && reached[other][one];
         let mut columns = vec![0; self.vertices.len()];
-        // Each round settles at least the next column.
+        // Each iteration settles at least the next column.
         for _ in 0..self.vertices.len() {
             let mut moved = false;
             for (edge, circle) in self.edges.iter().zip(circles) {
@@ -113,7 +113,7 @@ impl Graph {
         columns
     }
 
-    /// Where the boxes stand, and the size of the picture.
+    /// Returns the positions of the boxes, and the size of the picture.
     fn spots(&self, circles: &[bool]) -> (Vec<Spot>, (u32, u32)) {
         let columns = self.columns(circles);
         let last = columns.iter().copied().max().unwrap_or(0);
@@ -122,7 +122,7 @@ impl Graph {
         for column in 0..=last {
             let mut own: Vec<usize> =
                 (0..columns.len()).filter(|vertex| columns[*vertex] == column).collect();
-            // Beside what they point to, so that few lines cross.
+            // A vertex is placed beside its targets, so that few lines cross.
             own.sort_by_key(|vertex| {
                 let beside =
                     self.edges.iter().filter(|edge| edge.from == *vertex && columns[edge.to] < column);
@@ -139,13 +139,13 @@ impl Graph {
         (spots, (wide.max(640) as u32, (lowest + ROW + MARGIN).max(200) as u32))
     }
 
-    /// The picture, as SVG.
+    /// Returns the picture as SVG.
     ///
     /// # Errors
     /// It cannot be drawn.
     ///
     /// # Panics
-    /// When an edge leads to no vertex.
+    /// An edge has a vertex that does not exist.
     pub fn svg(&self, title: &str, note: &str) -> Result<String, DrawError> {
         let circles = self.circles();
         let (spots, size) = self.spots(&circles);
@@ -167,7 +167,8 @@ impl Graph {
                 words(&area, &short(&vertex.note, LETTERS.0), 12, (HPos::Left, VPos::Center), at(30))?;
             }
             for (number, edge) in self.edges.iter().enumerate() {
-                // Of several that end at one box the labels stand at their beginnings, where the lines are apart.
+                // If several edges end at one box, the labels are at their starts, where the lines
+                // are apart.
                 let first =
                     self.edges[..number].iter().filter(|other| other.from == edge.from).count() as i32;
                 let (from, to) = (spots[edge.from], spots[edge.to]);
@@ -178,7 +179,7 @@ impl Graph {
         Ok(svg)
     }
 
-    /// The same for Graphviz.
+    /// Returns the graph as text for Graphviz.
     #[must_use]
     pub fn dot(&self, title: &str) -> String {
         let quoted = |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
@@ -195,7 +196,7 @@ impl Graph {
     }
 }
 
-/// As much of a text as there is room for.
+/// Shortens a text to the given number of letters.
 fn short(text: &str, letters: usize) -> String {
     match text.char_indices().nth(letters) {
         Some(_) => text.chars().take(letters - 3).chain("...".chars()).collect(),
@@ -203,7 +204,7 @@ fn short(text: &str, letters: usize) -> String {
     }
 }
 
-/// A line from one box to the other, bent, with a head.
+/// Draws a curved arrow from one box to another.
 fn arrow(area: &Area<'_>, from: Spot, to: Spot, circle: bool) -> Result<(), DrawError> {
     let colour = if circle { COLOURS[1] } else { COLOURS[0] };
     let middle = |spot: Spot| f64::from(spot.y + BOX.1 / 2);
@@ -231,7 +232,7 @@ fn arrow(area: &Area<'_>, from: Spot, to: Spot, circle: bool) -> Result<(), Draw
     area.draw(&Polygon::new(head, colour.filled())).map_err(wrong)
 }
 
-/// What stands beside the beginning of a line.
+/// Writes the label beside the start of a line.
 fn label(area: &Area<'_>, words: &str, from: Spot, beside: bool, number: i32) -> Result<(), DrawError> {
     let words = short(words, LETTERS.1);
     if words.is_empty() {

@@ -1,4 +1,4 @@
-//! How results are shown: tables in text, charts in SVG, numbers that people can read.
+//! The presentation of results: text tables, SVG charts, readable numbers.
 
 mod bars;
 pub mod chart;

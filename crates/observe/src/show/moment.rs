@@ -1,15 +1,15 @@
-//! Moments as people read them, in UTC: logs of several machines and days can be laid side by side.
+//! Times as text in UTC, so that logs of several machines and days can be compared.
 
 const DAY_S: u64 = 86_400;
 
-/// The time of day of a moment in milliseconds since 1970: `13:07:59`.
+/// Returns the time of day of a time in milliseconds since 1970: `13:07:59`.
 #[must_use]
 pub fn time(unix_ms: u64) -> String {
     let second = unix_ms / 1000 % DAY_S;
     format!("{:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60)
 }
 
-/// Its date: `2026-11-21`.
+/// Returns its date: `2026-11-21`.
 #[must_use]
 pub fn date(unix_ms: u64) -> String {
     let mut days = unix_ms / 1000 / DAY_S;
@@ -28,7 +28,7 @@ pub fn date(unix_ms: u64) -> String {
     format!("{year}-{:02}-{:02}", month + 1, days + 1)
 }
 
-/// Some seconds as people say it: `3.5s`, `2m05s`, `4h10m`, `3d02h`.
+/// Returns a number of seconds as text: `3.5s`, `2m05s`, `4h10m`, `3d02h`.
 #[must_use]
 pub fn duration(seconds: f64) -> String {
     let whole = seconds as u64;
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn moments_are_those_of_the_calendar() {
-        // From `date -u -d @N`.
+        // The expected values are from `date -u -d @N`.
         let cases = [
             (0, "1970-01-01 00:00:00"),
             (951_782_399_999, "2000-02-28 23:59:59"),

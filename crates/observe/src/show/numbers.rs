@@ -1,14 +1,14 @@
-//! Numbers as people read them.
+//! Numbers as readable text.
 
 pub use plexus_node::blocks::thousands as count;
 
-/// Something per second, to the whole number.
+/// Returns a rate per second, rounded to an integer.
 #[must_use]
 pub fn rate(per_second: f64) -> String {
     count(per_second.max(0.0).round() as u64)
 }
 
-/// Microseconds, to about three digits.
+/// Returns microseconds with about three digits.
 #[must_use]
 pub fn us(us: f64) -> String {
     match us {
@@ -18,7 +18,7 @@ pub fn us(us: f64) -> String {
     }
 }
 
-/// A ratio, to about two digits.
+/// Returns a ratio with about two digits.
 #[must_use]
 pub fn ratio(ratio: f64) -> String {
     match ratio {
@@ -28,7 +28,7 @@ pub fn ratio(ratio: f64) -> String {
     }
 }
 
-/// A number of bytes in units of 1024.
+/// Returns a number of bytes in units of 1024.
 #[must_use]
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];

@@ -1,4 +1,5 @@
-//! What every hand-drawn picture has: a frame with a scale on the left, grid lines, a title, a legend on the right.
+//! The common parts of every hand-drawn picture: a frame with a scale on the left, grid lines, a
+//! title, a legend on the right.
 
 use plotters::{
     coord::Shift,
@@ -8,13 +9,13 @@ use plotters::{
 
 use super::chart::{DrawError, FAINT, INK, label, text, wrong};
 
-/// Size of a picture in pixels.
+/// The size of a picture in pixels.
 pub(super) const SIZE: (u32, u32) = (1240, 520);
 
-/// Where a picture is drawn.
+/// The drawing area of a picture.
 pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// The part of a picture where values stand, in pixels, and what its upper end is worth.
+/// The part of a picture that shows values, in pixels, and the value of its upper end.
 pub(super) struct Plane {
     pub(super) left: i32,
     pub(super) right: i32,
@@ -23,7 +24,7 @@ pub(super) struct Plane {
     pub(super) most: f64,
 }
 
-/// A name in the legend, its colour, and what stands behind it.
+/// A legend entry: its name, its colour, and the text after the name.
 pub(super) struct Key {
     pub(super) name: String,
     pub(super) colour: RGBColor,
@@ -31,22 +32,22 @@ pub(super) struct Key {
 }
 
 impl Plane {
-    /// The plane between title and axis, with room for a legend.
+    /// Creates the plane between title and axis, with room for a legend.
     pub(super) fn new(most: f64) -> Self {
         Self { left: 96, right: SIZE.0 as i32 - 260, top: 92, bottom: SIZE.1 as i32 - 72, most }
     }
 
-    /// The height of a value.
+    /// Returns the vertical position of a value.
     pub(super) fn y(&self, value: f64) -> i32 {
         self.bottom - (value / self.most * f64::from(self.bottom - self.top)).round() as i32
     }
 
-    /// The place of a part of the width, 0 to 1.
+    /// Returns the horizontal position of a fraction of the width, 0 to 1.
     pub(super) fn x(&self, part: f64) -> i32 {
         self.left + (part * f64::from(self.right - self.left)).round() as i32
     }
 
-    /// Title, note and scale: lines at multiples of `step`, their values shown as `show` says.
+    /// Draws title, note and scale. Lines are at multiples of `step`; `show` formats their values.
     pub(super) fn scale(
         &self,
         area: &Area<'_>,
@@ -69,7 +70,7 @@ impl Plane {
         Ok(())
     }
 
-    /// The names beside the plane, the first on top.
+    /// Draws the legend beside the plane, the first entry on top.
     pub(super) fn legend(&self, area: &Area<'_>, keys: &[Key]) -> Result<(), DrawError> {
         for (row, key) in keys.iter().enumerate() {
             let y = self.top + 6 + row as i32 * 26;
@@ -82,7 +83,7 @@ impl Plane {
     }
 }
 
-/// Writes.
+/// Writes a text.
 pub(super) fn words(
     area: &Area<'_>,
     what: &str,
@@ -93,7 +94,7 @@ pub(super) fn words(
     area.draw_text(what, &text(size, INK).pos(Pos::new(h, v)), at).map_err(wrong)
 }
 
-/// A thin line.
+/// Draws a thin line.
 pub(super) fn line(
     area: &Area<'_>,
     from: (i32, i32),
@@ -103,7 +104,7 @@ pub(super) fn line(
     area.draw(&PathElement::new([from, to], colour)).map_err(wrong)
 }
 
-/// A value beside its line, as precise as the distance of the lines needs.
+/// Returns a formatter for values, as precise as the distance of the lines requires.
 pub(super) fn plain(step: f64) -> impl Fn(f64) -> String {
     move |value| label(value, step)
 }

@@ -1,4 +1,4 @@
-//! Pictures as PNG, made from their SVG, so that both show the same.
+//! Pictures as PNG, rendered from their SVG, so that both show the same.
 
 use resvg::{
     tiny_skia::{Pixmap, Transform},
@@ -7,10 +7,10 @@ use resvg::{
 
 use super::chart::{DrawError, wrong};
 
-/// The PNG of an SVG, twice as large, so that it is sharp on a fine screen.
+/// Renders an SVG as PNG of twice the size, so that it is sharp on fine screens.
 ///
 /// # Errors
-/// The machine has no font, or it is no SVG.
+/// The machine has no font, or the text is no SVG.
 pub fn png(svg: &str) -> Result<Vec<u8>, DrawError> {
     const ENLARGED: f32 = 2.0;
     let mut options = Options::default();
@@ -18,7 +18,7 @@ pub fn png(svg: &str) -> Result<Vec<u8>, DrawError> {
     fonts.load_system_fonts();
     let any = fonts.faces().next().and_then(|face| face.families.first()).map(|family| family.0.clone());
     let any = any.ok_or_else(|| wrong("this machine has no font; install one (fonts-dejavu-core)"))?;
-    // What the pictures ask for; where there is no such font, any is better than none.
+    // These are the fonts of the pictures; without them any font is used.
     let preferred = ["DejaVu Sans", "Liberation Sans", "Noto Sans", "Arial"];
     let known = |name: &&str| fonts.faces().any(|face| face.families.iter().any(|family| family.0 == *name));
     let family = preferred.into_iter().find(known).map_or(any, str::to_owned);

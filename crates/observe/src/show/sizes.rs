@@ -1,7 +1,8 @@
-//! Two pictures by message size side by side, over the same sizes and with one legend: what a measurement of an
-//! interconnect shows, and beside it what that cost.
+//! Two pictures side by side over message sizes with one legend: the results of an interconnect
+//! measurement, and their cost.
 //!
-//! Sizes stand at equal distances for each doubling; values on a logarithmic scale, or from zero where they are shares.
+//! Sizes have equal distances for each doubling. Values are on a logarithmic scale, or start at
+//! zero if they are shares.
 
 use plotters::{
     prelude::*,
@@ -14,36 +15,36 @@ use super::{
     plane::{Area, line, words},
 };
 
-/// Size of the picture in pixels.
+/// The size of the picture in pixels.
 const SIZE: (u32, u32) = (1400, 560);
 
 /// One of the two pictures.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Panel {
-    /// Above it.
+    /// The title of the panel.
     pub title: String,
-    /// What the values are, with their unit.
+    /// The label of the values, with their unit.
     pub vertical: String,
-    /// Whether the scale is logarithmic; else it begins at 0.
+    /// True for a logarithmic scale; else the scale starts at 0.
     pub logarithmic: bool,
-    /// For each series of the picture, (size in bytes, value).
+    /// The points of each series: size in bytes, and value.
     pub points: Vec<Vec<(u32, f64)>>,
 }
 
 /// The whole picture.
 #[derive(Clone, PartialEq, Debug)]
 pub struct BySize {
-    /// Above all.
+    /// The title of the picture.
     pub title: String,
-    /// Below the title.
+    /// The text below the title.
     pub note: String,
-    /// What the series are called.
+    /// The names of the series.
     pub series: Vec<String>,
-    /// The two.
+    /// The two panels.
     pub panels: [Panel; 2],
 }
 
-/// Where a panel's values stand, in pixels, and what its ends are worth.
+/// The area of a panel's values in pixels, and the values of its ends.
 struct Frame {
     left: i32,
     right: i32,
@@ -70,7 +71,7 @@ impl Frame {
 }
 
 impl BySize {
-    /// The SVG text.
+    /// Returns the SVG text.
     ///
     /// # Errors
     /// There is no point to show.
@@ -154,7 +155,7 @@ impl BySize {
     }
 }
 
-/// The mark of a series: hollow where its colour is used the second time.
+/// Returns the mark of a series; it is hollow if its colour is used a second time.
 fn mark(index: usize) -> ShapeStyle {
     let colour = COLOURS[index % COLOURS.len()];
     if (index / COLOURS.len()).is_multiple_of(2) { colour.filled() } else { colour.stroke_width(2) }
@@ -162,8 +163,8 @@ fn mark(index: usize) -> ShapeStyle {
 
 type Ticks = Vec<(f64, bool)>;
 
-/// Lines at 1, 2 and 5 times each power of ten, from below the least value to above the most; over many powers only
-/// these are named.
+/// Returns lines at 1, 2 and 5 times each power of ten that cover the values. Over many powers only
+/// the powers are labelled.
 fn decades((least, most): (f64, f64)) -> (Ticks, (f64, f64)) {
     let from = least.log10().floor() as i32;
     let to = most.log10().ceil() as i32;
@@ -177,7 +178,7 @@ fn decades((least, most): (f64, f64)) -> (Ticks, (f64, f64)) {
     (ticks, (all[below], all[above]))
 }
 
-/// Lines at equal distances from 0.
+/// Returns lines at equal distances from 0.
 fn steps(most: f64) -> (Ticks, (f64, f64)) {
     let (top, step) = scale(most);
     let ticks = (0..=(top / step).round() as u32).map(|tick| (f64::from(tick) * step, true)).collect();

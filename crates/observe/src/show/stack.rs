@@ -1,4 +1,4 @@
-//! Values over time, one upon the other: which channel had which part of the traffic, and how much that was.
+//! Stacked values over time: the share of each channel in the traffic, and the total.
 
 use plotters::{
     prelude::*,
@@ -15,38 +15,38 @@ use super::{
 /// Layers over the same times.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Stack {
-    /// Above the picture.
+    /// The title of the picture.
     pub title: String,
-    /// Below the title.
+    /// The text below the title.
     pub note: String,
-    /// What the values are.
+    /// The label of the values.
     pub vertical: String,
-    /// When the first place begins and the last one ends, in milliseconds since 1970.
+    /// The start of the first interval, in milliseconds since 1970.
     pub from_ms: u64,
-    /// See `from_ms`.
+    /// The end of the last interval, in milliseconds since 1970.
     pub to_ms: u64,
-    /// What each place holds, from the lowest layer up; nothing where nothing is known.
+    /// The values of each interval, from the lowest layer up; `None` if unknown.
     pub places: Vec<Option<Vec<f64>>>,
-    /// The layers from the lowest up, and what the legend says behind their names.
+    /// The name of each layer from the lowest up, and the legend text after it.
     pub layers: Vec<(String, String)>,
-    /// The upper end of the scale, where it is not that of the values.
+    /// The upper end of the scale; `None` takes it from the values.
     pub most: Option<f64>,
 }
 
-/// Distances between ticks of the time axis, in seconds.
+/// The possible distances between ticks of the time axis, in seconds.
 const STEPS: [u64; 20] = [
     1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800,
     604_800,
 ];
 
-/// Most ticks.
+/// The maximum number of ticks.
 const TICKS: u64 = 9;
 
 impl Stack {
-    /// The SVG text.
+    /// Returns the SVG text.
     ///
     /// # Errors
-    /// There is no place.
+    /// There is no interval.
     pub fn draw(&self) -> Result<String, DrawError> {
         if self.places.is_empty() || self.to_ms <= self.from_ms {
             return Err(wrong("no time"));
@@ -68,7 +68,7 @@ impl Stack {
                 from += run.max(1);
             }
             self.ticks(&area, &plane)?;
-            // On top in the legend what is on top in the picture.
+            // The legend has the layers in the order of the picture, the upper first.
             let keys = self.layers.iter().zip(COLOURS).rev();
             let keys =
                 keys.map(|((name, value), colour)| Key { name: name.clone(), colour, value: value.clone() });
@@ -78,7 +78,7 @@ impl Stack {
         Ok(svg)
     }
 
-    /// The layers of some places that are next to each other.
+    /// Draws the layers of consecutive intervals.
     fn run(&self, area: &Area<'_>, plane: &Plane, from: usize, count: usize) -> Result<(), DrawError> {
         let x = |place: usize| plane.x(place as f64 / self.places.len() as f64);
         let mut floor = vec![0.0; count];

@@ -1,8 +1,9 @@
-//! Tables in plain text: a head, rows, columns as wide as they need.
+//! Tables in plain text: a head and rows, with columns as wide as they need.
 
 use std::fmt;
 
-/// A table whose first column is aligned to the left and all others to the right, unless [`Table::left`] says more.
+/// A table. Its first column is aligned to the left and all others to the right, unless
+/// [`Table::left`] sets another number.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     rows: Vec<Vec<String>>,
@@ -11,13 +12,13 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with these heads.
+    /// Creates a table with these heads.
     #[must_use]
     pub fn new<'a>(heads: impl IntoIterator<Item = &'a str>) -> Self {
         Self { rows: vec![heads.into_iter().map(str::to_owned).collect()], indent: 0, left: 1 }
     }
 
-    /// Moves the table to the right.
+    /// Indents the table.
     #[must_use]
     pub fn indent(mut self, columns: usize) -> Self {
         self.indent = columns;
@@ -36,7 +37,7 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// Whether there is nothing below the heads.
+    /// Returns true if there are no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.len() < 2

@@ -1,7 +1,8 @@
-//! What a recording shows: how packets are spread over sizes, which channels carry them, and how that changed over time.
+//! The evaluation of a recording: the spread of message sizes, the traffic of channels, and both
+//! over time.
 //!
-//! Every message is counted once, where it was sent. A place on the time axis holds what nodes said in it; a place in
-//! which none spoke stays empty rather than idle.
+//! Every message is counted once, at its sender. The time axis has slots; a slot without a report
+//! of any node stays empty and does not count as idle.
 
 mod page;
 
@@ -16,13 +17,13 @@ use crate::{
     traffic::size_name,
 };
 
-/// Places on the time axis: as many as a picture has room for.
+/// The maximum of slots on the time axis, for which a picture has room.
 const PLACES: u64 = 240;
 
-/// Layers of a picture over time; what is left over is one more.
+/// The layers of a picture over time; the remaining channels are one more.
 const LAYERS: usize = 7;
 
-/// What a recording shows.
+/// The evaluation of a recording.
 pub struct Study {
     head: Head,
     from_ms: u64,
@@ -30,7 +31,7 @@ pub struct Study {
     records: u64,
     end: u64,
     tail: Tail,
-    /// Time in which at least one node answered.
+    /// The time in which at least one node answered.
     watched: Duration,
     sizes: [Flow; SIZES],
     channels: BTreeMap<usize, Channel>,
@@ -38,49 +39,49 @@ pub struct Study {
     nodes: Vec<Node>,
 }
 
-/// A channel over the whole time.
+/// The counts of a channel over the whole time.
 #[derive(Clone, Copy, Default)]
 struct Channel {
     sent: Flow,
-    /// Most bytes per second in one interval.
+    /// The highest rate of one interval, in bytes per second.
     peak: f64,
 }
 
-/// A node over the whole time.
+/// The counts of a node over the whole time.
 #[derive(Clone, Default)]
 struct Node {
     sent: Flow,
     requests: u64,
-    /// Intervals in which it answered, did not, did not run.
+    /// The numbers of intervals in which it answered, did not answer, and did not run.
     states: [u64; 3],
 }
 
-/// A piece of the time axis.
+/// One slot of the time axis.
 #[derive(Clone, Default)]
 struct Place {
     seconds: f64,
     bytes: BTreeMap<usize, u64>,
 }
 
-/// Pictures and a page that holds them.
+/// The pictures and the page that contains them.
 pub struct Files {
-    /// How packets are spread over sizes.
+    /// The spread of message sizes.
     pub sizes_svg: String,
     /// Each channel's share over time.
     pub shares_svg: String,
     /// Bytes per second over time.
     pub rates_svg: String,
-    /// All of it.
+    /// The page with all of them.
     pub html: String,
 }
 
 impl Study {
-    /// Looks at a recording, or at its last part only. Nothing if it holds no interval.
+    /// Evaluates a recording, or only its last part. Returns `None` if it holds no interval.
     ///
     /// # Errors
-    /// It cannot be read any more.
+    /// The recording cannot be read.
     pub fn of(recording: &Recording, last: Option<Duration>) -> io::Result<Option<Self>> {
-        // Three times from front to end instead of once into memory: it may be of a month.
+        // This reads the file three times instead of keeping it in memory: it may cover a month.
         let mut to_ms = None;
         for record in recording.records() {
             to_ms = to_ms.max(Some(record?.unix_ms));
@@ -93,7 +94,7 @@ impl Study {
             };
             recording.records().filter(late)
         };
-        // No more places than intervals fit, or every other one would be empty.
+        // There are no more slots than intervals, else every other one would be empty.
         let (mut from_ms, mut longest) = (to_ms, recording.head.interval_ms.max(1));
         for record in taken() {
             let Record { unix_ms, interval_ms, .. } = record?;
@@ -118,7 +119,7 @@ impl Study {
         };
         for record in taken() {
             let record = record?;
-            // The middle of an interval says where it belongs.
+            // The middle of an interval selects its slot.
             let middle = record.unix_ms - record.interval_ms.min(record.unix_ms - from_ms) / 2;
             let place = ((middle - from_ms) * count / span).min(count - 1);
             study.add(&record, place as usize);
@@ -168,14 +169,14 @@ impl Study {
         self.watched.as_secs_f64().max(1e-3)
     }
 
-    /// Channels, those with most bytes first.
+    /// Returns the channels, those with most bytes first.
     fn by_bytes(&self) -> Vec<(usize, Channel)> {
         let mut channels: Vec<_> = self.channels.iter().map(|(place, channel)| (*place, *channel)).collect();
         channels.sort_by_key(|(place, channel)| (std::cmp::Reverse(channel.sent.bytes), *place));
         channels
     }
 
-    /// From when to when, and of what.
+    /// Returns the title: the cluster and the time range.
     fn title(&self) -> String {
         let (from, to) = (self.from_ms, self.to_ms);
         format!(
@@ -191,7 +192,7 @@ impl Study {
         )
     }
 
-    /// What a reader should take from it, a line each.
+    /// Returns the main findings, one line each.
     fn findings(&self) -> Vec<String> {
         let mut findings = self.sent_findings();
         findings.extend(match self.tail {
@@ -252,7 +253,7 @@ impl Study {
         findings
     }
 
-    /// Channels, sizes and nodes.
+    /// Returns the tables of channels, sizes and nodes.
     fn tables(&self) -> [(&'static str, Vec<Vec<String>>); 3] {
         let all = self.sent();
         let percent = |part, whole| format!("{:.1} %", share(part, whole));
@@ -299,7 +300,7 @@ impl Study {
         [("Channels", channels), ("Sizes", sizes), ("Nodes", nodes)]
     }
 
-    /// The whole as text.
+    /// Returns the evaluation as text.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = self.title() + "\n";
@@ -312,7 +313,7 @@ impl Study {
         text
     }
 
-    /// The pictures and their page.
+    /// Draws the pictures and their page.
     ///
     /// # Errors
     /// A picture cannot be drawn.
@@ -330,7 +331,7 @@ impl Study {
     fn sizes(&self) -> Result<String, DrawError> {
         let all = self.sent();
         let part = |of: fn(&Flow) -> u64| self.sizes.iter().map(|flow| share(of(flow), of(&all))).collect();
-        // Short, or sixteen of them would not stand beside each other; the axis says what they mean.
+        // Names are short, so that sixteen fit beside each other; the axis label explains them.
         let name = |class| size_name(class).replace("to ", "").replace("over ", ">").replace("iB", "");
         Bars {
             title: "How messages are spread over sizes".into(),
@@ -403,12 +404,12 @@ impl Study {
     }
 }
 
-/// Numbers of a file may be as large as they like.
+/// Adds numbers and saturates, because numbers of a file may be arbitrarily large.
 fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
     numbers.fold(0, u64::saturating_add)
 }
 
-/// Whether a direction is one that sends.
+/// Returns true if a direction is one of sending.
 fn is_sent(direction: usize) -> bool {
     DIRECTIONS[direction].ends_with("out")
 }
@@ -425,7 +426,8 @@ mod tests {
         snapshot::tests::snapshot,
     };
 
-    /// Ten intervals of a second; in the second half the locks are busy, in the fourth one n2 is away.
+    /// Records ten intervals of one second. The locks are busy in the second half; n2 is away in
+    /// the fourth interval.
     fn recording(directory: &std::path::Path) -> Recording {
         let path = directory.join("r");
         let nodes = ["n1".to_owned(), "n2".to_owned()];

@@ -1,4 +1,4 @@
-//! A page that needs nothing but itself: findings, pictures, tables.
+//! A self-contained page: findings, pictures, tables.
 
 const STYLE: &str = "\
 body { font: 15px/1.5 sans-serif; color: #282828; max-width: 1240px; margin: 2em auto; padding: 0 1em; }
@@ -8,7 +8,8 @@ table { border-collapse: collapse; }
 th, td { padding: .2em .9em; text-align: right; border-bottom: 1px solid #dedede; font-variant-numeric: tabular-nums; }
 th:first-child, td:first-child { text-align: left; }";
 
-/// The page. `pictures` are SVG texts of our own and go in as they are; everything else is text.
+/// Returns the page. `pictures` are SVG texts of this crate and stay unescaped; all other text is
+/// escaped.
 pub(super) fn html(
     title: &str,
     findings: &[String],

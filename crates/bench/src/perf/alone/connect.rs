@@ -1,4 +1,5 @@
-//! The client's side: a session with a listener, in which plans are carried out one after the other.
+//! The client's side: a session with a listener, in which plans are carried out one after the
+//! other.
 
 use std::{
     net::{SocketAddr, TcpStream, ToSocketAddrs},
@@ -35,7 +36,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Meets the listener at `target`, a host or `HOST:PORT`. With a `key` both prove that they have it.
+    /// Meets the listener at `target`, a host or `HOST:PORT`. With a `key` both prove that they
+    /// have it.
     ///
     /// # Errors
     /// This machine does not have what the rail needs, nobody listens there, or it refuses.

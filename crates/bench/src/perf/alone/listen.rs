@@ -1,7 +1,9 @@
-//! The listener: hears everybody at once until they have proved the key, then serves one client after another.
+//! The listener: hears everybody at once until they have proved the key, then serves one client
+//! after another.
 //!
-//! Who connects has a thread and little time. [`GUESTS`] are heard at once, [`FROM_ONE`] of them from one address, so that
-//! who says nothing holds nobody else up. What was asked for is done only after it was sealed with the key.
+//! Who connects has a thread and little time. [`GUESTS`] are heard at once, [`FROM_ONE`] of them
+//! from one address, so that who says nothing holds nobody else up. What was asked for is done only
+//! after it was sealed with the key.
 
 use std::{
     collections::BTreeMap,
@@ -84,8 +86,8 @@ pub enum Served {
 }
 
 impl Listener {
-    /// Listens at `address`. Sessions stay on `core` unless the client names another. With a `key`, who does not prove it is
-    /// not answered.
+    /// Listens at `address`. Sessions stay on `core` unless the client names another. With a `key`,
+    /// who does not prove it is not answered.
     ///
     /// # Errors
     /// The address is taken or none of this machine's.
@@ -136,7 +138,8 @@ impl Listener {
         Ok(match served {
             Ok(rail) => Served::Session { client, rail },
             Err(why) => {
-                // Best effort: it may be gone, or hear this after it heard its answer, and then it does not listen.
+                // Best effort: it may be gone, or hear this after it heard its answer, and then it
+                // does not listen.
                 let _ = control.say(&Err::<Answer, &str>(&why));
                 Served::Refused { client, why }
             }

@@ -4,8 +4,9 @@ use rustix::thread::CpuSet;
 
 use super::AloneError;
 
-/// What two processes must have alike to reach each other through memory: the same boot of the same kernel, and, because
-/// they meet over a local socket, the same network namespace and user. Empty where the kernel does not say.
+/// What two processes must have alike to reach each other through memory: the same boot of the same
+/// kernel, and, because they meet over a local socket, the same network namespace and user. Empty
+/// where the kernel does not say.
 pub(super) fn identity() -> String {
     let Ok(boot) = std::fs::read_to_string("/proc/sys/kernel/random/boot_id") else { return String::new() };
     let Ok(namespace) = std::fs::read_link("/proc/self/ns/net") else { return String::new() };

@@ -1,4 +1,5 @@
-//! The first words between a client and a listener, over a [sealed](super::sealed) connection: one each way, as JSON.
+//! The first words between a client and a listener, over a [sealed](super::sealed) connection: one
+//! each way, as JSON.
 //!
 //! ```text
 //! -> {"version":4,"machine":"...","rail":"auto","waiting":"adaptive","driving":"waiting","core":1,"encrypt":"auto"}
@@ -135,14 +136,16 @@ pub(super) struct Answer {
     pub(super) port: u16,
 }
 
-/// The rail for a client on `theirs` as seen by a listener on `ours`, why, and whether what goes over it is encrypted.
+/// The rail for a client on `theirs` as seen by a listener on `ours`, why, and whether what goes
+/// over it is encrypted.
 pub(super) fn choose(ask: &Ask, ours: &str, theirs: &str) -> Result<(RailKind, String, bool), String> {
     let same = !ours.is_empty() && ours == theirs;
     let (kind, why) = rail(ask.rail, same)?;
     Ok((kind, why, encrypts(ask.encrypt, kind, same)?))
 }
 
-/// Whether what goes over a rail is encrypted, which it is where it leaves the machine unless told otherwise.
+/// Whether what goes over a rail is encrypted, which it is where it leaves the machine unless told
+/// otherwise.
 fn encrypts(encrypt: Encrypt, rail: RailKind, same: bool) -> Result<bool, String> {
     let wanted = encrypt == Encrypt::Always || encrypt == Encrypt::Auto && !same;
     match rail {

@@ -20,7 +20,8 @@ use crate::perf::{Bare, Place, WINDOW, WINDOW_BYTES};
 pub(super) const LISTENER: NodeId = NodeId(0);
 pub(super) const CLIENT: NodeId = NodeId(1);
 
-/// How long the two may take to connect everything, and how often who waits looks whether it is still to.
+/// How long the two may take to connect everything, and how often who waits looks whether it is
+/// still to.
 const CONNECTED_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -36,14 +37,15 @@ pub(super) struct Pair {
     pub(super) cluster: [u8; 16],
     pub(super) rail: RailKind,
     pub(super) waiting: Waiting,
-    /// What both sides were given to prove; nothing: whoever knows the cluster's random name is let in.
+    /// What both sides were given to prove; nothing: whoever knows the cluster's random name is let
+    /// in.
     pub(super) key: Option<Key>,
     pub(super) encrypt: bool,
 }
 
 impl Pair {
-    /// Without a key the random name is all that the two have in common. It was sealed on its way, so it keeps away strangers and
-    /// those who listen, not who came between the two.
+    /// Without a key the random name is all that the two have in common. It was sealed on its way,
+    /// so it keeps away strangers and those who listen, not who came between the two.
     fn key(&self) -> Key {
         if let Some(key) = &self.key {
             return key.clone();

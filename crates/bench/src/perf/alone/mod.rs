@@ -1,9 +1,11 @@
-//! Measuring between two machines without a cluster: one listens ([`Listener`]), the other connects ([`Session`]).
+//! Measuring between two machines without a cluster: one listens ([`Listener`]), the other connects
+//! ([`Session`]).
 //!
-//! What the two say first ([`meet`]) goes over a connection of its own, on which both have proved the key before ([`sealed`]): who asks for
-//! what, and what the listener makes of it. Then each starts a mesh of two nodes (the listener is node 0), with the same links, workers and handshake as in a
-//! cluster, and the measurement is the same as between two nodes of one. The first connection stays open: its end is the
-//! end of the session, however it comes.
+//! What the two say first ([`meet`]) goes over a connection of its own, on which both have proved
+//! the key before ([`sealed`]): who asks for what, and what the listener makes of it. Then each
+//! starts a mesh of two nodes (the listener is node 0), with the same links, workers and handshake
+//! as in a cluster, and the measurement is the same as between two nodes of one. The first
+//! connection stays open: its end is the end of the session, however it comes.
 
 mod connect;
 mod listen;

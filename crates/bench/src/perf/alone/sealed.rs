@@ -1,8 +1,8 @@
-//! The connection over which a client and a listener speak: JSON over a [`SealedStream`], so nothing of it is read that was
-//! not sealed with the key.
+//! The connection over which a client and a listener speak: JSON over a [`SealedStream`], so
+//! nothing of it is read that was not sealed with the key.
 //!
-//! Without a key both take a key of zeros: then neither end is proved to be anybody, and who only listens on the way
-//! still learns nothing.
+//! Without a key both take a key of zeros: then neither end is proved to be anybody, and who only
+//! listens on the way still learns nothing.
 
 use std::{io, net::TcpStream, time::Duration};
 
