@@ -1,45 +1,48 @@
-//! Members that change under the cache: nodes die, leave and come back with a new incarnation, and membership hands out views as it has promised to.
+//! Changes the members under the cache: nodes die, leave and join with a new incarnation, and
+//! membership decides views.
 //!
-//! A view is decided of those who live, told to each worker in its own time, and now and then missed. Before a worker has it, what those who
-//! are not in it sent last arrives in part, and their last disk writes reach the disk or do not; after it nothing. Every run begins with a first view, told to
-//! each in its own time too.
+//! Each view has the nodes that are alive. Each worker receives it at its own time, and sometimes
+//! misses it. Until then, the last messages of nodes outside the view arrive in part, and their
+//! last disk writes may reach the disk. Afterwards nothing of them arrives. Every run begins with a
+//! first view.
 //!
-//! In most scenarios one who took part in the last view always lives on. Where all may die ([`Params::all_may_die`]), the cluster begins anew with what the
-//! nodes have on record, and what is the case is kept here by counting deaths (`insight.rs`).
+//! In most scenarios at least one participant of the last view stays alive. Where all nodes may die
+//! ([`Params::all_may_die`]), a cold start uses the records of the nodes. This module counts deaths
+//! to know the true state (`insight.rs`).
 
 use plexus_base::{BlockId, Epoch, Incarnation, NodeId};
 use plexus_cache::protocol::{Event, Lost, Members, Mode, Slot};
 
 use crate::{
-    cluster::{Cluster, Ev, Local, Phase, config},
+    cluster::{Cluster, ClusterEvent, Local, Phase, config},
     failure::Broken,
     insight::Past,
     properties::{named, recorded},
     scenario::{Carrier, Params},
 };
 
-/// How long a node that leaves waits before it looks again whether it may.
+/// The time after which a leaving node checks again whether it may leave.
 const LOOK_NS: u64 = 20_000;
 
-/// How long a node that is to die waits before it looks again whether others go on without it.
+/// The time after which a node that is to die checks again whether others can continue without it.
 const DIE_NS: u64 = 20_000;
 
-/// What happens to the members.
+/// A change of the members.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// One dies, leaves, or membership decides anew without need.
+    /// A node dies or leaves, or membership decides again without need.
     Next,
     /// An operator accepts what is lost.
     Accept,
-    /// A node begins another incarnation.
+    /// A node starts another incarnation.
     Join(usize),
-    /// A node that leaves looks whether it may, in this incarnation.
+    /// A leaving node checks in this incarnation whether it may leave.
     Look(usize, u64),
-    /// It goes.
+    /// The node leaves.
     Go(usize, u64),
-    /// Membership decides.
+    /// Membership decides a view.
     Decide,
-    /// A worker is told of a view.
+    /// A worker receives a view.
     Give(usize, usize),
 }
 
@@ -51,36 +54,36 @@ struct Access {
     slot: Slot,
     block: BlockId,
     write: bool,
-    /// Its worker knows that what it finds is worth nothing.
+    /// True if its worker knows that the result is void.
     discarded: bool,
 }
 
-/// Who is a member, and what became of blocks with those who are not.
+/// The members, and the state of blocks that former members had.
 pub struct Changes {
     nodes: usize,
-    lives: Vec<u64>,
+    incarnations: Vec<u64>,
     up: Vec<bool>,
     owners: Vec<usize>,
-    /// By owner: nothing of it reaches the disk any more.
+    /// True if no access of the incarnation reaches the disk any more, by owner.
     fenced: Vec<bool>,
     views: Vec<Members>,
     pub(crate) past: Past,
     /// The first view whose masters may have been the last to open.
     open_since: usize,
     accesses: Vec<Access>,
-    /// Somebody died since.
+    /// True if a node died since.
     died: bool,
     leaving: Option<usize>,
     made: u64,
-    /// By block: named as lost by its master.
+    /// True if the master has named the block as lost, by block.
     pub(crate) lost: Vec<bool>,
-    /// Somebody asked to accept it since.
+    /// True if an operator asked to accept it since.
     pub(crate) accepted: Vec<bool>,
-    /// By worker: what was lost when somebody last thought of accepting it.
+    /// The lost blocks when an operator last looked before accepting, by worker.
     seen: Vec<Lost>,
-    /// In which view it was taken as it is on the disk.
+    /// The view in which the block was accepted as it is on the disk.
     pub(crate) taken: Vec<Epoch>,
-    /// Somebody died who may have had the latest version.
+    /// True if a node died that may have had the latest version.
     pub(crate) suspect: Vec<bool>,
 }
 
@@ -89,7 +92,7 @@ impl Changes {
         let (nodes, blocks) = (usize::from(params.nodes), params.blocks as usize);
         Self {
             nodes,
-            lives: vec![1; nodes],
+            incarnations: vec![1; nodes],
             up: vec![true; nodes],
             owners: (0..nodes).collect(),
             fenced: vec![false; nodes * (1 + params.changes as usize)],
@@ -128,16 +131,17 @@ impl Changes {
         self.fenced[owner]
     }
 
-    /// Whether its master has named it as lost.
+    /// Returns true if the master has named the block as lost.
     #[must_use]
     pub fn is_lost(&self, block: BlockId) -> bool {
         self.lost[block.0 as usize]
     }
 
-    /// Whether what is sent to a node in a view gets on its way: there is a link to the incarnation that is meant.
+    /// Returns true if a message sent in a view can reach a node: there is a link to the
+    /// incarnation in that view.
     pub(crate) fn reaches(&self, epoch: Epoch, to: NodeId) -> bool {
         let view = self.views.iter().find(|view| view.epoch == epoch);
-        let incarnation = Some(Incarnation(self.lives[to.index()]));
+        let incarnation = Some(Incarnation(self.incarnations[to.index()]));
         view.is_none_or(|view| self.up[to.index()] && view.incarnation(to) == incarnation)
     }
 
@@ -145,34 +149,34 @@ impl Changes {
         self.accesses.push(Access { owner, at, slot, block, write, discarded: false });
     }
 
-    /// A disk access is over; whether what it found is worth something.
+    /// Ends a disk access; returns true if its result is valid.
     pub(crate) fn ended(&mut self, at: usize, slot: Slot, write: bool) -> bool {
         let is_it = |access: &Access| (access.at, access.slot, access.write) == (at, slot, write);
         let access = self.accesses.iter().position(is_it).expect("an access that began");
         !self.accesses.swap_remove(access).discarded
     }
 
-    /// Whether the members of the last view are those who live.
+    /// Returns true if the members of the last view are the nodes that are alive.
     fn is_current(&self) -> bool {
         let view = self.view();
         (0..self.nodes).all(|node| {
-            let incarnation = self.up[node].then_some(Incarnation(self.lives[node]));
+            let incarnation = self.up[node].then_some(Incarnation(self.incarnations[node]));
             view.incarnation(NodeId(node as u8)) == incarnation
         })
     }
 }
 
 impl Cluster {
-    /// Membership begins.
+    /// Decides the first view.
     pub(crate) fn first_view(&mut self) {
         self.decide();
         if self.params.changes > 0 {
             let after = self.engine.random.between(1_000, self.params.change_ns);
-            self.engine.schedule(after, None, Ev::Change(Change::Next));
+            self.engine.schedule(after, None, ClusterEvent::Change(Change::Next));
         }
     }
 
-    /// The members change, or learn of it.
+    /// Applies a change of the members.
     pub(crate) fn change(&mut self, change: Change) -> Result<(), Broken> {
         match change {
             Change::Next => return self.next_change(),
@@ -185,7 +189,7 @@ impl Cluster {
             }
             Change::Join(_) => {}
             Change::Look(node, incarnation) => return self.look(node, incarnation),
-            Change::Go(node, incarnation) if self.changes.lives[node] == incarnation => self.end(node),
+            Change::Go(node, incarnation) if self.changes.incarnations[node] == incarnation => self.end(node),
             Change::Go(..) => {}
             Change::Decide => self.decide(),
             Change::Give(at, view) => return self.give(at, view),
@@ -193,8 +197,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Whether every member has the last view, nobody died since, and the block's master and all others are open. Before there is a second
-    /// view nothing is in doubt.
+    /// Returns true if every member has the last view, no node died since, and all masters are
+    /// open. Before there is a second view the result is true.
     #[must_use]
     pub fn is_settled(&self, block: BlockId) -> bool {
         let epoch = self.epoch();
@@ -205,17 +209,18 @@ impl Cluster {
         self.changes.is_current() && (self.changes.views.len() == 1 || self.living().all(open))
     }
 
-    /// Members of a view that are in the incarnation that it has of them.
+    /// Returns the members of a view that still run in the incarnation that the view has.
     pub(crate) fn members_alive(&self, epoch: Epoch) -> impl Iterator<Item = u8> {
         let view =
             self.changes.views.iter().find(|view| view.epoch == epoch).expect("a view that was decided");
         let alive = |(node, incarnation): &(NodeId, Incarnation)| {
-            self.changes.up[node.index()] && *incarnation == Incarnation(self.changes.lives[node.index()])
+            self.changes.up[node.index()]
+                && *incarnation == Incarnation(self.changes.incarnations[node.index()])
         };
         view.members.iter().copied().filter(move |member| alive(member)).map(|(node, _)| node.0)
     }
 
-    /// Those who were in the last view that was settled, and stay.
+    /// Returns true if another node of the last settled view stays.
     fn others_stay(&self, node: usize) -> bool {
         let stays = |other: usize| {
             let locals = self.indices(other as u8);
@@ -231,7 +236,7 @@ impl Cluster {
             return Ok(());
         }
         let after = self.engine.random.between(1, self.params.change_ns);
-        self.engine.schedule(after, None, Ev::Change(Change::Next));
+        self.engine.schedule(after, None, ClusterEvent::Change(Change::Next));
         let up: Vec<usize> = (0..self.changes.nodes).filter(|node| self.changes.up[*node]).collect();
         if up.is_empty() {
             return Ok(());
@@ -239,7 +244,8 @@ impl Cluster {
         let node = *self.engine.random.pick(&up);
         self.changes.made += 1;
         match self.engine.random.below(100) {
-            // Over the link core, which knows one incarnation of each node, views change and members do not.
+            // Over the link core, which knows one incarnation of each node, views change but
+            // members do not.
             _ if self.params.carrier == Carrier::Linked => self.decide_soon(),
             0..10 if self.params.all_may_die => up.into_iter().for_each(|node| self.kill(node)),
             0..60 if self.params.all_may_die || self.others_stay(node) => self.kill(node),
@@ -255,7 +261,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// An operator takes what is lost as it is.
+    /// Accepts the lost blocks as an operator does.
     ///
     /// # Errors
     /// A property does not hold.
@@ -267,7 +273,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// The same, perhaps by one who has looked a while ago: then nothing is taken if more is lost by now.
+    /// Accepts the lost blocks, perhaps from an older listing: the command is refused if more
+    /// blocks are lost by now.
     fn accept_what_was_seen(&mut self, node: usize) -> Result<(), Broken> {
         for local in self.indices(node as u8) {
             let now = self.locals[local].shard.lost().clone();
@@ -280,7 +287,7 @@ impl Cluster {
 
     fn accept(&mut self, local: usize, seen: &Lost) -> Result<(), Broken> {
         let shard = &self.locals[local].shard;
-        // All of it or nothing.
+        // The command accepts all of them or none.
         if shard.is_open() && shard.lost().is_within(seen) {
             let worker = shard.config().worker;
             for block in (0..self.params.blocks).map(BlockId) {
@@ -294,13 +301,14 @@ impl Cluster {
     }
 
     fn look_later(&mut self, node: usize) {
-        let (owner, incarnation) = (self.owner(node), self.changes.lives[node]);
-        self.engine.schedule(LOOK_NS, Some(owner), Ev::Change(Change::Look(node, incarnation)));
+        let (owner, incarnation) = (self.owner(node), self.changes.incarnations[node]);
+        self.engine.schedule(LOOK_NS, Some(owner), ClusterEvent::Change(Change::Look(node, incarnation)));
     }
 
-    /// A node that leaves goes when it may: as soon as membership has let it go, and until then others come and go.
+    /// Lets a leaving node go as soon as membership has removed it; until then other nodes may join
+    /// and leave.
     fn look(&mut self, node: usize, incarnation: u64) -> Result<(), Broken> {
-        if self.changes.lives[node] != incarnation {
+        if self.changes.incarnations[node] != incarnation {
             return Ok(());
         }
         let locals = self.indices(node as u8);
@@ -308,7 +316,7 @@ impl Cluster {
             self.is_clean(node, Incarnation(incarnation));
             let most = *self.engine.random.pick(&[1, self.params.change_ns]);
             let (after, owner) = (self.engine.random.between(1, most), self.owner(node));
-            self.engine.schedule(after, Some(owner), Ev::Change(Change::Go(node, incarnation)));
+            self.engine.schedule(after, Some(owner), ClusterEvent::Change(Change::Go(node, incarnation)));
             return Ok(());
         }
         for at in locals {
@@ -325,13 +333,13 @@ impl Cluster {
         Ok(())
     }
 
-    /// The one node that dies in a run does so, unless the run is over.
+    /// Kills the one node that dies in a run, unless the run is over.
     pub(crate) fn die(&mut self, node: usize) {
         if self.phase > Phase::Running {
             return;
         }
         if !self.others_stay(node) {
-            self.engine.schedule(DIE_NS, None, Ev::Die(node));
+            self.engine.schedule(DIE_NS, None, ClusterEvent::Die(node));
             return;
         }
         self.transport.node_died(&mut self.engine, NodeId(node as u8));
@@ -352,13 +360,14 @@ impl Cluster {
         self.end(node);
     }
 
-    /// With a death, what masters knew who are gone is not known: those who died, and those who left at the same time.
+    /// After a death, marks the blocks whose masters are gone as suspect: those of dead masters,
+    /// and of masters that left at the same time.
     fn suspect_orphans(&mut self) {
         let changes = &mut self.changes;
         let is_gone = |view: &Members, block: BlockId| {
             let master = view.master(block.partition());
             let incarnation = view.incarnation(master).map(|incarnation| incarnation.0);
-            !changes.up[master.index()] || incarnation != Some(changes.lives[master.index()])
+            !changes.up[master.index()] || incarnation != Some(changes.incarnations[master.index()])
         };
         for block in (0..self.params.blocks).map(BlockId).filter(|_| changes.died) {
             if changes.views[changes.open_since..].iter().any(|view| is_gone(view, block)) {
@@ -367,7 +376,7 @@ impl Cluster {
         }
     }
 
-    /// An incarnation is over.
+    /// Ends an incarnation.
     fn end(&mut self, node: usize) {
         self.engine.kill(self.owner(node));
         self.changes.up[node] = false;
@@ -396,7 +405,7 @@ impl Cluster {
         let may_come = self.params.changes > 0 && self.phase == Phase::Running;
         if is_last || may_come && self.engine.random.percent(75) {
             let after = self.engine.random.between(1, self.params.change_ns);
-            self.engine.schedule(after, None, Ev::Change(Change::Join(node)));
+            self.engine.schedule(after, None, ClusterEvent::Change(Change::Join(node)));
         }
         self.decide_soon();
     }
@@ -413,9 +422,9 @@ impl Cluster {
             self.sever(node, other);
         }
         let changes = &mut self.changes;
-        changes.lives[node] += 1;
+        changes.incarnations[node] += 1;
         changes.up[node] = true;
-        changes.owners[node] = node + changes.nodes * (changes.lives[node] as usize - 1);
+        changes.owners[node] = node + changes.nodes * (changes.incarnations[node] as usize - 1);
         for (worker, at) in self.indices(node as u8).enumerate() {
             self.locals[at] = Local::new(config(&self.params, node as u8, worker as u8));
             let (epoch, lost) = self.records[at].recalled();
@@ -429,14 +438,14 @@ impl Cluster {
         {
             self.sessions[session].begin();
             let (after, owner) = (self.engine.random.below(1000), self.owner(node));
-            self.engine.schedule(after, Some(owner), Ev::Session(session));
+            self.engine.schedule(after, Some(owner), ClusterEvent::Session(session));
         }
         self.decide_soon();
     }
 
     fn decide_soon(&mut self) {
         let after = self.engine.random.between(1, 20_000);
-        self.engine.schedule(after, None, Ev::Change(Change::Decide));
+        self.engine.schedule(after, None, ClusterEvent::Change(Change::Decide));
     }
 
     fn decide(&mut self) {
@@ -444,7 +453,7 @@ impl Cluster {
             return;
         }
         let Self { changes, disk, engine, .. } = self;
-        // Whoever is not in it is at its end: nothing of it reaches the disk any more.
+        // A node outside the view is fenced: none of its accesses reaches the disk any more.
         changes.accesses.retain(|access| {
             let dead = engine.is_dead(access.owner);
             if dead && access.write {
@@ -458,7 +467,8 @@ impl Cluster {
         let further = if engine.random.percent(10) { 2 } else { 1 };
         let epoch = Epoch(changes.views.last().map_or(0, |view| view.epoch.0) + further);
         let members = (0..changes.nodes).filter(|node| changes.up[*node]);
-        let members = members.map(|node| (NodeId(node as u8), Incarnation(changes.lives[node]))).collect();
+        let members =
+            members.map(|node| (NodeId(node as u8), Incarnation(changes.incarnations[node]))).collect();
         changes.views.push(Members { epoch, members });
         self.note_decision();
         self.debts_under_way.fill(0);
@@ -467,12 +477,12 @@ impl Cluster {
             for at in self.indices(node as u8) {
                 let most = *self.engine.random.pick(&[500, 5_000, 50_000]);
                 let (after, owner) = (self.engine.random.between(1, most), self.owner(node));
-                self.engine.schedule(after, Some(owner), Ev::Change(Change::Give(at, view)));
+                self.engine.schedule(after, Some(owner), ClusterEvent::Change(Change::Give(at, view)));
             }
         }
     }
 
-    /// A worker learns of a view, unless it knows a later one, or misses it because there is one.
+    /// Gives a view to a worker, unless the worker knows a later one or misses this one.
     fn give(&mut self, at: usize, view: usize) -> Result<(), Broken> {
         let last = view + 1 == self.changes.views.len();
         let next = self.changes.views[view].clone();
@@ -482,7 +492,7 @@ impl Cluster {
         }
         let me = self.port(at).node;
         for node in (0..self.changes.nodes).filter(|node| !self.changes.up[*node]).collect::<Vec<_>>() {
-            if next.incarnation(NodeId(node as u8)) != Some(Incarnation(self.changes.lives[node])) {
+            if next.incarnation(NodeId(node as u8)) != Some(Incarnation(self.changes.incarnations[node])) {
                 self.sever(node, me.index());
             }
         }
@@ -502,7 +512,7 @@ impl Cluster {
         self.drive(at, |shard, now, frames, out| shard.view(now, (&next, before), frames, out))
     }
 
-    /// A master has opened.
+    /// Checks a master that has opened.
     pub(crate) fn opens(&mut self, at: usize, epoch: Epoch) -> Result<(), Broken> {
         self.locals[at].opened = true;
         let me = self.port(at).node;
@@ -517,7 +527,7 @@ impl Cluster {
                 recorded::check(self, at, block)?;
                 if named::check(self, at, block, current)? && self.engine.random.percent(80) {
                     let after = self.engine.random.between(1, 200_000);
-                    self.engine.schedule(after, None, Ev::Change(Change::Accept));
+                    self.engine.schedule(after, None, ClusterEvent::Change(Change::Accept));
                 }
                 if current {
                     self.changes.suspect[block.0 as usize] = false;
@@ -527,7 +537,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// What is lost has changed at a worker: what its master does not name any more was accepted.
+    /// Notes that the lost blocks of a worker have changed: blocks that its master names no more
+    /// were accepted.
     pub(crate) fn take_back(&mut self, at: usize) -> Result<(), Broken> {
         let me = self.port(at).node;
         for block in (0..self.params.blocks)
@@ -547,7 +558,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// A lost block is what the disk has from now on.
+    /// Takes the content on the disk as the current version of a lost block.
     pub(crate) fn accepts(&mut self, block: BlockId) {
         if !self.changes.lost[block.0 as usize] {
             return;
@@ -561,7 +572,7 @@ impl Cluster {
         self.note(block, || format!("accepted as {page:?}"));
     }
 
-    /// Once all are open in a view, nobody was master before it.
+    /// Forgets the masters of earlier views once all are open in a view.
     pub(crate) fn forget_masters(&mut self) {
         if self.changes.open_since + 1 < self.changes.views.len()
             && (0..self.params.blocks).map(BlockId).all(|block| self.is_settled(block))
@@ -571,7 +582,7 @@ impl Cluster {
         }
     }
 
-    /// Whether some living node still holds the block.
+    /// Returns true if a living node still holds the block.
     pub(crate) fn is_held(&self, block: BlockId) -> bool {
         self.living().any(|node| self.local(node, block).shard.holds(block).0 != Mode::N)
     }

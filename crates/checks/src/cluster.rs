@@ -1,6 +1,7 @@
 //! A simulated cluster: shards, frames, sessions, a disk and a transport, driven by one engine.
 //!
-//! Does what the cache's driver does, one event at a time, and has the properties look at the whole after each.
+//! It does the work of the cache's driver one event at a time, and checks the properties after each
+//! event.
 
 use std::{collections::VecDeque, ops::Range};
 
@@ -23,48 +24,48 @@ use crate::{
     transport::{Arrival, Direct, Linked, NetEvent, Port, Step, Transport},
 };
 
-/// Lines of history that are kept for a block.
+/// The number of history lines kept for a block.
 const HISTORY: usize = 80;
 
-/// What happens in a cluster.
+/// An event of the simulated cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ev {
-    /// A session does its next step.
+pub enum ClusterEvent {
+    /// A session takes its next step.
     Session(usize),
     /// A session's wait is over.
     Woken(usize, Result<Granted, BlockError>),
-    /// A shard's event.
+    /// An event for a shard.
     Shard(usize, Event),
-    /// The transport's event.
+    /// An event of the transport.
     Net(NetEvent),
     /// A disk read is over.
     DiskRead(usize, Slot, BlockId),
     /// A disk write of this owner reaches the disk.
     DiskLands(usize, Page),
-    /// A disk write is over: the frame as it was, and whether it succeeded.
+    /// A disk write is over: the frame as it was, and whether the write succeeded.
     DiskWrote(usize, Slot, Page, bool),
-    /// A node stops for a while, or goes on.
+    /// A node pauses (`true`) or continues.
     Pause(usize, bool),
     /// The checkpoint timer of a shard.
     Checkpoint(usize),
     /// A node hands back.
     HandBack(usize),
-    /// A record of what is lost is written, or could not be.
+    /// A record of lost blocks is written, or writing it failed.
     Record(usize),
-    /// A node dies, as soon as others can go on without it.
+    /// A node dies as soon as the others can continue without it.
     Die(usize),
     /// The members change.
     Change(Change),
 }
 
-/// What a run is doing.
+/// The phase of a run.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Phase {
-    /// Sessions work, things fail.
+    /// Sessions work, and faults happen.
     Running,
-    /// No new operations, nothing fails: everything must end.
+    /// No new operations and no faults: every operation must end.
     Healed,
-    /// Everything is given up.
+    /// Every node hands back its blocks.
     HandingBack,
 }
 
@@ -74,13 +75,13 @@ pub struct Local {
     pub shard: Shard,
     /// Its frames.
     pub frames: SimFrames,
-    /// Checkpoints begun and not yet done.
+    /// The checkpoints begun and not yet done.
     pub checkpoints: u32,
-    /// Whether hand-back is over, and how many blocks were kept.
+    /// The number of blocks that were kept, once hand-back is over.
     pub handed_back: Option<u32>,
-    /// It has opened what it masters, in some view.
+    /// True if it has opened its masters in some view.
     pub opened: bool,
-    /// It may leave.
+    /// True if the node may leave.
     pub may_leave: bool,
 }
 
@@ -96,14 +97,15 @@ impl Local {
         }
     }
 
-    /// What sessions can do with a block here without asking.
+    /// Returns the mode in which sessions can use a block here without a request.
     #[must_use]
     pub fn usable(&self, block: BlockId) -> Mode {
         let frames = self.frames.frames.iter().filter(|frame| frame.block == block);
         frames.map(|frame| frame.usable()).max().unwrap_or(Mode::N)
     }
 
-    /// Whether the block's write-back is owed here, known to the shard or not yet.
+    /// Returns true if this worker owes the write-back of the block, whether the shard knows it yet
+    /// or not.
     #[must_use]
     pub fn owes(&self, block: BlockId) -> bool {
         let dirty =
@@ -112,21 +114,21 @@ impl Local {
     }
 }
 
-/// Everything.
+/// The whole simulated cluster.
 pub struct Cluster {
-    /// What is varied.
+    /// The parameters of the run.
     pub params: Params,
-    /// Time, order, chance.
-    pub engine: Engine<Ev>,
-    /// What was committed.
+    /// The source of time, order and randomness.
+    pub engine: Engine<ClusterEvent>,
+    /// The committed pages.
     pub truth: Truth,
     /// The shared disk.
     pub disk: Disk,
-    /// What the run is doing.
+    /// The phase of the run.
     pub phase: Phase,
-    /// What was sent and what arrived.
+    /// The messages sent and delivered.
     pub delivery: Delivery,
-    /// Begun by sessions so far.
+    /// The operations that sessions have begun.
     pub operations: u64,
     pub(crate) locals: Vec<Local>,
     pub(crate) sessions: Vec<Session>,
@@ -134,14 +136,14 @@ pub struct Cluster {
     pub(crate) transport: Box<dyn Transport>,
     pub(crate) debts_under_way: Vec<i64>,
     pub(crate) last_given: Vec<Option<(NodeId, NodeId)>>,
-    /// Who is a member, and what that does to blocks.
+    /// The members, and the effect of their changes on blocks.
     pub(crate) changes: Changes,
-    /// By place, of all incarnations of its node.
+    /// The records of lost blocks, by worker position; they survive incarnations.
     pub(crate) records: Vec<Record>,
-    /// What shards counted that are no more.
+    /// The counters of shards that have ended.
     pub(crate) ended: Vec<Counts>,
     pub(crate) turns: Turns,
-    /// Blocks that the event at hand may have changed something about.
+    /// Blocks whose state the current event may have changed.
     pub(crate) touched: Vec<BlockId>,
     pub(crate) done: Vec<Done>,
     pub(crate) arrivals: Vec<Arrival>,
@@ -151,7 +153,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A cluster in which nothing has happened yet. `traced`: the block whose events are kept for a report.
+    /// Creates a cluster before its first event. `traced`: the block whose events are kept for a
+    /// report.
     #[must_use]
     pub fn new(seed: u64, params: Params, traced: Option<BlockId>) -> Self {
         let nodes = usize::from(params.nodes);
@@ -197,7 +200,7 @@ impl Cluster {
         for session in 0..self.sessions.len() {
             let after = self.engine.random.below(1000);
             let owner = self.owner(self.sessions[session].node.index());
-            self.engine.schedule(after, Some(owner), Ev::Session(session));
+            self.engine.schedule(after, Some(owner), ClusterEvent::Session(session));
         }
         if self.params.checkpoint_ns > 0 {
             (0..self.locals.len()).for_each(|local| self.plan_checkpoint(local));
@@ -207,22 +210,22 @@ impl Cluster {
         }
         if self.params.one_dies {
             let (moment, node) = self.moment();
-            self.engine.schedule(moment, None, Ev::Die(node));
+            self.engine.schedule(moment, None, ClusterEvent::Die(node));
         }
         if self.params.one_leaves {
             let (moment, node) = self.moment();
-            self.engine.schedule(moment, Some(node), Ev::HandBack(node));
+            self.engine.schedule(moment, Some(node), ClusterEvent::HandBack(node));
         }
         self.first_view();
     }
 
-    /// The engine's name for the incarnation that a node is in.
+    /// Returns the owner number in the engine of a node's current incarnation.
     #[must_use]
     pub fn owner(&self, node: usize) -> usize {
         self.changes.owner(node)
     }
 
-    /// The view decided last.
+    /// Returns the last view decided.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.changes.view().epoch
@@ -237,22 +240,22 @@ impl Cluster {
     pub(crate) fn plan_checkpoint(&mut self, local: usize) {
         let after = self.engine.random.below(2 * self.params.checkpoint_ns);
         let owner = self.owner(local / usize::from(self.params.workers));
-        self.engine.schedule(after, Some(owner), Ev::Checkpoint(local));
+        self.engine.schedule(after, Some(owner), ClusterEvent::Checkpoint(local));
     }
 
     fn plan_pause(&mut self, node: usize) {
         let after = self.engine.random.below(2 * self.params.pause_ns);
-        self.engine.schedule(after, None, Ev::Pause(node, true));
+        self.engine.schedule(after, None, ClusterEvent::Pause(node, true));
     }
 
-    /// Nodes that live.
+    /// Returns the nodes that are alive.
     pub fn living(&self) -> impl Iterator<Item = u8> {
-        (0..self.params.nodes).filter(|node| self.lives(NodeId(*node)))
+        (0..self.params.nodes).filter(|node| self.is_alive(NodeId(*node)))
     }
 
-    /// Whether a node lives.
+    /// Returns true if a node is alive.
     #[must_use]
-    pub fn lives(&self, node: NodeId) -> bool {
+    pub fn is_alive(&self, node: NodeId) -> bool {
         self.changes.is_up(node.index())
     }
 
@@ -261,14 +264,14 @@ impl Cluster {
         usize::from(node) * workers..(usize::from(node) + 1) * workers
     }
 
-    /// What all shards counted, also those that are no more.
+    /// Returns the counters of all shards, including those that have ended.
     #[must_use]
     pub fn counts(&self) -> Vec<Counts> {
         let living = self.living().flat_map(|node| self.locals_of(node));
         self.ended.iter().copied().chain(living.map(|local| *local.shard.counts())).collect()
     }
 
-    /// The workers of a node.
+    /// Returns the workers of a node.
     #[must_use]
     pub fn locals_of(&self, node: u8) -> &[Local] {
         &self.locals[self.indices(node)]
@@ -278,46 +281,46 @@ impl Cluster {
         self.indices(node).start + block.partition().worker(self.params.workers).index()
     }
 
-    /// The worker of a node that a block belongs to.
+    /// Returns the worker of a node that a block belongs to.
     #[must_use]
     pub fn local(&self, node: u8, block: BlockId) -> &Local {
         &self.locals[self.index(node, block)]
     }
 
-    /// Debts of a block in messages.
+    /// Returns the debts of a block that are in messages.
     #[must_use]
     pub fn debts_under_way(&self, block: BlockId) -> i64 {
         self.debts_under_way[block.0 as usize]
     }
 
-    /// Changes of a block that sessions were told are done.
+    /// Returns the changes of a block that were acknowledged to sessions.
     #[must_use]
     pub fn acknowledged(&self, block: BlockId) -> u64 {
         self.acknowledged[block.0 as usize]
     }
 
-    /// Sessions that wait, and for which block.
+    /// Returns the sessions that wait, with their blocks.
     pub fn waiting_sessions(&self) -> impl Iterator<Item = (usize, Option<BlockId>)> {
-        let living = move |session: &Session| self.lives(session.node);
+        let living = move |session: &Session| self.is_alive(session.node);
         let waiting = self.sessions.iter().enumerate().filter(move |(_, session)| living(session));
         waiting.filter(|(_, session)| session.is_busy()).map(|(n, session)| (n, session.block()))
     }
 
-    /// Whether the transport has delivered everything.
+    /// Checks that the transport has delivered everything.
     ///
     /// # Errors
-    /// What is still under way.
+    /// The packets still under way.
     pub fn transport_rest(&self) -> Result<(), String> {
         self.transport.rest()
     }
 
-    /// Whether no living session will begin another operation.
+    /// Returns true if no living session will begin another operation.
     #[must_use]
     pub fn all_finished(&self) -> bool {
-        self.sessions.iter().all(|session| !self.lives(session.node) || session.is_finished())
+        self.sessions.iter().all(|session| !self.is_alive(session.node) || session.is_finished())
     }
 
-    /// Something happens to a block: it is looked at after the event, and the event kept if the block is traced.
+    /// Marks a block for a check after the event, and keeps the event if the block is traced.
     pub(crate) fn note(&mut self, block: BlockId, what: impl FnOnce() -> String) {
         if self.touched.last() != Some(&block) && block.0 < self.params.blocks {
             self.touched.push(block);
@@ -330,16 +333,16 @@ impl Cluster {
         }
     }
 
-    /// Handles one event and checks everything; whether there was one.
+    /// Handles one event and checks all properties. Returns false if there was none.
     ///
     /// # Errors
     /// A property does not hold.
     pub fn step(&mut self) -> Result<bool, Broken> {
         let Some(event) = self.engine.advance() else { return Ok(false) };
         match event {
-            Ev::Session(session) => self.session_step(session)?,
-            Ev::Woken(session, result) => self.session_woken(session, result)?,
-            Ev::Shard(local, event) => {
+            ClusterEvent::Session(session) => self.session_step(session)?,
+            ClusterEvent::Woken(session, result) => self.session_woken(session, result)?,
+            ClusterEvent::Shard(local, event) => {
                 if let Event::Message { message, .. } = &event
                     && driver::carries_debt(message, self.epoch())
                 {
@@ -351,18 +354,19 @@ impl Cluster {
                 self.expect_turns(local, &event);
                 self.shard(local, event)?;
             }
-            Ev::Net(event) => {
+            ClusterEvent::Net(event) => {
                 let owners = self.changes.owners();
                 let step = &mut Step { engine: &mut self.engine, out: &mut self.arrivals, owners };
                 self.transport.event(step, event);
                 self.arrive()?;
             }
-            Ev::DiskRead(local, slot, block) => {
+            ClusterEvent::DiskRead(local, slot, block) => {
                 let mut page = self.disk.page(block);
                 if self.changes.ended(local, slot, false) {
                     self.disk.read_ends(block);
                 } else {
-                    // Others have been at it: this may be half of something.
+                    // Another session may have written meanwhile: this content may be half of a
+                    // change.
                     page.torn = true;
                 }
                 self.engine.digest.add(page.version);
@@ -372,14 +376,14 @@ impl Cluster {
                 let result = if fails { Err(BlockError::Unreadable) } else { Ok(page.version) };
                 self.shard(local, Event::Read { slot, result })?;
             }
-            Ev::DiskLands(owner, page) => {
+            ClusterEvent::DiskLands(owner, page) => {
                 let dead = self.engine.is_dead(owner);
                 if !dead || !self.changes.is_fenced(owner) && self.engine.random.percent(50) {
                     self.note(page.block, || format!("the disk has {page:?}"));
                     self.disk.write_lands(page)?;
                 }
             }
-            Ev::DiskWrote(local, slot, page, ok) => {
+            ClusterEvent::DiskWrote(local, slot, page, ok) => {
                 self.disk.write_ends(page.block);
                 self.changes.ended(local, slot, true);
                 let frame = self.locals[local].frames.frames[slot.index()];
@@ -388,25 +392,25 @@ impl Cluster {
                 }
                 self.shard(local, Event::Wrote { slot, ok })?;
             }
-            Ev::Pause(node, begin) => self.pause(node, begin),
-            Ev::Checkpoint(local) => {
+            ClusterEvent::Pause(node, begin) => self.pause(node, begin),
+            ClusterEvent::Checkpoint(local) => {
                 if self.phase == Phase::Running {
                     self.locals[local].checkpoints += 1;
                     self.shard(local, Event::Checkpoint)?;
                     self.plan_checkpoint(local);
                 }
             }
-            Ev::HandBack(node) => self.hand_back(node)?,
-            Ev::Record(local) => self.end_record(local)?,
-            Ev::Die(node) => self.die(node),
-            Ev::Change(change) => self.change(change)?,
+            ClusterEvent::HandBack(node) => self.hand_back(node)?,
+            ClusterEvent::Record(local) => self.end_record(local)?,
+            ClusterEvent::Die(node) => self.die(node),
+            ClusterEvent::Change(change) => self.change(change)?,
         }
         self.check()?;
         Ok(true)
     }
 
-    /// Looks at what the event touched; now and then at everything, because a shard may do to one block what an event for
-    /// another calls for.
+    /// Checks the blocks that the event touched, and regularly all blocks: an event for one block
+    /// may change another.
     fn check(&mut self) -> Result<(), Broken> {
         self.forget_masters();
         let mut touched = std::mem::take(&mut self.touched);
@@ -425,7 +429,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// An order that takes a block away must let those go first who wait now.
+    /// Notes the sessions that an order must let go first.
     fn expect_turns(&mut self, at: usize, event: &Event) {
         if let Event::Want { ticket, .. } = event {
             self.sessions[ticket.0 as usize].asked = true;
@@ -453,14 +457,14 @@ impl Cluster {
         } else {
             self.engine.pause(owner);
             let after = self.engine.random.between(10_000, 200_000);
-            self.engine.schedule(after, None, Ev::Pause(node, false));
+            self.engine.schedule(after, None, ClusterEvent::Pause(node, false));
         }
         if !begin && self.phase == Phase::Running {
             self.plan_pause(node);
         }
     }
 
-    /// A node gives everything up.
+    /// Hands back all blocks of a node.
     ///
     /// # Errors
     /// A property does not hold.
@@ -472,7 +476,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// No more failures, no more operations.
+    /// Stops failures and new operations.
     pub fn heal(&mut self) {
         self.phase = Phase::Healed;
         self.transport.heal();
@@ -489,7 +493,7 @@ impl Cluster {
     }
 }
 
-/// What a shard is made with.
+/// Returns the configuration of a shard.
 pub(crate) fn config(params: &Params, node: u8, worker: u8) -> Config {
     Config {
         me: NodeId(node),
@@ -523,7 +527,7 @@ impl Simulation for Cluster {
     }
 }
 
-/// Takes a cluster to its end: it runs, is healed, comes to rest, and is handed back.
+/// Runs a cluster to its end: it works, is healed, comes to rest, and hands back.
 fn drive(cluster: &mut Cluster) -> Result<(), Broken> {
     let limit = cluster.params.operations * ends::EVENTS_PER_OPERATION;
     loop {
@@ -564,7 +568,7 @@ fn drive(cluster: &mut Cluster) -> Result<(), Broken> {
     sums::check(cluster)
 }
 
-/// What is lost is accepted at one node, and is lost nowhere any more.
+/// Accepts the lost blocks at one node, and checks that no block is lost anywhere.
 fn accept(cluster: &mut Cluster) -> Result<(), Broken> {
     let one = cluster.living().next().expect("somebody lives");
     cluster.accept_lost(usize::from(one))?;

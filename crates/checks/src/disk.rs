@@ -1,10 +1,10 @@
-//! The disk that all nodes share: slow, finishing in any order, sometimes failing.
+//! The disk that all nodes share: slow, completing in any order, sometimes failing.
 
 use plexus_base::BlockId;
 
 use crate::{failure::Broken, page::Page, properties::debt};
 
-/// The pages, and who is at them.
+/// The pages, and the accesses in flight.
 pub struct Disk {
     pages: Vec<Page>,
     writing: Vec<u32>,
@@ -12,20 +12,20 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Pages as they are at the start.
+    /// Creates the pages as they are at the start.
     #[must_use]
     pub fn new(blocks: u64) -> Self {
         let pages: Vec<Page> = (0..blocks).map(|block| Page::first(BlockId(block))).collect();
         Self { writing: vec![0; pages.len()], reading: vec![0; pages.len()], pages }
     }
 
-    /// What stands there now.
+    /// Returns the current page of a block.
     #[must_use]
     pub fn page(&self, block: BlockId) -> Page {
         self.pages[block.0 as usize]
     }
 
-    /// A read begins.
+    /// Begins a read.
     ///
     /// # Errors
     /// A write of the block is in flight: the reader might see half of it.
@@ -34,13 +34,13 @@ impl Disk {
         self.alone(block)
     }
 
-    /// A read ends with this page.
+    /// Ends a read and returns the page.
     pub fn read_ends(&mut self, block: BlockId) -> Page {
         self.reading[block.0 as usize] -= 1;
         self.page(block)
     }
 
-    /// A write begins.
+    /// Begins a write.
     ///
     /// # Errors
     /// A read or another write of the block is in flight.
@@ -54,10 +54,10 @@ impl Disk {
         if self.writing[at] > 0 && self.reading[at] > 0 { Err(meets(block)) } else { Ok(()) }
     }
 
-    /// The page is on the disk from now on.
+    /// Puts the page on the disk.
     ///
     /// # Errors
-    /// It is older than what stood there.
+    /// It is older than the page on the disk.
     pub fn write_lands(&mut self, page: Page) -> Result<(), Broken> {
         let old = &mut self.pages[page.block.0 as usize];
         debt::never_backwards(*old, page)?;
@@ -65,7 +65,7 @@ impl Disk {
         Ok(())
     }
 
-    /// A write is over.
+    /// Ends a write.
     pub fn write_ends(&mut self, block: BlockId) {
         self.writing[block.0 as usize] -= 1;
     }

@@ -1,4 +1,5 @@
-//! What the cache's driver does, in the simulation: brings events to a shard and carries out its actions.
+//! Does the work of the cache's driver in the simulation: passes events to a shard and carries out
+//! its actions.
 
 use std::cell::RefCell;
 
@@ -6,14 +7,14 @@ use plexus_base::{BlockId, Epoch, Nanos, NodeId};
 use plexus_cache::protocol::{Action, Ask, Body, Event, Message, Shard, Slot, Source};
 
 use crate::{
-    cluster::{Cluster, Ev, Local, Phase},
+    cluster::{Cluster, ClusterEvent, Local, Phase},
     failure::Broken,
     frames::{Done, Hand, Out},
     transport::{Arrival, Packet, Port, Put, Step},
 };
 
 impl Cluster {
-    /// Has a shard handle an event and carries out what it says.
+    /// Passes an event to a shard and carries out the resulting actions.
     pub(crate) fn shard(&mut self, at: usize, event: Event) -> Result<(), Broken> {
         if let Some(block) = self.block_of(at, &event) {
             self.last_block = Some(block);
@@ -23,7 +24,7 @@ impl Cluster {
         self.drive(at, |shard, now, frames, out| shard.handle(now, event, frames, out))
     }
 
-    /// Has a shard do something at the time that it is, and carries out what it says.
+    /// Calls a shard at the current time and carries out the resulting actions.
     pub(crate) fn drive(
         &mut self,
         at: usize,
@@ -38,7 +39,7 @@ impl Cluster {
         self.carry_out(at, done)
     }
 
-    /// Does what a shard has asked for.
+    /// Carries out the actions of a shard.
     pub(crate) fn carry_out(&mut self, at: usize, mut done: Vec<Done>) -> Result<(), Broken> {
         for done in done.drain(..) {
             match done {
@@ -82,7 +83,8 @@ impl Cluster {
                 self.post(at, to, message, None);
                 let first = matches!(message.body, Body::Mark { .. }) || message.epoch == Epoch(1);
                 if self.engine.random.permille(5) && !first {
-                    // A straggler of an older view, which must be refused. Everybody who is spoken to has left that behind.
+                    // A late message of an older view, which must be refused. All receivers have
+                    // left that view.
                     self.post(at, to, Message { epoch: Epoch(message.epoch.0 - 1), ..message }, None);
                 }
             }
@@ -98,7 +100,7 @@ impl Cluster {
                 self.disk.read_begins(block)?;
                 self.changes.begins(owner, at, (slot, block), false);
                 let after = self.params.disk.draw(&mut self.engine.random);
-                self.engine.schedule(after, Some(owner), Ev::DiskRead(at, slot, block));
+                self.engine.schedule(after, Some(owner), ClusterEvent::DiskRead(at, slot, block));
             }
             Action::WriteDisk { slot, block } => self.write(at, slot, block)?,
             Action::WriteFailed { .. } => {}
@@ -106,7 +108,7 @@ impl Cluster {
                 self.sessions[ticket.0 as usize].asked = false;
                 self.turns.woken(ticket.0 as usize);
                 let after = self.engine.random.below(2_000);
-                self.engine.schedule(after, Some(owner), Ev::Woken(ticket.0 as usize, result));
+                self.engine.schedule(after, Some(owner), ClusterEvent::Woken(ticket.0 as usize, result));
             }
             Action::CheckpointDone { .. } => self.locals[at].checkpoints -= 1,
             Action::HandedBack { kept } => self.locals[at].handed_back = Some(kept),
@@ -129,13 +131,17 @@ impl Cluster {
         self.changes.begins(owner, at, (slot, block), true);
         let random = &mut self.engine.random;
         let fails = self.phase == Phase::Running && random.permille(self.params.write_failures);
-        // A write that fails may have reached the disk all the same.
+        // A failed write may still have reached the disk.
         let lands = !fails || random.percent(50);
         let (first, then) = (self.params.disk.draw(random), random.below(1_000));
         if lands {
-            self.engine.schedule(first, None, Ev::DiskLands(owner, frame.page));
+            self.engine.schedule(first, None, ClusterEvent::DiskLands(owner, frame.page));
         }
-        self.engine.schedule(first + then, Some(owner), Ev::DiskWrote(at, slot, frame.page, !fails));
+        self.engine.schedule(
+            first + then,
+            Some(owner),
+            ClusterEvent::DiskWrote(at, slot, frame.page, !fails),
+        );
         Ok(())
     }
 
@@ -143,7 +149,7 @@ impl Cluster {
         self.post_on(at, to, message, put, put.is_some());
     }
 
-    /// Sends on the lane for blocks or on the other.
+    /// Sends on the lane for blocks or on another lane.
     fn post_on(&mut self, at: usize, to: NodeId, message: Message, put: Option<Put>, blocks: bool) {
         let from = self.port(at);
         assert_ne!(to, from.node, "sent to oneself");
@@ -175,7 +181,7 @@ impl Cluster {
         self.transport.send(step, from, to, packet);
     }
 
-    /// Hands over what the transport brought.
+    /// Passes on what the transport delivered.
     pub(crate) fn arrive(&mut self) -> Result<(), Broken> {
         let mut at = 0;
         while at < self.arrivals.len() {
@@ -185,7 +191,7 @@ impl Cluster {
                 Arrival::Land(to, put) => {
                     let local = self.index_of(to);
                     let landed = self.locals[local].frames.land(put.slot, put.generation, put.page);
-                    if !landed && self.lives(to.node) {
+                    if !landed && self.is_alive(to.node) {
                         let what = format!("{} did not expect {put:?}", to.node);
                         return Err(Broken::new("latest", put.page.block, what));
                     }
@@ -197,8 +203,9 @@ impl Cluster {
                     packet.bytes.chunks_exact(8).for_each(|eight| {
                         self.engine.digest.add(u64::from_le_bytes(eight.try_into().expect("eight bytes")));
                     });
-                    // Handled as an event of its own, in order, so that a paused node handles it later.
-                    let event = Ev::Shard(self.index_of(to), Event::Message { from, message });
+                    // Handled as a separate event, in order, so that a paused node handles it
+                    // later.
+                    let event = ClusterEvent::Shard(self.index_of(to), Event::Message { from, message });
                     let owner = self.owner(to.node.index());
                     self.engine.schedule(0, Some(owner), event);
                 }

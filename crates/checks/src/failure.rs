@@ -1,4 +1,4 @@
-//! What a run that found something says.
+//! The report of a run that found a failure.
 
 use std::fmt;
 
@@ -9,36 +9,36 @@ use plexus_base::BlockId;
 pub struct Broken {
     /// The file under `properties` that noticed it, or `assertion`.
     pub property: &'static str,
-    /// The block that it is about.
+    /// The block concerned.
     pub block: Option<BlockId>,
-    /// What was seen.
+    /// A description of the observed state.
     pub what: String,
 }
 
 impl Broken {
-    /// About one block.
+    /// Creates a failure of one block.
     #[must_use]
     pub fn new(property: &'static str, block: BlockId, what: String) -> Self {
         Self { property, block: Some(block), what }
     }
 
-    /// About the whole run.
+    /// Creates a failure of the whole run.
     #[must_use]
     pub fn general(property: &'static str, what: String) -> Self {
         Self { property, block: None, what }
     }
 }
 
-/// A failed run: all that is needed to see it again.
+/// A failed run, with all that is needed to reproduce it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
     /// The scenario.
     pub scenario: &'static str,
     /// The seed.
     pub seed: u64,
-    /// When, in simulated nanoseconds.
+    /// The time of the failure in simulated nanoseconds.
     pub at: u64,
-    /// What.
+    /// The property that does not hold.
     pub broken: Broken,
     /// The last events of the block.
     pub history: Vec<String>,

@@ -1,6 +1,8 @@
-//! The frames of one simulated worker: what the frame table of the cache does with atomics, done with plain fields.
+//! The frames of one simulated worker: the frame table of the cache with plain fields instead of
+//! atomics.
 //!
-//! Checks the shard's side of the contract with assertions, and the network's: a put lands only where it is expected.
+//! Assertions check the shard's side of the contract, and the network's: a put lands only where it
+//! is expected.
 
 use std::cell::RefCell;
 
@@ -9,37 +11,37 @@ use plexus_cache::protocol::{Action, Config, Contents, Frames, Message, Mode, Ou
 
 use crate::{page::Page, transport::Put};
 
-/// One frame.
+/// A frame with its state.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
-    /// The block that sessions would find here.
+    /// The block that sessions find here.
     pub block: BlockId,
-    /// In which mode.
+    /// The mode of the block here.
     pub mode: Mode,
-    /// Newcomers are kept out.
+    /// True if new sessions are kept out.
     pub closing: bool,
-    /// The shard wants to know when the last pin goes.
+    /// True if the shard must be told when the last pin goes.
     pub notify: bool,
-    /// Changed since it was opened.
+    /// True if the block was changed since it was opened.
     pub dirty: bool,
-    /// Read pins.
+    /// The number of read pins.
     pub readers: u32,
-    /// The writer latch.
+    /// True while a writer has the latch.
     pub writer: bool,
-    /// Odd: a put is expected.
+    /// The generation; odd while a put is expected.
     pub generation: u32,
     /// The content.
     pub page: Page,
 }
 
 impl Frame {
-    /// Whether a session is in.
+    /// Returns true if a session has a pin.
     #[must_use]
     pub fn pinned(&self) -> bool {
         self.writer || self.readers > 0
     }
 
-    /// The mode in which sessions use it or may begin to.
+    /// Returns the mode in which sessions use the frame or may begin to.
     #[must_use]
     pub fn usable(&self) -> Mode {
         if self.closing && !self.pinned() { Mode::N } else { self.mode }
@@ -48,13 +50,13 @@ impl Frame {
 
 /// All frames of a worker.
 pub struct SimFrames {
-    /// By slot.
+    /// The frames, by slot.
     pub frames: Vec<Frame>,
     config: Config,
 }
 
 impl SimFrames {
-    /// Empty frames.
+    /// Creates empty frames.
     #[must_use]
     pub fn new(config: Config) -> Self {
         let nothing = Page { block: BlockId(u64::MAX), version: 0, value: 0, torn: false };
@@ -72,7 +74,7 @@ impl SimFrames {
         Self { frames: vec![frame; config.slots() as usize], config }
     }
 
-    /// What a session does first: pins the block where that is possible without the shard.
+    /// Pins the block for a session, if that is possible without the shard.
     pub fn hit(&mut self, block: BlockId, mode: Mode) -> Option<Slot> {
         let first = self.config.set(block) * self.config.ways;
         let slot = (first..first + self.config.ways).map(Slot).find(|slot| {
@@ -95,7 +97,7 @@ impl SimFrames {
         true
     }
 
-    /// Gives a pin back: what the shard must be told, if anything.
+    /// Releases a pin; returns the contents that the shard must be told, if any.
     pub fn unpin(&mut self, slot: Slot, mode: Mode) -> Option<Contents> {
         let frame = &mut self.frames[slot.index()];
         match mode {
@@ -107,7 +109,7 @@ impl SimFrames {
         (!frame.pinned() && std::mem::take(&mut frame.notify)).then(|| frame.contents())
     }
 
-    /// A put arrives; whether it was expected.
+    /// Writes a put that arrives; returns true if it was expected.
     pub fn land(&mut self, slot: Slot, generation: u32, page: Page) -> bool {
         let frame = &mut self.frames[slot.index()];
         if frame.generation != generation || generation.is_multiple_of(2) {
@@ -124,7 +126,7 @@ impl Frame {
         Contents { dirty: self.dirty, version: self.page.version }
     }
 
-    /// The shard knows from now on.
+    /// Returns the contents for the shard, which knows them from now on.
     pub(crate) fn hand_over(&mut self) -> Contents {
         let contents = self.contents();
         self.dirty = false;
@@ -132,14 +134,14 @@ impl Frame {
     }
 }
 
-/// The frames as a shard gets at them.
+/// The frames as a shard accesses them.
 pub(crate) struct Hand<'a, 'b>(pub(crate) &'a RefCell<&'b mut SimFrames>);
 
-/// What a shard did, in its order.
+/// An action of a shard, in its order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Done {
     Action(Action),
-    /// The bytes are those of the moment at which the shard shipped them; `in_use`: somebody could change them then.
+    /// The bytes are those at the time of shipping; `in_use`: a session could change them then.
     Ship {
         to: NodeId,
         message: Message,
@@ -148,7 +150,7 @@ pub(crate) enum Done {
     },
 }
 
-/// Where a shard's actions go.
+/// Collects the actions of a shard.
 pub(crate) struct Out<'a, 'b> {
     pub(crate) frames: &'a RefCell<&'b mut SimFrames>,
     pub(crate) done: &'a mut Vec<Done>,

@@ -1,29 +1,30 @@
-//! What membership says of the time before a view, and who can know of all deaths in it, found by counting them.
+//! What membership reports about the time before a view, and which nodes can know of all earlier
+//! deaths, found by counting them.
 
 use plexus_base::{BlockId, Epoch, Incarnation, MAX_NODES, NodeId, NodeSet};
 use plexus_membership::protocol::{Clean, FileId, Seat, View};
 
 use crate::{cluster::Cluster, scenario::Params};
 
-/// Whether a worker can know of all deaths.
+/// The knowledge of a worker about deaths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Insight {
-    /// It came when others were there who are gone.
+    /// It joined after other nodes had gone: it may not know of all deaths.
     No,
-    /// Until the next death: nobody has died since its record.
+    /// It knows all until the next death: no node has died since its record.
     UntilOneDies,
-    /// It was there, or nobody was before it who died after its record.
+    /// It was present at all deaths, or no earlier node died after its record.
     Yes,
 }
 
-/// The views as membership has them.
+/// The views as membership decided them.
 pub(crate) struct Past {
-    /// And how many had died by then without having handed back.
+    /// The views, each with the number of unclean deaths by then.
     views: Vec<(View, u64)>,
     clean: [Clean; MAX_NODES],
-    /// So many had died when it was last known that nothing was lost.
+    /// The number of deaths when it was last known that nothing was lost.
     intact: u64,
-    /// By worker.
+    /// The knowledge of each worker.
     insight: Vec<Insight>,
 }
 
@@ -48,7 +49,7 @@ impl Past {
 }
 
 impl Cluster {
-    /// A node has handed back all that it held, and says so.
+    /// Notes that a node has handed back all it held, and reports so.
     pub(crate) fn is_clean(&mut self, node: usize, incarnation: Incarnation) {
         let locals = self.indices(node as u8);
         let whole = locals.clone().map(|at| self.records[at].recalled().0).min();
@@ -57,7 +58,7 @@ impl Cluster {
         self.changes.past.clean[node] = Clean { incarnation, intact };
     }
 
-    /// A view is decided.
+    /// Notes that a view is decided.
     pub(crate) fn note_decision(&mut self) {
         let members = self.changes.view().clone();
         let Past { views, clean, intact, .. } = &mut self.changes.past;
@@ -67,7 +68,7 @@ impl Cluster {
             Some(incarnation) => Seat::In(incarnation),
             None => Seat::Out(before.seats[node].last()),
         });
-        // Of views that nobody was told of the first has all that changed.
+        // Of several undelivered views, the first carries all changes.
         while next.epoch < members.epoch {
             next = next.next(seats, before.files.clone(), clean);
         }
@@ -99,8 +100,8 @@ impl Cluster {
         self.suspect_by_record(stay);
     }
 
-    /// Where nobody is left who can know of all deaths, everything may be lost; and what was accepted as it is, by a record from before that, where
-    /// nobody is left who was there (`stay`).
+    /// Marks all blocks as possibly lost where no remaining node can know of all deaths. Also marks
+    /// blocks accepted by a record of an earlier time if no node of that time is left (`stay`).
     fn suspect_by_record(&mut self, stay: NodeSet) {
         for block in (0..self.params.blocks).map(BlockId) {
             let at = |node: u8| self.index(node, block);
@@ -115,7 +116,7 @@ impl Cluster {
         }
     }
 
-    /// Who has found all masters open knows all that was lost by then, and has it on record.
+    /// Notes that a worker with all masters open knows all lost blocks, and has them on record.
     pub(crate) fn note_insight(&mut self, at: usize) {
         let epoch = self.locals[at].shard.epoch();
         if self.locals[at].shard.is_open() && self.records[at].recalled().0 < epoch {

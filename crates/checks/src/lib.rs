@@ -1,8 +1,9 @@
-//! Whole protocols in the simulator: scenarios, and one file for each property that must hold.
+//! Runs whole protocols in a simulator: scenarios, and one file for each property that must hold.
 //!
-//! [`run`] takes a seed through a [`Scenario`]: nodes, frames, delays and failures are drawn from the seed, sessions
-//! read and change blocks, things go wrong; then everything is healed, must come to rest, and is handed back. The code
-//! under test is the code that nodes run. The same seed does the same again, so a failure is seen again with its history.
+//! [`run`] takes a seed through a [`Scenario`]. The seed determines nodes, frames, delays, failures
+//! and the operations of sessions. Then all faults are healed, the cluster must come to rest, and
+//! every node hands back its blocks. The code under test is the code that nodes run. The same seed
+//! gives the same run, so a failure can be reproduced with its history.
 
 pub mod changes;
 pub mod cluster;

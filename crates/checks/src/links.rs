@@ -1,5 +1,5 @@
-//! Links alone, under more traffic than a cache makes: random messages of every kind, with and without blocks, in
-//! bursts, over rings that are full most of the time and rails that are lost.
+//! Checks links alone, under more traffic than a cache creates: bursts of random messages of every
+//! kind, with and without blocks, over rings that are mostly full and rails that are lost.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use plexus_cache::protocol::{Kind, Message, Slot};
 use plexus_sim::Engine;
 
 use crate::{
-    cluster::Ev,
+    cluster::ClusterEvent,
     failure::Broken,
     harness::{Outcome, Simulation},
     page::Page,
@@ -17,7 +17,7 @@ use crate::{
     transport::{Arrival, Linked, Packet, Port, Put, Step, Transport},
 };
 
-/// Who sends, to which worker of which node, and in messages of which kind: puts of one stream land in order.
+/// Sender, worker and node of the receiver, and message kind: puts of one stream arrive in order.
 type Stream = (usize, u8, usize, u8);
 
 /// A put that was sent.
@@ -25,26 +25,26 @@ type Stream = (usize, u8, usize, u8);
 struct Sent {
     stream: Stream,
     place: Slot,
-    /// Its bytes were in place once. On a rail that writes to memory they may be without their frame having come, and then they
-    /// are put again, with all that came after them.
+    /// True if its bytes were in place once. On a rail that writes to memory the bytes may arrive
+    /// without their frame; then they are put again, with all later ones.
     landed: bool,
-    /// Its message was delivered.
+    /// True if its message was delivered.
     delivered: bool,
 }
 
 /// Nodes that send each other random messages.
 pub struct Links {
     params: Params,
-    /// Time, order, chance.
-    pub engine: Engine<Ev>,
-    /// Messages sent.
+    /// The source of time, order and randomness.
+    pub engine: Engine<ClusterEvent>,
+    /// The number of messages sent.
     pub messages: u64,
     transport: Linked,
     both_lanes: bool,
     delivery: Delivery,
-    /// By the number that a put carries as its generation.
+    /// The puts, by the number that each carries as its generation.
     puts: Vec<Sent>,
-    /// By who put what where: the number of the put that landed last.
+    /// The number of the last put that landed, by stream and slot.
     landed: BTreeMap<(Stream, Slot), u32>,
     arrivals: Vec<Arrival>,
 }
@@ -62,7 +62,7 @@ impl Simulation for Links {
 }
 
 impl Links {
-    /// Nothing sent yet.
+    /// Creates links without messages.
     #[must_use]
     pub fn new(seed: u64, params: Params) -> Self {
         let nodes = usize::from(params.nodes);
@@ -71,10 +71,10 @@ impl Links {
         let both_lanes = transport.retains() && engine.random.percent(40);
         let delivery = Delivery::new(nodes, usize::from(params.workers));
         for node in 0..nodes {
-            engine.schedule(0, Some(node), Ev::Session(node));
+            engine.schedule(0, Some(node), ClusterEvent::Session(node));
             if params.pause_ns > 0 {
                 let after = engine.random.below(params.pause_ns);
-                engine.schedule(after, None, Ev::Pause(node, true));
+                engine.schedule(after, None, ClusterEvent::Pause(node, true));
             }
         }
         Self {
@@ -95,17 +95,17 @@ impl Links {
         let limit = self.params.operations * ends::EVENTS_PER_OPERATION;
         while let Some(event) = self.engine.advance() {
             match event {
-                Ev::Session(node) => self.burst(node)?,
-                Ev::Net(event) => self.transport.event(
+                ClusterEvent::Session(node) => self.burst(node)?,
+                ClusterEvent::Net(event) => self.transport.event(
                     &mut Step { engine: &mut self.engine, out: &mut self.arrivals, owners: &[] },
                     event,
                 ),
-                Ev::Pause(node, true) => {
+                ClusterEvent::Pause(node, true) => {
                     self.engine.pause(node);
                     let after = self.engine.random.between(1_000, 100_000);
-                    self.engine.schedule(after, None, Ev::Pause(node, false));
+                    self.engine.schedule(after, None, ClusterEvent::Pause(node, false));
                 }
-                Ev::Pause(node, false) => self.engine.resume(node),
+                ClusterEvent::Pause(node, false) => self.engine.resume(node),
                 _ => return Err(Broken::general("delivery", format!("{event:?} in links alone"))),
             }
             self.arrive()?;
@@ -115,7 +115,7 @@ impl Links {
         }
         self.transport.rest().map_err(|what| Broken::general("ends", what))?;
         for (number, put) in self.puts.iter().enumerate() {
-            // The last one put to a place is what stands there.
+            // The last put to a place must be there.
             if self.landed.get(&(put.stream, put.place)).is_none_or(|last| (*last as usize) < number) {
                 return Err(Broken::general(
                     "delivery",
@@ -141,7 +141,8 @@ impl Links {
                 self.puts.push(Sent { stream, place: slot, landed: false, delivered: false });
                 Put { slot, generation: self.puts.len() as u32 - 1, page }
             });
-            // On one channel long frames go on one lane and short ones on the other, and what is put with them in the order sent.
+            // On one channel, long frames use one lane and short ones the other; puts with them
+            // arrive in the order sent.
             let (both_lanes, is_long) = (self.both_lanes, random.percent(50));
             let blocks = if both_lanes { is_long } else { put.is_some() };
             let mut packet = Packet { bytes: [0; Message::LEN], kind, put, blocks, both_lanes, number: 0 };
@@ -153,7 +154,7 @@ impl Links {
         }
         if self.messages < self.params.operations {
             let after = self.engine.random.below(self.params.think_ns + 1_000);
-            self.engine.schedule(after, Some(node), Ev::Session(node));
+            self.engine.schedule(after, Some(node), ClusterEvent::Session(node));
         } else {
             self.transport.heal();
         }

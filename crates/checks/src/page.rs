@@ -1,25 +1,25 @@
-//! A block's content in the simulation: enough to see whether it is the right one.
+//! The content of a simulated block: enough to see whether it is the right one.
 
 use plexus_base::BlockId;
 
-/// What stands in a frame or on the disk.
+/// The content of a frame or of a block on the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Page {
-    /// The block that it is.
+    /// The block number.
     pub block: BlockId,
-    /// Strictly increasing for a block over all nodes.
+    /// The version, strictly increasing for a block over all nodes.
     pub version: u64,
-    /// How often it was changed.
+    /// The number of changes.
     pub value: u64,
-    /// A change is half done: nobody may see or copy this.
+    /// True while a change is half done: no session may see or copy this content.
     pub torn: bool,
 }
 
 impl Page {
-    /// A page as it is found on the disk at the start.
+    /// Returns a page as it is on the disk at the start.
     #[must_use]
     pub fn first(block: BlockId) -> Self {
-        // Some were never written, some were.
+        // Some blocks were never written.
         Self { block, version: block.0 % 3 * 5, value: 0, torn: false }
     }
 }

@@ -1,12 +1,14 @@
-//! A relay between two ends of TCP connections that does harm when it is told to: for tests of real sockets.
+//! A relay between two ends of TCP connections that disturbs them on request, for tests of real
+//! sockets.
 //!
-//! It listens on loopback, connects each caller on, and passes bytes both ways. A handle says what happens to them:
-//! one bit flipped, all swallowed, late, the connections reset. Guarantees: unless told otherwise it passes every byte,
-//! in order, and passes on how a connection ends; dropping it ends its threads and connections. The kernels of both
-//! ends talk to this one: what is swallowed was acknowledged, so a path that is dead to the kernel too takes a network
-//! namespace with its link down.
+//! It listens on loopback, connects each caller to the target, and passes bytes in both directions.
+//! A handle flips bits, drops bytes, delays them or resets the connections. Without such a request
+//! every byte passes in order, and the end of a connection is passed on. Dropping the relay ends
+//! its threads and connections. The kernels of both ends talk to the relay, so dropped bytes were
+//! acknowledged. A path that is also dead for the kernel needs a network namespace with its link
+//! down.
 //!
-//! It must not know what the bytes mean.
+//! The relay does not know the meaning of the bytes.
 
 use std::{
     collections::VecDeque,
@@ -24,38 +26,38 @@ use rustix::{
     net::sockopt,
 };
 
-/// Bytes that may be on their way in one direction of a connection.
+/// The bytes that may be buffered in one direction of a connection.
 const ROOM: usize = 4 << 20;
-/// Bytes taken at once.
+/// The bytes read at once.
 const CHUNK: usize = 64 << 10;
 
-/// From whom to whom.
+/// A direction of the connections through the relay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
-    /// From whoever called the relay to whom it calls.
+pub enum Direction {
+    /// From the caller of the relay to the target.
     There,
-    /// Back to the caller.
+    /// From the target to the caller.
     Back,
 }
 
-impl Way {
-    /// Both.
+impl Direction {
+    /// Both directions.
     pub const BOTH: [Self; 2] = [Self::There, Self::Back];
 }
 
-/// What happens to the bytes of one direction, of all connections.
+/// The disturbances of one direction, for all connections.
 #[derive(Clone, Copy, Default)]
 struct Harm {
     swallow: bool,
     delay: Duration,
-    /// How many of the next chunks have a bit flipped.
+    /// The number of next chunks in which a bit is flipped.
     flips: u32,
 }
 
 struct State {
     random: Random,
     harm: [Harm; 2],
-    /// Bytes taken from a sender.
+    /// The bytes read from a sender, by direction.
     taken: [u64; 2],
     connections: Vec<Connection>,
     ending: bool,
@@ -63,7 +65,7 @@ struct State {
 
 /// A connection as the handle sees it.
 struct Connection {
-    /// Readable once the connection is to be reset.
+    /// A descriptor that becomes readable when the connection must be reset.
     reset: Arc<OwnedFd>,
     thread: JoinHandle<()>,
 }
@@ -77,7 +79,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Passes on to `to`; which bits are flipped follows from `seed`.
+    /// Starts a relay to `to`; `seed` determines the flipped bits.
     ///
     /// # Errors
     /// The system refuses a socket.
@@ -98,28 +100,28 @@ impl Relay {
         Ok(Self { address, state, end, listener: Some(listener) })
     }
 
-    /// Where to call it.
+    /// Returns the address to call.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Flips one bit somewhere in what passes next.
-    pub fn flip(&self, way: Way) {
+    /// Flips one bit in the next bytes that pass.
+    pub fn flip(&self, way: Direction) {
         locked(&self.state).harm[way as usize].flips += 1;
     }
 
-    /// From now on what comes is taken and lost, or (`false`) passed again: then the end that listens finds a gap.
-    pub fn swallow(&self, way: Way, swallow: bool) {
+    /// Drops all bytes from now on, or (`false`) passes them again: then the receiver finds a gap.
+    pub fn swallow(&self, way: Direction, swallow: bool) {
         locked(&self.state).harm[way as usize].swallow = swallow;
     }
 
-    /// What comes from now on arrives so much later, in order.
-    pub fn delay(&self, way: Way, delay: Duration) {
+    /// Delays all bytes from now on by `delay`, in order.
+    pub fn delay(&self, way: Direction, delay: Duration) {
         locked(&self.state).harm[way as usize].delay = delay;
     }
 
-    /// Resets every connection that there is; new ones are taken as before.
+    /// Resets every current connection; new ones are accepted as before.
     pub fn reset(&self) {
         let connections = std::mem::take(&mut locked(&self.state).connections);
         for connection in &connections {
@@ -128,9 +130,9 @@ impl Relay {
         connections.into_iter().for_each(|connection| drop(connection.thread.join()));
     }
 
-    /// How many bytes have come that way, whatever happened to them then.
+    /// Returns the number of bytes read in a direction, including dropped ones.
     #[must_use]
-    pub fn taken(&self, way: Way) -> u64 {
+    pub fn taken(&self, way: Direction) -> u64 {
         locked(&self.state).taken[way as usize]
     }
 }
@@ -155,7 +157,7 @@ fn signal() -> io::Result<OwnedFd> {
 }
 
 fn raise(signal: &OwnedFd) {
-    // It can only fail when it is raised already.
+    // Fails only if the signal is already set.
     let _ = rustix::io::write(signal, &1u64.to_ne_bytes());
 }
 
@@ -179,7 +181,7 @@ fn listen(listener: &TcpListener, to: SocketAddr, state: &Arc<Mutex<State>>, end
         let Ok((caller, _)) = listener.accept() else { continue };
         let Ok(reset) = signal().map(Arc::new) else { continue };
         let (state, raised) = (Arc::clone(state), Arc::clone(&reset));
-        // Whoever is called may be gone: then the caller's connection ends as well.
+        // The target may be gone: then the caller's connection ends as well.
         let thread = std::thread::spawn(move || {
             if let Ok(called) = TcpStream::connect(to) {
                 let _ = pass([caller, called], &state, &raised);
@@ -189,15 +191,15 @@ fn listen(listener: &TcpListener, to: SocketAddr, state: &Arc<Mutex<State>>, end
     }
 }
 
-/// Passes bytes both ways until both have ended, or something ends the connection.
+/// Passes bytes in both directions until both have ended or an error ends the connection.
 fn pass(ends: [TcpStream; 2], state: &Mutex<State>, reset: &OwnedFd) -> io::Result<()> {
     for end in &ends {
         end.set_nonblocking(true)?;
         end.set_nodelay(true)?;
-        // However it ends but in order, the other end sees a reset.
+        // Any disorderly end appears as a reset at the other side.
         sockopt::set_socket_linger(end, Some(Duration::ZERO))?;
     }
-    let mut flows = Way::BOTH.map(Flow::new);
+    let mut flows = Direction::BOTH.map(Flow::new);
     loop {
         for flow in &mut flows {
             let (from, to) = (&ends[flow.way as usize], &ends[1 - flow.way as usize]);
@@ -217,7 +219,7 @@ fn pass(ends: [TcpStream; 2], state: &Mutex<State>, reset: &OwnedFd) -> io::Resu
         });
         let due = flows.iter().filter_map(Flow::due).min();
         let mut fds = vec![PollFd::new(reset, PollFlags::IN)];
-        // An end that nothing is wanted of would still announce that it has hung up, again and again.
+        // Without this, an idle end would report its hang-up again and again.
         for (end, flags) in ends.iter().zip(interest) {
             if !flags.is_empty() {
                 fds.push(PollFd::from_borrowed_fd(end.as_fd(), flags));
@@ -232,20 +234,20 @@ fn pass(ends: [TcpStream; 2], state: &Mutex<State>, reset: &OwnedFd) -> io::Resu
 
 /// One direction of a connection.
 struct Flow {
-    way: Way,
-    /// What is on its way, and when it may arrive.
+    way: Direction,
+    /// The bytes under way, with the time at which each chunk may arrive.
     line: VecDeque<(Instant, Vec<u8>)>,
     waiting: usize,
-    /// The sender has ended its side.
+    /// True if the sender has closed its side.
     ended: bool,
-    /// The receiver was told.
+    /// True if the receiver's side was closed.
     closed: bool,
-    /// The receiver has no room now.
+    /// True if the receiver has no room now.
     blocked: bool,
 }
 
 impl Flow {
-    fn new(way: Way) -> Self {
+    fn new(way: Direction) -> Self {
         Self { way, line: VecDeque::new(), waiting: 0, ended: false, closed: false, blocked: false }
     }
 
@@ -253,7 +255,7 @@ impl Flow {
         !self.ended && self.waiting < ROOM
     }
 
-    /// When there is something to give next, unless the receiver must make room first.
+    /// Returns the time at which the next chunk is due, unless the receiver must make room first.
     fn due(&self) -> Option<Instant> {
         self.line.front().filter(|_| !self.blocked).map(|(due, _)| *due)
     }

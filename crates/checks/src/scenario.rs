@@ -1,4 +1,4 @@
-//! What is varied: each scenario draws its parameters from the seed.
+//! Draws the parameters of each scenario from the seed.
 
 use plexus_base::BlockId;
 use plexus_sim::{Delay, Random};
@@ -14,89 +14,89 @@ use crate::{
     registry::{copies::Copies, replicas::World as Replicas},
 };
 
-/// How messages travel.
+/// The transport of messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Carrier {
-    /// Over paths that lose nothing.
+    /// Paths that lose nothing.
     Direct,
-    /// Over the link core, on rails that may be lost.
+    /// The link core, on rails that may be lost.
     Linked,
 }
 
-/// One run's parameters.
+/// The parameters of one run.
 #[derive(Clone, Debug)]
 pub struct Params {
-    /// Nodes.
+    /// The number of nodes.
     pub nodes: u8,
-    /// Workers of each.
+    /// The workers of each node.
     pub workers: u8,
     /// Sets of frames of each worker.
     pub sets: u32,
-    /// Frames in a set.
+    /// The frames in a set.
     pub ways: u32,
-    /// Blocks, all of them hot.
+    /// The number of blocks, all of them in use.
     pub blocks: u64,
     /// Sessions on each node.
     pub sessions: u32,
-    /// Reads and changes of all sessions together.
+    /// The reads and changes of all sessions together.
     pub operations: u64,
-    /// Of a hundred operations, so many change.
+    /// The percentage of operations that change a block.
     pub change_percent: u64,
-    /// Of a hundred reads, so many are consistent reads.
+    /// The percentage of reads that are consistent reads.
     pub consistent_percent: u64,
-    /// How long a session keeps a pin, at most.
+    /// The longest time for which a session keeps a pin.
     pub hold_ns: u64,
-    /// How long it thinks before the next operation, at most.
+    /// The longest pause of a session before its next operation.
     pub think_ns: u64,
-    /// Small frames.
+    /// The delay of small frames.
     pub prompt: Delay,
-    /// Blocks.
+    /// The delay of blocks.
     pub bulk: Delay,
-    /// Slots of each ring.
+    /// The slots of each ring.
     pub slots: usize,
-    /// Requests, forwards and replies travel on lanes of their own, overtaking each other.
+    /// True if requests, forwards and replies have a lane each, and overtake each other.
     pub lane_for_each_kind: bool,
-    /// How messages travel.
+    /// The transport of messages.
     pub carrier: Carrier,
-    /// Credits of a link for each kind.
+    /// The credits of a link for each kind.
     pub credits: u8,
-    /// Mean time between two losses of a pair's rail; 0: none.
+    /// The mean time between two losses of a pair's rail; 0 disables them.
     pub cuts_ns: u64,
-    /// A disk access.
+    /// The delay of a disk access.
     pub disk: Delay,
-    /// Of a thousand writes, so many fail.
+    /// The writes that fail, of a thousand.
     pub write_failures: u64,
-    /// Of a thousand reads, so many fail.
+    /// The reads that fail, of a thousand.
     pub read_failures: u64,
-    /// Mean time between two checkpoints of a worker; 0: none.
+    /// The mean time between two checkpoints of a worker; 0 disables them.
     pub checkpoint_ns: u64,
-    /// Mean time between two pauses; 0: none.
+    /// The mean time between two pauses; 0 disables them.
     pub pause_ns: u64,
-    /// A node hands back in the middle.
+    /// True if a node hands back its blocks during the run.
     pub one_leaves: bool,
-    /// A node dies in the middle.
+    /// True if a node dies during the run.
     pub one_dies: bool,
-    /// Deaths, farewells and arrivals of nodes, at most, besides the one that dies or leaves.
+    /// The maximum number of deaths, leaves and joins, besides the node that dies or leaves.
     pub changes: u64,
-    /// Between two of them, at most.
+    /// The longest time between two of these changes.
     pub change_ns: u64,
-    /// All nodes may be gone at one time, and the cluster begins anew.
+    /// True if all nodes may be down at once, followed by a cold start.
     pub all_may_die: bool,
 }
 
 /// A scenario: its name and how it draws its parameters.
 #[derive(Clone, Copy)]
 pub struct Scenario {
-    /// For `--scenario`.
+    /// The name for `--scenario`.
     pub name: &'static str,
-    /// What it is about.
+    /// A short description.
     pub about: &'static str,
-    /// So many times bigger than the others: of so many seeds one is taken when all scenarios run.
+    /// The size relative to other scenarios: when all scenarios run, one of so many seeds is taken.
     pub bigger: u64,
-    /// Its nodes have the cache.
+    /// True if its nodes have the cache.
     pub has_cache: bool,
     vary: fn(&mut Params, &mut Random),
-    /// Makes the run of a seed; in those that have blocks, one may be traced.
+    /// Makes the run of a seed. A scenario with blocks can trace one of them.
     pub(crate) make: fn(u64, Params, Option<BlockId>) -> Box<dyn Simulation>,
 }
 
@@ -109,7 +109,7 @@ pub const ALL: [Scenario; 20] = [
     scenario("pauses", "nodes that stop for long and go on, two-slot rings", pauses),
     scenario("leaving", "a node hands everything back while others go on", leaving),
     scenario("views", "nodes die, leave and come back, and the others go on; what is lost is named and accepted", views),
-    scenario("anew", "as views, and all nodes may die or leave: the cluster begins anew with what is on record", anew),
+    scenario("cold_start", "as views, and all nodes may die or leave: the cluster begins anew with what is on record", cold_start),
     scenario("death", "a node dies for good, and the others go on; what is lost is named", death),
     scenario("rails", "the real link core; rails are lost and come back", rails),
     scenario("links", "links alone: bursts over two-slot rings, rails lost and back", links).of(|seed, params, _| Box::new(Links::new(seed, params))),
@@ -125,13 +125,13 @@ pub const ALL: [Scenario; 20] = [
     scenario("mixed", "a little of everything but death", mixed),
 ];
 
-/// The scenario of this name.
+/// Returns the scenario of this name.
 #[must_use]
 pub fn named(name: &str) -> Option<Scenario> {
     ALL.into_iter().find(|scenario| scenario.name == name)
 }
 
-/// A scenario of the cache, as big as others.
+/// Makes a scenario of the cache of normal size.
 const fn scenario(name: &'static str, about: &'static str, vary: fn(&mut Params, &mut Random)) -> Scenario {
     Scenario {
         name,
@@ -148,7 +148,7 @@ impl Scenario {
         Self { bigger, ..self }
     }
 
-    /// Not of the cache.
+    /// Replaces the cache by another protocol.
     const fn of(self, make: fn(u64, Params, Option<BlockId>) -> Box<dyn Simulation>) -> Self {
         Self { make, has_cache: false, ..self }
     }
@@ -258,7 +258,7 @@ fn views(params: &mut Params, random: &mut Random) {
     params.change_ns = *random.pick(&[50_000, 400_000, 1_500_000]);
 }
 
-fn anew(params: &mut Params, random: &mut Random) {
+fn cold_start(params: &mut Params, random: &mut Random) {
     views(params, random);
     params.nodes = random.between(1, 4) as u8;
     params.all_may_die = true;

@@ -1,18 +1,18 @@
-//! What the clients of a node do: read, consistent-read and change blocks, one at a time each.
+//! The sessions of a node: each reads, consistent-reads and changes blocks, one at a time.
 
 use plexus_base::{BlockId, NodeId};
 use plexus_cache::protocol::{Ask, BlockError, Event, Granted, Mode, Slot, Ticket};
 
 use crate::{
-    cluster::{Cluster, Ev, Phase},
+    cluster::{Cluster, ClusterEvent, Phase},
     failure::Broken,
 };
 
-/// One client.
+/// A client of the cache at one node.
 pub(crate) struct Session {
-    /// Its node.
+    /// The node of the session.
     pub(crate) node: NodeId,
-    /// The shard knows that it waits.
+    /// True if the shard knows that the session waits.
     pub(crate) asked: bool,
     state: State,
 }
@@ -20,43 +20,43 @@ pub(crate) struct Session {
 #[derive(Clone, Copy, Debug)]
 enum State {
     Idle,
-    /// Waits for `block`; its version was `floor` when the operation began.
+    /// The session waits for `block`, whose version was `floor` when the operation began.
     Waits {
         ask: Ask,
         block: BlockId,
         floor: u64,
     },
-    /// Has it in `slot`: pinned in a mode, or a private copy.
+    /// The session has the block in `slot`: pinned in a mode, or as a private copy.
     Has {
         block: BlockId,
         slot: Slot,
         floor: u64,
         pin: Option<Mode>,
-        /// A consistent copy of what is lost now.
+        /// True for a consistent copy of a block that is lost now.
         forgiven: bool,
     },
-    /// Its node takes no more operations, or there are no more.
+    /// Its node takes no more operations, or none are left.
     Finished,
 }
 
 impl Session {
-    /// Nothing begun.
+    /// Creates a session before its first operation.
     #[must_use]
     pub(crate) fn new(node: NodeId) -> Self {
         Self { node, asked: false, state: State::Idle }
     }
 
-    /// Its node is no more.
+    /// Ends the session because its node has ended.
     pub(crate) fn end(&mut self) {
         (self.asked, self.state) = (false, State::Finished);
     }
 
-    /// Its node is there again.
+    /// Starts the session because its node runs again.
     pub(crate) fn begin(&mut self) {
         (self.asked, self.state) = (false, State::Idle);
     }
 
-    /// What was committed of `block` is no more: what it saw or was to see is not compared.
+    /// Skips the comparison of `block` in the current operation: its committed content is lost.
     pub(crate) fn forgive(&mut self, of: BlockId) {
         match &mut self.state {
             State::Waits { block, floor, .. } if *block == of => *floor = 0,
@@ -65,19 +65,19 @@ impl Session {
         }
     }
 
-    /// In the middle of an operation.
+    /// Returns true in the middle of an operation.
     #[must_use]
     pub(crate) fn is_busy(&self) -> bool {
         matches!(self.state, State::Waits { .. } | State::Has { .. })
     }
 
-    /// Will begin no more operations.
+    /// Returns true if the session begins no more operations.
     #[must_use]
     pub(crate) fn is_finished(&self) -> bool {
         matches!(self.state, State::Finished)
     }
 
-    /// Whether its wait for `block` has reached the shard, and in which mode it needs it.
+    /// Returns the needed mode if the wait for `block` has reached the shard.
     pub(crate) fn waits_for(&self, wanted: BlockId) -> Option<Mode> {
         match self.state {
             // A consistent read waits in a frame of its own, at the master.
@@ -88,7 +88,7 @@ impl Session {
         }
     }
 
-    /// What it is at.
+    /// Returns the block of the current operation.
     #[must_use]
     pub(crate) fn block(&self) -> Option<BlockId> {
         match self.state {
@@ -102,10 +102,10 @@ impl Cluster {
     fn after(&mut self, session: usize, most: u64) {
         let after = self.engine.random.between(0, most);
         let owner = self.owner(self.sessions[session].node.index());
-        self.engine.schedule(after, Some(owner), Ev::Session(session));
+        self.engine.schedule(after, Some(owner), ClusterEvent::Session(session));
     }
 
-    /// A session's next step: begins an operation, or ends the one it is at.
+    /// Takes a session's next step: begins an operation, or ends the current one.
     pub(crate) fn session_step(&mut self, session: usize) -> Result<(), Broken> {
         match self.sessions[session].state {
             State::Idle if self.phase > Phase::Running => self.sessions[session].state = State::Finished,
@@ -141,11 +141,11 @@ impl Cluster {
         let after = self.engine.random.below(300);
         let want = Event::Want { ticket: Ticket(session as u64), block, ask };
         let owner = self.owner(node.index());
-        self.engine.schedule(after, Some(owner), Ev::Shard(at, want));
+        self.engine.schedule(after, Some(owner), ClusterEvent::Shard(at, want));
         Ok(())
     }
 
-    /// The shard has answered.
+    /// Handles the answer of the shard.
     pub(crate) fn session_woken(
         &mut self,
         session: usize,
@@ -230,7 +230,7 @@ impl Cluster {
         if let Some(contents) = told {
             let after = self.engine.random.below(500);
             let owner = self.owner(node.index());
-            self.engine.schedule(after, Some(owner), Ev::Shard(at, Event::Idle { slot, contents }));
+            self.engine.schedule(after, Some(owner), ClusterEvent::Shard(at, Event::Idle { slot, contents }));
         }
         Ok(())
     }

@@ -1,12 +1,13 @@
-//! How long traffic stood still, over many times: the figures that reports of simulated and of real fail-overs share.
+//! Stall times over many fail-overs: the figures that the reports of simulated and of real
+//! fail-overs share.
 
 use std::fmt;
 
-/// Stalls, put in order.
+/// Stalls in ascending order.
 pub(crate) struct Spread(Vec<u64>);
 
 impl Spread {
-    /// The spread of stalls in nanoseconds, of which there must be one.
+    /// Computes the spread of stalls in nanoseconds; there must be at least one.
     pub(crate) fn of(stalls_ns: &[u64]) -> Self {
         let mut sorted = stalls_ns.to_vec();
         sorted.sort_unstable();
@@ -42,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn the_figures_are_those_of_the_stalls_in_order() {
+    fn figures_come_from_sorted_stalls() {
         check((1..=101).rev(), "stall p50   51.0 ms, p90   91.0, p99  100.0, longest  101.0");
         check([7].into_iter(), "stall p50    7.0 ms, p90    7.0, p99    7.0, longest    7.0");
     }

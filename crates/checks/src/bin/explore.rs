@@ -1,4 +1,5 @@
-//! Small scopes that the tests have no time for: `explore [registry|groups] [ENDS]`, with so many ends of nodes at most (2).
+//! Explores small scopes for which the tests have no time: `explore [registry|groups] [ENDS]`, with
+//! at most so many ends of nodes (2).
 
 use std::process::ExitCode;
 

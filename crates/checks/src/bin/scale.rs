@@ -1,4 +1,4 @@
-//! Prints the table of `docs/performance.md` that says how much is said in larger clusters.
+//! Prints the table of `docs/performance.md` with the message counts of larger clusters.
 
 fn main() {
     print!("{}", plexus_checks::scale::table());

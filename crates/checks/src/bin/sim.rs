@@ -1,5 +1,5 @@
-//! Runs many seeds: `sim [--seeds N] [--from S] [--scenario NAME] [--for SECONDS]`, or counts fail-overs: `sim --failovers N
-//! [--from S]`. Ends with 1 at the first failure.
+//! Runs many seeds: `sim [--seeds N] [--from S] [--scenario NAME] [--for SECONDS]`, or counts
+//! fail-overs: `sim --failovers N [--from S]`. Exits with 1 at the first failure.
 
 use std::{
     process::ExitCode,
@@ -13,14 +13,14 @@ use plexus_checks::{
     run, scenario,
 };
 
-/// How often it says how far it is.
+/// The interval of progress messages.
 const SAY_EVERY: Duration = Duration::from_secs(1);
 
 struct Arguments {
     seeds: u64,
     from: u64,
     scenarios: Vec<Scenario>,
-    /// When no further seed is begun.
+    /// The time after which no further seed is begun.
     until: Option<Instant>,
     failovers: Option<usize>,
 }
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Seeds of each scenario, in turn, so that all have had as many when time is up.
+/// Runs the seeds of all scenarios in turn, so that all have had as many when time is up.
 fn seeds(arguments: &Arguments) -> Result<(), Failure> {
     let Arguments { seeds, from, scenarios, until, .. } = arguments;
     let began = Instant::now();
@@ -112,7 +112,7 @@ fn seeds(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the seeds of a scenario came to.
+/// The counts of the seeds of a scenario.
 #[derive(Clone, Default)]
 struct Tally {
     seeds: u64,
@@ -135,7 +135,7 @@ impl Tally {
     }
 }
 
-/// As many fail-overs at least, over paths with a rate and a queue.
+/// Runs at least `count` fail-overs over paths with a rate and a queue.
 fn failovers(count: usize, from: u64) -> Result<(), Failure> {
     let mut told = Instant::now();
     let (mut stalls, mut delivered) = (Stalls::default(), 0);

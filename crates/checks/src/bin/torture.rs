@@ -1,6 +1,7 @@
-//! Real processes under real faults: `torture failovers N`, `torture shares MBIT MBIT` and `torture soak SECONDS [SEED]`;
-//! `torture member` is what these start. `torture executive PLEXUS SECONDS [SEED]`, `torture joins PLEXUS COUNT [SEED]` and `torture views PLEXUS death|cut|cut-fast|recovery` start nodes of the
-//! program `PLEXUS`. Ends with 1 at the first failure.
+//! Real processes under real faults: `torture failovers N`, `torture shares MBIT MBIT` and `torture
+//! soak SECONDS [SEED]`; these start `torture member`. `torture executive PLEXUS SECONDS [SEED]`,
+//! `torture joins PLEXUS COUNT [SEED]` and `torture views PLEXUS death|cut|cut-fast|recovery` start
+//! nodes of the program `PLEXUS`. Exits with 1 at the first failure.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -9,7 +10,7 @@ use plexus_checks::{
     faults::{campaign, member::Member},
 };
 
-/// How long shares of paths are counted.
+/// The time over which shares of paths are counted.
 const SHARES_FOR: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
@@ -91,7 +92,7 @@ fn run(arguments: &[String]) -> Result<(), String> {
     }
 }
 
-/// Behind a failure, what does the same again.
+/// Appends to a failure the command that repeats the run.
 fn again(options: &str) -> impl Fn(String) -> String {
     move |why| format!("{why}\nthe same faults again: cargo xtask torture executive {options}")
 }

@@ -1,5 +1,5 @@
-//! Faults at random on a running cluster, one after the other and several at once, while clients work; then everything is healed, must be one
-//! cluster again, and what the clients saw must be what one server could have told them.
+//! Random faults on a running cluster, one after the other and several at once, while clients work.
+//! Then everything is healed, must be one cluster again, and the clients' histories are judged.
 
 use std::{
     collections::BTreeMap,
@@ -27,58 +27,60 @@ use super::{
 };
 use crate::spread::Spread;
 
-/// Nodes of the cluster.
+/// The nodes of the cluster.
 const NODES: usize = 4;
 
-/// Networks that join their hosts.
+/// The networks that join their hosts.
 const NETWORKS: usize = 2;
 
-/// Clients that take locks.
+/// The clients that take locks.
 const LOCKERS: u64 = 8;
 
-/// Clients that change the registry.
+/// The clients that change the registry.
 const CHANGERS: u64 = 6;
 
-/// What goes wrong with disks is drawn apart, so that the faults are the same where no disks can fail.
+/// The seed offset for disk faults: the other faults stay the same where no disks can fail.
 const DISKS: u64 = 0x6469_736b;
 
-/// The code that a node ends with that was put out.
+/// The exit code of an evicted node.
 const PUT_OUT: i32 = 3;
 
-/// The longest that a fault of the network lasts: some are over before anybody has noticed, some are noticed and decided on.
+/// The longest network fault: some are over before any node notices, others lead to an eviction.
 const LASTS_MS: u64 = 5000;
 
-/// How long clients must be able to work between two faults.
+/// The time for which clients work between two faults.
 const BETWEEN: Duration = Duration::from_millis(300);
 
-/// How often the views are looked at.
+/// The interval at which views are read.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// What came out.
+/// The result of a campaign.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Times that each fault struck, and how long it took each time, from when nothing was wrong any more until all nodes were one view, in nanoseconds.
+    /// The recovery times of each fault in nanoseconds: from its end until all nodes are in one
+    /// view.
     pub healed: BTreeMap<Fault, Vec<u64>>,
-    /// Views that were seen.
+    /// The number of views seen.
     pub views: usize,
-    /// Nodes that were not killed, by how they ended.
+    /// The nodes that were not killed, by their exit.
     pub ended: BTreeMap<String, u64>,
-    /// Locks that were granted and judged.
+    /// The locks that were granted and judged.
     pub granted: usize,
-    /// Those of them that were known to be held after that.
+    /// The locks among them that were known to be held afterwards.
     pub held: usize,
-    /// Operations on keys of the registry that were judged.
+    /// The operations on registry keys that were judged.
     pub keys: Counts,
 }
 
 impl Report {
-    /// Notes how a node ended: in order where it was `told` to, or because it was put out. Nothing else is lawful: whatever was wrong with disks and networks
-    /// is mended before a node is started, and what is wrong with one disk of three keeps none from leaving.
+    /// Notes the exit of a node: in order if it was `told` to end, or by eviction. No other exit is
+    /// allowed. All faults of disks and networks are healed before a node starts, and one failed
+    /// disk of three does not prevent a leave.
     fn note(&mut self, status: ExitStatus, told: bool) -> Result<(), String> {
         let lawful = match status.code() {
             Some(0) => told,
             Some(code) => code == PUT_OUT,
-            // Put out, it may have to kill itself.
+            // An evicted node may have to kill itself.
             None => status.signal() == Some(Signal::KILL.as_raw()),
         };
         *self.ended.entry(status.to_string()).or_default() += 1;
@@ -108,18 +110,18 @@ impl fmt::Display for Report {
     }
 }
 
-/// Faults for `time`, drawn from `seed`. Tells `say` what it does.
+/// Causes faults for `time`, drawn from `seed`. Reports progress to `say`.
 ///
 /// # Errors
-/// The cluster did not become one again, or the clients saw what cannot be.
+/// The cluster did not become one again, or the clients saw an impossible history.
 pub fn run(program: PathBuf, time: Duration, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Report, String> {
     beside_clients(program, seed, |nodes, report| strikes(nodes, time, seed, report, say))
 }
 
-/// So many times a node leaves, the others go on, and it joins again. Tells `say` how far it is.
+/// Makes a node leave and join again `count` times. Reports progress to `say`.
 ///
 /// # Errors
-/// There was no view without it or with it, or the clients saw what cannot be.
+/// There was no view without it or with it, or the clients saw an impossible history.
 pub fn joins(program: PathBuf, count: u64, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Report, String> {
     let mut random = Random::new(seed);
     beside_clients(program, seed, |nodes, report| {
@@ -144,7 +146,7 @@ pub fn joins(program: PathBuf, count: u64, seed: u64, say: &mut dyn FnMut(&str))
     })
 }
 
-/// Ends what goes on beside, also where what it goes on beside has failed or panicked.
+/// Ends the background threads, also after an error or a panic.
 struct Beside<'a> {
     work: &'a Work,
     views: &'a Views,
@@ -157,7 +159,8 @@ impl Drop for Beside<'_> {
     }
 }
 
-/// Does something to a cluster while clients work and its views are watched; then all that was seen is judged.
+/// Runs `act` on a cluster while clients work and its views are watched; then judges all
+/// observations.
 fn beside_clients(
     program: PathBuf,
     seed: u64,
@@ -222,7 +225,8 @@ fn strikes(
     Ok(())
 }
 
-/// Starts whoever has ended, until all are one view newer than `after`. Tells `say` who has ended by itself.
+/// Starts the nodes that have ended, until all are in one view newer than `after`. Reports nodes
+/// that ended by themselves to `say`.
 fn whole(
     nodes: &mut Nodes,
     after: u64,
@@ -260,7 +264,7 @@ fn whole(
     }
 }
 
-/// The views that nodes said they act in: what each had for members, whoever said it.
+/// The views in which nodes acted: the members of each epoch, by the node that reported them.
 #[derive(Default)]
 struct Views {
     over: AtomicBool,
@@ -293,7 +297,7 @@ impl Views {
         }
     }
 
-    /// Whether all nodes meant the same by each epoch.
+    /// Checks that all nodes had the same members for each epoch.
     fn judge(&self) -> Result<(), String> {
         self.differs.lock().unwrap_or_else(PoisonError::into_inner).clone().map_or(Ok(()), Err)
     }
@@ -308,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_ends_as_it_was_told_or_put_out_and_in_no_other_way() {
+    fn only_ordered_ends_and_evictions_are_lawful() {
         let lawful = |wait_status, told| {
             let mut report = Report::default();
             let lawful = report.note(ExitStatus::from_raw(wait_status), told).is_ok();
@@ -319,12 +323,12 @@ mod tests {
         assert!(lawful(code(0), true) && !lawful(code(0), false));
         assert!(lawful(code(PUT_OUT), true) && lawful(code(PUT_OUT), false));
         assert!(lawful(Signal::KILL.as_raw(), false) && !lawful(Signal::ABORT.as_raw(), false));
-        // What `plexus node` ends with where it could not do something, told to end or not.
+        // The exit code of `plexus node` after an error, told to end or not.
         assert!(!lawful(code(1), true) && !lawful(code(1), false));
     }
 
     #[test]
-    fn two_minds_of_one_epoch_are_noticed() {
+    fn two_views_of_one_epoch_are_detected() {
         let views = Views::default();
         let members = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         views.note(0, 3, members(&["n1", "n2"]));

@@ -1,7 +1,8 @@
-//! Files in memory, mounted by FUSE, that can be full, unreadable, slow, torn, or brought back as they were: what disks under voting files do.
+//! Files in memory, mounted by FUSE, that fail as disks under voting files do: full, unreadable,
+//! slow, torn, or restored from an older copy.
 //!
-//! Every read and write of whoever opens one comes here, past all caches. Nothing is left behind: unmounted when it is dropped, and by the system when
-//! this process ends.
+//! Every read and write comes here, past all caches. Nothing is left behind: dropping it unmounts
+//! the files, and the system does so when this process ends.
 
 use std::{
     collections::BTreeMap,
@@ -21,25 +22,25 @@ use fuser::{
 use plexus_sim::Random;
 use tempfile::TempDir;
 
-/// The file system remembers nothing of a file.
+/// The time for which the kernel may cache file attributes.
 const AT_ONCE: Duration = Duration::ZERO;
 
-/// Threads that serve requests; a slow one holds one of them.
+/// The threads that serve requests; a slow request occupies one of them.
 const THREADS: usize = 16;
 
-/// What is wrong with a file.
+/// The fault of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Wrong {
-    /// Nothing.
+    /// No fault.
     #[default]
     Nothing,
-    /// Nothing can be written: no room.
+    /// Writes fail because the disk is full.
     Full,
-    /// Nothing can be read or written.
+    /// Reads and writes fail.
     Unreadable,
-    /// Reads and writes take so long.
+    /// Reads and writes take this much longer.
     Slow(Duration),
-    /// Of each write the first half is done, and then it fails.
+    /// The first half of each write is done, and then the write fails.
     Torn,
 }
 
@@ -51,19 +52,19 @@ struct Content {
 
 type Shared = Arc<Mutex<BTreeMap<String, Content>>>;
 
-/// The files; gone when it is dropped.
+/// The mounted files, unmounted on drop.
 pub struct Disks {
     files: Shared,
-    // Before the folder that it is mounted on is removed.
+    // Must be dropped before the directory that it is mounted on.
     _mounted: BackgroundSession,
     folder: TempDir,
 }
 
 impl Disks {
-    /// Mounts these files, with their contents.
+    /// Mounts files with these contents.
     ///
     /// # Errors
-    /// There is no FUSE here, for who then skips what needs it.
+    /// FUSE is not available here; tests that need it are then skipped.
     pub fn mount(files: impl IntoIterator<Item = (String, Vec<u8>)>) -> io::Result<Self> {
         let content = |(name, bytes)| (name, Content { bytes, wrong: Wrong::Nothing });
         let files: Shared = Arc::new(Mutex::new(files.into_iter().map(content).collect()));
@@ -74,32 +75,32 @@ impl Disks {
         Ok(Self { files, _mounted: mounted, folder })
     }
 
-    /// Where a file is.
+    /// Returns the path of a file.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// The names of all files.
+    /// Returns the names of all files.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         lock(&self.files).keys().cloned().collect()
     }
 
-    /// From now on this is wrong with a file.
+    /// Sets the fault of a file.
     pub fn make(&self, name: &str, wrong: Wrong) {
         if let Some(file) = lock(&self.files).get_mut(name) {
             file.wrong = wrong;
         }
     }
 
-    /// What is in a file now.
+    /// Returns the content of a file.
     #[must_use]
     pub fn copy(&self, name: &str) -> Vec<u8> {
         lock(&self.files).get(name).map_or_else(Vec::new, |file| file.bytes.clone())
     }
 
-    /// Brings a file back as it was.
+    /// Restores an older content of a file.
     pub fn restore(&self, name: &str, copy: Vec<u8>) {
         if let Some(file) = lock(&self.files).get_mut(name) {
             file.bytes = copy;
@@ -111,11 +112,11 @@ fn lock(files: &Shared) -> MutexGuard<'_, BTreeMap<String, Content>> {
     files.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The file system. A file's number is its place among the names, from 2 on.
+/// The file system. The number of a file is its position among the names, from 2 on.
 struct Served(Shared);
 
 impl Served {
-    /// Does something with a file; slowly if so it is.
+    /// Accesses a file, with its delay if it is slow.
     fn with<R>(
         &self,
         number: INodeNo,
@@ -223,7 +224,7 @@ impl Filesystem for Served {
                 Wrong::Torn => &data[..data.len() / 2],
                 Wrong::Nothing | Wrong::Slow(_) => data,
             };
-            // Files are as long as they were made.
+            // Files keep their initial length.
             let from = usize::try_from(offset).unwrap_or(usize::MAX);
             let place = from.checked_add(whole.len()).and_then(|to| file.bytes.get_mut(from..to));
             place.ok_or(Errno::ENOSPC)?.copy_from_slice(whole);
@@ -244,20 +245,20 @@ impl Filesystem for Served {
     }
 }
 
-/// What can go wrong with a disk, drawn at random.
+/// The number of kinds of trouble, drawn at random.
 const TROUBLES: u64 = 5;
 
-/// Something that goes wrong with one of the files.
+/// A disk fault of one of the files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trouble {
-    /// From now on this is wrong with it.
+    /// The file has this fault from now on.
     Is(Wrong),
-    /// It comes back as it was so long before.
+    /// The file is restored as it was this long before.
     Back(Duration),
 }
 
 impl Trouble {
-    /// One of them.
+    /// Draws a fault.
     #[must_use]
     pub fn any(random: &mut Random) -> Self {
         match random.below(TROUBLES) {
@@ -271,7 +272,8 @@ impl Trouble {
 }
 
 impl Disks {
-    /// This goes wrong with the file at this place among the names; what, in words. One at a time: of three files a majority is left.
+    /// Causes a fault of the file at this position among the names; returns a description. Only one
+    /// at a time: of three files a majority is left.
     pub fn make_trouble(&self, place: u64, trouble: Trouble) -> String {
         let names = self.names();
         let name = &names[place as usize % names.len()];
@@ -289,16 +291,16 @@ impl Disks {
         }
     }
 
-    /// Nothing is wrong with any file.
+    /// Removes the faults of all files.
     pub fn mend(&self) {
         self.names().iter().for_each(|name| self.make(name, Wrong::Nothing));
     }
 }
 
-/// Moves files of a cluster onto disks that can fail: their contents, and where they are found now.
+/// Moves files of a cluster onto disks that can fail; returns the disks and the new paths.
 ///
 /// # Errors
-/// A file cannot be read, or there is no FUSE here.
+/// A file cannot be read, or FUSE is not available here.
 pub fn moved(paths: &[PathBuf]) -> io::Result<(Disks, Vec<PathBuf>)> {
     let name =
         |path: &Path| path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
@@ -315,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_do_what_is_wrong_with_them() {
+    fn files_fail_as_configured() {
         let files = [("a".to_owned(), vec![1; 8192]), ("b".to_owned(), vec![2; 8192])];
         let disks = match Disks::mount(files) {
             Ok(disks) => disks,

@@ -1,4 +1,4 @@
-//! What is done to a cluster: nodes that end or stop, and networks that do not carry everything.
+//! The faults of a cluster: nodes that end or stop, and networks that drop packets.
 
 use std::{process::ExitStatus, thread, time::Duration};
 
@@ -7,21 +7,21 @@ use rustix::process::Signal;
 
 use super::nodes::Nodes;
 
-/// Longer than a lease, and than what others wait beyond it.
+/// Longer than a lease and the wait of the others beyond it.
 const PAST_THE_LEASE: Duration = Duration::from_millis(2500);
 
-/// What happens to the cluster.
+/// A fault of the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Fault {
     /// A node is killed.
     Kill,
-    /// The member with the lowest number, who decides first, is killed.
+    /// The member with the lowest number, which proposes views first, is killed.
     KillFirst,
     /// A node is killed, and another while the view changes.
     KillTwo,
     /// A node is killed and started again, and killed again.
     KillTwice,
-    /// A node is told to end, and does.
+    /// A node is told to end, and leaves.
     Leave,
     /// A node is stopped for a moment.
     Pause,
@@ -29,18 +29,18 @@ pub enum Fault {
     Stop,
     /// One of the networks of a node is cut.
     CutOne,
-    /// All of them are.
+    /// All networks of a node are cut.
     CutAll,
-    /// A node is not heard any more, but hears.
+    /// A node cannot send any more, but receives.
     Mute,
-    /// Two nodes hear nothing of each other.
+    /// Two nodes receive nothing from each other.
     PartTwo,
-    /// Two halves hear nothing of each other.
+    /// Two halves of the cluster receive nothing from each other.
     Split,
 }
 
 impl Fault {
-    /// Every one.
+    /// Every fault.
     pub const ALL: [Self; 12] = [
         Self::Kill,
         Self::KillFirst,
@@ -75,7 +75,7 @@ impl Fault {
         }
     }
 
-    /// Whether some incarnation of a node is over after it, however soon it is healed.
+    /// Returns true if the fault always ends an incarnation of a node, however soon it is healed.
     #[must_use]
     pub fn ends_a_incarnation(self) -> bool {
         matches!(
@@ -84,10 +84,11 @@ impl Fault {
         )
     }
 
-    /// Makes it happen, and waits as long as it takes. How a node ended that was told to.
+    /// Causes the fault and waits for its duration. Returns the exit status of a node that was told
+    /// to end.
     ///
     /// # Errors
-    /// The system's, or that node does not end.
+    /// The error of the system, or the node does not end.
     pub fn strike(self, nodes: &mut Nodes, random: &mut Random) -> Result<Option<ExitStatus>, String> {
         let node = random.below(nodes.count() as u64) as usize;
         let other = (node + 1 + random.below(nodes.count() as u64 - 1) as usize) % nodes.count();
@@ -106,7 +107,7 @@ impl Fault {
                 moment(random);
                 nodes.kill(node);
             }
-            // It may be put out just now, and ends otherwise.
+            // It may be evicted just now, and exit in another way.
             Self::Leave => return nodes.leave(node),
             Self::Pause => {
                 nodes.signal(node, Signal::STOP);

@@ -1,10 +1,12 @@
-//! The cluster executive as programs see it: real nodes under real faults, and whether what clients were told can be true.
+//! The cluster executive as programs see it: real nodes under real faults, and a check of the
+//! clients' histories.
 //!
-//! - [`history`] judges what clients saw, purely.
-//! - [`nodes`] runs nodes on hosts of their own, which are namespaces, and makes the faults.
-//! - [`clients`] take locks and change the registry at all nodes, and write down what they see.
-//! - [`disks`] are files that fail like disks do, where there is FUSE.
-//! - [`faults`] are what is done to a cluster; [`campaign`] does it for minutes, at random. [`views`] measures how long a new view takes.
+//! - [`history`] judges the histories; it is pure.
+//! - [`nodes`] runs nodes on hosts of their own, which are namespaces, and creates the faults.
+//! - [`clients`] take locks and change the registry at all nodes, and record their histories.
+//! - [`disks`] are files that fail as disks do, where FUSE is available.
+//! - [`faults`] are the faults of a cluster; [`campaign`] causes them at random for minutes.
+//!   [`views`] measures how long a new view takes.
 
 pub mod campaign;
 pub mod clients;

@@ -1,6 +1,7 @@
-//! Nodes of a cluster as processes on hosts of their own, or all on one.
+//! Nodes of a cluster as processes, each on a host of its own or all on one.
 //!
-//! Everything ends with the [`Nodes`], in whatever way this process ends: nodes by their lifeline, namespaces with it.
+//! Everything ends with [`Nodes`], however this process ends: nodes by their lifeline, namespaces
+//! with the process.
 
 use std::{
     fs::{self, File},
@@ -22,40 +23,40 @@ use toml::Table;
 
 use super::disks::{Disks, moved};
 
-/// How long nodes may take to do what they do by themselves.
+/// The longest time for anything that nodes do by themselves.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a node may take to end that is told to: it may write for a minute.
+/// The longest time for an ordered end of a node: it may write blocks for a minute.
 const ENDS_WITHIN: Duration = Duration::from_secs(90);
 
-/// How long a node may take to say how it is.
+/// The longest time for a status answer of a node.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 
-/// How often a wait looks.
+/// The interval at which a wait checks its condition.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// Where the nodes listen.
+/// The port that nodes listen on.
 const PORT: u16 = 7400;
 
-/// What nodes are wanted.
+/// The parameters of a cluster.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// The program.
+    /// The program `plexus`.
     pub program: PathBuf,
-    /// How many.
+    /// The number of nodes.
     pub count: usize,
-    /// Networks between their hosts; none: they are all on one host.
+    /// The networks between their hosts; 0 puts all nodes on one host.
     pub networks: usize,
-    /// How fast a lost node is noticed, where that can be chosen.
+    /// The membership profile, where it can be chosen.
     pub profile: &'static str,
 }
 
-/// See the module.
+/// A cluster of node processes, as described in the module.
 pub struct Nodes {
     spec: Spec,
     lan: Lan,
     nodes: Vec<Option<Child>>,
-    /// The voting files, where there is FUSE.
+    /// The disks of the voting files, where FUSE is available.
     disks: Option<Disks>,
     folder: TempDir,
 }
@@ -63,7 +64,7 @@ pub struct Nodes {
 impl Drop for Nodes {
     fn drop(&mut self) {
         for child in self.nodes.iter_mut().flatten() {
-            // It has ended by itself unless something failed.
+            // It has ended by itself unless an error occurred.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -71,10 +72,10 @@ impl Drop for Nodes {
 }
 
 impl Nodes {
-    /// Makes a cluster and starts all its nodes.
+    /// Creates a cluster and starts all its nodes.
     ///
     /// # Errors
-    /// What is missing, or why the nodes do not start.
+    /// A missing prerequisite, or the reason why the nodes do not start.
     pub fn start(spec: Spec) -> Result<Self, String> {
         need(&[("nft", "nftables")])?;
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
@@ -140,7 +141,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// The disks under the voting files, if they can fail.
+    /// Returns the disks under the voting files, if they can fail.
     #[must_use]
     pub fn disks(&self) -> Option<&Disks> {
         self.disks.as_ref()
@@ -150,40 +151,40 @@ impl Nodes {
         if self.spec.networks == 0 { 0 } else { node }
     }
 
-    /// How many there are.
+    /// Returns the number of nodes.
     #[must_use]
     pub fn count(&self) -> usize {
         self.spec.count
     }
 
-    /// All of them.
+    /// Returns the numbers of all nodes.
     #[must_use]
     pub fn all(&self) -> Vec<usize> {
         (0..self.count()).collect()
     }
 
-    /// The cluster's directory.
+    /// Returns the directory of the cluster.
     #[must_use]
     pub fn dir(&self) -> ClusterDir {
         ClusterDir::new(self.folder.path().join("cluster"))
     }
 
-    /// What a node is called.
+    /// Returns the name of a node.
     #[must_use]
     pub fn name(node: usize) -> String {
         format!("n{}", node + 1)
     }
 
-    /// The hosts and their networks.
+    /// Returns the hosts and their networks.
     #[must_use]
     pub fn lan(&self) -> &Lan {
         &self.lan
     }
 
-    /// Starts a node that does not run.
+    /// Starts a node that is not running.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     pub fn up(&mut self, node: usize) -> Result<(), String> {
         let fails = |error: std::io::Error| format!("{}: {error}", Self::name(node));
         let log = self.folder.path().join(format!("{}.said", Self::name(node)));
@@ -196,10 +197,10 @@ impl Nodes {
         Ok(())
     }
 
-    /// Whether the process of a node runs; one that has ended is forgotten, and how it ended is said.
+    /// Returns true if the process of a node is running. Forgets a process that has ended.
     ///
     /// # Errors
-    /// How it ended.
+    /// The exit status of a process that has ended.
     pub fn runs(&mut self, node: usize) -> Result<bool, ExitStatus> {
         let Some(child) = &mut self.nodes[node] else { return Ok(false) };
         match child.try_wait() {
@@ -211,7 +212,7 @@ impl Nodes {
         }
     }
 
-    /// Sends a node a signal; nothing where it does not run.
+    /// Sends a signal to a node, if it is running.
     pub fn signal(&self, node: usize, signal: Signal) {
         if let Some(child) = &self.nodes[node] {
             // It may have ended just now.
@@ -227,7 +228,7 @@ impl Nodes {
         }
     }
 
-    /// Tells a node to end, and waits for that; how it ended, where it ran.
+    /// Tells a node to end and waits for it; returns the exit status if it was running.
     ///
     /// # Errors
     /// It does not end.
@@ -246,23 +247,24 @@ impl Nodes {
         }
     }
 
-    /// What a node has written to its log.
+    /// Returns the log of a node.
     #[must_use]
     pub fn said(&self, node: usize) -> String {
         let log = self.folder.path().join(format!("{}.said", Self::name(node)));
         fs::read(log).map_or_else(|_| String::new(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The end of that.
+    /// Returns the last lines of the log of a node.
     #[must_use]
     pub fn last_said(&self, node: usize) -> String {
         last_lines(&self.said(node))
     }
 
-    /// The epoch of the view in which these nodes act now, if it is one of exactly themselves, newer than `after`.
+    /// Returns the epoch in which all these nodes act now, if the view has exactly them as members
+    /// and is newer than `after`.
     ///
     /// # Errors
-    /// What each of them acts in instead.
+    /// The view of each node.
     pub fn in_one_view(&self, nodes: &[usize], after: u64) -> Result<u64, Vec<Seen>> {
         let names: Vec<String> = nodes.iter().map(|node| Self::name(*node)).collect();
         let dir = self.dir();
@@ -273,10 +275,10 @@ impl Nodes {
         }
     }
 
-    /// Waits until that is so.
+    /// Waits for such a view.
     ///
     /// # Errors
-    /// It is not, or one has ended.
+    /// There is none in time, or a node has ended.
     pub fn agreed(&mut self, nodes: &[usize], after: u64) -> Result<u64, String> {
         let start = Instant::now();
         loop {
@@ -298,10 +300,10 @@ impl Nodes {
         }
     }
 
-    /// Drops what a host sends to and gets from these others, in all networks.
+    /// Drops the packets between a host and `others`, in all networks.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     pub fn part(&self, host: usize, others: &[usize]) -> Result<(), String> {
         for (other, network) in
             others.iter().flat_map(|other| (0..self.lan.networks()).map(move |net| (*other, net)))
@@ -313,20 +315,20 @@ impl Nodes {
         Ok(())
     }
 
-    /// Drops what a host sends, in all networks; it hears still.
+    /// Drops the packets that a host sends, in all networks; it still receives.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     pub fn mute(&self, host: usize) -> Result<(), String> {
         (0..self.lan.networks()).try_for_each(|network| {
             self.lan.host(host).rule(Direction::Out, &format!("oifname {} drop", device(network)))
         })
     }
 
-    /// Takes every fault of the network away.
+    /// Removes every fault of the network.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     pub fn heal(&self) -> Result<(), String> {
         for host in 0..self.lan.hosts() {
             self.lan.host(host).clear_rules()?;
@@ -336,17 +338,17 @@ impl Nodes {
     }
 }
 
-/// What a node said of the view that it acts in: its epoch and members; nothing where it did not.
+/// The epoch and members of the view in which a node acts, or `None` without an answer.
 pub type Seen = Option<(u64, Vec<String>)>;
 
-/// The epoch of the view that all have seen, if it is one and has exactly these members.
+/// Returns the epoch of the view if all nodes have the same one with exactly these members.
 fn one_view(seen: &[Seen], members: &[String]) -> Option<u64> {
     let (epoch, _) = seen.first()?.as_ref()?;
     let same = |one: &Seen| one.as_ref().is_some_and(|(its, who)| its == epoch && who == members);
     seen.iter().all(same).then_some(*epoch)
 }
 
-/// What a node says of itself, if it does.
+/// Returns the status of a node, if it answers.
 #[must_use]
 pub fn status(dir: &ClusterDir, name: &str) -> Option<Value> {
     let ask = || -> Result<Value, ControlError> {
@@ -357,7 +359,7 @@ pub fn status(dir: &ClusterDir, name: &str) -> Option<Value> {
     ask().ok()
 }
 
-/// The epoch and the members of the view that a node acts in, from what it says of itself.
+/// Returns the epoch and the members of the view in which a node acts, from its status.
 #[must_use]
 pub fn view(status: &Value) -> Seen {
     let members = status["members"].as_array()?.iter().filter_map(|name| Some(name.as_str()?.to_owned()));
@@ -366,7 +368,7 @@ pub fn view(status: &Value) -> Seen {
     Some((status["epoch"].as_u64().filter(|epoch| *epoch > 0)?, members))
 }
 
-/// The end of what somebody said.
+/// Returns the last lines of a text.
 fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(8)..].join("\n")
@@ -378,7 +380,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_view_is_one_that_was_opened() {
+    fn a_view_counts_only_when_it_was_opened() {
         let status = |epoch: u64| json!({ "epoch": epoch, "members": ["n2", "n1"] });
         assert_eq!(view(&status(7)), Some((7, vec!["n1".into(), "n2".into()])));
         assert_eq!(view(&status(0)), None);
@@ -387,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn one_view_is_that_of_all_and_of_nobody_else() {
+    fn one_view_has_exactly_the_expected_members() {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let (two, three) = (names(&["n1", "n2"]), names(&["n1", "n2", "n3"]));
         let seen = |epoch, members: &Vec<String>| Some((epoch, members.clone()));

@@ -1,4 +1,5 @@
-//! How long a cluster takes to a new view when a node is gone, and to give its locks to others.
+//! Measures how long a cluster takes to a new view after a node is gone, and to grant its locks to
+//! others.
 
 use std::{
     path::PathBuf,
@@ -13,13 +14,13 @@ use plexus_node::control::{Control, ControlError, ControlResponse};
 
 use super::nodes::{Nodes, Spec, TIMEOUT};
 
-/// Nodes of the clusters that are measured.
+/// The nodes of the measured clusters.
 const NODES: usize = 3;
 
-/// Locks that are recovered.
+/// The locks that are recovered.
 const LOCKS: u64 = 1_000_000;
 
-/// A lock that the node holds that is killed.
+/// A lock held by the node that is killed.
 const LAST: &str = "held by the last";
 
 fn cluster(program: PathBuf, networks: usize, profile: &'static str) -> Result<Nodes, String> {
@@ -30,7 +31,8 @@ fn ms(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
 }
 
-/// Milliseconds from the end of a process to the new view of the others, all on one host.
+/// Measures the milliseconds from the end of a process to the new view of the others, all on one
+/// host.
 ///
 /// # Errors
 /// There is no new view.
@@ -43,7 +45,7 @@ pub fn death(program: PathBuf) -> Result<f64, String> {
     Ok(ms(start))
 }
 
-/// Milliseconds from the cut of a host's networks to the new view of the others.
+/// Measures the milliseconds from the cut of a host's networks to the new view of the others.
 ///
 /// # Errors
 /// There is no new view.
@@ -56,18 +58,19 @@ pub fn cut(program: PathBuf, profile: &'static str) -> Result<f64, String> {
     Ok(ms(start))
 }
 
-/// Who has the nodes hold locks; ended with this.
+/// The process that makes the nodes hold locks; it ends when this is dropped.
 struct Holder(Child);
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // It has ended by itself where the nodes have.
+        // It has ended by itself if the nodes have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Milliseconds from the death of one of three nodes that hold and master a third of [`LOCKS`] each, to one of its locks granted to another.
+/// Measures the milliseconds from the death of a node until one of its locks is granted to another.
+/// Each of the three nodes holds and masters a third of [`LOCKS`].
 ///
 /// # Errors
 /// The locks are not held, or none is granted.

@@ -1,4 +1,4 @@
-//! Many faults, one after the other, on one pair over two paths: fail-overs that are counted, and a soak.
+//! Long fault campaigns on one pair over two paths: counted fail-overs, shares of bulk, and a soak.
 
 use std::{
     collections::BTreeMap,
@@ -14,18 +14,18 @@ use plexus_sim::Random;
 use super::{Net, Pair, Report, Seen, Side, Spec};
 use crate::spread::Spread;
 
-/// What happens to a path.
+/// A fault of a path.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Fault {
-    /// Its connections are reset.
+    /// The connections of the path are reset.
     Reset,
-    /// Nothing passes any more, either way, and nobody says so.
+    /// No packet passes in either direction, and no end is told.
     BlackHole,
-    /// Nothing passes from the first host to the second.
+    /// No packet passes from the first host to the second.
     OneWayThere,
-    /// Nothing passes from the second host to the first.
+    /// No packet passes from the second host to the first.
     OneWayBack,
-    /// The cable is pulled.
+    /// The cable is unplugged.
     Cut,
 }
 
@@ -45,8 +45,9 @@ impl Fault {
         }
     }
 
-    /// The longest that traffic should stand still, in milliseconds, where there is a goal. Whose system says nothing is
-    /// given up after one and a half probes that were not answered, and there are looks before and after.
+    /// Returns the goal for the longest stall in milliseconds, if there is one. A silent path is
+    /// given up after one and a half unanswered probes; the regular checks before and after add to
+    /// that.
     #[must_use]
     pub fn goal_ms(self) -> Option<u32> {
         match self {
@@ -56,10 +57,10 @@ impl Fault {
         }
     }
 
-    /// Makes it happen.
+    /// Causes the fault.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     pub fn strike(self, net: &Net, path: usize) -> Result<(), String> {
         match self {
             Self::Reset => Side::BOTH.into_iter().try_for_each(|side| net.reset(path, side)),
@@ -71,7 +72,7 @@ impl Fault {
     }
 }
 
-/// The stalls of fail-overs, by what caused them, in nanoseconds.
+/// The stalls of fail-overs in nanoseconds, by fault.
 #[derive(Clone, Debug, Default)]
 pub struct Stalls(BTreeMap<Fault, Vec<u64>>);
 
@@ -105,18 +106,20 @@ fn pair(program: PathBuf, net: &Net) -> Result<Pair, String> {
     Ok(pair)
 }
 
-/// The path that prompt messages of the first member take.
+/// Returns the path that prompt messages of the first member use.
 fn path_in_use(pair: &mut Pair, net: &Net) -> Result<usize, String> {
     let report = pair.report(Side::A)?;
     let best = report.rails.iter().find(|rail| rail.state == "active best");
     best.and_then(|rail| net.path_of(&rail.path)).ok_or_else(|| format!("no path is in use: {report}"))
 }
 
-/// Strikes the path in use so many times, with each fault in turn; every time all traffic must go on over another path,
-/// with nothing lost, doubled or late, and nothing left over in the end. Tells `say` how far it is.
+/// Strikes the path in use `count` times, with each fault in turn. Each time all traffic must
+/// continue over another path, with nothing lost, duplicated, late or left over. Reports progress
+/// to `say`.
 ///
 /// # Errors
-/// Something was lost, doubled, late or changed, the peer was taken for gone, traffic did not go on, or a member grew.
+/// A message was lost, duplicated, late or changed, the peer counted as gone, traffic did not
+/// continue, or a member grew.
 pub fn failovers(program: PathBuf, count: usize, say: &mut dyn FnMut(usize)) -> Result<Stalls, String> {
     let net = Net::new(2)?;
     let mut pair = pair(program, &net)?;
@@ -140,7 +143,8 @@ pub fn failovers(program: PathBuf, count: usize, say: &mut dyn FnMut(usize)) -> 
     }
 }
 
-/// Waits until both members have left the path that was struck and traffic flows again; the longest stall.
+/// Waits until both members have left the struck path and traffic flows again; returns the longest
+/// stall.
 fn struck(pair: &mut Pair, net: &Net, path: usize) -> Result<u64, String> {
     let mut stall = 0;
     pair.until("the path that was struck is left", |_, report| {
@@ -151,31 +155,31 @@ fn struck(pair: &mut Pair, net: &Net, path: usize) -> Result<u64, String> {
     Ok(stall.max(pair.flows()?))
 }
 
-/// How bulk was shared between two paths.
+/// A measurement of how two paths share bulk.
 #[derive(Clone, Debug)]
 pub struct Shares {
-    /// Bytes that each member gave to each path.
+    /// The bytes that each member sent over each path.
     pub bytes: [[u64; 2]; 2],
-    /// For how long they were counted.
+    /// The time over which bytes were counted.
     pub time: Duration,
-    /// What the members said when it began and when it ended.
+    /// The reports of the members at the start and at the end.
     pub reports: [[Report; 2]; 2],
 }
 
 impl Shares {
-    /// Which part of each member's bytes went over the first path.
+    /// Returns the part of each member's bytes that went over the first path.
     #[must_use]
     pub fn of_first(&self) -> [f64; 2] {
         self.bytes.map(|[first, second]| first as f64 / ((first + second) as f64).max(1.0))
     }
 
-    /// What each member sent over each path, in megabits a second.
+    /// Returns the rate of each member over each path, in megabits per second.
     #[must_use]
     pub fn mbit(&self) -> [[f64; 2]; 2] {
         self.bytes.map(|paths| paths.map(|bytes| bytes as f64 * 8.0 / 1e6 / self.time.as_secs_f64()))
     }
 
-    /// Whether a rail was lost or left meanwhile: then the shares say nothing of the paths.
+    /// Returns true if a rail was lost or left meanwhile: then the shares are not valid.
     #[must_use]
     pub fn rails_stayed(&self) -> bool {
         let [before, after] = &self.reports;
@@ -213,11 +217,12 @@ impl fmt::Display for Shares {
     }
 }
 
-/// How bulk is shared between two paths that carry so many megabits a second, over `time` in which both are in use and
-/// filled: a machine that has too little to spare for that shows nothing of them.
+/// Measures how two paths of `mbit` megabits per second share bulk. Counts over `time` while both
+/// paths are in use and filled; a machine without enough spare time cannot fill them.
 ///
 /// # Errors
-/// Something was lost, doubled, late or changed, traffic did not go on, or the paths were never filled.
+/// A message was lost, duplicated, late or changed, traffic did not continue, or the paths were
+/// never filled.
 pub fn shares(program: PathBuf, mbit: [u32; 2], time: Duration) -> Result<Shares, String> {
     let net = Net::new(2)?;
     let mut pair = pair(program, &net)?;
@@ -225,7 +230,7 @@ pub fn shares(program: PathBuf, mbit: [u32; 2], time: Duration) -> Result<Shares
         Side::BOTH.into_iter().try_for_each(|side| net.throttle(path, side, mbit))?;
     }
     pair.bulk()?;
-    // What the queues of the paths had room for at first is not counted.
+    // The bytes that first filled the queues of the paths are not counted.
     pair.flows()?;
     let rate = f64::from(mbit.iter().sum::<u32>());
     let mut tries = 0;
@@ -246,7 +251,8 @@ pub fn shares(program: PathBuf, mbit: [u32; 2], time: Duration) -> Result<Shares
     Ok(shares)
 }
 
-/// What part of the rate of paths must be used for them to count as filled, and how often that is tried.
+/// The part of the paths' rate that must be used for them to count as filled, and the number of
+/// attempts.
 const FILLED: f64 = 0.75;
 const MOST_TRIES: u32 = 10;
 
@@ -268,25 +274,26 @@ fn share(pair: &mut Pair, net: &Net, time: Duration) -> Result<Shares, String> {
     Ok(Shares { bytes, time, reports: [before, after] })
 }
 
-/// What a soak saw.
+/// The result of a soak.
 #[derive(Clone, Debug, Default)]
 pub struct Soaked {
-    /// Faults that struck.
+    /// The number of faults.
     pub faults: u64,
-    /// Messages and puts that were delivered and checked, both ways.
+    /// The messages and puts that were delivered and checked, in both directions.
     pub delivered: u64,
-    /// By how much the resident memory of each member grew from the middle to the end, in KiB.
+    /// The growth of each member's resident memory from the middle to the end, in KiB.
     pub grew_kib: [i64; 2],
 }
 
-/// Memory may grow by so much from the middle of a soak to its end: what is under way differs from moment to moment.
+/// The allowed growth of memory from the middle of a soak to its end: the data under way varies.
 const MOST_GROWN_KIB: i64 = 2048;
 
-/// Faults of every sort at random for `time`, both paths at once too, and in between none: everything must be
-/// delivered, and nothing grow. Tells `say` how far it is.
+/// Causes random faults of every kind for `time`, also on both paths at once, with pauses in
+/// between. Everything must be delivered, and no resource may grow. Reports progress to `say`.
 ///
 /// # Errors
-/// Something was lost, doubled, late or changed, traffic did not go on, or memory, descriptors or threads grew.
+/// A message was lost, duplicated, late or changed, traffic did not continue, or memory,
+/// descriptors or threads grew.
 pub fn soak(
     program: PathBuf,
     time: Duration,
@@ -310,7 +317,7 @@ pub fn soak(
             7 => {
                 net.swallow_long(path, Side::BOTH[random.below(2) as usize], 600 + random.below(800) as u32)?
             }
-            // Shorter than the links' timeout: nobody is to be taken for gone.
+            // Shorter than the timeout of the links, so that no peer counts as gone.
             _ => {
                 let both = (0..net.paths()).try_for_each(|path| Fault::BlackHole.strike(&net, path));
                 both.map(|()| thread::sleep(Duration::from_millis(random.below(300))))?;
@@ -352,7 +359,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_report_says_which_goals_were_met() {
+    fn report_marks_goals_that_were_met() {
         let mut stalls = Stalls::default();
         for (fault, us) in [
             (Fault::Reset, [3000, 49_999]),

@@ -1,7 +1,10 @@
-//! The process of one member: a mesh with one worker, its [`Traffic`], and commands on standard input.
+//! The process of one member: a mesh with one worker, its [`Traffic`], and commands on standard
+//! input.
 //!
-//! `report` prints a [`Report`] on a line; `bulk` has more bulk under way from now on and prints one; `stop` ends the traffic, waits until nothing is under way, and prints one. The
-//! process ends with its standard input, and with the thread that started it: stopped, it would not see the end of its input.
+//! `report` prints a [`Report`] on a line. `bulk` keeps more bulk under way from now on and prints
+//! a report. `stop` ends the traffic, waits until nothing is under way, and prints a report. The
+//! process ends with its standard input. It also ends with the thread that started it, because a
+//! stopped process does not see the end of its input.
 
 use std::{
     io::{BufRead, Write},
@@ -22,35 +25,35 @@ use super::{
     traffic::{WINDOW, WINDOW_BYTES},
 };
 
-/// How long what is under way may take to end.
+/// The time within which messages under way must be acknowledged.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often a wait looks.
+/// The interval at which a wait checks its condition.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// What a member must know.
+/// The parameters of a member.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// 0 or 1.
+    /// The number of the member, 0 or 1.
     pub me: u8,
-    /// Names the pair; no other pair on the machine has the same.
+    /// The number of the pair, unique on the machine.
     pub cluster: u64,
-    /// Which incarnation of this member it is.
+    /// The incarnation of this member.
     pub incarnation: u64,
-    /// What joins it to its peer.
+    /// The kind of rail to its peer.
     pub rail: RailKind,
-    /// Whether that is encrypted.
+    /// True if the rail is encrypted.
     pub encrypt: bool,
-    /// Where it listens: an address for each path.
+    /// The addresses to listen on, one for each path.
     pub listen: Vec<SocketAddr>,
-    /// Where the other member is found.
+    /// The addresses of the other member.
     pub peer: Vec<SocketAddr>,
-    /// The network namespace that it lives in.
+    /// The network namespace of the member.
     pub namespace: Option<PathBuf>,
 }
 
 impl Member {
-    /// The member as arguments of its program.
+    /// Returns the member as arguments of its program.
     #[must_use]
     pub fn to_arguments(&self) -> Vec<String> {
         let addresses =
@@ -68,7 +71,7 @@ impl Member {
         arguments
     }
 
-    /// The member that these arguments describe.
+    /// Parses the arguments of a member.
     #[must_use]
     pub fn from_arguments(arguments: &[String]) -> Option<Self> {
         let addresses = |text: &str| text.split(',').map(|one| one.parse().ok()).collect::<Option<Vec<_>>>();
@@ -87,14 +90,15 @@ impl Member {
         })
     }
 
-    /// Runs it until its standard input ends.
+    /// Runs the member until its standard input ends.
     ///
     /// # Errors
-    /// One line that says what could not be had.
+    /// One line that names the resource that could not be created.
     pub fn run(self) -> Result<(), String> {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
             .map_err(|error| format!("the end of whoever started it: {error}"))?;
-        // Before there is any other thread: a namespace is entered by a thread, and inherited by those it starts.
+        // Must precede all other threads: a thread enters a namespace, and the threads that it
+        // starts inherit it.
         if let Some(path) = &self.namespace {
             plexus_namespaces::enter(path).map_err(|error| format!("{}: {error}", path.display()))?;
         }
@@ -160,7 +164,7 @@ fn report(mesh: &Mesh<Traffic>, observed: &Observed) -> Report {
         received: observed.received.load(Relaxed),
         least: observed.least.load(Relaxed),
         stall_us: observed.take_stall().0 / 1000,
-        strangers: mesh.unauthenticated(),
+        unauthenticated: mesh.unauthenticated(),
         idle: observed.is_idle(),
         rails: rails
             .map(|rail| Seen {
@@ -180,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_is_what_its_arguments_say() {
+    fn member_survives_a_round_trip_through_its_arguments() {
         let member = Member {
             me: 1,
             cluster: 99,

@@ -1,14 +1,18 @@
-//! Real processes, real sockets, real faults: two members that talk without a pause, in network namespaces whose links
-//! are cut, slowed and made to lie.
+//! Real processes, sockets and faults: two members that exchange messages without a pause, in
+//! network namespaces whose links are cut, slowed and disturbed.
 //!
-//! - [`Traffic`] runs in each member: numbered messages on channels of every class, puts, calls; and the check that each
-//!   arrives exactly once, in order, with its content, and that no put comes late.
-//! - [`member`] is the process around it: a mesh of the interconnect and a few commands on its standard input.
-//! - [`Net`] makes the namespaces and the faults.
-//! - [`Pair`] starts two members, asks them how they are, and says in the end whether all was delivered.
-//! - [`campaign`] does it many times over: fail-overs that are counted, and a soak.
+//! - [`Traffic`] runs in each member. It sends numbered messages on channels of every class, puts
+//!   and calls. It checks that each arrives exactly once, in order, with its content, and that no
+//!   put comes late.
+//! - [`member`] is the process around it: a mesh of the interconnect and a few commands on its
+//!   standard input.
+//! - [`Net`] creates the namespaces and the faults.
+//! - [`Pair`] starts two members, asks for their reports, and checks at the end that everything was
+//!   delivered.
+//! - [`campaign`] repeats this: counted fail-overs, and a soak.
 //!
-//! Whoever uses a [`Pair`] ends it by dropping it: members end with their standard input, namespaces with this process.
+//! Dropping a [`Pair`] ends it: members end with their standard input, namespaces with this
+//! process.
 
 pub mod campaign;
 pub mod member;

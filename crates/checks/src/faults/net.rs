@@ -1,6 +1,6 @@
-//! Two hosts as network namespaces, the paths between them, and what can be wrong with a path.
+//! Two hosts as network namespaces, the paths between them, and the faults of a path.
 //!
-//! Nothing of it is left behind, in whatever way this process ends.
+//! Nothing is left behind, however this process ends.
 
 use std::{
     io,
@@ -10,23 +10,23 @@ use std::{
 
 use plexus_namespaces::{CableEnd, Direction, Namespace, join, need};
 
-/// Where members listen.
+/// The port that members listen on.
 const PORT: u16 = 7100;
 
 /// One of the two hosts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
-    /// The first.
+    /// The first host.
     A,
-    /// The second.
+    /// The second host.
     B,
 }
 
 impl Side {
-    /// Both.
+    /// Both sides.
     pub const BOTH: [Self; 2] = [Self::A, Self::B];
 
-    /// The side as an index.
+    /// Returns the side as an index.
     #[must_use]
     pub fn index(self) -> usize {
         self as usize
@@ -40,10 +40,10 @@ pub struct Net {
 }
 
 impl Net {
-    /// Two hosts with so many paths between them, a veth pair each.
+    /// Creates two hosts with `paths` paths between them, a veth pair each.
     ///
     /// # Errors
-    /// Why that cannot be done here, for who then skips what needs it.
+    /// The reason why namespaces cannot be created here; tests that need them are then skipped.
     pub fn new(paths: usize) -> Result<Self, String> {
         need(&[("tc", "iproute2"), ("nft", "nftables")])?;
         let net = Self { namespaces: [Namespace::new()?, Namespace::new()?], paths };
@@ -65,58 +65,58 @@ impl Net {
         Ok(net)
     }
 
-    /// The namespace of a host as a path, good as long as this process lives and holds it.
+    /// Returns the namespace of a host as a path, valid while this process runs and holds it.
     #[must_use]
     pub fn namespace(&self, side: Side) -> PathBuf {
         self.namespaces[side.index()].path()
     }
 
-    /// Where a host listens, on each path.
+    /// Returns the address of a host on each path.
     #[must_use]
     pub fn addresses(&self, side: Side) -> Vec<SocketAddr> {
         (0..self.paths).map(|path| SocketAddr::from((address(side, path), PORT))).collect()
     }
 
-    /// How many paths there are.
+    /// Returns the number of paths.
     #[must_use]
     pub fn paths(&self) -> usize {
         self.paths
     }
 
-    /// Which path an address is on.
+    /// Returns the path of an address.
     #[must_use]
     pub fn path_of(&self, text: &str) -> Option<usize> {
         (0..self.paths).find(|path| text.contains(&format!("{}:", address(Side::A, *path))))
     }
 
-    /// Pulls the cable of a path.
+    /// Unplugs a path.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     pub fn cut(&self, path: usize) -> Result<(), String> {
         self.run(Side::A, &format!("ip link set {} down", device(Side::A, path)))
     }
 
-    /// Swallows, silently, what `side` sends over a path.
+    /// Silently drops the packets that `side` sends over a path.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     pub fn swallow(&self, path: usize, side: Side) -> Result<(), String> {
         self.rule(path, side, "drop")
     }
 
-    /// Swallows so many of a hundred packets that `side` sends over a path.
+    /// Drops `percent` of the packets that `side` sends over a path.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     pub fn lose(&self, path: usize, side: Side, percent: u32) -> Result<(), String> {
         self.rule(path, side, &format!("numgen random mod 100 < {percent} drop"))
     }
 
-    /// Swallows, silently, the first packets of connections that `side` makes over a path.
+    /// Silently drops the first packets of connections that `side` opens over a path.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     pub fn swallow_calls(&self, path: usize, side: Side) -> Result<(), String> {
         self.rule(path, side, "tcp flags & (syn|ack) == syn drop")
     }
@@ -124,31 +124,31 @@ impl Net {
     /// Resets every connection of `side` over a path, and refuses new ones.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     pub fn reset(&self, path: usize, side: Side) -> Result<(), String> {
         self.rule(path, side, "meta l4proto tcp reject with tcp reset")
     }
 
-    /// Makes one end of a path carry shorter packets than the other believes.
+    /// Lowers the MTU of one end of a path without the knowledge of the other.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     pub fn shorten(&self, path: usize, side: Side, mtu: u32) -> Result<(), String> {
         self.run(side, &format!("ip link set {} mtu {mtu}", device(side, path)))
     }
 
-    /// Swallows, silently, what is longer than `bytes`: a switch in between with a smaller MTU.
+    /// Silently drops packets longer than `bytes`, as a switch with a smaller MTU does.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     pub fn swallow_long(&self, path: usize, side: Side, bytes: u32) -> Result<(), String> {
         self.rule(path, side, &format!("meta length > {bytes} drop"))
     }
 
-    /// Lets `side` send so many megabits a second over a path.
+    /// Limits `side` to `mbit` megabits per second over a path.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     pub fn throttle(&self, path: usize, side: Side, mbit: u32) -> Result<(), String> {
         let device = device(side, path);
         self.run(
@@ -157,17 +157,17 @@ impl Net {
         )
     }
 
-    /// Takes every fault away.
+    /// Removes every fault.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     pub fn heal(&self) -> Result<(), String> {
         for side in Side::BOTH {
             self.namespaces[side.index()].clear_rules()?;
             for path in 0..self.paths {
                 let device = device(side, path);
                 self.run(side, &format!("ip link set {device} mtu 1500 up"))?;
-                // There may be none.
+                // There may be no such rule.
                 let _ = self.run(side, &format!("tc qdisc del dev {device} root"));
             }
         }
@@ -183,10 +183,10 @@ impl Net {
         self.namespaces[side.index()].run(line)
     }
 
-    /// Does something in the namespace of a host.
+    /// Runs `act` in the namespace of a host.
     ///
     /// # Errors
-    /// Its own, or the namespace cannot be entered.
+    /// The error of `act`, or the namespace cannot be entered.
     pub fn inside<R: Send>(&self, side: Side, act: impl FnOnce() -> io::Result<R> + Send) -> io::Result<R> {
         self.namespaces[side.index()].inside(act)
     }

@@ -1,4 +1,4 @@
-//! Two members, what they say, and what must be true in the end.
+//! Two members, their reports, and the conditions that must hold at the end.
 
 use std::{
     fs,
@@ -16,23 +16,23 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Net, Report, Side, member::Member};
 
-/// Longest that anything waited for may take.
+/// The longest time for any wait.
 const TIMEOUT: Duration = Duration::from_secs(40);
 
-/// How often a wait looks.
+/// The interval at which a wait checks its condition.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Acknowledgements on every channel after which traffic counts as flowing.
+/// The acknowledgements on every channel after which traffic counts as flowing.
 const FLOWING: u64 = 40;
 
-/// What pair is wanted.
+/// The parameters of a pair.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// The program: `torture`.
+    /// The program `torture`.
     pub program: PathBuf,
-    /// What joins the two.
+    /// The kind of rail between the two.
     pub rail: RailKind,
-    /// Whether that is encrypted.
+    /// True if the rail is encrypted.
     pub encrypt: bool,
 }
 
@@ -42,17 +42,17 @@ struct Running {
     answers: Receiver<String>,
 }
 
-/// Two members, in the namespaces of a [`Net`] or both on this host. Dropping it ends them.
+/// Two members, in the namespaces of a [`Net`] or both on this host. Dropping the pair ends them.
 pub struct Pair {
     spec: Spec,
     cluster: u64,
-    lives: [u64; 2],
+    incarnations: [u64; 2],
     addresses: [Vec<SocketAddr>; 2],
-    /// Where each is told to find the other, which may be a relay.
+    /// The addresses at which each member reaches the other, possibly those of a relay.
     routes: [Vec<SocketAddr>; 2],
     namespaces: [Option<PathBuf>; 2],
     running: [Option<Running>; 2],
-    /// What each held when traffic first flowed in this incarnation of it.
+    /// The resources of each incarnation when its traffic first flowed.
     flowing: [Option<Holds>; 2],
 }
 
@@ -60,7 +60,7 @@ impl Pair {
     /// Starts both members on the hosts of `net`, or on this one.
     ///
     /// # Errors
-    /// They do not start.
+    /// A member does not start.
     pub fn start(spec: Spec, net: Option<&Net>) -> Result<Self, String> {
         let addresses = match net {
             Some(net) => Side::BOTH.map(|side| net.addresses(side)),
@@ -70,10 +70,10 @@ impl Pair {
         Self::routed(spec, net, addresses, routes)
     }
 
-    /// Starts both members; each finds the other at its entry of `routes`.
+    /// Starts both members; each reaches the other at its entry of `routes`.
     ///
     /// # Errors
-    /// They do not start.
+    /// A member does not start.
     pub fn routed(
         spec: Spec,
         net: Option<&Net>,
@@ -81,12 +81,13 @@ impl Pair {
         routes: [Vec<SocketAddr>; 2],
     ) -> Result<Self, String> {
         let namespaces = Side::BOTH.map(|side| net.map(|net| net.namespace(side)));
-        // A name that no other pair on this machine has: the process and a port that only it was given.
+        // A number that no other pair on this machine has: the process id and a port reserved for
+        // it.
         let cluster = u64::from(std::process::id()) << 16 | u64::from(free()?.port());
         let mut pair = Self {
             spec,
             cluster,
-            lives: [0; 2],
+            incarnations: [0; 2],
             addresses,
             routes,
             namespaces,
@@ -99,17 +100,17 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Starts a member that does not run.
+    /// Starts a member that is not running.
     ///
     /// # Errors
     /// It does not start.
     pub fn begin(&mut self, side: Side) -> Result<(), String> {
         let index = side.index();
-        self.lives[index] += 1;
+        self.incarnations[index] += 1;
         let member = Member {
             me: index as u8,
             cluster: self.cluster,
-            incarnation: self.lives[index],
+            incarnation: self.incarnations[index],
             rail: self.spec.rail,
             encrypt: self.spec.encrypt,
             listen: self.addresses[index].clone(),
@@ -123,7 +124,7 @@ impl Pair {
             return Err("a member without pipes".into());
         };
         let (sender, answers) = channel();
-        // Ends with the member, whose output it is.
+        // Ends with the member, whose output it reads.
         thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
                 if sender.send(line).is_err() {
@@ -136,28 +137,28 @@ impl Pair {
         Ok(())
     }
 
-    /// The process of a member that runs.
+    /// Returns the process id of a running member.
     ///
     /// # Errors
-    /// It does not run.
+    /// It is not running.
     pub fn pid(&self, side: Side) -> Result<u32, String> {
         let running = self.running[side.index()].as_ref();
         running.map(|running| running.child.id()).ok_or_else(|| format!("{side:?} does not run"))
     }
 
-    /// Sends a member a signal.
+    /// Sends a signal to a member.
     ///
     /// # Errors
-    /// It does not run.
+    /// It is not running.
     pub fn signal(&self, side: Side, signal: Signal) -> Result<(), String> {
         let pid = Pid::from_raw(self.pid(side)? as i32).ok_or("no process")?;
         kill_process(pid, signal).map_err(|error| error.to_string())
     }
 
-    /// Kills a member; it is gone when this returns.
+    /// Kills a member and waits for its end.
     ///
     /// # Errors
-    /// It does not run.
+    /// It is not running.
     pub fn kill(&mut self, side: Side) -> Result<(), String> {
         self.signal(side, Signal::KILL)?;
         if let Some(mut running) = self.running[side.index()].take() {
@@ -166,26 +167,26 @@ impl Pair {
         Ok(())
     }
 
-    /// Asks a member how it is.
+    /// Asks a member for its report.
     ///
     /// # Errors
-    /// It does not answer, or something was wrong.
+    /// It does not answer, or reports an error.
     pub fn report(&mut self, side: Side) -> Result<Report, String> {
         self.ask(side, "report")
     }
 
-    /// Has both members send more bulk at once.
+    /// Makes both members keep more bulk under way.
     ///
     /// # Errors
-    /// They do not answer, or something was wrong.
+    /// One does not answer, or reports an error.
     pub fn bulk(&mut self) -> Result<[Report; 2], String> {
         Ok([self.ask(Side::A, "bulk")?, self.ask(Side::B, "bulk")?])
     }
 
-    /// Waits until both members have so many rails.
+    /// Waits until both members have `rails` rails.
     ///
     /// # Errors
-    /// That does not happen, or something was wrong.
+    /// That does not happen, or a member reports an error.
     pub fn joined(&mut self, rails: usize) -> Result<[Report; 2], String> {
         let up = |report: &Report| report.rails.iter().filter(|rail| rail.is_up()).count();
         self.until("every path is joined", |_, report| up(report) == rails)
@@ -203,10 +204,10 @@ impl Pair {
         }
     }
 
-    /// Waits until both members say that it is so.
+    /// Waits until the reports of both members satisfy a condition.
     ///
     /// # Errors
-    /// That does not happen, or something was wrong.
+    /// That does not happen, or a member reports an error.
     pub fn until(
         &mut self,
         what: &str,
@@ -215,7 +216,7 @@ impl Pair {
         let end = Instant::now() + TIMEOUT;
         loop {
             let reports = [self.report(Side::A)?, self.report(Side::B)?];
-            // Both are asked, whatever the first says.
+            // Both are asked, whatever the first reports.
             let all = Side::BOTH.map(|side| so(side, &reports[side.index()]));
             if all == [true; 2] {
                 return Ok(reports);
@@ -227,11 +228,11 @@ impl Pair {
         }
     }
 
-    /// Waits until messages on every channel, puts and calls have passed both ways since now; the longest stall meanwhile in
-    /// microseconds.
+    /// Waits until new messages on every channel, puts and calls have passed in both directions.
+    /// Returns the longest stall meanwhile in microseconds.
     ///
     /// # Errors
-    /// They do not pass, or something was wrong.
+    /// They do not pass, or a member reports an error.
     pub fn flows(&mut self) -> Result<u64, String> {
         let mut began: [Option<Report>; 2] = [None, None];
         let mut stall_us = 0;
@@ -239,7 +240,7 @@ impl Pair {
             stall_us = stall_us.max(now.stall_us);
             let began = began[side.index()].get_or_insert_with(|| now.clone());
             if began.ups != now.ups {
-                // Another incarnation of the link: it counts from zero.
+                // A new incarnation of the link counts from zero.
                 *began = now.clone();
                 return false;
             }
@@ -252,10 +253,10 @@ impl Pair {
         Ok(stall_us)
     }
 
-    /// Ends the traffic: everything that one sent must have come to the other, exactly once.
+    /// Ends the traffic and checks that everything sent was received exactly once.
     ///
     /// # Errors
-    /// Not everything came, or something was wrong.
+    /// A message is missing, or a member reports an error.
     pub fn finish(mut self) -> Result<[Report; 2], String> {
         for side in Side::BOTH {
             let report = self.ask(side, "stop")?;
@@ -271,10 +272,10 @@ impl Pair {
         Ok(reports)
     }
 
-    /// Waits until neither member holds more than when traffic first flowed.
+    /// Waits until neither member holds more resources than when traffic first flowed.
     ///
     /// # Errors
-    /// One does not run, or holds more to the end of all timeout.
+    /// A member is not running, or still holds more after the timeout.
     pub fn flat(&self) -> Result<(), String> {
         Side::BOTH.into_iter().zip(&self.flowing).try_for_each(|(side, before)| match before {
             Some(before) => self.flat_since(side, before),
@@ -282,10 +283,11 @@ impl Pair {
         })
     }
 
-    /// Waits until a member holds no more than before: threads and descriptors end a moment after what they served.
+    /// Waits until a member holds no more resources than before: threads and descriptors end
+    /// shortly after their use.
     ///
     /// # Errors
-    /// It does not run, or holds more to the end of all timeout.
+    /// It is not running, or still holds more after the timeout.
     fn flat_since(&self, side: Side, before: &Holds) -> Result<(), String> {
         let end = Instant::now() + TIMEOUT;
         loop {
@@ -300,10 +302,10 @@ impl Pair {
         }
     }
 
-    /// Memory and descriptors that a member holds now.
+    /// Returns the resources that a member holds now.
     ///
     /// # Errors
-    /// It does not run.
+    /// It is not running.
     pub fn holds(&self, side: Side) -> Result<Holds, String> {
         let process = PathBuf::from(format!("/proc/{}", self.pid(side)?));
         let status = fs::read_to_string(process.join("status")).map_err(|error| error.to_string())?;
@@ -317,19 +319,20 @@ impl Pair {
     }
 }
 
-/// What a process holds.
+/// The resources that a process holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Holds {
-    /// Resident memory.
+    /// The resident memory in KiB.
     pub resident_kib: u64,
-    /// Open descriptors.
+    /// The number of open descriptors.
     pub descriptors: usize,
-    /// Threads.
+    /// The number of threads.
     pub threads: usize,
 }
 
 impl Holds {
-    /// Whether nothing was left over since `before`: no descriptor, no thread, hardly any memory.
+    /// Returns true if nothing is left over since `before`: no descriptor, no thread, little
+    /// memory.
     #[must_use]
     pub fn is_flat_since(&self, before: &Self) -> bool {
         self.descriptors <= before.descriptors
@@ -342,7 +345,7 @@ fn count(folder: &Path) -> Result<usize, String> {
     fs::read_dir(folder).map(Iterator::count).map_err(|error| format!("{}: {error}", folder.display()))
 }
 
-/// A loopback address that nobody uses: bound and let go, so nobody else is given the same port so soon.
+/// Returns a free loopback address: bound and released, so the system does not reuse the port soon.
 fn free() -> Result<SocketAddr, String> {
     let bound = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     bound.map_err(|error| error.to_string())
@@ -351,7 +354,7 @@ fn free() -> Result<SocketAddr, String> {
 impl Drop for Pair {
     fn drop(&mut self) {
         for running in self.running.iter_mut().flatten() {
-            // A stopped one would never see the end of its input.
+            // A stopped process would never see the end of its input.
             let _ = running.child.kill();
             let _ = running.child.wait();
         }

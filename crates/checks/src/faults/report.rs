@@ -1,68 +1,70 @@
-//! What a member says of itself: one line, its fields `NAME=VALUE` with tabs between; a field for each rail.
+//! The report of a member: one line of `NAME=VALUE` fields separated by tabs, with a field for each
+//! rail.
 
 use std::{fmt, str::FromStr};
 
-/// What a member says of one of its rails.
+/// One rail in the report of a member.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Seen {
-    /// From where to where.
+    /// The local and the remote address.
     pub path: String,
-    /// Its state and the reason.
+    /// The state of the rail and its reason.
     pub state: String,
-    /// Which rail of its slot it is.
+    /// The generation of the rail in its slot.
     pub generation: u32,
-    /// Bytes that were sent on it.
+    /// The bytes that were sent on it.
     pub bytes_out: u64,
 }
 
 impl Seen {
-    /// Whether it is connected.
+    /// Returns true if the rail is connected.
     #[must_use]
     pub fn is_up(&self) -> bool {
         !self.state.starts_with("down")
     }
 
-    /// Whether it carries messages.
+    /// Returns true if the rail carries messages.
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.state.starts_with("active")
     }
 }
 
-/// See the module.
+/// A report of a member, as described in the module.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
-    /// Times that the peer came.
+    /// The number of times that the peer came up.
     pub ups: u64,
-    /// Times that it was gone.
+    /// The number of times that the peer was gone.
     pub gone: u64,
     /// Messages and puts sent in this incarnation of the link.
     pub sent: u64,
     /// Messages and puts received and checked in this incarnation of the link.
     pub received: u64,
-    /// Acknowledgements of the channel that has the fewest in this incarnation of the link; replies count as such.
+    /// The acknowledgements of the channel with the fewest in this incarnation of the link; replies
+    /// count too.
     pub least: u64,
     /// The longest time without an acknowledgement on a channel since the last report, in microseconds.
     pub stall_us: u64,
-    /// Connections that were turned away.
-    pub strangers: u64,
-    /// Nothing is under way, as it was told.
+    /// The connections that were closed because they did not authenticate.
+    pub unauthenticated: u64,
+    /// True after `stop`, once nothing is under way.
     pub idle: bool,
     /// The rails.
     pub rails: Vec<Seen>,
-    /// What stands in the way of rails that are not up.
+    /// The reason why rails are not up.
     pub problem: Option<String>,
-    /// What was wrong first.
+    /// The first error.
     pub wrong: Option<String>,
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { ups, gone, sent, received, least, stall_us, strangers, .. } = self;
+        let Self { ups, gone, sent, received, least, stall_us, unauthenticated, .. } = self;
         write!(
             f,
             "ups={ups}\tgone={gone}\tsent={sent}\treceived={received}\tleast={least}\tstall_us={stall_us}\
-             \tstrangers={strangers}\tidle={}",
+             \tstrangers={unauthenticated}\tidle={}",
             u64::from(self.idle)
         )?;
         for Seen { path, state, generation, bytes_out } in &self.rails {
@@ -93,7 +95,7 @@ impl FromStr for Report {
                 "received" => report.received = number()?,
                 "least" => report.least = number()?,
                 "stall_us" => report.stall_us = number()?,
-                "strangers" => report.strangers = number()?,
+                "unauthenticated" => report.unauthenticated = number()?,
                 "idle" => report.idle = number()? != 0,
                 "rail" => {
                     let parts: Vec<&str> = value.split(", ").collect();
@@ -119,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_what_is_understood() {
+    fn report_survives_a_round_trip() {
         let seen = |path: &str, state: &str| Seen {
             path: path.into(),
             state: state.into(),
@@ -133,7 +135,7 @@ mod tests {
             received: 4999,
             least: 77,
             stall_us: 12_000,
-            strangers: 3,
+            unauthenticated: 3,
             idle: true,
             rails: vec![seen("10.0.0.1:1 -> 10.0.0.2:2", "active best"), seen("memory", "down reset")],
             problem: Some("no answer at 10.0.0.2:2 in time; it has stopped".into()),

@@ -1,9 +1,11 @@
 //! Numbered traffic between two members, and the check that it arrives as it was sent.
 //!
-//! Both members send all the time, so much at once, and the next when one is acknowledged. What a receiver checks:
-//! on each channel the number of a message is the next one; its bytes are those that its number says; a put is in place when its
-//! message comes, and is still there unchanged half a lap later, which it would not be if an older one for the same place came late. A sender checks that
-//! acknowledgements and replies come once each and in order. When the peer is gone both begin anew.
+//! Both members keep a fixed number of messages under way, and send the next when one is
+//! acknowledged. A receiver checks that the number of each message on a channel is the next one,
+//! and that its bytes match the number. It checks that a put is in place when its message comes.
+//! The put must still be unchanged half a lap later; a late older put for the same place would
+//! overwrite it. A sender checks that acknowledgements and replies come once each and in order.
+//! When the peer is gone, both start again from zero.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -21,19 +23,20 @@ use plexus_interconnect::{Channel, Kind, Message, Net, Service};
 const CHANNELS: [Channel; 4] =
     [Channel::Membership, Channel::Datagrams, Channel::Files, Channel::CacheBlocks];
 
-/// Where among them the puts are.
+/// The position of the channel of puts.
 const PUTS: usize = 3;
 
 /// The channel of calls.
 const CALLS: Channel = Channel::Services;
 
-/// Messages of each channel that are not acknowledged yet; a quarter of a lap of the places.
+/// The unacknowledged messages of each channel; a quarter of a lap of the places.
 const IN_FLIGHT: u64 = 16;
 
-/// The same of [`Channel::Files`] once more bulk was asked for: most of a megabyte, so that slow paths never run dry.
+/// The limit for [`Channel::Files`] after `bulk`: most of a megabyte, so that slow paths never run
+/// dry.
 const BULK_IN_FLIGHT: u64 = 256;
 
-/// Calls without their reply.
+/// The calls without a reply.
 const CALLS_IN_FLIGHT: u64 = 8;
 
 /// The window that puts go to, its places and their length.
@@ -47,24 +50,26 @@ pub(super) const WINDOW_BYTES: usize = PLACES as usize * PLACE;
 const DATA: u32 = 1;
 const ACKNOWLEDGED: u32 = 2;
 
-/// What a member has seen; readable by any thread.
+/// The observations of a member; any thread may read them.
 #[derive(Debug, Default)]
 pub struct Observed {
-    /// Times that the peer came, and that it went.
+    /// The number of times that the peer came up.
     pub ups: AtomicU64,
-    /// Times that the peer was gone.
+    /// The number of times that the peer was gone.
     pub gone: AtomicU64,
-    /// Messages and puts sent, in this incarnation of the link.
+    /// The messages and puts sent in this incarnation of the link.
     pub sent: AtomicU64,
-    /// Messages and puts that were checked, in this incarnation of the link.
+    /// The messages and puts checked in this incarnation of the link.
     pub received: AtomicU64,
-    /// Acknowledgements of the channel that has the fewest, in this incarnation of the link; replies count as such.
+    /// The acknowledgements of the channel with the fewest in this incarnation of the link; replies
+    /// count too.
     pub least: AtomicU64,
-    /// The longest time that a channel waited for an acknowledgement since somebody asked.
+    /// The longest wait of a channel for an acknowledgement since the last
+    /// [`Observed::take_stall`].
     pub stall_ns: AtomicU64,
-    /// Told to stop, and all that was sent is acknowledged.
+    /// True when stopped, with all messages acknowledged.
     pub idle: AtomicBool,
-    /// The first thing that was wrong.
+    /// The first error.
     pub wrong: Mutex<Option<String>>,
 }
 
@@ -73,16 +78,16 @@ impl Observed {
         self.wrong.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(what);
     }
 
-    /// The longest stall since the last call.
+    /// Returns the longest stall since the last call.
     pub fn take_stall(&self) -> Nanos {
         Nanos(self.stall_ns.swap(0, AcqRel))
     }
 }
 
-/// What a member's own threads ask.
+/// A request of another thread of the member.
 #[derive(Debug)]
 pub enum Task {
-    /// Have more bulk under way.
+    /// Keep more bulk under way.
     Bulk,
     /// Send nothing new.
     Stop,
@@ -94,11 +99,11 @@ struct Stream {
     sent: u64,
     acknowledged: u64,
     received: u64,
-    /// When the last acknowledgement came.
+    /// The time of the last acknowledgement.
     last: Nanos,
 }
 
-/// The service of a member.
+/// The mesh service that exchanges the traffic.
 pub struct Traffic {
     peer: NodeId,
     up: bool,
@@ -113,7 +118,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Traffic with `peer`, whose puts come into `window`.
+    /// Creates traffic with `peer`, whose puts arrive in `window`.
     #[must_use]
     pub fn new(peer: NodeId, window: Arc<Window>, observed: Arc<Observed>) -> Self {
         Self {
@@ -161,7 +166,7 @@ impl Traffic {
         let number = self.streams[index].sent;
         self.streams[index].sent += 1;
         let channel = CHANNELS[index];
-        // Without a link the news of that comes apart, and all begins anew.
+        // Without a link a separate event reports the loss, and all streams start again.
         let _ = if index == PUTS {
             content(&mut self.bytes, channel, number, PLACE);
             let offset = number % PLACES * PLACE as u64;
@@ -183,7 +188,7 @@ impl Traffic {
         }
         if index == PUTS {
             self.check_place(due, "is not in place");
-            // Nobody may write there before this one is acknowledged half a lap on.
+            // The peer must not write there before this put is acknowledged half a lap later.
             if let Some(older) = due.checked_sub(PLACES / 2) {
                 self.check_place(older, "was overwritten by an older one");
             }
@@ -279,18 +284,18 @@ impl Service for Traffic {
 }
 
 impl Observed {
-    /// What was wrong first, if anything was.
+    /// Returns the first error, if there was one.
     pub fn first_wrong(&self) -> Option<String> {
         self.wrong.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether it was told to stop and has nothing under way.
+    /// Returns true if the traffic is stopped and nothing is under way.
     pub fn is_idle(&self) -> bool {
         self.idle.load(Acquire)
     }
 }
 
-/// Most messages are small; bulk ones are long enough for several frames now and then.
+/// Returns the length of a message. Most are small; some bulk messages span several frames.
 fn length(channel: Channel, number: u64) -> usize {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     let longest = match channel {
@@ -301,7 +306,7 @@ fn length(channel: Channel, number: u64) -> usize {
     8 + mixed as usize % longest
 }
 
-/// Makes `bytes` what message `number` of this channel consists of.
+/// Fills `bytes` with the content of message `number` of a channel.
 fn content(bytes: &mut Vec<u8>, channel: Channel, number: u64, len: usize) {
     bytes.clear();
     let mut word = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ channel.index() as u64;

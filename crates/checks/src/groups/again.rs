@@ -1,8 +1,9 @@
-//! A barrier whose name is used again, in every order of events: callers of two nodes join its group, come, go on and leave, one after the other; some
-//! end before.
+//! Explores a barrier whose name is used again, in every order of events. Callers of two nodes join
+//! its group, come, pass and leave, one after the other; some end before.
 //!
-//! Steps are: a message arrives, a caller joins, comes, leaves, or ends. Seen where nothing follows any more: nobody has gone on alone, also not with
-//! what is left of those who went on before and have not left yet; and no two wait.
+//! Steps are: a message arrives, a caller joins, comes, leaves or ends. The check runs where no
+//! step is left. No caller may have passed alone, also not together with earlier callers that have
+//! passed and not left yet. No two callers may still wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,35 +18,36 @@ use crate::harness::{
     explore::{Scope, World, Worlds, explore},
 };
 
-/// How many have to come.
+/// The number of callers that pass together.
 const TOGETHER: u16 = 2;
 
-/// What is broken on purpose.
+/// The deliberate fault.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Lie {
-    /// Nothing is.
+    /// No fault.
     Nothing,
-    /// A caller counts the members that it is told of, and comes when they are enough, instead of saying how many it waits for.
+    /// A caller counts the members that it sees and comes when they are enough, instead of stating
+    /// the number to wait for.
     Counted,
 }
 
-/// Where a caller stands.
+/// The state of a caller.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Stands {
-    /// It has joined, and was told of so many members.
+    /// It has joined, with this number of members.
     Joined(usize),
-    /// It has come.
+    /// It has come to the barrier.
     Waits,
-    /// It has gone on, and has yet to leave.
+    /// It has passed, and has yet to leave.
     Passed,
 }
 
 #[derive(Clone, Hash)]
 struct Node {
     groups: Groups,
-    /// Callers that have yet to call.
+    /// The callers that have yet to call.
     to_come: u8,
-    /// The number of the last one, and where it stands until it has left.
+    /// The number of the last caller, and its state until it has left.
     last: u64,
     stands: Option<Stands>,
 }
@@ -53,14 +55,14 @@ struct Node {
 #[derive(Clone, Hash)]
 struct Explored {
     scope: Scope<Node, Message>,
-    /// Who went on, by place in the order.
+    /// The callers that passed, by position in the order.
     passed: BTreeMap<u64, BTreeSet<(usize, u64)>>,
     callers: u8,
     ends: u8,
     lie: Lie,
 }
 
-/// What the caller of a node does.
+/// A step of the caller of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Act {
     Join(usize),
@@ -95,7 +97,7 @@ impl Explored {
         match (what, stands) {
             (Happened::View { members, .. }, Some(Stands::Joined(told))) => *told = members.len(),
             (Happened::Passed(_), stands) => {
-                // One that ended had come, where its end has a later place.
+                // A caller that ended had come if its end has a later position.
                 if let Some(stands) = stands {
                     *stands = Stands::Passed;
                 }
@@ -201,10 +203,11 @@ impl World for Explored {
     }
 }
 
-/// Every world in which each of two nodes has so many callers, of whom so many end at most.
+/// Explores every world in which each of two nodes has `callers` callers, of which at most `ends`
+/// end.
 ///
 /// # Errors
-/// What does not hold, and the steps that lead to it.
+/// The property that does not hold, and the steps that lead there.
 pub fn explored(callers: u8, ends: u8, lie: Lie) -> Result<Worlds, String> {
     let scope = Scope::new(2, 0, Some(0), 0);
     let mut first = Explored { scope, passed: BTreeMap::new(), callers, ends, lie };

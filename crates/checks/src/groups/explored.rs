@@ -1,10 +1,13 @@
-//! Groups in every order of events in a small scope: two or three nodes with a client each, that join a group, speak and meet at a barrier; nodes
-//! that end, with the views that follow, and start again.
+//! Explores groups in every order of events in a small scope. Two or three nodes have a client each
+//! that joins a group, sends and meets at a barrier. Nodes end, with the views that follow, and
+//! start again.
 //!
-//! Steps are: a message arrives, a client does its next deed, a node is told a view or misses it, a node ends (any first part of what it said to each
-//! other has left it), a node starts. Seen at every step: who is told something at a place of the order is told the same as every other who lives,
-//! and nothing twice; who passes a barrier knows that every member of its view has come to it. Where nothing follows any more: all members were told the same
-//! since they joined, each heard what it said, and nobody waits at a barrier to which all members have come.
+//! Steps are: a message arrives, a client acts, a node receives or misses a view, a node ends, a
+//! node starts. When a node ends, any first part of its last messages was sent. At every step,
+//! clients must receive the same at each position of the order, and nothing twice. When a client
+//! passes a barrier, every member of its view must have come to it. Where no step is left, all
+//! members must have received the same since they joined and each its own messages, and no barrier
+//! to which all members came may still block.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -19,14 +22,14 @@ use crate::harness::{
     explore::{Scope, World, Worlds, explore},
 };
 
-/// What is broken on purpose.
+/// The deliberate fault.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Lie {
-    /// Nothing is.
+    /// No fault.
     Nothing,
-    /// What a node keeps is not told at a change of view.
+    /// The messages that a node keeps are not exchanged at a view change.
     NotKept,
-    /// Nodes say of their clients that they come to the barrier as soon as they join.
+    /// Nodes report that their clients come to the barrier as soon as they join.
     Early,
 }
 
@@ -34,7 +37,7 @@ fn arrive() -> Deed {
     Deed::Arrive { barrier: name("here"), least: 1, strict: false }
 }
 
-/// What the client of each node does in each of its incarnations, one after the other.
+/// Returns the actions of the client of each node, the same in each incarnation.
 fn script(node: usize) -> Vec<Deed> {
     match node {
         0 => vec![Deed::Join, Deed::Send([0].into()), arrive()],
@@ -48,7 +51,7 @@ struct Node {
     instance: Instance,
     groups: Groups,
     todo: VecDeque<Deed>,
-    /// What its client was told, by place.
+    /// The events that its client received, by position.
     told: Vec<(u64, Happened)>,
 }
 
@@ -58,7 +61,7 @@ impl Node {
         Who { node, incarnation, client: 1 }
     }
 
-    /// The members of the last view that its client was told.
+    /// Returns the members of the last view that its client received.
     fn members(&self) -> &[Who] {
         let view = self.told.iter().rev().find_map(|(_, what)| match what {
             Happened::View { members, .. } => Some(&members[..]),
@@ -75,7 +78,7 @@ impl Node {
 #[derive(Clone, Hash)]
 struct Explored {
     scope: Scope<Node, Message>,
-    /// Clients that have come to the barrier: of one that has ended others may still hear it.
+    /// The clients that have come to the barrier; others may still learn of one that has ended.
     came: BTreeSet<Who>,
     lie: Lie,
 }
@@ -135,7 +138,7 @@ impl Explored {
 impl World for Explored {
     type Node = Node;
     type Message = Message;
-    /// The client of a node does its next deed.
+    /// The client of a node takes its next action.
     type Own = usize;
 
     fn scope(&mut self) -> &mut Scope<Node, Message> {
@@ -191,7 +194,7 @@ impl World for Explored {
 
     fn rest(&self) -> Result<(), String> {
         let living: Vec<(usize, &Node)> = self.scope.cluster.up().collect();
-        // Who has passed, or comes to no barrier, holds those up who come after.
+        // A client that has passed, or comes to no barrier, blocks later ones.
         let has_not_passed =
             |who: &Who| living.iter().any(|(_, node)| node.who() == *who && node.passed() == 0);
         let waits = |who: &Who| self.came.contains(who) && has_not_passed(who);
@@ -229,10 +232,10 @@ impl World for Explored {
     }
 }
 
-/// Every world of so many nodes that end and start again so often at most.
+/// Explores every world of `nodes` nodes with at most `ends` ends and `starts` restarts.
 ///
 /// # Errors
-/// What does not hold, and the steps that lead to it.
+/// The property that does not hold, and the steps that lead there.
 pub fn explored(nodes: usize, ends: u8, starts: u8, lie: Lie) -> Result<Worlds, String> {
     let scope = Scope::new(nodes, ends, Some(starts), 1);
     let mut first = Explored { scope, came: BTreeSet::new(), lie };

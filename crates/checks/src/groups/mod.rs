@@ -1,8 +1,10 @@
-//! Groups of processes: clients that join, leave, speak, wait at barriers and die; nodes that die at any moment, the sequencer too, and come
-//! back; views of the cluster on top of each other, some of them missed.
+//! Checks groups of processes: clients join, leave, send, wait at barriers and die. Nodes,
+//! including the sequencer, die at any moment and come back. Cluster views follow each other
+//! quickly, and some nodes miss some.
 //!
-//! The code is what nodes run. Messages are late, in order for each pair of incarnations; what a dead node said last arrives in part. What must hold is in
-//! `told.rs`, by property; that it is noticed when it does not is shown with [`Sabotage`].
+//! The code is that of nodes. Messages are late, in order for each pair of incarnations; the last
+//! messages of a dead node arrive in part. The properties are in `told.rs`; [`Sabotage`] shows that
+//! each detects its violation.
 
 pub mod again;
 pub mod explored;
@@ -27,67 +29,67 @@ use crate::{
     harness::{Cluster, Instance, Lane, Outcome, Simulation},
 };
 
-/// A view of the cluster takes so long at most to be handed in.
+/// The longest delay until a node receives a cluster view.
 const VIEW_NS: u64 = 3_000_000;
 
 /// Clients of a node.
 const MOST_CLIENTS: usize = 5;
 
-/// Views of the cluster that a node may keep beside commands. It keeps one until all are known to have it, which takes rounds of messages; views are handed in
-/// while those are under way, and some nodes miss some.
+/// The cluster views that a node may keep beside commands. It keeps one until all nodes are known
+/// to have it, which takes rounds of messages; more views come meanwhile, and some nodes miss some.
 const MOST_VIEWS: usize = 16;
 
-/// Deeds of a run.
+/// The actions of a run.
 const DEEDS: u64 = 600;
 
-/// Breaks what is counted on, so that a property must not hold.
+/// Breaks an assumption of the protocol, so that a property must fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sabotage {
     /// Messages of one node to another overtake each other.
     Overtaken,
-    /// What a node keeps is not told at a change of view.
+    /// The messages that a node keeps are not exchanged at a view change.
     NotKept,
     /// A message of a client is lost before it reaches its node.
     Unsaid,
-    /// A client is told in another order than the rest.
+    /// A client receives messages in another order than the rest.
     Swapped,
-    /// A client is not told of a view of its group now and then.
+    /// A client misses a view of its group now and then.
     Unseen,
-    /// Nodes are not told of views of the cluster any more once clients are quiet.
+    /// Nodes receive no more cluster views once clients are quiet.
     NotGiven,
-    /// It is expected that nodes keep nothing.
+    /// The check expects that nodes keep nothing.
     NoRoom,
-    /// A client believes that it has passed a barrier when it hears of a new view of the group.
+    /// A client takes a new view of the group for the passing of a barrier.
     Passed,
-    /// Nodes are not told how many a client waits for at a barrier.
+    /// Nodes do not learn the number of clients for which a client waits at a barrier.
     Few,
 }
 
-/// What happens.
+/// An event of the simulation.
 #[derive(Clone, Debug)]
-pub(crate) enum Ev {
+pub(crate) enum GroupsEvent {
     /// The first message of a lane arrives.
     Deliver(Lane),
-    /// A client of a node's incarnation does something.
+    /// A client of a node's incarnation acts.
     Client(Instance),
     /// A node dies.
     Kill,
-    /// A node begins its next incarnation.
+    /// A node starts its next incarnation.
     Start(usize),
-    /// The cluster decides who is in it.
+    /// The cluster decides a view.
     Decide,
-    /// A node's incarnation is handed a view.
+    /// A node's incarnation receives a view.
     Give(Instance, Members),
 }
 
 /// The run of one seed.
 pub struct Groups {
-    engine: Engine<Ev>,
+    engine: Engine<GroupsEvent>,
     cluster: Cluster<Node, Vec<u8>>,
     epoch: u32,
     clients: BTreeMap<Who, Client>,
     barriers: Barriers,
-    /// By view: what those who have begun it know.
+    /// The state that members have when they begin a view, by view.
     opened: BTreeMap<Epoch, (u64, u64)>,
     deeds: u64,
     deaths: u64,
@@ -105,10 +107,10 @@ impl Simulation for Groups {
     fn drive(&mut self) -> Result<Outcome, Broken> {
         for node in self.cluster.nodes() {
             let after = self.engine.random.below(VIEW_NS);
-            self.engine.schedule(after, None, Ev::Start(node));
+            self.engine.schedule(after, None, GroupsEvent::Start(node));
         }
-        self.engine.schedule(VIEW_NS, None, Ev::Decide);
-        self.engine.schedule(2 * VIEW_NS, None, Ev::Kill);
+        self.engine.schedule(VIEW_NS, None, GroupsEvent::Decide);
+        self.engine.schedule(2 * VIEW_NS, None, GroupsEvent::Kill);
         while let Some(event) = self.engine.advance() {
             self.take(event)?;
             if self.deeds >= DEEDS && !self.ending {
@@ -121,7 +123,7 @@ impl Simulation for Groups {
 }
 
 impl Groups {
-    /// Two to five nodes.
+    /// Creates a run with two to five nodes.
     #[must_use]
     pub fn new(seed: u64, sabotage: Option<Sabotage>) -> Self {
         let mut engine = Engine::new(seed ^ 0x6772_6f75_7073, 0);
@@ -142,33 +144,33 @@ impl Groups {
         }
     }
 
-    fn take(&mut self, event: Ev) -> Result<(), Broken> {
+    fn take(&mut self, event: GroupsEvent) -> Result<(), Broken> {
         match event {
-            Ev::Deliver(lane) => self.deliver(lane),
-            Ev::Client(instance) => self.client(instance),
-            Ev::Kill => {
+            GroupsEvent::Deliver(lane) => self.deliver(lane),
+            GroupsEvent::Client(instance) => self.client(instance),
+            GroupsEvent::Kill => {
                 self.kill_one();
                 Ok(())
             }
-            Ev::Start(node) => {
+            GroupsEvent::Start(node) => {
                 self.start(node);
                 Ok(())
             }
-            Ev::Decide => {
+            GroupsEvent::Decide => {
                 self.decide();
                 Ok(())
             }
-            Ev::Give(instance, view) => self.give(instance, &view),
+            GroupsEvent::Give(instance, view) => self.give(instance, &view),
         }
     }
 
-    /// A client begins, or one that is there does something.
+    /// Starts a client, or makes a client act.
     fn client(&mut self, instance: Instance) -> Result<(), Broken> {
         if self.ending || !self.cluster.is_up(instance) {
             return Ok(());
         }
         let after = self.engine.random.between(1, 400_000);
-        self.engine.schedule(after, None, Ev::Client(instance));
+        self.engine.schedule(after, None, GroupsEvent::Client(instance));
         let (id, _) = instance.member();
         let free: Vec<Who> = self
             .clients
@@ -182,7 +184,7 @@ impl Groups {
             return self.joins(instance);
         }
         if free.is_empty() {
-            // All of them wait; that is a turn too, so that a run ends.
+            // All of them wait; that counts as an action, so that a run ends.
             self.deeds += 1;
             return Ok(());
         }
@@ -238,7 +240,7 @@ impl Groups {
         })
     }
 
-    /// Lets a node's groups do something, and carries out what comes of it.
+    /// Calls the groups of a node, and carries out the resulting actions.
     fn with(&mut self, node: usize, act: impl FnOnce(&mut Protocol, &mut Vec<Action>)) -> Result<(), Broken> {
         let Some(Node { groups, .. }) = self.cluster.node_mut(node) else { return Ok(()) };
         let mut actions = std::mem::take(&mut self.actions);

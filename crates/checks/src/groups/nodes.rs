@@ -1,4 +1,4 @@
-//! Nodes, what they say to each other, and who is in the cluster.
+//! Nodes, the messages between them, and the members of the cluster.
 
 use plexus_base::{Epoch, NodeId};
 use plexus_membership::{
@@ -6,7 +6,7 @@ use plexus_membership::{
     protocol::partitions::Members,
 };
 
-use super::{Ev, Groups, Sabotage, VIEW_NS};
+use super::{Groups, GroupsEvent, Sabotage, VIEW_NS};
 use crate::{
     failure::Broken,
     harness::{Instance, Lane},
@@ -16,7 +16,7 @@ use crate::{
 pub(super) struct Node {
     pub(super) groups: Protocol,
     pub(super) last_client: u64,
-    /// The view that it was handed last.
+    /// The epoch of the last view that it received.
     given: u32,
 }
 
@@ -33,7 +33,7 @@ impl Groups {
         let slow = self.engine.random.percent(3);
         let late = self.engine.random.between(5_000, if slow { VIEW_NS } else { 100_000 });
         let after = self.cluster.send(lane, message.encode(), self.engine.now(), late);
-        self.engine.schedule(after, None, Ev::Deliver(lane));
+        self.engine.schedule(after, None, GroupsEvent::Deliver(lane));
     }
 
     pub(super) fn deliver(&mut self, lane: Lane) -> Result<(), Broken> {
@@ -52,20 +52,21 @@ impl Groups {
         });
         for _ in 0..2 {
             let after = self.engine.random.below(VIEW_NS);
-            self.engine.schedule(after, None, Ev::Client(instance));
+            self.engine.schedule(after, None, GroupsEvent::Client(instance));
         }
-        self.engine.schedule(1, None, Ev::Decide);
+        self.engine.schedule(1, None, GroupsEvent::Decide);
     }
 
-    /// A node dies: of what it has said last some is lost. It comes back later.
+    /// Kills a node: some of its last messages are lost. It comes back later.
     pub(super) fn kill_one(&mut self) {
         if self.ending {
             return;
         }
         let after = self.engine.random.between(VIEW_NS / 4, 6 * VIEW_NS);
-        self.engine.schedule(after, None, Ev::Kill);
+        self.engine.schedule(after, None, GroupsEvent::Kill);
         let alive: Vec<usize> = self.cluster.up().map(|(node, _)| node).collect();
-        // The lowest, which gives places, more often than others; never the last one.
+        // The lowest node, which is the sequencer, dies more often than others; the last node never
+        // dies.
         let lowest = self.engine.random.percent(40);
         if alive.len() < 2 {
             return;
@@ -78,17 +79,17 @@ impl Groups {
         let gone = NodeId(node as u8);
         self.clients.retain(|who, _| who.node != gone);
         let (decided, back) = (random.between(1, VIEW_NS), random.between(VIEW_NS, 5 * VIEW_NS));
-        self.engine.schedule(decided, None, Ev::Decide);
-        self.engine.schedule(back, None, Ev::Start(node));
+        self.engine.schedule(decided, None, GroupsEvent::Decide);
+        self.engine.schedule(back, None, GroupsEvent::Start(node));
     }
 
-    /// All who live are in the next view, which each is handed when it likes.
+    /// Decides the next view with all nodes that are up; each receives it at its own time.
     pub(super) fn decide(&mut self) {
         self.epoch += 1;
         let view = Members { epoch: Epoch(self.epoch), members: self.cluster.members() };
         for instance in self.cluster.instances() {
             let after = self.engine.random.below(VIEW_NS);
-            self.engine.schedule(after, None, Ev::Give(instance, view.clone()));
+            self.engine.schedule(after, None, GroupsEvent::Give(instance, view.clone()));
         }
     }
 

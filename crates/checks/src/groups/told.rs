@@ -1,15 +1,15 @@
-//! What must hold of what clients are told.
+//! The properties of the events that clients of groups receive.
 //!
-//! | property | what |
+//! | property | rule |
 //! |---|---|
-//! | `order` | members of a group are told the same views, messages and passed barriers, in the same order |
-//! | `once` | what a member sends it is told once, in the order sent |
-//! | `views` | a member's views are numbered one after the other and have it in them; who speaks is in the last one |
-//! | `barriers` | one is passed when every member of the view has come and they are enough for each, and fails only if somebody wanted that |
-//! | `synchrony` | nodes that begin a view of the cluster know the same |
+//! | `order` | members of a group receive the same views, messages and passed barriers, in the same order |
+//! | `once` | a message of a member is received once, in the order sent |
+//! | `views` | a member's views are numbered consecutively and contain it; senders are in the last view |
+//! | `barriers` | a barrier passes when every member of the view has come and they are enough for each, and fails only if a caller wanted that |
+//! | `synchrony` | nodes that begin a view of the cluster have the same state |
 //! | `bounded` | no node keeps more than the windows allow |
-//! | `fault` | nobody is said to have sent what no member sends |
-//! | `ends` | when all is quiet all nodes know the same, nothing waits, and nobody stands at a barrier to which all have come |
+//! | `fault` | no message is reported as a protocol violation |
+//! | `ends` | when all is quiet, all nodes have the same state, nothing waits, and no barrier to which all members came still blocks |
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ use plexus_membership::groups::protocol::{Deed, Happened, Name, Who};
 use super::{Groups, Sabotage};
 use crate::failure::Broken;
 
-/// A client as it sees itself.
+/// A client with the state that it sees.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     pub(super) group: Name,
@@ -43,7 +43,7 @@ impl Client {
         }
     }
 
-    /// Whether it is a member that does not wait.
+    /// Returns true if the client is a member that does not wait.
     pub(super) fn may_act(&self) -> bool {
         self.view.is_some() && !self.waits && !self.leaves
     }
@@ -61,7 +61,7 @@ impl Client {
         }
     }
 
-    /// What all members are told.
+    /// Returns the events that all members receive.
     fn shared(&self) -> impl Iterator<Item = &(u64, Happened)> {
         let is_shared = |what: &Happened| {
             matches!(what, Happened::View { .. } | Happened::Message { .. } | Happened::Passed(_))
@@ -70,10 +70,11 @@ impl Client {
     }
 }
 
-/// Who has come where, of all who ever did.
+/// The arrivals at barriers of all clients of the run.
 #[derive(Default)]
 pub(super) struct Barriers {
-    /// How many each waited for whenever it came, and where in the order its waits ended.
+    /// The number of clients that each caller waited for, for each arrival, and the positions in
+    /// the order where its waits ended.
     came: BTreeMap<(Who, Name), (Vec<u16>, Vec<u64>)>,
     strict: BTreeSet<(Name, Name)>,
 }
@@ -86,7 +87,8 @@ impl Barriers {
         }
     }
 
-    /// Whether somebody has come more often than it has gone on before this place in the order, and so many are enough for it.
+    /// Returns true if a client has come more often than it has passed before this position, and
+    /// `members` clients are enough for it.
     fn stands(&self, who: Who, barrier: &Name, seq: u64, members: usize) -> bool {
         let Some((came, ended)) = self.came.get(&(who, barrier.clone())) else { return false };
         let gone_on = ended.iter().filter(|at| **at < seq).count();
@@ -178,7 +180,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Nothing is under way any more.
+    /// Checks the end of a run, when nothing is under way.
     pub(super) fn at_the_end(&self) -> Result<(), Broken> {
         let known: BTreeSet<_> = self.cluster.up().map(|(_, node)| node.groups.known()).collect();
         if known.len() > 1 {
@@ -208,7 +210,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Nobody stands where all have come.
+    /// Checks that no barrier to which all members came still blocks.
     fn all_wait(&self) -> Result<(), Broken> {
         for client in self.clients.values().filter(|client| client.waits && client.left.is_none()) {
             let Some((_, members)) = &client.view else { continue };
@@ -224,7 +226,7 @@ impl Groups {
     }
 }
 
-/// Whether two members were told the same while both were members.
+/// Checks that two members received the same while both were members.
 fn same(one: &Client, other: &Client) -> Result<(), Broken> {
     let first = |client: &Client| client.history.first().map_or(u64::MAX, |(seq, _)| *seq);
     let end = |client: &Client| client.left.unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! Small scope, all of it: every state of a cluster that any order of events leads to.
+//! Explores a small cluster exhaustively: every state that any order of events leads to.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -12,34 +12,35 @@ use plexus_sim::Digest;
 
 use super::{Cluster, Lane};
 
-/// Most nodes of an explored cluster.
+/// The maximum number of nodes of an explored cluster.
 const MOST: usize = 3;
 
-/// A cluster and what may still happen to its members.
+/// A cluster and the events that are still possible for its members.
 #[derive(Clone, Hash)]
 pub struct Scope<N, M> {
     /// The nodes.
     pub cluster: Cluster<N, M>,
-    /// By node: views that it was not told yet.
+    /// Views that each node has not received yet, by node.
     views: Vec<VecDeque<Members>>,
     epoch: Epoch,
-    /// So many incarnations may end.
+    /// The number of incarnations that may still end.
     ends: u8,
-    /// So many may begin after one has ended; `None`: each does, and nothing is at rest before.
+    /// The number of incarnations that may start after an end. `None`: every ended node starts
+    /// again, and the cluster is not at rest before.
     starts: Option<u8>,
-    /// At least so many nodes stay up.
+    /// The minimum number of nodes that stay up.
     least_up: usize,
 }
 
 impl<N, M> Scope<N, M> {
-    /// Nodes that are down, in a cluster without a view.
+    /// Creates nodes that are down, in a cluster without a view.
     #[must_use]
     pub fn new(nodes: usize, ends: u8, starts: Option<u8>, least_up: usize) -> Self {
         let (cluster, views) = (Cluster::new(nodes), vec![VecDeque::new(); nodes]);
         Self { cluster, views, epoch: Epoch(0), ends, starts, least_up }
     }
 
-    /// Sends to the last incarnation of a node, if it is up.
+    /// Sends a message to the last incarnation of a node, if it is up.
     pub fn send(&mut self, from: usize, to: usize, message: M) {
         let lane = self.lane(from, to);
         if self.cluster.is_up(lane.to) {
@@ -47,7 +48,7 @@ impl<N, M> Scope<N, M> {
         }
     }
 
-    /// A view of all that are up.
+    /// Decides a view of all nodes that are up.
     pub fn decide(&mut self) {
         let members = self.cluster.members();
         if members.is_empty() {
@@ -63,79 +64,80 @@ impl<N, M> Scope<N, M> {
     }
 }
 
-/// What can happen next.
+/// An event that is possible in a state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step<S> {
     /// The first message of a lane arrives.
     Deliver(Lane),
-    /// A node is told the next view.
+    /// A node receives its next view.
     Learn(usize),
-    /// A node misses a view, because there is a later one.
+    /// A node misses a view because there is a later one.
     Miss(usize),
-    /// An incarnation ends: so much of what it said last to each node has left it, and in one of several ways.
+    /// An incarnation ends. The array says how many of its last messages to each node were sent.
+    /// The last field selects one of several kinds of end.
     End(usize, [usize; MOST], usize),
-    /// The next incarnation begins.
+    /// The next incarnation of a node starts.
     Start(usize),
-    /// What only this world has.
+    /// A step that only this world has.
     Own(S),
 }
 
-/// A state of everything, and what can happen next.
+/// A complete state, and the steps that are possible from it.
 pub trait World: Clone + Hash {
-    /// What is kept of a node while it is up.
+    /// The state of a node while it is up.
     type Node: Clone + Hash;
-    /// What nodes say to each other.
+    /// The messages that nodes exchange.
     type Message: Clone + Hash;
-    /// Steps besides those of every cluster.
+    /// The steps besides those of every cluster.
     type Own: Copy + Debug;
 
-    /// The cluster.
+    /// Returns the scope with its cluster.
     fn scope(&mut self) -> &mut Scope<Self::Node, Self::Message>;
 
-    /// The same, to look at.
+    /// Returns the scope for reading.
     fn seen(&self) -> &Scope<Self::Node, Self::Message>;
 
-    /// Own steps that can be taken now.
+    /// Returns the own steps that are possible now.
     fn own_steps(&self) -> Vec<Self::Own>;
 
-    /// Whether an own step comes from outside: without it all is at rest.
+    /// Returns true if an own step comes from outside: the world is at rest without it.
     fn is_outside(_: &Self::Own) -> bool {
         false
     }
 
-    /// An own step is taken.
+    /// Takes an own step.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The property that does not hold.
     fn act(&mut self, step: Self::Own) -> Result<(), String>;
 
-    /// A message arrives at its receiver.
+    /// Handles the arrival of a message at its receiver.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The property that does not hold.
     fn hear(&mut self, lane: Lane, message: Self::Message) -> Result<(), String>;
 
-    /// A node is told a view.
+    /// Gives a view to a node.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The property that does not hold.
     fn learn(&mut self, node: usize, view: &Members) -> Result<(), String>;
 
-    /// Begins the next incarnation of a node ([`Cluster::start`]).
+    /// Starts the next incarnation of a node ([`Cluster::start`]).
     fn start(&mut self, node: usize);
 
-    /// In how many ways an incarnation of a node may end now.
+    /// Returns the number of ways in which an incarnation of a node may end now.
     fn ways_to_end(&self, _node: usize) -> usize {
         1
     }
 
-    /// An incarnation has ended.
+    /// Handles the end of an incarnation.
     fn ended(&mut self, _node: usize, _way: usize) {}
 
-    /// What must hold where nothing follows by itself.
+    /// Checks the properties of a state in which no further event is pending.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The property that does not hold.
     fn rest(&self) -> Result<(), String>;
 
     /// Starts all nodes, in one view.
@@ -215,7 +217,7 @@ fn take<W: World>(world: &mut W, step: Step<W::Own>) -> Result<(), String> {
         Step::Start(node) => {
             let scope = world.scope();
             scope.starts = scope.starts.map(|starts| starts - 1);
-            // Nothing that the incarnation before has said is heard any more.
+            // No message of the previous incarnation arrives any more.
             scope.cluster.silence(|lane| lane.from.node == node);
             world.start(node);
             world.scope().decide();
@@ -225,19 +227,19 @@ fn take<W: World>(world: &mut W, step: Step<W::Own>) -> Result<(), String> {
     }
 }
 
-/// How many worlds there were.
+/// The number of worlds that an exploration visited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Worlds {
-    /// In all.
+    /// All worlds.
     pub all: usize,
-    /// Of them at rest.
+    /// The worlds at rest.
     pub at_rest: usize,
 }
 
-/// Goes through all that `first` leads to.
+/// Visits every state that `first` leads to.
 ///
 /// # Errors
-/// What does not hold, and the steps that lead to it.
+/// The property that does not hold, and the steps that lead there.
 pub fn explore<W: World>(first: W) -> Result<Worlds, String> {
     let mut known = HashSet::from([key(&first)]);
     let mut path = vec![(steps(&first), first)];
@@ -266,14 +268,14 @@ pub fn explore<W: World>(first: W) -> Result<Worlds, String> {
     Ok(Worlds { all: known.len(), at_rest })
 }
 
-/// Two hashes of 64 bits: among some ten million worlds no two are taken for one.
+/// Returns two 64-bit hashes: a collision among some ten million worlds is improbable.
 fn key(world: &impl Hash) -> (u64, u64) {
     let mut hasher = Wide([1, 0x9e37_79b9_7f4a_7c15].map(Digest::new));
     world.hash(&mut hasher);
     hasher.0.map(Digest::value).into()
 }
 
-/// Two digests at one go.
+/// A hasher that computes two digests at once.
 struct Wide([Digest; 2]);
 
 impl Hasher for Wide {

@@ -1,7 +1,9 @@
-//! One simulated cluster for all protocols: incarnations of nodes, lanes between them, kill, restart, and the members of the next view.
+//! The simulated cluster that all protocols share: node incarnations, lanes, kills, restarts,
+//! views.
 //!
-//! [`Cluster`] is data. A scenario drives it with the times of a [`plexus_sim::Engine`], all drawn from one seed; [`explore`] drives it
-//! through every order of events in a small scope. What a node does with a message or a view is the scenario's.
+//! [`Cluster`] is data. A scenario drives it with the times of a [`plexus_sim::Engine`], all drawn
+//! from one seed. [`explore`] drives it through every order of events in a small scope. The
+//! scenario decides how a node handles a message or a view.
 
 pub mod explore;
 pub mod run;
@@ -17,33 +19,33 @@ pub use run::{Outcome, Simulation, found, run_seed};
 pub struct Instance {
     /// The number of the node.
     pub node: usize,
-    /// Counted from 1.
+    /// The number of the incarnation, counted from 1.
     pub incarnation: u64,
 }
 
 impl Instance {
-    /// As views name it.
+    /// Returns the node and incarnation in the form that views use.
     #[must_use]
     pub fn member(self) -> (NodeId, Incarnation) {
         (NodeId(self.node as u8), Incarnation(self.incarnation))
     }
 }
 
-/// What keeps its order: messages of one class between two instances.
+/// An ordered stream: messages of one class between two instances.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Lane {
     /// The sender.
     pub from: Instance,
     /// The receiver.
     pub to: Instance,
-    /// Messages of different classes overtake each other.
+    /// The class; messages of different classes overtake each other.
     pub class: usize,
 }
 
 #[derive(Clone, Hash)]
 struct Queue<M> {
     messages: VecDeque<M>,
-    /// When the last of them arrives.
+    /// The arrival time of the last message.
     last: u64,
 }
 
@@ -53,7 +55,7 @@ struct Slot<N> {
     up: Option<N>,
 }
 
-/// Nodes that are up or down, each with a state `N` while it is up, and the messages `M` between them.
+/// Nodes with a state `N` each while they are up, and the messages `M` between them.
 #[derive(Clone, Hash)]
 pub struct Cluster<N, M> {
     slots: Vec<Slot<N>>,
@@ -61,20 +63,20 @@ pub struct Cluster<N, M> {
 }
 
 impl<N, M> Cluster<N, M> {
-    /// Nodes that were never up.
+    /// Creates nodes that were never up.
     #[must_use]
     pub fn new(nodes: usize) -> Self {
         let slot = |_| Slot { incarnation: 0, up: None };
         Self { slots: (0..nodes).map(slot).collect(), lanes: BTreeMap::new() }
     }
 
-    /// All nodes, by number.
+    /// Returns all node numbers.
     #[must_use]
     pub fn nodes(&self) -> std::ops::Range<usize> {
         0..self.slots.len()
     }
 
-    /// Begins the next incarnation of a node.
+    /// Starts the next incarnation of a node.
     pub fn start(&mut self, node: usize, state: impl FnOnce(Instance) -> N) -> Instance {
         self.slots[node].incarnation += 1;
         let instance = self.instance(node);
@@ -82,7 +84,8 @@ impl<N, M> Cluster<N, M> {
         instance
     }
 
-    /// Ends the incarnation of a node: of what it said last on each lane so many messages have `left` it. `None` if it is down.
+    /// Ends the incarnation of a node, and returns its state, or `None` if it is down. `left`
+    /// decides how many of its last messages on each lane were sent; the others are lost.
     pub fn kill(&mut self, node: usize, mut left: impl FnMut(&Lane, usize) -> usize) -> Option<N> {
         let instance = self.instance(node);
         let state = self.slots[node].up.take()?;
@@ -92,58 +95,59 @@ impl<N, M> Cluster<N, M> {
         Some(state)
     }
 
-    /// Drops what is under way on some lanes.
+    /// Drops the messages under way on some lanes.
     pub fn silence(&mut self, is_silent: impl Fn(&Lane) -> bool) {
         self.lanes.retain(|lane, _| !is_silent(lane));
     }
 
-    /// Forgets lanes on which nothing is under way: clusters that differ in nothing else are equal.
+    /// Removes lanes without messages, so that clusters that differ in nothing else are equal.
     fn tidy(&mut self) {
         self.lanes.retain(|_, queue| !queue.messages.is_empty());
     }
 
-    /// The last incarnation of a node.
+    /// Returns the last incarnation of a node.
     #[must_use]
     pub fn instance(&self, node: usize) -> Instance {
         Instance { node, incarnation: self.slots[node].incarnation }
     }
 
-    /// Whether this very incarnation is up.
+    /// Returns true if exactly this incarnation is up.
     #[must_use]
     pub fn is_up(&self, instance: Instance) -> bool {
         let slot = &self.slots[instance.node];
         slot.up.is_some() && slot.incarnation == instance.incarnation
     }
 
-    /// The state of a node that is up.
+    /// Returns the state of a node that is up.
     #[must_use]
     pub fn node(&self, node: usize) -> Option<&N> {
         self.slots[node].up.as_ref()
     }
 
-    /// The state of a node that is up.
+    /// Returns the state of a node that is up.
     pub fn node_mut(&mut self, node: usize) -> Option<&mut N> {
         self.slots[node].up.as_mut()
     }
 
-    /// All nodes that are up.
+    /// Returns all nodes that are up.
     pub fn up(&self) -> impl Iterator<Item = (usize, &N)> {
         self.slots.iter().enumerate().filter_map(|(node, slot)| Some((node, slot.up.as_ref()?)))
     }
 
-    /// The incarnations that are up.
+    /// Returns the incarnations that are up.
     #[must_use]
     pub fn instances(&self) -> Vec<Instance> {
         self.up().map(|(node, _)| self.instance(node)).collect()
     }
 
-    /// The incarnations that are up, as the members of a view.
+    /// Returns the incarnations that are up, as the members of a view.
     #[must_use]
     pub fn members(&self) -> Vec<(NodeId, Incarnation)> {
         self.instances().into_iter().map(Instance::member).collect()
     }
 
-    /// Sends a message that takes `delay` from `now`; when it arrives, behind those before it.
+    /// Sends a message that takes `delay` from `now`, and returns its arrival time. It never
+    /// arrives before an earlier message of its lane.
     pub fn send(&mut self, lane: Lane, message: M, now: u64, delay: u64) -> u64 {
         let queue = self.lanes.entry(lane).or_insert_with(|| Queue { messages: VecDeque::new(), last: 0 });
         queue.messages.push_back(message);
@@ -156,7 +160,8 @@ impl<N, M> Cluster<N, M> {
         self.receive_nth(lane, |_| 0)
     }
 
-    /// Takes the message at a place of a lane of so many, if its receiver is up.
+    /// Takes one message of a lane if its receiver is up; `nth` chooses its position from the
+    /// number of messages.
     pub fn receive_nth(&mut self, lane: Lane, nth: impl FnOnce(usize) -> usize) -> Option<M> {
         let queue = &mut self.lanes.get_mut(&lane)?.messages;
         let nth = if queue.is_empty() { 0 } else { nth(queue.len()) };
@@ -164,12 +169,12 @@ impl<N, M> Cluster<N, M> {
         self.is_up(lane.to).then_some(message)
     }
 
-    /// Lanes with something under way.
+    /// Returns the lanes with messages under way.
     pub fn busy(&self) -> impl Iterator<Item = Lane> {
         self.lanes.iter().filter(|(_, queue)| !queue.messages.is_empty()).map(|(lane, _)| *lane)
     }
 
-    /// How many messages are under way on a lane.
+    /// Returns the number of messages under way on a lane.
     #[must_use]
     pub fn under_way(&self, lane: Lane) -> usize {
         self.lanes.get(&lane).map_or(0, |queue| queue.messages.len())

@@ -1,4 +1,4 @@
-//! Takes one seed through one scenario, and says what came of it.
+//! Takes one seed through one scenario and reports the outcome.
 
 use std::{
     any::Any,
@@ -13,50 +13,47 @@ use crate::failure::{Broken, Failure};
 
 /// The run of one seed.
 pub trait Simulation {
-    /// The time, in simulated nanoseconds.
+    /// Returns the time in simulated nanoseconds.
     fn now(&self) -> u64;
 
-    /// Takes it to its end.
-    ///
-    /// # Errors
-    /// The property that does not hold.
+    /// Runs to the end.
     fn drive(&mut self) -> Result<Outcome, Broken>;
 
-    /// The block that the last event was about.
+    /// Returns the block of the last event.
     fn last_block(&self) -> Option<BlockId> {
         None
     }
 
-    /// The last events of the traced block.
+    /// Returns the last events of the traced block.
     fn history(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// A run in which every property held.
+/// The result of a run in which every property held.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// The hash over all events.
     pub digest: u64,
-    /// How many there were.
+    /// The number of events.
     pub events: u64,
-    /// Operations of sessions and clients, messages, or what else the scenario is about.
+    /// The operations of sessions and clients, or the messages, depending on the scenario.
     pub operations: u64,
-    /// Ends of rails that were destroyed while their peer lived.
+    /// The ends of rails that were destroyed while their peer was alive.
     pub rails_lost: u64,
-    /// What else was counted.
+    /// Other counts, by name.
     pub tallies: BTreeMap<&'static str, u64>,
 }
 
 impl Outcome {
-    /// What an engine says of its run.
+    /// Returns the digest and event count of an engine.
     #[must_use]
     pub fn of<E>(engine: &Engine<E>, operations: u64) -> Self {
         let (digest, events) = (engine.digest.value(), engine.events());
         Self { digest, events, operations, ..Self::default() }
     }
 
-    /// Adds what was counted.
+    /// Adds counts.
     #[must_use]
     pub fn with(mut self, tallies: impl IntoIterator<Item = (&'static str, u64)>) -> Self {
         for (name, count) in tallies {
@@ -66,10 +63,7 @@ impl Outcome {
     }
 }
 
-/// Drives a run; a panic becomes a property that does not hold.
-///
-/// # Errors
-/// The property that does not hold.
+/// Drives a run; reports a panic as a property that does not hold.
 pub fn drive(run: &mut dyn Simulation) -> Result<Outcome, Broken> {
     let result = catch_unwind(AssertUnwindSafe(|| run.drive()));
     result.unwrap_or_else(|panic| Err(panicked(&*panic, run.last_block())))
@@ -81,10 +75,7 @@ fn panicked(panic: &(dyn Any + Send), block: Option<BlockId>) -> Broken {
     Broken { property: "assertion", block, what }
 }
 
-/// Takes one seed through a scenario. `new` makes its run, and traces a block if one is known.
-///
-/// # Errors
-/// A property does not hold, or an assertion of the protocol failed.
+/// Takes one seed through a scenario. `new` creates the run, and traces a block if one is given.
 pub fn run_seed<S: Simulation>(
     scenario: &'static str,
     seed: u64,
@@ -95,7 +86,7 @@ pub fn run_seed<S: Simulation>(
         Ok(outcome) => return Ok((first, outcome)),
         Err(broken) => broken,
     };
-    // Once more, now that it is known which block to watch.
+    // Runs the seed again to record the history of the block.
     let mut again = new(Some(broken.block.unwrap_or(BlockId(0))));
     let _ = drive(&mut again);
     Err(Failure { scenario, seed, at: first.now(), broken, history: again.history() })
@@ -119,7 +110,7 @@ impl Simulation for Box<dyn Simulation> {
     }
 }
 
-/// What a mistake that is planted in a run breaks: by property, in how many seeds.
+/// Counts the seeds that find a planted mistake, by the property that reports it.
 pub fn found<S: Simulation>(seeds: u64, new: impl Fn(u64) -> S) -> BTreeMap<&'static str, u64> {
     let mut found = BTreeMap::new();
     for seed in 0..seeds {

@@ -1,4 +1,5 @@
-//! Each request is answered once, with what was asked; at the end nobody waits, and nothing is left anywhere.
+//! Checks that each request is answered once, with the requested mode; at the end no client waits
+//! and no state is left.
 
 use plexus_locks::protocol::{LockRefusal, Mode, WaitLimit};
 
@@ -9,7 +10,7 @@ fn broken(what: String) -> Broken {
     Broken::general("answers", what)
 }
 
-/// A grant answers a request.
+/// Checks a grant.
 pub(crate) fn granted(run: &Locks, id: Id, mode: Mode) -> Result<(), Broken> {
     match run.locks.get(&id) {
         Some(lock) if lock.asked == Some(mode) => Ok(()),
@@ -17,7 +18,7 @@ pub(crate) fn granted(run: &Locks, id: Id, mode: Mode) -> Result<(), Broken> {
     }
 }
 
-/// So does a refusal; and a reason has its ground.
+/// Checks a refusal and its reason.
 pub(crate) fn refused(run: &Locks, id: Id, why: LockRefusal) -> Result<(), Broken> {
     match run.locks.get(&id) {
         Some(lock) if lock.asked.is_some() => {
@@ -27,7 +28,7 @@ pub(crate) fn refused(run: &Locks, id: Id, why: LockRefusal) -> Result<(), Broke
                     matches!(lock.timeout, WaitLimit::Until(end) if end.0 <= run.engine.now())
                 }
                 LockRefusal::Cancelled => lock.cancelled,
-                // The file for circles looks at the rest.
+                // `circles` checks the rest.
                 LockRefusal::Deadlock => lock.timeout != WaitLimit::Try,
                 LockRefusal::TooManyLocks => run.params.locks_max < 100 && lock.granted.is_none(),
                 LockRefusal::TooManyWaiting => run.params.waiting_max < 50,
@@ -43,13 +44,13 @@ pub(crate) fn refused(run: &Locks, id: Id, why: LockRefusal) -> Result<(), Broke
     }
 }
 
-/// Something goes on for ever.
+/// Reports a run that does not come to rest.
 pub(crate) fn restless(run: &Locks) -> Broken {
     let waiting: Vec<_> = run.locks.iter().filter(|(_, lock)| lock.asked.is_some()).collect();
     broken(format!("does not come to rest: {} under way, in wait {waiting:?}", run.under_way))
 }
 
-/// At rest.
+/// Checks the state at rest.
 pub(crate) fn check(run: &Locks) -> Result<(), Broken> {
     if let Some((id, lock)) = run.locks.first_key_value() {
         return Err(broken(format!("{id:?} is left: {lock:?}")));

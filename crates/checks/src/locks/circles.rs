@@ -1,8 +1,10 @@
-//! Deadlocks: a victim was the youngest of a real circle when its confirmation began, and no circle is left at the end.
+//! Checks deadlocks: a victim was the youngest request of a real cycle when its confirmation began,
+//! and no cycle is left at the end.
 //!
-//! A circle is real if its requests wait at masters that are open, their clients still want them, and whoever blocks them still has what
-//! blocks them. What a message under way will change is not known to who sent nothing, but it is known here: the checker sees both ends.
-//! Who looks at the time refuses those whose timeout is over, and may find in the same step a circle that comes of it: as real as any.
+//! A cycle is real if its requests wait at open masters, their clients still want them, and the
+//! blocking owners still hold their locks. The checker knows the messages under way, which change
+//! this; a node does not. A worker that checks timeouts refuses expired requests. In the same step
+//! it may find a cycle that results from them, and that cycle is real too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,21 +16,22 @@ use plexus_locks::protocol::{
 use super::{Id, Locks, Node};
 use crate::failure::Broken;
 
-/// A request that waits: node, worker, lock, number.
+/// A waiting request: node, worker, lock, number.
 pub(crate) type Request = (usize, usize, LockId, u32);
 
 /// A worker of a node.
 type Worker = (usize, usize);
 
-/// Age, and what makes it unique.
+/// The start time, and the fields that make it unique.
 type Age = (u64, usize, usize, LockId);
 
-/// Requests that were the youngest of a real circle when a search of theirs may have begun its second round.
+/// The requests that were the youngest of a real cycle when their search may have begun its second
+/// round.
 #[derive(Default)]
 pub(crate) struct Circles(BTreeSet<Request>);
 
 impl Circles {
-    /// Whether a circle may be found in what this leads to.
+    /// Returns true if a cycle may be found after this event.
     pub(crate) fn may_begin(event: &Event) -> bool {
         match event {
             Event::Message { message, .. } => {
@@ -39,12 +42,12 @@ impl Circles {
         }
     }
 
-    /// At this worker a circle may be found now, and these are real.
+    /// Notes the real cycles at a worker where one may be found now.
     pub(crate) fn note(&mut self, node: usize, worker: usize, real: BTreeSet<Request>) {
         self.0.extend(real.into_iter().filter(|request| (request.0, request.1) == (node, worker)));
     }
 
-    /// A request is refused because of a deadlock.
+    /// Checks a request that is refused because of a deadlock.
     pub(crate) fn victim(&self, run: &Locks, id: Id, worker: usize) -> Result<(), Broken> {
         let request = (id.0, worker, id.1, run.locks[&id].requests);
         if self.0.contains(&request) {
@@ -57,18 +60,19 @@ impl Circles {
     }
 }
 
-/// At the end, when nobody gives up by itself: all circles were broken.
+/// Checks at the end, when no client gives up by itself, that all cycles were broken.
 pub(crate) fn none_left(run: &Locks) -> Result<(), Broken> {
     let left = real(run, None);
     if left.is_empty() { Ok(()) } else { Err(Broken::general("circles", format!("not broken: {left:?}"))) }
 }
 
-/// The youngest of every real circle; `ticks`: once a worker has refused those whose timeout is over.
+/// Returns the youngest request of every real cycle; `ticks`: after a worker has refused expired
+/// requests.
 pub(crate) fn real(run: &Locks, ticks: Option<Worker>) -> BTreeSet<Request> {
     let mut edges: BTreeMap<Request, Vec<Request>> = BTreeMap::new();
     let mut ages: BTreeMap<Request, Age> = BTreeMap::new();
     for (worker, shard) in shards(run).filter(|(_, shard)| shard.is_open()) {
-        // Elsewhere they are refused later.
+        // Other nodes refuse them later.
         let ticks = ticks.filter(|(node, _)| shard.config().me.index() == *node);
         for (_, resource) in shard.resources() {
             for waiter in queue(run, worker, ticks, resource) {
@@ -101,7 +105,7 @@ fn shards(run: &Locks) -> impl Iterator<Item = (usize, &Shard)> {
     locals.filter_map(|(worker, local)| Some((worker, local.shard.as_ref()?)))
 }
 
-/// Who waits, without those that are about to be refused.
+/// Returns the waiting requests, without those about to be refused.
 fn queue<'a>(
     run: &'a Locks,
     worker: usize,
@@ -117,7 +121,7 @@ fn queue<'a>(
     resource.converting().chain(resource.waiting()).filter(move |waiter| !is_over(waiter))
 }
 
-/// What the home of a lock, in the view of its master, knows of it.
+/// Returns the state of a lock at its home, in the view of its master.
 fn home<'a>(
     run: &'a Locks,
     worker: usize,
@@ -129,7 +133,7 @@ fn home<'a>(
     (shard.view() == master.view()).then(|| shard.lock(lock)).flatten()
 }
 
-/// The request that waits at the master, if its home still wants it.
+/// Returns the request that waits at the master, if its home still wants it.
 fn wants<'a>(
     run: &'a Locks,
     worker: usize,
@@ -142,7 +146,7 @@ fn wants<'a>(
     same.then_some(((node, worker, lock, waiter.seq), held))
 }
 
-/// The requests that must be answered before this one can be.
+/// Returns the requests that must be answered before this one can be.
 fn blockers(
     run: &Locks,
     worker: usize,
@@ -174,7 +178,7 @@ fn blockers(
     requests
 }
 
-/// All requests that an owner waits with, at any worker.
+/// Returns all waiting requests of an owner, at any worker.
 fn waiting_of(run: &Locks, node: usize, owner: Owner) -> Vec<Request> {
     let mut requests = Vec::new();
     for shard in run.cluster.node(node).into_iter().flat_map(Node::shards) {

@@ -1,17 +1,17 @@
-//! What clients do.
+//! The actions of lock clients.
 
 use plexus_base::Nanos;
 use plexus_locks::protocol::{
     Event, LockId, LockRequest, Mode, NewLock, Owner, RequestKind, VALUE_LEN, WaitLimit,
 };
 
-use super::{Ev, Id, Lock, Locks, values};
+use super::{Id, Lock, Locks, LocksEvent, values};
 use crate::{failure::Broken, harness::Instance};
 
-/// Most locks that a client has at once.
+/// The maximum number of locks of a client.
 const MOST: usize = 4;
 
-/// A client: one owner until it dies, then another takes its place.
+/// A client: one owner until it dies, then another replaces it.
 pub(crate) struct Client {
     owner: Owner,
     start_time: u64,
@@ -23,7 +23,7 @@ impl Locks {
         Client { owner: Owner(self.next_owner), start_time: self.engine.now() }
     }
 
-    /// One act of a client.
+    /// Takes one action of a client.
     pub(crate) fn act(&mut self, instance: Instance, client: usize) -> Result<(), Broken> {
         let Instance { node, .. } = instance;
         let own = |(id, lock): (&Id, &Lock)| (id.0 == node && lock.client == client).then_some(*id);
@@ -31,7 +31,7 @@ impl Locks {
         let (waiting, held): (Vec<Id>, Vec<Id>) =
             all.into_iter().partition(|id| self.locks[id].asked.is_some());
         if self.ending {
-            // Who waits has not decided yet; it is called again when it is answered.
+            // A waiting client has not decided yet; it is called again when it is answered.
             if waiting.is_empty() {
                 for id in held {
                     self.unlock(id)?;
@@ -40,7 +40,7 @@ impl Locks {
             return Ok(());
         }
         let after = self.engine.random.between(1, self.params.think_ns);
-        self.engine.schedule(after, None, Ev::Client(instance, client));
+        self.engine.schedule(after, None, LocksEvent::Client(instance, client));
         let random = &mut self.engine.random;
         if random.percent(self.params.client_deaths) {
             return self.die(node, client);
@@ -144,7 +144,7 @@ impl Locks {
         self.handle(id.0, worker, Event::Unlock { lock: id.1, value })
     }
 
-    /// What is written into the value block as the lock becomes one in mode `to`, or none.
+    /// Returns the value to write as the lock changes to mode `to`, or `None`.
     fn written(&mut self, id: Id, to: Option<Mode>) -> Option<[u8; VALUE_LEN]> {
         let from = self.locks.get(&id)?.mode()?;
         let may = from.writes() && to.is_none_or(|to| to.is_within(from));
@@ -174,7 +174,7 @@ impl Locks {
         Ok(())
     }
 
-    /// A node is dead, and with it all that its clients had.
+    /// Ends all locks of the clients of a dead node.
     pub(crate) fn nodes_locks_end(&mut self, node: usize) {
         let own: Vec<Id> = self.locks.keys().filter(|id| id.0 == node).copied().collect();
         for id in own {
@@ -206,14 +206,14 @@ impl Locks {
         }
     }
 
-    /// At the end, a client acts when it is answered and not otherwise.
+    /// Calls a client again after an answer; at the end clients act only then.
     fn called_again(&mut self, id: Id) {
         if self.ending
             && let Some(lock) = self.locks.get(&id)
         {
             let (instance, client) = (self.cluster.instance(id.0), lock.client);
             let after = self.engine.random.between(1, self.params.think_ns);
-            self.engine.schedule(after, None, Ev::Client(instance, client));
+            self.engine.schedule(after, None, LocksEvent::Client(instance, client));
         }
     }
 }

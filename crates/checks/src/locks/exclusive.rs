@@ -1,14 +1,14 @@
-//! Modes that do not go together are never usable at once, by whichever clients of whichever living nodes.
+//! Checks that conflicting modes are never usable at once, by any clients of any living nodes.
 
 use plexus_locks::protocol::Mode;
 
 use super::{Id, Locks};
 use crate::failure::Broken;
 
-/// Checks a grant against what all others can use.
+/// Checks a grant against the modes that all others can use.
 ///
 /// # Errors
-/// Who holds what.
+/// The conflicting holder and its mode.
 pub(crate) fn check(run: &Locks, id: Id, mode: Mode) -> Result<(), Broken> {
     let name = run.locks[&id].name;
     let others = run.locks.iter().filter(|(other, lock)| **other != id && lock.name == name);

@@ -1,12 +1,15 @@
-//! The lock manager: nodes with several workers, clients that lock, convert, try, wait with timeout, cancel, unlock and die; nodes that die at
-//! any moment and come back; views on top of each other, some of them missed.
+//! Checks the lock manager: nodes with several workers, clients that lock, convert, try, wait with
+//! timeout, cancel, unlock and die. Nodes die at any moment and come back. Views follow each other
+//! quickly, and some nodes miss some.
 //!
-//! The shards are the code that nodes run. Messages are late, in order for each pair of incarnations and kind as the interconnect keeps them; what a dead
-//! node said last arrives in part. Now and then everything stands still until nothing is under way, and what masters know is compared with what
-//! clients have. At the end all that is held is released, and every request must have been answered.
+//! The shards are the code that nodes run. Messages are late, in order for each pair of
+//! incarnations and kind, as in the interconnect; the last messages of a dead node arrive in part.
+//! Now and then all clients pause until nothing is under way, and the state of masters is compared
+//! with the clients' locks. At the end all locks are released, and every request must have been
+//! answered.
 //!
-//! A file for each property: [`exclusive`], [`tokens`], [`order`], [`values`], [`circles`], [`answers`], [`union`]. That they notice what breaks
-//! them is shown with [`Sabotage`].
+//! A file for each property: [`exclusive`], [`tokens`], [`order`], [`values`], [`circles`],
+//! [`answers`], [`union`]. [`Sabotage`] shows that each detects its violation.
 
 pub mod answers;
 pub mod circles;
@@ -35,29 +38,29 @@ use crate::{
     harness::{Cluster, Instance, Lane, Outcome, Simulation},
 };
 
-/// More than any run needs: one that takes as many does not come to rest.
+/// More than any run needs: a run with so many events does not come to rest.
 const EVENTS_PER_OPERATION: u64 = 2_000;
 
-/// What happens.
+/// An event of the simulation.
 #[derive(Clone, Debug)]
-pub(crate) enum Ev {
+pub(crate) enum LocksEvent {
     /// The first message of a lane arrives.
     Deliver(Lane),
-    /// A worker is told something by another of its node.
+    /// A worker receives an errand from another worker of its node.
     Tell(Instance, WorkerId, Box<Errand>),
-    /// A client does something.
+    /// A client acts.
     Client(Instance, usize),
-    /// A worker looks at the clock.
+    /// A worker checks the time.
     Tick(Instance, usize),
     /// A node dies.
     Kill,
-    /// A node begins another incarnation.
+    /// A node starts another incarnation.
     Start(usize),
-    /// Membership decides.
+    /// Membership decides a view.
     Decide,
-    /// A worker learns a view.
+    /// A worker receives a view.
     Give(Instance, usize, Members),
-    /// Everything stands still until nothing is under way.
+    /// All clients pause until nothing is under way.
     Freeze,
 }
 
@@ -67,52 +70,52 @@ pub(crate) struct Lock {
     pub(crate) worker: usize,
     pub(crate) client: usize,
     pub(crate) name: usize,
-    /// As it was granted.
+    /// The mode that was granted.
     pub(crate) granted: Option<Mode>,
-    /// What was asked and is not answered.
+    /// The mode that was requested and is not answered.
     pub(crate) asked: Option<Mode>,
     pub(crate) notify: bool,
-    /// Told since it was granted that others wait.
+    /// True if its client was notified since the grant that other requests wait.
     pub(crate) told: bool,
-    /// How many times it was asked for or converted, and when last.
+    /// The number of requests and conversions so far, which is the number of the last.
     pub(crate) requests: u32,
     pub(crate) since: u64,
-    /// How long its request waits.
+    /// The timeout of its request.
     pub(crate) timeout: WaitLimit,
-    /// Its client wants its request no longer.
+    /// True if its client has cancelled its request.
     pub(crate) cancelled: bool,
 }
 
 impl Lock {
-    /// How it can be used now.
+    /// Returns the mode in which it can be used now.
     pub(crate) fn mode(&self) -> Option<Mode> {
         let granted = self.granted?;
         Some(self.asked.map_or(granted, |asked| granted.common(asked)))
     }
 }
 
-/// Whose lock: its node and its number, which is used once in a whole run.
+/// The node of a lock and its number, which is used once in a whole run.
 pub(crate) type Id = (usize, LockId);
 
 /// The run of one seed.
 pub struct Locks {
     pub(crate) params: Params,
-    pub(crate) engine: Engine<Ev>,
+    pub(crate) engine: Engine<LocksEvent>,
     pub(crate) names: Vec<Name>,
     pub(crate) cluster: Cluster<Node, Message>,
-    /// The view decided last.
+    /// The last view decided.
     pub(crate) view: Members,
-    /// How many were.
+    /// The number of views decided.
     pub(crate) views: u64,
     pub(crate) locks: BTreeMap<Id, Lock>,
     pub(crate) next_lock: u64,
     pub(crate) next_owner: u64,
     pub(crate) operations: u64,
     pub(crate) ending: bool,
-    /// Messages, errands and views on their way.
+    /// The messages, errands and views on their way.
     pub(crate) under_way: u64,
-    /// What waits for the end of a standstill.
-    pub(crate) frozen: Option<Vec<Ev>>,
+    /// The events held back during a pause.
+    pub(crate) frozen: Option<Vec<LocksEvent>>,
     pub(crate) counts: Counts,
     compared: u64,
     pub(crate) deaths: u64,
@@ -152,7 +155,8 @@ impl Simulation for Locks {
 }
 
 impl Locks {
-    /// A cluster of parameters drawn from the seed; `sabotage` breaks the protocol on purpose.
+    /// Creates a cluster with parameters drawn from the seed; `sabotage` breaks the protocol on
+    /// purpose.
     #[must_use]
     pub fn new(seed: u64, sabotage: Option<Sabotage>) -> Self {
         let mut engine = Engine::new(seed, 0);
@@ -186,61 +190,70 @@ impl Locks {
         run.decide();
         if run.params.deaths > 0 {
             let after = run.engine.random.between(0, run.params.death_ns);
-            run.engine.schedule(after, None, Ev::Kill);
+            run.engine.schedule(after, None, LocksEvent::Kill);
         }
-        run.engine.schedule(run.params.freeze_ns, None, Ev::Freeze);
+        run.engine.schedule(run.params.freeze_ns, None, LocksEvent::Freeze);
         run
     }
 
-    fn step(&mut self, event: Ev) -> Result<(), Broken> {
-        let waits = matches!(event, Ev::Client(..) | Ev::Tick(..) | Ev::Kill | Ev::Start(_) | Ev::Freeze);
+    fn step(&mut self, event: LocksEvent) -> Result<(), Broken> {
+        let waits = matches!(
+            event,
+            LocksEvent::Client(..)
+                | LocksEvent::Tick(..)
+                | LocksEvent::Kill
+                | LocksEvent::Start(_)
+                | LocksEvent::Freeze
+        );
         if let Some(waiting) = self.frozen.as_mut().filter(|_| waits) {
             waiting.push(event);
             return Ok(());
         }
         match event {
-            Ev::Deliver(lane) => self.deliver(lane),
-            Ev::Tell(instance, worker, errand) => {
+            LocksEvent::Deliver(lane) => self.deliver(lane),
+            LocksEvent::Tell(instance, worker, errand) => {
                 self.under_way -= 1;
                 if self.cluster.is_up(instance) {
                     self.handle(instance.node, usize::from(worker.0), Event::Told(*errand))?;
                 }
                 Ok(())
             }
-            Ev::Client(instance, client) if self.cluster.is_up(instance) => self.act(instance, client),
-            Ev::Tick(instance, worker) if self.cluster.is_up(instance) => {
+            LocksEvent::Client(instance, client) if self.cluster.is_up(instance) => {
+                self.act(instance, client)
+            }
+            LocksEvent::Tick(instance, worker) if self.cluster.is_up(instance) => {
                 if let Some(local) = self.local(instance.node, worker) {
                     local.tick_at = None;
                 }
                 self.handle(instance.node, worker, Event::Tick)
             }
-            Ev::Client(..) | Ev::Tick(..) => Ok(()),
-            Ev::Kill => {
+            LocksEvent::Client(..) | LocksEvent::Tick(..) => Ok(()),
+            LocksEvent::Kill => {
                 self.kill_one();
                 Ok(())
             }
-            Ev::Start(node) => {
+            LocksEvent::Start(node) => {
                 self.start(node);
                 self.decide_soon();
                 Ok(())
             }
-            Ev::Decide => {
+            LocksEvent::Decide => {
                 self.under_way -= 1;
                 self.decide();
                 Ok(())
             }
-            Ev::Give(instance, worker, view) => {
+            LocksEvent::Give(instance, worker, view) => {
                 self.under_way -= 1;
                 if self.cluster.is_up(instance) { self.give(instance, worker, view) } else { Ok(()) }
             }
-            Ev::Freeze => {
+            LocksEvent::Freeze => {
                 self.frozen = Some(Vec::new());
                 Ok(())
             }
         }
     }
 
-    /// Nothing is under way: compares, and lets everything go on.
+    /// Compares all nodes when nothing is under way, and ends the pause.
     fn thaw(&mut self) -> Result<(), Broken> {
         union::check(self)?;
         self.compared += 1;
@@ -249,22 +262,23 @@ impl Locks {
         }
         if !self.ending {
             let after = self.engine.random.between(1, self.params.freeze_ns);
-            self.engine.schedule(after, None, Ev::Freeze);
+            self.engine.schedule(after, None, LocksEvent::Freeze);
         }
         Ok(())
     }
 
-    /// Nobody begins anything any more: who waits is answered, who holds releases.
+    /// Ends the run: no client starts a request, waiting ones are answered, and all locks are
+    /// released.
     fn end(&mut self) {
         self.ending = true;
         for instance in self.cluster.instances() {
             for client in 0..self.params.clients {
-                self.engine.schedule(0, None, Ev::Client(instance, client));
+                self.engine.schedule(0, None, LocksEvent::Client(instance, client));
             }
         }
     }
 
-    /// Hands an event to a shard, carries out what follows and checks what can be seen.
+    /// Passes an event to a shard, carries out its actions and checks the properties.
     pub(crate) fn handle(&mut self, node: usize, worker: usize, event: Event) -> Result<(), Broken> {
         let now = Nanos(self.engine.now());
         if self.shard(node, worker).is_none() {
@@ -287,7 +301,7 @@ impl Locks {
         self.carry_out(node, worker, actions)
     }
 
-    /// Does what a shard asked for.
+    /// Carries out the actions of a shard.
     pub(crate) fn carry_out(
         &mut self,
         node: usize,
@@ -304,7 +318,7 @@ impl Locks {
         let due = local.shard.as_ref().and_then(|shard| shard.next_tick()).map(|at| at.0);
         if let Some(due) = due.filter(|due| local.tick_at.is_none_or(|at| *due < at)) {
             local.tick_at = Some(due);
-            self.engine.schedule(due.saturating_sub(now), None, Ev::Tick(instance, worker));
+            self.engine.schedule(due.saturating_sub(now), None, LocksEvent::Tick(instance, worker));
         }
         Ok(())
     }
@@ -312,11 +326,11 @@ impl Locks {
     fn carry(&mut self, node: usize, worker: usize, action: Action) -> Result<(), Broken> {
         match action {
             Action::Send { to, message } => self.send(node, to, worker, message),
-            // What workers say to each other may be lost.
+            // Errands between workers may be lost.
             Action::Tell { .. } if self.engine.random.percent(self.params.tells_lost) => {}
             Action::Tell { worker, errand } => {
                 let after = self.params.delay(&mut self.engine.random);
-                let tell = Ev::Tell(self.cluster.instance(node), worker, Box::new(errand));
+                let tell = LocksEvent::Tell(self.cluster.instance(node), worker, Box::new(errand));
                 self.under_way += 1;
                 self.engine.schedule(after, None, tell);
             }

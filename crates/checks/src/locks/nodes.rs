@@ -1,9 +1,9 @@
-//! Nodes, what they say to each other, and membership.
+//! Nodes, the messages between them, and membership.
 
 use plexus_base::{Epoch, Incarnation, NodeId, WorkerId};
 use plexus_locks::protocol::{Config, Event, Kind, Members, Message, Shard};
 
-use super::{Ev, Locks, clients::Client};
+use super::{Locks, LocksEvent, clients::Client};
 use crate::{
     failure::Broken,
     harness::{Instance, Lane},
@@ -12,9 +12,9 @@ use crate::{
 /// One worker of a node.
 #[derive(Default)]
 pub(crate) struct Local {
-    /// None before its first view.
+    /// The shard; `None` before the first view.
     pub(crate) shard: Option<Shard>,
-    /// What came before that.
+    /// The messages that came before the first view.
     early: Vec<(NodeId, Incarnation, Message)>,
     pub(crate) tick_at: Option<u64>,
     /// The last view in which it was open.
@@ -34,12 +34,12 @@ impl Node {
 }
 
 impl Locks {
-    /// All shards that there are.
+    /// Returns all shards.
     pub(crate) fn shards(&self) -> impl Iterator<Item = &Shard> {
         self.cluster.up().flat_map(|(_, node)| node.shards())
     }
 
-    /// The shard of a worker, if its node is up and it has had a view.
+    /// Returns the shard of a worker, if its node is up and has had a view.
     pub(crate) fn shard(&self, node: usize, worker: usize) -> Option<&Shard> {
         self.cluster.node(node)?.workers.get(worker)?.shard.as_ref()
     }
@@ -48,7 +48,7 @@ impl Locks {
         self.cluster.node_mut(node)?.workers.get_mut(worker)
     }
 
-    /// Sends to the incarnation of `to` that the sender's view has.
+    /// Sends to the incarnation of `to` in the sender's view.
     pub(crate) fn send(&mut self, from: usize, to: NodeId, worker: usize, message: Message) {
         let shard = self.shard(from, worker);
         let Some(incarnation) = shard.and_then(|shard| shard.view().incarnation(to)) else { return };
@@ -56,19 +56,19 @@ impl Locks {
         if !self.cluster.is_up(to) {
             return;
         }
-        // Of one worker messages and replies keep their order.
+        // Messages and replies of one worker keep their order.
         let class = 2 * worker + usize::from(message.kind() == Kind::Reply);
         let lane = Lane { from: self.cluster.instance(from), to, class };
         let delay = self.params.delay(&mut self.engine.random);
         let after = self.cluster.send(lane, message, self.engine.now(), delay);
         self.under_way += 1;
-        self.engine.schedule(after, None, Ev::Deliver(lane));
+        self.engine.schedule(after, None, LocksEvent::Deliver(lane));
     }
 
     pub(crate) fn deliver(&mut self, lane: Lane) -> Result<(), Broken> {
         self.under_way -= 1;
         let Some(sent) = self.cluster.receive(lane) else { return Ok(()) };
-        // What is handled is what crossed the wire.
+        // The handled message is the encoded and decoded one.
         let message = Message::decode(&sent.encode());
         let message = message.map_err(|error| Broken::general("answers", format!("{sent:?}: {error}")))?;
         let ((from, incarnation), worker) = (lane.from.member(), lane.class / 2);
@@ -80,24 +80,24 @@ impl Locks {
         self.handle(lane.to.node, worker, Event::Message { from, incarnation, message })
     }
 
-    /// A node begins an incarnation, and its clients.
+    /// Starts an incarnation of a node, and its clients.
     pub(crate) fn start(&mut self, node: usize) {
         let workers = (0..self.params.workers).map(|_| Local::default()).collect();
         let clients = (0..self.params.clients).map(|_| self.client()).collect();
         let instance = self.cluster.start(node, |_| Node { workers, clients });
         for client in 0..self.params.clients {
             let after = self.engine.random.below(self.params.think_ns);
-            self.engine.schedule(after, None, Ev::Client(instance, client));
+            self.engine.schedule(after, None, LocksEvent::Client(instance, client));
         }
     }
 
-    /// A node dies, or membership decides anew although all live.
+    /// Kills a node, or decides a view although all nodes are up.
     pub(crate) fn kill_one(&mut self) {
         if self.ending || self.deaths >= self.params.deaths {
             return;
         }
         let after = self.engine.random.between(1, self.params.death_ns);
-        self.engine.schedule(after, None, Ev::Kill);
+        self.engine.schedule(after, None, LocksEvent::Kill);
         let up: Vec<usize> = self.cluster.up().map(|(node, _)| node).collect();
         if !up.is_empty() && self.engine.random.percent(80) {
             let node = *self.engine.random.pick(&up);
@@ -109,24 +109,25 @@ impl Locks {
     fn kill(&mut self, node: usize) {
         self.deaths += 1;
         self.nodes_locks_end(node);
-        // Of what it said last, some first part has left it.
+        // Some first part of its last messages was sent.
         let random = &mut self.engine.random;
         let ended = self.cluster.kill(node, |_, said| random.below(said as u64 + 1) as usize);
         ended.iter().flat_map(Node::shards).for_each(|shard| self.counts.add(shard.counts()));
         let last = self.cluster.up().next().is_none();
         if last || self.engine.random.percent(70) {
             let after = self.engine.random.between(1, self.params.death_ns);
-            self.engine.schedule(after, None, Ev::Start(node));
+            self.engine.schedule(after, None, LocksEvent::Start(node));
         }
     }
 
     pub(crate) fn decide_soon(&mut self) {
         let after = self.engine.random.between(1, self.params.delay_ns * 5);
         self.under_way += 1;
-        self.engine.schedule(after, None, Ev::Decide);
+        self.engine.schedule(after, None, LocksEvent::Decide);
     }
 
-    /// The next view: whoever is up. Everybody in it learns of it sometime, each worker by itself.
+    /// Decides the next view with all nodes that are up. Each worker of each member learns of it at
+    /// its own time.
     pub(crate) fn decide(&mut self) {
         let members = self.cluster.members();
         if members.is_empty() {
@@ -139,12 +140,12 @@ impl Locks {
             for worker in 0..usize::from(self.params.workers) {
                 let after = self.params.delay(&mut self.engine.random) * 3;
                 self.under_way += 1;
-                self.engine.schedule(after, None, Ev::Give(instance, worker, self.view.clone()));
+                self.engine.schedule(after, None, LocksEvent::Give(instance, worker, self.view.clone()));
             }
         }
     }
 
-    /// A worker learns of a view, unless it knows a later one, or misses it because there is one.
+    /// Gives a view to a worker, unless it knows a later one or misses this one.
     pub(crate) fn give(&mut self, instance: Instance, worker: usize, view: Members) -> Result<(), Broken> {
         let missed = view.epoch < self.view.epoch && self.engine.random.percent(20);
         let Instance { node, .. } = instance;

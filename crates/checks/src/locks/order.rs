@@ -1,7 +1,9 @@
-//! First come, first served: what an open master's queues look like before and after each event.
+//! Checks first come, first served: compares the queues of an open master before and after each
+//! event.
 //!
-//! Nobody enters a queue anywhere but at its end, nobody leaves it as granted while somebody ahead stays, and nobody is granted past a
-//! queue, except in NL and to less. A master that opens has its rebuilt queues in the order in which their requests began to wait.
+//! A request enters a queue only at its end. A request is not granted while an earlier one stays,
+//! and not past a queue, except for NL and lower modes. A master that opens has its rebuilt queues
+//! in the order in which their requests began to wait.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +13,8 @@ use plexus_locks::protocol::{Mode, Name, Resource, Shard, Waiter, Who};
 use super::Locks;
 use crate::failure::Broken;
 
-/// A request that waits: whose, and its number.
-type Place = (Who, u32);
+/// A waiting request: its owner and number.
+type QueueEntry = (Who, u32);
 
 /// The queues of a master at one moment.
 pub(crate) struct Queues {
@@ -21,12 +23,12 @@ pub(crate) struct Queues {
     resources: BTreeMap<Name, Lines>,
 }
 
-/// One resource's.
+/// The queues of one resource.
 #[derive(Clone, Default, Debug)]
 struct Lines {
     held: BTreeMap<Who, (u32, Mode)>,
-    converting: Vec<Place>,
-    waiting: Vec<Place>,
+    converting: Vec<QueueEntry>,
+    waiting: Vec<QueueEntry>,
 }
 
 impl Lines {
@@ -40,14 +42,14 @@ impl Lines {
 }
 
 impl Queues {
-    /// Now.
+    /// Returns the present queues of a shard.
     pub(crate) fn of(shard: &Shard) -> Self {
         let resources =
             shard.resources().map(|(name, resource)| (name.clone(), Lines::of(resource))).collect();
         Self { epoch: shard.view().epoch, open: shard.is_open(), resources }
     }
 
-    /// Checks what an event has made of them, unless the view changed.
+    /// Checks the changes of an event, unless the view changed.
     pub(crate) fn check(&self, shard: &Shard) -> Result<(), Broken> {
         if !self.open || !shard.is_open() || shard.view().epoch != self.epoch {
             return Ok(());
@@ -62,7 +64,8 @@ impl Queues {
     }
 }
 
-/// A master has opened: what it has rebuilt is in the order in which requests began to wait, as far as it can know.
+/// Checks that the queues rebuilt by a master are in the order in which requests began to wait, as
+/// far as it can know.
 pub(crate) fn rebuilt(run: &Locks, node: usize, worker: usize) -> Result<(), Broken> {
     let local = run.cluster.node(node).and_then(|node| node.workers.get(worker));
     let Some((shard, opened)) = local.and_then(|local| Some((local.shard.as_ref()?, &local.opened))) else {
@@ -111,18 +114,19 @@ fn compare(before: &Lines, after: &Lines) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// How many wait now that waited before.
-fn stays(before: &[Place], after: &[Place]) -> usize {
+/// Returns how many of the requests that waited before still wait.
+fn stays(before: &[QueueEntry], after: &[QueueEntry]) -> usize {
     after.iter().filter(|place| before.contains(place)).count()
 }
 
-/// How many of a queue stay; they stand in their order, at its front, and nobody behind one of them was granted.
-fn keeps_order(before: &[Place], after: &[Place], now: &Lines) -> Result<usize, &'static str> {
-    let stay: Vec<Place> = before.iter().copied().filter(|place| after.contains(place)).collect();
+/// Checks that the remaining requests of a queue keep their order at its front, and that no later
+/// request was granted. Returns their number.
+fn keeps_order(before: &[QueueEntry], after: &[QueueEntry], now: &Lines) -> Result<usize, &'static str> {
+    let stay: Vec<QueueEntry> = before.iter().copied().filter(|place| after.contains(place)).collect();
     if !after.starts_with(&stay) {
         return Err("a queue is out of order");
     }
-    let granted = |(who, seq): &Place| now.held.get(who).is_some_and(|(held, _)| held == seq);
+    let granted = |(who, seq): &QueueEntry| now.held.get(who).is_some_and(|(held, _)| held == seq);
     let first = before.iter().position(|place| stay.contains(place));
     if before[first.unwrap_or(before.len())..].iter().any(granted) {
         return Err("granted past somebody ahead in the queue");

@@ -1,38 +1,38 @@
-//! What is varied from seed to seed.
+//! Parameters that vary from seed to seed.
 
 use plexus_locks::protocol::Name;
 use plexus_sim::Random;
 
-/// One run's parameters.
+/// The parameters of one run.
 #[derive(Clone, Debug)]
 pub(crate) struct Params {
     pub(crate) nodes: usize,
     pub(crate) workers: u8,
     pub(crate) names: usize,
-    /// On each node.
+    /// The clients of each node.
     pub(crate) clients: usize,
-    /// Requests of all clients together.
+    /// The requests of all clients together.
     pub(crate) operations: u64,
-    /// Between two acts of a client, at most.
+    /// The longest pause between two actions of a client.
     pub(crate) think_ns: u64,
-    /// A message's way, at most; one of fifty takes twenty times as long.
+    /// The longest delay of a message; one of fifty takes twenty times as long.
     pub(crate) delay_ns: u64,
     pub(crate) deadlock_ns: u64,
     pub(crate) waiting_max: usize,
     pub(crate) locks_max: usize,
-    /// Nodes that die, at most.
+    /// The maximum number of node deaths.
     pub(crate) deaths: u64,
-    /// Between two of them, at most.
+    /// The longest time between two deaths.
     pub(crate) death_ns: u64,
-    /// Of a hundred acts, so many are a client's death.
+    /// The percentage of actions that are a client's death.
     pub(crate) client_deaths: u64,
-    /// Of a hundred requests, so many are for EX or PW.
+    /// The percentage of requests for EX or PW.
     pub(crate) strong: u64,
-    /// Clients ask for a further lock while they wait.
+    /// True if clients request further locks while they wait.
     pub(crate) several: bool,
-    /// Of a hundred words of a worker to another of its node, so many are lost.
+    /// The percentage of errands between workers of a node that are lost.
     pub(crate) tells_lost: u64,
-    /// Between two standstills, at most.
+    /// The longest time between two pauses for comparison.
     pub(crate) freeze_ns: u64,
 }
 
@@ -60,13 +60,14 @@ impl Params {
         }
     }
 
-    /// A message's way.
+    /// Draws the delay of a message.
     pub(crate) fn delay(&self, random: &mut Random) -> u64 {
         random.between(100, self.delay_ns) * if random.percent(2) { 20 } else { 1 }
     }
 }
 
-/// The names that clients lock. They lie in different partitions, and so at different masters and workers.
+/// Returns a name that clients lock. The names lie in different partitions, and so at different
+/// masters and workers.
 pub(crate) fn name(number: usize) -> Name {
     Name::new(format!("resource {number}").as_bytes()).expect("a name")
 }

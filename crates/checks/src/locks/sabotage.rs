@@ -1,38 +1,39 @@
-//! Breaking it on purpose, between what a shard decides and what is done: each property must notice what breaks it.
+//! Breaks the protocol on purpose, between a shard's decision and its execution: each property must
+//! detect its violation.
 
 use plexus_locks::protocol::{Action, LockMessage, LockRefusal, Mode, Token, Validity};
 
 use super::Locks;
 
-/// What goes wrong, now and then.
+/// A fault that happens now and then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sabotage {
-    /// A request that was not to wait is granted although it was refused.
+    /// A request that must not wait is granted although it was refused.
     GrantRefused,
-    /// A token is one that came before.
+    /// A grant has an earlier token.
     OldToken,
-    /// A client is granted another mode than it asked for.
+    /// A client is granted another mode than it requested.
     OtherMode,
-    /// A client is not told of its grant.
+    /// A client does not receive its grant.
     ForgetGrant,
-    /// What may be lost is called valid.
+    /// A value that may be lost is called valid.
     VouchForLost,
-    /// What is valid is another value.
+    /// A valid value is replaced by another.
     WrongValue,
-    /// A client that cancelled is told of a deadlock.
+    /// A client that cancelled receives a deadlock error.
     FalseVictim,
-    /// A client that was not to wait is told that it waited too long.
+    /// A client that did not want to wait receives a timeout error.
     OtherReason,
-    /// Workers do not tell each other, and masters do not tell homes, who waits for whom.
+    /// Workers and masters do not report which request waits for which.
     NoSearch,
-    /// A new master is not told what is held.
+    /// A new master does not receive the held locks.
     ForgetRecords,
-    /// A holder is not told that others wait.
+    /// A holder receives no blocking notice.
     ForgetBlocking,
 }
 
 impl Sabotage {
-    /// The action as it is carried out; none: it is not.
+    /// Returns the action to carry out, or `None` to drop it.
     pub(super) fn of(run: &mut Locks, action: Action) -> Option<Action> {
         let Some(sabotage) = run.sabotage else { return Some(action) };
         let sometimes = run.engine.random.percent(20);

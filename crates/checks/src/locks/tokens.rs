@@ -1,4 +1,5 @@
-//! Fencing tokens: each comes once for a resource, and a grant's is greater than those of all grants seen before that exclude it.
+//! Checks fencing tokens: each is used once for a resource, and is greater than those of all
+//! conflicting grants seen before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,19 +7,19 @@ use plexus_locks::protocol::{MODES, Mode, Token};
 
 use crate::failure::Broken;
 
-/// Tokens seen, of each resource.
+/// The tokens seen of each resource.
 #[derive(Default)]
 pub(crate) struct Tokens(BTreeMap<usize, Seen>);
 
 #[derive(Default)]
 struct Seen {
     all: BTreeSet<Token>,
-    /// The greatest that came with each mode.
+    /// The greatest token seen with each mode.
     greatest: [Token; MODES],
 }
 
 impl Tokens {
-    /// A client is granted a resource.
+    /// Checks a grant of a resource.
     pub(crate) fn granted(&mut self, name: usize, mode: Mode, token: Token) -> Result<(), Broken> {
         let seen = self.0.entry(name).or_default();
         let excluded = Mode::ALL.into_iter().filter(|other| !other.is_compatible_with(mode));
@@ -38,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_excludes_must_be_smaller() {
+    fn only_tokens_of_conflicting_modes_must_grow() {
         let mut tokens = Tokens::default();
         assert!(tokens.granted(0, Mode::PR, Token(5)).is_ok());
         assert!(tokens.granted(0, Mode::PR, Token(4)).is_ok());

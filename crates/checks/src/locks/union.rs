@@ -1,5 +1,7 @@
-//! A master knows exactly what members have and wait for: compared whenever nothing is under way, after a change of view above all. So do
-//! clients and their shards know the same, and whoever holds what others wait for was told.
+//! Checks that masters know exactly the locks and requests of the members.
+//!
+//! The comparison happens whenever nothing is under way, above all after a view change. Clients and
+//! their shards must agree too, and holders of wanted locks must have a blocking notice.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +11,7 @@ use plexus_locks::protocol::{LockId, Mode, Name, Shard, Token};
 use super::Locks;
 use crate::failure::Broken;
 
-/// Checks all nodes that live.
+/// Checks all nodes that are up.
 pub(crate) fn check(run: &Locks) -> Result<(), Broken> {
     for shard in run.shards() {
         if shard.view() != &run.view || !shard.is_open() {

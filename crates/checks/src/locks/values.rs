@@ -1,5 +1,7 @@
-//! Value blocks: whoever is granted a mode beside which nobody writes is given what was written last, or is told that it may be lost, or that
-//! nobody has written since the resource came into being.
+//! Checks value blocks: a grant that excludes writers carries the last written value.
+//!
+//! Otherwise the grant says that the value may be lost, or that none was written since the resource
+//! was created.
 
 use std::collections::BTreeSet;
 
@@ -8,19 +10,22 @@ use plexus_locks::protocol::{Mode, VALUE_LEN, Validity, Value};
 use super::{Id, Locks};
 use crate::failure::Broken;
 
-/// What was written.
+/// The values written.
 pub(crate) struct Values {
     resources: Vec<Written>,
     next: u64,
-    /// Somebody died who had a lock: from now on values may be lost, as they may when the view changes.
+    /// True if a client died with a lock: from now on values may be lost, as they may when the view
+    /// changes.
     deaths: bool,
 }
 
 #[derive(Clone, Default)]
 struct Written {
-    /// None: never. Some(None): by somebody who died; nobody knows what.
+    /// The last value written. `None`: none was written. `Some(None)`: a client died, and the value
+    /// is unknown.
     last: Option<Option<u64>>,
-    /// Who had a lock then and has it still: while there is one the resource is the same.
+    /// The clients that had a lock then and still have it: while there is one, the resource is the
+    /// same.
     witnesses: BTreeSet<Id>,
 }
 
@@ -30,7 +35,7 @@ impl Values {
     }
 }
 
-/// A client writes while it converts, and has the lock still, or unlocks.
+/// Writes a value while a client converts and keeps the lock (`stays`), or unlocks.
 pub(crate) fn write(run: &mut Locks, id: Id, stays: bool) -> [u8; VALUE_LEN] {
     run.values.next += 1;
     let number = run.values.next;
@@ -40,7 +45,7 @@ pub(crate) fn write(run: &mut Locks, id: Id, stays: bool) -> [u8; VALUE_LEN] {
     bytes
 }
 
-/// A client dies while it has a lock.
+/// Notes the death of a client with a lock.
 pub(crate) fn ends(run: &mut Locks, id: Id) {
     run.values.deaths = true;
     if run.locks.get(&id).and_then(|lock| lock.mode()).is_some_and(Mode::writes) {
@@ -55,7 +60,7 @@ fn note(run: &mut Locks, id: Id, last: Option<u64>, stays: bool) {
     run.values.resources[name] = Written { last: Some(last), witnesses };
 }
 
-/// A client is granted a mode, and handed a value.
+/// Checks the value given with a grant.
 pub(crate) fn granted(run: &mut Locks, id: Id, mode: Mode, value: Value) -> Result<(), Broken> {
     if !mode.keeps_value() {
         return Ok(());

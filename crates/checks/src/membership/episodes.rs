@@ -1,4 +1,4 @@
-//! What goes wrong, and what must come of it.
+//! The episodes of a membership run: the faults, and the outcome that each must have.
 
 use std::sync::Arc;
 
@@ -10,44 +10,46 @@ use super::{
     Membership, Sabotage,
     files::{File, Sick},
     witness::broken,
-    world::{Ev, World},
+    world::{MembershipEvent, World},
 };
 use crate::{failure::Broken, harness::Simulation};
 
-/// All is healed: in so many times [`Profile::evict`] all nodes must be in one view.
+/// After healing, all nodes must be in one view within so many times [`Profile::evict`].
 const ONE_VIEW_AFTER: u64 = 12;
 
-/// A node that is never started.
+/// A node that never starts.
 const OTHER: NodeId = NodeId(15);
 
-/// What happens to a cluster of which all nodes are in one view.
+/// An episode of a cluster whose nodes are all in one view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Episode {
-    /// Everything at once: it is only looked at what holds always.
+    /// All faults at once: only the invariants are checked.
     Storm,
-    /// Paths are cut: who goes on is who should.
+    /// Paths are cut: the correct side must continue.
     Cut,
-    /// Nodes lose their links with each other, and listen to that incarnation no more: one view without one of the two is decided, and no second.
+    /// Nodes lose their links with each other and accept that incarnation no more: one view without
+    /// one of them is decided, and no second.
     Lost,
-    /// A process or several end.
+    /// One or several processes end.
     Crash,
-    /// A process stops for less than its lease: nothing comes of it.
+    /// A process stops for less than its lease: nothing changes.
     ShortPause,
-    /// And for longer: the others go on, and it does nothing any more.
+    /// A process stops for longer than its lease: the others continue, and it acts no more.
     LongPause,
-    /// Fewer than half of the files do not answer: all go on.
+    /// Fewer than half of the files do not answer: all nodes continue.
     FewFiles,
-    /// More than half do not: all stop.
+    /// More than half of the files do not answer: all nodes stop.
     MostFiles,
-    /// Files lose power while nodes write to them: nothing comes of it.
+    /// Files lose power while nodes write to them: nothing changes.
     Power,
-    /// An older copy of a file is put back: a view without it is decided, and one with it again.
+    /// An older copy of a file is restored: a view without the file is decided, and then one with
+    /// it.
     OldCopy,
     /// A node leaves.
     Leave,
-    /// A file is taken out and in.
+    /// A file is removed and added again.
     Files,
-    /// A node is taken out and in.
+    /// A node is removed and added again.
     Nodes,
 }
 
@@ -71,7 +73,7 @@ impl Episode {
     ];
 
     pub(super) fn draw(world: &World, random: &mut Random) -> Self {
-        // Of one file, or two, none can be older than a majority.
+        // With only one or two files, none can be older than a majority.
         if world.files.len() > 2 && random.percent(10) {
             return Self::OldCopy;
         }
@@ -80,17 +82,17 @@ impl Episode {
 }
 
 impl Membership {
-    /// Starts everybody.
+    /// Starts all nodes.
     pub(super) fn boot(&mut self) -> Result<(), Broken> {
         for node in 0..self.nodes() {
             let after = self.random.below(self.world.profile.evict.0);
-            self.world.engine.schedule(after, None, Ev::Start(node));
+            self.world.engine.schedule(after, None, MembershipEvent::Start(node));
         }
         self.run(self.world.profile.evict.0)?;
         self.one_view()
     }
 
-    /// All nodes stay in the view that they are in.
+    /// Checks that all nodes stay in their view.
     pub(super) fn rest(&mut self) -> Result<(), Broken> {
         let (epoch, deaths) = (self.world.witness.last_epoch(), self.deaths());
         self.run(4 * self.world.profile.evict.0)?;
@@ -133,7 +135,7 @@ impl Membership {
     }
 
     pub(super) fn run(&mut self, for_ns: u64) -> Result<(), Broken> {
-        self.world.engine.schedule(for_ns, None, Ev::Next);
+        self.world.engine.schedule(for_ns, None, MembershipEvent::Next);
         while !self.world.step()? {}
         Ok(())
     }
@@ -145,7 +147,7 @@ impl Membership {
             world.nodes[node].down = false;
             if world.nodes[node].member.is_none() {
                 let after = self.random.between(world.profile.kill_margin.0, world.profile.evict.0);
-                world.engine.schedule(after, None, Ev::Start(node));
+                world.engine.schedule(after, None, MembershipEvent::Start(node));
             }
         }
         if world.sabotage == Some(Sabotage::NeverHealed) {
@@ -156,7 +158,8 @@ impl Membership {
         world.loss_permille = 0;
     }
 
-    /// Waits until all nodes act in one view, with all files, for so long that nothing begun before comes of it.
+    /// Waits until all nodes act in one view with all files, for so long that no earlier event can
+    /// still change it.
     fn one_view(&mut self) -> Result<(), Broken> {
         let Profile { evict, heartbeat, .. } = self.world.profile;
         let (began, timeout) = (self.now(), ONE_VIEW_AFTER * evict.0);
@@ -194,7 +197,8 @@ impl Membership {
         self.world.witness.acting(self.now()).map(|(node, _)| node).collect()
     }
 
-    /// After this who is gone is put out, and who is to stop has stopped.
+    /// Returns the time after which lost members are evicted and members without a lease have
+    /// stopped.
     fn settled(&self) -> u64 {
         let profile = self.world.profile;
         let slack = 6 * profile.heartbeat.0;
@@ -223,7 +227,7 @@ impl Membership {
                 0 | 1 => {
                     self.world.crash(node);
                     let after = self.random.between(profile.kill_margin.0, 2 * profile.evict.0);
-                    self.world.engine.schedule(after, None, Ev::Start(node));
+                    self.world.engine.schedule(after, None, MembershipEvent::Start(node));
                 }
                 2 => self.world.pause(node, self.random.below(3 * profile.evict.0)),
                 3 => self.world.cut[node][other] = true,
@@ -245,13 +249,13 @@ impl Membership {
         Ok(())
     }
 
-    /// Everything loses power at one time, and starts again.
+    /// Cuts the power of everything at once, and starts it again.
     fn outage(&mut self) {
         let profile = self.world.profile;
         for node in 0..self.nodes() {
             self.world.crash(node);
             let after = self.random.between(profile.kill_margin.0, profile.evict.0);
-            self.world.engine.schedule(after, None, Ev::Start(node));
+            self.world.engine.schedule(after, None, MembershipEvent::Start(node));
         }
         self.world.files.iter_mut().for_each(File::lose_power);
     }
@@ -273,21 +277,21 @@ impl Membership {
     fn cut(&mut self) -> Result<(), Broken> {
         let nodes = self.nodes();
         match self.random.below(3) {
-            // In two.
+            // Two halves.
             0 => {
                 let left = self.random.between(1, (1 << nodes) - 2);
                 for (a, b) in pairs(nodes).filter(|(a, b)| (left >> a ^ left >> b) & 1 == 1) {
                     self.world.cut[a][b] = true;
                 }
             }
-            // Here and there, both ways.
+            // Random pairs, in both directions.
             1 => {
                 for (a, b) in pairs(nodes).filter(|(a, b)| a < b) {
                     let cut = self.random.percent(40);
                     (self.world.cut[a][b], self.world.cut[b][a]) = (cut, cut);
                 }
             }
-            // Here and there, one way.
+            // Random pairs, in one direction.
             _ => {
                 for (a, b) in pairs(nodes) {
                     self.world.cut[a][b] = self.random.percent(30);
@@ -295,9 +299,9 @@ impl Membership {
             }
         }
         let expected = self.side();
-        // Who is heard and hears nobody is silent only when its process has ended.
+        // A node that sends but receives nothing is silent only after its process has ended.
         self.run(self.settled() + self.world.profile.evict.0)?;
-        // Files that only those serve who do not go on are gone with them for a while.
+        // Files whose hosts do not continue are gone with them for a while.
         match self.has_files(expected) || expected.is_empty() {
             true => self.expect(expected, "paths were cut"),
             false => Ok(()),
@@ -315,12 +319,13 @@ impl Membership {
             }
         }
         let expected = self.side();
-        // Who is put out would come back in its next incarnation, which has links again.
+        // An evicted node would come back in its next incarnation, with new links.
         for node in 0..self.nodes() {
             self.world.nodes[node].down = !expected.contains(NodeId(node as u8));
         }
         let Profile { heartbeat, .. } = self.world.profile;
-        // Suspected for three heartbeats, settled for three, proposed and decided, and the lease waited out.
+        // Three heartbeats to suspect, three to settle, the proposal, the decision, and the wait
+        // for the lease.
         self.run((9 * heartbeat.0 + self.world.profile.wait().0) * 102 / 100)?;
         if !self.has_files(expected) {
             return Ok(());
@@ -332,8 +337,8 @@ impl Membership {
         }
     }
 
-    /// The largest set of nodes that all see each other and of which each reaches a majority of the files; of equals the one with the
-    /// lowest node: found by a look at every set.
+    /// Returns the largest set of nodes that all see each other and that each reach a majority of
+    /// the files; of equal sets the one with the lowest node. Tries every set.
     fn side(&self) -> NodeSet {
         let (nodes, files) = (self.nodes(), self.world.files.len());
         let whole = |a: usize, b: usize| self.world.hears(a, b) && self.world.hears(b, a);
@@ -349,7 +354,7 @@ impl Membership {
                 .filter(of)
                 .all(|a| up(a) && reaches(a) && (0..nodes).filter(of).all(|b| a == b || whole(a, b)))
         };
-        // Of equals the lowest node's bit is the highest when they are turned around.
+        // After the bits are reversed, the lowest node's bit is the highest.
         let rank = |set: &u32| (set.count_ones(), set.reverse_bits());
         let all = (0..1u32 << nodes).filter(is_side);
         let side = match self.world.sabotage {
@@ -367,7 +372,7 @@ impl Membership {
             self.world.crash(node);
         }
         let expected = self.side();
-        // Where it is proved, nobody waits for a silence or a lease.
+        // After a proof of death no node waits for a silence or a lease.
         let proved = 5 * self.world.profile.heartbeat.0;
         self.run(if self.world.proofs && !expected.is_empty() { proved } else { self.settled() })?;
         self.expect(expected, "processes ended")
@@ -390,7 +395,7 @@ impl Membership {
         let deaths = self.world.nodes[node].deaths;
         let mut expected = NodeSet::first(self.nodes() as u8);
         expected.remove(NodeId(node as u8));
-        // What a stopped process does is over with its lease: its file is served by nobody.
+        // A stopped process ends with its lease, and so does the service of its file.
         self.world.pause(node, self.settled() + self.world.profile.evict.0);
         self.run(self.settled())?;
         self.expect(expected, "a process stopped")?;
@@ -434,16 +439,16 @@ impl Membership {
         let what_comes = |all: &Self| (all.world.witness.last_epoch(), all.deaths(), all.world.set_aside);
         let before = what_comes(self);
         if self.random.percent(20) {
-            // Of so many heartbeats none need have been durable.
+            // None of the reports in these heartbeats needs to have been durable.
             self.run(MAX_UNDURABLE_REPORTS * heartbeat.0 / self.world.files.len() as u64)?;
         }
         for _ in 0..self.random.between(1, 5) {
             let one = self.random.below(self.world.files.len() as u64) as usize;
-            // They may stand on one disk.
+            // They may share one disk.
             let is_all = self.random.percent(30);
             let files = self.world.files.iter_mut().enumerate();
             files.filter(|(file, _)| is_all || *file == one).for_each(|(_, file)| file.lose_power());
-            // A turn that loses what it wrote fails, and the one after it only looks.
+            // A turn that loses its write fails, and the next turn only reads.
             let after = self.random.between(3 * heartbeat.0, evict.0);
             self.run(after)?;
         }
@@ -459,7 +464,7 @@ impl Membership {
 
     fn old_copy(&mut self) -> Result<(), Broken> {
         let file = self.random.below(self.world.files.len() as u64) as usize;
-        // Nothing of a copy is older until there was another view.
+        // A copy is older only after another view.
         self.requested(ConfigChange::AddNode(OTHER))?
             .map_err(|refused| Broken::general("side", refused.to_string()))?;
         self.run(3 * self.world.profile.heartbeat.0)?;
@@ -485,7 +490,7 @@ impl Membership {
         for _ in 0..if all { self.nodes() } else { 1 } {
             let node = self.random.below(self.nodes() as u64) as usize;
             if expected.remove(NodeId(node as u8)) {
-                // Now and then there is no time for that.
+                // Sometimes there is no time for that.
                 match self.world.nodes[node].incarnation % 4 {
                     0 => all_clean = false,
                     _ => self.world.hand_back(node)?,
@@ -493,7 +498,7 @@ impl Membership {
                 self.world.config_change(node, ConfigChange::Leave)?;
             }
         }
-        // Who hosts a file takes it along.
+        // A node that hosts a file takes it along.
         if expected.iter().any(|node| !self.side().contains(node)) || expected.is_empty() {
             return self.run(3 * self.world.profile.evict.0);
         }
@@ -516,7 +521,7 @@ impl Membership {
         Ok(())
     }
 
-    /// Whether a majority of the files is served by these nodes or by none.
+    /// Returns true if a majority of the files is served by these nodes or by no node.
     fn has_files(&self, nodes: NodeSet) -> bool {
         let theirs = self.world.files.iter().filter(|file| file.host.is_none_or(|host| nodes.contains(host)));
         2 * theirs.count() > self.world.files.len()
@@ -526,7 +531,7 @@ impl Membership {
         let count = self.world.files.len();
         let number = self.random.below(count as u64) as usize;
         let (id, host) = (self.world.files[number].name.file, self.world.files[number].host);
-        // Until each has answered again.
+        // Until each file has answered again.
         self.run(self.world.profile.lease.0)?;
         let answer = self.requested(ConfigChange::RemoveFile(id))?;
         if count == 1 {
@@ -559,13 +564,13 @@ impl Membership {
         }
     }
 
-    /// A node is taken out and in before its process notices, and would be taken for a member again.
+    /// Removes and adds a node before its process notices; it must not count as a member again.
     fn out_and_in(&mut self, node: NodeId) -> Result<(), Broken> {
         let deaths = self.world.nodes[node.index()].deaths;
         let pause = self.world.profile.lease.0 * 7 / 10;
         let resumed = self.now() + pause;
         self.world.pause(node.index(), pause);
-        // What others say meanwhile is lost.
+        // Messages of the others are lost meanwhile.
         self.world.cut.iter_mut().for_each(|to| to[node.index()] = true);
         let answers =
             (self.requested(ConfigChange::RemoveNode(node))?, self.requested(ConfigChange::AddNode(node))?);
@@ -581,7 +586,7 @@ impl Membership {
         }
     }
 
-    /// What node 0 answers.
+    /// Requests a config change at node 0 and returns its answer.
     fn requested(&mut self, config_change: ConfigChange) -> Result<Result<(), ConfigChangeRefusal>, Broken> {
         self.world.nodes[0].answers.clear();
         self.world.config_change(0, config_change)?;

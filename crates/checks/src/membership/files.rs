@@ -1,6 +1,7 @@
-//! Voting files: what stands in them, and what goes wrong with them.
+//! Voting files: their contents and their faults.
 //!
-//! What is written keeps its form between turns; every so often it goes through its bytes, and what is torn always does.
+//! Contents keep their structured form between turns. Every so often a write is encoded to bytes
+//! and decoded again; a torn write always is.
 
 use std::sync::Arc;
 
@@ -11,26 +12,27 @@ use plexus_membership::{
 };
 use plexus_sim::Random;
 
-/// Of so many writes one goes through its bytes.
+/// One of so many writes is encoded and decoded.
 const THROUGH_BYTES: u64 = 32;
 
-/// A disk makes what nobody waits for durable after so many turns, about: so late that some wait for it.
+/// The approximate number of turns after which a disk makes a write durable by itself; long enough
+/// that some nodes wait for it.
 const SETTLED: u64 = 1024;
 
-/// What is wrong with a file.
+/// A fault of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sick {
-    /// Takes so many times as long.
+    /// Turns take so many times longer.
     Slow(u64),
-    /// Every third write is torn; it may say so.
+    /// Every third write is torn; the write may report it.
     Torn,
-    /// Nothing can be written.
+    /// Writes fail.
     Full,
-    /// Nothing can be read.
+    /// Reads fail.
     Unreadable,
-    /// Another file stands in its place.
+    /// Another file is in its place.
     Wrong,
-    /// Answers nobody.
+    /// It answers no request.
     Hung,
     /// Nothing can be made durable.
     Unsettled,
@@ -41,16 +43,17 @@ pub(super) struct File {
     pub(super) name: FileName,
     pub(super) host: Option<NodeId>,
     pub(super) sick: Option<Sick>,
-    /// Ballots are never made durable.
+    /// True if ballots are never made durable.
     pub(super) forgets_ballots: bool,
     contents: Contents,
-    /// What the disk had to make durable, or has made so by itself.
+    /// The durable content.
     durable: Contents,
-    /// By node that opens it: whether all was made durable since it did, and since a turn failed there.
+    /// True if everything was made durable since the node opened the file and since its last failed
+    /// turn, by opener.
     known: Vec<bool>,
-    /// As it was, oldest first.
+    /// Earlier contents, oldest first.
     copies: Vec<Contents>,
-    /// The last turn of each node that it has seen.
+    /// The last turn of each node at the file.
     latest: Vec<(u64, u64)>,
 }
 
@@ -71,7 +74,7 @@ impl File {
         }
     }
 
-    /// Somebody copies it, to put the copy back one day.
+    /// Copies the content, to be restored later.
     pub(super) fn copy(&mut self) {
         self.copies.push(self.contents.clone());
         if self.copies.len() > 4 {
@@ -79,7 +82,7 @@ impl File {
         }
     }
 
-    /// Puts the oldest copy back; `unseen`: with counters as they are now.
+    /// Restores the oldest copy; `unseen`: with the current counters.
     pub(super) fn restore(&mut self, unseen: bool) {
         let Some(mut copy) = self.copies.first().cloned() else { return };
         for (old, now) in copy.nodes.iter_mut().zip(&self.contents.nodes).filter(|_| unseen) {
@@ -97,7 +100,8 @@ impl File {
         self.contents = copy;
     }
 
-    /// A node that belongs to no cluster writes a ballot above all others, with the view that it knows, and what it proposes after that.
+    /// Writes as a node that belongs to no cluster: a ballot above all others, with the view that
+    /// it knows and its next proposal.
     pub(super) fn outbid(&mut self, rival: NodeId, known: Option<&Arc<View>>, proposed: Option<&Arc<View>>) {
         let found = self.contents.decided().into_iter().chain(known).max_by_key(|view| view.epoch);
         let Some(decided) = found.cloned() else { return };
@@ -114,22 +118,22 @@ impl File {
         self.durable.nodes[rival.index()] = blocks.clone();
     }
 
-    /// The disk loses power, and with it what is not durable.
+    /// Cuts the power of the disk: contents that are not durable are lost.
     pub(super) fn lose_power(&mut self) {
         self.contents = self.durable.clone();
     }
 
-    /// A process of this node opens it when it needs it.
+    /// Notes that the process of a node has closed the file; the next opens it when it needs it.
     pub(super) fn closed(&mut self, node: NodeId) {
         self.known[node.index()] = false;
     }
 
-    /// Who opens it for the turns of a node.
+    /// Returns the process that opens the file for the turns of a node.
     fn opener(&self, node: NodeId) -> usize {
         self.host.unwrap_or(node).index()
     }
 
-    /// Whether a turn of a node is not later than one that was carried out.
+    /// Returns true if a turn of a node is not later than one that was carried out.
     pub(super) fn is_late(&mut self, node: NodeId, incarnation: Incarnation, turn: u64) -> bool {
         let latest = &mut self.latest[node.index()];
         let is_late = (incarnation.0, turn) < *latest;
@@ -137,7 +141,8 @@ impl File {
         is_late
     }
 
-    /// Writes a node's blocks; `torn`: its process ended in the middle. Whether they must be durable before the file is read.
+    /// Writes a node's blocks; `torn`: its process ended in the middle. Returns true if they must
+    /// be durable before the file is read.
     pub(super) fn write(
         &mut self,
         node: NodeId,
@@ -195,7 +200,8 @@ impl File {
         if tears && random.percent(50) { Err(TurnFailed) } else { Ok(()) }
     }
 
-    /// Reads everything, for a turn of this node; before that all that was written is made durable, if it must be.
+    /// Reads everything for a turn of a node, and makes all writes durable before that if
+    /// necessary.
     pub(super) fn read(
         &mut self,
         node: NodeId,
@@ -226,7 +232,7 @@ impl File {
     }
 }
 
-/// A block after a write.
+/// Returns a block after a write.
 fn written<T: PartialEq + std::fmt::Debug>(
     new: &Arc<T>,
     tears: bool,

@@ -1,8 +1,9 @@
-//! Members, views and leases under everything that happens to nodes, networks and voting files.
+//! Checks members, views and leases under faults of nodes, networks and voting files.
 //!
-//! The code that nodes run, from two nodes with one shared file to five with a file on a disk of each, goes through episodes (`episodes.rs`): in
-//! each something goes wrong, what must come of it is looked at, all is healed, and all nodes must be in one view again in time.
-//! At every event it is looked at what must hold always (`witness.rs`).
+//! The code is that of nodes. Clusters range from two nodes with one shared file to five nodes with
+//! a file on a disk of each. A run is a series of episodes (`episodes.rs`): each causes a fault,
+//! checks its outcome, heals everything, and requires one view of all nodes in time. The invariants
+//! are checked at every event (`witness.rs`).
 
 mod episodes;
 mod files;
@@ -23,28 +24,28 @@ use crate::{
     harness::{Outcome, Simulation},
 };
 
-/// Breaks what the protocol counts on, so that a property must not hold: it is shown that it is looked at.
+/// Breaks an assumption of the protocol, to show that a property detects it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sabotage {
-    /// Clocks differ by far more than the profile says.
+    /// Clocks differ by far more than the profile allows.
     Drift,
-    /// A node that is started again says that its last incarnation had handed back all that it held.
+    /// A restarted node reports that its last incarnation had handed back all it held.
     MisreadRecord,
-    /// A node that is started again says that it is in the incarnation before.
+    /// A restarted node uses the number of its last incarnation.
     SameIncarnation,
-    /// Files forget a third of what was written to them.
+    /// Files lose a third of the writes.
     LyingDisks,
     /// Files that lose power lose all ballots.
     UnsettledBallots,
-    /// Nothing that was cut is healed.
+    /// Cuts are never healed.
     NeverHealed,
-    /// Who reads a file does not see what others have written there.
+    /// Readers of a file do not see the writes of other nodes.
     Blind,
-    /// A file that is put back as it was has counters as if it were not.
+    /// A restored file has current counters.
     UnseenCopy,
-    /// Who says that it has entered a view goes on in the one before.
+    /// A node that reports that it has entered a view still acts in the one before.
     NeverEntered,
-    /// It is expected that the smaller side goes on.
+    /// The check expects that the smaller side continues.
     OtherSide,
 }
 
@@ -72,7 +73,7 @@ impl Simulation for Membership {
 }
 
 impl Membership {
-    /// Nodes, files, profile and clocks drawn from the seed.
+    /// Creates a run with nodes, files, profile and clocks drawn from the seed.
     #[must_use]
     pub fn new(seed: u64, sabotage: Option<Sabotage>) -> Self {
         let mut random = Random::new(seed ^ 0x6d65_6d62_6572);

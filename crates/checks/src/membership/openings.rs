@@ -1,9 +1,11 @@
-//! Openings and leases alone: somebody decides one view after the other, of any nodes, and two or three members learn of them in any way.
+//! Checks the opening of views and leases alone: a rival decides views of arbitrary nodes, and two
+//! or three members learn of them in any order.
 //!
-//! The one that decides is a node that belongs to no cluster: what it writes into the voting files outbids every proposal of the members. It puts
-//! members out that are well and takes in what has just started, and ends processes meanwhile; files and messages may take as long as a
-//! lease. So all that protects a view are leases and waits, and [`super::witness`] sees everything. In [`super::Membership`] views change
-//! when something is wrong, and mostly everybody who matters knows.
+//! The rival is a node that belongs to no cluster: its writes to the voting files outbid every
+//! proposal of the members. It evicts healthy members, admits nodes that have just started, and
+//! processes end meanwhile. Files and messages may take as long as a lease. So only leases and
+//! waits protect a view, and [`super::witness`] checks them. In [`super::Membership`] views change
+//! after faults, and most affected nodes know of them.
 
 use std::sync::Arc;
 
@@ -11,13 +13,13 @@ use plexus_base::{Epoch, Incarnation, MAX_NODES, NodeId, NodeSet};
 use plexus_membership::protocol::{Clean, Profile, Report, Seat, View};
 use plexus_sim::Random;
 
-use super::world::{Ev, RIVAL, World};
+use super::world::{MembershipEvent, RIVAL, World};
 use crate::{
     failure::Broken,
     harness::{Outcome, Simulation},
 };
 
-/// What is done to a cluster in a run.
+/// The actions of a run.
 const ACTS: u64 = 60;
 
 /// The run of one seed.
@@ -29,7 +31,7 @@ pub struct Openings {
 }
 
 impl Openings {
-    /// Two or three nodes, one file or three.
+    /// Creates a run with two or three nodes, and one or three files.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x6f70_656e);
@@ -42,12 +44,12 @@ impl Openings {
     }
 
     fn run(&mut self, for_ns: u64) -> Result<(), Broken> {
-        self.world.engine.schedule(for_ns, None, Ev::Next);
+        self.world.engine.schedule(for_ns, None, MembershipEvent::Next);
         while !self.world.step()? {}
         Ok(())
     }
 
-    /// A while: mostly less than a heartbeat, sometimes about a lease.
+    /// Draws a duration: mostly less than a heartbeat, sometimes about a lease.
     fn while_ns(&mut self) -> u64 {
         let Profile { heartbeat, lease, .. } = self.world.profile;
         let most = *self.random.pick(&[heartbeat.0 / 20, heartbeat.0, heartbeat.0, lease.0]);
@@ -67,14 +69,14 @@ impl Openings {
                 self.world.crash(node);
                 let Profile { kill_margin, heartbeat, .. } = self.world.profile;
                 let after = self.random.between(kill_margin.0, kill_margin.0 + heartbeat.0);
-                self.world.engine.schedule(after, None, Ev::Start(node));
+                self.world.engine.schedule(after, None, MembershipEvent::Start(node));
             }
             10 => {
                 let pause = self.random.below(2 * self.world.profile.lease.0);
                 self.world.pause(node, pause);
             }
             _ => {
-                // Nothing is heard of it, or all of it again.
+                // The other nodes receive either nothing of it or all of it again.
                 let cut = self.random.percent(50);
                 self.world.cut[node].iter_mut().for_each(|way| *way = cut);
             }
@@ -83,7 +85,8 @@ impl Openings {
         self.run(after)
     }
 
-    /// The next view, of any nodes that live: it stands in one file after the other, and is chosen when it stands in most.
+    /// Decides the next view, of any nodes that run. It is written to one file after the other, and
+    /// is chosen once it is in most files.
     fn decide(&mut self) -> Result<(), Broken> {
         let mut seats = self.chosen.seats;
         for (node, one) in self.world.nodes.iter().enumerate() {
@@ -96,8 +99,8 @@ impl Openings {
                 seat => seat,
             };
         }
-        let nobody = seats.iter().all(|seat| !matches!(seat, Seat::In(_)));
-        if seats == self.chosen.seats || nobody {
+        let no_member = seats.iter().all(|seat| !matches!(seat, Seat::In(_)));
+        if seats == self.chosen.seats || no_member {
             return Ok(());
         }
         let view = self.chosen.next(seats, self.chosen.files.clone(), &[Clean::NONE; MAX_NODES]);
@@ -111,7 +114,7 @@ impl Openings {
         Ok(())
     }
 
-    /// A node is told the last view, unless another way is faster.
+    /// Sends the last view to a node, unless it learns of it earlier in another way.
     fn tell(&mut self, to: usize) {
         self.reports += 1;
         let report = Report {
@@ -129,7 +132,11 @@ impl Openings {
             decided: Arc::clone(&self.chosen),
         };
         let after = self.while_ns();
-        self.world.engine.schedule(after, Some(to), Ev::Deliver { to, report: Arc::new(report) });
+        self.world.engine.schedule(
+            after,
+            Some(to),
+            MembershipEvent::Deliver { to, report: Arc::new(report) },
+        );
     }
 }
 
@@ -141,7 +148,7 @@ impl Simulation for Openings {
     fn drive(&mut self) -> Result<Outcome, Broken> {
         for node in 0..self.world.nodes.len() {
             let after = self.while_ns();
-            self.world.engine.schedule(after, None, Ev::Start(node));
+            self.world.engine.schedule(after, None, MembershipEvent::Start(node));
         }
         let evict = self.world.profile.evict.0;
         self.run(evict)?;

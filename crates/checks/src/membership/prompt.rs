@@ -1,5 +1,5 @@
-//! How long a cluster takes where nobody has to be waited for, in simulated time: messages of 0.2 ms, turns at files of 2 ms, deaths
-//! that are proved within 5 ms.
+//! Measures how long view changes take where no wait is necessary, in simulated time: messages of
+//! 0.2 ms, turns at files of 2 ms, deaths that are proved within 5 ms.
 
 use plexus_base::{NodeId, NodeSet};
 use plexus_membership::protocol::{ConfigChange, Profile};
@@ -7,33 +7,33 @@ use plexus_membership::protocol::{ConfigChange, Profile};
 use super::{
     Membership,
     witness::broken,
-    world::{Ev, World},
+    world::{MembershipEvent, World},
 };
 use crate::{failure::Broken, harness::Simulation};
 
-/// Nodes that start at about the same time do so within this.
+/// Nodes that start at about the same time start within this time.
 const TOGETHER: u64 = 20_000_000;
 
-/// Longer than anything here takes.
+/// Longer than any measured step.
 const TIMEOUT: u64 = 30_000_000_000;
 
-/// Simulated nanoseconds until all who are to act do so in one view of their own.
+/// The times in simulated nanoseconds until all expected nodes act in one view of exactly them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Prompt {
-    /// From the last start of nodes that were never members: all of them in the first view.
+    /// From the last start of new nodes to their first view.
     pub first: u64,
     /// From the end of a process.
     pub death: u64,
-    /// From the start of one that joins the others.
+    /// From the start of a node that joins the others.
     pub join: u64,
-    /// From the config change to leave.
+    /// From the request to leave.
     pub leave: u64,
-    /// From the last start after all had ended.
+    /// From the last start after all nodes had ended.
     pub again: u64,
 }
 
 impl Prompt {
-    /// The longer of each.
+    /// Returns the longer of each time.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         Self {
@@ -47,7 +47,8 @@ impl Prompt {
 }
 
 impl Membership {
-    /// A cluster in which nothing is slow and every death is proved; voting files by who serves them.
+    /// Creates a cluster in which nothing is slow and every death is proved; `hosts` gives the node
+    /// that serves each voting file.
     #[must_use]
     pub fn steady(seed: u64, nodes: usize, hosts: &[Option<NodeId>], profile: Profile) -> Self {
         let mut world = World::new(seed, nodes, hosts, profile, None);
@@ -55,10 +56,10 @@ impl Membership {
         Self::of(seed, world)
     }
 
-    /// How long it takes.
+    /// Measures all these times.
     ///
     /// # Errors
-    /// A property does not hold, or something does not come about.
+    /// A property does not hold, or an expected view does not come.
     pub fn prompt(&mut self) -> Result<Prompt, Broken> {
         let all = NodeSet::first(self.nodes() as u8);
         let node = self.random.below(self.nodes() as u64) as usize;
@@ -87,17 +88,18 @@ impl Membership {
     pub(super) fn all_start(&mut self) -> Result<u64, Broken> {
         for node in 0..self.nodes() {
             let after = self.random.below(TOGETHER);
-            self.world.engine.schedule(after, None, Ev::Start(node));
+            self.world.engine.schedule(after, None, MembershipEvent::Start(node));
         }
         self.run(TOGETHER)?;
         self.until(NodeSet::first(self.nodes() as u8))
     }
 
-    /// How long it takes until all act again when all were told to leave at about the same time, and then start at about the same time. Where
-    /// nodes serve the voting files themselves, the last may find no majority to leave with: then they just end.
+    /// Measures the time until all nodes act again, after all were told to leave at about the same
+    /// time and started at about the same time. Where nodes serve the voting files, the last may
+    /// have no majority to leave with: it just ends.
     ///
     /// # Errors
-    /// A property does not hold, or something does not come about.
+    /// A property does not hold, or an expected view does not come.
     pub fn down_and_up(&mut self, proofs: bool) -> Result<u64, Broken> {
         self.world.proofs = proofs;
         self.all_start()?;
@@ -122,14 +124,14 @@ impl Membership {
         self.until(NodeSet::first(self.nodes() as u8))
     }
 
-    /// Turns and reports come at any moment of a heartbeat.
+    /// Waits a random part of a heartbeat, so that turns and reports come at any phase.
     pub(super) fn rest_a_while(&mut self) -> Result<(), Broken> {
         let heartbeat = self.world.profile.heartbeat.0;
         let rest = self.random.between(5 * heartbeat, 6 * heartbeat);
         self.run(rest)
     }
 
-    /// How long it takes until these act, and all in one view with nobody else.
+    /// Measures the time until exactly these nodes act in one view.
     pub(super) fn until(&mut self, members: NodeSet) -> Result<u64, Broken> {
         let began = self.now();
         while self.now() - began < TIMEOUT {

@@ -1,33 +1,35 @@
-//! What a cluster says while nothing happens, and what a death costs it, in a steady cluster ([`Membership::steady`]).
+//! Counts the messages of an idle cluster and of a death, in a steady cluster
+//! ([`Membership::steady`]).
 
 use plexus_base::NodeSet;
 
 use super::Membership;
 use crate::failure::Broken;
 
-/// Heartbeats over which it is counted what is said while nothing happens.
+/// The heartbeats over which idle traffic is counted.
 const IDLE_HEARTBEATS: u64 = 100;
 
-/// What the membership of a whole cluster says.
+/// The membership traffic of a whole cluster.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Traffic {
-    /// Reports to one receiver each, in a heartbeat, while nothing happens.
+    /// Reports per heartbeat in an idle cluster, counted per receiver.
     pub reports: f64,
-    /// Turns at voting files, in a heartbeat, while nothing happens.
+    /// Turns at voting files per heartbeat in an idle cluster.
     pub turns: f64,
-    /// Reports from the end of a process until all others act in a view without it, beyond those of the heartbeats that pass.
+    /// Reports from the end of a process until all others act in a view without it, beyond those of
+    /// the heartbeats.
     pub reports_of_death: f64,
     /// Turns in that time, beyond those of the heartbeats.
     pub turns_of_death: f64,
-    /// That time, in simulated nanoseconds.
+    /// That time in simulated nanoseconds.
     pub death_ns: u64,
 }
 
 impl Membership {
-    /// Counts it.
+    /// Counts the traffic.
     ///
     /// # Errors
-    /// A property does not hold, or something does not come about.
+    /// A property does not hold, or an expected view does not come.
     pub fn traffic(&mut self) -> Result<Traffic, Broken> {
         let heartbeat = self.world.profile.heartbeat.0;
         self.all_start()?;

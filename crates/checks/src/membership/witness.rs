@@ -1,16 +1,16 @@
-//! What must hold of membership, seen by somebody who sees all nodes at once.
+//! The invariants of membership, checked by a global observer of all nodes.
 //!
-//! | property | what |
+//! | property | rule |
 //! |---|---|
-//! | `one view` | for one epoch nobody learns but one view |
-//! | `epochs` | an incarnation learns and opens views in their order, and a later incarnation none that an earlier one opened |
-//! | `apart` | of two nodes that may act each is a member of the other's view, in its incarnation; one that has opened a view may act in the one before until it has entered it |
-//! | `evicted` | an incarnation that was a member and is none any more opens no view |
-//! | `sound` | a view that an incarnation has no part in any more, and that it was not *clean* in, says so: nothing on record from before is taken for all that is lost |
-//! | `remembered` | what anybody was told to be remembered is known to everybody who asks after that |
+//! | `one view` | all nodes learn the same view for an epoch |
+//! | `epochs` | an incarnation learns and opens views in order, and a later incarnation opens none that an earlier one opened |
+//! | `apart` | of two nodes that may act, each is a member of the other's view, in its incarnation; one that has opened a view may act in the one before until it has entered it |
+//! | `evicted` | an incarnation that was a member and is no longer opens no view |
+//! | `sound` | a view without an incarnation that did not leave *clean* says so: older records do not count as complete |
+//! | `remembered` | a remembered generation is returned to every node that asks afterwards |
 //!
-//! Two more are looked at by the run: `ends` (once all is healed, all nodes are in one view in time, and stay there) and `side` (who goes on is who
-//! should).
+//! The run checks two more: `ends` (after healing, all nodes are in one view in time, and stay
+//! there) and `side` (the correct side continues).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,36 +22,36 @@ use plexus_membership::protocol::View;
 
 use crate::failure::Broken;
 
-/// What an incarnation does, as far as others are concerned.
+/// The state of an incarnation as far as it affects others.
 #[derive(Clone)]
 struct Acting {
     incarnation: Incarnation,
-    /// The last that it opened, and before that those in which it may still act.
+    /// The view opened last, after the earlier ones in which it may still act.
     views: Vec<Arc<View>>,
-    /// In true time, the margin added.
+    /// The end of its lease in true time, with the margin.
     until: u64,
 }
 
-/// Sees everything.
+/// The global observer.
 #[derive(Default)]
 pub(super) struct Witness {
     views: BTreeMap<u32, Arc<View>>,
-    /// Lives that have handed back all that they held.
+    /// The incarnations that have handed back all they held.
     clean: BTreeSet<(NodeId, Incarnation)>,
     acting: BTreeMap<u8, Acting>,
-    /// By node and incarnation: the last epoch that it learned.
+    /// The last epoch learned, by node and incarnation.
     learned: BTreeMap<(u8, u64), u32>,
-    /// By node: the last epoch that it opened.
+    /// The last epoch opened, by node.
     opened: BTreeMap<u8, u32>,
-    /// The greatest generation of the registry that anybody was told to be remembered, and that anybody gave.
+    /// The greatest generation of the registry that any node gave or received as remembered.
     remembered: u64,
     given: u64,
-    /// By node: what was remembered when it asked last.
+    /// The generation remembered when the node asked last, by node.
     asked: BTreeMap<u8, u64>,
 }
 
 impl Witness {
-    /// An incarnation has learned that a view is decided.
+    /// Notes that an incarnation has learned a decided view.
     pub(super) fn decided(
         &mut self,
         node: NodeId,
@@ -80,17 +80,17 @@ impl Witness {
         Ok(())
     }
 
-    /// An incarnation has handed back all that it held.
+    /// Notes that an incarnation has handed back all it held.
     pub(super) fn clean(&mut self, node: NodeId, incarnation: Incarnation) {
         self.clean.insert((node, incarnation));
     }
 
-    /// Whether it has.
+    /// Returns true if an incarnation has handed back all it held.
     pub(super) fn is_clean(&self, node: NodeId, incarnation: Incarnation) -> bool {
         self.clean.contains(&(node, incarnation))
     }
 
-    /// An incarnation opens a view, with a lease until then.
+    /// Notes that an incarnation opens a view with a lease until `until`.
     pub(super) fn opened(
         &mut self,
         node: NodeId,
@@ -125,14 +125,14 @@ impl Witness {
         self.look(node, now)
     }
 
-    /// An incarnation acts in no view before this one any more.
+    /// Notes that an incarnation no longer acts in views before this one.
     pub(super) fn entered(&mut self, node: NodeId, epoch: Epoch) {
         if let Some(acting) = self.acting.get_mut(&node.0) {
             acting.views.retain(|view| view.epoch >= epoch);
         }
     }
 
-    /// An incarnation that acts may go on until then.
+    /// Notes that an acting incarnation has a lease until `until`.
     pub(super) fn renewed(&mut self, node: NodeId, until: u64, now: u64) -> Result<(), Broken> {
         if let Some(acting) = self.acting.get_mut(&node.0) {
             acting.until = until;
@@ -140,14 +140,14 @@ impl Witness {
         self.look(node, now)
     }
 
-    /// A node asks to have the next generation of the registry remembered.
+    /// Notes that a node asks for the next generation of the registry to be remembered; returns it.
     pub(super) fn asks(&mut self, node: u8) -> u64 {
         self.given += 1;
         self.asked.insert(node, self.remembered.max(self.given));
         self.given
     }
 
-    /// A node is told what is remembered.
+    /// Notes that a node receives the remembered generation.
     pub(super) fn remembered(&mut self, node: NodeId, generation: u64) -> Result<(), Broken> {
         let least = self.asked.remove(&node.0).unwrap_or_default();
         if generation < least {
@@ -158,18 +158,18 @@ impl Witness {
         Ok(())
     }
 
-    /// An incarnation has stopped.
+    /// Notes that an incarnation has stopped.
     pub(super) fn stopped(&mut self, node: NodeId) {
         self.acting.remove(&node.0);
     }
 
-    /// Who may act, and in which view.
+    /// Returns the nodes that may act, with their views.
     pub(super) fn acting(&self, now: u64) -> impl Iterator<Item = (NodeId, &Arc<View>)> {
         let acting = self.acting.iter().filter(move |(_, acting)| now < acting.until);
         acting.filter_map(|(node, acting)| Some((NodeId(*node), acting.views.last()?)))
     }
 
-    /// The last epoch that anybody has learned.
+    /// Returns the last epoch that any node has learned.
     pub(super) fn last_epoch(&self) -> u32 {
         self.views.last_key_value().map_or(0, |(epoch, _)| *epoch)
     }
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_incarnation_that_opens_a_view_after_one_without_it_is_seen() {
+    fn opening_a_view_after_eviction_is_detected() {
         let (node, incarnation) = (NodeId(1), Incarnation(1));
         let view = |epoch, seat| {
             let mut view = View::first(NodeSet::first(2), [(FileId(1), None)]);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_counted_out_with_what_it_held_is_seen() {
+    fn unclean_removal_reported_as_clean_is_detected() {
         let (node, incarnation) = (NodeId(1), Incarnation(1));
         let mut first = View::first(NodeSet::first(2), [(FileId(1), None)]);
         first.seats[1] = Seat::In(incarnation);
@@ -248,11 +248,11 @@ mod tests {
     }
 
     #[test]
-    fn who_is_told_less_than_was_remembered_before_it_asked_is_seen() {
+    fn stale_remembered_generation_is_detected() {
         let (one, other) = (NodeId(0), NodeId(1));
         let mut witness = Witness::default();
         let first = witness.asks(one.0);
-        // What is asked for meanwhile need not be known yet.
+        // A request made meanwhile need not be known yet.
         let second = witness.asks(other.0);
         witness.remembered(one, first).expect("as it asked");
         witness.remembered(other, second).expect("as it asked");

@@ -19,11 +19,12 @@ use crate::failure::Broken;
 /// The node that decides views where members do not.
 pub(super) const RIVAL: NodeId = NodeId(15);
 
-/// Of a process's margin it may use so much before it has ended; the rest covers that clocks differ.
+/// The percentage of its margin that a process may use before it ends; the rest covers the
+/// difference of clocks.
 const MARGIN_PERCENT: u64 = 97;
 
 #[derive(Clone, Debug)]
-pub(super) enum Ev {
+pub(super) enum MembershipEvent {
     Start(usize),
     Wake {
         node: usize,
@@ -34,13 +35,13 @@ pub(super) enum Ev {
         to: usize,
         report: Arc<Report>,
     },
-    /// What an incarnation does in views takes up one that it has opened.
+    /// The subsystems of an incarnation enter an opened view.
     Enter {
         node: usize,
         incarnation: u64,
         epoch: Epoch,
     },
-    /// The registry of an incarnation has something to be remembered.
+    /// The registry of an incarnation asks for a generation to be remembered.
     Remember {
         node: usize,
         incarnation: u64,
@@ -48,18 +49,18 @@ pub(super) enum Ev {
     Notice {
         to: usize,
         from: NodeId,
-        /// The links with this incarnation are lost.
+        /// The incarnation whose links are lost.
         lost: Option<Incarnation>,
         dead: Option<Incarnation>,
     },
-    /// A turn is at its file: to write, to read, and back.
+    /// A turn is at its file: to write, to read, and on the way back.
     Write(Turn, Writes),
-    /// Whether what was written must be durable before.
+    /// A read; `true` if the write must be durable before.
     Read(Turn, bool),
     Replied(Turn, Result<Box<Contents>, TurnFailed>),
-    /// A node, and which of its pauses ends.
+    /// The end of a pause of a node, with the number of the pause.
     Resume(usize, u64),
-    /// The run goes on with its plan.
+    /// The run continues with its plan.
     Next,
 }
 
@@ -71,7 +72,7 @@ pub(super) struct Turn {
     number: u64,
 }
 
-/// A clock: where it began, and how many parts of a million it goes too fast.
+/// A clock: its start, and its drift in parts per million.
 #[derive(Clone, Copy, Debug)]
 struct Clock {
     began: u64,
@@ -83,7 +84,7 @@ impl Clock {
         Nanos(self.began + scaled(now, self.ppm))
     }
 
-    /// The true time at which it shows `at`, rounded up.
+    /// Returns the true time at which the clock shows `at`, rounded up.
     fn when(self, at: Nanos) -> u64 {
         let shown = at.0.saturating_sub(self.began);
         (u128::from(shown) * 1_000_000).div_ceil((1_000_000 + self.ppm) as u128) as u64
@@ -101,13 +102,13 @@ pub(super) struct Node {
     pub(super) member: Option<Member>,
     paused: bool,
     pauses: u64,
-    /// Stays down until somebody starts it.
+    /// True if the node stays down until it is started explicitly.
     pub(super) down: bool,
     version: u64,
     turns: BTreeMap<usize, u64>,
     turn: u64,
     lease: u64,
-    /// The last incarnation that has surely stopped.
+    /// The last incarnation that has certainly stopped.
     over: u64,
     pub(super) deaths: u64,
     pub(super) answers: Vec<(ConfigChange, Result<(), ConfigChangeRefusal>)>,
@@ -115,30 +116,31 @@ pub(super) struct Node {
 }
 
 pub(super) struct World {
-    pub(super) engine: Engine<Ev>,
+    pub(super) engine: Engine<MembershipEvent>,
     pub(super) nodes: Vec<Node>,
     pub(super) files: Vec<File>,
     pub(super) profile: Profile,
     pub(super) first: Arc<View>,
     pub(super) witness: Witness,
-    /// From, to.
+    /// The cut paths, by sender and receiver.
     pub(super) cut: Vec<Vec<bool>>,
     pub(super) loss_permille: u64,
-    /// Peers of a process that ends are told that it is proved dead, and so is who learns of it later.
+    /// True if peers of a process that ends receive proof of its death, and so do nodes that learn
+    /// of it later.
     pub(super) proofs: bool,
-    /// The registry has nothing to be remembered.
+    /// True if the registry asks for nothing to be remembered.
     pub(super) rests: bool,
-    /// [`RIVAL`] outbids all proposals; messages and turns may take as long as a lease.
+    /// True if [`RIVAL`] outbids all proposals; messages and turns may take as long as a lease.
     pub(super) has_rival: bool,
-    /// Messages take 0.2 ms, and a turn 2 ms.
+    /// True if messages take 0.2 ms and turns 2 ms.
     pub(super) steady: bool,
     pub(super) sabotage: Option<Sabotage>,
-    /// Opened views.
+    /// The number of opened views.
     pub(super) opened: u64,
-    /// Reports sent, one for each receiver, and turns begun.
+    /// The reports sent, counted per receiver, and the turns begun.
     pub(super) sent: u64,
     pub(super) turns: u64,
-    /// How often somebody has set a file aside.
+    /// How often a node has set a file aside.
     pub(super) set_aside: u64,
     actions: Vec<Action>,
 }
@@ -156,14 +158,14 @@ impl World {
             hosts.iter().enumerate().map(|(number, host)| File::new(number, *host, nodes)).collect();
         let forgets_ballots = sabotage == Some(Sabotage::UnsettledBallots);
         files.iter_mut().for_each(|file| file.forgets_ballots = forgets_ballots);
-        let everybody = (0..nodes as u8).map(NodeId).collect();
-        let first = View::first(everybody, files.iter().map(|file| (file.name.file, file.host)));
-        // Two clocks together differ by no more than the profile says.
+        let all_nodes = (0..nodes as u8).map(NodeId).collect();
+        let first = View::first(all_nodes, files.iter().map(|file| (file.name.file, file.host)));
+        // Two clocks together differ by no more than the profile allows.
         let most = match sabotage {
             Some(Sabotage::Drift) => 400_000,
             _ => profile.drift_ppm * 10 / 21,
         };
-        let node = |engine: &mut Engine<Ev>| Node {
+        let node = |engine: &mut Engine<MembershipEvent>| Node {
             clock: Clock {
                 began: engine.random.below(1 << 50),
                 ppm: engine.random.below(2 * most + 1) as i64 - most as i64,
@@ -208,7 +210,7 @@ impl World {
         self.engine.now()
     }
 
-    /// Starts a node's next incarnation, unless it lives.
+    /// Starts a node's next incarnation, unless the node is up.
     pub(super) fn start(&mut self, node: usize) -> Result<(), Broken> {
         if self.nodes[node].member.is_some() || self.nodes[node].down {
             return Ok(());
@@ -227,7 +229,7 @@ impl World {
         let first = Arc::clone(&self.first);
         one.member =
             Some(Member::new(NodeId(node as u8), incarnation, self.profile, first, one.clock.at(now)));
-        // It knows by its record how its last incarnation ended.
+        // Its record tells how its last incarnation ended.
         let last = Incarnation(incarnation.0 - 1);
         let misread = self.sabotage == Some(Sabotage::MisreadRecord);
         match misread || self.witness.is_clean(NodeId(node as u8), last) {
@@ -239,7 +241,8 @@ impl World {
         }
     }
 
-    /// Who learns of a view is told which incarnations that were members are over: its own earlier ones, and others where that is proved.
+    /// Tells a node that learns of a view which former member incarnations are over: its own
+    /// earlier ones, and others with a proved death.
     fn prove(&mut self, node: usize, view: &View) {
         for (from, incarnation) in view.incarnations().filter(|(from, _)| from.index() < self.nodes.len()) {
             let is_over = match from.index() == node {
@@ -249,22 +252,26 @@ impl World {
             if is_over {
                 let after = self.engine.random.between(100_000, 5_000_000);
                 let (lost, dead) = (None, Some(incarnation));
-                self.engine.schedule(after, Some(node), Ev::Notice { to: node, from, lost, dead });
+                self.engine.schedule(
+                    after,
+                    Some(node),
+                    MembershipEvent::Notice { to: node, from, lost, dead },
+                );
             }
         }
     }
 
-    /// A node's process ends, wherever it is.
+    /// Ends a node's process.
     pub(super) fn crash(&mut self, node: usize) {
         self.resume(node);
         let id = NodeId(node as u8);
-        let lives = self.nodes[node].member.take().is_some();
+        let was_up = self.nodes[node].member.take().is_some();
         self.witness.stopped(id);
-        if !lives {
+        if !was_up {
             return;
         }
         for file in self.files.iter_mut().filter(|file| file.host == Some(id)) {
-            // It was the host that ended.
+            // The host has ended with it.
             if self.engine.random.percent(50) {
                 file.lose_power();
             }
@@ -276,18 +283,18 @@ impl World {
             if !self.cut[node][to] && to != node && (self.proofs || self.engine.random.percent(50)) {
                 let after = self.engine.random.between(100_000, 5_000_000);
                 let lost = Some(incarnation);
-                self.engine.schedule(after, Some(to), Ev::Notice { to, from: id, lost, dead });
+                self.engine.schedule(after, Some(to), MembershipEvent::Notice { to, from: id, lost, dead });
             }
         }
     }
 
-    /// A node has lost its links with another.
+    /// Loses the links of a node with another.
     pub(super) fn lose(&mut self, to: usize, from: usize) -> Result<(), Broken> {
         let incarnation = Incarnation(self.nodes[from].incarnation);
         self.handle(to, Event::Lost(NodeId(from as u8), incarnation))
     }
 
-    /// Whether what one says now is heard by the other.
+    /// Returns true if a message from one node reaches the other now.
     pub(super) fn hears(&self, to: usize, from: usize) -> bool {
         let (member, incarnation) = (&self.nodes[to].member, Incarnation(self.nodes[from].incarnation));
         !self.cut[from][to]
@@ -299,7 +306,7 @@ impl World {
         if !one.paused {
             (one.paused, one.pauses) = (true, one.pauses + 1);
             self.engine.pause(node);
-            self.engine.schedule(for_ns, None, Ev::Resume(node, one.pauses));
+            self.engine.schedule(for_ns, None, MembershipEvent::Resume(node, one.pauses));
         }
     }
 
@@ -312,7 +319,7 @@ impl World {
         self.handle(node, Event::ConfigChange(config_change))
     }
 
-    /// A node has handed back all that it held, and leaves.
+    /// Hands back all that a node held, and makes it leave.
     pub(super) fn hand_back(&mut self, node: usize) -> Result<(), Broken> {
         let (id, incarnation) = (NodeId(node as u8), Incarnation(self.nodes[node].incarnation));
         let Some(member) = &self.nodes[node].member else { return Ok(()) };
@@ -321,31 +328,31 @@ impl World {
         self.handle(node, Event::Clean(id, Clean { incarnation, intact }))
     }
 
-    /// Takes one event; `true` for [`Ev::Next`].
+    /// Handles one event; returns `true` for [`MembershipEvent::Next`].
     pub(super) fn step(&mut self) -> Result<bool, Broken> {
         let Some(event) = self.engine.advance() else {
             return broken("ends", "nothing happens any more".into());
         };
         match event {
-            Ev::Next => return Ok(true),
-            Ev::Start(node) => self.start(node)?,
-            Ev::Resume(node, pause) if self.nodes[node].pauses == pause => self.resume(node),
-            Ev::Resume(..) => {}
-            Ev::Wake { node, incarnation, version } => {
+            MembershipEvent::Next => return Ok(true),
+            MembershipEvent::Start(node) => self.start(node)?,
+            MembershipEvent::Resume(node, pause) if self.nodes[node].pauses == pause => self.resume(node),
+            MembershipEvent::Resume(..) => {}
+            MembershipEvent::Wake { node, incarnation, version } => {
                 if (self.nodes[node].incarnation, self.nodes[node].version) == (incarnation, version) {
                     self.handle(node, Event::Tick)?;
                 }
             }
-            Ev::Remember { node, incarnation } => {
+            MembershipEvent::Remember { node, incarnation } => {
                 if self.nodes[node].incarnation == incarnation && self.nodes[node].member.is_some() {
                     let generation = self.witness.asks(node as u8);
                     self.handle(node, Event::Remember(generation))?;
                     let after = self.engine.random.between(1, 20 * self.profile.heartbeat.0);
-                    self.engine.schedule(after, Some(node), Ev::Remember { node, incarnation });
+                    self.engine.schedule(after, Some(node), MembershipEvent::Remember { node, incarnation });
                 }
             }
-            Ev::Deliver { to, report } => self.handle(to, Event::Heard(report))?,
-            Ev::Enter { node, incarnation, epoch } => {
+            MembershipEvent::Deliver { to, report } => self.handle(to, Event::Heard(report))?,
+            MembershipEvent::Enter { node, incarnation, epoch } => {
                 if self.nodes[node].incarnation == incarnation && self.nodes[node].member.is_some() {
                     if self.sabotage != Some(Sabotage::NeverEntered) {
                         self.witness.entered(NodeId(node as u8), epoch);
@@ -353,7 +360,7 @@ impl World {
                     self.handle(node, Event::Entered(epoch))?;
                 }
             }
-            Ev::Notice { to, from, lost, dead } => {
+            MembershipEvent::Notice { to, from, lost, dead } => {
                 if let Some(incarnation) = lost {
                     self.handle(to, Event::Lost(from, incarnation))?;
                 }
@@ -361,9 +368,9 @@ impl World {
                     self.handle(to, Event::Dead(from, incarnation))?;
                 }
             }
-            Ev::Write(turn, writes) => self.write(turn, &writes),
-            Ev::Read(turn, must_last) => self.read(turn, must_last),
-            Ev::Replied(turn, result) => {
+            MembershipEvent::Write(turn, writes) => self.write(turn, &writes),
+            MembershipEvent::Read(turn, must_last) => self.read(turn, must_last),
+            MembershipEvent::Replied(turn, result) => {
                 let node = &mut self.nodes[turn.node];
                 let awaited = node.turns.get(&turn.file) == Some(&turn.number);
                 if node.incarnation == turn.incarnation && node.member.is_some() && awaited {
@@ -400,7 +407,7 @@ impl World {
                     if !self.cut[node][to] && !self.engine.random.permille(self.loss_permille) {
                         let after = self.delay();
                         let report = Arc::clone(&report);
-                        self.engine.schedule(after, Some(to), Ev::Deliver { to, report });
+                        self.engine.schedule(after, Some(to), MembershipEvent::Deliver { to, report });
                     }
                 }
             }
@@ -412,7 +419,7 @@ impl World {
                 let one = &mut self.nodes[node];
                 one.version += 1;
                 let after = one.clock.when(at).saturating_sub(now).max(1);
-                let wake = Ev::Wake { node, incarnation: incarnation.0, version: one.version };
+                let wake = MembershipEvent::Wake { node, incarnation: incarnation.0, version: one.version };
                 self.engine.schedule(after, Some(node), wake);
             }
             Action::Decided(view) => {
@@ -428,10 +435,14 @@ impl World {
                 self.engine.schedule(
                     after,
                     Some(node),
-                    Ev::Enter { node, incarnation: incarnation.0, epoch },
+                    MembershipEvent::Enter { node, incarnation: incarnation.0, epoch },
                 );
                 if !self.rests {
-                    self.engine.schedule(1, Some(node), Ev::Remember { node, incarnation: incarnation.0 });
+                    self.engine.schedule(
+                        1,
+                        Some(node),
+                        MembershipEvent::Remember { node, incarnation: incarnation.0 },
+                    );
                 }
             }
             Action::Lease(until) => {
@@ -445,11 +456,11 @@ impl World {
             Action::Fence(..) | Action::Stopped { .. } => {}
             Action::Answer(config_change, answer) => self.nodes[node].answers.push((config_change, answer)),
             Action::Die(_) => {
-                // Until it is started again it is not seen to have stopped before its lease and the margin are over.
+                // Until it is restarted, others see it stop only after its lease and the margin.
                 let one = &mut self.nodes[node];
                 (one.member, one.deaths) = (None, one.deaths + 1);
                 let after = self.engine.random.between(self.profile.kill_margin.0, self.profile.evict.0);
-                self.engine.schedule(after, None, Ev::Start(node));
+                self.engine.schedule(after, None, MembershipEvent::Start(node));
             }
             Action::Left => {
                 self.witness.stopped(id);
@@ -472,7 +483,7 @@ impl World {
         self.engine.random.between(50_000, most.max(60_000))
     }
 
-    /// How long what a node does in views takes to enter one; sometimes about as long as it may.
+    /// Draws the time that a node takes to enter a view; sometimes close to the limit.
     fn entering(&mut self) -> u64 {
         match !self.steady && self.engine.random.permille(50) {
             true => self.engine.random.between(self.profile.heartbeat.0, self.profile.lease.0),
@@ -486,14 +497,14 @@ impl World {
         one.turn += 1;
         let turn = Turn { node, incarnation: one.incarnation, file, number: one.turn };
         one.turns.insert(file, one.turn);
-        // Whoever drives a turn gives up in the end.
+        // The driver of a turn gives up after this time.
         let timeout = self.profile.lease.0 / 2;
-        self.engine.schedule(timeout, Some(node), Ev::Replied(turn, Err(TurnFailed)));
+        self.engine.schedule(timeout, Some(node), MembershipEvent::Replied(turn, Err(TurnFailed)));
         let after = self.disk_delay(file);
-        self.engine.schedule(after, self.served(turn), Ev::Write(turn, writes));
+        self.engine.schedule(after, self.served(turn), MembershipEvent::Write(turn, writes));
     }
 
-    /// Who stands still while the file's host does.
+    /// Returns the node that is paused while the file's host is.
     fn served(&self, turn: Turn) -> Option<usize> {
         self.files[turn.file].host.map(NodeId::index)
     }
@@ -512,7 +523,7 @@ impl World {
         }
     }
 
-    /// Whether requests of a node get to a file, and answers back.
+    /// Returns true if requests of a node reach a file, and answers come back.
     pub(super) fn reaches(&self, node: usize, file: usize) -> bool {
         let Some(host) = self.files[file].host.map(NodeId::index) else { return true };
         host == node || !self.cut[node][host] && !self.cut[host][node]
@@ -529,11 +540,11 @@ impl World {
             return;
         }
         if !self.is_served(turn) {
-            // Who asks a node for a turn asks again, until the turn is of no use any more.
+            // A node that asks another for a turn asks again, until the turn has become useless.
             let one = &self.nodes[turn.node];
             if one.incarnation == turn.incarnation && one.turns.get(&turn.file) == Some(&turn.number) {
                 let after = self.profile.heartbeat.0 / 2;
-                self.engine.schedule(after, Some(turn.node), Ev::Write(turn, writes.clone()));
+                self.engine.schedule(after, Some(turn.node), MembershipEvent::Write(turn, writes.clone()));
             }
             return;
         }
@@ -546,7 +557,7 @@ impl World {
         if fate == 2 {
             return;
         }
-        // What a node was asked for it does as a whole.
+        // A host carries out a requested turn as a whole.
         let is_own = self.files[turn.file].host.is_none();
         let is_lost = self.sabotage == Some(Sabotage::LyingDisks) && self.engine.random.percent(30);
         let result = match is_lost {
@@ -558,9 +569,11 @@ impl World {
         }
         let after = self.disk_delay(turn.file);
         match result {
-            Ok(must_last) => self.engine.schedule(after, self.served(turn), Ev::Read(turn, must_last)),
+            Ok(must_last) => {
+                self.engine.schedule(after, self.served(turn), MembershipEvent::Read(turn, must_last))
+            }
             Err(failed) => {
-                self.engine.schedule(after, Some(turn.node), Ev::Replied(turn, Err(failed)));
+                self.engine.schedule(after, Some(turn.node), MembershipEvent::Replied(turn, Err(failed)));
             }
         }
     }
@@ -581,6 +594,6 @@ impl World {
             others.for_each(|(_, place)| *place = NodeBlocks::default());
         }
         let after = self.disk_delay(turn.file);
-        self.engine.schedule(after, Some(turn.node), Ev::Replied(turn, result.map(Box::new)));
+        self.engine.schedule(after, Some(turn.node), MembershipEvent::Replied(turn, result.map(Box::new)));
     }
 }

@@ -1,4 +1,4 @@
-//! One end of the link: its core, its rails, what it sends and what it has received.
+//! One end of the link: its core, its rails, the frames it sends and those it has received.
 
 use std::collections::VecDeque;
 
@@ -14,28 +14,28 @@ use plexus_interconnect::{
 use plexus_sim::Engine;
 
 use super::{
-    Ev,
+    PathsEvent,
     wire::{Connection, Path},
 };
 use crate::failure::Broken;
 
-/// Bytes of what is prompt, of a frame of bulk, of a note.
+/// The bytes on the wire of a prompt frame, of a bulk frame and of a note.
 const PROMPT: u32 = 64;
 const BULK: u32 = 4096;
 const NOTE: u32 = 32;
 
-/// Frames of bulk that are offered at once, unless so many wait already.
+/// The bulk frames offered at once, unless as many already wait.
 const BURST: usize = 8;
 
-/// Bytes of bulk offered in one go.
+/// The bulk bytes offered at once.
 pub(super) const OFFERED: u64 = BURST as u64 * BULK as u64;
 
-/// Traffic flows again after so many prompt frames.
+/// The prompt frames after which traffic counts as flowing again.
 const FLOWING: u64 = 20;
 
 const RANK: Rank = Rank { class: 0, retains: true };
 
-/// A frame: its place among those of its channel.
+/// A frame, with its number on its channel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
     lane: Lane,
@@ -43,37 +43,37 @@ pub(super) struct Frame {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum What {
+enum RailContent {
     Frame(Frame),
     Note([u64; LANES]),
     Closed(RailClosed),
 }
 
-/// What is on a rail.
+/// An item on a rail.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OnRail {
     pub(super) lane: Lane,
-    /// Something before it on its lane was swallowed.
+    /// True if an earlier item on its lane was dropped.
     pub(super) behind_a_hole: bool,
     stamp: Stamp,
-    what: What,
+    what: RailContent,
 }
 
 impl OnRail {
-    /// How long it is on the wire.
+    /// Returns the length on the wire.
     pub(super) fn bytes(&self) -> u32 {
         match self.what {
-            What::Frame(Frame { lane: Lane::Bulk, .. }) => BULK,
-            What::Frame(_) => PROMPT,
-            What::Note(_) | What::Closed(_) => NOTE,
+            RailContent::Frame(Frame { lane: Lane::Bulk, .. }) => BULK,
+            RailContent::Frame(_) => PROMPT,
+            RailContent::Note(_) | RailContent::Closed(_) => NOTE,
         }
     }
 }
 
-/// What an end sends over.
+/// The paths that an end sends over.
 pub(super) struct Wires<'a> {
     pub(super) end: usize,
-    pub(super) engine: &'a mut Engine<Ev>,
+    pub(super) engine: &'a mut Engine<PathsEvent>,
     pub(super) paths: &'a mut [Path],
 }
 
@@ -92,26 +92,27 @@ impl Wires<'_> {
         let after = self.paths[rail].pass(self.end, lane, bytes, now);
         on_rail.behind_a_hole = !connection.sent(lane, bytes, after.is_some(), now);
         if let Some(after) = after {
-            let arrive = Ev::Arrive { to: 1 - self.end, rail, generation, on_rail, sent: now };
+            let arrive = PathsEvent::Arrive { to: 1 - self.end, rail, generation, on_rail, sent: now };
             self.engine.schedule(after, None, arrive);
         }
         Ok(())
     }
 }
 
-/// One end.
+/// One end of the link.
 pub(super) struct Host {
     pub(super) core: LinkCore<Frame>,
     order: Order<Frame>,
     connections: Vec<Option<Connection>>,
-    /// What its system has for its program: rail, generation, frame.
+    /// The items that the system has for the program: rail, generation, item.
     pub(super) arrived: VecDeque<(usize, u32, OnRail)>,
-    /// By lane.
+    /// The frames sent, by lane.
     pub(super) sent: [u64; LANES],
     pub(super) received: [u64; LANES],
-    /// Ends of rails that were destroyed.
+    /// The number of rail ends destroyed.
     pub(super) lost: u64,
-    /// When the last prompt frame was handed over, the longest time without one, and how many there were since it is watched.
+    /// The time of the last prompt frame, the longest time without one, and the frames since
+    /// [`Host::watch`].
     last: u64,
     pub(super) longest_gap: u64,
     watched: u64,
@@ -145,7 +146,7 @@ impl Host {
         self.lost += 1;
     }
 
-    /// A rail's connection, if it is still this one.
+    /// Returns a rail's connection if it has this generation.
     pub(super) fn connection(&mut self, rail: usize, generation: u32) -> Option<&mut Connection> {
         let up = self.core.up(rail as u8) == Some(generation);
         self.connections[rail].as_mut().filter(|_| up)
@@ -155,7 +156,7 @@ impl Host {
         self.connections[rail].as_ref().map_or_else(Signs::default, |connection| connection.signs(now))
     }
 
-    /// A rail that the core wants to be given up.
+    /// Returns a rail that the core wants to give up.
     pub(super) fn tick(&mut self, now: u64) -> Option<(usize, RailFailure)> {
         let connections = &self.connections;
         let signs = &mut |slot: u8| {
@@ -167,7 +168,7 @@ impl Host {
         Some((usize::from(slot), sick))
     }
 
-    /// Bulk that each rail has carried.
+    /// Returns the bulk that each rail has carried.
     pub(super) fn carried(&self) -> Vec<u64> {
         self.connections.iter().map(|connection| connection.as_ref().map_or(0, Connection::bulk)).collect()
     }
@@ -176,17 +177,17 @@ impl Host {
         self.connections.iter().flatten().map(Connection::longest_rtt).max().unwrap_or_default()
     }
 
-    /// The longest time without a prompt frame counts from now on.
+    /// Starts to measure the longest time without a prompt frame.
     pub(super) fn watch(&mut self, now: u64) {
         (self.last, self.longest_gap, self.watched) = (now, 0, self.received[Lane::Prompt.index()]);
     }
 
-    /// Whether prompt frames came since the last call of [`Host::watch`].
+    /// Returns true if prompt frames came since the last call of [`Host::watch`].
     pub(super) fn flows(&self) -> bool {
         self.received[Lane::Prompt.index()] >= self.watched + FLOWING
     }
 
-    /// Sends one short frame, and bulk, if wanted, where little waits.
+    /// Sends one short frame, and bulk, if wanted, on rails where little waits.
     pub(super) fn drive(&mut self, wires: &mut Wires<'_>, bulk: bool) {
         self.send(wires, Lane::Prompt);
         for _ in (self.core.queued()..BURST).filter(|_| bulk) {
@@ -201,7 +202,7 @@ impl Host {
         let bill = Waybill { channel: channel(lane), kind: Kind::Request, lane, span: None };
         if let Some(slot) = self.core.route(&bill) {
             let stamp = self.core.stamp(bill.channel);
-            let on_rail = OnRail { lane, behind_a_hole: false, stamp, what: What::Frame(frame) };
+            let on_rail = OnRail { lane, behind_a_hole: false, stamp, what: RailContent::Frame(frame) };
             let (rail, generation) = (usize::from(slot), self.core.up(slot));
             if let (Some(generation), Some(connection)) = (generation, &mut self.connections[rail])
                 && wires.send(rail, generation, connection, on_rail).is_ok()
@@ -212,15 +213,15 @@ impl Host {
         self.core.queue(bill, frame);
     }
 
-    /// Brings to the rails what waits.
+    /// Sends the waiting frames on the rails.
     pub(super) fn pump(&mut self, wires: &mut Wires<'_>) {
         let generations: Vec<_> = (0..self.connections.len()).map(|rail| self.core.up(rail as u8)).collect();
         let Self { core, connections, .. } = self;
         core.pump(&mut |slot, lane, stamp, outgoing| {
             let what = match outgoing {
-                Outgoing::Frame(_, frame) => What::Frame(*frame),
-                Outgoing::Note(received) => What::Note(received),
-                Outgoing::Closed(closed) => What::Closed(closed),
+                Outgoing::Frame(_, frame) => RailContent::Frame(*frame),
+                Outgoing::Note(received) => RailContent::Note(received),
+                Outgoing::Closed(closed) => RailContent::Closed(closed),
             };
             let rail = usize::from(slot);
             let (Some(generation), Some(connection)) = (generations[rail], &mut connections[rail]) else {
@@ -230,7 +231,7 @@ impl Host {
         });
     }
 
-    /// Takes what arrived on a rail; news of a closed one is for whoever calls.
+    /// Takes an item that arrived on a rail; returns the notice of a closed rail to the caller.
     pub(super) fn receive(
         &mut self,
         rail: usize,
@@ -239,14 +240,14 @@ impl Host {
     ) -> Result<Option<RailClosed>, Broken> {
         let broken = |what: &dyn std::fmt::Display| Broken::general("delivery", what.to_string());
         let OnRail { lane, stamp, what, .. } = on_rail;
-        let kind = matches!(what, What::Frame(_)).then_some(Kind::Request);
+        let kind = matches!(what, RailContent::Frame(_)).then_some(Kind::Request);
         self.core.receive(rail as u8, lane, kind, stamp.credits).map_err(|violation| broken(&violation))?;
         match what {
-            What::Note(received) => {
+            RailContent::Note(received) => {
                 self.core.noted(rail as u8, received).map_err(|violation| broken(&violation))?;
             }
-            What::Closed(closed) => return Ok(Some(closed)),
-            What::Frame(frame) => {
+            RailContent::Closed(closed) => return Ok(Some(closed)),
+            RailContent::Frame(frame) => {
                 let channel = channel(lane);
                 match self.order.arrive(channel, stamp.sequence).map_err(|violation| broken(&violation))? {
                     Turn::Ahead => self.order.hold(channel, stamp.sequence, frame),

@@ -1,11 +1,13 @@
-//! One link over paths that have a rate and a queue: what it gives up, what it shares, and how long traffic stands still.
+//! Checks one link over paths with a rate and a queue: the rails that it gives up, the shares of
+//! bulk, and the stalls of traffic.
 //!
-//! Two real link cores over two or three rails, with the pace of real ones. What their systems know of a path follows from what was
-//! delivered on it (`wire.rs`). Each end sends a short frame every millisecond, and as much bulk as goes, except that a program
-//! stands still now and then. First nothing is wrong: **a rail that delivers is never given up**, and **bulk uses every path for what
-//! it can carry**, save where it is far too slow to help.
-//! Then the path in use is struck again and again: it is left, everything is delivered once and in order over the others, and
-//! traffic stands still no longer than [`Stall::limit`] says.
+//! Two real link cores use two or three rails at the pace of real ones. The state that a system
+//! knows of a path follows from the deliveries on it (`wire.rs`). Each end sends a short frame
+//! every millisecond, and as much bulk as possible; a program pauses now and then. First there is
+//! no fault: **a rail that delivers is never given up**, and **bulk uses every path for what it can
+//! carry**, except far too slow ones. Then the path in use is struck again and again. Traffic
+//! leaves it, everything is delivered once and in order over the others, and a stall is no longer
+//! than [`Stall::limit`].
 
 mod host;
 mod report;
@@ -28,42 +30,46 @@ use crate::{
 
 const MS: u64 = 1_000_000;
 
-/// Nothing is measured before then: queues fill, and round trips are learned.
+/// The time before measurements start: queues fill, and round trips are learned.
 const WARM: u64 = 500 * MS;
-/// For so long it is measured what each path carries.
+/// The time over which the load of each path is measured.
 const MEASURED: u64 = 2000 * MS;
-/// A fault must be found within this time, and after its end every path be connected.
+/// The time within which a fault must be found, and within which every path must be connected after
+/// its end.
 const TIMEOUT: u64 = 20_000 * MS;
-/// How often both programs send, and the longest that either stands still.
+/// The interval at which both programs send, and the longest pause of either.
 const DRIVE_EVERY: u64 = MS;
 const LONGEST_PAUSE: u64 = 300 * MS;
-/// Paths together carry at least this part of what they could; what is prompt, acknowledgements and notes take some of the rest.
+/// The part of their joint capacity that paths must carry at least; prompt frames, acknowledgements
+/// and notes use some of the rest.
 const LEAST_PART: f64 = 0.65;
-/// A path that is no more than so many times slower than the fastest carries at least this part of what it could. Of one that is
-/// far slower a frame is hardly ever through before what goes over the fastest meanwhile: it adds little. The last cannot help:
-/// a frame there takes longer than all that credits allow elsewhere.
+/// The part of its capacity that a path must carry at least, if it is at most so many times slower
+/// than the fastest. On a far slower path a frame hardly ever overtakes the traffic of the fastest,
+/// so it adds little. Even slower ones cannot help: a frame takes longer there than all credits
+/// allow elsewhere.
 const LEAST_SHARES: [(u64, f64); 2] = [(5, 0.4), (TOO_SLOW, 0.2)];
 const TOO_SLOW: u64 = 40;
-/// How often each run's paths are struck.
+/// The number of strikes of each run's paths.
 const STRIKES: u32 = 6;
 
-/// One fail-over.
+/// The stall of one fail-over.
 #[derive(Clone, Copy, Debug)]
 pub struct Stall {
-    /// What happened to the path in use.
+    /// The fault of the path in use.
     pub fault: Fault,
     /// The longest time without a prompt frame at either end, until both had left the path.
     pub ns: u64,
     /// The longest round trip on any path just before.
     pub rtt_ns: u64,
-    /// How long the slowest path needs for what a connection sends at once: bulk that comes over from another.
+    /// The time that the slowest path needs for the bulk that a connection sends at once after a
+    /// fail-over.
     pub burst_ns: u64,
 }
 
 impl Stall {
-    /// The longest that it may be: three probes where nothing is heard any more, a quarter of a second for one lane; the
-    /// round trips in which an answer could have come, and in which both ends settle what has arrived; and the bulk that what
-    /// is prompt then finds in its way.
+    /// Returns the longest allowed stall: three probes for a silent path, a quarter of a second for
+    /// one lane. Added are the round trips for an answer and for both ends to agree on what has
+    /// arrived, and the bulk ahead of prompt frames.
     #[must_use]
     pub fn limit(&self) -> u64 {
         let found = match self.fault {
@@ -76,28 +82,28 @@ impl Stall {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Ev {
+enum PathsEvent {
     /// A program sends.
     Drive(usize),
-    /// A program looks at its rails.
+    /// A program checks its rails.
     Tick(usize),
-    /// A program takes what has arrived.
+    /// A program takes the items that have arrived.
     Poll(usize),
-    /// A frame is at the host of an end.
+    /// An item reaches the host of an end.
     Arrive { to: usize, rail: usize, generation: u32, on_rail: OnRail, sent: u64 },
-    /// An acknowledgement is: of so many bytes, or of none where what came was behind a hole.
+    /// An acknowledgement arrives: of the bytes, or of none after a gap.
     Acknowledge { to: usize, rail: usize, generation: u32, lane: Lane, bytes: u32, sent: u64 },
     /// An end learns that its rail was closed.
     Noticed { end: usize, rail: usize, generation: u32 },
-    /// A path is connected again: somebody calls.
+    /// A path is connected again: one end calls.
     Connect(usize),
-    /// And was answered after this time.
+    /// The call was answered after this time.
     Attach { rail: usize, rtt: u64 },
-    /// A program stands still, or goes on.
+    /// A program pauses (`true`) or continues.
     Pause(usize, bool),
-    /// What each path carries is measured from now on.
+    /// The measurement of each path's load starts.
     Measure,
-    /// That ends.
+    /// The measurement ends.
     Measured,
     /// The path in use is struck.
     Strike,
@@ -112,31 +118,31 @@ struct Struck {
     rtt_ns: u64,
 }
 
-/// What a struck path is waited for.
+/// The state of a struck path.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     Sound,
     Struck(Struck),
-    /// Healed then, and not connected everywhere yet.
+    /// Healed at this time, and not yet connected at both ends.
     Healing(u64),
     Ending,
 }
 
 /// The run of one seed.
 pub struct Paths {
-    engine: Engine<Ev>,
+    engine: Engine<PathsEvent>,
     paths: Vec<Path>,
     window: u32,
     generations: Vec<u32>,
     hosts: [Host; 2],
     pauses: bool,
-    /// Only the first end sends bulk.
+    /// True if only the first end sends bulk.
     one_way: bool,
     phase: Phase,
     strikes: u32,
-    /// Bulk that each end's rails had carried when the measurement began.
+    /// The bulk that each end's rails had carried when the measurement began.
     carried: [Vec<u64>; 2],
-    /// Every fail-over.
+    /// The stalls of all fail-overs.
     pub stalls: Vec<Stall>,
 }
 
@@ -153,12 +159,13 @@ impl Simulation for Paths {
 }
 
 impl Paths {
-    /// Paths of rates, delays and windows drawn from the seed.
+    /// Creates paths with rates, delays and windows drawn from the seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut engine = Engine::new(seed, 2);
         let count = engine.random.between(2, 3) as usize;
-        // From a gigabit to five megabits a second; or a cluster's network, which is never filled here.
+        // From a gigabit to five megabits per second; or a cluster's network, which is never filled
+        // here.
         let fast = engine.random.percent(50);
         let rates: &[u64] = if fast { &[8, 4] } else { &[8, 80, 200, 800, 1600] };
         let delays: &[u64] = if fast { &[20_000, 200_000] } else { &[20_000, 200_000, 2 * MS, 8 * MS] };
@@ -185,19 +192,19 @@ impl Paths {
         };
         (0..count).for_each(|rail| run.attach(rail, run.paths[rail].round_trip(0)));
         for end in 0..2 {
-            run.engine.schedule(0, Some(end), Ev::Drive(end));
-            run.engine.schedule(0, Some(end), Ev::Tick(end));
+            run.engine.schedule(0, Some(end), PathsEvent::Drive(end));
+            run.engine.schedule(0, Some(end), PathsEvent::Tick(end));
             if pauses {
                 let after = run.engine.random.below(WARM);
-                run.engine.schedule(after, None, Ev::Pause(end, true));
+                run.engine.schedule(after, None, PathsEvent::Pause(end, true));
             }
         }
-        run.engine.schedule(WARM, None, Ev::Measure);
-        run.engine.schedule(WARM + MEASURED, None, Ev::Measured);
+        run.engine.schedule(WARM, None, PathsEvent::Measure);
+        run.engine.schedule(WARM + MEASURED, None, PathsEvent::Measured);
         run
     }
 
-    /// Takes it to its end: everything is delivered.
+    /// Runs to the end: everything is delivered.
     fn deliver_all(&mut self) -> Result<(), Broken> {
         while let Some(event) = self.engine.advance() {
             self.event(event)?;
@@ -213,79 +220,79 @@ impl Paths {
         Ok(())
     }
 
-    fn event(&mut self, event: Ev) -> Result<(), Broken> {
+    fn event(&mut self, event: PathsEvent) -> Result<(), Broken> {
         let now = self.engine.now();
         match event {
-            Ev::Drive(end) => {
+            PathsEvent::Drive(end) => {
                 if !matches!(self.phase, Phase::Ending) {
                     let bulk = end == 0 || !self.one_way;
                     self.with(end, |host, wires| host.drive(wires, bulk));
-                    self.engine.schedule(DRIVE_EVERY, Some(end), Ev::Drive(end));
+                    self.engine.schedule(DRIVE_EVERY, Some(end), PathsEvent::Drive(end));
                 }
             }
-            Ev::Tick(end) => return self.tick(end),
-            Ev::Poll(end) => return self.poll(end),
-            Ev::Arrive { to, rail, generation, on_rail, sent } => {
+            PathsEvent::Tick(end) => return self.tick(end),
+            PathsEvent::Poll(end) => return self.poll(end),
+            PathsEvent::Arrive { to, rail, generation, on_rail, sent } => {
                 let Some(connection) = self.hosts[to].connection(rail, generation) else { return Ok(()) };
                 connection.heard(on_rail.lane, now);
                 let bytes = on_rail.bytes();
                 if !on_rail.behind_a_hole {
                     self.hosts[to].arrived.push_back((rail, generation, on_rail));
-                    self.engine.schedule(20_000, Some(to), Ev::Poll(to));
+                    self.engine.schedule(20_000, Some(to), PathsEvent::Poll(to));
                 }
                 if let Some(after) = self.paths[rail].pass(to, on_rail.lane, ACKNOWLEDGEMENT, now) {
                     let bytes = if on_rail.behind_a_hole { 0 } else { bytes };
                     let to = 1 - to;
                     let acknowledge =
-                        Ev::Acknowledge { to, rail, generation, lane: on_rail.lane, bytes, sent };
+                        PathsEvent::Acknowledge { to, rail, generation, lane: on_rail.lane, bytes, sent };
                     self.engine.schedule(after, None, acknowledge);
                 }
             }
-            Ev::Acknowledge { to, rail, generation, lane, bytes, sent } => {
+            PathsEvent::Acknowledge { to, rail, generation, lane, bytes, sent } => {
                 let Some(connection) = self.hosts[to].connection(rail, generation) else { return Ok(()) };
                 if bytes == 0 {
                     connection.heard(lane, now);
                 } else {
                     connection.acknowledged(lane, bytes, now - sent, now);
-                    self.engine.schedule(0, Some(to), Ev::Poll(to));
+                    self.engine.schedule(0, Some(to), PathsEvent::Poll(to));
                 }
             }
-            Ev::Noticed { end, rail, generation } => {
+            PathsEvent::Noticed { end, rail, generation } => {
                 if self.hosts[end].core.up(rail as u8) == Some(generation) {
                     self.give_up(end, rail, Reason::Reset);
                 }
             }
-            Ev::Connect(rail) => {
+            PathsEvent::Connect(rail) => {
                 // Calls and answers wait in the queues too.
                 let rtt = self.paths[rail].round_trip(now);
-                self.engine.schedule(rtt, None, Ev::Attach { rail, rtt });
+                self.engine.schedule(rtt, None, PathsEvent::Attach { rail, rtt });
             }
-            Ev::Attach { rail, rtt } => self.attach(rail, rtt),
-            Ev::Pause(end, true) if self.pauses && matches!(self.phase, Phase::Sound) => {
+            PathsEvent::Attach { rail, rtt } => self.attach(rail, rtt),
+            PathsEvent::Pause(end, true) if self.pauses && matches!(self.phase, Phase::Sound) => {
                 self.engine.pause(end);
                 let after = self.engine.random.below(LONGEST_PAUSE);
-                self.engine.schedule(after, None, Ev::Pause(end, false));
+                self.engine.schedule(after, None, PathsEvent::Pause(end, false));
             }
-            Ev::Pause(_, true) => {}
-            Ev::Pause(end, false) => {
+            PathsEvent::Pause(_, true) => {}
+            PathsEvent::Pause(end, false) => {
                 self.engine.resume(end);
                 let after = self.engine.random.below(WARM);
-                self.engine.schedule(after, None, Ev::Pause(end, true));
+                self.engine.schedule(after, None, PathsEvent::Pause(end, true));
             }
-            Ev::Measure => self.carried = self.carried(),
-            Ev::Measured => return self.measured(),
-            Ev::Strike => self.strike(),
+            PathsEvent::Measure => self.carried = self.carried(),
+            PathsEvent::Measured => return self.measured(),
+            PathsEvent::Strike => self.strike(),
         }
         Ok(())
     }
 
-    /// Has an end do something with its rails.
+    /// Calls one end with its rails.
     fn with(&mut self, end: usize, act: impl FnOnce(&mut Host, &mut host::Wires<'_>)) {
         let Self { engine, paths, hosts, .. } = self;
         act(&mut hosts[end], &mut host::Wires { end, engine, paths });
     }
 
-    /// Both ends of a path get a rail over it.
+    /// Attaches a rail over a path at both ends.
     fn attach(&mut self, rail: usize, rtt: u64) {
         self.generations[rail] += 1;
         let (generation, now) = (self.generations[rail], self.engine.now());
@@ -295,13 +302,13 @@ impl Paths {
         }
     }
 
-    /// An end destroys its rail; the other's system hears of it, unless that is swallowed.
+    /// Destroys an end's rail; the other's system learns of it, unless the notice is dropped.
     fn give_up(&mut self, end: usize, rail: usize, why: Reason) {
         let Some(generation) = self.hosts[end].core.up(rail as u8) else { return };
         let now = self.engine.now();
         self.hosts[end].give_up(rail, why, now);
         if let Some(after) = self.paths[rail].pass(end, Lane::Prompt, ACKNOWLEDGEMENT, now) {
-            let noticed = Ev::Noticed { end: 1 - end, rail, generation };
+            let noticed = PathsEvent::Noticed { end: 1 - end, rail, generation };
             self.engine.schedule(after, Some(1 - end), noticed);
         }
         self.with(end, Host::pump);
@@ -322,10 +329,10 @@ impl Paths {
         self.look(now)?;
         let settled = self.hosts.iter().all(|host| host.core.unsettled() == 0);
         if !(matches!(self.phase, Phase::Ending) && settled) {
-            // Programs are not on time.
+            // Programs are not punctual.
             let core = &self.hosts[end].core;
             let after = core.next_tick().unwrap_or(core.pace().probe).0 + self.engine.random.below(3 * MS);
-            self.engine.schedule(after, Some(end), Ev::Tick(end));
+            self.engine.schedule(after, Some(end), PathsEvent::Tick(end));
         }
         Ok(())
     }
@@ -349,7 +356,7 @@ impl Paths {
         Ok(())
     }
 
-    /// Bulk that each end's rails have carried.
+    /// Returns the bulk that each end's rails have carried.
     fn carried(&self) -> [Vec<u64>; 2] {
         self.hosts.each_ref().map(Host::carried)
     }
@@ -357,7 +364,7 @@ impl Paths {
     fn measured(&mut self) -> Result<(), Broken> {
         let offered = host::OFFERED as f64 / DRIVE_EVERY as f64;
         let rate: f64 = self.paths.iter().map(|path| 1.0 / path.ns_per_byte as f64).sum();
-        // Where paths cannot be filled, what they carry says nothing of them.
+        // If paths cannot be filled, their load is no measure of them.
         let fills = |path: &Path| u64::from(self.window) * path.ns_per_byte > 4 * path.delay_ns;
         if self.one_way && !self.pauses && offered > 2.0 * rate && self.paths.iter().all(fills) {
             let [after, _] = self.carried();
@@ -382,7 +389,7 @@ impl Paths {
             }
         }
         self.pauses = false;
-        self.engine.schedule(LONGEST_PAUSE + 100 * MS, None, Ev::Strike);
+        self.engine.schedule(LONGEST_PAUSE + 100 * MS, None, PathsEvent::Strike);
         Ok(())
     }
 
@@ -401,12 +408,12 @@ impl Paths {
         if fault == Fault::Reset {
             for end in 0..2 {
                 let after = self.engine.random.below(MS);
-                self.engine.schedule(after, Some(end), Ev::Noticed { end, rail, generation });
+                self.engine.schedule(after, Some(end), PathsEvent::Noticed { end, rail, generation });
             }
         }
     }
 
-    /// Whether what is waited for has come about.
+    /// Checks whether the awaited state has been reached.
     fn look(&mut self, now: u64) -> Result<(), Broken> {
         let late = |at: u64, what: &str| match now - at > TIMEOUT {
             true => Err(Broken::general("ends", what.into())),
@@ -429,7 +436,7 @@ impl Paths {
                     self.paths[rail].fault = None;
                     self.phase = Phase::Healing(now);
                     let after = self.engine.random.between(50 * MS, 200 * MS);
-                    self.engine.schedule(after, None, Ev::Connect(rail));
+                    self.engine.schedule(after, None, PathsEvent::Connect(rail));
                 }
             }
             Phase::Healing(since) => {
@@ -440,7 +447,7 @@ impl Paths {
                     self.phase = if self.strikes == STRIKES { Phase::Ending } else { Phase::Sound };
                     if self.strikes < STRIKES {
                         let after = self.engine.random.below(200 * MS);
-                        self.engine.schedule(after, None, Ev::Strike);
+                        self.engine.schedule(after, None, PathsEvent::Strike);
                     }
                 }
             }

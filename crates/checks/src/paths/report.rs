@@ -1,26 +1,26 @@
-//! How long traffic stood still, by what happened to the path.
+//! Reports stall times by the fault of the path.
 
 use std::{collections::BTreeMap, fmt};
 
 use super::{Fault, Stall};
 use crate::spread::Spread;
 
-/// Round trips up to so many nanoseconds leave the stall to how the fault is found.
+/// Up to this round trip in nanoseconds, the stall depends mainly on how the fault is detected.
 const SHORT: u64 = 5_000_000;
 
-/// Fail-overs, counted.
+/// The stalls of fail-overs, grouped for a report.
 #[derive(Clone, Debug, Default)]
 pub struct Stalls {
     all: BTreeMap<(Fault, bool), Vec<u64>>,
 }
 
 impl Stalls {
-    /// Adds one.
+    /// Adds the stall of a fail-over.
     pub fn add(&mut self, stall: Stall) {
         self.all.entry((stall.fault, stall.rtt_ns > SHORT)).or_default().push(stall.ns);
     }
 
-    /// How many there are.
+    /// Returns the number of fail-overs.
     #[must_use]
     pub fn count(&self) -> usize {
         self.all.values().map(Vec::len).sum()
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_fault_has_a_line_for_short_and_long_ways() {
+    fn each_fault_has_a_line_for_short_and_long_round_trips() {
         let mut stalls = Stalls::default();
         for (fault, ns, rtt_ns) in [
             (Fault::Reset, 3_000_000, 100),

@@ -1,44 +1,46 @@
-//! A path with a rate, a queue and a delay, and what the systems at its ends know of a connection over it.
+//! A path with a rate, a queue and a delay, and the connection state at its ends.
 //!
-//! Both lanes share the queue of a direction, so what is prompt waits behind bulk that was sent before; acknowledgements share that
-//! of the other direction. A connection has so many bytes of a lane under way at most; what is swallowed holds up
-//! what was sent behind it on its lane, as TCP does. It must not know what is sent.
+//! Both lanes share the queue of a direction, so prompt frames wait behind bulk sent before.
+//! Acknowledgements share the queue of the other direction. A connection has a limited number of
+//! bytes of a lane under way. A dropped item holds up all later ones on its lane, as in TCP. The
+//! module does not know the meaning of the items.
 
 use plexus_base::Nanos;
 use plexus_fabric::{Flow, LANES, Lane};
 use plexus_interconnect::link::protocol::Signs;
 
-/// An acknowledgement on the wire.
+/// The length of an acknowledgement on the wire.
 pub(super) const ACKNOWLEDGEMENT: u32 = 60;
 
-/// Longer frames do not pass a path for short packets only.
+/// The longest frame that passes a path for short packets only.
 const SHORT: u32 = 700;
 
-/// What a connection may have under way at first, and again after a pause (RFC 6928, RFC 2861). With each byte that is
-/// acknowledged it is one more, while at least half of it is used (slow start as Linux does it, `tcp_is_cwnd_limited`).
+/// The initial window of a connection, also after a pause (RFC 6928, RFC 2861). It grows by each
+/// acknowledged byte while at least half of it is used (slow start as in Linux,
+/// `tcp_is_cwnd_limited`).
 const FIRST_WINDOW: u64 = 14_600;
-/// The pause.
+/// The pause after which the window shrinks again.
 const IDLE: u64 = 200_000_000;
 
-/// What can be wrong with a path.
+/// A fault of a path.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Fault {
     /// Both ends are told at once.
     Reset,
-    /// Everything is swallowed.
+    /// Everything is dropped.
     BlackHole,
-    /// What the first end sends is swallowed.
+    /// Everything from the first end is dropped.
     There,
-    /// What the second end sends is swallowed.
+    /// Everything from the second end is dropped.
     Back,
-    /// Long frames are swallowed.
+    /// Long frames are dropped.
     Long,
-    /// What is prompt is swallowed, its acknowledgements too.
+    /// Prompt frames and their acknowledgements are dropped.
     Prompt,
 }
 
 impl Fault {
-    /// All of them.
+    /// Every fault.
     pub const ALL: [Self; 6] =
         [Self::Reset, Self::BlackHole, Self::There, Self::Back, Self::Long, Self::Prompt];
 
@@ -55,7 +57,7 @@ impl Fault {
         }
     }
 
-    /// Whether it takes what `from` sends on a lane.
+    /// Returns true if the fault drops an item of `from` on a lane.
     fn takes(self, from: usize, lane: Lane, bytes: u32) -> bool {
         match self {
             Self::Reset | Self::BlackHole => true,
@@ -67,13 +69,13 @@ impl Fault {
     }
 }
 
-/// One path, both directions.
+/// One path with both directions.
 #[derive(Clone, Debug)]
 pub(super) struct Path {
     pub(super) ns_per_byte: u64,
     pub(super) delay_ns: u64,
     pub(super) fault: Option<Fault>,
-    /// When what is queued in each direction has left.
+    /// The time at which the queue of each direction is empty.
     free_at: [u64; 2],
 }
 
@@ -82,17 +84,17 @@ impl Path {
         Self { ns_per_byte, delay_ns, fault: None, free_at: [0; 2] }
     }
 
-    /// How long it takes what a new connection sends at once.
+    /// Returns the time to carry the initial burst of a new connection.
     pub(super) fn burst(&self) -> u64 {
         FIRST_WINDOW * self.ns_per_byte
     }
 
-    /// How long something short takes there and back.
+    /// Returns the round-trip time of a short item.
     pub(super) fn round_trip(&self, now: u64) -> u64 {
         2 * self.delay_ns + self.free_at.iter().map(|free_at| free_at.saturating_sub(now)).sum::<u64>()
     }
 
-    /// Sends bytes: how long until they are there, unless they are swallowed.
+    /// Sends bytes; returns their travel time, or `None` if they are dropped.
     pub(super) fn pass(&mut self, from: usize, lane: Lane, bytes: u32, now: u64) -> Option<u64> {
         let free_at = &mut self.free_at[from];
         *free_at = (*free_at).max(now) + u64::from(bytes) * self.ns_per_byte;
@@ -105,15 +107,15 @@ impl Path {
 #[derive(Clone, Debug)]
 struct Socket {
     under_way: u32,
-    /// Something was swallowed: nothing behind it is received.
+    /// True after a drop: no later item is received.
     holed: bool,
     heard: u64,
     rtt: u64,
     least_rtt: u64,
     acknowledged: u64,
-    /// What may be under way as far as it has grown.
+    /// The window as far as it has grown.
     window: u64,
-    /// When something was last sent.
+    /// The time of the last transmission.
     sent_at: u64,
 }
 
@@ -125,7 +127,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// A connection of which each lane may have `window` bytes under way.
+    /// Creates a connection end whose lanes may each have `window` bytes under way.
     pub(super) fn new(window: u32, rtt: u64, now: u64) -> Self {
         let socket = Socket {
             under_way: 0,
@@ -148,7 +150,7 @@ impl Connection {
         u64::from(socket.under_way + bytes) <= socket.window.min(self.window.into())
     }
 
-    /// Bytes were given to the path, which swallowed them or not; whether they will be received.
+    /// Notes bytes given to the path; returns true if they will be received.
     pub(super) fn sent(&mut self, lane: Lane, bytes: u32, passes: bool, now: u64) -> bool {
         let socket = &mut self.sockets[lane.index()];
         socket.under_way += bytes;
@@ -157,12 +159,12 @@ impl Connection {
         !socket.holed
     }
 
-    /// Something came from the other end on a lane.
+    /// Notes a sign of the other end on a lane.
     pub(super) fn heard(&mut self, lane: Lane, now: u64) {
         self.sockets[lane.index()].heard = now;
     }
 
-    /// The other end's system has these bytes, which were sent so long ago.
+    /// Notes the acknowledgement of bytes that were sent `ago` nanoseconds ago.
     pub(super) fn acknowledged(&mut self, lane: Lane, bytes: u32, ago: u64, now: u64) {
         let socket = &mut self.sockets[lane.index()];
         if u64::from(socket.under_way) * 2 >= socket.window {
@@ -175,17 +177,17 @@ impl Connection {
         socket.heard = now;
     }
 
-    /// Bytes of bulk that the other end's system has.
+    /// Returns the acknowledged bytes of bulk.
     pub(super) fn bulk(&self) -> u64 {
         self.sockets[Lane::Bulk.index()].acknowledged
     }
 
-    /// The longest of the lanes' smoothed round trips.
+    /// Returns the longest of the lanes' smoothed round trips.
     pub(super) fn longest_rtt(&self) -> u64 {
         self.sockets.iter().map(|socket| socket.rtt).max().unwrap_or_default()
     }
 
-    /// What a rail over TCP would tell.
+    /// Returns the signs that a rail over TCP would report.
     pub(super) fn signs(&self, now: u64) -> Signs {
         let owes = |socket: &Socket| socket.under_way > 0;
         let ago = |socket: &Socket| Nanos(now - socket.heard);

@@ -1,6 +1,8 @@
-//! Exactly one node owes the write-back of a block that is newer than the disk, and the disk never goes backwards.
+//! Checks that exactly one node owes the write-back of a block that is newer than the disk, and
+//! that the disk never goes backwards.
 //!
-//! A debt is with a frame, under way in a message, or passing through a master or a giver (collected from a copy that is gone).
+//! A debt belongs to a frame or a message. It can also pass through a master or a giver that
+//! collected it from a dropped copy.
 
 use plexus_base::BlockId;
 
@@ -9,7 +11,7 @@ use crate::{cluster::Cluster, failure::Broken, page::Page};
 /// Checks one block.
 ///
 /// # Errors
-/// Nobody owes it, or two do.
+/// No node owes it, or two do.
 pub fn check(cluster: &Cluster, block: BlockId) -> Result<(), Broken> {
     let mut debtors = 0;
     let mut passing = 0;
@@ -28,10 +30,10 @@ pub fn check(cluster: &Cluster, block: BlockId) -> Result<(), Broken> {
     Ok(())
 }
 
-/// A write lands.
+/// Checks a write that reaches the disk.
 ///
 /// # Errors
-/// It takes the disk back to an older version, or is half of a change.
+/// The write takes the disk back to an older version, or contains half of a change.
 pub fn never_backwards(old: Page, new: Page) -> Result<(), Broken> {
     if new.version >= old.version && !new.torn && (new.version > old.version || new == old) {
         return Ok(());

@@ -1,5 +1,7 @@
-//! A link delivers each message once, those of a kind and lane in the order sent, and none is left over: what was
-//! sent and what was delivered are equal counts at the end. (That credits are respected the link core checks itself, at the receiver.)
+//! Checks that a link delivers each message once, and those of a kind and lane in the order sent.
+//!
+//! At the end, equal numbers must have been sent and delivered. The link core itself checks at the
+//! receiver that credits are respected.
 
 use plexus_base::NodeId;
 use plexus_cache::protocol::Kind;
@@ -12,7 +14,7 @@ use crate::{
 const KINDS: usize = 3;
 const LANES: usize = 2;
 
-/// Numbers given out and seen, for each pair of workers, kind and lane.
+/// Numbers sent and delivered, for each pair of workers, kind and lane.
 pub struct Delivery {
     nodes: usize,
     workers: usize,
@@ -21,7 +23,7 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// Nothing sent.
+    /// Creates counters for a run without messages.
     #[must_use]
     pub fn new(nodes: usize, workers: usize) -> Self {
         let streams = vec![0; nodes * nodes * workers * KINDS * LANES];
@@ -45,14 +47,14 @@ impl Delivery {
         self.sent[stream] += 1;
     }
 
-    /// What is under way from one node to another is gone.
+    /// Forgets the packets under way from one node to another.
     pub fn purge(&mut self, from: NodeId, to: NodeId) {
         let pair = (from.index() * self.nodes + to.index()) * self.workers;
         let streams = pair * KINDS * LANES..(pair + self.workers) * KINDS * LANES;
         self.delivered[streams.clone()].copy_from_slice(&self.sent[streams]);
     }
 
-    /// A packet is delivered.
+    /// Checks a packet that is delivered.
     ///
     /// # Errors
     /// It is not the next of its stream.
@@ -72,7 +74,7 @@ impl Delivery {
     /// Checks that nothing is under way.
     ///
     /// # Errors
-    /// How much is missing.
+    /// The number of missing packets.
     pub fn complete(&self) -> Result<(), Broken> {
         let (sent, delivered): (u64, u64) = (self.sent.iter().sum(), self.delivered.iter().sum());
         if self.sent == self.delivered {

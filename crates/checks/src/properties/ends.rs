@@ -1,17 +1,18 @@
-//! Every request ends: once everything is healed and no more is asked, the cluster comes to rest with nobody waiting.
+//! Checks that every request ends: after healing, without new requests, the cluster comes to rest
+//! and no session waits.
 
 use crate::{
     cluster::{Cluster, Local},
     failure::Broken,
 };
 
-/// Events that a run may have for each operation before it counts as one that never ends.
+/// The events that a run may have for each operation before it counts as endless.
 pub const EVENTS_PER_OPERATION: u64 = 20_000;
 
-/// Checks a cluster in which nothing is going to happen any more.
+/// Checks a cluster without pending events.
 ///
 /// # Errors
-/// Who waits, for what.
+/// A session that waits, and its block.
 pub fn check(cluster: &Cluster) -> Result<(), Broken> {
     cluster.transport_rest().map_err(|what| Broken::general("ends", what))?;
     cluster.delivery.complete()?;

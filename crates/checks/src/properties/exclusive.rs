@@ -1,4 +1,6 @@
-//! One X and no S beside it: over all nodes, at every event, both in what the shards hold and in what sessions can use.
+//! Checks that X excludes every other X and S, over all nodes and at every event.
+//!
+//! The rule holds for the modes in the shards and for the modes that sessions can use.
 
 use plexus_base::BlockId;
 use plexus_cache::protocol::Mode;
@@ -8,7 +10,7 @@ use crate::{cluster::Cluster, failure::Broken};
 /// Checks one block.
 ///
 /// # Errors
-/// What is held where.
+/// The modes held at each node.
 pub fn check(cluster: &Cluster, block: BlockId) -> Result<(), Broken> {
     let (mut exclusive, mut shared) = (0, 0);
     for node in cluster.living() {

@@ -1,32 +1,34 @@
-//! What was written last is read: a session that holds S or X sees the last committed change, a consistent read one
-//! that was the last at some moment between its begin and its end. Nobody sees a change half done.
+//! Checks that reads return the last committed change.
+//!
+//! A session that holds S or X sees the last committed change. A consistent read sees a change that
+//! was the last at some moment between its start and its end. No session sees a change half done.
 
 use plexus_base::BlockId;
 
 use crate::{failure::Broken, page::Page};
 
-/// What was committed, as an observer of everything knows it.
+/// The committed pages, as a global observer knows them.
 pub struct Truth(Vec<Page>);
 
 impl Truth {
-    /// Nothing was changed yet.
+    /// Creates blocks without changes.
     #[must_use]
     pub fn new(blocks: u64) -> Self {
         Self((0..blocks).map(|block| Page::first(BlockId(block))).collect())
     }
 
-    /// The last committed content.
+    /// Returns the last committed content.
     #[must_use]
     pub fn last(&self, block: BlockId) -> Page {
         self.0[block.0 as usize]
     }
 
-    /// A change is committed.
+    /// Records a committed change.
     pub fn commit(&mut self, page: Page) {
         self.0[page.block.0 as usize] = page;
     }
 
-    /// A session looks at a block that it holds.
+    /// Checks what a session reads in a block that it holds.
     ///
     /// # Errors
     /// It is not the last committed content.
@@ -38,10 +40,10 @@ impl Truth {
         Err(Broken::new("latest", block, format!("read {page:?}, the last committed is {last:?}")))
     }
 
-    /// A consistent read that began at version `floor` is over.
+    /// Checks the result of a consistent read that began at version `floor`.
     ///
     /// # Errors
-    /// The content was never the last between then and now.
+    /// The content was not the last at any moment since the read began.
     pub fn consistent(&self, block: BlockId, floor: u64, page: Page) -> Result<(), Broken> {
         let last = self.last(block).version;
         if page.block == block && !page.torn && (floor..=last).contains(&page.version) {

@@ -1,7 +1,8 @@
-//! What must hold, a file for each property. The cluster calls them; they see everything at once, as no node can.
+//! The properties that must hold, one file for each. The cluster calls them; they see all nodes at
+//! once, which no node can.
 //!
-//! Besides these, every assertion of the protocol is on, every `Fault` is a failure, and so is a put that its target
-//! does not expect.
+//! Besides these, every assertion of the protocol is enabled. Every `Fault` is a failure, and so is
+//! a put that its target does not expect.
 
 pub mod debt;
 pub mod delivery;

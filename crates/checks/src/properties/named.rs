@@ -1,20 +1,24 @@
-//! A master that opens has named every block that may be lost, and none without reason: neither one that somebody holds, nor one that the
-//! dead had no part in. What was named stays so until it is accepted. Where all may die, what is named by one who could not know may turn out not to be lost: by
-//! another's record, and the disk has it.
+//! Checks that a master that opens names every block that may be lost, and no other.
+//!
+//! A named block must not be held by any node, and a dead node must have had part in it. A named
+//! block stays named until an operator accepts it. Where all nodes may die, a member without
+//! complete records may name a block that is not lost: another record shows that the disk has it.
 
 use plexus_base::BlockId;
 
 use crate::{cluster::Cluster, failure::Broken};
 
-/// Checks one block of the master at worker `at`, which opens, and remembers what it says; whether it is newly named.
-/// `current`: its view is the last, and nobody has died since.
+/// Checks one block of the master at worker `at`, which opens, and remembers its answer. Returns
+/// true if the block is newly named. `current`: the view is the last one, and no node has died
+/// since.
 ///
 /// # Errors
 /// A stale block that is not named, or one that should not be.
 pub fn check(cluster: &mut Cluster, at: usize, block: BlockId, current: bool) -> Result<bool, Broken> {
     let index = block.0 as usize;
     let named = cluster.locals[at].shard.lost().contains(block);
-    // A member may have died with what it holds: the next view says so. Nothing known: it is about to be given away.
+    // A member may have died with the block: the next view reports it. Holders unknown: the block
+    // is about to be given away.
     let known = cluster.locals[at].shard.holders(block).is_none_or(|(holders, _)| !holders.is_empty());
     let held = cluster.is_held(block) || known && !current;
     if cluster.changes.lost[index] && !named {

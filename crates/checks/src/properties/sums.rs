@@ -1,4 +1,5 @@
-//! Sums are exact: after hand-back no frame holds anything, and the disk has every change that was acknowledged.
+//! Checks that sums are exact: after hand-back no frame holds a block, and the disk has every
+//! acknowledged change.
 
 use plexus_base::BlockId;
 

@@ -1,5 +1,7 @@
-//! Who waited when an order from the master came goes before it, if the mode held suffices: a hot block makes no journey
-//! without work being done, and no session is overtaken for ever.
+//! Checks that sessions that waited when an order from the master came go first, if the held mode
+//! suffices.
+//!
+//! So a hot block never moves without work being done, and no session waits forever.
 
 use plexus_base::BlockId;
 use plexus_cache::protocol::Mode;
@@ -11,8 +13,8 @@ use crate::failure::Broken;
 pub struct Turns(Vec<(usize, BlockId, usize)>);
 
 impl Turns {
-    /// At worker `at`, an order for `block` came that will take it, or X, away: these sessions `(session, needs)` wait, the block is
-    /// held in `held`.
+    /// Notes an order at worker `at` that will take `block`, or its X, away. `waiting` lists the
+    /// sessions that wait and the modes they need; the block is held in `held`.
     pub fn ordered(
         &mut self,
         at: usize,
@@ -24,17 +26,17 @@ impl Turns {
         self.0.extend(before);
     }
 
-    /// A session was woken.
+    /// Notes that a session was woken.
     pub fn woken(&mut self, session: usize) {
         self.0.retain(|(_, _, waits)| *waits != session);
     }
 
-    /// At worker `at`, what was ordered is void.
+    /// Drops the orders at worker `at`.
     pub fn void(&mut self, at: usize) {
         self.0.retain(|(place, _, _)| *place != at);
     }
 
-    /// Worker `at` gives the block, or X, away.
+    /// Checks that worker `at` may give the block, or its X, away.
     ///
     /// # Errors
     /// A session was passed over.

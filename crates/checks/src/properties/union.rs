@@ -1,14 +1,15 @@
-//! What a master knows is what is: the holders in its directory are those that hold the block, whatever view changes were before.
+//! Checks that the directory of a master lists exactly the nodes that hold each block, after any
+//! view changes.
 
 use plexus_base::{BlockId, NodeSet};
 use plexus_cache::protocol::Mode;
 
 use crate::{cluster::Cluster, failure::Broken};
 
-/// Checks one block of a master that is open, unless it is about to change hands.
+/// Checks one block of a master that is open, unless the block is about to change hands.
 ///
 /// # Errors
-/// Both.
+/// The holders in the directory and the actual holders.
 pub fn check(cluster: &Cluster, block: BlockId) -> Result<(), Broken> {
     let master = cluster.changes.view().master(block.partition());
     let Some((known, exclusive)) = cluster.local(master.0, block).shard.holders(block) else { return Ok(()) };

@@ -1,33 +1,33 @@
-//! Where a run may go one way or another: drawn from a seed, or every way in turn.
+//! The decisions of a run: drawn from a seed, or enumerated exhaustively.
 
 use plexus_sim::Random;
 
-/// Decides.
+/// The source of decisions.
 #[derive(Debug)]
 pub enum Chance {
-    /// From a seed.
+    /// Decisions drawn from a seed.
     Drawn(Random),
-    /// Every sequence of decisions with so many faults at most, one run for each.
+    /// Every sequence of decisions with a limited number of faults, one run for each.
     Every {
-        /// What was decided in this run, of how many.
+        /// The decisions of this run, each with its number of options.
         path: Vec<(usize, usize)>,
-        /// How many decisions were taken in this run.
+        /// The number of decisions taken in this run.
         at: usize,
-        /// Faults in a run.
+        /// The faults allowed in a run.
         faults: usize,
-        /// Faults left in this run.
+        /// The faults left in this run.
         left: usize,
     },
 }
 
 impl Chance {
-    /// Every way with `faults` faults at most.
+    /// Creates an enumeration with at most `faults` faults.
     #[must_use]
     pub fn every(faults: usize) -> Self {
         Self::Every { path: Vec::new(), at: 0, faults, left: faults }
     }
 
-    /// One of `n`.
+    /// Decides among `n` options.
     pub fn of(&mut self, n: usize) -> usize {
         match self {
             Self::Drawn(random) => random.below(n as u64) as usize,
@@ -43,7 +43,8 @@ impl Chance {
         }
     }
 
-    /// 0: no fault; otherwise one of `kinds`, from 1: `permille` times of a thousand.
+    /// Decides on a fault: 0 for none, otherwise one of `kinds` from 1, with a probability of
+    /// `permille` per thousand.
     pub fn fault(&mut self, permille: u64, kinds: usize) -> usize {
         match self {
             Self::Drawn(random) => {
@@ -65,7 +66,7 @@ impl Chance {
         }
     }
 
-    /// Goes on to the next run; false: there is none.
+    /// Moves to the next run; returns false after the last.
     pub fn again(&mut self) -> bool {
         let Self::Every { path, at, faults, left } = self else { return false };
         (*at, *left) = (0, *faults);

@@ -1,7 +1,8 @@
 //! The copies of one node on two disks that fail, with crashes at any step.
 //!
-//! After every crash what is found is whole, one of the contents that were to be saved, and no older than what was reported as saved. When
-//! everything is healed both copies hold the same, and that is what was to be saved last.
+//! After every crash, the content found is complete, one of those that were to be saved, and no
+//! older than the last reported one. After healing both copies are equal and hold the last content
+//! to save.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -21,19 +22,20 @@ use crate::{
 };
 
 const CLUSTER: ClusterName = ClusterName(7);
-/// Steps in which what is healed must have come to rest.
+/// The number of steps in which healed copies must come to rest.
 const REST: usize = 100;
 
-/// What is varied.
+/// The parameters of a run.
 #[derive(Clone, Copy)]
 pub struct Plan {
-    /// Contents that are to be saved, in all.
+    /// The number of contents to save.
     pub saves: u64,
-    /// Failing steps and disks.
+    /// The failing steps and disks.
     pub faults: Faults,
-    /// Of a thousand steps, so many are followed by a crash.
+    /// The number of steps, of a thousand, that are followed by a crash.
     pub crash: u64,
-    /// Of a thousand steps, so many are followed by the loss of a copy, when both are good.
+    /// The number of steps, of a thousand, that are followed by the loss of a copy while both are
+    /// good.
     pub damage: u64,
 }
 
@@ -45,19 +47,19 @@ pub struct Copies {
     store: Store,
     actions: VecDeque<Action>,
     step: Option<(usize, Step)>,
-    /// The last generation that was to be saved, and the last that was reported.
+    /// The last generation to save, and the last one reported.
     newest: u64,
     reported: u64,
-    /// The last that this process has reported.
+    /// The last generation that this process has reported.
     in_this_incarnation: u64,
-    /// The copy that was damaged, until it was written again.
+    /// The damaged copy, until it is written again.
     damaged: Option<(usize, u64)>,
-    /// Of all that happened.
+    /// The digest of all events.
     digest: u64,
-    /// Steps of disks.
+    /// The number of disk steps.
     steps: u64,
     crashes: u64,
-    /// Saves that were reported.
+    /// The number of reported saves.
     saved: u64,
 }
 
@@ -75,7 +77,7 @@ impl Simulation for Copies {
 }
 
 impl Copies {
-    /// A history drawn from a seed.
+    /// Creates a history drawn from a seed.
     #[must_use]
     pub fn drawn(seed: u64) -> Self {
         let mut random = Random::new(seed);
@@ -88,7 +90,7 @@ impl Copies {
         Self { digest: seed, ..Self::new(plan, Chance::Drawn(random)) }
     }
 
-    /// Nothing on either disk.
+    /// Creates a node with empty disks.
     #[must_use]
     pub fn new(plan: Plan, chance: Chance) -> Self {
         Self {
@@ -109,16 +111,16 @@ impl Copies {
         }
     }
 
-    /// Gives the decisions back, for the next run.
+    /// Returns the decisions, for the next run.
     #[must_use]
     pub fn into_chance(self) -> Chance {
         self.chance
     }
 
-    /// Runs everything, heals, and looks whether all is well.
+    /// Runs the plan, heals everything, and checks the result.
     ///
     /// # Errors
-    /// What is not.
+    /// The property that does not hold.
     pub fn run(&mut self) -> Result<(), String> {
         let mut saves = self.plan.saves;
         while saves > 0 || self.step.is_some() {
@@ -143,7 +145,7 @@ impl Copies {
         self.handle(Event::Save(Arc::new(contents(self.newest))))
     }
 
-    /// Carries out the step that is under way, and perhaps ends everything behind it.
+    /// Carries out the current step, sometimes followed by a crash.
     fn advance(&mut self) -> Result<(), String> {
         if let Some((copy, step)) = self.step.take() {
             let succeeded = self.disks.step(copy, &step, &mut self.chance);
@@ -207,7 +209,7 @@ impl Copies {
         Ok(())
     }
 
-    /// Everything ends at this moment; a new process opens what it finds.
+    /// Ends the process at this moment; a new one opens the files that it finds.
     fn crash(&mut self, power: bool) -> Result<(), String> {
         self.crashes += 1;
         (self.step, self.in_this_incarnation) = (None, 0);
@@ -227,7 +229,7 @@ impl Copies {
         Ok(())
     }
 
-    /// Spoils one copy, if both are good: more than one at a time is not promised.
+    /// Damages one copy if both are good: the protocol does not promise more.
     fn damage(&mut self) {
         let is_good = self.store.is_whole() == [true; COPIES] && self.in_this_incarnation == self.newest;
         if self.damaged.is_some() || !is_good || self.store.is_busy() {
@@ -241,7 +243,7 @@ impl Copies {
     }
 }
 
-/// The contents of a generation, as all know them.
+/// Returns the contents of a generation.
 fn contents(generation: u64) -> Contents {
     let mut contents = Contents::new(CLUSTER);
     if generation > 0 {

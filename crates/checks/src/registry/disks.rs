@@ -1,13 +1,15 @@
-//! Two disks, each with a copy of the registry: what is in memory of the system, and what stands on the disk.
+//! Two disks, each with a copy of the registry: the content in the system's memory, and the content
+//! on the disk.
 //!
-//! A write is lost or torn by a loss of power until its sync has succeeded; a sync that fails drops what it could not write and
-//! calls it written; a name may go back until its directory was synced. The end of a process loses nothing.
+//! A power failure loses or tears a write until its sync has succeeded. A sync that fails drops its
+//! data and marks it as written. A renamed file may revert until its directory was synced. The end
+//! of a process loses nothing.
 
 use plexus_registry::protocol::{COPIES, Found, Step};
 
 use super::chance::Chance;
 
-/// Bytes that a disk writes whole.
+/// The bytes that a disk writes atomically.
 const SECTOR: usize = 32;
 
 #[derive(Clone, Default)]
@@ -20,37 +22,37 @@ struct File {
 #[derive(Default)]
 struct Disk {
     fresh: Option<File>,
-    /// The file that has the name.
+    /// The file with the name.
     named: Option<File>,
-    /// The file that had the name when the directory was written last, if it is another.
+    /// The file that had the name at the last sync of the directory, if it is another.
     before: Option<Option<File>>,
     broken: bool,
 }
 
-/// How often something goes wrong, of a thousand steps.
+/// The frequency of faults per thousand steps.
 #[derive(Clone, Copy)]
 pub struct Faults {
-    /// A step fails.
+    /// The rate at which a step fails.
     pub step: u64,
-    /// A disk breaks, or is full; or works again.
+    /// The rate at which a disk breaks, fills up, or works again.
     pub disk: u64,
 }
 
 /// The disks of one node.
 pub struct Disks {
     disks: [Disk; COPIES],
-    /// Set to nothing when everything is healed.
+    /// The fault rates; zero after healing.
     pub faults: Faults,
 }
 
 impl Disks {
-    /// Nothing on them.
+    /// Creates empty disks.
     #[must_use]
     pub fn new(faults: Faults) -> Self {
         Self { disks: Default::default(), faults }
     }
 
-    /// What a process finds.
+    /// Returns the content that a process finds.
     #[must_use]
     pub fn found(&self) -> [Found; COPIES] {
         self.disks
@@ -58,7 +60,7 @@ impl Disks {
             .map(|disk| disk.named.as_ref().map_or(Found::Missing, |file| Found::Bytes(file.cached.clone())))
     }
 
-    /// Does a step; whether it reports success.
+    /// Carries out a step; returns true if it reports success.
     pub fn step(&mut self, copy: usize, step: &Step, chance: &mut Chance) -> bool {
         let disk = &mut self.disks[copy];
         if self.faults.disk == 0 {
@@ -98,12 +100,12 @@ impl Disks {
         !fails
     }
 
-    /// The process ends.
+    /// Ends the process.
     pub fn process_ends(&mut self) {
         self.disks.iter_mut().for_each(|disk| disk.fresh = None);
     }
 
-    /// Power is lost: what was not synced stands there in part, or not.
+    /// Cuts the power: data that was not synced is on the disk in part or not at all.
     pub fn power_fails(&mut self, chance: &mut Chance) {
         for disk in &mut self.disks {
             disk.fresh = None;
@@ -121,7 +123,7 @@ impl Disks {
         }
     }
 
-    /// A copy is lost, or its bytes change.
+    /// Loses a copy, or changes its bytes.
     pub fn damage(&mut self, copy: usize, chance: &mut Chance) {
         let named = &mut self.disks[copy].named;
         let at = named.as_ref().map_or(0, |file| chance.of(file.cached.len().max(1)));
@@ -135,7 +137,8 @@ impl Disks {
     }
 }
 
-/// What stands on the disk of a file that was not synced: nothing, half, all, or some of its sectors.
+/// Returns the content on the disk of a file that was not synced: nothing, half, all, or some
+/// sectors.
 fn torn(file: &File, chance: &mut Chance) -> Vec<u8> {
     let mut bytes = file.cached.clone();
     match chance.of(4) {

@@ -1,10 +1,12 @@
-//! The members of the registry, every order of events in a small scope: two nodes, one command of each, nodes that end and start again, with the
-//! views that follow.
+//! Explores the members of the registry, every order of events in a small scope: two nodes with one
+//! command each, which end and start again, with the views that follow.
 //!
-//! Steps are: a message arrives, a disk has written, the voting state answers, a client asks, a node is told a view or misses it, a node ends
-//! (its last write may have landed, any first part of what it said has left it), a node starts. Seen at every step: contents of one generation are the same,
-//! nothing that was shown goes, a command is done once, a comparison holds. Where nothing follows any more: everybody is answered, shows the same and
-//! has it on its disk.
+//! Steps are: a message arrives, a disk has written, the voting state answers, a client sends a
+//! request, a node receives or misses a view, a node ends, a node starts. When a node ends, its
+//! last write may have landed and any first part of its last messages was sent. At every step,
+//! contents of one generation are equal, no shown entry disappears, a command is done once, and
+//! comparisons are correct. Where no step is left, all requests are answered, and all nodes show
+//! the same content and have it on disk.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -26,12 +28,12 @@ use crate::harness::{
 const NODES: usize = 2;
 const CLUSTER: ClusterName = ClusterName(7);
 
-/// What is broken on purpose.
+/// The deliberate fault.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Lie {
-    /// Nothing is.
+    /// No fault.
     Nothing,
-    /// Disks say that they have written and have not.
+    /// Disks report writes that they have not done.
     Disks,
     /// The voting state remembers nothing.
     Voting,
@@ -44,14 +46,14 @@ struct Node {
     is_asking: bool,
 }
 
-/// What a node has while it is down too.
+/// The state of a node that survives its incarnations.
 #[derive(Clone, Hash)]
 struct Kept {
     holds: Arc<Contents>,
     writing: Option<Arc<Contents>>,
     next: Option<Arc<Contents>>,
     may_ask: bool,
-    /// What the voting state is to remember: who asked, in which view, and what.
+    /// The requests to the voting state: the node, its view and the generation to remember.
     votes: VecDeque<(Instance, Epoch, u64)>,
 }
 
@@ -62,7 +64,7 @@ struct Explored {
     remembered: u64,
     shown: BTreeMap<u64, Arc<Contents>>,
     answered: u64,
-    /// The version that the value of each node's command got.
+    /// The version of each node's command.
     versions: [Option<u64>; NODES],
     refused: bool,
     lie: Lie,
@@ -71,7 +73,7 @@ struct Explored {
 #[derive(Clone, Copy, Debug)]
 enum Own {
     Written(usize),
-    /// The voting state answers, or forgets who has ended.
+    /// The voting state answers, or drops the request of an ended node.
     Vote(usize, bool),
     Ask(usize),
 }
@@ -80,7 +82,8 @@ fn key() -> Key {
     Key::new("k").expect("a key")
 }
 
-/// Node 0 sets the key whatever it has, node 1 makes it if there is none.
+/// Returns the command of a node: node 0 sets the key in any case, node 1 creates it if it does not
+/// exist.
 fn command(node: usize) -> Command {
     let (expect, value) = ([None, Some(0)][node], vec![node as u8].into());
     Command::Change(Change(vec![Edit { key: key(), expect, what: What::Set(value) }]))
@@ -127,7 +130,7 @@ impl Explored {
                 match result {
                     Ok(generation) if generation <= self.node(at).shown => {
                         self.answered = self.answered.max(generation);
-                        // What node 1 made may have been set anew before anybody was shown it.
+                        // The key made by node 1 may have been set again before any client saw it.
                         let newest =
                             self.shown.last_key_value().and_then(|(_, contents)| contents.entry("k"));
                         let is_over = at == 1 && newest.is_some_and(|entry| entry.version > generation);
@@ -138,7 +141,8 @@ impl Explored {
                     Err(Refused::Version { .. }) if at == 1 && self.versions[0].is_some() => {
                         self.refused = true;
                     }
-                    // Nobody here has what is remembered: who asked is told, and does not know what became of it.
+                    // No node here has the remembered content: the client gets an error and does
+                    // not know the outcome.
                     Err(Refused::Closed { .. }) => {}
                     other => return Err(format!("{at} is answered {other:?}")),
                 }
@@ -284,10 +288,11 @@ impl World for Explored {
     }
 }
 
-/// Every world in which nodes end so many times at most: how many there are, and how many at rest.
+/// Explores every world with at most `ends` ends of nodes; returns the number of worlds, and of
+/// those at rest.
 ///
 /// # Errors
-/// What does not hold, and the steps that lead to it.
+/// The property that does not hold, and the steps that lead there.
 pub fn explored(ends: u8, lie: Lie) -> Result<Worlds, String> {
     let kept = Kept {
         holds: Arc::new(Contents::new(CLUSTER)),

@@ -10,11 +10,12 @@ use chance::Chance;
 use copies::{Copies, Plan};
 use disks::Faults;
 
-/// Takes three saves through every history with so many faults at most: a step that fails, a crash, a loss of power, behind every
-/// step, and all that may stand on the disks then. How many histories there were.
+/// Takes three saves through every history with at most `faults` faults. A step fails, or the
+/// process crashes or power fails after any step, with every possible disk content. Returns the
+/// number of histories.
 ///
 /// # Errors
-/// What does not hold, and in which history.
+/// The property that does not hold, and the history.
 pub fn every_history(faults: usize) -> Result<u64, String> {
     let plan = Plan { saves: 3, faults: Faults { step: 1, disk: 0 }, crash: 1, damage: 0 };
     let mut chance = Chance::every(faults);

@@ -1,4 +1,4 @@
-//! The lock manager of clusters of any size: every message counted, by the code that nodes run.
+//! Counts the lock manager's messages in clusters of any size, with the code that nodes run.
 
 use std::collections::VecDeque;
 
@@ -8,56 +8,57 @@ use plexus_locks::protocol::{
     Shard, WaitLimit,
 };
 
-/// Locks that each node holds when the members change.
+/// The locks that each node holds when the members change.
 pub const HELD: u64 = 1_000;
 
-/// What was said.
+/// A count of messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Said {
+pub struct MessageCount {
     /// Messages between nodes.
     pub messages: u64,
-    /// Of messages of which one is the answer to the other, the longest row.
+    /// The longest chain of messages in which each answers the one before.
     pub row: u64,
 }
 
-/// What the locks of a cluster cost it.
+/// The message costs of the locks of a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Traffic {
-    /// To take [`HELD`] locks on every node and give them up, each its own.
-    pub locks: Said,
-    /// A node's death, from the view without it to the last that opens; every node holds [`HELD`].
-    pub death: Said,
-    /// Its next incarnation, the same way.
-    pub join: Said,
+    /// The cost to take [`HELD`] own locks on every node and release them.
+    pub locks: MessageCount,
+    /// The cost of a node's death, from the view without it until the last master opens; every node
+    /// holds [`HELD`].
+    pub death: MessageCount,
+    /// The cost of its next incarnation, in the same way.
+    pub join: MessageCount,
 }
 
-/// A message under way: the length of its row, from, to.
+/// A message under way: the length of its chain, sender, receiver.
 type UnderWay = (u64, usize, usize, Message);
 
 struct Cluster {
     shards: Vec<Option<Shard>>,
-    lives: Vec<Incarnation>,
+    incarnations: Vec<Incarnation>,
     under_way: VecDeque<UnderWay>,
     next: u64,
     granted: u64,
     opened: u64,
-    said: Said,
+    said: MessageCount,
 }
 
-/// Counts it for so many nodes.
+/// Counts the messages of a cluster of `nodes` nodes.
 ///
 /// # Panics
-/// What is asked for is not granted, or a view does not open: nothing fails here.
+/// A lock is not granted, or a view does not open: no fault happens here.
 #[must_use]
 pub fn traffic(nodes: usize) -> Traffic {
     let mut cluster = Cluster {
         shards: (0..nodes).map(|_| None).collect(),
-        lives: vec![Incarnation(1); nodes],
+        incarnations: vec![Incarnation(1); nodes],
         under_way: VecDeque::new(),
         next: 0,
         granted: 0,
         opened: 0,
-        said: Said::default(),
+        said: MessageCount::default(),
     };
     cluster.view(1, nodes);
     cluster.lock_all();
@@ -68,19 +69,19 @@ pub fn traffic(nodes: usize) -> Traffic {
     cluster.shards[nodes - 1] = None;
     cluster.view(2, nodes - 1);
     let death = cluster.said();
-    cluster.lives[nodes - 1] = Incarnation(2);
+    cluster.incarnations[nodes - 1] = Incarnation(2);
     cluster.view(3, nodes);
     Traffic { locks, death, join: cluster.said() }
 }
 
 impl Cluster {
-    fn said(&mut self) -> Said {
+    fn said(&mut self) -> MessageCount {
         std::mem::take(&mut self.said)
     }
 
-    /// The first `count` nodes are the members.
+    /// Makes the first `count` nodes the members.
     fn view(&mut self, epoch: u32, count: usize) {
-        let members = (0..count).map(|node| (NodeId(node as u8), self.lives[node])).collect();
+        let members = (0..count).map(|node| (NodeId(node as u8), self.incarnations[node])).collect();
         let view = Members { epoch: Epoch(epoch), members };
         self.opened = 0;
         for node in 0..count {
@@ -90,7 +91,7 @@ impl Cluster {
             }
             let config = Config {
                 me: NodeId(node as u8),
-                incarnation: self.lives[node],
+                incarnation: self.incarnations[node],
                 worker: WorkerId(0),
                 workers: 1,
                 deadlock_ns: u64::MAX / 2,
@@ -139,11 +140,11 @@ impl Cluster {
         self.settle();
     }
 
-    /// Delivers all that is under way, row by row.
+    /// Delivers all messages under way, one link of the chains at a time.
     fn settle(&mut self) {
         while let Some((row, from, to, message)) = self.under_way.pop_front() {
             self.said.row = self.said.row.max(row);
-            let from_incarnation = self.lives[from];
+            let from_incarnation = self.incarnations[from];
             self.handle(
                 row,
                 to,

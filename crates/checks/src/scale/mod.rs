@@ -1,5 +1,6 @@
-//! How much is said in clusters of more and more nodes: counted up to 16, the most that a cluster has, by running the protocols; beyond that
-//! worked out by formulas that are held against what is counted.
+//! Shows the message counts of growing clusters: counted up to 16 nodes, the maximum of a cluster,
+//! by running the protocols. Larger ones are calculated with formulas that are checked against the
+//! counts.
 
 pub mod locks;
 
@@ -15,19 +16,19 @@ use plexus_membership::{
 use self::locks::HELD;
 use crate::membership::{self, Membership};
 
-/// Voting files, each served by a node.
+/// The voting files, each served by a node.
 const FILES: usize = 3;
 
-/// Seeds of a cluster's membership: when heartbeats fall is drawn.
+/// The seeds of a cluster's membership; the phases of heartbeats are drawn.
 const SEEDS: u64 = 20;
 
-/// Where it is counted.
+/// The cluster sizes that are counted.
 const COUNTED: [usize; 3] = [4, 8, MAX_NODES];
 
-/// Where it is worked out.
+/// The cluster sizes that are calculated.
 const WORKED_OUT: [usize; 2] = [64, 256];
 
-/// What the membership of a cluster of so many nodes says: the mean of some seeds.
+/// Returns the membership traffic of a cluster: the mean of some seeds.
 ///
 /// # Panics
 /// A property does not hold.
@@ -49,36 +50,38 @@ fn views(nodes: usize) -> membership::Traffic {
     }
 }
 
-/// A row of the table: what one number of nodes comes to.
+/// A row of the table: the counts of one cluster size.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Row {
-    /// Of the cluster.
+    /// The nodes of the cluster.
     pub nodes: usize,
-    /// Reports between nodes in a heartbeat, to one receiver each.
+    /// Reports between nodes per heartbeat, counted per receiver.
     pub reports: f64,
-    /// Turns at voting files in a heartbeat.
+    /// Turns at voting files per heartbeat.
     pub turns: f64,
-    /// Reports that a death costs.
+    /// The reports that a death costs.
     pub reports_of_death: f64,
-    /// Turns that a death costs.
+    /// The turns that a death costs.
     pub turns_of_death: f64,
-    /// Milliseconds from a death that is proved to the last of the others in a view without it, where that is counted.
+    /// The milliseconds from a proved death until the last other node acts in a view without it, if
+    /// counted.
     pub death_ms: Option<f64>,
-    /// Messages to take a lock and give it up.
+    /// The messages to take and release a lock.
     pub lock: f64,
-    /// Messages of locks that a death costs.
+    /// The lock messages that a death costs.
     pub locks_of_death: f64,
-    /// Messages of locks that a newcomer costs.
+    /// The lock messages that a newcomer costs.
     pub locks_of_join: f64,
-    /// The longest row of messages of locks, one the answer to the other, in a death or for a newcomer.
+    /// The longest chain of lock messages, each the answer to the one before, in a death or for a
+    /// newcomer.
     pub row_of_change: f64,
 }
 
 impl Row {
-    /// As it is counted.
+    /// Counts a row.
     ///
     /// # Panics
-    /// More than 16 nodes; a property does not hold.
+    /// More than 16 nodes, or a property does not hold.
     #[must_use]
     pub fn counted(nodes: usize) -> Self {
         let (views, locks) = (views(nodes), locks::traffic(nodes));
@@ -96,9 +99,11 @@ impl Row {
         }
     }
 
-    /// As it is worked out: everybody reports to everybody and takes a turn at each file, in each heartbeat; after a death each survivor says twice
-    /// more what it knows (decided, opened) and looks once more at each file, and one takes two turns to propose. A lock takes three messages where its
-    /// master is another node. In a change of view everybody asks everybody and is answered; who holds what moved says so in a message more.
+    /// Calculates a row. In each heartbeat each node reports to every other and takes a turn at
+    /// each file. After a death each survivor sends two more reports (decided, opened) and reads
+    /// each file once more, and one node takes two turns to propose. A lock takes three messages if
+    /// its master is another node. In a view change each node sends a request to every other and
+    /// gets an answer; holders of moved locks send one more message.
     #[must_use]
     pub fn worked_out(nodes: usize) -> Self {
         let (n, files) = (nodes as f64, FILES as f64);
@@ -118,7 +123,7 @@ impl Row {
         }
     }
 
-    /// All numbers with their names, to compare rows.
+    /// Returns all numbers with their names, to compare rows.
     #[must_use]
     pub fn named(&self) -> [(&'static str, f64); 8] {
         [
@@ -133,14 +138,15 @@ impl Row {
         ]
     }
 
-    /// Megabytes in a second that are read from one voting file: each turn reads all of it.
+    /// Returns the megabytes per second read from one voting file: each turn reads the whole file.
     fn read_mb(&self) -> f64 {
         let blocks = 1 + 3 * self.nodes.max(MAX_NODES);
         let beats = 1e9 / Profile::LAN.heartbeat.0 as f64;
         self.turns / FILES as f64 * beats * (blocks * BLOCK) as f64 / 1e6
     }
 
-    /// Kilobytes in a second of reports that come to each node. A report has a place for each node that may be.
+    /// Returns the kilobytes per second of reports that arrive at each node. A report has an entry
+    /// for each possible node.
     fn reports_kb(&self) -> f64 {
         let beats = 1e9 / Profile::LAN.heartbeat.0 as f64;
         let times_as_long = self.nodes.max(MAX_NODES) as f64 / MAX_NODES as f64;
@@ -166,7 +172,7 @@ impl Row {
     }
 }
 
-/// The table as it stands in docs/performance.md.
+/// Returns the table of docs/performance.md.
 ///
 /// # Panics
 /// A property does not hold.

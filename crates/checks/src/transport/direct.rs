@@ -1,4 +1,4 @@
-//! Paths that lose nothing: order, delay and room are all that happens.
+//! Paths that lose nothing: they only have an order, a delay and limited room.
 
 use std::collections::VecDeque;
 
@@ -7,12 +7,12 @@ use plexus_cache::protocol::Kind;
 use plexus_sim::{Engine, Network, PathId};
 
 use super::{Arrival, NetEvent, Packet, Paths, Port, Step, Transport};
-use crate::{cluster::Ev, scenario::Params};
+use crate::{cluster::ClusterEvent, scenario::Params};
 
-/// Lanes for small frames; the last lane is for blocks.
+/// The lanes for small frames; the last lane is for blocks.
 const LANES: usize = 4;
 
-/// A path for each worker of each pair of nodes, with what waits for room.
+/// A path for each worker of each pair of nodes, with the packets that wait for room.
 pub struct Direct {
     paths: Paths,
     lane_for_each_kind: bool,
@@ -23,7 +23,7 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// Paths between all nodes.
+    /// Creates paths between all nodes.
     #[must_use]
     pub fn new(params: &Params) -> Self {
         let paths = Paths::new(params.nodes, params.workers);
@@ -52,7 +52,7 @@ impl Direct {
                 break;
             }
             self.waiting[path][lane].pop_front();
-            // Over shared memory the bytes are there at once, over TCP when the message is.
+            // Over shared memory the bytes arrive at once, over TCP with the message.
             let early = packet.put.is_some() && step.engine.random.percent(50);
             let now = step.engine.now();
             let sent = self.network.send(PathId(path), lane, (packet, early), now, &mut step.engine.random);
@@ -64,7 +64,7 @@ impl Direct {
                 step.out.push(Arrival::Land(to, put));
             }
             let owner = step.owners[to.node.index()];
-            step.engine.schedule(after, Some(owner), Ev::Net(NetEvent::Arrived(path, lane)));
+            step.engine.schedule(after, Some(owner), ClusterEvent::Net(NetEvent::Arrived(path, lane)));
         }
     }
 }
@@ -80,7 +80,8 @@ impl Transport for Direct {
         match event {
             NetEvent::Room(path, lane) => self.push(step, path, lane),
             NetEvent::Arrived(path, lane) => {
-                // Every frame has one such event, at or after its arrival; frames of a cut path have none left.
+                // Every frame has one such event, at or after its arrival; frames of a cut path
+                // have none left.
                 let Some((packet, early)) = self.network.receive(PathId(path), lane, step.engine.now())
                 else {
                     return;
@@ -93,7 +94,7 @@ impl Transport for Direct {
                 if !self.waiting[path][lane].is_empty() {
                     let after = step.engine.random.between(50, 500);
                     let owner = step.owners[from.node.index()];
-                    step.engine.schedule(after, Some(owner), Ev::Net(NetEvent::Room(path, lane)));
+                    step.engine.schedule(after, Some(owner), ClusterEvent::Net(NetEvent::Room(path, lane)));
                 }
             }
             _ => {}
@@ -120,7 +121,7 @@ impl Transport for Direct {
         }
     }
 
-    fn node_died(&mut self, engine: &mut Engine<Ev>, node: NodeId) {
+    fn node_died(&mut self, engine: &mut Engine<ClusterEvent>, node: NodeId) {
         for path in 0..self.waiting.len() {
             let (from, to) = self.paths.ends(path);
             if from.node == node {

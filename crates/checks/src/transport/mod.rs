@@ -1,4 +1,4 @@
-//! How messages and blocks travel between the workers of a simulated cluster.
+//! The transports of messages and blocks between the workers of a simulated cluster.
 
 mod direct;
 mod linked;
@@ -10,7 +10,7 @@ use plexus_sim::Engine;
 pub use direct::Direct;
 pub use linked::Linked;
 
-use crate::{cluster::Ev, page::Page};
+use crate::{cluster::ClusterEvent, page::Page};
 
 /// A block on its way into a frame.
 #[derive(Clone, Copy, Debug)]
@@ -32,15 +32,15 @@ pub struct Packet {
     pub kind: Kind,
     /// The block.
     pub put: Option<Put>,
-    /// It goes on the lane for blocks.
+    /// True if it uses the lane for blocks.
     pub blocks: bool,
-    /// Over links it goes on a channel of both lanes.
+    /// True if it uses a channel of both lanes, over links.
     pub both_lanes: bool,
-    /// Its place among the packets of its kind and lane from one worker to another.
+    /// Its number among the packets of its kind and lane from one worker to another.
     pub number: u64,
 }
 
-/// A worker's place among all workers of the cluster.
+/// The position of a worker in the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Port {
     /// The node.
@@ -49,7 +49,8 @@ pub struct Port {
     pub worker: usize,
 }
 
-/// Numbers for the paths between workers: one in each direction for each pair of nodes and each worker.
+/// The numbers of the paths between workers: one in each direction for each pair of nodes and each
+/// worker.
 #[derive(Clone, Copy, Debug)]
 struct Paths {
     nodes: usize,
@@ -76,16 +77,16 @@ impl Paths {
     }
 }
 
-/// What a transport asks to be told later.
+/// An event that a transport schedules for itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NetEvent {
-    /// A frame has arrived on this lane of this rail (or, with one rail for each, this path).
+    /// A frame has arrived on this lane of this rail (or this path, with one rail each).
     Arrived(usize, usize),
     /// There may be room again.
     Room(usize, usize),
     /// The end of a link has handled a frame of this kind.
     Handled(usize, usize),
-    /// Something happens to a rail of the pair with this path.
+    /// A rail of the pair with this path has a fault.
     Fault(usize),
     /// The end of a link notices that this incarnation of this rail is over.
     Noticed(usize, usize, u32),
@@ -93,16 +94,16 @@ pub enum NetEvent {
     Connect(usize, usize),
     /// The end of a link gets this incarnation of this rail.
     Attach(usize, usize, u32),
-    /// The end of a link looks at its rails.
+    /// The end of a link checks its rails.
     Tick(usize),
 }
 
-/// What a transport brings.
+/// A delivery of a transport.
 #[derive(Clone, Copy, Debug)]
 pub enum Arrival {
     /// A block is written into a frame.
     Land(Port, Put),
-    /// A message is to be handled.
+    /// A message is ready to be handled.
     Message {
         /// The receiver.
         to: Port,
@@ -113,41 +114,42 @@ pub enum Arrival {
     },
 }
 
-/// What happens is told to the engine for later, or has arrived now.
+/// The context of a transport call: events go to the engine, deliveries to `out`.
 pub struct Step<'a> {
-    /// Whose time it is.
-    pub engine: &'a mut Engine<Ev>,
-    /// Where it goes.
+    /// The engine with the current time.
+    pub engine: &'a mut Engine<ClusterEvent>,
+    /// The deliveries.
     pub out: &'a mut Vec<Arrival>,
-    /// By node: the owner of the events of its incarnation.
+    /// The owner of the events of each node's incarnation.
     pub owners: &'a [usize],
 }
 
-/// The way between workers. Delivers each packet once, those of a lane in the order sent, a put before its message.
+/// A transport between workers. Delivers each packet once, those of a lane in the order sent, a put
+/// before its message.
 pub trait Transport {
-    /// Sends now or as soon as there is room.
+    /// Sends a packet now or as soon as there is room.
     fn send(&mut self, step: &mut Step<'_>, from: Port, to: Port, packet: Packet);
 
-    /// What it asked to be told has come.
+    /// Handles an event that the transport scheduled.
     fn event(&mut self, step: &mut Step<'_>, event: NetEvent);
 
-    /// No more failures.
+    /// Stops all failures.
     fn heal(&mut self) {}
 
-    /// Ends of rails that were destroyed so far.
+    /// Returns the number of rail ends destroyed so far.
     fn rails_lost(&self) -> u64 {
         0
     }
 
-    /// Whether everything has been delivered, once nothing happens any more.
+    /// Checks that everything has been delivered once no event is pending.
     ///
     /// # Errors
-    /// What is still under way.
+    /// The packets still under way.
     fn rest(&self) -> Result<(), String>;
 
-    /// What is under way from one node to another is gone, and the way is free.
+    /// Drops everything under way from one node to another, and frees the path.
     fn purge(&mut self, from: NodeId, to: NodeId);
 
-    /// A node is dead for good: part of what it sent is gone.
-    fn node_died(&mut self, engine: &mut Engine<Ev>, node: NodeId);
+    /// Ends a node for good: part of what it sent is lost.
+    fn node_died(&mut self, engine: &mut Engine<ClusterEvent>, node: NodeId);
 }

@@ -7,17 +7,17 @@ use std::{path::PathBuf, process::Command, time::Duration};
 use plexus_checks::executive::campaign;
 use plexus_namespaces::{Lan, need};
 
-/// For so long.
+/// The duration of the campaign.
 const TIME: Duration = Duration::from_secs(120);
 
-/// Another than that of the command, so that both are seen.
+/// Another seed than that of the command, so that both are covered.
 const SEED: u64 = 7;
 
-/// The node's program, which is another package's.
+/// Returns the node's program, which another package builds.
 fn plexus() -> PathBuf {
     let torture: PathBuf = env!("CARGO_BIN_EXE_torture").into();
     let mut cargo = Command::new(env!("CARGO"));
-    // As it is built for the tests of the whole workspace, so that nothing is built twice.
+    // Built as for the tests of the whole workspace, so that nothing is built twice.
     cargo.args(["build", "--quiet", "--workspace", "--bin", "plexus"]);
     assert!(
         cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap().success(),
@@ -27,7 +27,7 @@ fn plexus() -> PathBuf {
 }
 
 #[test]
-fn what_clients_see_of_locks_and_keys_under_faults_is_what_one_server_does() {
+fn locks_and_keys_are_linearizable_under_faults() {
     let _alone = crate::alone();
     if let Err(why) = need(&[("nft", "nftables")]).and_then(|()| Lan::new(2, 1)) {
         return eprintln!("skipped: {why}");

@@ -1,12 +1,14 @@
-//! Real processes and sockets under real faults. Two processes: whatever happens to the paths between them, to one of them, or at their
-//! doors, every message arrives exactly once and in order, and nothing is left over.
+//! Real processes and sockets under real faults. Whatever happens to the paths between two
+//! processes, to one of them or at their listeners, every message arrives exactly once and in
+//! order, and nothing is left over.
 //!
-//! What needs network namespaces is skipped, with a line that says why, where they cannot be made.
+//! Tests that need network namespaces are skipped where they cannot be created, with a line that
+//! gives the reason.
 
 mod executive;
-mod lives;
 mod one_path;
 mod relay;
+mod restarts;
 mod two_paths;
 
 use std::{
@@ -17,7 +19,7 @@ use std::{
 use plexus_checks::faults::{Net, Pair, Spec};
 use plexus_fabric::RailKind;
 
-/// One test at a time: two members that talk without a pause fill two cores, and memory is looked at.
+/// Allows one test at a time: two busy members fill two cores, and memory is measured.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -31,7 +33,7 @@ fn spec(rail: RailKind, encrypt: bool) -> Spec {
     Spec { program: program(), rail, encrypt }
 }
 
-/// Two hosts, where they can be made.
+/// Creates two hosts, where that is possible.
 fn net(paths: usize) -> Option<Net> {
     let net = Net::new(paths);
     if let Err(why) = &net {
@@ -40,7 +42,8 @@ fn net(paths: usize) -> Option<Net> {
     net.ok()
 }
 
-/// Everything came, nobody was taken for gone, and no member holds more than when traffic began to flow.
+/// Checks that everything came, no peer counted as gone, and no member holds more than when traffic
+/// began to flow.
 fn unharmed(pair: Pair) {
     pair.flat().unwrap();
     let reports = pair.finish().unwrap();

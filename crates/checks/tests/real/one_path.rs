@@ -1,4 +1,4 @@
-//! One path between two processes: what it does to what passes, and who else knocks at the door.
+//! One path between two processes: faults of the path, and unauthenticated connections.
 
 use std::{
     collections::BTreeSet,
@@ -12,13 +12,13 @@ use std::{
 
 use plexus_checks::{
     faults::{Pair, Side},
-    relay::{Relay, Way},
+    relay::{Direction, Relay},
 };
 use plexus_fabric::RailKind;
 
 use crate::{alone, net, spec, unharmed};
 
-/// What has a name in shared memory.
+/// Returns the names in shared memory.
 pub(crate) fn segments() -> BTreeSet<PathBuf> {
     fs::read_dir("/dev/shm").into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect()
 }
@@ -39,16 +39,16 @@ fn everything_is_delivered_over_every_rail() {
 }
 
 #[test]
-fn a_bad_path_alone_delivers_everything() {
+fn single_bad_path_delivers_everything() {
     let _alone = alone();
     let Some(net) = net(1) else { return };
     let mut pair = Pair::start(spec(RailKind::Tcp, true), Some(&net)).unwrap();
     pair.flows().unwrap();
-    // Packets are lost both ways.
+    // Packets are lost in both directions.
     Side::BOTH.into_iter().for_each(|side| net.lose(0, side, 3).unwrap());
     pair.flows().unwrap();
     net.heal().unwrap();
-    // One end believes in longer packets than the other.
+    // One end assumes longer packets than the other.
     net.shorten(0, Side::B, 900).unwrap();
     pair.flows().unwrap();
     net.heal().unwrap();
@@ -72,7 +72,7 @@ fn a_short_outage_right_after_a_reset_does_not_end_the_link() {
         net.swallow_calls(0, Side::B).unwrap();
         Side::BOTH.into_iter().for_each(|side| net.reset(0, side).unwrap());
         pair.until("the connection is reset", |_, report| !report.rails[0].is_up()).unwrap();
-        // Calls are made, and lost.
+        // Calls are made and lost.
         thread::sleep(Duration::from_millis(150));
         net.heal().unwrap();
         pair.flows().unwrap();
@@ -83,12 +83,12 @@ fn a_short_outage_right_after_a_reset_does_not_end_the_link() {
 }
 
 #[test]
-fn a_narrow_path_alone_is_joined_again_with_segments_that_pass() {
+fn single_path_with_a_smaller_mtu_reconnects_with_shorter_segments() {
     let _alone = alone();
     let Some(net) = net(1) else { return };
     let mut pair = Pair::start(spec(RailKind::Tcp, true), Some(&net)).unwrap();
     pair.flows().unwrap();
-    // A switch in between that gets narrower and narrower, and tells nobody.
+    // A switch on the path whose MTU shrinks without notice.
     for longest in [1460, 1260, 600] {
         let before = pair.joined(1).unwrap();
         Side::BOTH.into_iter().for_each(|side| net.swallow_long(0, side, longest).unwrap());
@@ -102,21 +102,21 @@ fn a_narrow_path_alone_is_joined_again_with_segments_that_pass() {
 }
 
 #[test]
-fn strangers_change_nothing() {
+fn unauthenticated_connections_do_not_disturb_the_link() {
     let _alone = alone();
     let Some(net) = net(1) else { return };
     let mut pair = Pair::start(spec(RailKind::Tcp, true), Some(&net)).unwrap();
     pair.flows().unwrap();
     let door = net.addresses(Side::A)[0];
-    // A thousand that say nothing, and keep their connection as long as they are let.
+    // A thousand connections that send nothing and stay open as long as possible.
     let silent =
         net.inside(Side::B, || (0..1000).map(|_| TcpStream::connect(door)).collect::<Result<Vec<_>, _>>());
     pair.flows().unwrap();
-    // And a flood of those that talk nonsense.
+    // A thousand that send invalid bytes.
     let noise = [0xa5; 512];
     let shout = || -> std::io::Result<()> {
         for _ in 0..500 {
-            // The door is closed on them at some point, which is what they are to expect.
+            // The listener closes them at some point, as expected.
             let _ = TcpStream::connect(door)?.write_all(&noise);
         }
         Ok(())
@@ -130,14 +130,17 @@ fn strangers_change_nothing() {
         flood.join().unwrap().unwrap();
         stall_us
     });
-    eprintln!("while strangers shouted traffic stood still for {} ms", stall_us / 1000);
+    eprintln!("traffic stood still during unauthenticated connections for {} ms", stall_us / 1000);
     assert_eq!(silent.unwrap().len(), 1000);
-    pair.until("the strangers are gone", |side, report| side == Side::B || report.strangers >= 1500).unwrap();
+    pair.until("the unauthenticated connections are closed", |side, report| {
+        side == Side::B || report.unauthenticated >= 1500
+    })
+    .unwrap();
     unharmed(pair);
 }
 
 #[test]
-fn bytes_that_are_changed_on_the_way_are_sent_again() {
+fn corrupted_bytes_are_sent_again() {
     let _alone = alone();
     for encrypt in [false, true] {
         // The member with the higher number calls the one with the lower, through a relay.
@@ -150,7 +153,7 @@ fn bytes_that_are_changed_on_the_way_are_sent_again() {
         let mut pair = Pair::routed(spec(RailKind::Tcp, encrypt), None, addresses, routes).unwrap();
         pair.flows().unwrap();
         for _ in 0..5 {
-            for way in Way::BOTH {
+            for way in Direction::BOTH {
                 relay.flip(way);
                 pair.flows().unwrap();
             }

@@ -1,4 +1,4 @@
-//! Rails over TCP through a relay that does harm.
+//! Rails over TCP through a relay that disturbs them.
 
 use std::{
     net::{TcpListener, TcpStream},
@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plexus_checks::relay::{Relay, Way};
+use plexus_checks::relay::{Direction, Relay};
 use plexus_fabric::{
     LANES, Lane, Lost, Put, Rail, SendError, TcpRail, Window, WindowId, Windows,
     tcp::{KEY_LEN, Seal, TcpParts},
@@ -15,7 +15,7 @@ use plexus_fabric::{
 const WINDOW: WindowId = WindowId(3);
 const LEN: usize = 100_000;
 
-/// A pair whose first end calls the relay.
+/// Creates a pair of rails whose first end calls the relay.
 fn pair(seed: u64, sealed: bool) -> (TcpRail, TcpRail, Relay) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let relay = Relay::start(listener.local_addr().unwrap(), seed).unwrap();
@@ -33,10 +33,10 @@ fn pair(seed: u64, sealed: bool) -> (TcpRail, TcpRail, Relay) {
     (rail([prompt.0, bulk.0], 1, 2), rail([prompt.1, bulk.1], 2, 1), relay)
 }
 
-/// What is waited for takes no longer: without it, who waits in vain says so.
+/// The longest wait; a test fails after it.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Looks again and again until there is something.
+/// Polls until there is a result.
 #[track_caller]
 fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
@@ -48,14 +48,14 @@ fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Why a rail is lost on which nothing more may come.
+/// Returns the reason why a rail is lost.
 #[track_caller]
 fn why_lost(rail: &mut TcpRail) -> Lost {
     until(|| rail.poll(1, &mut |_, _| panic!("nothing more was to come")).err())
 }
 
-/// Sends frame after frame, puts among them, until the other end has lost the rail; how many frames came, each of
-/// them what was sent, and why there are no more.
+/// Sends frames, with puts among them, until the other end has lost the rail. Returns the number of
+/// frames that arrived, all unchanged, and the reason of the loss.
 fn until_lost(from: &mut TcpRail, to: &mut TcpRail, mut before: impl FnMut(u64)) -> (u64, Lost) {
     let data = vec![5; LEN];
     let (mut sent, mut came) = (0u64, 0u64);
@@ -93,7 +93,7 @@ fn a_flipped_bit_ends_a_rail_as_corrupt_and_nothing_wrong_is_delivered() {
             let mut flipped = false;
             let (came, lost) = until_lost(&mut a, &mut b, |came| {
                 if came >= seed && !flipped {
-                    relay.flip(Way::There);
+                    relay.flip(Direction::There);
                     flipped = true;
                 }
             });
@@ -104,7 +104,7 @@ fn a_flipped_bit_ends_a_rail_as_corrupt_and_nothing_wrong_is_delivered() {
 }
 
 #[test]
-fn a_reset_ends_both_ends() {
+fn reset_ends_both_sides() {
     let _alone = crate::alone();
     let (mut a, mut b, relay) = pair(1, true);
     let mut reset = false;
@@ -120,30 +120,30 @@ fn a_reset_ends_both_ends() {
 }
 
 #[test]
-fn what_is_swallowed_one_way_still_passes_the_other() {
+fn bytes_swallowed_in_one_direction_still_pass_in_the_other() {
     let _alone = crate::alone();
     let (mut a, mut b, relay) = pair(1, false);
-    relay.swallow(Way::There, true);
+    relay.swallow(Direction::There, true);
     a.send(Lane::Prompt, b"lost", b"").unwrap();
     a.flush().unwrap();
-    until(|| (relay.taken(Way::There) > 0).then_some(()));
+    until(|| (relay.taken(Direction::There) > 0).then_some(()));
     b.send(Lane::Prompt, b"arrives", b"").unwrap();
     b.flush().unwrap();
     until(|| (a.poll(1, &mut |_, frame| assert_eq!(frame.len(), 7)).unwrap() > 0).then_some(()));
     assert_eq!(b.poll(1, &mut |_, _| panic!("it was swallowed")), Ok(0));
-    // Behind a gap nothing is taken for the next frame.
-    relay.swallow(Way::There, false);
+    // After a gap no bytes are taken for the next frame.
+    relay.swallow(Direction::There, false);
     a.send(Lane::Prompt, b"behind the gap", b"").unwrap();
     a.flush().unwrap();
     assert_eq!(why_lost(&mut b), Lost::Corrupt("a frame out of sequence"));
 }
 
 #[test]
-fn what_is_late_arrives_whole_and_in_order_and_an_end_is_passed_on() {
+fn delayed_bytes_arrive_in_order_and_the_end_of_a_connection_is_passed_on() {
     let _alone = crate::alone();
     let (mut a, mut b, relay) = pair(1, true);
     let delay = Duration::from_millis(20);
-    relay.delay(Way::There, delay);
+    relay.delay(Direction::There, delay);
     let start = Instant::now();
     for number in 0..200u64 {
         a.send(Lane::Bulk, &number.to_le_bytes(), &[1; 3000]).unwrap();

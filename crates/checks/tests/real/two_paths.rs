@@ -1,5 +1,5 @@
-//! Two paths between two processes: one that is reset, swallows, is unplugged or too narrow is left for the other, comes back,
-//! and nothing is lost; slow ones share the bulk.
+//! Two paths between two processes: traffic leaves a path that is reset, drops packets, is
+//! unplugged or too narrow. The path comes back, and nothing is lost; slow paths share the bulk.
 
 use plexus_checks::faults::{
     Net, Pair, Side,
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::{alone, net, program, spec, unharmed};
 
-/// A pair over two paths that flows, both of them joined.
+/// Starts a pair with traffic over two paths.
 fn two_paths(net: &Net) -> Pair {
     let mut pair = Pair::start(spec(RailKind::Tcp, true), Some(net)).unwrap();
     pair.joined(2).unwrap();
@@ -19,7 +19,7 @@ fn two_paths(net: &Net) -> Pair {
 }
 
 #[test]
-fn a_path_that_dies_in_any_way_is_left_for_the_other() {
+fn traffic_fails_over_from_a_dead_path() {
     let _alone = alone();
     let Some(net) = net(2) else { return };
     let mut pair = two_paths(&net);
@@ -35,7 +35,7 @@ fn a_path_that_dies_in_any_way_is_left_for_the_other() {
 }
 
 #[test]
-fn a_path_that_carries_no_long_packets_is_left_for_the_other() {
+fn traffic_fails_over_from_a_path_that_drops_long_packets() {
     let _alone = alone();
     let Some(net) = net(2) else { return };
     let mut pair = two_paths(&net);
@@ -60,7 +60,7 @@ fn fail_overs_are_counted_and_lose_nothing() {
 }
 
 #[test]
-fn two_minutes_of_faults_at_random() {
+fn two_minutes_of_random_faults() {
     let _alone = alone();
     if net(2).is_none() {
         return;
@@ -71,7 +71,7 @@ fn two_minutes_of_faults_at_random() {
 }
 
 #[test]
-fn bulk_is_shared_as_the_paths_can_carry_it() {
+fn bulk_is_shared_in_proportion_to_path_rates() {
     let _alone = alone();
     if net(2).is_none() {
         return;

@@ -1,7 +1,7 @@
-//! Disk Paxos alone, every order of events: two nodes that propose different views, three files, writes that are torn, a node that ends and
-//! starts again with what it finds.
+//! Disk Paxos alone, in every order of events: two nodes that propose different views, three files,
+//! torn writes, and a node that ends and starts again with the contents that it finds.
 //!
-//! Writes and reads are steps of their own. Whatever happens: of one instance one view is chosen.
+//! Writes and reads are separate steps. In every order, at most one view of an instance is chosen.
 
 use std::{
     cell::RefCell,
@@ -23,32 +23,34 @@ use plexus_membership::protocol::{
 const NODES: usize = 2;
 const FILES: usize = 3;
 
-/// What is explored, and what is broken on purpose.
+/// The scope of an exploration, and its deliberate faults.
 #[derive(Clone, Copy)]
 struct Rules {
-    /// How often each node may begin to propose, and how many writes are torn and nodes ended in all.
+    /// The number of proposals of each node, of torn writes and of ended nodes.
     proposals: u8,
     torn: u8,
     ends: u8,
-    /// Which of its ballot blocks a node writes next.
+    /// The ballot block that a node writes next.
     slot: fn(&NodeBlocks) -> u8,
-    /// Who has ended may propose once more; a write and the read after it are one step.
+    /// True if an ended node may propose once more; a write and the read after it are one step
+    /// then.
     again: bool,
-    /// What an earlier incarnation of node 0 has left in the last file, which it has yet to read.
+    /// The ballot that an earlier incarnation of node 0 has left in the last file, which the node
+    /// has yet to read.
     left: Option<fn() -> Ballot>,
 }
 
 const SOUND: Rules =
     Rules { proposals: 1, torn: 0, ends: 0, slot: NodeBlocks::next_slot, again: false, left: None };
 
-/// A file as one node knows it.
+/// The state of a file as one node knows it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct At {
-    /// The ballot that was written, and is to be read back with everything else.
+    /// The ballot that was written, and must be read back with everything else.
     wrote: Option<u64>,
     /// The ballot that is in force here.
     in_force: u64,
-    /// It was not read since the node started: it is, before anything is written there.
+    /// True if it was not read since the node started: it must be read before a write.
     unknown: bool,
 }
 
@@ -63,22 +65,22 @@ struct Node {
 #[derive(Clone)]
 struct World {
     rules: Rules,
-    /// Nodes say nothing to each other here.
+    /// Nodes exchange no messages here.
     scope: Scope<(), ()>,
     nodes: [Node; NODES],
     files: [Contents; FILES],
     torn: u8,
     ends: u8,
     chosen: Option<Arc<View>>,
-    /// Whose views were chosen in any world, and in how many worlds one was.
+    /// The proposers of the views chosen in any world, and the number of worlds with a chosen view.
     found: Rc<RefCell<(BTreeSet<NodeId>, usize)>>,
 }
 
-/// What happens.
+/// A step of a node.
 #[derive(Clone, Copy, Debug)]
 enum Own {
     Propose(usize),
-    /// A file that was not among those that the node started with is read for the first time.
+    /// A file outside those that the node started with is read for the first time.
     Look(usize, usize),
     Write(usize, usize, bool),
     Read(usize, usize),
@@ -89,7 +91,8 @@ fn first() -> Arc<View> {
     Arc::new(View::first(NodeSet::first(2), (0..FILES as u64).map(|id| (FileId(id), None))))
 }
 
-/// What an incarnation of `node` would have: another than the one before, so that a ballot that two of them use does not stay unseen.
+/// Returns the view that an incarnation of `node` proposes. It differs from the one before, so that
+/// a ballot used by both is detected.
 fn value(node: usize, incarnation: u64) -> Arc<View> {
     let mut view = View::clone(&first());
     view.epoch = Epoch(1);
@@ -161,7 +164,8 @@ impl World {
         Ok(())
     }
 
-    /// The process ends, and another starts that reads the first files: which it reads first makes no difference, until then all are alike.
+    /// Ends the process; another starts and reads the first files. Their order does not matter,
+    /// since all are alike until then.
     fn end(&mut self, node: usize) {
         self.ends += 1;
         let paxos = Paxos::recovered(NodeId(node as u8), first(), &self.files[..2]);
@@ -250,7 +254,7 @@ impl explore::World for World {
     }
 }
 
-/// What tells a world from others, without all that is the same in every ballot.
+/// Hashes the distinguishing state of a world, without the parts that are equal in every ballot.
 impl Hash for World {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         let brief = |view: &Arc<View>| (view.seats[0].last(), view.seats[1].last());
@@ -269,7 +273,7 @@ impl Hash for World {
     }
 }
 
-/// How many worlds there are, and in how many of the steps between them a view was chosen.
+/// Returns the number of worlds, and the number of steps between them in which a view was chosen.
 fn explore(rules: Rules) -> Result<(usize, usize), String> {
     let first = World::new(rules);
     let found = Rc::clone(&first.found);
@@ -280,7 +284,7 @@ fn explore(rules: Rules) -> Result<(usize, usize), String> {
 }
 
 #[test]
-fn one_view_is_chosen_whatever_the_order() {
+fn one_view_is_chosen_in_every_order_of_events() {
     let (worlds, choices) = explore(SOUND).expect("one view");
     println!("{worlds} worlds, in {choices} of them a view is chosen");
     assert!(worlds > 1000 && choices > 100);
@@ -297,7 +301,8 @@ fn one_view_is_chosen_though_a_node_ends_and_starts_again() {
 
 #[test]
 fn a_ballot_of_an_earlier_incarnation_is_not_taken_for_the_newest() {
-    // It has proposed often, and reached one file only; then others have yet to promise anything.
+    // It has proposed often and reached one file only; then the others have yet to promise
+    // anything.
     let often = || Ballot { counter: 9, mbal: 16, bal: 0, proposed: None, decided: first() };
     let (worlds, _) = explore(Rules { left: Some(often), ..SOUND }).expect("one view");
     println!("{worlds} worlds");

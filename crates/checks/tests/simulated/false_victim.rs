@@ -1,6 +1,7 @@
-//! A request that takes the place of another while a circle with that one is confirmed is no victim.
+//! A request that replaces another while a deadlock with that one is confirmed is no victim.
 //!
-//! Three nodes and the messages between them, one by one: which client thinks again in that moment no seed has found.
+//! Three nodes and the messages between them, one by one: no seed has found this timing of a
+//! client.
 
 use plexus_base::{Epoch, Incarnation, Nanos, NodeId, WorkerId};
 use plexus_checks::harness::{Cluster, Lane};
@@ -15,7 +16,8 @@ struct Three {
     cluster: Cluster<Shard, Message>,
     now: Nanos,
     refused: Vec<(LockId, LockRefusal)>,
-    /// Once node 1 has sent so many searches back to node 0, nothing more of that node is delivered there.
+    /// After node 1 has sent so many searches back to node 0, no further message of that node is
+    /// delivered there.
     chases: usize,
 }
 
@@ -70,7 +72,7 @@ impl Three {
         }
     }
 
-    /// Delivers everything that may be.
+    /// Delivers all messages that may be delivered.
     fn settle(&mut self) {
         loop {
             let chases = self.chases;
@@ -107,7 +109,8 @@ impl Three {
     }
 }
 
-/// Two clients wait for each other, and the younger's search has come back once; it is confirmed while the youngest `thinks_again`.
+/// Makes two clients wait for each other. The younger's search has come back once and is confirmed
+/// while the youngest `thinks_again`.
 fn circle(thinks_again: bool) -> Vec<(LockId, LockRefusal)> {
     let mut run = Three::new();
     let (young, old, third) = ((0, 1), (1, 2), (1, 3));
@@ -134,7 +137,7 @@ fn circle(thinks_again: bool) -> Vec<(LockId, LockRefusal)> {
     if thinks_again {
         run.handle(0, Event::Cancel { lock: LockId(1) });
         run.settle();
-        // Nobody but the third client stands in the way of this, and that waits for nobody.
+        // Only the third client blocks this request, and that one waits for no other.
         run.convert(Mode::PW);
     }
     run.chases = usize::MAX;
@@ -143,7 +146,7 @@ fn circle(thinks_again: bool) -> Vec<(LockId, LockRefusal)> {
 }
 
 #[test]
-fn a_request_that_came_after_a_circle_was_found_is_no_victim_of_it() {
+fn request_made_after_a_deadlock_was_found_is_not_its_victim() {
     assert_eq!(circle(false), [(LockId(1), LockRefusal::Deadlock)]);
     assert_eq!(circle(true), [(LockId(1), LockRefusal::Cancelled)]);
 }

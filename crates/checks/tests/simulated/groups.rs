@@ -1,4 +1,4 @@
-//! What is looked at in the scenario `groups` is seen when it does not hold.
+//! The properties of the scenario `groups` are detected when they do not hold.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use plexus_checks::{
     harness,
 };
 
-/// What is found in some seeds, by property.
+/// Returns the failures found in some seeds, by property.
 fn found(sabotage: Sabotage) -> BTreeMap<&'static str, u64> {
     let found = harness::found(40, |seed| Groups::new(seed, Some(sabotage)));
     println!("{sabotage:?}: {found:?}");
@@ -15,46 +15,46 @@ fn found(sabotage: Sabotage) -> BTreeMap<&'static str, u64> {
 }
 
 #[test]
-fn messages_that_overtake_each_other_are_found_to_be_nobodys() {
+fn reordered_messages_are_detected() {
     assert!(found(Sabotage::Overtaken).contains_key("fault"));
 }
 
 #[test]
-fn what_one_survivor_knows_alone_is_found() {
+fn knowledge_of_only_one_survivor_is_detected() {
     assert!(found(Sabotage::NotKept).contains_key("synchrony"));
 }
 
 #[test]
-fn a_message_that_is_lost_is_found() {
+fn lost_message_is_detected() {
     assert!(found(Sabotage::Unsaid).contains_key("once"));
 }
 
 #[test]
-fn another_order_is_found() {
+fn different_order_is_detected() {
     assert!(found(Sabotage::Swapped).contains_key("order"));
 }
 
 #[test]
-fn a_barrier_that_is_passed_too_early_is_found() {
+fn barrier_passed_too_early_is_detected() {
     assert!(found(Sabotage::Passed).contains_key("barriers"));
 }
 
 #[test]
-fn a_barrier_that_is_passed_by_too_few_is_found() {
+fn barrier_passed_by_too_few_is_detected() {
     assert!(found(Sabotage::Few).contains_key("barriers"));
 }
 
 #[test]
-fn a_view_that_one_client_is_not_told_of_is_found() {
+fn view_missing_at_one_client_is_detected() {
     assert!(found(Sabotage::Unseen).contains_key("views"));
 }
 
 #[test]
-fn a_node_that_is_left_out_of_the_last_views_is_found_at_the_end() {
+fn node_missing_the_last_views_is_detected_at_the_end() {
     assert!(found(Sabotage::NotGiven).contains_key("ends"));
 }
 
 #[test]
-fn what_is_kept_is_counted() {
+fn kept_messages_are_counted() {
     assert!(found(Sabotage::NoRoom).contains_key("bounded"));
 }

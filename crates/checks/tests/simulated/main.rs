@@ -14,7 +14,7 @@ mod seeds;
 
 use plexus_checks::{Outcome, run, scenario};
 
-/// Takes these seeds through a scenario: every property holds. What they come to together.
+/// Runs seeds of a scenario, checks every property, and returns the sum of their outcomes.
 fn holds(name: &str, seeds: impl IntoIterator<Item = u64>) -> Outcome {
     let scenario = scenario::named(name).expect("a scenario of this name");
     seeds.into_iter().fold(Outcome::default(), |sum, seed| {
@@ -25,7 +25,7 @@ fn holds(name: &str, seeds: impl IntoIterator<Item = u64>) -> Outcome {
     })
 }
 
-/// The same of so many seeds from 0.
+/// Runs `seeds` seeds from 0 and returns the sum of their outcomes.
 fn sums(name: &str, seeds: u64) -> Outcome {
     holds(name, 0..seeds)
 }

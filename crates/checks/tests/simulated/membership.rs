@@ -1,4 +1,4 @@
-//! What is looked at in the scenario `membership` is seen when it does not hold.
+//! The properties of the scenario `membership` are detected when they do not hold.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use plexus_checks::{
 };
 use plexus_membership::protocol::Profile;
 
-/// What is found in some seeds, by property.
+/// Returns the failures found in some seeds, by property.
 fn found(sabotage: Sabotage, seeds: u64) -> BTreeMap<&'static str, u64> {
     let found = harness::found(seeds, |seed| Membership::new(seed, Some(sabotage)));
     println!("{sabotage:?}: {found:?}");
@@ -17,65 +17,65 @@ fn found(sabotage: Sabotage, seeds: u64) -> BTreeMap<&'static str, u64> {
 }
 
 #[test]
-fn clocks_that_differ_too_much_are_found_in_who_acts_together() {
+fn excessive_clock_drift_is_detected() {
     assert!(found(Sabotage::Drift, 150).contains_key("apart"));
 }
 
 #[test]
-fn who_goes_on_in_a_view_before_the_one_that_it_is_in_is_found() {
+fn member_acting_in_a_view_older_than_its_own_is_detected() {
     assert!(found(Sabotage::NeverEntered, 20).contains_key("apart"));
 }
 
 #[test]
-fn a_incarnation_that_comes_back_is_found() {
+fn reused_incarnation_is_detected() {
     assert!(found(Sabotage::SameIncarnation, 60).contains_key("epochs"));
 }
 
 #[test]
-fn who_is_taken_to_have_handed_back_and_had_not_is_found() {
+fn false_report_of_a_clean_leave_is_detected() {
     assert!(found(Sabotage::MisreadRecord, 20).contains_key("sound"));
 }
 
 #[test]
-fn files_that_forget_are_found() {
+fn voting_files_that_lose_writes_are_detected() {
     assert!(!found(Sabotage::LyingDisks, 60).is_empty());
 }
 
 #[test]
-fn ballots_that_are_lost_with_the_power_are_found() {
+fn ballots_lost_in_a_power_failure_are_detected() {
     let found = found(Sabotage::UnsettledBallots, 80);
-    // Files that are taken for older ones, and a view that is forgotten where everything has lost power.
+    // Files that count as older, and a view that is forgotten after everything has lost power.
     assert!(found.contains_key("side") && found.contains_key("one view"), "{found:?}");
 }
 
 #[test]
-fn files_that_hide_what_others_wrote_lead_to_two_views() {
+fn voting_files_that_hide_other_nodes_writes_lead_to_two_views() {
     assert!(found(Sabotage::Blind, 60).contains_key("one view"));
 }
 
 #[test]
-fn an_older_copy_that_does_not_show_is_found() {
+fn restored_voting_file_with_current_counters_is_detected() {
     assert!(found(Sabotage::UnseenCopy, 100).contains_key("old copy"));
 }
 
 #[test]
-fn what_is_never_healed_is_found_to_have_no_end() {
+fn unhealed_cut_is_detected() {
     assert!(found(Sabotage::NeverHealed, 60).contains_key("ends"));
 }
 
 #[test]
-fn the_wrong_side_is_found() {
+fn survival_of_the_wrong_side_is_detected() {
     assert!(found(Sabotage::OtherSide, 60).contains_key("side"));
 }
 
-/// Nodes, and who serves each voting file.
+/// Returns the node counts, with the node that serves each voting file.
 fn clusters() -> [(usize, Vec<Option<NodeId>>); 4] {
     let own = |nodes: u8| (0..nodes).map(|node| Some(NodeId(node))).collect::<Vec<_>>();
     [(2, vec![None]), (3, vec![None; 3]), (3, own(3)), (5, own(5))]
 }
 
 #[test]
-fn nobody_is_waited_for_where_nobody_has_to_be() {
+fn view_changes_are_prompt_when_all_deaths_are_proved() {
     let clusters = clusters();
     for (name, profile) in Profile::ALL {
         let mut longest = Prompt::default();
@@ -88,7 +88,7 @@ fn nobody_is_waited_for_where_nobody_has_to_be() {
             );
         }
         println!("{name}: {longest:?}");
-        // Who starts when the file that it asks for is not served yet asks again after half a heartbeat.
+        // A node that starts before its file is served asks again after half a heartbeat.
         let limit = 50_000_000 + profile.heartbeat.0 / 2;
         let Prompt { first, death, join, leave, again } = longest;
         assert!(death < 50_000_000 && leave < 50_000_000, "{longest:?}");
@@ -97,7 +97,7 @@ fn nobody_is_waited_for_where_nobody_has_to_be() {
 }
 
 #[test]
-fn who_left_before_all_start_again_is_waited_for_by_nobody() {
+fn cold_start_does_not_wait_for_nodes_that_left() {
     for (name, profile) in Profile::ALL {
         for proofs in [true, false] {
             let mut longest = 0;

@@ -1,4 +1,4 @@
-//! The README names every scenario that there is, in their order, and no other.
+//! The README lists exactly the existing scenarios, in their order.
 
 use plexus_checks::scenario;
 

@@ -1,4 +1,4 @@
-//! The registry keeps what it has answered for, whatever happens to its disks and its nodes.
+//! The registry keeps all that it has answered, under any faults of its disks and nodes.
 
 use plexus_checks::{
     harness::found,
@@ -11,19 +11,19 @@ use plexus_checks::{
 use crate::sums;
 
 #[test]
-fn no_seed_loses_what_was_saved() {
+fn no_seed_loses_saved_contents() {
     let sums = sums("registry", 2500);
     assert!(sums.operations > 20_000 && sums.tallies["crashes"] > 10_000, "{sums:?}");
 }
 
 #[test]
-fn no_three_faults_anywhere_lose_what_was_saved() {
+fn no_three_faults_lose_saved_contents() {
     let histories = every_history(3).unwrap_or_else(|what| panic!("{what}"));
     assert!(histories > 10_000, "only {histories}");
 }
 
 #[test]
-fn no_seed_sees_members_that_disagree() {
+fn registry_members_agree_in_all_seeds() {
     let sums = sums("replicas", 1000);
     println!("{sums:?}");
     assert!(sums.operations > 20_000, "{sums:?}");
@@ -33,7 +33,7 @@ fn no_seed_sees_members_that_disagree() {
 }
 
 #[test]
-fn what_breaks_the_agreement_of_members_is_seen() {
+fn disagreement_of_members_is_detected() {
     for (sabotage, property) in [
         (Sabotage::LyingDisks, "kept"),
         (Sabotage::Forgetful, "kept"),

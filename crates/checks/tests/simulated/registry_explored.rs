@@ -1,4 +1,5 @@
-//! The members of the registry in every order of events, as far as the tests have time for (`explored.rs` says what is looked at).
+//! The members of the registry in every order of events, as far as the tests have time
+//! (`explored.rs` lists the properties).
 
 use plexus_checks::{
     harness::explore::Worlds,
@@ -6,7 +7,7 @@ use plexus_checks::{
 };
 
 #[test]
-fn members_agree_whatever_the_order() {
+fn registry_members_agree_in_every_order_of_events() {
     for (deaths, least) in [(0, 500), (1, 100_000)] {
         let Worlds { all: worlds, at_rest: ends } =
             explored(deaths, Lie::Nothing).unwrap_or_else(|what| panic!("{what}"));
@@ -16,13 +17,13 @@ fn members_agree_whatever_the_order() {
 }
 
 #[test]
-fn disks_that_lie_are_found() {
+fn disks_that_lose_synced_writes_are_detected() {
     let what = explored(1, Lie::Disks).expect_err("something is lost");
     println!("{what}");
 }
 
 #[test]
-fn a_voting_state_that_forgets_is_found() {
+fn voting_state_that_forgets_is_detected() {
     let what = explored(2, Lie::Voting).expect_err("something is lost");
     println!("{what}");
 }

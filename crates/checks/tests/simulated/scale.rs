@@ -1,9 +1,10 @@
-//! How much is said in larger clusters: the formulas against what is counted, and the table in the documentation against both.
+//! Messages in larger clusters: the formulas against the counts, and the table in the documentation
+//! against both.
 
 use plexus_checks::scale::{Row, table};
 
 #[test]
-fn what_is_worked_out_is_what_is_counted() {
+fn formulas_match_counted_messages() {
     for nodes in [4, 8, 12, 16] {
         let (counted, worked_out) = (Row::counted(nodes), Row::worked_out(nodes));
         for ((what, counted), (_, worked_out)) in counted.named().into_iter().zip(worked_out.named()) {
@@ -14,7 +15,7 @@ fn what_is_worked_out_is_what_is_counted() {
 }
 
 #[test]
-fn the_documentation_has_the_table() {
+fn documentation_contains_the_table() {
     let document = include_str!("../../../../docs/performance.md");
     let table = table();
     assert!(document.contains(&table), "docs/performance.md is to have:\n{table}");

@@ -1,7 +1,8 @@
-//! Clients that read and change keys of the registry, at any node.
+//! Clients that read and change keys of the registry at any node.
 //!
-//! The registry compares versions, the judge values ([`Op::Swap`]): each value is written once, so that one stands for the other. Keys are used for a
-//! while and then left alone, which keeps the history of each short enough to be searched; in the end all of them are read at all nodes.
+//! The registry compares versions, but the judge compares values ([`Op::Swap`]): each value is
+//! written once, so one stands for the other. Keys are used for a while and then left alone, which
+//! keeps each history short enough for the search. At the end all keys are read at all nodes.
 
 use std::{
     collections::BTreeMap,
@@ -21,25 +22,25 @@ use crate::executive::history::{
     keys::{Op, Operation},
 };
 
-/// How long a client waits for an answer; then it never had one.
+/// The timeout of a client for an answer; the operation then counts as unanswered.
 const WAITS: Duration = Duration::from_secs(3);
 
-/// How long a node may take to say what all keys have, when nothing is wrong any more.
+/// The longest time in which a node must list all keys once everything is healed.
 const LISTS_WITHIN: Duration = Duration::from_secs(30);
 
-/// Keys in use at a time; few, so that clients meet.
+/// The keys in use at a time; few, so that clients conflict.
 const KEYS: u64 = 3;
 
-/// Operations on them before others take their place.
+/// The operations on these keys before others replace them.
 const EACH_FOR: u64 = 300;
 
-/// What all keys begin with.
+/// The prefix of all keys.
 const PREFIX: &str = "torture/";
 
-/// What stands behind a key.
+/// The state of a key.
 #[derive(Clone, Copy)]
 struct Found {
-    /// 0: it is not there.
+    /// The version; 0 if the key does not exist.
     version: u64,
     value: Option<u64>,
 }
@@ -47,7 +48,7 @@ struct Found {
 impl Found {
     const NOTHING: Self = Self { version: 0, value: None };
 
-    /// What is no number stands for one that nobody has written.
+    /// Reads an entry; text that is no number becomes a value that was never written.
     fn of(entry: Entry) -> Self {
         let number = match entry.value {
             Bytes::Text(text) => text.parse().ok(),
@@ -57,14 +58,14 @@ impl Found {
     }
 }
 
-/// What came of all operations on keys.
+/// The results of all operations on keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Keys that were read.
     pub reads: usize,
     /// Changes that were made.
     pub changes: usize,
-    /// Changes that were not made, because the key had another value than was found.
+    /// Changes refused because the key had another value than expected.
     pub refused: usize,
     /// Changes that were never answered.
     pub unanswered: usize,
@@ -86,13 +87,13 @@ impl Counts {
 }
 
 impl Work {
-    /// One client, until the end.
+    /// Runs one client until the end.
     pub fn change(&self, seed: u64) {
         self.again(seed, |node, random| {
             let number = 1 + self.number.fetch_add(1, Ordering::Relaxed);
             let key = format!("{PREFIX}{:08}", number / EACH_FOR * KEYS + random.below(KEYS));
             let changes = random.below(4);
-            // What it was read at one node for is done at another.
+            // The key was read at one node and is changed at another.
             let other = random.below(self.nodes as u64) as usize;
             match changes {
                 0 => drop(self.read(&mut self.reach(node, WAITS)?, &key)?),
@@ -106,7 +107,7 @@ impl Work {
         });
     }
 
-    /// Notes what was asked for at `begin`, and what came of it.
+    /// Records the operation requested at `begin` and its result.
     fn note(&self, key: &str, op: Op, begin: u64, answered: bool) {
         let end = answered.then(|| self.now());
         push(&self.operations, Operation { key: key.into(), op, begin, end });
@@ -125,7 +126,7 @@ impl Work {
         Ok(found)
     }
 
-    /// Sets a key, in any case or only where it still has what was found.
+    /// Sets a key, either in any case or only if it still has the value found.
     fn edit(
         &self,
         control: &mut Control,
@@ -155,10 +156,10 @@ impl Work {
         Ok(())
     }
 
-    /// Whether what clients saw can be true; every node is asked first for what all keys have in the end.
+    /// Checks the clients' histories; first reads all keys at every node.
     ///
     /// # Errors
-    /// A node says nothing, or answers what no server does.
+    /// A node does not answer, or a history is impossible.
     pub fn judge_keys(&self) -> Result<Counts, String> {
         (0..self.nodes).try_for_each(|node| self.read_all(node))?;
         let operations = self.operations.lock().unwrap_or_else(PoisonError::into_inner);
@@ -189,7 +190,7 @@ impl Work {
     }
 }
 
-/// An answer that makes no sense.
+/// Makes an error of an answer that cannot be decoded.
 fn strange(control: &Control, error: serde_json::Error) -> ControlError {
     ControlError::Io { name: control.name().into(), source: error.into() }
 }

@@ -1,8 +1,10 @@
 //! Clients that take locks.
 //!
-//! Who has a lock knows it of moments: at each it asks the node, over another connection, how it is. A node that answers with some of its lease left
-//! had it when it was asked; so as long as it did not say that the lock is lost, the lock was held then ([`Hold::known_until`]). The grant itself says
-//! less: a node that was stopped when it was about to tell it, and is continued, tells it late.
+//! A holder knows that it has a lock at certain moments: at each it asks the node for its status
+//! over another connection. A node whose answer shows some lease left had the lease when it was
+//! asked. So if the lock was not reported lost, it was held then ([`Hold::known_until`]). The grant
+//! alone proves less: a node that is stopped before it reports a grant reports it late after it
+//! continues.
 
 use std::time::{Duration, Instant};
 
@@ -13,23 +15,23 @@ use serde_json::{Value, json};
 use super::{ANSWERS_WITHIN, Work, push};
 use crate::executive::history::locks::Hold;
 
-/// Names of locks; few, so that clients meet.
+/// The names of locks; few, so that clients conflict.
 const NAMES: u64 = 6;
 
-/// How long a request for a lock waits before it is given up.
+/// The timeout of a lock request.
 const WAITS: Duration = Duration::from_secs(3);
 
-/// The longest that a lock is held.
+/// The longest time for which a lock is held.
 const HOLDS_MS: u64 = 30;
 
-/// How long is listened whether a lock is lost: that it is would have been said by then.
+/// The time to listen for the loss of a lock; the node would have reported it by then.
 const LISTENS: Duration = Duration::from_millis(1);
 
-/// Of so many locks one is shared.
+/// One of so many locks is shared.
 const SHARED_OF: u64 = 4;
 
 impl Work {
-    /// One client, until the end.
+    /// Runs one client until the end.
     pub fn lock(&self, seed: u64) {
         self.again(seed, |node, random| {
             let (lock, alive) = (self.reach(node, ANSWERS_WITHIN)?, self.reach(node, ANSWERS_WITHIN)?);
@@ -40,7 +42,7 @@ impl Work {
         });
     }
 
-    /// One lock, from asking for it to giving it up; nothing if it was not granted.
+    /// Takes one lock, from its request to its release; returns `None` if it was not granted.
     fn take(
         &self,
         mut lock: Control,
@@ -70,7 +72,7 @@ impl Work {
         Ok(Some(hold))
     }
 
-    /// The token that is granted, if one is in time.
+    /// Returns the token of the grant, if it comes in time.
     fn granted(&self, lock: &mut Control) -> Result<Option<u64>, ControlError> {
         let until = Instant::now() + WAITS + ANSWERS_WITHIN;
         while Instant::now() < until && !self.is_over() {

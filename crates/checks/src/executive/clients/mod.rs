@@ -1,6 +1,8 @@
-//! Clients of a cluster under faults: threads that ask any node for something, again and again, and write down what they saw.
+//! Clients of a cluster under faults: threads that send requests to random nodes and record the
+//! answers.
 //!
-//! [`locks`] take locks and hold them for a while; [`keys`] read and change the registry. What they saw is judged when all is over.
+//! [`locks`] take locks and hold them for a while; [`keys`] read and change the registry. The
+//! histories are judged at the end.
 
 mod keys;
 mod locks;
@@ -26,27 +28,28 @@ use super::{
     nodes::Nodes,
 };
 
-/// How long a node may take to take a request or to answer how it is; later answers count for nothing.
+/// The longest time for a node to accept a request or to report its status; later answers are
+/// ignored.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(200);
 
-/// How long a client rests that finds nobody.
+/// The pause of a client that reaches no node.
 const RESTS: Duration = Duration::from_millis(20);
 
-/// What all clients have in common.
+/// The state that all clients share.
 pub struct Work {
     dir: ClusterDir,
     nodes: usize,
-    /// Where time begins.
+    /// The start of the clock.
     start: Instant,
     over: AtomicBool,
     holds: Mutex<Vec<Hold>>,
     operations: Mutex<Vec<Operation>>,
-    /// Operations on keys so far: of these numbers are the values.
+    /// The number of operations on keys so far; values are taken from it.
     number: AtomicU64,
 }
 
 impl Work {
-    /// Nothing done yet on a cluster of so many nodes.
+    /// Creates clients of a cluster with `nodes` nodes.
     #[must_use]
     pub fn new(dir: ClusterDir, nodes: usize) -> Self {
         Self {
@@ -65,7 +68,8 @@ impl Work {
         self.over.store(true, Ordering::Relaxed);
     }
 
-    /// How many locks were granted, and how many of them were known to be held after that, if what clients saw can be true.
+    /// Returns the number of locks granted, and of those known to be held afterwards, if the
+    /// history is possible.
     ///
     /// # Errors
     /// Two holds that no server grants.
@@ -83,14 +87,14 @@ impl Work {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// A connection to a node, which waits for each answer as long as is said.
+    /// Opens a connection to a node, with a timeout for each answer.
     fn reach(&self, node: usize, timeout: Duration) -> Result<Control, ControlError> {
         let mut control = Control::connect_within(&self.dir, &Nodes::name(node), ANSWERS_WITHIN)?;
         control.set_timeout(timeout)?;
         Ok(control)
     }
 
-    /// Does something at a node drawn at random, again and again until the end; it rests where nothing came of it.
+    /// Runs `once` at random nodes until the end; pauses after each failure.
     fn again(&self, seed: u64, once: impl Fn(usize, &mut Random) -> Result<(), ControlError>) {
         let mut random = Random::new(seed);
         while !self.is_over() {

@@ -1,8 +1,10 @@
-//! Registers with compare-and-set, each judged by itself.
+//! Judges registers with compare-and-set, each key by itself.
 //!
-//! The search of Wing and Gong (1993) with the memory of Lowe (2017): from the beginning, any operation may be the next that the server did if no other
-//! was answered before it was asked; its answer must be what the register then gives; where that leads nowhere, another is tried. Which operations
-//! are done, with what then stands in the register, is looked at once only. The search is bounded, and says so where it gives up.
+//! The search is that of Wing and Gong (1993) with the memory of Lowe (2017). Starting from the
+//! first operation, any operation may be the next if no other was answered before it was requested.
+//! Its answer must match the register; otherwise another operation is tried. Each pair of completed
+//! operations and register value is visited once. The search is bounded, and reports when it gives
+//! up.
 
 use std::{
     cmp::Reverse,
@@ -10,23 +12,25 @@ use std::{
     fmt,
 };
 
-/// Configurations that are looked at for one key before the search gives up.
+/// The configurations visited for one key before the search gives up.
 const MOST_LOOKS: usize = 2_000_000;
 
-/// What a client asked of a key. Values are numbers, each written once in a history, or the search cannot tell them apart; nothing: there is no such key.
+/// An operation on a key. Values are numbers, each written once in a history, or the search cannot
+/// tell them apart; `None`: the key does not exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
-    /// What stands there; the answer.
+    /// A read, with its answer.
     Read(Option<u64>),
-    /// This is to stand there.
+    /// A write of a value.
     Write(u64),
-    /// This is to stand there if that does; whether it did. Where the answer is not known this does not count.
+    /// A write on the condition that the key has a value. If the answer is unknown, `done` does not
+    /// count.
     Swap {
-        /// What must stand there.
+        /// The required value.
         expected: Option<u64>,
-        /// What is to stand there.
+        /// The new value.
         new: u64,
-        /// Whether it was so.
+        /// True if the condition was met.
         done: bool,
     },
 }
@@ -34,30 +38,30 @@ pub enum Op {
 /// One operation of a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Operation {
-    /// On which key.
+    /// The key.
     pub key: String,
-    /// What, and what came of it.
+    /// The operation and its result.
     pub op: Op,
-    /// When it was asked for.
+    /// The time of the request.
     pub begin: u64,
-    /// When it was answered; nothing: it never was, and may have been done or not.
+    /// The time of the answer. `None`: never answered, so the operation may have happened or not.
     pub end: Option<u64>,
 }
 
-/// Why a history is not accepted.
+/// The reason why a history is not accepted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Judgement {
-    /// No order of the operations explains the answers; the longest that was found, as how many of those answered it explains, and the operations next in
-    /// line that nothing explains.
+    /// No order of the operations explains the answers. Names the longest explained prefix and the
+    /// operations that could not follow it.
     Impossible {
         /// The key.
         key: String,
-        /// Operations explained.
+        /// The number of answered operations explained.
         explained: usize,
-        /// Those of which one had to be next.
+        /// The operations of which one had to be next.
         stuck: Vec<Operation>,
     },
-    /// The search was given up.
+    /// The search gave up.
     Undecided {
         /// The key.
         key: String,
@@ -79,10 +83,10 @@ impl fmt::Display for Judgement {
     }
 }
 
-/// Whether one server could have given these answers.
+/// Checks that one server could have given these answers.
 ///
 /// # Errors
-/// The first key of which it could not, or of which that cannot be said.
+/// The first key whose history is impossible or undecided.
 pub fn check(operations: &[Operation]) -> Result<(), Judgement> {
     let mut keys: BTreeMap<&str, Vec<&Operation>> = BTreeMap::new();
     for operation in operations {
@@ -91,23 +95,23 @@ pub fn check(operations: &[Operation]) -> Result<(), Judgement> {
     keys.into_iter().try_for_each(|(key, operations)| Search::new(key, operations).run())
 }
 
-/// What is done, and what stands in the register then.
+/// The completed operations, and the value of the register after them.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Configuration {
     /// All answered operations before this one are done.
     prefix: usize,
-    /// Of those after it, these are.
+    /// The answered operations after it that are done.
     ahead: Vec<usize>,
-    /// Of those never answered, these are.
+    /// The unanswered operations that are done.
     unanswered: Vec<usize>,
     value: Option<u64>,
 }
 
 struct Search<'a> {
     key: &'a str,
-    /// Those that were answered, by their beginning.
+    /// The answered operations, by start time.
     answered: Vec<(&'a Operation, u64)>,
-    /// The others, without reads: those change nothing.
+    /// The unanswered operations without reads, which change nothing.
     unanswered: Vec<&'a Operation>,
     seen: BTreeSet<Configuration>,
     /// The configuration that explained most.
@@ -151,13 +155,14 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// The first answer among those that are not done: nothing asked after it comes before it.
+    /// Returns the first answer among the operations that are not done: no operation requested
+    /// after it can come before it.
     fn horizon(&self, now: &Configuration) -> u64 {
         let open = (now.prefix..self.answered.len()).filter(|at| !now.ahead.contains(at));
         open.map(|at| self.answered[at].1).min().unwrap_or(u64::MAX)
     }
 
-    /// Answered operations that may be next.
+    /// Returns the answered operations that may be next.
     fn candidates(&self, now: &Configuration) -> impl Iterator<Item = usize> {
         let horizon = self.horizon(now);
         let asked = move |at: &usize| self.answered[*at].0.begin <= horizon;
@@ -165,8 +170,8 @@ impl<'a> Search<'a> {
         (now.prefix..self.answered.len()).take_while(asked).filter(move |at| !ahead.contains(at))
     }
 
-    /// The configurations that may follow. The first to be tried comes last: of the answered operations who was answered first, then those never
-    /// answered.
+    /// Returns the configurations that may follow, the first to try last: answered operations by
+    /// the time of their answer, then unanswered ones.
     fn next(&self, now: &Configuration) -> Vec<Configuration> {
         let horizon = self.horizon(now);
         let may = |at: &usize| self.unanswered[*at].begin <= horizon && !now.unanswered.contains(at);
@@ -176,7 +181,7 @@ impl<'a> Search<'a> {
             let value = match self.unanswered[at].op {
                 Op::Write(new) => new,
                 Op::Swap { expected, new, .. } if expected == now.value => new,
-                // Then it changes nothing.
+                // It changes nothing then.
                 Op::Swap { .. } | Op::Read(_) => continue,
             };
             if !self.is_wanted(value, now, &unanswered) {
@@ -210,8 +215,9 @@ impl<'a> Search<'a> {
         all
     }
 
-    /// Whether something that may be next needs the value that an operation never answered would write. If nothing does, that operation may as well be
-    /// left out, or come later: all orders that put it here need not be looked at.
+    /// Returns true if a possible next operation needs the value that an unanswered operation would
+    /// write. Otherwise that operation can be left out or come later, so the orders with it here
+    /// are skipped.
     fn is_wanted(&self, value: u64, now: &Configuration, unanswered: &[usize]) -> bool {
         let needs = |op: &Op| match *op {
             Op::Read(read) => read == Some(value),
@@ -247,36 +253,36 @@ mod tests {
     }
 
     #[test]
-    fn what_one_server_can_answer_is_fine() {
+    fn linearizable_histories_are_accepted() {
         use Op::{Read, Write};
         let write = operation(Write(1), 0, 100);
         check(&[write.clone(), operation(Read(Some(1)), 10, 20), operation(Read(Some(1)), 30, 40)]).unwrap();
         check(&[write.clone(), operation(Read(None), 10, 20), operation(Read(Some(1)), 30, 40)]).unwrap();
         // Two compare at once, and one of them is first.
         check(&[operation(swap(None, 1, true), 0, 10), operation(swap(None, 2, false), 0, 10)]).unwrap();
-        // Never answered: done late, early, or never.
+        // Never answered: done late, early or never.
         let lost = operation(Write(9), 0, None);
         check(&[lost.clone(), operation(Read(None), 10, 20), operation(Read(Some(9)), 500, 600)]).unwrap();
         check(&[lost, operation(Read(None), 10, 20), operation(Read(None), 500, 600)]).unwrap();
     }
 
     #[test]
-    fn what_none_can_is_refused() {
+    fn impossible_histories_are_refused() {
         use Op::{Read, Write};
         let write = operation(Write(1), 0, 100);
-        // Back to what was before.
+        // A return to an earlier value.
         assert!(impossible(&[
             write.clone(),
             operation(Read(Some(1)), 10, 20),
             operation(Read(None), 30, 40)
         ]));
-        // Forgotten.
+        // A forgotten write.
         assert!(impossible(&[write, operation(Read(None), 101, 110)]));
-        // Both.
+        // Both succeed.
         assert!(impossible(&[operation(swap(None, 1, true), 0, 10), operation(swap(None, 2, true), 0, 10)]));
-        // Neither.
+        // Neither succeeds.
         assert!(impossible(&[operation(swap(None, 1, false), 0, 10)]));
-        // Before it was asked for.
+        // A read before the write was requested.
         assert!(impossible(&[operation(Read(Some(9)), 0, 5), operation(Write(9), 10, None)]));
         // Done, undone and done again.
         let lost = operation(Write(9), 0, None);
@@ -285,7 +291,7 @@ mod tests {
         assert!(impossible(&[&[lost][..], &reads].concat()));
     }
 
-    /// What clients saw of a server that does one thing after the other; some are not told.
+    /// Returns the history of a sequential server, as clients see it; some get no answer.
     fn reference(random: &mut Random) -> Vec<Operation> {
         let (mut value, mut history) = (None, Vec::new());
         let mut now = 100;
@@ -314,13 +320,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_answers_is_fine_and_what_it_never_said_is_not() {
+    fn generated_histories_are_accepted_and_corrupted_ones_refused() {
         let mut read_strange = 0;
         for seed in 0..1000 {
             let mut random = Random::new(seed);
             let good = reference(&mut random);
             check(&good).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
-            // What nobody wrote.
+            // A value that was never written.
             let mut strange = good.clone();
             let read = strange.iter_mut().find(|one| matches!(one.op, Op::Read(_)) && one.end.is_some());
             if let Some(read) = read {
@@ -328,7 +334,8 @@ mod tests {
                 assert!(impossible(&strange), "seed {seed}");
                 read_strange += 1;
             }
-            // After all others were answered and one more was written, a read of what was before that.
+            // After all operations were answered and one more was written, a read of the value
+            // before that.
             let end = good.iter().filter_map(|one| one.end).max().unwrap_or(0);
             let mut stale = good.clone();
             stale.push(operation(Op::Write(2_000_000), end + 10, end + 20));
@@ -343,9 +350,9 @@ mod tests {
     }
 
     #[test]
-    fn many_that_were_never_answered_are_no_trouble() {
+    fn many_unanswered_operations_are_judged() {
         use Op::{Read, Write};
-        // Of forty that were never answered a few came through, one of them built on another, all late.
+        // Of forty unanswered operations a few were done, one of them based on another, all late.
         let mut history: Vec<_> = (1..=40).map(|number| operation(Write(number), number, None)).collect();
         history.push(operation(swap(Some(7), 100, true), 50, None));
         history.push(operation(swap(Some(8), 101, true), 50, None));
@@ -353,13 +360,13 @@ mod tests {
         history.extend(reads.map(|(at, value)| operation(Read(value), at * 100, at * 100 + 5)));
         history.push(operation(swap(Some(20), 200, false), 500, 505));
         check(&history).unwrap();
-        // What came through once does not come again.
+        // An operation that was done once is not done again.
         history.push(operation(Read(Some(3)), 600, 605));
         assert!(impossible(&history));
     }
 
     #[test]
-    fn the_first_to_fail_is_shown() {
+    fn first_failing_operation_is_reported() {
         let history = [operation(Op::Write(1), 0, 5), operation(Op::Read(None), 10, 20)];
         let said = check(&history).unwrap_err().to_string();
         assert!(said.starts_with("\"k\": no order explains the answers; after 1 of them"), "{said}");

@@ -1,38 +1,39 @@
-//! Locks with fencing tokens.
+//! Judges locks by their fencing tokens.
 //!
-//! The tokens of a name say in which order its grants must have happened, so nothing need be searched. A grant happened between `asked` and `granted`; its
-//! lock was certainly held until `known_until`. In the order of the tokens, each grant is put at the earliest moment that those before it leave: none
-//! of those that it excludes may be held any more, or be granted later. If that moment is after its answer, no server can have done what the clients saw;
-//! if it never is, these moments are what one did.
+//! The tokens of a name give the order of its grants, so no search is needed. A grant happened
+//! between `asked` and `granted`; its lock was certainly held until `known_until`. In the order of
+//! the tokens, each grant is put at the earliest moment that the earlier ones allow: no conflicting
+//! lock may be held then or be granted later. If that moment is after the answer, no server can
+//! have produced the history. Otherwise these moments are a valid order.
 
 use std::{collections::BTreeMap, fmt};
 
 /// A lock that a client was granted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hold {
-    /// Of what.
+    /// The name of the lock.
     pub name: String,
-    /// Whether it excludes all others, or only those that do.
+    /// True for an exclusive lock, false for a shared one.
     pub exclusive: bool,
     /// Its fencing token.
     pub token: u64,
-    /// When the client asked.
+    /// The time of the request.
     pub asked: u64,
-    /// When it had the answer.
+    /// The time at which the client had the answer.
     pub granted: u64,
-    /// The last moment at which it is sure to have had the lock; `asked` where it is sure of none. An answer may come late: when the client has it,
-    /// the lock may be another's.
+    /// The last moment at which the client certainly had the lock, or `asked` if there is none. An
+    /// answer may come late, when another client already has the lock.
     pub known_until: u64,
 }
 
 /// Two holds that no server grants.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Overlap {
-    /// The one with the smaller token.
+    /// The hold with the smaller token.
     pub first: Hold,
-    /// The other.
+    /// The other hold.
     pub then: Hold,
-    /// What is wrong.
+    /// The violated rule.
     pub what: &'static str,
 }
 
@@ -54,10 +55,10 @@ impl fmt::Display for Overlap {
     }
 }
 
-/// Whether one server could have granted these.
+/// Checks that one server could have granted these locks.
 ///
 /// # Errors
-/// The first two, by their tokens, that it could not.
+/// The first two holds, by token, that conflict.
 pub fn check(holds: &[Hold]) -> Result<(), Box<Overlap>> {
     let mut names: BTreeMap<&str, Vec<&Hold>> = BTreeMap::new();
     for hold in holds {
@@ -69,7 +70,7 @@ pub fn check(holds: &[Hold]) -> Result<(), Box<Overlap>> {
     })
 }
 
-/// Of the holds so far, those that reach furthest.
+/// The holds so far that reach furthest.
 #[derive(Clone, Copy, Default)]
 struct Latest<'a> {
     asked: Option<&'a Hold>,
@@ -86,7 +87,7 @@ impl<'a> Latest<'a> {
         }
     }
 
-    /// Whether `then` could have been granted after all of them.
+    /// Checks that `then` could have been granted after all of them.
     fn before(&self, then: &Hold) -> Result<(), Box<Overlap>> {
         let wrong =
             |first: &Hold, what| Err(Box::new(Overlap { first: first.clone(), then: then.clone(), what }));
@@ -102,7 +103,7 @@ impl<'a> Latest<'a> {
     }
 }
 
-/// The holds of one name, in the order of their tokens.
+/// Checks the holds of one name, in the order of their tokens.
 fn check_name(holds: &[&Hold]) -> Result<(), Box<Overlap>> {
     let (mut exclusive, mut shared) = (Latest::default(), Latest::default());
     let mut last: Option<&Hold> = None;
@@ -137,18 +138,19 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_after_the_other_is_fine() {
+    fn sequential_holds_are_accepted() {
         check(&[hold(2, [15, 30, 40]), hold(1, [0, 10, 20])]).unwrap();
-        // Asked for at once: either may have been first. What is held is held before the next has its answer.
+        // Requested at the same time: either may have been first. The lock is held before the next
+        // has its answer.
         check(&[hold(1, [5, 30, 30]), hold(2, [0, 30, 40])]).unwrap();
         check(&[shared(1, [0, 10, 50]), shared(2, [0, 20, 60]), hold(3, [0, 61, 70])]).unwrap();
-        // Of two that go together the tokens need not be in order.
+        // The tokens of two compatible holds need not be in order.
         check(&[shared(2, [0, 10, 20]), shared(1, [30, 40, 50])]).unwrap();
         check(&[Hold { name: "b".into(), ..hold(1, [0, 10, 99]) }, hold(1, [0, 10, 99])]).unwrap();
     }
 
     #[test]
-    fn what_no_server_does_is_named() {
+    fn overlapping_holds_are_refused() {
         let wrong = |holds: &[Hold]| check(holds).unwrap_err().what;
         let held = "the second was granted while the first was held";
         let order = "the greater token was granted before the smaller was asked for";
@@ -157,11 +159,11 @@ mod tests {
         assert_eq!(wrong(&[hold(1, [0, 10, 20]), hold(1, [30, 40, 50])]), "two grants with one token");
         assert_eq!(wrong(&[shared(1, [0, 10, 31]), hold(2, [15, 30, 40])]), held);
         assert_eq!(wrong(&[hold(1, [0, 10, 31]), shared(2, [15, 30, 40])]), held);
-        // Not the one just before it, but one before that.
+        // The conflict is with an earlier hold than the previous one.
         assert_eq!(wrong(&[hold(1, [0, 10, 90]), shared(2, [0, 95, 96]), hold(3, [0, 80, 99])]), held);
     }
 
-    /// What clients saw of a server that grants one lock, to some of them together.
+    /// Returns the history of a server that grants one lock, also to several clients together.
     fn reference(random: &mut Random) -> Vec<Hold> {
         let (mut now, mut token, mut holds) = (100, 0, Vec::new());
         for _ in 0..1 + random.below(40) {
@@ -175,12 +177,13 @@ mod tests {
                 free = free.max(released);
                 let asked = at - random.below(100).min(at);
                 let granted = at + random.below(40);
-                // Who was told late, or died before, is not known to have held it for long.
+                // A client with a late answer, or that died before, is not known to have held it
+                // for long.
                 let known_until = granted.max(at + random.below(released - at));
                 let granted_late = granted > released;
                 let known_until = if granted_late { granted } else { known_until.min(released.max(granted)) };
                 holds.push(Hold { exclusive, ..hold(token, [asked, granted, known_until]) });
-                // A hold that is known to have lasted holds the others up.
+                // A hold that is known to have lasted delays the others.
                 free = free.max(known_until);
             }
             now = free + 1 + random.below(10);
@@ -189,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_grants_is_fine_and_every_change_for_the_worse_is_not() {
+    fn generated_holds_are_accepted_and_corrupted_ones_refused() {
         let (mut overlaps, mut against_time) = (0, 0);
         for seed in 0..2000 {
             let mut random = Random::new(seed);

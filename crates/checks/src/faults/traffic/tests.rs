@@ -1,4 +1,4 @@
-//! The check finds what it is there for: peers that repeat, skip, change, and put too late.
+//! The check detects peers that repeat, skip or change messages, or put too late.
 
 use std::{
     net::TcpListener,
@@ -23,11 +23,11 @@ enum Lie {
     NotAsked,
 }
 
-/// Sends what it should or not, once, and listens to nothing.
+/// A peer that sends one correct or incorrect message and ignores all others.
 struct Liar(Lie);
 
 impl Liar {
-    /// A message with one of its bytes changed; the first has no more bytes than its number.
+    /// Sends a message with one byte changed; the first message has only its number.
     fn message(net: &mut Net, number: u64, changed: usize) {
         let mut bytes = Vec::new();
         content(&mut bytes, Channel::Datagrams, number, length(Channel::Datagrams, number));
@@ -38,7 +38,7 @@ impl Liar {
         net.send(NodeId(0), Channel::Datagrams, Kind::Request, DATA, &bytes).unwrap();
     }
 
-    /// A put at its place with the content of another, if that is asked for.
+    /// Sends a put to the place of `number` with the content of `of`.
     fn put(net: &mut Net, number: u64, of: u64) {
         let mut data = Vec::new();
         content(&mut data, CHANNELS[PUTS], of, PLACE);
@@ -64,7 +64,7 @@ impl Service for Liar {
             Lie::NotInPlace => Self::put(net, 0, 1),
             Lie::LatePut => {
                 (0..PLACES / 2).for_each(|number| Self::put(net, number, number));
-                // An older one for place 0 comes late, behind something that is right in itself and takes the same lane.
+                // An older put for place 0 comes late, behind a correct put on the same lane.
                 let mut bytes = Vec::new();
                 content(&mut bytes, Channel::Files, 0, length(Channel::Files, 0));
                 bytes[..8].copy_from_slice(&0_u64.to_le_bytes());
@@ -82,7 +82,7 @@ impl Service for Liar {
     fn peer_gone(&mut self, _: &mut Net, _: NodeId, _: &Lost) {}
 }
 
-/// What the check says of a lie.
+/// Returns the error that the check reports.
 fn said_of(lie: Lie) -> Option<String> {
     let address = || vec![TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()];
     let addresses = [address(), address()];
@@ -121,7 +121,7 @@ fn said_of(lie: Lie) -> Option<String> {
 }
 
 #[test]
-fn every_lie_is_found_and_the_truth_is_not() {
+fn each_misbehaving_peer_is_detected_and_a_correct_one_is_not() {
     assert_eq!(said_of(Lie::None), None);
     for (lie, part) in [
         (Lie::Twice, "datagrams: message Some(0) came where 1 was due"),

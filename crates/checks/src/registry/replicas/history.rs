@@ -1,15 +1,16 @@
-//! What must hold of the registry of a cluster, seen by somebody who sees all nodes at once.
+//! The properties of the registry of a cluster, checked by a global observer of all nodes.
 //!
-//! | property | what |
+//! | property | rule |
 //! |---|---|
 //! | `same` | contents of one generation are the same wherever they are shown |
-//! | `kept` | from one generation that was shown to the next, an entry goes only for a newer one, or because somebody asked for that |
-//! | `order` | a command that was asked for after another was answered comes after it; what is read is as new as all that was answered before |
-//! | `compare` | a comparison succeeds on the version that the key had just before, and fails on one that it does not have |
-//! | `once` | what was asked for is done once |
-//! | `watch` | who follows a watch has what is shown |
+//! | `kept` | from one shown generation to the next, an entry disappears only for a newer one or on request |
+//! | `order` | a command requested after the answer of another comes after it; a read is as new as all earlier answers |
+//! | `compare` | a comparison succeeds on the version that the key had just before, and fails on another |
+//! | `once` | a request is done once |
+//! | `watch` | a follower of a watch has the shown content |
 //!
-//! Two more are looked at by the run: `faults` (nobody sends what none sends) and `ends` (all is answered and the same everywhere).
+//! The run checks two more: `faults` (no protocol violation is reported) and `ends` (all requests
+//! are answered, and all nodes are equal).
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -18,69 +19,70 @@ use plexus_registry::protocol::{Changed, Contents, Entry, Key, News, Refused, Wa
 
 use crate::failure::Broken;
 
-/// What a client asked for; each edits one key.
+/// A request of a client; each edits one key.
 #[derive(Clone, Debug)]
-pub enum Asked {
-    /// To be shown everything.
+pub enum ClientRequest {
+    /// Read everything.
     Look,
-    /// A key, the version that it must have, and its new value; none: deleted.
+    /// The key, the version that it must have, and its new value; `None` deletes it.
     Edit(Key, Option<u64>, Option<u64>),
-    /// Everything that was held once.
+    /// Restore an earlier content.
     Restore(Arc<Contents>),
 }
 
 /// An operation under way.
 #[derive(Clone, Debug)]
 pub struct Operation {
-    /// What.
-    pub asked: Asked,
-    /// The greatest generation that anybody was answered when it was asked for.
+    /// The request.
+    pub asked: ClientRequest,
+    /// The greatest generation answered to any client before the request.
     pub floor: u64,
-    /// Its place among all operations.
+    /// Its number among all operations.
     number: usize,
 }
 
-/// When something can have been done: it made a generation above the first and not above the second.
+/// The time in which an operation can have been done: it made a generation above the first and not
+/// above the second.
 #[derive(Clone, Copy)]
 struct Window(u64, u64);
 
 impl Window {
-    /// Whether it can have made one of the generations behind `from`, up to `to`.
+    /// Returns true if it can have made a generation after `from` and up to `to`.
     fn meets(self, from: u64, to: u64) -> bool {
         self.0 < to && from < self.1
     }
 }
 
-/// Sees everything.
+/// The global observer.
 #[derive(Default)]
 pub struct History {
     shown: BTreeMap<u64, Arc<Contents>>,
-    /// The greatest generation that anybody was answered.
+    /// The greatest generation answered to any client.
     pub answered: u64,
-    /// The version that each value got.
+    /// The version of each value.
     versions: BTreeMap<Vec<u8>, u64>,
-    /// Everything that was asked for, and when it can have been done.
-    operations: Vec<(Window, Asked)>,
+    /// All requests, with the time in which each can have been done.
+    operations: Vec<(Window, ClientRequest)>,
 }
 
 impl History {
-    /// A client asks.
-    pub fn asks(&mut self, asked: Asked) -> Operation {
+    /// Notes the request of a client.
+    pub fn asks(&mut self, asked: ClientRequest) -> Operation {
         self.operations.push((Window(self.answered, u64::MAX), asked.clone()));
         Operation { asked, floor: self.answered, number: self.operations.len() - 1 }
     }
 
-    /// Whoever asked for it is dead and will be in no view after `epoch`.
+    /// Notes that the requesting client is dead and will be in no view after `epoch`.
     pub fn dies(&mut self, operation: &Operation, epoch: Epoch) {
         self.operations[operation.number].0.1 = (u64::from(epoch.0) + 1) << 32;
     }
 
-    /// The newest that anybody has shown.
+    /// Returns the newest generation that any node has shown.
     pub fn newest(&self) -> u64 {
         self.shown.last_key_value().map_or(0, |(generation, _)| *generation)
     }
 
-    /// A node shows contents.
+    /// Checks the contents that a node shows.
     pub fn shows(&mut self, changed: &Changed, contents: &Arc<Contents>) -> Result<(), Broken> {
         let generation = contents.generation();
         if changed.generation != generation {
@@ -119,9 +121,9 @@ impl History {
                 );
             }
             let known = *self.versions.entry(entry.value.to_vec()).or_insert(entry.version);
-            let again = |asked: &Asked| match asked {
-                Asked::Restore(backup) => backup.under("").any(|(_, old)| old.value == entry.value),
-                Asked::Look | Asked::Edit(..) => false,
+            let again = |asked: &ClientRequest| match asked {
+                ClientRequest::Restore(backup) => backup.under("").any(|(_, old)| old.value == entry.value),
+                ClientRequest::Look | ClientRequest::Edit(..) => false,
             };
             if known != entry.version && !self.can_be(from, to, again) {
                 return broken(
@@ -133,19 +135,19 @@ impl History {
         Ok(())
     }
 
-    /// Whether something like that can have been done behind `from`, up to `to`.
-    fn can_be(&self, from: u64, to: u64, is: impl Fn(&Asked) -> bool) -> bool {
+    /// Returns true if a matching request can have been done after `from` and up to `to`.
+    fn can_be(&self, from: u64, to: u64, is: impl Fn(&ClientRequest) -> bool) -> bool {
         self.operations.iter().any(|(window, asked)| window.meets(from, to) && is(asked))
     }
 
-    /// A client is answered, by a node that shows this.
+    /// Checks the answer to a client of a node with these contents.
     pub fn answers(
         &mut self,
         Operation { asked, floor, number }: &Operation,
         result: &Result<u64, Refused>,
         contents: Option<&Arc<Contents>>,
     ) -> Result<(), Broken> {
-        // Who is refused is told that nothing was done.
+        // A refusal says that nothing was done.
         self.operations[*number].0 = result
             .as_ref()
             .map_or(Window(0, 0), |generation| Window(generation.saturating_sub(1), *generation));
@@ -164,15 +166,16 @@ impl History {
             (answer, _) => return broken("ends", format!("{asked:?} is answered with {answer:?}")),
         };
         let is_new = match asked {
-            Asked::Look => generation >= *floor,
-            Asked::Edit(..) | Asked::Restore(_) => generation > *floor,
+            ClientRequest::Look => generation >= *floor,
+            ClientRequest::Edit(..) | ClientRequest::Restore(_) => generation > *floor,
         };
         if !is_new || contents.generation() < generation {
             let shown = contents.generation();
             return broken("order", format!("{asked:?} made {generation} behind {floor}, {shown} is shown"));
         }
         self.answered = self.answered.max(generation);
-        let (Asked::Edit(key, expect, value), Some(made)) = (asked, self.shown.get(&generation)) else {
+        let (ClientRequest::Edit(key, expect, value), Some(made)) = (asked, self.shown.get(&generation))
+        else {
             return Ok(());
         };
         let before = self.shown.range(..generation).next_back().map(|(_, contents)| contents);
@@ -194,16 +197,16 @@ impl History {
     }
 }
 
-/// Whether this takes a key away.
-fn takes(asked: &Asked, key: &Key) -> bool {
+/// Returns true if a request removes a key.
+fn takes(asked: &ClientRequest, key: &Key) -> bool {
     match asked {
-        Asked::Edit(deleted, _, None) => deleted == key,
-        Asked::Restore(backup) => backup.entry(key.as_str()).is_none(),
-        Asked::Look | Asked::Edit(_, _, Some(_)) => false,
+        ClientRequest::Edit(deleted, _, None) => deleted == key,
+        ClientRequest::Restore(backup) => backup.entry(key.as_str()).is_none(),
+        ClientRequest::Look | ClientRequest::Edit(_, _, Some(_)) => false,
     }
 }
 
-/// The value with this number.
+/// Returns the value with this number.
 pub fn bytes(value: u64) -> Arc<[u8]> {
     value.to_le_bytes().as_slice().into()
 }
@@ -212,7 +215,7 @@ fn version(contents: &Contents, key: &Key) -> u64 {
     contents.entry(key.as_str()).map_or(0, |entry| entry.version)
 }
 
-/// Follows what a node shows, by a watch.
+/// Follows the contents of a node with a watch.
 pub struct Follower {
     watches: Watches,
     watch: WatchId,
@@ -221,19 +224,19 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// From the first thing that is shown.
+    /// Starts with the first contents shown.
     pub fn new(contents: &Contents) -> Self {
         let mut watches = Watches::new(contents.generation());
         let watch = watches.watch("", 0).expect("the first");
         Self { watches, watch, mirror: BTreeMap::new(), told: 0 }
     }
 
-    /// The node tells of a change.
+    /// Notes a change of the node.
     pub fn changed(&mut self, changed: Changed) {
         self.watches.changed(changed);
     }
 
-    /// Reads what there is to read and compares.
+    /// Reads all pending events and compares the contents.
     pub fn compare(&mut self, contents: &Contents) -> Result<(), Broken> {
         while let Some(news) = self.watches.next(self.watch) {
             let generation = match news {
@@ -283,7 +286,7 @@ mod tests {
         Contents::new(ClusterName(7))
     }
 
-    /// `before` with a change that makes `generation`.
+    /// Returns `before` with a change that makes `generation`.
     fn with(before: &Contents, generation: u64, change: Change) -> Arc<Contents> {
         let mut contents = before.clone();
         contents.change(generation, None, &change).unwrap();
@@ -305,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn one_generation_with_two_contents_is_seen() {
+    fn one_generation_with_two_contents_is_detected() {
         let mut history = History::default();
         shows(&mut history, &set(&nothing(), 1, 1)).unwrap();
         shows(&mut history, &set(&nothing(), 1, 1)).unwrap();
@@ -317,7 +320,7 @@ mod tests {
         let mut history = History::default();
         let one = set(&nothing(), 1, 1);
         shows(&mut history, &one).unwrap();
-        let deletion = history.asks(Asked::Edit(key(), None, None));
+        let deletion = history.asks(ClientRequest::Edit(key(), None, None));
         let gone = with(&one, 2, Change::delete(key()));
         shows(&mut history, &gone).unwrap();
         history.answers(&deletion, &Ok(2), Some(&gone)).unwrap();
@@ -327,12 +330,12 @@ mod tests {
     }
 
     #[test]
-    fn a_deletion_that_was_refused_or_died_excuses_none() {
+    fn refused_or_lost_deletion_excuses_no_loss() {
         let one = set(&nothing(), 1 << 32, 1);
         for is_refused in [true, false] {
             let mut history = History::default();
             shows(&mut history, &one).unwrap();
-            let deletion = history.asks(Asked::Edit(key(), Some(7), None));
+            let deletion = history.asks(ClientRequest::Edit(key(), Some(7), None));
             if is_refused {
                 let refused = Refused::Version { key: key(), expected: 7, found: one.generation() };
                 history.answers(&deletion, &Err(refused), Some(&one)).unwrap();
@@ -345,27 +348,28 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_late_and_done_early_is_seen() {
+    fn change_visible_before_its_request_is_detected() {
         let mut history = History::default();
         let (one, two) = (set(&nothing(), 1, 1), set(&nothing(), 2, 2));
-        let first = history.asks(Asked::Edit(key(), None, Some(2)));
+        let first = history.asks(ClientRequest::Edit(key(), None, Some(2)));
         shows(&mut history, &one).unwrap();
         shows(&mut history, &two).unwrap();
         history.answers(&first, &Ok(2), Some(&two)).unwrap();
-        let (look, edit) = (history.asks(Asked::Look), history.asks(Asked::Edit(key(), None, Some(1))));
+        let (look, edit) =
+            (history.asks(ClientRequest::Look), history.asks(ClientRequest::Edit(key(), None, Some(1))));
         breaks("order", history.answers(&look, &Ok(1), Some(&two)));
         breaks("order", history.answers(&edit, &Ok(2), Some(&two)));
         breaks("order", history.answers(&look, &Ok(2), Some(&one)));
     }
 
     #[test]
-    fn a_comparison_with_what_the_key_does_not_have_is_seen() {
+    fn comparison_with_a_wrong_version_is_detected() {
         let mut history = History::default();
         let one = set(&nothing(), 1, 1);
         let two = set(&one, 2, 2);
         shows(&mut history, &one).unwrap();
         shows(&mut history, &two).unwrap();
-        let edit = |history: &mut History| history.asks(Asked::Edit(key(), Some(9), Some(2)));
+        let edit = |history: &mut History| history.asks(ClientRequest::Edit(key(), Some(9), Some(2)));
         let asked = edit(&mut history);
         breaks("compare", history.answers(&asked, &Ok(2), Some(&two)));
         for (expected, found) in [(9, 1), (2, 2)] {
@@ -376,9 +380,9 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_none_should_get_is_seen() {
+    fn impossible_answer_is_detected() {
         let mut history = History::default();
-        let look = history.asks(Asked::Look);
+        let look = history.asks(ClientRequest::Look);
         breaks("ends", history.answers(&look, &Err(Refused::Busy), None));
     }
 }

@@ -1,9 +1,11 @@
-//! The members of views that keep the same contents: nodes that crash and come back, with older copies, lost ones or newer ones than the
-//! others have; views on top of each other, some missed; slow disks; clients that set, compare, delete, look and restore.
+//! Checks the members of views that keep the same contents. Nodes crash and come back with older,
+//! newer or lost copies. Views follow each other quickly, and nodes miss some. Disks are slow.
+//! Clients set, compare, delete, read and restore.
 //!
-//! The replicas are the code that nodes run; the disk of a node is one that keeps what it reported as saved and perhaps what it was about
-//! to (what makes two files such a disk is looked at in [`super::copies`]). What must hold is in [`history`]. At the end all is healed, and
-//! everything that was asked for must be answered and be the same everywhere.
+//! The replicas are the code that nodes run. The disk of a node keeps the contents reported as
+//! saved, and possibly the next one; [`super::copies`] checks that two files implement such a disk.
+//! The properties are in [`history`]. At the end all is healed, and every request must be answered
+//! with the same result everywhere.
 
 pub mod history;
 mod world;
@@ -12,44 +14,45 @@ use plexus_sim::Random;
 
 pub use self::world::World;
 
-/// Breaks what the protocol counts on, so that a property must not hold: it is shown that it is looked at.
+/// Breaks an assumption of the protocol, to show that a property detects it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sabotage {
-    /// Disks report as saved what they have not written.
+    /// Disks report contents as saved that they have not written.
     LyingDisks,
-    /// The voting state forgets what it was to remember.
+    /// The voting state forgets a generation.
     Forgetful,
-    /// A node comes back with a copy that is older than the voting state can know.
+    /// A node comes back with a copy that is older than the voting state allows.
     OlderCopy,
     /// Messages overtake each other.
     Unordered,
     /// Messages come twice.
     Doubled,
-    /// A watcher is not told of a change now and then.
+    /// A watcher misses a change now and then.
     MissedChange,
-    /// The voting state answers nobody.
+    /// The voting state answers no request.
     Mute,
-    /// Clients count what they were answered, not what they asked for: the same command is asked for as another.
+    /// Clients number their answers, not their requests, so that the same command counts as
+    /// another.
     AskedTwice,
 }
 
-/// What is varied.
+/// The parameters of a run.
 #[derive(Clone, Copy, Debug)]
 struct Params {
     nodes: usize,
     keys: u64,
     operations: u64,
-    /// Of a thousand, so many operations restore a backup.
+    /// The number of operations, of a thousand, that restore a backup.
     restores: u64,
-    /// Of a thousand steps of clients, so many kill a node.
+    /// The number of client steps, of a thousand, that kill a node.
     kills: u64,
-    /// Of a hundred nodes that come back, so many have lost their copies or older ones.
+    /// The percentage of returning nodes with lost or older copies.
     damage: u64,
-    /// How many times slower than others a slow disk is.
+    /// The factor by which a slow disk is slower.
     slow: u64,
-    /// How many times longer than an entry of a view the voting state takes.
+    /// The factor by which the voting state is slower than the entry of a view.
     slow_votes: u64,
-    /// Everything is lost once: all copies, and what the voting state remembers. Only a backup is left.
+    /// True if all copies and the voting state are lost once. Only a backup is left.
     ruin: bool,
 }
 

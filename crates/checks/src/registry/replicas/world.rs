@@ -1,4 +1,4 @@
-//! Nodes, their disks and clients, the network between incarnations, and somebody who decides views.
+//! Nodes, their disks and clients, the network between incarnations, and the decision of views.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,7 +11,7 @@ use plexus_sim::Engine;
 
 use super::{
     Params, Sabotage,
-    history::{Asked, Follower, History, Operation, broken, bytes},
+    history::{ClientRequest, Follower, History, Operation, broken, bytes},
 };
 use crate::{
     failure::Broken,
@@ -20,30 +20,30 @@ use crate::{
 
 const CLUSTER: ClusterName = ClusterName(7);
 const US: u64 = 1_000;
-/// More than any run needs: one that takes as many does not come to rest.
+/// More than any run needs: a run with so many events does not come to rest.
 const EVENTS_PER_OPERATION: u64 = 4_000;
 
 #[derive(Debug)]
-enum Ev {
+enum ReplicasEvent {
     /// The next message of a lane arrives.
     Deliver(Lane),
     /// The disk of a node has written.
     Written(Instance),
-    /// The voting state has written, and then read.
+    /// The voting state has written and read.
     Voted(Instance, Epoch, u64),
     Client(Instance),
     Decide,
-    /// A node learns a view.
+    /// A node receives a view.
     Give(Instance, View),
     Start(usize),
     Ruin,
 }
 
-/// A disk that keeps one thing.
+/// A disk that keeps one content.
 struct Disk {
     holds: Arc<Contents>,
     is_lost: bool,
-    /// What it held before.
+    /// The earlier contents.
     older: Vec<Arc<Contents>>,
     writing: Option<Arc<Contents>>,
     next: Option<Arc<Contents>>,
@@ -51,32 +51,33 @@ struct Disk {
 
 /// A node that is up.
 struct Node {
-    /// The last view that it was told.
+    /// The last view that it received.
     view: Epoch,
     replica: Replica,
     follower: Follower,
-    /// What it showed last.
+    /// The contents that it showed last.
     shown: Option<Arc<Contents>>,
     asked: BTreeMap<Ticket, Operation>,
-    /// It was said last that the registry is closed.
+    /// True if it last reported that the registry is closed.
     is_closed: bool,
 }
 
-/// The nodes of a cluster and all around them.
+/// The nodes of a cluster and their environment.
 pub struct World {
     params: Params,
-    engine: Engine<Ev>,
+    engine: Engine<ReplicasEvent>,
     sabotage: Option<Sabotage>,
     cluster: Cluster<Node, Message>,
     disks: Vec<Disk>,
     epoch: Epoch,
     members: Vec<Instance>,
-    /// What the voting state remembers.
+    /// The generation that the voting state remembers.
     remembered: u64,
-    /// What it was asked to, and may yet: also by who is dead by then.
+    /// The greatest generation that it was or may still be asked to remember, also by nodes that
+    /// have died.
     promised: u64,
     history: History,
-    /// What somebody shows at some time, kept.
+    /// A content that some node showed, kept as a backup.
     backup: Option<Arc<Contents>>,
     is_ruined: bool,
     operations: u64,
@@ -86,7 +87,7 @@ pub struct World {
     closed: u64,
     opened: u64,
     taken_over: u64,
-    /// Nothing goes wrong any more and nothing is asked for.
+    /// True once faults and requests have stopped.
     is_healed: bool,
 }
 
@@ -96,11 +97,11 @@ impl Simulation for World {
     }
 
     fn drive(&mut self) -> Result<Outcome, Broken> {
-        self.cluster.nodes().for_each(|node| self.engine.schedule(0, None, Ev::Start(node)));
-        self.engine.schedule(US, None, Ev::Decide);
+        self.cluster.nodes().for_each(|node| self.engine.schedule(0, None, ReplicasEvent::Start(node)));
+        self.engine.schedule(US, None, ReplicasEvent::Decide);
         if self.params.ruin {
             let after = self.engine.random.below(100_000 * US);
-            self.engine.schedule(after, None, Ev::Ruin);
+            self.engine.schedule(after, None, ReplicasEvent::Ruin);
         }
         let limit = (self.params.operations + 100) * EVENTS_PER_OPERATION;
         loop {
@@ -131,7 +132,7 @@ impl Simulation for World {
 }
 
 impl World {
-    /// Before its first event.
+    /// Creates the world before its first event.
     #[must_use]
     pub fn new(seed: u64, sabotage: Option<Sabotage>) -> Self {
         let params = Params::drawn(seed);
@@ -167,19 +168,19 @@ impl World {
         }
     }
 
-    /// Everybody lives and is in the last view.
+    /// Starts all nodes and puts them in the last view.
     fn heal(&mut self) -> Result<(), Broken> {
         self.is_healed = true;
         self.cluster.nodes().for_each(|node| self.start(node));
         self.decide(self.cluster.nodes().collect());
         if let Some(backup) = self.backup.clone().filter(|_| self.is_ruined) {
-            self.ask(self.cluster.instance(0), &Asked::Restore(backup))?;
+            self.ask(self.cluster.instance(0), &ClientRequest::Restore(backup))?;
         }
         Ok(())
     }
 
-    /// All copies are lost, and the voting files are new ones: who comes back knows only that it had something. It must not go on as if
-    /// nothing had ever been written.
+    /// Loses all copies and the voting files. Nodes that come back know only that they had
+    /// contents; they must not continue with an empty registry.
     fn ruin(&mut self) {
         if self.backup.is_none() || self.is_healed {
             return;
@@ -211,20 +212,22 @@ impl World {
         Ok(())
     }
 
-    fn step(&mut self, event: Ev) -> Result<(), Broken> {
+    fn step(&mut self, event: ReplicasEvent) -> Result<(), Broken> {
         match event {
-            Ev::Start(node) => self.start(node),
-            Ev::Ruin => self.ruin(),
-            Ev::Decide => {
+            ReplicasEvent::Start(node) => self.start(node),
+            ReplicasEvent::Ruin => self.ruin(),
+            ReplicasEvent::Decide => {
                 if !self.is_healed {
                     let members = self.draw_members();
                     self.decide(members);
                     let after = self.engine.random.between(100 * US, 20_000 * US);
-                    self.engine.schedule(after, None, Ev::Decide);
+                    self.engine.schedule(after, None, ReplicasEvent::Decide);
                 }
             }
-            Ev::Give(who, view) if self.cluster.is_up(who) => self.handle(who, Happened::View(view))?,
-            Ev::Deliver(lane) => {
+            ReplicasEvent::Give(who, view) if self.cluster.is_up(who) => {
+                self.handle(who, Happened::View(view))?
+            }
+            ReplicasEvent::Deliver(lane) => {
                 let message = self.cluster.receive_nth(lane, |len| match self.sabotage {
                     Some(Sabotage::Unordered) => self.engine.random.below(2).min(len as u64 - 1) as usize,
                     _ => 0,
@@ -236,12 +239,12 @@ impl World {
                     self.handle(lane.to, Happened::Message(lane.from.member().0, message))?;
                 }
             }
-            Ev::Written(who) if self.cluster.is_up(who) => {
+            ReplicasEvent::Written(who) if self.cluster.is_up(who) => {
                 let disk = &mut self.disks[who.node];
                 let written = disk.writing.take().expect("it was writing");
                 let generation = written.generation();
                 if self.sabotage == Some(Sabotage::LyingDisks) && self.engine.random.percent(50) {
-                    // It stands there with what comes next.
+                    // It is saved with the next content.
                 } else {
                     disk.older.push(std::mem::replace(&mut disk.holds, written));
                     disk.is_lost = false;
@@ -249,7 +252,7 @@ impl World {
                 self.write(who);
                 self.handle(who, Happened::Saved(generation))?;
             }
-            Ev::Voted(who, epoch, generation) => {
+            ReplicasEvent::Voted(who, epoch, generation) => {
                 if self.sabotage != Some(Sabotage::Forgetful) {
                     self.remembered = self.remembered.max(generation);
                 }
@@ -258,8 +261,8 @@ impl World {
                     self.handle(who, Happened::Remembered(epoch, known))?;
                 }
             }
-            Ev::Client(who) => self.client(who)?,
-            Ev::Give(..) | Ev::Written(_) => {}
+            ReplicasEvent::Client(who) => self.client(who)?,
+            ReplicasEvent::Give(..) | ReplicasEvent::Written(_) => {}
         }
         Ok(())
     }
@@ -278,11 +281,11 @@ impl World {
             let replica = Replica::new(me, incarnation, &opened);
             Node { view: Epoch(0), replica, follower, shown: None, asked: BTreeMap::new(), is_closed: false }
         });
-        self.engine.schedule(US, None, Ev::Client(who));
+        self.engine.schedule(US, None, ReplicasEvent::Client(who));
     }
 
-    /// A node comes back without its copies, or with older ones, as long as another has what was shown and what the voting state may remember:
-    /// without that the registry is closed, and rightly.
+    /// Gives a returning node lost or older copies, as long as another node has the shown contents
+    /// and those that the voting state may remember. Otherwise the registry is rightly closed.
     fn spoil(&mut self, number: usize) {
         let newest = self.history.newest().max(self.promised);
         let another =
@@ -290,11 +293,11 @@ impl World {
         let may_be = newest > 0 && self.disks.iter().enumerate().any(another);
         let disk = &mut self.disks[number];
         if self.sabotage == Some(Sabotage::OlderCopy) {
-            // How old it is within an epoch the voting state does not say.
+            // The voting state does not order contents within an epoch.
             let same = disk.older.iter().find(|old| old.generation() >> 32 == newest >> 32);
             disk.holds = Arc::clone(same.unwrap_or(&disk.holds));
         } else if may_be && self.engine.random.percent(self.params.damage) {
-            // How old it is the voting state says only of epochs that it remembers already.
+            // The voting state orders only epochs that it already remembers.
             let older = disk.older.iter().filter(|old| old.generation() >> 32 < self.remembered >> 32);
             let older: Vec<_> = older.cloned().collect();
             match self.engine.random.below(3) {
@@ -319,14 +322,14 @@ impl World {
             disk.older.push(std::mem::replace(&mut disk.holds, writing));
             disk.is_lost = false;
         }
-        // What it said last arrives in part.
+        // Its last messages arrive in part.
         let ended = self.cluster.kill(number, |_, said| random.below(said as u64 + 1) as usize);
         for operation in ended.iter().flat_map(|node| node.asked.values()) {
             self.history.dies(operation, self.epoch);
         }
         if !self.is_healed {
             let after = self.engine.random.between(100 * US, 30_000 * US);
-            self.engine.schedule(after, None, Ev::Start(number));
+            self.engine.schedule(after, None, ReplicasEvent::Start(number));
         }
     }
 
@@ -336,7 +339,7 @@ impl World {
         living.into_iter().filter(|_| !self.engine.random.percent(out)).collect()
     }
 
-    /// A view of these nodes. Who lives and is not in it is stopped before any of them is told.
+    /// Decides a view of these nodes. Nodes outside it are stopped before any member receives it.
     fn decide(&mut self, members: Vec<usize>) {
         let next: Vec<Instance> = members.into_iter().map(|node| self.cluster.instance(node)).collect();
         if next.is_empty() || next == self.members {
@@ -354,7 +357,7 @@ impl World {
         let view = View { epoch: self.epoch, members };
         for who in &next {
             let after = self.engine.random.between(US, 500 * US);
-            self.engine.schedule(after, None, Ev::Give(*who, view));
+            self.engine.schedule(after, None, ReplicasEvent::Give(*who, view));
         }
         self.members = next;
     }
@@ -362,7 +365,7 @@ impl World {
     fn handle(&mut self, who: Instance, happened: Happened) -> Result<(), Broken> {
         let Some(node) = self.cluster.node_mut(who.node) else { return Ok(()) };
         if let Happened::View(view) = happened {
-            // Of a view that is not the last any more some are not told.
+            // Some nodes miss a view that is no longer the last.
             let is_missed = self.epoch != view.epoch && self.engine.random.percent(50);
             if is_missed || view.epoch <= node.view {
                 return Ok(());
@@ -394,7 +397,7 @@ impl World {
                 self.promised = self.promised.max(generation);
                 if self.sabotage != Some(Sabotage::Mute) {
                     let after = self.engine.random.between(50 * US, 3_000 * US) * self.params.slow_votes;
-                    self.engine.schedule(after, None, Ev::Voted(who, epoch, generation));
+                    self.engine.schedule(after, None, ReplicasEvent::Voted(who, epoch, generation));
                 }
             }
             Act::Show(changed, contents) => {
@@ -415,7 +418,7 @@ impl World {
                 node.is_closed = matches!(result, Err(Refused::Closed { .. }));
                 self.closed += u64::from(node.is_closed);
                 if let Some(operation) = node.asked.remove(&ticket) {
-                    let is_restore = matches!(operation.asked, Asked::Restore(_));
+                    let is_restore = matches!(operation.asked, ClientRequest::Restore(_));
                     self.opened += u64::from(is_restore && result.as_ref().is_ok_and(|made| is_first(*made)));
                     self.history.answers(&operation, &result, node.shown.as_ref())?;
                 }
@@ -429,21 +432,21 @@ impl World {
         let lane = Lane { from, to: self.cluster.instance(to), class: 0 };
         let times = 1 + u64::from(self.sabotage == Some(Sabotage::Doubled) && self.engine.random.percent(5));
         for _ in 0..times {
-            // What is later on its way than what came behind it arrives with that.
+            // A message that would arrive after a later one arrives with it.
             self.cluster.send(lane, message.clone(), 0, 0);
             let after = self.engine.random.between(5 * US, 60 * US);
-            self.engine.schedule(after, None, Ev::Deliver(lane));
+            self.engine.schedule(after, None, ReplicasEvent::Deliver(lane));
         }
     }
 
-    /// Has the disk write what comes next, if it rests.
+    /// Makes an idle disk write the next content.
     fn write(&mut self, who: Instance) {
         let disk = &mut self.disks[who.node];
         if disk.writing.is_none() && disk.next.is_some() {
             disk.writing = disk.next.take();
             let slow = if self.engine.random.percent(20) { self.params.slow } else { 1 };
             let after = self.engine.random.between(20 * US, 200 * US) * slow;
-            self.engine.schedule(after, None, Ev::Written(who));
+            self.engine.schedule(after, None, ReplicasEvent::Written(who));
         }
     }
 
@@ -452,7 +455,7 @@ impl World {
             return Ok(());
         }
         let after = self.engine.random.between(10 * US, 1_000 * US);
-        self.engine.schedule(after, None, Ev::Client(who));
+        self.engine.schedule(after, None, ReplicasEvent::Client(who));
         if self.engine.random.permille(self.params.kills) {
             let all = self.engine.random.percent(5);
             let one = self.engine.random.below(self.disks.len() as u64) as usize;
@@ -469,7 +472,7 @@ impl World {
         (0..times).try_for_each(|_| self.ask(who, &asked))
     }
 
-    fn ask(&mut self, who: Instance, asked: &Asked) -> Result<(), Broken> {
+    fn ask(&mut self, who: Instance, asked: &ClientRequest) -> Result<(), Broken> {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
         let operation = self.history.asks(asked.clone());
@@ -479,39 +482,39 @@ impl World {
         self.handle(who, Happened::Ask(ticket, command(asked)))
     }
 
-    /// What a client asks for; a value stands for the operation.
-    fn draw(&mut self, node: usize) -> Asked {
+    /// Draws a client's request; each value identifies its operation.
+    fn draw(&mut self, node: usize) -> ClientRequest {
         let random = &mut self.engine.random;
         let node = self.cluster.node(node);
         let shown = node.and_then(|node| node.replica.contents());
-        // Somebody has a backup where there is nothing else.
+        // A closed registry is restored from a backup more often.
         let often = if node.is_some_and(|node| node.is_closed) { 5 } else { 1 };
         if random.permille(often * self.params.restores)
             && let Some(contents) = shown.or(self.backup.as_ref())
         {
-            return Asked::Restore(Arc::clone(contents));
+            return ClientRequest::Restore(Arc::clone(contents));
         }
         if random.percent(20) {
-            return Asked::Look;
+            return ClientRequest::Look;
         }
         let key = Key::new(&format!("k/{}", random.below(self.params.keys))).expect("a key");
         let version = shown.and_then(|shown| shown.entry(key.as_str())).map_or(0, |entry| entry.version);
         let expect = random.percent(60).then_some(version);
         let value = (!random.percent(15)).then_some(self.operations);
-        Asked::Edit(key, expect, value)
+        ClientRequest::Edit(key, expect, value)
     }
 }
 
-/// Whether a view began with this generation.
+/// Returns true if a view began with this generation.
 fn is_first(generation: u64) -> bool {
     generation as u32 == 0
 }
 
-fn command(asked: &Asked) -> Command {
+fn command(asked: &ClientRequest) -> Command {
     match asked {
-        Asked::Look => Command::Look,
-        Asked::Restore(backup) => Command::Restore(Arc::clone(backup)),
-        Asked::Edit(key, expect, value) => {
+        ClientRequest::Look => Command::Look,
+        ClientRequest::Restore(backup) => Command::Restore(Arc::clone(backup)),
+        ClientRequest::Edit(key, expect, value) => {
             let what = value.map_or(What::Delete, |value| What::Set(bytes(value)));
             Command::Change(Change(vec![Edit { key: key.clone(), expect: *expect, what }]))
         }

@@ -1,8 +1,9 @@
-//! The real link core over several rails that are lost, fall silent, are given up without need, and come back.
+//! The real link core over several rails that are lost, fall silent, are given up without need, and
+//! come back.
 //!
-//! Two [`LinkCore`]s for each pair of workers, over one to three rails. Plays the part of the link's driver and of the mesh: offers
-//! frames to rails, hands over what has its turn, looks at rails regularly, destroys ends, and connects again. What happens to
-//! rails is in `rails.rs`.
+//! Two [`LinkCore`]s for each pair of workers, over one to three rails. This module takes the role
+//! of the link's driver and of the mesh: it offers frames to rails, delivers them in order, checks
+//! rails regularly, destroys ends, and connects again. The behaviour of rails is in `rails.rs`.
 
 mod rails;
 
@@ -19,19 +20,19 @@ use plexus_sim::Engine;
 
 use self::rails::Rails;
 use super::{Arrival, NetEvent, Packet, Paths, Port, Step, Transport};
-use crate::{cluster::Ev, scenario::Params};
+use crate::{cluster::ClusterEvent, scenario::Params};
 
-/// What is on a rail.
+/// An item on a rail.
 #[derive(Clone, Copy, Debug)]
 struct OnRail {
     stamp: Stamp,
     lane: Lane,
-    what: What,
+    what: RailContent,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum What {
-    /// A frame; its block was written into the receiver's frame when it was sent.
+enum RailContent {
+    /// A frame; `true` if its block was written into the receiver's frame when it was sent.
     Frame(Packet, bool),
     Note([u64; LANES]),
     Closed(RailClosed),
@@ -41,11 +42,11 @@ enum What {
 struct End {
     core: LinkCore<Packet>,
     order: Order<Packet>,
-    /// A look at its rails is planned.
+    /// True if the next check of its rails is scheduled.
     ticking: bool,
 }
 
-/// All links.
+/// The links between all workers.
 pub struct Linked {
     paths: Paths,
     rails: Rails,
@@ -56,13 +57,13 @@ pub struct Linked {
     lost: u64,
 }
 
-/// Links look at their rails this often; everything else here takes microseconds too.
+/// The interval at which links check their rails; everything else here takes microseconds too.
 const PACE: Pace = Pace { probe: Nanos::from_us(20), alone: Nanos::from_us(400), trust: Nanos::from_us(50) };
 
 impl Linked {
-    /// Links between all nodes, whose rails fail now and then if the parameters say so.
+    /// Creates links between all nodes, whose rails fail now and then if the parameters say so.
     #[must_use]
-    pub fn new(params: &Params, engine: &mut Engine<Ev>) -> Self {
+    pub fn new(params: &Params, engine: &mut Engine<ClusterEvent>) -> Self {
         let paths = Paths::new(params.nodes, params.workers);
         let retains = params.cuts_ns > 0 || engine.random.percent(50);
         let limits = Limits { credits: [params.credits; KINDS] };
@@ -83,8 +84,8 @@ impl Linked {
         linked
     }
 
-    /// Whether frames are kept until they have arrived: without that, bytes land when they are sent, as over shared memory, which is not
-    /// so here.
+    /// Returns true if frames are kept until they have arrived. Otherwise bytes land when they are
+    /// sent, as over shared memory.
     pub(crate) fn retains(&self) -> bool {
         self.retains
     }
@@ -107,12 +108,12 @@ impl Linked {
         Some(self.paths.ends(end).0.node.index())
     }
 
-    /// Sees to it that an end looks at its rails as long as there is a reason to.
-    fn keep_ticking(&mut self, engine: &mut Engine<Ev>, end: usize) {
+    /// Schedules the next check of an end's rails as long as there is a reason.
+    fn keep_ticking(&mut self, engine: &mut Engine<ClusterEvent>, end: usize) {
         if self.retains && !self.ends[end].ticking && !self.is_dead(end) {
             self.ends[end].ticking = true;
             let owner = self.owner(end);
-            engine.schedule(self.pace.tick().0, owner, Ev::Net(NetEvent::Tick(end)));
+            engine.schedule(self.pace.tick().0, owner, ClusterEvent::Net(NetEvent::Tick(end)));
         }
     }
 
@@ -141,21 +142,21 @@ impl Linked {
         }
     }
 
-    /// Brings to the rails what waits at the sender of `path`.
+    /// Sends the waiting frames of `path` on its rails.
     fn pump(&mut self, step: &mut Step<'_>, path: usize) {
         let (_, to) = self.paths.ends(path);
         let Self { rails, ends, .. } = self;
         ends[path].core.pump(&mut |slot, lane, stamp, outgoing| {
             let what = match outgoing {
-                Outgoing::Frame(_, packet) => What::Frame(*packet, rails.is_early(usize::from(slot))),
-                Outgoing::Note(received) => What::Note(received),
-                Outgoing::Closed(closed) => What::Closed(closed),
+                Outgoing::Frame(_, packet) => RailContent::Frame(*packet, rails.is_early(usize::from(slot))),
+                Outgoing::Note(received) => RailContent::Note(received),
+                Outgoing::Closed(closed) => RailContent::Closed(closed),
             };
             rails.offer(step, path, usize::from(slot), to, OnRail { stamp, lane, what })
         });
     }
 
-    /// Takes what has arrived on one rail at the receiver of `path`.
+    /// Takes the frames that have arrived on one rail at the receiver of `path`.
     fn poll(&mut self, step: &mut Step<'_>, path: usize, rail: usize, lane: usize) {
         let receiver = self.back(path);
         while let Some(on_rail) = self.rails.receive(path, receiver, rail, lane, step.engine.now()) {
@@ -163,7 +164,7 @@ impl Linked {
             let owner = self.owner(path);
             let after = step.engine.random.between(50, 500);
             let room = NetEvent::Room(self.rails.index(path, rail), lane);
-            step.engine.schedule(after, owner, Ev::Net(room));
+            step.engine.schedule(after, owner, ClusterEvent::Net(room));
         }
         // Credits may have come.
         self.pump(step, receiver);
@@ -175,15 +176,15 @@ impl Linked {
         let slot = rail as u8;
         let end = &mut self.ends[receiver];
         let kind = match &what {
-            What::Frame(packet, _) => Some(kind(packet)),
-            What::Note(_) | What::Closed(_) => None,
+            RailContent::Frame(packet, _) => Some(kind(packet)),
+            RailContent::Note(_) | RailContent::Closed(_) => None,
         };
         end.core.receive(slot, lane, kind, stamp.credits).expect("a link core never breaks its own rules");
         match what {
-            What::Note(received) => {
+            RailContent::Note(received) => {
                 end.core.noted(slot, received).expect("a link core never breaks its own rules");
             }
-            What::Closed(closed) => {
+            RailContent::Closed(closed) => {
                 if end.core.up(closed.slot) == Some(closed.generation) {
                     self.give_up(step.engine, receiver, usize::from(closed.slot));
                 }
@@ -191,7 +192,7 @@ impl Linked {
 
                 core.peer_closed(closed).expect("a link core never breaks its own rules");
             }
-            What::Frame(packet, early) => {
+            RailContent::Frame(packet, early) => {
                 if !early && let Some(put) = packet.put {
                     step.out.push(Arrival::Land(self.paths.ends(path).1, put));
                 }
@@ -214,11 +215,12 @@ impl Linked {
         step.out.push(Arrival::Message { to, from: from.node, packet });
         let after = step.engine.random.between(10, 1_000);
         let handled = NetEvent::Handled(self.back(path), kind(&packet) as usize);
-        step.engine.schedule(after, Some(to.node.index()), Ev::Net(handled));
+        step.engine.schedule(after, Some(to.node.index()), ClusterEvent::Net(handled));
     }
 
-    /// An end destroys its rail. The other learns of it from its system, unless that hears nothing, or from the peer.
-    fn give_up(&mut self, engine: &mut Engine<Ev>, end: usize, rail: usize) {
+    /// Destroys an end's rail. The other end learns of it from its system, unless that receives
+    /// nothing, or from the peer.
+    fn give_up(&mut self, engine: &mut Engine<ClusterEvent>, end: usize, rail: usize) {
         let Some(generation) = self.ends[end].core.up(rail as u8) else { return };
         self.lost += 1;
         self.ends[end].core.rail_lost(rail as u8, Reason::Reset, Nanos(engine.now()));
@@ -227,10 +229,10 @@ impl Linked {
             let most = *engine.random.pick(&[300, 20_000]);
             let after = engine.random.below(most);
             let owner = self.owner(other);
-            engine.schedule(after, owner, Ev::Net(NetEvent::Noticed(other, rail, generation)));
+            engine.schedule(after, owner, ClusterEvent::Net(NetEvent::Noticed(other, rail, generation)));
         }
         let after = engine.random.between(100, 30_000);
-        engine.schedule(after, None, Ev::Net(NetEvent::Connect(end, rail)));
+        engine.schedule(after, None, ClusterEvent::Net(NetEvent::Connect(end, rail)));
         self.keep_ticking(engine, end);
     }
 
@@ -241,17 +243,18 @@ impl Linked {
         }
     }
 
-    /// The mesh connects a rail again, if it can be; each end gets it in its own time, and now and then one does not.
-    fn connect(&mut self, engine: &mut Engine<Ev>, end: usize, rail: usize) {
+    /// Connects a rail again, if possible; each end gets it at its own time, and now and then one
+    /// does not.
+    fn connect(&mut self, engine: &mut Engine<ClusterEvent>, end: usize, rail: usize) {
         let other = self.back(end);
         if self.is_dead(end) || self.rails.is_connected(end, other, rail) {
             return;
         }
         if self.rails.is_dark(end, other, rail) {
             let after = engine.random.between(1_000, 50_000);
-            return engine.schedule(after, None, Ev::Net(NetEvent::Connect(end, rail)));
+            return engine.schedule(after, None, ClusterEvent::Net(NetEvent::Connect(end, rail)));
         }
-        // The next rail may have less room than what was under way on the last one.
+        // The next rail may have less room than the data under way on the last one.
         let slots = *engine.random.pick(&[2, 2, 3, 16]);
         let generation = self.rails.connect(end, other, rail, slots);
         let broken = !self.rails.healed && engine.random.percent(10);
@@ -262,9 +265,9 @@ impl Linked {
             if index == 1 && broken {
                 let half = NetEvent::Noticed(self.back(end), rail, generation);
                 let owner = self.owner(self.back(end));
-                engine.schedule(after + 20_000, owner, Ev::Net(half));
+                engine.schedule(after + 20_000, owner, ClusterEvent::Net(half));
             } else {
-                engine.schedule(after, owner, Ev::Net(NetEvent::Attach(end, rail, generation)));
+                engine.schedule(after, owner, ClusterEvent::Net(NetEvent::Attach(end, rail, generation)));
             }
         }
     }
@@ -281,9 +284,9 @@ impl Linked {
             return;
         }
         if !self.rails.attached(end, rail, generation) {
-            // It was reset while it was on its way here.
+            // It was reset before it was attached here.
             let owner = self.owner(end);
-            step.engine.schedule(300, owner, Ev::Net(NetEvent::Noticed(end, rail, generation)));
+            step.engine.schedule(300, owner, ClusterEvent::Net(NetEvent::Noticed(end, rail, generation)));
         }
         self.keep_ticking(step.engine, end);
         self.pump(step, end);
@@ -291,13 +294,13 @@ impl Linked {
         (0..LANES).for_each(|lane| self.poll(step, incoming, rail, lane));
     }
 
-    fn plan_fault(&mut self, engine: &mut Engine<Ev>, path: usize) {
+    fn plan_fault(&mut self, engine: &mut Engine<ClusterEvent>, path: usize) {
         if let Some(after) = self.rails.next_fault(engine) {
-            engine.schedule(after, None, Ev::Net(NetEvent::Fault(path)));
+            engine.schedule(after, None, ClusterEvent::Net(NetEvent::Fault(path)));
         }
     }
 
-    /// A reset, a black hole one way or both, or an end that gives a good rail up.
+    /// Causes a reset, a black hole in one or both directions, or an end that gives up a good rail.
     fn fault(&mut self, step: &mut Step<'_>, path: usize) {
         let back = self.back(path);
         if !self.rails.healed && !self.is_dead(path) {
@@ -318,7 +321,7 @@ impl Linked {
                         let generation = self.ends[end].core.up(rail as u8).unwrap_or(0);
                         let noticed = NetEvent::Noticed(end, rail, generation);
                         let owner = self.owner(end);
-                        step.engine.schedule(after, owner, Ev::Net(noticed));
+                        step.engine.schedule(after, owner, ClusterEvent::Net(noticed));
                     }
                 }
             }
@@ -337,7 +340,7 @@ fn kind(packet: &Packet) -> Kind {
     }
 }
 
-/// Blocks have a channel of their own, as they have a lane.
+/// Returns the channel of a packet: blocks have one of their own, as they have a lane.
 fn channel(packet: &Packet) -> Channel {
     match packet.both_lanes {
         true => Channel::Benchmark,
@@ -359,7 +362,7 @@ impl Transport for Linked {
         let core = &mut self.ends[path].core;
         if let Some(slot) = core.route(&bill) {
             let stamp = core.stamp(bill.channel);
-            let what = What::Frame(packet, self.rails.is_early(usize::from(slot)));
+            let what = RailContent::Frame(packet, self.rails.is_early(usize::from(slot)));
             let on_rail = OnRail { stamp, lane, what };
             if self.rails.offer(step, path, usize::from(slot), to, on_rail).is_ok() {
                 return core.sent(slot, &bill, stamp, || packet);
@@ -408,7 +411,7 @@ impl Transport for Linked {
         }
     }
 
-    fn node_died(&mut self, engine: &mut Engine<Ev>, node: NodeId) {
+    fn node_died(&mut self, engine: &mut Engine<ClusterEvent>, node: NodeId) {
         self.dead = Some(node);
         for path in 0..self.ends.len() {
             if self.paths.ends(path).0.node == node {

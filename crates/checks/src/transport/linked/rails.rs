@@ -1,16 +1,16 @@
-//! The rails of simulated links: what physically becomes of frames.
+//! The rails of simulated links: the physical fate of frames.
 //!
-//! A rail has a direction for each of its ends, each a path of the network. A *dark* direction swallows what is sent
-//! without a word. A connection that either end has closed, or that was reset, carries nothing more; what is sent on it is swallowed
-//! too, as a socket's buffer would, until its end has noticed.
+//! A rail has a direction for each of its ends, each a path of the network. A *dark* direction
+//! silently drops its frames. A connection that was reset or that either end has closed carries
+//! nothing more. It also drops later frames, as a socket's buffer would, until its end has noticed.
 
 use plexus_fabric::LANES;
 use plexus_interconnect::link::protocol::NoRoom;
 use plexus_sim::{Delay, Engine, Network, PathId};
 
-use super::{NetEvent, OnRail, What};
+use super::{NetEvent, OnRail, RailContent};
 use crate::{
-    cluster::Ev,
+    cluster::ClusterEvent,
     scenario::Params,
     transport::{Arrival, Packet, Paths, Port, Step},
 };
@@ -18,20 +18,21 @@ use crate::{
 /// One direction of one rail.
 #[derive(Clone, Debug, Default)]
 struct Direction {
-    /// Since when it swallows everything.
+    /// The time since which it drops everything.
     dark: Option<u64>,
-    /// How much was swallowed since the connection was made: no more than fits.
+    /// The frames dropped since the connection was made: no more than fit.
     swallowed: [usize; LANES],
     /// The incarnation that the sender holds.
     held: u32,
 }
 
-/// All rails of all pairs.
+/// The rails of all pairs.
 pub(super) struct Rails {
     count: usize,
     /// The class of each of a pair's rails.
     classes: Vec<u8>,
-    /// Whether bytes are in place when they are sent, as over memory, or when their frame arrives; for each of a pair's rails.
+    /// True if bytes are in place when they are sent, as over memory; otherwise when their frame
+    /// arrives. One entry for each of a pair's rails.
     early: Vec<bool>,
     cuts_ns: u64,
     pub(super) healed: bool,
@@ -39,12 +40,13 @@ pub(super) struct Rails {
     slots: usize,
     network: Network<OnRail>,
     directions: Vec<Direction>,
-    /// The last incarnation of a pair's rail that was connected, and whether it still carries; both directions alike.
+    /// The last connected incarnation of a pair's rail, and whether it still works; the same for
+    /// both directions.
     connections: Vec<(u32, bool)>,
 }
 
 impl Rails {
-    pub(super) fn new(params: &Params, paths: Paths, engine: &mut Engine<Ev>) -> Self {
+    pub(super) fn new(params: &Params, paths: Paths, engine: &mut Engine<ClusterEvent>) -> Self {
         let count = if params.cuts_ns > 0 { engine.random.between(1, 3) as usize } else { 1 };
         let classes = (0..count).map(|_| engine.random.below(2) as u8).collect();
         let early = (0..count).map(|_| engine.random.percent(50)).collect();
@@ -59,7 +61,7 @@ impl Rails {
             count,
             classes,
             early,
-            // An incarnation that is shorter than a frame takes settles nothing.
+            // An incarnation that is shorter than the delay of a frame settles nothing.
             cuts_ns: if params.cuts_ns > 0 { params.cuts_ns.max(10 * params.prompt.most) } else { 0 },
             healed: false,
             bulk: params.bulk,
@@ -70,7 +72,7 @@ impl Rails {
         }
     }
 
-    /// How many each pair has.
+    /// Returns the number of rails of each pair.
     pub(super) fn count(&self) -> usize {
         self.count
     }
@@ -83,22 +85,22 @@ impl Rails {
         self.classes[rail]
     }
 
-    /// The number of a rail's direction.
+    /// Returns the number of a rail's direction.
     pub(super) fn index(&self, path: usize, rail: usize) -> usize {
         path * self.count + rail
     }
 
-    /// The path and rail of a direction.
+    /// Returns the path and rail of a direction.
     pub(super) fn place(&self, index: usize) -> (usize, usize) {
         (index / self.count, index % self.count)
     }
 
-    /// How long until something happens to a rail of a pair.
-    pub(super) fn next_fault(&self, engine: &mut Engine<Ev>) -> Option<u64> {
+    /// Draws the time until the next fault of a pair's rail.
+    pub(super) fn next_fault(&self, engine: &mut Engine<ClusterEvent>) -> Option<u64> {
         (self.cuts_ns > 0 && !self.healed).then(|| engine.random.below(2 * self.cuts_ns))
     }
 
-    /// Whether the end that sends on `path` holds the incarnation of the rail that carries.
+    /// Returns true if the end that sends on `path` holds the working incarnation of the rail.
     fn holds(&self, path: usize, rail: usize) -> bool {
         let index = self.index(path, rail);
         let (generation, carries) = self.connections[index];
@@ -127,14 +129,15 @@ impl Rails {
         if lane == 1 {
             after += self.bulk.draw(&mut step.engine.random);
         }
-        if let What::Frame(Packet { put: Some(put), .. }, true) = on_rail.what {
+        if let RailContent::Frame(Packet { put: Some(put), .. }, true) = on_rail.what {
             step.out.push(Arrival::Land(to, put));
         }
-        step.engine.schedule(after, Some(to.node.index()), Ev::Net(NetEvent::Arrived(index, lane)));
+        step.engine.schedule(after, Some(to.node.index()), ClusterEvent::Net(NetEvent::Arrived(index, lane)));
         Ok(())
     }
 
-    /// What has arrived by `now` for the `receiver` of `path`, which sees only the incarnation that it holds.
+    /// Takes the items that have arrived by `now` for the `receiver` of `path`, which sees only the
+    /// incarnation that it holds.
     pub(super) fn receive(
         &mut self,
         path: usize,
@@ -149,19 +152,21 @@ impl Rails {
         self.network.receive(PathId(self.index(path, rail)), lane, now)
     }
 
-    /// How long ago the system of `end` last heard from the other side of a rail, if somebody spoke.
+    /// Returns how long ago the system of `end` last received anything over a rail, if the other
+    /// side sent.
     pub(super) fn silent(&self, end: usize, back: usize, rail: usize, now: u64) -> u64 {
         let dark = [end, back].map(|path| self.directions[self.index(path, rail)].dark);
-        // A connection that the other side does not know is answered with a reset, which comes of its own.
+        // A connection unknown to the other side is answered with a reset, which comes separately.
         dark.into_iter().flatten().min().map_or(0, |since| now - since)
     }
 
-    /// Whether nothing is wrong with the rails of a pair: nothing has to be noticed any more.
+    /// Returns true if a pair's rails have no fault that has yet to be noticed.
     pub(super) fn settled(&self, end: usize, back: usize) -> bool {
         (0..self.count).all(|rail| self.holds(end, rail) && self.holds(back, rail))
     }
 
-    /// An end has destroyed its rail; whether the other's system will hear of it.
+    /// Notes that an end has destroyed its rail; returns true if the other's system will learn of
+    /// it.
     pub(super) fn closed(&mut self, end: usize, other: usize, rail: usize) -> bool {
         let held = self.holds(end, rail);
         self.directions[end * self.count + rail].held = 0;
@@ -171,7 +176,7 @@ impl Rails {
         self.directions[self.index(end, rail)].dark.is_none()
     }
 
-    /// The connection carries nothing more, and what was under way is gone.
+    /// Ends a connection; its items under way are lost.
     fn stop(&mut self, end: usize, other: usize, rail: usize) {
         for path in [end, other] {
             let index = self.index(path, rail);
@@ -184,8 +189,8 @@ impl Rails {
         self.stop(end, other, rail);
     }
 
-    /// Directions swallow everything from now on; what is under way may still arrive.
-    pub(super) fn darken(&mut self, engine: &mut Engine<Ev>, paths: &[usize], rail: usize) {
+    /// Makes directions drop everything from now on; items under way may still arrive.
+    pub(super) fn darken(&mut self, engine: &mut Engine<ClusterEvent>, paths: &[usize], rail: usize) {
         for path in paths {
             let index = self.index(*path, rail);
             self.directions[index].dark.get_or_insert(engine.now());
@@ -195,7 +200,7 @@ impl Rails {
         }
     }
 
-    /// What is under way in one direction is lost.
+    /// Loses the items under way in one direction.
     pub(super) fn lose(&mut self, path: usize, rail: usize) {
         let path = PathId(self.index(path, rail));
         if self.network.is_up(path) {
@@ -204,7 +209,7 @@ impl Rails {
         }
     }
 
-    /// Whether a rail's connection carries, as far as both ends hold it or are about to.
+    /// Returns true if a rail's connection works, as far as both ends hold it or are about to.
     pub(super) fn is_connected(&self, end: usize, other: usize, rail: usize) -> bool {
         [end, other].iter().all(|path| self.connections[self.index(*path, rail)].1)
     }
@@ -212,7 +217,7 @@ impl Rails {
     pub(super) fn is_dark(&mut self, end: usize, other: usize, rail: usize) -> bool {
         let dark = |path: &usize| self.directions[self.index(*path, rail)].dark.is_some();
         let is_dark = [end, other].iter().any(dark);
-        // Somebody mends it, in time.
+        // The fault is repaired after a time.
         for path in [end, other] {
             let index = self.index(path, rail);
             self.directions[index].dark = None;
@@ -220,7 +225,7 @@ impl Rails {
         is_dark
     }
 
-    /// A new connection of a rail; its incarnation.
+    /// Makes a new connection of a rail; returns its incarnation.
     pub(super) fn connect(&mut self, end: usize, other: usize, rail: usize, slots: usize) -> u32 {
         let generation = 1 + self.connections[self.index(end, rail)].0;
         for path in [end, other] {
@@ -232,7 +237,7 @@ impl Rails {
         generation
     }
 
-    /// The sender of `path` holds this incarnation now; whether it still carries.
+    /// Attaches an incarnation at the sender of `path`; returns true if it still works.
     pub(super) fn attached(&mut self, path: usize, rail: usize, generation: u32) -> bool {
         let index = self.index(path, rail);
         self.directions[index].held = generation;
@@ -240,7 +245,7 @@ impl Rails {
         self.holds(path, rail)
     }
 
-    /// No more failures: what is dark carries again, with what it swallowed lost.
+    /// Stops failures: dark directions work again, and what they dropped is lost.
     pub(super) fn heal(&mut self) {
         self.healed = true;
     }

@@ -1,5 +1,6 @@
-//! Members that are killed, stand still, and are started again, over two paths and over shared memory: who is left notices
-//! once, keeps nothing of the dead, and lets no other incarnation in until it is started anew itself.
+//! Members that are killed, paused and restarted, over two paths and over shared memory. The
+//! survivor notices once, keeps nothing of the dead, and accepts no other incarnation until it
+//! restarts itself.
 
 use std::{
     fs,
@@ -19,7 +20,7 @@ use rustix::{
 
 use crate::{alone, net, one_path::segments, program, spec, unharmed};
 
-/// A pair that flows over everything that joins it: two paths, or memory.
+/// Starts a pair with traffic over all its rails: two paths, or memory.
 fn joined(net: Option<&Net>) -> Pair {
     let (rail, paths) = net.map_or((RailKind::Shm, 1), |net| (RailKind::Tcp, net.paths()));
     let mut pair = Pair::start(spec(rail, net.is_some()), net).unwrap();
@@ -28,7 +29,7 @@ fn joined(net: Option<&Net>) -> Pair {
     pair
 }
 
-/// Asks `side` until it says that it is so; nobody else may be there to ask.
+/// Asks `side` until its report satisfies a condition; the other member may be gone.
 fn until(pair: &mut Pair, side: Side, what: &str, so: impl Fn(&Pair, &Report) -> bool) {
     let end = Instant::now() + Duration::from_secs(40);
     loop {
@@ -41,7 +42,8 @@ fn until(pair: &mut Pair, side: Side, what: &str, so: impl Fn(&Pair, &Report) ->
     }
 }
 
-/// Kills a member, starts another incarnation of it, kills that and the survivor too, and starts both anew.
+/// Kills a member, starts another incarnation of it, kills that and the survivor, and starts both
+/// again.
 fn killed_and_started_again(pair: &mut Pair, victim: Side) {
     let survivor = Side::BOTH[1 - victim.index()];
     let before = pair.holds(survivor).unwrap();
@@ -51,7 +53,7 @@ fn killed_and_started_again(pair: &mut Pair, victim: Side) {
             && !report.rails.iter().any(|rail| rail.is_up())
             && pair.holds(survivor).unwrap().is_flat_since(&before)
     });
-    // The one with the higher number calls, and is told; the other is not called any more.
+    // The member with the higher number calls and is refused; the other receives no more calls.
     pair.begin(victim).unwrap();
     match victim {
         Side::A => assert_eq!(pair.report(victim).unwrap().ups, 0),
@@ -62,7 +64,8 @@ fn killed_and_started_again(pair: &mut Pair, victim: Side) {
                 .is_some_and(|why| why.contains("start it again if it does not come in by itself"))
         }),
     }
-    // Ends when all of its connections were refused: whoever survived has not seen another peer come or go.
+    // It ends when all of its connections were refused: the survivor has not seen another peer come
+    // or go.
     let [new, old] = [victim, survivor].map(|side| pair.report(side).unwrap());
     assert_eq!([(new.ups, new.gone), (old.ups, old.gone)], [(0, 0), (1, 1)], "{new}; {old}");
     Side::BOTH.into_iter().for_each(|side| pair.kill(side).unwrap());
@@ -73,7 +76,7 @@ fn killed_and_started_again(pair: &mut Pair, victim: Side) {
     pair.flows().unwrap();
 }
 
-/// Has each member stand still for a while, twice; traffic goes on.
+/// Pauses each member twice; traffic continues.
 fn stands_still_and_goes_on(pair: &mut Pair) {
     for side in Side::BOTH {
         // Shorter than the timeout of a link, then longer.
@@ -87,7 +90,7 @@ fn stands_still_and_goes_on(pair: &mut Pair) {
 }
 
 #[test]
-fn another_incarnation_is_let_in_only_when_all_are_started_anew() {
+fn restarted_member_joins_only_after_the_survivor_restarts() {
     let _alone = alone();
     let Some(net) = net(2) else { return };
     let mut pair = joined(Some(&net));
@@ -99,7 +102,7 @@ fn another_incarnation_is_let_in_only_when_all_are_started_anew() {
 }
 
 #[test]
-fn over_memory_too() {
+fn restarted_member_joins_only_after_the_survivor_restarts_over_shared_memory() {
     let _alone = alone();
     let before = segments();
     let mut pair = joined(None);
@@ -112,7 +115,7 @@ fn over_memory_too() {
 }
 
 #[test]
-fn a_member_that_stands_still_for_a_while_goes_on() {
+fn paused_member_continues() {
     let _alone = alone();
     let Some(net) = net(2) else { return };
     let mut pair = joined(Some(&net));
@@ -124,9 +127,9 @@ fn a_member_that_stands_still_for_a_while_goes_on() {
     unharmed(pair);
 }
 
-/// A member that stands still does not see the end of its input.
+/// A paused member does not see the end of its input.
 #[test]
-fn a_stopped_member_ends_with_whoever_started_it() {
+fn stopped_member_ends_with_its_parent() {
     let _alone = alone();
     let address = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let member = Member {
@@ -160,7 +163,7 @@ fn a_stopped_member_ends_with_whoever_started_it() {
 }
 
 #[test]
-fn over_memory_it_goes_on_too_and_can_be_killed_while_it_stands() {
+fn paused_member_over_shared_memory_continues_or_can_be_killed() {
     let _alone = alone();
     let mut pair = joined(None);
     stands_still_and_goes_on(&mut pair);
