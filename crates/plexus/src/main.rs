@@ -16,13 +16,16 @@ struct Cli {
     command: commands::Command,
 }
 
-/// Exit codes: 0 done, 1 not done (one line on standard error says why), 2 wrong usage, 3 measured, and a threshold missed. `plexus lock` has
-/// that of the command that it ran, 125 where it failed itself, 126 or 127 where there is no such command to be run.
+/// Runs the command and returns its exit code: 0 for success, 1 for a failure (one line on standard
+/// error gives the reason), 2 for wrong usage, 3 for a measurement that misses a threshold.
+///
+/// `plexus lock` returns the code of the command that it runs: 125 if it fails itself, 126 or 127
+/// if the command cannot be run or does not exist.
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Where standard error is closed the exit code must do.
+            // If standard error is closed, the exit code is the only report.
             let _ = error.print();
             return if error.use_stderr() { commands::wrong_usage().into() } else { ExitCode::SUCCESS };
         }
@@ -30,13 +33,13 @@ fn main() -> ExitCode {
     match cli.command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            if let Some(ended) = error.downcast_ref::<commands::Ended>() {
-                return ExitCode::from(ended.0);
+            if let Some(exit) = error.downcast_ref::<commands::CommandExit>() {
+                return ExitCode::from(exit.0);
             }
             output::error(&error);
-            match error.downcast_ref::<commands::Failed>() {
-                Some(failed) => ExitCode::from(failed.code),
-                None if error.is::<commands::Missed>() => ExitCode::from(3),
+            match error.downcast_ref::<commands::CommandFailure>() {
+                Some(failure) => ExitCode::from(failure.code),
+                None if error.is::<commands::MissedThreshold>() => ExitCode::from(3),
                 None => ExitCode::FAILURE,
             }
         }

@@ -1,4 +1,4 @@
-//! How the command line speaks: results on standard output, everything else on standard error.
+//! Output of the command line: results on standard output, everything else on standard error.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -9,25 +9,26 @@ use rustix::{
 };
 use serde::Serialize;
 
-/// Says why a command failed, in one line.
+/// Prints the reason of a failure on standard error, in one line.
 pub(crate) fn error(error: &anyhow::Error) {
     let line = reasons(error).split_whitespace().collect::<Vec<_>>().join(" ");
-    // Where standard error is closed the exit code must do.
+    // If standard error is closed, the exit code is the only report.
     let _ = writeln!(io::stderr(), "plexus: {line}");
 }
 
-/// What went wrong and why, from the outside in. Many errors say their reason themselves: none is said twice.
+/// Returns the error and its causes, outermost first. A cause that the text already ends with is
+/// not repeated.
 pub(crate) fn reasons(error: &anyhow::Error) -> String {
-    let mut said = error.to_string();
+    let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !said.ends_with(&cause) {
-            said = format!("{said}: {cause}");
+        if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
         }
     }
-    said
+    text
 }
 
-/// Prints a result as JSON, on one line if somebody is to read it by machine, else indented.
+/// Prints a result as JSON: indented on a terminal, else on one line.
 pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
     let text = match io::stdout().is_terminal() {
         true => serde_json::to_string_pretty(value)?,
@@ -36,12 +37,12 @@ pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
     line(&text)
 }
 
-/// Prints a result as one line of JSON, whoever reads it.
+/// Prints a result as one line of JSON.
 pub(crate) fn json_line(value: &impl Serialize) -> anyhow::Result<()> {
     line(&serde_json::to_string(value)?)
 }
 
-/// Prints a line of a result. A reader that has gone (`| head`) is no failure.
+/// Prints a line of a result. A closed pipe (`| head`) is not an error.
 pub(crate) fn line(text: &str) -> anyhow::Result<()> {
     match writeln!(io::stdout(), "{text}") {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
@@ -49,7 +50,8 @@ pub(crate) fn line(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Whether anybody may still read what is printed: what goes on and on ends when nobody does (`| head`).
+/// Returns whether standard output still has a reader; continuous output ends without one (`|
+/// head`).
 pub(crate) fn is_read() -> bool {
     let stdout = io::stdout();
     let mut event = [PollFd::new(&stdout, PollFlags::empty())];
@@ -57,7 +59,7 @@ pub(crate) fn is_read() -> bool {
     !matches!(poll(&mut event, Some(&now)), Ok(1))
 }
 
-/// A value without what a terminal would obey.
+/// Returns a value as text, with control characters escaped so that a terminal ignores them.
 pub(crate) fn shown(value: &Bytes) -> String {
     let text = match value {
         Bytes::Hex(digits) => return format!("0x{digits}"),
@@ -73,7 +75,7 @@ pub(crate) fn shown(value: &Bytes) -> String {
     shown
 }
 
-/// Prints bytes as they are.
+/// Prints raw bytes.
 pub(crate) fn bytes(bytes: &[u8]) -> anyhow::Result<()> {
     match io::stdout().write_all(bytes) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
@@ -81,13 +83,13 @@ pub(crate) fn bytes(bytes: &[u8]) -> anyhow::Result<()> {
     }
 }
 
-/// Says what is being done, to whoever waits for it.
+/// Prints a progress message on standard error.
 pub(crate) fn progress(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Says on a terminal how far something is, over what was said so last; nothing takes that away.
-pub(crate) fn over(text: &str) {
+/// Prints a progress line on a terminal, over the previous one.
+pub(crate) fn overwrite_line(text: &str) {
     let _ = write!(io::stderr(), "\r\x1b[K{text}");
     let _ = io::stderr().flush();
 }
@@ -100,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_that_is_shown_steers_no_terminal() {
+    fn shown_values_have_no_control_characters() {
         let text = |text: &str| shown(&Bytes::Text(text.into()));
         assert_eq!(text("größe \"1\""), "größe \"1\"");
         assert_eq!(text("a\x1b[2J\n\u{9b}"), "a\\u{1b}[2J\\n\\u{9b}");
@@ -108,13 +110,13 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_is_said_once() {
+    fn each_reason_is_printed_once() {
         let refused = || io::Error::other("no room");
-        let says = || anyhow::Error::from(ControlError::Io { name: "n1".into(), source: refused() });
-        assert_eq!(reasons(&says()), "n1: control socket: no room");
-        assert_eq!(reasons(&says().context("asking n1")), "asking n1: n1: control socket: no room");
-        let silent = anyhow::Error::from(refused()).context("writing a");
-        assert_eq!(reasons(&silent), "writing a: no room");
+        let with_cause = || anyhow::Error::from(ControlError::Io { name: "n1".into(), source: refused() });
+        assert_eq!(reasons(&with_cause()), "n1: control socket: no room");
+        assert_eq!(reasons(&with_cause().context("asking n1")), "asking n1: n1: control socket: no room");
+        let without_cause = anyhow::Error::from(refused()).context("writing a");
+        assert_eq!(reasons(&without_cause), "writing a: no room");
         assert_eq!(reasons(&anyhow!("no room")), "no room");
     }
 }

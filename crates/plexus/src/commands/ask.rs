@@ -1,7 +1,7 @@
-//! The way to a node that is to do something: which node that is, and for how long it is waited for.
+//! Connections to a node that runs a command, and their timeouts.
 //!
-//! A node that stands still takes connections all the same, for as long as there is room for them. So each is asked first how it is, and nothing that has
-//! one answer is waited for without end.
+//! A suspended node still accepts connections, so each node must first answer a `status` request.
+//! Every request with a single answer has a timeout.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use serde_json::Value;
 use super::cluster::local_nodes;
 use crate::output;
 
-/// How long what has one answer may take: longer than any profile lets a view take that it waits for.
-pub(crate) const DONE_WITHIN: Duration = Duration::from_secs(60);
+/// The timeout of a request with one answer; longer than a view change takes in any profile.
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often what goes on for long looks whether anybody reads it.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The interval at which a continuous command checks that its output still has a reader.
+const READER_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The node of this name, or the first of this machine that answers.
+/// Connects to the node with this name, or to the first node of this machine that answers.
 pub(crate) fn connect(config: &Config, node: Option<&str>) -> anyhow::Result<Control> {
     if let Some(name) = node {
         config.node(name)?;
@@ -32,7 +32,7 @@ pub(crate) fn connect(config: &Config, node: Option<&str>) -> anyhow::Result<Con
         .map_err(|why| why.map_or_else(|| anyhow!("no node belongs on this machine"), anyhow::Error::from))
 }
 
-/// Every node of this machine that runs.
+/// Connects to every running node of this machine.
 pub(crate) fn connect_all(config: &Config) -> anyhow::Result<Vec<Control>> {
     let mut nodes = Vec::new();
     for node in local_nodes(config)? {
@@ -43,21 +43,22 @@ pub(crate) fn connect_all(config: &Config) -> anyhow::Result<Vec<Control>> {
         }
     }
     if nodes.is_empty() {
-        bail!("no node of this machine runs; start them with `plexus up`");
+        bail!("no node runs on this machine; start them with `plexus up`");
     }
     Ok(nodes)
 }
 
-/// A node that answers.
+/// Connects to a node and checks that it answers.
 pub(crate) fn answering(config: &Config, name: &str) -> Result<Control, ControlError> {
     let mut control = Control::connect(&config.dir, name)?;
     control.set_timeout(ANSWER_WITHIN)?;
     control.call("status", Value::Null, |_| ())?;
-    control.set_timeout(DONE_WITHIN)?;
+    control.set_timeout(REQUEST_TIMEOUT)?;
     Ok(control)
 }
 
-/// What comes of the first of these nodes that can; otherwise why the last cannot that runs, if one does.
+/// Returns the first successful result over these nodes. If all fail, returns the last error of a
+/// running node, else that of a stopped one.
 pub(crate) fn first_of<'a, T>(
     names: impl IntoIterator<Item = &'a str>,
     mut attempt: impl FnMut(&str) -> Result<T, ControlError>,
@@ -73,18 +74,18 @@ pub(crate) fn first_of<'a, T>(
     Err(why)
 }
 
-/// Has a node do what goes on until it is over, or until nobody reads what is said of it.
+/// Runs a continuous command on a node until it ends or the output has no reader.
 pub(crate) fn follow(
     mut control: Control,
     command: &str,
-    asked: Value,
-    mut say: impl FnMut(Value) -> anyhow::Result<()>,
+    request: Value,
+    mut print: impl FnMut(Value) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    control.set_timeout(LOOK_EVERY)?;
-    control.ask(command, asked)?;
+    control.set_timeout(READER_CHECK_INTERVAL)?;
+    control.ask(command, request)?;
     while output::is_read() {
         match control.hear() {
-            Ok(ControlResponse::Progress(news)) => say(news)?,
+            Ok(ControlResponse::Progress(update)) => print(update)?,
             Ok(ControlResponse::Done(_)) => break,
             Err(ControlError::Silent { .. }) => {}
             Err(error) => return Err(error.into()),
@@ -93,14 +94,14 @@ pub(crate) fn follow(
     Ok(())
 }
 
-/// The milliseconds of `--wait SECONDS`.
+/// Parses the argument of `--wait SECONDS` into milliseconds.
 ///
 /// # Errors
-/// One line for the user.
+/// The number is not 0.001 s or more.
 pub(crate) fn wait_ms(seconds: &str) -> Result<u64, String> {
     match seconds.parse() {
         Ok(seconds) if (0.001..=1e9).contains(&seconds) => Ok((seconds * 1e3) as u64),
-        _ => Err("use seconds, 0.001 or more".into()),
+        _ => Err("use a number of seconds, 0.001 or more".into()),
     }
 }
 
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_several_nodes_the_first_that_can_does_it_or_one_that_runs_says_why_not() {
+    fn the_first_node_that_succeeds_is_used_else_a_running_nodes_error_is_returned() {
         let down = |name: &str| ControlError::NotRunning { name: name.into(), dir: String::new() };
         let attempt = |name: &str| match name {
             "up" => Ok(name.to_owned()),
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn no_time_and_what_is_none_are_refused() {
+    fn zero_and_malformed_wait_times_are_refused() {
         assert_eq!(
             (wait_ms("0.001"), wait_ms("1.5"), wait_ms("1e9")),
             (Ok(1), Ok(1500), Ok(1_000_000_000_000))

@@ -1,7 +1,8 @@
-//! The command that runs under a lock: started, told of signals and waited for, whatever else happens.
+//! The child command that runs under a lock: starts it, passes signals on and waits for its end.
 //!
-//! Whoever ends `plexus lock` means the command: SIGTERM and SIGHUP are passed on. The keys of a terminal reach the command by themselves, and it
-//! decides what comes of them, so SIGINT and SIGQUIT are left to it. Signals that were ignored from the start (`nohup`) stay so, for both.
+//! SIGTERM and SIGHUP are passed on to the command. SIGINT and SIGQUIT from a terminal reach the
+//! command directly, so they are not passed on. Signals that were ignored from the start (`nohup`)
+//! stay ignored for both.
 
 use std::{
     fs,
@@ -22,42 +23,42 @@ use signal_hook::{
     iterator::Signals,
 };
 
-use super::Failed;
+use super::CommandFailure;
 
-/// The code for a command that is there and cannot be run; as of `env`, like the next.
+/// The exit code for a command that exists but cannot be run, as in `env`.
 const NOT_RUN: u8 = 126;
 
-/// The code for a command that is not there.
+/// The exit code for a command that does not exist, as in `env`.
 const NOT_FOUND: u8 = 127;
 
-/// A command that runs, or has ended.
-pub(super) struct Running(OwnedFd);
+/// A child command, running or ended.
+pub(super) struct RunningCommand(OwnedFd);
 
-impl Running {
-    /// Starts it. A thread waits for its end, and says it to `ended`.
+impl RunningCommand {
+    /// Starts the command. A thread waits for its end and calls `ended`.
     pub(super) fn start(
         mut command: Command,
         ended: impl FnOnce(io::Result<ExitStatus>) + Send + 'static,
     ) -> Result<Self> {
-        // First of all: without a thread nobody would wait for the child.
+        // The thread starts first: if it cannot, no child is left without a waiter.
         let (hand_over, handed_over) = mpsc::channel::<Child>();
         thread::Builder::new().spawn(move || {
             if let Ok(mut child) = handed_over.recv() {
                 ended(child.wait());
             }
         })?;
-        let mut child = command.spawn().map_err(|error| Failed {
+        let mut child = command.spawn().map_err(|error| CommandFailure {
             code: if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_RUN },
             why: anyhow::Error::from(error).context(command.get_program().display().to_string()),
         })?;
         let process = process_of(&child);
         let process = process.inspect_err(|_| end(&mut child))?;
-        hand_over.send(child).context("who waits for the command has ended")?;
+        hand_over.send(child).context("the thread that waits for the command has ended")?;
         Ok(Self(process))
     }
 
-    /// Sends it a signal, if it has not ended.
-    pub(super) fn tell(&self, signal: Signal) -> io::Result<()> {
+    /// Sends the command a signal; does nothing if it has ended.
+    pub(super) fn send_signal(&self, signal: Signal) -> io::Result<()> {
         match pidfd_send_signal(&self.0, signal) {
             Ok(()) | Err(Errno::SRCH) => Ok(()),
             Err(error) => Err(error.into()),
@@ -66,7 +67,7 @@ impl Running {
 }
 
 fn process_of(child: &Child) -> Result<OwnedFd> {
-    let pid = Pid::from_raw(child.id() as i32).context("a process has a number")?;
+    let pid = Pid::from_raw(child.id() as i32).context("the child's process id is invalid")?;
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
@@ -125,11 +126,11 @@ mod tests {
 
     #[test]
     fn a_command_is_told_and_telling_one_that_has_ended_is_no_failure() {
-        let (tell, told) = mpsc::channel();
-        let running = Running::start(sleeps(), move |status| tell.send(status).unwrap()).unwrap();
-        running.tell(Signal::TERM).unwrap();
-        assert_eq!(ended(told.recv().unwrap().unwrap()), Some(SIGTERM));
-        running.tell(Signal::TERM).unwrap();
+        let (sender, receiver) = mpsc::channel();
+        let running = RunningCommand::start(sleeps(), move |status| sender.send(status).unwrap()).unwrap();
+        running.send_signal(Signal::TERM).unwrap();
+        assert_eq!(ended(receiver.recv().unwrap().unwrap()), Some(SIGTERM));
+        running.send_signal(Signal::TERM).unwrap();
     }
 
     #[test]

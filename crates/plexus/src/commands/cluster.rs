@@ -1,4 +1,4 @@
-//! Which cluster a command is about.
+//! The cluster that a command works on.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use plexus_node::{
     layout::ClusterDir,
 };
 
-/// The cluster of commands that have one.
+/// The cluster argument of a command.
 #[derive(clap::Args)]
 pub(crate) struct Cluster {
     /// The cluster's directory [default: $PLEXUS_DIR, or the current one if it is a cluster].
@@ -16,18 +16,18 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// The one in `dir`, or the default.
+    /// Returns the cluster in `dir`, or the default one.
     pub(crate) fn at(dir: Option<PathBuf>) -> Self {
         Self { dir }
     }
 
-    /// Its configuration.
+    /// Loads the configuration of the cluster.
     pub(crate) fn load(&self) -> anyhow::Result<Config> {
         let dir = match self.dir.clone().or_else(|| std::env::var_os("PLEXUS_DIR").map(PathBuf::from)) {
             Some(dir) => dir,
             None if Path::new("cluster.toml").exists() => PathBuf::from("."),
             None => bail!(
-                "which cluster? the current directory is none; name its directory, set PLEXUS_DIR, or make one with \
+                "which cluster? the current directory is none; name its directory, set PLEXUS_DIR, or create one with \
                  `plexus init`"
             ),
         };
@@ -35,9 +35,10 @@ impl Cluster {
     }
 }
 
-/// The cluster of commands whose arguments are about something else, and how they answer.
+/// The options `--cluster` and `--json` of commands whose positional arguments have another
+/// meaning.
 #[derive(clap::Args)]
-pub(crate) struct Asked {
+pub(crate) struct ClusterOptions {
     /// The cluster's directory [default: $PLEXUS_DIR, or the current one if it is a cluster].
     #[arg(long, value_name = "DIR", global = true)]
     cluster: Option<PathBuf>,
@@ -46,19 +47,19 @@ pub(crate) struct Asked {
     pub(crate) json: bool,
 }
 
-impl Asked {
-    /// The cluster's configuration.
+impl ClusterOptions {
+    /// Loads the configuration of the cluster.
     pub(crate) fn load(&self) -> anyhow::Result<Config> {
         Cluster::at(self.cluster.clone()).load()
     }
 }
 
-/// The configuration in `dir`.
+/// Loads the configuration in `dir`.
 pub(crate) fn load(dir: &Path) -> anyhow::Result<Config> {
     Ok(Config::load(&ClusterDir::new(dir))?)
 }
 
-/// The nodes that belong on this machine.
+/// Returns the nodes that belong on this machine.
 pub(crate) fn local_nodes(config: &Config) -> anyhow::Result<Vec<&NodeConfig>> {
     let here = this_host();
     let local: Vec<_> = config.nodes.iter().filter(|node| node.host == here).collect();
@@ -74,10 +75,10 @@ pub(crate) fn local_nodes(config: &Config) -> anyhow::Result<Vec<&NodeConfig>> {
     Ok(local)
 }
 
-/// This program, to start more of it.
+/// Returns the path of this program, to start it again.
 pub(crate) fn this_program() -> anyhow::Result<PathBuf> {
-    let program = std::env::current_exe().context("where this program lies")?;
-    // Built anew meanwhile: the file that runs is still there without its name.
+    let program = std::env::current_exe().context("finding the path of this program")?;
+    // After a rebuild the running file still exists under /proc, without its name.
     let nameless = || format!("/proc/{}/exe", std::process::id()).into();
     Ok(Some(program).filter(|program| program.exists()).unwrap_or_else(nameless))
 }

@@ -1,4 +1,4 @@
-//! `plexus demo`: what it is worth, in under a minute.
+//! `plexus demo`: compares the interconnects, in under a minute.
 
 use std::path::PathBuf;
 
@@ -6,11 +6,11 @@ use anyhow::bail;
 
 use super::interrupt::interrupted;
 use crate::{
-    demo::{Demo, Teller},
+    demo::{Demo, DemoPrinter},
     output,
 };
 
-/// How long, and where to.
+/// The arguments of `plexus demo`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Seconds for each of the long runs.
@@ -24,16 +24,16 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Shows it.
+/// Runs `plexus demo`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     if !(0.05..=3600.0).contains(&args.seconds_per_run) {
         bail!("--seconds-per-run {}: use 0.05 to 3600", args.seconds_per_run);
     }
     let interrupted = interrupted()?;
     let demo = Demo { seconds: args.seconds_per_run, out: args.out };
-    let found = demo.run(&mut Teller::new(args.json), &interrupted)?;
+    let result = demo.run(&mut DemoPrinter::new(args.json), &interrupted)?;
     if args.json {
-        output::json(&found)?;
+        output::json(&result)?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `plexus down`: writes everything back and ends the nodes of this machine.
+//! `plexus down`: writes all changes to disk and stops the nodes of this machine.
 
 use anyhow::bail;
 use plexus_node::down;
@@ -7,7 +7,7 @@ use plexus_observe::show::count;
 use super::cluster::Cluster;
 use crate::output;
 
-/// Which cluster.
+/// The arguments of `plexus down`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -17,13 +17,13 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Takes it down.
+/// Runs `plexus down`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let config = args.cluster.load()?;
     let names: Vec<_> = config.nodes.iter().map(|node| node.name.as_str()).collect();
-    let down = down::take_down(&config.dir, &names, &|name, does| {
+    let down = down::take_down(&config.dir, &names, &|name, action| {
         if !args.json {
-            output::progress(&format!("{name}: {does}"));
+            output::progress(&format!("{name}: {action}"));
         }
     });
     if args.json {
@@ -42,7 +42,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         ))?;
     }
     if !down.left.is_empty() {
-        bail!("{} did not end; look into the log, end the process by hand", down.left.join(", "));
+        bail!("{} did not end; see its log and end the process by hand", down.left.join(", "));
     }
     if let Some(why) = down.why {
         bail!("down, but not cleanly: {why}; `plexus up` will name the blocks that are lost, if any");

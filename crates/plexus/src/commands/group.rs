@@ -1,4 +1,4 @@
-//! `plexus group`: scripts as members of groups.
+//! `plexus group`: lets scripts take part in groups.
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -7,90 +7,92 @@ use serde_json::{Value, json};
 
 use super::{
     ask::{connect, follow, wait_ms},
-    cluster::Asked,
+    cluster::ClusterOptions,
 };
 use crate::output;
 
-/// What is done, and with which cluster.
+/// The arguments of `plexus group`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    does: Does,
+    command: GroupCommand,
     #[command(flatten)]
-    asked: Asked,
+    cluster: ClusterOptions,
     /// The node to ask [default: the first of this machine that answers].
     #[arg(long, global = true)]
     node: Option<String>,
 }
 
 #[derive(Subcommand)]
-enum Does {
-    /// Print who is in a group and what is said there, in the order that all members are told, until it is interrupted.
+enum GroupCommand {
+    /// Print the members and messages of a group, in the order that all members see, until
+    /// interrupted.
     Watch {
-        /// Any name of 1 to 64 bytes that begins neither with `plexus ` nor `barrier:`; a group is there as long as it has members.
+        /// The group: a name of 1 to 64 bytes that begins neither with `plexus ` nor `barrier:`. A
+        /// group exists while it has members.
         group: String,
     },
-    /// Say something to all members of a group.
+    /// Send a message to all members of a group.
     Send {
         /// The group.
         group: String,
-        /// What: text of 16,384 bytes at most.
+        /// The message: text of at most 16,384 bytes.
         text: String,
     },
-    /// Wait until so many have come to a barrier, and go on together; one that ends before has not come.
+    /// Wait until N clients have reached a barrier. A client that ends before does not count.
     Barrier {
-        /// Any name of 1 to 56 bytes.
+        /// The barrier: a name of 1 to 56 bytes.
         name: String,
-        /// How many have to come, this one too.
+        /// Number of clients that must reach the barrier, including this one.
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=256))]
         members: u64,
-        /// Wait no longer than so many seconds.
+        /// Wait at most this many seconds.
         #[arg(long = "wait", value_name = "SECONDS", value_parser = wait_ms)]
         wait_ms: Option<u64>,
     },
 }
 
-/// Does it.
+/// Runs `plexus group`.
 pub(crate) fn run(args: Args) -> Result<()> {
-    let config = args.asked.load()?;
+    let config = args.cluster.load()?;
     let mut control = connect(&config, args.node.as_deref())?;
-    let as_json = args.asked.json;
-    match args.does {
-        Does::Watch { group } => {
-            follow(control, "group.watch", json!({ "group": group }), |event| told(event, as_json, said))
-        }
-        Does::Send { group, text } => {
-            let asked = json!({ "group": group, "value": Bytes::Text(text) });
-            control.call("group.send", asked, |_| ())?;
+    let as_json = args.cluster.json;
+    match args.command {
+        GroupCommand::Watch { group } => follow(control, "group.watch", json!({ "group": group }), |event| {
+            print_event(event, as_json, print_text)
+        }),
+        GroupCommand::Send { group, text } => {
+            let request = json!({ "group": group, "value": Bytes::Text(text) });
+            control.call("group.send", request, |_| ())?;
             if as_json { output::json(&json!({})) } else { Ok(()) }
         }
-        Does::Barrier { name, members, wait_ms } => {
-            let asked = json!({ "barrier": name, "members": members, "wait_ms": wait_ms });
-            let come = |event: GroupEvent| {
-                if let GroupEvent::View { members: come, .. } = event {
-                    output::progress(&format!("{} of {members}: {}", come.len(), come.join(" ")));
+        GroupCommand::Barrier { name, members, wait_ms } => {
+            let request = json!({ "barrier": name, "members": members, "wait_ms": wait_ms });
+            let arrived = |event: GroupEvent| {
+                if let GroupEvent::View { members: present, .. } = event {
+                    output::progress(&format!("{} of {members}: {}", present.len(), present.join(" ")));
                 }
                 Ok(())
             };
-            // Whether anybody reads who has come or not: the others wait for this one.
-            let mut said = Ok(());
+            // Goes on when the output has no reader: the others wait for this client.
+            let mut printed = Ok(());
             control.set_timeout(None)?;
-            control.call("group.barrier", asked, |event| {
-                if said.is_ok() {
-                    said = told(event, as_json, come);
+            control.call("group.barrier", request, |event| {
+                if printed.is_ok() {
+                    printed = print_event(event, as_json, arrived);
                 }
             })?;
-            said
+            printed
         }
     }
 }
 
-/// Hands on what a member is told.
-fn told(event: Value, json: bool, say: impl Fn(GroupEvent) -> Result<()>) -> Result<()> {
-    if json { output::json_line(&event) } else { say(serde_json::from_value(event)?) }
+/// Prints one event of a group, as JSON or with `print`.
+fn print_event(event: Value, json: bool, print: impl Fn(GroupEvent) -> Result<()>) -> Result<()> {
+    if json { output::json_line(&event) } else { print(serde_json::from_value(event)?) }
 }
 
-fn said(event: GroupEvent) -> Result<()> {
+fn print_text(event: GroupEvent) -> Result<()> {
     match event {
         GroupEvent::View { number, members } => {
             output::line(&format!("members ({number}): {}", members.join(" ")))

@@ -1,4 +1,4 @@
-//! `plexus init`: makes a cluster.
+//! `plexus init`: creates a cluster.
 
 use std::path::{Path, PathBuf};
 
@@ -13,10 +13,10 @@ use plexus_node::{
 
 use crate::output;
 
-/// What kind of cluster.
+/// The arguments of `plexus init`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory to make it in.
+    /// Directory of the new cluster.
     dir: PathBuf,
     /// Number of nodes.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=MAX_NODES as i64))]
@@ -24,7 +24,7 @@ pub(crate) struct Args {
     /// Length of a block in KiB: 4, 8 or 16.
     #[arg(long, default_value_t = 8, value_name = "KIB")]
     block_size: u32,
-    /// Threads of each node that serve the cache.
+    /// Worker threads of each node.
     #[arg(long, default_value_t = 1)]
     workers: u8,
     /// Memory of each node's cache in MiB.
@@ -33,10 +33,10 @@ pub(crate) struct Args {
     /// Size of the disk group in MiB.
     #[arg(long, default_value_t = 256, value_name = "MIB")]
     size_mib: u64,
-    /// Port of the first node; the others follow.
+    /// Port of the first node; the others use the following ports.
     #[arg(long, default_value_t = 7400)]
     port: u16,
-    /// What joins the nodes, the preferred first.
+    /// Rails between the nodes, the preferred one first.
     #[arg(long, default_value = "shm,tcp", value_delimiter = ',', value_name = "RAIL,...")]
     rails: Vec<String>,
     /// How threads wait: polling, event or adaptive.
@@ -47,7 +47,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Makes it.
+/// Runs `plexus init`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let config = configuration(&args)?;
     create::create(&config)?;
@@ -69,10 +69,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 
 fn configuration(args: &Args) -> anyhow::Result<Config> {
     let Some(block_size) = BlockSize::from_kib(args.block_size) else {
-        bail!("--block-size {}: blocks are 4, 8 or 16 KiB long; choose one of these", args.block_size);
+        bail!("--block-size {}: use 4, 8 or 16", args.block_size);
     };
     if args.port == 0 || args.port.checked_add(u16::from(args.nodes) - 1).is_none() {
-        bail!("--port {}: there are not {} ports from there on; choose a lower one", args.port, args.nodes);
+        bail!("--port {}: no {} ports follow from there; use a lower port", args.port, args.nodes);
     }
     let rails = args.rails.iter().map(|name| name.parse()).collect::<Result<Vec<_>, _>>();
     let rails = rails.map_err(anyhow::Error::msg).context("--rails")?;
@@ -92,7 +92,7 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
     })
 }
 
-/// A name for the cluster, from its directory's as far as that will do.
+/// Returns a name for the cluster, made of the valid characters of its directory's name.
 fn name_of(dir: &Path) -> String {
     let last = dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let name: String =

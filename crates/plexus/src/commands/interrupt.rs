@@ -1,4 +1,4 @@
-//! Ctrl-C while something temporary is there: the first ends what is being done in order, the second at once.
+//! Signals that end a command: the first ends it in order, the second ends the process at once.
 
 use std::sync::{Arc, atomic::AtomicBool};
 
@@ -8,11 +8,11 @@ use signal_hook::{
     flag,
 };
 
-/// A flag that the first such signal sets; another signal ends the process.
+/// Returns a flag that the first SIGINT, SIGTERM or SIGHUP sets; the next one ends the process.
 pub(crate) fn interrupted() -> anyhow::Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // In this order: the one that ends the process must not see what the same signal sets.
+        // This order matters: the handler that ends the process must run before the flag is set.
         flag::register_conditional_default(signal, Arc::clone(&interrupted))
             .and_then(|_| flag::register(signal, Arc::clone(&interrupted)))
             .context("cannot take signals")?;

@@ -3,14 +3,16 @@
 use anyhow::bail;
 use plexus_node::janitor;
 
-/// Nothing: it is told what to do over its standard input.
+/// The arguments of `plexus janitor`: none, since it reads its orders from standard input.
 #[derive(clap::Args)]
 pub(crate) struct Args {}
 
-/// Serves until its input closes.
+/// Serves until standard input closes.
 pub(crate) fn run(_: Args) -> anyhow::Result<()> {
     match janitor::serve()? {
         true => Ok(()),
-        false => bail!("something temporary could not be removed; see above, and remove it"),
+        false => {
+            bail!("temporary files or processes could not be removed; remove those listed above by hand")
+        }
     }
 }

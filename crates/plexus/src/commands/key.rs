@@ -7,44 +7,44 @@ use plexus_node::keys;
 use super::cluster::Cluster;
 use crate::output;
 
-/// What is done with them.
+/// The arguments of `plexus key`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    does: Does,
-    /// Print the file as JSON.
+    command: KeyCommand,
+    /// Print the path of the key file as JSON.
     #[arg(long, global = true)]
     json: bool,
 }
 
 #[derive(Subcommand)]
-enum Does {
-    /// Make the key of a cluster that has none (`plexus init` makes one).
+enum KeyCommand {
+    /// Create the key of a cluster that has none (`plexus init` creates one).
     Create(Cluster),
-    /// Make a second key, valid beside the old one, which running nodes use from now on.
+    /// Create a second key. Running nodes use it at once and still accept the old one.
     Rotate(Cluster),
-    /// End the old of two keys: nodes that have no other are not let in any more.
+    /// Retire the old one of two keys. Nodes that have no other key are refused.
     Retire(Cluster),
 }
 
-/// Does it.
+/// Runs `plexus key`.
 pub(crate) fn run(args: Args) -> Result<()> {
-    let (path, then) = match args.does {
-        Does::Create(cluster) => {
+    let (path, then) = match args.command {
+        KeyCommand::Create(cluster) => {
             let path = keys::create(&cluster.load()?.dir)?;
-            (path, "made; copy it to every machine of the cluster".to_owned())
+            (path, "created; copy it to every machine of the cluster".to_owned())
         }
-        Does::Rotate(cluster) => {
+        KeyCommand::Rotate(cluster) => {
             let config = cluster.load()?;
             let then = format!(
-                "made, and valid beside the old key; copy it to every machine of the cluster, then end the old key on each with \
+                "created, valid beside the old key; copy it to every machine of the cluster, then retire the old key on each with \
                  `plexus key retire {}`",
                 config.dir.root().display()
             );
             (keys::rotate(&config.dir)?, then)
         }
-        Does::Retire(cluster) => {
-            let then = "the only valid key now; connections that stand are not touched";
+        KeyCommand::Retire(cluster) => {
+            let then = "the only valid key now; open connections stay open";
             (keys::retire(&cluster.load()?.dir)?, then.to_owned())
         }
     };

@@ -17,20 +17,20 @@ use plexus_node::{
 use rustix::process::Signal;
 
 use super::{
-    Ended, Failed,
+    CommandExit, CommandFailure,
     ask::{connect, wait_ms},
-    child::{self, Running},
+    child::{self, RunningCommand},
     cluster::Cluster,
 };
 use crate::output;
 
-/// The code where no command was run, or it was not under a lock to its end; as of `env` and `timeout`.
+/// The exit code if no command ran, or the lock was lost while it ran; as in `env` and `timeout`.
 pub(crate) const NOT_LOCKED: u8 = 125;
 
-const CODES: &str = "Exit codes: that of the command (128 and the signal, where one ended it); 125 if plexus lock itself failed, the lock not granted or lost \
-    among the reasons; 126 if the command cannot be run; 127 if there is no such command.";
+const CODES: &str = "Exit codes: that of the command (128 plus the signal number if a signal ended it); 125 if plexus lock itself failed, or the lock was \
+    not granted or was lost; 126 if the command cannot be run; 127 if there is no such command.";
 
-/// What is locked, and what runs meanwhile.
+/// The arguments of `plexus lock`.
 #[derive(clap::Args)]
 #[command(after_help = CODES)]
 pub(crate) struct Args {
@@ -40,43 +40,43 @@ pub(crate) struct Args {
     /// The node to ask [default: the first of this machine that answers].
     #[arg(long)]
     node: Option<String>,
-    /// NL, CR, CW, PR, PW or EX: shared is PR, exclusive EX.
+    /// The lock mode: NL, CR, CW, PR, PW or EX. Use PR for a shared lock, EX for an exclusive one.
     #[arg(long, default_value = "EX")]
     mode: String,
-    /// Wait no longer than so many seconds.
+    /// Wait at most this many seconds.
     #[arg(long = "wait", value_name = "SECONDS", value_parser = some_wait_ms)]
     wait_ms: Option<u64>,
-    /// Do not wait at all.
+    /// Fail at once if the lock is not free.
     #[arg(long = "try", conflicts_with = "wait_ms")]
     attempt: bool,
-    /// What to lock: any name of 1 to 255 bytes.
+    /// The resource to lock: a name of 1 to 255 bytes.
     name: String,
-    /// The command; it finds the fencing token in $PLEXUS_LOCK_TOKEN. The lock is held until it has ended, and whatever it started
-    /// that keeps its descriptors.
+    /// The command. $PLEXUS_LOCK_TOKEN holds the fencing token. The lock is held until the command
+    /// and all processes that inherited its descriptors have ended.
     #[arg(last = true, required = true)]
     command: Vec<String>,
 }
 
 fn some_wait_ms(seconds: &str) -> Result<u64, String> {
-    wait_ms(seconds).map_err(|why| format!("{why}; not to wait is --try"))
+    wait_ms(seconds).map_err(|why| format!("{why}; use --try not to wait"))
 }
 
-/// Does it.
+/// Runs `plexus lock`.
 pub(crate) fn run(args: Args) -> Result<()> {
     match under_lock(args) {
         Ok(0) => Ok(()),
-        Ok(code) => Err(Ended(code).into()),
-        Err(why) if why.is::<Failed>() => Err(why),
-        Err(why) => Err(Failed { code: NOT_LOCKED, why }.into()),
+        Ok(code) => Err(CommandExit(code).into()),
+        Err(why) if why.is::<CommandFailure>() => Err(why),
+        Err(why) => Err(CommandFailure { code: NOT_LOCKED, why }.into()),
     }
 }
 
-/// What happens meanwhile.
-enum News {
+/// An event while `plexus lock` runs.
+enum LockEvent {
     Granted(u64),
-    /// The lock protects nothing any more, or was not granted.
+    /// The lock was not granted, or it was lost.
     Lost(anyhow::Error),
-    /// Somebody wants it to end.
+    /// Plexus received a signal to pass on.
     Signal(Signal),
     Ended(io::Result<ExitStatus>),
 }
@@ -89,63 +89,68 @@ fn under_lock(args: Args) -> Result<u8> {
     control.set_timeout(None)?;
     control.hand_down()?;
     let node = control.name().to_owned();
-    let (tell, news) = mpsc::channel();
-    ask(control, &LockArgs { name: args.name.clone(), mode: args.mode.clone(), wait_ms }, tell.clone())?;
+    let (events, received) = mpsc::channel();
+    ask(control, &LockArgs { name: args.name.clone(), mode: args.mode.clone(), wait_ms }, events.clone())?;
     let first = match wait_ms {
-        // A node that hangs is not waited for any longer than one that answers may take.
-        Some(ms) => news
+        // A node that hangs is waited for no longer than one that answers.
+        Some(ms) => received
             .recv_timeout(Duration::from_millis(ms) + ANSWER_WITHIN)
             .map_err(|_| ControlError::Silent { name: node, command: "lock".into() })?,
-        None => news.recv()?,
+        None => received.recv()?,
     };
     match first {
-        News::Granted(token) => watched(&args, token, tell, &news),
-        News::Lost(why) => Err(why),
-        News::Signal(_) | News::Ended(_) => bail!("ended before it began"),
+        LockEvent::Granted(token) => watched(&args, token, events, &received),
+        LockEvent::Lost(why) => Err(why),
+        LockEvent::Signal(_) | LockEvent::Ended(_) => bail!("interrupted before the lock was granted"),
     }
 }
 
-/// Asks for the lock; a thread says what comes of it, as long as somebody listens.
-fn ask(mut control: Control, lock: &LockArgs, tell: Sender<News>) -> Result<()> {
+/// Requests the lock. A thread reports the result, for as long as the receiver exists.
+fn ask(mut control: Control, lock: &LockArgs, events: Sender<LockEvent>) -> Result<()> {
     let lock = serde_json::to_value(lock)?;
     thread::Builder::new().spawn(move || {
         let ended = control.call("lock", lock, |progress| {
-            let news = progress["granted"]["token"].as_u64().map_or_else(
-                || News::Lost(anyhow!("the node says {progress}, which is no grant: is it of this version?")),
-                News::Granted,
+            let event = progress["granted"]["token"].as_u64().map_or_else(
+                || {
+                    LockEvent::Lost(anyhow!(
+                        "the node answered {progress}, which is not a grant; check that it runs this version"
+                    ))
+                },
+                LockEvent::Granted,
             );
-            let _ = tell.send(news);
+            let _ = events.send(event);
         });
-        let why = ended.err().map_or_else(|| anyhow!("the node gave the lock up"), anyhow::Error::from);
-        let _ = tell.send(News::Lost(why));
+        let why = ended.err().map_or_else(|| anyhow!("the node released the lock"), anyhow::Error::from);
+        let _ = events.send(LockEvent::Lost(why));
     })?;
     Ok(())
 }
 
-/// Runs the command to its end, and tells it to end where the lock is lost before.
-fn watched(args: &Args, token: u64, tell: Sender<News>, news: &Receiver<News>) -> Result<u8> {
+/// Runs the command to its end. If the lock is lost before that, sends the command SIGTERM.
+fn watched(args: &Args, token: u64, events: Sender<LockEvent>, received: &Receiver<LockEvent>) -> Result<u8> {
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]).env("PLEXUS_LOCK_TOKEN", token.to_string());
-    let passes = tell.clone();
-    // Before the command: none is lost in between. Nobody listens any more once it has ended.
-    child::take_signals(move |signal| drop(passes.send(News::Signal(signal))))?;
-    let running = Running::start(command, move |status| drop(tell.send(News::Ended(status))))?;
+    let signals = events.clone();
+    // Signals are taken before the command starts, so that none is lost. Sending fails after its
+    // end.
+    child::take_signals(move |signal| drop(signals.send(LockEvent::Signal(signal))))?;
+    let running = RunningCommand::start(command, move |status| drop(events.send(LockEvent::Ended(status))))?;
     let pass = |signal| {
-        if let Err(error) = running.tell(signal) {
-            output::progress(&format!("plexus: {} cannot be told to end: {error}", args.command[0]));
+        if let Err(error) = running.send_signal(signal) {
+            output::progress(&format!("plexus: {}: cannot send a signal: {error}", args.command[0]));
         }
     };
     let mut lost = None;
     loop {
-        match news.recv()? {
-            News::Ended(status) => return lost.map_or(Ok(child::code(status?)), Err),
-            News::Signal(signal) => pass(signal),
-            News::Lost(why) => {
+        match received.recv()? {
+            LockEvent::Ended(status) => return lost.map_or(Ok(child::code(status?)), Err),
+            LockEvent::Signal(signal) => pass(signal),
+            LockEvent::Lost(why) => {
                 pass(Signal::TERM);
-                let what = format!("the lock on {} is lost, so the command was told to end", args.name);
+                let what = format!("lock {}: lost; sent SIGTERM to the command", args.name);
                 lost.get_or_insert_with(|| why.context(what));
             }
-            News::Granted(_) => {}
+            LockEvent::Granted(_) => {}
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `plexus locks`: who has which lock, who waits for it and for how long; and who waits for whom, as a picture.
+//! `plexus locks`: shows each lock with its holders and waiting requests, as a table or a graph.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::output;
 
-/// Of which cluster.
+/// The arguments of `plexus locks`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -28,18 +28,18 @@ pub(crate) struct Args {
     /// Print JSON; its shape is in docs/guide.md.
     #[arg(long)]
     json: bool,
-    /// Draw who waits for whom, as FILE.svg, or as FILE.dot for Graphviz.
+    /// Draw the wait-for graph as FILE.svg, or as FILE.dot for Graphviz.
     #[arg(long, value_name = "FILE")]
     graph: Option<PathBuf>,
 }
 
-/// What the nodes say together.
+/// The locks of all nodes that answer.
 #[derive(Serialize)]
-struct Locks {
+struct ClusterLocks {
     nodes: Vec<NodeState>,
-    /// In the order of their names.
+    /// The resources, in the order of their names.
     resources: Vec<LockedResource>,
-    /// How many holders and waiters there are beside those, at least.
+    /// The least number of holders and waiters that are not listed.
     more: usize,
 }
 
@@ -52,7 +52,7 @@ struct NodeState {
     why: Option<String>,
 }
 
-/// Does it.
+/// Runs `plexus locks`.
 pub(crate) fn run(args: Args) -> Result<()> {
     let config = args.cluster.load()?;
     let names: Vec<_> = local_nodes(&config)?.into_iter().map(|node| node.name.as_str()).collect();
@@ -80,12 +80,12 @@ pub(crate) fn run(args: Args) -> Result<()> {
     output::line(&text(&locks))
 }
 
-fn draw(locks: &Locks, path: &Path) -> Result<()> {
+fn draw(locks: &ClusterLocks, path: &Path) -> Result<()> {
     let graph = wait_for::graph(&locks.resources);
-    let (title, mut note) = ("Who waits for whom", wait_for::note(&graph));
+    let (title, mut note) = ("Wait-for graph", wait_for::note(&graph));
     let unknown = locks.unknown();
     if !unknown.is_empty() {
-        note.push_str(&format!("; without what {} can say", unknown.join(", ")));
+        note.push_str(&format!("; without the locks that {} masters", unknown.join(", ")));
     }
     let drawn = match path.extension().and_then(|extension| extension.to_str()) {
         Some("svg") => graph.svg(title, &note)?,
@@ -97,24 +97,24 @@ fn draw(locks: &Locks, path: &Path) -> Result<()> {
     Ok(())
 }
 
-impl Locks {
-    /// The nodes that have not said what they master.
+impl ClusterLocks {
+    /// Returns the nodes whose mastered locks are not known.
     fn unknown(&self) -> Vec<&str> {
         let unknown = self.nodes.iter().filter(|node| !matches!(node.state, "granting" | "stopped"));
         unknown.map(|node| node.name.as_str()).collect()
     }
 }
 
-fn joined(seen: Vec<(String, Seen<NodeLocks>)>) -> Locks {
-    let mut locks = Locks { nodes: Vec::new(), resources: Vec::new(), more: 0 };
+fn joined(seen: Vec<(String, Seen<NodeLocks>)>) -> ClusterLocks {
+    let mut locks = ClusterLocks { nodes: Vec::new(), resources: Vec::new(), more: 0 };
     let mut owners: BTreeMap<(String, u64), String> = BTreeMap::new();
     for (name, seen) in seen {
         let (state, why) = match seen {
-            Seen::Alive(said) => {
-                locks.resources.extend(said.resources);
-                locks.more += said.more;
-                owners.extend(said.owners.into_iter().map(|(lock, owner)| ((name.clone(), lock), owner)));
-                (if said.stopped { "stopped" } else { "granting" }, None)
+            Seen::Alive(answer) => {
+                locks.resources.extend(answer.resources);
+                locks.more += answer.more;
+                owners.extend(answer.owners.into_iter().map(|(lock, owner)| ((name.clone(), lock), owner)));
+                (if answer.stopped { "stopped" } else { "granting" }, None)
             }
             Seen::Silent(why) => ("silent", Some(why)),
             Seen::Down => ("down", None),
@@ -133,10 +133,10 @@ fn joined(seen: Vec<(String, Seen<NodeLocks>)>) -> Locks {
     locks
 }
 
-fn text(locks: &Locks) -> String {
+fn text(locks: &ClusterLocks) -> String {
     let mut lines = match (locks.resources.is_empty(), locks.unknown().is_empty()) {
-        (true, true) => vec!["nobody has or wants a lock".to_owned()],
-        (true, false) => vec!["at the nodes that were asked nobody has or wants a lock".to_owned()],
+        (true, true) => vec!["no locks are held or requested".to_owned()],
+        (true, false) => vec!["no locks are held or requested on the nodes that answered".to_owned()],
         (false, _) => vec![table(&locks.resources).to_string().trim_end().to_owned()],
     };
     if locks.more > 0 {
@@ -145,13 +145,13 @@ fn text(locks: &Locks) -> String {
     for NodeState { name, state, why } in &locks.nodes {
         match (*state, why) {
             ("stopped", _) => lines.push(format!(
-                "{name} has stopped: it grants no lock, and what is held there protects nothing any more"
+                "{name} has stopped: it grants no locks, and its clients have lost theirs"
             )),
             ("elsewhere", _) => lines.push(format!(
-                "what {name} masters is not shown: it belongs on another machine, so ask there"
+                "locks that {name} masters are not shown: it belongs on another machine; run `plexus locks` there"
             )),
-            ("down", _) => lines.push(format!("what {name} masters is not shown: it is down")),
-            (_, Some(why)) => lines.push(format!("what {name} masters is not shown: {why}")),
+            ("down", _) => lines.push(format!("locks that {name} masters are not shown: it is down")),
+            (_, Some(why)) => lines.push(format!("locks that {name} masters are not shown: {why}")),
             (_, None) => {}
         }
     }
@@ -159,7 +159,7 @@ fn text(locks: &Locks) -> String {
 }
 
 fn table(resources: &[LockedResource]) -> Table {
-    let heads = ["resource", "state", "mode", "node", "whose", "waited", "token", "master"];
+    let heads = ["resource", "state", "mode", "node", "owner", "waited", "token", "master"];
     let mut table = Table::new(heads).left(5);
     for resource in resources {
         let row = |[state, mode, node]: [&str; 3], owner: &Option<String>, waited: String, token: String| {
@@ -169,7 +169,7 @@ fn table(resources: &[LockedResource]) -> Table {
         };
         for held in &resource.granted {
             let token = held.token.to_string();
-            table.row(row(["has it", &held.mode, &held.node], &held.owner, String::new(), token));
+            table.row(row(["holds", &held.mode, &held.node], &held.owner, String::new(), token));
         }
         for wanted in &resource.waiting {
             let state = if wanted.converts { "converts" } else { "waits" };
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_nodes_are_told_together_and_what_is_not_told_is_said() {
+    fn locks_of_all_nodes_are_merged_and_unknown_nodes_are_named() {
         let of = |name: &str, master: &str| LockedResource {
             name: name.into(),
             master: master.into(),
@@ -201,25 +201,27 @@ mod tests {
             }],
             waiting: Vec::new(),
         };
-        let said = |stopped, resources, more| {
+        let answer = |stopped, resources, more| {
             let owners = [(7, "session 5".to_owned())].into();
             Seen::Alive(Box::new(NodeLocks { stopped, resources, more, owners }))
         };
         let seen = [
-            ("n1", said(false, vec![of("b", "n1"), of("c", "n1")], 1_000)),
-            ("n2", said(true, vec![of("a", "n2")], 200)),
+            ("n1", answer(false, vec![of("b", "n1"), of("c", "n1")], 1_000)),
+            ("n2", answer(true, vec![of("a", "n2")], 200)),
             ("n3", Seen::Silent("n3 does not answer".into())),
             ("n4", Seen::Down),
         ];
         let locks = joined(seen.map(|(name, seen)| (name.to_owned(), seen)).into());
         let names: Vec<_> = locks.resources.iter().map(|resource| &*resource.name).collect();
         assert_eq!((names, locks.more), (vec!["a", "b", "c"], 1_200));
-        assert_eq!(locks.resources[1].granted[0].owner.as_deref(), Some("session 5"), "said by n2");
+        assert_eq!(locks.resources[1].granted[0].owner.as_deref(), Some("session 5"), "owner reported by n2");
         let text = text(&locks);
         let after: Vec<_> = text.lines().skip_while(|line| !line.starts_with("and")).collect();
-        let stopped = "n2 has stopped: it grants no lock, and what is held there protects nothing any more";
-        let missing =
-            ["what n3 masters is not shown: n3 does not answer", "what n4 masters is not shown: it is down"];
+        let stopped = "n2 has stopped: it grants no locks, and its clients have lost theirs";
+        let missing = [
+            "locks that n3 masters are not shown: n3 does not answer",
+            "locks that n4 masters are not shown: it is down",
+        ];
         assert_eq!(after, ["and at least 1200 more", stopped, missing[0], missing[1]], "{text}");
         let states = serde_json::to_value(&locks.nodes).unwrap();
         let expected = serde_json::json!([
@@ -232,20 +234,20 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_nodes_that_were_not_asked() {
+    fn nodes_of_other_machines_are_named_as_not_asked() {
         let node = |name: &str, state| NodeState { name: name.into(), state, why: None };
-        let of = |nodes| Locks { nodes, resources: Vec::new(), more: 0 };
-        assert_eq!(text(&of(vec![node("n1", "granting")])), "nobody has or wants a lock");
+        let of = |nodes| ClusterLocks { nodes, resources: Vec::new(), more: 0 };
+        assert_eq!(text(&of(vec![node("n1", "granting")])), "no locks are held or requested");
         let some = of(vec![node("n1", "granting"), node("n2", "elsewhere")]);
         assert_eq!(
             text(&some),
-            "at the nodes that were asked nobody has or wants a lock\n\
-             what n2 masters is not shown: it belongs on another machine, so ask there"
+            "no locks are held or requested on the nodes that answered\n\
+             locks that n2 masters are not shown: it belongs on another machine; run `plexus locks` there"
         );
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("waits.svg");
         draw(&some, &path).unwrap();
         let drawn = fs::read_to_string(&path).unwrap();
-        assert!(drawn.contains("nobody waits; without what n2 can say"), "{drawn}");
+        assert!(drawn.contains("no request waits; without the locks that n2 masters"), "{drawn}");
     }
 }

@@ -1,4 +1,4 @@
-//! What measuring commands have in common: temporary clusters to measure on, cores, waiting modes, files to write.
+//! Shared parts of the measuring commands: temporary clusters, cores, durations and output files.
 
 use std::path::Path;
 
@@ -16,29 +16,29 @@ use serde_json::Value;
 
 use super::cluster::this_program;
 
-/// A temporary cluster that is to be measured.
+/// The properties of a temporary cluster to measure on.
 #[derive(Clone)]
-pub(crate) struct Wanted<'a> {
-    /// What joins its nodes.
+pub(crate) struct TemporarySpec<'a> {
+    /// The rail between its nodes.
     pub(crate) rail: &'a str,
-    /// How many there are.
+    /// The number of nodes.
     pub(crate) nodes: usize,
-    /// Workers of each.
+    /// The number of workers of each node.
     pub(crate) workers: u8,
-    /// How threads wait.
+    /// The waiting mode of the threads.
     pub(crate) waiting: Waiting,
-    /// Length of a block in KiB.
+    /// The length of a block in KiB.
     pub(crate) block_kib: u32,
-    /// Memory of each node's cache in MiB.
+    /// The memory of each node's cache in MiB.
     pub(crate) cache_mib: u32,
-    /// The blocks that will be used.
+    /// The number of blocks that the workload uses.
     pub(crate) hot: u64,
-    /// Each node gets a core of its own.
+    /// True to give each node a core of its own.
     pub(crate) pin: bool,
 }
 
-impl Wanted<'_> {
-    /// What to make.
+impl TemporarySpec<'_> {
+    /// Returns the parameters of the cluster.
     pub(crate) fn parameters(&self) -> anyhow::Result<Parameters> {
         if !(1..=MAX_NODES).contains(&self.nodes) {
             bail!("{} nodes: use 1 to {MAX_NODES}", self.nodes);
@@ -47,11 +47,11 @@ impl Wanted<'_> {
             bail!("{} workers: use 1 to {MAX_WORKERS}", self.workers);
         }
         let Some(block_size) = BlockSize::from_kib(self.block_kib) else {
-            bail!("blocks of {} KiB: blocks are 4, 8 or 16 KiB long; choose one of these", self.block_kib);
+            bail!("block size of {} KiB: use 4, 8 or 16", self.block_kib);
         };
         let rail = self.rail.parse().map_err(anyhow::Error::msg)?;
         let cores = if self.pin { cores()? } else { Vec::new() };
-        let mut parameters = Parameters::new(self.nodes).context("where this program lies")?;
+        let mut parameters = Parameters::new(self.nodes).context("finding the path of this program")?;
         for (index, node) in parameters.nodes.iter_mut().enumerate() {
             node.rails = vec![rail];
             node.cores = if self.pin { vec![cores[index % cores.len()]] } else { Vec::new() };
@@ -66,7 +66,7 @@ impl Wanted<'_> {
     }
 }
 
-/// Milliseconds of an option that is given in seconds.
+/// Converts an option in seconds to milliseconds.
 pub(crate) fn ms(option: &str, seconds: f64) -> anyhow::Result<u64> {
     match seconds {
         seconds if (0.0..=3600.0).contains(&seconds) => Ok((seconds * 1000.0) as u64),
@@ -74,9 +74,9 @@ pub(crate) fn ms(option: &str, seconds: f64) -> anyhow::Result<u64> {
     }
 }
 
-/// The cores that this process may use.
+/// Returns the cores that this process may use.
 pub(crate) fn cores() -> anyhow::Result<Vec<usize>> {
-    let set = rustix::thread::sched_getaffinity(None).context("which cores there are")?;
+    let set = rustix::thread::sched_getaffinity(None).context("reading the CPU affinity")?;
     let cores: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect();
     if cores.is_empty() {
         bail!("this process may use no core");
@@ -84,7 +84,7 @@ pub(crate) fn cores() -> anyhow::Result<Vec<usize>> {
     Ok(cores)
 }
 
-/// Takes a temporary cluster down; that it did not end well is an error, for what was measured on it may be wrong.
+/// Stops a temporary cluster. An unclean end is an error, since it makes the measurement doubtful.
 pub(crate) fn take_down(cluster: TemporaryCluster) -> anyhow::Result<()> {
     let down = cluster.stop()?;
     match (down.why, down.left.is_empty()) {
@@ -94,7 +94,7 @@ pub(crate) fn take_down(cluster: TemporaryCluster) -> anyhow::Result<()> {
     }
 }
 
-/// Says of a failure on a temporary cluster what can still be done about it: the log of a node is gone with it.
+/// Rewords a failure of a temporary cluster whose node was killed: the node's log is gone with it.
 pub(crate) fn explained(error: impl Into<anyhow::Error>) -> anyhow::Error {
     let error = error.into();
     let node = match (error.downcast_ref(), error.downcast_ref()) {
@@ -103,13 +103,13 @@ pub(crate) fn explained(error: impl Into<anyhow::Error>) -> anyhow::Error {
     };
     match node {
         ControlError::Ended { name, .. } | ControlError::NotRunning { name, .. } => {
-            anyhow!("{name} was killed in the middle, which ends this; nothing is left behind")
+            anyhow!("{name} was killed during the measurement; the temporary cluster was removed")
         }
         _ => error,
     }
 }
 
-/// What joins the nodes of a running cluster, as its first node sees it.
+/// Returns the rails that a running cluster uses, as its first node reports them.
 pub(crate) fn rails_in_use(config: &Config) -> anyhow::Result<String> {
     let first = config.nodes.first().context("the cluster has no nodes")?;
     let mut control = Control::connect(&config.dir, &first.name)?;
@@ -122,12 +122,13 @@ pub(crate) fn rails_in_use(config: &Config) -> anyhow::Result<String> {
     Ok(rails.join("+"))
 }
 
-/// Makes the folder that a file will be written to, and sees that it can be, before minutes of measuring are lost.
+/// Creates the directory of an output file and checks that it is writable, before time is spent on
+/// measuring.
 pub(crate) fn prepare(path: &Path) -> anyhow::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)
         .and_then(|()| Ok(rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK)?))
-        .with_context(|| format!("{}: nothing can be written there", folder.display()))?;
+        .with_context(|| format!("{}: the directory is not writable", folder.display()))?;
     if path.is_dir() {
         bail!("{}: is a directory; name a file", path.display());
     }

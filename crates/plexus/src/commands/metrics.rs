@@ -1,4 +1,4 @@
-//! `plexus metrics`: what the nodes count, once, as OpenMetrics text.
+//! `plexus metrics`: prints the counters of the nodes once, as OpenMetrics text.
 
 use std::io::{self, Write};
 
@@ -6,7 +6,7 @@ use plexus_observe::metrics;
 
 use super::{cluster::Cluster, stat};
 
-/// Of which nodes.
+/// The arguments of `plexus metrics`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -16,7 +16,7 @@ pub(crate) struct Args {
     node: Option<String>,
 }
 
-/// Prints it.
+/// Runs `plexus metrics`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let config = args.cluster.load()?;
     let reading = stat::take(&config, args.node.as_deref())?;

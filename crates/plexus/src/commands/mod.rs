@@ -1,4 +1,4 @@
-//! The commands, a file each: `Args` are what it takes, `run` does it.
+//! The commands, one file each: `Args` holds the arguments, `run` runs the command.
 
 mod ask;
 pub(crate) mod bench;
@@ -28,85 +28,86 @@ mod wait_for;
 
 use clap::Subcommand;
 
-pub(crate) use perf::Missed;
+pub(crate) use perf::MissedThreshold;
 
-/// A command that was run ended with this code, which becomes ours; it has said itself what there was to say.
+/// The exit code of a command that Plexus ran. Plexus exits with the same code and prints nothing.
 #[derive(Debug)]
-pub(crate) struct Ended(pub(crate) u8);
+pub(crate) struct CommandExit(pub(crate) u8);
 
-impl std::fmt::Display for Ended {
+impl std::fmt::Display for CommandExit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "the command ended with {}", self.0)
     }
 }
 
-impl std::error::Error for Ended {}
+impl std::error::Error for CommandExit {}
 
-/// A command that has codes of its own did not do what it was asked for.
+/// A failure of a command that has its own exit codes.
 #[derive(Debug)]
-pub(crate) struct Failed {
+pub(crate) struct CommandFailure {
     pub(crate) code: u8,
     pub(crate) why: anyhow::Error,
 }
 
-impl std::fmt::Display for Failed {
+impl std::fmt::Display for CommandFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&crate::output::reasons(&self.why))
     }
 }
 
-impl std::error::Error for Failed {}
+impl std::error::Error for CommandFailure {}
 
-/// The code for arguments that make no sense. Those that run a command keep the small numbers for its codes.
+/// Returns the exit code for wrong usage. `plexus lock` uses another, since small numbers belong to
+/// the command that it runs.
 pub(crate) fn wrong_usage() -> u8 {
     let runs_a_command = std::env::args_os().nth(1).is_some_and(|name| name == "lock");
     if runs_a_command { lock::NOT_LOCKED } else { 2 }
 }
 
-/// What there is to do.
+/// The commands of `plexus`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Make a cluster: its configuration and its disk group.
+    /// Create a cluster: its configuration and its disk group.
     Init(init::Args),
-    /// Make, replace and end the keys that nodes prove to each other.
+    /// Create, rotate and retire the keys with which nodes authenticate each other.
     Key(key::Args),
-    /// Start every node of a cluster that belongs on this machine.
+    /// Start all nodes of a cluster that belong on this machine.
     Up(up::Args),
-    /// Run one node in the foreground; or have one belong to the cluster, or not any more.
+    /// Run one node in the foreground, or add or remove a node.
     Node(node::Args),
     /// Add and remove voting files while the cluster runs.
     Vote(vote::Args),
     /// Show the nodes of a cluster: members, votes, rails, blocks.
     Status(status::Args),
-    /// Write everything back and end every node of a cluster on this machine.
+    /// Write all changes to disk and stop the nodes of this machine.
     Down(down::Args),
-    /// Run a command while it holds a lock of the cluster.
+    /// Run a command while holding a cluster lock.
     Lock(lock::Args),
-    /// Show who has which lock, and who waits for it.
+    /// Show the locks, their holders and the waiting requests.
     Locks(locks::Args),
-    /// Be a member of a group: hear what is said in it, say something, wait for others.
+    /// Watch a group, send messages to it, or wait at a barrier.
     Group(group::Args),
-    /// Read, change and watch what the cluster knows about itself.
+    /// Read, change, watch, back up and restore the registry.
     Registry(registry::Args),
-    /// Show every rail of every pair of nodes: in use, or why not.
+    /// Show every rail of every pair of nodes: in use, or why it is not used.
     Rails(rails::Args),
     /// Show the traffic of the interconnect: by channel and message size, once, as a log or live.
     Stat(stat::Args),
-    /// Print what the nodes count as OpenMetrics text.
+    /// Print the counters of the nodes as OpenMetrics text.
     Metrics(metrics::Args),
-    /// Show what all of it is worth: three nodes, two interconnects, in under a minute.
+    /// Compare shared memory with TCP on temporary clusters, in under a minute.
     Demo(demo::Args),
-    /// Run a workload and check that nothing was lost.
+    /// Run a workload and check its results.
     Bench(bench::Args),
     /// Measure the interconnect between two nodes.
     Perf(Box<perf::Args>),
-    /// Clean up after another process. Not for people.
+    /// Clean up after another process (internal).
     #[command(hide = true)]
     Janitor(janitor::Args),
 }
 
 impl Command {
-    /// Does it.
+    /// Runs the command.
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Init(args) => init::run(args),

@@ -1,4 +1,4 @@
-//! `plexus node`: one node, in the foreground.
+//! `plexus node`: runs one node in the foreground, or adds or removes one.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -12,12 +12,12 @@ use plexus_observe::{
 use super::{cluster, vote};
 use crate::output;
 
-/// Which node.
+/// The arguments of `plexus node`.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    does: Option<Does>,
+    command: Option<NodeCommand>,
     /// The cluster's directory.
     #[arg(required = true)]
     dir: Option<PathBuf>,
@@ -27,28 +27,29 @@ pub(crate) struct Args {
     /// End when the other end of the pipe at this descriptor closes.
     #[arg(long, hide = true, value_name = "FD")]
     lifeline: Option<i32>,
-    /// Leave the terminal: a session of its own.
+    /// Start a session, detached from the terminal.
     #[arg(long, hide = true)]
     daemon: bool,
     /// Enter this network namespace first.
     #[arg(long, hide = true, value_name = "PATH")]
     network_namespace: Option<PathBuf>,
-    /// Say how it ended as JSON.
+    /// Print the end of the node as JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// What is done with a node of a cluster that runs.
+/// The commands that change which nodes belong to a running cluster.
 #[derive(clap::Subcommand)]
-enum Does {
-    /// Let a node belong to the cluster: one that was removed, or a new one at the end of cluster.toml.
-    Add(Belongs),
-    /// Put a node out, and let it in no more.
-    Remove(Belongs),
+enum NodeCommand {
+    /// Add a node to the running cluster: one that was removed, or a new one at the end of
+    /// cluster.toml.
+    Add(NodeChange),
+    /// Remove a node from the cluster: evict it and refuse it from then on.
+    Remove(NodeChange),
 }
 
 #[derive(clap::Args)]
-struct Belongs {
+struct NodeChange {
     /// The node's name.
     name: String,
     #[command(flatten)]
@@ -58,44 +59,46 @@ struct Belongs {
     json: bool,
 }
 
-/// Runs it until it is told to end.
+/// Runs `plexus node`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    match &args.does {
-        Some(Does::Add(one)) => {
-            one.is_to_be(ConfigChangeArgs::AddNode, true, "belongs to the cluster: start it with `plexus up`")
+    match &args.command {
+        Some(NodeCommand::Add(one)) => {
+            one.apply(ConfigChangeArgs::AddNode, true, "belongs to the cluster: start it with `plexus up`")
         }
-        Some(Does::Remove(one)) => {
-            one.is_to_be(ConfigChangeArgs::RemoveNode, false, "does not belong to the cluster any more")
+        Some(NodeCommand::Remove(one)) => {
+            one.apply(ConfigChangeArgs::RemoveNode, false, "no longer belongs to the cluster")
         }
         None => serve(args),
     }
 }
 
-impl Belongs {
-    fn is_to_be(
+impl NodeChange {
+    fn apply(
         &self,
         config_change: fn(String) -> ConfigChangeArgs,
         belongs: bool,
-        said: &str,
+        outcome: &str,
     ) -> anyhow::Result<()> {
         let Self { name, cluster, json } = self;
         vote::change_node(&cluster.load()?, name, &config_change(name.clone()))?;
         match json {
             true => output::json(&serde_json::json!({ "name": name, "belongs": belongs })),
-            false => output::line(&format!("{name} {said}")),
+            false => output::line(&format!("{name} {outcome}")),
         }
     }
 }
 
 fn serve(args: Args) -> anyhow::Result<()> {
-    let (Some(dir), Some(name)) = (args.dir, args.name) else { anyhow::bail!("name a cluster and a node") };
-    // Before there is any other thread: a namespace is entered by a thread, and inherited by those it starts.
+    let (Some(dir), Some(name)) = (args.dir, args.name) else {
+        anyhow::bail!("give the directory of a cluster and the name of a node")
+    };
+    // Entered before any other thread starts: threads inherit the namespace of their creator.
     if let Some(path) = &args.network_namespace {
         plexus_namespaces::enter(path)
             .with_context(|| format!("{}: entering the network namespace {}", name, path.display()))?;
     }
     if args.daemon {
-        // Refused only to who leads a session already, which is as good.
+        // Fails only if the process already leads a session, which is good enough.
         let _ = rustix::process::setsid();
     }
     if let Some(fd) = args.lifeline {
@@ -106,13 +109,16 @@ fn serve(args: Args) -> anyhow::Result<()> {
     let config = cluster::load(&dir)?;
     let reserved = config.node(&name)?.1.metrics.map(|address| {
         Server::reserve(address).with_context(|| {
-            format!("{}: cannot answer at {address}; change its `metrics` in cluster.toml", name)
+            format!(
+                "{}: cannot serve metrics at {address}; change `metrics` of the node in cluster.toml",
+                name
+            )
         })
     });
     let reserved = reserved.transpose()?;
     let more = |body: &Arc<Body>| [plexus_observe::commands(body), plexus_bench::commands(body)].concat();
     let node = Node::start(config, &name, more, member::end_process)?;
-    // Holds the body only while it is asked: the end of the node is never that of a scraper.
+    // Holds the body only during a request, so that a scraper never delays the end of the node.
     let _metrics =
         reserved.map(|reserved| reserved.serve(source(node.body()))).transpose().context("metrics")?;
     node.run_until_stopped()?;
@@ -122,7 +128,7 @@ fn serve(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the node counts, as text; nothing any more when its body is gone.
+/// Returns a source of the node's metrics as text; it is empty after the node has ended.
 fn source(body: &Arc<Body>) -> impl Fn() -> String + Send + Sync + 'static {
     let body = Arc::downgrade(body);
     move || {
@@ -131,12 +137,12 @@ fn source(body: &Arc<Body>) -> impl Fn() -> String + Send + Sync + 'static {
     }
 }
 
-/// A node that has met a defect of its own ends at once, so that its peers see it go: a part of it that went on would keep
-/// them waiting for ever.
+/// Aborts the process on a panic, so that the peers notice at once. Threads that went on without
+/// the failed one would keep the peers waiting.
 fn end_on_panic() {
-    let say = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |what| {
-        say(what);
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        print(panic);
         std::process::abort();
     }));
 }

@@ -1,4 +1,4 @@
-//! Doing something again and again at even times, until it was often enough or a signal comes.
+//! A timer for periodic output, until a number of intervals has passed or a signal comes.
 
 use std::{
     sync::{
@@ -11,11 +11,11 @@ use std::{
 
 use super::interrupt::interrupted;
 
-/// How soon a signal is noticed.
+/// The longest delay before a signal is noticed.
 const STEP: Duration = Duration::from_millis(50);
 
-/// When to do it next. Times do not drift: they are multiples of the interval from the start, and one that was missed
-/// is left out.
+/// A timer whose ticks are multiples of the interval from the start, so that they do not drift.
+/// Missed ticks are skipped.
 pub(crate) struct Pace {
     start: Instant,
     interval: Duration,
@@ -25,14 +25,15 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Every so many seconds, at most `times` times. From now on the first Ctrl-C ends the pace and not the program.
+    /// Creates a timer with at most `times` ticks. The first Ctrl-C then ends the timer and not the
+    /// program.
     pub(crate) fn new(seconds: f64, times: Option<u64>) -> anyhow::Result<Self> {
         let interval = Duration::from_secs_f64(seconds);
         let left = times.unwrap_or(u64::MAX);
         Ok(Self { start: Instant::now(), interval, tick: 0, left, interrupted: interrupted()? })
     }
 
-    /// Waits for the next time; false when there is none any more.
+    /// Waits for the next tick; returns false after the last one or a signal.
     pub(crate) fn next(&mut self) -> bool {
         if self.left == 0 {
             return false;
@@ -52,10 +53,10 @@ impl Pace {
     }
 }
 
-/// An interval as an argument.
+/// Parses an interval in seconds.
 pub(crate) fn seconds(text: &str) -> Result<f64, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
-    // Shorter ones would measure the asking; longer ones no counter needs.
+    let seconds: f64 = text.parse().map_err(|_| "use a number of seconds".to_owned())?;
+    // Shorter intervals would mainly measure the requests themselves; no counter needs longer ones.
     if !(0.1..=86_400.0).contains(&seconds) {
         return Err("use 0.1 to 86400 seconds".into());
     }

@@ -1,30 +1,30 @@
-//! `plexus rails`: every rail of every pair of nodes, in use or why not.
+//! `plexus rails`: shows every rail of every pair of nodes, in use or why not.
 
 use plexus_observe::{cluster::Reading, rails, show};
 
 use super::{cluster::Cluster, pace::Pace, stat};
 use crate::output;
 
-/// Of which cluster, and how often.
+/// The arguments of `plexus rails`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     cluster: Cluster,
-    /// A line for each worker instead of their sum.
+    /// Show a line for each worker instead of their sum.
     #[arg(long)]
     workers: bool,
-    /// Again every so many seconds, and what came in them.
+    /// Repeat every so many seconds, with the traffic of each interval.
     #[arg(short, long, value_name = "SECONDS", value_parser = super::pace::seconds)]
     interval: Option<f64>,
-    /// End after so many times.
+    /// End after this many outputs.
     #[arg(short = 'n', long, value_name = "TIMES", requires = "interval", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Print the result as JSON; in intervals each on a line.
+    /// Print the result as JSON, with `--interval` one line for each output.
     #[arg(long)]
     json: bool,
 }
 
-/// Shows them.
+/// Runs `plexus rails`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let config = args.cluster.load()?;
     let mut before = stat::take(&config, None)?;

@@ -1,4 +1,4 @@
-//! `plexus registry`: what the cluster knows about itself, to be read, changed, watched, backed up and restored.
+//! `plexus registry`: reads, changes, watches, backs up and restores the registry.
 
 use std::{
     fs::File,
@@ -17,39 +17,40 @@ use serde_json::{Value, json};
 
 use super::{
     ask::{connect, follow},
-    cluster::{Asked, local_nodes},
+    cluster::{ClusterOptions, local_nodes},
 };
 use crate::output;
 
-/// Bytes that a table shows of a value.
-const SHOWN: usize = 60;
+/// The number of characters of a value that a table shows.
+const SHOWN_CHARS: usize = 60;
 
-/// Bytes that are read of a file for a value: more than any may have, so that the registry says how many are possible.
-const READ: u64 = 1 << 20;
+/// The bytes read from a value's file: more than a value may have, so that the registry reports the
+/// limit.
+const READ_LIMIT: u64 = 1 << 20;
 
-/// What is done, and with which cluster.
+/// The arguments of `plexus registry`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    does: Does,
+    command: RegistryCommand,
     #[command(flatten)]
-    asked: Asked,
+    cluster: ClusterOptions,
     /// The node to ask [default: the first of this machine that answers].
     #[arg(long, global = true)]
     node: Option<String>,
 }
 
 #[derive(Subcommand)]
-enum Does {
+enum RegistryCommand {
     #[command(flatten)]
-    AtOne(AtOne),
-    /// Show how the registry of each node of this machine stands.
+    OneNodeCommand(OneNodeCommand),
+    /// Show the state of the registry on each node of this machine.
     Status,
 }
 
-/// What one node does for all.
+/// The commands that one node runs for the whole cluster.
 #[derive(Subcommand)]
-enum AtOne {
+enum OneNodeCommand {
     /// Print the value of a key.
     Get {
         /// A path such as `nodes/n1/address`.
@@ -61,17 +62,17 @@ enum AtOne {
         #[arg(default_value = "")]
         prefix: String,
     },
-    /// Set a key; prints its new version.
+    /// Set a key and print its new version.
     Set {
         /// A path such as `nodes/n1/address`.
         key: String,
-        /// The value: text of 65,536 bytes at most.
+        /// The value: text of at most 65,536 bytes.
         #[arg(required_unless_present = "file", conflicts_with = "file")]
         value: Option<String>,
-        /// The value is what stands in this file; `-`: what comes at the standard input.
+        /// Read the value from this file, or from standard input for `-`.
         #[arg(long)]
         file: Option<PathBuf>,
-        /// Only if the key has this version; 0: only if it is not there.
+        /// Set the key only if it has this version; 0 means that it must not exist.
         #[arg(long, value_name = "N")]
         if_version: Option<u64>,
     },
@@ -79,48 +80,50 @@ enum AtOne {
     Delete {
         /// The key.
         key: String,
-        /// Only if it has this version.
+        /// Delete the key only if it has this version.
         #[arg(long, value_name = "N")]
         if_version: Option<u64>,
     },
-    /// Print every change of keys that begin with a prefix, until it is interrupted.
+    /// Print every change of keys that begin with a prefix, until interrupted.
     Watch {
-        /// The prefix; empty: all keys.
+        /// The prefix; an empty one matches all keys.
         prefix: String,
         /// Begin with the changes after this generation [default: with the next change].
         #[arg(long, value_name = "GENERATION")]
         from: Option<u64>,
     },
-    /// Write everything into a file.
+    /// Write the whole registry into a file.
     Backup {
-        /// The file; a backup that is there is replaced.
+        /// The file; an existing backup is replaced.
         file: PathBuf,
     },
-    /// Make everything what a backup holds.
+    /// Replace the whole registry with a backup.
     Restore {
         /// The file.
         file: PathBuf,
     },
 }
 
-/// Does it.
+/// Runs `plexus registry`.
 pub(crate) fn run(args: Args) -> Result<()> {
-    let config = args.asked.load()?;
-    match args.does {
-        Does::Status => {
+    let config = args.cluster.load()?;
+    match args.command {
+        RegistryCommand::Status => {
             let nodes: Vec<_> = match &args.node {
                 Some(name) => vec![config.node(name)?.1.name.as_str()],
                 None => local_nodes(&config)?.into_iter().map(|node| node.name.as_str()).collect(),
             };
-            status(Seen::of_all(&config.dir, &nodes, "registry.status", ANSWER_WITHIN), args.asked.json)
+            status(Seen::of_all(&config.dir, &nodes, "registry.status", ANSWER_WITHIN), args.cluster.json)
         }
-        Does::AtOne(does) => at_one(connect(&config, args.node.as_deref())?, does, args.asked.json),
+        RegistryCommand::OneNodeCommand(command) => {
+            run_on_node(connect(&config, args.node.as_deref())?, command, args.cluster.json)
+        }
     }
 }
 
-fn at_one(mut control: Control, does: AtOne, as_json: bool) -> Result<()> {
-    match does {
-        AtOne::Get { key } => {
+fn run_on_node(mut control: Control, command: OneNodeCommand, as_json: bool) -> Result<()> {
+    match command {
+        OneNodeCommand::Get { key } => {
             let entry = control.call("registry.get", json!({ "key": key }), |_| ())?;
             if as_json {
                 return output::json(&entry);
@@ -130,51 +133,51 @@ fn at_one(mut control: Control, does: AtOne, as_json: bool) -> Result<()> {
                 value => output::bytes(&value.bytes().map_err(anyhow::Error::msg)?),
             }
         }
-        AtOne::List { prefix } => list(&mut control, &prefix, as_json),
-        AtOne::Set { key, value, file, if_version } => {
+        OneNodeCommand::List { prefix } => list(&mut control, &prefix, as_json),
+        OneNodeCommand::Set { key, value, file, if_version } => {
             let value = match (value, file) {
                 (Some(text), _) => Bytes::Text(text),
                 (None, Some(file)) => Bytes::of(&read(&file)?),
                 (None, None) => bail!("no value"),
             };
-            let asked = json!({ "key": key, "value": value, "if_version": if_version });
-            let answer = control.call("registry.set", asked, |_| ())?;
+            let request = json!({ "key": key, "value": value, "if_version": if_version });
+            let answer = control.call("registry.set", request, |_| ())?;
             done(&answer, as_json, &format!("{key}: version {}", answer["version"]))
         }
-        AtOne::Delete { key, if_version } => {
+        OneNodeCommand::Delete { key, if_version } => {
             let answer =
                 control.call("registry.delete", json!({ "key": key, "if_version": if_version }), |_| ())?;
             done(&answer, as_json, &format!("{key}: deleted"))
         }
-        AtOne::Watch { prefix, from } => {
-            let say = |news| if as_json { output::json_line(&news) } else { told(news) };
-            follow(control, "registry.watch", json!({ "prefix": prefix, "from": from }), say)
+        OneNodeCommand::Watch { prefix, from } => {
+            let print = |update| if as_json { output::json_line(&update) } else { print_change(update) };
+            follow(control, "registry.watch", json!({ "prefix": prefix, "from": from }), print)
         }
-        AtOne::Backup { file } => {
-            let asked = json!({ "path": std::path::absolute(&file)? });
-            let answer = control.call("registry.backup", asked, |_| ())?;
-            let said = format!("{}: the registry as of generation {}", file.display(), answer["generation"]);
-            done(&answer, as_json, &said)
+        OneNodeCommand::Backup { file } => {
+            let request = json!({ "path": std::path::absolute(&file)? });
+            let answer = control.call("registry.backup", request, |_| ())?;
+            let text = format!("{}: the registry as of generation {}", file.display(), answer["generation"]);
+            done(&answer, as_json, &text)
         }
-        AtOne::Restore { file } => {
-            let asked = json!({ "path": std::path::absolute(&file)? });
-            let answer = control.call("registry.restore", asked, |_| ())?;
-            let said = format!("{}: restored as generation {}", file.display(), answer["generation"]);
-            done(&answer, as_json, &said)
+        OneNodeCommand::Restore { file } => {
+            let request = json!({ "path": std::path::absolute(&file)? });
+            let answer = control.call("registry.restore", request, |_| ())?;
+            let text = format!("{}: restored as generation {}", file.display(), answer["generation"]);
+            done(&answer, as_json, &text)
         }
     }
 }
 
-fn done(answer: &Value, json: bool, said: &str) -> Result<()> {
-    if json { output::json(answer) } else { output::line(said) }
+fn done(answer: &Value, json: bool, text: &str) -> Result<()> {
+    if json { output::json(answer) } else { output::line(text) }
 }
 
-/// What a file holds, but no more of it than shows that it is too long.
+/// Reads a file up to a limit beyond the longest valid value.
 fn read(path: &Path) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = match path.to_str() {
-        Some("-") => std::io::stdin().lock().take(READ).read_to_end(&mut bytes),
-        _ => File::open(path).and_then(|file| file.take(READ).read_to_end(&mut bytes)),
+        Some("-") => std::io::stdin().lock().take(READ_LIMIT).read_to_end(&mut bytes),
+        _ => File::open(path).and_then(|file| file.take(READ_LIMIT).read_to_end(&mut bytes)),
     };
     read.with_context(|| path.display().to_string())?;
     Ok(bytes)
@@ -196,7 +199,7 @@ fn list(control: &mut Control, prefix: &str, json: bool) -> Result<()> {
         return output::json(&entries);
     }
     if entries.is_empty() {
-        return output::line(if prefix.is_empty() { "no keys" } else { "no keys begin with that" });
+        return output::line(if prefix.is_empty() { "no keys" } else { "no keys begin with this prefix" });
     }
     let mut table = show::Table::new(["key", "value", "version"]).left(2);
     for Entry { key, version, value } in entries {
@@ -207,24 +210,24 @@ fn list(control: &mut Control, prefix: &str, json: bool) -> Result<()> {
 
 fn short(value: &Bytes) -> String {
     let mut shown = output::shown(value);
-    if let Some((end, _)) = shown.char_indices().nth(SHOWN) {
+    if let Some((end, _)) = shown.char_indices().nth(SHOWN_CHARS) {
         shown.replace_range(end.., "...");
     }
     shown
 }
 
-fn told(news: Value) -> Result<()> {
-    if let Some(from) = news.get("watching") {
+fn print_change(update: Value) -> Result<()> {
+    if let Some(from) = update.get("watching") {
         output::progress(&format!("changes after generation {from}:"));
         return Ok(());
     }
-    match serde_json::from_value(news)? {
+    match serde_json::from_value(update)? {
         Change::Set(Entry { key, version, value }) => {
             output::line(&format!("{key} (version {version}): {}", short(&value)))
         }
         Change::Deleted { key, version } => output::line(&format!("{key}: deleted in generation {version}")),
         Change::ReadAnew(generation) => output::line(&format!(
-            "changes were missed, or all was restored: list anew, generation {generation}"
+            "changes were missed, or the registry was restored: list the keys again, generation {generation}"
         )),
     }
 }
@@ -239,22 +242,22 @@ fn status(all: Vec<(String, Seen<Status>)>, json: bool) -> Result<()> {
         return output::json(&all.iter().map(one).collect::<Vec<_>>());
     }
     let mut table = show::Table::new(["node", "epoch", "generation", "keys", "waits for"]).left(1);
-    let mut said = Vec::new();
+    let mut notes = Vec::new();
     for (node, seen) in all {
         match seen {
             Seen::Alive(status) => {
                 let generation = status.generation.map_or("none yet".into(), |number| number.to_string());
                 let row = [status.epoch.to_string(), generation, status.keys.to_string()];
-                said.extend(status.trouble.iter().map(|what| format!("{node}: {what}")));
+                notes.extend(status.trouble.iter().map(|trouble| format!("{node}: {trouble}")));
                 table.row([node].into_iter().chain(row).chain([status.awaited.join(" ")]));
             }
             Seen::Silent(why) => {
                 table.row([node, "silent".into()]);
-                said.push(why);
+                notes.push(why);
             }
             Seen::Down => table.row([node, "down".into()]),
         }
     }
     output::line(table.to_string().trim_end())?;
-    said.iter().try_for_each(|line| output::line(line))
+    notes.iter().try_for_each(|line| output::line(line))
 }

@@ -1,4 +1,4 @@
-//! `plexus status`: the nodes of a cluster.
+//! `plexus status`: shows the nodes of a cluster.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use plexus_observe::show::{Table, bytes, count, duration};
 use super::cluster::Cluster;
 use crate::output;
 
-/// How many changes of members are shown.
-const CHANGES: usize = 8;
+/// The number of view changes that are shown.
+const SHOWN_CHANGES: usize = 8;
 
-/// Which cluster.
+/// The arguments of `plexus status`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -23,7 +23,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Shows them.
+/// Runs `plexus status`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let config = args.cluster.load()?;
     let names: Vec<_> = config.nodes.iter().map(|node| node.name.as_str()).collect();
@@ -54,7 +54,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         "windows",
         "held",
         "written",
-        "strangers",
+        "unauthenticated",
     ];
     let mut table = Table::new(heads).left(4);
     for (name, seen) in &nodes {
@@ -79,10 +79,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                 }
                 for peer in &status.body.peers {
                     if let Some(problem) = &peer.problem {
-                        output::line(&format!(
-                            "{name}: {} is not reached over every path: {problem}",
-                            peer.name
-                        ))?;
+                        output::line(&format!("{name}: not every path to {} works: {problem}", peer.name))?;
                     }
                 }
             }
@@ -90,7 +87,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             Seen::Down => {}
         }
     }
-    say_lost(&config, lost)
+    print_lost(&config, lost)
 }
 
 fn row(status: &Status) -> [String; 12] {
@@ -114,7 +111,8 @@ fn row(status: &Status) -> [String; 12] {
     ]
 }
 
-/// How many blocks are lost, and what is to be said of them: what the nodes know, or how the last run ended.
+/// Returns the number of lost blocks and a description, from the running nodes or from the last
+/// run.
 fn lost(config: &Config, nodes: &[(String, Seen<Status>)]) -> anyhow::Result<(u64, String)> {
     let live = nodes.iter().filter_map(|(_, seen)| Some(seen.alive()?.blocks_lost)).max();
     Ok(match live {
@@ -126,15 +124,18 @@ fn lost(config: &Config, nodes: &[(String, Seen<Status>)]) -> anyhow::Result<(u6
     })
 }
 
-fn say_lost(config: &Config, (number, what): (u64, String)) -> anyhow::Result<()> {
+fn print_lost(config: &Config, (number, blocks): (u64, String)) -> anyhow::Result<()> {
     if number == 0 {
         return Ok(());
     }
     let dir = config.dir.root().display();
-    output::line(&format!("lost: {what}; to take them as they are on disk: `plexus up {dir} --accept-lost`"))
+    output::line(&format!(
+        "lost: {blocks}; to accept them as they are on disk, run `plexus up {dir} --accept-lost`"
+    ))
 }
 
-/// The lines about votes and lease, fencing and the last changes of members, as the first node that is a member sees it.
+/// Returns the lines about voting files, lease, fencing and view changes, as the first member sees
+/// them.
 fn membership(config: &Config, nodes: &[&Status]) -> Vec<String> {
     let member = nodes.iter().find_map(|status| {
         let membership = status.body.membership.as_ref()?;
@@ -144,7 +145,7 @@ fn membership(config: &Config, nodes: &[&Status]) -> Vec<String> {
     let name = |node: u8| config.nodes.get(usize::from(node)).map_or("?", |node| node.name.as_str());
     let quorum = membership.quorum;
     let mut lines = vec![format!(
-        "votes: {} of {} voting files answer, {} are needed; the lease lasts {:.0} ms",
+        "votes: {} of {} voting files answer, {} needed; lease {:.0} ms",
         quorum.answering, quorum.files, quorum.needed, membership.lease_ms
     )];
     let mut files = Table::new(["voting file", "where", "served by", "answered", "turn", "state"]).left(3);
@@ -169,10 +170,10 @@ fn membership(config: &Config, nodes: &[&Status]) -> Vec<String> {
     lines.extend(files.to_string().trim_end().lines().map(str::to_owned));
     lines.push(format!("fencing: {}", fencing(nodes)));
     if !membership.transitions.is_empty() {
-        lines.push(format!("changes of members, as {} saw them, in ms:", seen_by.name));
+        lines.push(format!("view changes, as {} saw them, in ms:", seen_by.name));
         let heads = ["epoch", "change", "detect", "decide", "fence", "open", "rebuild"];
         let mut changes = Table::new(heads).left(2);
-        let skipped = membership.transitions.len().saturating_sub(CHANGES);
+        let skipped = membership.transitions.len().saturating_sub(SHOWN_CHANGES);
         for change in &membership.transitions[skipped..] {
             let came = change.came.iter().map(|(node, _)| format!("+{}", name(*node)));
             let gone = change.gone.iter().map(|(node, _)| format!("-{}", name(*node)));
@@ -193,7 +194,7 @@ fn membership(config: &Config, nodes: &[&Status]) -> Vec<String> {
     lines
 }
 
-/// How the others make sure of each node; who does it how only where they differ.
+/// Returns the kind of fencing of each node; names the fencing nodes only where their kinds differ.
 fn fencing(nodes: &[&Status]) -> String {
     let mut kinds: BTreeMap<&str, BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
     for status in nodes {

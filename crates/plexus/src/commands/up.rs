@@ -16,28 +16,29 @@ use plexus_node::{
 use super::cluster::{Cluster, local_nodes, this_program};
 use crate::output;
 
-/// How long the nodes may take to find each other.
+/// The longest time for the nodes to join.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
-/// How long what is lost is waited for: members say so when they have looked at each other's memory, which takes milliseconds where nobody is in the way.
+/// The longest wait for the number of lost blocks, which members know after a rebuild: normally
+/// within milliseconds.
 const KNOWN_WITHIN: Duration = Duration::from_secs(5);
 
-/// What is said where they did not.
-const NOT_KNOWN: &str = "not every node has said yet what is lost";
+/// The message if that time has passed.
+const NOT_KNOWN: &str = "not every node has reported its lost blocks yet";
 
-/// How long a node may take to have what is lost accepted: it gives up earlier, and says why.
+/// The longest time to accept lost blocks; a node gives up earlier and reports the reason.
 const ACCEPT_WITHIN: Duration = Duration::from_secs(60);
 
-/// How long nodes that were started in vain may take to end by themselves, and how often they are looked at.
+/// The longest time for nodes of a failed start to end by themselves, and the polling interval.
 const END_WITHIN: Duration = Duration::from_secs(10);
 const ASK_EVERY: Duration = Duration::from_millis(5);
 
-/// Which cluster, and how.
+/// The arguments of `plexus up`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     cluster: Cluster,
-    /// Take lost blocks as they are on disk, which is older than what was last acknowledged.
+    /// Accept lost blocks as they are on disk, without their last acknowledged changes.
     #[arg(long)]
     accept_lost: bool,
     /// Print the result as JSON.
@@ -45,13 +46,13 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Starts them.
+/// Runs `plexus up`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let config = args.cluster.load()?;
     let names: Vec<_> = local_nodes(&config)?.into_iter().map(|node| node.name.as_str()).collect();
     let seen = launch::look_at_all(&config.dir, &names);
-    if let Some(why) = seen.iter().find_map(|(_, seen)| silence(seen)).filter(|_| args.accept_lost) {
-        bail!("nothing is accepted: {why}");
+    if let Some(why) = seen.iter().find_map(|(_, seen)| silence_reason(seen)).filter(|_| args.accept_lost) {
+        bail!("no blocks were accepted: {why}");
     }
     let running: Vec<_> =
         seen.iter().filter(|(_, seen)| seen.alive().is_some()).map(|(name, _)| name.as_str()).collect();
@@ -59,41 +60,41 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let lost = settle::settle(&config)?.lost;
     let started = start(&config, &absent)?;
     let mut outcome =
-        Outcome { running, started, accepted: 0, lost: known_lost(&config, &names), named: lost };
+        UpOutcome { running, started, accepted: 0, lost: known_lost(&config, &names), named: lost };
     if args.accept_lost && outcome.lost != Some(0) {
         if outcome.lost.is_none() {
-            bail!("nothing is accepted: {NOT_KNOWN}; see `plexus status`, then try again");
+            bail!("no blocks were accepted: {NOT_KNOWN}; see `plexus status`, then try again");
         }
         outcome.accepted = accept(&config, &names)?;
         outcome.lost = known_lost(&config, &names);
     }
-    // The nodes may know of more, or of what was accepted since.
+    // The nodes may know of more lost blocks, or of blocks accepted since.
     if outcome.lost != Some(outcome.named.len()) {
         outcome.named = Blocks::EMPTY;
     }
     report(&args, &config, &outcome)
 }
 
-/// What was done, and how it stands then.
-struct Outcome<'a> {
+/// The outcome of `plexus up`.
+struct UpOutcome<'a> {
     running: Vec<&'a str>,
     started: Vec<(String, u32)>,
     accepted: u64,
-    /// How many blocks are, if that is known.
+    /// The number of lost blocks, if known.
     lost: Option<u64>,
-    /// Which these are, where that is known here.
+    /// The lost blocks themselves, if known here.
     named: Blocks,
 }
 
-/// Why a node that runs says nothing.
-fn silence(seen: &Seen<Status>) -> Option<&str> {
+/// Returns the reason why a running node does not answer.
+fn silence_reason(seen: &Seen<Status>) -> Option<&str> {
     match seen {
         Seen::Silent(why) => Some(why),
         Seen::Alive(_) | Seen::Down => None,
     }
 }
 
-/// How many blocks are lost, if all of these nodes know it in time.
+/// Returns the number of lost blocks, if all these nodes know it in time.
 fn known_lost(config: &Config, names: &[&str]) -> Option<u64> {
     let end = Instant::now() + KNOWN_WITHIN;
     loop {
@@ -113,7 +114,8 @@ fn known_lost(config: &Config, names: &[&str]) -> Option<u64> {
     }
 }
 
-/// Has what is lost accepted as it is on disk, until each of these nodes has that on record; how many blocks it was.
+/// Accepts the lost blocks as they are on disk, recorded by each of these nodes. Returns their
+/// number.
 fn accept(config: &Config, names: &[&str]) -> anyhow::Result<u64> {
     let mut most = 0;
     for name in names {
@@ -125,7 +127,7 @@ fn accept(config: &Config, names: &[&str]) -> anyhow::Result<u64> {
     Ok(most)
 }
 
-/// Starts the nodes called `names` and waits for them; all or none.
+/// Starts the nodes called `names` and waits for them; stops all if one fails.
 fn start(config: &Config, names: &[&str]) -> anyhow::Result<Vec<(String, u32)>> {
     let program = this_program()?;
     let mut nodes = Vec::new();
@@ -139,7 +141,7 @@ fn start(config: &Config, names: &[&str]) -> anyhow::Result<Vec<(String, u32)>> 
         })
         .and_then(|()| {
             launch::wait_until_ready(&config.dir, &mut nodes, READY_WITHIN, &mut |name, stage| match stage {
-                Stage::Joining => output::progress(&format!("{name}: waits for its peers")),
+                Stage::Joining => output::progress(&format!("{name}: waiting for its peers")),
                 stage => output::progress(&format!("{name}: {stage}")),
             })
         });
@@ -152,13 +154,15 @@ fn start(config: &Config, names: &[&str]) -> anyhow::Result<Vec<(String, u32)>> 
     }
 }
 
-/// Ends what was started in vain. Nodes that wait for a peer go at once; the rest of them serves nobody yet.
+/// Stops the nodes of a failed start. Nodes that wait for a peer end at once; the others serve no
+/// clients yet.
 fn stop(nodes: &mut [Launched]) {
     for node in &mut *nodes {
         if let Some(pid) = i32::try_from(node.child.id()).ok().and_then(rustix::process::Pid::from_raw)
             && matches!(node.child.try_wait(), Ok(None))
         {
-            // It may end by itself meanwhile; it is our child, so the number is still its.
+            // The child may end by itself meanwhile; its process id stays valid until it is waited
+            // for.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
     }
@@ -167,14 +171,14 @@ fn stop(nodes: &mut [Launched]) {
         while start.elapsed() < END_WITHIN && matches!(node.child.try_wait(), Ok(None)) {
             std::thread::sleep(ASK_EVERY);
         }
-        // Does nothing to one that has ended.
+        // Killing an ended child does nothing.
         let _ = node.child.kill();
         let _ = node.child.wait();
     }
 }
 
-fn report(args: &Args, config: &Config, outcome: &Outcome<'_>) -> anyhow::Result<()> {
-    let Outcome { running, started, accepted, lost, named } = outcome;
+fn report(args: &Args, config: &Config, outcome: &UpOutcome<'_>) -> anyhow::Result<()> {
+    let UpOutcome { running, started, accepted, lost, named } = outcome;
     if args.json {
         let started: Vec<_> =
             started.iter().map(|(name, pid)| serde_json::json!({ "name": name, "pid": pid })).collect();
@@ -190,18 +194,18 @@ fn report(args: &Args, config: &Config, outcome: &Outcome<'_>) -> anyhow::Result
         output::line(&format!("{NOT_KNOWN}; see `plexus status`"))?;
     }
     if let Some(lost) = lost.filter(|lost| *lost > 0) {
-        let what = if named.is_empty() { format!("{} blocks", thousands(lost)) } else { named.to_string() };
+        let blocks = if named.is_empty() { format!("{} blocks", thousands(lost)) } else { named.to_string() };
         let dir = config.dir.root().display();
         output::line(&format!(
-            "lost, and refused until `plexus up {dir} --accept-lost`: {what} (a node died before their last changes reached the disk)"
+            "lost, and refused until `plexus up {dir} --accept-lost`: {blocks} (a node died before their last changes reached the disk)"
         ))?;
     }
     let names: Vec<_> = started.iter().map(|(name, pid)| format!("{name} (pid {pid})")).collect();
     match (started.is_empty(), running.is_empty()) {
-        (true, _) => output::line(&format!("{}: every node runs already", config.name)),
+        (true, _) => output::line(&format!("{}: all nodes are already running", config.name)),
         (false, true) => output::line(&format!("{}: up: {}", config.name, names.join(", "))),
         (false, false) => output::line(&format!(
-            "{}: up: {}; {} ran already",
+            "{}: up: {}; already running: {}",
             config.name,
             names.join(", "),
             running.join(", ")

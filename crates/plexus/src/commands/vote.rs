@@ -1,4 +1,4 @@
-//! `plexus vote`: adds and removes voting files of a cluster that runs.
+//! `plexus vote`: adds and removes voting files of a running cluster.
 
 use std::path::{Path, PathBuf};
 
@@ -12,48 +12,48 @@ use plexus_node::{
 };
 
 use super::{
-    ask::{DONE_WITHIN, answering, connect, connect_all, first_of},
-    cluster::{Asked, local_nodes},
+    ask::{REQUEST_TIMEOUT, answering, connect, connect_all, first_of},
+    cluster::{ClusterOptions, local_nodes},
 };
 use crate::output;
 
-/// What is done.
+/// The arguments of `plexus vote`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    does: Does,
+    command: VoteCommand,
     #[command(flatten)]
-    asked: Asked,
+    cluster: ClusterOptions,
 }
 
 #[derive(Subcommand)]
-enum Does {
-    /// Make a voting file and have it vote.
+enum VoteCommand {
+    /// Create a voting file and let it vote.
     Add {
-        /// The file, which is made, or an empty block device.
+        /// The file to create, or an empty block device.
         path: PathBuf,
-        /// The node that has it on a disk of its own and serves it [default: every node opens it].
+        /// The node that has the file on its own disk and serves it [default: every node opens it].
         #[arg(long)]
         node: Option<String>,
     },
-    /// Have a voting file vote no more. The file itself stays.
+    /// Remove a voting file from the votes. The file itself stays.
     Remove {
-        /// Its name or path, as `plexus status` shows them.
+        /// The voting file's name or path, as `plexus status` shows them.
         file: String,
     },
 }
 
-/// Does it.
+/// Runs `plexus vote`.
 pub(crate) fn run(args: Args) -> Result<()> {
-    let config = args.asked.load()?;
-    let (Voting { id, path, .. }, what) = match args.does {
-        Does::Add { path, node } => (add(&config, &path, node)?, "votes"),
-        Does::Remove { file } => (remove(&config, &file)?, "votes no more"),
+    let config = args.cluster.load()?;
+    let (Voting { id, path, .. }, state) = match args.command {
+        VoteCommand::Add { path, node } => (add(&config, &path, node)?, "votes"),
+        VoteCommand::Remove { file } => (remove(&config, &file)?, "no longer votes"),
     };
-    match args.asked.json {
+    match args.cluster.json {
         true => output::json(&serde_json::json!({ "id": id.to_string(), "path": path })),
         false => output::line(&format!(
-            "{id} ({}) {what}; cluster.toml says so: copy it to every machine",
+            "{id} ({}) {state}; cluster.toml was changed: copy it to every machine",
             path.display()
         )),
     }
@@ -61,25 +61,25 @@ pub(crate) fn run(args: Args) -> Result<()> {
 
 fn add(config: &Config, path: &Path, node: Option<String>) -> Result<Voting> {
     if let Some(name) = &node {
-        is_here(config, name)?;
+        check_is_local(config, name)?;
     }
     let path = std::path::absolute(path).with_context(|| path.display().to_string())?;
     if path.to_str().is_none() {
-        bail!("{}: is not UTF-8, as cluster.toml is; choose another path", path.display());
+        bail!("{}: the path is not UTF-8, as cluster.toml requires; use another path", path.display());
     }
     let mut nodes = connect_all(config)?;
     let id = create::voting_file(config, &path)?;
     let file = FileArgs { id: id.to_string(), path: path.clone(), node: node.clone() };
-    if let Err(why) = tell(&mut nodes, &file) {
-        // Nobody was asked to vote there, so nobody ever will.
+    if let Err(why) = announce(&mut nodes, &file) {
+        // No node was asked to vote there, so none ever will.
         create::discard_voting_file(&path)?;
         return Err(why);
     }
-    nodes[0].set_timeout(DONE_WITHIN)?;
+    nodes[0].set_timeout(REQUEST_TIMEOUT)?;
     config_change(&mut nodes[0], &ConfigChangeArgs::AddFile(file)).with_context(|| {
         let path = path.display();
         format!(
-            "{path}: is made, and may vote yet: remove it if `plexus status` does not list it in a minute"
+            "{path}: was created and may still become a voting file; remove it if `plexus status` does not list it within a minute"
         )
     })?;
     let file = Voting { id, path, node };
@@ -87,22 +87,22 @@ fn add(config: &Config, path: &Path, node: Option<String>) -> Result<Voting> {
     Ok(file)
 }
 
-/// Has every node that must open a file do so: those of this machine whether they are members or not.
-fn tell(nodes: &mut [Control], file: &FileArgs) -> Result<()> {
+/// Makes every node that must open a file do so, on this machine also nodes that are not members.
+fn announce(nodes: &mut [Control], file: &FileArgs) -> Result<()> {
     for node in nodes.iter_mut() {
         node.set_timeout(ANSWER_WITHIN)?;
         config_change(node, &ConfigChangeArgs::PlaceFile(file.clone()))?;
     }
-    // It waits as long itself.
+    // The node itself waits for the answers of the others.
     nodes[0].set_timeout(3 * ANSWER_WITHIN)?;
     config_change(&mut nodes[0], &ConfigChangeArgs::TellOfFile(file.clone()))
 }
 
-/// Whether a node belongs on this machine: its files are made here.
-fn is_here(config: &Config, name: &str) -> Result<()> {
+/// Checks that a node belongs on this machine, where its files are created.
+fn check_is_local(config: &Config, name: &str) -> Result<()> {
     let (_, node) = config.node(name)?;
     if node.host != this_host() {
-        bail!("{name} belongs on {}: run this there, where its disks are", node.host);
+        bail!("{name} belongs on {}; run this command there", node.host);
     }
     Ok(())
 }
@@ -114,27 +114,27 @@ fn remove(config: &Config, file: &str) -> Result<Voting> {
         Some(known.id) == wanted || known.path == path || known.path == config.dir.root().join(file)
     });
     let known = known
-        .ok_or_else(|| anyhow!("{file} is no voting file of {}; `plexus status` lists them", config.name))?;
+        .ok_or_else(|| anyhow!("{file} is not a voting file of {}; see `plexus status`", config.name))?;
     config_change(&mut connect(config, None)?, &ConfigChangeArgs::RemoveFile(known.id.to_string()))?;
     edit(config, |text| without(text, &known.id.to_string()))?;
     Ok(known.clone())
 }
 
-/// The text without the table of this voting file.
+/// Returns the text without the table of this voting file.
 fn without(text: &str, id: &str) -> String {
     let mut tables: Vec<String> = vec![String::new()];
     for line in text.split_inclusive('\n') {
         if line.trim_start().starts_with('[') {
             tables.push(String::new());
         }
-        tables.last_mut().expect("there is one").push_str(line);
+        tables.last_mut().expect("the list starts with one element").push_str(line);
     }
     let is_it =
         |table: &String| table.trim_start().starts_with("[[voting]]") && table.contains(&format!("\"{id}\""));
     tables.into_iter().filter(|table| !is_it(table)).collect()
 }
 
-/// Replaces the text of `cluster.toml`, if what comes of it is a configuration.
+/// Replaces the text of `cluster.toml` if the new text is a valid configuration.
 fn edit(config: &Config, change: impl FnOnce(&str) -> String) -> Result<()> {
     let path = config.dir.config();
     let name = || path.display().to_string();
@@ -148,7 +148,7 @@ fn config_change(control: &mut Control, config_change: &ConfigChangeArgs) -> Res
     Ok(())
 }
 
-/// Has a node belong to the cluster, or not any more; asks every other node of this machine until one can.
+/// Adds or removes a node; tries every other node of this machine until one succeeds.
 pub(crate) fn change_node(config: &Config, name: &str, config_change: &ConfigChangeArgs) -> Result<()> {
     config.node(name)?;
     let config_change = serde_json::to_value(config_change)?;
@@ -159,7 +159,7 @@ pub(crate) fn change_node(config: &Config, name: &str, config_change: &ConfigCha
     });
     done.map(drop).map_err(|why| match why {
         None | Some(ControlError::NotRunning { .. }) => {
-            anyhow!("no other node of this machine runs; ask where one does")
+            anyhow!("no other node runs on this machine; run this command where one does")
         }
         Some(why) => why.into(),
     })
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_voting_file_is_taken_out_of_the_text_and_nothing_else() {
+    fn only_the_table_of_the_voting_file_is_removed() {
         let table = |id: &str| format!("# of {id}\n[[voting]]\nid = \"{id}\"\npath = \"voting/{id}\"\n");
         let text = format!("format = 1\n{}{}\n[[node]]\nname = \"n1\"\n", table("0a"), table("0b"));
         let left = without(&text, "0a");

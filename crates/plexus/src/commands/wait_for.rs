@@ -1,12 +1,14 @@
-//! Who waits for whom, from what masters say: a request waits for the holders whose mode excludes its own, and where there are none for the first of the
-//! queue, which holds it up. All locks of one session are one's.
+//! The wait-for graph, made from the locks that masters report.
+//!
+//! A request waits for the holders whose mode excludes its own; if there are none, for the first
+//! request of the queue. All locks of one session belong to one vertex.
 
 use std::collections::BTreeMap;
 
 use plexus_node::locking::{LockHolder, LockWaiter, LockedResource, mode};
 use plexus_observe::show::{Edge, Graph, Vertex};
 
-/// Sessions, by node and name, or locks whose session is not known.
+/// The vertices: sessions by node and name, or locks whose session is unknown.
 #[derive(Default)]
 struct Sessions {
     places: BTreeMap<(String, String), usize>,
@@ -29,16 +31,16 @@ impl Sessions {
         self.vertices.len() - 1
     }
 
-    fn note(&mut self, place: usize, what: &str) {
+    fn note(&mut self, place: usize, text: &str) {
         let note = &mut self.vertices[place].note;
         if !note.is_empty() {
             note.push_str(", ");
         }
-        note.push_str(what);
+        note.push_str(text);
     }
 }
 
-/// The graph of those that wait and those that they wait for.
+/// Returns the graph of the waiting requests and the locks that they wait for.
 pub(crate) fn graph(resources: &[LockedResource]) -> Graph {
     let mut sessions = Sessions::default();
     let mut edges: Vec<Edge> = Vec::new();
@@ -47,8 +49,8 @@ pub(crate) fn graph(resources: &[LockedResource]) -> Graph {
         for waiter in &resource.waiting {
             let from = sessions.place(&waiter.node, waiter.owner.as_ref(), waiter.lock);
             let label = format!("{} {}, {:.1} s", resource.name, waiter.mode, waiter.waited_ms as f64 / 1e3);
-            let in_the_way = resource.granted.iter().filter(|held| excludes(held, waiter));
-            let mut blockers: Vec<_> = in_the_way.map(|held| (&held.node, &held.owner, held.lock)).collect();
+            let excluding = resource.granted.iter().filter(|held| excludes(held, waiter));
+            let mut blockers: Vec<_> = excluding.map(|held| (&held.node, &held.owner, held.lock)).collect();
             if blockers.is_empty() && (&first.node, first.lock) != (&waiter.node, waiter.lock) {
                 blockers.push((&first.node, &first.owner, first.lock));
             }
@@ -72,19 +74,19 @@ pub(crate) fn graph(resources: &[LockedResource]) -> Graph {
     Graph { vertices: sessions.vertices, edges }
 }
 
-/// Whether a holder stands in the way of a request.
+/// Returns whether a held lock excludes a request.
 fn excludes(held: &LockHolder, waiter: &LockWaiter) -> bool {
     let same = (&held.node, held.lock) == (&waiter.node, waiter.lock);
-    // Modes that this version does not know exclude everything.
-    let goes =
+    // An unknown mode excludes all others.
+    let compatible =
         mode(&held.mode).and_then(|held| Ok(mode(&waiter.mode)?.is_compatible_with(held))).unwrap_or(false);
-    !same && !goes
+    !same && !compatible
 }
 
-/// The graph in a line.
+/// Returns a summary of the graph in one line.
 pub(crate) fn note(graph: &Graph) -> String {
     if graph.edges.is_empty() {
-        return "nobody waits".into();
+        return "no request waits".into();
     }
     let circles = graph.circles().into_iter().filter(|circle| *circle).count();
     let waits = match graph.edges.len() {
@@ -92,8 +94,8 @@ pub(crate) fn note(graph: &Graph) -> String {
         many => format!("{many} waits"),
     };
     match circles {
-        0 => format!("{waits}, no circle"),
-        _ => format!("{waits}, {circles} of them in a circle"),
+        0 => format!("{waits}, no cycle"),
+        _ => format!("{waits}, {circles} of them in a cycle"),
     }
 }
 
@@ -114,14 +116,14 @@ mod tests {
         LockedResource { name: name.into(), master: "n1".into(), value: "valid".into(), granted, waiting }
     }
 
-    /// From whom to whom.
+    /// Returns the edges as pairs of vertex names.
     fn edges(graph: &Graph) -> Vec<(&str, &str)> {
         let name = |place: usize| graph.vertices[place].name.as_str();
         graph.edges.iter().map(|edge| (name(edge.from), name(edge.to))).collect()
     }
 
     #[test]
-    fn requests_wait_for_what_excludes_them_and_otherwise_for_the_first() {
+    fn requests_wait_for_excluding_holders_and_else_for_the_first_request() {
         let queue = vec![wanted("b", 2, "EX", false), wanted("c", 3, "PR", false)];
         let graph = graph(&[resource("r", vec![held("a", 1, "PR"), held("d", 4, "NL")], queue)]);
         assert_eq!(edges(&graph), [("n1: b", "n1: a"), ("n1: c", "n1: b")]);
@@ -130,20 +132,20 @@ mod tests {
             ("has r PR", "has none")
         );
         assert_eq!(graph.edges[0].label, "r EX, 1.5 s");
-        assert_eq!(note(&graph), "2 waits, no circle");
+        assert_eq!(note(&graph), "2 waits, no cycle");
     }
 
     #[test]
-    fn locks_of_one_session_close_a_circle() {
+    fn locks_of_one_session_close_a_cycle() {
         let one = resource("x", vec![held("a", 1, "EX")], vec![wanted("b", 4, "EX", false)]);
         let other = resource("y", vec![held("b", 2, "EX")], vec![wanted("a", 3, "CR", false)]);
         let graph = graph(&[one, other, resource("z", vec![held("c", 9, "EX")], vec![])]);
         assert_eq!(edges(&graph), [("n1: b", "n1: a"), ("n1: a", "n1: b")]);
-        assert_eq!(note(&graph), "2 waits, 2 of them in a circle");
+        assert_eq!(note(&graph), "2 waits, 2 of them in a cycle");
     }
 
     #[test]
-    fn two_who_convert_wait_for_each_other_and_nobody_for_himself() {
+    fn two_conversions_wait_for_each_other_and_not_for_themselves() {
         let (a, b) = (held("a", 1, "PR"), held("b", 2, "PR"));
         let both = vec![wanted("a", 1, "EX", true), wanted("b", 2, "EX", true)];
         let graph = graph(&[resource("r", vec![a, b], both)]);

@@ -1,6 +1,7 @@
-//! The demonstration: what it measures, in which order. [`show`] says how it is told, [`gigabit`] makes the slow network.
+//! The demonstration: its measurements and their order. [`show`] prints it; [`gigabit`] makes the
+//! slow network.
 //!
-//! Every cluster in it is temporary, so nothing is left behind however it ends; every run checks its sums.
+//! All its clusters are temporary, so nothing is left behind. Every run checks its sums.
 
 mod gigabit;
 mod show;
@@ -22,79 +23,84 @@ use serde::Serialize;
 
 use crate::commands::{
     bench::write_chart,
-    measured::{self, Wanted},
+    measured::{self, TemporarySpec},
 };
 use gigabit::Gigabit;
-pub(crate) use show::Teller;
+pub(crate) use show::DemoPrinter;
 
-/// What the two-node comparison is to show, as goals: blocks/s of shm over tcp at least, CPU per block at most.
+/// The goals of the two-node comparison of shm with tcp: least ratio of blocks/s, greatest ratio of
+/// CPU per block.
 const GOAL_BLOCKS: f64 = 4.0;
 const GOAL_CPU: f64 = 0.25;
 
-/// The rail over the slow network, in reports.
+/// The name in reports of the rail over the slow network.
 const GIGABIT: &str = "tcp-1gbit";
 
-/// The sweep measures each number of clients for this share of a run's time.
+/// The share of a run's time for each number of clients of the sweep.
 const SWEEP_SHARE: f64 = 0.4;
 
-/// Clients on each node in the sweep for the chart.
+/// The numbers of clients on each node in the sweep for the chart.
 const SWEEP_CLIENTS: [u32; 4] = [1, 2, 4, 8];
 
-/// Seconds of warm-up in front of every run.
+/// The warm-up before every run, in milliseconds.
 const WARM_MS: u64 = 200;
 
-/// What is wanted of the demonstration.
+/// The options of the demonstration.
 pub(crate) struct Demo {
-    /// Seconds for each run.
+    /// The seconds for each run.
     pub(crate) seconds: f64,
-    /// Where the chart goes.
+    /// The directory of the chart.
     pub(crate) out: PathBuf,
 }
 
-/// What it found, as `--json` says it.
+/// The result of the demonstration, as `--json` prints it.
 #[derive(Serialize)]
-pub(crate) struct Found {
-    /// Two nodes that pass blocks to and fro.
+pub(crate) struct DemoResult {
+    /// The reports of two nodes that pass blocks to and fro.
     pub(crate) pair: Vec<Report>,
-    /// The interconnect alone between the same two nodes.
+    /// The measurements of the interconnect alone between the same two nodes.
     pub(crate) perf: Vec<Row>,
-    /// Blocks/s of shm over those of tcp.
+    /// The blocks/s of shm divided by those of tcp.
     pub(crate) ratio_blocks_per_s: f64,
-    /// CPU time for each block, shm over tcp.
+    /// The CPU time for each block of shm divided by that of tcp.
     pub(crate) ratio_cpu_per_block: f64,
-    /// The same against tcp at 1 Gbit/s.
+    /// The blocks/s of shm divided by those of tcp at 1 Gbit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ratio_blocks_per_s_1gbit: Option<f64>,
-    /// Whether the ratios are as good as they are to be.
+    /// True if the ratios reach the goals.
     pub(crate) goals_met: bool,
-    /// Why there is no comparison with 1 Gbit/s.
+    /// The reason why there is no comparison with 1 Gbit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) no_1gbit: Option<String>,
-    /// Three nodes on contended blocks.
+    /// The reports of three nodes on contended blocks.
     pub(crate) cluster: Vec<Report>,
-    /// Two nodes by the number of clients.
+    /// The reports of two nodes by the number of clients.
     pub(crate) sweep: Vec<Report>,
-    /// Messages of the three nodes over shm, by channel and size.
+    /// The messages of the three nodes over shm, by channel and size.
     pub(crate) traffic: plexus_observe::Traffic,
-    /// Over all runs.
+    /// The acknowledged changes of all runs.
     pub(crate) changes_acknowledged: u64,
-    /// Over all runs.
+    /// The changes found in the blocks after all runs.
     pub(crate) changes_found: u64,
-    /// The chart.
+    /// The path of the chart.
     pub(crate) svg: PathBuf,
-    /// How long all of it took.
+    /// The duration of the demonstration in seconds.
     pub(crate) seconds: f64,
 }
 
-/// One cluster with the name of what joins it.
-struct Joined {
+/// The parameters of a cluster, with the name of its rail.
+struct RailCluster {
     rail: &'static str,
     parameters: Parameters,
 }
 
 impl Demo {
-    /// Does it all; `teller` is told on the way.
-    pub(crate) fn run(&self, teller: &mut Teller, interrupted: &AtomicBool) -> anyhow::Result<Found> {
+    /// Runs all parts of the demonstration and prints them.
+    pub(crate) fn run(
+        &self,
+        printer: &mut DemoPrinter,
+        interrupted: &AtomicBool,
+    ) -> anyhow::Result<DemoResult> {
         let begin = plexus_base::clock::now();
         let svg = self.out.join("demo.svg");
         measured::prepare(&svg)?;
@@ -102,44 +108,44 @@ impl Demo {
         let no_1gbit = gigabit.as_ref().err().cloned();
         let gigabit = gigabit.ok();
 
-        teller.pair_begins(no_1gbit.as_deref())?;
+        printer.pair_begins(no_1gbit.as_deref())?;
         let (mut pair, mut perf) = (Vec::new(), Vec::new());
-        for joined in two_nodes(Waiting::Polling, gigabit.as_ref())? {
+        for on_rail in two_nodes(Waiting::Polling, gigabit.as_ref())? {
             let bare = |config: &Config| -> anyhow::Result<()> {
                 let measured = perf::between(config, 0, &one_way(), interrupted, &mut |_| {})?;
-                let why = "what joins this pair";
-                let over = Over { rail: joined.rail.into(), encrypted: false, why: why.into() };
+                let why = "the only rail of this pair";
+                let over = Over { rail: on_rail.rail.into(), encrypted: false, why: why.into() };
                 let row = |measured| Row::of(&over, Driving::Polling.name(), vec![measured]);
                 perf.extend(measured.into_iter().filter_map(row));
                 Ok(())
             };
-            pair.extend(self.on(&joined, &[self.passing()], bare, teller, interrupted)?);
+            pair.extend(self.on(&on_rail, &[self.passing()], bare, printer, interrupted)?);
         }
         let (blocks, cpu) = ratios(&pair, "tcp")?;
         let slow = ratios(&pair, GIGABIT).ok().map(|(blocks, _)| blocks);
         let goals_met = blocks >= GOAL_BLOCKS && cpu <= GOAL_CPU;
-        teller.pair(&pair, &perf, (blocks, cpu), slow)?;
+        printer.pair(&pair, &perf, (blocks, cpu), slow)?;
 
-        teller.cluster_begins()?;
+        printer.cluster_begins()?;
         let mut cluster = Vec::new();
         for rail in ["shm", "tcp"] {
-            let joined = Joined { rail, parameters: three_nodes(rail)? };
-            cluster.extend(self.on(&joined, &[self.contended()], |_| Ok(()), teller, interrupted)?);
+            let on_rail = RailCluster { rail, parameters: three_nodes(rail)? };
+            cluster.extend(self.on(&on_rail, &[self.contended()], |_| Ok(()), printer, interrupted)?);
         }
-        teller.cluster(&cluster)?;
+        printer.cluster(&cluster)?;
         let over_shm = cluster.iter().find(|report| report.rail == "shm");
         let traffic = over_shm.map(|report| report.traffic.clone()).unwrap_or_default();
-        teller.traffic(&traffic)?;
+        printer.traffic(&traffic)?;
 
-        teller.sweep_begins()?;
+        printer.sweep_begins()?;
         let mut sweep = Vec::new();
-        for joined in two_nodes(Waiting::Adaptive, gigabit.as_ref())? {
-            sweep.extend(self.on(&joined, &self.sweep(), |_| Ok(()), teller, interrupted)?);
+        for on_rail in two_nodes(Waiting::Adaptive, gigabit.as_ref())? {
+            sweep.extend(self.on(&on_rail, &self.sweep(), |_| Ok(()), printer, interrupted)?);
         }
         write_chart(&svg, &sweep)?;
 
         let sum = |of: fn(&Report) -> u64| [&pair, &cluster, &sweep].into_iter().flatten().map(of).sum();
-        let found = Found {
+        let result = DemoResult {
             ratio_blocks_per_s: blocks,
             ratio_cpu_per_block: cpu,
             ratio_blocks_per_s_1gbit: slow,
@@ -155,33 +161,33 @@ impl Demo {
             cluster,
             sweep,
         };
-        teller.end(&found)?;
-        Ok(found)
+        printer.end(&result)?;
+        Ok(result)
     }
 
-    /// Runs workloads on a cluster made for them, then `more` that needs it.
+    /// Runs workloads, then `more`, on a temporary cluster.
     fn on(
         &self,
-        joined: &Joined,
+        on_rail: &RailCluster,
         workloads: &[Workload],
         more: impl FnOnce(&Config) -> anyhow::Result<()>,
-        teller: &mut Teller,
+        printer: &mut DemoPrinter,
         interrupted: &AtomicBool,
     ) -> anyhow::Result<Vec<Report>> {
         let stop = || -> anyhow::Result<()> {
             match interrupted.load(Ordering::Relaxed) {
-                true => bail!("interrupted; nothing is left behind"),
+                true => bail!("interrupted; the temporary cluster was removed"),
                 false => Ok(()),
             }
         };
         stop()?;
-        teller.starting(joined.rail, joined.parameters.nodes.len(), workloads);
-        let cluster = TemporaryCluster::start(&joined.parameters, &mut |_, _| {})?;
+        printer.starting(on_rail.rail, on_rail.parameters.nodes.len(), workloads);
+        let cluster = TemporaryCluster::start(&on_rail.parameters, &mut |_, _| {})?;
         let mut reports = Vec::new();
         for workload in workloads {
             stop()?;
-            let report = blocks::run(cluster.config(), workload, joined.rail, interrupted);
-            // The reason of a failure that a signal caused is the signal.
+            let report = blocks::run(cluster.config(), workload, on_rail.rail, interrupted);
+            // A failure that a signal caused is reported as the signal.
             stop()?;
             reports.push(report.map_err(measured::explained)?);
         }
@@ -196,7 +202,8 @@ impl Demo {
         ((self.seconds * share * 1000.0) as u64).max(50)
     }
 
-    /// One client on each of two nodes, both changing the same few blocks, one after the other.
+    /// Returns the workload of one client on each of two nodes that change the same few blocks in
+    /// turn.
     fn passing(&self) -> Workload {
         Workload {
             clients: 1,
@@ -233,16 +240,17 @@ impl Demo {
     }
 }
 
-/// What the interconnect itself takes: a small message, and a block put into the other's memory.
+/// Returns the plan for latencies of the interconnect alone: a small message, and a block put into
+/// the other's memory.
 fn one_way() -> Plan {
     let trial = |op, bytes| Trial::new(Test::Latency, op, bytes);
     let trials = vec![trial(Op::Send, 64), trial(Op::Put, 16 << 10)];
     Plan { peer: 1, driving: Driving::Polling, trials, until: Until::Ms(150) }
 }
 
-/// Two nodes with a core each, over every network there is.
-fn two_nodes(waiting: Waiting, gigabit: Option<&Gigabit>) -> anyhow::Result<Vec<Joined>> {
-    let wanted = |rail| Wanted {
+/// Returns clusters of two nodes with a core each, one for every available network.
+fn two_nodes(waiting: Waiting, gigabit: Option<&Gigabit>) -> anyhow::Result<Vec<RailCluster>> {
+    let wanted = |rail| TemporarySpec {
         rail,
         nodes: 2,
         workers: 1,
@@ -254,7 +262,7 @@ fn two_nodes(waiting: Waiting, gigabit: Option<&Gigabit>) -> anyhow::Result<Vec<
     };
     let mut all = Vec::new();
     for rail in ["shm", "tcp"] {
-        all.push(Joined { rail, parameters: wanted(rail).parameters()? });
+        all.push(RailCluster { rail, parameters: wanted(rail).parameters()? });
     }
     if let Some(gigabit) = gigabit {
         let mut parameters = wanted("tcp").parameters()?;
@@ -263,18 +271,18 @@ fn two_nodes(waiting: Waiting, gigabit: Option<&Gigabit>) -> anyhow::Result<Vec<
             node.address = Some(Gigabit::address(index));
             node.network_namespace = Some(gigabit.path(index));
         }
-        all.push(Joined { rail: GIGABIT, parameters });
+        all.push(RailCluster { rail: GIGABIT, parameters });
     }
     Ok(all)
 }
 
 fn three_nodes(rail: &str) -> anyhow::Result<Parameters> {
     let waiting = Waiting::Adaptive;
-    Wanted { rail, nodes: 3, workers: 1, waiting, block_kib: 16, cache_mib: 8, hot: 64, pin: false }
+    TemporarySpec { rail, nodes: 3, workers: 1, waiting, block_kib: 16, cache_mib: 8, hot: 64, pin: false }
         .parameters()
 }
 
-/// Shm over `other`: blocks/s, and CPU time for each block.
+/// Returns the ratios of shm to `other`: blocks/s, and CPU time for each block.
 fn ratios(reports: &[Report], other: &str) -> anyhow::Result<(f64, f64)> {
     let find =
         |rail: &str| reports.iter().find(|report| report.rail == rail).context("a rail was not measured");

@@ -1,4 +1,4 @@
-//! How the demonstration is told: what begins, what came out, what it means. Fits a terminal of 90 columns.
+//! The output of the demonstration, for a terminal of 90 columns.
 
 use plexus_base::counters::SIZES;
 use plexus_bench::{
@@ -8,16 +8,16 @@ use plexus_bench::{
 };
 use plexus_observe::traffic::{ChannelTraffic, Traffic, size_name};
 
-use super::{Found, GIGABIT, GOAL_BLOCKS, GOAL_CPU};
+use super::{DemoResult, GIGABIT, GOAL_BLOCKS, GOAL_CPU};
 use crate::output;
 
-/// Whom it is told to: a person, or a program that wants the result alone.
-pub(crate) struct Teller {
+/// Prints the demonstration for a person, or nothing but progress with `--json`.
+pub(crate) struct DemoPrinter {
     json: bool,
 }
 
-impl Teller {
-    /// With `json` only progress is told; the result is printed by whoever has it.
+impl DemoPrinter {
+    /// Creates a printer. With `json` it prints only progress; the caller prints the result.
     pub(crate) fn new(json: bool) -> Self {
         Self { json }
     }
@@ -27,7 +27,7 @@ impl Teller {
     }
 
     pub(super) fn pair_begins(&self, no_1gbit: Option<&str>) -> anyhow::Result<()> {
-        self.line("1. Two nodes, a core each, polling: 16 KiB blocks passed to and fro")?;
+        self.line("1. Two nodes, a core each, polling: 16 KiB blocks passed back and forth")?;
         match no_1gbit {
             Some(why) => self.line(&format!("   Without the comparison with 1 Gbit/s: {why}.")),
             None => Ok(()),
@@ -146,7 +146,7 @@ impl Teller {
         self.line(table.to_string().trim_end())
     }
 
-    pub(super) fn end(&self, found: &Found) -> anyhow::Result<()> {
+    pub(super) fn end(&self, found: &DemoResult) -> anyhow::Result<()> {
         self.line("")?;
         let mut table =
             Table::new(["rail", "clients", "blocks/s", "p50 us", "p99 us", "CPU us/block"]).indent(3);
@@ -162,7 +162,7 @@ impl Teller {
         }
         self.line(table.to_string().trim_end())?;
         self.line(&format!(
-            "\n5. Changes acknowledged to clients {}, found in the blocks {}:\n   none was lost, none made twice.",
+            "\n5. Changes acknowledged to clients {}, found in the blocks {}:\n   none was lost, none was applied twice.",
             count(found.changes_acknowledged),
             count(found.changes_found)
         ))?;
@@ -171,8 +171,8 @@ impl Teller {
     }
 }
 
-/// What the interconnect is worth, in one sentence of measured numbers.
-fn worth(found: &Found) -> String {
+/// Returns the measured benefit of the interconnect in one sentence.
+fn worth(found: &DemoResult) -> String {
     let rate_of =
         |rail: &str| found.pair.iter().find(|report| report.rail == rail).map(|report| report.blocks_per_s);
     let shm = found.pair.iter().find(|report| report.rail == "shm");

@@ -26,7 +26,7 @@ fn wrong_usage_has_a_code_of_its_own() {
 fn a_cluster_that_cannot_be_made_leaves_nothing() {
     let cluster = Cluster::nowhere();
     let cases = [
-        (&["--block-size", "5"][..], "--block-size 5: blocks are 4, 8 or 16 KiB long"),
+        (&["--block-size", "5"][..], "--block-size 5: use 4, 8 or 16"),
         (&["--size-mib", "33000000"], "MiB needed for the disk group, "),
         (&["--size-mib", "999999999"], "choose a size of 1 to 4294967296 blocks"),
         (&["--size-mib", "0"], "would have 0 blocks"),

@@ -141,7 +141,10 @@ fn an_interrupt_ends_it_with_one_line() {
         let demo = Demo::new("interrupted");
         let (child, _) = demo.in_the_middle();
         crate::common::signal(child.id() as i32, signal);
-        assert_eq!(end_of(child), (Some(1), "plexus: interrupted; nothing is left behind".to_owned()));
+        assert_eq!(
+            end_of(child),
+            (Some(1), "plexus: interrupted; the temporary cluster was removed".to_owned())
+        );
         demo.assert_nothing_left();
     }
 }
@@ -175,5 +178,5 @@ fn what_it_cannot_do_is_said_before_it_begins() {
     let refusal = crate::common::run(["demo", "--seconds-per-run", "0"]).said().refusal();
     assert!(refusal.contains("use 0.05 to 3600"), "{refusal}");
     let refusal = crate::common::run(["demo", "--out", "/proc/nowhere"]).said().refusal();
-    assert!(refusal.contains("/proc/nowhere: nothing can be written there"), "{refusal}");
+    assert!(refusal.contains("/proc/nowhere: the directory is not writable"), "{refusal}");
 }

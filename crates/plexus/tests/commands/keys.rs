@@ -60,10 +60,7 @@ fn a_key_is_replaced_in_two_steps() {
     );
 
     let said = key(&cluster, "rotate").ok();
-    assert!(
-        said.contains("next.key: made, and valid beside the old key; copy it to every machine"),
-        "{said}"
-    );
+    assert!(said.contains("next.key: created, valid beside the old key; copy it to every machine"), "{said}");
     let [(_, still), (_, new)] = &keys(&cluster)[..] else { panic!("two keys") };
     assert!(still == old && new != old);
     let refusal = key(&cluster, "rotate").refusal();

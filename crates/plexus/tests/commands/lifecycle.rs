@@ -28,10 +28,10 @@ fn a_cluster_goes_up_and_down_and_up_again() {
             assert_eq!(node["peers"][0], json!({ "name": peers, "rail": "shm", "fencing": "kill" }));
         }
         let table = cluster.run("status").said().ok();
-        assert!(table.contains("votes: 3 of 3 voting files answer, 2 are needed"), "{table}");
+        assert!(table.contains("votes: 3 of 3 voting files answer, 2 needed"), "{table}");
         assert!(table.lines().nth(1).unwrap().starts_with("n1 "), "{table}");
 
-        assert!(cluster.run("up").said().ok().contains("every node runs already"));
+        assert!(cluster.run("up").said().ok().contains("all nodes are already running"));
         cluster.run("stat").said().ok();
         let stat = cluster.run("stat").args(["--json", "--node", "n2"]).said().json();
         assert!(stat["channels"].is_object());
@@ -227,7 +227,7 @@ fn a_node_that_does_not_answer_is_not_taken_for_one_that_is_down() {
     });
     signal(pid, Signal::CONT);
     assert!(status.contains("silent") && status.contains("n1 does not answer to `status`"), "{status}");
-    assert!(accept.contains("nothing is accepted: n1 does not answer to `status`"), "{accept}");
+    assert!(accept.contains("no blocks were accepted: n1 does not answer to `status`"), "{accept}");
     assert!(down.refusal().contains("n1 did not end"));
     cluster.run("down").said().ok();
 }

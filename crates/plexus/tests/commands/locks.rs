@@ -163,7 +163,7 @@ fn who_waits_and_who_does_not_is_shown_and_told() {
     let other = cluster.run("locks").args(["--graph", "waits.txt"]).said().refusal();
     assert!(other.contains(".svg or .dot"), "{other}");
     let table = cluster.run("locks").said().ok();
-    assert!(table.contains("has it") && table.contains("waits"), "{table}");
+    assert!(table.contains("holds") && table.contains("waits"), "{table}");
     // Its end, in whatever way, is that of the lock.
     signal(holder.command, Signal::KILL);
     assert_eq!(holder.plexus.wait().unwrap().code(), Some(128 + 9));
@@ -234,13 +234,13 @@ fn a_lock_that_is_lost_ends_its_command() {
     let ended = holder.plexus.wait_with_output().unwrap();
     let why = String::from_utf8(ended.stderr).unwrap();
     assert_eq!(ended.status.code(), Some(125), "{why}");
-    assert!(why.contains("the lock on held is lost"), "{why}");
+    assert!(why.contains("lock held: lost"), "{why}");
     wait_for_end(holder.command);
     // The others go on, and give it to whoever comes.
     lock(&cluster, ["--node", "n2", "held", "--", "true"]).said().ok();
     assert_eq!(locks(&cluster)["nodes"][0], json!({ "name": "n1", "state": "down" }));
     let shown = cluster.run("locks").said().ok();
-    assert!(shown.contains("what n1 masters is not shown: it is down"), "{shown}");
+    assert!(shown.contains("locks that n1 masters are not shown: it is down"), "{shown}");
 }
 
 /// A process that stands still until this is dropped.
@@ -273,7 +273,7 @@ fn nodes_that_do_not_answer_are_not_waited_for() {
         };
         let tried = [tried(&["--try"]), tried(&["--wait", "0.1"])];
         let shown = cluster.run("locks").said().ok();
-        assert!(shown.contains("what n2 masters is not shown: n2 does not answer"), "{shown}");
+        assert!(shown.contains("locks that n2 masters are not shown: n2 does not answer"), "{shown}");
         for refused in tried.map(|tried| tried.join().unwrap()) {
             assert!(refused.contains("n2 does not answer to `status`"), "{refused}");
         }
@@ -298,7 +298,7 @@ fn what_cannot_be_locked_or_run_is_said() {
         assert!(refusal.contains(says), "{refusal}");
     }
     for (args, says) in
-        [(vec!["a"], "COMMAND"), (vec!["--wait", "0", "a", "--", "true"], "not to wait is --try")]
+        [(vec!["a"], "COMMAND"), (vec!["--wait", "0", "a", "--", "true"], "use --try not to wait")]
     {
         let usage = lock(&cluster, args).said();
         assert!(usage.code == Some(125) && usage.err.contains(says), "{:?}: {}", usage.code, usage.err);

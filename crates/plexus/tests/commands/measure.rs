@@ -161,7 +161,7 @@ fn a_running_cluster_is_measured_again_and_again() {
 fn what_a_temporary_cluster_cannot_be_is_said() {
     for (args, part) in [
         (["bench", "blocks", "--nodes", "17"], "17 nodes: use 1 to 16"),
-        (["bench", "blocks", "--block-size", "5"], "blocks are 4, 8 or 16 KiB long"),
+        (["bench", "blocks", "--block-size", "5"], "use 4, 8 or 16"),
         (["bench", "blocks", "--rail", "ipx"], "unknown rail `ipx`"),
         (["bench", "blocks", "--workers", "9"], "9 workers: use 1 to 8"),
         (["bench", "blocks", "--seconds", "-1"], ""),

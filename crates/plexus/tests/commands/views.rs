@@ -103,7 +103,7 @@ fn a_node_that_stands_still_past_its_lease_does_nothing_more_when_it_goes_on() {
     let ended = held.wait_with_output().unwrap();
     let why = String::from_utf8(ended.stderr).unwrap();
     assert_eq!(ended.status.code(), Some(125), "{why}");
-    assert!(why.contains("the lock on held is lost"), "{why}");
+    assert!(why.contains("lock held: lost"), "{why}");
     cluster.until(2, "its process is gone", |status| status["state"] == "down");
     let log = std::fs::read_to_string(cluster.cluster.config().dir.log("n3")).unwrap();
     let last = log.lines().rev().take(3).collect::<Vec<_>>().join("\n");

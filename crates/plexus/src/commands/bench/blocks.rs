@@ -12,17 +12,17 @@ use plexus_bench::{
 };
 use plexus_node::config::Config;
 
-use super::place::{Needs, Place};
+use super::clusters::{BenchClusters, ClusterNeeds};
 use crate::{
     commands::{interrupt::interrupted, measured},
     output,
 };
 
-/// The block workload.
+/// The arguments of `plexus bench blocks`.
 #[derive(clap::Args)]
-pub(crate) struct Blocks {
+pub(crate) struct BlocksArgs {
     #[command(flatten)]
-    place: Place,
+    clusters: BenchClusters,
     /// Length of a block in KiB: 4, 8 or 16.
     #[arg(long, default_value_t = 16, value_name = "KIB", conflicts_with = "dir")]
     block_size: u32,
@@ -32,28 +32,28 @@ pub(crate) struct Blocks {
     /// Clients on each node; several numbers are measured one after the other.
     #[arg(long, default_value = "1,2,4,8", value_delimiter = ',', value_name = "N,...")]
     clients: Vec<u32>,
-    /// How many of a hundred operations change the block.
+    /// Percentage of operations that change the block.
     #[arg(long, default_value_t = 50, value_name = "PERCENT")]
     writes: u32,
-    /// Read consistent copies, which leave a block where it is.
+    /// Read consistent copies, which leave a block on its node.
     #[arg(long)]
     consistent_reads: bool,
-    /// How many blocks the clients choose among.
+    /// Number of blocks that the clients choose from.
     #[arg(long, default_value_t = 64, value_name = "BLOCKS")]
     hot: u64,
-    /// How they choose: random, or round (one after the other).
+    /// How clients choose blocks: random, or round (one after the other).
     #[arg(long, default_value_t = Order::Random)]
     order: Order,
-    /// Seconds that each combination is measured.
+    /// Seconds of measurement for each combination.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// Seconds before that.
+    /// Seconds of warm-up before each measurement.
     #[arg(long, default_value_t = 0.3)]
     warm_up: f64,
-    /// Where chance begins.
+    /// Seed of the random numbers.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Draw blocks/s and response time over the number of clients.
+    /// Draw blocks/s and response time by number of clients.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Print the result as JSON.
@@ -61,15 +61,16 @@ pub(crate) struct Blocks {
     json: bool,
 }
 
-/// Runs it.
-pub(crate) fn run(args: &Blocks) -> anyhow::Result<()> {
+/// Runs `plexus bench blocks`.
+pub(crate) fn run(args: &BlocksArgs) -> anyhow::Result<()> {
     let interrupted = interrupted()?;
     if let Some(path) = &args.svg {
         measured::prepare(path)?;
     }
     let mut reports = Vec::new();
-    let needs = Needs { nodes: 3, block_kib: args.block_size, cache_mib: args.cache_mib, hot: args.hot };
-    args.place.each(&needs, &mut |config, rail| sweep(args, config, rail, &interrupted, &mut reports))?;
+    let needs =
+        ClusterNeeds { nodes: 3, block_kib: args.block_size, cache_mib: args.cache_mib, hot: args.hot };
+    args.clusters.each(&needs, &mut |config, rail| sweep(args, config, rail, &interrupted, &mut reports))?;
     if let Some(path) = &args.svg {
         write_chart(path, &reports)?;
     }
@@ -83,7 +84,7 @@ pub(crate) fn run(args: &Blocks) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Blocks {
+impl BlocksArgs {
     fn workload(&self, clients: u32) -> anyhow::Result<Workload> {
         Ok(Workload {
             clients,
@@ -98,9 +99,9 @@ impl Blocks {
     }
 }
 
-/// Every number of clients, on one cluster.
+/// Measures every number of clients on one cluster.
 fn sweep(
-    args: &Blocks,
+    args: &BlocksArgs,
     config: &Config,
     rail: &str,
     interrupted: &AtomicBool,
@@ -115,19 +116,22 @@ fn sweep(
 
 fn show(reports: &[Report]) -> anyhow::Result<()> {
     let Some(first) = reports.first() else { return Ok(()) };
-    output::line(&format!("\n{}; a block is one that came from another node's memory", setting(first)))?;
+    output::line(&format!(
+        "\n{}; blocks are counted if they came from another node's memory",
+        setting(first)
+    ))?;
     for table in Report::tables(reports) {
         output::line(&format!("\n{}", table.to_string().trim_end()))?;
     }
     let sum = |of: fn(&Report) -> u64| reports.iter().map(of).sum();
     output::line(&format!(
-        "\nchanges acknowledged {}, found in the blocks {}: none lost, none made twice",
+        "\nchanges acknowledged {}, found in the blocks {}: none lost, none applied twice",
         plexus_bench::report::count(sum(|report| report.changes_acknowledged)),
         plexus_bench::report::count(sum(|report| report.changes_found)),
     ))
 }
 
-/// What was measured, in a line.
+/// Returns the setting of a measurement in one line.
 fn setting(report: &Report) -> String {
     let reads = if report.workload.consistent_reads { ", consistent reads" } else { "" };
     format!(
@@ -140,10 +144,10 @@ fn setting(report: &Report) -> String {
     )
 }
 
-/// Draws the two charts of a block-transfer test: blocks/s and response time over the number of clients.
+/// Draws blocks/s and response time by the number of clients.
 pub(crate) fn write_chart(path: &Path, reports: &[Report]) -> anyhow::Result<()> {
-    let Some(first) = reports.first() else { bail!("nothing was measured, so there is nothing to draw") };
-    // The fastest first, in the legend as in the colours.
+    let Some(first) = reports.first() else { bail!("no measurements to draw") };
+    // The fastest rail comes first in the legend and the colours.
     let best = |rail: &str| {
         let of_rail = reports.iter().filter(|report| report.rail == rail);
         of_rail.map(|report| report.blocks_per_s).fold(0.0, f64::max)

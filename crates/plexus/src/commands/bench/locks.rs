@@ -5,37 +5,39 @@ use std::sync::atomic::AtomicBool;
 use plexus_bench::locks::{self, Names, Report, Workload};
 use plexus_node::config::Config;
 
-use super::place::{Needs, Place};
+use super::clusters::{BenchClusters, ClusterNeeds};
 use crate::{
     commands::{cluster::load, interrupt::interrupted, measured},
     output,
 };
 
-/// Caches are not used: the smallest that eight workers may have, of the shortest blocks.
+/// The cache is not used, so it has the smallest size for eight workers and the shortest blocks.
 const CACHE_MIB: u32 = 2;
 const BLOCK_KIB: u32 = 4;
 
-/// The lock workload.
+/// The arguments of `plexus bench locks`.
 #[derive(clap::Args)]
-pub(crate) struct Locks {
+pub(crate) struct LocksArgs {
     #[command(flatten)]
-    place: Place,
-    /// Clients on each node that has any; several numbers are measured one after the other.
+    clusters: BenchClusters,
+    /// Clients on each active node; several numbers are measured one after the other.
     #[arg(long, default_value = "1", value_delimiter = ',', value_name = "N,...")]
     clients: Vec<u32>,
-    /// Which locks they take: local (mastered by their node), remote (by another) or shared (all the same one).
+    /// Locks that the clients take: local (mastered by their node), remote (by another) or shared
+    /// (all the same one).
     #[arg(long, default_value = "local,remote,shared", value_delimiter = ',', value_name = "NAMES,...")]
     names: Vec<Names>,
-    /// Only the first so many nodes have clients [default: one; of shared names all].
+    /// Number of nodes that have clients [default: one; with shared names all].
     #[arg(long, value_name = "NODES")]
     active: Option<usize>,
-    /// Seconds that each combination is measured.
+    /// Seconds of measurement for each combination.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
-    /// Seconds before that.
+    /// Seconds of warm-up before each measurement.
     #[arg(long, default_value_t = 0.3)]
     warm_up: f64,
-    /// Take so many locks on a running cluster instead, spread over its nodes, and hold them until interrupted.
+    /// Instead, take this many locks on a running cluster, spread over its nodes, and hold them
+    /// until interrupted.
     #[arg(long, value_name = "LOCKS", requires = "dir", conflicts_with_all = ["names", "clients", "active", "seconds", "warm_up"])]
     hold: Option<u64>,
     /// Print the result as JSON.
@@ -43,29 +45,29 @@ pub(crate) struct Locks {
     json: bool,
 }
 
-/// Runs it.
-pub(crate) fn run(args: &Locks) -> anyhow::Result<()> {
+/// Runs `plexus bench locks`.
+pub(crate) fn run(args: &LocksArgs) -> anyhow::Result<()> {
     let interrupted = interrupted()?;
     let mut reports = Vec::new();
-    if let (Some(count), Some(dir)) = (args.hold, &args.place.dir) {
+    if let (Some(count), Some(dir)) = (args.hold, &args.clusters.dir) {
         return hold(args, &load(dir)?, count, &interrupted);
     }
-    let needs = Needs { nodes: 2, block_kib: BLOCK_KIB, cache_mib: CACHE_MIB, hot: 0 };
-    args.place.each(&needs, &mut |config, rail| sweep(args, config, rail, &interrupted, &mut reports))?;
+    let needs = ClusterNeeds { nodes: 2, block_kib: BLOCK_KIB, cache_mib: CACHE_MIB, hot: 0 };
+    args.clusters.each(&needs, &mut |config, rail| sweep(args, config, rail, &interrupted, &mut reports))?;
     if args.json {
         return output::json(&serde_json::json!({ "locks": reports }));
     }
     let Some(first) = reports.first() else { return Ok(()) };
     output::line(&format!(
-        "\n{} nodes, {}; a lock is one that was granted and given up",
+        "\n{} nodes, {}; a lock counts when it was granted and released",
         first.nodes, first.waiting
     ))?;
     output::line(&format!("\n{}", Report::table(&reports).to_string().trim_end()))
 }
 
-/// Every combination, on one cluster.
+/// Measures every combination on one cluster.
 fn sweep(
-    args: &Locks,
+    args: &LocksArgs,
     config: &Config,
     rail: &str,
     interrupted: &AtomicBool,
@@ -91,18 +93,17 @@ fn sweep(
     Ok(())
 }
 
-fn hold(args: &Locks, config: &Config, count: u64, interrupted: &AtomicBool) -> anyhow::Result<()> {
-    let say = |text: String, value: serde_json::Value| match args.json {
+fn hold(args: &LocksArgs, config: &Config, count: u64, interrupted: &AtomicBool) -> anyhow::Result<()> {
+    let print = |text: String, value: serde_json::Value| match args.json {
         true => output::json(&value),
         false => output::line(&text),
     };
-    let mut said = Ok(());
+    let mut printed = Ok(());
     let mut held = |locks, ms| {
         let value = serde_json::json!({ "held": locks, "ms": ms });
-        said = say(format!("{locks} locks held after {ms} ms; held until interrupted"), value);
+        printed = print(format!("{locks} locks held after {ms} ms; held until interrupted"), value);
     };
-    let mut ended =
-        |node: &str| output::progress(&format!("{node} has ended, and what it held is not held any more"));
+    let mut ended = |node: &str| output::progress(&format!("{node} ended; its locks were released"));
     locks::hold(config, count, interrupted, &mut held, &mut ended)?;
-    said
+    printed
 }

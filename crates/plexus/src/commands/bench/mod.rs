@@ -1,30 +1,30 @@
 //! `plexus bench`: workloads.
 
 mod blocks;
+mod clusters;
 mod locks;
-mod place;
 
 pub(crate) use blocks::write_chart;
 
-/// Which workload.
+/// The arguments of `plexus bench`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    workload: Workloads,
+    workload: BenchWorkload,
 }
 
 #[derive(clap::Subcommand)]
-enum Workloads {
+enum BenchWorkload {
     /// Clients on every node read and change the same blocks; the sums are checked at the end.
-    Blocks(Box<blocks::Blocks>),
-    /// Clients take locks and give them up, as fast as they get them; tokens and counts are checked.
-    Locks(Box<locks::Locks>),
+    Blocks(Box<blocks::BlocksArgs>),
+    /// Clients take and release locks as fast as possible; tokens and counts are checked.
+    Locks(Box<locks::LocksArgs>),
 }
 
-/// Runs it.
+/// Runs `plexus bench`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     match args.workload {
-        Workloads::Blocks(args) => blocks::run(&args),
-        Workloads::Locks(args) => locks::run(&args),
+        BenchWorkload::Blocks(args) => blocks::run(&args),
+        BenchWorkload::Locks(args) => locks::run(&args),
     }
 }

@@ -12,11 +12,15 @@ use plexus_node::{
 };
 use plexus_observe::cluster::{Reading, Seen};
 
-use super::{Cores, Teller, Wish, driving, explained};
+use super::{Cores, MeasureRequest, ProgressReporter, driving, explained};
 use crate::commands::{cluster::load, interrupt::interrupted};
 
-/// Between the two nodes called `names`, else the first two.
-pub(super) fn measure(wish: &Wish, dir: &Path, names: Option<&[String; 2]>) -> anyhow::Result<Vec<Row>> {
+/// Measures between the two nodes called `names`, or else the first two.
+pub(super) fn measure(
+    request: &MeasureRequest,
+    dir: &Path,
+    names: Option<&[String; 2]>,
+) -> anyhow::Result<Vec<Row>> {
     let interrupted = interrupted()?;
     let config = load(dir)?;
     let [client, server] = match names {
@@ -26,105 +30,108 @@ pub(super) fn measure(wish: &Wish, dir: &Path, names: Option<&[String; 2]>) -> a
     if config.nodes.len() < 2 || client == server {
         bail!("a measurement needs two nodes: name two of {}", config.dir.root().display());
     }
-    if wish.cores != Cores::Usual {
-        bail!("--cores: nodes stay on the `cores` of cluster.toml; change them there");
+    if request.cores != Cores::Usual {
+        bail!("--cores: nodes run on the `cores` of cluster.toml; change them there");
     }
-    if wish.encrypt != Encrypt::Auto || wish.key.is_some() {
-        bail!("--encrypt, --plain, --key: nodes encrypt as cluster.toml says and have the cluster's keys");
+    if request.encrypt != Encrypt::Auto || request.key.is_some() {
+        bail!(
+            "--encrypt, --plain, --key: nodes use the encryption and keys of their cluster; change cluster.toml"
+        );
     }
     let as_configured = config.waiting;
-    let waits = match wish.waits[..] {
+    let waits = match request.waits[..] {
         [] if as_configured == Waiting::Polling => vec![Waiting::Polling],
         [] => vec![Waiting::Polling, as_configured],
-        _ => wish.waits.clone(),
+        _ => request.waits.clone(),
     };
     let possible = |wait: &Waiting| matches!(wait, Waiting::Polling) || *wait == as_configured;
-    let of_nodes = wish.trials.iter().any(|trial| trial.op != Op::Datagram);
+    let of_nodes = request.trials.iter().any(|trial| trial.op != Op::Datagram);
     if let Some(wait) = waits.iter().find(|wait| of_nodes && !possible(wait)) {
         bail!("--wait {wait}: the nodes wait as cluster.toml says ({as_configured}); use that, or polling");
     }
     let over = over(&config, client, server)?;
     let uses = |wanted: &str| over.rail.split(" + ").all(|rail| rail.split(' ').next() == Some(wanted));
     let other = |wanted: &&RailChoice| **wanted != RailChoice::Auto && !uses(&wanted.to_string());
-    if let Some(wanted) = wish.rails.iter().find(other) {
+    if let Some(wanted) = request.rails.iter().find(other) {
         bail!(
-            "--rail {wanted}: the nodes use {}, and `plexus rails` says why; change `rails` in cluster.toml, or measure without a cluster",
+            "--rail {wanted}: the nodes use {} (see `plexus rails`); change `rails` in cluster.toml, or measure without a cluster",
             over.rail
         );
     }
     let attachments = attachments(&config, [client, server])?;
-    let split = Split(&wish.trials);
+    let split = Split(&request.trials);
     let mut rows = Vec::new();
     for wait in waits {
         let (driving, _) = driving(wait);
-        let plan = Plan { peer: server as u8, driving, trials: split.of_nodes(), until: wish.until };
+        let plan = Plan { peer: server as u8, driving, trials: split.node_trials(), until: request.until };
         let measure = |number| {
-            let teller = Teller::new(wish, format!("{}, {wait}", over.rail), number);
+            let progress = ProgressReporter::new(request, format!("{}, {wait}", over.rail), number);
             let mut measured = Vec::new();
             if !plan.trials.is_empty() {
                 plan.check()?;
-                let tell = &mut |live| teller.tell(split.whole(live, false));
-                measured = perf::between(&config, client, &plan, &interrupted, tell).map_err(explained)?;
+                let report = &mut |live| progress.report(split.whole(live, false));
+                measured = perf::between(&config, client, &plan, &interrupted, report).map_err(explained)?;
             }
-            let datagrams = split.of_programs();
+            let datagrams = split.program_trials();
             if !datagrams.is_empty() {
-                let tell = &mut |live| {
-                    teller.tell(split.whole(live, true));
+                let report = &mut |live| {
+                    progress.report(split.whole(live, true));
                     !interrupted.load(Ordering::Relaxed)
                 };
-                measured.extend(perf::datagrams(&attachments, wait, &datagrams, wish.until, tell)?);
+                measured.extend(perf::datagrams(&attachments, wait, &datagrams, request.until, report)?);
             }
             Ok(split.in_order(measured))
         };
-        rows.extend(wish.rows(wait, measure, &over)?);
+        rows.extend(request.rows(wait, measure, &over)?);
     }
     Ok(rows)
 }
 
-/// Where programs attach to the two nodes. Their processes are known while they run.
+/// Returns the sockets where programs attach to the two nodes, with the nodes' process ids.
 fn attachments(config: &Config, nodes: [usize; 2]) -> anyhow::Result<[Attachment; 2]> {
     let attachment = |node: usize| {
         let name = &config.nodes[node].name;
         let pid = launch::status(&config.dir, name).map(|status| status.pid);
-        let pid = pid.with_context(|| format!("{name}: does not say which process it is"))?;
+        let pid = pid.with_context(|| format!("{name}: does not report its process id"))?;
         Ok::<_, anyhow::Error>(Attachment { socket: config.dir.attach(name), pid })
     };
     Ok([attachment(nodes[0])?, attachment(nodes[1])?])
 }
 
-/// Trials of which programs measure some, and the nodes the others.
+/// The trials, split into those that programs measure and those that nodes measure.
 struct Split<'a>(&'a [Trial]);
 
 impl Split<'_> {
-    fn places(&self, programs: bool) -> impl Iterator<Item = (usize, Trial)> {
-        let places = self.0.iter().copied().enumerate();
-        places.filter(move |(_, trial)| (trial.op == Op::Datagram) == programs)
+    fn positions(&self, programs: bool) -> impl Iterator<Item = (usize, Trial)> {
+        let positions = self.0.iter().copied().enumerate();
+        positions.filter(move |(_, trial)| (trial.op == Op::Datagram) == programs)
     }
 
-    fn of_nodes(&self) -> Vec<Trial> {
-        self.places(false).map(|(_, trial)| trial).collect()
+    fn node_trials(&self) -> Vec<Trial> {
+        self.positions(false).map(|(_, trial)| trial).collect()
     }
 
-    fn of_programs(&self) -> Vec<Trial> {
-        self.places(true).map(|(_, trial)| trial).collect()
+    fn program_trials(&self) -> Vec<Trial> {
+        self.positions(true).map(|(_, trial)| trial).collect()
     }
 
-    /// How far all are, where one part of them says how far it is.
+    /// Maps the progress of one part to the progress of all trials.
     fn whole(&self, live: Live, programs: bool) -> Live {
-        let trial = self.places(programs).nth(live.trial).map_or(live.trial, |(place, _)| place);
+        let trial = self.positions(programs).nth(live.trial).map_or(live.trial, |(place, _)| place);
         Live { trial, ..live }
     }
 
-    /// What the nodes measured, and behind it what programs did, in the order of the trials.
+    /// Sorts the measurements, first those of nodes and then those of programs, into the order of
+    /// the trials.
     fn in_order(&self, measured: Vec<Measured>) -> Vec<Measured> {
-        let places = self.places(false).chain(self.places(true)).map(|(place, _)| place);
-        let mut placed: Vec<_> = places.zip(measured).collect();
+        let positions = self.positions(false).chain(self.positions(true)).map(|(place, _)| place);
+        let mut placed: Vec<_> = positions.zip(measured).collect();
         placed.sort_by_key(|(place, _)| *place);
         placed.into_iter().map(|(_, measured)| measured).collect()
     }
 }
 
-/// The rails between the two, as the one that measures says.
+/// Returns the rails between the two nodes, as the client's node reports them.
 fn over(config: &Config, client: usize, server: usize) -> anyhow::Result<Over> {
     let (client, server) = (&config.nodes[client].name, &config.nodes[server].name);
     let reading = Reading::take(config, Some(client))?;

@@ -1,4 +1,4 @@
-//! `plexus perf --listen`: serves those who measure from elsewhere.
+//! `plexus perf --listen`: serves measurements from other processes and machines.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,18 +9,18 @@ use serde_json::json;
 
 use crate::output;
 
-/// Who is let in.
-pub(super) struct Guard {
-    /// Who has this key.
+/// The clients that a listener accepts.
+pub(super) struct AccessPolicy {
+    /// Accepts clients that prove this key.
     pub(super) key: Option<Key>,
-    /// Whoever calls.
+    /// Accepts all clients without authentication.
     pub(super) open: bool,
 }
 
 /// Serves at `address` (an IP address, with a port or without).
 pub(super) fn run(
     address: &str,
-    Guard { key, open }: Guard,
+    AccessPolicy { key, open }: AccessPolicy,
     once: bool,
     core: Option<usize>,
     json: bool,
@@ -28,19 +28,21 @@ pub(super) fn run(
     let address = parse(address)?;
     if !address.ip().is_loopback() && key.is_none() && !open {
         bail!(
-            "--listen {address}: other machines reach that; name a key that both sides have with --key FILE, or serve \
-             whoever calls with --open"
+            "--listen {address}: other machines can reach this address; give both sides a key with --key FILE, or serve \
+             every client with --open"
         );
     }
     if open {
-        output::progress("whoever reaches this address is served: nobody is authenticated (--open)");
+        output::progress("warning: every client is served without authentication (--open)");
     }
     let listener = Listener::bind(address, core, key)?;
     let at = listener.address();
-    let mut stranger = None;
+    let mut refused = None;
     match json {
         true => output::json(&json!({ "listening": at }))?,
-        false => output::line(&format!("listening at {at}; measure with `plexus perf {}`", called(at)))?,
+        false => {
+            output::line(&format!("listening at {at}; measure with `plexus perf {}`", reachable_name(at)))?
+        }
     }
     loop {
         match listener.serve_one().context("cannot accept connections")? {
@@ -52,15 +54,15 @@ pub(super) fn run(
             }
             Served::Refused { client, why } if once => bail!("{client}: {why}"),
             Served::Refused { client, why } => output::progress(&format!("{client}: {why}")),
-            // Once in a row: nobody from outside fills the screen.
+            // Repeats are not printed, so that a peer cannot flood the terminal.
             Served::Stranger { client, why } => {
-                let who = Some((client.ip(), why));
-                if stranger != who
-                    && let Some((_, why)) = &who
+                let refusal = Some((client.ip(), why));
+                if refused != refusal
+                    && let Some((_, why)) = &refusal
                 {
-                    output::progress(&format!("{client} was turned away: {why}"));
+                    output::progress(&format!("{client} was refused: {why}"));
                 }
-                stranger = who;
+                refused = refusal;
             }
         }
     }
@@ -74,8 +76,8 @@ fn parse(text: &str) -> anyhow::Result<SocketAddr> {
     })
 }
 
-/// How others may call it.
-fn called(at: SocketAddr) -> String {
+/// Returns the name under which others reach the listener.
+fn reachable_name(at: SocketAddr) -> String {
     let name = if at.ip().is_unspecified() {
         rustix::system::uname().nodename().to_string_lossy().into_owned()
     } else {

@@ -1,4 +1,5 @@
-//! `plexus perf`: the interconnect, between two processes of this machine, two machines, or two nodes of a cluster.
+//! `plexus perf`: measures the interconnect between two processes, two machines or two nodes of a
+//! cluster.
 
 mod between;
 mod listen;
@@ -37,22 +38,23 @@ Examples:
 A key file is one line of 64 hexadecimal digits that only its owner may read: a cluster's keys/cluster.key, or
   (umask 077; openssl rand -hex 32 > perf.key)";
 
-/// Between whom, and what.
+/// The arguments of `plexus perf`.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// A machine where `plexus perf --listen` runs (HOST or HOST:PORT), or a running cluster and two of its nodes (DIR and
-    /// NODE NODE) [default: two processes of this machine].
+    /// A machine where `plexus perf --listen` runs (HOST or HOST:PORT), or a running cluster and
+    /// two of its nodes (DIR NODE NODE) [default: two processes of this machine].
     #[arg(value_name = "HOST | DIR | NODE", num_args = 0..=3)]
     target: Vec<String>,
 
-    /// What to measure: latency (one message under way in each stream), bandwidth.
+    /// What to measure: latency (one message in flight in each stream), bandwidth.
     #[arg(long, value_delimiter = ',', default_value = "latency,bandwidth", value_name = "TEST,...")]
     #[arg(help_heading = "What")]
     test: Vec<Test>,
-    /// How bytes get there: send (a message that the peer is handed), put (into the peer's memory, with a message behind),
-    /// write (into the peer's memory, where it looks for them), get (out of the peer's memory), atomic (one added to a word
-    /// there), datagram (of a running cluster: from a program at one node to a program at the other).
+    /// How data is transferred: send (a message to the peer), put (into the peer's memory, followed
+    /// by a message), write (into the peer's memory, which the peer polls), get (out of the peer's
+    /// memory), atomic (one added to a word in the peer's memory), datagram (in a running cluster,
+    /// from a program at one node to a program at the other).
     #[arg(
         long,
         value_delimiter = ',',
@@ -61,75 +63,80 @@ pub(crate) struct Args {
         help_heading = "What"
     )]
     op: Vec<Op>,
-    /// Message sizes: 64, a list 8,4K, or a sweep by powers of two 8..4M [default: 8 to 4M by powers of four].
+    /// Message sizes: 64, a list 8,4K, or a sweep by powers of two 8..4M [default: 8 to 4M by
+    /// powers of four].
     #[arg(long, value_parser = SizesParser, value_name = "BYTES", help_heading = "What")]
     sizes: Option<Sizes>,
-    /// Streams side by side, each with messages of its own under way.
+    /// Parallel streams, each with its own messages in flight.
     #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N,...", help_heading = "What")]
     streams: Vec<u32>,
-    /// Messages of a stream under way when bandwidth is measured.
+    /// Messages in flight in each stream when bandwidth is measured.
     #[arg(long, value_delimiter = ',', default_value = "16", value_name = "N,...", help_heading = "What")]
     depth: Vec<u32>,
-    /// Both sides measure towards each other at once.
+    /// Measure in both directions at once.
     #[arg(long, help_heading = "What")]
     bidirectional: bool,
-    /// Bulk in the background: MB/s, or max.
+    /// Background load on the bulk lane: MB/s, or max.
     #[arg(long, value_name = "MB/s | max", help_heading = "What")]
     load: Option<String>,
-    /// Bytes of a message of the load.
+    /// Bytes of each message of the load.
     #[arg(long, default_value = "64K", value_parser = perf::size, value_name = "BYTES", help_heading = "What")]
     load_size: u32,
     /// Lane of a link: auto (bandwidth of long messages on bulk), prompt, bulk.
     #[arg(long, default_value = "auto", value_name = "LANE", help_heading = "What")]
     lane: LaneChoice,
 
-    /// What joins the two sides: auto, shm, tcp, ... [default: on this machine shm,tcp; else auto].
+    /// Rails between the two sides: auto, shm, tcp, ... [default: shm,tcp on this machine, else
+    /// auto].
     #[arg(long, value_delimiter = ',', value_name = "RAIL,...", help_heading = "How")]
     rail: Vec<RailChoice>,
-    /// How both sides wait: polling (never sleep), event (sleep at once), adaptive (look a while, then sleep)
-    /// [default: polling,adaptive; of a cluster: polling and as it is configured].
+    /// How both sides wait: polling (never sleep), event (sleep at once), adaptive (poll for a
+    /// while, then sleep) [default: polling,adaptive; for a cluster: polling and its configured
+    /// mode].
     #[arg(long, value_delimiter = ',', value_name = "HOW,...", help_heading = "How")]
     wait: Vec<Waiting>,
     /// Seconds for each measurement.
     #[arg(long, default_value_t = 0.1, value_name = "S", help_heading = "How")]
     seconds: f64,
-    /// Measure so many messages instead.
+    /// Measure this many messages instead.
     #[arg(long, conflicts_with = "seconds", value_name = "N", help_heading = "How")]
     count: Option<u64>,
-    /// Measure everything so often; the one in the middle is shown, and how far they lay apart.
+    /// Repeat every measurement this often and show the median with the spread.
     #[arg(long, default_value_t = 1, value_name = "N", help_heading = "How")]
     repeat: u32,
-    /// Encrypt over TCP also between processes of one machine [default: what leaves it; of a cluster: as it is configured].
+    /// Encrypt TCP also between processes of one machine [default: only between machines; for a
+    /// cluster: as configured].
     #[arg(long, help_heading = "How")]
     encrypt: bool,
-    /// Encrypt nothing, to measure what it costs.
+    /// Do not encrypt, to measure the cost of encryption.
     #[arg(long, conflicts_with = "encrypt", help_heading = "How")]
     plain: bool,
     /// A file with the key that both sides prove to each other.
     #[arg(long, value_name = "FILE", help_heading = "How")]
     key: Option<PathBuf>,
-    /// Cores of the two sides, as in 0,1; `any` for none [default on one machine: its first two].
+    /// Cores of the two sides, as in 0,1; `any` for no pinning [default on one machine: its first
+    /// two].
     #[arg(long, value_name = "A,B | any", help_heading = "How")]
     cores: Option<String>,
 
-    /// Serve those who measure from another machine [default address: 0.0.0.0:7490].
+    /// Serve measurements from other machines [default address: 0.0.0.0:7490].
     #[arg(long, num_args = 0..=1, default_missing_value = "0.0.0.0", value_name = "ADDR", help_heading = "Listening")]
     #[arg(conflicts_with_all = ["target", "test", "op", "sizes", "streams", "depth", "bidirectional", "load", "load_size", "lane"])]
     #[arg(conflicts_with_all = ["rail", "wait", "seconds", "count", "repeat", "encrypt", "plain", "csv", "plot", "compare"])]
     #[arg(conflicts_with_all = ["max_latency_us", "min_mb_s"])]
     listen: Option<String>,
-    /// Serve whoever calls, from any machine, without a key.
+    /// Serve every client from any machine, without a key.
     #[arg(long, requires = "listen", conflicts_with = "key", help_heading = "Listening")]
     open: bool,
     /// End after one client.
     #[arg(long, requires = "listen", help_heading = "Listening")]
     once: bool,
-    /// End when standard input does.
+    /// End when standard input closes.
     #[arg(long, hide = true)]
     lifeline: bool,
 
-    /// Measure under different settings of the host's network (receive buffers, MTU, device backlog), in network namespaces
-    /// made for that; needs root.
+    /// Measure with different network settings of the host (receive buffers, MTU, device backlog),
+    /// in temporary network namespaces; needs root.
     #[arg(long, help_heading = "Modes")]
     #[arg(conflicts_with_all = ["target", "test", "op", "sizes", "streams", "depth", "bidirectional", "load", "rail"])]
     #[arg(conflicts_with_all = ["count", "repeat", "cores", "listen", "csv", "plot", "compare", "max_latency_us", "key", "encrypt"])]
@@ -145,15 +152,16 @@ pub(crate) struct Args {
     /// Draw latency and bandwidth by size into this directory, as SVG and PNG.
     #[arg(long, value_name = "DIR", help_heading = "Result")]
     plot: Option<PathBuf>,
-    /// Measure what others have published figures of, and show both: hp, dolphin, cern.
+    /// Measure the cases of published figures and show both: hp, dolphin, cern.
     #[arg(long, value_delimiter = ',', value_parser = reference::source, value_name = "WHO,...")]
     #[arg(conflicts_with_all = ["test", "op", "sizes", "streams", "depth", "bidirectional", "load", "csv", "plot"])]
     #[arg(help_heading = "Result")]
     compare: Vec<&'static Source>,
-    /// Fail (exit code 3; 1 is a measurement that failed) where latency is above this.
+    /// Fail with exit code 3 if latency is above this (a failed measurement has exit code 1).
     #[arg(long, value_name = "US", value_parser = threshold, help_heading = "Result")]
     max_latency_us: Option<f64>,
-    /// Which latency --max-latency-us is about: p50, p90, p99, p99.9, p99.99, p99.999, min, mean or max.
+    /// The latency that --max-latency-us limits: p50, p90, p99, p99.9, p99.99, p99.999, min, mean
+    /// or max.
     #[arg(
         long,
         default_value = "p50",
@@ -163,18 +171,18 @@ pub(crate) struct Args {
     )]
     #[arg(value_parser = ["min", "mean", "p50", "p90", "p99", "p99.9", "p99.99", "p99.999", "max"])]
     percentile: String,
-    /// Fail (exit code 3) where bandwidth is below this, in 10^6 bytes a second.
+    /// Fail with exit code 3 if bandwidth is below this, in 10^6 bytes a second.
     #[arg(long, value_name = "MB/s", value_parser = threshold, help_heading = "Result")]
     min_mb_s: Option<f64>,
 }
 
-/// What a result is held against.
+/// Parses a threshold.
 fn threshold(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
     number.ok_or_else(|| "use a number above 0".into())
 }
 
-/// A list of sizes as one argument.
+/// A list of message sizes in one argument.
 #[derive(Clone, Debug)]
 struct Sizes(Vec<u32>);
 
@@ -195,20 +203,20 @@ impl clap::builder::TypedValueParser for SizesParser {
     }
 }
 
-/// A result that misses a threshold: the measurement is as good as any other.
+/// The error of a valid result that misses a threshold.
 #[derive(Debug)]
-pub(crate) struct Missed(String);
+pub(crate) struct MissedThreshold(String);
 
-impl std::fmt::Display for Missed {
+impl std::fmt::Display for MissedThreshold {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Missed {}
+impl std::error::Error for MissedThreshold {}
 
-/// Everything that is to be done, checked.
-struct Wish {
+/// A checked request for measurements.
+struct MeasureRequest {
     trials: Vec<Trial>,
     until: Until,
     repeat: u32,
@@ -219,7 +227,7 @@ struct Wish {
     encrypt: Encrypt,
 }
 
-/// Where the two sides run.
+/// The cores that the two sides run on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cores {
     Usual,
@@ -227,17 +235,17 @@ enum Cores {
     These(usize, usize),
 }
 
-/// Between whom.
-enum Target {
+/// The two sides of a measurement.
+enum PerfTarget {
     Here,
     Host(String),
     Cluster(PathBuf, Option<[String; 2]>),
 }
 
-/// Measures, or serves.
+/// Runs `plexus perf`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     if args.lifeline {
-        // Its starter is gone then, in whatever way it ended.
+        // The process that started this one has then ended.
         lifeline::watch(0, || std::process::exit(0)).context("--lifeline")?;
     }
     let cores = cores(args.cores.as_deref())?;
@@ -247,27 +255,33 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             Cores::Usual | Cores::Any => None,
         };
         let key = args.read_key()?;
-        return listen::run(address, listen::Guard { key, open: args.open }, args.once, core, args.json);
+        return listen::run(
+            address,
+            listen::AccessPolicy { key, open: args.open },
+            args.once,
+            core,
+            args.json,
+        );
     }
-    let wish = args.wish(cores)?;
+    let request = args.request(cores)?;
     if args.sweep_host {
         let wait = match args.wait[..] {
             [] => Waiting::Adaptive,
             [wait] => wait,
-            _ => bail!("--sweep-host: name one way of waiting"),
+            _ => bail!("--sweep-host: give one mode with --wait"),
         };
         return sweep::Sweep { wait, seconds: args.seconds, json: args.json }.run();
     }
     let rows = match target(&args.target)? {
-        Target::Here => pair::measure(&wish)?,
-        Target::Host(host) => pair::measure_with(&wish, &host)?,
-        Target::Cluster(dir, names) => between::measure(&wish, &dir, names.as_ref())?,
+        PerfTarget::Here => pair::measure(&request)?,
+        PerfTarget::Host(host) => pair::measure_with(&request, &host)?,
+        PerfTarget::Cluster(dir, names) => between::measure(&request, &dir, names.as_ref())?,
     };
     args.show(&rows)
 }
 
 impl Args {
-    fn wish(&self, cores: Cores) -> anyhow::Result<Wish> {
+    fn request(&self, cores: Cores) -> anyhow::Result<MeasureRequest> {
         let load = self.load.as_deref().map(|load| perf::load(load, self.load_size)).transpose();
         let grid = Grid {
             tests: self.test.clone(),
@@ -302,7 +316,7 @@ impl Args {
         if let Some(dir) = &self.plot {
             measured::prepare(&dir.join("latency.svg"))?;
         }
-        Ok(Wish {
+        Ok(MeasureRequest {
             trials,
             until,
             repeat: self.repeat,
@@ -322,7 +336,7 @@ impl Args {
         self.key.as_deref().map(keys::file).transpose().context("--key")
     }
 
-    /// Prints the result, then fails where a threshold is missed.
+    /// Prints the result; fails if a threshold is missed.
     fn show(&self, rows: &[Row]) -> anyhow::Result<()> {
         if self.json {
             let mut all = perf::to_json(rows);
@@ -350,15 +364,15 @@ impl Args {
             1 => first.clone(),
             more => format!("{first}; and {} more of {} missed", more - 1, rows.len()),
         };
-        Err(Missed(line).into())
+        Err(MissedThreshold(line).into())
     }
 }
 
-/// Writes the pictures.
+/// Writes the charts as SVG and PNG.
 fn draw(dir: &std::path::Path, rows: &[Row]) -> anyhow::Result<()> {
     let pictures = plot::pictures(rows);
     if pictures.is_empty() {
-        bail!("--plot: a picture by size needs several sizes, as in --sizes 8..4M");
+        bail!("--plot: a chart by size needs several sizes, as in --sizes 8..4M");
     }
     for (name, picture) in pictures {
         let svg = picture.draw()?;
@@ -372,8 +386,8 @@ fn draw(dir: &std::path::Path, rows: &[Row]) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Wish {
-    /// Does `measure` as often as asked, and makes rows of what it returns.
+impl MeasureRequest {
+    /// Runs `measure` as often as requested and turns its results into rows.
     fn rows(
         &self,
         waiting: Waiting,
@@ -389,10 +403,10 @@ impl Wish {
     }
 }
 
-/// Who drives the workers, and in which mode those wait that nobody drives.
+/// Returns how a measurement drives the workers, and the waiting mode of idle workers.
 fn driving(wait: Waiting) -> (Driving, Waiting) {
     match wait {
-        // Before and after a measurement nothing needs to poll.
+        // Outside a measurement no worker needs to poll.
         Waiting::Polling => (Driving::Polling, Waiting::Event),
         other => (Driving::Waiting, other),
     }
@@ -409,7 +423,7 @@ fn cores(text: Option<&str>) -> anyhow::Result<Cores> {
     Ok(Cores::These(one, other))
 }
 
-/// Keeps this process, and all threads it starts from now on, where it is to run; the core of the other side.
+/// Pins this process and the threads that it starts to a core. Returns the core of the other side.
 fn place(cores: Cores, here: bool) -> anyhow::Result<Option<usize>> {
     let (one, other) = match cores {
         Cores::These(one, other) => (one, other),
@@ -423,67 +437,66 @@ fn place(cores: Cores, here: bool) -> anyhow::Result<Option<usize>> {
     Ok(Some(other))
 }
 
-/// Takes what stands in front of the options apart.
-fn target(words: &[String]) -> anyhow::Result<Target> {
+/// Parses the positional arguments.
+fn target(words: &[String]) -> anyhow::Result<PerfTarget> {
     let cluster = |dir: &str| PathBuf::from(dir);
     Ok(match words {
-        [] => Target::Here,
-        [one] if cluster(one).join("cluster.toml").exists() => Target::Cluster(cluster(one), None),
+        [] => PerfTarget::Here,
+        [one] if cluster(one).join("cluster.toml").exists() => PerfTarget::Cluster(cluster(one), None),
         [one] if one.contains('/') => {
-            bail!("{one}: there is no cluster (no cluster.toml); a machine is named without `/`")
+            bail!("{one}: not a cluster (no cluster.toml); a host name has no `/`")
         }
-        [one] => Target::Host(one.clone()),
+        [one] => PerfTarget::Host(one.clone()),
         [one, other] => {
             let set = std::env::var_os("PLEXUS_DIR").map(PathBuf::from);
             let here = || PathBuf::from("cluster.toml").exists().then(|| PathBuf::from("."));
             let dir = set.or_else(here).with_context(|| {
-                format!(
-                    "of which cluster are {one} and {other}? name its directory in front, or set PLEXUS_DIR"
-                )
+                format!("{one} and {other}: no cluster given; put its directory in front, or set PLEXUS_DIR")
             })?;
-            Target::Cluster(dir, Some([one.clone(), other.clone()]))
+            PerfTarget::Cluster(dir, Some([one.clone(), other.clone()]))
         }
-        [dir, one, other] => Target::Cluster(cluster(dir), Some([one.clone(), other.clone()])),
-        _ => bail!("name at most a directory and two nodes"),
+        [dir, one, other] => PerfTarget::Cluster(cluster(dir), Some([one.clone(), other.clone()])),
+        _ => bail!("give at most a directory and two nodes"),
     })
 }
 
-/// Says on standard error how far a run is: on a terminal in one line that is written over, else once for each rail and
-/// way of waiting.
-struct Teller<'a> {
+/// Reports progress on standard error: on a terminal in one line that is overwritten, else once for
+/// each rail and waiting mode.
+struct ProgressReporter<'a> {
     trials: &'a [Trial],
-    what: String,
+    label: String,
     terminal: bool,
 }
 
-impl<'a> Teller<'a> {
-    fn new(wish: &'a Wish, what: String, number: u32) -> Self {
+impl<'a> ProgressReporter<'a> {
+    fn new(request: &'a MeasureRequest, label: String, number: u32) -> Self {
         use std::io::IsTerminal;
-        let what = if wish.repeat > 1 { format!("{what}, {} of {}", number + 1, wish.repeat) } else { what };
+        let label =
+            if request.repeat > 1 { format!("{label}, {} of {}", number + 1, request.repeat) } else { label };
         let terminal = std::io::stderr().is_terminal();
         if !terminal {
-            output::progress(&what);
+            output::progress(&label);
         }
-        Self { trials: &wish.trials, what, terminal }
+        Self { trials: &request.trials, label, terminal }
     }
 
-    fn tell(&self, live: perf::Live) {
+    fn report(&self, live: perf::Live) {
         if let (true, Some(trial)) = (self.terminal, self.trials.get(live.trial)) {
             let line = perf::live(trial, live.trial, self.trials.len(), live.messages);
-            output::over(&format!("{}: {line}", self.what));
+            output::overwrite_line(&format!("{}: {line}", self.label));
         }
     }
 }
 
-impl Drop for Teller<'_> {
+impl Drop for ProgressReporter<'_> {
     fn drop(&mut self) {
         if self.terminal {
-            output::over("");
+            output::overwrite_line("");
         }
     }
 }
 
-/// See [`measured::explained`].
+/// Rewords the failure of a killed node; see [`measured::explained`].
 fn explained(error: perf::BetweenError) -> anyhow::Error {
     measured::explained(error)
 }

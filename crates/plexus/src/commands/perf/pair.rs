@@ -1,4 +1,4 @@
-//! Measuring with a listener: one that runs elsewhere, or a process of ours that serves until we end.
+//! Measures with a listener: one that runs elsewhere, or a child process.
 
 use std::{
     io::{BufRead, BufReader},
@@ -13,78 +13,79 @@ use plexus_bench::perf::{
     alone::{AloneError, Ask, RailChoice, Session},
 };
 
-use super::{Teller, Wish, driving, place};
+use super::{MeasureRequest, ProgressReporter, driving, place};
 use crate::{
     commands::{cluster::this_program, interrupt::interrupted},
     output,
 };
 
-/// How both sides wait unless told otherwise.
+/// The default waiting modes of both sides.
 const WAITS: [Waiting; 2] = [Waiting::Polling, Waiting::Adaptive];
 
-/// Between this process and another of this machine, over every rail that there is on one.
-pub(super) fn measure(wish: &Wish) -> anyhow::Result<Vec<Row>> {
-    if wish.key.is_some() {
-        bail!(
-            "--key: the other side is a process of this one's own; a key is for --listen and who measures with it"
-        );
+/// Measures between this process and a child, over every rail that one machine has.
+pub(super) fn measure(request: &MeasureRequest) -> anyhow::Result<Vec<Row>> {
+    if request.key.is_some() {
+        bail!("--key: the other side is a child process; use a key with --listen or a HOST");
     }
-    let other = Other::start()?;
-    let rails = match wish.rails.is_empty() {
+    let other = ChildListener::start()?;
+    let rails = match request.rails.is_empty() {
         true => RailChoice::every(),
-        false => wish.rails.clone(),
+        false => request.rails.clone(),
     };
-    sessions(wish, &other.address, &rails, true)
+    sessions(request, &other.address, &rails, true)
 }
 
-/// With the listener on another machine, or wherever `host` is.
-pub(super) fn measure_with(wish: &Wish, host: &str) -> anyhow::Result<Vec<Row>> {
-    if wish.key.is_none() {
-        output::progress(
-            "without --key nobody is authenticated: whoever answers there is taken for the other side",
-        );
+/// Measures with the listener at `host`.
+pub(super) fn measure_with(request: &MeasureRequest, host: &str) -> anyhow::Result<Vec<Row>> {
+    if request.key.is_none() {
+        output::progress("warning: without --key the other side is not authenticated");
     }
-    let rails = if wish.rails.is_empty() { &[RailChoice::Auto][..] } else { &wish.rails };
-    sessions(wish, host, rails, false)
+    let rails = if request.rails.is_empty() { &[RailChoice::Auto][..] } else { &request.rails };
+    sessions(request, host, rails, false)
 }
 
-fn sessions(wish: &Wish, address: &str, rails: &[RailChoice], here: bool) -> anyhow::Result<Vec<Row>> {
-    wish.trials.iter().try_for_each(Trial::check_between_nodes)?;
+fn sessions(
+    request: &MeasureRequest,
+    address: &str,
+    rails: &[RailChoice],
+    here: bool,
+) -> anyhow::Result<Vec<Row>> {
+    request.trials.iter().try_for_each(Trial::check_between_nodes)?;
     let interrupted = interrupted()?;
-    let core = place(wish.cores, here)?;
-    let waits = if wish.waits.is_empty() { &WAITS[..] } else { &wish.waits };
+    let core = place(request.cores, here)?;
+    let waits = if request.waits.is_empty() { &WAITS[..] } else { &request.waits };
     let mut rows = Vec::new();
     for rail in rails {
         for wait in waits {
             let (driving, waiting) = driving(*wait);
-            let ask = Ask { rail: *rail, waiting, driving, core, encrypt: wish.encrypt };
-            let session = Session::open(address, &ask, wish.key.as_ref())?;
+            let ask = Ask { rail: *rail, waiting, driving, core, encrypt: request.encrypt };
+            let session = Session::open(address, &ask, request.key.as_ref())?;
             let over = session.over();
             let measure = |number| {
-                let teller = Teller::new(wish, format!("{}, {wait}", over.rail), number);
-                let measured = session.measure(wish.trials.clone(), wish.until, &mut |live| {
-                    teller.tell(live);
+                let progress = ProgressReporter::new(request, format!("{}, {wait}", over.rail), number);
+                let measured = session.measure(request.trials.clone(), request.until, &mut |live| {
+                    progress.report(live);
                     !interrupted.load(Ordering::Relaxed)
                 });
                 match measured {
                     Err(AloneError::Perf(PerfError::Unwanted)) => bail!("interrupted"),
-                    Err(AloneError::Perf(PerfError::PeerGone(_))) => bail!("the other side is gone"),
+                    Err(AloneError::Perf(PerfError::PeerGone(_))) => bail!("the other side ended"),
                     other => Ok(other?),
                 }
             };
-            rows.extend(wish.rows(*wait, measure, over)?);
+            rows.extend(request.rows(*wait, measure, over)?);
         }
     }
     Ok(rows)
 }
 
-/// A listener of our own. It ends when its input does, which is when this process ends, however that comes.
-struct Other {
+/// A listener in a child process. It ends when its input closes, at the latest with this process.
+struct ChildListener {
     child: Child,
     address: String,
 }
 
-impl Other {
+impl ChildListener {
     fn start() -> anyhow::Result<Self> {
         let mut child = Command::new(this_program()?)
             .args(["perf", "--listen", "127.0.0.1:0", "--lifeline", "--json"])
@@ -97,18 +98,18 @@ impl Other {
         let output = child.stdout.take().context("the other side has no output")?;
         let mut other = Self { child, address: String::new() };
         BufReader::new(output).read_line(&mut line).context("the other side")?;
-        let said: serde_json::Value =
-            serde_json::from_str(&line).with_context(|| format!("the other side said `{}`", line.trim()))?;
+        let answer: serde_json::Value = serde_json::from_str(&line)
+            .with_context(|| format!("the other side answered `{}`", line.trim()))?;
         other.address =
-            said["listening"].as_str().context("the other side does not say where it listens")?.into();
+            answer["listening"].as_str().context("the other side does not report its address")?.into();
         Ok(other)
     }
 }
 
-impl Drop for Other {
+impl Drop for ChildListener {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        // It has ended or is about to.
+        // The child ends when its input closes.
         let _ = self.child.wait();
     }
 }

@@ -1,9 +1,9 @@
 //! `plexus perf --sweep-host`: the same measurement under different settings of the host's network.
 //!
-//! Two network namespaces without names, joined by a pair of virtual devices; a listener in one, a client in the other.
-//! A namespace lives as long as the process that holds it, and every process started here ends when its standard input
-//! does: so nothing is left, however this process ends. What can only be set for the whole host is put back by a
-//! process of the same kind.
+//! A listener runs in one network namespace and a client in another, joined by a pair of virtual
+//! devices. A namespace exists as long as the process that holds it. Every process started here
+//! ends when its standard input closes, so nothing is left behind. A process of the same kind
+//! restores the setting of the whole host.
 
 use std::{
     fs,
@@ -24,29 +24,30 @@ use crate::{
     output,
 };
 
-/// The device at both ends, and the addresses of the listener's and the client's.
+/// The device at both ends, and the addresses of listener and client.
 const DEVICE: &str = "plexus0";
 const ADDRESSES: [&str; 2] = ["10.90.0.1", "10.90.0.2"];
 
-/// A namespace's own: least, usual and most bytes that a TCP connection buffers on receipt.
+/// The least, default and greatest receive buffer of a TCP connection; each namespace has its own.
 const BUFFERS: &str = "net/ipv4/tcp_rmem";
 
-/// What a virtual device has unless told otherwise.
-const USUAL_MTU: u32 = 1500;
+/// The default MTU of a virtual device.
+const DEFAULT_MTU: u32 = 1500;
 
-/// Packets that wait for a CPU: one number for the whole host.
+/// The queue length of received packets for each CPU, one setting for the whole host.
 const BACKLOG: &str = "/proc/sys/net/core/netdev_max_backlog";
 
-/// A process that ends when its standard input does, which is when this process ends at the latest.
-struct Held {
+/// A process that ends when its standard input closes, at the latest when this process ends.
+struct HelperProcess {
     child: Child,
     output: BufReader<ChildStdout>,
 }
 
-impl Held {
+impl HelperProcess {
     fn start(command: &mut Command) -> anyhow::Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
-        // A group of its own: Ctrl-C is for this process, which ends them in order.
+        // A process group of its own: Ctrl-C reaches only this process, which ends the others in
+        // order.
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -64,23 +65,23 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HelperProcess {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        // It is about to end.
+        // The child ends when its input closes.
         let _ = self.child.wait();
     }
 }
 
 /// A network namespace.
-struct Namespace(Held);
+struct Namespace(HelperProcess);
 
 impl Namespace {
     fn new() -> anyhow::Result<Self> {
         let mut holder =
-            Held::start(Command::new("unshare").args(["--net", "sh", "-c", "echo here; exec cat"]))?;
+            HelperProcess::start(Command::new("unshare").args(["--net", "sh", "-c", "echo here; exec cat"]))?;
         if holder.line()?.trim() != "here" {
-            bail!("no network namespace can be made here; run this as root, outside a container");
+            bail!("cannot create a network namespace; run this as root, outside a container");
         }
         Ok(Self(holder))
     }
@@ -89,19 +90,19 @@ impl Namespace {
         self.0.child.id()
     }
 
-    /// `program` inside it.
+    /// Returns a command that runs `program` inside the namespace.
     fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/proc/{}/ns/net", self.pid())).arg("--").arg(program);
         command
     }
 
-    /// `ip WORDS` inside it.
+    /// Runs `ip WORDS` inside the namespace.
     fn ip(&self, words: &str) -> anyhow::Result<()> {
         run(self.command("ip").args(words.split(' ')))
     }
 
-    /// Sets something under `/proc/sys` inside it.
+    /// Sets a value under `/proc/sys` inside the namespace.
     fn set(&self, name: &str, value: &str) -> anyhow::Result<()> {
         run(self.command("sh").args(["-c", "echo \"$1\" > \"$0\"", &format!("/proc/sys/{name}"), value]))
     }
@@ -115,20 +116,20 @@ fn run(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Puts the host's own setting back, however this process ends.
-struct Restored(#[allow(dead_code, reason = "held for its end")] Held);
+/// Restores the host's setting, however this process ends.
+struct Restored(#[allow(dead_code, reason = "held for its end")] HelperProcess);
 
 impl Restored {
     fn backlog() -> anyhow::Result<Self> {
         let now = fs::read_to_string(BACKLOG)?;
         let script = "echo here; read -r _; echo \"$1\" > \"$0\"";
-        let mut held = Held::start(Command::new("sh").args(["-c", script, BACKLOG, now.trim()]))?;
+        let mut held = HelperProcess::start(Command::new("sh").args(["-c", script, BACKLOG, now.trim()]))?;
         held.line()?;
         Ok(Self(held))
     }
 }
 
-/// What a sweep needs.
+/// The options of `plexus perf --sweep-host`.
 pub(super) struct Sweep {
     pub(super) wait: Waiting,
     pub(super) seconds: f64,
@@ -136,10 +137,10 @@ pub(super) struct Sweep {
 }
 
 impl Sweep {
-    /// Tries every value of every setting.
+    /// Measures with every value of every setting.
     pub(super) fn run(&self) -> anyhow::Result<()> {
         if !rustix::process::geteuid().is_root() {
-            bail!("--sweep-host makes network namespaces and sets what is the kernel's: run it as root");
+            bail!("--sweep-host creates network namespaces and changes kernel settings; run it as root");
         }
         let interrupted = interrupted()?;
         let (listener, client) = (Namespace::new()?, Namespace::new()?);
@@ -152,7 +153,7 @@ impl Sweep {
         }
         let program = this_program()?;
         let serve = ["perf", "--listen", ADDRESSES[0], "--open", "--lifeline", "--json"];
-        let mut served = Held::start(listener.command(&program).args(serve).stderr(Stdio::null()))?;
+        let mut served = HelperProcess::start(listener.command(&program).args(serve).stderr(Stdio::null()))?;
         served.line()?;
         let _restored = Restored::backlog()?;
         let read = listener.command("cat").arg(format!("/proc/sys/{BUFFERS}")).output()?;
@@ -168,10 +169,10 @@ impl Sweep {
                 };
                 tried.push(Tried { setting, value: *value, published, outcome });
             }
-            // Only one thing differs from the usual at a time.
+            // Restored, so that only one setting differs from the default at a time.
             match setting {
                 Setting::ReceiveBuffer => both.iter().try_for_each(|one| one.set(BUFFERS, buffers.trim()))?,
-                Setting::Mtu => both.iter().try_for_each(|one| set(one, setting, USUAL_MTU))?,
+                Setting::Mtu => both.iter().try_for_each(|one| set(one, setting, DEFAULT_MTU))?,
                 Setting::Backlog => {}
             }
         }
@@ -186,7 +187,7 @@ impl Sweep {
         }
     }
 
-    /// 10^6 bytes a second and the median latency of a block, from one namespace to the other.
+    /// Returns the throughput in MB/s and the median latency of a block between the namespaces.
     fn measure(
         &self,
         client: &Namespace,
@@ -208,20 +209,21 @@ impl Sweep {
             "--sizes",
             "8K",
         ]);
-        let mut held = Held::start(command.args(["--repeat", "3", "--seconds", &seconds, "--wait", &wait]))?;
-        let said = held.line()?;
+        let mut held =
+            HelperProcess::start(command.args(["--repeat", "3", "--seconds", &seconds, "--wait", &wait]))?;
+        let answer = held.line()?;
         if interrupted.load(Ordering::Relaxed) {
-            bail!("interrupted; everything is as it was");
+            bail!("interrupted; all settings were restored");
         }
-        let said: Value =
-            serde_json::from_str(&said).context("a measurement between the namespaces failed")?;
+        let answer: Value =
+            serde_json::from_str(&answer).context("a measurement between the namespaces failed")?;
         let figure = |test: &str, of: fn(&Value) -> &Value| {
-            let row = said["perf"].as_array()?.iter().find(|row| row["test"] == test)?;
+            let row = answer["perf"].as_array()?.iter().find(|row| row["test"] == test)?;
             of(row).as_f64()
         };
         let mb = figure("bandwidth", |row| &row["mb_per_s"]);
         let latency = figure("latency", |row| &row["latency_us"]["p50"]);
-        mb.zip(latency).context("a measurement between the namespaces said nothing")
+        mb.zip(latency).context("a measurement between the namespaces returned no result")
     }
 }
 

@@ -1,4 +1,4 @@
-//! `plexus stat`: the traffic of the interconnect, now, in a log or on a live screen.
+//! `plexus stat`: shows the traffic of the interconnect: once, as a log or on a live screen.
 
 mod record;
 
@@ -16,10 +16,10 @@ use plexus_observe::{
 use super::{cluster::Cluster, interrupt::interrupted, pace::Pace};
 use crate::output;
 
-/// Lines of a log between two that say what the columns are.
+/// The number of log lines between two lines of column names.
 const LINES_UNDER_HEADS: u64 = 20;
 
-/// Of what, and how often.
+/// The arguments of `plexus stat`.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -33,30 +33,30 @@ pub(crate) struct Args {
     /// Only this channel.
     #[arg(long, value_parser = channel)]
     channel: Option<Channel>,
-    /// A row for each of these, separated by commas: node, peer, worker, channel, size [default: channel,size once, a line
-    /// for all of them in an interval].
+    /// Group rows by these, separated by commas: node, peer, worker, channel, size [default:
+    /// channel,size for one output, a single line for each interval].
     #[arg(long, value_delimiter = ',', value_parser = by)]
     by: Vec<By>,
-    /// Again every so many seconds, and what came in them.
+    /// Repeat every so many seconds, with the traffic of each interval.
     #[arg(short, long, value_name = "SECONDS", value_parser = super::pace::seconds)]
     interval: Option<f64>,
-    /// End after so many intervals.
+    /// End after this many intervals.
     #[arg(short = 'n', long, value_name = "TIMES", requires = "interval", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Print the result as JSON; in intervals each on a line.
+    /// Print the result as JSON, with `--interval` one line for each interval.
     #[arg(long)]
     json: bool,
-    /// A live screen, renewed every second or as `--interval` says; q ends it.
+    /// Show a live screen, updated every second or as `--interval` says; q ends it.
     #[arg(long, conflicts_with_all = ["json", "count", "by", "channel"])]
     top: bool,
 }
 
-/// What else can be done with it than to show it now.
+/// The commands for recordings.
 #[derive(clap::Subcommand)]
 enum Action {
-    /// Write what each interval brings into a file, for as long as wanted.
+    /// Record the traffic of each interval in a file.
     Record(record::Args),
-    /// Show a recording: message sizes and channel shares over time, as text, pictures and a page.
+    /// Show a recording: message sizes and channel shares over time, as text, charts and a page.
     Report(record::ReportArgs),
 }
 
@@ -74,7 +74,7 @@ fn channel(name: &str) -> Result<Channel, String> {
         .ok_or_else(|| format!("use {}", Channel::ALL.map(Channel::name).join(", ")))
 }
 
-/// Shows it.
+/// Runs `plexus stat`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     match &args.action {
         Some(Action::Record(args)) => return record::record(args),
@@ -93,7 +93,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// What all nodes counted, if at least one answers.
+/// Returns the counters of all nodes, if at least one answers.
 pub(super) fn take(config: &Config, only: Option<&str>) -> anyhow::Result<Reading> {
     let reading = Reading::take(config, only)?;
     if reading.alive().next().is_none() {
@@ -136,10 +136,10 @@ fn block(args: &Args, reading: &Reading, by: &[By]) -> anyhow::Result<()> {
     reading.missing().try_for_each(|missing| output::line(&missing))
 }
 
-/// Interval after interval, until told to end.
+/// Prints each interval until the count is reached or a signal comes.
 fn log(args: &Args, config: &Config, first: Reading, interval: f64) -> anyhow::Result<()> {
     let mut pace = Pace::new(interval, args.count)?;
-    let (mut before, mut lines, mut said) = (first, 0, Vec::new());
+    let (mut before, mut lines, mut reported) = (first, 0, Vec::new());
     while output::is_read() && pace.next() {
         let now = Reading::take(config, args.node.as_deref())?;
         let interval = now.since(&before);
@@ -151,9 +151,9 @@ fn log(args: &Args, config: &Config, first: Reading, interval: f64) -> anyhow::R
                 output::line(&format!("{} UTC\n{}", show::date(now.unix_ms), stat::line_heads()))?;
             }
             output::line(&stat::line(&interval, &show::time(now.unix_ms), args.channel))?;
-            // Once, not on every line: a log of days stays readable.
-            let news = missing.iter().filter(|line| !said.contains(*line));
-            news.into_iter().try_for_each(|line| output::line(line))?;
+            // Reported once and not on every line, so that a log of days stays readable.
+            let new = missing.iter().filter(|line| !reported.contains(*line));
+            new.into_iter().try_for_each(|line| output::line(line))?;
             lines += 1;
         } else {
             let seconds = interval.seconds.unwrap_or_default();
@@ -161,7 +161,7 @@ fn log(args: &Args, config: &Config, first: Reading, interval: f64) -> anyhow::R
             output::line(&format!("\n{} {time} UTC, {seconds:.1} s", show::date(now.unix_ms)))?;
             block(args, &interval, &args.by)?;
         }
-        (before, said) = (now, missing);
+        (before, reported) = (now, missing);
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `plexus stat record`: intervals into a file, `plexus stat report`: what they show.
+//! `plexus stat record` writes intervals into a file; `plexus stat report` shows them.
 
 use std::{
     path::{Path, PathBuf},
@@ -18,14 +18,14 @@ use crate::{
     output,
 };
 
-/// What to record, and where.
+/// The arguments of `plexus stat record`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The file: begun, or written on if it is of the same cluster.
+    /// The file; an existing recording of the same cluster is continued.
     file: PathBuf,
     #[command(flatten)]
     cluster: Cluster,
-    /// Length of an interval.
+    /// Length of an interval in seconds.
     #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = pace::seconds)]
     interval: f64,
     /// End after this long: `60s`, `10m`, `48h` [default: at Ctrl-C].
@@ -36,23 +36,23 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What to show, and where.
+/// The arguments of `plexus stat report`.
 #[derive(clap::Args)]
 pub(crate) struct ReportArgs {
     /// The recording.
     file: PathBuf,
-    /// The directory for pictures and page.
+    /// The directory for the charts and the page.
     #[arg(short, long, value_name = "DIR", default_value = "plexus-out")]
     output: PathBuf,
-    /// Only the last part: `10m`, `48h`.
+    /// Show only the last part: `10m`, `48h`.
     #[arg(long, value_name = "TIME", value_parser = span)]
     last: Option<Duration>,
-    /// Print what was written as JSON.
+    /// Print the text and the written files as JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// A time like `90s`, `10m`, `48h` or `2d`; a bare number is seconds.
+/// Parses a time like `90s`, `10m`, `48h` or `2d`; a bare number is seconds.
 fn span(text: &str) -> Result<Duration, String> {
     let unit = text.chars().last().filter(char::is_ascii_alphabetic);
     let number = &text[..text.len() - unit.map_or(0, char::len_utf8)];
@@ -70,7 +70,7 @@ fn span(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Records.
+/// Runs `plexus stat record`.
 pub(crate) fn record(args: &Args) -> anyhow::Result<()> {
     let config = args.cluster.load()?;
     prepare(&args.file)?;
@@ -100,19 +100,19 @@ pub(crate) fn record(args: &Args) -> anyhow::Result<()> {
     if args.json {
         return output::json(&serde_json::json!({ "file": args.file, "intervals": new, "before": had }));
     }
-    let kept = if had > 0 { format!(" behind {} that were there", show::count(had)) } else { String::new() };
+    let kept = if had > 0 { format!(" after {} existing ones", show::count(had)) } else { String::new() };
     output::line(&format!(
-        "{file}: {} intervals{kept}; look at them with `plexus stat report {file}`",
+        "{file}: {} intervals{kept}; show them with `plexus stat report {file}`",
         show::count(new)
     ))
 }
 
-/// Shows a recording.
+/// Runs `plexus stat report`.
 pub(crate) fn report(args: &ReportArgs) -> anyhow::Result<()> {
     let recording = Recording::read(&args.file)?;
     let study = Study::of(&recording, args.last).with_context(|| format!("{}", args.file.display()))?;
     let Some(study) = study else {
-        bail!("{}: holds no interval yet; record for longer", args.file.display());
+        bail!("{}: the recording has no interval yet; record for longer", args.file.display());
     };
     let files = study.files()?;
     std::fs::create_dir_all(&args.output).with_context(|| format!("{}", args.output.display()))?;
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_as_people_write_them() {
+    fn times_with_units_are_parsed() {
         let seconds = |text| span(text).map(|span| span.as_secs_f64());
         let good = [("60", 60.0), ("0.5s", 0.5), ("10m", 600.0), ("48h", 172_800.0), ("2d", 172_800.0)];
         good.iter().for_each(|(text, value)| assert_eq!(seconds(text), Ok(*value)));

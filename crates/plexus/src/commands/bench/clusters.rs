@@ -1,4 +1,4 @@
-//! Where a workload runs: on a cluster that runs, or on temporary ones, one after the other.
+//! The clusters that a workload runs on: a running one, or temporary ones in turn.
 
 use std::path::PathBuf;
 
@@ -7,12 +7,12 @@ use plexus_node::{TemporaryCluster, config::Config};
 
 use crate::commands::{
     cluster::load,
-    measured::{self, Wanted},
+    measured::{self, TemporarySpec},
 };
 
-/// The options for that.
+/// The options that choose the clusters of a workload.
 #[derive(clap::Args)]
-pub(super) struct Place {
+pub(super) struct BenchClusters {
     /// A running cluster [default: a temporary one for each rail].
     pub(super) dir: Option<PathBuf>,
     /// Nodes of the temporary cluster [default: 3, for locks 2].
@@ -21,7 +21,7 @@ pub(super) struct Place {
     /// Workers of each node of the temporary cluster.
     #[arg(long, default_value_t = 1, conflicts_with = "dir")]
     workers: u8,
-    /// What joins the nodes; several are measured one after the other.
+    /// Rail between the nodes; several are measured one after the other.
     #[arg(
         long,
         default_value = "shm,tcp",
@@ -38,23 +38,23 @@ pub(super) struct Place {
     pin: bool,
 }
 
-/// What a workload needs of a temporary cluster.
-pub(super) struct Needs {
-    /// Nodes, where nobody says how many.
+/// The requirements of a workload on a temporary cluster.
+pub(super) struct ClusterNeeds {
+    /// The default number of nodes.
     pub(super) nodes: usize,
-    /// Length of a block in KiB.
+    /// The length of a block in KiB.
     pub(super) block_kib: u32,
-    /// Memory of each node's cache in MiB.
+    /// The memory of each node's cache in MiB.
     pub(super) cache_mib: u32,
-    /// The blocks that will be used.
+    /// The number of blocks that the workload uses.
     pub(super) hot: u64,
 }
 
-impl Place {
-    /// Has `measure` measure on each cluster; it is told what joins the nodes.
+impl BenchClusters {
+    /// Calls `measure` with the configuration and rail of each cluster.
     pub(super) fn each(
         &self,
-        needs: &Needs,
+        needs: &ClusterNeeds,
         measure: &mut dyn FnMut(&Config, &str) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         if let Some(dir) = &self.dir {
@@ -62,7 +62,7 @@ impl Place {
             return measure(&config, &measured::rails_in_use(&config)?);
         }
         for rail in &self.rail {
-            let wanted = Wanted {
+            let wanted = TemporarySpec {
                 rail,
                 nodes: self.nodes.unwrap_or(needs.nodes),
                 workers: self.workers,
