@@ -226,7 +226,7 @@ impl Programs {
     /// Takes what programs say, and what the lock manager says to them; how much that was.
     #[inline]
     pub fn turn(&mut self, net: &mut Net, locks: &mut LockService) -> usize {
-        if self.outside.programs.is_empty() && self.outside.lock_requests.is_empty() && !locks.has_news() {
+        if self.outside.programs.is_empty() && self.outside.lock_requests.is_empty() && !locks.has_notices() {
             return 0;
         }
         let mut done = 0;
@@ -250,7 +250,7 @@ impl Programs {
         for request in self.outside.lock_requests.drain(..) {
             locks.program(net, request);
         }
-        for news in locks.take_news() {
+        for news in locks.take_notices() {
             self.core.lock_news(&mut Acting { outside: &mut self.outside, net }, news);
             done += 1;
         }

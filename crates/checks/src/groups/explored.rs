@@ -9,7 +9,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use plexus_membership::{
-    groups::protocol::{Action, Body, Deed, Groups, Happened, Message, Name, Who},
+    groups::protocol::{Action, Deed, GroupMember, GroupMessage, Groups, Happened, Message, Name},
     protocol::partitions::Members,
 };
 
@@ -53,13 +53,13 @@ struct Node {
 }
 
 impl Node {
-    fn who(&self) -> Who {
+    fn who(&self) -> GroupMember {
         let (node, incarnation) = self.instance.member();
-        Who { node, incarnation, client: 1 }
+        GroupMember { node, incarnation, client: 1 }
     }
 
     /// The members of the last view that its client was told.
-    fn members(&self) -> &[Who] {
+    fn members(&self) -> &[GroupMember] {
         let view = self.told.iter().rev().find_map(|(_, what)| match what {
             Happened::View { members, .. } => Some(&members[..]),
             _ => None,
@@ -76,7 +76,7 @@ impl Node {
 struct Explored {
     scope: Scope<Node, Message>,
     /// Clients that have come to the barrier: of one that has ended others may still hear it.
-    came: BTreeSet<Who>,
+    came: BTreeSet<GroupMember>,
     lie: Lie,
 }
 
@@ -93,7 +93,7 @@ impl Explored {
         for action in actions {
             match action {
                 Action::Send { to, message } => {
-                    if self.lie != Lie::NotKept || !matches!(message.body, Body::Kept(_)) {
+                    if self.lie != Lie::NotKept || !matches!(message.body, GroupMessage::Kept(_)) {
                         self.scope.send(at, to.index(), message);
                     }
                 }
@@ -193,8 +193,8 @@ impl World for Explored {
         let living: Vec<(usize, &Node)> = self.scope.cluster.up().collect();
         // Who has passed, or comes to no barrier, holds those up who come after.
         let has_not_passed =
-            |who: &Who| living.iter().any(|(_, node)| node.who() == *who && node.passed() == 0);
-        let waits = |who: &Who| self.came.contains(who) && has_not_passed(who);
+            |who: &GroupMember| living.iter().any(|(_, node)| node.who() == *who && node.passed() == 0);
+        let waits = |who: &GroupMember| self.came.contains(who) && has_not_passed(who);
         for (at, node) in &living {
             let Some((joined, Happened::View { .. })) = node.told.first() else {
                 return Err(format!("{at} is not told that it has joined"));

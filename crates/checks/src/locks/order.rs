@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 
 use plexus_base::Epoch;
-use plexus_locks::protocol::{Mode, Name, Resource, Shard, Waiter, Who};
+use plexus_locks::protocol::{ClusterLockId, Mode, Name, Resource, Shard, Waiter};
 
 use super::Locks;
 use crate::failure::Broken;
 
 /// A request that waits: whose, and its number.
-type Place = (Who, u32);
+type Place = (ClusterLockId, u32);
 
 /// The queues of a master at one moment.
 pub(crate) struct Queues {
@@ -24,7 +24,7 @@ pub(crate) struct Queues {
 /// One resource's.
 #[derive(Clone, Default, Debug)]
 struct Lines {
-    held: BTreeMap<Who, (u32, Mode)>,
+    held: BTreeMap<ClusterLockId, (u32, Mode)>,
     converting: Vec<Place>,
     waiting: Vec<Place>,
 }
@@ -137,8 +137,8 @@ mod tests {
 
     use super::*;
 
-    fn who(lock: u64) -> Who {
-        Who { node: NodeId(0), lock: LockId(lock) }
+    fn who(lock: u64) -> ClusterLockId {
+        ClusterLockId { node: NodeId(0), lock: LockId(lock) }
     }
 
     fn lines(held: &[(u64, u32, Mode)], converting: &[(u64, u32)], waiting: &[u64]) -> Lines {

@@ -237,7 +237,7 @@ fn ask(body: &Body, group: &mut Group, what: &Said, of: &BTreeSet<NodeId>) -> Re
 mod tests {
     use std::cell::RefCell;
 
-    use plexus_membership::{groups::protocol::Why, protocol::FileId};
+    use plexus_membership::{groups::protocol::GroupRefusal, protocol::FileId};
 
     use super::*;
 
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn who_is_put_out_or_not_let_in_begins_again_until_the_node_has_stopped() {
-        let (full, late) = (GroupError::Impossible(Why::Groups), GroupError::PutOut);
+        let (full, late) = (GroupError::Impossible(GroupRefusal::Groups), GroupError::PutOut);
         let mut ends = [full, full, late, full, GroupError::Stopped].into_iter();
         keep_on(Duration::ZERO, || Err(ends.next().expect("not begun again once it has stopped")));
         assert_eq!(ends.len(), 0, "begun again each time");
