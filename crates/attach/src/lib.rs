@@ -233,7 +233,7 @@ impl Programs {
     /// Handles messages of programs and notices of the lock manager; returns how many.
     #[inline]
     pub fn turn(&mut self, net: &mut Net, locks: &mut LockService) -> usize {
-        if self.state.programs.is_empty() && self.state.lock_requests.is_empty() && !locks.has_news() {
+        if self.state.programs.is_empty() && self.state.lock_requests.is_empty() && !locks.has_notices() {
             return 0;
         }
         let mut done = 0;
@@ -257,7 +257,7 @@ impl Programs {
         for request in self.state.lock_requests.drain(..) {
             locks.program(net, request);
         }
-        for news in locks.take_news() {
+        for news in locks.take_notices() {
             self.core.lock_news(&mut DriverWorld { state: &mut self.state, net }, news);
             done += 1;
         }

@@ -1,4 +1,4 @@
-//! Wakes workers when their shards want to know the time: one thread for all shards of a node.
+//! One thread that sends a tick to each worker of a node when its shard has a timer due.
 
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak},
@@ -9,7 +9,7 @@ use plexus_base::{Nanos, WorkerId, clock};
 
 use crate::service::{LockTask, Port};
 
-/// When each worker's shard is to be told the time.
+/// The time of the next tick for the shard of each worker.
 pub(crate) struct Clock {
     due: Mutex<Due>,
     changed: Condvar,
@@ -21,7 +21,8 @@ struct Due {
 }
 
 impl Clock {
-    /// Starts the thread; it ends with the node's workers, to which `port` leads, or with [`Clock::end`].
+    /// Starts the thread. It ends with the node's workers, to which `port` leads, or with
+    /// [`Clock::end`].
     pub(crate) fn start(workers: u8, port: Weak<Port>) -> std::io::Result<Arc<Self>> {
         let due = Due { at: vec![None; workers.into()], ended: false };
         let clock = Arc::new(Self { due: Mutex::new(due), changed: Condvar::new() });
@@ -30,13 +31,13 @@ impl Clock {
         Ok(clock)
     }
 
-    /// The shard of a worker is to be told the time then.
+    /// Sets the time of the next tick for the shard of `worker`.
     pub(crate) fn arm(&self, worker: WorkerId, at: Nanos) {
         self.lock().at[worker.index()] = Some(at);
         self.changed.notify_one();
     }
 
-    /// Nobody is told anything more.
+    /// Ends the thread; no worker gets a tick after this.
     pub(crate) fn end(&self) {
         self.lock().ended = true;
         self.changed.notify_one();

@@ -1,6 +1,7 @@
-//! The distributed lock manager: six modes, conversion, value blocks, deadlock detection, recovery after a death.
+//! The distributed lock manager: six modes, conversion, value blocks, deadlock detection, recovery.
 //!
-//! [`protocol`] decides, purely. [`LockService`] connects it to a worker and its links, [`LockManager`] to the threads of a node.
+//! [`protocol`] is the pure protocol. [`LockService`] connects it to a worker and its links.
+//! [`LockManager`] connects it to the threads of a node.
 
 mod clock;
 mod manager;
@@ -14,8 +15,8 @@ mod survey;
 
 pub use manager::LockManager;
 pub use notice::{LockNotice, LockNotices};
-pub use programs::{OF_PROGRAMS, ProgramNews};
+pub use programs::{OF_PROGRAMS, ProgramNotice};
 pub use reply::LockError;
-pub use service::{LockService, LockTask, Settings, wire};
+pub use service::{LockService, LockSettings, LockTask, wire};
 pub use session::{NodeLock, NodeLockSession, PendingNodeLock, StopFlag};
 pub use survey::{LockSurvey, SurveyedHolder, SurveyedResource, SurveyedWaiter};

@@ -1,4 +1,4 @@
-//! The lock manager of a node, as its threads see it.
+//! The lock manager of a node, for the threads of that node.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +13,8 @@ use crate::{
     survey::LockSurvey,
 };
 
-/// The lock manager of a node. Cheap to clone. [`LockManager::session`] is where locks are taken.
+/// The lock manager of a node. It is cheap to clone. [`LockManager::session`] opens a session that
+/// takes locks.
 #[derive(Clone)]
 pub struct LockManager(Arc<Inner>);
 
@@ -24,13 +25,13 @@ struct Inner {
 }
 
 impl LockManager {
-    /// The lock manager whose services share `stopped`, behind `port`.
+    /// Creates the lock manager over the services behind `port`, which share `stopped`.
     #[must_use]
     pub fn new(port: Arc<Port>, workers: u8, stopped: Arc<StopFlag>) -> Self {
         Self(Arc::new(Inner { port, workers, stopped }))
     }
 
-    /// A piece of work that begins now.
+    /// Opens a session, which starts now.
     #[must_use]
     pub fn session(&self) -> NodeLockSession {
         NodeLockSession::new(self.clone())
@@ -40,26 +41,27 @@ impl LockManager {
         &*self.0.port
     }
 
-    /// The worker that knows the resource, on every node.
+    /// Returns the worker that handles the resource; it is the same on every node.
     pub(crate) fn worker(&self, name: &Name) -> WorkerId {
         name.partition().worker(self.0.workers)
     }
 
-    /// Whether nothing is granted any more, and what is held protects nothing.
+    /// True when the node has stopped: it grants no locks, and the locks that it holds protect
+    /// nothing.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.0.stopped.is_stopped()
     }
 
-    /// What this node masters that is held or waited for; `None`: not all workers answered within
-    /// `limit`.
+    /// Returns the resources that this node masters and that are held or waited for. `None` if a
+    /// worker did not answer within `limit`.
     #[must_use]
     pub fn survey(&self, limit: Duration) -> Option<LockSurvey> {
         Some(LockSurvey::joined(self.each(limit, LockTask::Survey)?))
     }
 
-    /// What the workers counted of locks since they began; `None`: not all of them answered within
-    /// `limit`.
+    /// Returns the sum of the workers' counts since they started. `None` if a worker did not answer
+    /// within `limit`.
     #[must_use]
     pub fn counts(&self, limit: Duration) -> Option<Counts> {
         let mut sum = Counts::default();
@@ -67,7 +69,7 @@ impl LockManager {
         Some(sum)
     }
 
-    /// What each worker answers.
+    /// Sends a task to each worker and returns all answers, or `None` if one is missing.
     fn each<T>(&self, limit: Duration, task: impl Fn(Reply<T>) -> LockTask) -> Option<Vec<T>> {
         let Inner { port, workers, .. } = &*self.0;
         let answers = ask_each(&**port, *workers, limit, task);

@@ -1,4 +1,4 @@
-//! What a holder is told while it holds a lock: that others wait for it, and that it protects nothing any more.
+//! Notices for the holder of a lock: another request waits for it, or the lock is lost.
 
 use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
@@ -7,16 +7,17 @@ use std::{
 
 use plexus_base::locks::Mode;
 
-/// News of a lock for its holder.
+/// A notice about a lock for its holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LockNotice {
-    /// Others wait for it, the first of them for this mode. Said once for each grant; it may no longer be so.
+    /// Other requests wait for the lock; the first of them wants this mode. The notice comes once
+    /// for each grant and may be out of date.
     Wanted(Mode),
-    /// It protects nothing any more.
+    /// The lock protects nothing any more.
     Lost,
 }
 
-/// What one lock's holder was told and has not heard yet.
+/// The unread notices of one lock.
 #[derive(Default)]
 pub struct LockNotices {
     told: Mutex<Unheard>,
@@ -34,7 +35,7 @@ impl LockNotices {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It is granted (anew): what was said before is about another grant.
+    /// Drops the blocking notice of an earlier grant, because the lock was granted again.
     pub(crate) fn granted(&self) {
         self.lock().wanted = None;
     }
@@ -49,7 +50,7 @@ impl LockNotices {
         self.changed.notify_all();
     }
 
-    /// What is to be heard, for which it waits up to `limit`; that others wait is heard once.
+    /// Returns the next notice and waits for it up to `limit`. A blocking notice is returned once.
     pub(crate) fn next(&self, limit: Duration) -> Option<LockNotice> {
         let told = self.lock();
         let nothing = |told: &mut Unheard| told.wanted.is_none() && !told.lost;

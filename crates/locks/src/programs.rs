@@ -1,20 +1,21 @@
-//! What the lock manager has to say about locks of programs that are attached to the node: to nobody's thread, but to the worker that serves them.
+//! Notices about the locks of attached programs. They go to the worker that serves the program, not
+//! to a thread.
 
 use plexus_base::locks::Mode;
 
 use crate::{protocol::LockId, reply::LockResult};
 
-/// Numbers of locks and owners from here on are programs'; threads of the node have those below.
+/// The first number for locks and owners of programs. Threads of the node use the numbers below.
 pub const OF_PROGRAMS: u64 = 1 << 63;
 
-/// News for programs.
+/// A notice for a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ProgramNews {
-    /// What becomes of a request or a conversion.
+pub enum ProgramNotice {
+    /// The result of a request or a conversion.
     Answer(LockId, LockResult),
-    /// Others wait for a lock, the first of them for this mode.
+    /// Other requests wait for a lock; the first of them wants this mode.
     Wanted(LockId, Mode),
-    /// No lock protects anything any more, and no request will be answered.
+    /// All locks are lost, and no request will be answered.
     Lost,
 }
 

@@ -1,4 +1,4 @@
-//! What a request of a thread comes to, and how the thread waits for that.
+//! The result of a thread's request, and how the thread waits for it.
 
 use std::{cell::RefCell, sync::Arc};
 
@@ -11,26 +11,26 @@ use crate::{
     service::{LockTask, Port},
 };
 
-/// LockRefusal a lock was not granted.
+/// The reason why a lock was not granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LockError {
-    /// The lock manager refused it, for this reason.
+    /// The lock manager refused the request for this reason.
     #[error(transparent)]
     Refused(#[from] LockRefusal),
-    /// This node is no member of the cluster, or none any more.
-    #[error("this node has stopped: it grants no lock, and none that is held here protects anything")]
+    /// This node is not a member of the cluster, or is no longer one.
+    #[error("this node has stopped: it grants no locks, and the locks held on it protect nothing")]
     Stopped,
 }
 
-/// What a request comes to.
+/// The result of a request.
 pub(crate) type LockResult = Result<Grant, LockError>;
 
 thread_local! {
     static SLOT: RefCell<Option<Arc<ReplySlot<LockResult>>>> = const { RefCell::new(None) };
 }
 
-/// Asks for a lock or a conversion, and waits for the result in the calling thread's slot if it is
-/// not there at once.
+/// Requests a lock or a conversion. If the result is not there at once, waits for it in the calling
+/// thread's slot.
 pub(crate) fn ask_and_wait(
     port: &Port,
     worker: WorkerId,

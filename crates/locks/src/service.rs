@@ -1,7 +1,7 @@
 //! The lock manager on one worker: brings events to the shard and carries out its actions.
 //!
-//! It serves from the first view on, and takes up each that follows. When this node stops, every
-//! request is answered with [`LockError::Stopped`], and every lock that is held says so too.
+//! It serves from the first view on and follows each later view. When this node stops, every
+//! request is answered with [`LockError::Stopped`], and all held locks are marked as lost.
 
 #[cfg(test)]
 mod tests;
@@ -22,7 +22,7 @@ use plexus_membership::{
 use crate::{
     clock::Clock,
     notice::LockNotices,
-    programs::ProgramNews,
+    programs::ProgramNotice,
     protocol::{
         self, Action, Counts, Errand, Event, Gate, Grant, LockId, LockRefusal, LockRequest, Members,
         RequestKind, Shard, VALUE_LEN,
@@ -35,77 +35,83 @@ use crate::{
 /// How long a request waits before it looks for a deadlock.
 const DEADLOCK_AFTER: Nanos = Nanos::from_ms(200);
 
-/// Most requests that wait for one resource.
+/// The most requests that wait for one resource.
 const WAITING_MAX: usize = 100_000;
 
-/// Most locks that clients of this node have at one worker.
+/// The most locks that clients of this node have at one worker.
 const LOCKS_MAX: usize = 4_000_000;
 
-/// Messages that wait in memory for a member, or for links to come, beyond which no new lock is asked of it. Locks that were asked for before go on: each
-/// is converted, cancelled and given up at most once before an answer.
+/// The most messages that wait in memory for one member or its links. Beyond it new locks of that
+/// master are refused. Earlier locks go on: each is converted, cancelled and released at most once
+/// before an answer.
 const BEHIND_MAX: usize = 1 << 12;
 
-/// How tasks reach the workers.
+/// The port that brings tasks to the workers.
 pub(crate) type Port = dyn WorkerPort<LockService>;
 
-/// What threads of the node hand to a worker.
+/// A task that a thread of the node gives to a worker.
 pub enum LockTask {
-    /// A client's request, where its holder hears of others that wait, and where the result goes.
+    /// A client's request, with the notices of its holder and the reply for the result.
     Ask(LockRequest, Option<Arc<LockNotices>>, Reply<LockResult>),
-    /// Something of a client that is not answered.
+    /// An event of a client that has no answer.
     Tell(Event),
-    /// Another worker of this node says something.
-    Told(Errand),
-    /// It is the time that the shard asked for.
+    /// An errand from another worker of this node.
+    Errand(Errand),
+    /// The time that the shard asked for has come.
     Tick,
-    /// What it masters is asked for.
+    /// A request for the survey of the resources that this worker masters.
     Survey(Reply<LockSurvey>),
-    /// What it counted is asked for.
+    /// A request for the counts.
     Counts(Reply<Counts>),
 }
 
-/// What a node's lock manager is made with.
+/// The settings of a node's lock manager.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct LockSettings {
     /// This node.
     pub me: NodeId,
-    /// This incarnation of it.
+    /// The incarnation of this node.
     pub incarnation: Incarnation,
-    /// Workers of every node.
+    /// The number of workers, the same on every node.
     pub workers: u8,
 }
 
-/// See the module.
+/// The lock manager of one worker; see the module.
 pub struct LockService {
-    /// None before the first view.
+    /// `None` before the first view.
     shard: Option<Shard>,
     config: protocol::Config,
-    /// What members of the first view said before this node was in it.
+    /// Messages from members of the first view that came before this node was in it.
     early: Option<Gate>,
     worker: WorkerId,
     replies: BTreeMap<LockId, Reply<LockResult>>,
-    /// The request being handled, and its result: most requests are answered at once and need no reply.
+    /// The request being handled, and its result. Most requests are answered at once and need no
+    /// reply.
     asking: Option<(LockId, Option<LockResult>)>,
-    /// Holders that want to be told what happens.
+    /// The notices of the locks whose holders want them.
     watched: BTreeMap<LockId, Arc<LockNotices>>,
-    /// What programs are to be told.
-    news: Vec<ProgramNews>,
+    /// Notices for programs that were not taken yet.
+    program_notices: Vec<ProgramNotice>,
     actions: Vec<Action>,
     clock: Arc<Clock>,
-    /// The time when an event was handled last that asks for it.
+    /// The time of the last event that needed one.
     now: Nanos,
-    /// When the clock will tell the time.
+    /// The time of the next tick, if the clock is set.
     armed: Option<Nanos>,
     port: Weak<Port>,
     stopped: Arc<StopFlag>,
 }
 
-/// The services, one for each worker. `port` leads to the workers that will run them.
+/// Creates the services, one for each worker. `port` leads to the workers that will run them.
 ///
 /// # Errors
-/// The system refuses a thread.
-pub fn wire(settings: Settings, port: &Weak<Port>, stopped: &Arc<StopFlag>) -> io::Result<Vec<LockService>> {
-    let Settings { me, incarnation, workers } = settings;
+/// The system cannot start a thread.
+pub fn wire(
+    settings: LockSettings,
+    port: &Weak<Port>,
+    stopped: &Arc<StopFlag>,
+) -> io::Result<Vec<LockService>> {
+    let LockSettings { me, incarnation, workers } = settings;
     let clock = Clock::start(workers, port.clone())?;
     let service = |worker| {
         let config = protocol::Config {
@@ -125,7 +131,7 @@ pub fn wire(settings: Settings, port: &Weak<Port>, stopped: &Arc<StopFlag>) -> i
             replies: BTreeMap::new(),
             asking: None,
             watched: BTreeMap::new(),
-            news: Vec::new(),
+            program_notices: Vec::new(),
             actions: Vec::new(),
             clock: clock.clone(),
             now: Nanos(0),
@@ -138,7 +144,7 @@ pub fn wire(settings: Settings, port: &Weak<Port>, stopped: &Arc<StopFlag>) -> i
 }
 
 impl Drop for LockService {
-    /// The services of a node end together, also those of one that never served.
+    /// The services of a node end together, also one that never served.
     fn drop(&mut self) {
         self.clock.end();
     }
@@ -186,7 +192,7 @@ impl Subsystem for LockService {
             }
             LockTask::Tell(Event::Unlock { lock, value }) => self.unlock(net, lock, value),
             LockTask::Tell(event) => self.handle(net, event),
-            LockTask::Told(errand) => self.handle(net, Event::Told(errand)),
+            LockTask::Errand(errand) => self.handle(net, Event::Errand(errand)),
             LockTask::Tick => {
                 self.armed = None;
                 self.handle(net, Event::Tick);
@@ -202,13 +208,13 @@ impl Subsystem for LockService {
         }
     }
 
-    /// True when all members of the last view have said what they hold.
+    /// True when all members of the last view have reported what they hold.
     fn is_ready(&self) -> bool {
         self.shard.as_ref().is_some_and(Shard::is_open)
     }
 
-    /// Nothing is granted any more, and no lock that is held is worth anything. Threads that wait
-    /// learn it by their replies, which are dropped.
+    /// Stops granting and marks all held locks as lost. Dropping the replies wakes the threads that
+    /// wait.
     fn stop(&mut self) {
         self.stopped.stop();
         self.clock.end();
@@ -216,12 +222,13 @@ impl Subsystem for LockService {
         for notices in self.watched.values() {
             notices.lost();
         }
-        self.news.push(ProgramNews::Lost);
+        self.program_notices.push(ProgramNotice::Lost);
     }
 }
 
 impl LockService {
-    /// Handles a thread's request; its result if there is one at once. Otherwise [`LockService::answer_to`] follows.
+    /// Handles a thread's request and returns the result if there is one at once. Otherwise
+    /// [`LockService::answer_to`] must follow.
     pub(crate) fn ask(
         &mut self,
         net: &mut Net,
@@ -245,12 +252,12 @@ impl LockService {
         self.asking.take().and_then(|(_, result)| result)
     }
 
-    /// Notes where the result of the request that waits for a lock goes.
+    /// Stores the reply for the request that waits for `lock`.
     pub(crate) fn answer_to(&mut self, lock: LockId, reply: Reply<LockResult>) {
         self.replies.insert(lock, reply);
     }
 
-    /// A thread gives a lock up.
+    /// Releases a lock of a thread.
     pub(crate) fn unlock(&mut self, net: &mut Net, lock: LockId, value: Option<[u8; VALUE_LEN]>) {
         self.watched.remove(&lock);
         if !self.shard.as_mut().is_some_and(|shard| shard.unlock_at_once(lock, value)) {
@@ -258,14 +265,14 @@ impl LockService {
         }
     }
 
-    /// A program wants something; what comes of it is among the news.
+    /// Handles an event of a program; its results are among the notices for programs.
     pub fn program(&mut self, net: &mut Net, event: Event) {
         match event {
             Event::Request(LockRequest { lock, .. }) if self.stopped.is_stopped() || self.shard.is_none() => {
-                self.news.push(ProgramNews::Answer(lock, Err(LockError::Stopped)));
+                self.program_notices.push(ProgramNotice::Answer(lock, Err(LockError::Stopped)));
             }
             Event::Request(request) if self.is_behind(net, &request) => {
-                self.news.push(ProgramNews::Answer(
+                self.program_notices.push(ProgramNotice::Answer(
                     request.lock,
                     Err(LockError::Refused(LockRefusal::Overloaded)),
                 ));
@@ -274,7 +281,8 @@ impl LockService {
         }
     }
 
-    /// Whether a new lock must be refused, because more was asked of its master than has left this node.
+    /// True if a new lock must be refused because too many messages to its master have not left
+    /// this node.
     fn is_behind(&self, net: &Net, request: &LockRequest) -> bool {
         let RequestKind::New(new) = &request.kind else { return false };
         let Some(master) = self.shard.as_ref().and_then(|shard| shard.master(&new.name)) else {
@@ -283,20 +291,20 @@ impl LockService {
         net.backlog(master) >= BEHIND_MAX
     }
 
-    /// What programs are to be told.
-    pub fn take_news(&mut self) -> impl Iterator<Item = ProgramNews> {
-        self.news.drain(..)
+    /// Takes the notices for programs.
+    pub fn take_notices(&mut self) -> impl Iterator<Item = ProgramNotice> {
+        self.program_notices.drain(..)
     }
 
-    /// Whether programs are to be told something.
+    /// True if there are notices for programs.
     #[must_use]
-    pub fn has_news(&self) -> bool {
-        !self.news.is_empty()
+    pub fn has_notices(&self) -> bool {
+        !self.program_notices.is_empty()
     }
 
     fn handle(&mut self, net: &mut Net, event: Event) {
         self.now = match event {
-            // It asks for no time, and reading the clock is a good part of what it costs.
+            // An unlock needs no time, and reading the clock is a good part of its cost.
             Event::Unlock { .. } => self.now,
             _ => clock::now(),
         };
@@ -323,9 +331,9 @@ impl LockService {
         match action {
             Action::Send { to, message } => send(net, to, &message),
             Action::Tell { worker, errand } => {
-                // One that is lost is said again.
+                // A search that is lost begins again.
                 if let Some(port) = self.port.upgrade() {
-                    port.offer(worker, LockTask::Told(errand));
+                    port.offer(worker, LockTask::Errand(errand));
                 }
             }
             Action::Granted { lock, mode, token, value } => {
@@ -333,7 +341,7 @@ impl LockService {
             }
             Action::Refused { lock, why } => self.answer(lock, Err(LockError::Refused(why))),
             Action::Blocking { lock, wanted } if lock.is_of_program() => {
-                self.news.push(ProgramNews::Wanted(lock, wanted));
+                self.program_notices.push(ProgramNotice::Wanted(lock, wanted));
             }
             Action::Blocking { lock, wanted } => {
                 if let Some(notices) = self.watched.get(&lock) {
@@ -351,7 +359,7 @@ impl LockService {
 
     fn answer(&mut self, lock: LockId, answer: LockResult) {
         if lock.is_of_program() {
-            return self.news.push(ProgramNews::Answer(lock, answer));
+            return self.program_notices.push(ProgramNotice::Answer(lock, answer));
         }
         if let Some(notices) = self.watched.get(&lock) {
             match &answer {

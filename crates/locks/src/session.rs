@@ -28,7 +28,7 @@ use crate::{
     service::{LockTask, Port},
 };
 
-/// Set once the node grants locks no more; shared by all its workers.
+/// A flag that all workers of a node share; it is set when the node stops granting locks.
 #[derive(Default)]
 pub struct StopFlag(AtomicBool);
 
@@ -42,11 +42,11 @@ impl StopFlag {
     }
 }
 
-/// Numbers that a thread takes at once.
+/// How many numbers a thread takes at once.
 const NUMBERS: u64 = 1024;
 
-/// A number for a lock or an owner: none is given twice in the incarnation of a process. Threads take them
-/// in stocks, so as not to meet at each one.
+/// Returns a number for a lock or an owner that is unique in this process. Threads take numbers in
+/// stocks, so that they rarely contend for the counter.
 fn number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     thread_local! {
@@ -62,9 +62,9 @@ fn number() -> u64 {
     number
 }
 
-/// One piece of work that takes locks, a transaction say. The search for deadlocks treats all that
-/// it has and waits for as one owner's; of several that wait for each other the session that is
-/// youngest is refused, so work that begins again after that keeps its session. Cheap to clone.
+/// One piece of work that takes locks, for example a transaction. The deadlock search treats all
+/// locks and requests of a session as those of one owner. The youngest session of a deadlock is the
+/// victim, so work that is retried should keep its session. It is cheap to clone.
 #[derive(Clone)]
 pub struct NodeLockSession {
     work: Arc<Work>,
@@ -83,14 +83,14 @@ impl NodeLockSession {
         Self { work: Arc::new(work), watches: false }
     }
 
-    /// The same piece of work, with holders that are told when others wait for what they have: see
+    /// Returns the same session with blocking notices for the locks that it takes: see
     /// [`NodeLock::notice`].
     #[must_use]
     pub fn watching(&self) -> Self {
         Self { work: self.work.clone(), watches: true }
     }
 
-    /// Asks for a lock. `timeout`: `None` waits forever; `Duration::ZERO` fails at once if the lock
+    /// Requests a lock. `timeout`: `None` waits forever; `Duration::ZERO` fails at once if the lock
     /// is not free.
     #[must_use]
     pub fn ask(&self, name: Name, mode: Mode, timeout: Option<Duration>) -> PendingNodeLock {
@@ -100,8 +100,8 @@ impl NodeLockSession {
         PendingNodeLock { place: Some(place), result }
     }
 
-    /// Asks for a lock and waits for it, up to `timeout` as in [`NodeLockSession::ask`]. The
-    /// calling thread drives the worker until it is answered: that is faster than
+    /// Requests a lock and waits for it, up to `timeout` as in [`NodeLockSession::ask`]. The
+    /// calling thread drives the worker until the answer comes. That is faster than
     /// [`NodeLockSession::ask`] and [`PendingNodeLock::finish`].
     ///
     /// # Errors
@@ -132,7 +132,7 @@ fn timeout_of(timeout: Option<Duration>) -> WaitLimit {
     WaitLimit::of(timeout.map(nanos), clock::now)
 }
 
-/// The session, the worker and the number by which a lock is known.
+/// The session, worker and number that identify a lock.
 struct LockPlace {
     work: Arc<Work>,
     worker: WorkerId,
@@ -165,8 +165,8 @@ impl LockPlace {
     }
 }
 
-/// A request that is not answered yet. Dropped, it is given up, and so is the lock should it be
-/// granted all the same.
+/// A request without an answer yet. Dropping it cancels the request, and releases the lock if it
+/// was granted meanwhile.
 pub struct PendingNodeLock {
     place: Option<LockPlace>,
     result: mpsc::Receiver<LockResult>,
@@ -187,10 +187,10 @@ impl PendingNodeLock {
         result.map(|grant| NodeLock { place, grant, is_released: false })
     }
 
-    /// Waits for the answer, for no longer than `limit`.
+    /// Waits for the answer, for at most `limit`.
     ///
     /// # Errors
-    /// Itself, to go on waiting, if there is none yet.
+    /// The pending request itself if there is no answer yet.
     pub fn wait(mut self, limit: Duration) -> Result<Result<NodeLock, LockError>, Self> {
         match self.result.recv_timeout(limit) {
             Ok(result) => Ok(self.answered(result)),
@@ -199,8 +199,8 @@ impl PendingNodeLock {
         }
     }
 
-    /// Waits for the answer for as long as it is `wanted`, which is asked after each `every`; none:
-    /// it is not, and the request is given up.
+    /// Waits for the answer as long as `wanted` returns true, which is called after each `every`.
+    /// `None` if `wanted` returned false; the request is then cancelled.
     pub fn wait_while(
         mut self,
         every: Duration,
@@ -217,7 +217,7 @@ impl PendingNodeLock {
 }
 
 impl PendingNodeLock {
-    /// Asks to be answered soon: refused as cancelled, unless the grant was faster.
+    /// Asks for an early answer: the request is refused as cancelled unless it was granted first.
     pub fn cancel(&self) {
         if let Some(place) = &self.place {
             place.tell(Event::Cancel { lock: place.lock });
@@ -228,35 +228,35 @@ impl PendingNodeLock {
 impl Drop for PendingNodeLock {
     fn drop(&mut self) {
         if let Some(place) = &self.place {
-            // Whether it waits or was granted just now.
+            // The request waits, or was granted just now.
             place.unlock(None);
         }
     }
 }
 
-/// A lock that is held, until it is dropped.
+/// A lock that is held until it is dropped.
 pub struct NodeLock {
     place: LockPlace,
     grant: Grant,
-    /// True once it was given up with a value.
+    /// True once the lock was released with a value.
     is_released: bool,
 }
 
 impl NodeLock {
-    /// What came with it.
+    /// Returns the grant: the mode, the token and the value block.
     #[must_use]
     pub fn grant(&self) -> &Grant {
         &self.grant
     }
 
-    /// Whether it protects nothing any more: the cluster has stopped.
+    /// True when the lock protects nothing now, because the node has stopped.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.place.work.manager.is_stopped()
     }
 
-    /// Converts it to another mode; waits as the request for a lock does, and stays as it is if
-    /// that is refused.
+    /// Converts the lock to another mode; waits like a request for a new lock. The lock stays as it
+    /// is if the conversion is refused.
     ///
     /// # Errors
     /// See [`LockError`].
@@ -264,7 +264,7 @@ impl NodeLock {
         self.convert_with(mode, timeout, None)
     }
 
-    /// The same, writing the value block, which takes PW or EX and goes to less.
+    /// Converts the lock from PW or EX to a lower mode and writes the value block.
     ///
     /// # Errors
     /// See [`LockError`].
@@ -284,18 +284,18 @@ impl NodeLock {
         Ok(&self.grant)
     }
 
-    /// What its holder is to be told, for which it waits up to `limit`; of the locks of a session
-    /// that is [watching](NodeLockSession::watching).
+    /// Returns the next notice for the holder and waits for it up to `limit`. Only locks of a
+    /// [watching](NodeLockSession::watching) session get notices.
     #[must_use]
     pub fn notice(&self, limit: Duration) -> Option<LockNotice> {
         self.place.notices.as_ref()?.next(limit)
     }
 
-    /// Gives it up, writing the value block.
+    /// Releases the lock and writes the value block.
     ///
     /// # Errors
-    /// [`LockRefusal::NotWriter`], where it is not held in PW or EX: then it is given up, and nothing is
-    /// written.
+    /// [`LockRefusal::NotWriter`] if the lock is not held in PW or EX: it is released and nothing
+    /// is written.
     pub fn unlock_with(mut self, value: [u8; VALUE_LEN]) -> Result<(), LockError> {
         if !self.grant.mode.writes() {
             return Err(LockError::Refused(LockRefusal::NotWriter));

@@ -1,71 +1,74 @@
-//! What masters know of their resources, for people: as much of it as people can read, and how much more there is.
+//! A survey of the resources that masters know, for people. It lists as much as people can read and
+//! counts the rest.
 
 use plexus_base::{Nanos, NodeId};
 
 use crate::protocol::{LockId, Mode, Name, Owner, Resource, Shard, Token, Validity};
 
-/// Most holders and waiters of a survey, together: a worker does nothing else while it writes them down, and has up to millions.
+/// The most holders and waiters in one survey. A worker has up to millions, and does nothing else
+/// while it lists them.
 const ROWS_MAX: usize = 10_000;
 
-/// Resources of one worker whose holders and waiters are counted; each of the others counts as one.
+/// Resources of one worker whose holders and waiters are counted; each resource beyond counts as
+/// one.
 const COUNTED_MAX: usize = 100_000;
 
-/// Resources that somebody has or wants.
+/// The resources that are held or waited for.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LockSurvey {
-    /// As many as are told, with as many holders and waiters, in the order of their names where they are of all workers.
+    /// The listed resources. The survey of all workers is sorted by name.
     pub resources: Vec<SurveyedResource>,
-    /// How many holders and waiters there are beside those, at least.
+    /// A lower bound of the holders and waiters that are not listed.
     pub more: usize,
-    /// Whose the requests of this node's clients are that wait, of any master: of as many as are told.
+    /// The owners of this node's waiting requests, at any master; at most the row limit.
     pub waiting: Vec<(LockId, Owner)>,
-    /// And whose their other locks are, of as many as are left.
+    /// The owners of this node's other locks, as many as fit in the row limit.
     pub holding: Vec<(LockId, Owner)>,
 }
 
-/// One resource that somebody has or wants.
+/// One resource that is held or waited for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SurveyedResource {
-    /// Its name.
+    /// The name of the resource.
     pub name: Name,
-    /// Who has it.
+    /// The holders.
     pub granted: Vec<SurveyedHolder>,
-    /// Who waits to convert, then who waits for a new lock, the first first.
+    /// The waiting conversions, then the waiting requests for new locks, each in queue order.
     pub waiting: Vec<SurveyedWaiter>,
-    /// What the value block is known to be.
+    /// The validity of the value block.
     pub value: Validity,
 }
 
-/// A lock that is held.
+/// One granted lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SurveyedHolder {
-    /// By a client of this node.
+    /// The node of the client that holds the lock.
     pub node: NodeId,
-    /// Its number there.
+    /// The number of the lock on that node.
     pub lock: u64,
-    /// How.
+    /// The mode that is held.
     pub mode: Mode,
-    /// With which token.
+    /// The fencing token of the grant.
     pub token: Token,
 }
 
 /// A request that waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SurveyedWaiter {
-    /// Of a client of this node.
+    /// The node of the client that waits.
     pub node: NodeId,
-    /// Its number there.
+    /// The number of the lock on that node.
     pub lock: u64,
-    /// How it wants it.
+    /// The mode that the request wants.
     pub mode: Mode,
-    /// For how long it has waited.
+    /// How long the request has waited.
     pub waited: Nanos,
-    /// Whether it has the lock in another mode.
+    /// True if the request converts a lock that is held in another mode.
     pub converts: bool,
 }
 
 impl LockSurvey {
-    /// Of what one worker masters, and of its clients' locks.
+    /// Returns the survey of the resources that one worker masters, and of its clients' locks.
     pub(crate) fn of(shard: &Shard, now: Nanos) -> Self {
         let first = Self::first((ROWS_MAX, COUNTED_MAX), shard, now);
         Self { waiting: waiting(ROWS_MAX, shard), holding: holding(ROWS_MAX, shard), ..first }
@@ -86,7 +89,7 @@ impl LockSurvey {
         survey
     }
 
-    /// Of what all workers master that made `parts`.
+    /// Joins the surveys of all workers.
     pub(crate) fn joined(parts: impl IntoIterator<Item = Self>) -> Self {
         Self::first_of(ROWS_MAX, parts)
     }
@@ -114,26 +117,26 @@ impl LockSurvey {
         all
     }
 
-    /// Whether nobody has or wants anything.
+    /// True if no resource is held or waited for.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.resources.is_empty()
     }
 }
 
-/// Whose the requests of a node's clients are that wait.
+/// Returns the waiting requests of a node's clients with their owners.
 fn waiting(rows: usize, shard: &Shard) -> Vec<(LockId, Owner)> {
     shard.waiting().take(rows).collect()
 }
 
-/// Whose the first of their other locks are.
+/// Returns the first of the clients' other locks with their owners.
 fn holding(rows: usize, shard: &Shard) -> Vec<(LockId, Owner)> {
     let others = shard.locks().take(rows).filter(|(_, held)| !held.waits());
     others.map(|(lock, held)| (lock, held.owner())).collect()
 }
 
 impl SurveyedResource {
-    /// With so many holders and waiters.
+    /// Lists a resource with at most `rows` holders and waiters.
     fn of(name: &Name, resource: &Resource, rows: usize, now: Nanos) -> Self {
         let granted = resource.granted().iter().take(rows).map(|holder| SurveyedHolder {
             node: holder.who.node,
@@ -169,7 +172,8 @@ mod tests {
         Config, Event, LockId, LockRequest, Members, NewLock, Owner, RequestKind, Shard, WaitLimit,
     };
 
-    /// A master alone, of resources of these names: each held once and waited for twice.
+    /// Returns a single master of resources with these names: each is held once and waited for
+    /// twice.
     fn master(names: &[&str]) -> Shard {
         let me = NodeId(0);
         let config = Config {
@@ -194,7 +198,7 @@ mod tests {
         shard
     }
 
-    /// Names with how many hold and how many wait, and how much more there is.
+    /// Returns the names with their numbers of holders and waiters, and the count of the rest.
     fn told(survey: &LockSurvey) -> String {
         let one = |of: &SurveyedResource| {
             let name = String::from_utf8_lossy(of.name.bytes());
@@ -205,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn so_much_is_told_and_the_rest_is_counted() {
+    fn a_survey_lists_up_to_its_limit_and_counts_the_rest() {
         let shard = master(&["a", "c", "e"]);
         let of = |rows| LockSurvey::first((rows, 3), &shard, Nanos(30));
         assert_eq!(told(&of(9)), "c:1+2 a:1+2 e:1+2 and 0");
@@ -219,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_the_waiting_requests_are_is_told_first_of_all_workers() {
+    fn owners_of_waiting_requests_come_before_owners_of_held_locks() {
         let parts = || [master(&["a", "c"]), master(&["b"])].map(|shard| LockSurvey::of(&shard, Nanos(30)));
         let numbers = |owners: &[(LockId, Owner)]| owners.iter().map(|(lock, _)| lock.0).collect::<Vec<_>>();
         let joined = |rows| {
@@ -232,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_are_told_together_in_the_order_of_names() {
+    fn surveys_of_workers_are_joined_in_the_order_of_names() {
         let (one, other) = (master(&["a", "c"]), master(&["b", "d"]));
         let of = |shard: &Shard| LockSurvey::first((5, 9), shard, Nanos(30));
         let joined = |rows| LockSurvey::first_of(rows, [of(&other), of(&one)]);

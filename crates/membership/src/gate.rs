@@ -1,42 +1,43 @@
-//! Which view a message belongs to, and what becomes of one that does not belong to this one.
+//! The gate for messages of other views.
 //!
 //! Members open a view at different moments, so messages of a newer view arrive before this node
 //! has opened it: [`EpochGate`] parks them until then. Messages of an older view are handed back as
-//! [`Admission::Older`]; most protocols drop them. What is parked is bounded for each sender; more
-//! than that is a fault.
+//! [`Admission::Older`]; most protocols drop them. The number of parked messages is bounded for
+//! each sender; more is a fault.
 //!
-//! Most protocols park with [`Latest`]. One that uses some messages of older views, or knows which
-//! of those that it parks it will not need, has a [`Parking`] of its own.
+//! Most protocols park with [`Latest`]. A protocol that uses some messages of older views, or knows
+//! which parked messages it will not need, has a [`Parking`] of its own.
 
 use std::cmp::Ordering;
 
 use plexus_base::Epoch;
 
-/// What to do with a message.
+/// The decision about a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admission<M> {
-    /// Handle it: it is of this view.
+    /// The message is of this view: handle it.
     Current(M),
-    /// Refuse it, or judge it by another rule: it is of an older view.
+    /// The message is of an older view: drop it, or judge it by another rule.
     Older(M),
-    /// Nothing now: [`EpochGate::enter`] hands it out.
+    /// The message is of a newer view: [`EpochGate::enter`] returns it later.
     Parked,
 }
 
-/// Keeps messages of views to come.
+/// A store for messages of newer views.
 pub trait Parking {
-    /// What senders are told apart by.
+    /// The identity of a sender.
     type Sender: Copy;
-    /// What they send.
+    /// The type of the parked messages.
     type Message;
 
     /// Keeps a message that `from` sent in the view `epoch`.
     ///
     /// # Errors
-    /// The sender has sent more of views to come than members send.
+    /// The sender has sent more messages of newer views than a correct member sends.
     fn park(&mut self, from: Self::Sender, epoch: Epoch, message: Self::Message) -> Result<(), &'static str>;
 
-    /// Takes out, in order, what is to be judged again now that this node is in the view `epoch`.
+    /// Removes and returns, in order, the messages to admit again now that this node is in the view
+    /// `epoch`.
     fn take(&mut self, epoch: Epoch) -> Vec<(Self::Sender, Self::Message)>;
 }
 
@@ -49,23 +50,23 @@ pub struct EpochGate<P> {
 }
 
 impl<P: Parking> EpochGate<P> {
-    /// A gate before the first view.
+    /// Creates a gate before the first view.
     #[must_use]
     pub const fn new(parking: P) -> Self {
         Self { epoch: None, parked: parking }
     }
 
-    /// What is parked.
+    /// Returns the store of parked messages.
     #[must_use]
     pub const fn parked(&self) -> &P {
         &self.parked
     }
 
-    /// Judges a message that `from` sent in the view `epoch`, and parks it if this node has yet to
-    /// open that.
+    /// Judges a message that `from` sent in the view `epoch`, and parks it if that view is not open
+    /// here yet.
     ///
     /// # Errors
-    /// The sender has sent more of views to come than members send.
+    /// The sender has sent more messages of newer views than a correct member sends.
     #[inline]
     pub fn admit(
         &mut self,
@@ -80,11 +81,10 @@ impl<P: Parking> EpochGate<P> {
         }
     }
 
-    /// Enters a view; the parked messages that are to be admitted again now, in the order in which
-    /// they came.
+    /// Enters a view and returns the parked messages to admit again, in their order of arrival.
     ///
     /// # Panics
-    /// When the view is not newer than the last.
+    /// The view is not newer than the last.
     pub fn enter(&mut self, epoch: Epoch) -> Vec<(P::Sender, P::Message)> {
         assert!(Some(epoch) > self.epoch, "{epoch:?} after {:?}", self.epoch);
         self.epoch = Some(epoch);
@@ -92,8 +92,8 @@ impl<P: Parking> EpochGate<P> {
     }
 }
 
-/// Keeps of each sender the messages of the latest view that it has spoken in, up to a number: a
-/// sender that speaks in a view has left those before.
+/// A parking that keeps only the messages of each sender's latest view, up to a limit. A sender of
+/// a view has left the earlier views.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Latest<S, M> {
     most: usize,
@@ -101,7 +101,7 @@ pub struct Latest<S, M> {
 }
 
 impl<S, M> Latest<S, M> {
-    /// Keeps at most so many messages of each sender.
+    /// Creates a parking of at most `most` messages for each sender.
     #[must_use]
     pub const fn new(most: usize) -> Self {
         Self { most, parked: Vec::new() }
@@ -114,7 +114,7 @@ impl<S: Copy + Eq, M> Parking for Latest<S, M> {
 
     fn park(&mut self, from: S, epoch: Epoch, message: M) -> Result<(), &'static str> {
         let newest = self.parked.iter().filter(|(sender, ..)| *sender == from).map(|(_, parked, _)| *parked);
-        // It came on another lane than what came before.
+        // The message came on another lane than the newer ones.
         if newest.max().is_some_and(|newest| newest > epoch) {
             return Ok(());
         }
@@ -142,7 +142,7 @@ mod tests {
         EpochGate::new(Latest::new(most))
     }
 
-    /// Admits messages of sender, epoch and number; what came of each.
+    /// Admits messages of sender, epoch and number; returns the decision on each.
     fn admitted(gate: &mut Gate, messages: &[(char, u32, u8)]) -> Vec<Admission<u8>> {
         let all = messages.iter();
         all.map(|(from, epoch, number)| gate.admit(*from, Epoch(*epoch), *number).expect("room")).collect()

@@ -1,7 +1,7 @@
-//! What runs on the workers of a node: a [`Subsystem`] has a part on each worker that it uses,
-//! which speaks to its counterparts on other nodes and serves threads of its own node.
+//! The interface of a [`Subsystem`]: a protocol with a part on each worker that it uses, which
+//! talks to its counterparts on other nodes and serves threads of its own node.
 //!
-//! | what comes | what is called |
+//! | event | method |
 //! |---|---|
 //! | a view of the members is open | [`Subsystem::view`] |
 //! | a message on one of its [channels](Subsystem::CHANNELS) | [`Subsystem::message`] |
@@ -9,10 +9,9 @@
 //! | the reply to a call that it made with [`Net::call`], or none because the peer is lost | [`Subsystem::reply`], [`Subsystem::call_failed`] |
 //! | a link | [`Subsystem::peer_up`], [`Subsystem::peer_lost`] |
 //!
-//! What every subsystem needs exists once: [`EpochGate`](crate::gate::EpochGate) for messages of
-//! other views, [`Net::send_to_member`] for what is said before there is a link, [`Net::fault`] for
-//! a peer that sent what no member sends, [`Reply`](plexus_interconnect::Reply) for a thread that
-//! waits for an answer.
+//! Shared parts: [`EpochGate`](crate::gate::EpochGate) for messages of other views,
+//! [`Net::send_to_member`] for messages before there is a link, [`Net::fault`] for a protocol
+//! violation, [`Reply`](plexus_interconnect::Reply) for a thread that waits for an answer.
 
 use std::time::{Duration, Instant};
 
@@ -21,46 +20,48 @@ use plexus_interconnect::{Channel, Message, Net, Reply, Signal};
 
 use crate::{partitions::Members, protocol::LossHistory};
 
-/// One worker's part of a subsystem. All calls come one at a time from the thread that drives the
-/// worker; none may block.
+/// The part of a subsystem on one worker. The thread that drives the worker makes all calls, one at
+/// a time; none may block.
 pub trait Subsystem: Send + Sized + 'static {
-    /// What it is called in logs.
+    /// The name of the subsystem in logs.
     const NAME: &'static str;
 
-    /// The channels whose messages are for it; no other subsystem has one of them.
+    /// The channels of the subsystem; each channel belongs to one subsystem.
     const CHANNELS: &'static [Channel];
 
-    /// What threads of the node hand in.
+    /// A task that a thread of the node gives to the subsystem.
     type Task: Send + 'static;
 
-    /// A view is open, newer than the last: a node that is not in it has stopped, and no link leads
-    /// to it any more. `before` is what membership knows of the time before this node was a member.
+    /// Handles a view, newer than the last, that is open. A node outside of it has stopped, and no
+    /// link leads to it any more. `before` is what membership knows of the time before this node
+    /// was a member.
     fn view(&mut self, net: &mut Net, view: &Members, before: LossHistory) {
         let _ = (net, view, before);
     }
 
-    /// A message on one of its channels has arrived.
+    /// Handles a message on one of its channels.
     fn message(&mut self, net: &mut Net, message: Message<'_>);
 
-    /// A thread of the node has handed this in.
+    /// Handles a task of a thread of the node.
     fn task(&mut self, net: &mut Net, task: Self::Task);
 
-    /// The reply to its call with this `token`.
+    /// Handles the reply to its call with this `token`.
     fn reply(&mut self, net: &mut Net, from: NodeId, token: u64, payload: &[u8]) {
         let _ = (net, from, token, payload);
     }
 
-    /// The reply to its call with this `token` will never come: the peer is lost.
+    /// Handles the failure of its call with this `token`: the peer is lost and will not reply.
     fn call_failed(&mut self, net: &mut Net, peer: NodeId, token: u64) {
         let _ = (net, peer, token);
     }
 
-    /// The link to `peer` is up.
+    /// Notes that the link to `peer` is up.
     fn peer_up(&mut self, net: &mut Net, peer: NodeId) {
         let _ = (net, peer);
     }
 
-    /// The link to `peer` is gone for good. A view says whether the others go on without it.
+    /// Notes that the link to `peer` is gone for good. A view decides whether the others go on
+    /// without the peer.
     fn peer_lost(&mut self, net: &mut Net, peer: NodeId) {
         let _ = (net, peer);
     }
@@ -70,35 +71,35 @@ pub trait Subsystem: Send + Sized + 'static {
         true
     }
 
-    /// The others go on without this node: what is held here is worth nothing from now on, and
-    /// nothing is granted.
+    /// Stops granting: the others go on without this node, and everything held here is void from
+    /// now on.
     fn stop(&mut self) {}
 }
 
-/// How threads of a node reach a subsystem on its workers.
+/// The way from threads of a node to a subsystem on its workers.
 pub trait WorkerPort<S: Subsystem>: Send + Sync {
-    /// Hands a task in and sees to it that it is handled; does not wait for that.
+    /// Submits a task, which will be handled; does not wait for that.
     fn submit(&self, worker: WorkerId, task: S::Task);
 
-    /// Hands a task in without waiting or driving anything, so that a handler of another worker
-    /// may; dropped where there is no room.
+    /// Submits a task without waiting or driving a worker, so a handler of another worker may call
+    /// it. The task is dropped if the queue is full.
     fn offer(&self, worker: WorkerId, task: S::Task);
 
-    /// Has `act` done by the calling thread on the worker, now. False: another thread drives the
-    /// worker, or the subsystem has ended, and nothing was done.
+    /// Runs `act` on the worker now, in the calling thread. False means that it did not run,
+    /// because another thread drives the worker or the subsystem has ended.
     fn visit(&self, worker: WorkerId, act: &mut dyn FnMut(&mut S, &mut Net)) -> bool;
 
-    /// Looks after the worker if no other thread does and something waits for it: for threads that
-    /// get by without it.
+    /// Drives the worker if no other thread does and it has work, for threads that do not need an
+    /// answer.
     fn attend(&self, worker: WorkerId);
 
-    /// Hands in a task, if there is one, and waits for the signal, driving the worker meanwhile.
-    /// The signal is the calling thread's.
+    /// Submits a task, if there is one, and waits for the signal of the calling thread. It drives
+    /// the worker meanwhile.
     fn wait(&self, worker: WorkerId, task: Option<S::Task>, signal: &Signal);
 }
 
-/// Has a worker enter a view before its subsystems do: what is still to be said to members of the
-/// view before that are not in this one, in the same incarnation, is dropped.
+/// Moves a worker into a view, before its subsystems. Drops queued messages to incarnations that
+/// are not in the new view.
 pub fn enter(net: &mut Net, before: Option<&Members>, view: &Members) {
     let stays = |node| {
         view.incarnation(node).is_some_and(|incarnation| {
@@ -108,7 +109,7 @@ pub fn enter(net: &mut Net, before: Option<&Members>, view: &Members) {
     net.enter(view.epoch, stays);
 }
 
-/// A set of channels, as bits.
+/// Returns a set of channels, as bits.
 #[must_use]
 pub const fn set_of(channels: &[Channel]) -> u64 {
     match channels {
@@ -117,11 +118,10 @@ pub const fn set_of(channels: &[Channel]) -> u64 {
     }
 }
 
-/// Asserts that no two of the sets have a channel in common, at compile time where it is called
-/// there.
+/// Asserts that no two of the sets share a channel; at compile time in a const context.
 ///
 /// # Panics
-/// When two have.
+/// Two sets share a channel.
 pub const fn assert_disjoint(sets: &[u64]) {
     if let [first, rest @ ..] = sets {
         let mut at = 0;
@@ -133,8 +133,7 @@ pub const fn assert_disjoint(sets: &[u64]) {
     }
 }
 
-/// Hands a task to each worker and waits for their answers for no longer than `limit`; those that
-/// came.
+/// Submits a task to each worker and returns the answers that came within `limit`.
 pub fn ask_each<S: Subsystem, T>(
     port: &dyn WorkerPort<S>,
     workers: u8,

@@ -169,7 +169,7 @@ impl Service for NodeService {
     }
 
     fn pending(&mut self) -> bool {
-        let has_news = self.subsystems.locks.as_ref().map(LockService::has_news);
+        let has_news = self.subsystems.locks.as_ref().map(LockService::has_notices);
         has_news.is_some_and(|has_news| has_news || self.programs.pending()) || self.ports.pending()
     }
 }

@@ -224,7 +224,8 @@ impl Install for LockService {
 
     fn install(node: &Making<'_>, port: Arc<dyn WorkerPort<Self>>) -> Result<Installed<Self>, String> {
         let Parts { config, me, incarnation, .. } = node.parts;
-        let settings = plexus_locks::Settings { me: *me, incarnation: *incarnation, workers: config.workers };
+        let settings =
+            plexus_locks::LockSettings { me: *me, incarnation: *incarnation, workers: config.workers };
         let state = Arc::default();
         let parts = plexus_locks::wire(settings, &Arc::downgrade(&port), &state);
         let handle = LockManager::new(port, config.workers, state);
@@ -247,7 +248,7 @@ impl Install for RegistryService {
     fn install(node: &Making<'_>, port: Arc<dyn WorkerPort<Self>>) -> Result<Installed<Self>, String> {
         let Parts { config, me, incarnation, .. } = node.parts;
         let files = Files::new(config.dir.registry(&config.nodes[me.index()].name));
-        let settings = plexus_registry::Settings {
+        let settings = plexus_registry::RegistrySettings {
             me: *me,
             incarnation: *incarnation,
             cluster: ClusterName(config.id.0),

@@ -1,6 +1,7 @@
 //! The two copies of one node as files, for one thread that may wait for disks.
 //!
-//! Guarantees: what is reported as saved is durable; what is wrong with a copy is said with its path and the reason. Must not know other nodes.
+//! Guarantees: contents that are reported as saved are durable; a problem with a copy is reported
+//! with its path and the reason. Must not know other nodes.
 
 use std::{
     collections::VecDeque,
@@ -15,50 +16,50 @@ use crate::{
     Files, Places,
     files::read,
     protocol::{
-        Action, Bad, COPIES, ClusterName, Contents, Event, Kind, Opened, Store, Unopened, decode, encode,
-        open,
+        Action, COPIES, ClusterName, Contents, Event, ImageError, Kind, OpenError, Opened, Store, decode,
+        encode, open,
     },
 };
 
-/// Why the copies are not usable, or a backup is not.
+/// The reason why the copies or a backup cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CopiesError {
     /// The copies that are there must not be overwritten.
     #[error("{}, {}: {why}", paths[0].display(), paths[1].display())]
     Unopened {
-        /// Where the copies are.
+        /// The paths of the copies.
         paths: [PathBuf; COPIES],
-        /// What is wrong.
-        why: Unopened,
+        /// The reason.
+        why: OpenError,
     },
-    /// A backup is not usable.
+    /// A backup cannot be used.
     #[error("{}: the backup {bad}", path.display())]
     Backup {
-        /// Where it is.
+        /// The path of the backup.
         path: PathBuf,
-        /// What is wrong with it.
-        bad: Bad,
+        /// The reason.
+        bad: ImageError,
     },
-    /// A backup would be written over something else.
-    #[error("{}: is there already and is no backup of a registry; choose another path", path.display())]
+    /// A backup would replace a file that is not a backup.
+    #[error("{}: exists and is not a backup of a registry; choose another path", path.display())]
     Exists {
-        /// Where it would be.
+        /// The path of that file.
         path: PathBuf,
     },
     /// A backup would be written where a copy belongs.
-    #[error("{}: a copy of the registry belongs there, and would be written over the backup; choose another path", path.display())]
+    #[error("{}: a copy of the registry belongs there and would replace the backup; choose another path", path.display())]
     Place {
-        /// Where it would be.
+        /// The path of that copy.
         path: PathBuf,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("{}: cannot be {what}: {source}", path.display())]
     Io {
-        /// What was being done.
+        /// The operation.
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -67,15 +68,16 @@ pub enum CopiesError {
 pub struct Copies {
     store: Store,
     files: Files,
-    /// What is wrong with each copy, as far as it is known.
+    /// The problem of each copy, as far as it is known.
     trouble: [Option<String>; COPIES],
 }
 
 impl Copies {
-    /// Looks at the copies of the registry of `cluster` that are there, and what can be made of them. Writes nothing.
+    /// Reads the copies of the registry of `cluster` and returns the contents to start with. Writes
+    /// nothing.
     ///
     /// # Errors
-    /// They must not be overwritten.
+    /// The copies must not be overwritten.
     pub fn open(files: Files, cluster: ClusterName) -> Result<(Self, Opened), CopiesError> {
         let opened = open(cluster, &files.found()).map_err(|why| {
             let paths = [0, 1].map(|copy| files.places().path(copy).to_owned());
@@ -86,17 +88,18 @@ impl Copies {
         Ok((Self { store: Store::new(opened.holds), files, trouble }, opened))
     }
 
-    /// Makes contents durable; the generation that is, if any became so. Contents must be newer than the last.
+    /// Makes contents durable, which must be newer than the last. Returns the generation that
+    /// became durable, if any.
     pub fn save(&mut self, contents: Arc<Contents>) -> Option<u64> {
         self.handle(Event::Save(contents))
     }
 
-    /// Tries again what failed; the generation that became durable, if any did.
+    /// Repeats what failed. Returns the generation that became durable, if any.
     pub fn repair(&mut self) -> Option<u64> {
         self.handle(Event::Repair)
     }
 
-    /// What is wrong with each copy that does not hold what was saved last.
+    /// Returns the problem of each copy that does not hold the last saved contents.
     pub fn trouble(&self) -> impl Iterator<Item = &str> {
         self.trouble.iter().flatten().map(String::as_str)
     }
@@ -126,10 +129,11 @@ impl Copies {
     }
 }
 
-/// Writes contents into a file as a backup, instead of a backup that is there.
+/// Writes contents as a backup to `path`, where only an older backup may be.
 ///
 /// # Errors
-/// Something else is there, or a copy belongs there; or the system's. What was there is there still.
+/// Another file is there, a copy belongs there, or the system failed. An earlier file stays as it
+/// was.
 pub fn write_backup(path: &Path, contents: &Contents, copies: &Places) -> Result<(), CopiesError> {
     if copies.is_place(path) {
         return Err(CopiesError::Place { path: path.into() });
@@ -143,10 +147,10 @@ pub fn write_backup(path: &Path, contents: &Contents, copies: &Places) -> Result
     replace(path, &encode(Kind::Backup, contents)).map_err(io("written", path))
 }
 
-/// What a backup of the registry of `cluster` holds.
+/// Reads a backup of the registry of `cluster`.
 ///
 /// # Errors
-/// It is none, or of another cluster; or the system's.
+/// The file is not a backup, belongs to another cluster, or cannot be read.
 pub fn read_backup(path: &Path, cluster: ClusterName) -> Result<Contents, CopiesError> {
     let image = read(path).map_err(io("read", path))?;
     decode(Kind::Backup, cluster, &image).map_err(|bad| CopiesError::Backup { path: path.into(), bad })

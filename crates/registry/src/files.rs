@@ -1,7 +1,7 @@
 //! Two copies as two files, in one directory or on two disks.
 //!
-//! Beside each stands for the time of a save a new file, of the same name with `.new` behind it. A name that holds another's
-//! place is never followed: new files are made, not opened.
+//! During a save each has a new file beside it, of the same name with `.new` appended. New files
+//! are created, never opened, so a symbolic link at that name is never followed.
 
 use std::{
     fs::{self, File},
@@ -13,37 +13,37 @@ use plexus_base::durable::{beside, make, sync_name};
 
 use crate::protocol::{COPIES, Found, IMAGE_MAX, Step};
 
-/// Where the copies are: two files that are not in each other's way.
+/// The paths of the two copies, which do not collide.
 #[derive(Clone)]
 pub struct Places([PathBuf; COPIES]);
 
 impl Places {
-    /// Whether a copy or its new file belongs at `path`.
+    /// True if a copy or its new file belongs at `path`.
     #[must_use]
     pub fn is_place(&self, path: &Path) -> bool {
         let path = place(path);
         self.0.iter().any(|copy| path == place(copy) || path == place(&beside(copy)))
     }
 
-    /// Where a copy is.
+    /// Returns the path of a copy.
     #[must_use]
     pub fn path(&self, copy: usize) -> &Path {
         &self.0[copy]
     }
 }
 
-/// The copies.
+/// The two copies as open files.
 pub struct Files {
     places: Places,
-    /// The new file of each, from its making until it has the name.
+    /// The new file of each copy, from its creation until it is renamed.
     fresh: [Option<File>; COPIES],
 }
 
 impl Files {
-    /// Copies at these two paths.
+    /// Creates the copies at these two paths.
     ///
     /// # Errors
-    /// They are the same, or one is where the other's new file is made.
+    /// The paths are the same, or one is the path of the other's new file.
     pub fn new(paths: [PathBuf; COPIES]) -> io::Result<Self> {
         let [one, two] = paths.each_ref().map(|path| [place(path), place(&beside(path))]);
         if one.iter().any(|place| two.contains(place)) {
@@ -54,13 +54,13 @@ impl Files {
         Ok(Self { places: Places(paths), fresh: [None, None] })
     }
 
-    /// Where they are.
+    /// Returns the paths of the copies.
     #[must_use]
     pub fn places(&self) -> &Places {
         &self.places
     }
 
-    /// What stands there.
+    /// Reads what is at the paths.
     #[must_use]
     pub fn found(&self) -> [Found; COPIES] {
         self.places.0.each_ref().map(|path| match read(path) {
@@ -70,10 +70,10 @@ impl Files {
         })
     }
 
-    /// Does what the store says.
+    /// Carries out a step of the store.
     ///
     /// # Errors
-    /// The system's; the step may have happened all the same.
+    /// The system failed; the step may have taken effect all the same.
     pub fn step(&mut self, copy: usize, step: &Step) -> io::Result<()> {
         let path = &self.places.0[copy];
         let fresh = &mut self.fresh[copy];
@@ -93,14 +93,14 @@ impl Files {
     }
 }
 
-/// The first bytes of a file: enough to see that it is no image when it is too long for one.
+/// Reads the first bytes of a file, up to one more than the longest image.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(IMAGE_MAX as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// The same for each way in which the place of a file can be written, as long as its directory is there.
+/// Returns the canonical path of a file that may not exist; its directory must exist.
 fn place(path: &Path) -> PathBuf {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let directory = directory.canonicalize().unwrap_or_else(|_| directory.into());

@@ -1,4 +1,4 @@
-//! How threads of a node use the registry.
+//! The handle through which threads of a node use the registry.
 
 use std::{
     path::Path,
@@ -13,44 +13,44 @@ use crate::{
     CopiesError, Places,
     copies::{read_backup, write_backup},
     keeper::Keeper,
-    protocol::{ClusterName, Command, Contents, News, Refused, WatchId},
+    protocol::{ClusterName, Command, Contents, Refused, WatchEvent, WatchId},
     service::{Answer, Port, RegistryTask, WORKER},
     shared::Shared,
 };
 
-/// Why something was not done.
+/// The reason why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
-    /// The registry says why not; nothing has changed.
+    /// The registry refused the command; nothing has changed.
     #[error(transparent)]
     Refused(Refused),
-    /// The node ends. What was asked for may have been done.
+    /// The node is stopping. The command may have been carried out.
     #[error("the cluster has stopped; whether the change was made is known after the next start")]
     Stopped,
     /// A backup cannot be written or read.
     #[error(transparent)]
     Backup(#[from] CopiesError),
-    /// Too many watch.
+    /// The limit of watches is reached.
     #[error("too many watch the registry already; end a watch and try again")]
     Watches,
 }
 
-/// How it stands with the registry of this node.
+/// The state of the registry on this node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RegistryStatus {
     /// The view.
     pub epoch: Epoch,
-    /// The generation that is shown; nothing before the first view has begun.
+    /// The generation that is shown; `None` before the first view has begun.
     pub generation: Option<u64>,
-    /// How many keys there are.
+    /// The number of keys.
     pub keys: usize,
-    /// Where this node coordinates: whom the others wait for.
+    /// On the coordinator: the members that the others wait for.
     pub awaited: NodeSet,
-    /// What is wrong with the copies of this node.
+    /// The problems of this node's copies.
     pub trouble: Vec<String>,
 }
 
-/// The registry of a node. Cheap to clone.
+/// The registry of a node. It is cheap to clone.
 #[derive(Clone)]
 pub struct Registry(Arc<Inner>);
 
@@ -59,7 +59,7 @@ struct Inner {
     port: Arc<Port>,
     shared: Arc<Shared>,
     cluster: ClusterName,
-    /// Where backups must not be written.
+    /// The paths where backups must not be written.
     places: Places,
 }
 
@@ -74,30 +74,33 @@ impl Registry {
         Self(Arc::new(Inner { keeper, port, shared, cluster, places }))
     }
 
-    /// Asks for a command.
+    /// Submits a command.
     #[must_use]
-    pub fn ask(&self, command: Command) -> Waiting {
+    pub fn ask(&self, command: Command) -> PendingCommand {
         let (reply, told) = Reply::channel();
         self.0.port.submit(WORKER, RegistryTask::Ask(command, reply));
-        Waiting(told)
+        PendingCommand(told)
     }
 
-    /// All that is committed as far as this node was told: after an answer at least what was answered. Nothing before the first view has begun.
+    /// Returns the committed contents that this node knows; they include every command that was
+    /// answered here. `None` before the first view has begun.
     #[must_use]
     pub fn contents(&self) -> Option<Arc<Contents>> {
         self.0.shared.board().shown.clone()
     }
 
-    /// Watches keys that begin with `prefix`, for changes after generation `from`: that of contents that were read before.
+    /// Watches keys that begin with `prefix`, for changes after generation `from`, which is that of
+    /// contents read before.
     ///
     /// # Errors
-    /// Too many watch already.
+    /// The limit of watches is reached.
     pub fn watch(&self, prefix: &str, from: u64) -> Result<Watch, RegistryError> {
         let id = self.0.shared.board().watches.watch(prefix, from).ok_or(RegistryError::Watches)?;
         Ok(Watch { shared: Arc::clone(&self.0.shared), id })
     }
 
-    /// Writes all that this node shows into a file, instead of a backup that is there; its generation, nothing where nothing is shown yet.
+    /// Writes the contents that this node shows to a backup file and returns their generation.
+    /// `None` if nothing is shown yet.
     ///
     /// # Errors
     /// See [`write_backup`].
@@ -115,12 +118,13 @@ impl Registry {
         Ok(Command::Restore(Arc::new(read_backup(path, self.0.cluster)?)))
     }
 
-    /// Writes nothing any more, and waits until nothing is being written: another process may use the copies then. Not on a worker.
+    /// Stops all writes and waits for those under way, so that another process may use the copies.
+    /// Do not call it on a worker.
     pub fn end(&self) {
         self.0.keeper.end();
     }
 
-    /// How it stands.
+    /// Returns the state of the registry on this node.
     #[must_use]
     pub fn status(&self) -> RegistryStatus {
         let board = self.0.shared.board();
@@ -134,12 +138,12 @@ impl Registry {
     }
 }
 
-/// A command that is not answered yet. Whoever drops it does not learn whether it was done.
-pub struct Waiting(mpsc::Receiver<Answer>);
+/// A command without an answer yet. Dropping it drops the answer, not the command.
+pub struct PendingCommand(mpsc::Receiver<Answer>);
 
-impl Waiting {
-    /// Waits for the answer, for no longer than `limit`: the generation that the command made, or that was looked at. Nothing: there is no
-    /// answer yet.
+impl PendingCommand {
+    /// Waits for the answer for at most `limit`. The answer is the generation that the command made
+    /// or looked at. `None` if there is no answer yet.
     pub fn wait(&self, limit: Duration) -> Option<Result<u64, RegistryError>> {
         match self.0.recv_timeout(limit) {
             Ok(answer) => Some(answer),
@@ -149,25 +153,25 @@ impl Waiting {
     }
 }
 
-/// Nothing is shown any more.
+/// An error that says that nothing is shown now, because the node has stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the cluster has stopped")]
 pub struct Ended;
 
-/// A watch; see [`News`]. It ends when it is dropped.
+/// A watch on a prefix; see [`WatchEvent`]. Dropping it ends the watch.
 pub struct Watch {
     shared: Arc<Shared>,
     id: WatchId,
 }
 
 impl Watch {
-    /// Waits for what there is to say next, for no longer than `limit`; nothing: there is nothing yet.
+    /// Waits for the next event for at most `limit`; `None` if there is none yet.
     ///
     /// # Errors
-    /// Nothing will come any more.
-    pub fn next(&self, limit: Duration) -> Result<Option<News>, Ended> {
+    /// The node has stopped, so no event will come.
+    pub fn next(&self, limit: Duration) -> Result<Option<WatchEvent>, Ended> {
         let found = self.shared.wait(limit, |board| match board.watches.next(self.id) {
-            Some(news) => Some(Ok(news)),
+            Some(events) => Some(Ok(events)),
             None => board.is_stopped.then_some(Err(Ended)),
         });
         found.transpose()

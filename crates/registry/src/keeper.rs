@@ -1,4 +1,5 @@
-//! The threads that wait for what is slow: one for the copies of this node, one for what remembers generations for all.
+//! The threads that wait for slow storage: one for the copies of this node, one for the voting
+//! files.
 
 use std::{
     io,
@@ -20,19 +21,23 @@ use crate::{
     shared::Shared,
 };
 
-/// How long after a copy failed it is tried again.
+/// How long after a failure of a copy it is tried again.
 const REPAIR_EVERY: Duration = Duration::from_secs(1);
 
-/// Remembers for the whole cluster which generation was written last: the voting files.
+/// A store that remembers for the whole cluster which generation was written last: the voting
+/// files.
 pub trait Memory: Send + Sync + 'static {
-    /// The registry has this generation. It may be remembered later, or with the next one.
+    /// Notes that the registry has this generation. It may be remembered later, or with the next
+    /// one.
     fn note(&self, generation: u64);
 
-    /// Waits until this generation (0: none) is remembered; the greatest that is, read after this was called. `None`: the node ends.
+    /// Waits until `generation` (0: none) is remembered. Returns the greatest remembered
+    /// generation, read after this call. `None` if the node ends.
     fn remember(&self, generation: u64) -> Option<u64>;
 }
 
-/// The membership of the node, which starts when its services are wired, and uses them: so they do not keep it.
+/// The membership starts when the services of its node are wired, and uses them, so they hold it
+/// weakly.
 impl Memory for OnceLock<Weak<Membership>> {
     fn note(&self, generation: u64) {
         if let Some(membership) = self.get().and_then(Weak::upgrade) {
@@ -46,59 +51,61 @@ impl Memory for OnceLock<Weak<Membership>> {
 }
 
 pub(crate) struct Keeper {
-    /// What is to be saved.
-    desk: Arc<LatestWork<Arc<Contents>>>,
-    /// Taken when nothing is asked any more.
+    /// The contents to be saved.
+    to_save: Arc<LatestWork<Arc<Contents>>>,
+    /// `None` once no more requests are sent.
     asks: Mutex<Option<mpsc::Sender<(Epoch, u64)>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Keeper {
-    /// Starts both. What they have to say they hand to the worker behind `port`.
+    /// Starts both threads. They send their results to the worker behind `port`.
     pub(crate) fn start(
         copies: Copies,
         memory: Arc<dyn Memory>,
         shared: &Arc<Shared>,
         port: &Weak<Port>,
     ) -> io::Result<Self> {
-        let desk = Arc::default();
-        let saver = Saver { desk: Arc::clone(&desk), copies, shared: Arc::clone(shared), port: port.clone() };
+        let to_save = Arc::default();
+        let saver =
+            Saver { to_save: Arc::clone(&to_save), copies, shared: Arc::clone(shared), port: port.clone() };
         saver.tell();
         let (asks, asked) = mpsc::channel();
         let port = port.clone();
         let remembers = thread::Builder::new().name("plexus-remember".into());
         let remembers = remembers.spawn(move || remember(&*memory, &asked, &port))?;
         let saves = thread::Builder::new().name("plexus-registry".into()).spawn(move || saver.run())?;
-        Ok(Self { desk, asks: Mutex::new(Some(asks)), threads: Mutex::new(vec![remembers, saves]) })
+        Ok(Self { to_save, asks: Mutex::new(Some(asks)), threads: Mutex::new(vec![remembers, saves]) })
     }
 
-    /// Has contents saved, or newer ones that come before their turn.
+    /// Queues contents to be saved. Newer contents replace queued ones.
     pub(crate) fn save(&self, contents: Arc<Contents>) {
-        self.desk.put(contents);
+        self.to_save.put(contents);
     }
 
-    /// Has a generation remembered.
+    /// Queues a generation to be remembered.
     pub(crate) fn remember(&self, epoch: Epoch, generation: u64) {
         let asks = self.asks.lock().unwrap_or_else(PoisonError::into_inner);
-        // Nobody is there any more when the node ends.
+        // The receiver is gone when the node ends.
         if let Some(asks) = &*asks {
             let _ = asks.send((epoch, generation));
         }
     }
 
-    /// Nothing is begun any more.
+    /// Stops the threads from starting new work.
     pub(crate) fn stop(&self) {
-        self.desk.close();
+        self.to_save.close();
     }
 
-    /// The same, and waits until nothing is written or asked any more, when the memory has ended. Not on a worker, which the threads may be waiting
-    /// for.
+    /// Stops the threads and waits for their work under way, after the memory has ended. Do not
+    /// call it on a worker, for which the threads may be waiting.
     pub(crate) fn end(&self) {
         self.stop();
         drop(self.asks.lock().unwrap_or_else(PoisonError::into_inner).take());
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
-            // A panic was reported when it happened. It may be one of them that lets go of the last handle.
+            // A panic was reported when it happened. One of these threads may drop the last handle
+            // itself.
             if thread.thread().id() != thread::current().id() {
                 let _ = thread.join();
             }
@@ -121,7 +128,7 @@ fn remember(memory: &dyn Memory, asked: &mpsc::Receiver<(Epoch, u64)>, port: &We
 }
 
 struct Saver {
-    desk: Arc<LatestWork<Arc<Contents>>>,
+    to_save: Arc<LatestWork<Arc<Contents>>>,
     copies: Copies,
     shared: Arc<Shared>,
     port: Weak<Port>,
@@ -133,7 +140,7 @@ impl Saver {
         loop {
             // Before the first save there is nothing to repair with.
             let is_sick = has_saved && self.copies.trouble().next().is_some();
-            let saved = match self.desk.next(is_sick.then_some(REPAIR_EVERY)) {
+            let saved = match self.to_save.next(is_sick.then_some(REPAIR_EVERY)) {
                 NextWork::Ready(contents) => self.copies.save(contents),
                 NextWork::TimedOut => self.copies.repair(),
                 NextWork::Closed => return,
@@ -146,7 +153,7 @@ impl Saver {
         }
     }
 
-    /// Says what is wrong with the copies, where that has changed.
+    /// Reports the problems of the copies, if they have changed.
     fn tell(&self) {
         let now: Vec<String> = self.copies.trouble().map(str::to_owned).collect();
         let mut board = self.shared.board();

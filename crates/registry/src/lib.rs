@@ -1,8 +1,9 @@
-//! The registry: what the cluster knows about itself, as versioned keys, kept by every node in two copies.
+//! The registry: versioned keys with the cluster's own data, kept by every node in two copies.
 //!
-//! [`protocol::Replica`] decides how the members of a view keep the same contents, [`protocol::Store`] how a node keeps its copies.
-//! [`RegistryService`] connects the one to a worker and its links, [`Copies`] the other to two files; [`Registry`] is for the threads of
-//! the node. What keys mean is their users' business.
+//! [`protocol::Replica`] keeps the same contents on all members of a view. [`protocol::Store`]
+//! keeps the copies of one node. [`RegistryService`] connects the first to a worker and its links,
+//! [`Copies`] the second to two files. [`Registry`] is for the threads of the node. The meaning of
+//! keys is up to their users.
 
 mod copies;
 mod files;
@@ -14,6 +15,6 @@ mod shared;
 
 pub use copies::{Copies, CopiesError, read_backup, write_backup};
 pub use files::{Files, Places};
-pub use handle::{Ended, Registry, RegistryError, RegistryStatus, Waiting, Watch};
+pub use handle::{Ended, PendingCommand, Registry, RegistryError, RegistryStatus, Watch};
 pub use keeper::Memory;
-pub use service::{RegistryService, RegistryTask, Settings, wire};
+pub use service::{RegistryService, RegistrySettings, RegistryTask, wire};

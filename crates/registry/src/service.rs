@@ -1,9 +1,10 @@
-//! The registry of a node on worker 0: brings messages and tasks to the replica and carries out its acts.
+//! The registry of a node on worker 0: brings messages and tasks to the replica and carries out its
+//! acts.
 //!
-//! To wire it: [`wire`] makes the service, a [`Subsystem`] of worker 0, and the handle. `memory` is
+//! To wire it, [`wire`] makes the service, a [`Subsystem`] of worker 0, and the handle. `memory` is
 //! an `Arc<OnceLock<Weak<Membership>>>` that is set when the membership has started. Epochs only
-//! grow, also from one run of the cluster to the next. [`Registry::end`] waits until nothing is
-//! written any more.
+//! grow, also from one run of the cluster to the next. [`Registry::end`] waits until all writes
+//! have ended.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -26,37 +27,37 @@ use crate::{
 /// The worker that runs the registry of a node.
 pub(crate) const WORKER: WorkerId = WorkerId(0);
 
-/// What becomes of a command: the generation that it made or looked at.
+/// The answer to a command: the generation that it made or looked at.
 pub(crate) type Answer = Result<u64, RegistryError>;
 
-/// How tasks reach the worker.
+/// The port that brings tasks to the worker.
 pub(crate) type Port = dyn WorkerPort<RegistryService>;
 
-/// What threads of the node hand to the worker.
+/// A task that a thread of the node gives to the worker.
 pub enum RegistryTask {
-    /// Somebody wants a command done.
+    /// A command of a client.
     Ask(Command, Reply<Answer>),
     /// Contents up to this generation are durable.
     Saved(u64),
-    /// What [`Memory::remember`] answered in this epoch.
+    /// The answer of [`Memory::remember`] in this epoch.
     Remembered(Epoch, u64),
 }
 
-/// What a node's registry is made with.
-pub struct Settings {
+/// The settings of a node's registry.
+pub struct RegistrySettings {
     /// This node.
     pub me: NodeId,
-    /// Its incarnation.
+    /// The incarnation of this node.
     pub incarnation: Incarnation,
     /// The cluster.
     pub cluster: ClusterName,
-    /// Where its copies are.
+    /// The copies of this node.
     pub files: Files,
-    /// What remembers generations for all.
+    /// The store that remembers generations for the whole cluster.
     pub memory: Arc<dyn Memory>,
 }
 
-/// See the module.
+/// The registry on worker 0; see the module.
 pub struct RegistryService {
     replica: Replica,
     cluster: ClusterName,
@@ -69,12 +70,15 @@ pub struct RegistryService {
     gathered: BTreeMap<NodeId, Gathered>,
 }
 
-/// The service for worker 0, to which `port` leads, and the handle for threads of the node.
+/// Creates the service for worker 0, to which `port` leads, and the handle for threads of the node.
 ///
 /// # Errors
-/// A copy must not be overwritten, or the system refuses a thread.
-pub fn wire(settings: Settings, port: &Arc<Port>) -> Result<(RegistryService, Registry), CopiesError> {
-    let Settings { me, incarnation, cluster, files, memory } = settings;
+/// A copy must not be overwritten, or the system cannot start a thread.
+pub fn wire(
+    settings: RegistrySettings,
+    port: &Arc<Port>,
+) -> Result<(RegistryService, Registry), CopiesError> {
+    let RegistrySettings { me, incarnation, cluster, files, memory } = settings;
     let places = files.places().clone();
     let (copies, opened) = Copies::open(files, cluster)?;
     if opened.is_lost {
@@ -110,7 +114,7 @@ impl Subsystem for RegistryService {
         self.handle(net, Happened::View(View { epoch: members.epoch, members: nodes }));
     }
 
-    /// What the peer said in part is gone with it.
+    /// Drops the part of a message that the peer has sent.
     fn peer_lost(&mut self, _: &mut Net, peer: NodeId) {
         self.gathered.remove(&peer);
     }
@@ -139,7 +143,7 @@ impl Subsystem for RegistryService {
         }
     }
 
-    /// Nothing is done any more. Threads that wait learn it by their replies, which are dropped.
+    /// Stops the service. Dropping the replies wakes the threads that wait.
     fn stop(&mut self) {
         self.shared.board().is_stopped = true;
         self.shared.wake();
@@ -165,7 +169,7 @@ impl RegistryService {
 
     fn act(&mut self, net: &mut Net, act: Act) {
         match act {
-            // The frames of a message are made once for all who get it.
+            // The frames of a message are made once for all receivers.
             Act::Send(to, message) => {
                 let frames: Vec<_> = message.frames().into_iter().map(Bytes::from).collect();
                 for (node, frame) in to.iter().flat_map(|node| frames.iter().map(move |frame| (node, frame)))

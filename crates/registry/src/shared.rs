@@ -1,6 +1,6 @@
-//! What the worker, the threads that wait for disks, and the threads of the node know together.
+//! The state that the worker, the storage threads and the node's threads share.
 //!
-//! Under one mutex that nobody holds while he waits for anything.
+//! It is under one mutex, which no thread holds while it waits.
 
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -12,15 +12,15 @@ use plexus_base::{Epoch, NodeSet};
 use crate::protocol::{Contents, Watches};
 
 pub(crate) struct Board {
-    /// What is committed, as far as this node was told.
+    /// The committed contents that this node knows.
     pub(crate) shown: Option<Arc<Contents>>,
     pub(crate) watches: Watches,
     pub(crate) epoch: Epoch,
     /// See [`crate::protocol::Replica::awaited`].
     pub(crate) awaited: NodeSet,
-    /// What is wrong with the copies.
+    /// The problems of the copies.
     pub(crate) trouble: Vec<String>,
-    /// Nothing is shown any more.
+    /// True when nothing is shown any more.
     pub(crate) is_stopped: bool,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Nothing is shown yet; this is the generation of the copies.
+    /// Creates the state before any contents are shown; `generation` is that of the copies.
     pub(crate) fn new(generation: u64) -> Self {
         let board = Board {
             shown: None,
@@ -47,12 +47,12 @@ impl Shared {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes who waits for something to change.
+    /// Wakes the threads that wait for a change.
     pub(crate) fn wake(&self) {
         self.changed.notify_all();
     }
 
-    /// Waits until there is something on the board, for no longer than `limit`.
+    /// Waits until `take` returns something, for at most `limit`.
     pub(crate) fn wait<T>(
         &self,
         limit: Duration,

@@ -1,4 +1,4 @@
-//! The two copies as real files: what they survive, what is repaired and what is refused; backups.
+//! The two copies as real files: damage, repair and refusals; backups.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
 
 use plexus_registry::{
     Copies, CopiesError, Files,
-    protocol::{Bad, Change, ClusterName, Contents, Key, Opened, Unopened},
+    protocol::{Change, ClusterName, Contents, ImageError, Key, OpenError, Opened},
     read_backup, write_backup,
 };
 use tempfile::TempDir;
@@ -17,9 +17,9 @@ use tempfile::TempDir;
 const OURS: ClusterName = ClusterName(1);
 const OTHERS: ClusterName = ClusterName(2);
 
-struct Place(TempDir);
+struct TestDir(TempDir);
 
-impl Place {
+impl TestDir {
     fn new() -> Self {
         let place = Self(tempfile::tempdir().unwrap());
         fs::create_dir(place.path("second")).unwrap();
@@ -42,7 +42,7 @@ impl Place {
         Copies::open(self.files(), OURS).unwrap()
     }
 
-    fn refused(&self) -> Unopened {
+    fn refused(&self) -> OpenError {
         match Copies::open(self.files(), OURS) {
             Err(CopiesError::Unopened { why, .. }) => why,
             other => panic!("{:?}", other.map(|(_, opened)| opened)),
@@ -50,7 +50,7 @@ impl Place {
     }
 }
 
-/// Contents with the generations up to `generation`, all of the key `a`.
+/// Returns contents with the generations up to `generation`, all of the key `a`.
 fn contents(cluster: ClusterName, generation: u64) -> Contents {
     let mut contents = Contents::new(cluster);
     for number in 1..=generation {
@@ -72,8 +72,8 @@ fn damage(path: &Path) {
 }
 
 #[test]
-fn what_was_saved_is_there_after_a_start_and_a_bad_copy_is_said_and_replaced() {
-    let place = Place::new();
+fn saved_contents_survive_a_restart_and_a_bad_copy_is_reported_and_replaced() {
+    let place = TestDir::new();
     let (mut copies, opened) = place.open();
     assert_eq!((opened.contents.generation(), opened.is_lost, copies.trouble().count()), (0, false, 0));
     assert_eq!(save(&mut copies, 1), Some(1));
@@ -100,14 +100,14 @@ fn what_was_saved_is_there_after_a_start_and_a_bad_copy_is_said_and_replaced() {
 }
 
 #[test]
-fn nothing_is_guessed_and_nothing_of_others_is_overwritten() {
-    let (place, other) = (Place::new(), Place::new());
+fn contradicting_copies_are_refused_and_foreign_copies_are_not_overwritten() {
+    let (place, other) = (TestDir::new(), TestDir::new());
     save(&mut place.open().0, 1);
     let [one, two] = place.copies();
     Copies::open(other.files(), OTHERS).unwrap().0.save(Arc::new(contents(OTHERS, 1)));
     let foreign = fs::read(&other.copies()[0]).unwrap();
     fs::write(&two, &foreign).unwrap();
-    assert_eq!(place.refused(), Unopened::NotOurs { copy: 1, bad: Bad::Foreign(OTHERS) });
+    assert_eq!(place.refused(), OpenError::NotOurs { copy: 1, bad: ImageError::Foreign(OTHERS) });
     assert_eq!(fs::read(&two).unwrap(), foreign);
 
     damage(&one);
@@ -119,7 +119,7 @@ fn nothing_is_guessed_and_nothing_of_others_is_overwritten() {
 
 #[test]
 fn copies_in_each_others_way_are_refused() {
-    let place = Place::new();
+    let place = TestDir::new();
     symlink(place.path("second"), place.path("link")).unwrap();
     for [one, two] in
         [["r", "r"], ["r", "r.new"], ["r.new", "r"], ["second/r", "link/r"], ["r", "second/../r"]]
@@ -130,8 +130,8 @@ fn copies_in_each_others_way_are_refused() {
 }
 
 #[test]
-fn a_copy_that_cannot_be_written_is_said_and_mended_later() {
-    let place = Place::new();
+fn a_copy_that_cannot_be_written_is_reported_and_repaired_later() {
+    let place = TestDir::new();
     let mut copies = place.open().0;
     fs::rename(place.path("second"), place.path("away")).unwrap();
     assert_eq!(save(&mut copies, 1), Some(1));
@@ -146,7 +146,7 @@ fn a_copy_that_cannot_be_written_is_said_and_mended_later() {
 
 #[test]
 fn when_neither_can_be_written_nothing_is_saved_until_one_can() {
-    let place = Place::new();
+    let place = TestDir::new();
     let files = Files::new([place.path("second/a"), place.path("second/b")]).unwrap();
     let mut copies = Copies::open(files, OURS).unwrap().0;
     fs::rename(place.path("second"), place.path("away")).unwrap();
@@ -159,8 +159,8 @@ fn when_neither_can_be_written_nothing_is_saved_until_one_can() {
 }
 
 #[test]
-fn a_backup_is_what_it_was_made_of_and_takes_the_place_of_nothing_but_a_backup() {
-    let place = Place::new();
+fn a_backup_holds_its_contents_and_replaces_only_a_backup() {
+    let place = TestDir::new();
     save(&mut place.open().0, 3);
     let (backup, files) = (place.path("backup"), place.files());
     let places = files.places();
@@ -182,13 +182,19 @@ fn a_backup_is_what_it_was_made_of_and_takes_the_place_of_nothing_but_a_backup()
     assert_eq!(fs::read_to_string(place.path("other")).unwrap(), "[cluster]");
     assert_eq!(place.open().1.contents, contents(OURS, 3));
 
-    // A backup is no copy, and a copy no backup.
+    // A backup is not accepted as a copy, nor a copy as a backup.
     let copy = place.copies()[0].clone();
     assert!(matches!(read_backup(&copy, OURS), Err(CopiesError::Backup { .. })));
-    assert!(matches!(read_backup(&backup, OTHERS), Err(CopiesError::Backup { bad: Bad::Foreign(OURS), .. })));
+    assert!(matches!(
+        read_backup(&backup, OTHERS),
+        Err(CopiesError::Backup { bad: ImageError::Foreign(OURS), .. })
+    ));
     fs::copy(&backup, &copy).unwrap();
     fs::remove_file(&place.copies()[1]).unwrap();
     assert!(place.open().1.is_lost);
     damage(&backup);
-    assert!(matches!(read_backup(&backup, OURS), Err(CopiesError::Backup { bad: Bad::Damaged(_), .. })));
+    assert!(matches!(
+        read_backup(&backup, OURS),
+        Err(CopiesError::Backup { bad: ImageError::Damaged(_), .. })
+    ));
 }

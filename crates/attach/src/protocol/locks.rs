@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use plexus_base::locks::{Grant, LockRefusal, Mode, VALUE_LEN};
 use plexus_client::wire::lock::{self, ConvertRequest, encode_grant, unlock_value};
 use plexus_locks::{
-    LockError, OF_PROGRAMS, ProgramNews,
+    LockError, OF_PROGRAMS, ProgramNotice,
     protocol::{Event, LockId, LockRequest, Name, NewLock, Owner, RequestKind},
 };
 
@@ -154,17 +154,17 @@ impl Core {
     }
 
     /// Passes on a notice of the lock manager about one lock of a program, or about all of them.
-    pub(crate) fn lock_news(&mut self, world: &mut impl World, news: ProgramNews) {
+    pub(crate) fn lock_news(&mut self, world: &mut impl World, news: ProgramNotice) {
         match news {
-            ProgramNews::Answer(lock, answer) => self.lock_answered(world, lock, answer),
-            ProgramNews::Wanted(lock, mode) => {
+            ProgramNotice::Answer(lock, answer) => self.lock_answered(world, lock, answer),
+            ProgramNotice::Wanted(lock, mode) => {
                 if let Some((program, port)) = self.locks.whose.get(&lock) {
                     let head =
                         Head { port: *port, value: mode as u64, ..Head::new(Verb::Wanted, Use::Locks) };
                     world.tell(*program, head, &[]);
                 }
             }
-            ProgramNews::Lost => {
+            ProgramNotice::Lost => {
                 for program in self.programs.keys() {
                     world.tell(*program, Head::new(Verb::Lost, Use::Locks), &[]);
                 }

@@ -12,7 +12,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use plexus_membership::{
-    groups::protocol::{Action, Body, Deed, Groups, Happened, Message, Name, Who},
+    groups::protocol::{Action, Deed, GroupMember, GroupMessage, Groups, Happened, Message, Name},
     protocol::partitions::Members,
 };
 
@@ -56,13 +56,13 @@ struct Node {
 }
 
 impl Node {
-    fn who(&self) -> Who {
+    fn who(&self) -> GroupMember {
         let (node, incarnation) = self.instance.member();
-        Who { node, incarnation, client: 1 }
+        GroupMember { node, incarnation, client: 1 }
     }
 
     /// Returns the members of the last view that its client received.
-    fn members(&self) -> &[Who] {
+    fn members(&self) -> &[GroupMember] {
         let view = self.told.iter().rev().find_map(|(_, what)| match what {
             Happened::View { members, .. } => Some(&members[..]),
             _ => None,
@@ -79,7 +79,7 @@ impl Node {
 struct Explored {
     scope: Scope<Node, Message>,
     /// The clients that have come to the barrier; others may still learn of one that has ended.
-    came: BTreeSet<Who>,
+    came: BTreeSet<GroupMember>,
     lie: Lie,
 }
 
@@ -96,7 +96,7 @@ impl Explored {
         for action in actions {
             match action {
                 Action::Send { to, message } => {
-                    if self.lie != Lie::NotKept || !matches!(message.body, Body::Kept(_)) {
+                    if self.lie != Lie::NotKept || !matches!(message.body, GroupMessage::Kept(_)) {
                         self.scope.send(at, to.index(), message);
                     }
                 }
@@ -196,8 +196,8 @@ impl World for Explored {
         let living: Vec<(usize, &Node)> = self.scope.cluster.up().collect();
         // A client that has passed, or comes to no barrier, blocks later ones.
         let has_not_passed =
-            |who: &Who| living.iter().any(|(_, node)| node.who() == *who && node.passed() == 0);
-        let waits = |who: &Who| self.came.contains(who) && has_not_passed(who);
+            |who: &GroupMember| living.iter().any(|(_, node)| node.who() == *who && node.passed() == 0);
+        let waits = |who: &GroupMember| self.came.contains(who) && has_not_passed(who);
         for (at, node) in &living {
             let Some((joined, Happened::View { .. })) = node.told.first() else {
                 return Err(format!("{at} is not told that it has joined"));

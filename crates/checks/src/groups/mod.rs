@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use plexus_base::Epoch;
 use plexus_membership::{
-    groups::protocol::{Action, Deed, Groups as Protocol, Name, WINDOW, Who},
+    groups::protocol::{Action, Deed, GroupMember, Groups as Protocol, Name, WINDOW},
     protocol::partitions::Members,
 };
 use plexus_sim::Engine;
@@ -87,7 +87,7 @@ pub struct Groups {
     engine: Engine<GroupsEvent>,
     cluster: Cluster<Node, Vec<u8>>,
     epoch: u32,
-    clients: BTreeMap<Who, Client>,
+    clients: BTreeMap<GroupMember, Client>,
     barriers: Barriers,
     /// The state that members have when they begin a view, by view.
     opened: BTreeMap<Epoch, (u64, u64)>,
@@ -172,7 +172,7 @@ impl Groups {
         let after = self.engine.random.between(1, 400_000);
         self.engine.schedule(after, None, GroupsEvent::Client(instance));
         let (id, _) = instance.member();
-        let free: Vec<Who> = self
+        let free: Vec<GroupMember> = self
             .clients
             .iter()
             .filter(|(who, client)| who.node == id && client.may_act())
@@ -210,14 +210,14 @@ impl Groups {
         let Some(node) = self.cluster.node_mut(instance.node) else { return Ok(()) };
         node.last_client += 1;
         let (client, (node, incarnation)) = (node.last_client, instance.member());
-        let who = Who { node, incarnation, client };
+        let who = GroupMember { node, incarnation, client };
         let which = if self.engine.random.percent(50) { "a" } else { "b" };
         let group = name(which);
         self.clients.insert(who, Client::new(group));
         self.does(who, Deed::Join)
     }
 
-    fn does(&mut self, who: Who, mut deed: Deed) -> Result<(), Broken> {
+    fn does(&mut self, who: GroupMember, mut deed: Deed) -> Result<(), Broken> {
         self.deeds += 1;
         let Some(client) = self.clients.get_mut(&who) else { return Ok(()) };
         client.does(&deed);
@@ -269,7 +269,7 @@ impl Groups {
             }
             Action::Tell { client, seq, what } => {
                 let (node, incarnation) = self.cluster.instance(node).member();
-                self.is_told(Who { node, incarnation, client }, seq, what)
+                self.is_told(GroupMember { node, incarnation, client }, seq, what)
             }
             Action::Opened(epoch, applied, digest) => {
                 self.engine.digest.add(digest);

@@ -2,7 +2,7 @@
 
 use plexus_base::{Epoch, NodeId};
 use plexus_membership::{
-    groups::protocol::{Body, Groups as Protocol, Message},
+    groups::protocol::{GroupMessage, Groups as Protocol, Message},
     protocol::partitions::Members,
 };
 
@@ -22,7 +22,7 @@ pub(super) struct Node {
 
 impl Groups {
     pub(super) fn send(&mut self, from: usize, to: NodeId, message: &Message) {
-        if self.sabotage == Some(Sabotage::NotKept) && matches!(message.body, Body::Kept(_)) {
+        if self.sabotage == Some(Sabotage::NotKept) && matches!(message.body, GroupMessage::Kept(_)) {
             return;
         }
         let [from, to] = [from, to.index()].map(|node| self.cluster.instance(node));

@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use plexus_membership::groups::protocol::{Deed, Happened, Name, Who};
+use plexus_membership::groups::protocol::{Deed, GroupMember, Happened, Name};
 
 use super::{Groups, Sabotage};
 use crate::failure::Broken;
@@ -24,7 +24,7 @@ pub(super) struct Client {
     pub(super) group: Name,
     history: Vec<(u64, Happened)>,
     sent: Vec<Vec<u8>>,
-    view: Option<(u64, BTreeSet<Who>)>,
+    view: Option<(u64, BTreeSet<GroupMember>)>,
     waits: bool,
     leaves: bool,
     left: Option<u64>,
@@ -75,12 +75,19 @@ impl Client {
 pub(super) struct Barriers {
     /// The number of clients that each caller waited for, for each arrival, and the positions in
     /// the order where its waits ended.
-    came: BTreeMap<(Who, Name), (Vec<u16>, Vec<u64>)>,
+    came: BTreeMap<(GroupMember, Name), (Vec<u16>, Vec<u64>)>,
     strict: BTreeSet<(Name, Name)>,
 }
 
 impl Barriers {
-    pub(super) fn arrives(&mut self, who: Who, group: &Name, barrier: &Name, least: u16, strict: bool) {
+    pub(super) fn arrives(
+        &mut self,
+        who: GroupMember,
+        group: &Name,
+        barrier: &Name,
+        least: u16,
+        strict: bool,
+    ) {
         self.came.entry((who, barrier.clone())).or_default().0.push(least);
         if strict {
             self.strict.insert((group.clone(), barrier.clone()));
@@ -89,19 +96,19 @@ impl Barriers {
 
     /// Returns true if a client has come more often than it has passed before this position, and
     /// `members` clients are enough for it.
-    fn stands(&self, who: Who, barrier: &Name, seq: u64, members: usize) -> bool {
+    fn stands(&self, who: GroupMember, barrier: &Name, seq: u64, members: usize) -> bool {
         let Some((came, ended)) = self.came.get(&(who, barrier.clone())) else { return false };
         let gone_on = ended.iter().filter(|at| **at < seq).count();
         came.get(gone_on).is_some_and(|least| usize::from(*least) <= members)
     }
 
-    fn ends(&mut self, who: Who, barrier: &Name, seq: u64) {
+    fn ends(&mut self, who: GroupMember, barrier: &Name, seq: u64) {
         self.came.entry((who, barrier.clone())).or_default().1.push(seq);
     }
 }
 
 impl Groups {
-    pub(super) fn is_told(&mut self, who: Who, seq: u64, what: Happened) -> Result<(), Broken> {
+    pub(super) fn is_told(&mut self, who: GroupMember, seq: u64, what: Happened) -> Result<(), Broken> {
         self.told += 1;
         self.engine.digest.add(seq);
         let Some(client) = self.clients.get_mut(&who) else { return Ok(()) };
@@ -129,7 +136,7 @@ impl Groups {
         }
         match what {
             Happened::View { number, members } => {
-                let members: BTreeSet<Who> = members.iter().copied().collect();
+                let members: BTreeSet<GroupMember> = members.iter().copied().collect();
                 let follows = client.view.as_ref().is_none_or(|(last, _)| number == last + 1);
                 if !follows || !members.contains(&who) {
                     return Err(Broken::general(
@@ -150,7 +157,8 @@ impl Groups {
             Happened::Passed(barrier) => {
                 client.waits = false;
                 let members = client.view.as_ref().map(|(_, members)| members.clone()).unwrap_or_default();
-                let goes = |member: &&Who| self.barriers.stands(**member, &barrier, seq, members.len());
+                let goes =
+                    |member: &&GroupMember| self.barriers.stands(**member, &barrier, seq, members.len());
                 if let Some(stays) = members.iter().find(|member| !goes(member)) {
                     return Err(Broken::general(
                         "barriers",

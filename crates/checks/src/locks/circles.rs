@@ -37,7 +37,7 @@ impl Circles {
             Event::Message { message, .. } => {
                 matches!(message.body, LockMessage::Probe(..) | LockMessage::Chase(..))
             }
-            Event::Told(_) | Event::Tick => true,
+            Event::Errand(_) | Event::Tick => true,
             _ => false,
         }
     }

@@ -214,7 +214,7 @@ impl Locks {
             LocksEvent::Tell(instance, worker, errand) => {
                 self.under_way -= 1;
                 if self.cluster.is_up(instance) {
-                    self.handle(instance.node, usize::from(worker.0), Event::Told(*errand))?;
+                    self.handle(instance.node, usize::from(worker.0), Event::Errand(*errand))?;
                 }
                 Ok(())
             }

@@ -8,13 +8,13 @@
 use std::collections::BTreeMap;
 
 use plexus_base::Epoch;
-use plexus_locks::protocol::{Mode, Name, Resource, Shard, Waiter, Who};
+use plexus_locks::protocol::{ClusterLockId, Mode, Name, Resource, Shard, Waiter};
 
 use super::Locks;
 use crate::failure::Broken;
 
 /// A waiting request: its owner and number.
-type QueueEntry = (Who, u32);
+type QueueEntry = (ClusterLockId, u32);
 
 /// The queues of a master at one moment.
 pub(crate) struct Queues {
@@ -26,7 +26,7 @@ pub(crate) struct Queues {
 /// The queues of one resource.
 #[derive(Clone, Default, Debug)]
 struct Lines {
-    held: BTreeMap<Who, (u32, Mode)>,
+    held: BTreeMap<ClusterLockId, (u32, Mode)>,
     converting: Vec<QueueEntry>,
     waiting: Vec<QueueEntry>,
 }
@@ -141,8 +141,8 @@ mod tests {
 
     use super::*;
 
-    fn who(lock: u64) -> Who {
-        Who { node: NodeId(0), lock: LockId(lock) }
+    fn who(lock: u64) -> ClusterLockId {
+        ClusterLockId { node: NodeId(0), lock: LockId(lock) }
     }
 
     fn lines(held: &[(u64, u32, Mode)], converting: &[(u64, u32)], waiting: &[u64]) -> Lines {

@@ -16,8 +16,8 @@ use std::{
 use plexus_base::Epoch;
 use plexus_membership::protocol::partitions::Members;
 use plexus_registry::protocol::{
-    Act, Change, ClusterName, Command, Contents, Edit, Happened, Key, Message, Opened, Refused, Replica,
-    Ticket, View, What,
+    Act, Change, ClusterName, Command, Contents, Edit, EditKind, Happened, Key, Message, Opened, Refused,
+    Replica, Ticket, View,
 };
 
 use crate::harness::{
@@ -86,7 +86,7 @@ fn key() -> Key {
 /// exist.
 fn command(node: usize) -> Command {
     let (expect, value) = ([None, Some(0)][node], vec![node as u8].into());
-    Command::Change(Change(vec![Edit { key: key(), expect, what: What::Set(value) }]))
+    Command::Change(Change(vec![Edit { key: key(), expect, what: EditKind::Set(value) }]))
 }
 
 impl Explored {

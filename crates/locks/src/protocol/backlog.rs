@@ -1,11 +1,15 @@
-//! What a master is to do once it is open, or what was said to it in a view that it has not taken up: kept in the order of its arrival.
+//! The messages that a master keeps while it is not open, or until it takes up the view of the
+//! sender.
 //!
-//! **It is bounded by what clients have**, not by what they do. A master may wait long for a member or a view, and clients can ask and give up all the
-//! while: a request for a new lock goes when the lock is given up, together with its cancellation, and the unlock is not kept either. Of what is said
-//! twice, because the master changed in between, the last is kept. So there are of each lock a few messages at most ([`OF_A_LOCK`]).
+//! **Its size is bounded by the locks that clients have**, not by their number of requests. A
+//! master may wait long for a member or a view, while clients go on requesting and releasing. When
+//! a lock is released, its request and cancellation are removed, and the unlock is not kept either.
+//! Of a message that is sent twice, because the master changed in between, the last is kept. So
+//! each lock has only a few messages ([`OF_A_LOCK`]).
 //!
-//! What stays although its lock is given up: a conversion, for it may write the value block, and a request that another master was asked before, for it shows
-//! that the resource is not new.
+//! Two messages stay although their lock is released. A conversion stays because it may write the
+//! value block. A request that was sent to another master before stays because it shows that the
+//! resource is not new.
 
 use std::collections::BTreeMap;
 
@@ -18,39 +22,42 @@ use super::{
     message::{Cancel, LockMessage, MasterRequest, MasterRequestKind, Message, Unlock},
 };
 
-/// Messages of a node for each lock that its clients may have at once: a conversion and the unlock of one that was known before the members changed;
-/// what is asked and the unlock of one that a new master was told of; and of the one that came in its place, what is asked, its cancellation, and one
-/// that came too late. For views to come it is fewer, and in each the unlocks of those that another master was asked for in the one before.
+/// The most messages for each lock that a node's clients may have at once.
+///
+/// A lock that was known before the members changed has a conversion and an unlock. One that a new
+/// master was told of has a request and an unlock. The one that came in its place has a request, a
+/// cancellation, and one that came too late. For future views there are fewer, plus the unlocks of
+/// locks that another master was asked for in the view before.
 const OF_A_LOCK: usize = 7;
 
-/// What is said of a request, once.
+/// The messages that are kept once for each request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum RequestStep {
-    /// What is wanted.
+    /// The request itself.
     Asked,
-    /// That it no longer is.
+    /// The cancellation.
     Cancelled,
 }
 
-/// A word about a request: of which sender, lock and number, and what.
+/// The key of a message about a request: sender, lock, number and step.
 type About<S> = (S, LockId, u32, RequestStep);
 
-/// See the module.
+/// The backlog of a master; see the module.
 #[derive(Clone, Debug)]
 pub struct Backlog<S = NodeId> {
-    /// Most of each sender.
+    /// The most messages of each sender.
     messages_max: usize,
-    /// By number, which grows; and who sent them.
+    /// The messages with their senders, by increasing number.
     messages: BTreeMap<u64, (S, Message)>,
     last: u64,
-    /// The numbers of those that are about the requests of a lock.
+    /// The numbers of the messages about requests.
     requests: BTreeMap<About<S>, u64>,
-    /// How many are from each sender.
+    /// The number of messages of each sender.
     of: BTreeMap<S, usize>,
 }
 
 impl<S: Copy + Ord> Backlog<S> {
-    /// Nothing yet. `locks_max`: the most locks that clients of a node have.
+    /// Creates an empty backlog. `locks_max` is the most locks that clients of a node have.
     #[must_use]
     pub fn new(locks_max: usize) -> Self {
         let messages_max = locks_max.saturating_mul(OF_A_LOCK);
@@ -58,7 +65,7 @@ impl<S: Copy + Ord> Backlog<S> {
         Self { messages_max, messages, last: 0, requests, of }
     }
 
-    /// Keeps a message, if anything will be left to be done.
+    /// Keeps a message, unless it has no effect any more.
     pub(super) fn keep(&mut self, from: S, message: Message) -> Result<(), Fault> {
         let said = match message.body {
             LockMessage::Request(MasterRequest { lock, seq, .. }) => {
@@ -68,7 +75,7 @@ impl<S: Copy + Ord> Backlog<S> {
             LockMessage::Unlock(Unlock { lock, .. }) if self.give_up(from, lock) => return Ok(()),
             _ => None,
         };
-        // What is said again stands where it is said last: a cancellation behind what it is of.
+        // A repeated message takes the later position: a cancellation stays behind its request.
         said.into_iter().for_each(|said| self.drop(said));
         let count = self.of.entry(from).or_default();
         if *count >= self.messages_max {
@@ -81,7 +88,8 @@ impl<S: Copy + Ord> Backlog<S> {
         Ok(())
     }
 
-    /// A lock is given up, and what need not be done any more is taken out. Whether no master knows the lock.
+    /// Removes the messages that a released lock no longer needs. Returns true if no master knows
+    /// the lock.
     fn give_up(&mut self, from: S, lock: LockId) -> bool {
         let (first, last) = (RequestStep::Asked, RequestStep::Cancelled);
         let all = self.requests.range((from, lock, 0, first)..=(from, lock, u32::MAX, last));
@@ -101,26 +109,26 @@ impl<S: Copy + Ord> Backlog<S> {
         is_new
     }
 
-    /// Takes one out, if it is there.
+    /// Removes a message, if it is there.
     fn drop(&mut self, said: About<S>) {
         let Some(number) = self.requests.remove(&said) else { return };
         self.messages.remove(&number);
         self.of.entry(said.0).and_modify(|count| *count -= 1);
     }
 
-    /// In their order.
+    /// Returns the messages in their order.
     pub(super) fn messages(&self) -> impl Iterator<Item = &(S, Message)> {
         self.messages.values()
     }
 
-    /// In their order.
+    /// Returns the messages in their order.
     pub(super) fn into_messages(self) -> impl Iterator<Item = (S, Message)> {
         self.messages.into_values()
     }
 }
 
-/// The gate for messages of other views. Those of older ones may be good. Those of newer ones are
-/// kept by the sender's incarnation, which is what the numbers of its locks belong to.
+/// The gate for messages of other views. Messages of older views may be valid. Messages of newer
+/// views are kept by the sender's incarnation, because lock numbers belong to an incarnation.
 pub type Gate = EpochGate<Backlog<(NodeId, Incarnation)>>;
 
 impl Parking for Backlog<(NodeId, Incarnation)> {
@@ -135,7 +143,7 @@ impl Parking for Backlog<(NodeId, Incarnation)> {
         }
     }
 
-    /// All of them: what was said in a view that was missed may be good in this one.
+    /// All messages: one of a view that was missed may be valid in this one.
     fn take(&mut self, _: Epoch) -> Vec<(Self::Sender, Message)> {
         self.requests.clear();
         self.of.clear();

@@ -1,4 +1,5 @@
-//! What is encoded is decoded, and nothing else: every message, damaged in every way.
+//! Tests of the encoding: every message survives a round trip, and damaged bytes have no second
+//! reading.
 
 use plexus_base::{Epoch, NodeId, WorkerId, wire::Fault};
 
@@ -60,7 +61,7 @@ fn every_shape() -> Vec<Message> {
 }
 
 #[test]
-fn what_is_encoded_is_decoded() {
+fn encoded_messages_are_decoded() {
     for message in every_shape() {
         assert_eq!(Message::decode(&message.encode()), Ok(message));
     }

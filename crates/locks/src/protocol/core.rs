@@ -1,4 +1,4 @@
-//! What both halves of a shard share: who it is, in which view, and how what they say leaves.
+//! The state that both halves of a shard share: configuration, view and outgoing messages.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ pub(super) struct Core {
     pub(super) now: Nanos,
     pub(super) view: Members,
     pub(super) masters: Masters,
-    /// Messages to this node itself, which never leave.
+    /// Messages to this node itself, which never leave it.
     pub(super) inbox: VecDeque<LockMessage>,
     pub(super) out: Vec<Action>,
     pub(super) counts: Counts,

@@ -1,20 +1,20 @@
-//! What a shard counts, plainly: one writer; who asks its driver is given a copy.
+//! The counts of a shard. There is one writer; readers get a copy from the driver.
 
 macro_rules! counts {
     ($($(#[$about:meta])* $name:ident,)*) => {
-        /// Counts since the shard was made.
+        /// The counts since the shard was created.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub struct Counts {
             $($(#[$about])* pub $name: u64,)*
         }
 
         impl Counts {
-            /// Adds what another shard counted.
+            /// Adds the counts of another shard.
             pub fn add(&mut self, other: &Self) {
                 $(self.$name += other.$name;)*
             }
 
-            /// Every count with its name.
+            /// Returns every count with its name.
             #[must_use]
             pub fn named(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name),)*]
@@ -24,48 +24,48 @@ macro_rules! counts {
 }
 
 counts! {
-    /// Locks that clients asked for.
+    /// Locks that clients requested.
     requests,
-    /// Conversions that clients asked for.
+    /// Conversions that clients requested.
     conversions,
     /// Requests and conversions granted to clients.
     granted,
-    /// Not granted because they were not to wait.
+    /// Requests refused because they may not wait.
     not_granted,
-    /// Not granted in time.
+    /// Requests that timed out.
     timed_out,
-    /// Cancelled.
+    /// Requests that were cancelled.
     cancelled,
-    /// Refused because there were too many.
+    /// Requests refused because a limit was reached.
     too_many,
-    /// Victims of a deadlock.
+    /// Deadlock victims.
     deadlocks,
     /// Cancellations that came too late: the lock was granted.
     too_late,
-    /// Clients told that others wait.
+    /// Blocking notices to clients.
     blocking,
-    /// Searches for a deadlock begun.
+    /// Deadlock searches begun.
     probes,
-    /// Circles found, to be confirmed.
+    /// Circles found, before confirmation.
     circles,
     /// Locks of dead nodes that were released here.
     purged,
-    /// Locks of living nodes that were taken over from another master.
+    /// Locks of live nodes that were taken over from another master.
     rebuilt,
     /// Waiting requests that were taken over.
     waiting_rebuilt,
     /// Value blocks that may not be the last any more.
     values_lost,
-    /// Value blocks of rebuilt resources that are still the last, as the master before or a holder says.
+    /// Value blocks of rebuilt resources that a holder or the master before knew to be the last.
     values_kept,
-    /// Messages of an older view from a member to a master that has stayed: used.
+    /// Messages of an older view that were used, because the master has stayed.
     late,
     /// Messages of an older view, dropped.
     old_epoch,
     /// Messages of a newer view, kept until it came.
     new_epoch,
-    /// Messages from lives that are no members, dropped.
-    strangers,
+    /// Messages from incarnations that are not members, dropped.
+    non_members,
     /// Messages that no correct member sends, dropped.
     faults,
 }

@@ -1,18 +1,23 @@
-//! Who waits for whom in a circle: searched for along the edges, over workers and nodes, then confirmed.
+//! Deadlock detection: a search along the waiting edges, over workers and nodes, then a
+//! confirmation.
 //!
-//! A request that has waited for a while sends a *probe* after whom it waits for (edge chasing: Chandy, Misra, Haas, "Distributed deadlock
-//! detection", ACM TOCS 1(2), 1983, the AND model). A master says which locks the waiter at the end of the path waits for; the
-//! homes of those know their owners, and which requests these wait with, at any of their workers; so on, until the probe comes back to the request
-//! that sent it or to nobody who waits.
+//! A request that has waited for a while sends a *probe* to the locks that it waits for (edge
+//! chasing: Chandy, Misra, Haas, "Distributed deadlock detection", ACM TOCS 1(2), 1983, the AND
+//! model). A master names the locks that the last waiter of the path waits for. The homes of those
+//! locks know their owners, and the requests that these owners wait with, at any of their workers.
+//! The probe goes on until it comes back to its origin, or reaches owners that do not wait.
 //!
-//! **The youngest is the victim**: a probe passes only requests that are older than its origin. So each circle is found by exactly one of its
-//! members, and that is the youngest.
+//! **The youngest is the victim**: a probe passes only requests that are older than its origin. So
+//! each circle is found by exactly one of its members, the youngest.
 //!
-//! **No false victims.** A circle is *confirmed* by going round once more: every hop must still be the same request, waiting, not
-//! cancelled, held up by the same grant or the same request. Requests and grants have numbers that never come again, so what is the same at both looks was so all the time between
-//! them: at the moment when the second round began, all hops of the circle were there at once. What happens to them after that, nobody can know in time.
+//! **No false victims.** A circle is *confirmed* by a second round. Every hop must still be the
+//! same request, waiting, not cancelled, held up by the same grant or the same request. Requests
+//! and grants have unique numbers, so a hop that is the same in both rounds was the same all the
+//! time between them. When the second round began, all hops of the circle existed at once. Changes
+//! after that cannot be known in time.
 //!
-//! A probe that meets a change of view, or a master that is not open, is dropped: the next one comes.
+//! A probe that meets a view change, or a master that is not open, is dropped: the next search
+//! follows.
 
 use plexus_base::WorkerId;
 
@@ -23,7 +28,8 @@ use super::{
     message::{Chased, Hop, MAX_HOPS, Origin, Probe},
 };
 
-/// What one worker of a node tells another: a search goes on with what somebody of this node waits for there.
+/// A search that one worker of a node passes to another, to go on with the requests that wait
+/// there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Errand {
     whose: ProbeTarget,
@@ -31,38 +37,40 @@ pub struct Errand {
 }
 
 impl Errand {
-    /// The search.
+    /// Returns the search itself.
     #[must_use]
     pub fn probe(&self) -> &Probe {
         &self.probe
     }
 }
 
-/// Which requests a search goes on with.
+/// The requests that a search goes on with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ProbeTarget {
-    /// All that this owner waits with: it has what the one before waits for, and gives nothing up while it waits.
+    /// All waiting requests of this owner: it has the lock before, and releases nothing while it
+    /// waits.
     Owner(Owner),
-    /// This one: it stands in the way of the one before, whatever else its owner waits for.
+    /// This request: it is ahead of the hop before in the queue, whatever else its owner waits for.
     Request(LockId, u32),
 }
 
-/// A lock that nobody has: in the last hop of a path, until it is known who blocks.
-const NOBODY: Chased = Chased { lock: LockId(0), seq: 0, queued: false };
+/// The placeholder in the last hop of a path, until the blocker is known.
+const NO_BLOCKER: Chased = Chased { lock: LockId(0), seq: 0, queued: false };
 
 impl Shard {
-    /// Begins a search for the request of `lock` that waits.
+    /// Begins a search for the waiting request of `lock`.
     pub(super) fn look(&mut self, lock: LockId, round: u32) {
         let core = &mut self.core;
         let Some(held) = self.home.locks.get(&lock).filter(|held| held.waits()) else { return };
         let (node, worker, seq) = (core.config.me, core.config.worker, held.seq);
         let origin = Origin { start_time: held.start_time, node, worker, lock, seq, round };
         core.counts.probes += 1;
-        let path = vec![Hop { node, worker, lock, seq, blocker: NOBODY }];
+        let path = vec![Hop { node, worker, lock, seq, blocker: NO_BLOCKER }];
         send(held, Probe { origin, path, confirming: None }, core);
     }
 
-    /// The master of `chased` locks of this node says that they block the waiter at the end of the path, or still do.
+    /// Handles a master's message that the `chased` locks of this node block the last waiter of the
+    /// path, or still do.
     pub(super) fn chase(&mut self, chased: &[Chased], probe: &Probe) {
         for blocker in chased {
             let Some(held) = self.home.locks.get(&blocker.lock) else { continue };
@@ -83,7 +91,7 @@ impl Shard {
         }
     }
 
-    /// To the workers that may know how it goes on.
+    /// Passes the search to the workers that may know its next hops.
     fn pass_on(&mut self, errand: Errand) {
         let Shard { core, .. } = self;
         let own = core.config.worker;
@@ -98,12 +106,12 @@ impl Shard {
             }
         }
         if target.is_none_or(|target| target == own) {
-            self.told(errand);
+            self.take_errand(errand);
         }
     }
 
-    /// A search goes on with what is waited for at this worker.
-    pub(super) fn told(&mut self, Errand { whose, probe }: Errand) {
+    /// Goes on with a search at this worker.
+    pub(super) fn take_errand(&mut self, Errand { whose, probe }: Errand) {
         match probe.confirming {
             Some(at) => self.confirm(whose, *probe, at),
             None => self.pursue(whose, &probe),
@@ -130,13 +138,13 @@ impl Shard {
             }
             let first = held.pending.as_mut().is_some_and(|pending| pending.first_seen(origin));
             if own < origin && first && probe.path.len() < MAX_HOPS {
-                probe.path.push(Hop { node, worker, lock, seq, blocker: NOBODY });
+                probe.path.push(Hop { node, worker, lock, seq, blocker: NO_BLOCKER });
                 send(held, probe, core);
             }
         }
     }
 
-    /// The hop `at` is still there, and blocked by `whose`: on to the next, or to the end.
+    /// Goes on with the confirmation: hop `at` is still there and blocked by `whose`.
     fn confirm(&mut self, whose: ProbeTarget, mut probe: Probe, at: u16) {
         let Shard { core, home, .. } = self;
         let next = probe.after(at);
@@ -156,7 +164,7 @@ impl Shard {
 }
 
 impl ProbeTarget {
-    /// Whether the lock's request waits and is one of these.
+    /// True if the lock's request waits and is the target.
     fn is(self, lock: LockId, held: &HomeLock) -> bool {
         held.waits()
             && match self {
@@ -167,13 +175,13 @@ impl ProbeTarget {
 }
 
 impl Probe {
-    /// The waiter that comes after this hop; after the last one the first.
+    /// Returns the waiter after hop `at`; after the last one the first.
     fn after(&self, at: u16) -> &Hop {
         self.path.get(usize::from(at) + 1).unwrap_or(&self.path[0])
     }
 }
 
-/// Asks the master of what `held` waits for.
+/// Sends the probe to the master of the resource that `held` waits for.
 fn send(held: &HomeLock, probe: Probe, core: &mut Core) {
     core.ask_master(held.place, LockMessage::Probe(held.name.clone(), Box::new(probe)));
 }

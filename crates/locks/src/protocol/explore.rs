@@ -1,9 +1,13 @@
-//! Small scope, all of it: two clients on two nodes, one resource, three places for its master; every order in which messages arrive, clients act,
-//! cancel and give up, the third node dies and the others learn of it.
+//! Exhaustive exploration of a small scope: two clients on two nodes, one resource, three candidate
+//! masters.
 //!
-//! Seen at every step: what excludes each other is not usable at once, tokens grow, a value that is called valid was written last; none is called
-//! unwritten while somebody has a lock who had it when it was written, and none lost before the death. In every state from which nothing follows,
-//! everybody was answered and nothing is left.
+//! It covers every order in which messages arrive, clients act, cancel and release, the third node
+//! dies and the others learn of it.
+//!
+//! Checked at every step: incompatible modes are never usable at once, tokens grow, and a value
+//! that is called valid was written last. No value is called unwritten while a client holds the
+//! lock that held it at the write, and none is lost before the death. In every final state all
+//! requests were answered and no message is left.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -14,7 +18,7 @@ use plexus_base::{Epoch, Incarnation, Partition, WorkerId};
 
 use super::*;
 
-/// As many as there may be: fewer partitions for each to copy.
+/// The largest number of workers: fewer partitions for each to copy.
 const WORKERS: u8 = 8;
 /// The node that has no client and may die.
 const THIRD: usize = 2;
@@ -22,9 +26,9 @@ const THIRD: usize = 2;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Op {
     Lock(Mode),
-    /// Writes the value block where that may be.
+    /// Writes the value block where that is allowed.
     Convert(Mode),
-    /// The same.
+    /// Writes the value block where that is allowed.
     Unlock,
 }
 
@@ -53,7 +57,7 @@ struct World {
     ignorant: BTreeSet<usize>,
     tokens: BTreeMap<Mode, Token>,
     written: u8,
-    /// Who had a lock when something was written last, and has it still.
+    /// Clients that held a lock at the last write and have held it since.
     witnesses: BTreeSet<usize>,
 }
 
@@ -71,7 +75,7 @@ fn view(epoch: u32, nodes: u8) -> Members {
     Members { epoch: Epoch(epoch), members: (0..nodes).map(|node| (NodeId(node), Incarnation(1))).collect() }
 }
 
-/// A name that `master` masters among three.
+/// Returns a name that `master` masters among three nodes.
 fn name(master: u8) -> Name {
     let mut names = (0..=255u8).map(|byte| Name::new(&[byte]).expect("a name"));
     let found = names.find(|name| view(1, 3).master(name.partition()) == NodeId(master));
@@ -108,7 +112,7 @@ impl World {
             world.shards.push(Some(Shard::new(config, view(1, 3), &mut out)));
             world.carry_out(me.index(), out);
         }
-        // How a cluster begins is a change of view as any other.
+        // A cluster starts with a view change like any other.
         while let Some((&(from, to, replies), _)) = world.lanes.first_key_value() {
             world.take(Step::Deliver(from, to, replies));
         }
@@ -158,7 +162,8 @@ impl World {
             }
             Step::Learn(at) => {
                 self.ignorant.remove(&at);
-                // What the dead node said and has not arrived by now may come later, and is not heard: the same as never.
+                // A message of the dead node that has not arrived by now may come later and is then
+                // ignored. That is the same as if it never came.
                 self.lanes.retain(|(from, to, _), _| (*from, *to) != (THIRD, at));
                 self.hand(at, Event::View(view(2, 2)));
             }
@@ -175,7 +180,7 @@ impl World {
                 let kind = RequestKind::New(NewLock { owner, start_time, name, notify: true });
                 self.hand(at, Event::Request(LockRequest { lock, mode, timeout, kind }));
             }
-            // Nothing to convert or give up after a refusal.
+            // Nothing to convert or release after a refusal.
             Some(_) if client.granted.is_none() => {}
             Some(Op::Convert(mode)) => {
                 client.asked = Some(mode);
@@ -194,7 +199,7 @@ impl World {
         }
     }
 
-    /// What a client writes that may.
+    /// Returns the value that a client writes, if it may write.
     fn write(&mut self, writes: bool) -> Option<[u8; VALUE_LEN]> {
         if writes {
             self.written += 1;
@@ -221,7 +226,7 @@ impl World {
                 }
                 Action::Granted { mode, token, value, .. } => self.granted(node, mode, token, value),
                 Action::Refused { .. } => {
-                    assert!(self.clients[node].asked.take().is_some(), "refused what was not asked");
+                    assert!(self.clients[node].asked.take().is_some(), "refused without a request");
                 }
                 Action::Blocking { .. } | Action::Open { .. } => {}
                 Action::Tell { .. } | Action::Fault { .. } => panic!("{action:?}"),
@@ -230,7 +235,7 @@ impl World {
     }
 
     fn granted(&mut self, node: usize, mode: Mode, token: Token, value: Value) {
-        assert_eq!(self.clients[node].asked.take(), Some(mode), "granted what was not asked");
+        assert_eq!(self.clients[node].asked.take(), Some(mode), "granted without a request");
         self.clients[node].granted = Some(mode);
         if let Some(other) = self.clients[1 - node].usable() {
             assert!(mode.is_compatible_with(other), "{mode:?} beside {other:?}");
@@ -244,12 +249,12 @@ impl World {
                 Validity::Unwritten => {
                     assert!(self.witnesses.is_empty(), "written beside {:?}", self.witnesses);
                 }
-                Validity::Lost => assert!(self.shards[THIRD].is_none(), "lost by nobody"),
+                Validity::Lost => assert!(self.shards[THIRD].is_none(), "lost without a death"),
             }
         }
     }
 
-    /// What tells this state from others.
+    /// Returns a hash that tells this state from others.
     fn print(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         for shard in self.shards.iter().flatten() {
@@ -266,7 +271,8 @@ impl World {
         hasher.finish()
     }
 
-    /// Nothing follows: nobody waits but who waits for another for ever, and what is held is what masters know.
+    /// Checks a final state: requests wait only in a deadlock, and masters know exactly the held
+    /// locks.
     fn at_rest(&self, deadlocks: bool) {
         let waits = self.clients.iter().filter(|client| client.asked.is_some()).count();
         assert!(waits == 0 || deadlocks && waits == 2, "{:?}", self.clients);
@@ -277,7 +283,7 @@ impl World {
     }
 }
 
-/// Goes through every state; how many there are.
+/// Explores every state and returns their number.
 fn explore(world: World, deadlocks: bool) -> usize {
     let mut seen = BTreeSet::from([world.print()]);
     let mut next = vec![world];
@@ -301,7 +307,7 @@ const ONCE: [Op; 2] = [Op::Lock(Mode::EX), Op::Unlock];
 const SHARED: [Op; 2] = [Op::Lock(Mode::PR), Op::Unlock];
 const UP: [Op; 3] = [Op::Lock(Mode::PR), Op::Convert(Mode::EX), Op::Unlock];
 const DOWN: [Op; 3] = [Op::Lock(Mode::EX), Op::Convert(Mode::PR), Op::Unlock];
-/// To a mode beside which others write, and back.
+/// Converts to a mode that allows other writers, and back.
 const THERE_AND_BACK: [Op; 4] =
     [Op::Lock(Mode::EX), Op::Convert(Mode::CR), Op::Convert(Mode::PR), Op::Unlock];
 const WRITER: [Op; 2] = [Op::Lock(Mode::PW), Op::Unlock];
@@ -335,7 +341,7 @@ fn every_order_with_a_death_anywhere() {
 }
 
 #[test]
-fn every_order_with_a_death_and_what_is_given_up() {
+fn every_order_with_a_death_and_released_locks() {
     let mut states = 0;
     for scripts in [[&ONCE[..], &ONCE], [&UP, &SHARED], [&THERE_AND_BACK, &WRITER]] {
         states += explore(World::new(2, scripts, true, true), false);

@@ -1,7 +1,8 @@
-//! One shard against members that send anything: whatever arrives, it answers with faults and never panics.
+//! One shard against faulty members: it answers any message with faults at most and never panics.
 //!
-//! What arrives is well-formed, and mostly nearly right: messages that another shard really sent, with something changed, and from lives and
-//! views that are right most of the time. The local side keeps its contract.
+//! The messages are well-formed and mostly nearly right: messages that another shard really sent,
+//! with something changed, mostly from correct incarnations and views. The local driver keeps its
+//! contract.
 
 use plexus_base::{Epoch, Incarnation, WorkerId};
 use plexus_sim::Random;
@@ -12,7 +13,7 @@ const ME: NodeId = NodeId(0);
 const SEEDS: u64 = 3_000;
 const STEPS: u64 = 120;
 
-/// Of three nodes, with others that come, go, and come back in another incarnation.
+/// Returns a view of three nodes; others join, leave, and come back in another incarnation.
 fn view(epoch: u32, random: &mut Random) -> Members {
     let mut members = vec![(ME, Incarnation(1))];
     for node in 1..3 {
@@ -112,7 +113,7 @@ fn local(random: &mut Random, step: u64, now: u64) -> Event {
     match random.below(7) {
         0 | 1 => {
             let (name, start_time) = (name(random), random.below(9));
-            // Numbers come once; members guess small ones and are sometimes right.
+            // Numbers are unique; members guess small ones and are sometimes right.
             let kind = RequestKind::New(NewLock { owner, start_time, name, notify: true });
             Event::Request(LockRequest { lock: LockId(step), mode, timeout, kind })
         }
@@ -146,7 +147,7 @@ fn run(seed: u64, counts: &mut Counts) {
                 epoch += 1 + random.below(2) as u32;
                 Event::View(view(epoch, &mut random))
             }
-            // What it said itself comes back from a member: mostly a word that fits.
+            // Its own messages come back from a member, so they mostly fit.
             33..50 if !said.is_empty() => {
                 let (from, message) = random.pick(&said).clone();
                 Event::Message { from, incarnation: Incarnation(1), message }
@@ -193,12 +194,12 @@ fn run(seed: u64, counts: &mut Counts) {
 }
 
 #[test]
-fn members_that_send_anything_cause_faults_and_no_panic() {
+fn arbitrary_messages_cause_faults_and_no_panic() {
     let mut counts = Counts::default();
     for seed in 0..SEEDS {
         run(seed, &mut counts);
     }
-    // It was about something: nearly every path was taken.
+    // Every counter is used: nearly every path was taken.
     let zero: Vec<_> =
         counts.named().into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect();
     assert_eq!(zero, [""; 0]);

@@ -1,14 +1,15 @@
-//! Who holds a resource, and in which modes: one mostly, thousands sometimes. One alone needs no memory of its own; several are a list, and beyond a
-//! few an index.
+//! The holders of a resource and their modes: mostly one, sometimes thousands.
+//!
+//! One holder needs no allocation. Several are a list, and a large list has an index.
 
 use std::collections::BTreeMap;
 
 use super::{
     MODES, Mode, Token,
-    resource::{Holder, Who},
+    resource::{ClusterLockId, Holder},
 };
 
-/// So many are found by looking at all of them.
+/// Up to this number of holders a linear search is used.
 const FEW: usize = 16;
 
 /// The holders of a resource, in no order.
@@ -29,22 +30,22 @@ impl Holders {
         }
     }
 
-    pub(super) fn find(&self, who: Who) -> Option<&Holder> {
+    pub(super) fn find(&self, who: ClusterLockId) -> Option<&Holder> {
         match self {
             Self::Many(many) => many.place(who).map(|at| &many.list[at]),
             few => few.as_slice().iter().find(|holder| holder.who == who),
         }
     }
 
-    /// To mark as told: the mode is changed by [`Holders::change`].
-    pub(super) fn find_mut(&mut self, who: Who) -> Option<&mut Holder> {
+    /// Returns a holder to mark as notified. Use [`Holders::change`] to change its mode.
+    pub(super) fn find_mut(&mut self, who: ClusterLockId) -> Option<&mut Holder> {
         match self {
             Self::Many(many) => many.place(who).map(|at| &mut many.list[at]),
             few => few.iter_mut().find(|holder| holder.who == who),
         }
     }
 
-    /// The same of all.
+    /// Returns all holders to mark as notified.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Holder> {
         let list = match self {
             Self::None => &mut [],
@@ -54,7 +55,7 @@ impl Holders {
         list.iter_mut()
     }
 
-    /// Whether `mode` goes with what all hold, one holder of `except` left out.
+    /// True if `mode` is compatible with all holders, without one holder of mode `except`.
     pub(super) fn go_with(&self, mode: Mode, except: Option<Mode>) -> bool {
         match self {
             Self::None => true,
@@ -66,8 +67,14 @@ impl Holders {
         }
     }
 
-    /// Gives a lock another mode; how it is held then.
-    pub(super) fn change(&mut self, who: Who, seq: u32, mode: Mode, token: Token) -> Option<Holder> {
+    /// Gives a lock another mode and returns the changed holder.
+    pub(super) fn change(
+        &mut self,
+        who: ClusterLockId,
+        seq: u32,
+        mode: Mode,
+        token: Token,
+    ) -> Option<Holder> {
         let holder = self.find_mut(who)?;
         let before = holder.mode;
         *holder = Holder { seq, mode, token, told: false, ..*holder };
@@ -79,7 +86,7 @@ impl Holders {
         Some(changed)
     }
 
-    /// Adds one who is not there.
+    /// Adds a holder that is not there yet.
     pub(super) fn add(&mut self, holder: Holder) {
         match self {
             Self::None => *self = Self::One(holder),
@@ -93,7 +100,7 @@ impl Holders {
         }
     }
 
-    pub(super) fn remove(&mut self, who: Who) -> Option<Holder> {
+    pub(super) fn remove(&mut self, who: ClusterLockId) -> Option<Holder> {
         let holder = match self {
             Self::Many(many) => many.remove(who),
             few => return few.find(who).copied().inspect(|_| *few = Self::None),
@@ -109,14 +116,14 @@ impl Holders {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Many {
     list: Vec<Holder>,
-    /// Where each is in the list; empty as long as they are few.
-    index: BTreeMap<Who, usize>,
-    /// How many are in each mode.
+    /// The index of each holder in the list; empty as long as they are few.
+    index: BTreeMap<ClusterLockId, usize>,
+    /// The number of holders in each mode.
     held: [u32; MODES],
 }
 
 impl Many {
-    fn place(&self, who: Who) -> Option<usize> {
+    fn place(&self, who: ClusterLockId) -> Option<usize> {
         if self.index.is_empty() {
             self.list.iter().position(|holder| holder.who == who)
         } else {
@@ -134,7 +141,7 @@ impl Many {
         }
     }
 
-    fn remove(&mut self, who: Who) -> Option<Holder> {
+    fn remove(&mut self, who: ClusterLockId) -> Option<Holder> {
         let at = self.place(who)?;
         let holder = self.list.swap_remove(at);
         self.held[holder.mode.index()] -= 1;
@@ -162,16 +169,16 @@ mod tests {
         *,
     };
 
-    fn who(number: u64) -> Who {
-        Who { node: NodeId((number % 3) as u8), lock: LockId(number) }
+    fn who(number: u64) -> ClusterLockId {
+        ClusterLockId { node: NodeId((number % 3) as u8), lock: LockId(number) }
     }
 
     #[test]
-    fn they_are_a_set_however_many() {
+    fn holders_are_a_set_at_any_size() {
         let mut random = Random::new(7);
         let (mut holders, mut model) = (Holders::default(), BTreeSet::new());
         for round in 0..4_000 {
-            // Up to forty and down to none, several times.
+            // The set grows up to forty holders and shrinks to none, several times.
             let grows = random.percent(if round / 500 % 2 == 0 { 60 } else { 40 });
             let one = who(random.below(40));
             if grows && model.insert(one) {
@@ -185,10 +192,10 @@ mod tests {
                 assert_eq!(holders.remove(one).map(|holder| holder.who), model.take(&one));
             }
             assert!((0..40).map(who).all(|who| holders.find(who).is_some() == model.contains(&who)));
-            let list: BTreeSet<Who> = holders.as_slice().iter().map(|holder| holder.who).collect();
+            let list: BTreeSet<ClusterLockId> = holders.as_slice().iter().map(|holder| holder.who).collect();
             assert_eq!((list, holders.as_slice().len()), (model.clone(), model.len()));
             assert!(holders.as_slice().iter().all(|holder| holders.find(holder.who) == Some(holder)));
-            // Beside all of them, and for the first beside all others.
+            // Compatible with all holders, and, leaving the first out, with all others.
             let (all, first) = (holders.as_slice(), holders.as_slice().first());
             for mode in Mode::ALL {
                 let goes = |with: &[Holder]| with.iter().all(|holder| mode.is_compatible_with(holder.mode));

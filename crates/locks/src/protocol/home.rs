@@ -1,9 +1,11 @@
-//! The locks of this node's clients: what is held, what is waited for, and since when.
+//! The locks of this node's clients: held locks and waiting requests.
 //!
-//! A lock has at most one request under way, numbered by `seq`. Each is answered once, by the master's grant or refusal: a cancellation only asks the
-//! master to refuse, and where the grant was faster it stands. Nothing waits for the end of an unlock.
+//! A lock has at most one request under way, numbered by `seq`. The master answers each request
+//! once, with a grant or a refusal. A cancellation only asks the master to refuse; a grant that was
+//! sent first stands. An unlock has no answer.
 //!
-//! Only a request that waits after what it set off has been handled is noted in the [`Waits`]: most are answered by then.
+//! A request is entered in [`Waits`] only if it still waits after its messages were handled. Most
+//! are answered by then.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,14 +23,15 @@ use super::{
     recent::RecentMap,
 };
 
-/// Requests whose searches a request remembers to have passed on, so that none passes twice. Where there are more it forgets them all, which only
-/// costs messages.
+/// The most searches that a request remembers to have passed on, so that it passes none twice. At
+/// the limit it forgets them all, which only costs messages.
 const SEEN_MAX: usize = 1024;
 
-/// How often the time between two searches of a request doubles: what is no deadlock at first will hardly be one later.
+/// How often the time between two searches of a request doubles. A wait that is no deadlock at
+/// first rarely becomes one later.
 const DOUBLINGS: u32 = 6;
 
-/// Records in one message: 32 KiB with names of middling length.
+/// Records in one message: 32 KiB with names of average length.
 const RECORDS: usize = 384;
 
 /// A lock that a client of this node has or waits for.
@@ -44,51 +47,51 @@ pub struct HomeLock {
     pub(super) pending: Option<Box<PendingRequest>>,
 }
 
-/// How a lock is held.
+/// The grant of a lock, as its home knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hold {
-    /// In which mode.
+    /// The mode that is held.
     pub mode: Mode,
-    /// With which token.
+    /// The fencing token of the grant.
     pub token: Token,
-    /// By which of its requests.
+    /// The number of the request that was granted.
     pub seq: u32,
     /// The value block as it came with the grant.
     pub value: Value,
 }
 
-/// A request that is not answered yet.
+/// A request without an answer yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct PendingRequest {
     mode: Mode,
     attempt: bool,
     write: Option<[u8; VALUE_LEN]>,
     since: Nanos,
-    /// The view in which it was asked first.
+    /// The view in which it was sent first.
     epoch: Epoch,
     until: Option<Nanos>,
-    /// When something is to be done about it.
+    /// The time of its next timeout or search.
     due: Option<Nanos>,
-    /// The master was asked to refuse it.
+    /// The reason for which the master was asked to refuse it.
     ending: Option<LockRefusal>,
-    /// Searches for a deadlock that it began.
+    /// The number of deadlock searches that it began.
     round: u32,
-    /// The last search that it passed on, of each request that searches.
+    /// The last search of each origin that it passed on.
     seen: BTreeMap<Origin, u32>,
 }
 
 impl PendingRequest {
-    /// Whether it waits, and nobody has thought better of it.
+    /// True while the request is queued and has not been cancelled.
     pub(super) fn waits(&self) -> bool {
         !self.attempt && self.ending.is_none()
     }
 
-    /// Whether it was asked in an earlier view before, of another master perhaps.
+    /// True if the request was sent in an earlier view, perhaps to another master.
     fn is_again(&self, core: &Core) -> bool {
         self.epoch < core.view.epoch
     }
 
-    /// Whether the search comes by for the first time, and none that was begun later has.
+    /// True if the request has passed on neither this search nor a later one of the same origin.
     pub(super) fn first_seen(&mut self, origin: Origin) -> bool {
         if self.seen.len() >= SEEN_MAX {
             self.seen.clear();
@@ -107,56 +110,60 @@ impl HomeLock {
         Self { name, place, owner, start_time, notify, seq, hold, pending: None }
     }
 
-    /// Of what.
+    /// Returns the resource of this lock.
     #[must_use]
     pub fn name(&self) -> &Name {
         &self.name
     }
 
-    /// Whose.
+    /// Returns the owner of this lock.
     #[must_use]
     pub fn owner(&self) -> Owner {
         self.owner
     }
 
-    /// The age of its owner's work.
+    /// Returns the start time of its owner's work.
     #[must_use]
     pub fn start_time(&self) -> u64 {
         self.start_time
     }
 
-    /// How it is held, if it is.
+    /// Returns the current grant, if the lock is held.
     #[must_use]
     pub fn hold(&self) -> Option<&Hold> {
         self.hold.as_ref()
     }
 
-    /// The mode that its client may use now: while a conversion waits, what both modes allow.
+    /// Returns the mode that the client may use now. While a conversion waits, this is what both
+    /// modes allow.
     #[must_use]
     pub fn usable(&self) -> Option<Mode> {
         let mode = self.hold.as_ref()?.mode;
         Some(mode.usable(self.pending.as_ref().map(|pending| pending.mode)))
     }
 
-    /// Whether its client may write the value block now.
+    /// True if the client may write the value block now.
     pub(super) fn may_write(&self) -> bool {
         self.usable().is_some_and(Mode::writes)
     }
 
-    /// The request that is not answered yet: its number and the mode it wants.
+    /// Returns the number and mode of the request without an answer yet.
     #[must_use]
     pub fn asked(&self) -> Option<(u32, Mode)> {
         self.pending.as_ref().map(|pending| (self.seq, pending.mode))
     }
 
-    /// Whether a request waits that was not cancelled and may wait.
+    /// True while a request is queued that was not cancelled and may wait.
     #[must_use]
     pub fn waits(&self) -> bool {
         self.pending.as_deref().is_some_and(PendingRequest::waits)
     }
 
-    /// What a new master is to be told of how it is held, if it is. A conversion that was asked in an earlier view and is not answered may have been granted
-    /// there: if others can write beside that, they may have written since. One of this view nobody has granted before its master knows all.
+    /// Returns the record of the held lock for a new master.
+    ///
+    /// A conversion of an earlier view without an answer may have been granted there. If the new
+    /// mode allows other writers, they may have written since. A conversion of this view cannot
+    /// have been granted before its master knows all.
     fn record(&self, lock: LockId, core: &Core) -> Option<Record> {
         let Hold { mode, token, seq, value } = self.hold?;
         let knows = |pending: &PendingRequest| pending.mode.keeps_value() || !pending.is_again(core);
@@ -164,7 +171,7 @@ impl HomeLock {
         Some(Record { lock, seq, name: self.name.clone(), mode, notify: self.notify, token, value })
     }
 
-    /// What the master is to be told of the request that is under way.
+    /// Returns the request that is under way, as a message for the master.
     fn request(&self, lock: LockId, core: &Core) -> Option<LockMessage> {
         let &HomeLock { ref name, seq, notify, ref hold, ref pending, .. } = self;
         let pending = pending.as_deref()?;
@@ -177,24 +184,25 @@ impl HomeLock {
         Some(LockMessage::Request(MasterRequest { lock, seq, name, mode, attempt, again, waited_ns, kind }))
     }
 
-    /// And that it is no longer wanted, if so.
+    /// Returns the cancellation of that request, if it was cancelled.
     fn cancellation(&self, lock: LockId) -> Option<LockMessage> {
         let why = self.pending.as_ref()?.ending?;
         Some(LockMessage::Cancel(Cancel { lock, seq: self.seq, name: self.name.clone(), why }))
     }
 }
 
-/// See the module.
+/// The home half of a shard: the locks of this node's clients.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Home {
-    /// In boxes: the map moves what it holds as locks come and go.
+    /// Boxed, because the map moves its values as locks come and go.
     pub(super) locks: RecentMap<LockId, Box<HomeLock>>,
-    /// The box of a lock that was given up, for the next one: a thread that takes lock after lock allocates nothing.
+    /// The box of a released lock, for the next one. A thread that takes lock after lock allocates
+    /// nothing.
     spare: Option<Box<HomeLock>>,
     waits: Waits,
 }
 
-/// The requests that wait and nobody has thought better of: exactly those with a time when something is to be done about them.
+/// The requests that are queued and not cancelled. These are exactly the requests with a timer.
 #[derive(Clone, Debug, Default)]
 struct Waits {
     due: BTreeSet<(Nanos, LockId)>,
@@ -207,7 +215,7 @@ impl Waits {
         self.owned.insert((owner, lock));
     }
 
-    /// A request that is there no more, if it was.
+    /// Removes a request, if it is there.
     fn remove(&mut self, at: Option<Nanos>, owner: Owner, lock: LockId) {
         if let Some(at) = at {
             self.due.remove(&(at, lock));
@@ -221,23 +229,23 @@ impl Home {
         self.waits.due.first().map(|(at, _)| *at)
     }
 
-    /// The locks that `owner` waits for.
+    /// Returns the locks that `owner` waits for.
     pub(super) fn waiting_of(&self, owner: Owner) -> Vec<LockId> {
         let range = (owner, LockId(0))..=(owner, LockId(u64::MAX));
         self.waits.owned.range(range).map(|(_, lock)| *lock).collect()
     }
 
-    /// All that wait.
+    /// Returns all waiting requests.
     pub(super) fn waiting(&self) -> impl Iterator<Item = (LockId, Owner)> {
         self.waits.owned.iter().map(|(owner, lock)| (*lock, *owner))
     }
 
-    /// Whether there is room for one more lock.
+    /// True if there is room for one more lock.
     pub(super) fn has_room(&self, core: &Core) -> bool {
         self.locks.len() < core.config.locks_max
     }
 
-    /// A new lock that was granted at once.
+    /// Enters a new lock that was granted at once.
     pub(super) fn hold(
         &mut self,
         lock: LockId,
@@ -265,7 +273,7 @@ impl Home {
         assert!(self.locks.get(&lock).is_none(), "{lock:?} is a lock already");
     }
 
-    /// Asks the master for a lock or a conversion, unless the request is refused here.
+    /// Sends the master a request for a lock or a conversion, unless it is refused here.
     pub(super) fn request(&mut self, request: LockRequest, core: &mut Core) {
         let LockRequest { lock, mode, timeout, kind } = request;
         let (refused, value) = match kind {
@@ -292,7 +300,7 @@ impl Home {
         }
     }
 
-    /// LockRefusal a lock cannot be converted to `mode` now, if so.
+    /// Returns the reason why a lock cannot be converted to `mode` now, if there is one.
     fn no_conversion(&self, lock: LockId, mode: Mode, writes: bool) -> Option<LockRefusal> {
         match self.locks.get(&lock).map(|held| &**held) {
             None => Some(LockRefusal::Unknown),
@@ -306,7 +314,7 @@ impl Home {
         }
     }
 
-    /// Asks the master for what was found to be in order. [`Home::await_answer`] follows.
+    /// Sends the master a request that was checked. [`Home::await_answer`] must follow.
     fn ask(
         &mut self,
         lock: LockId,
@@ -339,7 +347,7 @@ impl Home {
         }
     }
 
-    /// What was asked has been done as far as it can be now: sees to it that a request that is not answered does not wait for ever.
+    /// Sets the timer of a request that is still without an answer after its messages were handled.
     pub(super) fn await_answer(&mut self, lock: LockId, core: &Core) {
         let Some(held) = self.locks.get_mut(&lock) else { return };
         let unnoted = |pending: &&mut PendingRequest| pending.waits() && pending.due.is_none();
@@ -350,7 +358,7 @@ impl Home {
         self.waits.add(at, held.owner, lock);
     }
 
-    /// Gives a lock up, and tells the master.
+    /// Releases a lock and tells the master.
     pub(super) fn unlock(&mut self, lock: LockId, value: Option<[u8; VALUE_LEN]>, core: &mut Core) {
         if value.is_some() && self.locks.get(&lock).is_some_and(|held| !held.may_write()) {
             return core.out.push(Action::Refused { lock, why: LockRefusal::NotWriter });
@@ -364,7 +372,7 @@ impl Home {
         core.ask_master(place, LockMessage::Unlock(Unlock { lock, name, died: false, value }));
     }
 
-    /// Forgets a lock that is given up and has no request under way.
+    /// Forgets a lock that is released and has no request under way.
     pub(super) fn forget(&mut self, lock: LockId) {
         self.spare = self.locks.remove(&lock);
     }
@@ -372,7 +380,8 @@ impl Home {
     pub(super) fn client_gone(&mut self, locks: &[LockId], core: &mut Core) {
         for lock in locks.iter().copied() {
             let Some(held) = self.remove(lock) else { continue };
-            // Only what it was told that it has: what the master grants meanwhile, to another of these too, nobody has used.
+            // Only the mode that was granted counts. A client cannot have used a mode that the
+            // master grants later.
             let died = held.hold.is_some_and(|hold| hold.mode.writes());
             let HomeLock { name, place, .. } = *held;
             core.ask_master(place, LockMessage::Unlock(Unlock { lock, name, died, value: None }));
@@ -387,7 +396,7 @@ impl Home {
         Some(held)
     }
 
-    /// Asks the master to refuse what waits, if nobody has yet.
+    /// Asks the master to refuse a waiting request, unless that was done before.
     pub(super) fn end(&mut self, lock: LockId, why: LockRefusal, core: &mut Core) {
         let Some(held) = self.locks.get_mut(&lock) else { return };
         let Some(pending) = held.pending.as_mut().filter(|pending| pending.ending.is_none()) else { return };
@@ -398,12 +407,13 @@ impl Home {
         }
     }
 
-    /// What is due: ends the wait of those whose timeout is over; the others, with the number of the search, are to look for a deadlock.
+    /// Cancels the requests whose timeout is over. Returns the other due requests with their search
+    /// number; they look for a deadlock.
     pub(super) fn due(&mut self, core: &mut Core) -> Vec<(LockId, u32)> {
         let mut looking = Vec::new();
         while let Some((at, lock)) = self.waits.due.first().copied().filter(|(at, _)| *at <= core.now) {
             let pending = self.locks.get_mut(&lock).and_then(|held| held.pending.as_mut());
-            let pending = pending.expect("who waits is there");
+            let pending = pending.expect("a waiting request is entered");
             if pending.until.is_some_and(|until| until <= core.now) {
                 self.end(lock, LockRefusal::TimedOut, core);
                 continue;
@@ -462,8 +472,9 @@ impl Home {
         }
     }
 
-    /// Tells a master that does not know them of all locks in these places: what is held in batches, then what is waited for. What is held comes in
-    /// the order in which the master will keep it: there each finds its place beside the last, where it would miss every cache otherwise.
+    /// Reports all locks in these partitions to a master that does not know them. Held locks come
+    /// first in batches, then the waiting requests. Held locks are sorted in the order of the
+    /// master's map, so that neighbours are inserted together and hit the cache.
     pub(super) fn report(&self, to: NodeId, need: &PartitionSlots, core: &mut Core) {
         let (mut records, mut requests) = (Vec::new(), Vec::new());
         for (lock, held) in self.locks.iter().filter(|(_, held)| need.contains(held.place)) {
@@ -471,7 +482,7 @@ impl Home {
             requests.extend(held.request(*lock, core));
             requests.extend(held.cancellation(*lock));
         }
-        // What was read in a row is not looked for again here and there.
+        // Cached keys keep the sequential read order instead of random access.
         records.sort_by_cached_key(|record| record.name.rank());
         let mut records = records.into_iter();
         while !records.as_slice().is_empty() {

@@ -1,49 +1,54 @@
-//! What goes into a shard and what comes out of it.
+//! The inputs and outputs of a shard.
 
 use plexus_base::{Epoch, Incarnation, Nanos, NodeId, WorkerId};
 
 use super::{Errand, LockRefusal, Members, Message, Mode, Name, Token, VALUE_LEN, Value};
 
-/// One lock of one client of this node: chosen by the driver, never used again in the incarnation of the node.
+/// The number of one lock of one client of this node. The driver chooses it and never reuses it in
+/// an incarnation of the node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LockId(pub u64);
 
-/// Who a lock belongs to: a session, a transaction, a thread. Chosen by the driver; the same at every worker of the node.
+/// The owner of a lock: a session, a transaction or a thread. The driver chooses the number, which
+/// is the same at every worker of the node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Owner(pub u64);
 
-/// What a shard is, for its whole incarnation.
+/// The configuration of a shard, fixed for its whole incarnation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
     /// This node.
     pub me: NodeId,
-    /// This incarnation of it.
+    /// The incarnation of this node.
     pub incarnation: Incarnation,
     /// This worker.
     pub worker: WorkerId,
-    /// Workers of every node.
+    /// The number of workers, the same on every node.
     pub workers: u8,
-    /// How long a request waits before it looks for a deadlock; it looks again after twice as long, and so on.
+    /// How long a request waits before it looks for a deadlock. The wait doubles before each
+    /// further search.
     pub deadlock_ns: u64,
-    /// Most requests that wait for one resource; further ones are refused.
+    /// The most requests that wait for one resource; further ones are refused.
     pub waiting_max: usize,
-    /// Most locks that clients of this node have at this worker, those waited for included; further ones are refused.
+    /// The most locks that clients of this node have or wait for at this worker; further ones are
+    /// refused.
     pub locks_max: usize,
 }
 
-/// How long a request waits.
+/// The limit on how long a request waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WaitLimit {
-    /// Not at all: granted at once or refused.
+    /// The request does not wait: it is granted at once or refused.
     Try,
-    /// Until this time.
+    /// The request waits until this time.
     Until(Nanos),
-    /// Until it is granted, cancelled, or the victim of a deadlock.
+    /// The request waits until it is granted, cancelled, or a deadlock victim.
     Forever,
 }
 
 impl WaitLimit {
-    /// That of who waits so many nanoseconds from `now` on, or as long as it takes. Only who waits for a time is to be told what time it is.
+    /// Returns the limit of `limit_ns` nanoseconds from `now`, or no limit for `None`. It calls
+    /// `now` only if a time is needed.
     #[must_use]
     pub fn of(limit_ns: Option<u64>, now: impl FnOnce() -> Nanos) -> Self {
         match limit_ns {
@@ -54,138 +59,146 @@ impl WaitLimit {
     }
 }
 
-/// A client's request for a lock, or for another mode of a lock that it has. Answered once.
+/// A client's request for a new lock or a conversion. It is answered once.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LockRequest {
-    /// The lock: of a new lock its number from now on.
+    /// The lock. For a new lock this is its number from now on.
     pub lock: LockId,
     /// The mode wanted.
     pub mode: Mode,
-    /// How long it waits.
+    /// How long the request may wait.
     pub timeout: WaitLimit,
-    /// Which of the two it is.
+    /// New lock or conversion.
     pub kind: RequestKind,
 }
 
-/// Whether a request is for a new lock or a conversion.
+/// The kind of a request: a new lock or a conversion.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RequestKind {
     /// A new lock.
     New(NewLock),
-    /// Another mode of a lock that the client has. Until that is answered it may use what both allow ([`Mode::common`]).
+    /// A conversion of a lock that the client has. Until the answer the client may use what both
+    /// modes allow ([`Mode::common`]).
     Conversion {
-        /// The bytes to write into the value block: from PW or EX to less only.
+        /// The bytes to write into the value block; only from PW or EX to a lower mode.
         value: Option<[u8; VALUE_LEN]>,
     },
 }
 
-/// What a new lock is of, and its owner.
+/// The resource and the owner of a new lock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NewLock {
-    /// The owner. It is taken to release nothing while it waits: that is what a deadlock is.
+    /// The owner. The deadlock search assumes that an owner releases nothing while it waits.
     pub owner: Owner,
-    /// The age of the owner's work: of a deadlock's members the one with the greatest number is the victim, so an owner that begins
-    /// again after that should keep its number. Any clock will do that is nearly the same on all nodes.
+    /// The start time of the owner's work. The request with the greatest number is the deadlock
+    /// victim, so an owner that retries should keep its number. The clocks of the nodes need to
+    /// agree only roughly.
     pub start_time: u64,
     /// The resource.
     pub name: Name,
-    /// Whether to tell the client when others wait for the lock.
+    /// True if the client wants a notice when others wait for the lock.
     pub notify: bool,
 }
 
-/// What happened.
+/// An input of a shard.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// A client asks for a lock or a conversion.
+    /// A client requests a lock or a conversion.
     Request(LockRequest),
-    /// A client gives a lock up, whether it has it or waits for it (then that is answered as cancelled). Nothing else is
-    /// answered, unless a value comes with it that may not be written: then that is, and the lock stays.
+    /// A client releases a lock that it has or waits for. A waiting request is answered as
+    /// cancelled. Otherwise there is no answer, except when a value comes with it that may not be
+    /// written: then that is refused, and the lock stays.
     Unlock {
         /// The lock.
         lock: LockId,
-        /// What to write into the value block: from PW or EX only, as far as its client may use it now.
+        /// The bytes to write into the value block; only from PW or EX, as far as the client may
+        /// use that now.
         value: Option<[u8; VALUE_LEN]>,
     },
-    /// A client no longer waits for a lock or conversion. It is answered all the same: the grant may have been faster.
+    /// A client no longer waits for a lock or a conversion. The request is still answered, and may
+    /// have been granted first.
     Cancel {
         /// The lock.
         lock: LockId,
     },
-    /// A client is dead: its locks are given up, and the value blocks that it could have written count as lost. What it only waited for it could not
-    /// have written, whatever becomes of that before the master knows of its death.
+    /// A client is dead. Its locks are released, and the value blocks that it could have written
+    /// count as lost. It could not write with locks that it only waited for, even if they are
+    /// granted before the master knows of its death.
     ClientGone {
-        /// All that it has or waits for.
+        /// All locks that the client has or waits for.
         locks: Vec<LockId>,
     },
     /// A message from another node.
     Message {
-        /// Who sent it.
+        /// The sender.
         from: NodeId,
-        /// In which incarnation.
+        /// The incarnation of the sender.
         incarnation: Incarnation,
-        /// What.
+        /// The message.
         message: Message,
     },
-    /// Another worker of this node says something.
-    Told(Errand),
-    /// The next view. Nobody who is not in it can use a lock any more: they are dead, fenced, or their lease is over.
+    /// An errand from another worker of this node.
+    Errand(Errand),
+    /// The next view. Nodes that are not in it can use no lock any more: they are dead or fenced,
+    /// or their lease is over.
     View(Members),
-    /// It is the time that [`Shard::next_tick`](super::Shard::next_tick) asked for.
+    /// The time of [`Shard::next_tick`](super::Shard::next_tick) has come.
     Tick,
 }
 
-/// What is to be done.
+/// An output of a shard, which the driver carries out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Send to the same worker of another node.
+    /// Send a message to the same worker of another node.
     Send {
-        /// To whom.
+        /// The receiver.
         to: NodeId,
-        /// What.
+        /// The message.
         message: Message,
     },
-    /// Tell another worker of this node.
+    /// Send an errand to another worker of this node.
     Tell {
-        /// Which.
+        /// The receiving worker.
         worker: WorkerId,
-        /// What.
+        /// The errand.
         errand: Errand,
     },
     /// A request or conversion is granted.
     Granted {
         /// The lock.
         lock: LockId,
-        /// The mode it is held in.
+        /// The mode that is held.
         mode: Mode,
-        /// Its token.
+        /// The fencing token.
         token: Token,
         /// The value block.
         value: Value,
     },
-    /// A request or conversion is not granted; of a conversion the lock stays as it was.
+    /// A request or conversion is refused. After a refused conversion the lock stays as it was.
     Refused {
         /// The lock.
         lock: LockId,
         /// The reason.
         why: LockRefusal,
     },
-    /// Others wait for a lock that is held. Said once for each grant; it may no longer be so.
+    /// Others wait for a lock that is held. The notice comes once for each grant and may be out of
+    /// date.
     Blocking {
         /// The lock.
         lock: LockId,
         /// The mode that the first of them wants.
         wanted: Mode,
     },
-    /// All members are where this node is: what it masters is complete and open.
+    /// This master knows all locks of its resources and is open.
     Open {
         /// The view.
         epoch: Epoch,
     },
-    /// A member sent what no correct one sends; it was dropped.
+    /// A member sent a message that no correct member sends; it was dropped.
     Fault {
-        /// Who.
+        /// The sender.
         from: NodeId,
-        /// What.
+        /// The description of the fault.
         what: &'static str,
     },
 }

@@ -1,6 +1,7 @@
-//! The resources that this node masters: what holders ask is done, in the order of its arrival.
+//! The resources that this node masters. Requests are served in the order of their arrival.
 //!
-//! While the view changes, requests only join their queues; what can be granted is granted when all is known again.
+//! While the view changes, requests only join their queues. The master grants what it can when it
+//! knows all locks again.
 
 use std::collections::{
     BTreeMap, BTreeSet,
@@ -17,39 +18,40 @@ use super::{
         MasterRequestKind, Probe, Record, Refused, Unlock,
     },
     recent::RecentMap,
-    resource::{Holder, Outcome, Resource, Waiter, Who},
+    resource::{ClusterLockId, Holder, Outcome, Resource, Waiter},
 };
 
-/// What a correct member never does.
+/// The description of a message that no correct member sends.
 pub(super) type Fault = &'static str;
 
-/// See the module.
+/// The master half of a shard; see the module.
 #[derive(Clone, Debug)]
 pub(super) struct Master {
     pub(super) resources: RecentMap<Name, Resource>,
     grants: Grants,
 }
 
-/// Whether locks are granted, and how.
+/// The state of granting, and how tokens are given.
 #[derive(Clone, Debug)]
 struct Grants {
     /// The last token that was given.
     token: Token,
-    /// While nothing is granted: at least those resources that changed and that somebody waits for, or that nobody has or wants any more. None: it is.
+    /// `Some` while nothing is granted. It then contains at least the changed resources that are
+    /// waited for, or that are neither held nor waited for. `None` while locks are granted.
     changed: Option<BTreeSet<Name>>,
 }
 
 impl Master {
-    /// Grants nothing yet.
+    /// Creates a master that grants nothing yet.
     pub(super) fn new(token: Token) -> Self {
         Self { resources: RecentMap::default(), grants: Grants { token, changed: Some(BTreeSet::new()) } }
     }
 
-    /// Grants a new lock that nobody knows yet, if it need not wait.
+    /// Grants a new lock that is not entered yet, if it need not wait.
     pub(super) fn at_once(
         &mut self,
         name: &Name,
-        who: Who,
+        who: ClusterLockId,
         seq: u32,
         mode: Mode,
         notify: bool,
@@ -68,8 +70,14 @@ impl Master {
         Some((holder.token, value))
     }
 
-    /// Releases a lock that is held, if no request waits for its resource. False: nothing has happened.
-    pub(super) fn unlock_at_once(&mut self, name: &Name, who: Who, value: Option<[u8; VALUE_LEN]>) -> bool {
+    /// Releases a held lock if no request waits for its resource. False means that nothing has
+    /// changed.
+    pub(super) fn unlock_at_once(
+        &mut self,
+        name: &Name,
+        who: ClusterLockId,
+        value: Option<[u8; VALUE_LEN]>,
+    ) -> bool {
         if !self.grants.are_given() {
             return false;
         }
@@ -96,7 +104,7 @@ impl Master {
 
     fn lock(&mut self, from: NodeId, request: MasterRequest, notify: bool, core: &mut Core) {
         let MasterRequest { lock, seq, name, mode, attempt, waited_ns, .. } = request;
-        let who = Who { node: from, lock };
+        let who = ClusterLockId { node: from, lock };
         let resource = self.resources.tree().entry(name.clone()).or_default();
         if resource.holder(who).is_some() || resource.waiter(who).is_some() {
             return;
@@ -109,7 +117,7 @@ impl Master {
         }
         let since = since(core.now, waited_ns);
         resource.wait(true, Waiter { who, seq, mode, since, attempt, notify });
-        // It stays: who must wait waits for somebody.
+        // The entry stays, because a request only waits for a holder or for another request.
         self.grants.settle(name, resource, core);
     }
 
@@ -121,17 +129,17 @@ impl Master {
         core: &mut Core,
     ) -> Result<(), Fault> {
         let MasterRequest { lock, seq, name, mode, attempt, again, waited_ns, .. } = request;
-        let who = Who { node: from, lock };
+        let who = ClusterLockId { node: from, lock };
         let resource = self.resources.get_mut(&name);
         let Some((resource, holder)) = resource.and_then(|resource| {
             let holder = *resource.holder(who)?;
             Some((resource, holder))
         }) else {
-            // Given up again before its holder said what it has: then that is to come.
+            // Released before its holder reported it: the report will follow.
             let known = self.grants.are_given();
             return if known { Err("a conversion of a lock that is not held") } else { Ok(()) };
         };
-        // Asked twice, because the master changed in between.
+        // The request was sent twice, because the master changed in between.
         if holder.seq >= seq || resource.waiter(who).is_some() {
             return Ok(());
         }
@@ -159,7 +167,7 @@ impl Master {
         let Unlock { lock, name, died, value } = unlock;
         let Entry::Occupied(mut found) = self.resources.tree().entry(name) else { return };
         let resource = found.get_mut();
-        if let Some(holder) = resource.remove(Who { node: from, lock }) {
+        if let Some(holder) = resource.remove(ClusterLockId { node: from, lock }) {
             resource.write(holder.mode, value);
             if died {
                 lose(resource, holder.mode, core);
@@ -170,7 +178,7 @@ impl Master {
 
     pub(super) fn cancel(&mut self, from: NodeId, cancel: Cancel, core: &mut Core) {
         let Cancel { lock, seq, name, why } = cancel;
-        let who = Who { node: from, lock };
+        let who = ClusterLockId { node: from, lock };
         let Entry::Occupied(mut found) = self.resources.tree().entry(name) else { return };
         let resource = found.get_mut();
         if resource.waiter(who).is_none_or(|waiter| waiter.seq != seq) {
@@ -181,13 +189,14 @@ impl Master {
         self.grants.settle_left(found, core);
     }
 
-    /// Tells the homes of those that the waiter at the end of the path waits for; when a circle is confirmed, the home of the next one in it.
+    /// Sends the probe to the homes of the locks that the last waiter of the path waits for. When a
+    /// circle is being confirmed, sends it to the home of the next lock in it.
     pub(super) fn probe(&mut self, from: NodeId, name: &Name, probe: Probe, core: &mut Core) {
         let Some(resource) = self.resources.get(name) else { return };
         let at = probe.confirming.map_or(probe.path.len() - 1, usize::from);
         let hop = &probe.path[at];
         let mut chased: BTreeMap<NodeId, Vec<Chased>> = BTreeMap::new();
-        for blocker in resource.blockers(Who { node: from, lock: hop.lock }, hop.seq) {
+        for blocker in resource.blockers(ClusterLockId { node: from, lock: hop.lock }, hop.seq) {
             let (lock, seq, queued) = (blocker.who.lock, blocker.seq, blocker.queued);
             chased.entry(blocker.who.node).or_default().push(Chased { lock, seq, queued });
         }
@@ -206,8 +215,9 @@ impl Master {
         }
     }
 
-    /// The view changes: nothing is granted from now on. Locks of nodes that are `gone` are released; resources that are not in `kept` places have
-    /// another master or are not known any more: what is known of their value blocks.
+    /// Suspends granting for a view change. Releases the locks of nodes that are `gone` and removes
+    /// resources that are not in `kept` slots, because they have another master or must be rebuilt.
+    /// Returns the value blocks of the removed resources.
     pub(super) fn suspend(
         &mut self,
         token: Token,
@@ -243,8 +253,9 @@ impl Master {
         values
     }
 
-    /// A lock that a member holds, taken over, and the value block as far as its holder knows it. `known` says of resources that several hold what the word
-    /// was worth by which that is known.
+    /// Takes over a lock that a member holds, and the value block as far as its holder knows it.
+    /// `known` has the worth of the report that the value block is based on, for resources with
+    /// several holders.
     pub(super) fn rebuild(
         &mut self,
         from: NodeId,
@@ -253,7 +264,7 @@ impl Master {
         core: &mut Core,
     ) -> Result<(), Fault> {
         let Record { lock, seq, name, mode, notify, token, value } = record;
-        let who = Who { node: from, lock };
+        let who = ClusterLockId { node: from, lock };
         let resource = match self.resources.tree().entry(name) {
             Entry::Vacant(new) => {
                 let resource = new.insert(Resource::default());
@@ -264,7 +275,7 @@ impl Master {
                 if found.get().holder(who).is_some() {
                     return Err("a lock reported twice");
                 }
-                // Where this is the second, all that is known is known by the first.
+                // For the second holder, the value block so far is that of the first.
                 let by_first = || {
                     found
                         .get()
@@ -286,12 +297,13 @@ impl Master {
         Ok(())
     }
 
-    /// A resource that is only waited for, perhaps, and was known to its master before.
+    /// Notes a resource that the master before knew, although it may only be waited for.
     pub(super) fn rebuild_waited_for(&mut self, name: &Name) {
         self.resources.tree().entry(name.clone()).or_default();
     }
 
-    /// All that is held at `rebuilt` places is known: value blocks that no holder knows for sure are what the master before said, or lost.
+    /// Completes the value blocks of the `rebuilt` slots, whose holders have all reported. A value
+    /// block that no holder knows for sure is taken from the master before, or is lost.
     pub(super) fn rebuild_values(
         &mut self,
         rebuilt: &PartitionSlots,
@@ -316,7 +328,8 @@ impl Master {
         }
     }
 
-    /// All is known and asked again: grants from now on, beginning with what has waited longest at `rebuilt` places.
+    /// Resumes granting, when all locks are known and all requests were sent again. Queues of
+    /// `rebuilt` slots are sorted by waiting time first.
     pub(super) fn resume(&mut self, rebuilt: &PartitionSlots, core: &mut Core) {
         for name in self.grants.changed.take().unwrap_or_default() {
             let is_rebuilt = rebuilt.contains(core.masters.slot(name.partition()));
@@ -341,11 +354,12 @@ impl Grants {
         self.token
     }
 
-    /// Grants a new lock that need not wait, leaving the queue alone: nothing else can follow from it.
+    /// Grants a new lock that need not wait, without a look at the queue: no other grant can follow
+    /// from it.
     fn at_once(
         &mut self,
         resource: &mut Resource,
-        who: Who,
+        who: ClusterLockId,
         seq: u32,
         mode: Mode,
         notify: bool,
@@ -366,7 +380,7 @@ impl Grants {
         }
     }
 
-    /// The same for one that somebody has left; forgets it if nobody has or wants it.
+    /// Settles a resource after a lock left it; removes it if it is neither held nor waited for.
     fn settle_left(&mut self, mut found: OccupiedEntry<'_, Name, Resource>, core: &mut Core) {
         if let Some(changed) = &mut self.changed {
             changed.insert(found.key().clone());
@@ -395,20 +409,21 @@ impl Grants {
     }
 }
 
-/// What a holder's word on the value block is worth beside others': nothing where somebody can have written beside it, less where it may be lost, and else
-/// the later its grant was.
+/// The worth of a holder's report of the value block, compared with others'. `None` if another node
+/// can have written beside the holder. Otherwise a report that is not lost wins, then the later
+/// grant.
 pub(super) type Worth = Option<(bool, Token)>;
 
 fn worth(mode: Mode, value: &Value, token: Token) -> Worth {
     mode.keeps_value().then_some((value.validity != Validity::Lost, token))
 }
 
-/// Since when a request that has waited so long waits, by the clock here.
+/// Returns the time since which a request has waited, by the clock of this node.
 fn since(now: Nanos, waited_ns: u64) -> i64 {
     (now.0 as i64).saturating_sub(i64::try_from(waited_ns).unwrap_or(i64::MAX))
 }
 
-/// Who held `mode` is dead: what it could have written may be missing.
+/// Marks the value block as lost if a dead holder of `mode` could have written it.
 fn lose(resource: &mut Resource, mode: Mode, core: &mut Core) {
     if mode.writes() {
         resource.value = resource.value.lost();
@@ -417,11 +432,11 @@ fn lose(resource: &mut Resource, mode: Mode, core: &mut Core) {
 }
 
 fn granted(holder: &Holder, value: Value, core: &mut Core) {
-    let Holder { who: Who { node, lock }, mode, token, seq, .. } = *holder;
+    let Holder { who: ClusterLockId { node, lock }, mode, token, seq, .. } = *holder;
     core.send(node, LockMessage::Granted(Granted { lock, seq, mode, token, value }));
 }
 
-fn refused(who: Who, seq: u32, why: LockRefusal, core: &mut Core) {
-    let Who { node, lock } = who;
+fn refused(who: ClusterLockId, seq: u32, why: LockRefusal, core: &mut Core) {
+    let ClusterLockId { node, lock } = who;
     core.send(node, LockMessage::Refused(Refused { lock, seq, why }));
 }

@@ -1,17 +1,18 @@
-//! What shards of different nodes say to each other. The layout on the wire is in `wire.rs`.
+//! The messages between shards of different nodes. The layout on the wire is in `wire.rs`.
 
 use plexus_base::{Epoch, NodeId, WorkerId};
 
 use super::{LockId, LockRefusal, Mode, Name, PartitionSlots, Token, VALUE_LEN, Value};
 
-/// Most hops that a search for a deadlock goes: a longer circle is not found, and ends by the timeout of its members.
+/// The most hops of a deadlock search. A longer circle is not found and ends by the timeouts of its
+/// members.
 pub const MAX_HOPS: usize = 128;
 
-/// Most locks in one [`LockMessage::Chase`]: a master that names more says it in several.
+/// The most locks in one [`LockMessage::Chase`]. A master that names more sends several messages.
 pub const MAX_CHASED: usize = 1024;
 
-/// Which of two directions a message goes, each with credits of its own. All of one kind from one node to another arrive once each and
-/// in order, as long as both live.
+/// The direction of a message, each with credits of its own. All messages of one kind from one node
+/// to another arrive once each and in order, as long as both live.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
     /// To a master.
@@ -20,41 +21,41 @@ pub enum Kind {
     Reply,
 }
 
-/// One message.
+/// A message of a shard with its epoch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Message {
     /// The sender's view.
     pub epoch: Epoch,
-    /// What it says.
+    /// The content of the message.
     pub body: LockMessage,
 }
 
-/// What a message says. `seq` counts the requests of one lock.
+/// The content of a message. `seq` counts the requests of one lock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LockMessage {
-    /// To the master: a new lock, or a lock in another mode.
+    /// To the master: a request for a new lock or a conversion.
     Request(MasterRequest),
-    /// To the master: the lock, and whatever is waited for with it, is no more. Not answered.
+    /// To the master: a lock is released, together with any waiting request for it. Not answered.
     Unlock(Unlock),
-    /// To the master: if this still waits, it is refused for this reason.
+    /// To the master: refuse this request for this reason if it still waits.
     Cancel(Cancel),
-    /// To the master: whom does the waiter at the end of the path wait for?
+    /// To the master: a search for the locks that the last waiter of the path waits for.
     Probe(Name, Box<Probe>),
-    /// To a new master: what is held here.
+    /// To a new master: the locks that this node holds.
     Records(Vec<Record>),
     /// To a new master, from the one before: value blocks.
     Values(Vec<Handover>),
-    /// To a master: what was said up to here is all that was said in earlier views, and all that was asked for.
+    /// To a master: all locks and requests of earlier views have been sent before this message.
     Done,
-    /// To the holder: yes.
+    /// To the holder: the request is granted.
     Granted(Granted),
-    /// To the holder: no.
+    /// To the holder: the request is refused.
     Refused(Refused),
-    /// To the holder: somebody waits for it.
+    /// To the holder: another request waits for its lock.
     Blocking(Blocking),
-    /// To the holders: the waiter at the end of the path waits for these of your locks.
+    /// To the holders: the last waiter of the path waits for these locks of yours.
     Chase(Vec<Chased>, Box<Probe>),
-    /// To every member: I master these and do not know them.
+    /// To every member: the sender masters these partitions and does not know their locks.
     Ask(PartitionSlots),
 }
 
@@ -69,22 +70,22 @@ pub struct MasterRequest {
     pub name: Name,
     /// The mode wanted.
     pub mode: Mode,
-    /// True if it is to be granted at once or refused.
+    /// True if the request must be granted at once or refused.
     pub attempt: bool,
-    /// True if it was sent in an earlier view before, to another master perhaps.
+    /// True if the request was sent in an earlier view, perhaps to another master.
     pub again: bool,
-    /// How long it has waited.
+    /// How long the request has waited.
     pub waited_ns: u64,
-    /// Whether it is for a new lock or a conversion.
+    /// New lock or conversion.
     pub kind: MasterRequestKind,
 }
 
-/// What a master must know of a new lock or of a conversion only.
+/// The part of a master request that differs between new locks and conversions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MasterRequestKind {
     /// A new lock.
     New {
-        /// True if its client is to be told when others wait for it.
+        /// True if the client wants a notice when others wait for the lock.
         notify: bool,
     },
     /// Another mode of a lock that is held.
@@ -94,46 +95,46 @@ pub enum MasterRequestKind {
     },
 }
 
-/// See [`LockMessage::Unlock`].
+/// The content of [`LockMessage::Unlock`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unlock {
     /// The lock.
     pub lock: LockId,
-    /// Of what.
+    /// The resource this lock is on.
     pub name: Name,
-    /// Its client is dead, and what it could have written is lost.
+    /// True if the client is dead, and the value that it could have written is lost.
     pub died: bool,
-    /// To be written.
+    /// The bytes to write into the value block.
     pub value: Option<[u8; VALUE_LEN]>,
 }
 
-/// See [`LockMessage::Cancel`].
+/// The content of [`LockMessage::Cancel`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cancel {
     /// The lock.
     pub lock: LockId,
-    /// Its number.
+    /// The number of the request.
     pub seq: u32,
-    /// Of what.
+    /// The resource this lock is on.
     pub name: Name,
     /// The reason to give: timed out, cancelled or deadlock.
     pub why: LockRefusal,
 }
 
-/// A lock that is held, as its holder knows it.
+/// A held lock, as its holder knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
     /// The lock.
     pub lock: LockId,
-    /// The request that was granted last.
+    /// The number of the request that was granted last.
     pub seq: u32,
-    /// Of what.
+    /// The resource this lock is on.
     pub name: Name,
-    /// In which mode.
+    /// The mode that is held.
     pub mode: Mode,
-    /// Whether to be told who waits.
+    /// True if the client wants a notice when others wait for the lock.
     pub notify: bool,
-    /// With which token.
+    /// The fencing token of the grant.
     pub token: Token,
     /// The value block as it came with the grant.
     pub value: Value,
@@ -142,48 +143,48 @@ pub struct Record {
 /// The value block of a resource that has another master now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Handover {
-    /// Of what.
+    /// The resource of the value block.
     pub name: Name,
     /// The value block.
     pub value: Value,
-    /// Somebody held PW or EX, and may have written since.
+    /// True if a node held PW or EX and may have written since.
     pub writer: bool,
 }
 
-/// See [`LockMessage::Granted`].
+/// The content of [`LockMessage::Granted`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Granted {
     /// The lock.
     pub lock: LockId,
-    /// Its number.
+    /// The number of the request.
     pub seq: u32,
-    /// In which mode.
+    /// The mode that is granted.
     pub mode: Mode,
-    /// With which token.
+    /// The fencing token of the grant.
     pub token: Token,
     /// The value block.
     pub value: Value,
 }
 
-/// See [`LockMessage::Refused`].
+/// The content of [`LockMessage::Refused`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refused {
     /// The lock.
     pub lock: LockId,
-    /// Its number.
+    /// The number of the request.
     pub seq: u32,
     /// The reason.
     pub why: LockRefusal,
 }
 
-/// See [`LockMessage::Blocking`].
+/// The content of [`LockMessage::Blocking`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Blocking {
     /// The lock.
     pub lock: LockId,
-    /// The request that was granted last.
+    /// The number of the request that was granted last.
     pub seq: u32,
-    /// The mode wanted.
+    /// The mode that the first waiting request wants.
     pub wanted: Mode,
 }
 
@@ -192,27 +193,29 @@ pub struct Blocking {
 pub struct Chased {
     /// The lock.
     pub lock: LockId,
-    /// The request that was granted last, or waits.
+    /// The number of the request that was granted last, or of the one that waits.
     pub seq: u32,
-    /// It waits, further ahead.
+    /// True if the lock waits as well, further ahead in the queue.
     pub queued: bool,
 }
 
-/// A search for a circle of requests that wait for each other, on its way.
+/// A search, on its way, for a circle of requests that wait for each other.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Probe {
     /// The request that looks whether it waits for itself.
     pub origin: Origin,
-    /// Who waits for whom so far, the origin first. At the end stands a waiter whose blocker is not known yet, unless the circle is closed.
+    /// The edges of the path so far, the origin first. The last waiter's blocker is not known yet,
+    /// unless the circle is closed.
     pub path: Vec<Hop>,
-    /// The circle is closed, and its hops up to this one are being looked at once more.
+    /// `Some` if the circle is closed and its hops up to this one are being confirmed.
     pub confirming: Option<u16>,
 }
 
-/// Who began a search.
+/// The request that began a search, and the number of the search.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Origin {
-    /// The age of its owner's work. (First, because in this order the youngest is the greatest.)
+    /// The start time of its owner's work. It is the first field, because in this order the
+    /// youngest is the greatest.
     pub start_time: u64,
     /// The node.
     pub node: NodeId,
@@ -220,9 +223,9 @@ pub struct Origin {
     pub worker: WorkerId,
     /// The lock.
     pub lock: LockId,
-    /// The request of the lock.
+    /// The number of the request of the lock.
     pub seq: u32,
-    /// Its number among the searches of the request, from 1.
+    /// The number of the search among those of the request, from 1.
     pub round: u32,
 }
 
@@ -233,16 +236,16 @@ pub struct Hop {
     pub node: NodeId,
     /// The worker of the resource.
     pub worker: WorkerId,
-    /// The waiter.
+    /// The lock of the waiter.
     pub lock: LockId,
-    /// Its request.
+    /// The number of the waiter's request.
     pub seq: u32,
     /// The lock that it waits for, of a client of the next hop's node, or of the origin's.
     pub blocker: Chased,
 }
 
 impl LockMessage {
-    /// The resource that it is about, if it asks something of the master of one.
+    /// Returns the resource of a message to its master.
     #[must_use]
     pub fn resource(&self) -> Option<&Name> {
         match self {
@@ -254,7 +257,7 @@ impl LockMessage {
         }
     }
 
-    /// The lock that it is about, if it is a master's word to who has or wants it.
+    /// Returns the lock of a message from a master to its home.
     #[must_use]
     pub fn about(&self) -> Option<LockId> {
         match self {
@@ -267,7 +270,7 @@ impl LockMessage {
 }
 
 impl Message {
-    /// The direction it goes.
+    /// Returns the direction of the message.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self.body {

@@ -1,50 +1,61 @@
-//! The lock manager's protocol, pure: who gets which lock, and what becomes of all that when members come and go.
+//! The lock manager's protocol, pure: granting, conversion, deadlock detection and view changes.
 //!
-//! A [`Shard`] is all that one worker of one node knows, in both roles: *home* of the locks of this node's clients, and *master* of the
-//! resources in its partitions. It reads no clock, file or socket: [`Shard::handle`] takes an [`Event`] and pushes [`Action`]s, which the driver
-//! carries out in their order. What the two halves say to each other goes the same way as between nodes, except that it does not leave; only a lock that
-//! its own node masters and that need not wait is granted without a word ([`Shard::lock_at_once`]).
+//! A [`Shard`] is all that one worker of one node knows, in both roles. It is the *home* of the
+//! locks of this node's clients, and the *master* of the resources in its partitions. It reads no
+//! clock, file or socket: [`Shard::handle`] takes an [`Event`] and pushes [`Action`]s, which the
+//! driver carries out in their order. The two halves exchange the same messages as two nodes do,
+//! through an internal queue. Only a lock that its own node masters and that need not wait is
+//! granted without a message ([`Shard::lock_at_once`]).
 //!
 //! # How a lock is granted
 //!
 //! ```text
 //! home --Request--> master: queue --Granted{token, value}--> home
-//! home --Unlock{value}--> master                              (nothing comes back)
+//! home --Unlock{value}--> master                              (no answer)
 //! ```
 //!
-//! A resource's name hashes to one of 4,096 partitions; `partition % workers` is its worker on every node, and of the members one is its
-//! master ([`Members::master`]).
+//! A resource's name hashes to one of 4,096 partitions. `partition % workers` is its worker on
+//! every node, and one member is its master ([`Members::master`]).
 //!
-//! # What holds
+//! # Guarantees
 //!
-//! - Modes that do not go together ([`Mode::is_compatible_with`]) are never held at once by members of a view.
-//! - Each request is answered once: granted or refused with a reason. Cancellation and timeout ask the master to refuse; a grant that is under way
-//!   already stands.
-//! - Requests for a resource are served in the order of their arrival at its master, conversions before new locks. After a change of master in the
-//!   order of their waiting.
-//! - Every grant has a [`Token`], greater than those of all grants of the resource that it excludes.
-//! - What comes with a grant of a mode beside which nobody writes is the last value written, or says that it may not be.
-//! - Of requests that wait for each other in a circle, the youngest is refused; nobody else for that reason.
-//! - A master that is open knows exactly the locks that members hold and wait for, apart from what is under way.
+//! - Members of a view never hold incompatible modes ([`Mode::is_compatible_with`]) at once.
+//! - Each request is answered once: granted or refused with a reason. Cancellation and timeout ask
+//!   the master to refuse; a grant that was sent before stands.
+//! - A master serves the requests for a resource in the order of their arrival, conversions before
+//!   new locks. After a change of master it serves them in the order of their waiting time.
+//! - Every grant has a [`Token`], greater than those of all earlier grants of the resource that it
+//!   excludes.
+//! - A grant of a mode that excludes writers carries the last value written, or says that the value
+//!   may not be the last.
+//! - Of requests that wait for each other in a circle, only the youngest is refused as a deadlock
+//!   victim.
+//! - A master that is open knows exactly the locks that members hold and wait for, except for
+//!   messages under way.
 //!
-//! # What the driver must keep
+//! # Contract of the driver
 //!
-//! - Messages of one [`Kind`] from one incarnation of a node to one incarnation of another arrive once each and in the order sent, until one of them ends. Then
-//!   any first part of them may have arrived. Nothing depends on the order of the two kinds. The sender's incarnation comes with each.
-//! - A view is handed in when everybody outside of it is dead or fenced. Views that are decided one after the other have epochs that are, and
-//!   a node that misses none recovers at less cost; it may miss some.
-//! - An owner's number means the same at all workers of a node; [`Action::Tell`] may arrive in any order, and may be lost: a search that does not come
-//!   back begins again.
-//! - Handing in [`Event::Tick`] at [`Shard::next_tick`], or later.
-//! - The time that is handed in never goes back. For [`Event::Unlock`], which asks for none, that of the event before will do.
-//! - Numbers of locks are never used again in one incarnation of a node.
-//! - A client that converts may use what both modes allow from the moment it asks until it is answered ([`HomeLock::usable`]).
-//! - Messages that come before a node's first view are admitted to the gate that its shard [begins](Shard::begin) with.
+//! - Messages of one [`Kind`] between two incarnations of nodes arrive once each and in the order
+//!   sent, until one of them ends. Then any prefix of them may have arrived. The order between the
+//!   two kinds does not matter. The sender's incarnation comes with each message.
+//! - The driver hands in a view when all nodes outside of it are dead or fenced. Successive views
+//!   have successive epochs. A node may miss views; one that misses none recovers at less cost.
+//! - An owner's number means the same at all workers of a node. Errands of [`Action::Tell`] may be
+//!   reordered or lost: a search that does not come back begins again.
+//! - The driver hands in [`Event::Tick`] at [`Shard::next_tick`], or later.
+//! - The time that is handed in never goes back. [`Event::Unlock`] needs no current time; the time
+//!   of the event before is enough.
+//! - Lock numbers are never reused in one incarnation of a node.
+//! - A client that converts may use what both modes allow, from the request until its answer
+//!   ([`HomeLock::usable`]).
+//! - Messages that come before a node's first view are admitted to the gate that its shard
+//!   [begins](Shard::begin) with.
 //!
-//! # What members can do
+//! # Faulty members
 //!
-//! Whatever a member sends, nothing here panics: a message that no correct member sends is dropped with an [`Action::Fault`] that names who sent it. A member
-//! can still lie about what it holds, so the node should stop on the first.
+//! No message of a member causes a panic. A message that no correct member sends is dropped with an
+//! [`Action::Fault`] that names the sender. A member can still lie about the locks that it holds,
+//! so the node should stop on the first fault.
 
 mod backlog;
 #[cfg(test)]
@@ -90,7 +101,7 @@ pub use message::{
     MasterRequestKind, Message, Origin, Probe, Record, Refused, Unlock,
 };
 pub use name::{Name, NameError};
-pub use resource::{Holder, Resource, Waiter, Who};
+pub use resource::{ClusterLockId, Holder, Resource, Waiter};
 
 use self::{
     core::Core,
@@ -99,35 +110,38 @@ use self::{
     recovery::{Recovery, do_as_master},
 };
 
-/// All locks of one worker of one node, in both roles. See the [module](self).
+/// All locks of one worker of one node, in both roles; see the [module](self).
 #[derive(Clone, Debug)]
 pub struct Shard {
     core: Core,
     home: Home,
     master: Master,
     recovering: Option<Recovery>,
-    /// Value blocks of what was mastered here in the view before.
+    /// Value blocks of the resources that this node mastered in the view before.
     values: BTreeMap<Name, Handover>,
     gate: Gate,
 }
 
 impl Shard {
-    /// A shard without locks, in the first view that this incarnation of the node is in; it asks the other members what it masters.
+    /// Creates a shard without locks, in the first view of this incarnation of the node. It asks
+    /// the other members for the resources that it masters.
     ///
     /// # Panics
-    /// When the configuration is impossible: no such worker, or a view without this incarnation of the node.
+    /// The configuration is impossible: no such worker, or a view without this incarnation of the
+    /// node.
     #[must_use]
     pub fn new(config: Config, view: Members, out: &mut Vec<Action>) -> Self {
         Self::begin(config, Self::gate(&config), view, out)
     }
 
-    /// The gate that a shard begins with: it parks what comes before the first view.
+    /// Returns the gate that a shard begins with: it parks messages that come before the first
+    /// view.
     #[must_use]
     pub fn gate(config: &Config) -> Gate {
         Gate::new(Backlog::new(config.locks_max))
     }
 
-    /// The same as [`Shard::new`], with messages that came before its first view.
+    /// Creates a shard like [`Shard::new`], with the messages that came before its first view.
     ///
     /// # Panics
     /// As [`Shard::new`].
@@ -157,80 +171,81 @@ impl Shard {
         shard
     }
 
-    /// What was counted.
+    /// Returns the counts of this shard.
     #[must_use]
     pub fn counts(&self) -> &Counts {
         &self.core.counts
     }
 
-    /// What it was made with.
+    /// Returns the configuration of this shard.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.core.config
     }
 
-    /// The view that it is in.
+    /// Returns the current view.
     #[must_use]
     pub fn view(&self) -> &Members {
         &self.core.view
     }
 
-    /// Whether what it masters is complete, so that requests are granted.
+    /// True when this master knows all locks of its resources and grants requests.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.recovering.is_none()
     }
 
-    /// The time of the next [`Event::Tick`].
+    /// Returns the time of the next [`Event::Tick`].
     #[must_use]
     pub fn next_tick(&self) -> Option<Nanos> {
         self.home.next_tick()
     }
 
-    /// The locks that clients of this node have or wait for here, by their numbers.
+    /// Returns the locks that clients of this node have or wait for here, by number.
     pub fn locks(&self) -> impl Iterator<Item = (LockId, &HomeLock)> {
         self.home.locks.iter().map(|(lock, held)| (*lock, &**held))
     }
 
-    /// A lock of a client of this node.
+    /// Returns a lock of a client of this node.
     #[must_use]
     pub fn lock(&self, lock: LockId) -> Option<&HomeLock> {
         self.home.locks.get(&lock).map(|held| &**held)
     }
 
-    /// The requests of clients of this node that wait, and whose they are.
+    /// Returns the waiting requests of this node's clients with their owners.
     pub fn waiting(&self) -> impl Iterator<Item = (LockId, Owner)> {
         self.home.waiting()
     }
 
-    /// The resources mastered here that are held or waited for.
+    /// Returns the resources mastered here that are held or waited for.
     pub fn resources(&self) -> impl Iterator<Item = (&Name, &Resource)> {
         self.master.resources.iter()
     }
 
-    /// How many there are in [`Shard::resources`].
+    /// Returns the number of resources in [`Shard::resources`].
     #[must_use]
     pub fn resource_count(&self) -> usize {
         self.master.resources.len()
     }
 
-    /// A resource that it masters.
+    /// Returns a resource that this shard masters.
     #[must_use]
     pub fn resource(&self, name: &Name) -> Option<&Resource> {
         self.master.resources.get(name)
     }
 
-    /// The other node that masters a resource, if it is not this one.
+    /// Returns the node that masters a resource, or `None` if it is this node.
     #[must_use]
     pub fn master(&self, name: &Name) -> Option<NodeId> {
         let place = self.place_of(name).ok()?;
         Some(self.core.masters.of(place).master).filter(|master| *master != self.core.config.me)
     }
 
-    /// Handles one event to its end; what is to be done is pushed to `out`.
+    /// Handles one event completely and pushes the resulting actions to `out`.
     ///
     /// # Panics
-    /// When the driver broke its contract: a number of a lock used twice, a view that is not newer or has no place for this node.
+    /// The driver broke its contract: a lock number used twice, a view that is not newer, or a view
+    /// without this node.
     pub fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<Action>) {
         self.core.now = now;
         std::mem::swap(&mut self.core.out, out);
@@ -257,7 +272,7 @@ impl Shard {
             Event::Cancel { lock } => self.home.end(lock, LockRefusal::Cancelled, core),
             Event::ClientGone { locks } => self.home.client_gone(&locks, core),
             Event::Message { from, incarnation, message } => self.arrived(from, incarnation, message),
-            Event::Told(errand) => self.told(errand),
+            Event::Errand(errand) => self.take_errand(errand),
             Event::View(view) => self.change(view),
             Event::Tick => {
                 for (lock, round) in self.home.due(core) {
@@ -272,11 +287,12 @@ impl Shard {
         std::mem::swap(&mut self.core.out, out);
     }
 
-    /// Grants a new lock without any message, if its master is here and it need not wait; the time does not matter. `None`: nothing has happened, and
-    /// [`Event::Request`], which begins with this, does the rest.
+    /// Grants a new lock without any message, if its master is here and it need not wait. No
+    /// current time is needed. `None` means that nothing has changed; [`Event::Request`], which
+    /// begins with this step, does the rest.
     ///
     /// # Panics
-    /// When the lock's number was used before.
+    /// The lock's number was used before.
     pub fn lock_at_once(&mut self, request: &LockRequest) -> Option<Grant> {
         let &LockRequest { lock, mode, ref kind, .. } = request;
         let RequestKind::New(new) = kind else { return None };
@@ -286,15 +302,16 @@ impl Shard {
         if core.masters.of(place).master != me || self.recovering.is_some() || !self.home.has_room(core) {
             return None;
         }
-        let (who, seq) = (Who { node: me, lock }, 1);
+        let (who, seq) = (ClusterLockId { node: me, lock }, 1);
         let (token, value) = self.master.at_once(&new.name, who, seq, mode, new.notify)?;
         let hold = Hold { mode, token, seq, value };
         self.home.hold(lock, new.clone(), place, hold, core);
         Some(Grant { mode, token, value })
     }
 
-    /// Gives a lock up without any message, if its master is here and no request waits for the resource; the time does not matter. False: nothing has
-    /// happened, and [`Event::Unlock`], which begins with this, does the rest.
+    /// Releases a lock without any message, if its master is here and no request waits for the
+    /// resource. No current time is needed. False means that nothing has changed;
+    /// [`Event::Unlock`], which begins with this step, does the rest.
     pub fn unlock_at_once(&mut self, lock: LockId, value: Option<[u8; VALUE_LEN]>) -> bool {
         let Self { core, home, master, recovering, .. } = self;
         let Some(held) = home.locks.get(&lock) else { return false };
@@ -305,14 +322,14 @@ impl Shard {
         {
             return false;
         }
-        let at_once = master.unlock_at_once(&held.name, Who { node: core.config.me, lock }, value);
+        let at_once = master.unlock_at_once(&held.name, ClusterLockId { node: core.config.me, lock }, value);
         if at_once {
             home.forget(lock);
         }
         at_once
     }
 
-    /// What the halves have to say to each other.
+    /// Delivers the messages that the two halves have for each other.
     fn settle(&mut self) {
         while let Some(body) = self.core.inbox.pop_front() {
             let me = self.core.config.me;
@@ -320,12 +337,12 @@ impl Shard {
         }
     }
 
-    /// A message from another node.
+    /// Handles a message from another node.
     fn arrived(&mut self, from: NodeId, incarnation: Incarnation, message: Message) {
         let is_member = self.core.view.incarnation(from) == Some(incarnation) && from != self.core.config.me;
         match self.gate.admit((from, incarnation), message.epoch, message) {
             Ok(Admission::Parked) => self.core.counts.new_epoch += 1,
-            Ok(_) if !is_member => self.core.counts.strangers += 1,
+            Ok(_) if !is_member => self.core.counts.non_members += 1,
             Ok(Admission::Current(message)) => self.current(from, message.body),
             Ok(Admission::Older(message)) => self.older(from, message),
             Err(what) => {
@@ -335,7 +352,8 @@ impl Shard {
         }
     }
 
-    /// A message of an earlier view from a member: good only about a partition whose master has not changed since.
+    /// Handles a message of an earlier view from a member. It is valid only if the partition's
+    /// master has not changed since.
     fn older(&mut self, from: NodeId, Message { epoch, body }: Message) {
         let me = self.core.config.me;
         let place = match (body.resource(), body.about()) {
@@ -343,7 +361,7 @@ impl Shard {
             (Some(_), _) if matches!(body, LockMessage::Probe(..)) => None,
             (Some(name), _) => self.place_of(name).ok().map(|place| (place, me)),
             (None, Some(lock)) => self.lock(lock).map(|held| (held.place, from)),
-            // Answers to questions that nobody asks any more.
+            // Answers to questions of an earlier view.
             (None, None) => None,
         };
         let good = place.is_some_and(|(place, master)| {
@@ -364,7 +382,7 @@ impl Shard {
         }
     }
 
-    /// A message of this view, from any member and this one.
+    /// Handles a message of this view, from any member or this node.
     fn current(&mut self, from: NodeId, body: LockMessage) {
         if let Err(what) = self.dispatch(from, body) {
             self.core.fault(from, what);
@@ -406,7 +424,8 @@ impl Shard {
         }
     }
 
-    /// A master's word about a lock of a client of this node, which may have given it up meanwhile.
+    /// Handles a master's message about a lock of a client of this node. The client may have
+    /// released the lock meanwhile.
     fn for_home(&mut self, from: NodeId, body: LockMessage) -> Result<(), Fault> {
         let held = body.about().and_then(|lock| self.home.locks.get(&lock));
         let Some(held) = held else { return Ok(()) };
@@ -422,7 +441,7 @@ impl Shard {
         Ok(())
     }
 
-    /// The place of the resource's partition among those of this worker.
+    /// Returns the slot of the resource's partition among those of this worker.
     fn place_of(&self, name: &Name) -> Result<PartitionSlot, Fault> {
         let Config { worker, workers, .. } = self.core.config;
         let partition = name.partition();

@@ -1,42 +1,44 @@
-//! Names of resources; who masters one is decided by its hash.
+//! Names of resources; the hash of a name selects its master.
 
 use std::{cmp::Ordering, fmt, sync::Arc};
 
 use plexus_base::{Partition, hash::hash, locks::MAX_NAME};
 
-/// LockRefusal bytes are not a name.
+/// The reason why bytes are not a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NameError {
-    /// No byte at all.
+    /// The name is empty.
     #[error("a lock needs a name of 1 to {MAX_NAME} bytes; this one is empty")]
     Empty,
-    /// More than [`MAX_NAME`].
+    /// The name has more than [`MAX_NAME`] bytes.
     #[error("a lock needs a name of 1 to {MAX_NAME} bytes; this one has {0}")]
     Long(usize),
 }
 
-/// The name of a resource: 1 to 255 bytes, any. Cheap to clone; ordered by hash first, so that most comparisons end at once, and by partition before
-/// that, so that what is mastered together is together.
+/// The name of a resource: 1 to 255 bytes of any value. It is cheap to clone.
+///
+/// Names are ordered by partition, then by hash, then by bytes. So most comparisons end at once,
+/// and resources with one master are adjacent.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Name {
-    /// The hash, its part that says the partition in front.
+    /// The hash, with the bits of the partition in front.
     rank: u64,
     bytes: Bytes,
 }
 
-/// Bits of a hash that say the partition: the low ones.
+/// The bits of a hash that select the partition: the low ones.
 const PARTITION_BITS: u32 = Partition::COUNT.trailing_zeros();
 
 const _: () = assert!(Partition::COUNT.is_power_of_two());
 
-/// Bytes of a name that are kept in place: those of most names.
+/// The bytes of a name that are kept in place; most names fit.
 const SHORT: usize = 30;
 
 #[derive(Clone, PartialEq, Eq)]
 enum Bytes {
-    /// So many of these; the others are zeros.
+    /// The length and the bytes; the rest is zero.
     Short(u8, [u8; SHORT]),
-    /// More than that.
+    /// A longer name.
     Long(Arc<[u8]>),
 }
 
@@ -54,10 +56,10 @@ impl Bytes {
 }
 
 impl Name {
-    /// The name with these bytes.
+    /// Creates the name with these bytes.
     ///
     /// # Errors
-    /// Too few or too many.
+    /// The name is empty or too long.
     pub fn new(bytes: &[u8]) -> Result<Self, NameError> {
         match bytes.len() {
             0 => Err(NameError::Empty),
@@ -68,7 +70,7 @@ impl Name {
         }
     }
 
-    /// The bytes.
+    /// Returns the bytes of the name.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         match &self.bytes {
@@ -77,13 +79,13 @@ impl Name {
         }
     }
 
-    /// The hash partition that the resource belongs to.
+    /// Returns the hash partition that the resource belongs to.
     #[must_use]
     pub fn partition(&self) -> Partition {
         Partition::of(self.rank.rotate_left(PARTITION_BITS))
     }
 
-    /// What decides the order of names, but for those few that have the same.
+    /// Returns the number that orders names, except for the few with equal hashes.
     pub(super) fn rank(&self) -> u64 {
         self.rank
     }
@@ -127,7 +129,7 @@ mod tests {
         for (one, other) in all.iter().zip(&all[1..]) {
             assert_eq!((name(one).bytes(), name(one)), (&one[..], name(one).clone()));
             assert_ne!(name(one), name(other));
-            // What is told apart by its bytes alone.
+            // Names with the same rank are ordered by their bytes.
             let alike = |bytes| Name { rank: 0, ..name(bytes) };
             assert!(alike(one) < alike(other));
         }

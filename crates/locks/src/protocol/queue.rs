@@ -1,39 +1,40 @@
-//! Who waits for a resource, in the order in which they are served: conversions, then new locks, each first come, first served; and who of its holders
-//! need not be told of that any more.
+//! The queue of a resource in serving order, and the holders that were already notified of it.
 //!
-//! Anybody can be found and can leave at the price of a search, however many wait.
+//! Conversions come first, then new locks, each first come, first served. Each waiter can be found
+//! and removed in logarithmic time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Mode,
-    resource::{Waiter, Who},
+    resource::{ClusterLockId, Waiter},
 };
 
-/// Which of the two queues, conversions first; and the number in it.
+/// A position: the queue (false: conversions, which come first) and the number in it.
 type QueuePosition = (bool, u64);
 
-/// The two queues of a resource, one behind the other. Nothing but a word where nobody has waited yet.
+/// The two queues of a resource, one behind the other. It takes one word until the first request
+/// waits.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Queue(Option<Box<Lines>>);
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Lines {
     line: BTreeMap<QueuePosition, Waiter>,
-    places: BTreeMap<Who, QueuePosition>,
-    /// Those that must not wait.
+    places: BTreeMap<ClusterLockId, QueuePosition>,
+    /// The requests that may not wait.
     attempts: BTreeSet<QueuePosition>,
     last: u64,
     told: NotifiedHolders,
 }
 
-/// Which holders were told that others wait.
+/// Which holders were notified that others wait.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct NotifiedHolders {
-    /// The first of the queue, and the mode that it wants: all that held then and stand in its way were told.
-    pub(super) of: Option<(Who, Mode)>,
-    /// Who was granted since.
-    pub(super) fresh: Vec<Who>,
+    /// The first of the queue and its mode: all holders of that time that block it were notified.
+    pub(super) of: Option<(ClusterLockId, Mode)>,
+    /// The locks that were granted since.
+    pub(super) fresh: Vec<ClusterLockId>,
 }
 
 impl Queue {
@@ -49,52 +50,52 @@ impl Queue {
         self.len() == 0
     }
 
-    /// Whether nobody waits for a new lock.
+    /// True if no request for a new lock waits.
     pub(super) fn has_no_new(&self) -> bool {
         let last = self.lines().and_then(|lines| lines.line.last_key_value());
         last.is_none_or(|((new, _), _)| !new)
     }
 
-    /// All, the first first.
+    /// Returns all waiters in serving order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Waiter> {
         self.lines().into_iter().flat_map(|lines| lines.line.values())
     }
 
-    /// Those that convert, or those that want a new lock.
+    /// Returns the waiting conversions, or the waiting requests for new locks.
     pub(super) fn part(&self, new: bool) -> impl Iterator<Item = &Waiter> {
         let lines = self.lines().into_iter();
         lines.flat_map(move |lines| lines.line.range((new, 0)..=(new, u64::MAX))).map(|(_, waiter)| waiter)
     }
 
-    /// The first, and whether it wants a new lock.
+    /// Returns the first waiter, and true if it wants a new lock.
     pub(super) fn first(&self) -> Option<(&Waiter, bool)> {
         let ((new, _), waiter) = self.lines()?.line.first_key_value()?;
         Some((waiter, *new))
     }
 
-    /// Which holders were told of them; nothing where nobody has waited yet.
+    /// Returns which holders were notified; `None` if no request has waited yet.
     pub(super) fn told(&mut self) -> Option<&mut NotifiedHolders> {
         self.0.as_mut().map(|lines| &mut lines.told)
     }
 
-    pub(super) fn find(&self, who: Who) -> Option<&Waiter> {
+    pub(super) fn find(&self, who: ClusterLockId) -> Option<&Waiter> {
         let lines = self.lines()?;
         lines.line.get(lines.places.get(&who)?)
     }
 
-    /// Joins the end of the conversions, or of all.
+    /// Adds a waiter at the end of the conversions or of the new locks.
     pub(super) fn add(&mut self, new: bool, waiter: Waiter) {
         self.0.get_or_insert_default().add(new, waiter);
     }
 
-    pub(super) fn remove(&mut self, who: Who) -> Option<Waiter> {
+    pub(super) fn remove(&mut self, who: ClusterLockId) -> Option<Waiter> {
         let lines = self.0.as_mut()?;
         let place = lines.places.remove(&who)?;
         lines.attempts.remove(&place);
         lines.line.remove(&place)
     }
 
-    /// Takes out those that must not wait.
+    /// Removes and returns the requests that may not wait.
     pub(super) fn take_attempts(&mut self) -> Vec<Waiter> {
         let Some(Lines { line, places, attempts, .. }) = self.0.as_deref_mut() else { return Vec::new() };
         let attempts = std::mem::take(attempts);
@@ -105,7 +106,7 @@ impl Queue {
         taken
     }
 
-    /// Brings both queues into the order of their waiting.
+    /// Sorts both queues by waiting time.
     pub(super) fn sort(&mut self) {
         let line = self.0.take().unwrap_or_default().line;
         let mut all: Vec<(bool, Waiter)> = line.into_iter().map(|((new, _), waiter)| (new, waiter)).collect();

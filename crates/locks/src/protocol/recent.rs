@@ -1,11 +1,11 @@
-//! A sorted map that keeps one entry, the one added last, beside its tree.
+//! A sorted map that keeps the entry that was added last beside its tree.
 //!
-//! A lock that its own node masters is mostly given up before the next one is taken. Such a lock,
+//! A lock that its own node masters is mostly released before the next one is taken. Such a lock,
 //! and its resource, never enter a tree.
 
 use std::{collections::BTreeMap, fmt};
 
-/// See the module.
+/// A sorted map for short-lived entries; see the module.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct RecentMap<K, V> {
     /// The entry that [`RecentMap::add_recent`] added last, if it is still there; not in the tree.
@@ -24,7 +24,7 @@ impl<K: Ord, V> RecentMap<K, V> {
         self.tree.len() + usize::from(self.recent.is_some())
     }
 
-    /// All entries, in the order of their keys.
+    /// Returns all entries in the order of their keys.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         let recent = self.recent.as_ref().map(|(key, value)| (key, value));
         let mut tree = self.tree.iter().peekable();
@@ -69,7 +69,7 @@ impl<K: Ord, V> RecentMap<K, V> {
         }
     }
 
-    /// The tree, with all entries in it.
+    /// Moves the recent entry into the tree and returns the tree.
     pub(super) fn tree(&mut self) -> &mut BTreeMap<K, V> {
         self.tree.extend(self.recent.take());
         &mut self.tree
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_a_sorted_map_wherever_an_entry_is() {
+    fn it_is_a_sorted_map_with_or_without_a_recent_entry() {
         let mut random = Random::new(3);
         let (mut map, mut model) = (RecentMap::default(), BTreeMap::new());
         for step in 0..4_000u64 {

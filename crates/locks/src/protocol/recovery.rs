@@ -1,24 +1,33 @@
-//! A change of view: the dead are released, partitions get masters, these learn what they do not know, and all goes on.
+//! A view change: locks of ended incarnations are released, partitions get masters, and masters
+//! learn the locks that they do not know.
 //!
-//! 1. The next view arrives ([`Shard::change`]). Nothing is granted any more. Locks of dead lives are released; partitions whose master changed
-//!    are forgotten by the old one, which keeps their value blocks for the new one.
-//! 2. Every member asks every other for the locks of the partitions that it masters and does not know (none, mostly), and is
-//!    answered: value blocks that were mastered there before, what is held in records, what is waited for once more, then `Done`.
-//! 3. With the last `Done` all is known: what was said in between is done now, in order, and what can be granted is (`Open`).
+//! 1. The next view arrives ([`Shard::change`]). Granting stops. Locks of ended incarnations are
+//!    released. If the master of a partition changed, the old one forgets its resources and keeps
+//!    their value blocks for the new one.
+//! 2. Every member asks every other for the locks of the partitions that it masters and does not
+//!    know (mostly none). Each answers with value blocks that it mastered before, records of its
+//!    held locks, its waiting requests, then `Done`.
+//! 3. With the last `Done` the master knows all. It handles the messages that came in between, in
+//!    order, and grants what can be granted (`Open`).
 //!
-//! **LockRefusal `Done` is awaited from everybody.** All that goes to masters from one node stays in order, so before its `Done` has come all that it said in
-//! earlier views: a master that stays loses nothing, and what it knows needs no repeating. To a partition's old master
-//! something may be under way that never reaches the new one; but who sent it will have said in its answer how things are without it.
+//! **Why every member must send `Done`.** All messages from one node to masters stay in order, so
+//! `Done` comes after all its messages of earlier views. A master that stays loses nothing, and its
+//! knowledge needs no repeating. A message to a partition's old master may never reach the new one,
+//! but its sender's answer takes it into account.
 //!
-//! **What an older message is worth** is decided by whether its partition had the same master all the time since: then it is as good as new
-//! (`late`), otherwise it is void, and what it would have changed is in the answer.
+//! **Messages of older views** are valid (`late`) if their partition had the same master all the
+//! time since. Otherwise they are void, and their effect is in the sender's answer.
 //!
-//! **Views on top of each other.** What was not complete when the next view came is asked for again. A node that was not handed some view asks for
-//! everything that it masters, for meanwhile another may have mastered it.
+//! **Overlapping view changes.** Partitions that were incomplete when the next view came are asked
+//! for again. A node that missed a view asks for all partitions that it masters, because another
+//! node may have mastered them meanwhile.
 //!
-//! **Value blocks.** Who holds a mode beside which nobody writes knows the last value, unless it asked in an earlier view for one beside which somebody does:
-//! that may be granted, and its answer lost with the old master. Otherwise the old master knows, if nobody could write when it was told to stop. Otherwise it
-//! is lost. What is written by a conversion that is asked again may be older than what others wrote, and counts as lost too, where nobody knows better.
+//! **Value blocks.** A holder of a mode that excludes writers knows the last value, unless it asked
+//! in an earlier view for a mode that allows them: that conversion may have been granted, and its
+//! answer lost with the old master. Otherwise the old master knows the value, if no node could
+//! write when it stopped. Otherwise the value is lost. A value that is written by a repeated
+//! conversion may be older than others' writes. It counts as lost too, unless a holder knows
+//! better.
 
 use std::collections::BTreeMap;
 
@@ -32,18 +41,19 @@ use super::{
     message::{Handover, LockMessage, MasterRequest, MasterRequestKind, Message, Record},
 };
 
-/// A change of view that is under way here.
+/// A view change that is under way here.
 #[derive(Clone, Debug)]
 pub(super) struct Recovery {
-    /// Members that have not said `Done`.
+    /// The members that have not sent `Done`.
     pub(super) awaited: NodeSet,
-    /// What is mastered here and not known yet.
+    /// The partitions that are mastered here and not known yet.
     pub(super) need: PartitionSlots,
-    /// What masters are to do afterwards.
+    /// The messages that are handled after the change.
     pub(super) held_back: Backlog,
-    /// Of rebuilt resources that several hold: what the word is worth by which the value block is known.
+    /// For rebuilt resources with several holders: the worth of the report that the value block is
+    /// based on.
     known: BTreeMap<Name, Worth>,
-    /// What the master before said.
+    /// The value blocks that the masters before reported.
     handed: BTreeMap<Name, Handover>,
 }
 
@@ -57,7 +67,7 @@ impl Recovery {
 
 #[cfg(test)]
 impl Recovery {
-    /// What tells it from others, as far as one place goes.
+    /// Returns a text that identifies this recovery, as far as one slot is concerned.
     pub(super) fn print(&self, place: super::PartitionSlot) -> String {
         let Self { awaited, need, held_back, known, handed } = self;
         let held_back: Vec<_> = held_back.messages().collect();
@@ -85,7 +95,7 @@ impl Shard {
         let need: PartitionSlots =
             own.iter().filter(|place| !next || unknown(*place) || changed.contains(*place)).collect();
         need.iter().for_each(|place| core.masters.begin_again(place, core.view.epoch));
-        // Who was a member and is not any more, at least not in that incarnation.
+        // The incarnations that were members and are no longer.
         let ended = before
             .members
             .iter()
@@ -94,7 +104,7 @@ impl Shard {
         let kept = own.iter().filter(|place| !need.contains(*place)).collect();
         let token = Token::before(core.view.epoch);
         let mut values = self.master.suspend(token, gone, &kept, core);
-        // Only of what was known here, and only if no view in between knew better.
+        // Only value blocks that were known here, and only if no view in between knew better.
         values.retain(|name, _| next && !unknown(core.masters.slot(name.partition())));
         self.values = values;
 
@@ -109,7 +119,7 @@ impl Shard {
         }
     }
 
-    /// Asks all members for what is not known, and waits for their answers.
+    /// Asks all members for the unknown partitions and waits for their answers.
     pub(super) fn ask(&mut self, recovery: Recovery) {
         for node in recovery.awaited.iter() {
             self.core.send(node, LockMessage::Ask(recovery.need.clone()));
@@ -117,7 +127,7 @@ impl Shard {
         self.recovering = Some(recovery);
     }
 
-    /// Answers who asks.
+    /// Answers a member that asks.
     pub(super) fn answer(&mut self, to: NodeId, need: &PartitionSlots) {
         let core = &mut self.core;
         if *need == PartitionSlots::none() {
@@ -137,7 +147,7 @@ impl Shard {
         core.send(to, LockMessage::Done);
     }
 
-    /// What a member holds.
+    /// Takes the records of the locks that a member holds.
     pub(super) fn records(&mut self, from: NodeId, records: Vec<Record>) -> Result<(), Fault> {
         for record in records {
             let place = self.place_of(&record.name)?;
@@ -153,7 +163,7 @@ impl Shard {
         Ok(())
     }
 
-    /// What a member knows of value blocks because it was the master.
+    /// Takes the value blocks of a member that was the master before.
     pub(super) fn handed(&mut self, from: NodeId, values: Vec<Handover>) -> Result<(), Fault> {
         for value in values {
             let place = self.place_of(&value.name)?;
@@ -166,7 +176,7 @@ impl Shard {
         Ok(())
     }
 
-    /// A member has said all.
+    /// Notes that a member has reported everything.
     pub(super) fn done(&mut self, from: NodeId) -> Result<(), Fault> {
         let recovery = self.recovering.as_mut().ok_or("an end of what was not asked for")?;
         if !recovery.awaited.remove(from) {
@@ -180,7 +190,8 @@ impl Shard {
 
     fn open(&mut self, recovery: Recovery) -> Result<(), Fault> {
         let Shard { core, master, .. } = self;
-        // Who waited for it knew it, even if nobody holds it any more.
+        // A repeated request proves that its sender's old master knew the resource, even without a
+        // holder.
         for (_, Message { body, .. }) in recovery.held_back.messages() {
             if let LockMessage::Request(MasterRequest {
                 name,
@@ -205,10 +216,10 @@ impl Shard {
     }
 }
 
-/// Value blocks in one message: 32 KiB with names of middling length.
+/// Value blocks in one message: 32 KiB with names of average length.
 const VALUES_IN_A_MESSAGE: usize = 512;
 
-/// What a holder asks of a master that is open, or about to be.
+/// Handles a message to a master that is open, or about to be.
 pub(super) fn do_as_master(
     master: &mut Master,
     from: NodeId,

@@ -1,11 +1,14 @@
-//! One resource: who holds it, who converts, who waits; in which order they are served.
+//! One resource: its holders, its queues, and the order in which they are served.
 //!
-//! As in VMS there are three queues. *Granted* has no order. *Converting* and *waiting* are strictly first come, first served, and
-//! nothing waiting is granted while anything converts. Two things pass them, because they disturb nobody: a conversion to what goes with all that
-//! the old mode goes with, and a new lock in NL. So nobody is overtaken for ever.
+//! As in VMS there are three queues. *Granted* has no order. *Converting* and *waiting* are
+//! strictly first come, first served, and no waiting request is granted while a conversion waits.
+//! Two requests pass the queues, because they delay no other request: a conversion to a mode that
+//! is compatible with all that the old mode is compatible with, and a new lock in NL. So no request
+//! is overtaken forever.
 //!
-//! **Who blocks whom**, for the search for deadlocks: a request waits for the holders whose mode does not go with its own; where there are none it
-//! waits for the first of the queue, which holds it up. Each is a condition without which it is not granted.
+//! **Blockers**, for the deadlock search: a request waits for the holders whose mode is
+//! incompatible with its own. If there are none it waits for the first of the queue, which holds it
+//! up. It cannot be granted as long as any of its blockers stays.
 
 use plexus_base::NodeId;
 
@@ -15,50 +18,51 @@ use super::{
     queue::{NotifiedHolders, Queue},
 };
 
-/// A lock, cluster-wide.
+/// The number of a lock in the whole cluster.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Who {
-    /// The node whose client has it.
+pub struct ClusterLockId {
+    /// The node whose client has the lock.
     pub node: NodeId,
-    /// Its number there.
+    /// The number of the lock on that node.
     pub lock: LockId,
 }
 
 /// A lock that is held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Holder {
-    /// Whose.
-    pub who: Who,
-    /// In which mode.
+    /// The lock.
+    pub who: ClusterLockId,
+    /// The mode that is held.
     pub mode: Mode,
-    /// With which token.
+    /// The fencing token of the grant.
     pub token: Token,
-    /// The request that was granted last.
+    /// The number of the request that was granted last.
     pub seq: u32,
-    /// Whether it wants to know who waits.
+    /// True if the holder wants a notice when others wait.
     pub notify: bool,
-    /// Whether it was told since it was granted.
+    /// True if the notice was sent since the grant.
     pub told: bool,
 }
 
-/// A request that waits, for a new lock or to convert one.
+/// A waiting request for a new lock or a conversion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Waiter {
-    /// Whose.
-    pub who: Who,
-    /// Its number among the lock's requests.
+    /// The lock.
+    pub who: ClusterLockId,
+    /// The number of the request among those of the lock.
     pub seq: u32,
     /// The mode wanted.
     pub mode: Mode,
-    /// Since when, in nanoseconds by this node's clock: before its beginning, perhaps, for who waits since longer.
+    /// The time since which it waits, in nanoseconds by this node's clock. It is negative if the
+    /// wait began before the clock did.
     pub since: i64,
-    /// Not to wait: refused as soon as it is clear that it must.
+    /// True if the request may not wait: it is refused as soon as it cannot be granted.
     pub attempt: bool,
-    /// Whether its holder will want to know who waits.
+    /// True if the holder will want a notice when others wait.
     pub notify: bool,
 }
 
-/// What follows from a change.
+/// A consequence of a change to a resource.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
     Granted(Holder),
@@ -66,16 +70,17 @@ pub(super) enum Outcome {
     Blocking(Holder, Mode),
 }
 
-/// Who keeps a request from being granted.
+/// A lock or request that keeps a request from being granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Blocker {
-    pub(super) who: Who,
+    pub(super) who: ClusterLockId,
     pub(super) seq: u32,
-    /// It waits as well, further ahead; otherwise it holds.
+    /// True if it waits as well, further ahead in the queue; false if it holds the lock.
     pub(super) queued: bool,
 }
 
-/// See the module. There are millions, mostly with one holder and nobody who waits: what that needs is all that is here.
+/// A resource, as its master knows it; see the module. There are millions, mostly with one holder
+/// and no waiters, so the struct is small.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Resource {
     granted: Holders,
@@ -86,24 +91,24 @@ pub struct Resource {
 const _: () = assert!(size_of::<Resource>() <= 80, "the map of resources moves them as others come and go");
 
 impl Resource {
-    /// Who holds it, in no order.
+    /// Returns the holders, in no order.
     #[must_use]
     pub fn granted(&self) -> &[Holder] {
         self.granted.as_slice()
     }
 
-    /// The value block.
+    /// Returns the value block.
     #[must_use]
     pub fn value(&self) -> Value {
         self.value
     }
 
-    /// Who converts, the first first.
+    /// Returns the waiting conversions in queue order.
     pub fn converting(&self) -> impl Iterator<Item = &Waiter> {
         self.queue.part(false)
     }
 
-    /// Who waits for a new lock, the first first.
+    /// Returns the waiting requests for new locks in queue order.
     pub fn waiting(&self) -> impl Iterator<Item = &Waiter> {
         self.queue.part(true)
     }
@@ -116,47 +121,54 @@ impl Resource {
         self.queue.len()
     }
 
-    pub(super) fn holder(&self, who: Who) -> Option<&Holder> {
+    pub(super) fn holder(&self, who: ClusterLockId) -> Option<&Holder> {
         self.granted.find(who)
     }
 
-    /// The request of this lock that waits.
-    pub(super) fn waiter(&self, who: Who) -> Option<&Waiter> {
+    /// Returns the waiting request of this lock.
+    pub(super) fn waiter(&self, who: ClusterLockId) -> Option<&Waiter> {
         self.queue.find(who)
     }
 
-    /// Adds a request for a new lock, or to convert one that is held.
+    /// Adds a request for a new lock or for a conversion to its queue.
     pub(super) fn wait(&mut self, new: bool, waiter: Waiter) {
         self.queue.add(new, waiter);
     }
 
-    /// Adds a lock that is held: granted here, or elsewhere before.
+    /// Adds a held lock that was granted here or at another master.
     pub(super) fn hold(&mut self, holder: Holder) {
         self.granted.add(holder);
         self.granted_since(holder.who);
     }
 
     /// Gives a lock another mode, at once.
-    pub(super) fn change(&mut self, who: Who, seq: u32, mode: Mode, token: Token) -> Option<Holder> {
+    pub(super) fn change(
+        &mut self,
+        who: ClusterLockId,
+        seq: u32,
+        mode: Mode,
+        token: Token,
+    ) -> Option<Holder> {
         let changed = self.granted.change(who, seq, mode, token)?;
         self.granted_since(who);
         Some(changed)
     }
 
-    fn granted_since(&mut self, who: Who) {
+    fn granted_since(&mut self, who: ClusterLockId) {
         if let Some(NotifiedHolders { of: Some(_), fresh }) = self.queue.told() {
             fresh.push(who);
         }
     }
 
-    /// Takes a lock out, wherever it is; how it was held.
-    pub(super) fn remove(&mut self, who: Who) -> Option<Holder> {
+    /// Removes a lock from the holders and the queue; returns it if it was held.
+    pub(super) fn remove(&mut self, who: ClusterLockId) -> Option<Holder> {
         self.cancel(who);
         self.granted.remove(who)
     }
 
-    /// Takes a lock out that is held, writing the value block, if no request waits. False: nothing has happened.
-    pub(super) fn release_alone(&mut self, who: Who, value: Option<[u8; VALUE_LEN]>) -> bool {
+    /// Releases a held lock and writes the value block, if no request waits. False means that
+    /// nothing has changed.
+    pub(super) fn release_alone(&mut self, who: ClusterLockId, value: Option<[u8; VALUE_LEN]>) -> bool {
         if !self.queue.is_empty() {
             return false;
         }
@@ -165,20 +177,22 @@ impl Resource {
         holder.is_some()
     }
 
-    /// Takes a request out that waits; the lock that it was to convert stays.
-    pub(super) fn cancel(&mut self, who: Who) -> Option<Waiter> {
+    /// Removes a waiting request; the lock that it was to convert stays.
+    pub(super) fn cancel(&mut self, who: ClusterLockId) -> Option<Waiter> {
         self.queue.remove(who)
     }
 
-    /// A holder of `mode` gives it up, or down: what it leaves in the value block.
+    /// Updates the value block when a holder of `mode` releases or lowers it.
     pub(super) fn write(&mut self, mode: Mode, value: Option<[u8; VALUE_LEN]>) {
         if let Some(bytes) = value.filter(|_| mode.writes()) {
             self.value = Value::written(bytes);
         }
     }
 
-    /// The same of one who goes down to a mode beside which others write, and has asked that of the master before too. If that one granted it, others may
-    /// have written since: of who still knows the value that is what is known here; otherwise this may be the last, or not.
+    /// Updates the value block for a conversion to a mode that allows other writers, which the
+    /// master before was asked for too. If that master granted it, others may have written since.
+    /// Then the value that a holder reported is the last one; without such a report this value may
+    /// be the last or not.
     pub(super) fn write_again(&mut self, mode: Mode, value: Option<[u8; VALUE_LEN]>) {
         if self.value.validity == Validity::Lost {
             self.write(mode, value);
@@ -186,17 +200,19 @@ impl Resource {
         }
     }
 
-    /// Whether a new lock need not wait: nobody waits before it, and it goes with what all hold.
+    /// True if a new lock need not wait: the queue is empty, and the mode is compatible with all
+    /// holders.
     pub(super) fn admits(&self, mode: Mode) -> bool {
         self.queue.is_empty() && self.granted.go_with(mode, None)
     }
 
-    /// Brings the queues into the order of their waiting, which a rebuilt resource does not have yet.
+    /// Sorts the queues by waiting time; the queues of a rebuilt resource are unsorted.
     pub(super) fn sort(&mut self) {
         self.queue.sort();
     }
 
-    /// Grants what can be granted, refuses what must not wait, and finds who is to be told of those that wait.
+    /// Grants what can be granted, refuses requests that may not wait, and finds the holders that
+    /// need a notice.
     pub(super) fn settle(&mut self, token: &mut Token, out: &mut Vec<Outcome>) {
         loop {
             while self.grant_first(token, out) {}
@@ -208,7 +224,7 @@ impl Resource {
         }
     }
 
-    /// Grants the first of the queue, if there is one and it can be.
+    /// Grants the first of the queue, if that is possible.
     fn grant_first(&mut self, token: &mut Token, out: &mut Vec<Outcome>) -> bool {
         let Some((first, new)) = self.queue.first() else { return false };
         let Waiter { who, seq, mode, notify, .. } = *first;
@@ -229,8 +245,8 @@ impl Resource {
         true
     }
 
-    /// Tells those that stand in the way of the first of the queue, each once since it was granted. Only those are looked at who may not have been
-    /// told yet.
+    /// Notifies the holders that block the first of the queue, each once since its grant. It looks
+    /// only at holders that may not have been notified yet.
     fn tell_holders(&mut self, out: &mut Vec<Outcome>) {
         let first = self.queue.first().map(|(first, _)| (first.who, first.mode));
         let Some(told) = self.queue.told() else { return };
@@ -245,7 +261,7 @@ impl Resource {
         };
         match before {
             Some((before, same)) if same == mode => {
-                // Who was first itself then was not told.
+                // The request that was first before may hold now, and was not notified itself.
                 for who in fresh.into_iter().chain((before != who).then_some(before)) {
                     self.granted.find_mut(who).into_iter().for_each(&mut tell);
                 }
@@ -254,8 +270,8 @@ impl Resource {
         }
     }
 
-    /// Who keeps the request of `who` from being granted; none if it does not wait.
-    pub(super) fn blockers(&self, who: Who, seq: u32) -> Vec<Blocker> {
+    /// Returns the blockers of a waiting request; empty if it does not wait.
+    pub(super) fn blockers(&self, who: ClusterLockId, seq: u32) -> Vec<Blocker> {
         let Some(waiter) = self.waiter(who).filter(|waiter| waiter.seq == seq) else { return Vec::new() };
         let against = |holder: &&Holder| holder.who != who && !waiter.mode.is_compatible_with(holder.mode);
         let holders = self.granted().iter().filter(against);

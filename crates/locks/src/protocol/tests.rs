@@ -1,4 +1,4 @@
-//! One shard alone, and two by hand: what a client sees of each thing that the protocol does.
+//! Tests of one shard alone, and of several by hand, as a client sees them.
 
 mod backlog;
 mod values;
@@ -28,7 +28,7 @@ fn view(epoch: u32, nodes: &[u8]) -> Members {
     }
 }
 
-/// A member's first request for a new lock in EX.
+/// Returns a member's first request for a new lock in EX.
 fn new_lock(lock: LockId, name: Name) -> LockMessage {
     let (seq, mode, kind) = (1, Mode::EX, MasterRequestKind::New { notify: false });
     LockMessage::Request(MasterRequest {
@@ -43,13 +43,13 @@ fn new_lock(lock: LockId, name: Name) -> LockMessage {
     })
 }
 
-/// Shards between which messages pass at once, or not at all while they are held up.
+/// A few shards. Messages between them pass at once, or not at all while they are held up.
 struct Few {
     shards: Vec<Shard>,
     now: u64,
     held_up: bool,
     said: Vec<(usize, NodeId, Message)>,
-    /// What clients were told: node, and grant, refusal or call.
+    /// The actions for clients: node, and grant, refusal or blocking notice.
     told: Vec<(usize, Action)>,
 }
 
@@ -119,8 +119,9 @@ impl Few {
         self.event(node, Event::Unlock { lock: LockId(lock), value });
     }
 
-    /// What clients were told since the last time: lock, and `+MODE`, `-reason` or `?MODE`.
-    fn news(&mut self) -> Vec<String> {
+    /// Returns the actions for clients since the last call: lock, and `+MODE`, `-reason` or
+    /// `?MODE`.
+    fn notices(&mut self) -> Vec<String> {
         let told = self.told.drain(..).map(|(_, action)| match action {
             Action::Granted { lock, mode, .. } => format!("{}+{mode:?}", lock.0),
             Action::Refused { lock, why } => format!("{}-{why:?}", lock.0),
@@ -130,7 +131,7 @@ impl Few {
         told.collect()
     }
 
-    /// The value and its validity that came with the grant of `lock` among the news.
+    /// Returns the value and its validity that came with the last grant of `lock`.
     fn value_of(&self, lock: u64) -> (u8, Validity) {
         let found = self.told.iter().rev().find_map(|(_, action)| match action {
             Action::Granted { lock: granted, value, .. } if granted.0 == lock => Some(*value),
@@ -140,7 +141,7 @@ impl Few {
         (value.bytes[0], value.validity)
     }
 
-    /// A name that `node` masters.
+    /// Returns a name that `node` masters.
     fn name_at(&self, node: u8) -> Vec<u8> {
         let view = self.shards[0].view();
         let mut names = (0..=255).map(|byte| vec![byte]);
@@ -151,33 +152,33 @@ impl Few {
 }
 
 #[test]
-fn what_is_mastered_here_is_granted_without_a_word() {
+fn a_resource_mastered_here_is_granted_without_a_message() {
     let mut few = Few::new(&[0, 1]);
     let name = few.name_at(0);
     few.held_up = true;
     few.lock(0, 1, FIRST, &name, Mode::EX, WaitLimit::Forever);
     few.unlock(0, 1, None);
-    assert_eq!((few.news(), few.said.len()), (vec!["1+EX".to_owned()], 0));
+    assert_eq!((few.notices(), few.said.len()), (vec!["1+EX".to_owned()], 0));
 }
 
 #[test]
-fn requests_are_served_in_order_and_holders_told() {
+fn requests_are_served_in_order_and_holders_notified() {
     let mut few = Few::new(&[0, 1]);
     let name = few.name_at(1);
     few.lock(0, 1, FIRST, &name, Mode::PR, WaitLimit::Forever);
     few.lock(1, 2, FIRST, &name, Mode::EX, WaitLimit::Forever);
     few.lock(0, 3, Owner(2), &name, Mode::PR, WaitLimit::Forever);
-    assert_eq!(few.news(), ["1+PR", "1?EX"]);
+    assert_eq!(few.notices(), ["1+PR", "1?EX"]);
     few.lock(0, 4, Owner(3), &name, Mode::PR, WaitLimit::Forever);
     few.lock(0, 5, Owner(3), &name, Mode::PR, WaitLimit::Try);
     few.lock(0, 6, Owner(3), &name, Mode::NL, WaitLimit::Try);
-    assert_eq!(few.news(), ["4-TooManyWaiting", "5-TooManyWaiting", "6+NL"]);
+    assert_eq!(few.notices(), ["4-TooManyWaiting", "5-TooManyWaiting", "6+NL"]);
     few.unlock(0, 1, None);
-    assert_eq!(few.news(), ["2+EX", "2?PR"]);
+    assert_eq!(few.notices(), ["2+EX", "2?PR"]);
     few.lock(0, 7, Owner(3), &name, Mode::PR, WaitLimit::Try);
-    assert_eq!(few.news(), ["7-NotGranted"]);
+    assert_eq!(few.notices(), ["7-NotGranted"]);
     few.unlock(1, 2, None);
-    assert_eq!(few.news(), ["3+PR"]);
+    assert_eq!(few.notices(), ["3+PR"]);
 }
 
 #[test]
@@ -188,16 +189,16 @@ fn conversions_go_before_new_locks_and_to_less_at_once() {
     few.lock(1, 2, FIRST, &name, Mode::PR, WaitLimit::Forever);
     few.lock(1, 3, Owner(2), &name, Mode::EX, WaitLimit::Forever);
     few.convert(1, 2, Mode::PW, None);
-    assert_eq!(few.news(), ["1+PR", "2+PR", "1?EX", "2?EX"]);
+    assert_eq!(few.notices(), ["1+PR", "2+PR", "1?EX", "2?EX"]);
     few.convert(0, 1, Mode::CR, None);
-    assert_eq!(few.news(), ["1+CR", "1?EX", "2+PW", "2?EX"]);
+    assert_eq!(few.notices(), ["1+CR", "1?EX", "2+PW", "2?EX"]);
     few.convert(1, 2, Mode::NL, None);
     few.unlock(0, 1, None);
-    assert_eq!(few.news(), ["2+NL", "3+EX"]);
+    assert_eq!(few.notices(), ["2+NL", "3+EX"]);
 }
 
 #[test]
-fn what_cannot_be_asked_is_refused_with_the_reason() {
+fn an_impossible_request_is_refused_with_the_reason() {
     let mut few = Few::new(&[0]);
     few.convert(0, 1, Mode::EX, None);
     few.lock(0, 1, FIRST, b"a", Mode::EX, WaitLimit::Forever);
@@ -208,17 +209,17 @@ fn what_cannot_be_asked_is_refused_with_the_reason() {
     few.convert(0, 1, Mode::EX, Some([1; VALUE_LEN]));
     few.unlock(0, 1, Some([1; VALUE_LEN]));
     assert_eq!(
-        few.news(),
+        few.notices(),
         ["1-Unknown", "1+EX", "1?EX", "2-Busy", "1+EX", "1?EX", "1+PR", "1?EX", "1-NotWriter", "1-NotWriter"]
     );
     few.unlock(0, 1, None);
-    assert_eq!(few.news(), ["2+EX"]);
+    assert_eq!(few.notices(), ["2+EX"]);
     few.shards[0].home.locks.get_mut(&LockId(2)).and_then(|held| held.hold.as_mut()).expect("held").seq =
         u32::MAX;
     few.convert(0, 2, Mode::PR, None);
-    assert_eq!(few.news(), ["2-TooManyConversions"]);
+    assert_eq!(few.notices(), ["2-TooManyConversions"]);
     (3..11).for_each(|lock| few.lock(0, lock, FIRST, b"b", Mode::CR, WaitLimit::Forever));
-    assert_eq!(few.news().last().map(String::as_str), Some("10-TooManyLocks"));
+    assert_eq!(few.notices().last().map(String::as_str), Some("10-TooManyLocks"));
 }
 
 #[test]
@@ -230,22 +231,22 @@ fn a_cancellation_and_a_grant_that_cross_give_one_answer() {
     few.event(0, Event::Cancel { lock: LockId(1) });
     few.event(0, Event::Cancel { lock: LockId(1) });
     few.go_on();
-    assert_eq!(few.news(), ["1+EX"]);
+    assert_eq!(few.notices(), ["1+EX"]);
     few.lock(0, 2, FIRST, &name, Mode::EX, WaitLimit::Forever);
     few.event(0, Event::Cancel { lock: LockId(2) });
-    assert_eq!(few.news(), ["1?EX", "2-Cancelled"]);
+    assert_eq!(few.notices(), ["1?EX", "2-Cancelled"]);
     few.lock(0, 3, FIRST, &name, Mode::EX, WaitLimit::Forever);
     few.held_up = true;
     few.unlock(0, 3, None);
     few.unlock(0, 1, None);
     few.go_on();
-    assert_eq!(few.news(), ["3-Cancelled"]);
+    assert_eq!(few.notices(), ["3-Cancelled"]);
     few.lock(1, 4, FIRST, &name, Mode::EX, WaitLimit::Try);
-    assert_eq!(few.news(), ["4+EX"]);
+    assert_eq!(few.notices(), ["4+EX"]);
 }
 
 #[test]
-fn timeout_ends_and_wakes_nobody_before() {
+fn a_request_times_out_at_its_limit_and_not_before() {
     let mut few = Few::new(&[0, 1]);
     let name = few.name_at(1);
     few.lock(1, 1, FIRST, &name, Mode::EX, WaitLimit::Forever);
@@ -253,10 +254,10 @@ fn timeout_ends_and_wakes_nobody_before() {
     assert_eq!(few.shards[0].next_tick(), Some(Nanos(300)));
     few.now = 299;
     few.event(0, Event::Tick);
-    assert_eq!(few.news(), ["1+EX", "1?EX"]);
+    assert_eq!(few.notices(), ["1+EX", "1?EX"]);
     few.now = 300;
     few.event(0, Event::Tick);
-    assert_eq!((few.news(), few.shards[0].next_tick()), (vec!["2-TimedOut".to_owned()], None));
+    assert_eq!((few.notices(), few.shards[0].next_tick()), (vec!["2-TimedOut".to_owned()], None));
 }
 
 #[test]
@@ -289,7 +290,7 @@ fn values_are_written_on_the_way_down_and_lost_with_their_writer() {
 }
 
 #[test]
-fn what_the_dead_only_waited_for_was_not_written_by_them() {
+fn a_dead_client_did_not_write_with_locks_that_it_waited_for() {
     let mut few = Few::new(&[0, 1]);
     let name = few.name_at(1);
     few.lock(1, 1, FIRST, &name, Mode::PW, WaitLimit::Forever);
@@ -298,47 +299,47 @@ fn what_the_dead_only_waited_for_was_not_written_by_them() {
     few.lock(0, 3, FIRST, &name, Mode::PR, WaitLimit::Forever);
     few.lock(0, 4, FIRST, &name, Mode::EX, WaitLimit::Forever);
     few.convert(0, 2, Mode::EX, None);
-    // Each makes room for the next, for which its client waited.
+    // Each release admits the next request, for which its client waited.
     few.event(0, Event::ClientGone { locks: [3, 2, 4].map(LockId).into() });
     few.lock(1, 5, FIRST, &name, Mode::PW, WaitLimit::Forever);
     assert_eq!(few.value_of(5), (5, Validity::Valid));
 }
 
 #[test]
-fn of_a_circle_the_youngest_is_refused() {
+fn the_youngest_of_a_circle_is_refused() {
     let mut few = Few::new(&[0, 1]);
     let (here, there) = (few.name_at(0), few.name_at(1));
     few.lock(0, 1, FIRST, &here, Mode::EX, WaitLimit::Forever);
     few.lock(1, 2, Owner(2), &there, Mode::EX, WaitLimit::Forever);
     few.lock(0, 3, FIRST, &there, Mode::EX, WaitLimit::Forever);
     few.lock(1, 4, Owner(2), &here, Mode::EX, WaitLimit::Forever);
-    few.news();
+    few.notices();
     few.now = 5_000;
     few.event(0, Event::Tick);
-    assert_eq!(few.news(), [""; 0], "the older one finds nothing");
+    assert_eq!(few.notices(), [""; 0], "the search of the older request finds nothing");
     few.event(1, Event::Tick);
-    assert_eq!(few.news(), ["4-Deadlock"]);
+    assert_eq!(few.notices(), ["4-Deadlock"]);
     few.event(1, Event::ClientGone { locks: vec![LockId(2), LockId(4)] });
-    assert_eq!(few.news(), ["3+EX"]);
+    assert_eq!(few.notices(), ["3+EX"]);
 }
 
 #[test]
-fn two_who_convert_are_a_circle_and_so_is_one_who_waits_for_itself() {
+fn two_conversions_are_a_circle_and_so_is_a_request_that_waits_for_itself() {
     let mut few = Few::new(&[0]);
     few.lock(0, 1, FIRST, b"a", Mode::PR, WaitLimit::Forever);
     few.lock(0, 2, Owner(2), b"a", Mode::PR, WaitLimit::Forever);
     few.convert(0, 1, Mode::EX, None);
     few.convert(0, 2, Mode::EX, None);
-    few.news();
+    few.notices();
     few.now = 5_000;
     few.event(0, Event::Tick);
-    assert_eq!(few.news(), ["2-Deadlock"], "the conversion, not the lock");
+    assert_eq!(few.notices(), ["2-Deadlock"], "the conversion, not the lock");
     few.unlock(0, 2, None);
-    assert_eq!(few.news(), ["1+EX"]);
+    assert_eq!(few.notices(), ["1+EX"]);
     few.lock(0, 3, FIRST, b"a", Mode::CR, WaitLimit::Forever);
     few.now = 10_000;
     few.event(0, Event::Tick);
-    assert_eq!(few.news(), ["1?CR", "3-Deadlock"]);
+    assert_eq!(few.notices(), ["1?CR", "3-Deadlock"]);
 }
 
 #[test]
@@ -349,8 +350,9 @@ fn a_confirmation_of_an_earlier_request_makes_no_victim_of_the_next() {
     few.lock(0, 2, FIRST, &name, Mode::CR, WaitLimit::Forever);
     few.lock(1, 3, Owner(3), &name, Mode::CW, WaitLimit::Forever);
     few.convert(0, 2, Mode::EX, None);
-    few.news();
-    // It waits for a lock of its own owner. The search comes back, and so does its second round, which is delivered late.
+    few.notices();
+    // The request waits for a lock of its own owner. The search and its second round come back, and
+    // the second is delivered late.
     (few.held_up, few.now) = (true, 5_000);
     few.event(0, Event::Tick);
     (0..3).for_each(|_| few.deliver());
@@ -359,11 +361,11 @@ fn a_confirmation_of_an_earlier_request_makes_no_victim_of_the_next() {
     few.event(0, Event::Cancel { lock: LockId(2) });
     // The next request of the same lock waits for another owner only.
     few.convert(0, 2, Mode::PR, None);
-    assert_eq!((few.news(), few.said.len()), (vec!["2-Cancelled".to_owned()], 0));
+    assert_eq!((few.notices(), few.said.len()), (vec!["2-Cancelled".to_owned()], 0));
     few.said.extend(late);
     assert_eq!(few.said.len(), 1);
     few.go_on();
-    assert_eq!(few.news(), [""; 0]);
+    assert_eq!(few.notices(), [""; 0]);
 }
 
 #[test]
@@ -374,16 +376,16 @@ fn a_new_master_serves_requests_in_the_order_of_their_waiting() {
     few.now = 10;
     few.lock(1, 2, Owner(2), &moved, Mode::EX, WaitLimit::Forever);
     few.now = 20;
-    // Of the first node, whose name comes first in any other order.
+    // A request of the first node, whose name comes first in any other order.
     few.lock(0, 3, Owner(3), &moved, Mode::EX, WaitLimit::Forever);
-    few.news();
+    few.notices();
     few.now = 30;
     for node in [0, 1] {
         few.event(node, Event::View(view(2, &[0, 1])));
     }
     few.unlock(0, 1, None);
     few.unlock(1, 2, None);
-    let told = few.news().into_iter().filter(|told| told.contains('+')).collect::<Vec<_>>();
+    let told = few.notices().into_iter().filter(|told| told.contains('+')).collect::<Vec<_>>();
     assert_eq!(told, ["2+EX", "3+EX"]);
 }
 
@@ -420,26 +422,26 @@ fn the_locks_of_a_dead_node_are_released_and_those_that_it_mastered_are_found_ag
     few.lock(1, 3, FIRST, &kept, Mode::EX, WaitLimit::Forever);
     few.lock(0, 4, FIRST, &moved, Mode::EX, WaitLimit::Forever);
     few.lock(1, 5, FIRST, &moved, Mode::PR, WaitLimit::Forever);
-    assert_eq!(few.news(), ["1+EX", "2+NL", "1?EX", "4+EX", "4?PR"]);
+    assert_eq!(few.notices(), ["1+EX", "2+NL", "1?EX", "4+EX", "4?PR"]);
     few.said.clear();
     for node in [0, 1] {
         few.event(node, Event::View(view(2, &[0, 1])));
     }
     few.go_on();
     assert_eq!(few.value_of(3), (0, Validity::Lost));
-    assert_eq!(few.news(), ["3+EX", "4?PR"]);
+    assert_eq!(few.notices(), ["3+EX", "4?PR"]);
     few.unlock(0, 4, Some([9; VALUE_LEN]));
     assert_eq!(few.value_of(5), (9, Validity::Valid));
     assert!(few.shards[..2].iter().all(Shard::is_open));
 }
 
 #[test]
-fn what_was_said_in_an_older_view_counts_where_the_master_stayed_and_nowhere_else() {
+fn a_message_of_an_older_view_counts_only_if_the_master_stayed() {
     let mut few = Few::new(&[0, 1, 2]);
     let (kept, moved) = (few.name_at(0), few.name_at(2));
     few.lock(1, 1, FIRST, &kept, Mode::EX, WaitLimit::Forever);
     few.lock(1, 2, FIRST, &moved, Mode::EX, WaitLimit::Forever);
-    few.news();
+    few.notices();
     few.held_up = true;
     few.unlock(1, 1, None);
     few.unlock(1, 2, None);
@@ -448,14 +450,14 @@ fn what_was_said_in_an_older_view_counts_where_the_master_stayed_and_nowhere_els
     few.lock(0, 3, FIRST, &kept, Mode::EX, WaitLimit::Forever);
     few.event(1, Event::View(view(2, &[0, 1])));
     few.go_on();
-    assert_eq!(few.news(), ["3+EX"]);
+    assert_eq!(few.notices(), ["3+EX"]);
     assert_eq!(few.shards[0].counts().late, 1);
     few.lock(0, 4, FIRST, &moved, Mode::EX, WaitLimit::Try);
-    assert_eq!(few.news(), ["4+EX"]);
+    assert_eq!(few.notices(), ["4+EX"]);
 }
 
 #[test]
-fn a_stranger_is_not_heard_and_who_is_ahead_waits_for_the_view() {
+fn a_message_of_a_non_member_is_dropped_and_one_of_a_newer_view_waits() {
     let mut few = Few::new(&[0, 1]);
     let request = |epoch| Message {
         epoch: Epoch(epoch),
@@ -466,7 +468,7 @@ fn a_stranger_is_not_heard_and_who_is_ahead_waits_for_the_view() {
     few.event(0, Event::Message { from: NodeId(1), incarnation: Incarnation(2), message: now });
     few.event(0, Event::Message { from: NodeId(1), incarnation: Incarnation(1), message: later });
     let counts = *few.shards[0].counts();
-    assert_eq!((counts.strangers, counts.new_epoch, few.said.len()), (1, 1, 0));
+    assert_eq!((counts.non_members, counts.new_epoch, few.said.len()), (1, 1, 0));
     few.event(0, Event::View(view(2, &[0, 1])));
     few.event(1, Event::View(view(2, &[0, 1])));
     few.go_on();
@@ -476,18 +478,19 @@ fn a_stranger_is_not_heard_and_who_is_ahead_waits_for_the_view() {
 }
 
 #[test]
-fn a_new_master_serves_first_who_has_waited_longest() {
+fn a_new_master_serves_the_longest_waiting_request_first() {
     let mut few = Few::new(&[0, 1, 2]);
     let moved = few.name_at(2);
     let partition = Name::new(&moved).expect("a name").partition();
     let next = view(2, &[0, 1]).master(partition).index();
-    // What the new master's own clients wait for it learns first; here the other's wait is longer.
+    // The new master learns of its own clients' requests first; here the other node's request has
+    // waited longer.
     few.lock(next, 1, FIRST, &moved, Mode::EX, WaitLimit::Forever);
     few.now = 100;
     few.lock(1 - next, 2, FIRST, &moved, Mode::EX, WaitLimit::Forever);
     few.now = 200;
     few.lock(next, 3, Owner(2), &moved, Mode::EX, WaitLimit::Forever);
-    few.news();
+    few.notices();
     few.held_up = true;
     for node in [0, 1] {
         few.event(node, Event::View(view(2, &[0, 1])));
@@ -495,21 +498,21 @@ fn a_new_master_serves_first_who_has_waited_longest() {
     few.go_on();
     few.unlock(next, 1, None);
     few.unlock(1 - next, 2, None);
-    let granted: Vec<String> = few.news().into_iter().filter(|news| news.contains('+')).collect();
+    let granted: Vec<String> = few.notices().into_iter().filter(|notices| notices.contains('+')).collect();
     assert_eq!(granted, ["2+EX", "3+EX"]);
 }
 
 #[test]
-fn who_missed_a_view_asks_for_what_another_may_have_mastered_meanwhile() {
+fn a_node_that_missed_a_view_asks_for_partitions_that_another_may_have_mastered() {
     let mut few = Few::new(&[0, 1, 2]);
     let all = [0, 1, 2, 3];
-    // Mastered by node 0, but by node 3 while that is there.
+    // Mastered by node 0, but by node 3 while that is a member.
     let mut names = (0..=255u8).map(|byte| vec![byte]);
     let moved = names.find(|name| {
         let partition = Name::new(name).expect("a name").partition();
         (view(1, &[0, 1, 2]).master(partition), view(2, &all).master(partition)) == (NodeId(0), NodeId(3))
     });
-    let moved = moved.expect("a newcomer gets something of everybody");
+    let moved = moved.expect("a newcomer gets partitions of every node");
     few.held_up = true;
     let mut out = Vec::new();
     few.shards.push(Shard::new(config(3), view(2, &all), &mut out));
@@ -517,14 +520,15 @@ fn who_missed_a_view_asks_for_what_another_may_have_mastered_meanwhile() {
     for node in [1, 2] {
         few.event(node, Event::View(view(2, &all)));
     }
-    // Node 0 has not heard of the view yet and answers all the same, for what it hears of it waits.
+    // Node 0 does not know the view yet. It answers all the same, because messages of newer views
+    // wait there.
     let late: Vec<_> = few.said.extract_if(.., |(_, to, _)| *to == NodeId(0)).collect();
     few.said.push((0, NodeId(3), Message { epoch: Epoch(2), body: LockMessage::Done }));
     few.said.push((0, NodeId(1), Message { epoch: Epoch(2), body: LockMessage::Done }));
     few.said.push((0, NodeId(2), Message { epoch: Epoch(2), body: LockMessage::Done }));
     few.go_on();
     few.lock(1, 1, FIRST, &moved, Mode::EX, WaitLimit::Forever);
-    assert_eq!(few.news(), ["1+EX"]);
+    assert_eq!(few.notices(), ["1+EX"]);
     few.held_up = true;
     few.said.retain(|(_, to, _)| *to != NodeId(3));
     few.said.extend(late);
@@ -533,7 +537,7 @@ fn who_missed_a_view_asks_for_what_another_may_have_mastered_meanwhile() {
     }
     few.go_on();
     few.lock(2, 2, FIRST, &moved, Mode::EX, WaitLimit::Try);
-    assert_eq!(few.news(), ["2-NotGranted"]);
+    assert_eq!(few.notices(), ["2-NotGranted"]);
 }
 
 #[test]
@@ -549,34 +553,38 @@ fn a_grant_that_does_not_fit_the_request_is_a_fault_and_answers_nothing() {
     few.shards[0].handle(Nanos(0), Event::Message { from: NodeId(1), incarnation, message }, &mut out);
     assert!(matches!(out[..], [Action::Fault { from: NodeId(1), .. }]), "{out:?}");
     few.go_on();
-    assert_eq!(few.news(), ["1+CR"]);
+    assert_eq!(few.notices(), ["1+CR"]);
 }
 
 #[test]
-fn a_crowd_is_served_and_told_as_a_few_are() {
-    const CROWD: u64 = 600;
+fn many_waiters_are_served_and_notified_like_a_few() {
+    const WAITERS: u64 = 600;
     let mut few = Few::new(&[0, 1]);
     for shard in &mut few.shards {
-        (shard.core.config.waiting_max, shard.core.config.locks_max) = (CROWD as usize, 2 * CROWD as usize);
+        (shard.core.config.waiting_max, shard.core.config.locks_max) =
+            (WAITERS as usize, 2 * WAITERS as usize);
     }
     let name = few.name_at(0);
-    (0..CROWD).for_each(|lock| few.lock(1, lock, Owner(lock), &name, Mode::PR, WaitLimit::Forever));
-    few.news();
-    few.lock(0, CROWD, FIRST, &name, Mode::EX, WaitLimit::Forever);
-    assert_eq!(few.news().len() as u64, CROWD, "each holder is told once");
-    (CROWD + 1..2 * CROWD)
+    (0..WAITERS).for_each(|lock| few.lock(1, lock, Owner(lock), &name, Mode::PR, WaitLimit::Forever));
+    few.notices();
+    few.lock(0, WAITERS, FIRST, &name, Mode::EX, WaitLimit::Forever);
+    assert_eq!(few.notices().len() as u64, WAITERS, "each holder is notified once");
+    (WAITERS + 1..2 * WAITERS)
         .for_each(|lock| few.lock(0, lock, Owner(lock), &name, Mode::PR, WaitLimit::Forever));
     few.now = 1_000_000;
     few.event(0, Event::Tick);
-    assert_eq!(few.news(), [""; 0], "nobody is told twice, and there is no circle");
-    (0..CROWD).for_each(|lock| few.unlock(1, lock, None));
-    few.unlock(0, CROWD, None);
-    let news = few.news();
-    assert_eq!((news.len() as u64, news[0].as_str(), news[2].as_str()), (CROWD + 1, "600+EX", "601+PR"));
+    assert_eq!(few.notices(), [""; 0], "no holder is notified twice, and there is no circle");
+    (0..WAITERS).for_each(|lock| few.unlock(1, lock, None));
+    few.unlock(0, WAITERS, None);
+    let notices = few.notices();
+    assert_eq!(
+        (notices.len() as u64, notices[0].as_str(), notices[2].as_str()),
+        (WAITERS + 1, "600+EX", "601+PR")
+    );
 }
 
 #[test]
-fn a_search_that_names_many_locks_is_said_in_several_messages() {
+fn a_search_that_names_many_locks_is_sent_in_several_messages() {
     let many = MAX_CHASED as u64 + 1;
     let mut few = Few::new(&[0, 1]);
     for shard in &mut few.shards {

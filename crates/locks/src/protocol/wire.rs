@@ -1,7 +1,8 @@
 //! Messages as bytes.
 //!
-//! All begin with the same 32 bytes, little endian. What a message does not use is zero and the decoder insists on it, so there is one encoding of
-//! each; hostile bytes give an error, never a panic.
+//! All begin with the same 32 bytes, little endian. What a message does not use is zero and the
+//! decoder insists on it, so there is one encoding of each; hostile bytes give an error, never a
+//! panic.
 //!
 //! ```text
 //! at  size  field
@@ -51,7 +52,7 @@ use super::{
     },
 };
 
-/// The layout above.
+/// The version of the layout above.
 const VERSION: u8 = 1;
 
 wire::newtypes!(LockId(u64));
@@ -84,11 +85,11 @@ const VALUE: u8 = 16;
 const CONFIRMING: u8 = 32;
 const VALIDITY_SHIFT: u8 = 6;
 
-/// Bytes that most messages have behind their head, at most.
+/// The bytes that most messages have behind their head, at most.
 const BEHIND: usize = 64;
 
 impl Message {
-    /// The bytes.
+    /// Returns the encoding of the message.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::with(&self.head(), BEHIND);
@@ -191,7 +192,7 @@ impl Message {
         }
     }
 
-    /// Reads a message.
+    /// Decodes a message.
     ///
     /// # Errors
     /// The bytes are not the encoding of any message.
@@ -200,7 +201,7 @@ impl Message {
             let head: Head = reader.take()?;
             require_version(head.version, VERSION)?;
             let message = Self { epoch: Epoch(head.epoch), body: body(&head, reader)? };
-            // What the message does not use must be as the encoder leaves it.
+            // Unused fields must be as the encoder leaves them.
             require(message.head() == head, "unused field")?;
             Ok(message)
         })
@@ -265,7 +266,7 @@ fn name(reader: &mut Reader<'_>, len: u8) -> Result<Name, Fault> {
     Name::new(reader.bytes(len)?).map_err(|_| Fault::Field("name"))
 }
 
-/// A reason that masters give: the others are given at home.
+/// Returns a reason that masters give; the others are given at home.
 fn why(number: u8) -> Result<LockRefusal, Fault> {
     let why = LockRefusal::from_raw(number)?;
     require(why as u8 <= LockRefusal::TooManyWaiting as u8, "reason")?;

@@ -1,4 +1,4 @@
-//! The service on a worker without links: what is asked of members that are not there yet.
+//! The service on a worker without links: requests to members that are not connected yet.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl Service for Just {
     fn peer_gone(&mut self, _: &mut Net, _: NodeId, _: &Lost) {}
 }
 
-/// Leads to no worker.
+/// A port that leads to no worker.
 struct Nowhere;
 
 impl WorkerPort<LockService> for Nowhere {
@@ -52,7 +52,7 @@ fn view() -> Members {
     Members { epoch: Epoch(1), members: vec![(ME, incarnation), (OTHER, incarnation), (THIRD, incarnation)] }
 }
 
-/// Has the worker and then its service take up a view.
+/// Takes the worker and then its service into a view.
 fn view_in(service: &mut LockService, net: &mut Net, last: Option<&Members>, next: &Members) {
     enter(net, last, next);
     service.view(net, next, LossHistory { needs: Epoch(0), intact: Epoch(0) });
@@ -61,23 +61,23 @@ fn view_in(service: &mut LockService, net: &mut Net, last: Option<&Members>, nex
 fn request(lock: u64, master: NodeId) -> LockRequest {
     let named = |byte: u8| Name::new(&[byte]).unwrap();
     let name = (0..=255).map(named).find(|name| view().master(name.partition()) == master);
-    let name = name.expect("each masters something");
+    let name = name.expect("each node masters a name");
     let kind = RequestKind::New(NewLock { owner: Owner(1), start_time: 1, name, notify: false });
     LockRequest { lock: LockId(lock), mode: Mode::EX, timeout: WaitLimit::Forever, kind }
 }
 
-/// A worker that nobody has a link to.
+/// A worker without links.
 fn worker() -> Worker<Just> {
     let bell = Arc::new(Bell::create().unwrap());
     let port: Weak<Port> = Weak::<Nowhere>::new();
-    let settings = Settings { me: ME, incarnation: Incarnation(1), workers: 1 };
+    let settings = LockSettings { me: ME, incarnation: Incarnation(1), workers: 1 };
     let mut services = wire(settings, &port, &Arc::default()).unwrap();
     let service = Just(services.remove(0));
     Worker::new(WorkerParts::alone(ME, bell, Waiting::Adaptive), service).unwrap()
 }
 
 #[test]
-fn of_what_waits_for_a_member_its_next_incarnation_is_told_nothing() {
+fn messages_queued_for_a_member_are_not_sent_to_its_next_incarnation() {
     worker().with(|Just(service), net| {
         view_in(service, net, None, &view());
         let said_in = |net: &Net, node| {
@@ -88,9 +88,9 @@ fn of_what_waits_for_a_member_its_next_incarnation_is_told_nothing() {
         for (lock, node) in [(1, OTHER), (2, THIRD)] {
             assert_eq!(service.ask(net, request(lock, node), None), None);
         }
-        // The view in which the one was out was never seen here.
-        let lives = [(ME, Incarnation(1)), (OTHER, Incarnation(2)), (THIRD, Incarnation(1))];
-        view_in(service, net, Some(&view()), &Members { epoch: Epoch(3), members: lives.into() });
+        // This node never saw the view without the other node.
+        let incarnations = [(ME, Incarnation(1)), (OTHER, Incarnation(2)), (THIRD, Incarnation(1))];
+        view_in(service, net, Some(&view()), &Members { epoch: Epoch(3), members: incarnations.into() });
         let (to_other, to_third) = (said_in(net, OTHER), said_in(net, THIRD));
         assert!(!to_other.is_empty() && to_other.iter().all(|epoch| *epoch == 3), "{to_other:?}");
         assert!(to_third.contains(&1) && to_third.contains(&3), "{to_third:?}");
@@ -98,7 +98,7 @@ fn of_what_waits_for_a_member_its_next_incarnation_is_told_nothing() {
 }
 
 #[test]
-fn of_a_member_that_is_not_there_only_so_much_is_asked() {
+fn requests_to_an_unconnected_member_are_limited() {
     worker().with(|Just(service), net| {
         view_in(service, net, None, &view());
         let mut next = 0;
@@ -106,21 +106,21 @@ fn of_a_member_that_is_not_there_only_so_much_is_asked() {
             next += 1;
             service.ask(net, request(next, master), None)
         };
-        // The view has left something to say as well.
+        // The view change has queued messages as well.
         let asked = (0..).take_while(|_| ask(service, net, OTHER).is_none()).count();
         assert!((BEHIND_MAX - 9..=BEHIND_MAX).contains(&asked), "{asked}");
-        let swamped = Some(Err(LockError::Refused(LockRefusal::Overloaded)));
-        assert_eq!(ask(service, net, OTHER), swamped);
+        let overloaded = Some(Err(LockError::Refused(LockRefusal::Overloaded)));
+        assert_eq!(ask(service, net, OTHER), overloaded);
         service.program(net, Event::Request(request(crate::OF_PROGRAMS, OTHER)));
         let refused = Err(LockError::Refused(LockRefusal::Overloaded));
-        let told: Vec<_> = service.take_news().collect();
-        assert_eq!(told, [ProgramNews::Answer(LockId(crate::OF_PROGRAMS), refused)]);
-        assert_eq!(ask(service, net, ME), None, "waits for the view to open, not for the other");
-        assert_eq!(ask(service, net, THIRD), None, "what the other is to be told does not wait for this one");
-        // What was asked can be given up, and the other is asked again once it has been told.
+        let told: Vec<_> = service.take_notices().collect();
+        assert_eq!(told, [ProgramNotice::Answer(LockId(crate::OF_PROGRAMS), refused)]);
+        assert_eq!(ask(service, net, ME), None, "waits for the view to open, not for the other member");
+        assert_eq!(ask(service, net, THIRD), None, "the backlog of one member does not block another");
+        // Queued requests can be given up. New requests are sent again once the backlog has gone.
         service.unlock(net, LockId(1), None);
         assert!(net.backlog(OTHER) > asked);
-        // As when a link takes all of it at once.
+        // Simulates a link that takes the whole backlog at once.
         net.enter(view().epoch, |node| node != OTHER);
         assert_eq!(ask(service, net, OTHER), None);
     });

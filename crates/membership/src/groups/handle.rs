@@ -1,4 +1,4 @@
-//! How threads of a node use groups.
+//! The handle through which threads of a node use groups.
 
 use std::{
     collections::VecDeque,
@@ -18,52 +18,52 @@ use plexus_interconnect::Reply;
 
 use super::{
     GroupService,
-    desk::{GroupTask, MOST_UNREAD},
-    protocol::{Deed, Happened, Name, Refused, Who, Why},
+    clients::{GroupTask, MOST_UNREAD},
+    protocol::{Deed, GroupMember, GroupRefusal, Happened, Name, Refused},
 };
 use crate::subsystem::WorkerPort;
 
 /// The worker that runs the groups of a node.
 const WORKER: WorkerId = WorkerId(0);
 
-/// Why something with a group came to nothing.
+/// The reason why a group operation failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum GroupError {
-    /// It was not taken.
+    /// The request was not accepted.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// It was taken, and is not possible.
+    /// The request was accepted and is not possible.
     #[error(transparent)]
-    Impossible(#[from] Why),
-    /// A member died before all had come to the barrier.
+    Impossible(#[from] GroupRefusal),
+    /// A member died before all members had come to the barrier.
     #[error("a client of {} died before all had come to the barrier", .0.node)]
-    Failed(Who),
+    Failed(GroupMember),
     /// The node has stopped, and all its groups with it.
-    #[error("it is no member any more: the node has stopped")]
+    #[error("the client is no longer a member: the node has stopped")]
     Stopped,
-    /// This member did not read what it was told; it can join again.
-    #[error("it is no member any more: {MOST_UNREAD} things that it was told were not read")]
+    /// This member was removed because it did not read its events; it can join again.
+    #[error("the client is no longer a member: it did not read {MOST_UNREAD} events; join the group again")]
     PutOut,
 }
 
-/// The groups of a node. Cheap to clone.
+/// The groups of a node. It is cheap to clone.
 #[derive(Clone)]
 pub struct Groups(Arc<Inner>);
 
 struct Inner {
     port: Arc<dyn WorkerPort<GroupService>>,
-    /// Numbers for clients, none given twice.
+    /// The next client number; each is used once.
     next: AtomicU64,
 }
 
 impl Groups {
-    /// The groups that the service behind `port` runs.
+    /// Creates the handle for the groups that the service behind `port` runs.
     #[must_use]
     pub fn new(port: Arc<dyn WorkerPort<GroupService>>) -> Self {
         Self(Arc::new(Inner { port, next: AtomicU64::new(1) }))
     }
 
-    /// Joins a group, and waits until that has its place in the order of the group.
+    /// Joins a group and waits until the join has its place in the order of the group.
     ///
     /// # Errors
     /// See [`GroupError`].
@@ -91,38 +91,39 @@ impl Groups {
     }
 }
 
-/// A member of a group; dropped, it dies as one that failed.
+/// A membership in a group. Dropping it counts as the death of the member.
 pub struct Group {
     groups: Groups,
     client: u64,
     name: Name,
     told: mpsc::Receiver<Happened>,
-    /// Why nothing more comes: it did not read, or else the node has stopped.
+    /// The reason why no more events come: true if the member did not read, false if the node has
+    /// stopped.
     put_out: Arc<AtomicBool>,
-    /// What came while it waited for something else.
+    /// Events that came while it waited for another one.
     unread: VecDeque<Happened>,
     is_member: bool,
 }
 
 impl Group {
-    /// Its number at its node.
+    /// Returns the number of the client on its node.
     #[must_use]
     pub fn client(&self) -> u64 {
         self.client
     }
 
-    /// Says something to all members, itself among them; they are told some time later.
+    /// Sends a message to all members, including this one, which get it later.
     ///
     /// # Errors
-    /// It was not taken.
+    /// The message was not accepted.
     pub fn send(&self, bytes: &[u8]) -> Result<(), GroupError> {
         self.does(Deed::Send(bytes.into()))
     }
 
-    /// Waits for the next thing that it is told.
+    /// Waits for the next event.
     ///
     /// # Errors
-    /// It is no member any more.
+    /// The client is no longer a member.
     pub fn next_event(&mut self) -> Result<Happened, GroupError> {
         match self.unread.pop_front() {
             Some(what) => Ok(what),
@@ -130,10 +131,10 @@ impl Group {
         }
     }
 
-    /// Waits for the next thing that it is told, for no longer than `limit`.
+    /// Waits for the next event for at most `limit`.
     ///
     /// # Errors
-    /// It is no member any more.
+    /// The client is no longer a member.
     pub fn next_within(&mut self, limit: Duration) -> Result<Option<Happened>, GroupError> {
         if let Some(what) = self.unread.pop_front() {
             return Ok(Some(what));
@@ -145,19 +146,21 @@ impl Group {
         }
     }
 
-    /// Has come to a barrier, without waiting: it is told when all members have and are `least` or more ([`Happened::Passed`]), or, where one who
-    /// waits is `strict`, when a member has died before.
+    /// Arrives at a barrier without waiting. [`Happened::Passed`] follows when all members, and at
+    /// least `least`, have arrived. If a waiting member is `strict`, the barrier fails when a
+    /// member dies before.
     ///
     /// # Errors
-    /// It was not taken.
+    /// The request was not accepted.
     pub fn arrive(&self, barrier: Name, least: u16, strict: bool) -> Result<(), GroupError> {
         self.does(Deed::Arrive { barrier, least, strict })
     }
 
-    /// Waits until all members have come here. `strict`: it fails if one of them dies first. What comes in between can be read afterwards.
+    /// Waits until all members have arrived at the barrier. A `strict` barrier fails if a member
+    /// dies first. Other events of that time can be read afterwards.
     ///
     /// # Errors
-    /// It failed, or was not possible.
+    /// The barrier failed, or was not possible.
     pub fn barrier(&mut self, barrier: Name, strict: bool) -> Result<(), GroupError> {
         self.arrive(barrier.clone(), 1, strict)?;
         loop {
@@ -167,7 +170,7 @@ impl Group {
                 Happened::Refused(why) => return Err(why.into()),
                 other if self.unread.len() < MOST_UNREAD => self.unread.push_back(other),
                 _ => {
-                    // As one that is put out for what it has not read.
+                    // The member has too many unread events, like one that does not read.
                     self.put_out.store(true, Release);
                     self.goes(true);
                     return Err(self.over());
@@ -176,7 +179,8 @@ impl Group {
         }
     }
 
-    /// Leaves in peace, and waits until that has its place in the order of the group, for no longer than `limit`.
+    /// Leaves the group and waits until that has its place in the order of the group, for at most
+    /// `limit`.
     pub fn leave(mut self, limit: Duration) {
         self.goes(false);
         let until = Instant::now() + limit;
@@ -204,7 +208,7 @@ impl Group {
         Ok(answer.recv().map_err(|_| self.over())??)
     }
 
-    /// Why it is told nothing more, and nothing that it does is taken.
+    /// Returns the reason why no more events come and no request is accepted.
     fn over(&self) -> GroupError {
         match self.put_out.load(Acquire) {
             true => GroupError::PutOut,

@@ -1,14 +1,15 @@
-//! Named groups of processes: who is in one, what they say to each other, and where they wait for each other, in one order everywhere.
+//! Named groups of clients, with group views, messages and barriers in one order on all nodes.
 //!
-//! [`protocol`] is one node's part, pure. [`GroupService`] runs it on worker 0, and [`Groups`] is for the node's threads.
+//! [`protocol`] is the pure part of one node. [`GroupService`] runs it on worker 0, and [`Groups`]
+//! is for the node's threads.
 
-mod desk;
+mod clients;
 mod handle;
 pub mod protocol;
 mod service;
 #[cfg(test)]
 mod tests;
 
-pub use desk::{GroupTask, MOST_UNREAD};
+pub use clients::{GroupTask, MOST_UNREAD};
 pub use handle::{Group, GroupError, Groups};
 pub use service::GroupService;

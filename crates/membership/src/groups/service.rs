@@ -1,10 +1,11 @@
-//! Groups on worker 0 of a node: brings messages, tasks and views to the protocol, and carries what comes of them out.
+//! Groups on worker 0 of a node: brings messages, tasks and views to the protocol and carries out
+//! its actions.
 
 use plexus_base::{Incarnation, NodeId};
 use plexus_interconnect::{Channel, Kind, Message, Net};
 
 use super::{
-    desk::{Desk, GroupTask},
+    clients::{GroupClients, GroupTask},
     protocol,
 };
 use crate::{
@@ -12,23 +13,23 @@ use crate::{
     subsystem::Subsystem,
 };
 
-/// See the module.
+/// The groups on worker 0; see the module.
 pub struct GroupService {
-    desk: Desk,
+    clients: GroupClients,
 }
 
 impl GroupService {
-    /// The groups of an incarnation of a node, which has yet to be handed a view.
+    /// Creates the groups of an incarnation of a node, before its first view.
     #[must_use]
     pub fn new(me: NodeId, incarnation: Incarnation) -> Self {
-        Self { desk: Desk::new(me, incarnation) }
+        Self { clients: GroupClients::new(me, incarnation) }
     }
 
     fn flush(&mut self, net: &mut Net) {
-        for (to, message) in self.desk.sends.drain(..) {
+        for (to, message) in self.clients.sends.drain(..) {
             net.send_to_member(to, Channel::Membership, Kind::Request, &message.encode());
         }
-        for (from, what) in self.desk.faults.drain(..) {
+        for (from, what) in self.clients.faults.drain(..) {
             net.fault(from, format_args!("{what}: the nodes no longer agree on their groups"));
         }
     }
@@ -40,13 +41,13 @@ impl Subsystem for GroupService {
     type Task = GroupTask;
 
     fn view(&mut self, net: &mut Net, view: &Members, _: LossHistory) {
-        self.desk.view(view);
+        self.clients.view(view);
         self.flush(net);
     }
 
     fn message(&mut self, net: &mut Net, message: Message<'_>) {
         match (protocol::Message::decode(message.payload), net.incarnation(message.from)) {
-            (Ok(decoded), Some(incarnation)) => self.desk.message(message.from, incarnation, decoded),
+            (Ok(decoded), Some(incarnation)) => self.clients.message(message.from, incarnation, decoded),
             (Ok(_), None) => {}
             (Err(error), _) => net.fault(message.from, format_args!("not a message about groups: {error}")),
         }
@@ -54,12 +55,12 @@ impl Subsystem for GroupService {
     }
 
     fn task(&mut self, net: &mut Net, task: GroupTask) {
-        self.desk.task(task);
+        self.clients.task(task);
         self.flush(net);
     }
 
-    /// Every member is told that it is over.
+    /// Stops the groups; every member learns that its membership has ended.
     fn stop(&mut self) {
-        self.desk.stop();
+        self.clients.stop();
     }
 }

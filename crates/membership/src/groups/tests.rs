@@ -1,4 +1,4 @@
-//! Threads of two nodes in one group, over desks that are joined by hand.
+//! Threads of two nodes in one group, over services that are connected by hand.
 
 use std::{
     sync::{Arc, Condvar, Mutex},
@@ -10,29 +10,29 @@ use plexus_interconnect::{Net, Signal};
 
 use super::{
     Group, GroupError, GroupService, GroupTask, Groups, MOST_UNREAD,
-    desk::Desk,
+    clients::GroupClients,
     protocol::{self, Deed, Happened, Name},
 };
 use crate::{protocol::partitions::Members, subsystem::WorkerPort};
 
-/// Two nodes; whoever hands a task in sees to it that all that comes of it is done.
+/// Two connected nodes. The thread that submits a task also delivers all resulting messages.
 struct Pair {
-    desks: Mutex<[Desk; 2]>,
-    /// How many have come to barriers.
+    nodes: Mutex<[GroupClients; 2]>,
+    /// The number of arrivals at barriers.
     arrived: Mutex<usize>,
     comes: Condvar,
 }
 
-/// The way to one of them.
-struct Way(Arc<Pair>, usize);
+/// The port to one of the nodes.
+struct TestPort(Arc<Pair>, usize);
 
-impl WorkerPort<GroupService> for Way {
+impl WorkerPort<GroupService> for TestPort {
     fn submit(&self, _: WorkerId, task: GroupTask) {
         let arrives = matches!(task, GroupTask::Do { deed: Deed::Arrive { .. }, .. });
-        let mut desks = self.0.desks.lock().expect("nobody panics");
-        desks[self.1].task(task);
-        settle(&mut desks);
-        *self.0.arrived.lock().expect("nobody panics") += usize::from(arrives);
+        let mut nodes = self.0.nodes.lock().expect("no thread panics");
+        nodes[self.1].task(task);
+        settle(&mut nodes);
+        *self.0.arrived.lock().expect("no thread panics") += usize::from(arrives);
         self.0.comes.notify_all();
     }
 
@@ -57,43 +57,43 @@ fn incarnation(node: usize) -> (NodeId, Incarnation) {
     (NodeId(node as u8), Incarnation(7))
 }
 
-fn settle(desks: &mut [Desk; 2]) {
-    while desks.iter().any(|desk| !desk.sends.is_empty()) {
+fn settle(nodes: &mut [GroupClients; 2]) {
+    while nodes.iter().any(|clients| !clients.sends.is_empty()) {
         for node in 0..2 {
-            for (to, message) in std::mem::take(&mut desks[node].sends) {
+            for (to, message) in std::mem::take(&mut nodes[node].sends) {
                 let bytes = message.encode();
                 let message = protocol::Message::decode(&bytes).expect("what was encoded");
-                if let Some(desk) = desks.get_mut(to.index()) {
-                    desk.message(incarnation(node).0, incarnation(node).1, message);
+                if let Some(clients) = nodes.get_mut(to.index()) {
+                    clients.message(incarnation(node).0, incarnation(node).1, message);
                 }
             }
         }
     }
-    assert!(desks.iter().all(|desk| desk.faults.is_empty()));
+    assert!(nodes.iter().all(|clients| clients.faults.is_empty()));
 }
 
 fn pair() -> (Arc<Pair>, [Groups; 2]) {
-    let desks = [0, 1].map(|node| Desk::new(incarnation(node).0, incarnation(node).1));
-    let pair = Pair { desks: Mutex::new(desks), arrived: Mutex::new(0), comes: Condvar::new() };
+    let nodes = [0, 1].map(|node| GroupClients::new(incarnation(node).0, incarnation(node).1));
+    let pair = Pair { nodes: Mutex::new(nodes), arrived: Mutex::new(0), comes: Condvar::new() };
     let pair = Arc::new(pair);
     pair.view(1, &[0, 1]);
-    let groups = [0, 1].map(|node| Groups::new(Arc::new(Way(Arc::clone(&pair), node))));
+    let groups = [0, 1].map(|node| Groups::new(Arc::new(TestPort(Arc::clone(&pair), node))));
     (pair, groups)
 }
 
 impl Pair {
-    /// Waits until so many have come to barriers.
+    /// Waits until there were `count` arrivals at barriers.
     fn wait_arrived(&self, count: usize) {
-        let arrived = self.arrived.lock().expect("nobody panics");
-        drop(self.comes.wait_while(arrived, |arrived| *arrived < count).expect("nobody panics"));
+        let arrived = self.arrived.lock().expect("no thread panics");
+        drop(self.comes.wait_while(arrived, |arrived| *arrived < count).expect("no thread panics"));
     }
 
-    fn view(&self, epoch: u32, nodes: &[usize]) {
-        let mut desks = self.desks.lock().expect("nobody panics");
+    fn view(&self, epoch: u32, members: &[usize]) {
+        let mut nodes = self.nodes.lock().expect("no thread panics");
         let view =
-            Members { epoch: Epoch(epoch), members: nodes.iter().map(|node| incarnation(*node)).collect() };
-        nodes.iter().for_each(|node| desks[*node].view(&view));
-        settle(&mut desks);
+            Members { epoch: Epoch(epoch), members: members.iter().map(|node| incarnation(*node)).collect() };
+        members.iter().for_each(|node| nodes[*node].view(&view));
+        settle(&mut nodes);
     }
 }
 
@@ -109,7 +109,7 @@ fn members(happened: Happened) -> Vec<NodeId> {
 }
 
 #[test]
-fn members_are_told_the_same_and_pass_a_barrier_together() {
+fn members_get_the_same_events_and_pass_a_barrier_together() {
     let (_, [zero, one]) = pair();
     let mut a = zero.join(name("g")).expect("a member");
     let mut b = one.join(name("g")).expect("a member");
@@ -132,12 +132,12 @@ fn members_are_told_the_same_and_pass_a_barrier_together() {
 }
 
 #[test]
-fn who_dies_is_waited_for_no_longer_and_nor_is_who_was_at_a_node_that_is_gone() {
+fn a_barrier_waits_neither_for_a_dead_member_nor_for_members_of_a_lost_node() {
     let (pair, [zero, one]) = pair();
     let mut a = zero.join(name("g")).expect("a member");
     let b = one.join(name("g")).expect("a member");
     let waits = std::thread::spawn(move || {
-        a.barrier(name("here"), false).expect("nobody else is left");
+        a.barrier(name("here"), false).expect("no other member is left");
         a
     });
     pair.wait_arrived(1);
@@ -153,7 +153,7 @@ fn who_dies_is_waited_for_no_longer_and_nor_is_who_was_at_a_node_that_is_gone() 
 }
 
 #[test]
-fn who_does_not_read_is_put_out() {
+fn a_member_that_does_not_read_is_removed() {
     let (_, [zero, one]) = pair();
     let mut reads = zero.join(name("g")).expect("a member");
     let sleeps = one.join(name("g")).expect("a member");
@@ -167,7 +167,7 @@ fn who_does_not_read_is_put_out() {
 }
 
 #[test]
-fn who_has_too_much_unread_at_a_barrier_is_put_out() {
+fn a_member_with_too_many_unread_events_at_a_barrier_is_removed() {
     let (pair, [zero, one]) = pair();
     let mut sleeps = zero.join(name("g")).expect("a member");
     let mut reads = one.join(name("g")).expect("a member");
@@ -197,7 +197,7 @@ fn who_has_too_much_unread_at_a_barrier_is_put_out() {
 fn a_node_that_stops_ends_its_members() {
     let (pair, [zero, _]) = pair();
     let mut member = zero.join(name("g")).expect("a member");
-    pair.desks.lock().expect("nobody panics")[0].stop();
+    pair.nodes.lock().expect("no thread panics")[0].stop();
     assert!(matches!(member.next_event(), Ok(Happened::View { .. })));
     assert_eq!(member.next_event(), Err(GroupError::Stopped));
     assert!(matches!(zero.join(name("g")), Err(GroupError::Stopped)));

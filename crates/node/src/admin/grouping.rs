@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use plexus_membership::groups::{
     Group,
-    protocol::{Happened, MAX_NAME, Name, Who},
+    protocol::{GroupMember, Happened, MAX_NAME, Name},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -65,11 +65,11 @@ fn join(on: &CommandContext, name: &Name) -> Result<Group, String> {
     on.body.groups().join(name.clone()).map_err(|error| error.to_string())
 }
 
-fn name_of(on: &CommandContext, who: Who) -> String {
+fn name_of(on: &CommandContext, who: GroupMember) -> String {
     format!("{}/{}", on.config.name_of(who.node), who.client)
 }
 
-fn view(on: &CommandContext, number: u64, members: &[Who]) -> GroupEvent {
+fn view(on: &CommandContext, number: u64, members: &[GroupMember]) -> GroupEvent {
     GroupEvent::View { number, members: members.iter().map(|who| name_of(on, *who)).collect() }
 }
 

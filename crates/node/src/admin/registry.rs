@@ -16,7 +16,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use plexus_base::hex;
-use plexus_registry::protocol::{self, Command as Ask, Contents, Edit, Key, News, What};
+use plexus_registry::protocol::{self, Command as Ask, Contents, Edit, EditKind, Key, WatchEvent};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -204,7 +204,7 @@ fn list(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Val
 fn set(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let EditArgs { key: text, value, if_version } = args(asked)?;
     let value = value.ok_or("a key is set to a value")?.bytes()?;
-    let edit = Edit { key: key(&text)?, expect: if_version, what: What::Set(value.into()) };
+    let edit = Edit { key: key(&text)?, expect: if_version, what: EditKind::Set(value.into()) };
     let version = done(on, Ask::Change(protocol::Change(vec![edit])), progress)?;
     Ok(json!({ "version": version }))
 }
@@ -217,7 +217,7 @@ fn delete(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<V
     if contents.entry(&text).is_none() {
         return Err(format!("{key}: is not there"));
     }
-    let edit = Edit { key, expect: if_version, what: What::Delete };
+    let edit = Edit { key, expect: if_version, what: EditKind::Delete };
     let version = done(on, Ask::Change(protocol::Change(vec![edit])), progress)?;
     Ok(json!({ "version": version }))
 }
@@ -236,8 +236,8 @@ fn watch(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Va
                 is_there = progress(Value::Null);
                 continue;
             }
-            Some(News::ReadAnew(generation)) => vec![Change::ReadAnew(generation)],
-            Some(News::Change(version, keys)) => {
+            Some(WatchEvent::ReadAgain(generation)) => vec![Change::ReadAnew(generation)],
+            Some(WatchEvent::Change(version, keys)) => {
                 let change = |(key, entry): (Key, Option<protocol::Entry>)| match entry {
                     Some(entry) => Change::Set(shown(&key, &entry)),
                     None => Change::Deleted { key: key.as_str().into(), version },

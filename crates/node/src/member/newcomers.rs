@@ -254,7 +254,7 @@ fn ask(body: &Body, group: &mut Group, what: &NewcomerMessage, of: &BTreeSet<Nod
 mod tests {
     use std::cell::RefCell;
 
-    use plexus_membership::{groups::protocol::Why, protocol::FileId};
+    use plexus_membership::{groups::protocol::GroupRefusal, protocol::FileId};
 
     use super::*;
 
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn removed_or_refused_node_tries_again_until_it_has_stopped() {
-        let (full, late) = (GroupError::Impossible(Why::Groups), GroupError::PutOut);
+        let (full, late) = (GroupError::Impossible(GroupRefusal::Groups), GroupError::PutOut);
         let mut ends = [full, full, late, full, GroupError::Stopped].into_iter();
         keep_on(Duration::ZERO, || Err(ends.next().expect("a stopped node does not try again")));
         assert_eq!(ends.len(), 0, "each failure leads to another try");

@@ -10,7 +10,7 @@ use plexus_node::{
 };
 use plexus_registry::{
     Registry, RegistryError,
-    protocol::{Change, Command, Edit, Key, News, Refused, VALUE_MAX, What},
+    protocol::{Change, Command, Edit, EditKind, Key, Refused, VALUE_MAX, WatchEvent},
 };
 
 /// How long what happens in these tests may take: far longer than it does.
@@ -75,7 +75,9 @@ fn threads_of_all_nodes_that_compare_count_without_a_gap_and_a_watch_sees_each_s
     });
     let mut last = first;
     for count in 1..=4 * EACH {
-        let Some(News::Change(version, keys)) = watch.next(TIMEOUT).unwrap() else { panic!("a change") };
+        let Some(WatchEvent::Change(version, keys)) = watch.next(TIMEOUT).unwrap() else {
+            panic!("a change")
+        };
         assert!(version > last, "{version} after {last}");
         assert_eq!(keys[0].1.as_ref().unwrap().value[..], count.to_le_bytes());
         last = version;
@@ -90,7 +92,7 @@ fn largest_values_reach_all_nodes() {
         let edit = |n: usize| Edit {
             key: key(&format!("{part}/{n}")),
             expect: Some(0),
-            what: What::Set(vec![n as u8; VALUE_MAX].into()),
+            what: EditKind::Set(vec![n as u8; VALUE_MAX].into()),
         };
         Change((0..120).map(edit).collect())
     };

@@ -1,4 +1,4 @@
-//! What may be asked of the registry, what came of it, and why it may be refused.
+//! Commands to the registry, their results, and the reasons for refusals.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -10,14 +10,14 @@ use super::{
     limits::{EDITS_MAX, KEYS_MAX, QUEUED_BYTES_MAX, QUEUED_MAX, TOTAL_MAX, VALUE_MAX},
 };
 
-/// What happens to one key.
+/// The effect of an edit on its key.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum What {
-    /// It gets this value.
+pub enum EditKind {
+    /// The key gets this value.
     Set(Arc<[u8]>),
-    /// It is gone, if it was there.
+    /// The key is deleted, if it exists.
     Delete,
-    /// Nothing: only its version matters.
+    /// The key stays as it is; only its version is checked.
     Keep,
 }
 
@@ -26,46 +26,47 @@ pub enum What {
 pub struct Edit {
     /// The key.
     pub key: Key,
-    /// The version that it must have for the change to be made; 0: it must not be there. `None`: whatever it has.
+    /// The version that the key must have; 0 means that it must not exist. `None` accepts any
+    /// version.
     pub expect: Option<u64>,
-    /// What happens to it.
-    pub what: What,
+    /// The effect on the key.
+    pub what: EditKind,
 }
 
 impl Edit {
     fn bytes(&self) -> usize {
         let value = match &self.what {
-            What::Set(value) => value.len(),
-            What::Delete | What::Keep => 0,
+            EditKind::Set(value) => value.len(),
+            EditKind::Delete | EditKind::Keep => 0,
         };
         size_of::<Self>() + self.key.as_str().len() + value
     }
 }
 
-/// Edits that are made all or none, of keys that differ, one at least.
+/// Edits that are made all or none: at least one, and all of different keys.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Change(pub Vec<Edit>);
 
 impl Change {
-    /// Sets a key, whatever it has.
+    /// Sets a key, whatever its version.
     #[must_use]
     pub fn set(key: Key, value: &[u8]) -> Self {
-        Self(vec![Edit { key, expect: None, what: What::Set(value.into()) }])
+        Self(vec![Edit { key, expect: None, what: EditKind::Set(value.into()) }])
     }
 
-    /// Sets a key if it has this version (0: if it is not there).
+    /// Sets a key if it has this version (0: if it does not exist).
     #[must_use]
     pub fn compare_and_set(key: Key, version: u64, value: &[u8]) -> Self {
-        Self(vec![Edit { key, expect: Some(version), what: What::Set(value.into()) }])
+        Self(vec![Edit { key, expect: Some(version), what: EditKind::Set(value.into()) }])
     }
 
     /// Deletes a key.
     #[must_use]
     pub fn delete(key: Key) -> Self {
-        Self(vec![Edit { key, expect: None, what: What::Delete }])
+        Self(vec![Edit { key, expect: None, what: EditKind::Delete }])
     }
 
-    /// Whether any contents could take it.
+    /// Checks the limits that do not depend on the contents.
     pub(super) fn check(&self) -> Result<(), Refused> {
         let Self(edits) = self;
         if edits.is_empty() {
@@ -79,7 +80,7 @@ impl Change {
             if !seen.insert(key) {
                 return Err(Refused::Twice { key: key.clone() });
             }
-            let What::Set(value) = what else { continue };
+            let EditKind::Set(value) = what else { continue };
             if value.len() > VALUE_MAX {
                 return Err(Refused::Value { key: key.clone(), bytes: value.len() });
             }
@@ -92,22 +93,22 @@ impl Change {
     }
 }
 
-/// What can be asked for.
+/// A command to the registry.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Command {
-    /// Nothing: when it is done, everything that was done before it was asked for is shown.
+    /// A command without effect. When it is done, all commands that were done before it are shown.
     Look,
-    /// Edits.
+    /// Edits of keys.
     Change(Change),
-    /// Everything becomes what a backup holds; each key gets the new generation as its version.
+    /// Replaces all contents by those of a backup; each key gets the new generation as its version.
     Restore(Arc<Contents>),
 }
 
 impl Command {
-    /// Whether any contents of `cluster` could take it.
+    /// Checks that the command is valid for some contents of `cluster`.
     ///
     /// # Errors
-    /// Why none can.
+    /// The reason why it is not.
     pub fn check(&self, cluster: ClusterName) -> Result<(), Refused> {
         match self {
             Self::Look => Ok(()),
@@ -119,7 +120,7 @@ impl Command {
         }
     }
 
-    /// About what it takes in memory while it waits.
+    /// Returns roughly how many bytes the command takes in memory while it waits.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Look => 0,
@@ -129,37 +130,37 @@ impl Command {
     }
 }
 
-/// Who asked for a command: the same three once more are the same command, sent again.
+/// The origin of a command. A command with the same origin is the same command, sent again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Origin {
     /// The node.
     pub node: NodeId,
-    /// Its incarnation.
+    /// The incarnation of the node.
     pub incarnation: Incarnation,
-    /// Which of its commands, in the order in which it asks, one at a time.
+    /// The number of the command on that node, which has one command under way at a time.
     pub number: u64,
 }
 
-/// What a command did, for those who watch.
+/// The effect of a command, for watches.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Changed {
     /// The generation that it made.
     pub generation: u64,
-    /// Everything may be different (restored): read anew.
+    /// True after a restore: everything may be different and must be read again.
     pub whole: bool,
-    /// Keys that were set, with what they have now, or deleted.
+    /// The changed keys with their new entries; `None` for a deleted key.
     pub keys: Vec<(Key, Option<Entry>)>,
 }
 
-/// Why a command was not done. Nothing has changed then.
+/// The reason why a command was refused. Nothing has changed then.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum Refused {
-    /// Not a key.
+    /// The text is not a key.
     #[error("`{key}` {why}; use a path of 1 to 255 bytes such as `nodes/n1/address`")]
     Key {
-        /// Its begin, printable.
+        /// The beginning of the text, printable.
         key: String,
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
     /// A value is too long.
@@ -169,59 +170,59 @@ pub enum Refused {
     Value {
         /// The key.
         key: Key,
-        /// Bytes of the value.
+        /// The length of the value in bytes.
         bytes: usize,
     },
-    /// A key has another version than the change is for.
-    #[error("{key}: has version {found}, not {expected} (0: it is not there); read it again and decide anew")]
+    /// A key has another version than the change expects.
+    #[error("{key}: has version {found}, not {expected} (0: it does not exist); read it again and retry")]
     Version {
         /// The key.
         key: Key,
-        /// The version that was asked for.
+        /// The version that was expected.
         expected: u64,
-        /// The version that it has; 0: none.
+        /// The version that the key has; 0: it does not exist.
         found: u64,
     },
-    /// A key stands in a change twice.
-    #[error("{key}: stands in the change twice; name each key once")]
+    /// A change names a key twice.
+    #[error("{key}: is in the change twice; name each key once")]
     Twice {
         /// The key.
         key: Key,
     },
-    /// A change without edits.
+    /// A change has no edits.
     #[error("the change is empty")]
     Empty,
-    /// A change with too many edits.
+    /// A change has too many edits.
     #[error("a change of {edits} keys; at most {EDITS_MAX} are possible: make several changes")]
     Edits {
-        /// How many it has.
+        /// The number of edits.
         edits: usize,
     },
-    /// Too many keys.
+    /// There would be too many keys.
     #[error("the registry would have {keys} keys; at most {KEYS_MAX} are possible: delete some first")]
     Keys {
-        /// How many there would be.
+        /// The number of keys.
         keys: usize,
     },
-    /// Too much in all.
+    /// The contents would be too large.
     #[error(
         "the registry would take {bytes} bytes; at most {TOTAL_MAX} are possible: delete something first"
     )]
     Total {
-        /// How many bytes it would take.
+        /// The size in bytes.
         bytes: usize,
     },
-    /// Too many wait.
+    /// Too many commands wait.
     #[error(
         "too many changes wait already (at most {QUEUED_MAX}, {QUEUED_BYTES_MAX} bytes); ask again later"
     )]
     Busy,
-    /// A backup of another cluster.
+    /// A backup belongs to another cluster.
     #[error("the backup is of cluster {found}, this is {expected}; take a backup of this cluster")]
     Foreign {
-        /// Whose it is.
+        /// The cluster of the backup.
         found: super::ClusterName,
-        /// Whose it should be.
+        /// The cluster of this registry.
         expected: super::ClusterName,
     },
     /// No generation is left in this epoch.
@@ -232,7 +233,8 @@ pub enum Refused {
         /// The last one.
         generation: u64,
     },
-    /// The view cannot begin: its members have only copies that are older than what was written, or newer than their view.
+    /// The view cannot begin: all copies of its members are older than the last written generation,
+    /// or newer than their view.
     #[error("{}", closed(*found, *known))]
     Closed {
         /// The generation of the newest copy that members have; 0: none.

@@ -1,20 +1,21 @@
 //! All that the registry holds at one generation.
 //!
-//! Guarantees: a change is made whole or refused with nothing changed; the limits hold; versions of a key only grow.
-//! Must not know where any of it is kept.
+//! Guarantees: a change is made whole, or refused with nothing changed; the limits hold; versions
+//! of a key only grow. Must not know where any of it is kept.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use plexus_base::NodeId;
 
 use super::{
-    Change, Changed, Edit, Key, Origin, Refused, What,
+    Change, Changed, Edit, EditKind, Key, Origin, Refused,
     entries::Entries,
     image::ENTRY,
     limits::{GENERATION_MAX, KEYS_MAX, TOTAL_MAX},
 };
 
-/// Names a cluster; random, made once. What belongs to another is never taken for ours, nor overwritten.
+/// The random identifier of a cluster, made once. Data of another cluster is never used or
+/// overwritten.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ClusterName(pub u128);
 
@@ -24,7 +25,7 @@ impl fmt::Display for ClusterName {
     }
 }
 
-/// What a key has.
+/// The value and version of a key.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Entry {
     /// The generation of its last change.
@@ -33,64 +34,64 @@ pub struct Entry {
     pub value: Arc<[u8]>,
 }
 
-/// The registry at one generation. Copies share keys and values.
+/// The registry at one generation. Clones share keys and values.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Contents {
     pub(super) cluster: ClusterName,
     pub(super) generation: u64,
     pub(super) entries: Entries,
-    /// What the entries take in a copy.
+    /// The number of bytes that the entries take in a copy.
     pub(super) bytes: usize,
     /// The last command of each node that was done, and the generation that it made.
     pub(super) done: BTreeMap<NodeId, (Origin, u64)>,
 }
 
 impl Contents {
-    /// Nothing yet, generation 0.
+    /// Creates empty contents at generation 0.
     #[must_use]
     pub fn new(cluster: ClusterName) -> Self {
         Self { cluster, generation: 0, entries: Entries::default(), bytes: 0, done: BTreeMap::new() }
     }
 
-    /// Whose registry it is.
+    /// Returns the cluster of this registry.
     #[must_use]
     pub fn cluster(&self) -> ClusterName {
         self.cluster
     }
 
-    /// The generation of the last command.
+    /// Returns the generation of the last command.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// What `key` has.
+    /// Returns the entry of `key`.
     #[must_use]
     pub fn entry(&self, key: &str) -> Option<&Entry> {
         self.entries.get(key)
     }
 
-    /// All keys that begin with `prefix`, in order.
+    /// Returns all keys that begin with `prefix`, in order.
     pub fn under<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a Key, &'a Entry)> {
         self.entries.from(prefix).take_while(move |(key, _)| key.as_str().starts_with(prefix))
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     #[must_use]
     pub fn keys(&self) -> usize {
         self.entries.len()
     }
 
-    /// The generation that this command made, if it is the last that was done for its node.
+    /// Returns the generation that this command made, if it is the last done command of its node.
     #[must_use]
     pub fn done(&self, origin: Origin) -> Option<u64> {
         self.done.get(&origin.node).filter(|(last, _)| *last == origin).map(|(_, generation)| *generation)
     }
 
-    /// Makes a change, which makes `generation` (above that of the contents).
+    /// Makes a change with `generation`, which must be above that of the contents.
     ///
     /// # Errors
-    /// Why it is refused; nothing has changed then.
+    /// The reason for the refusal; nothing has changed then.
     pub fn change(
         &mut self,
         generation: u64,
@@ -103,10 +104,11 @@ impl Contents {
         Ok(self.edit(generation, change))
     }
 
-    /// Becomes what a backup of this cluster holds, which makes `generation` (above that of the contents).
+    /// Replaces the contents by those of a backup of this cluster, with `generation`, which must be
+    /// above that of the contents.
     ///
     /// # Errors
-    /// Why it is refused; nothing has changed then.
+    /// The reason for the refusal; nothing has changed then.
     pub fn restore(
         &mut self,
         generation: u64,
@@ -135,7 +137,7 @@ impl Contents {
         Ok(())
     }
 
-    /// Whether these contents can take the change.
+    /// Checks that the change fits these contents.
     fn fits(&self, Change(edits): &Change) -> Result<(), Refused> {
         let (mut keys, mut bytes) = (self.entries.len(), self.bytes);
         for Edit { key, expect, what } in edits {
@@ -144,11 +146,11 @@ impl Contents {
             if let Some(expected) = expect.filter(|expected| *expected != found) {
                 return Err(Refused::Version { key: key.clone(), expected, found });
             }
-            if *what != What::Keep {
+            if *what != EditKind::Keep {
                 keys -= usize::from(old.is_some());
                 bytes -= old.map_or(0, |entry| size(key, &entry.value));
             }
-            if let What::Set(value) = what {
+            if let EditKind::Set(value) = what {
                 keys += 1;
                 bytes += size(key, value);
             }
@@ -166,9 +168,9 @@ impl Contents {
         let mut keys = Vec::with_capacity(edits.len());
         for Edit { key, what, .. } in edits {
             let entry = match what {
-                What::Keep => continue,
-                What::Set(value) => Some(Entry { version: generation, value: Arc::clone(value) }),
-                What::Delete => None,
+                EditKind::Keep => continue,
+                EditKind::Set(value) => Some(Entry { version: generation, value: Arc::clone(value) }),
+                EditKind::Delete => None,
             };
             let old = match &entry {
                 Some(entry) => {
@@ -186,7 +188,7 @@ impl Contents {
     }
 }
 
-/// What an entry takes in a copy.
+/// Returns the number of bytes that an entry takes in a copy.
 pub(super) fn size(key: &Key, value: &[u8]) -> usize {
     ENTRY + key.as_str().len() + value.len()
 }
@@ -203,7 +205,7 @@ mod tests {
     }
 
     fn set(text: &str, value: &[u8]) -> Edit {
-        Edit { key: key(text), expect: None, what: What::Set(value.into()) }
+        Edit { key: key(text), expect: None, what: EditKind::Set(value.into()) }
     }
 
     fn apply(contents: &mut Contents, edits: Vec<Edit>) -> Result<Changed, Refused> {
@@ -215,21 +217,21 @@ mod tests {
         let mut contents = Contents::new(CLUSTER);
         apply(&mut contents, vec![set("a", b"1"), set("b", b"1")]).unwrap();
         let before = contents.clone();
-        let stale = Edit { key: key("b"), expect: Some(0), what: What::Delete };
+        let stale = Edit { key: key("b"), expect: Some(0), what: EditKind::Delete };
         let refused = apply(&mut contents, vec![set("a", b"2"), stale]).unwrap_err();
         assert_eq!(refused, Refused::Version { key: key("b"), expected: 0, found: 1 });
         assert_eq!(contents, before);
-        let fresh = Edit { key: key("b"), expect: Some(1), what: What::Delete };
+        let fresh = Edit { key: key("b"), expect: Some(1), what: EditKind::Delete };
         let changed = apply(&mut contents, vec![set("a", b"2"), fresh]).unwrap();
         assert_eq!(changed.keys.len(), 2);
         assert_eq!((contents.entry("a").unwrap().version, contents.entry("b")), (2, None));
-        let keep = Edit { key: key("b"), expect: Some(0), what: What::Keep };
+        let keep = Edit { key: key("b"), expect: Some(0), what: EditKind::Keep };
         assert_eq!(apply(&mut contents, vec![keep]).unwrap().keys, []);
         assert_eq!(contents.keys(), 1);
     }
 
     #[test]
-    fn what_is_not_lawful_is_refused_with_its_reason() {
+    fn an_invalid_change_is_refused_with_its_reason() {
         let mut contents = Contents::new(CLUSTER);
         let long = vec![0; VALUE_MAX + 1];
         assert!(matches!(apply(&mut contents, vec![set("a", &long)]), Err(Refused::Value { .. })));
@@ -255,14 +257,14 @@ mod tests {
         let full =
             (0..).find_map(|n| apply(&mut contents, vec![set(&format!("{n:03}"), &long)]).err()).unwrap();
         assert_eq!(full, Refused::Total { bytes: (ENTRY + 3 + VALUE_MAX) * 256 });
-        apply(&mut contents, vec![Edit { what: What::Delete, ..set("000", b"") }]).unwrap();
+        apply(&mut contents, vec![Edit { what: EditKind::Delete, ..set("000", b"") }]).unwrap();
         apply(&mut contents, vec![set("255", &long)]).unwrap();
         let all: usize = contents.entries.iter().map(|(key, entry)| size(key, &entry.value)).sum();
         assert_eq!(contents.bytes, all);
     }
 
     #[test]
-    fn a_prefix_finds_what_begins_with_it() {
+    fn a_prefix_finds_the_keys_that_begin_with_it() {
         let mut contents = Contents::new(CLUSTER);
         apply(&mut contents, ["a", "n/1", "n/2", "na", "o"].map(|text| set(text, b"")).to_vec()).unwrap();
         let under = |prefix| contents.under(prefix).map(|(key, _)| key.as_str()).collect::<Vec<_>>();

@@ -1,8 +1,10 @@
-//! Entries by key, such that what is copied shares what stays the same.
+//! Entries by key, in chunks that clones share.
 //!
-//! Every change copies all entries first, on the worker that serves the node's messages, and that must stay short with [`KEYS_MAX`] of them too. So they
-//! stand in chunks, in order; a copy shares the chunks, and a change copies the one that it changes. A chunk is split where it is too long, and
-//! joined with its neighbour where both are short, so there are few. Equal are those with the same entries, in whatever chunks.
+//! Every change first clones all entries, on the worker that serves the node's messages. That must
+//! be fast even with [`KEYS_MAX`] entries. So the entries are kept in sorted chunks: a clone shares
+//! the chunks, and a change copies only the chunk that it changes. A chunk that is too long is
+//! split. A short chunk is joined with a short neighbour, so there are few. Two values are equal if
+//! they have the same entries, in whatever chunks.
 //!
 //! [`KEYS_MAX`]: super::limits::KEYS_MAX
 
@@ -14,13 +16,13 @@ use std::{
 
 use super::{Entry, Key};
 
-/// Entries of a chunk, at most: about as many as there are chunks when it is as full as it may be.
+/// The most entries in a chunk: about as many as there are chunks at the limit of keys.
 const CHUNK: usize = 256;
 
-/// See the module.
+/// Sorted entries in shared chunks; see the module.
 #[derive(Clone, Default)]
 pub(super) struct Entries {
-    /// None is empty.
+    /// None of the chunks is empty.
     chunks: Vec<Arc<Vec<(Key, Entry)>>>,
     len: usize,
 }
@@ -35,7 +37,7 @@ impl Entries {
         place.ok().map(|at| &self.chunks[chunk][at].1)
     }
 
-    /// Sets a key; what it had.
+    /// Sets a key and returns its entry before.
     pub(super) fn insert(&mut self, key: Key, entry: Entry) -> Option<Entry> {
         let (at, place) = self.find(key.as_str());
         if self.chunks.is_empty() {
@@ -54,7 +56,7 @@ impl Entries {
         None
     }
 
-    /// Takes a key out; what it had.
+    /// Removes a key and returns its entry.
     pub(super) fn remove(&mut self, key: &str) -> Option<Entry> {
         let (at, Ok(place)) = self.find(key) else { return None };
         let (_, entry) = Arc::make_mut(&mut self.chunks[at]).remove(place);
@@ -67,7 +69,7 @@ impl Entries {
         Some(entry)
     }
 
-    /// Joins a chunk with the next, where both are short.
+    /// Joins a chunk with the next if both are short.
     fn join(&mut self, at: usize) {
         let Some([one, next]) = self.chunks.get(at..at + 2) else { return };
         if one.len() + next.len() <= CHUNK / 2 {
@@ -76,20 +78,20 @@ impl Entries {
         }
     }
 
-    /// All, in order.
+    /// Returns all entries in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &Entry)> {
         self.from("")
     }
 
-    /// Those from this key on, in order.
+    /// Returns the entries from this key on, in order.
     pub(super) fn from<'a>(&'a self, key: &'a str) -> impl Iterator<Item = (&'a Key, &'a Entry)> {
         let chunks = self.chunks[self.find(key).0..].iter();
         let all = chunks.flat_map(|chunk| chunk.iter()).map(|(key, entry)| (key, entry));
-        // Only of the first chunk some come before.
+        // Entries before the key exist only in the first chunk.
         all.skip_while(move |(other, _)| other.as_str() < key)
     }
 
-    /// The greatest key.
+    /// Returns the greatest key.
     pub(super) fn last(&self) -> Option<&Key> {
         self.chunks.last()?.last().map(|(key, _)| key)
     }
@@ -100,7 +102,7 @@ impl Entries {
         chunks.flatten().for_each(|(_, entry)| entry.version = version);
     }
 
-    /// The chunk in which a key is or belongs, and its place there.
+    /// Returns the chunk in which a key is or belongs, and its index there.
     fn find(&self, key: &str) -> (usize, Result<usize, usize>) {
         let is_before =
             |chunk: &Arc<Vec<(Key, Entry)>>| chunk.last().is_some_and(|(last, _)| last.as_str() < key);
@@ -150,7 +152,7 @@ mod tests {
         Entry { version, value: Arc::default() }
     }
 
-    /// Whether both hold the same, in as few chunks as there should be.
+    /// Checks that both hold the same, in few enough chunks.
     fn check(entries: &Entries, model: &BTreeMap<Key, Entry>) {
         assert_eq!((entries.len(), entries.last()), (model.len(), model.keys().last()));
         assert!(entries.iter().eq(model.iter()));
@@ -159,13 +161,13 @@ mod tests {
     }
 
     #[test]
-    fn it_holds_what_a_map_holds_and_copies_do_not_change() {
+    fn entries_equal_a_map_and_clones_do_not_change() {
         for seed in 0..20 {
             let mut random = Random::new(seed);
             let (mut entries, mut model) = (Entries::default(), BTreeMap::new());
             let mut copies = Vec::new();
             for step in 0..6_000 {
-                // It grows, shrinks, and grows again.
+                // The map grows, shrinks, and grows again.
                 let is_growing = step / 2_000 % 2 == 0;
                 let number = random.below(3_000);
                 let key = key(number);

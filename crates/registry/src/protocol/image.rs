@@ -22,8 +22,9 @@
 //! | 12 | 1 | bytes of the key |
 //! | 13 | | the key, the value |
 //!
-//! Every format has its first 40 bytes like this, so that what a newer program wrote is known for that and left alone.
-//! The same contents have one image only: what is in another order or has a byte too many is damaged.
+//! Every format has its first 40 bytes like this, so that what a newer program wrote is known for
+//! that and left alone. The same contents have one image only: what is in another order or has a
+//! byte too many is damaged.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -44,13 +45,13 @@ const CRC_AT: usize = 12;
 const HEADER: usize = Header::LEN;
 const DONE: usize = DoneLayout::LEN;
 
-/// Bytes in front of an entry's key.
+/// The bytes in front of an entry's key.
 pub(super) const ENTRY: usize = EntryLayout::LEN;
 
-/// Bytes of the longest image: nobody need read more of a file.
+/// The bytes of the longest image; a reader needs no more of a file.
 pub const IMAGE_MAX: usize = HEADER + MAX_NODES * DONE + TOTAL_MAX;
 
-/// What an image is for.
+/// The kind of an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// One of the two copies.
@@ -60,7 +61,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether an image says that it is for this.
+    /// True if the image has the magic bytes of this kind.
     pub(crate) fn is(self, image: &[u8]) -> bool {
         image.starts_with(&self.magic())
     }
@@ -73,16 +74,16 @@ impl Kind {
     }
 }
 
-/// Why bytes are not the image that was looked for.
+/// The reason why bytes are not the expected image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Bad {
-    /// Other bytes than were written, or fewer.
+pub enum ImageError {
+    /// The bytes are damaged or cut off.
     #[error("is damaged: {0}")]
     Damaged(#[from] Fault),
-    /// Whole, and of a format to come.
+    /// The image is whole and has a newer format.
     #[error("has format {0}, which this program does not read; use the newer one that wrote it")]
     Newer(u32),
-    /// Whole, and of another cluster.
+    /// The image is whole and belongs to another cluster.
     #[error("belongs to cluster {0}; correct the path, or remove the file if nobody needs it")]
     Foreign(ClusterName),
 }
@@ -97,7 +98,7 @@ wire::layout! {
     struct EntryLayout: 13 { version: u64, value: u32, key: u8 }
 }
 
-/// The image of `contents`.
+/// Returns the image of `contents`.
 #[must_use]
 pub fn encode(kind: Kind, contents: &Contents) -> Vec<u8> {
     let len = HEADER + contents.done.len() * DONE + contents.bytes;
@@ -127,21 +128,21 @@ pub fn encode(kind: Kind, contents: &Contents) -> Vec<u8> {
     image
 }
 
-/// What the image of a registry of `cluster` says.
+/// Decodes an image of the registry of `cluster`.
 ///
 /// # Errors
-/// It is none; with the reason.
-pub fn decode(kind: Kind, cluster: ClusterName, image: &[u8]) -> Result<Contents, Bad> {
+/// The bytes are not such an image.
+pub fn decode(kind: Kind, cluster: ClusterName, image: &[u8]) -> Result<Contents, ImageError> {
     let mut reader = Reader::new(image);
     let header: Header = reader.take()?;
     require_magic(header.magic, kind.magic())?;
     wire::verify(image, CRC_AT)?;
-    // From here on somebody wrote these bytes on purpose.
+    // The checksum is right: these bytes were written on purpose.
     if header.format > FORMAT {
-        return Err(Bad::Newer(header.format));
+        return Err(ImageError::Newer(header.format));
     }
     if header.cluster != cluster {
-        return Err(Bad::Foreign(header.cluster));
+        return Err(ImageError::Foreign(header.cluster));
     }
     let Header { generation, keys, done, .. } = header;
     require(header.format == FORMAT && header.bytes == image.len() as u64 && header.zero == [0; 8], "head")?;
@@ -181,13 +182,13 @@ fn take_entry(reader: &mut Reader<'_>, newest: u64, entries: &mut Entries) -> Re
     Ok(bytes)
 }
 
-/// Takes a key of `len` bytes.
+/// Reads a key of `len` bytes.
 pub(super) fn take_key(reader: &mut Reader<'_>, len: u8) -> Result<Key, Fault> {
     let key = std::str::from_utf8(reader.bytes(len)?).ok().and_then(|text| Key::new(text).ok());
     key.ok_or(Fault::Field("key"))
 }
 
-/// Makes length, cluster and checksum right.
+/// Corrects the length, cluster and checksum of a damaged image.
 pub(super) fn mend(image: &mut [u8]) {
     let len = image.len() as u64;
     if let Ok(header) = Reader::new(image).take::<Header>() {
@@ -197,8 +198,9 @@ pub(super) fn mend(image: &mut [u8]) {
     }
 }
 
-/// Reads any bytes as a copy and as a backup, as a fuzz target would: as they are, and with length, cluster and checksum made right,
-/// as somebody who means harm would. How many were taken; each of those is written again as it was read.
+/// Decodes any bytes as a copy and as a backup, like a fuzz target: as they are, and with length,
+/// cluster and checksum corrected. Returns how many were accepted. Accepted images are encoded
+/// again to the same bytes.
 #[doc(hidden)]
 #[must_use]
 pub fn image_any(bytes: &[u8]) -> usize {
@@ -236,32 +238,32 @@ mod tests {
     }
 
     #[test]
-    fn an_image_says_what_was_written_and_nothing_else_passes() {
+    fn an_image_is_decoded_as_written_and_nothing_else_passes() {
         for kind in [Kind::Copy, Kind::Backup] {
             let image = encode(kind, &contents());
             assert_eq!(decode(kind, CLUSTER, &image), Ok(contents()));
             for byte in 0..image.len() {
                 let mut bad = image.clone();
                 bad[byte] ^= 0x10;
-                assert!(matches!(decode(kind, CLUSTER, &bad), Err(Bad::Damaged(_))), "byte {byte}");
+                assert!(matches!(decode(kind, CLUSTER, &bad), Err(ImageError::Damaged(_))), "byte {byte}");
                 assert!(
-                    matches!(decode(kind, CLUSTER, &image[..byte]), Err(Bad::Damaged(_))),
+                    matches!(decode(kind, CLUSTER, &image[..byte]), Err(ImageError::Damaged(_))),
                     "{byte} bytes"
                 );
             }
             let other = if kind == Kind::Copy { Kind::Backup } else { Kind::Copy };
             assert!(decode(other, CLUSTER, &image).is_err());
-            assert_eq!(decode(kind, ClusterName(2), &image), Err(Bad::Foreign(CLUSTER)));
+            assert_eq!(decode(kind, ClusterName(2), &image), Err(ImageError::Foreign(CLUSTER)));
         }
     }
 
     #[test]
-    fn a_newer_format_is_known_for_what_it_is_whatever_follows() {
+    fn a_newer_format_is_recognized_whatever_follows() {
         let mut image = encode(Kind::Copy, &contents());
         image[8] = 2;
         image.extend_from_slice(b"what is to come");
         wire::seal(&mut image, CRC_AT);
-        assert_eq!(decode(Kind::Copy, CLUSTER, &image), Err(Bad::Newer(2)));
+        assert_eq!(decode(Kind::Copy, CLUSTER, &image), Err(ImageError::Newer(2)));
     }
 
     #[test]

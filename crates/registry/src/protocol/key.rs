@@ -4,15 +4,16 @@ use std::{borrow::Borrow, fmt, sync::Arc};
 
 use super::{Refused, limits::KEY_MAX};
 
-/// A path: 1 to [`KEY_MAX`] bytes of UTF-8, parts between slashes that are not empty, nothing that moves a terminal's cursor.
+/// A path: 1 to [`KEY_MAX`] bytes of UTF-8, in parts between slashes. No part is empty, and no
+/// character controls a terminal.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
 impl Key {
-    /// The key with this text.
+    /// Creates the key with this text.
     ///
     /// # Errors
-    /// It is none, with the reason.
+    /// The text is not a key; the error has the reason.
     pub fn new(text: &str) -> Result<Self, Refused> {
         let why = if text.is_empty() {
             "is empty"
@@ -29,7 +30,7 @@ impl Key {
         Err(Refused::Key { key: shown, why })
     }
 
-    /// Its text.
+    /// Returns the text of the key.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -1,42 +1,43 @@
-//! How much there may be of everything, each with its reason.
+//! The limits of the registry, each with its reason.
 
 use plexus_base::MAX_NODES;
 
-/// Bytes of a key, at most: its length is one byte in a copy.
+/// The most bytes of a key: its length is one byte in a copy.
 pub const KEY_MAX: usize = 255;
 
-/// Bytes of a value, at most: the registry holds descriptions, not data.
+/// The most bytes of a value: the registry holds descriptions, not data.
 pub const VALUE_MAX: usize = 64 * 1024;
 
-/// Keys, at most: each change is made on a copy, which shares all but a chunk of them but still counts each chunk.
+/// The most keys. Each change is made on a clone, which shares all chunks but one and still has to
+/// count each of them.
 pub const KEYS_MAX: usize = 65_536;
 
-/// Bytes that all entries take in a copy, at most: every save writes a whole copy.
+/// The most bytes that all entries take in a copy: every save writes a whole copy.
 pub const TOTAL_MAX: usize = 16 << 20;
 
-/// Edits of one change, at most: what waits is bounded by it.
+/// The most edits of one change; it bounds the memory of waiting commands.
 pub const EDITS_MAX: usize = 1024;
 
-/// Commands that wait at a node for those before them, at most.
+/// The most commands that wait at a node.
 pub const QUEUED_MAX: usize = 1024;
 
-/// Bytes of the commands that wait at a node, at most: a restoration and a large change.
+/// The most bytes of the commands that wait at a node: a restore and a large change.
 pub const QUEUED_BYTES_MAX: usize = 2 * TOTAL_MAX;
 
-/// Messages of one member that wait for their view, at most: how the view begins, and one command of each node, for none is committed without
-/// who waits.
+/// The most messages of one member that wait for their view: the start of the view, and one command
+/// of each node. No more is sent before the waiting node has made these durable.
 pub const PARKED_MAX: usize = MAX_NODES + 4;
 
-/// The last generation that is believed: so far away that counting cannot reach the end of the number behind it.
+/// The greatest generation that is accepted. It leaves so much room that counting cannot overflow.
 pub const GENERATION_MAX: u64 = u64::MAX / 2;
 
-/// Changes that are kept for watches, at most.
+/// The most changes that are kept for watches.
 pub const HISTORY_MAX: usize = 4096;
 
-/// Bytes of keys and values in the changes kept for watches, at most.
+/// The most bytes of keys and values in the changes kept for watches.
 pub const HISTORY_BYTES_MAX: usize = 4 << 20;
 
-/// Watches, at most: each keeps its prefix, and whoever reads looks through the history.
+/// The most watches: each keeps its prefix, and each reader looks through the history.
 pub const WATCHES_MAX: usize = 4096;
 
 const _: () = assert!(KEY_MAX <= u8::MAX as usize && VALUE_MAX <= u32::MAX as usize);

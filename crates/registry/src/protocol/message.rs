@@ -1,4 +1,4 @@
-//! What members say to each other about the registry.
+//! The messages between members about the registry.
 
 use std::sync::Arc;
 
@@ -6,46 +6,48 @@ use plexus_base::Epoch;
 
 use super::{Command, Contents, Origin};
 
-/// One message.
+/// A message of the registry with its epoch.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Message {
     /// The sender's view.
     pub epoch: Epoch,
-    /// What it says.
-    pub body: Body,
+    /// The content of the message.
+    pub body: RegistryMessage,
 }
 
-/// What a message says. The order counts what was asked for in a view; its beginning is number 0.
+/// The content of a message. The order numbers the commands of a view; the start of the view is
+/// number 0.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Body {
-    /// To the coordinator: what I have.
+pub enum RegistryMessage {
+    /// To the coordinator: the newest contents that the sender has.
     Have {
-        /// Its generation.
+        /// Their generation.
         generation: u64,
-        /// There was something, and none of it is whole.
+        /// True if the sender had copies and none of them is whole.
         is_lost: bool,
     },
-    /// To the member that has the newest: send it.
+    /// To the member with the newest contents: send them.
     Fetch,
-    /// To the coordinator: what I have, as asked for. From it: the view begins with this.
+    /// To the coordinator: the contents that it fetched. From the coordinator: the view begins with
+    /// these contents.
     Whole(Arc<Contents>),
-    /// The view begins with what you have.
+    /// From the coordinator: the view begins with the contents that the receiver has.
     Begin,
-    /// To who asked: the view cannot begin, so this was not done.
+    /// To the origin of a command: the view cannot begin, so the command was not done.
     Closed {
-        /// The number of what he asked for.
+        /// The number of the command.
         number: u64,
         /// See [`super::Refused::Closed`].
         found: u64,
         /// See [`super::Refused::Closed`].
         known: u64,
     },
-    /// To the coordinator: do this for me.
+    /// To the coordinator: a command of the sender.
     Ask(Origin, Command),
-    /// To all: this is next in the order.
+    /// To all: the next command in the order.
     Do(u64, Origin, Command),
-    /// To the coordinator: all up to here in the order is durable.
+    /// To the coordinator: all commands up to this one in the order are durable at the sender.
     Durable(u64),
-    /// To all: all up to here in the order is durable everywhere.
+    /// To all: all commands up to this one in the order are durable everywhere.
     Committed(u64),
 }

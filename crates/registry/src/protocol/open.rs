@@ -1,33 +1,34 @@
-//! Which of two copies a node believes when it starts.
+//! Selects the copy that a node uses when it starts.
 //!
-//! Guarantees: the newest whole copy of this cluster is chosen; what belongs to another cluster or a newer program is not
-//! overwritten, and two that contradict each other are not chosen between. Whether others have newer ones is not known here.
+//! Guarantees: the newest whole copy of this cluster is chosen. A copy of another cluster or a
+//! newer program is not overwritten, and two copies that contradict each other are an error.
+//! Whether other nodes have newer ones is not known here.
 
-use super::{Bad, ClusterName, Contents, Kind, decode, store::COPIES};
+use super::{ClusterName, Contents, ImageError, Kind, decode, store::COPIES};
 
-/// What stands at the place of a copy.
+/// The state of one copy on disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Found {
-    /// These bytes.
+    /// The bytes of the file.
     Bytes(Vec<u8>),
-    /// No file.
+    /// The file does not exist.
     Missing,
-    /// A file that cannot be read, and why.
+    /// The file cannot be read, for this reason.
     Unreadable(String),
 }
 
-/// Why the registry is not opened. Nothing was written.
+/// The reason why the registry cannot be opened. Nothing was written.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Unopened {
-    /// A copy belongs to somebody else.
+pub enum OpenError {
+    /// A copy belongs to another cluster or a newer program.
     #[error("copy {} of the registry {bad}", copy + 1)]
     NotOurs {
-        /// Which of the two, from 0.
+        /// The number of the copy, from 0.
         copy: usize,
-        /// Whose it is.
-        bad: Bad,
+        /// The reason.
+        bad: ImageError,
     },
-    /// Two whole copies of one generation say different things.
+    /// Two whole copies of one generation differ.
     #[error(
         "both copies of the registry have generation {generation} and differ: find out which is right and remove the other"
     )]
@@ -37,30 +38,30 @@ pub enum Unopened {
     },
 }
 
-/// What a node has when it starts.
+/// The contents with which a node starts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Opened {
-    /// The contents of the newest whole copy; nothing at generation 0 where none is whole.
+    /// The contents of the newest whole copy; empty at generation 0 if none is whole.
     pub contents: Contents,
-    /// There was something, and none of it is whole: only others can say what the registry holds.
+    /// True if there were copies and none is whole: only other nodes can have the contents.
     pub is_lost: bool,
-    /// The generation of each copy that is whole.
+    /// The generation of each whole copy.
     pub holds: [Option<u64>; COPIES],
-    /// What is wrong with each copy that is not, unless neither was ever written.
+    /// The problem of each other copy, unless neither was ever written.
     pub trouble: [Option<String>; COPIES],
 }
 
-/// What can be made of what was found.
+/// Selects the contents to start with.
 ///
 /// # Errors
-/// A copy must not be overwritten, or it cannot be said which is right.
-pub fn open(cluster: ClusterName, found: &[Found; COPIES]) -> Result<Opened, Unopened> {
+/// A copy must not be overwritten, or the copies contradict each other.
+pub fn open(cluster: ClusterName, found: &[Found; COPIES]) -> Result<Opened, OpenError> {
     let read = ours(cluster, found)?;
     if let [Ok(one), Ok(other)] = &read
         && one.generation == other.generation
         && one != other
     {
-        return Err(Unopened::Contradiction { generation: one.generation });
+        return Err(OpenError::Contradiction { generation: one.generation });
     }
     let newest = read.iter().flatten().max_by_key(|contents| contents.generation).cloned();
     let is_new = found.iter().all(|found| *found == Found::Missing);
@@ -73,11 +74,12 @@ pub fn open(cluster: ClusterName, found: &[Found; COPIES]) -> Result<Opened, Uno
     })
 }
 
-/// What each copy says, or what is wrong with it, unless it belongs to somebody else.
+/// Decodes each copy or returns its problem. A copy of another cluster or a newer format is an
+/// error.
 fn ours(
     cluster: ClusterName,
     found: &[Found; COPIES],
-) -> Result<[Result<Contents, String>; COPIES], Unopened> {
+) -> Result<[Result<Contents, String>; COPIES], OpenError> {
     let mut read = [const { Err(String::new()) }; COPIES];
     for (copy, found) in found.iter().enumerate() {
         read[copy] = match found {
@@ -85,8 +87,10 @@ fn ours(
             Found::Unreadable(why) => Err(format!("cannot be read: {why}")),
             Found::Bytes(bytes) => match decode(Kind::Copy, cluster, bytes) {
                 Ok(contents) => Ok(contents),
-                Err(bad @ Bad::Damaged(_)) => Err(bad.to_string()),
-                Err(bad @ (Bad::Newer(_) | Bad::Foreign(_))) => return Err(Unopened::NotOurs { copy, bad }),
+                Err(bad @ ImageError::Damaged(_)) => Err(bad.to_string()),
+                Err(bad @ (ImageError::Newer(_) | ImageError::Foreign(_))) => {
+                    return Err(OpenError::NotOurs { copy, bad });
+                }
             },
         };
     }
@@ -111,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_whole_copy_wins_in_either_place_and_the_other_is_known_to_lack_it() {
+    fn the_newest_whole_copy_wins_and_the_other_is_known_to_lack_it() {
         for (other, holds) in [
             (Found::Missing, None),
             (unreadable(), None),
@@ -137,11 +141,11 @@ mod tests {
     }
 
     #[test]
-    fn what_must_not_be_guessed_is_refused() {
+    fn contradicting_or_foreign_copies_are_refused() {
         let foreign = Found::Bytes(encode(Kind::Copy, &Contents::new(ClusterName(2))));
-        let bad = Bad::Foreign(ClusterName(2));
-        assert_eq!(open(CLUSTER, &[copy(4, "y"), foreign]), Err(Unopened::NotOurs { copy: 1, bad }));
+        let bad = ImageError::Foreign(ClusterName(2));
+        assert_eq!(open(CLUSTER, &[copy(4, "y"), foreign]), Err(OpenError::NotOurs { copy: 1, bad }));
         let differ = open(CLUSTER, &[copy(4, "y"), copy(4, "x")]);
-        assert_eq!(differ, Err(Unopened::Contradiction { generation: 4 }));
+        assert_eq!(differ, Err(OpenError::Contradiction { generation: 4 }));
     }
 }

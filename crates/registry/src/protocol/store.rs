@@ -1,52 +1,58 @@
 //! How contents become durable in two copies.
 //!
-//! A *save* writes all contents to one copy and then to the other: to a new file, synced, which then takes the copy's name, and
-//! the directory synced. Contents that come meanwhile wait; of several the newest is saved.
+//! A *save* writes all contents to one copy and then to the other: to a new file, which is synced
+//! and renamed to the copy; then the directory is synced. Contents that come meanwhile wait, and
+//! only the newest of them are saved.
 //!
 //! Guarantees:
-//! - A copy is replaced by one step that happens or does not, and never both copies at once; the one that holds the newest
-//!   generation comes last. So at every moment one whole copy of the newest generation or one before it stands.
-//! - Contents are reported as saved when they are durable in one copy at least, and the other holds them too or has failed.
-//! - After a failed step the new file is begun afresh: a sync that is tried again may report as written what was dropped.
 //!
-//! Contents of one generation are the same wherever they are. Whoever drives it carries out one [`Step`] at a time, as told, and
-//! reports it. Must not know files, nor what contents say.
+//! - A copy is replaced by one atomic step, and never both copies at once; the one that holds the
+//!   newest generation comes last. So there is always a whole copy of the newest generation or the
+//!   one before it.
+//! - Contents are reported as saved when they are durable in at least one copy, and the other copy
+//!   holds them too or has failed.
+//! - After a failed step the new file is written from its start: a repeated sync may report data as
+//!   written that the system has dropped.
+//!
+//! Contents of one generation are the same on all nodes. The driver carries out one [`Step`] at a
+//! time and reports it. Must not know files, nor the meaning of contents.
 
 use std::{collections::VecDeque, sync::Arc};
 
 use super::{Contents, Kind, encode};
 
-/// Copies that are kept.
+/// The number of copies on a node.
 pub const COPIES: usize = 2;
 
-/// What is to be done to a copy. Each may fail and may then have happened all the same.
+/// An operation on a copy. Each may fail and may still have taken effect.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Make a new file beside the copy (instead of one that is left there) of these bytes.
+    /// Create a new file of these bytes beside the copy; it replaces a new file that was left
+    /// there.
     Write(Arc<[u8]>),
     /// Make the new file durable.
     Sync,
-    /// Give it the name of the copy: it takes its place.
+    /// Rename the new file to the copy, which it replaces.
     Replace,
-    /// Make the name durable.
+    /// Make the rename durable.
     SyncName,
 }
 
-/// What happened.
+/// An input of the store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// There are newer contents.
     Save(Arc<Contents>),
-    /// The step that was given out last is over; whether it succeeded.
+    /// The last step has ended; true if it succeeded.
     Stepped(bool),
-    /// A while has passed: try a copy again that failed.
+    /// Time to try a failed copy again.
     Repair,
 }
 
-/// What is to be done.
+/// An output of the store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Do this to a copy and report it.
+    /// Carry out this step on a copy and report it.
     Step(usize, Step),
     /// Everything up to this generation is durable.
     Saved(u64),
@@ -62,9 +68,9 @@ struct Save {
     rest: VecDeque<usize>,
 }
 
-/// Keeps the two copies of one node.
+/// The state of the two copies of one node.
 pub struct Store {
-    /// What the copies are to hold.
+    /// The newest contents, which the copies should hold.
     newest: Option<Arc<Contents>>,
     /// The generation that each copy is known to hold.
     holds: [Option<u64>; COPIES],
@@ -74,29 +80,31 @@ pub struct Store {
 }
 
 impl Store {
-    /// Copies that hold these generations; `None`: nothing that is whole. Writes nothing before there is something to save.
+    /// Creates the store of copies with these generations; `None` for a copy that is not whole. It
+    /// writes nothing before the first save.
     #[must_use]
     pub fn new(holds: [Option<u64>; COPIES]) -> Self {
         Self { newest: None, holds, save: None, saved: 0 }
     }
 
-    /// Whether a step is under way.
+    /// True while a step is under way.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.save.is_some()
     }
 
-    /// Whether each copy holds what it is to hold.
+    /// Returns, for each copy, whether it holds the newest contents.
     #[must_use]
     pub fn is_whole(&self) -> [bool; COPIES] {
         let newest = self.newest.as_ref().map(|contents| contents.generation);
         self.holds.map(|holds| newest.is_none_or(|newest| holds == Some(newest)))
     }
 
-    /// Takes what happened and says what is to be done.
+    /// Handles an event and returns the resulting actions through `out`.
     ///
     /// # Panics
-    /// Contents are to be saved that are not newer than the last, or a step is reported that was not given out.
+    /// The contents to be saved are not newer than the last, or a step is reported that was not
+    /// requested.
     pub fn handle(&mut self, event: Event, out: &mut impl FnMut(Action)) {
         match event {
             Event::Save(contents) => {
@@ -139,7 +147,7 @@ impl Store {
         match further.filter(|_| succeeded) {
             Some(step) => {
                 if step == Step::Replace {
-                    // From here until its name is durable it may hold either.
+                    // Until the rename is durable the copy may hold either contents.
                     self.holds[save.copy] = None;
                 }
                 save.step = step.clone();
@@ -161,7 +169,7 @@ impl Store {
             self.saved = generation;
             out(Action::Saved(generation));
         }
-        // After a failure a while must pass first.
+        // After a failure the store waits before it tries again.
         if self.newest.as_ref().is_some_and(|newest| newest.generation > generation) {
             self.begin(out);
         }
@@ -179,7 +187,8 @@ mod tests {
         Arc::new(contents)
     }
 
-    /// Has the store handle an event; the copy whose step it gives out, and what it reports as saved.
+    /// Handles an event; returns the copy whose step is requested, and the generation reported as
+    /// saved.
     fn handle(store: &mut Store, event: Event) -> (Option<usize>, Option<u64>) {
         let (mut copy, mut saved) = (None, None);
         store.handle(event, &mut |action| match action {
@@ -189,7 +198,8 @@ mod tests {
         (copy, saved)
     }
 
-    /// Carries a save out; copies that are `sick` fail. The order of copies, and what was saved.
+    /// Carries out a save in which the `sick` copies fail. Returns the order of copies and the
+    /// saved generation.
     fn save(store: &mut Store, event: Event, sick: [bool; COPIES]) -> (Vec<usize>, Option<u64>) {
         let (mut copy, mut saved) = handle(store, event);
         let mut order = Vec::new();
@@ -213,18 +223,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_durable_in_neither_is_not_saved_before_it_is() {
+    fn contents_are_not_saved_before_they_are_durable_in_one_copy() {
         let mut store = Store::new([None; COPIES]);
         assert_eq!(save(&mut store, Event::Save(contents(1)), [true; COPIES]), (vec![0, 1], None));
         assert_eq!(save(&mut store, Event::Repair, [true; COPIES]), (vec![0, 1], None));
         assert_eq!(save(&mut store, Event::Repair, [true, false]), (vec![0, 1], Some(1)));
-        // It was said already.
+        // The generation was reported before.
         assert_eq!(save(&mut store, Event::Repair, [false; COPIES]), (vec![0], None));
         assert_eq!(save(&mut store, Event::Repair, [false; COPIES]), (vec![], None));
     }
 
     #[test]
-    fn of_what_comes_during_a_save_the_newest_is_saved_next() {
+    fn the_newest_contents_that_come_during_a_save_are_saved_next() {
         let mut store = Store::new([None; COPIES]);
         handle(&mut store, Event::Save(contents(1)));
         assert_eq!(handle(&mut store, Event::Save(contents(2))), (None, None));

@@ -1,7 +1,8 @@
-//! Watches: whoever watches a prefix is told every change under it once, in the order of generations.
+//! Watches: each watch gets every change under its prefix once, in the order of generations.
 //!
-//! A bounded history of changes is kept; a watch is a place in it. So a watch that nobody reads costs nothing: when the
-//! history has gone past it, it is told to read anew. Must not know who watches or how they are woken.
+//! A bounded history of changes is kept, and a watch is a position in it. So a watch that is never
+//! read costs nothing: when the history has moved past it, its reader must read the contents again.
+//! Must not know who watches or how the readers are woken.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,23 +12,24 @@ use super::{
     limits::{HISTORY_BYTES_MAX, HISTORY_MAX, WATCHES_MAX},
 };
 
-/// Names a watch.
+/// The number of a watch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct WatchId(pub u64);
 
-/// What a watch has to say.
+/// An event of a watch.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum News {
-    /// The next change under the prefix: its generation, and keys with what they have now, or deleted.
+pub enum WatchEvent {
+    /// The next change under the prefix: its generation, and the changed keys with their new
+    /// entries, `None` for a deleted key.
     Change(u64, Vec<(Key, Option<Entry>)>),
-    /// Changes were missed, or everything was restored: read the contents anew. The watch goes on behind this generation,
-    /// so contents of it or a later one are to be read.
-    ReadAnew(u64),
+    /// Changes were missed, or a backup was restored: read the contents again, at this generation
+    /// or a later one. The watch continues after this generation.
+    ReadAgain(u64),
 }
 
 struct Watch {
     prefix: String,
-    /// All up to here was told.
+    /// The generation up to which changes were returned.
     told: u64,
 }
 
@@ -43,7 +45,7 @@ pub struct Watches {
 }
 
 impl Watches {
-    /// No watch, and no history before `generation`, that of the contents.
+    /// Creates the state without watches. The history starts at `generation`, that of the contents.
     #[must_use]
     pub fn new(generation: u64) -> Self {
         Self {
@@ -56,8 +58,8 @@ impl Watches {
         }
     }
 
-    /// Watches keys that begin with `prefix`, for changes after generation `from`: that of the contents read before. `None`: too many
-    /// watch already ([`WATCHES_MAX`]).
+    /// Watches keys that begin with `prefix`, for changes after generation `from`, that of the
+    /// contents read before. `None` if the limit [`WATCHES_MAX`] is reached.
     pub fn watch(&mut self, prefix: &str, from: u64) -> Option<WatchId> {
         if self.watches.len() >= WATCHES_MAX {
             return None;
@@ -72,7 +74,7 @@ impl Watches {
         self.watches.remove(&watch);
     }
 
-    /// Takes a change that was made.
+    /// Adds a change to the history.
     ///
     /// # Panics
     /// Its generation is not above the last.
@@ -94,19 +96,19 @@ impl Watches {
         }
     }
 
-    /// What the watch has to say next; `None`: nothing now, or there is no such watch.
-    pub fn next(&mut self, watch: WatchId) -> Option<News> {
+    /// Returns the next event of the watch; `None` if there is none now, or no such watch.
+    pub fn next(&mut self, watch: WatchId) -> Option<WatchEvent> {
         let watch = self.watches.get_mut(&watch)?;
         if watch.told < self.floor {
             watch.told = self.floor;
-            return Some(News::ReadAnew(self.floor));
+            return Some(WatchEvent::ReadAgain(self.floor));
         }
         let from = self.history.partition_point(|(changed, _)| changed.generation <= watch.told);
         for (changed, _) in self.history.range(from..) {
             watch.told = changed.generation;
             let keys: Vec<_> = changed.keys.iter().filter(|(key, _)| watch.sees(key)).cloned().collect();
             if !keys.is_empty() {
-                return Some(News::Change(changed.generation, keys));
+                return Some(WatchEvent::Change(changed.generation, keys));
             }
         }
         None
@@ -139,22 +141,22 @@ mod tests {
 
     fn all(watches: &mut Watches, watch: WatchId) -> Vec<u64> {
         std::iter::from_fn(|| watches.next(watch))
-            .map(|news| match news {
-                News::Change(generation, _) => generation,
-                News::ReadAnew(generation) => panic!("read anew from {generation}"),
+            .map(|events| match events {
+                WatchEvent::Change(generation, _) => generation,
+                WatchEvent::ReadAgain(generation) => panic!("read again from {generation}"),
             })
             .collect()
     }
 
     #[test]
-    fn each_change_under_the_prefix_is_told_once_in_order() {
+    fn each_change_under_the_prefix_is_returned_once_in_order() {
         let mut watches = Watches::new(10);
         let n = watches.watch("n/", 10).unwrap();
         let every = watches.watch("", 12).unwrap();
         watches.changed(change(11, &["n/1", "o"], 1));
         watches.changed(change(12, &["o"], 1));
         watches.changed(change(15, &["n/2"], 1));
-        let Some(News::Change(11, keys)) = watches.next(n) else { panic!("the first change") };
+        let Some(WatchEvent::Change(11, keys)) = watches.next(n) else { panic!("the first change") };
         assert_eq!(keys.len(), 1);
         assert_eq!(all(&mut watches, n), [15]);
         assert_eq!(all(&mut watches, every), [15]);
@@ -165,19 +167,19 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_too_late_is_told_to_read_anew_and_misses_nothing_after() {
+    fn a_watch_that_lost_its_history_must_read_again_and_misses_nothing_after() {
         let mut watches = Watches::new(10);
         let early = watches.watch("a", 3).unwrap();
-        assert_eq!(watches.next(early), Some(News::ReadAnew(10)));
+        assert_eq!(watches.next(early), Some(WatchEvent::ReadAgain(10)));
         let slow = watches.watch("a", 10).unwrap();
         for generation in 11..12 + HISTORY_MAX as u64 {
             watches.changed(change(generation, &["a"], 0));
         }
-        assert_eq!(watches.next(slow), Some(News::ReadAnew(11)));
+        assert_eq!(watches.next(slow), Some(WatchEvent::ReadAgain(11)));
         assert_eq!(all(&mut watches, slow).len(), HISTORY_MAX);
         let restored = Changed { generation: 9000, whole: true, keys: Vec::new() };
         watches.changed(restored);
-        assert_eq!(watches.next(slow), Some(News::ReadAnew(9000)));
+        assert_eq!(watches.next(slow), Some(WatchEvent::ReadAgain(9000)));
         assert_eq!(watches.next(slow), None);
     }
 
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_follows_has_what_the_contents_have() {
+    fn a_reader_that_follows_a_watch_has_the_same_contents() {
         for seed in 0..200 {
             let mut random = Random::new(seed);
             let (mut watches, mut contents, mut mirror) = (Watches::new(0), BTreeMap::new(), BTreeMap::new());
@@ -220,10 +222,10 @@ mod tests {
                 }
                 watches.changed(made);
                 if random.percent(3) {
-                    while let Some(news) = watches.next(watch) {
-                        match news {
-                            News::ReadAnew(_) => mirror = contents.clone(),
-                            News::Change(_, keys) => mirror.extend(keys),
+                    while let Some(events) = watches.next(watch) {
+                        match events {
+                            WatchEvent::ReadAgain(_) => mirror = contents.clone(),
+                            WatchEvent::Change(_, keys) => mirror.extend(keys),
                         }
                     }
                     mirror.retain(|key, _| key.as_str().starts_with('k'));

@@ -1,7 +1,8 @@
 //! Messages as bytes, and as frames.
 //!
-//! A message goes in frames of [`FRAME`] bytes at most, so that what is large neither exceeds what the interconnect carries nor holds up others. All
-//! frames of one follow each other. Little endian; hostile bytes give an error, never a panic, and each message has one encoding.
+//! A message goes in frames of [`FRAME`] bytes at most, so that what is large neither exceeds what
+//! the interconnect carries nor holds up others. All frames of one follow each other. Little
+//! endian; hostile bytes give an error, never a panic, and each message has one encoding.
 //!
 //! A frame:
 //!
@@ -27,7 +28,8 @@
 //! | 36 | 4 | zero |
 //! | 40 | | (Whole) the image of a copy; (restore) that of a backup; (change) the edits |
 //!
-//! Tags: 1 Have, 2 Fetch, 3 Whole, 4 Begin, 5 Closed, 6 Ask, 7 Do, 8 Durable, 9 Committed. What a message does not use is zero.
+//! Tags: 1 Have, 2 Fetch, 3 Whole, 4 Begin, 5 Closed, 6 Ask, 7 Do, 8 Durable, 9 Committed. What a
+//! message does not use is zero.
 //!
 //! An edit:
 //!
@@ -49,16 +51,17 @@ use plexus_base::{
 };
 
 use super::{
-    Bad, Change, ClusterName, Command, Contents, Edit, Kind, Origin, What, decode, encode,
+    Change, ClusterName, Command, Contents, Edit, EditKind, ImageError, Kind, Origin, decode, encode,
     image::{IMAGE_MAX, mend, take_key},
     limits::{EDITS_MAX, VALUE_MAX},
-    message::{Body, Message},
+    message::{Message, RegistryMessage},
 };
 
-/// Bytes of a frame, at most.
+/// The most bytes of a frame.
 pub const FRAME: usize = 256 << 10;
 
-/// Bytes of a message, at most: all contents, or a change of as much with the greater heads of its edits.
+/// The most bytes of a message: all contents, or a change of the same size with the larger heads of
+/// its edits.
 pub const MESSAGE_MAX: usize = HEAD + IMAGE_MAX + EDITS_MAX * EDIT;
 
 const VERSION: u8 = 1;
@@ -82,16 +85,18 @@ const CHANGE: u8 = 1;
 const RESTORE: u8 = 2;
 
 impl Message {
-    /// The bytes.
+    /// Returns the encoding of the message.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::with(&self.head(), 0);
         match &self.body {
-            Body::Whole(contents) => _ = writer.bytes(&encode(Kind::Copy, contents)),
-            Body::Ask(_, Command::Restore(backup)) | Body::Do(_, _, Command::Restore(backup)) => {
+            RegistryMessage::Whole(contents) => _ = writer.bytes(&encode(Kind::Copy, contents)),
+            RegistryMessage::Ask(_, Command::Restore(backup))
+            | RegistryMessage::Do(_, _, Command::Restore(backup)) => {
                 writer.bytes(&encode(Kind::Backup, backup));
             }
-            Body::Ask(_, Command::Change(Change(edits))) | Body::Do(_, _, Command::Change(Change(edits))) => {
+            RegistryMessage::Ask(_, Command::Change(Change(edits)))
+            | RegistryMessage::Do(_, _, Command::Change(Change(edits))) => {
                 edits.iter().for_each(|edit| put_edit(&mut writer, edit));
             }
             _ => {}
@@ -99,7 +104,7 @@ impl Message {
         writer.finish()
     }
 
-    /// The frames that carry it.
+    /// Returns the frames that carry the message.
     #[must_use]
     pub fn frames(&self) -> Vec<Vec<u8>> {
         let bytes = self.encode();
@@ -113,10 +118,10 @@ impl Message {
         parts.map(frame).collect()
     }
 
-    /// What the bytes say, about the registry of `cluster`.
+    /// Decodes a message about the registry of `cluster`.
     ///
     /// # Errors
-    /// They are no message.
+    /// The bytes are not a message.
     pub fn decode(cluster: ClusterName, bytes: &[u8]) -> Result<Self, DecodeError> {
         wire::decode("message of the registry", bytes, |reader| {
             let head: Head = reader.take()?;
@@ -130,19 +135,21 @@ impl Message {
     fn head(&self) -> Head {
         let head = Head { version: VERSION, epoch: self.epoch.0, ..Head::default() };
         match &self.body {
-            Body::Have { generation, is_lost } => {
+            RegistryMessage::Have { generation, is_lost } => {
                 Head { tag: 1, at: *generation, what: u8::from(*is_lost), ..head }
             }
-            Body::Fetch => Head { tag: 2, ..head },
-            Body::Whole(_) => Head { tag: 3, ..head },
-            Body::Begin => Head { tag: 4, ..head },
-            Body::Closed { number, found, known } => {
+            RegistryMessage::Fetch => Head { tag: 2, ..head },
+            RegistryMessage::Whole(_) => Head { tag: 3, ..head },
+            RegistryMessage::Begin => Head { tag: 4, ..head },
+            RegistryMessage::Closed { number, found, known } => {
                 Head { tag: 5, number: *number, at: *found, incarnation: *known, ..head }
             }
-            Body::Ask(origin, command) => Head { tag: 6, ..asked(head, *origin, command) },
-            Body::Do(order, origin, command) => Head { tag: 7, at: *order, ..asked(head, *origin, command) },
-            Body::Durable(order) => Head { tag: 8, at: *order, ..head },
-            Body::Committed(order) => Head { tag: 9, at: *order, ..head },
+            RegistryMessage::Ask(origin, command) => Head { tag: 6, ..asked(head, *origin, command) },
+            RegistryMessage::Do(order, origin, command) => {
+                Head { tag: 7, at: *order, ..asked(head, *origin, command) }
+            }
+            RegistryMessage::Durable(order) => Head { tag: 8, at: *order, ..head },
+            RegistryMessage::Committed(order) => Head { tag: 9, at: *order, ..head },
         }
     }
 }
@@ -157,26 +164,26 @@ fn asked(head: Head, origin: Origin, command: &Command) -> Head {
     Head { what, node: node.0, number, incarnation: incarnation.0, edits, ..head }
 }
 
-fn body(cluster: ClusterName, head: &Head, reader: &mut Reader<'_>) -> Result<Body, Fault> {
+fn body(cluster: ClusterName, head: &Head, reader: &mut Reader<'_>) -> Result<RegistryMessage, Fault> {
     let (at, number) = (head.at, head.number);
     Ok(match head.tag {
-        1 => Body::Have { generation: at, is_lost: bool::from_raw(head.what)? },
-        2 => Body::Fetch,
-        3 => Body::Whole(contents(Kind::Copy, cluster, reader)?),
-        4 => Body::Begin,
-        5 => Body::Closed { number, found: at, known: head.incarnation },
-        6 => Body::Ask(origin(head)?, command(cluster, head, reader)?),
-        7 => Body::Do(at, origin(head)?, command(cluster, head, reader)?),
-        8 => Body::Durable(at),
-        9 => Body::Committed(at),
+        1 => RegistryMessage::Have { generation: at, is_lost: bool::from_raw(head.what)? },
+        2 => RegistryMessage::Fetch,
+        3 => RegistryMessage::Whole(contents(Kind::Copy, cluster, reader)?),
+        4 => RegistryMessage::Begin,
+        5 => RegistryMessage::Closed { number, found: at, known: head.incarnation },
+        6 => RegistryMessage::Ask(origin(head)?, command(cluster, head, reader)?),
+        7 => RegistryMessage::Do(at, origin(head)?, command(cluster, head, reader)?),
+        8 => RegistryMessage::Durable(at),
+        9 => RegistryMessage::Committed(at),
         _ => return Err(Fault::Field("tag")),
     })
 }
 
 fn contents(kind: Kind, cluster: ClusterName, reader: &mut Reader<'_>) -> Result<Arc<Contents>, Fault> {
     decode(kind, cluster, reader.rest()).map(Arc::new).map_err(|bad| match bad {
-        Bad::Damaged(fault) => fault,
-        Bad::Newer(_) | Bad::Foreign(_) => Fault::Field("contents"),
+        ImageError::Damaged(fault) => fault,
+        ImageError::Newer(_) | ImageError::Foreign(_) => Fault::Field("contents"),
     })
 }
 
@@ -185,7 +192,7 @@ fn origin(head: &Head) -> Result<Origin, Fault> {
     Ok(Origin { node, incarnation, number: head.number })
 }
 
-/// What is asked for: only what could be done to some contents.
+/// Reads a command; it must be valid for some contents.
 fn command(cluster: ClusterName, head: &Head, reader: &mut Reader<'_>) -> Result<Command, Fault> {
     let command = match head.what {
         LOOK => Command::Look,
@@ -202,9 +209,9 @@ fn command(cluster: ClusterName, head: &Head, reader: &mut Reader<'_>) -> Result
 
 fn put_edit(writer: &mut Writer, Edit { key, expect, what }: &Edit) {
     let (what, value) = match what {
-        What::Keep => (0, &[][..]),
-        What::Delete => (1, &[][..]),
-        What::Set(value) => (2, &value[..]),
+        EditKind::Keep => (0, &[][..]),
+        EditKind::Delete => (1, &[][..]),
+        EditKind::Set(value) => (2, &value[..]),
     };
     let key = key.as_str().as_bytes();
     writer.put(&EditHead {
@@ -223,23 +230,23 @@ fn edit(reader: &mut Reader<'_>) -> Result<Edit, Fault> {
     let (key, len) = (take_key(reader, key)?, value as usize);
     require(len <= VALUE_MAX && (matters || version == 0) && (what == 2 || len == 0), "edit")?;
     let what = match what {
-        0 => What::Keep,
-        1 => What::Delete,
-        2 => What::Set(reader.bytes(len)?.into()),
+        0 => EditKind::Keep,
+        1 => EditKind::Delete,
+        2 => EditKind::Set(reader.bytes(len)?.into()),
         _ => return Err(Fault::Field("edit")),
     };
     Ok(Edit { key, expect: matters.then_some(version), what })
 }
 
-/// Puts the frames of one sender together again.
+/// The assembly of one sender's frames into messages.
 #[derive(Default)]
 pub struct Gathered(Vec<u8>);
 
 impl Gathered {
-    /// Takes the next frame; the bytes of the message, when it was the last of one.
+    /// Takes the next frame. Returns the bytes of the message if the frame was its last.
     ///
     /// # Errors
-    /// It is no frame, or not the next one.
+    /// The bytes are not a frame, or not the next one.
     pub fn take(&mut self, frame: &[u8]) -> Result<Option<Vec<u8>>, DecodeError> {
         let is_whole = wire::decode("frame of the registry", frame, |reader| {
             let FrameHead { whole, at } = reader.take()?;
@@ -253,8 +260,9 @@ impl Gathered {
     }
 }
 
-/// Reads any bytes as a message, as a fuzz target would, and as one with the checksum of its image made right; how many were taken.
-/// What is taken has only this encoding, and comes through frames as it was.
+/// Decodes any bytes as a message, like a fuzz target, also with the checksum of its image
+/// corrected. Returns how many were accepted. An accepted message has only this encoding and
+/// survives division into frames.
 #[doc(hidden)]
 #[must_use]
 pub fn message_any(bytes: &[u8]) -> usize {
@@ -265,7 +273,7 @@ pub fn message_any(bytes: &[u8]) -> usize {
     }
     let mut taken = 0;
     for bytes in [bytes, &mended] {
-        // As a frame it must only do no harm.
+        // As a frame the bytes must only do no harm.
         let _ = Gathered::default().take(bytes);
         let Ok(message) = Message::decode(cluster, bytes) else { continue };
         assert_eq!(message.encode(), bytes, "one encoding of each message");
@@ -299,21 +307,21 @@ mod tests {
         let origin = Origin { node: NodeId(2), incarnation: Incarnation(77), number: 5 };
         let key = |text| Key::new(text).unwrap();
         let edits = vec![
-            Edit { key: key("a"), expect: None, what: What::Set(b"value".as_slice().into()) },
-            Edit { key: key("b"), expect: Some(0), what: What::Delete },
-            Edit { key: key("c"), expect: Some(9), what: What::Keep },
+            Edit { key: key("a"), expect: None, what: EditKind::Set(b"value".as_slice().into()) },
+            Edit { key: key("b"), expect: Some(0), what: EditKind::Delete },
+            Edit { key: key("c"), expect: Some(9), what: EditKind::Keep },
         ];
         let bodies = [
-            Body::Have { generation: 3, is_lost: true },
-            Body::Fetch,
-            Body::Whole(Arc::clone(contents)),
-            Body::Begin,
-            Body::Closed { number: 4, found: 5, known: 6 },
-            Body::Ask(origin, Command::Look),
-            Body::Ask(origin, Command::Restore(Arc::clone(contents))),
-            Body::Do(8, origin, Command::Change(Change(edits))),
-            Body::Durable(8),
-            Body::Committed(9),
+            RegistryMessage::Have { generation: 3, is_lost: true },
+            RegistryMessage::Fetch,
+            RegistryMessage::Whole(Arc::clone(contents)),
+            RegistryMessage::Begin,
+            RegistryMessage::Closed { number: 4, found: 5, known: 6 },
+            RegistryMessage::Ask(origin, Command::Look),
+            RegistryMessage::Ask(origin, Command::Restore(Arc::clone(contents))),
+            RegistryMessage::Do(8, origin, Command::Change(Change(edits))),
+            RegistryMessage::Durable(8),
+            RegistryMessage::Committed(9),
         ];
         bodies.map(|body| Message { epoch: Epoch(7), body }).into()
     }

@@ -5,7 +5,7 @@ use plexus_base::{
     locks::{LockRefusal, Mode, VALUE_LEN},
 };
 use plexus_locks::{
-    LockError, ProgramNews,
+    LockError, ProgramNotice,
     protocol::{Action, Config, Grant, Members, Shard},
 };
 
@@ -36,10 +36,10 @@ impl Cluster {
         for action in actions {
             let news = match action {
                 Action::Granted { lock, mode, token, value } => {
-                    ProgramNews::Answer(lock, Ok(Grant { mode, token, value }))
+                    ProgramNotice::Answer(lock, Ok(Grant { mode, token, value }))
                 }
-                Action::Refused { lock, why } => ProgramNews::Answer(lock, Err(LockError::Refused(why))),
-                Action::Blocking { lock, wanted } => ProgramNews::Wanted(lock, wanted),
+                Action::Refused { lock, why } => ProgramNotice::Answer(lock, Err(LockError::Refused(why))),
+                Action::Blocking { lock, wanted } => ProgramNotice::Wanted(lock, wanted),
                 other => panic!("{other:?}"),
             };
             self.cores[node].lock_news(&mut Acting(node, &mut self.way), news);

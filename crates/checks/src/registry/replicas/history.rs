@@ -15,7 +15,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use plexus_base::Epoch;
-use plexus_registry::protocol::{Changed, Contents, Entry, Key, News, Refused, WatchId, Watches};
+use plexus_registry::protocol::{Changed, Contents, Entry, Key, Refused, WatchEvent, WatchId, Watches};
 
 use crate::failure::Broken;
 
@@ -240,7 +240,7 @@ impl Follower {
     pub fn compare(&mut self, contents: &Contents) -> Result<(), Broken> {
         while let Some(news) = self.watches.next(self.watch) {
             let generation = match news {
-                News::Change(generation, keys) => {
+                WatchEvent::Change(generation, keys) => {
                     for (key, entry) in keys {
                         match entry {
                             Some(entry) => drop(self.mirror.insert(key, entry)),
@@ -249,7 +249,7 @@ impl Follower {
                     }
                     generation
                 }
-                News::ReadAnew(generation) => {
+                WatchEvent::ReadAgain(generation) => {
                     let all = contents.under("").map(|(key, entry)| (key.clone(), entry.clone()));
                     self.mirror = all.collect();
                     generation

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use plexus_base::{Epoch, NodeSet};
 use plexus_registry::protocol::{
-    Act, Change, ClusterName, Command, Contents, Edit, Happened, Key, Message, Opened, Refused, Replica,
-    Ticket, View, What,
+    Act, Change, ClusterName, Command, Contents, Edit, EditKind, Happened, Key, Message, Opened, Refused,
+    Replica, Ticket, View,
 };
 use plexus_sim::Engine;
 
@@ -515,7 +515,7 @@ fn command(asked: &ClientRequest) -> Command {
         ClientRequest::Look => Command::Look,
         ClientRequest::Restore(backup) => Command::Restore(Arc::clone(backup)),
         ClientRequest::Edit(key, expect, value) => {
-            let what = value.map_or(What::Delete, |value| What::Set(bytes(value)));
+            let what = value.map_or(EditKind::Delete, |value| EditKind::Set(bytes(value)));
             Command::Change(Change(vec![Edit { key: key.clone(), expect: *expect, what }]))
         }
     }

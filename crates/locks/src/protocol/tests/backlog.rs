@@ -1,8 +1,9 @@
-//! What a master that is not open keeps, as clients see it.
+//! The messages that a master keeps while it is not open, as clients see it.
 
 use super::*;
 
-/// A thousand new locks of the second node, each given up, all before its master acts; then lock 1 writes and goes.
+/// Requests and releases a thousand new locks of the second node before its master acts; then lock
+/// 1 writes and is released.
 fn gives_up(few: &mut Few, name: &[u8]) {
     for lock in 2..1_000 {
         few.lock(1, lock, FIRST, name, Mode::PR, WaitLimit::Forever);
@@ -10,21 +11,21 @@ fn gives_up(few: &mut Few, name: &[u8]) {
             few.event(1, Event::Cancel { lock: LockId(lock) });
         }
         few.unlock(1, lock, None);
-        assert_eq!(few.news(), [format!("{lock}-Cancelled")]);
+        assert_eq!(few.notices(), [format!("{lock}-Cancelled")]);
     }
     few.convert(1, 1, Mode::PR, Some([1; VALUE_LEN]));
     few.unlock(1, 1, None);
 }
 
 #[test]
-fn what_is_given_up_while_the_members_change_is_not_kept() {
+fn requests_released_during_a_view_change_are_not_kept() {
     let all = [0, 1, 2];
     let mut few = Few::new(&all);
     let name = few.name_at(0);
     few.lock(2, 0, FIRST, &name, Mode::NL, WaitLimit::Forever);
     few.lock(1, 1, FIRST, &name, Mode::EX, WaitLimit::Forever);
-    assert_eq!(few.news(), ["0+NL", "1+EX"]);
-    // The third has not heard of the view, and the others wait for it.
+    assert_eq!(few.notices(), ["0+NL", "1+EX"]);
+    // The third node does not know the view yet, and the others wait for it.
     for node in [0, 1] {
         few.event(node, Event::View(view(2, &all)));
     }
@@ -33,30 +34,30 @@ fn what_is_given_up_while_the_members_change_is_not_kept() {
     few.event(2, Event::View(view(2, &all)));
     few.lock(2, 1_000, FIRST, &name, Mode::EX, WaitLimit::Try);
     assert_eq!(
-        (few.value_of(1_000), few.news()),
+        (few.value_of(1_000), few.notices()),
         ((1, Validity::Valid), vec!["1-Cancelled".into(), "1000+EX".into()])
     );
 }
 
 #[test]
-fn what_is_given_up_before_its_master_knows_the_view_is_not_kept() {
+fn requests_released_before_their_master_knows_the_view_are_not_kept() {
     let mut few = Few::new(&[0, 1]);
     let name = few.name_at(0);
     few.lock(0, 0, FIRST, &name, Mode::NL, WaitLimit::Forever);
     few.lock(1, 1, FIRST, &name, Mode::EX, WaitLimit::Forever);
     few.event(1, Event::View(view(2, &[0, 1])));
-    few.news();
+    few.notices();
     gives_up(&mut few, &name);
     few.lock(1, 1_000, FIRST, &name, Mode::EX, WaitLimit::Forever);
     few.event(0, Event::View(view(2, &[0, 1])));
     assert_eq!(
-        (few.value_of(1_000), few.news()),
+        (few.value_of(1_000), few.notices()),
         ((1, Validity::Valid), vec!["1-Cancelled".into(), "1000+EX".into()])
     );
 }
 
 #[test]
-fn what_an_earlier_incarnation_gave_up_takes_nothing_back_of_the_next() {
+fn a_release_by_an_earlier_incarnation_leaves_the_next_incarnation_alone() {
     let mut few = Few::new(&[0, 1]);
     let name = Name::new(&few.name_at(0)).expect("a name");
     let lock = LockId(1);
@@ -75,7 +76,7 @@ fn what_an_earlier_incarnation_gave_up_takes_nothing_back_of_the_next() {
 }
 
 #[test]
-fn more_than_a_member_can_have_asked_is_refused_and_the_master_opens_all_the_same() {
+fn messages_beyond_the_bound_of_a_member_are_refused_and_the_master_still_opens() {
     let mut few = Few::new(&[0, 1]);
     let name = Name::new(&few.name_at(0)).expect("a name");
     few.held_up = true;
@@ -96,7 +97,7 @@ fn more_than_a_member_can_have_asked_is_refused_and_the_master_opens_all_the_sam
 }
 
 #[test]
-fn all_that_members_ask_again_is_kept_and_shows_that_the_resource_is_not_new() {
+fn repeated_requests_are_kept_and_show_that_the_resource_is_not_new() {
     let mut few = Few::new(&[0, 1, 2, 3]);
     let count = config(0).locks_max as u64;
     few.shards.iter_mut().for_each(|shard| shard.core.config.waiting_max = count as usize);
@@ -114,9 +115,9 @@ fn all_that_members_ask_again_is_kept_and_shows_that_the_resource_is_not_new() {
     (count..last).for_each(|lock| few.event(home, Event::Cancel { lock: LockId(lock) }));
     let cancelled = (0..count).map(|lock| format!("{lock}-Cancelled"));
     let told = ["100+EX".to_owned(), "100?PR".to_owned()].into_iter().chain(cancelled);
-    assert_eq!(few.news(), told.collect::<Vec<_>>());
+    assert_eq!(few.notices(), told.collect::<Vec<_>>());
     few.event(silent, Event::View(left));
     assert_eq!(few.value_of(last), (0, Validity::Lost));
     let answered = (count..last).map(|lock| format!("{lock}-Cancelled"));
-    assert_eq!(few.news(), answered.chain([format!("{last}+PR")]).collect::<Vec<_>>());
+    assert_eq!(few.notices(), answered.chain([format!("{last}+PR")]).collect::<Vec<_>>());
 }

@@ -1,9 +1,10 @@
-//! Which value block a new master knows, when the one before has died.
+//! The value block that a new master knows after the death of the one before.
 
 use super::*;
 
-/// Three nodes, a name that the third masters, and on the first lock 1, held in `mode` and converted down to CR by a master whose answer is never heard;
-/// then 2 is written by the second node, in PW.
+/// Creates three nodes and a name that the third masters. Lock 1 on the first node is held in
+/// `mode` and converted to CR, and the master's answer is lost. Then lock 2 on the second node
+/// writes in PW.
 fn gone_down_unheard(mode: Mode, value: Option<[u8; VALUE_LEN]>) -> (Few, Vec<u8>) {
     let mut few = Few::new(&[0, 1, 2]);
     let name = few.name_at(2);
@@ -28,7 +29,7 @@ fn the_third_dies(few: &mut Few) {
 }
 
 #[test]
-fn who_has_gone_down_unheard_does_not_know_the_value_any_more() {
+fn a_holder_whose_conversion_answer_was_lost_does_not_know_the_value() {
     let (mut few, name) = gone_down_unheard(Mode::PR, None);
     few.unlock(1, 2, None);
     the_third_dies(&mut few);
@@ -37,20 +38,20 @@ fn who_has_gone_down_unheard_does_not_know_the_value_any_more() {
 }
 
 #[test]
-fn what_was_written_unheard_is_not_written_again_over_what_others_wrote() {
+fn a_repeated_write_does_not_replace_later_values() {
     let (mut few, name) = gone_down_unheard(Mode::PW, Some([1; VALUE_LEN]));
     few.unlock(1, 2, None);
     the_third_dies(&mut few);
     few.lock(1, 3, FIRST, &name, Mode::PR, WaitLimit::Forever);
-    assert_eq!(few.value_of(3), (1, Validity::Lost), "the last that anybody knows of");
+    assert_eq!(few.value_of(3), (1, Validity::Lost), "the last known value");
     let (mut few, name) = gone_down_unheard(Mode::PW, Some([1; VALUE_LEN]));
     the_third_dies(&mut few);
     few.lock(0, 3, FIRST, &name, Mode::PR, WaitLimit::Forever);
-    assert_eq!(few.value_of(3), (2, Validity::Valid), "its holder knows");
+    assert_eq!(few.value_of(3), (2, Validity::Valid), "its holder knows the value");
 }
 
 #[test]
-fn who_has_asked_nobody_but_the_new_master_to_go_down_knows_the_value_still() {
+fn a_holder_that_asked_only_the_new_master_still_knows_the_value() {
     let mut few = Few::new(&[0, 1, 2]);
     let name = few.name_at(2);
     let next = view(2, &[0, 1]).master(Name::new(&name).expect("a name").partition()).index();
@@ -61,7 +62,7 @@ fn who_has_asked_nobody_but_the_new_master_to_go_down_knows_the_value_still() {
     few.held_up = true;
     few.event(holder, Event::View(view(2, &[0, 1])));
     few.convert(holder, 2, Mode::CR, None);
-    // Asked in the new view: nobody can have granted it when the new master asks who holds what.
+    // Sent in the new view: it cannot have been granted before the new master asks for held locks.
     few.event(next, Event::View(view(2, &[0, 1])));
     few.said.retain(|(_, to, _)| *to != NodeId(2));
     few.go_on();

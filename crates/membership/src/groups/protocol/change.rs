@@ -1,4 +1,4 @@
-//! From one view of the cluster to the next: what one survivor knows all know before it begins.
+//! A view change of groups: all survivors share what each of them knows before the new view begins.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,25 +7,25 @@ use std::{
 
 use plexus_base::NodeId;
 
-use super::{Body, Entry, Flushed, Groups, Replica, Snapshot, What};
+use super::{Entry, EntryContent, Flushed, GroupMessage, Groups, Replica, Snapshot};
 use crate::protocol::partitions::Members;
 
 /// A view that has not begun here.
 #[derive(Clone, Hash, Debug, Default)]
 pub(super) struct Change {
-    /// Who has yet to say what it knows.
+    /// The members whose state is missing.
     awaited: BTreeSet<NodeId>,
     said: BTreeMap<NodeId, Flushed>,
-    /// By place: what anybody keeps.
+    /// The kept entries of all members, by number.
     kept: BTreeMap<u64, Entry>,
     state: Option<Snapshot>,
 }
 
 impl Groups {
-    /// Tells everybody what is known here, and waits for what is known there.
+    /// Sends this node's state to all members and waits for theirs.
     pub(super) fn begin_change(&mut self, view: Members) {
         self.view = Some(view);
-        // What was said in the view before is void, and what was done is to be sent again.
+        // Messages of the view before are void, and commands without a place are sent again.
         (self.early, self.sent) = (Vec::new(), 0);
         let others = self.others();
         let flushed =
@@ -33,8 +33,8 @@ impl Groups {
                 Flushed { knows: true, applied: replica.applied, digest: replica.digest }
             });
         for to in &others {
-            let kept: Vec<Body> = self.log.iter().cloned().map(Body::Kept).collect();
-            kept.into_iter().chain([Body::Flushed(flushed)]).for_each(|body| self.send(*to, body));
+            let kept: Vec<GroupMessage> = self.log.iter().cloned().map(GroupMessage::Kept).collect();
+            kept.into_iter().chain([GroupMessage::Flushed(flushed)]).for_each(|body| self.send(*to, body));
         }
         self.change = Some(Change {
             awaited: others.into_iter().collect(),
@@ -44,14 +44,14 @@ impl Groups {
         });
     }
 
-    /// A word of a change from another member.
-    pub(super) fn changing(&mut self, from: NodeId, body: Body) {
+    /// Handles a message of a view change from another member.
+    pub(super) fn changing(&mut self, from: NodeId, body: GroupMessage) {
         let fault = match (&mut self.change, body) {
-            (Some(change), Body::Kept(entry)) if change.awaited.contains(&from) => {
+            (Some(change), GroupMessage::Kept(entry)) if change.awaited.contains(&from) => {
                 let known = change.kept.entry(entry.seq).or_insert_with(|| entry.clone());
                 (*known != entry).then_some("another entry in the place of one")
             }
-            (Some(change), Body::Flushed(flushed)) if change.awaited.contains(&from) => {
+            (Some(change), GroupMessage::Flushed(flushed)) if change.awaited.contains(&from) => {
                 change.awaited.remove(&from);
                 let mut said = change.said.values().filter(|said| said.knows && flushed.knows);
                 let differs =
@@ -59,7 +59,9 @@ impl Groups {
                 change.said.insert(from, flushed);
                 differs.then_some("it knows something else of groups")
             }
-            (Some(change), Body::State(state)) if change.state.is_none() && self.replica.is_none() => {
+            (Some(change), GroupMessage::State(state))
+                if change.state.is_none() && self.replica.is_none() =>
+            {
                 change.state = Some(state);
                 None
             }
@@ -70,12 +72,12 @@ impl Groups {
         }
     }
 
-    /// Begins the view when all is known.
+    /// Begins the view when the state of all members is known.
     pub(super) fn complete(&mut self) {
         let Some(change) = self.change.take_if(|change| change.awaited.is_empty()) else { return };
         let knowing: Vec<(NodeId, Flushed)> =
             change.said.iter().filter(|(_, said)| said.knows).map(|(node, said)| (*node, *said)).collect();
-        // Behind these all that is kept is known to everybody who knows anything.
+        // All members with state know every kept entry up to this one.
         let least = knowing.iter().map(|(_, said)| said.applied).min().unwrap_or_default();
         match (&self.replica, knowing.first(), change.state.clone()) {
             (Some(_), ..) => self.catch_up(change.kept),
@@ -94,17 +96,17 @@ impl Groups {
         let new = change.said.iter().filter(|(_, said)| gives && !said.knows).map(|(node, _)| *node);
         for node in new.collect::<Vec<_>>() {
             let state = Snapshot(Arc::new(self.replica.clone().unwrap_or_default()));
-            self.send(node, Body::State(state));
+            self.send(node, GroupMessage::State(state));
         }
         let base = self.applied() + 1;
-        self.apply(Entry { seq: base, what: What::View(view) });
+        self.apply(Entry { seq: base, what: EntryContent::View(view) });
         let has =
             |node: &NodeId| change.said.get(node).filter(|said| said.knows).map_or(base, |said| said.applied);
         self.acks = self.others().into_iter().map(|node| (node, has(&node))).collect();
         self.forget(least);
         (self.told_stable, self.acked) = (self.stable, base);
         match self.sequencer() {
-            Some(sequencer) if sequencer != self.me => self.send(sequencer, Body::Ack(base)),
+            Some(sequencer) if sequencer != self.me => self.send(sequencer, GroupMessage::Ack(base)),
             _ => self.settle_stable(),
         }
         for (from, body) in std::mem::take(&mut self.early) {
@@ -112,13 +114,13 @@ impl Groups {
         }
     }
 
-    /// Applies what others keep and this node has not.
+    /// Applies the entries that others keep and this node lacks.
     fn catch_up(&mut self, kept: BTreeMap<u64, Entry>) {
         for (seq, entry) in kept.into_iter().filter(|(seq, _)| *seq > self.applied()).collect::<Vec<_>>() {
             if seq == self.applied() + 1 {
                 self.apply(entry);
             } else {
-                self.fault(self.me, "an entry that nobody kept");
+                self.fault(self.me, "an entry that no member kept");
             }
         }
     }

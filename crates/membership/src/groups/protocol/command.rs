@@ -1,4 +1,4 @@
-//! What members of groups do, and what they are told.
+//! The deeds of group members, and the events that members get.
 
 use std::{fmt, sync::Arc};
 
@@ -6,26 +6,26 @@ use plexus_base::{Incarnation, NodeId};
 
 use crate::protocol::partitions::Members;
 
-/// Longest name of a group or barrier, in bytes.
+/// The longest name of a group or barrier, in bytes.
 pub const MAX_NAME: usize = 64;
 
-/// Longest message to a group, in bytes: whatever is under way is kept by every node until all have it.
+/// The longest message to a group, in bytes. Every node keeps a message until all nodes have it.
 pub const MAX_MESSAGE: usize = 16 * 1024;
 
-/// A name of a group or barrier: 1 to 64 bytes, any. Cheap to clone.
+/// The name of a group or barrier: 1 to 64 bytes of any value. It is cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Arc<[u8]>);
 
-/// Why bytes are not a name.
+/// The reason why bytes are not a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a name of a group or barrier has 1 to {MAX_NAME} bytes; this one has {0}")]
 pub struct NameError(pub usize);
 
 impl Name {
-    /// The name with these bytes.
+    /// Creates the name with these bytes.
     ///
     /// # Errors
-    /// Too few or too many.
+    /// The name is empty or too long.
     pub fn new(bytes: &[u8]) -> Result<Self, NameError> {
         match bytes.len() {
             1..=MAX_NAME => Ok(Self(bytes.into())),
@@ -33,7 +33,7 @@ impl Name {
         }
     }
 
-    /// The bytes.
+    /// Returns the bytes of the name.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.0
@@ -46,114 +46,117 @@ impl fmt::Debug for Name {
     }
 }
 
-/// A member of a group: a client of a node in one of its incarnations. A client is in one group, once, and its number is never used again in that incarnation.
+/// A member of a group: a client of a node in one of its incarnations. A client is in one group,
+/// once, and its number is never used again in that incarnation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Who {
+pub struct GroupMember {
     /// The node.
     pub node: NodeId,
-    /// Its incarnation.
+    /// The incarnation of the node.
     pub incarnation: Incarnation,
-    /// The client's number at its node.
+    /// The number of the client on its node.
     pub client: u64,
 }
 
-/// What a client does.
+/// A request of a client about its group.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Deed {
-    /// It becomes a member.
+    /// The client becomes a member.
     Join,
-    /// It is none any more; `died`: as one that failed, for barriers.
+    /// The client leaves the group.
     Leave {
-        /// It did not mean to.
+        /// True if the client failed; this matters for barriers.
         died: bool,
     },
-    /// It says something to all members, itself among them.
+    /// The member sends this message to all members, including itself.
     Send(Arc<[u8]>),
-    /// It waits until all members have come here.
+    /// The member arrives at a barrier and waits there for all members.
     Arrive {
-        /// Where.
+        /// The barrier.
         barrier: Name,
-        /// It goes on only together with so many, itself among them: who has passed and not left yet does not count, nor who has died.
+        /// The fewest members, including this one, that must arrive. Members that have passed and
+        /// not left yet do not count, nor do dead ones.
         least: u16,
-        /// If a member dies before all have come, the barrier fails instead of going on with the others. One who wants that is enough.
+        /// True if the barrier must fail when a member dies before all have arrived. One strict
+        /// member is enough.
         strict: bool,
     },
 }
 
-/// A deed on its way into the order of all.
+/// A deed on its way into the order of all entries.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Command {
-    /// Its number among those of its node's incarnation, from 1.
+    /// The number among those of its node's incarnation, from 1.
     pub number: u64,
-    /// Whose.
+    /// The client.
     pub client: u64,
-    /// In which group.
+    /// The group.
     pub group: Name,
-    /// What.
+    /// The deed.
     pub deed: Deed,
 }
 
-/// What has a place in the order.
+/// The content of an entry.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum What {
-    /// A client of this node's incarnation has done something.
+pub enum EntryContent {
+    /// A deed of a client of this node's incarnation.
     Command(NodeId, Incarnation, Command),
-    /// A view of the cluster: members of groups at nodes that are not in it are none any more.
+    /// A view of the cluster; members at nodes outside of it leave their groups.
     View(Members),
 }
 
-/// A place in the order of all that happens in groups, the same at every node.
+/// One entry of the order of all group events, the same at every node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Entry {
-    /// From 1, without gaps.
+    /// The number of the entry, from 1, without gaps.
     pub seq: u64,
-    /// What.
-    pub what: What,
+    /// The content.
+    pub what: EntryContent,
 }
 
-/// Why a deed came to nothing.
+/// The reason why a deed has no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
-pub enum Why {
-    /// A group's limit.
+pub enum GroupRefusal {
+    /// The group has the most members that are allowed.
     #[error("the group has as many members as a group can have")]
     Members,
-    /// The cluster's limit.
+    /// The cluster has the most groups that are allowed.
     #[error("there are as many groups as there can be")]
     Groups,
-    /// A node's limit.
+    /// The node has the most members of groups that are allowed.
     #[error("the node has as many members of groups as it can have")]
     Node,
-    /// It is not, or not any more.
+    /// The client is not a member, or no longer one.
     #[error("it is no member of the group")]
     NoMember,
-    /// One barrier at a time.
+    /// The member already waits at a barrier.
     #[error("it waits at a barrier already")]
     Waits,
 }
 
-/// What a member is told, in the same order as every other member of its group.
+/// An event for a member. All members of a group get their events in the same order.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Happened {
-    /// These are the members from now on; the first thing that a member is told.
+    /// A view of the group; it is the first event of a member.
     View {
-        /// One more than the last.
+        /// The number of the view, one more than the last.
         number: u64,
-        /// In order; the first is as good a leader as any.
-        members: Arc<[Who]>,
+        /// The members in order; all members may use the first as the leader.
+        members: Arc<[GroupMember]>,
     },
-    /// A member says something.
+    /// A message of a member.
     Message {
-        /// Who.
-        from: Who,
-        /// What.
+        /// The sender.
+        from: GroupMember,
+        /// The message.
         bytes: Arc<[u8]>,
     },
-    /// All members have come here.
+    /// All members have arrived at this barrier.
     Passed(Name),
-    /// Not all have come: this one has died.
-    Failed(Name, Who),
-    /// What this member did last came to nothing; nobody else is told.
-    Refused(Why),
-    /// This member has left; nobody else is told so, and it is told nothing after.
+    /// The barrier failed, because this member has died.
+    Failed(Name, GroupMember),
+    /// The last deed of this member had no effect; no other member learns of it.
+    Refused(GroupRefusal),
+    /// This member has left; only it gets this event, which is its last.
     Left,
 }

@@ -1,40 +1,48 @@
-//! Groups of processes, the pure protocol: views of a group, messages and barriers, all in one order at all nodes.
+//! The pure protocol of groups: group views, messages and barriers, all in one order at all nodes.
 //!
 //! ```text
-//! node --Command--> sequencer: gives it the next place --Ordered--> every node: applies it, tells its clients
+//! node --Command--> sequencer: gives it the next number --Ordered--> every node: applies it, tells its clients
 //! ```
 //!
-//! The lowest node of the cluster's view is the sequencer. Every node keeps what all groups are in (`replica.rs`) and applies the same entries in
-//! the same order, so views of groups, messages and barriers need no protocol of their own.
+//! The lowest node of the cluster's view is the sequencer. Every node keeps the state of all groups
+//! (`replica.rs`) and applies the same entries in the same order. So group views, messages and
+//! barriers need no protocol of their own.
 //!
-//! # What holds
+//! # Guarantees
 //!
-//! - **Order.** Members of a group are told the same in the same order from when they join: views of the group, messages, what comes of barriers.
-//! - **Once.** What a client sends is told once to every member at its place in the order, or to nobody if its node dies. What a node's clients
-//!   do keeps its order.
-//! - **Synchrony** (virtual synchrony; Birman and Joseph, SOSP 1987). Nodes that go together from one view of the cluster to the next know the same
-//!   when they begin the next one.
-//! - **Barriers.** One is passed when all members of the group's view have come, and are as many as each of them wants; nobody waits for one who is
-//!   no member any more.
+//! - **Order.** From the time when they join, all members of a group get the same group views,
+//!   messages and barrier results in the same order.
+//! - **Once.** Every member gets a message once, at its place in the order. If the sender's node
+//!   dies, all members get it or none does. The deeds of a node's clients keep their order.
+//! - **Synchrony** (virtual synchrony; Birman and Joseph, SOSP 1987). Nodes that go together from
+//!   one view of the cluster to the next know the same when they begin the next one.
+//! - **Barriers.** A barrier is passed when all members of the group's view have arrived, and are
+//!   as many as each of them requires. A barrier does not wait for former members.
 //!
-//! # A change of view (`change.rs`)
+//! # View changes (`change.rs`)
 //!
-//! Each member of the next view tells each other which entries it keeps and up to where it knows all, or that it knows nothing, being new. With that from
-//! everybody all know the same, and the view is the next entry. Who is new gets all from the lowest that is not. What a node's clients did and has no
-//! place yet is sent again to the new sequencer.
+//! Each member of the next view tells every other which entries it keeps and the number of its last
+//! entry, or that it is a newcomer without state. With the answers of all, all know the same, and
+//! the view is the next entry. A newcomer gets the whole state from the lowest member that has it.
+//! Commands of a node's clients without a place are sent again to the new sequencer.
 //!
-//! **Why that suffices.** An entry is kept until all are known to have it, so whatever a survivor has applied and another has not is kept by the
-//! first. A place is given by the sequencer of one view only, and the next one begins behind all that any survivor knows; what only the dead knew is
-//! forgotten, and its place given again. What is said in an earlier view is void once the node has told what it knows.
+//! **Why that suffices.** An entry is kept until all nodes are known to have it. So if one survivor
+//! has applied an entry and another has not, the first one keeps it. Only the sequencer of one view
+//! assigns numbers, and the next one begins after all entries that any survivor knows. Entries that
+//! only dead nodes knew are forgotten, and their numbers are assigned again. Messages of an earlier
+//! view are void once the node has sent its state.
 //!
-//! # What the driver must keep
+//! # Contract of the driver
 //!
-//! Messages from one incarnation of a node to one incarnation of another arrive once each, in the order sent, until one of them ends; then any first part of them may
-//! have. A view is handed in when it is open, by each member, newer each time; some may be missed. A client's number is never used again in an incarnation.
+//! Messages from one incarnation of a node to one incarnation of another arrive once each, in the
+//! order sent, until one of them ends; then any prefix of them may have arrived. Each member hands
+//! in a view when it is open, newer each time; it may miss views. A client's number is never used
+//! again in an incarnation.
 //!
-//! # What members can do
+//! # Faulty members
 //!
-//! Nothing that a member sends makes this panic: what no correct member sends is dropped with an [`Action::Fault`].
+//! No message of a member causes a panic: a message that no correct member sends is dropped with an
+//! [`Action::Fault`].
 
 mod change;
 mod command;
@@ -54,7 +62,10 @@ use plexus_base::{Epoch, Incarnation, NodeId};
 pub use self::wire::group_message_any;
 use self::{change::Change, replica::Replica};
 pub use self::{
-    command::{Command, Deed, Entry, Happened, MAX_MESSAGE, MAX_NAME, Name, NameError, What, Who, Why},
+    command::{
+        Command, Deed, Entry, EntryContent, GroupMember, GroupRefusal, Happened, MAX_MESSAGE, MAX_NAME, Name,
+        NameError,
+    },
     replica::{MAX_AT_NODE, MAX_GROUPS, MAX_MEMBERS},
 };
 use crate::{
@@ -62,133 +73,134 @@ use crate::{
     protocol::partitions::Members,
 };
 
-/// Commands of a node that are with the sequencer, or that not all nodes are known to have.
+/// The most commands of a node that are with the sequencer, or that some node may lack.
 pub const WINDOW: usize = 32;
 
-/// Commands of a node that wait for that; leaving is always possible.
+/// The most commands of a node that wait for the window; leaving is always possible.
 pub const MOST_WAITING: usize = 1024;
 
-/// A node says what it has after so many entries, and the sequencer what all have: few enough that a window never fills because of that.
+/// A node acknowledges, and the sequencer reports, after this many entries: few enough that a
+/// window never fills because of it.
 const SAY_AFTER: u64 = 8;
 
-/// Messages that came too early, of one node for a view to come or of all for one that has not
-/// begun: more than windows let them send.
+/// The most messages that came too early, of one node for a later view or of all for a view that
+/// has not begun. It is more than the windows allow.
 const MOST_EARLY: usize = 16 * 1024;
 
-/// What one node says to another.
+/// A message of the group protocol with its epoch.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Message {
-    /// The view of the cluster that its sender is in.
+    /// The sender's view of the cluster.
     pub epoch: Epoch,
-    /// What.
-    pub body: Body,
+    /// The content of the message.
+    pub body: GroupMessage,
 }
 
-/// See the [module](self).
+/// The content of a message; see the [module](self).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Body {
+pub enum GroupMessage {
     /// To the sequencer: the next deed of a client of the sender.
     Command(Command),
-    /// From the sequencer: the next entry; and up to where all have all.
+    /// From the sequencer: the number up to which all nodes have all entries, and the next entry.
     Ordered(u64, Entry),
     /// To the sequencer: the sender has all entries up to this one.
     Ack(u64),
-    /// From the sequencer: all have all up to this one.
+    /// From the sequencer: all nodes have all entries up to this one.
     Stable(u64),
-    /// A change: the sender keeps this entry.
+    /// In a view change: the sender keeps this entry.
     Kept(Entry),
-    /// A change: that was all that the sender keeps.
+    /// In a view change: the sender has sent all entries that it keeps.
     Flushed(Flushed),
-    /// A change: what to begin with, for one who is new.
+    /// In a view change: the state for a newcomer.
     State(Snapshot),
 }
 
-/// What a node knew when it learned of the view.
+/// The knowledge of a node when it learned of the view.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Flushed {
-    /// Whether it knows anything; if not, the rest is 0.
+    /// True if the node has state; otherwise the rest is 0.
     pub knows: bool,
-    /// The last entry that it has applied.
+    /// The last entry that the node has applied.
     pub applied: u64,
     /// The hash over all entries.
     pub digest: u64,
 }
 
-/// All that a node knows of groups.
+/// The whole state of groups that a node knows.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Snapshot(Arc<Replica>);
 
-/// What is to be done.
+/// An output of the protocol, which the driver carries out.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
-    /// Send this.
+    /// Send a message.
     Send {
-        /// To whom.
+        /// The receiver.
         to: NodeId,
-        /// What.
+        /// The message.
         message: Message,
     },
-    /// A client of this node is told something; its place in the order.
+    /// Give an event to a client of this node.
     Tell {
         /// The client.
         client: u64,
-        /// The place.
+        /// The number of the event's entry.
         seq: u64,
-        /// What.
+        /// The event.
         what: Happened,
     },
-    /// All who are in this view of the cluster know the same now: up to this entry, with this hash.
+    /// All members of this view of the cluster know the same now: up to this entry, with this hash.
     Opened(Epoch, u64, u64),
-    /// A node has sent what no correct member sends.
+    /// A node sent a message that no correct member sends.
     Fault {
-        /// Which.
+        /// The sender.
         from: NodeId,
-        /// What it was.
+        /// The description of the fault.
         what: &'static str,
     },
 }
 
-/// Why a deed is not taken at all.
+/// The reason why a deed is not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refused {
-    /// Longer than [`MAX_MESSAGE`].
+    /// The message is longer than [`MAX_MESSAGE`].
     #[error("a message to a group has at most {MAX_MESSAGE} bytes; this one has {0}")]
     Long(usize),
-    /// Faster than the slowest node can follow.
+    /// Too many deeds of this node wait: the slowest node cannot follow.
     #[error("{MOST_WAITING} deeds of this node wait already; go on when some of them are done")]
     Full,
 }
 
-/// One node's part. See the [module](self).
+/// The part of one node in the group protocol; see the [module](self).
 #[derive(Clone, Hash, Debug)]
 pub struct Groups {
     me: NodeId,
     incarnation: Incarnation,
     view: Option<Members>,
-    /// None while nothing is known.
+    /// `None` while the node has no state.
     replica: Option<Replica>,
-    /// Entries that not all are known to have.
+    /// Entries that some node may lack.
     log: VecDeque<Entry>,
-    /// All members have all up to this entry.
+    /// All members have all entries up to this one.
     stable: u64,
-    /// What clients of this node did and has no place yet; the first `sent` are with the sequencer.
+    /// Commands of this node that have no place yet; the first `sent` are with the sequencer.
     queue: VecDeque<Command>,
     sent: usize,
     last_number: u64,
     change: Option<Change>,
-    /// Of this view, until it has begun here.
-    early: Vec<(NodeId, Body)>,
+    /// Messages of this view that came before it has begun here.
+    early: Vec<(NodeId, GroupMessage)>,
     gate: EpochGate<Latest<(NodeId, Incarnation), Message>>,
-    /// The sequencer: up to where each other member has all, and what was said of it.
+    /// On the sequencer: the number up to which each other member has all entries.
     acks: BTreeMap<NodeId, u64>,
     told_stable: u64,
-    /// What this node has said that it has.
+    /// The last entry that this node has acknowledged.
     acked: u64,
     out: Vec<Action>,
 }
 
 impl Groups {
-    /// A node in an incarnation, which knows nothing yet.
+    /// Creates the part of a node's incarnation, without state.
     #[must_use]
     pub fn new(me: NodeId, incarnation: Incarnation) -> Self {
         Self {
@@ -211,22 +223,23 @@ impl Groups {
         }
     }
 
-    /// Entries that are kept because not all nodes are known to have them; never more than [`WINDOW`] for each node and a few views.
+    /// Returns the number of entries that are kept because some node may lack them. There are never
+    /// more than [`WINDOW`] for each node and a few views.
     #[must_use]
     pub fn kept(&self) -> usize {
         self.log.len()
     }
 
-    /// The last entry that this node knows and the hash over all; nothing while it knows nothing.
+    /// Returns the last entry that this node knows and the hash over all; `None` without state.
     #[must_use]
     pub fn known(&self) -> Option<(u64, u64)> {
         self.replica.as_ref().map(|replica| (replica.applied, replica.digest))
     }
 
-    /// A client of this node does something.
+    /// Submits a deed of a client of this node.
     ///
     /// # Errors
-    /// It is not taken; nothing has happened.
+    /// The deed is not accepted; nothing has changed.
     pub fn submit(
         &mut self,
         client: u64,
@@ -247,7 +260,7 @@ impl Groups {
         Ok(())
     }
 
-    /// A message from this incarnation of a node.
+    /// Handles a message from this incarnation of a node.
     pub fn message(
         &mut self,
         from: NodeId,
@@ -260,10 +273,10 @@ impl Groups {
         out.append(&mut self.out);
     }
 
-    /// The next view of the cluster is open.
+    /// Takes up the next view of the cluster, which is open.
     ///
     /// # Panics
-    /// When it is not newer, or does not have this incarnation of this node.
+    /// The view is not newer, or does not have this incarnation of this node.
     pub fn view(&mut self, view: &Members, out: &mut Vec<Action>) {
         assert!(
             view.incarnation(self.me) == Some(self.incarnation),
@@ -296,7 +309,7 @@ impl Groups {
         self.sequencer() == Some(self.me)
     }
 
-    fn send(&mut self, to: NodeId, body: Body) {
+    fn send(&mut self, to: NodeId, body: GroupMessage) {
         if let Some(epoch) = self.epoch() {
             self.out.push(Action::Send { to, message: Message { epoch, body } });
         }
@@ -316,7 +329,8 @@ impl Groups {
         if !is_member || from == self.me {
             return;
         }
-        let is_of_change = matches!(message.body, Body::Kept(_) | Body::Flushed(_) | Body::State(_));
+        let is_of_change =
+            matches!(message.body, GroupMessage::Kept(_) | GroupMessage::Flushed(_) | GroupMessage::State(_));
         if is_of_change {
             self.changing(from, message.body);
             return self.complete();
@@ -325,27 +339,27 @@ impl Groups {
             return self.current(from, message.body);
         }
         if self.early.len() >= MOST_EARLY {
-            return self.fault(from, "more messages before its view has begun than members send");
+            return self.fault(from, "more messages before its view has begun than a member may send");
         }
         self.early.push((from, message.body));
     }
 
-    /// A message of the view that has begun.
-    fn current(&mut self, from: NodeId, body: Body) {
-        let to_sequencer = matches!(body, Body::Command(_) | Body::Ack(_));
+    /// Handles a message of the view that has begun.
+    fn current(&mut self, from: NodeId, body: GroupMessage) {
+        let to_sequencer = matches!(body, GroupMessage::Command(_) | GroupMessage::Ack(_));
         if to_sequencer != self.is_sequencer() || !to_sequencer && self.sequencer() != Some(from) {
-            return self.fault(from, "a word that is not for the sequencer, or not from it");
+            return self.fault(from, "a message that is not for the sequencer, or not from it");
         }
         match body {
-            Body::Command(command) => self.order(from, command),
-            Body::Ordered(stable, entry) => self.ordered(from, stable, entry),
-            Body::Ack(applied) => self.acknowledged(from, applied),
-            Body::Stable(stable) => self.is_stable(from, stable),
-            Body::Kept(_) | Body::Flushed(_) | Body::State(_) => {}
+            GroupMessage::Command(command) => self.order(from, command),
+            GroupMessage::Ordered(stable, entry) => self.ordered(from, stable, entry),
+            GroupMessage::Ack(applied) => self.acknowledged(from, applied),
+            GroupMessage::Stable(stable) => self.is_stable(from, stable),
+            GroupMessage::Kept(_) | GroupMessage::Flushed(_) | GroupMessage::State(_) => {}
         }
     }
 
-    /// Gives a command its place, unless it has one.
+    /// Gives a command its place in the order, unless it has one.
     fn order(&mut self, from: NodeId, command: Command) {
         let Some(replica) = &self.replica else { return };
         let Some(incarnation) = self.view.as_ref().and_then(|view| view.incarnation(from)) else { return };
@@ -356,9 +370,10 @@ impl Groups {
         if command.number > done + 1 {
             return self.fault(from, "a command before the one before it");
         }
-        let entry = Entry { seq: replica.applied + 1, what: What::Command(from, incarnation, command) };
+        let entry =
+            Entry { seq: replica.applied + 1, what: EntryContent::Command(from, incarnation, command) };
         for node in self.others() {
-            self.send(node, Body::Ordered(self.stable, entry.clone()));
+            self.send(node, GroupMessage::Ordered(self.stable, entry.clone()));
         }
         self.apply(entry);
         self.settle_stable();
@@ -366,15 +381,15 @@ impl Groups {
 
     fn ordered(&mut self, from: NodeId, stable: u64, entry: Entry) {
         let Some(replica) = &self.replica else { return };
-        if entry.seq != replica.applied + 1 || !matches!(entry.what, What::Command(..)) {
-            return self.fault(from, "an entry out of its order");
+        if entry.seq != replica.applied + 1 || !matches!(entry.what, EntryContent::Command(..)) {
+            return self.fault(from, "an entry out of order");
         }
         self.apply(entry);
         self.is_stable(from, stable);
         let applied = self.applied();
         if applied - self.acked >= SAY_AFTER {
             self.acked = applied;
-            self.send(from, Body::Ack(applied));
+            self.send(from, GroupMessage::Ack(applied));
         }
     }
 
@@ -386,12 +401,12 @@ impl Groups {
     fn apply(&mut self, entry: Entry) {
         let Some(replica) = &mut self.replica else { return };
         let (me, incarnation, out) = (self.me, self.incarnation, &mut self.out);
-        replica.apply(&entry, &mut |who: Who, what| {
+        replica.apply(&entry, &mut |who: GroupMember, what| {
             if (who.node, who.incarnation) == (me, incarnation) {
                 out.push(Action::Tell { client: who.client, seq: entry.seq, what });
             }
         });
-        if let What::View(view) = &entry.what {
+        if let EntryContent::View(view) = &entry.what {
             out.push(Action::Opened(view.epoch, replica.applied, replica.digest));
         }
         let done = replica.done(me, incarnation);
@@ -402,10 +417,11 @@ impl Groups {
         self.log.push_back(entry);
     }
 
-    /// Sends as many commands of this node as may be under way.
+    /// Sends as many commands of this node as the window allows.
     fn pump(&mut self) {
         while self.change.is_none() && self.view.is_some() && self.sent < self.queue.len() {
-            let own = |entry: &&Entry| matches!(entry.what, What::Command(node, ..) if node == self.me);
+            let own =
+                |entry: &&Entry| matches!(entry.what, EntryContent::Command(node, ..) if node == self.me);
             if self.log.iter().filter(own).count() + self.sent >= WINDOW {
                 return;
             }
@@ -414,35 +430,35 @@ impl Groups {
                 self.order(self.me, command);
             } else if let Some(sequencer) = self.sequencer() {
                 self.sent += 1;
-                self.send(sequencer, Body::Command(command));
+                self.send(sequencer, GroupMessage::Command(command));
             }
         }
     }
 
     fn acknowledged(&mut self, from: NodeId, applied: u64) {
         if applied > self.applied() {
-            return self.fault(from, "it has entries that there are not");
+            return self.fault(from, "an acknowledgement beyond the last entry");
         }
         let ack = self.acks.entry(from).or_default();
         *ack = (*ack).max(applied);
         self.settle_stable();
     }
 
-    /// The sequencer works out what all have, and says so now and then.
+    /// Computes, on the sequencer, the entries that all nodes have, and reports them now and then.
     fn settle_stable(&mut self) {
         let stable = self.others().iter().map(|node| self.acks.get(node).copied().unwrap_or_default()).min();
         self.forget(stable.unwrap_or(self.applied()));
         if self.stable - self.told_stable >= SAY_AFTER {
             self.told_stable = self.stable;
             for node in self.others() {
-                self.send(node, Body::Stable(self.stable));
+                self.send(node, GroupMessage::Stable(self.stable));
             }
         }
     }
 
     fn is_stable(&mut self, from: NodeId, stable: u64) {
         if stable > self.applied() {
-            return self.fault(from, "all have entries that there are not");
+            return self.fault(from, "a stable number beyond the last entry");
         }
         self.forget(stable);
     }

@@ -1,4 +1,5 @@
-//! What all nodes know of all groups: each applies the same entries in the same order, so all know the same.
+//! The state of all groups, which is the same on all nodes: each applies the same entries in the
+//! same order.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,68 +8,68 @@ use std::{
 
 use plexus_base::{Incarnation, NodeId, hash::mix};
 
-use super::command::{Command, Deed, Entry, Happened, Name, What, Who, Why};
+use super::command::{Command, Deed, Entry, EntryContent, GroupMember, GroupRefusal, Happened, Name};
 
-/// Most groups of a cluster.
+/// The most groups of a cluster.
 pub const MAX_GROUPS: usize = 1024;
 
-/// Most members of a group.
+/// The most members of a group.
 pub const MAX_MEMBERS: usize = 256;
 
-/// Most members of groups at one node.
+/// The most members of groups at one node.
 pub const MAX_AT_NODE: usize = 256;
 
-/// A group.
+/// The state of one group.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Group {
-    /// How many views it had.
+    /// The number of its last view.
     pub(super) number: u64,
-    pub(super) members: BTreeSet<Who>,
+    pub(super) members: BTreeSet<GroupMember>,
     pub(super) barriers: BTreeMap<Name, Barrier>,
 }
 
-/// Where members wait; somebody does.
+/// A barrier at which at least one member waits.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Barrier {
     pub(super) strict: bool,
-    /// Each with how many there must be for it to go on.
-    pub(super) arrived: BTreeMap<Who, u16>,
+    /// The members that have arrived, each with the fewest members that it requires.
+    pub(super) arrived: BTreeMap<GroupMember, u16>,
 }
 
-/// All groups.
+/// The state of all groups.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Replica {
-    /// The last entry that it knows.
+    /// The number of the last applied entry.
     pub(super) applied: u64,
-    /// A hash over all entries so far: nodes that know the same have the same.
+    /// The hash over all entries so far: nodes with the same entries have the same hash.
     pub(super) digest: u64,
-    /// By node and incarnation: the number of its last command.
+    /// The number of the last command of each node and incarnation.
     pub(super) done: BTreeMap<(NodeId, Incarnation), u64>,
     pub(super) groups: BTreeMap<Name, Group>,
 }
 
 impl Replica {
-    /// The last command of a node's incarnation that has its place.
+    /// Returns the last command of a node's incarnation that has its place.
     pub(super) fn done(&self, node: NodeId, incarnation: Incarnation) -> u64 {
         self.done.get(&(node, incarnation)).copied().unwrap_or_default()
     }
 
-    /// Takes the next entry; who is told what goes to `tell`.
-    pub(super) fn apply(&mut self, entry: &Entry, tell: &mut impl FnMut(Who, Happened)) {
+    /// Applies the next entry; the events for members go to `tell`.
+    pub(super) fn apply(&mut self, entry: &Entry, tell: &mut impl FnMut(GroupMember, Happened)) {
         self.applied = entry.seq;
         self.digest = mix(self.digest ^ mix(entry.seq));
         match &entry.what {
-            What::Command(node, incarnation, command) => {
+            EntryContent::Command(node, incarnation, command) => {
                 self.digest =
                     mix(self.digest ^ u64::from(node.0) ^ mix(incarnation.0) ^ mix(command.number << 8));
                 self.done.insert((*node, *incarnation), command.number);
                 self.act(
-                    Who { node: *node, incarnation: *incarnation, client: command.client },
+                    GroupMember { node: *node, incarnation: *incarnation, client: command.client },
                     command,
                     tell,
                 );
             }
-            What::View(view) => {
+            EntryContent::View(view) => {
                 self.digest = mix(self.digest ^ u64::from(view.epoch.0));
                 let is_in =
                     |node: NodeId, incarnation: Incarnation| view.incarnation(node) == Some(incarnation);
@@ -83,7 +84,7 @@ impl Replica {
         }
     }
 
-    fn act(&mut self, who: Who, command: &Command, tell: &mut impl FnMut(Who, Happened)) {
+    fn act(&mut self, who: GroupMember, command: &Command, tell: &mut impl FnMut(GroupMember, Happened)) {
         let name = &command.group;
         if command.deed == Deed::Join {
             return match self.join(who, name) {
@@ -92,7 +93,7 @@ impl Replica {
             };
         }
         let Some(group) = self.groups.get_mut(name).filter(|group| group.members.contains(&who)) else {
-            return tell(who, Happened::Refused(Why::NoMember));
+            return tell(who, Happened::Refused(GroupRefusal::NoMember));
         };
         match &command.deed {
             Deed::Join => {}
@@ -106,7 +107,7 @@ impl Replica {
             }
             Deed::Arrive { barrier, least, strict } => {
                 if group.barriers.values().any(|barrier| barrier.arrived.contains_key(&who)) {
-                    return tell(who, Happened::Refused(Why::Waits));
+                    return tell(who, Happened::Refused(GroupRefusal::Waits));
                 }
                 let at = group.barriers.entry(barrier.clone()).or_default();
                 at.strict |= strict;
@@ -116,24 +117,30 @@ impl Replica {
         }
     }
 
-    fn join(&mut self, who: Who, name: &Name) -> Result<(), Why> {
+    fn join(&mut self, who: GroupMember, name: &Name) -> Result<(), GroupRefusal> {
         let at_node = |group: &Group| group.members.iter().filter(|member| member.node == who.node).count();
         if self.groups.values().map(at_node).sum::<usize>() >= MAX_AT_NODE {
-            return Err(Why::Node);
+            return Err(GroupRefusal::Node);
         }
         if !self.groups.contains_key(name) && self.groups.len() >= MAX_GROUPS {
-            return Err(Why::Groups);
+            return Err(GroupRefusal::Groups);
         }
         let group = self.groups.entry(name.clone()).or_default();
         if group.members.len() >= MAX_MEMBERS {
-            return Err(Why::Members);
+            return Err(GroupRefusal::Members);
         }
         group.members.insert(who);
         Ok(())
     }
 
-    /// These are members no more.
-    fn remove(&mut self, name: &Name, gone: BTreeSet<Who>, died: bool, tell: &mut impl FnMut(Who, Happened)) {
+    /// Removes members from a group.
+    fn remove(
+        &mut self,
+        name: &Name,
+        gone: BTreeSet<GroupMember>,
+        died: bool,
+        tell: &mut impl FnMut(GroupMember, Happened),
+    ) {
         let Some(first) = gone.first().copied() else { return };
         let Some(group) = self.groups.get_mut(name) else { return };
         group.members.retain(|member| !gone.contains(member));
@@ -155,16 +162,16 @@ impl Replica {
 }
 
 impl Group {
-    fn next_view(&mut self, tell: &mut impl FnMut(Who, Happened)) {
+    fn next_view(&mut self, tell: &mut impl FnMut(GroupMember, Happened)) {
         self.number += 1;
-        let members: Arc<[Who]> = self.members.iter().copied().collect();
+        let members: Arc<[GroupMember]> = self.members.iter().copied().collect();
         for member in &self.members {
             tell(*member, Happened::View { number: self.number, members: Arc::clone(&members) });
         }
     }
 
-    /// Opens barriers to which all have come, where they are enough for each of them.
-    fn pass(&mut self, tell: &mut impl FnMut(Who, Happened)) {
+    /// Opens the barriers at which all members have arrived, if they are enough for each of them.
+    fn pass(&mut self, tell: &mut impl FnMut(GroupMember, Happened)) {
         let members = &self.members;
         self.barriers.retain(|name, barrier| {
             let few = |least: &u16| usize::from(*least) > members.len();

@@ -1,4 +1,4 @@
-//! What is laid out comes back, what cannot be is refused, and limits hold.
+//! Tests of the encoding, the refusals and the limits.
 
 use plexus_base::{Epoch, Incarnation, NodeId};
 use plexus_sim::hostile;
@@ -12,14 +12,14 @@ fn name(name: &str) -> Name {
     Name::new(name.as_bytes()).expect("a name")
 }
 
-/// A node that is alone in its cluster.
+/// Returns a node that is alone in its cluster.
 fn alone() -> Groups {
     let mut groups = Groups::new(NODE, INCARNATION);
     groups.view(&Members { epoch: Epoch(1), members: vec![(NODE, INCARNATION)] }, &mut Vec::new());
     groups
 }
 
-/// What a client is told that does this.
+/// Submits a deed and returns the events of its client.
 fn told(groups: &mut Groups, client: u64, group: &str, deed: Deed) -> Vec<Happened> {
     let mut out = Vec::new();
     groups.submit(client, name(group), deed, &mut out).expect("there is room");
@@ -37,27 +37,27 @@ fn messages() -> Vec<Message> {
     told(&mut groups, 2, "a", Deed::Arrive { barrier: name("here"), least: 2, strict: true });
     let state = groups.replica.clone().expect("it knows something");
     let command = |deed| Command { number: 7, client: 9, group: name("a group"), deed };
-    let speaks = What::Command(NODE, INCARNATION, command(Deed::Send([1, 2, 3].as_slice().into())));
-    let view = What::View(Members {
+    let speaks = EntryContent::Command(NODE, INCARNATION, command(Deed::Send([1, 2, 3].as_slice().into())));
+    let view = EntryContent::View(Members {
         epoch: Epoch(4),
         members: vec![(NODE, INCARNATION), (NodeId(2), Incarnation(1))],
     });
     let bodies = [
-        Body::Command(command(Deed::Join)),
-        Body::Command(command(Deed::Leave { died: true })),
-        Body::Command(command(Deed::Arrive { barrier: name("here"), least: 2, strict: true })),
-        Body::Ordered(3, Entry { seq: 8, what: speaks }),
-        Body::Ack(5),
-        Body::Stable(6),
-        Body::Kept(Entry { seq: 9, what: view }),
-        Body::Flushed(Flushed { knows: true, applied: 9, digest: 77 }),
-        Body::State(Snapshot(Arc::new(state))),
+        GroupMessage::Command(command(Deed::Join)),
+        GroupMessage::Command(command(Deed::Leave { died: true })),
+        GroupMessage::Command(command(Deed::Arrive { barrier: name("here"), least: 2, strict: true })),
+        GroupMessage::Ordered(3, Entry { seq: 8, what: speaks }),
+        GroupMessage::Ack(5),
+        GroupMessage::Stable(6),
+        GroupMessage::Kept(Entry { seq: 9, what: view }),
+        GroupMessage::Flushed(Flushed { knows: true, applied: 9, digest: 77 }),
+        GroupMessage::State(Snapshot(Arc::new(state))),
     ];
     bodies.into_iter().map(|body| Message { epoch: Epoch(4), body }).collect()
 }
 
 #[test]
-fn what_was_written_is_read() {
+fn encoded_messages_are_decoded() {
     for message in messages() {
         assert_eq!(Message::decode(&message.encode()), Ok(message));
     }
@@ -80,22 +80,22 @@ fn a_name_has_1_to_64_bytes() {
 }
 
 #[test]
-fn what_is_too_much_is_refused_with_the_reason() {
+fn requests_beyond_a_limit_are_refused_with_the_reason() {
     let mut groups = alone();
     let long = Deed::Send(vec![0; MAX_MESSAGE + 1].into());
     assert_eq!(groups.submit(1, name("a"), long, &mut Vec::new()), Err(Refused::Long(MAX_MESSAGE + 1)));
     assert_eq!(
         told(&mut groups, 1, "a", Deed::Send([1].as_slice().into())),
-        [Happened::Refused(Why::NoMember)]
+        [Happened::Refused(GroupRefusal::NoMember)]
     );
     for client in 1..=MAX_AT_NODE as u64 {
         assert!(matches!(told(&mut groups, client, "a", Deed::Join)[..], [Happened::View { .. }]));
     }
-    assert_eq!(told(&mut groups, 0, "b", Deed::Join), [Happened::Refused(Why::Node)]);
+    assert_eq!(told(&mut groups, 0, "b", Deed::Join), [Happened::Refused(GroupRefusal::Node)]);
     let arrive = || Deed::Arrive { barrier: name("here"), least: 1, strict: false };
     assert_eq!(told(&mut groups, 1, "a", arrive()), []);
-    assert_eq!(told(&mut groups, 1, "a", arrive()), [Happened::Refused(Why::Waits)]);
-    // Without a view nothing is done, and only so much waits; leaving is always taken.
+    assert_eq!(told(&mut groups, 1, "a", arrive()), [Happened::Refused(GroupRefusal::Waits)]);
+    // Without a view only a limited number of deeds wait; leaving is always accepted.
     let mut waiting = Groups::new(NODE, INCARNATION);
     for client in 0..MOST_WAITING as u64 {
         assert_eq!(waiting.submit(client, name("a"), Deed::Join, &mut Vec::new()), Ok(()));
@@ -114,7 +114,7 @@ fn a_strict_barrier_fails_when_a_member_dies_and_another_goes_on() {
         let arrive = Deed::Arrive { barrier: name("here"), least: 1, strict };
         groups.submit(1, name("a"), arrive, &mut out).expect("there is room");
         groups.submit(2, name("a"), Deed::Leave { died: true }, &mut out).expect("there is room");
-        let died = Who { node: NODE, incarnation: INCARNATION, client: 2 };
+        let died = GroupMember { node: NODE, incarnation: INCARNATION, client: 2 };
         let comes =
             if strict { Happened::Failed(name("here"), died) } else { Happened::Passed(name("here")) };
         let is_told =
@@ -123,7 +123,7 @@ fn a_strict_barrier_fails_when_a_member_dies_and_another_goes_on() {
     }
 }
 
-/// Who is told that the barrier is passed, when a client does this.
+/// Submits a deed and returns the clients that get a passed barrier.
 fn passed(groups: &mut Groups, client: u64, deed: Deed) -> Vec<u64> {
     let mut out = Vec::new();
     groups.submit(client, name("a"), deed, &mut out).expect("there is room");
@@ -135,7 +135,7 @@ fn passed(groups: &mut Groups, client: u64, deed: Deed) -> Vec<u64> {
 }
 
 #[test]
-fn nobody_passes_alone_who_comes_again_before_others_have_left() {
+fn a_member_that_returns_before_others_have_left_does_not_pass_alone() {
     let mut groups = alone();
     let arrive = || Deed::Arrive { barrier: name("here"), least: 2, strict: false };
     let leave = Deed::Leave { died: false };
@@ -152,7 +152,7 @@ fn nobody_passes_alone_who_comes_again_before_others_have_left() {
 }
 
 #[test]
-fn nobody_passes_alone_where_another_died_on_the_way() {
+fn a_member_does_not_pass_alone_when_another_died_on_the_way() {
     let mut groups = alone();
     let arrive = |least| Deed::Arrive { barrier: name("here"), least, strict: false };
     told(&mut groups, 1, "a", Deed::Join);

@@ -1,4 +1,5 @@
-//! Messages about groups as bytes, little endian; there is one encoding of each, and hostile bytes give an error, never a panic.
+//! Messages about groups as bytes, little endian; there is one encoding of each, and hostile bytes
+//! give an error, never a panic.
 //!
 //! ```text
 //! at  size  field
@@ -34,18 +35,18 @@ use plexus_base::{
 };
 
 use super::{
-    Body, Command, Deed, Entry, Flushed, Groups, MAX_GROUPS, MAX_MEMBERS, MAX_MESSAGE, Message, Name,
-    Snapshot, What, Who,
+    Command, Deed, Entry, EntryContent, Flushed, GroupMember, GroupMessage, Groups, MAX_GROUPS, MAX_MEMBERS,
+    MAX_MESSAGE, Message, Name, Snapshot,
     replica::{Barrier, Group, Replica},
 };
 use crate::protocol::partitions::Members;
 
 const VERSION: u8 = 2;
 
-/// A counter above this could not be counted on from.
+/// Counters above this are refused, so that counting on cannot overflow.
 const MOST: u64 = u64::MAX / 2;
 
-/// Bytes that most messages have behind their head, at most.
+/// The bytes that most messages have behind their head, at most.
 const BEHIND: usize = 120;
 
 wire::layout! {
@@ -55,7 +56,7 @@ wire::layout! {
     struct EntryWire: 24 { seq: u64, incarnation: u64, epoch: u32, members: u16, node: u8, kind: u8 }
     struct MemberWire: 16 { incarnation: Incarnation, node: NodeId, zero: Zeros<7> }
     struct FlushedWire: 24 { knows: bool, zero: Zeros<7>, applied: u64, digest: u64 }
-    struct SnapshotWire: 24 { applied: u64, digest: u64, lives: u32, groups: u32 }
+    struct SnapshotWire: 24 { applied: u64, digest: u64, incarnations: u32, groups: u32 }
     struct IncarnationWire: 24 { incarnation: Incarnation, done: u64, node: NodeId, zero: Zeros<7> }
     struct GroupWire: 16 { views: u64, members: u32, barriers: u16, name: u8, zero: Zeros<1> }
     struct WhoWire: 24 { incarnation: Incarnation, client: u64, node: NodeId, zero: Zeros<5>, least: u16 }
@@ -63,60 +64,60 @@ wire::layout! {
 }
 
 impl Message {
-    /// Its bytes.
+    /// Returns the encoding of the message.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let tag = match &self.body {
-            Body::Command(_) => 1,
-            Body::Ordered(..) => 2,
-            Body::Ack(_) => 3,
-            Body::Stable(_) => 4,
-            Body::Kept(_) => 5,
-            Body::Flushed(_) => 6,
-            Body::State(_) => 7,
+            GroupMessage::Command(_) => 1,
+            GroupMessage::Ordered(..) => 2,
+            GroupMessage::Ack(_) => 3,
+            GroupMessage::Stable(_) => 4,
+            GroupMessage::Kept(_) => 5,
+            GroupMessage::Flushed(_) => 6,
+            GroupMessage::State(_) => 7,
         };
         let mut out = Writer::with(&Head { version: VERSION, tag, zero: Zeros, epoch: self.epoch }, BEHIND);
         match &self.body {
-            Body::Command(command) => put_command(&mut out, command),
-            Body::Ordered(stable, entry) => put_entry(out.put(stable), entry),
-            Body::Ack(number) | Body::Stable(number) => _ = out.put(number),
-            Body::Kept(entry) => put_entry(&mut out, entry),
-            Body::Flushed(Flushed { knows, applied, digest }) => {
+            GroupMessage::Command(command) => put_command(&mut out, command),
+            GroupMessage::Ordered(stable, entry) => put_entry(out.put(stable), entry),
+            GroupMessage::Ack(number) | GroupMessage::Stable(number) => _ = out.put(number),
+            GroupMessage::Kept(entry) => put_entry(&mut out, entry),
+            GroupMessage::Flushed(Flushed { knows, applied, digest }) => {
                 out.put(&FlushedWire { knows: *knows, zero: Zeros, applied: *applied, digest: *digest });
             }
-            Body::State(Snapshot(replica)) => put_replica(&mut out, replica),
+            GroupMessage::State(Snapshot(replica)) => put_replica(&mut out, replica),
         }
         out.finish()
     }
 
-    /// What bytes say.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// They are no message.
+    /// The bytes are not a message.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         wire::decode("message about groups", bytes, |reader| {
             let Head { version, tag, epoch, .. } = reader.take()?;
             require_version(version, VERSION)?;
             let message = Self { epoch, body: take_body(reader, tag)? };
-            // What is not said is zero, and what has an order is in it.
+            // Unused fields are zero, and sorted parts are in order.
             require(message.encode() == bytes, "order or filling")?;
             Ok(message)
         })
     }
 }
 
-fn take_body(reader: &mut Reader<'_>, tag: u8) -> Result<Body, Fault> {
+fn take_body(reader: &mut Reader<'_>, tag: u8) -> Result<GroupMessage, Fault> {
     Ok(match tag {
-        1 => Body::Command(take_command(reader)?),
-        2 => Body::Ordered(take_counter(reader)?, take_entry(reader)?),
-        3 => Body::Ack(take_counter(reader)?),
-        4 => Body::Stable(take_counter(reader)?),
-        5 => Body::Kept(take_entry(reader)?),
+        1 => GroupMessage::Command(take_command(reader)?),
+        2 => GroupMessage::Ordered(take_counter(reader)?, take_entry(reader)?),
+        3 => GroupMessage::Ack(take_counter(reader)?),
+        4 => GroupMessage::Stable(take_counter(reader)?),
+        5 => GroupMessage::Kept(take_entry(reader)?),
         6 => {
             let FlushedWire { knows, applied, digest, .. } = reader.take()?;
-            Body::Flushed(Flushed { knows, applied: counter(applied)?, digest })
+            GroupMessage::Flushed(Flushed { knows, applied: counter(applied)?, digest })
         }
-        7 => Body::State(Snapshot(Arc::new(take_replica(reader)?))),
+        7 => GroupMessage::State(Snapshot(Arc::new(take_replica(reader)?))),
         _ => return Err(Fault::Field("tag")),
     })
 }
@@ -147,11 +148,11 @@ fn put_command(out: &mut Writer, Command { number, client, group, deed }: &Comma
 fn put_entry(out: &mut Writer, Entry { seq, what }: &Entry) {
     let head = EntryWire { seq: *seq, ..EntryWire::default() };
     match what {
-        What::Command(node, incarnation, command) => {
+        EntryContent::Command(node, incarnation, command) => {
             out.put(&EntryWire { incarnation: incarnation.0, node: node.0, kind: 1, ..head });
             put_command(out, command);
         }
-        What::View(view) => {
+        EntryContent::View(view) => {
             let members = view.members.len() as u16;
             out.put(&EntryWire { epoch: view.epoch.0, members, kind: 2, ..head });
             for &(node, incarnation) in &view.members {
@@ -162,8 +163,8 @@ fn put_entry(out: &mut Writer, Entry { seq, what }: &Entry) {
 }
 
 fn put_replica(out: &mut Writer, Replica { applied, digest, done, groups }: &Replica) {
-    let (lives, count) = (done.len() as u32, groups.len() as u32);
-    out.put(&SnapshotWire { applied: *applied, digest: *digest, lives, groups: count });
+    let (incarnations, count) = (done.len() as u32, groups.len() as u32);
+    out.put(&SnapshotWire { applied: *applied, digest: *digest, incarnations, groups: count });
     for (&(node, incarnation), &done) in done {
         out.put(&IncarnationWire { incarnation, done, node, zero: Zeros });
     }
@@ -186,7 +187,7 @@ fn put_replica(out: &mut Writer, Replica { applied, digest, done, groups }: &Rep
     }
 }
 
-fn put_who(out: &mut Writer, Who { node, incarnation, client }: Who, least: u16) {
+fn put_who(out: &mut Writer, GroupMember { node, incarnation, client }: GroupMember, least: u16) {
     out.put(&WhoWire { incarnation, client, node, zero: Zeros, least });
 }
 
@@ -223,13 +224,13 @@ fn take_command(reader: &mut Reader<'_>) -> Result<Command, Fault> {
 fn take_entry(reader: &mut Reader<'_>) -> Result<Entry, Fault> {
     let EntryWire { seq, incarnation, epoch, members, node, kind } = reader.take()?;
     let what = match kind {
-        1 => What::Command(NodeId::from_raw(node)?, Incarnation(incarnation), take_command(reader)?),
+        1 => EntryContent::Command(NodeId::from_raw(node)?, Incarnation(incarnation), take_command(reader)?),
         2 if usize::from(members) <= MAX_NODES => {
             let members = reader.list(members, |reader| {
                 let MemberWire { incarnation, node, .. } = reader.take()?;
                 Ok((node, incarnation))
             })?;
-            What::View(Members { epoch: Epoch(epoch), members })
+            EntryContent::View(Members { epoch: Epoch(epoch), members })
         }
         _ => return Err(Fault::Field("kind")),
     };
@@ -237,9 +238,9 @@ fn take_entry(reader: &mut Reader<'_>) -> Result<Entry, Fault> {
 }
 
 fn take_replica(reader: &mut Reader<'_>) -> Result<Replica, Fault> {
-    let SnapshotWire { applied, digest, lives, groups } = reader.take()?;
-    require(lives as usize <= MAX_NODES && groups as usize <= MAX_GROUPS, "count")?;
-    let done = reader.list(lives, |reader| {
+    let SnapshotWire { applied, digest, incarnations, groups } = reader.take()?;
+    require(incarnations as usize <= MAX_NODES && groups as usize <= MAX_GROUPS, "count")?;
+    let done = reader.list(incarnations, |reader| {
         let IncarnationWire { incarnation, done, node, .. } = reader.take()?;
         Ok(((node, incarnation), counter(done)?))
     })?;
@@ -260,17 +261,17 @@ fn take_replica(reader: &mut Reader<'_>) -> Result<Replica, Fault> {
 fn take_members<T, C: FromIterator<T>>(
     reader: &mut Reader<'_>,
     count: u32,
-    one: impl Fn(Who, u16) -> T,
+    one: impl Fn(GroupMember, u16) -> T,
 ) -> Result<C, Fault> {
     require(count as usize <= MAX_MEMBERS, "count")?;
     reader.list(count, |reader| {
         let WhoWire { incarnation, client, node, least, .. } = reader.take()?;
-        Ok(one(Who { node, incarnation, client }, least))
+        Ok(one(GroupMember { node, incarnation, client }, least))
     })
 }
 
-/// Reads any bytes as a message of another member, as a fuzz target would, and takes it in; whether it is one. What is taken has only this
-/// encoding.
+/// Decodes any bytes as a message of another member, like a fuzz target, and handles it. Returns
+/// whether it was accepted. An accepted message has only this encoding.
 #[doc(hidden)]
 #[must_use]
 pub fn group_message_any(bytes: &[u8]) -> bool {

@@ -1,7 +1,9 @@
-//! The coordinator of one view: with what it begins, the order, and what of it is committed.
+//! The coordinator of one view: the contents with which it begins, the order of commands, and their
+//! commit.
 //!
-//! Stages: it *gathers* what members have and what the voting state remembers; *fetches* the newest contents where somebody lacks them; *begins*.
-//! Where no member has what is remembered it is *closed*, until the next view or until a backup is restored, which begins the view.
+//! Stages: it *gathers* the generations of the members and of the voting state. It *fetches* the
+//! newest contents if a member lacks them. It *begins* the view. If no member has the remembered
+//! generation, the view is *closed* until the next view, or until a restored backup begins it.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -10,15 +12,15 @@ use std::{
 
 use plexus_base::{NodeId, NodeSet};
 
-use super::{Body, Command, Contents, Origin, View, first};
+use super::{Command, Contents, Origin, RegistryMessage, View, first};
 
-/// What the coordinator says.
-pub(super) enum Say {
-    /// To members, perhaps also to the one that it is itself.
-    To(NodeSet, Body),
-    /// To the voting state.
+/// An output of the coordinator.
+pub(super) enum LeadAction {
+    /// A message to members, which may include this node.
+    To(NodeSet, RegistryMessage),
+    /// A request to the voting state.
     Remember(u64),
-    /// A member sent what none sends.
+    /// A member sent a message that no correct member sends.
     Fault(NodeId, &'static str),
 }
 
@@ -41,17 +43,17 @@ pub(super) struct Lead {
     view: View,
     stage: Stage,
     have: BTreeMap<NodeId, Have>,
-    /// What the voting state remembers.
+    /// The generation that the voting state remembers.
     known: Option<u64>,
-    /// What was asked before the view began.
+    /// Commands that came before the view began.
     early: BTreeMap<NodeId, (Origin, Command)>,
-    /// The next place in the order.
+    /// The next number in the order.
     next: u64,
     durable: BTreeMap<NodeId, u64>,
-    /// Up to which place all is durable everywhere, and committed.
+    /// The number up to which all commands are durable everywhere and committed.
     everywhere: Option<u64>,
     committed: Option<u64>,
-    /// Who asked for what is not committed.
+    /// The origins of the commands that are not committed.
     open: VecDeque<(u64, NodeId)>,
 }
 
@@ -71,22 +73,22 @@ impl Lead {
         }
     }
 
-    /// Whether it waits for the contents of a member.
+    /// True while it waits for the contents of a member.
     pub(super) fn is_fetching(&self) -> bool {
         matches!(self.stage, Stage::Fetching { .. })
     }
 
-    /// Takes what a member says.
-    pub(super) fn take(&mut self, from: NodeId, body: Body, says: &mut Vec<Say>) {
+    /// Handles a message of a member.
+    pub(super) fn take(&mut self, from: NodeId, body: RegistryMessage, says: &mut Vec<LeadAction>) {
         let fits = match body {
-            Body::Have { generation, is_lost } => {
+            RegistryMessage::Have { generation, is_lost } => {
                 let is_new = self.have.insert(from, Have { generation, is_lost }).is_none();
                 self.choose(says);
                 is_new
             }
-            Body::Whole(contents) => self.fetched(from, &contents, says),
-            Body::Ask(origin, command) => self.ask(from, origin, command, says),
-            Body::Durable(order) => {
+            RegistryMessage::Whole(contents) => self.fetched(from, &contents, says),
+            RegistryMessage::Ask(origin, command) => self.ask(from, origin, command, says),
+            RegistryMessage::Durable(order) => {
                 let is_begun = matches!(self.stage, Stage::Begun);
                 let fits = is_begun && order < self.next && self.durable.get(&from) < Some(&order);
                 if fits {
@@ -98,26 +100,26 @@ impl Lead {
             _ => false,
         };
         if !fits {
-            says.push(Say::Fault(from, "what does not follow what it said before"));
+            says.push(LeadAction::Fault(from, "what does not follow what it said before"));
         }
     }
 
-    /// The voting state has answered.
-    pub(super) fn remembered(&mut self, known: u64, says: &mut Vec<Say>) {
+    /// Handles the answer of the voting state.
+    pub(super) fn remembered(&mut self, known: u64, says: &mut Vec<LeadAction>) {
         let is_first = self.known.is_none();
         self.known = self.known.max(Some(known));
         if is_first { self.choose(says) } else { self.progress(says) }
     }
 
-    /// Decides with what the view begins, when all is known.
-    fn choose(&mut self, says: &mut Vec<Say>) {
+    /// Selects the contents with which the view begins, when all reports are in.
+    fn choose(&mut self, says: &mut Vec<LeadAction>) {
         let Some(known) = self.known.filter(|_| self.have.len() == self.view.members.len()) else { return };
         let Stage::Gathering = self.stage else { return };
         let newest = self.have.iter().max_by_key(|(_, have)| have.generation);
         let (from, generation) =
             newest.map(|(node, have)| (*node, have.generation)).expect("a view has members");
         let first = first(self.view.epoch);
-        // Where one had something and nobody has anything whole, it is not nothing that was written.
+        // If one member lost its copies and no other has contents, something was written before.
         let known = known.max(u64::from(self.have.values().any(|have| have.is_lost)));
         if generation < known {
             self.close(generation, known, says);
@@ -127,18 +129,18 @@ impl Lead {
             self.begin(Some(generation), None, says);
         } else {
             self.stage = Stage::Fetching { from, generation };
-            says.push(Say::To(one(from), Body::Fetch));
+            says.push(LeadAction::To(one(from), RegistryMessage::Fetch));
         }
     }
 
-    fn close(&mut self, found: u64, known: u64, says: &mut Vec<Say>) {
+    fn close(&mut self, found: u64, known: u64, says: &mut Vec<LeadAction>) {
         self.stage = Stage::Closed { found, known };
         for (node, (origin, command)) in std::mem::take(&mut self.early) {
             self.ask(node, origin, command, says);
         }
     }
 
-    fn fetched(&mut self, from: NodeId, contents: &Contents, says: &mut Vec<Say>) -> bool {
+    fn fetched(&mut self, from: NodeId, contents: &Contents, says: &mut Vec<LeadAction>) -> bool {
         let Stage::Fetching { from: asked, generation } = self.stage else { return false };
         if from != asked || contents.generation != generation {
             return false;
@@ -149,21 +151,21 @@ impl Lead {
         true
     }
 
-    /// The view begins, with the contents that those have who have generation `base`; the others are sent them.
-    fn begin(&mut self, base: Option<u64>, contents: Option<Contents>, says: &mut Vec<Say>) {
+    /// Begins the view. Members with generation `base` have the contents; the others are sent them.
+    fn begin(&mut self, base: Option<u64>, contents: Option<Contents>, says: &mut Vec<LeadAction>) {
         self.stage = Stage::Begun;
         let has_it = |node: &NodeId| contents.is_none() || Some(self.have[node].generation) == base;
-        says.push(Say::To(self.view.members.iter().filter(has_it).collect(), Body::Begin));
+        says.push(LeadAction::To(self.view.members.iter().filter(has_it).collect(), RegistryMessage::Begin));
         let lack_it = self.view.members.iter().filter(|node| !has_it(node)).collect();
         if let Some(contents) = contents {
-            says.push(Say::To(lack_it, Body::Whole(Arc::new(contents))));
+            says.push(LeadAction::To(lack_it, RegistryMessage::Whole(Arc::new(contents))));
         }
         for (_, (origin, command)) in std::mem::take(&mut self.early) {
             self.accept(origin, command, says);
         }
     }
 
-    fn ask(&mut self, from: NodeId, origin: Origin, command: Command, says: &mut Vec<Say>) -> bool {
+    fn ask(&mut self, from: NodeId, origin: Origin, command: Command, says: &mut Vec<LeadAction>) -> bool {
         let is_open = self.early.contains_key(&from) || self.open.iter().any(|(_, node)| *node == from);
         if origin.node != from || is_open {
             return false;
@@ -175,14 +177,17 @@ impl Lead {
                 let restored = start.restore(first(self.view.epoch), Some(origin), backup);
                 if restored.is_ok() {
                     self.begin(None, Some(start), says);
-                    // To be answered: all contents say that it is done.
+                    // The command gets an answer: all contents contain it.
                     self.accept(origin, command, says);
                 }
                 return restored.is_ok();
             }
             (Stage::Closed { found, known }, _) => {
                 let (found, known) = (*found, *known);
-                says.push(Say::To(one(from), Body::Closed { number: origin.number, found, known }));
+                says.push(LeadAction::To(
+                    one(from),
+                    RegistryMessage::Closed { number: origin.number, found, known },
+                ));
             }
             (Stage::Gathering | Stage::Fetching { .. }, _) => {
                 drop(self.early.insert(from, (origin, command)))
@@ -191,23 +196,24 @@ impl Lead {
         true
     }
 
-    /// Gives a command its place.
-    fn accept(&mut self, origin: Origin, command: Command, says: &mut Vec<Say>) {
+    /// Gives a command its number in the order.
+    fn accept(&mut self, origin: Origin, command: Command, says: &mut Vec<LeadAction>) {
         let order = self.next;
         self.next += 1;
         self.open.push_back((order, origin.node));
-        says.push(Say::To(self.view.members, Body::Do(order, origin, command)));
+        says.push(LeadAction::To(self.view.members, RegistryMessage::Do(order, origin, command)));
     }
 
-    /// Commits what all members have durable, once it is remembered that the epoch has begun.
-    fn progress(&mut self, says: &mut Vec<Say>) {
+    /// Commits the commands that all members have durable, once the voting state remembers that the
+    /// epoch has begun.
+    fn progress(&mut self, says: &mut Vec<LeadAction>) {
         if self.durable.len() < self.view.members.len() {
             return;
         }
         let first = first(self.view.epoch);
         let everywhere = self.durable.values().min().copied();
         if self.everywhere.is_none() {
-            says.push(Say::Remember(first));
+            says.push(LeadAction::Remember(first));
         }
         self.everywhere = everywhere;
         if self.known >= Some(first) && everywhere > self.committed {
@@ -216,12 +222,13 @@ impl Lead {
                 self.open.pop_front();
             }
             if let Some(order) = everywhere {
-                says.push(Say::To(self.view.members, Body::Committed(order)));
+                says.push(LeadAction::To(self.view.members, RegistryMessage::Committed(order)));
             }
         }
     }
 
-    /// Who has not said yet what it has, or not that all it was sent is durable: whom the others wait for.
+    /// Returns the members whose report or whose durable writes are missing; the others wait for
+    /// them.
     pub(super) fn awaited(&self) -> NodeSet {
         let last = self.next - 1;
         let is_awaited = |node: &NodeId| match self.stage {

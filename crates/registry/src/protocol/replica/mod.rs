@@ -1,21 +1,26 @@
 //! One order of commands for all members of a view, each of which keeps two copies of its own.
 //!
-//! The member with the lowest id *coordinates* ([`lead`]). When a view begins it asks every member which generation it has, and the voting
-//! state which it remembers; all members go on from the newest, as the first generation of the epoch. From then on each command gets a place in the
-//! order and is sent to all; every member does it on the same contents, so all come to the same, be it that it is refused. It is *committed* when
-//! all members have everything up to it durable, and only then shown, and answered by the member where it was asked for.
+//! The member with the lowest id *coordinates* ([`lead`]). When a view begins it asks every member
+//! for its generation, and the voting state for the remembered one. All members continue from the
+//! newest contents, as the first generation of the epoch. Then each command gets a number in the
+//! order and is sent to all. Every member applies it to the same contents, so all get the same
+//! result, even a refusal. A command is *committed* when all members have everything up to it
+//! durable. Only then it is shown, and the member that it came from answers it.
 //!
-//! | what holds | why |
+//! | guarantee | reason |
 //! |---|---|
-//! | contents of one generation are the same everywhere | it is its epoch and a number in it, and one member in an epoch gives it |
-//! | what was answered is in every later view | every member of the view had it durable; a view of others only begins when one has it, for nothing is committed in an epoch before the voting state remembers that it began |
-//! | a command is done once | who asks sends it again to the next coordinator under its number, and contents know the last one of each node; who asks has one under way |
-//! | what is read after a look is as new as everything answered before it | a look has its place in the order |
-//! | what is told of changes is told in order | only what is committed is shown; where a member must take over the contents of another, it is told to read anew |
+//! | contents of one generation are the same everywhere | a generation consists of its epoch and a number, and one member in an epoch assigns it |
+//! | an answered command is in every later view | every member of the view had it durable; a view of other members only begins when one has it, because nothing is committed in an epoch before the voting state remembers that it began |
+//! | a command is done once | its origin sends it to the next coordinator under the same number, and contents know the last number of each node, which has one command under way |
+//! | a read after a look is as new as every answer before it | a look has its number in the order |
+//! | watches get changes in order | only committed changes are shown; a member that takes over contents of another tells its watches to read again |
 //!
-//! Messages of an older epoch are dropped, those of a newer one wait for the view. Asks of its surroundings: messages between two incarnations arrive in
-//! order, once, or not at all after a death; an incarnation that is not in a view has stopped before any member is told the view; what the voting state
-//! answers to [`Act::Remember`] was read after it was asked. Must not know how views are decided, nor disks and clocks.
+//! Messages of an older epoch are dropped; those of a newer one wait for the view.
+//!
+//! The driver must guarantee: messages between two incarnations arrive in order and once, or not at
+//! all after a death; an incarnation that is not in a view has stopped before any member gets the
+//! view; the answer to [`Act::Remember`] was read after the request. Must not know how views are
+//! decided, nor disks and clocks.
 
 mod lead;
 
@@ -24,98 +29,99 @@ use std::{collections::VecDeque, sync::Arc};
 use plexus_base::{Epoch, Incarnation, NodeId, NodeSet};
 use plexus_membership::gate::{Admission, EpochGate, Latest};
 
-use self::lead::{Lead, Say};
+use self::lead::{Lead, LeadAction};
 use super::{
-    Body, Changed, Command, Contents, Message, Opened, Origin, Refused,
+    Changed, Command, Contents, Message, Opened, Origin, Refused, RegistryMessage,
     limits::{GENERATION_MAX, PARKED_MAX, QUEUED_BYTES_MAX, QUEUED_MAX},
 };
 
-/// Finds the answer to a command; means nothing here.
+/// The number by which the driver finds the answer to a command; it has no meaning in the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ticket(pub u64);
 
 /// The members that decide together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct View {
-    /// Its number.
+    /// The epoch of the view.
     pub epoch: Epoch,
-    /// Who is in it.
+    /// The members of the view.
     pub members: NodeSet,
 }
 
-/// What happened.
+/// An input of the replica.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Happened {
     /// A view with this node in it is open, newer than the last.
     View(View),
-    /// A message came, of the incarnation of a node that is in the view that it speaks of.
+    /// A message of a member of the view that the message names.
     Message(NodeId, Message),
-    /// Somebody here wants a command done.
+    /// A command of a client of this node.
     Ask(Ticket, Command),
     /// Contents up to this generation are durable here.
     Saved(u64),
-    /// Asked by [`Act::Remember`] in this epoch, the voting state remembers this generation, or did before.
+    /// The answer to [`Act::Remember`] in this epoch: the voting state remembers this generation.
     Remembered(Epoch, u64),
 }
 
-/// What is to be done.
+/// An output of the replica, which the driver carries out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Act {
-    /// Send to other members: the same to each.
+    /// Send the same message to these other members.
     Send(NodeSet, Message),
-    /// Make these contents durable here; of several the newest will do.
+    /// Make these contents durable here; only the newest are needed.
     Save(Arc<Contents>),
-    /// Have the voting state remember this generation (0: none), then say which is the greatest that it remembers.
+    /// Make the voting state remember this generation (0: none), then report the greatest that it
+    /// remembers.
     Remember(Epoch, u64),
-    /// This is committed, and these are the contents with it.
+    /// Show this committed change and the contents with it.
     Show(Changed, Arc<Contents>),
-    /// What came of a command that was asked for here.
+    /// Return the result of a command of this node.
     Done(Ticket, Result<u64, Refused>),
-    /// A member sent what none sends.
+    /// A member sent a message that no correct member sends.
     Fault(NodeId, &'static str),
 }
 
-/// Something in the order that is not committed yet.
+/// A command in the order that is not committed yet.
 #[derive(Clone, Hash)]
 struct Entry {
     order: u64,
-    /// All contents with it.
+    /// All contents including it.
     contents: Arc<Contents>,
     changed: Option<Changed>,
-    /// Whose command it was, and what came of it.
+    /// The origin of the command and its result.
     done: Option<(Origin, Result<u64, Refused>)>,
 }
 
-/// One member.
+/// The replica of one member.
 #[derive(Clone, Hash)]
 pub struct Replica {
     me: NodeId,
     incarnation: Incarnation,
     view: Option<View>,
-    /// It had copies, and none of them is whole.
+    /// True if this node had copies and none of them is whole.
     is_lost: bool,
-    /// With everything received.
+    /// The contents with all received commands.
     accepted: Arc<Contents>,
     /// The generation up to which it is durable.
     saved: u64,
     shown: Option<Arc<Contents>>,
-    /// The last place in the order of the view that was received; none before the view begins.
+    /// The last received number in the order of the view; `None` before the view begins.
     received: Option<u64>,
-    /// Up to which place the coordinator was told that all is durable.
+    /// The number up to which this node reported durability to the coordinator.
     told: Option<u64>,
     pending: VecDeque<Entry>,
     lead: Option<Lead>,
-    /// What it has said to itself.
-    own: VecDeque<Body>,
+    /// Messages to itself.
+    own: VecDeque<RegistryMessage>,
     gate: EpochGate<Latest<NodeId, Message>>,
-    /// Commands asked for here; the first was sent, under this number.
+    /// Commands of this node; the first was sent, under this number.
     asked: VecDeque<(Ticket, Command)>,
     asked_bytes: usize,
     number: u64,
 }
 
 impl Replica {
-    /// A node that is in no view yet and has found this.
+    /// Creates the replica of a node that is in no view yet and has opened these copies.
     #[must_use]
     pub fn new(me: NodeId, incarnation: Incarnation, opened: &Opened) -> Self {
         Self {
@@ -138,19 +144,21 @@ impl Replica {
         }
     }
 
-    /// What is committed, as far as this member was told; nothing before its first view has begun.
+    /// Returns the committed contents that this member knows; `None` before its first view has
+    /// begun.
     #[must_use]
     pub fn contents(&self) -> Option<&Arc<Contents>> {
         self.shown.as_ref()
     }
 
-    /// Where this node coordinates: whom the others wait for, to begin the view or to commit what was asked for.
+    /// Returns, on the coordinator, the members that the others wait for to begin the view or to
+    /// commit a command.
     #[must_use]
     pub fn awaited(&self) -> NodeSet {
         self.lead.as_ref().map_or(NodeSet::EMPTY, Lead::awaited)
     }
 
-    /// Takes what happened and says what is to be done, in order.
+    /// Handles an event and returns the resulting acts in order through `out`.
     ///
     /// # Panics
     /// A view is older than the last, or without this node.
@@ -183,7 +191,7 @@ impl Replica {
             out(Act::Remember(view.epoch, 0));
         }
         let (generation, is_lost) = (self.accepted.generation, self.is_lost);
-        self.tell_coordinator(Body::Have { generation, is_lost }, out);
+        self.tell_coordinator(RegistryMessage::Have { generation, is_lost }, out);
         self.ask_first(out);
         for (from, message) in parked {
             self.message(from, message, out);
@@ -200,15 +208,20 @@ impl Replica {
         }
     }
 
-    /// Takes what a member of the view says, this one too.
-    fn take(&mut self, from: NodeId, body: Body, out: &mut impl FnMut(Act)) {
+    /// Handles a message of a member of the view, or of this node.
+    fn take(&mut self, from: NodeId, body: RegistryMessage, out: &mut impl FnMut(Act)) {
         let Some(view) = self.view else { return };
         let is_coordinator = view.members.lowest() == Some(from);
         let is_for_lead = match body {
-            Body::Have { .. } | Body::Ask(..) | Body::Durable(_) => true,
-            // A member sends it as it was asked to, the coordinator to begin; to itself first the one, then the other.
-            Body::Whole(_) => self.lead.as_ref().is_some_and(Lead::is_fetching),
-            Body::Fetch | Body::Begin | Body::Closed { .. } | Body::Do(..) | Body::Committed(_) => false,
+            RegistryMessage::Have { .. } | RegistryMessage::Ask(..) | RegistryMessage::Durable(_) => true,
+            // A member sends contents on request, the coordinator to begin the view; to itself it
+            // sends first the one, then the other.
+            RegistryMessage::Whole(_) => self.lead.as_ref().is_some_and(Lead::is_fetching),
+            RegistryMessage::Fetch
+            | RegistryMessage::Begin
+            | RegistryMessage::Closed { .. }
+            | RegistryMessage::Do(..)
+            | RegistryMessage::Committed(_) => false,
         };
         if is_for_lead && self.lead.is_some() {
             return self.lead(out, |lead, says| lead.take(from, body, says));
@@ -217,18 +230,18 @@ impl Replica {
             return out(Act::Fault(from, "what a member says to the coordinator, or the other way round"));
         }
         let fits = match body {
-            Body::Fetch if self.received.is_none() => {
-                self.tell_coordinator(Body::Whole(Arc::clone(&self.accepted)), out);
+            RegistryMessage::Fetch if self.received.is_none() => {
+                self.tell_coordinator(RegistryMessage::Whole(Arc::clone(&self.accepted)), out);
                 true
             }
-            Body::Whole(contents) => self.whole(view, contents, out),
-            Body::Begin => self.begin(view, out),
-            Body::Closed { number, found, known } => {
+            RegistryMessage::Whole(contents) => self.whole(view, contents, out),
+            RegistryMessage::Begin => self.begin(view, out),
+            RegistryMessage::Closed { number, found, known } => {
                 self.answered(number, Err(Refused::Closed { found, known }), out);
                 true
             }
-            Body::Do(order, origin, command) => self.next(view, order, origin, &command, out),
-            Body::Committed(order) => self.committed(order, out),
+            RegistryMessage::Do(order, origin, command) => self.next(view, order, origin, &command, out),
+            RegistryMessage::Committed(order) => self.committed(order, out),
             _ => false,
         };
         if !fits {
@@ -236,7 +249,7 @@ impl Replica {
         }
     }
 
-    /// The view begins with contents that this member lacks.
+    /// Begins the view with contents that this member lacks.
     fn whole(&mut self, view: View, contents: Arc<Contents>, out: &mut impl FnMut(Act)) -> bool {
         let generation = contents.generation;
         if self.received.is_some()
@@ -253,8 +266,8 @@ impl Replica {
         true
     }
 
-    /// The view begins with what this member has. That is committed with it; but what is asked for here is asked again in this view, so
-    /// it is not answered before.
+    /// Begins the view with the contents of this member, which are committed with it. Waiting
+    /// commands of this node are sent again in this view, so they are not answered before.
     fn begin(&mut self, view: View, out: &mut impl FnMut(Act)) -> bool {
         let generation = first(view.epoch);
         if self.received.is_some() || generation <= self.accepted.generation {
@@ -295,7 +308,8 @@ impl Replica {
         true
     }
 
-    /// What a command makes, the same at every member: new contents, or nothing, and the generation that answers it.
+    /// Returns the result of a command, which is the same at every member: new contents or none,
+    /// and the generation of the answer.
     fn made(
         &self,
         view: View,
@@ -334,7 +348,7 @@ impl Replica {
         self.durable(out);
     }
 
-    /// Tells the coordinator up to which place everything is durable here.
+    /// Tells the coordinator up to which number everything is durable here.
     fn durable(&mut self, out: &mut impl FnMut(Act)) {
         let unsaved = self.pending.iter().find(|entry| entry.contents.generation > self.saved);
         let up_to = match unsaved {
@@ -343,11 +357,11 @@ impl Replica {
         };
         if up_to > self.told && self.received.is_some() {
             self.told = up_to;
-            self.tell_coordinator(Body::Durable(up_to.unwrap_or(0)), out);
+            self.tell_coordinator(RegistryMessage::Durable(up_to.unwrap_or(0)), out);
         }
     }
 
-    /// Everything up to here is durable everywhere.
+    /// Handles the commit of everything up to `order`.
     fn committed(&mut self, order: u64, out: &mut impl FnMut(Act)) -> bool {
         if self.received < Some(order) {
             return false;
@@ -385,11 +399,11 @@ impl Replica {
         }
     }
 
-    /// Sends the first command that was asked for, for the first time or again.
+    /// Sends the first waiting command, for the first time or again.
     fn ask_first(&mut self, out: &mut impl FnMut(Act)) {
         if let Some((_, command)) = self.asked.front() {
             let origin = Origin { node: self.me, incarnation: self.incarnation, number: self.number };
-            let body = Body::Ask(origin, command.clone());
+            let body = RegistryMessage::Ask(origin, command.clone());
             self.tell_coordinator(body, out);
         }
     }
@@ -406,27 +420,27 @@ impl Replica {
         }
     }
 
-    fn lead(&mut self, out: &mut impl FnMut(Act), doing: impl FnOnce(&mut Lead, &mut Vec<Say>)) {
+    fn lead(&mut self, out: &mut impl FnMut(Act), doing: impl FnOnce(&mut Lead, &mut Vec<LeadAction>)) {
         let mut says = Vec::new();
         if let Some(lead) = &mut self.lead {
             doing(lead, &mut says);
         }
         for say in says {
             match say {
-                Say::To(nodes, body) => self.send(nodes, body, out),
-                Say::Remember(generation) => out(Act::Remember(epoch_of(generation), generation)),
-                Say::Fault(node, what) => out(Act::Fault(node, what)),
+                LeadAction::To(nodes, body) => self.send(nodes, body, out),
+                LeadAction::Remember(generation) => out(Act::Remember(epoch_of(generation), generation)),
+                LeadAction::Fault(node, what) => out(Act::Fault(node, what)),
             }
         }
     }
 
-    fn tell_coordinator(&mut self, body: Body, out: &mut impl FnMut(Act)) {
+    fn tell_coordinator(&mut self, body: RegistryMessage, out: &mut impl FnMut(Act)) {
         if let Some(coordinator) = self.view.and_then(|view| view.members.lowest()) {
             self.send(NodeSet::from_iter([coordinator]), body, out);
         }
     }
 
-    fn send(&mut self, to: NodeSet, body: Body, out: &mut impl FnMut(Act)) {
+    fn send(&mut self, to: NodeSet, body: RegistryMessage, out: &mut impl FnMut(Act)) {
         let Some(View { epoch, .. }) = self.view else { return };
         if to.contains(self.me) {
             self.own.push_back(body.clone());
@@ -438,12 +452,12 @@ impl Replica {
     }
 }
 
-/// The epoch that made a generation.
+/// Returns the epoch that made a generation.
 fn epoch_of(generation: u64) -> Epoch {
     Epoch((generation >> 32) as u32)
 }
 
-/// The first generation of an epoch.
+/// Returns the first generation of an epoch.
 fn first(epoch: Epoch) -> u64 {
     u64::from(epoch.0) << 32
 }

@@ -1,6 +1,7 @@
-//! Between the protocol and the clients of a node: who is told what, and what is to be sent.
+//! The registered clients of a node: connects the protocol to their threads.
 //!
-//! Whoever does not read what it is told is put out of its group, so that nobody waits for it and nothing piles up.
+//! A client that does not read its events is removed from its group, so that no member waits for it
+//! and its queue stays bounded.
 
 use std::{
     collections::BTreeMap,
@@ -14,68 +15,68 @@ use std::{
 use plexus_base::{Incarnation, NodeId};
 use plexus_interconnect::Reply;
 
-use super::protocol::{Action, Deed, Groups as Protocol, Happened, Message, Name, Refused, Why};
+use super::protocol::{Action, Deed, GroupRefusal, Groups as Protocol, Happened, Message, Name, Refused};
 use crate::protocol::partitions::Members;
 
-/// What a member is told and has not read, at most.
+/// The most unread events of a member.
 pub const MOST_UNREAD: usize = 4096;
 
-/// What threads of the node hand to the worker.
+/// A task that a thread of the node gives to the worker.
 pub enum GroupTask {
-    /// A client joins.
+    /// A client joins a group.
     Join {
-        /// Its number.
+        /// The number of the client.
         client: u64,
         /// The group.
         group: Name,
-        /// How it is told what happens.
+        /// The queue for the events of the client.
         tell: SyncSender<Happened>,
-        /// Set before it is told nothing more because it did not read.
+        /// Set before the queue is closed because the client did not read it.
         put_out: Arc<AtomicBool>,
-        /// Who is told whether that was taken.
+        /// The reply that says whether the request was accepted.
         taken: Reply<Result<(), Refused>>,
     },
     /// A member does something.
     Do {
-        /// Its number.
+        /// The number of the client.
         client: u64,
         /// The group.
         group: Name,
-        /// What.
+        /// The deed.
         deed: Deed,
-        /// Who is told whether that was taken.
+        /// The reply that says whether the deed was accepted.
         taken: Reply<Result<(), Refused>>,
     },
-    /// A member is none any more.
+    /// A member leaves.
     Leave {
-        /// Its number.
+        /// The number of the client.
         client: u64,
         /// The group.
         group: Name,
-        /// It did not mean to.
+        /// True if the member failed.
         died: bool,
     },
 }
 
-/// A client of this node.
+/// A registered client of this node.
 struct Client {
     group: Name,
     tell: SyncSender<Happened>,
     put_out: Arc<AtomicBool>,
 }
 
-/// See the module.
-pub(super) struct Desk {
+/// The registered clients and the protocol; see the module.
+pub(super) struct GroupClients {
     groups: Protocol,
     clients: BTreeMap<u64, Client>,
-    /// To be sent, in this order.
+    /// Messages to send, in this order.
     pub(super) sends: Vec<(NodeId, Message)>,
-    /// Nodes that sent what no member sends, and what it was.
+    /// Nodes that sent a message that no correct member sends, with the reason.
     pub(super) faults: Vec<(NodeId, &'static str)>,
     is_over: bool,
 }
 
-impl Desk {
+impl GroupClients {
     pub(super) fn new(me: NodeId, incarnation: Incarnation) -> Self {
         let groups = Protocol::new(me, incarnation);
         Self { groups, clients: BTreeMap::new(), sends: Vec::new(), faults: Vec::new(), is_over: false }
@@ -93,7 +94,7 @@ impl Desk {
         self.carry_out(actions);
     }
 
-    /// Who asks learns that it is over by what it waits for being dropped.
+    /// Handles a task. When the service has ended, dropping the reply tells the client.
     pub(super) fn task(&mut self, task: GroupTask) {
         if self.is_over {
             return;
@@ -105,7 +106,7 @@ impl Desk {
                 if answer.is_ok() {
                     self.clients.insert(client, Client { group, tell, put_out });
                 }
-                // A client that no longer waits leaves as well.
+                // A client that no longer waits for the answer leaves as well.
                 taken.send(answer);
             }
             GroupTask::Do { client, group, deed, taken } => {
@@ -122,7 +123,7 @@ impl Desk {
         self.carry_out(actions);
     }
 
-    /// Nobody is told anything any more.
+    /// Stops the service: drops all clients, who get no more events.
     pub(super) fn stop(&mut self) {
         self.is_over = true;
         self.clients.clear();
@@ -151,8 +152,11 @@ impl Desk {
 
     fn tell(&mut self, client: u64, what: Happened, actions: &mut Vec<Action>) {
         let Some(Client { group, tell, put_out }) = self.clients.get(&client) else { return };
-        let is_last =
-            matches!(what, Happened::Left | Happened::Refused(Why::Members | Why::Groups | Why::Node));
+        let is_last = matches!(
+            what,
+            Happened::Left
+                | Happened::Refused(GroupRefusal::Members | GroupRefusal::Groups | GroupRefusal::Node)
+        );
         let is_read = tell.try_send(what).is_ok();
         if is_last {
             self.clients.remove(&client);
