@@ -1,5 +1,6 @@
-//! A program that rings its workers' bells without end and says nothing: others are served meanwhile, workers sleep when it stops, and nothing
-//! is left of it. In a process of its own, for it looks at the threads and descriptors of the process.
+//! A program rings its workers' doorbells without end and sends nothing. Others are served
+//! meanwhile, workers sleep when it stops, and nothing of it remains. The test has a process of its
+//! own because it looks at the threads and descriptors of the process.
 
 mod cluster;
 
@@ -14,15 +15,15 @@ use std::{
 use cluster::{Cluster, program::attach};
 use plexus_fabric::RailKind;
 
-/// Tells the other process to which node to attach.
+/// The variable that gives the other process the node to attach to.
 const SOCKET: &str = "PLEXUS_TEST_SOCKET";
 
-/// Looks at a thread between which it has not run.
+/// The interval between two looks at a thread that should not have run.
 const LOOKS: usize = 100;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// The program, when started as that: rings until it is told to stop, says so, and stays.
+/// Runs the program in the other process: rings until it is told to stop, reports that, and stays.
 #[test]
 fn ringing_process() {
     let Ok(socket) = env::var(SOCKET) else { return };
@@ -75,7 +76,7 @@ impl Ringing {
     }
 }
 
-/// The threads of this process that drive workers.
+/// Returns the threads of this process that drive workers.
 fn workers() -> Vec<PathBuf> {
     let threads = std::fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap().path());
     let is_worker = |path: &PathBuf| {
@@ -84,14 +85,14 @@ fn workers() -> Vec<PathBuf> {
     threads.filter(is_worker).collect()
 }
 
-/// What a thread does and how often it has given its core away.
+/// Returns the state of a thread and the number of times it has yielded its core.
 fn standing(thread: &Path) -> (String, Vec<String>) {
     let status = std::fs::read_to_string(thread.join("status")).unwrap();
     let line = |name: &str| status.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
     (line("State:"), vec![line("voluntary_ctxt_switches:"), line("nonvoluntary_ctxt_switches:")])
 }
 
-/// Waits until every worker is seen asleep over and over without having run in between.
+/// Waits until every worker is asleep in several looks without a run in between.
 fn await_quiet() {
     let start = Instant::now();
     for thread in workers() {
@@ -138,20 +139,20 @@ fn endless_ringing_delays_no_other_program_and_leaves_nothing() {
             cluster.assert_alive();
         }
         program.stop();
-        // What it rang is still in its bells, and it is still there.
+        // Its last rings are still in the doorbells, and it is still attached.
         await_programs(1);
         await_quiet();
         cluster.assert_alive();
         program.kill();
         await_programs(0);
     }
-    // The threads that noticed the end may be about to close their descriptors.
+    // The threads that noticed the end may not have closed their descriptors yet.
     let start = Instant::now();
     while descriptors() > before {
         assert!(start.elapsed() < LONG, "{} descriptors, {before} before", descriptors());
         std::thread::yield_now();
     }
-    // Killed while it rings.
+    // The program is killed while it rings.
     let mut program = Ringing::start(&cluster.socket(0));
     program.await_line("rings");
     program.kill();

@@ -1,5 +1,5 @@
-//! A node that has no descriptors left: who comes to one of its sockets waits, and it does not burn a core over them. In a process of its own,
-//! for the limit is the process's.
+//! A node that has no descriptors left: clients of its sockets wait, and it does not burn a core
+//! over them. The test has a process of its own because the limit is that of the process.
 
 mod cluster;
 
@@ -24,10 +24,10 @@ use rustix::{
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
 
-/// Programs and operators that come, at most.
+/// The most programs and operators that connect.
 const COME: usize = 8;
 
-/// How the system sees the thread called `name`, as it calls itself when it first runs.
+/// Returns the system's id of the thread called `name`, as it calls itself when it first runs.
 fn acceptor(name: &str) -> File {
     let start = Instant::now();
     loop {
@@ -43,7 +43,7 @@ fn acceptor(name: &str) -> File {
     }
 }
 
-/// How often it has gone to sleep.
+/// Returns the number of times it has gone to sleep.
 fn sleeps(status: &File) -> u64 {
     let mut text = [0; 4096];
     let len = status.read_at(&mut text, 0).unwrap();
@@ -52,8 +52,9 @@ fn sleeps(status: &File) -> u64 {
     line.trim().parse().unwrap()
 }
 
-/// Comes to a socket of the node until it has no descriptor to let one in; which of them came last, and waits. A number that is free below the
-/// limit, because somebody in the node had a file open when the limit was set, is taken by those who come first.
+/// Connects to a socket of the node until it has no descriptor to accept one; returns the last
+/// connection, which waits. The first connections take the descriptors that are still free below
+/// the limit, because a thread of the node had a file open when the limit was set.
 fn comes_in_vain(sockets: &[OwnedFd], thread: &File, mut come: impl FnMut(&OwnedFd)) -> usize {
     let start = Instant::now();
     let mut comes = |socket: &OwnedFd| {
@@ -88,7 +89,7 @@ fn a_node_without_descriptors_waits_for_some_and_serves_then() {
     let connect = |socket: &OwnedFd, path: &ShortPath| {
         rustix::net::connect(socket, &SocketAddrUnix::new(path.path()).unwrap()).unwrap();
     };
-    // Operators first: one that is let in keeps its descriptor.
+    // Operators first: an accepted connection keeps its descriptor.
     let operator = comes_in_vain(&operators, &control, |operator| {
         connect(operator, &paths[1]);
         rustix::io::write(operator, b"{\"command\":\"status\"}\n").unwrap();

@@ -25,24 +25,25 @@ use plexus_node::{
 };
 use plexus_registry::Registry;
 
-/// How long what happens in these tests may take: far longer than it does.
+/// The timeout of these tests, far longer than any correct step.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A cluster that ends when dropped.
+/// A cluster that ends when it is dropped.
 pub(crate) struct Cluster {
     nodes: Vec<Option<Node>>,
     dir: ClusterDir,
     _place: tempfile::TempDir,
 }
 
-/// An address that no other test of this process, nor of another one at the same time, has.
+/// Returns an address that no other test has, in this process or another one at the same time.
 fn address() -> std::net::SocketAddr {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let (process, number) = (std::process::id(), NEXT.fetch_add(1, Relaxed));
     ([127, 128 | (process >> 8) as u8, process as u8, number as u8], 7500).into()
 }
 
-/// A small cluster below `place`, whose nodes keep their places however loaded the machine is: their leases last `lease_ms`.
+/// Describes a small cluster below `place`. Its leases last `lease_ms`, so that its nodes stay
+/// members on a machine with any load.
 pub(crate) fn config(place: &Path, nodes: usize, rail: RailKind, lease_ms: u32) -> Config {
     let node = |number| NodeConfig::new(&format!("n{number}"), address(), vec![rail]);
     let dir = ClusterDir::new(place.join("c"));
@@ -59,12 +60,12 @@ pub(crate) fn config(place: &Path, nodes: usize, rail: RailKind, lease_ms: u32) 
     }
 }
 
-/// Starts a node of a cluster that has been made.
+/// Starts a node of a cluster that was created.
 pub(crate) fn start(config: &Config, name: &str) -> Node {
     Node::start(config.clone(), name, |_| Vec::new(), |why| eprintln!("{why}")).unwrap()
 }
 
-/// Starts all nodes of a cluster that has been made.
+/// Starts all nodes of a cluster that was created.
 pub(crate) fn start_all(config: &Config) -> Vec<Node> {
     thread::scope(|scope| {
         let spawn = |node: &'_ NodeConfig| {
@@ -77,7 +78,7 @@ pub(crate) fn start_all(config: &Config) -> Vec<Node> {
 }
 
 impl Cluster {
-    /// Starts nodes that are joined by `rail`.
+    /// Starts nodes that are connected by `rail`.
     pub(crate) fn start(nodes: usize, workers: u8, rail: RailKind) -> Self {
         let place = tempfile::tempdir().unwrap();
         let config = Config { workers, ..config(place.path(), nodes, rail, 30_000) };
@@ -87,37 +88,37 @@ impl Cluster {
         Self { nodes, dir, _place: place }
     }
 
-    /// A program attached to the node in place `index`.
+    /// Attaches a program to the node with number `index`.
     pub(crate) fn client(&self, index: usize) -> Client {
         Client::attach(self.socket(index)).unwrap()
     }
 
-    /// Where programs attach to it.
+    /// Returns the path of its attach socket.
     pub(crate) fn socket(&self, index: usize) -> PathBuf {
         self.dir.attach(&format!("n{}", index + 1))
     }
 
-    /// Where operators reach it.
+    /// Returns the path of its control socket.
     pub(crate) fn control(&self, index: usize) -> PathBuf {
         self.dir.socket(&format!("n{}", index + 1))
     }
 
-    /// What the node in place `index` is made of.
+    /// Returns the parts of the node with number `index`.
     pub(crate) fn body(&self, index: usize) -> &Body {
         self.nodes[index].as_ref().unwrap().body()
     }
 
-    /// The lock manager of the node in place `index`.
+    /// Returns the lock manager of the node with number `index`.
     pub(crate) fn locks(&self, index: usize) -> LockManager {
         self.body(index).locks().clone()
     }
 
-    /// What the first `nodes` nodes know of locks together.
+    /// Returns the locks that the first `nodes` nodes know together.
     fn surveyed(&self, nodes: usize) -> Vec<SurveyedResource> {
         (0..nodes).flat_map(|node| self.locks(node).survey(TIMEOUT).unwrap().resources).collect()
     }
 
-    /// Looks at what they know until it is as it should become.
+    /// Surveys the locks until the condition holds.
     #[track_caller]
     pub(crate) fn wait_until(&self, nodes: usize, what: &str, is: impl Fn(&[SurveyedResource]) -> bool) {
         let start = Instant::now();
@@ -131,33 +132,34 @@ impl Cluster {
         }
     }
 
-    /// Until its master, one of the first `nodes` nodes, has somebody in the queue for `name`.
+    /// Waits until the master, one of the first `nodes` nodes, has a request in the queue for
+    /// `name`.
     #[track_caller]
     pub(crate) fn wait_until_waited_for(&self, nodes: usize, name: &str) {
         self.wait_until(nodes, "somebody waits", |seen| waits_for(seen, name));
     }
 
-    /// The groups of the node in place `index`.
+    /// Returns the groups of the node with number `index`.
     pub(crate) fn groups(&self, index: usize) -> Groups {
         self.body(index).groups().clone()
     }
 
-    /// The registry of the node in place `index`.
+    /// Returns the registry of the node with number `index`.
     pub(crate) fn registry(&self, index: usize) -> Registry {
         self.body(index).registry().clone()
     }
 
-    /// What programs have of the node in place `index`.
+    /// Returns the resources of programs on the node with number `index`.
     pub(crate) fn programs(&self, index: usize) -> ProgramsStatus {
         self.body(index).programs()
     }
 
-    /// The cluster's directory.
+    /// Returns the cluster's directory.
     pub(crate) fn directory(&self) -> &Path {
         self.dir.root()
     }
 
-    /// Ends the node in place `index`.
+    /// Ends the node with number `index`.
     pub(crate) fn end(&mut self, index: usize) {
         self.nodes[index].take();
     }
@@ -175,7 +177,7 @@ impl Cluster {
     }
 }
 
-/// Whether somebody waits for `name`.
+/// Returns true if a request waits for `name`.
 pub(crate) fn waits_for(seen: &[SurveyedResource], name: &str) -> bool {
     seen.iter().any(|of| of.name.bytes() == name.as_bytes() && !of.waiting.is_empty())
 }

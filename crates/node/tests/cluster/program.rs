@@ -1,4 +1,5 @@
-//! A program that speaks to its node without the library, to say what that never would.
+//! A program that speaks to its node without the library, to send messages that the library never
+//! would.
 
 use std::{
     fs::File,
@@ -23,7 +24,7 @@ use rustix::{
     time::Timespec,
 };
 
-/// Connects to a node, and says nothing.
+/// Connects to a node, and sends nothing.
 pub(crate) fn connect(path: &Path) -> OwnedFd {
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -33,7 +34,7 @@ pub(crate) fn connect(path: &Path) -> OwnedFd {
     socket
 }
 
-/// Asserts that nothing more comes over the socket than its end.
+/// Asserts that the socket brings nothing more but its end.
 #[track_caller]
 pub(crate) fn assert_cut_off(socket: BorrowedFd<'_>, what: &str) {
     let limit = Timespec { tv_sec: 60, tv_nsec: 0 };
@@ -44,21 +45,21 @@ pub(crate) fn assert_cut_off(socket: BorrowedFd<'_>, what: &str) {
     }
 }
 
-/// A program that has attached as it should.
+/// A program that has attached correctly.
 pub(crate) struct Program {
     pub(crate) socket: OwnedFd,
     pub(crate) rails: Vec<ShmRail>,
     /// The memory of the rings that the node reads.
     pub(crate) rings: Vec<File>,
-    /// By what it wakes each worker, and the notice of each.
+    /// The events by which it wakes each worker, with the notice of each.
     pub(crate) rung: Vec<OwnedFd>,
     pub(crate) notices: Vec<OwnedFd>,
-    /// By what it is woken.
+    /// The event by which it is woken.
     pub(crate) ear: OwnedFd,
     pub(crate) notice: Notice,
 }
 
-/// Attaches as one should.
+/// Attaches correctly.
 pub(crate) fn attach(path: &Path) -> Program {
     let socket = connect(path);
     send_packet(socket.as_fd(), &hello::hello(), &[]).unwrap();

@@ -1,5 +1,5 @@
-//! A block that is not what was written is refused, by name, each time; every other one is there, and the disk is left as
-//! it is.
+//! A damaged block is refused by name each time; every other block can be read, and the disk stays
+//! unchanged.
 
 use std::{fs, os::unix::fs::FileExt};
 

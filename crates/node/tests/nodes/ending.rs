@@ -1,4 +1,5 @@
-//! How a node of several ends: what it held is worth nothing when others may have it, and nothing of it is left behind.
+//! The end of one node of several: its blocks and locks are void when others may have them, and
+//! nothing of it remains.
 
 use std::{sync::Arc, time::Duration};
 

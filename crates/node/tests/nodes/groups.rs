@@ -1,4 +1,4 @@
-//! Groups of real nodes, from threads inside them.
+//! Groups on real nodes, used by threads inside them.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ fn name(name: &str) -> Name {
     Name::new(name.as_bytes()).unwrap()
 }
 
-/// What a member is told next.
+/// Returns the next event of a member.
 fn next(group: &mut Group) -> Happened {
     group.next_within(LONG).unwrap().expect("it is told something")
 }
 
-/// The next so many messages.
+/// Returns the next messages, as many as asked for.
 fn said(group: &mut Group, count: usize) -> Vec<(u8, Vec<u8>)> {
     let mut said = Vec::new();
     while said.len() < count {
@@ -31,7 +31,7 @@ fn said(group: &mut Group, count: usize) -> Vec<(u8, Vec<u8>)> {
     said
 }
 
-/// Reads on until the group has so many members.
+/// Reads events until the group has this number of members.
 fn until_members(group: &mut Group, count: usize) {
     while !matches!(next(group), Happened::View { members, .. } if members.len() == count) {}
 }

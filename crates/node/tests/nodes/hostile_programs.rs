@@ -1,5 +1,5 @@
-//! Programs that say what no library of ours says, over the socket and in the rings: they are cut off, and everybody else is served
-//! as before.
+//! Programs that break the protocol, over the socket and in the rings: the node disconnects them,
+//! and serves all others as before.
 
 use std::{
     fs::File,
@@ -41,7 +41,7 @@ fn program_with_a_wrong_handshake_is_refused() {
             _ => packet.resize(33 + 7 * round, 0),
         }
         send_packet(socket.as_fd(), &packet, &[]).unwrap();
-        // What is longer than any packet is not answered.
+        // A packet over the size limit is not answered.
         if packet.len() > 128 {
             assert_cut_off(socket.as_fd(), "longer than any packet");
             continue;
@@ -56,7 +56,7 @@ fn program_with_a_wrong_handshake_is_refused() {
         memory.set_len(len).unwrap();
         OwnedFd::from(memory)
     };
-    // Of the right size, but whoever made it can make it shorter under its reader.
+    // It has the right size, but its creator can shorten it under its reader.
     let unsealed = || {
         memory(
             File::from(RxRings::create().unwrap().fd().try_clone_to_owned().unwrap())
@@ -130,12 +130,12 @@ fn node_survives_any_content_of_the_rings() {
     for round in 0..60 {
         let mut program = attach(&cluster.socket(0));
         let worker = round % 2;
-        // A message that begins, so that there is something in the ring besides what is written over it.
+        // A valid start of a message, so that the ring has more than random bytes.
         let _ = program.rails[worker].send(Lane::Prompt, &Head::new(Verb::Bind, Use::Calls).encode(0), &[]);
         let len = program.rings[worker].metadata().unwrap().len();
         for _ in 0..=random.bits() % 64 {
             let bytes: Vec<u8> = (0..=random.bits() % 200).map(|_| random.bits() as u8).collect();
-            // Often near the beginning, where the words are that say what is there.
+            // Often near the start, where the words are that announce content.
             let reach = if random.bits().is_multiple_of(2) { 1024 } else { len - 200 };
             program.rings[worker].write_all_at(&bytes, random.bits() % reach).unwrap();
         }
@@ -148,17 +148,17 @@ fn node_survives_any_content_of_the_rings() {
     assert!(cut_off > 5, "{cut_off}");
 }
 
-/// Writes to an event descriptor until it is full, and leaves it one that blocks.
+/// Writes to an event descriptor until it is full, and leaves it in blocking mode.
 fn fill(event: &OwnedFd) {
     rustix::fs::fcntl_setfl(event, OFlags::NONBLOCK).unwrap();
-    // Whatever it was rung for before, or nothing: from there on it is one step to the brim.
+    // Empties it first, whatever was in it; then one write fills it.
     let _ = rustix::io::read(event, &mut [0; 8]);
     while rustix::io::write(event, &(u64::MAX - 1).to_ne_bytes()).is_ok() {}
     while rustix::io::write(event, &1u64.to_ne_bytes()).is_ok() {}
     rustix::fs::fcntl_setfl(event, OFlags::empty()).unwrap();
 }
 
-/// Does to bells whatever their descriptors allow.
+/// Abuses the doorbells in all ways that their descriptors allow.
 fn spoil(program: &Program) {
     program.rung.iter().for_each(fill);
     rustix::fs::fcntl_setfl(&program.ear, OFlags::empty()).unwrap();
@@ -170,7 +170,7 @@ fn spoil(program: &Program) {
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             let holed = rustix::fs::fallocate(fd, hole, 0, 4096);
             assert!(zeros.is_err() && holed.is_err() && rustix::fs::ftruncate(fd, 0).is_err());
-            // It asks to write.
+            // It opens the bell for writing.
             assert!(PeerBell::map(fd.as_fd(), program.rung[0].try_clone().unwrap()).is_err());
         }
     }
@@ -182,12 +182,12 @@ fn program_that_abuses_bells_does_not_block_wakeups_of_others() {
     let mut program = attach(&cluster.socket(0));
     spoil(&program);
     for round in 0..20 {
-        // It claims to sleep, and the workers wake it for their answers by what it has spoiled.
+        // It pretends to sleep, and the workers wake it by the descriptor that it has spoiled.
         program.notice.arm();
         for (worker, rail) in program.rails.iter_mut().enumerate() {
             let head = Head { id: round, port: 2 + worker as u32, ..Head::new(Verb::Bind, Use::Calls) };
             rail.send(Lane::Prompt, &head.encode(0), &[]).unwrap();
-            // That it could wake the worker has it given away; somebody else will.
+            // It has taken its own wake-up of the worker; another thread wakes the worker.
             assert!(rail.pending());
         }
         cluster.assert_alive();
@@ -197,9 +197,10 @@ fn program_that_abuses_bells_does_not_block_wakeups_of_others() {
         }
         assert_eq!(answered, 2, "what it said was heard with the rest");
     }
-    // It would wait for itself.
+    // A blocking read would wait for itself.
     program.rung.iter().for_each(|rung| rustix::fs::fcntl_setfl(rung, OFlags::NONBLOCK).unwrap());
-    // Ended, with its descriptors still open elsewhere, it wakes nobody and is woken by nobody.
+    // After its end, with its descriptors still open elsewhere, it wakes no thread and gets no
+    // wake-up.
     let (rung, ear) = (program.rung, program.ear);
     drop((program.socket, program.rails));
     while cluster.programs(0).attached > 0 {

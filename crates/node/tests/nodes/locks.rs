@@ -1,4 +1,4 @@
-//! The lock manager of real nodes, from threads inside them.
+//! The lock manager of real nodes, used by threads inside them.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -18,7 +18,7 @@ fn named(name: &str) -> Name {
     Name::new(name.as_bytes()).unwrap()
 }
 
-/// Waits until its master has it in the queue for `name`, which nobody else waits for.
+/// Waits until the master has this request as the only one in the queue for `name`.
 #[track_caller]
 fn still_waits(cluster: &Cluster, name: &str, waiting: PendingNodeLock) -> PendingNodeLock {
     cluster.wait_until_waited_for(2, name);
@@ -160,7 +160,7 @@ fn a_holder_that_watches_is_told_that_others_wait_and_that_its_lock_is_lost() {
     assert!(held.is_lost());
 }
 
-/// A connection over which a lock on `name` was asked for, and what the node says first.
+/// Requests a lock on `name` over a new connection; returns it with the first answer of the node.
 fn taken(cluster: &Cluster, name: &str) -> (BufReader<UnixStream>, String) {
     let mut stream = BufReader::new(UnixStream::connect(cluster.control(0)).unwrap());
     let line = format!(r#"{{"command":"lock","args":{{"name":"{name}","mode":"EX"}}}}"#) + "\n";
@@ -177,14 +177,14 @@ fn locks_of_the_command_line_leave_places_for_others_to_ask_the_node() {
     assert!(holders.iter().all(|(_, said)| said.contains("granted")), "{holders:?}");
     let (mut refused, said) = taken(&cluster, "one more");
     assert!(said.contains("48 commands wait, hold or watch something"), "{said}");
-    // That connection is as good as any other.
+    // That connection can be used like any other.
     refused.get_mut().write_all(b"{\"command\":\"locks\"}\n").unwrap();
     let mut said = String::new();
     refused.read_line(&mut said).unwrap();
     assert!(said.contains("name 47") && !said.contains("one more"), "{said}");
     holders.truncate(47);
     cluster.wait_until(1, "one is given up", |seen| seen.len() == 47);
-    // Its place is free a moment after its lock.
+    // Its slot is free a moment after its lock.
     let start = Instant::now();
     while let (_, said) = taken(&cluster, "one more")
         && !said.contains("granted")

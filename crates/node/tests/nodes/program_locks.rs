@@ -1,4 +1,4 @@
-//! Locks of programs: in the library's words, over nodes, and at the end of a program.
+//! Locks of programs: through the library, between nodes, and at the end of a program.
 
 use std::{
     os::fd::AsFd,
@@ -25,7 +25,7 @@ use plexus_fabric::{Lane, Rail, RailKind};
 const LONG: Option<Duration> = Some(TIMEOUT);
 const NOT: Option<Duration> = Some(Duration::ZERO);
 
-/// Waits until its master has it in the queue for `name`, which nobody else waits for.
+/// Waits until the master has this request as the only one in the queue for `name`.
 #[track_caller]
 fn still_waits(cluster: &Cluster, name: &str, pending: PendingLock) -> PendingLock {
     cluster.wait_until_waited_for(2, name);
@@ -42,7 +42,7 @@ fn why<T>(answer: Result<T, Error>) -> Option<LockRefusal> {
     }
 }
 
-/// Until everything was released, on all workers.
+/// Waits until everything was released, on all workers.
 fn all_released(cluster: &Cluster, nodes: usize) {
     let start = Instant::now();
     for node in 0..nodes {
@@ -168,7 +168,7 @@ fn posted_requests_are_answered_by_events() {
     let ended = here.wait(LONG).unwrap();
     assert!(matches!(ended.kind, LockEventKind::Unlocked) && ended.cookie == 5);
     assert_eq!(why(here.unlock(first, None)), Some(LockRefusal::Unknown));
-    // A queue that ends takes its locks with it.
+    // The end of a queue releases its locks.
     let asked = there.ask(6, "q", Mode::PW, LONG).unwrap();
     let key = asked.key();
     assert_eq!(asked.wait().unwrap().mode, Mode::PW);
@@ -189,7 +189,7 @@ fn waiter_is_notified_when_another_thread_releases_the_lock() {
         let asked = queue.ask(1, "g", Mode::PR, None).unwrap();
         let key = asked.key();
         let (tell, told) = mpsc::channel();
-        // Not joined: in a library that forgets it, it waits for ever.
+        // Not joined: with a bug in the library it would wait forever.
         thread::spawn(move || tell.send(why(asked.wait())));
         cluster.wait_until_waited_for(2, "g");
         if posts {
@@ -209,7 +209,7 @@ fn of_a_lock_that_was_given_up_nothing_comes_but_its_end() {
     let key = queue.lock(1, "e", Mode::EX, None).unwrap();
     let waits = cluster.client(0).lock_session().ask("e", Mode::EX, None).unwrap();
     cluster.wait_until_waited_for(1, "e");
-    // Answered later, by the same worker: so what was said of the other has come.
+    // The same worker answers this later, so the answer to the other has arrived.
     queue.ask(2, "e", Mode::NL, None).unwrap().wait().unwrap();
     queue.post_unlock(key, None).unwrap();
     let event = queue.wait(LONG).unwrap();
@@ -228,7 +228,7 @@ fn that_others_wait_is_an_event_only_where_it_was_asked_for() {
     asked.wait().unwrap();
     let waits = cluster.client(0).lock_session().ask("w", Mode::EX, None).unwrap();
     cluster.wait_until_waited_for(1, "w");
-    // Each answer comes behind what was said of the grant before.
+    // Each answer comes after the notice about the grant before.
     for cookie in [2, 3] {
         queue.convert(key, quiet(cookie), Mode::PW, None, None).unwrap();
         let event = queue.wait(LONG).unwrap();
@@ -248,7 +248,7 @@ fn locks_of_a_program_end_with_it() {
     let _interest = one.lock_session().lock("d", Mode::NL, LONG).unwrap();
     let written = two.lock_session().lock("d", Mode::EX, LONG).unwrap();
     written.unlock_with([3; VALUE_LEN]).unwrap();
-    // One that says nothing more once it has the lock.
+    // This program sends nothing more once it has the lock.
     let (mode, notify, session, start_time, timeout_ns) = (Mode::PW, false, 0, 0, FOREVER);
     let request = LockRequest { mode, notify, session, start_time, timeout_ns, name: b"d" }.encode();
     let head = Head { id: 1, port: 1, ..Head::new(Verb::Lock, Use::Locks) }.encode(request.len());
@@ -282,7 +282,7 @@ fn a_program_whose_node_ends_holds_nothing_any_more() {
     let again = one.lock_session().lock("far", Mode::EX, LONG).unwrap();
     assert!(again.grant().token > far.grant().token);
     cluster.end(0);
-    // The node says so, or ends itself before it can.
+    // The node reports this, or ends itself before it can.
     let lost = |error: &Error| matches!(error, Error::LocksLost | Error::NodeLost(_));
     assert_eq!(held.wait_wanted(LONG).unwrap(), Mode::EX, "said before");
     assert!(lost(&held.wait_wanted(LONG).unwrap_err()));
@@ -314,7 +314,7 @@ fn program_with_invalid_lock_requests_is_disconnected_and_its_locks_released() {
         program.rails[own].send(Lane::Prompt, &lock, &[]).unwrap();
         program.rails[worker].send(Lane::Prompt, &frame, &[]).unwrap();
         for rail in &mut program.rails {
-            // That it was cut off already is seen below.
+            // Its disconnection is checked below.
             let _ = rail.flush();
         }
         assert_cut_off(program.socket.as_fd(), what);

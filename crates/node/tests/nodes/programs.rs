@@ -1,5 +1,5 @@
-//! Programs attached to nodes of a real cluster: what they can do with each other, and what is left when one of them or its
-//! node ends.
+//! Programs attached to nodes of a real cluster: their exchanges with each other, and the rest
+//! after a program or its node ends.
 
 use std::{thread, time::Duration};
 
@@ -8,7 +8,7 @@ use plexus_base::{NodeId, Waiting};
 use plexus_client::{Address, Client, Error, MAX_MESSAGE, Operation};
 use plexus_fabric::RailKind;
 
-/// Longer than anything here takes; a test that needs it has failed.
+/// The timeout of these tests, longer than any correct step; its end is a failure.
 const LONG: Option<Duration> = Some(Duration::from_secs(60));
 
 fn both() -> [Cluster; 2] {
@@ -40,10 +40,10 @@ fn datagrams_arrive_whole_once_and_in_order() {
                 assert_eq!(got.from.node, NodeId(0));
                 assert!(got.bytes == bytes(number, lengths[number % lengths.len()]), "message {number}");
             }
-            // The last one counts as taken when its receiver comes back.
+            // The last one counts as taken when its receiver calls again.
             assert_eq!(port.try_receive().unwrap(), None);
         });
-        // To a program of the same node, and to oneself.
+        // To a program of the same node, and to the sender itself.
         let third = cluster.client(1);
         let other = third.bind(3).unwrap();
         port.send(other.address(), b"neighbour", LONG).unwrap();
@@ -84,7 +84,7 @@ fn a_slow_receiver_with_many_senders_is_not_cut_off() {
     let cluster = Cluster::start(2, 1, RailKind::Shm);
     let (one, two) = (cluster.client(0), cluster.client(1));
     let slow = two.bind(1).unwrap();
-    // 37 MiB, as much as may be under way from so many; meanwhile it does not call the library.
+    // 37 MiB, the most that may be under way from so many; the receiver does not call the library.
     let message = bytes(1, MAX_MESSAGE);
     let senders: Vec<_> = (0..150).map(|_| one.bind(0).unwrap()).collect();
     for _ in 0..4 {
@@ -120,7 +120,7 @@ fn sender_learns_of_untaken_messages_and_a_new_flow_starts_clean() {
         assert_eq!(second.receive(LONG).unwrap().bytes, b"new");
         assert!(matches!(two.bind(9), Err(Error::Taken(_))));
 
-        // A node that nobody knows of is as one that is gone, and one that no cluster has is none.
+        // A node without a link counts as lost; a number outside the cluster is no node.
         port.settle(LONG).unwrap();
         port.send(Address::new(NodeId(7), 9), b"?", LONG).unwrap();
         let lost = port.settle(LONG).unwrap_err();
@@ -158,21 +158,22 @@ fn calls_are_answered_or_say_why_not() {
                 });
             }
         });
-        // Given up by the server, then by the caller.
+        // Cancelled by the server, then by the caller.
         thread::scope(|scope| {
             let call = scope.spawn(|| one.call(to, b"x", LONG));
             drop(server.next(LONG).unwrap());
             assert!(matches!(call.join().unwrap(), Err(Error::PortClosed(_))));
         });
         assert!(matches!(one.call(to, b"x", Some(Duration::from_millis(1))), Err(Error::TimedOut)));
-        // That nobody waits is known there when later calls of both by way of the same worker have been refused.
+        // The server knows of the cancellation once later calls of both over the same worker are
+        // refused.
         let nobody = Address::new(to.node, to.port + 2);
         for client in [&one, &two] {
             assert!(matches!(client.call(nobody, b"x", LONG), Err(Error::PortClosed(_))));
         }
         let next = server.next(Some(Duration::ZERO)).map(drop);
         assert!(matches!(next, Err(Error::TimedOut)), "{next:?}");
-        // One that was taken before it was given up may be answered; it does no harm.
+        // The server may answer a call that was taken before its cancellation; that has no effect.
         thread::scope(|scope| {
             let server = &server;
             let answering = scope.spawn(move || server.next(LONG).unwrap().reply(b"late").unwrap());
@@ -204,7 +205,7 @@ fn windows_are_changed_at_home_and_read_in_place_everywhere() {
         far.get(16, &mut got).unwrap();
         assert_eq!(got, bytes(1, 70_000));
 
-        // A copy has what was there before, and every change since.
+        // A copy has the earlier content and every later change.
         assert!(matches!(far.read(16, &mut got), Err(Error::Argument(_))));
         far.map().unwrap();
         got.fill(0);
@@ -219,7 +220,8 @@ fn windows_are_changed_at_home_and_read_in_place_everywhere() {
             assert_eq!((&one, &two), (b"from afar", b"from home"));
         }
 
-        // Atomic operations of both nodes at once count exactly, and nobody sees a number go back.
+        // Atomic operations of both nodes at once count exactly, and no reader sees a number
+        // decrease.
         thread::scope(|scope| {
             for window in [&made, &far] {
                 scope.spawn(move || {
@@ -246,7 +248,7 @@ fn windows_are_changed_at_home_and_read_in_place_everywhere() {
         assert!(matches!(clients[0].create_window("vast", 1 << 30), Err(Error::NoRoom(_))));
         assert!(matches!(clients[1].open_window(NodeId(1), "board"), Err(Error::NoWindow)));
 
-        // Its end is seen by those who use it, and its memory can be used again.
+        // Its users see its end, and its memory can be used again.
         thread::scope(|scope| {
             let waiting = scope.spawn(|| far.wait_word(8, LONG, |word| word == 0));
             drop(made);
@@ -269,7 +271,7 @@ fn windows_are_changed_at_home_and_read_in_place_everywhere() {
 #[test]
 fn reader_of_a_window_learns_of_its_end_and_never_reads_another() {
     for cluster in both() {
-        // A node tells its programs in the order in which they came.
+        // A node tells its programs in the order in which they attached.
         let readers = [0, 1].map(|node| cluster.client(node));
         let others = [0, 1].map(|node| cluster.client(node));
         let made = others[0].create_window("short", 4096).unwrap();
@@ -286,7 +288,7 @@ fn reader_of_a_window_learns_of_its_end_and_never_reads_another() {
             assert!(matches!(told, Err(Error::NoWindow)), "{told:?}");
         }
         for (view, other) in views.iter().zip(&others) {
-            // As many as it takes for one of them to get the memory, on whichever worker, if it could be had.
+            // Enough windows that one of them would get the memory, on any worker, if it were free.
             let create = |number: usize| other.create_window(&number.to_string(), 4096).unwrap();
             let _next: Vec<_> = (0..8).map(create).collect();
             assert_eq!(view.load(64).unwrap(), u64::from_le_bytes([7; 8]), "what it was last");
@@ -305,14 +307,14 @@ fn posted_work_completes_with_its_cookie() {
         let far = two.endpoint(12, &far_queue).unwrap();
         assert!(matches!(endpoint.post_send(1, b"x"), Err(Error::Argument(_))));
         endpoint.connect(far.address());
-        // More than may be under way, before anything is there to receive it.
+        // More than may be under way, before there is a receiver.
         for number in 0..200 {
             endpoint.post_send(number, &bytes(number as usize, 3000)).unwrap();
         }
         let mut sent = Vec::new();
         for number in 0..200 {
             far.post_receive(1000 + number, 4000).unwrap();
-            // Two programs in one thread: each gets on only while it is looked after.
+            // Two programs in one thread: each proceeds only while the thread polls it.
             let done = loop {
                 sent.extend(queue.poll().unwrap());
                 if let Some(done) = far_queue.poll().unwrap() {
@@ -374,7 +376,7 @@ fn unread_completions_end_in_busy() {
     let endpoints: Vec<_> = (0..3).map(|_| client.endpoint(0, &queue).unwrap()).collect();
     let window = client.create_window("w", 64).unwrap();
     let mut put = 0;
-    // Each put completes; nobody takes the completions.
+    // Each put completes, and the program takes none of the completions.
     while endpoints[0].post_put(1, &window, 0, b"x").is_ok() {
         put += 1;
         window.fetch_add(8, 1).unwrap();
@@ -386,7 +388,7 @@ fn unread_completions_end_in_busy() {
         assert!(queue.poll().unwrap().expect("a completion for each").result.is_ok());
     }
     assert!(queue.poll().unwrap().is_none());
-    // What was posted to an endpoint that is gone is not waited for.
+    // Operations on an endpoint that is gone are not waited for.
     for _ in 0..5 {
         let endpoint = client.endpoint(0, &queue).unwrap();
         for cookie in 0..4096 {
@@ -405,7 +407,7 @@ fn wait_for_the_descriptor_ends_beside_a_thread_that_waits_in_a_call() {
     let sender = two.bind(0).unwrap();
     const ROUNDS: u32 = 2000;
     thread::scope(|scope| {
-        // It sleeps, wakes for what comes for the other as well, and sleeps again.
+        // The thread sleeps, wakes also for messages to the other one, and sleeps again.
         scope.spawn(|| {
             for round in 0..ROUNDS {
                 assert_eq!(waited.receive(LONG).unwrap().bytes, round.to_le_bytes());
@@ -449,7 +451,7 @@ fn a_program_can_wait_for_a_descriptor() {
     sender.send(port.address(), b"wake", LONG).unwrap();
     assert!(ready(30), "the descriptor becomes readable");
     assert_eq!(port.receive(LONG).unwrap().bytes, b"wake");
-    // Who comes back to wait has done with what it took.
+    // A new wait releases what the last one returned.
     let _ = one.arm();
     sender.settle(LONG).unwrap();
     sender.send(port.address(), b"two", LONG).unwrap();
@@ -457,7 +459,7 @@ fn a_program_can_wait_for_a_descriptor() {
     assert_eq!(port.receive(LONG).unwrap().bytes, b"two");
     assert_eq!(port.receive(LONG).unwrap().bytes, b"three");
     drop(cluster);
-    // The end of the node is something to wake up for too.
+    // The end of the node ends the wait too.
     while one.arm() {
         assert!(ready(30));
     }
@@ -468,7 +470,7 @@ fn a_program_can_wait_for_a_descriptor() {
 fn all_that_a_program_had_is_free_when_it_has_left() {
     let cluster = Cluster::start(2, 2, RailKind::Shm);
     for _ in 0..150 {
-        // Twice as many in all as a node takes at a time.
+        // Twice as many in all as a node serves at a time.
         let (one, two) = (cluster.client(0), cluster.client(1));
         let _port = one.bind(11).unwrap();
         let _server = one.serve(12).unwrap();

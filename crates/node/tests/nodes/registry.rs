@@ -1,4 +1,4 @@
-//! The registry of real nodes, from threads inside them.
+//! The registry of real nodes, used by threads inside them.
 
 use std::{sync::mpsc, thread, time::Duration};
 
@@ -13,14 +13,14 @@ use plexus_registry::{
     protocol::{Change, Command, Edit, EditKind, Key, Refused, VALUE_MAX, WatchEvent},
 };
 
-/// How long what happens in these tests may take: far longer than it does.
+/// The timeout of these tests, far longer than any correct step.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn key(text: &str) -> Key {
     Key::new(text).unwrap()
 }
 
-/// The answer to a command.
+/// Returns the answer to a command.
 fn done(registry: &Registry, command: Command) -> Result<u64, RegistryError> {
     registry.ask(command).wait(TIMEOUT).expect("an answer")
 }
@@ -29,7 +29,7 @@ fn change(registry: &Registry, change: Change) -> Result<u64, RegistryError> {
     done(registry, Command::Change(change))
 }
 
-/// What a key has, as new as all that was answered before.
+/// Returns the value of a key, at least as new as every answer before.
 fn value(registry: &Registry, key: &str) -> Option<(u64, Vec<u8>)> {
     done(registry, Command::Look).unwrap();
     let contents = registry.contents().unwrap();
@@ -115,7 +115,7 @@ fn the_registry_outlives_another_node_and_ends_with_its_own() {
     let version = change(&cluster.registry(1), Change::set(key("a"), b"one")).unwrap();
     let registry = cluster.registry(0);
     let watch = registry.watch("", 0).unwrap();
-    // Of two that lose each other the lower goes on, also while the other is still ending.
+    // Of two nodes that lose each other the lower continues, also while the other is still ending.
     cluster.end(1);
     assert!(change(&registry, Change::set(key("a"), b"two")).unwrap() > version);
     assert_eq!(value(&registry, "a").unwrap().1, b"two");
@@ -151,7 +151,7 @@ fn registry_requests_during_a_hang_of_a_member_leave_slots_for_status_requests()
             let tell = tell.clone();
             scope.spawn(move || tell.send(why(ask("registry.get"))).unwrap());
         }
-        // The others would hear nothing before the member goes on.
+        // The others would get no answer before the member continues.
         for _ in 0..16 {
             let why = answers.recv_timeout(TIMEOUT).unwrap();
             assert!(why.contains("48 commands wait"), "{why}");

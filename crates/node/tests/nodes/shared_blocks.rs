@@ -1,5 +1,5 @@
-//! Nodes in one process that read and change the same blocks at once: nothing is lost, over every rail, in every waiting
-//! mode, with more blocks than memory.
+//! Nodes in one process that read and change the same blocks at once: nothing is lost, over every
+//! rail, in every waiting mode, with more blocks than memory.
 
 use std::{
     sync::{
@@ -53,7 +53,8 @@ fn counter(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes[..8].try_into().unwrap())
 }
 
-/// `clients` on each node change `blocks` at random, `rounds` times each; how often each block was changed.
+/// Changes `blocks` at random by `clients` on each node, `rounds` times each; returns the number of
+/// changes of each block.
 fn work(nodes: &[Node], clients: u64, blocks: u64, rounds: u64, spread: u64) -> Vec<u64> {
     let changed: Arc<Vec<AtomicU64>> = Arc::new((0..blocks).map(|_| AtomicU64::new(0)).collect());
     std::thread::scope(|scope| {
@@ -77,7 +78,8 @@ fn work(nodes: &[Node], clients: u64, blocks: u64, rounds: u64, spread: u64) -> 
                                 let mut page = session.change(block).unwrap();
                                 let count = counter(&page);
                                 page[..8].copy_from_slice(&(count + 1).to_le_bytes());
-                                // The end of the user's bytes belongs to the same version as their start.
+                                // The end of the user's bytes belongs to the same version as their
+                                // start.
                                 let end = page.len() - 8;
                                 assert_eq!(counter(&page[end..]), count, "half a change");
                                 page[end..].copy_from_slice(&(count + 1).to_le_bytes());
@@ -141,7 +143,7 @@ fn handed_back_blocks_are_there_in_the_next_run() {
         assert_eq!(node.body().status().blocks_held, 0);
     }
     drop(nodes);
-    // Nobody said that the end was clean, so the records do not: but the disks do. Read them past the records.
+    // The records show no clean end, but the disks have everything. Read them without the records.
     let group = plexus_disks::Group::open(&config.disks, &config.shape()).unwrap();
     let mut buffer = plexus_disks::Buffer::zeroed(16 << 10);
     for (number, count) in changed.iter().enumerate() {
@@ -152,7 +154,7 @@ fn handed_back_blocks_are_there_in_the_next_run() {
     }
 }
 
-/// Waits until it is so.
+/// Waits until a condition holds.
 fn until(what: &str, is: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !is() {
@@ -161,7 +163,8 @@ fn until(what: &str, is: impl Fn() -> bool) {
     }
 }
 
-/// What is there of blocks that were changed so often: how it was left, or lost. Where `lost` says so it must be, where `kept` does it must not.
+/// Checks blocks after these numbers of changes: each has its last content or is lost. A block in
+/// `lost` must be lost, one in `kept` must not.
 fn check(node: &Node, changed: &[u64], spread: u64, lost: impl Fn(u64) -> bool, kept: impl Fn(u64) -> bool) {
     let mut session = node.body().cache().session();
     for (number, count) in changed.iter().enumerate() {
@@ -184,7 +187,8 @@ fn a_node_that_dies_takes_what_it_had_and_the_others_go_on() {
         let shape = Shape { nodes: 3, workers: 2, rail, waiting: Waiting::Adaptive, kib: 4 };
         let mut nodes = start(dir.path(), &shape);
         let mut changed = work(&nodes, 2, 30, 300, 7);
-        // The last to change these is the node that dies, and of the next a node that stays.
+        // The failing node is the last to change these blocks, and a surviving node those of the
+        // next range.
         for number in 0..12 {
             let mut session = nodes[if number < 6 { 2 } else { 0 }].body().cache().session();
             let mut page = session.change(BlockId(number * 7)).unwrap();
@@ -195,7 +199,7 @@ fn a_node_that_dies_takes_what_it_had_and_the_others_go_on() {
         let (lost, kept) = (|number| number < 6, |number| (6..12).contains(&number));
         check(&nodes[0], &changed, 7, lost, kept);
         check(&nodes[1], &changed, 7, lost, kept);
-        // Blocks that are not lost go on changing, and its next incarnation sees all of it.
+        // Blocks that are not lost can still be changed, and the next incarnation sees all of them.
         for number in 6..12 {
             let mut session = nodes[1].body().cache().session();
             let mut page = session.change(BlockId(number * 7)).unwrap();
@@ -233,7 +237,8 @@ fn of_two_whose_link_is_lost_one_goes_on_with_the_others() {
     let shape = Shape { nodes: 3, workers: 2, rail: RailKind::Tcp, waiting: Waiting::Adaptive, kib: 4 };
     let nodes = start(dir.path(), &shape);
     let changed = work(&nodes, 2, 30, 300, 7);
-    // As a reset of one connection would: of two workers one has lost its link, and the third node none.
+    // As after a reset of one connection: one of two workers has lost its link; the third node has
+    // all.
     let lost = nodes[0].body().links().into_iter().find(|link| link.peer == NodeId(1)).unwrap();
     nodes[0].body().workers()[0].drop_link(lost.peer, lost.incarnation);
     until("one of them ends", || nodes[1].lifecycle().stage().0 == Stage::Stopped);
@@ -244,7 +249,7 @@ fn of_two_whose_link_is_lost_one_goes_on_with_the_others() {
 
 #[test]
 fn sender_of_a_protocol_violation_is_evicted_and_not_its_receiver() {
-    // What is no message at all, and what answers nothing that was asked.
+    // One message is malformed, and the other answers a request that was never made.
     for is_message in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let shape = Shape { nodes: 3, workers: 2, rail: RailKind::Tcp, waiting: Waiting::Adaptive, kib: 4 };
@@ -271,7 +276,7 @@ fn a_node_that_is_left_alone_says_when_its_cache_is_whole_again() {
     let mut nodes = start(dir.path(), &shape);
     work(&nodes, 2, 30, 300, 7);
     drop(nodes.pop());
-    // What is lost is put on record, and nothing happens after that but the opening.
+    // The loss is recorded, and only the opening follows.
     until("it is alone and whole", || {
         let status = nodes[0].body().membership().status().unwrap();
         let last = status.transitions.last().cloned().unwrap();

@@ -1,4 +1,4 @@
-//! Both ends together, and a client that does not keep to the rules.
+//! Both ends together, and a client that breaks the protocol.
 
 use std::{
     fs,
@@ -26,7 +26,7 @@ impl Command for Count {
     }
 }
 
-/// Runs until its client is gone, then says so.
+/// Runs until its client is gone, then reports that.
 struct Endless(mpsc::Sender<()>);
 
 impl Command for Endless {
@@ -58,7 +58,7 @@ fn a_node_that_takes_no_connection_is_not_waited_for_for_ever() {
     let directory = tempfile::tempdir().unwrap();
     let dir = ClusterDir::new(directory.path());
     fs::create_dir_all(dir.run()).unwrap();
-    // A stopped node's socket: connections wait in it until there is no room for one more.
+    // The socket of a suspended node: connections wait in its queue until that is full.
     let _listener = std::os::unix::net::UnixListener::bind(dir.socket("n1")).unwrap();
     let limit = Duration::from_millis(10);
     let mut waiting = Vec::new();
@@ -111,10 +111,10 @@ fn a_node_that_ends_within_a_line_has_ended_and_one_that_does_not_end_its_line_i
         let mut control = Control::connect(&dir, "n1").unwrap();
         let mut node = listener.accept().unwrap().0;
         control.ask("hold", Value::Null).unwrap();
-        // What is not read when a socket is closed is another error than its end.
+        // A socket closed with unread data gives another error than its end.
         BufReader::new(node.try_clone().unwrap()).read_line(&mut String::new()).unwrap();
         std::thread::scope(|scope| {
-            // Who hears no more may have hung up.
+            // The server may have closed the connection already.
             scope.spawn(move || drop(node.write_all(said)));
             control.hear().unwrap_err()
         })
@@ -176,7 +176,7 @@ fn a_full_node_is_heard_also_by_who_asks_after_it_hung_up() {
     };
     let clients: Vec<_> = (0..MAX_CLIENTS).map(|_| reach()).collect();
     let mut late = Control::connect(&dir, "n1").unwrap();
-    // Connections are taken in their order: when the next one is refused and closed, so is the one before.
+    // The server takes connections in order: when the next one is refused, the last one is closed.
     let mut next = reach();
     assert!(line(&mut next).unwrap().contains("64 clients already"));
     assert_eq!(line(&mut next).unwrap(), "");

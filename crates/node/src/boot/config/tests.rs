@@ -1,4 +1,4 @@
-//! What the configuration takes and what it says about the rest.
+//! Accepted configurations, and the errors for all others.
 
 use super::*;
 
