@@ -42,7 +42,7 @@ const RETRY: Duration = Duration::from_millis(50);
 /// The longest that each message of a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(2);
 
-/// What the server gives to programs, and how it gives programs to the workers.
+/// The data that the server gives to programs, and its ways to give programs to the workers.
 pub struct AttachOffer {
     /// The number of this node.
     pub me: NodeId,
@@ -275,7 +275,7 @@ impl ServerState {
     }
 }
 
-/// What the welcome gave to a program.
+/// The resources that the welcome gave to a program.
 struct WelcomeParts {
     client: ClientId,
     rings: Vec<RxRings>,

@@ -94,7 +94,7 @@ pub struct Programs {
     usage: Arc<ProgramUsage>,
 }
 
-/// What the protocol acts on, except the links.
+/// The state of a worker that the protocol acts on, without the links.
 struct WorkerState {
     arena: Arc<Window>,
     programs: BTreeMap<ClientId, ProgramConnection>,

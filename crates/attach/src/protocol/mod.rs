@@ -95,7 +95,7 @@ impl WorkerPlace {
     }
 }
 
-/// What belongs to one program.
+/// The ports, flows, calls and other resources of one program.
 #[derive(Default)]
 struct Program {
     ports: BTreeSet<(Use, u32)>,

@@ -18,14 +18,14 @@ const ARENA: u64 = 64 << 10;
 /// The cores of a cluster, and the messages between them: in order within a kind, as on links.
 struct Cluster {
     cores: Vec<Core>,
-    way: Way,
+    way: Transit,
     /// The lock manager of each node, with local locks only: messages between managers have other
     /// tests.
     locks: Vec<Shard>,
 }
 
 #[derive(Default)]
-struct Way {
+struct Transit {
     between: BTreeMap<(usize, usize, Kind), VecDeque<(Head, Vec<u8>)>>,
     arenas: Vec<Vec<u8>>,
     told: Vec<(usize, ClientId, Head, Vec<u8>)>,
@@ -37,7 +37,7 @@ struct Way {
     lock_requests: VecDeque<(usize, Event)>,
 }
 
-struct Acting<'a>(usize, &'a mut Way);
+struct Acting<'a>(usize, &'a mut Transit);
 
 impl World for Acting<'_> {
     fn tell(&mut self, program: ClientId, head: Head, payload: &[u8]) {
@@ -86,7 +86,7 @@ impl Cluster {
         };
         let arenas = vec![vec![0xee; arena as usize]; NODES];
         let locks = (0..NODES).map(locks::manager).collect();
-        Self { cores: (0..NODES).map(core).collect(), way: Way { arenas, ..Way::default() }, locks }
+        Self { cores: (0..NODES).map(core).collect(), way: Transit { arenas, ..Transit::default() }, locks }
     }
 
     /// Gives a node a turn, or delivers one of the possible next messages, as `chance` picks;

@@ -27,7 +27,7 @@ pub const RETRY: Duration = Duration::from_millis(50);
 
 /// A listening socket.
 pub trait Listen: AsFd + Send + 'static {
-    /// A connection.
+    /// The stream of an accepted connection.
     type Stream: Send + 'static;
 
     /// Makes [`accept`](Self::accept) return at once.

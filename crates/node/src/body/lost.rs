@@ -1,6 +1,8 @@
-//! What is lost of the cluster's blocks, as this node has it on record, and how an operator accepts it while nodes run.
+//! The lost blocks of the cluster, as this node has them on record, and their acceptance by an
+//! operator while nodes run.
 //!
-//! Which blocks these are the masters decide, among all members; here it is only counted, and asked for until it is done.
+//! The masters decide which blocks are lost. This module counts them, and repeats a request for
+//! acceptance until it is done.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -19,7 +21,8 @@ const ACCEPT_WITHIN: Duration = Duration::from_secs(30);
 /// How often it is asked for: what a change of members breaks off must be begun again.
 const AGAIN_EVERY: Duration = Duration::from_millis(20);
 
-/// How many blocks are lost; counted anew only when they are others, for that is a look at every block.
+/// The number of lost blocks. It is counted again only after a change, because that reads every
+/// block.
 #[derive(Default)]
 pub(super) struct Counted(Mutex<(Lost, u64)>);
 
@@ -41,10 +44,12 @@ impl Body {
         self.lost.count(self.recorder.known_lost(), self.config.blocks)
     }
 
-    /// Has all masters take what is lost as it is on the disks, and waits until that is on record here; how many blocks it was.
+    /// Makes all masters accept lost blocks as they are on the disks, and waits until that is on
+    /// record here. Returns the number of these blocks.
     ///
     /// # Errors
-    /// One line for the user: more was lost meanwhile, a member did not answer, or members changed all the time.
+    /// More blocks were lost meanwhile, a member did not answer, or the members kept changing. The
+    /// text is one line for the user.
     pub fn accept_lost(&self) -> Result<u64, String> {
         let asked = Arc::new(self.recorder.known_lost());
         let lost = self.lost.count(Lost::clone(&asked), self.config.blocks);
@@ -74,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_changes_is_counted_anew() {
+    fn changed_losses_are_counted_again() {
         let counted = Counted::default();
         let mut lost = Lost::default();
         assert_eq!(counted.count(lost.clone(), 100), 0);

@@ -223,7 +223,7 @@ mod tests {
         let fence = Fence::new(config, NodeId(0));
         let over = |own| fence.over(&view, Incarnation(own)).map(|(node, _)| node.0).collect::<Vec<_>>();
         assert_eq!(over(8), [0, 1, 2], "there is no proof for a node of another host");
-        let _lives = hold("n3");
-        assert_eq!(over(7), [1], "who looks lives, and so does who holds its lock");
+        let _lock = hold("n3");
+        assert_eq!(over(7), [1], "the asking incarnation runs, and so does a holder of a lock");
     }
 }

@@ -26,7 +26,7 @@ impl Blocks {
         after > 0 && block.0 <= self.0[after - 1].1
     }
 
-    /// How many blocks are in the set.
+    /// Returns the number of blocks in the set.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.0.iter().map(|(first, last)| last - first + 1).sum()

@@ -24,7 +24,7 @@ use crate::{
     records::state::{self, Record, StateError},
 };
 
-/// What `state/lost.json` says.
+/// The content of `state/lost.json`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settled {
@@ -67,7 +67,8 @@ impl Settled {
     }
 }
 
-/// What the next run begins with, by the records of the nodes that took part in the last; none: nobody acted.
+/// Returns the start of the next run, from the records of the nodes that took part in the last one;
+/// `None` if none of them acted.
 #[must_use]
 pub fn settlement(run: u64, records: &BTreeMap<NodeId, Record>, blocks: u64) -> Option<Settled> {
     let views = records.values().filter_map(|record| record.view.as_ref());
@@ -87,7 +88,7 @@ pub fn settlement(run: u64, records: &BTreeMap<NodeId, Record>, blocks: u64) -> 
     Some(settled)
 }
 
-/// What the next start would find, by what stands on disk now; changes nothing.
+/// Returns the result that the next start would find on disk now; changes nothing.
 ///
 /// # Errors
 /// A record is there and cannot be read.
@@ -164,7 +165,7 @@ fn settle_locked(config: &Config) -> Result<Settled, StateError> {
     Ok(settled)
 }
 
-/// What follows on the last settlement: the same, where its run goes on or nobody took part in it.
+/// Returns the next settlement; it is the same if its run continues or no node took part in it.
 fn next(config: &Config, before: Settled) -> Result<Settled, StateError> {
     let mut records = BTreeMap::new();
     for (index, node) in config.nodes.iter().enumerate() {

@@ -67,7 +67,7 @@ impl Record {
         }
     }
 
-    /// What it knew to be lost.
+    /// Returns the blocks that it knew to be lost.
     #[must_use]
     pub fn known_lost(&self) -> Lost {
         let mut lost = Lost::default();
@@ -89,7 +89,7 @@ pub struct LastView {
 }
 
 impl LastView {
-    /// Who is in it.
+    /// Returns the members of the view.
     #[must_use]
     pub fn members(&self) -> Members {
         let members =
@@ -98,7 +98,7 @@ impl LastView {
     }
 }
 
-/// How a run stands for a node.
+/// The phase of a run for a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
@@ -248,7 +248,7 @@ impl Recorder {
         self.record().intact()
     }
 
-    /// Of these workers' blocks these are lost now.
+    /// Records the lost blocks of these workers.
     fn lost(&self, workers: u8, entries: &Entries) -> Result<(), StateError> {
         self.change(|record| {
             record.lost.retain(|run| !entries.contains_key(&Partition(run.0).worker(workers)));
@@ -262,7 +262,7 @@ impl Recorder {
         self.record().known_lost()
     }
 
-    /// What is known to be lost, and the view as of which that is all.
+    /// Returns the blocks known to be lost, and the view as of which these are all.
     fn known(&self) -> (Epoch, Lost) {
         let record = self.record();
         (Epoch(record.known_as_of), record.known_lost())
@@ -276,7 +276,7 @@ fn runs(lost: &Lost) -> Vec<(u16, u64, u64)> {
 /// How long after a record could not be written that is tried again.
 const AGAIN_EVERY: Duration = Duration::from_secs(1);
 
-/// What is to be recorded for each worker, and what to do then.
+/// The entries to record for each worker, with the actions that follow.
 type Entries = BTreeMap<WorkerId, (Lost, Box<dyn FnOnce() + Send>)>;
 
 /// Keeps what is lost on record for the cache, on a thread of its own.

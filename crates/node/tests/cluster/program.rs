@@ -59,7 +59,7 @@ pub(crate) struct Program {
     pub(crate) notice: Notice,
 }
 
-/// Attaches correctly.
+/// Attaches a program with a correct handshake.
 pub(crate) fn attach(path: &Path) -> Program {
     let socket = connect(path);
     send_packet(socket.as_fd(), &hello::hello(), &[]).unwrap();

@@ -1,6 +1,8 @@
-//! Nodes of a real cluster inside one process: blocks, locks, groups, registry and attached programs.
+//! Nodes of a real cluster inside one process: blocks, locks, groups, registry and attached
+//! programs.
 //!
-//! Tests that look at the whole process (`endless_bells`, `no_descriptors`) are binaries of their own.
+//! Tests that look at the whole process (`endless_bells`, `no_descriptors`) are binaries of their
+//! own.
 
 #[path = "../cluster/mod.rs"]
 mod cluster;

@@ -41,9 +41,9 @@ fn the_counter_loses_no_count() {
 fn a_chat_reaches_who_listens_and_leaves_out_who_does_not() {
     let cluster = Cluster::start(2, 1, RailKind::Shm);
     let (one, two) = (cluster.client(0).bind(100).unwrap(), cluster.client(1).bind(100).unwrap());
-    let nobody = plexus_client::Address::new(NodeId(1), 101);
+    let unbound = plexus_client::Address::new(NodeId(1), 101);
     for line in ["good morning", "still there?"] {
-        chat::say(&one, &[nobody, two.address()], line).unwrap();
+        chat::say(&one, &[unbound, two.address()], line).unwrap();
         assert_eq!(chat::hear(&two).unwrap(), (one.address(), line.to_owned()));
     }
 }

@@ -54,7 +54,7 @@ fn datagrams_arrive_whole_once_and_in_order() {
 }
 
 #[test]
-fn a_slow_receiver_holds_up_its_own_senders_and_nobody_else() {
+fn slow_receiver_delays_only_its_own_senders() {
     for cluster in both() {
         let (one, two) = (cluster.client(0), cluster.client(1));
         let (slow, quick) = (two.bind(2).unwrap(), two.bind(4).unwrap());
@@ -167,9 +167,9 @@ fn calls_are_answered_or_say_why_not() {
         assert!(matches!(one.call(to, b"x", Some(Duration::from_millis(1))), Err(Error::TimedOut)));
         // The server knows of the cancellation once later calls of both over the same worker are
         // refused.
-        let nobody = Address::new(to.node, to.port + 2);
+        let unbound = Address::new(to.node, to.port + 2);
         for client in [&one, &two] {
-            assert!(matches!(client.call(nobody, b"x", LONG), Err(Error::PortClosed(_))));
+            assert!(matches!(client.call(unbound, b"x", LONG), Err(Error::PortClosed(_))));
         }
         let next = server.next(Some(Duration::ZERO)).map(drop);
         assert!(matches!(next, Err(Error::TimedOut)), "{next:?}");
@@ -423,7 +423,7 @@ fn wait_for_the_descriptor_ends_beside_a_thread_that_waits_in_a_call() {
                         let mut events = [rustix::event::PollFd::from_borrowed_fd(one.fd(), fd)];
                         let limit = rustix::time::Timespec { tv_sec: 60, tv_nsec: 0 };
                         let ready = rustix::event::poll(&mut events, Some(&limit)).unwrap();
-                        assert_eq!(ready, 1, "message {round} is there, and nobody says so");
+                        assert_eq!(ready, 1, "the descriptor did not become readable for message {round}");
                     }
                     None => {}
                 }

@@ -120,8 +120,8 @@ fn the_registry_outlives_another_node_and_ends_with_its_own() {
     assert!(change(&registry, Change::set(key("a"), b"two")).unwrap() > version);
     assert_eq!(value(&registry, "a").unwrap().1, b"two");
     cluster.end(0);
-    while let Ok(news) = watch.next(TIMEOUT) {
-        assert!(news.is_some(), "nothing is said for {TIMEOUT:?}");
+    while let Ok(change) = watch.next(TIMEOUT) {
+        assert!(change.is_some(), "no change arrived within {TIMEOUT:?}");
     }
     assert!(matches!(change(&registry, Change::set(key("a"), b"")), Err(RegistryError::Stopped)));
 }

@@ -261,7 +261,7 @@ fn sender_of_a_protocol_violation_is_evicted_and_not_its_receiver() {
         nodes[2].body().workers()[0].with(|_, net| {
             net.send(NodeId(0), Channel::CacheRequests, Kind::Request, 0, &rubbish).unwrap();
         });
-        until("it is put out", || nodes[2].lifecycle().stage().0 == Stage::Stopped);
+        until("it is evicted", || nodes[2].lifecycle().stage().0 == Stage::Stopped);
         for node in &nodes[..2] {
             check(node, &changed, 7, |_| false, |_| false);
             assert_eq!(node.lifecycle().stage().0, Stage::Running);

@@ -40,7 +40,7 @@ fn what_the_last_members_had_on_record_is_what_is_known() {
     };
     let last = || view(6, &[0, 2]);
     let settled = |records: [(NodeId, Record); 3]| settlement(1, &records.into(), BLOCKS).unwrap();
-    // Who was put out before knows less, and perhaps what was accepted since.
+    // Who was evicted before knows less, and perhaps what was accepted since.
     let earlier = known(1, Phase::Running, (view(5, &[0, 1, 2]), 9), &[1, 5]);
     let both = [
         known(0, Phase::Left, (last(), 5), &[5]),
@@ -59,7 +59,7 @@ fn what_the_last_members_had_on_record_is_what_is_known() {
 }
 
 #[test]
-fn a_run_in_which_nobody_acted_says_nothing() {
+fn run_without_acting_nodes_proves_nothing() {
     assert_eq!(settlement(1, &BTreeMap::new(), BLOCKS), None);
     let (node, waiting) = record(0, Phase::Running, view(1, &[0]));
     assert_eq!(settlement(1, &[(node, Record { view: None, ..waiting })].into(), BLOCKS), None);
@@ -134,7 +134,7 @@ impl Cluster {
 }
 
 #[test]
-fn a_node_has_one_process_and_lives_that_grow() {
+fn node_has_one_process_and_growing_incarnations() {
     let cluster = cluster();
     let (first, _) = cluster.start("n1");
     let line = enter(&cluster.config, "n1").unwrap_err().to_string();
@@ -167,7 +167,7 @@ fn the_first_who_starts_settles_and_the_others_join() {
     let mut nodes = cluster.together(&["n1", "n2"]);
     let (second, _) = nodes.pop().unwrap();
     drop(second);
-    // n1 lives: the run is not over, and n2, which died in it, comes back.
+    // n1 incarnations: the run is not over, and n2, which died in it, comes back.
     let (again, _) = cluster.start("n2");
     assert_eq!(again.settled.run, 0);
     let incarnation = again.incarnation.0;
@@ -214,24 +214,25 @@ fn lost_blocks_stay_lost() {
 }
 
 #[test]
-fn who_had_handed_back_is_known_until_somebody_acts_again() {
+fn hand_back_is_known_until_a_node_acts_again() {
     let cluster = cluster();
     let nodes = cluster.together(&["n1", "n2"]);
-    let lives: Vec<_> = (0..).zip(&nodes).map(|(node, (entry, _))| (node, entry.incarnation.0, 1)).collect();
+    let incarnations: Vec<_> =
+        (0..).zip(&nodes).map(|(node, (entry, _))| (node, entry.incarnation.0, 1)).collect();
     // Of itself alone: another may have come meanwhile that was not asked.
     nodes.iter().for_each(|(_, recorder)| recorder.write(Phase::Left).unwrap());
     drop(nodes);
     // One starts, and ends before it acts: the last incarnation that did is the one that counts.
     for run in 1..4 {
         let (entry, _) = cluster.start("n2");
-        assert_eq!((entry.settled.run, &entry.settled.clean), (run, &lives));
+        assert_eq!((entry.settled.run, &entry.settled.clean), (run, &incarnations));
     }
     drop(cluster.together(&["n2"]));
     assert_eq!(settle(&cluster.config).unwrap().clean, []);
 }
 
 #[test]
-fn who_left_while_another_goes_on_says_so_when_it_comes_back() {
+fn node_that_left_alone_reports_that_on_its_return() {
     let cluster = cluster();
     let first = cluster.together(&["n2"]);
     first[0].1.write(Phase::Left).unwrap();
