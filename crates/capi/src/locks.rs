@@ -417,12 +417,12 @@ pub unsafe extern "C" fn plexus_unlock_wait(
 ///
 /// # Safety
 /// The status blocks of the place are as the header asks.
-unsafe fn handle_event(place: &Lockspace, lkid: u32, news: &LockNews) -> (Routine, *mut c_void) {
+unsafe fn handle_event(place: &Lockspace, lkid: u32, event: &LockNews) -> (Routine, *mut c_void) {
     let nothing = (None, std::ptr::null_mut());
     let mut entries = place.entries();
     let Some(entry) = entries.locks.get(&lkid) else { return nothing };
     let (lksb, fills, Routines { completed, blocking, argument }) = (entry.lksb, entry.fills, entry.routines);
-    match news {
+    match event {
         LockNews::Unlocked => {
             entries.locks.remove(&lkid);
             // SAFETY: as the caller says.

@@ -83,9 +83,8 @@ fn whatever_the_time_of_day_does_locks_keys_and_members_stay() {
         assert!(token > last, "{token} after {last}");
         last = token;
     }
-    assert_eq!((changes(&cluster), cluster.pids()), (before, pids), "nobody was put out");
-    // An incarnation that begins ten and twenty days before the last one is a later incarnation all
-    // the same.
+    assert_eq!((changes(&cluster), cluster.pids()), (before, pids), "no node was evicted");
+    // A start ten or twenty days before the last one on the clock is still a later incarnation.
     signal(cluster.pids()[1], Signal::KILL);
     clock.up(&cluster);
     let log = fs::read_to_string(cluster.dir().join("log/n2.log")).unwrap();

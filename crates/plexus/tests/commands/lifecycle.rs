@@ -100,7 +100,7 @@ fn what_a_killed_node_may_have_lost_is_named_until_it_is_accepted() {
     assert!(!status.contains("lost:"), "{status}");
     cluster.run("up").said().ok();
 
-    // With all of them dead nobody knows anything.
+    // After the death of all nodes the lost blocks are unknown.
     let killed = cluster.pids();
     killed.iter().for_each(|pid| signal(*pid, Signal::KILL));
     killed.iter().for_each(|pid| wait_for_end(*pid));

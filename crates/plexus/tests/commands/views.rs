@@ -98,8 +98,7 @@ fn a_node_that_stands_still_past_its_lease_does_nothing_more_when_it_goes_on() {
     assert_eq!(change["gone"][0][0], 2, "{change}");
     assert_eq!(after["membership"]["fencing"][0]["state"], "lease_ended", "{after}");
 
-    // Whatever it does first when it goes on, it ends, and its client learns that its lock is worth
-    // nothing.
+    // The resumed node ends, and its client learns that its lock is lost.
     cluster.signal(2, Signal::CONT);
     let ended = held.wait_with_output().unwrap();
     let why = String::from_utf8(ended.stderr).unwrap();
