@@ -1,10 +1,10 @@
 /*
- * Locks: programs that hand a lock on to each other, and everything else that can be done with one.
+ * Locks: programs that pass a lock to each other, and all other operations on locks.
  *
  *     cc locks.c -lplexus -o locks
- *     ./locks hold c1/run/n1.attach     holds a lock until somebody else wants it, and leaves a word in its value block
- *     ./locks wait c1/run/n2.attach     waits for it, and says what it finds
- *     ./locks keep c1/run/n1.attach     holds it until it is killed
+ *     ./locks hold c1/run/n1.attach     holds a lock until another program requests it; writes its value block
+ *     ./locks wait c1/run/n2.attach     waits for the lock and prints its value block
+ *     ./locks keep c1/run/n1.attach     holds the lock until it is killed
  *     ./locks tour c1/run/n1.attach c1/run/n2.attach
  */
 #include <plexus.h>
@@ -26,7 +26,7 @@ static void must(int result, const char *what)
 static void expect(int holds, const char *what)
 {
     if (!holds) {
-        fprintf(stderr, "not so: %s\n", what);
+        fprintf(stderr, "check failed: %s\n", what);
         exit(1);
     }
 }
@@ -38,14 +38,14 @@ static void note(void *flag)
     ++*(int *)flag;
 }
 
-/* Dispatches until something was counted. */
+/* Dispatches until a routine has counted an event. */
 static void until(plexus_client *client, plexus_lockspace *place, const int *counted)
 {
     while (!*counted) {
         must(plexus_dispatch(place), "dispatch");
         if (!*counted && plexus_arm(client)) {
             struct pollfd ready = {.fd = plexus_fd(client), .events = POLLIN};
-            expect(poll(&ready, 1, 60000) == 1, "something comes");
+            expect(poll(&ready, 1, 60000) == 1, "an event arrives");
         }
     }
 }
@@ -71,14 +71,14 @@ static void hold(plexus_client *client, plexus_lockspace *place)
     struct held held = {0, 0};
     must(plexus_lock(place, PLEXUS_LKM_EXMODE, &block, 0, "baton", 5, PLEXUS_FOREVER, ended, &held, wanted), "lock");
     until(client, place, &held.ended);
-    must(block.status, "its end");
+    must(block.status, "the end of the request");
     printf("granted %llu\n", (unsigned long long)block.token);
     until(client, place, &held.wanted);
     puts("wanted");
     held.ended = 0;
     must(plexus_unlock(place, block.lkid, PLEXUS_LKF_VALBLK, &block, &held), "unlock");
     until(client, place, &held.ended);
-    expect(block.status == PLEXUS_E_UNLOCKED, "an unlock says so");
+    expect(block.status == PLEXUS_E_UNLOCKED, "the status after an unlock");
     puts("unlocked");
 }
 
@@ -120,15 +120,15 @@ static void *convert(void *conversion)
     return NULL;
 }
 
-/* A lock is given up while something is asked for it. */
+/* Releases a lock while a request for it is pending. */
 static void force(plexus_client *one, plexus_lockspace *here, plexus_client *two, plexus_lockspace *there)
 {
     plexus_lksb a = {0}, b = {0}, other = {0};
     int done = 0, wanted = 0;
     must(plexus_lock(here, PLEXUS_LKM_EXMODE, &a, 0, "f", 1, PLEXUS_FOREVER, note, &done, NULL), "EX");
     must(plexus_lock_wait(here, PLEXUS_LKM_NLMODE, &b, 0, "f", 1, PLEXUS_FOREVER, NULL, NULL), "NL, which is granted later");
-    expect(a.status == PLEXUS_E_IN_PROGRESS && done == 0, "nobody has dispatched");
-    must(plexus_unlock(here, a.lkid, PLEXUS_LKF_FORCEUNLOCK, &a, &done), "unlock who was granted");
+    expect(a.status == PLEXUS_E_IN_PROGRESS && done == 0, "no thread has dispatched");
+    must(plexus_unlock(here, a.lkid, PLEXUS_LKF_FORCEUNLOCK, &a, &done), "unlock a granted lock");
     until(one, here, &done);
     expect(a.status == PLEXUS_E_UNLOCKED && done == 1, "one end for both");
 
@@ -137,13 +137,13 @@ static void force(plexus_client *one, plexus_lockspace *here, plexus_client *two
     must(plexus_lock_wait(there, PLEXUS_LKM_PRMODE, &a, 0, "f", 1, PLEXUS_FOREVER, &wanted, note), "PR");
     expect(pthread_create(&thread, NULL, convert, &c) == 0, "a thread");
     until(two, there, &wanted);
-    must(plexus_unlock_wait(here, b.lkid, PLEXUS_LKF_FORCEUNLOCK, &other), "unlock what another thread converts");
-    expect(pthread_join(thread, NULL) == 0, "its end");
-    expect(c.result == PLEXUS_E_CANCELLED && c.block.status == PLEXUS_E_CANCELLED, "the thread is told");
+    must(plexus_unlock_wait(here, b.lkid, PLEXUS_LKF_FORCEUNLOCK, &other), "unlock a lock that another thread converts");
+    expect(pthread_join(thread, NULL) == 0, "the end of the request");
+    expect(c.result == PLEXUS_E_CANCELLED && c.block.status == PLEXUS_E_CANCELLED, "the thread gets the result");
     must(plexus_unlock_wait(there, a.lkid, 0, &a), "unlock");
 }
 
-/* What can be asked, and how it ends. */
+/* Makes every kind of request and checks its end. */
 static void tour(plexus_client *one, plexus_lockspace *here, plexus_lockspace *there)
 {
     plexus_lksb a = {0}, b = {0}, c = {0};
@@ -155,7 +155,7 @@ static void tour(plexus_client *one, plexus_lockspace *here, plexus_lockspace *t
                PLEXUS_E_NOT_GRANTED,
            "EX excludes all but NL");
     expect(plexus_lock_wait(there, PLEXUS_LKM_CRMODE, &b, 0, "a", 1, 20000, NULL, NULL) == PLEXUS_E_TIMED_OUT, "timeout ends");
-    expect(b.status == PLEXUS_E_TIMED_OUT, "the block says so too");
+    expect(b.status == PLEXUS_E_TIMED_OUT, "the status block has the same result");
     must(plexus_lock_wait(there, PLEXUS_LKM_NLMODE, &b, 0, "a", 1, 0, NULL, NULL), "NL goes with all");
 
     a.lvb = value;
@@ -172,27 +172,27 @@ static void tour(plexus_client *one, plexus_lockspace *here, plexus_lockspace *t
     expect(memcmp(read, value, sizeof read) == 0 && b.flags == 0, "and read");
     expect(plexus_unlock_wait(there, b.lkid, PLEXUS_LKF_VALBLK, &b) == PLEXUS_E_NOT_WRITER, "PR writes nothing");
 
-    /* Somebody waits for what b has, and gives up. */
+    /* A request waits for the lock of b and is cancelled. */
     done = 0;
     must(plexus_lock(here, PLEXUS_LKM_EXMODE, &c, 0, "a", 1, PLEXUS_FOREVER, note, &done, NULL), "EX beside readers");
-    expect(plexus_unlock(here, c.lkid, 0, &c, &done) == PLEXUS_E_IN_PROGRESS, "who waits is not unlocked by mistake");
+    expect(plexus_unlock(here, c.lkid, 0, &c, &done) == PLEXUS_E_IN_PROGRESS, "a waiting request is not unlocked without FORCEUNLOCK");
     must(plexus_unlock(here, c.lkid, PLEXUS_LKF_CANCEL, &c, &done), "cancel");
     until(one, here, &done);
-    expect(c.status == PLEXUS_E_CANCELLED, "a request that was cancelled says so");
-    expect(plexus_unlock_wait(here, c.lkid, 0, &c) == PLEXUS_E_NO_LOCK, "and is gone");
+    expect(c.status == PLEXUS_E_CANCELLED, "the status of a cancelled request");
+    expect(plexus_unlock_wait(here, c.lkid, 0, &c) == PLEXUS_E_NO_LOCK, "the cancelled lock does not exist");
     done = 0;
     must(plexus_lock(here, PLEXUS_LKM_EXMODE, &c, 0, "a", 1, PLEXUS_FOREVER, note, &done, NULL), "again");
-    must(plexus_unlock(here, c.lkid, PLEXUS_LKF_FORCEUNLOCK, &c, &done), "unlock who waits");
+    must(plexus_unlock(here, c.lkid, PLEXUS_LKF_FORCEUNLOCK, &c, &done), "unlock a waiting request");
     until(one, here, &done);
     expect(c.status == PLEXUS_E_UNLOCKED && done == 1, "one end for both");
 
-    /* Two who convert wait for each other: the younger is refused. */
+    /* Two conversions wait for each other: the younger is refused. */
     done = 0;
     must(plexus_lock(here, PLEXUS_LKM_EXMODE, &a, PLEXUS_LKF_CONVERT, NULL, 0, PLEXUS_FOREVER, note, &done, NULL), "to EX");
     expect(plexus_lock_wait(there, PLEXUS_LKM_EXMODE, &b, PLEXUS_LKF_CONVERT, NULL, 0, PLEXUS_FOREVER, NULL, NULL) ==
                PLEXUS_E_DEADLOCK,
            "a deadlock is found");
-    must(plexus_unlock_wait(there, b.lkid, 0, &b), "it keeps what it had, until it gives it up");
+    must(plexus_unlock_wait(there, b.lkid, 0, &b), "the victim keeps its lock until it releases it");
     until(one, here, &done);
     must(a.status, "to EX at last");
     must(plexus_lock(here, PLEXUS_LKM_PWMODE, &a, PLEXUS_LKF_CONVERT, NULL, 0, PLEXUS_FOREVER, NULL, &wanted, note), "to PW");
@@ -215,7 +215,7 @@ int main(int count, char **arguments)
     if (count < 3)
         return 2;
     must(plexus_attach(arguments[2], &client), "attach");
-    must(plexus_lockspace_open(client, &place), "a place for locks");
+    must(plexus_lockspace_open(client, &place), "a lockspace");
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (strcmp(arguments[1], "hold") == 0)
         hold(client, place);
@@ -230,7 +230,7 @@ int main(int count, char **arguments)
         force(client, place, other, there);
         plexus_lockspace_close(there);
         plexus_detach(other);
-        puts("all as it should be");
+        puts("all checks passed");
     } else
         return 2;
     plexus_lockspace_close(place);

@@ -20,7 +20,7 @@ static void must(int result, const char *what)
 static void expect(int holds, const char *what)
 {
     if (!holds) {
-        fprintf(stderr, "not so: %s\n", what);
+        fprintf(stderr, "check failed: %s\n", what);
         exit(1);
     }
 }
@@ -172,6 +172,6 @@ int main(int count, char **arguments)
     queues(one, two);
     plexus_detach(two);
     plexus_detach(one);
-    puts("all as it should be");
+    puts("all checks passed");
     return 0;
 }

@@ -1,4 +1,4 @@
-//! Attaching, and how threads wait.
+//! Attachments and waiting modes.
 
 use std::{
     ffi::{c_char, c_int},
@@ -13,15 +13,13 @@ use crate::{
     text,
 };
 
-/// A waiting mode by its number in the header, or what to answer where there is none of that number.
+/// Returns the waiting mode with this number in the header, or the error to return.
 pub(crate) fn waiting(mode: c_int) -> Result<Waiting, c_int> {
     match mode {
         0 => Ok(Waiting::Adaptive),
         1 => Ok(Waiting::Polling),
         2 => Ok(Waiting::Event),
-        _ => Err(argument(
-            "there is no such way of waiting: use PLEXUS_ADAPTIVE, PLEXUS_POLLING or PLEXUS_EVENT",
-        )),
+        _ => Err(argument("unknown waiting mode: use PLEXUS_ADAPTIVE, PLEXUS_POLLING or PLEXUS_EVENT")),
     }
 }
 

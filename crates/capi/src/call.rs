@@ -1,4 +1,4 @@
-//! Calls.
+//! Calls between programs.
 
 use std::ffi::c_int;
 
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn plexus_request_node(request: *const Request) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_reply(request: *mut Request, answer: *const u8, len: usize) -> c_int {
     let Some(request) = take_back(request) else {
-        return argument("the call was answered or refused before, or never was one");
+        return argument("the request handle was ended before or is not a request");
     };
     // SAFETY: the header asks for that many bytes.
     let Some(answer) = (unsafe { bytes(answer, len) }) else { return pointer() };

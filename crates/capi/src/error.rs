@@ -1,4 +1,4 @@
-//! What went wrong, as a number that C can compare and a text that people can read.
+//! Errors: a number that C can compare and a text for people.
 
 use std::{
     cell::RefCell,
@@ -15,9 +15,9 @@ macro_rules! codes {
     ($($name:ident = $code:literal, $text:literal;)*) => {
         $(pub(crate) const $name: c_int = $code;)*
 
-        /// The text of a code.
+        /// Returns the text of a code.
         fn text(code: c_int) -> &'static CStr {
-            match code { $($code => $text,)* _ => c"no code of libplexus" }
+            match code { $($code => $text,)* _ => c"unknown error code" }
         }
     };
 }
@@ -25,30 +25,30 @@ macro_rules! codes {
 codes! {
     OK = 0, c"done";
     ATTACH = -1, c"cannot attach to a node";
-    NODE_LOST = -2, c"attached no more: the node has ended";
-    NODE_GONE = -3, c"the other node is gone, or there is none of that number";
-    PORT_CLOSED = -4, c"nobody has that port";
-    UNDELIVERED = -5, c"messages sent before were not taken";
+    NODE_LOST = -2, c"no longer attached: the node ended or detached the program";
+    NODE_GONE = -3, c"the other node is down or does not exist";
+    PORT_CLOSED = -4, c"no program has that port open";
+    UNDELIVERED = -5, c"earlier messages were not received and are lost";
     TAKEN = -6, c"the port or name is taken";
     TIMED_OUT = -7, c"not within the time given";
     BUSY = -8, c"a limit is reached";
-    TOO_LONG = -9, c"longer than a message may be";
+    TOO_LONG = -9, c"longer than the longest message or than the posted buffer";
     NO_ROOM = -10, c"no room for the window";
     NO_WINDOW = -11, c"no such window";
-    OUT_OF_RANGE = -12, c"outside the window, or not a whole word of it";
-    ARGUMENT = -13, c"an argument cannot be used";
-    SYSTEM = -14, c"the system refused";
-    NOT_GRANTED = -15, c"the lock is held by others, and the request was not to wait";
-    CANCELLED = -16, c"the request for the lock was cancelled";
-    DEADLOCK = -17, c"a deadlock: release what is held and begin again";
-    NO_LOCK = -18, c"there is no such lock";
-    IN_PROGRESS = -19, c"not done yet";
-    NOT_WRITER = -20, c"the value block is written when PW or EX is given up";
-    LOCKS_LOST = -21, c"the cluster has stopped: no lock protects anything any more";
-    UNLOCKED = -22, c"the lock is given up";
+    OUT_OF_RANGE = -12, c"outside the window, or not an aligned word";
+    ARGUMENT = -13, c"an argument is not valid";
+    SYSTEM = -14, c"a system call failed";
+    NOT_GRANTED = -15, c"the lock is not free and the request does not wait";
+    CANCELLED = -16, c"the lock request was cancelled";
+    DEADLOCK = -17, c"deadlock victim: release all locks and start again";
+    NO_LOCK = -18, c"no such lock";
+    IN_PROGRESS = -19, c"the request is in progress";
+    NOT_WRITER = -20, c"only a holder in PW or EX may write the value block";
+    LOCKS_LOST = -21, c"the cluster stopped: all locks are lost";
+    UNLOCKED = -22, c"the lock was released";
 }
 
-/// The number of an error.
+/// Returns the code of an error.
 pub(crate) fn code(error: &Error) -> c_int {
     match error {
         Error::Attach { .. } => ATTACH,
@@ -82,28 +82,26 @@ pub(crate) fn code(error: &Error) -> c_int {
     }
 }
 
-/// Keeps the error's words for [`plexus_last_error`]; its number.
+/// Keeps the error's text for [`plexus_last_error`] and returns its code.
 pub(crate) fn fail(error: &Error) -> c_int {
-    // An error's text has no zero in it, except through a path that has none either.
-    let words = CString::new(error.to_string()).unwrap_or_default();
-    // A thread that is ending may call this from what it runs then; its words are gone already.
-    let _ = LAST.try_with(|last| *last.borrow_mut() = words);
+    // The text has no zero byte, since no part of it, such as a path, can have one.
+    let text = CString::new(error.to_string()).unwrap_or_default();
+    // A thread that ends may call this from a destructor, when its text is already gone.
+    let _ = LAST.try_with(|last| *last.borrow_mut() = text);
     code(error)
 }
 
-/// An argument that is none, in words for people.
+/// Fails with `PLEXUS_E_ARGUMENT` and a text for people.
 pub(crate) fn argument(what: &'static str) -> c_int {
     fail(&Error::Argument(what))
 }
 
-/// A pointer or what it leads to is none.
+/// Fails because a pointer, a text or a length is not valid.
 pub(crate) fn pointer() -> c_int {
-    argument(
-        "a pointer is null where something is needed, a text is not UTF-8, or a length is that of no memory",
-    )
+    argument("a required pointer is null, a text is not UTF-8, or a length is negative")
 }
 
-/// The number of a result.
+/// Returns the code of a result.
 pub(crate) fn of(result: Result<(), Error>) -> c_int {
     result.map_or_else(|error| fail(&error), |()| OK)
 }

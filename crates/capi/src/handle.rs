@@ -1,8 +1,8 @@
 //! Handles: boxes of Rust objects that C holds by pointer.
 //!
-//! All that are handed out are noted, so that a handle that is ended twice is an argument that cannot be used and not the end
-//! of whatever lies there by then. Other functions do not look: they cost nothing for it, and a handle that was ended is
-//! none of theirs to be given.
+//! A table lists all live handles, so that ending a handle twice is an argument error and touches
+//! no memory. Other functions do not check their handles, which keeps them fast; passing an ended
+//! handle to them is an error of the program.
 
 use std::{
     any::TypeId,
@@ -10,14 +10,14 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Where the handles that were handed out are, and what they are.
+/// The addresses and types of all live handles.
 static LIVE: Mutex<BTreeSet<(usize, TypeId)>> = Mutex::new(BTreeSet::new());
 
 fn live() -> MutexGuard<'static, BTreeSet<(usize, TypeId)>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Hands a new object out.
+/// Gives a new object to the program.
 ///
 /// # Safety
 /// `place` can be written.
@@ -28,17 +28,18 @@ pub(crate) unsafe fn hand_out<T: 'static>(place: *mut *mut T, object: T) {
     unsafe { place.write(object) }
 }
 
-/// Takes an object back, if it was handed out and not taken back before.
+/// Takes an object back, if it is a live handle.
 pub(crate) fn take_back<T: 'static>(object: *mut T) -> Option<Box<T>> {
     let handed_out = live().remove(&(object as usize, TypeId::of::<T>()));
-    // SAFETY: it came from a box of this type in `hand_out`, and whoever removes the note is the only one to take it back.
+    // SAFETY: it came from a box of this type in `hand_out`, and only the caller that removes its
+    // entry takes it back.
     handed_out.then(|| unsafe { Box::from_raw(object) })
 }
 
-/// Ends an object that was handed out; nothing for null.
+/// Ends a handle; does nothing for null.
 pub(crate) fn end<T: 'static>(object: *mut T) {
     if !object.is_null() && take_back(object).is_none() {
-        crate::error::argument("the handle was ended before, or never was one");
+        crate::error::argument("the handle was ended before or is not a handle");
     }
 }
 
@@ -49,7 +50,7 @@ mod tests {
     use super::*;
     use crate::error::plexus_last_error;
 
-    fn said() -> String {
+    fn last_error() -> String {
         // SAFETY: it is a text, good until the thread's next failure.
         unsafe { CStr::from_ptr(plexus_last_error()) }.to_str().unwrap().to_owned()
     }
@@ -60,13 +61,13 @@ mod tests {
         // SAFETY: the place is ours.
         unsafe { hand_out(&mut handle, Rc::clone(&object)) };
         end(handle.cast::<u8>());
-        assert!(said().contains("never was one"), "another type: {}", said());
+        assert!(last_error().contains("is not a handle"), "another type: {}", last_error());
         assert_eq!(Rc::strong_count(&object), 2);
         end(handle);
         assert_eq!(Rc::strong_count(&object), 1);
         crate::error::argument("something else");
         end(handle);
-        assert!(said().contains("ended before"), "{}", said());
+        assert!(last_error().contains("ended before"), "{}", last_error());
         end(std::ptr::null_mut::<Rc<i32>>());
     }
 }

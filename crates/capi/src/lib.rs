@@ -1,10 +1,11 @@
-//! `libplexus`: the client library in the shape of C. What each function does stands in `include/plexus.h`, and only there.
+//! `libplexus`: the C interface of the client library. `include/plexus.h` documents each function.
 //!
-//! Every function takes what the header says or answers `PLEXUS_E_ARGUMENT`; none keeps a pointer that it was
-//! given, except the handles that it made ([`handle`]).
-#![allow(unsafe_code, reason = "speaks C: pointers come from outside")]
-#![allow(missing_docs, clippy::missing_safety_doc, reason = "the header says it")]
-#![allow(unreachable_pub, reason = "C is who reaches it")]
+//! A function returns `PLEXUS_E_ARGUMENT` for arguments that the header does not allow. The library
+//! keeps no pointer of a caller except its own handles ([`handle`]) and, until the end of a lock
+//! request, its status block.
+#![allow(unsafe_code, reason = "a C interface takes pointers from its callers")]
+#![allow(missing_docs, clippy::missing_safety_doc, reason = "the header documents the functions")]
+#![allow(unreachable_pub, reason = "C programs call these functions")]
 
 mod attach;
 mod call;
@@ -19,10 +20,11 @@ use std::{ffi::CStr, ffi::c_char, time::Duration};
 
 use plexus_client::{Address, NodeId};
 
-/// The version of the binary interface: raised when a program built against an older header would not work.
+/// The version of the binary interface; it is raised when programs built with an older header would
+/// fail.
 const ABI: u32 = 1;
 
-/// A port of a node, as C sees it.
+/// The C layout of a port of a node.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct PlexusAddress {
@@ -42,20 +44,20 @@ impl PlexusAddress {
     }
 }
 
-/// A number that no node can have stands for a node that is not there.
+/// Converts a node number; one that is too large becomes a node that does not exist.
 fn node(number: u32) -> NodeId {
     NodeId(u8::try_from(number).unwrap_or(u8::MAX))
 }
 
-/// A limit in microseconds; below zero: none.
+/// Converts a time limit in microseconds; a negative one means no limit.
 fn limit(micros: i64) -> Option<Duration> {
     u64::try_from(micros).ok().map(Duration::from_micros)
 }
 
-/// More bytes than any memory has: a length below zero that was made a `size_t`.
+/// The first length that is too large: a negative length converted to `size_t` is at least this.
 const TOO_MANY: usize = isize::MAX as usize + 1;
 
-/// The bytes that a program passes; none where it passes no pointer and no length.
+/// Returns the bytes that a program passes, or `None` for an invalid pointer or length.
 ///
 /// # Safety
 /// `bytes` leads to `len` readable bytes, or is null.
@@ -68,10 +70,10 @@ unsafe fn bytes<'a>(bytes: *const u8, len: usize) -> Option<&'a [u8]> {
     }
 }
 
-/// Room that a program offers.
+/// Returns the buffer that a program passes, or `None` for an invalid pointer or length.
 ///
 /// # Safety
-/// `room` leads to `len` bytes that nobody else uses meanwhile, or is null.
+/// `room` leads to `len` bytes that no other code uses meanwhile, or is null.
 unsafe fn room<'a>(room: *mut u8, len: usize) -> Option<&'a mut [u8]> {
     match (room.is_null(), len) {
         (_, 0) => Some(&mut []),
@@ -81,7 +83,7 @@ unsafe fn room<'a>(room: *mut u8, len: usize) -> Option<&'a mut [u8]> {
     }
 }
 
-/// Text that a program passes.
+/// Returns the text that a program passes, or `None` if it is null or not UTF-8.
 ///
 /// # Safety
 /// `text` ends with a zero byte, or is null.
@@ -93,7 +95,7 @@ unsafe fn text<'a>(text: *const c_char) -> Option<&'a str> {
     unsafe { CStr::from_ptr(text) }.to_str().ok()
 }
 
-/// Fills as much of `room` as there is of `bytes`.
+/// Copies as many of `bytes` as fit into `room`.
 fn fill(room: &mut [u8], bytes: &[u8]) {
     let len = room.len().min(bytes.len());
     room[..len].copy_from_slice(&bytes[..len]);
@@ -109,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_length_below_zero_is_no_length() {
+    fn negative_lengths_are_refused() {
         let mut place = [7_u8; 4];
         // SAFETY: where a length is not that of the place, nothing is made of it.
         unsafe {

@@ -1,4 +1,4 @@
-//! Locks, in the shape of libdlm: status blocks, and routines that are called by who dispatches.
+//! Locks with the interface of libdlm: status blocks, and routines that run in `plexus_dispatch`.
 
 use std::{
     collections::BTreeMap,
@@ -28,7 +28,7 @@ const FORCEUNLOCK: u32 = 16;
 const VALNOTVALID: u32 = 1;
 const UNWRITTEN: u32 = 2;
 
-/// A status block, as C sees it.
+/// The C layout of a status block.
 #[repr(C)]
 pub struct PlexusLksb {
     pub status: i32,
@@ -39,10 +39,10 @@ pub struct PlexusLksb {
     pub lvb: *mut u8,
 }
 
-/// What a program has called.
+/// A routine of the program.
 type Routine = Option<unsafe extern "C" fn(*mut c_void)>;
 
-/// What it has called for a lock, and with what.
+/// The routines that a program set for a lock, and their argument.
 #[derive(Clone, Copy)]
 struct Routines {
     completed: Routine,
@@ -50,7 +50,7 @@ struct Routines {
     argument: *mut c_void,
 }
 
-/// Locks of one piece of work.
+/// The locks of one session.
 pub struct Lockspace {
     queue: LockQueue,
     entries: Mutex<Entries>,
@@ -66,23 +66,23 @@ struct Entries {
 struct Entry {
     key: LockKey,
     held: Option<Mode>,
-    under_way: UnderWay,
+    pending: PendingOperation,
     lksb: *mut PlexusLksb,
-    /// Whether a grant fills the value block of the status block.
+    /// True if a grant fills the value block of the status block.
     fills: bool,
     routines: Routines,
 }
 
-/// What was begun with a lock and has no end yet.
+/// The operation on a lock that has not ended yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum UnderWay {
+enum PendingOperation {
     Nothing,
     Request,
     Unlock,
 }
 
-// SAFETY: the pointers are the program's, which hands them to whichever of its threads dispatches; what they lead to is touched
-// only as the header says, by the thread that sees to the event.
+// SAFETY: the pointers are the program's, which hands them to whichever of its threads dispatches;
+// what they lead to is touched only as the header says, by the thread that handles the event.
 unsafe impl Send for Entry {}
 
 impl Lockspace {
@@ -92,7 +92,7 @@ impl Lockspace {
 }
 
 impl Entries {
-    /// A number that no lock has.
+    /// Returns a number that no lock has.
     fn number(&mut self) -> u32 {
         loop {
             self.last = self.last.wrapping_add(1);
@@ -102,11 +102,11 @@ impl Entries {
         }
     }
 
-    /// Notes what a request came to, unless its lock was given up just before.
+    /// Records the result of a request, unless an unlock of its lock has begun.
     fn answered(&mut self, lkid: u32, answer: &Result<Grant, Error>) {
-        let asked = |entry: &&mut Entry| entry.under_way == UnderWay::Request;
+        let asked = |entry: &&mut Entry| entry.pending == PendingOperation::Request;
         let Some(entry) = self.locks.get_mut(&lkid).filter(asked) else { return };
-        entry.under_way = UnderWay::Nothing;
+        entry.pending = PendingOperation::Nothing;
         entry.held = answer.as_ref().ok().map(|grant| grant.mode).or(entry.held);
         if entry.held.is_none() {
             self.locks.remove(&lkid);
@@ -114,18 +114,18 @@ impl Entries {
     }
 }
 
-/// What is asked for.
-struct Ask {
+/// A lock request of a program.
+struct LockRequest {
     mode: Mode,
     flags: u32,
     limit: Option<Duration>,
     lksb: *mut PlexusLksb,
-    /// The program's value block, if the request is about that too.
+    /// The program's value block, if the request uses it.
     value: Option<*const u8>,
 }
 
-impl Ask {
-    /// What the arguments say.
+impl LockRequest {
+    /// Checks the arguments of a request.
     ///
     /// # Safety
     /// `lksb` is a status block, or null.
@@ -133,9 +133,9 @@ impl Ask {
         // SAFETY: as the caller says.
         let Some(block) = (unsafe { lksb.as_mut() }) else { return Err(pointer()) };
         let mode = u8::try_from(mode).ok().and_then(Mode::from_wire);
-        let Some(mode) = mode else { return Err(argument("there is no such mode: use PLEXUS_LKM_...")) };
+        let Some(mode) = mode else { return Err(argument("unknown lock mode: use PLEXUS_LKM_...")) };
         if flags & !(NOQUEUE | CONVERT | VALBLK) != 0 {
-            return Err(argument("a request takes PLEXUS_LKF_NOQUEUE, _CONVERT and _VALBLK"));
+            return Err(argument("unknown flag: a request takes PLEXUS_LKF_NOQUEUE, _CONVERT and _VALBLK"));
         }
         if flags & VALBLK != 0 && block.lvb.is_null() {
             return Err(pointer());
@@ -145,7 +145,7 @@ impl Ask {
         Ok(Self { mode, flags, limit, lksb, value })
     }
 
-    /// What a conversion from `held` writes: on the way from PW or EX to less the value block, otherwise nothing.
+    /// Returns the value block that a conversion from `held` writes, if it lowers PW or EX.
     ///
     /// # Safety
     /// The value block is as the header asks.
@@ -156,7 +156,7 @@ impl Ask {
     }
 }
 
-/// A value block of the program's.
+/// Reads a value block of the program.
 ///
 /// # Safety
 /// The pointer leads to one, or is null.
@@ -165,7 +165,7 @@ unsafe fn value_at(lvb: *const u8) -> Option<[u8; VALUE_LEN]> {
     unsafe { bytes(lvb, VALUE_LEN) }.and_then(|value| value.try_into().ok())
 }
 
-/// Says in a status block what a request came to; its code.
+/// Writes the result of a request into its status block and returns its code.
 ///
 /// # Safety
 /// It is one that the program has left to the library, with a value block if one is to be filled.
@@ -219,13 +219,14 @@ pub unsafe extern "C" fn plexus_lock(
     argument: *mut c_void,
     blocking: Routine,
 ) -> c_int {
-    // SAFETY: the header asks for what plexus_lockspace_open gave, for a status block and for that many bytes.
-    let given = unsafe { given(place, mode, lksb, flags, (name, name_len), limit_us) };
-    let (place, name, ask) = match given {
-        Ok(given) => given,
+    // SAFETY: the header asks for what plexus_lockspace_open gave, for a status block and for that
+    // many bytes.
+    let checked = unsafe { checked_arguments(place, mode, lksb, flags, (name, name_len), limit_us) };
+    let (place, name, ask) = match checked {
+        Ok(checked) => checked,
         Err(wrong) => return wrong,
     };
-    let Ask { mode, limit, .. } = ask;
+    let LockRequest { mode, limit, .. } = ask;
     let routines = Routines { completed, blocking, argument };
     let lock = |queue: &LockQueue, mark| Ok((queue.lock(mark, name, mode, limit)?, ()));
     let convert = |queue: &LockQueue, key, mark, value| queue.convert(key, mark, mode, limit, value);
@@ -245,13 +246,14 @@ pub unsafe extern "C" fn plexus_lock_wait(
     argument: *mut c_void,
     blocking: Routine,
 ) -> c_int {
-    // SAFETY: the header asks for what plexus_lockspace_open gave, for a status block and for that many bytes.
-    let given = unsafe { given(place, mode, lksb, flags, (name, name_len), limit_us) };
-    let (place, name, ask) = match given {
-        Ok(given) => given,
+    // SAFETY: the header asks for what plexus_lockspace_open gave, for a status block and for that
+    // many bytes.
+    let checked = unsafe { checked_arguments(place, mode, lksb, flags, (name, name_len), limit_us) };
+    let (place, name, ask) = match checked {
+        Ok(checked) => checked,
         Err(wrong) => return wrong,
     };
-    let Ask { mode, limit, .. } = ask;
+    let LockRequest { mode, limit, .. } = ask;
     let routines = Routines { completed: None, blocking, argument };
     let lock = |queue: &LockQueue, mark| {
         let asked = queue.ask(mark, name, mode, limit)?;
@@ -270,46 +272,46 @@ pub unsafe extern "C" fn plexus_lock_wait(
     answer.map_or_else(|error| fail(&error), |_| OK)
 }
 
-/// What a request is given, or what is wrong with it.
+/// Checks the arguments of a request, or returns the error.
 ///
 /// # Safety
 /// The lockspace, the status block and the name are null or as the header asks.
-unsafe fn given<'a>(
+unsafe fn checked_arguments<'a>(
     place: *const Lockspace,
     mode: u32,
     lksb: *mut PlexusLksb,
     flags: u32,
     (name, name_len): (*const u8, usize),
     limit_us: i64,
-) -> Result<(&'a Lockspace, &'a [u8], Ask), c_int> {
+) -> Result<(&'a Lockspace, &'a [u8], LockRequest), c_int> {
     // SAFETY: as the caller says.
     let (place, name) = unsafe { (place.as_ref(), bytes(name, name_len)) };
     let (Some(place), Some(name)) = (place, name) else { return Err(pointer()) };
     // SAFETY: as the caller says.
-    Ok((place, name, unsafe { Ask::of(mode, lksb, flags, limit_us) }?))
+    Ok((place, name, unsafe { LockRequest::of(mode, lksb, flags, limit_us) }?))
 }
 
-/// Begins a request, by `lock` or by `convert`: the number of its lock, and what they say.
+/// Begins a request with `lock` or `convert`; returns the lock's number and the result of the call.
 ///
 /// # Safety
 /// The status block and its value block are as the header asks.
 unsafe fn begin<R>(
     place: &Lockspace,
-    ask: &Ask,
+    ask: &LockRequest,
     routines: Routines,
     lock: impl FnOnce(&LockQueue, EventMark) -> Result<(LockKey, R), Error>,
     convert: impl FnOnce(&LockQueue, LockKey, EventMark, Option<[u8; VALUE_LEN]>) -> Result<R, Error>,
 ) -> Result<(u32, R), Error> {
-    // Held until the lock is known: whoever dispatches what becomes of it waits for that.
+    // Held until the lock is entered: a thread that dispatches its events waits for that.
     let mut entries = place.entries();
     // SAFETY: as the caller says.
     let block = unsafe { &mut *ask.lksb };
     let mark = |lkid: u32| EventMark { cookie: lkid.into(), wanted: routines.blocking.is_some() };
-    let (under_way, lksb, fills) = (UnderWay::Request, ask.lksb, ask.value.is_some());
+    let (pending, lksb, fills) = (PendingOperation::Request, ask.lksb, ask.value.is_some());
     let begun = if ask.flags & CONVERT == 0 {
         let lkid = entries.number();
         let (key, begun) = lock(&place.queue, mark(lkid))?;
-        entries.locks.insert(lkid, Entry { key, held: None, under_way, lksb, fills, routines });
+        entries.locks.insert(lkid, Entry { key, held: None, pending, lksb, fills, routines });
         block.lkid = lkid;
         begun
     } else {
@@ -317,32 +319,32 @@ unsafe fn begin<R>(
         // SAFETY: as the caller says.
         let written = unsafe { ask.written(entry.held) };
         let begun = convert(&place.queue, entry.key, mark(block.lkid), written)?;
-        *entry = Entry { under_way, lksb, fills, routines, ..*entry };
+        *entry = Entry { pending, lksb, fills, routines, ..*entry };
         begun
     };
     block.status = IN_PROGRESS;
     Ok((block.lkid, begun))
 }
 
-/// What is to be given up, and what is to be written on the way.
+/// Returns the lock to release and the value to write, or the error.
 ///
 /// # Safety
 /// `lksb` is a status block, or null.
-unsafe fn giving_up(
+unsafe fn lock_to_release(
     entries: &Entries,
     lkid: u32,
     flags: u32,
     lksb: *mut PlexusLksb,
 ) -> Result<(LockKey, Option<[u8; VALUE_LEN]>), c_int> {
     if flags & !(CANCEL | VALBLK | FORCEUNLOCK) != 0 {
-        return Err(argument("an unlock takes PLEXUS_LKF_CANCEL, _VALBLK and _FORCEUNLOCK"));
+        return Err(argument("unknown flag: an unlock takes PLEXUS_LKF_CANCEL, _VALBLK and _FORCEUNLOCK"));
     }
     // SAFETY: as the caller says.
     let Some(block) = (unsafe { lksb.as_ref() }) else { return Err(pointer()) };
     let Some(entry) = entries.locks.get(&lkid) else {
         return Err(fail(&Error::NotLocked(LockRefusal::Unknown)));
     };
-    if entry.under_way != UnderWay::Nothing && flags & (CANCEL | FORCEUNLOCK) == 0 {
+    if entry.pending != PendingOperation::Nothing && flags & (CANCEL | FORCEUNLOCK) == 0 {
         return Err(fail(&Error::NotLocked(LockRefusal::Busy)));
     }
     if flags & VALBLK == 0 {
@@ -367,7 +369,7 @@ pub unsafe extern "C" fn plexus_unlock(
     let Some(place) = (unsafe { place.as_ref() }) else { return pointer() };
     let mut entries = place.entries();
     // SAFETY: the header asks for a status block.
-    let (key, value) = match unsafe { giving_up(&entries, lkid, flags, lksb) } {
+    let (key, value) = match unsafe { lock_to_release(&entries, lkid, flags, lksb) } {
         Ok(found) => found,
         Err(wrong) => return wrong,
     };
@@ -378,7 +380,7 @@ pub unsafe extern "C" fn plexus_unlock(
     if posted.is_ok()
         && let Some(entry) = entries.locks.get_mut(&lkid)
     {
-        (entry.under_way, entry.lksb, entry.routines.argument) = (UnderWay::Unlock, lksb, argument);
+        (entry.pending, entry.lksb, entry.routines.argument) = (PendingOperation::Unlock, lksb, argument);
         // SAFETY: looked at above, and the library's from now on.
         unsafe { (*lksb).status = IN_PROGRESS };
     }
@@ -396,7 +398,7 @@ pub unsafe extern "C" fn plexus_unlock_wait(
     let Some(place) = (unsafe { place.as_ref() }) else { return pointer() };
     let mut entries = place.entries();
     // SAFETY: the header asks for a status block.
-    let (key, value) = match unsafe { giving_up(&entries, lkid, flags, lksb) } {
+    let (key, value) = match unsafe { lock_to_release(&entries, lkid, flags, lksb) } {
         Ok(found) => found,
         Err(wrong) => return wrong,
     };
@@ -412,27 +414,27 @@ pub unsafe extern "C" fn plexus_unlock_wait(
     of(ended)
 }
 
-/// What is to be called after an event.
+/// Handles an event and returns the routine to call with its argument.
 ///
 /// # Safety
 /// The status blocks of the place are as the header asks.
-unsafe fn see_to(place: &Lockspace, lkid: u32, kind: &LockEventKind) -> (Routine, *mut c_void) {
+unsafe fn handle_event(place: &Lockspace, lkid: u32, event: &LockEventKind) -> (Routine, *mut c_void) {
     let nothing = (None, std::ptr::null_mut());
     let mut entries = place.entries();
     let Some(entry) = entries.locks.get(&lkid) else { return nothing };
     let (lksb, fills, Routines { completed, blocking, argument }) = (entry.lksb, entry.fills, entry.routines);
-    match kind {
+    match event {
         LockEventKind::Unlocked => {
             entries.locks.remove(&lkid);
             // SAFETY: as the caller says.
             unsafe { (*lksb).status = UNLOCKED };
             (completed, argument)
         }
-        // The lock was given up when this was taken from the queue already.
-        _ if entry.under_way == UnderWay::Unlock => nothing,
+        // The unlock began before this event was taken from the queue.
+        _ if entry.pending == PendingOperation::Unlock => nothing,
         LockEventKind::Wanted(_) => (blocking, argument),
         LockEventKind::Answered(answer) => {
-            // Before the program can know: it may go on with the lock at once.
+            // Recorded before the program can see the result, since it may use the lock at once.
             entries.answered(lkid, answer);
             // SAFETY: as the caller says.
             unsafe { conclude(lksb, fills, answer) };
@@ -455,9 +457,10 @@ pub unsafe extern "C" fn plexus_dispatch(place: *const Lockspace) -> c_int {
         };
         let lkid = event.cookie as u32;
         // SAFETY: the header asks for it.
-        let (routine, argument) = unsafe { see_to(place, lkid, &event.kind) };
+        let (routine, argument) = unsafe { handle_event(place, lkid, &event.kind) };
         if let Some(routine) = routine {
-            // SAFETY: the program asked for it to be called so; nothing of the place is held meanwhile.
+            // SAFETY: the program asked for it to be called so; nothing of the place is held
+            // meanwhile.
             unsafe { routine(argument) };
             called += 1;
         }

@@ -14,7 +14,7 @@ use crate::{
     limit, room,
 };
 
-/// A completion, as C sees it.
+/// The C layout of a completion.
 #[repr(C)]
 pub struct PlexusCompletion {
     pub cookie: u64,
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn plexus_endpoint_address(
     OK
 }
 
-/// Does something with an endpoint.
+/// Calls `act` with an endpoint and returns its result code.
 ///
 /// # Safety
 /// `endpoint` is one, or null.
@@ -138,10 +138,10 @@ unsafe fn with(endpoint: *const Endpoint, act: impl FnOnce(&Endpoint) -> Result<
     unsafe { endpoint.as_ref() }.map_or_else(pointer, |endpoint| of(act(endpoint)))
 }
 
-/// The same with bytes that the program passes.
+/// Calls `act` with an endpoint and bytes of the program.
 ///
 /// # Safety
-/// The same, and `data` leads to `len` readable bytes, or is null.
+/// `endpoint` is one, or null; `data` leads to `len` readable bytes, or is null.
 unsafe fn with_bytes(
     endpoint: *const Endpoint,
     (data, len): (*const u8, usize),
@@ -153,10 +153,10 @@ unsafe fn with_bytes(
     unsafe { with(endpoint, |endpoint| act(endpoint, data)) }
 }
 
-/// The same with a window.
+/// Calls `act` with an endpoint and a window.
 ///
 /// # Safety
-/// `endpoint` and `window` are what they are called, or null.
+/// `endpoint` is an endpoint and `window` a window, or null.
 unsafe fn with_window(
     endpoint: *const Endpoint,
     window: *const Window,

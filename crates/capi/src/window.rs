@@ -11,7 +11,7 @@ use crate::{
     limit, node, room, text,
 };
 
-/// What the three ways to a window have in common.
+/// Gives the program the handle of a window that `get` returns.
 ///
 /// # Safety
 /// As the header says of them.
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn plexus_window_put(
     of(window.put(offset, data))
 }
 
-/// Fills room that the program offers from a window.
+/// Reads from a window into a buffer of the program.
 ///
 /// # Safety
 /// `window` is one, or null; `into` leads to that much room, or is null.
@@ -142,7 +142,7 @@ unsafe fn with_room(
     of(act(window, into))
 }
 
-/// The word that an operation on a window gives.
+/// Writes the word that an operation on a window returns to the program.
 ///
 /// # Safety
 /// As the header says of these operations.

@@ -43,24 +43,25 @@ fn build(example: &str, place: &Path) -> PathBuf {
 }
 
 #[test]
-fn the_tour_goes_through_between_two_nodes() {
+fn the_tour_succeeds_between_two_nodes() {
     for rail in [RailKind::Shm, RailKind::Tcp] {
         let cluster = Cluster::start(2, 2, rail);
         let tour = build("tour", cluster.directory());
         let run = Command::new(tour).arg(cluster.socket(0)).arg(cluster.socket(1)).output().unwrap();
         assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
-        assert_eq!(run.stdout, b"all as it should be\n");
+        assert_eq!(run.stdout, b"all checks passed\n");
     }
 }
 
 #[test]
-fn what_a_killed_program_had_is_free_at_once_and_its_peers_are_told() {
+fn resources_of_a_killed_program_are_released_and_its_peers_learn_of_it() {
     let cluster = Cluster::start(2, 2, RailKind::Shm);
     let holder = build("holder", cluster.directory());
     let far = cluster.client(1);
     let (port, to) = (far.bind(0).unwrap(), Address::new(plexus_client::NodeId(0), 7));
     for round in 0..5 {
-        // It takes the same ports and the same name each time: that it can shows that they were free.
+        // The program takes the same ports and the same name in each round, which shows that they
+        // were free.
         let mut running =
             Command::new(&holder).arg(cluster.socket(0)).stdout(Stdio::piped()).spawn().unwrap();
         let mut said = String::new();
@@ -82,7 +83,8 @@ fn what_a_killed_program_had_is_free_at_once_and_its_peers_are_told() {
             assert!(matches!(call, Err(Error::PortClosed(_))), "{call:?}");
             assert!(matches!(word, Err(Error::NoWindow)), "{word:?}");
         });
-        // Each worker of the node notices for itself; what is not free after any reasonable time was never released.
+        // Each worker of the node notices the death separately. What is not free after LONG was
+        // never released.
         let (here, start) = (cluster.client(0), Instant::now());
         let free = |result: Result<(), Error>| match result {
             Ok(()) => true,
@@ -98,7 +100,7 @@ fn what_a_killed_program_had_is_free_at_once_and_its_peers_are_told() {
     }
 }
 
-/// A program that runs, and what it says.
+/// A running program and its output.
 struct Running {
     child: Child,
     out: BufReader<ChildStdout>,
@@ -130,7 +132,7 @@ fn granted(line: &str) -> (u64, String) {
 }
 
 #[test]
-fn a_lock_goes_from_program_to_program_with_its_value_and_a_greater_token() {
+fn a_lock_passes_between_programs_with_its_value_and_a_greater_token() {
     let cluster = Cluster::start(2, 2, RailKind::Shm);
     let locks = build("locks", cluster.directory());
     let mut last = 0;
@@ -149,7 +151,7 @@ fn a_lock_goes_from_program_to_program_with_its_value_and_a_greater_token() {
 }
 
 #[test]
-fn a_killed_holder_leaves_its_lock_to_the_next_and_no_valid_value() {
+fn the_next_program_gets_the_lock_of_a_killed_holder_without_a_valid_value() {
     let cluster = Cluster::start(2, 2, RailKind::Shm);
     let locks = build("locks", cluster.directory());
     for _ in 0..3 {
@@ -166,10 +168,10 @@ fn a_killed_holder_leaves_its_lock_to_the_next_and_no_valid_value() {
 }
 
 #[test]
-fn every_request_for_a_lock_ends_as_the_header_says() {
+fn every_lock_request_ends_as_the_header_documents() {
     let cluster = Cluster::start(2, 2, RailKind::Tcp);
     let locks = build("locks", cluster.directory());
     let run = Command::new(locks).arg("tour").arg(cluster.socket(0)).arg(cluster.socket(1)).output().unwrap();
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
-    assert_eq!(run.stdout, b"all as it should be\n");
+    assert_eq!(run.stdout, b"all checks passed\n");
 }

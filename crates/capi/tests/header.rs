@@ -47,7 +47,7 @@ fn the_header_declares_what_is_exported() {
 }
 
 #[test]
-fn the_library_has_these_symbols_and_no_others_of_ours() {
+fn the_library_exports_exactly_the_declared_symbols() {
     let library = super_library();
     let symbols =
         std::process::Command::new("nm").args(["-D", "--defined-only"]).arg(&library).output().unwrap();

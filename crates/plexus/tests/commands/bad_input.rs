@@ -1,4 +1,4 @@
-//! Everything that can be wrong before a cluster runs: one line, an exit code, and the data as it was.
+//! Wrong input before a cluster runs: one line of error, an exit code and unchanged data.
 
 use std::{
     fs::{self, OpenOptions},

@@ -1,4 +1,5 @@
-//! The time of day is set by hours and days while nodes run, and before they start again: nothing depends on it.
+//! The wall clock jumps by hours and days while nodes run and before they start; nothing may depend
+//! on it.
 
 use std::{
     fs,
@@ -11,7 +12,7 @@ use rustix::process::Signal;
 
 const HOUR: i64 = 3600;
 
-/// The time of day that nodes of a cluster see.
+/// The wall clock that the nodes of a cluster see.
 struct Clock {
     shim: PathBuf,
     step: PathBuf,
@@ -27,21 +28,21 @@ impl Clock {
         Self { shim, step }
     }
 
-    /// From now on it is off by so many seconds.
+    /// Sets the offset of the clock in seconds.
     fn set(&self, step: i64) {
         let new = self.step.with_extension("new");
         fs::write(&new, step.to_string()).unwrap();
         fs::rename(new, &self.step).unwrap();
     }
 
-    /// Starts what is missing of a cluster, with this time.
+    /// Starts the nodes that do not run, with this clock.
     fn up(&self, cluster: &Cluster) {
         let up = cluster.run("up").env("LD_PRELOAD", self.shim.to_str().unwrap());
         up.env("STEP", self.step.to_str().unwrap()).said().ok();
     }
 }
 
-/// The fencing token of a lock that is taken now.
+/// Takes a lock and returns its fencing token.
 fn token(cluster: &Cluster) -> u64 {
     let args = ["lock", "a", "--", "sh", "-c", "echo $PLEXUS_LOCK_TOKEN"];
     run(args).env("PLEXUS_DIR", cluster.dir().to_str().unwrap()).said().ok().trim().parse().unwrap()
@@ -60,7 +61,7 @@ fn write(cluster: &Cluster, value: &str) {
     assert_eq!(registry(&["get", "key"]).trim(), value);
 }
 
-/// How often members have changed.
+/// Returns the number of view changes.
 fn changes(cluster: &Cluster) -> usize {
     let status = cluster.run("status").args(["--json"]).said().json();
     status["nodes"][0]["membership"]["transitions"].as_array().expect("changes of members").len()
@@ -82,8 +83,8 @@ fn whatever_the_time_of_day_does_locks_keys_and_members_stay() {
         assert!(token > last, "{token} after {last}");
         last = token;
     }
-    assert_eq!((changes(&cluster), cluster.pids()), (before, pids), "nobody was put out");
-    // An incarnation that begins ten and twenty days before the last one is a later incarnation all the same.
+    assert_eq!((changes(&cluster), cluster.pids()), (before, pids), "no node was evicted");
+    // A start ten or twenty days before the last one on the clock is still a later incarnation.
     signal(cluster.pids()[1], Signal::KILL);
     clock.up(&cluster);
     let log = fs::read_to_string(cluster.dir().join("log/n2.log")).unwrap();

@@ -1,4 +1,4 @@
-//! What the tests of the command line have in common: clusters in temporary directories, the program, its output.
+//! Shared parts of the tests: clusters in temporary directories, the program and its output.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-/// How long anything that is waited for may take: far longer than it does.
+/// The longest wait for any event; far longer than events take.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The program under test.
@@ -17,14 +17,14 @@ pub(crate) fn program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_plexus"))
 }
 
-/// What a command said and how it ended.
-pub(crate) struct Said {
+/// The output and exit code of a command.
+pub(crate) struct CommandOutput {
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
-impl Said {
+impl CommandOutput {
     fn of(output: Output) -> Self {
         Self {
             code: output.status.code(),
@@ -33,20 +33,20 @@ impl Said {
         }
     }
 
-    /// Its output, if it did what it was asked for.
+    /// Returns standard output; fails unless the command succeeded.
     #[track_caller]
     pub(crate) fn ok(self) -> String {
         assert_eq!(self.code, Some(0), "{}{}", self.out, self.err);
         self.out
     }
 
-    /// Its output as JSON.
+    /// Returns standard output as JSON.
     #[track_caller]
     pub(crate) fn json(self) -> Value {
         serde_json::from_str(&self.ok()).unwrap()
     }
 
-    /// The one line that says why it did not.
+    /// Returns the single error line of a failed command.
     #[track_caller]
     pub(crate) fn refusal(self) -> String {
         assert_eq!(self.code, Some(1), "{}{}", self.out, self.err);
@@ -56,24 +56,25 @@ impl Said {
     }
 }
 
-/// A cluster in a temporary directory. What still runs of it is taken down at the end.
+/// A cluster in a temporary directory. Its nodes are stopped when it is dropped.
 pub(crate) struct Cluster {
     directory: tempfile::TempDir,
 }
 
 impl Cluster {
-    /// Where there is no cluster yet.
+    /// Returns an empty directory, without a cluster.
     pub(crate) fn nowhere() -> Self {
         Self { directory: tempfile::tempdir().unwrap() }
     }
 
-    /// A small one, with addresses of its own.
+    /// Creates a small cluster with addresses of its own.
     pub(crate) fn new(nodes: usize) -> Self {
         let cluster = Self::nowhere();
         let count = nodes.to_string();
         let args = ["--nodes", &count, "--size-mib", "8", "--cache-mib", "4"];
         cluster.run("init").args(args).said().ok();
-        // The loopback network has sixteen million addresses: one for each cluster of each test process.
+        // The loopback network has sixteen million addresses: one for each cluster of each test
+        // process.
         static MADE: AtomicU32 = AtomicU32::new(0);
         let [a, b, ..] = std::process::id().to_le_bytes();
         let address = format!("127.{b}.{a}.{}:", 1 + MADE.fetch_add(1, Relaxed));
@@ -83,7 +84,7 @@ impl Cluster {
         cluster
     }
 
-    /// The same, with its nodes on different hosts as the configuration says; all run here.
+    /// Creates a cluster whose configuration places its nodes on different hosts; all run here.
     pub(crate) fn on_hosts(hosts: &[&str]) -> Self {
         let cluster = Self::new(hosts.len());
         let path = cluster.dir().join("cluster.toml");
@@ -101,12 +102,12 @@ impl Cluster {
         cluster
     }
 
-    /// Has nodes that stand still keep their place for as long as a test may take.
-    pub(crate) fn put_nobody_out(&self) {
+    /// Sets times so long that a suspended node is not evicted during a test.
+    pub(crate) fn prevent_evictions(&self) {
         self.set_leases(100_000, 100_000);
     }
 
-    /// Has nodes keep their place however busy the disk is that the voting files are on.
+    /// Sets times so long that a busy disk of the voting files evicts no node.
     pub(crate) fn bear_busy_disks(&self) {
         self.set_leases(10_000, 11_000);
     }
@@ -116,24 +117,24 @@ impl Cluster {
         self.edit("profile = \"lan\"\n", &times);
     }
 
-    /// Its directory.
+    /// Returns the directory of the cluster.
     pub(crate) fn dir(&self) -> PathBuf {
         self.directory.path().join("c1")
     }
 
-    /// Where that lies.
+    /// Returns the parent of the directory of the cluster.
     pub(crate) fn parent(&self) -> &Path {
         self.directory.path()
     }
 
-    /// `plexus COMMAND DIR`, to be given more arguments.
+    /// Returns the command `plexus COMMAND DIR`, to which arguments can be added.
     pub(crate) fn run(&self, command: &str) -> Run {
         let mut run = run([command]);
         run.0.arg(self.dir());
         run
     }
 
-    /// Replaces something in the configuration.
+    /// Replaces text in the configuration.
     #[track_caller]
     pub(crate) fn edit(&self, from: &str, to: &str) {
         let path = self.dir().join("cluster.toml");
@@ -142,13 +143,13 @@ impl Cluster {
         std::fs::write(path, text.replacen(from, to, 1)).unwrap();
     }
 
-    /// Looks at the status until it is as it should become.
+    /// Waits until the status fulfils a condition.
     #[track_caller]
     pub(crate) fn wait_until(&self, what: &str, is: impl Fn(&Value) -> bool) {
         until(what, || self.run("status").args(["--json"]).said().json(), is);
     }
 
-    /// The processes of its nodes, in their order.
+    /// Returns the process ids of the nodes, in the order of the nodes.
     pub(crate) fn pids(&self) -> Vec<i32> {
         let status = self.run("status").args(["--json"]).said().json();
         let nodes = status["nodes"].as_array().unwrap();
@@ -164,11 +165,11 @@ impl Drop for Cluster {
     }
 }
 
-/// A command that is being put together.
+/// A command under construction.
 #[must_use]
 pub(crate) struct Run(pub(crate) Command);
 
-/// `plexus ARGS`.
+/// Starts building the command `plexus ARGS`.
 pub(crate) fn run<'a>(args: impl IntoIterator<Item = &'a str>) -> Run {
     let mut command = Command::new(program());
     command.args(args).env_remove("PLEXUS_DIR");
@@ -176,25 +177,25 @@ pub(crate) fn run<'a>(args: impl IntoIterator<Item = &'a str>) -> Run {
 }
 
 impl Run {
-    /// More arguments.
+    /// Adds arguments to the command.
     pub(crate) fn args<'a>(mut self, args: impl IntoIterator<Item = &'a str>) -> Self {
         self.0.args(args);
         self
     }
 
-    /// Another environment.
+    /// Sets an environment variable.
     pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
         self.0.env(name, value);
         self
     }
 
-    /// Runs it to its end.
-    pub(crate) fn said(mut self) -> Said {
-        Said::of(self.0.output().unwrap())
+    /// Runs the command to its end.
+    pub(crate) fn said(mut self) -> CommandOutput {
+        CommandOutput::of(self.0.output().unwrap())
     }
 }
 
-/// Looks again and again, until what is seen is as it should become.
+/// Polls until a condition holds.
 #[track_caller]
 pub(crate) fn until(what: &str, look: impl Fn() -> Value, is: impl Fn(&Value) -> bool) -> Value {
     let start = Instant::now();

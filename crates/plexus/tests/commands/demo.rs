@@ -1,4 +1,5 @@
-//! The demonstration as a user sees it: its result, and that nothing is left of it however it ends.
+//! The demonstration as a user sees it: its result, and that nothing is left behind however it
+//! ends.
 
 use std::{
     fs,
@@ -11,7 +12,7 @@ use std::{
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// Marks everything that a demonstration starts: environments are inherited.
+/// An environment variable that marks all processes of a demonstration, since children inherit it.
 const MARK: &str = "PLEXUS_TEST_DEMO";
 
 /// Long enough for a machine that is busy with other things.
@@ -42,7 +43,8 @@ impl Demo {
         run.env(name, value).env("TMPDIR", &self.temporary().display().to_string())
     }
 
-    /// Starts it and waits until clients work in its nodes; the process and the nodes' processes.
+    /// Starts the demonstration, waits until clients run, and returns its process and those of the
+    /// nodes.
     fn in_the_middle(&self) -> (Child, Vec<i32>) {
         let child = self.command("600").0.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let begin = Instant::now();
@@ -55,7 +57,7 @@ impl Demo {
         (child, nodes)
     }
 
-    /// The processes that belong to it and run.
+    /// Returns the running processes of the demonstration.
     fn processes(&self) -> Vec<i32> {
         let pids = fs::read_dir("/proc")
             .unwrap()
@@ -68,7 +70,7 @@ impl Demo {
         pids.filter(ours).collect()
     }
 
-    /// Waits until nothing is left, and fails if something stays.
+    /// Waits until no process or file is left; fails otherwise.
     fn assert_nothing_left(&self) {
         let begin = Instant::now();
         loop {
@@ -90,14 +92,14 @@ impl Demo {
     }
 }
 
-/// Whether clients of the workload run in this process.
+/// Returns whether clients of the workload run in this process.
 fn works(pid: i32) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let mut names = threads.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok());
     names.any(|name| name.starts_with("client-"))
 }
 
-/// How a process ended and the last line of what it said, within seconds.
+/// Returns the exit code and the last line of a process that ends within seconds.
 fn end_of(mut child: Child) -> (Option<i32>, String) {
     let begin = Instant::now();
     crate::common::wait_for_end(child.id() as i32);

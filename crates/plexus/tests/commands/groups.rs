@@ -1,4 +1,4 @@
-//! Groups of a cluster of real nodes, by commands as scripts would use them.
+//! Groups of a cluster of real nodes, used through commands as scripts do.
 
 use std::{
     io::{BufRead, BufReader, Lines},
@@ -20,7 +20,7 @@ fn up(nodes: usize) -> Cluster {
     cluster
 }
 
-/// A command that is a member for as long as it runs.
+/// A command that is a member of a group while it runs.
 struct Member {
     plexus: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -37,7 +37,7 @@ impl Member {
         serde_json::from_str(&self.lines.next().expect("it is told more").unwrap()).unwrap()
     }
 
-    /// Reads on until the group has so many members; these.
+    /// Reads until the group has this many members and returns them.
     fn until(&mut self, members: usize) -> Vec<Value> {
         loop {
             if let Some(view) = self.next()["view"]["members"].as_array().filter(|all| all.len() == members) {
@@ -46,7 +46,7 @@ impl Member {
         }
     }
 
-    /// The next message.
+    /// Returns the next message.
     fn message(&mut self) -> Value {
         loop {
             if let Some(message) = self.next().get("message") {
@@ -55,7 +55,7 @@ impl Member {
         }
     }
 
-    /// How it ended, and the last that it said about that.
+    /// Returns the exit code and the last error line.
     fn ended(mut self) -> (bool, String) {
         let mut why = String::new();
         for line in BufReader::new(self.plexus.stderr.take().unwrap()).lines() {
@@ -73,7 +73,7 @@ impl Drop for Member {
 }
 
 #[test]
-fn members_on_all_nodes_are_told_the_same_in_one_order() {
+fn members_on_all_nodes_see_the_same_messages_in_one_order() {
     let cluster = up(3);
     let mut watches = ["n1", "n2"].map(|node| Member::new(&cluster, node, ["watch", "chat"]));
     watches.iter_mut().for_each(|watch| drop(watch.until(2)));
@@ -100,7 +100,7 @@ fn members_on_all_nodes_are_told_the_same_in_one_order() {
 }
 
 #[test]
-fn a_member_that_nobody_reads_any_more_leaves_also_where_nothing_is_said() {
+fn a_member_without_a_reader_leaves_even_if_no_message_is_sent() {
     let cluster = up(2);
     let mut member = group(&cluster, "n1", ["watch", "g"]).0.stdout(Stdio::piped()).spawn().unwrap();
     let mut first = String::new();

@@ -1,5 +1,5 @@
-//! Same host is what the configuration says: nodes that it has on different hosts share no memory and watch no process of
-//! each other, though all of them run on this machine, as one user and in one network.
+//! The configuration decides which nodes share a host. Nodes on different hosts share no memory and
+//! watch no process of each other, although all of them run on this machine.
 
 use std::{
     collections::BTreeSet,
@@ -25,7 +25,7 @@ fn mapped(pid: u32) -> BTreeSet<String> {
     files.map(|line| line.split_whitespace().skip(3).take(2).collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// What the nodes say of their rails, once so many are up.
+/// Returns the rails that the nodes report, once this many are up.
 fn joined(dir: &str, count: usize) -> Vec<Value> {
     let start = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! The keys of a cluster from the command line, and nodes that are told to be on different hosts: what they say is encrypted.
+//! The keys of a cluster from the command line, and encryption between nodes on different hosts.
 
 use std::{os::unix::fs::PermissionsExt, path::PathBuf};
 
@@ -23,7 +23,7 @@ fn down(cluster: &Cluster) {
     }
 }
 
-fn key(cluster: &Cluster, does: &str) -> crate::common::Said {
+fn key(cluster: &Cluster, does: &str) -> crate::common::CommandOutput {
     let dir = cluster.dir();
     crate::common::run(["key", does, dir.to_str().unwrap()]).said()
 }
@@ -32,7 +32,7 @@ fn rails(cluster: &Cluster) -> Value {
     cluster.run("rails").args(["--json"]).said().json()["rails"].take()
 }
 
-/// The keys that there are: their files and what these say.
+/// Returns the key files and their contents.
 fn keys(cluster: &Cluster) -> Vec<(PathBuf, String)> {
     let files = std::fs::read_dir(cluster.dir().join("keys")).unwrap();
     let mut files: Vec<_> = files.map(|entry| entry.unwrap().path()).collect();

@@ -1,4 +1,4 @@
-//! A cluster from its making to its end, as a user goes through it.
+//! A cluster from its creation to its end, as a user sees it.
 
 use std::{
     io::{Read, Write},
@@ -83,7 +83,8 @@ fn what_a_killed_node_may_have_lost_is_named_until_it_is_accepted() {
 
     let up = cluster.run("up").args(["--json"]).said().json();
     let lost = up["blocks_lost"].as_u64().unwrap();
-    // Eight MiB in blocks of eight KiB, a third of them mastered by the dead node, nothing held by the others.
+    // Eight MiB in blocks of eight KiB, a third of them mastered by the dead node, nothing held by
+    // the others.
     assert!((200..500).contains(&lost), "{lost}");
     let status = cluster.run("status").said().ok();
     assert!(
@@ -99,7 +100,7 @@ fn what_a_killed_node_may_have_lost_is_named_until_it_is_accepted() {
     assert!(!status.contains("lost:"), "{status}");
     cluster.run("up").said().ok();
 
-    // With all of them dead nobody knows anything.
+    // After the death of all nodes the lost blocks are unknown.
     let killed = cluster.pids();
     killed.iter().for_each(|pid| signal(*pid, Signal::KILL));
     killed.iter().for_each(|pid| wait_for_end(*pid));
@@ -140,7 +141,8 @@ fn what_is_lost_is_accepted_while_the_nodes_run() {
     cluster.run("down").said().ok();
 }
 
-/// Who was not there takes the disks as good only where whoever was there last ended in order, and knew of nothing lost.
+/// An absent node accepts the disks only if the last members ended cleanly and knew of no lost
+/// block.
 #[test]
 fn a_node_that_cannot_know_what_is_lost_takes_nothing_as_good() {
     let cluster = Cluster::on_hosts(&["earth", "mars"]);
@@ -181,7 +183,7 @@ fn a_node_that_cannot_know_what_is_lost_takes_nothing_as_good() {
 }
 
 #[test]
-fn a_node_that_is_told_to_leave_alone_loses_nothing() {
+fn a_single_node_that_leaves_loses_nothing() {
     let cluster = Cluster::new(1);
     cluster.run("up").said().ok();
     let pid = cluster.pids()[0];
@@ -192,7 +194,7 @@ fn a_node_that_is_told_to_leave_alone_loses_nothing() {
 }
 
 #[test]
-fn a_node_of_three_that_is_told_to_leave_loses_nothing_and_the_others_go_on() {
+fn one_of_three_nodes_leaves_without_loss_and_the_others_go_on() {
     let cluster = Cluster::new(3);
     cluster.bear_busy_disks();
     cluster.run("up").said().ok();
@@ -233,9 +235,9 @@ fn a_node_that_does_not_answer_is_not_taken_for_one_that_is_down() {
 }
 
 #[test]
-fn a_node_that_stands_still_is_waited_for_by_nobody_and_the_next_is_asked() {
+fn a_suspended_node_is_skipped_and_the_next_one_is_asked() {
     let cluster = Cluster::new(2);
-    cluster.put_nobody_out();
+    cluster.prevent_evictions();
     cluster.run("up").said().ok();
     let (pid, dir) = (cluster.pids()[0], cluster.dir());
     let said = |args: &[&str]| run(args.iter().copied()).env("PLEXUS_DIR", dir.to_str().unwrap()).said();

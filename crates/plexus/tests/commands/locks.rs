@@ -17,7 +17,7 @@ fn lock<'a>(cluster: &Cluster, args: impl IntoIterator<Item = &'a str>) -> Run {
     run(["lock"]).args(args).env("PLEXUS_DIR", cluster.dir().to_str().unwrap())
 }
 
-/// The line that says why it ended with this code.
+/// Returns the error line of a command that ended with this code.
 #[track_caller]
 fn refusal(run: Run, code: i32) -> String {
     let said = run.said();
@@ -27,7 +27,7 @@ fn refusal(run: Run, code: i32) -> String {
     line.into()
 }
 
-/// A command under a lock that says its number and then stays.
+/// A command under a lock that prints its process id and then waits.
 struct Holder {
     plexus: Child,
     out: BufReader<ChildStdout>,
@@ -39,7 +39,7 @@ impl Holder {
         Self::of(lock(cluster, ["--node", node, name, "--", "sh", "-c", "echo $$; exec sleep 60"]))
     }
 
-    /// Of a command whose first line is its number.
+    /// Starts a command whose first line is its process id.
     fn of(mut run: Run) -> Self {
         let mut plexus = run.0.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut out = BufReader::new(plexus.stdout.take().unwrap());
@@ -63,7 +63,7 @@ fn locks(cluster: &Cluster) -> Value {
     cluster.run("locks").args(["--json"]).said().json()
 }
 
-/// Looks at who has what until it is as it should become.
+/// Polls `plexus locks` until a condition holds.
 #[track_caller]
 fn wait_until(cluster: &Cluster, what: &str, is: impl Fn(&Value) -> bool) {
     let start = Instant::now();
@@ -80,7 +80,7 @@ fn none(locks: &Value) -> bool {
     locks["resources"] == json!([])
 }
 
-/// Whether so many wait for the only resource.
+/// Returns whether this many requests wait for the only resource.
 fn wait(count: usize) -> impl Fn(&Value) -> bool {
     move |locks| locks["resources"][0]["waiting"].as_array().is_some_and(|waiting| waiting.len() == count)
 }
@@ -114,7 +114,7 @@ fn one_at_a_time_over_all_nodes_and_each_with_a_greater_token() {
 }
 
 #[test]
-fn who_waits_and_who_does_not_is_shown_and_told() {
+fn waiting_and_refused_requests_are_shown_and_reported() {
     let cluster = Cluster::new(2);
     cluster.run("up").said().ok();
     let mut holder = Holder::new(&cluster, "n1", "a name");
@@ -173,7 +173,7 @@ fn who_waits_and_who_does_not_is_shown_and_told() {
 }
 
 #[test]
-fn a_lock_is_held_for_as_long_as_the_command_runs_and_given_up_by_who_no_longer_waits() {
+fn a_lock_is_held_while_the_command_runs_and_interrupted_requests_are_cancelled() {
     let cluster = Cluster::new(2);
     cluster.run("up").said().ok();
     let mut holder = Holder::new(&cluster, "n1", "held");
@@ -195,7 +195,7 @@ fn a_lock_is_held_for_as_long_as_the_command_runs_and_given_up_by_who_no_longer_
 }
 
 #[test]
-fn who_ends_plexus_lock_ends_the_command_and_the_keys_of_a_terminal_are_left_to_it() {
+fn ending_plexus_lock_ends_the_command_and_terminal_signals_are_left_to_it() {
     let cluster = Cluster::new(1);
     cluster.run("up").said().ok();
     // It looks at signals whenever a pause ends.
@@ -236,14 +236,14 @@ fn a_lock_that_is_lost_ends_its_command() {
     assert_eq!(ended.status.code(), Some(125), "{why}");
     assert!(why.contains("lock held: lost"), "{why}");
     wait_for_end(holder.command);
-    // The others go on, and give it to whoever comes.
+    // The other nodes go on and grant the lock to the next request.
     lock(&cluster, ["--node", "n2", "held", "--", "true"]).said().ok();
     assert_eq!(locks(&cluster)["nodes"][0], json!({ "name": "n1", "state": "down" }));
     let shown = cluster.run("locks").said().ok();
     assert!(shown.contains("locks that n1 masters are not shown: it is down"), "{shown}");
 }
 
-/// A process that stands still until this is dropped.
+/// A process that is suspended until this is dropped.
 struct Still(i32);
 
 impl Still {
@@ -262,7 +262,7 @@ impl Drop for Still {
 #[test]
 fn nodes_that_do_not_answer_are_not_waited_for() {
     let cluster = Cluster::new(2);
-    cluster.put_nobody_out();
+    cluster.prevent_evictions();
     cluster.run("up").said().ok();
     let still = Still::new(cluster.pids()[1]);
     thread::scope(|scope| {
@@ -282,7 +282,7 @@ fn nodes_that_do_not_answer_are_not_waited_for() {
 }
 
 #[test]
-fn what_cannot_be_locked_or_run_is_said() {
+fn invalid_locks_and_commands_are_reported() {
     let cluster = Cluster::new(1);
     cluster.run("up").said().ok();
     let long = "a".repeat(10_000);

@@ -44,7 +44,7 @@ fn a_workload_on_temporary_clusters() {
         );
         assert!(run["changes_found"].as_u64().unwrap() > 0, "{run}");
         assert_eq!(run["changes_found"], run["changes_acknowledged"]);
-        // Two nodes: whoever is asked is the master or the holder, so two messages are always enough.
+        // With two nodes the peer is the master or the holder, so two messages are always enough.
         assert!(run["two_message"].as_u64().unwrap() > 0 && run["three_message"] == 0, "{run}");
         assert!(run["bytes"].as_u64().unwrap() > 0 && run["context_switches"]["voluntary"].is_u64(), "{run}");
     }
@@ -158,7 +158,7 @@ fn a_running_cluster_is_measured_again_and_again() {
 }
 
 #[test]
-fn what_a_temporary_cluster_cannot_be_is_said() {
+fn invalid_options_of_a_temporary_cluster_are_reported() {
     for (args, part) in [
         (["bench", "blocks", "--nodes", "17"], "17 nodes: use 1 to 16"),
         (["bench", "blocks", "--block-size", "5"], "use 4, 8 or 16"),

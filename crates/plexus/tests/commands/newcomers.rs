@@ -1,4 +1,5 @@
-//! Nodes that a cluster takes in while it runs, although `cluster.toml` did not have them when the others started.
+//! Nodes that join a running cluster and were not in the `cluster.toml` that the others started
+//! with.
 
 use std::{fs, os::unix::fs::symlink, path::PathBuf, process::Stdio, thread};
 
@@ -13,7 +14,7 @@ fn node<'a>(cluster: &Cluster, args: impl IntoIterator<Item = &'a str>) -> Run {
     run(["node"]).args(args).env("PLEXUS_DIR", cluster.dir().to_str().unwrap())
 }
 
-/// Lists one more node, with an address of its own.
+/// Adds a node with an address of its own to `cluster.toml`.
 fn list(cluster: &Cluster, name: &str) {
     let config = Config::load(&ClusterDir::new(cluster.dir())).unwrap();
     let last = config.nodes.iter().last().unwrap();
@@ -102,7 +103,7 @@ fn what_is_known_of_nodes_does_not_change_while_they_run() {
     node(&cluster, ["add", "n3"]).said().ok();
 }
 
-/// Another directory of the same cluster, whose `cluster.toml` is a copy: as on another machine.
+/// Copies `cluster.toml` to another directory of the same cluster, as on another machine.
 fn elsewhere(cluster: &Cluster) -> PathBuf {
     let there = cluster.parent().join("there");
     fs::create_dir(&there).unwrap();
@@ -118,7 +119,7 @@ fn elsewhere(cluster: &Cluster) -> PathBuf {
 }
 
 #[test]
-fn who_starts_with_a_list_that_lacks_a_node_is_told_so_and_not_let_in() {
+fn a_node_whose_list_lacks_a_node_is_refused_with_the_reason() {
     let cluster = Cluster::new(2);
     cluster.run("up").said().ok();
     let (there, pids) = (elsewhere(&cluster), cluster.pids());

@@ -1,4 +1,4 @@
-//! A cluster that is looked at: rails, traffic, metrics, recordings.
+//! The observation of a cluster: rails, traffic, metrics, recordings.
 
 use std::{
     io::{Read, Write},
@@ -9,7 +9,7 @@ use crate::common::{Cluster, run, signal};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// Makes traffic of every kind that there is.
+/// Creates every kind of traffic.
 fn busy(cluster: &Cluster) {
     let dir = cluster.dir();
     run(["bench", "blocks", dir.to_str().unwrap(), "--seconds", "0.2", "--clients", "2"]).said().ok();
@@ -22,7 +22,7 @@ fn lines(text: &str) -> Vec<Value> {
 #[test]
 fn every_pair_has_its_rails_and_a_node_that_does_not_answer_is_shown() {
     let cluster = Cluster::new(3);
-    cluster.put_nobody_out();
+    cluster.prevent_evictions();
     cluster.run("up").said().ok();
     let table = cluster.run("rails").said().ok();
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();

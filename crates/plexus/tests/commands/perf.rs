@@ -1,4 +1,5 @@
-//! `plexus perf` without a cluster: between two processes, every option once, what it prints and when it fails.
+//! `plexus perf` without a cluster, between two processes: every option, its output and its
+//! failures.
 
 use std::{
     io::{BufRead, BufReader},
@@ -179,10 +180,10 @@ fn a_listener_serves_one_client_after_another() {
             assert!(rows(&said)[0]["why"].as_str().unwrap().contains("both are on one machine"));
         }
     }
-    // Strangers are turned away, those who say nothing hold nobody up, and it goes on.
+    // Unauthenticated clients are refused, silent ones delay no other, and the listener goes on.
     for bytes in [&b"GET / HTTP/1.0\r\n\r\n"[..], b"", b"{}\n"] {
-        let mut stranger = std::net::TcpStream::connect(&listener.address).unwrap();
-        std::io::Write::write_all(&mut stranger, bytes).unwrap();
+        let mut unknown_client = std::net::TcpStream::connect(&listener.address).unwrap();
+        std::io::Write::write_all(&mut unknown_client, bytes).unwrap();
     }
     let silent: Vec<_> = (0..4).map(|_| std::net::TcpStream::connect(&listener.address).unwrap()).collect();
     let args = ["perf", &listener.address, "--cores", "0,9999", "--sizes", "8", "--count", "8"];
@@ -196,9 +197,9 @@ fn a_listener_serves_one_client_after_another() {
 #[test]
 fn a_listener_that_is_to_serve_one_client_ends_after_it() {
     let mut listener = Listener::start(&["--once"]);
-    // Not after a stranger.
-    let mut stranger = std::net::TcpStream::connect(&listener.address).unwrap();
-    std::io::Write::write_all(&mut stranger, &[0; 128]).unwrap();
+    // An unauthenticated client does not count as the one client.
+    let mut unknown_client = std::net::TcpStream::connect(&listener.address).unwrap();
+    std::io::Write::write_all(&mut unknown_client, &[0; 128]).unwrap();
     let args = ["perf", &listener.address, "--wait", "event", "--sizes", "8", "--count", "8"];
     crate::common::run(args).said().ok();
     assert!(listener.child.wait().unwrap().success());
@@ -206,7 +207,8 @@ fn a_listener_that_is_to_serve_one_client_ends_after_it() {
     assert!(refusal.contains("start `plexus perf --listen` there first"), "{refusal}");
 }
 
-/// Every operation over every rail: what fetches takes the whole round, and a word has eight bytes whatever was asked for.
+/// Checks every operation over every rail: reading operations take a whole round trip, and a word
+/// always has eight bytes.
 #[test]
 fn every_operation_over_every_rail() {
     let args = ["perf", "--op", "send,put,get,write,atomic", "--sizes", "64", "--count", "8", "--json"];
@@ -238,7 +240,7 @@ fn every_operation_over_every_rail() {
 }
 
 #[test]
-fn with_a_key_only_who_has_it_is_served_and_encryption_shows() {
+fn only_clients_with_the_key_are_served_and_encryption_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let key = |name: &str, digit: &str| {
         let path = directory.path().join(name);

@@ -6,13 +6,13 @@ use crate::common::{Cluster, signal, wait_for_end};
 use plexus_client::{Address, Client, Error, MAX_MESSAGE, NodeId, Waiting};
 use rustix::process::Signal;
 
-/// Longer than anything here takes; a test that needs it has failed.
+/// A limit longer than any step takes; a test that reaches it has failed.
 const LONG: Option<Duration> = Some(Duration::from_secs(60));
 
-/// No time at all: only look.
+/// The limit for polling.
 const NOW: Option<Duration> = Some(Duration::ZERO);
 
-/// Looks that a program may need until it knows that its node is gone, at most.
+/// The most polls until a program knows that its node ended.
 const LOOKS: usize = 10_000;
 
 fn start() -> (Cluster, i32, Client) {
@@ -39,7 +39,7 @@ fn stop(pid: i32) {
 }
 
 #[test]
-fn who_only_looks_learns_that_its_node_was_killed() {
+fn a_polling_program_learns_that_its_node_was_killed() {
     let (_cluster, pid, client) = start();
     let ways = [Waiting::Polling, Waiting::Adaptive, Waiting::Event];
     let port = client.bind(7).unwrap();

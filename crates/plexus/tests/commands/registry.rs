@@ -33,7 +33,7 @@ fn get(cluster: &Cluster, node: &str, key: &str) -> Value {
     registry(cluster, ["--node", node, "--json", "get", key]).said().json()
 }
 
-/// The two copies of a node.
+/// Returns the paths of a node's two copies.
 fn copies(cluster: &Cluster, node: &str) -> [PathBuf; 2] {
     ["1", "2"].map(|copy| cluster.dir().join(format!("state/{node}.registry.{copy}")))
 }
@@ -42,7 +42,7 @@ fn status(cluster: &Cluster) -> Value {
     registry(cluster, ["--json", "status"]).said().json()
 }
 
-/// A watch that has begun.
+/// A running `plexus registry watch`.
 struct Watch {
     plexus: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -247,9 +247,9 @@ fn a_cluster_whose_copies_are_all_damaged_is_closed_until_a_backup_is_restored()
 }
 
 #[test]
-fn status_shows_who_is_down_and_who_does_not_answer() {
+fn status_shows_nodes_that_are_down_or_do_not_answer() {
     let cluster = Cluster::new(3);
-    cluster.put_nobody_out();
+    cluster.prevent_evictions();
     cluster.run("up").said().ok();
     let pids = cluster.pids();
     signal(pids[2], Signal::STOP);

@@ -1,4 +1,4 @@
-//! What is temporary goes away, however its maker ends, and nothing else does.
+//! Temporary files and processes are removed however their creator ends, and no others are.
 
 use std::{
     fs,
@@ -19,7 +19,7 @@ fn sleeper() -> Child {
 }
 
 #[test]
-fn a_janitor_kills_and_removes_what_it_was_told_to() {
+fn a_janitor_kills_and_removes_the_processes_and_files_named_to_it() {
     let directory = tempfile::tempdir().unwrap();
     let (marked, empty, unmarked) =
         (directory.path().join("marked"), directory.path().join("empty"), directory.path().join("unmarked"));
@@ -35,7 +35,7 @@ fn a_janitor_kills_and_removes_what_it_was_told_to() {
     fs::write(unmarked.join("precious"), "x").unwrap();
     let mut child = sleeper();
     janitor.watch_pid(child.id()).unwrap();
-    assert!(janitor.watch_pid(1).is_err(), "the first process is nobody's child");
+    assert!(janitor.watch_pid(1).is_err(), "process 1 is not a child of the test");
     assert!(janitor.watch_dir(Path::new("relative")).is_err());
 
     assert!(janitor.finish().is_err(), "an unmarked directory is not removed");

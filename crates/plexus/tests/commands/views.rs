@@ -1,5 +1,5 @@
-//! Members come and go while the cluster runs: who stands still past its lease does nothing more, who was put out is let in again in its
-//! next incarnation, and the others go on.
+//! Members come and go while the cluster runs. A node suspended past its lease stops acting, an
+//! evicted node joins again in its next incarnation, and the others go on.
 
 use std::{
     path::Path,
@@ -18,12 +18,12 @@ struct Nodes {
 }
 
 impl Nodes {
-    /// Nodes that are of one host each: they share no memory, and none kills another.
+    /// Creates nodes on one host each: they share no memory, and none kills another.
     fn apart(nodes: usize) -> Self {
         Self::fenced(nodes, |_| Vec::new())
     }
 
-    /// The same, with a command for each, made from the place where the cluster lies.
+    /// Creates such nodes with a fencing command for each, made from the directory of the cluster.
     fn fenced(nodes: usize, fence: impl Fn(&Path) -> Vec<String>) -> Self {
         Self::start(nodes, |number, node, place| {
             node.host = format!("host{number}");
@@ -54,7 +54,7 @@ impl Nodes {
         kill_process(pid, signal).unwrap();
     }
 
-    /// What a node says of itself, once it is as wanted.
+    /// Returns the status of a node once it fulfils a condition.
     fn until(&self, node: usize, what: &str, is: impl Fn(&Value) -> bool) -> Value {
         let look = || run(["status", &self.dir(), "--json"]).said().json()["nodes"][node].clone();
         until(what, look, is)
@@ -98,7 +98,7 @@ fn a_node_that_stands_still_past_its_lease_does_nothing_more_when_it_goes_on() {
     assert_eq!(change["gone"][0][0], 2, "{change}");
     assert_eq!(after["membership"]["fencing"][0]["state"], "lease_ended", "{after}");
 
-    // Whatever it does first when it goes on, it ends, and its client learns that its lock is worth nothing.
+    // The resumed node ends, and its client learns that its lock is lost.
     cluster.signal(2, Signal::CONT);
     let ended = held.wait_with_output().unwrap();
     let why = String::from_utf8(ended.stderr).unwrap();

@@ -1,4 +1,4 @@
-//! Voting files that are added and removed while the cluster runs.
+//! Voting files are added and removed while the cluster runs.
 
 use std::{
     fs::{self, Permissions},
@@ -25,7 +25,7 @@ fn files(status: &Value, node: usize) -> &[Value] {
     status["nodes"][node]["membership"]["files"].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Waits until each of so many nodes has turns at so many files that vote.
+/// Waits until this many nodes have turns at this many voting files.
 fn until_all_vote(cluster: &Cluster, nodes: usize, count: usize) {
     cluster.wait_until("all voting files answer", |status| {
         (0..nodes).all(|node| {
@@ -58,7 +58,7 @@ fn a_file_is_added_and_removed_whatever_its_name_and_who_may_read_the_configurat
 #[test]
 fn a_file_that_may_vote_yet_is_left_alone() {
     let cluster = Cluster::new(1);
-    cluster.put_nobody_out();
+    cluster.prevent_evictions();
     cluster.run("up").said().ok();
     let add = |number: usize| {
         let path = cluster.parent().join(format!("votes{number}"));
@@ -95,9 +95,9 @@ impl Drop for Device {
 }
 
 #[test]
-fn what_not_all_nodes_are_told_of_is_taken_back() {
+fn a_file_that_not_all_nodes_can_open_is_taken_back() {
     let cluster = Cluster::new(2);
-    cluster.put_nobody_out();
+    cluster.prevent_evictions();
     cluster.run("up").said().ok();
     let device = Device::new(&cluster.parent().join("device"));
     let file = cluster.parent().join("votes");
