@@ -18,7 +18,7 @@ use serde_json::Value;
 use super::{Live, Measured, Plan, Serve};
 use crate::stage::LOOK_EVERY;
 
-/// What a node may take longer than the trials need.
+/// The time that a node may need beyond the trials.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// When one node fails, the other may say for so long why.
@@ -38,7 +38,7 @@ pub enum BetweenError {
     Interrupted,
 }
 
-/// What a node says over its control socket.
+/// An answer of a node over its control socket.
 enum Said {
     Progress(Live),
     End(&'static str, Result<Value, ControlError>),

@@ -77,7 +77,7 @@ fn refused(error: Error) -> PerfError {
     }
 }
 
-/// What all threads of a trial see.
+/// The state shared by all threads of a trial.
 struct Run {
     phase: AtomicU8,
     /// Messages of all streams that were answered before it counted.
@@ -214,7 +214,7 @@ fn watch(run: &Run, until: Until, nodes: [u32; 2], tell: &mut dyn FnMut(u64) -> 
     }
 }
 
-/// What a sending thread did while it counted.
+/// The counts of a sending thread.
 #[derive(Default)]
 struct Share {
     responses: Responses,

@@ -74,7 +74,7 @@ impl Session {
         Ok(Self { end, driving: ask.driving, over, _control: control })
     }
 
-    /// What joins the two sides, and why.
+    /// Returns the rails between the two sides, and the reason for them.
     #[must_use]
     pub fn over(&self) -> &Over {
         &self.over

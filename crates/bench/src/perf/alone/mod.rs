@@ -31,7 +31,7 @@ pub enum AloneError {
     Reach {
         /// Where it was tried.
         address: String,
-        /// What the system said.
+        /// The error of the system.
         error: std::io::Error,
     },
     /// The address cannot be listened at.
@@ -39,7 +39,7 @@ pub enum AloneError {
     Listen {
         /// The address.
         address: String,
-        /// What the system said.
+        /// The error of the system.
         error: std::io::Error,
     },
     /// The other side says why not.
@@ -48,9 +48,9 @@ pub enum AloneError {
     /// The connection broke or brought nonsense.
     #[error("{what}: {error} (it must be `plexus perf --listen` of the same version)")]
     Talk {
-        /// What was being done.
+        /// The operation that failed.
         what: &'static str,
-        /// What went wrong.
+        /// The error.
         error: std::io::Error,
     },
     /// The links.

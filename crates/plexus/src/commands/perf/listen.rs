@@ -53,7 +53,7 @@ pub(super) fn run(
             Served::Refused { client, why } if once => bail!("{client}: {why}"),
             Served::Refused { client, why } => output::progress(&format!("{client}: {why}")),
             // Once in a row: nobody from outside fills the screen.
-            Served::Stranger { client, why } => {
+            Served::Unauthenticated { client, why } => {
                 let who = Some((client.ip(), why));
                 if stranger != who
                     && let Some((_, why)) = &who
