@@ -167,7 +167,7 @@ impl Active {
         Ok(answers)
     }
 
-    /// Starts counting.
+    /// Starts counting messages and times.
     pub(super) fn mark(&mut self, now: Nanos) {
         self.counting = true;
         self.marked_at = now;
@@ -176,7 +176,7 @@ impl Active {
         }
     }
 
-    /// Stops sending.
+    /// Stops sending new messages.
     pub(super) fn stop(&mut self) {
         self.stopped = true;
     }

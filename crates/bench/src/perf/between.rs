@@ -24,16 +24,16 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 /// When one node fails, the other may say for so long why.
 const LAST_WORDS: Duration = Duration::from_millis(1500);
 
-/// Why nothing was measured.
+/// The reason why nothing was measured.
 #[derive(Debug, thiserror::Error)]
 pub enum BetweenError {
-    /// A node.
+    /// A node refused or failed.
     #[error(transparent)]
     Node(#[from] ControlError),
-    /// A node's answer makes no sense.
+    /// The answer of a node is malformed.
     #[error("the node's answer makes no sense: {0}")]
     Answer(#[from] serde_json::Error),
-    /// The user wants no more.
+    /// The user interrupted the measurement.
     #[error("interrupted")]
     Interrupted,
 }

@@ -34,7 +34,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 const TELL_EVERY: Nanos = Nanos(250_000_000);
 
-/// Where programs attach to a node, and its process.
+/// The socket and process of a node that programs attach to.
 #[derive(Clone, Debug)]
 pub struct Attachment {
     /// The node's socket for programs.

@@ -5,7 +5,8 @@ use plexus_observe::snapshot::{Rail, explain};
 /// The rails between two sides.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Over {
-    /// The rail that carried the messages, as in `shm`, `tcp` or, where several share the bulk, `tcp x 2`.
+    /// The rail that carried the messages, as in `shm`, `tcp` or, where several share the bulk,
+    /// `tcp x 2`.
     pub rail: String,
     /// Whether all of that is encrypted.
     pub encrypted: bool,

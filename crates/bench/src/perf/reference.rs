@@ -3,7 +3,7 @@
 
 use super::{Op, Test};
 
-/// Whose figures.
+/// A source of published figures.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Source {
     /// The name for `--compare`.

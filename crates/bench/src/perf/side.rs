@@ -101,12 +101,12 @@ impl Side {
         Ok(Some(now))
     }
 
-    /// Starts counting.
+    /// Starts counting in both directions.
     pub(super) fn mark(&mut self, now: Nanos) {
         self.sending().for_each(|active| active.mark(now));
     }
 
-    /// Stops sending.
+    /// Stops sending in both directions.
     pub(super) fn stop(&mut self) {
         self.sending().for_each(Active::stop);
     }

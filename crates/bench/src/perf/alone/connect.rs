@@ -23,7 +23,7 @@ const REACHED_WITHIN: Duration = Duration::from_secs(5);
 /// How long a listener may take to prove that it has the key.
 const PROVED_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long a listener may take to answer: it may be busy with somebody else.
+/// The time that a listener has to answer; it may be serving another client.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
 
 /// A session. Its end is the end of everything that it started, on both sides.

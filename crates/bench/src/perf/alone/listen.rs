@@ -1,9 +1,9 @@
-//! The listener: hears everybody at once until they have proved the key, then serves one client
-//! after another.
+//! The listener: authenticates all incoming connections at once, then serves one client after
+//! another.
 //!
-//! Who connects has a thread and little time. [`MAX_INCOMING`] are heard at once, [`FROM_ONE`] of them
-//! from one address, so that who says nothing holds nobody else up. What was asked for is done only
-//! after it was sealed with the key.
+//! Each connection has a thread and little time. [`MAX_INCOMING`] connections are authenticated at
+//! once, [`FROM_ONE`] of them from one address, so that a silent client does not delay others. A
+//! request is executed only after it was sealed with the key.
 
 use std::{
     collections::BTreeMap,
@@ -71,14 +71,14 @@ pub enum Served {
     },
     /// None, and why.
     Refused {
-        /// Who it was.
+        /// The address of the client.
         client: SocketAddr,
-        /// Why not.
+        /// The reason for the refusal.
         why: String,
     },
-    /// Somebody without the key. While a client is served only the first of them is told of.
+    /// A client without the key. While a client is served, only the first such client is reported.
     Unauthenticated {
-        /// Who it was.
+        /// The address of the client.
         client: SocketAddr,
         /// The reason.
         why: String,
@@ -107,7 +107,7 @@ impl Listener {
         Ok(Self { address, core, key, incoming, _acceptor: acceptor })
     }
 
-    /// Where it listens.
+    /// Returns the bound address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address

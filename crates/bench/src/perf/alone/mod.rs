@@ -23,10 +23,10 @@ pub use meet::{Ask, PORT, RailChoice};
 
 use super::PerfError;
 
-/// Why there is no session.
+/// The reason why there is no session.
 #[derive(Debug, thiserror::Error)]
 pub enum AloneError {
-    /// Nobody listens there, or the address is none.
+    /// No listener answers at the address, or the address is invalid.
     #[error("{address}: {error}; start `plexus perf --listen` there first")]
     Reach {
         /// Where it was tried.
