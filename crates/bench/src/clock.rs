@@ -1,33 +1,32 @@
-//! The clock of measurements: the processor's own counter where the system trusts it, the system's
-//! clock elsewhere.
+//! The clock of measurements: the processor's counter if the system trusts it, else the system's
+//! clock.
 //!
-//! A look at the system's clock takes as long as a fifth of a message over memory, since it first
-//! waits for everything in front of it; the instruction behind it does not. So this asks the
-//! counter itself, as other measuring programs of this kind do, once it has seen how fast that
-//! counts. Measurements may do so, which end within minutes; timers of a cluster may not: a system
-//! can lose its trust in the counter.
+//! Reading the system's clock takes as long as a fifth of a message over memory, because it first
+//! waits for all earlier instructions; the counter does not. So this module reads the counter
+//! itself, after it has measured its rate. Measurements may do so because they end within minutes.
+//! Timers of a cluster may not: a system can stop trusting the counter.
 #![allow(unsafe_code, reason = "reads the processor's counter")]
 
 use std::sync::OnceLock;
 
 use plexus_base::{Nanos, clock};
 
-/// How long the counter is watched beside the system's clock at least: it is then known to some
-/// millionths.
+/// The minimum time for which the counter is compared with the system's clock. Its rate is then
+/// known to a few millionths.
 const WATCHED: Nanos = Nanos::from_ms(5);
 
-/// Looks of which the closest counts.
+/// The number of attempts, of which the closest counts.
 const LOOKS: usize = 16;
 
-/// What the counter showed at a known time.
-struct Mark {
+/// The value of the counter at a known time.
+struct CounterSample {
     ticks: u64,
     at: Nanos,
 }
 
-impl Mark {
-    /// The closest of some looks at both: a thread that is interrupted between the two would be off
-    /// by that for ever.
+impl CounterSample {
+    /// Takes the closest of several samples: an interruption between the two reads would shift all
+    /// later times.
     fn now() -> Option<Self> {
         let looks = (0..LOOKS).map_while(|_| {
             let (before, at, after) = (ticks()?, clock::now(), ticks()?);
@@ -38,22 +37,24 @@ impl Mark {
     }
 }
 
-/// A mark, and how fast the counter counts.
+/// A sample, and the rate of the counter.
 struct Scale {
-    mark: Mark,
+    mark: CounterSample,
     ns_per_tick: f64,
 }
 
-static FIRST: OnceLock<Option<Mark>> = OnceLock::new();
+static FIRST: OnceLock<Option<CounterSample>> = OnceLock::new();
 static SCALE: OnceLock<Scale> = OnceLock::new();
 
-/// To be called where time passes before it is measured, and again before it is measured: what is
-/// between the first call and the first one [`WATCHED`] later tells how fast the counter counts.
-/// Until then [`now`] asks the system.
+/// Measures the rate of the counter. Call it where time passes before a measurement, and again
+/// before the measurement. The time between the first call and the first one at least [`WATCHED`]
+/// later gives the rate. Until then [`now`] reads the system's clock.
 pub(crate) fn calibrate() {
-    let Some(first) = FIRST.get_or_init(|| if is_trusted() { Mark::now() } else { None }) else { return };
+    let Some(first) = FIRST.get_or_init(|| if is_trusted() { CounterSample::now() } else { None }) else {
+        return;
+    };
     if SCALE.get().is_none()
-        && let Some(mark) = Mark::now()
+        && let Some(mark) = CounterSample::now()
         && mark.at.since(first.at) >= WATCHED
         && mark.ticks > first.ticks
     {
@@ -62,13 +63,13 @@ pub(crate) fn calibrate() {
     }
 }
 
-/// Whether the system takes its own time from the counter.
+/// Returns true if the system takes its own time from the counter.
 fn is_trusted() -> bool {
     let source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     std::fs::read_to_string(source).is_ok_and(|name| name.trim() == "tsc")
 }
 
-/// Now, comparable with [`clock::now`] to within what the two drift apart.
+/// Returns the current time. It differs from [`clock::now`] only by the drift between the two.
 #[inline]
 pub(crate) fn now() -> Nanos {
     if let Some(Scale { mark, ns_per_tick }) = SCALE.get()

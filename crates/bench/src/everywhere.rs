@@ -1,5 +1,5 @@
-//! Runs a workload inside all nodes at once, from the command line: they begin at the same moment,
-//! and of several failures the one is reported that says most.
+//! Runs a workload inside all nodes at once, from the command line. All nodes start together. Of
+//! several failures the most informative one is reported.
 
 use std::{
     sync::{
@@ -19,54 +19,54 @@ use serde_json::{Value, json};
 
 use crate::stage::LOOK_EVERY;
 
-/// The nodes begin so long after they were asked, so that all have been asked.
+/// The delay before the start, in which all nodes are asked.
 const AHEAD: Duration = Duration::from_millis(100);
 
-/// What a node may take longer than its workload needs.
+/// The time that a node may need beyond its workload.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// When a node fails, the others may say for so long why: the cause is often another's.
+/// After a failure, the time in which other nodes may report theirs: it is often the cause.
 const LAST_WORDS: Duration = Duration::from_millis(1500);
 
-/// Why a run has no result.
+/// The reason why a run has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// It cannot be run like this.
+    /// The run is not possible with these arguments.
     #[error("{0}")]
     Workload(String),
-    /// A node.
+    /// A node refused or failed.
     #[error(transparent)]
     Node(#[from] ControlError),
-    /// A node's answer makes no sense.
+    /// The answer of a node is malformed.
     #[error("{name}: its answer makes no sense: {source}")]
     Answer {
-        /// The node.
+        /// The name of the node.
         name: String,
-        /// The reason.
+        /// The error of the decoder.
         source: serde_json::Error,
     },
-    /// What clients were told and what is found differ: changes lost or made twice, a lock that two
-    /// had.
+    /// The counts of the clients differ from those found: changes were lost or made twice, or a
+    /// lock had two holders.
     #[error("{0}")]
     Sums(String),
-    /// The user wants no more.
+    /// The user interrupted the run.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// What is asked of every node: the arguments of `command` for a start at that time, in
-/// milliseconds of Unix time.
+/// A request to every node: it returns the arguments of `command` for a start time in milliseconds
+/// of Unix time.
 pub(crate) struct Call<'a> {
     pub(crate) command: &'static str,
     pub(crate) args: &'a dyn Fn(u64) -> Value,
-    /// How long it takes.
+    /// The duration of the command.
     pub(crate) time: Duration,
 }
 
-/// Has every node do it; their answers.
+/// Runs the command on every node and returns their answers.
 ///
 /// # Errors
-/// See [`RunError`]. What the nodes have begun ends by itself.
+/// See [`RunError`]. Work that the nodes have begun ends by itself.
 pub(crate) fn everywhere<T: DeserializeOwned>(
     config: &Config,
     call: &Call<'_>,
@@ -82,7 +82,7 @@ pub(crate) fn everywhere<T: DeserializeOwned>(
         let mut control = Control::connect(&config.dir, name)?;
         control.set_timeout(time)?;
         let (sender, args) = (sender.clone(), args.clone());
-        // Not joined: it ends with its node, and nobody waits for one that hangs.
+        // The thread is not joined: it ends with its node, and a hanging one is not waited for.
         thread::spawn(move || {
             let _ = sender.send((index, control.call(command, args, |_| {})));
         });
@@ -127,7 +127,7 @@ pub(crate) fn everywhere<T: DeserializeOwned>(
         .collect()
 }
 
-/// Of several failures, which one says most: a node that is gone is why the others stopped.
+/// Returns how informative a failure is. A lost node is the reason why the others stopped.
 fn weight(error: &ControlError) -> u8 {
     match error {
         ControlError::Ended { .. } | ControlError::NotRunning { .. } => 3,
@@ -137,7 +137,7 @@ fn weight(error: &ControlError) -> u8 {
 }
 
 pub(crate) fn to_json(args: &impl Serialize) -> Value {
-    // Plain numbers and names: there is nothing that JSON cannot say.
+    // Plain numbers and names can always be encoded as JSON.
     serde_json::to_value(args).unwrap_or_else(|_| json!({}))
 }
 

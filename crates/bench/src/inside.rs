@@ -1,4 +1,4 @@
-//! What a node is asked for by measurements, made from its body.
+//! The control commands of measurements.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use plexus_node::{body::Body, control::Command, service::NodeService};
 
 use crate::{blocks, locks, perf};
 
-/// The commands of a node that measurements need, to be registered beside its own.
+/// Returns the commands of measurements, to register beside the node's own.
 #[must_use]
 pub fn commands(body: &Arc<Body>) -> Vec<Arc<dyn Command>> {
     let mut commands = blocks::command::commands(body);
     commands.extend(locks::command::commands(&(Arc::clone(body) as Arc<dyn locks::Host>)));
-    // A measurement is of one path: that of the first worker to the first worker of the peer.
+    // A measurement uses one path: from the first worker to the first worker of the peer.
     let place = |worker: &Worker<NodeService>| perf::Place {
         worker: worker.clone(),
         window: body.benchmark_window(),

@@ -1,9 +1,8 @@
 //! Measurement: `plexus perf`, the workloads of blocks and locks, their reports and charts.
 //!
-//! What runs inside the nodes ([`perf`], [`blocks`], [`locks`]) takes part through a node's public
-//! interface like any other program of it; what runs at the command line merges the nodes' results,
-//! checks them and renders them ([`report`]). Nothing here is needed by a cluster that is not being
-//! measured.
+//! The part inside the nodes ([`perf`], [`blocks`], [`locks`]) uses a node's public interface, like
+//! any other client. The part at the command line merges, checks and renders the nodes' results
+//! ([`report`]). A cluster that is not measured needs nothing of this crate.
 
 pub mod blocks;
 mod clock;

@@ -9,10 +9,10 @@ macro_rules! named {
         pub enum $type { $($(#[$doc])* $variant),+ }
 
         impl $type {
-            /// Every value.
+            /// All values.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// The name on the command line and in results.
+            /// Returns the name on the command line and in results.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),+ }

@@ -1,10 +1,9 @@
-//! Response times: an HDR histogram for one thread, merged afterwards, and the percentiles that
-//! reports show.
+//! Response times: an HDR histogram per thread, merged at the end, and the percentiles of reports.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Longest response time told apart, in nanoseconds: longer ones count as this long.
+/// The longest response time in nanoseconds; longer ones count as this.
 const LONGEST_NS: u64 = 100_000_000_000;
 
 /// Response times in nanoseconds to three digits, from 1 ns to 100 s. Recording never allocates.
@@ -21,7 +20,7 @@ impl Default for Responses {
 }
 
 impl Responses {
-    /// None yet.
+    /// Returns an empty histogram.
     #[must_use]
     pub fn new() -> Self {
         let histogram =
@@ -35,49 +34,49 @@ impl Responses {
         self.histogram.saturating_record(ns);
     }
 
-    /// Adds all of another's.
+    /// Adds all response times of another histogram.
     pub fn merge(&mut self, other: &Self) {
         self.histogram.add(&other.histogram).expect("all have the same bounds");
     }
 
-    /// How many there are.
+    /// Returns the number of response times.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// That part of them (`quantile`, 0 to 1) took at most so many nanoseconds; 0 where there is
-    /// nothing.
+    /// Returns the response time in nanoseconds at `quantile` (0 to 1); 0 if the histogram is
+    /// empty.
     #[must_use]
     pub fn at(&self, quantile: f64) -> u64 {
         self.histogram.value_at_quantile(quantile)
     }
 
-    /// The shortest, in nanoseconds.
+    /// Returns the shortest response time in nanoseconds.
     #[must_use]
     pub fn min(&self) -> u64 {
         self.histogram.min()
     }
 
-    /// The longest, in nanoseconds.
+    /// Returns the longest response time in nanoseconds.
     #[must_use]
     pub fn max(&self) -> u64 {
         self.histogram.max()
     }
 
-    /// The mean, in nanoseconds.
+    /// Returns the mean in nanoseconds.
     #[must_use]
     pub fn mean(&self) -> f64 {
         self.histogram.mean()
     }
 
-    /// The standard deviation, in nanoseconds.
+    /// Returns the standard deviation in nanoseconds.
     #[must_use]
     pub fn deviation(&self) -> f64 {
         self.histogram.stdev()
     }
 
-    /// The percentiles; all zero where there is nothing.
+    /// Returns the percentiles; all zero if the histogram is empty.
     #[must_use]
     pub fn summary(&self) -> ResponseUs {
         if self.histogram.is_empty() {
@@ -94,7 +93,7 @@ impl Responses {
     }
 }
 
-/// Rounds to three digits behind the point: more would be noise in a report.
+/// Rounds to three decimal places; more would be noise in a report.
 #[must_use]
 pub(crate) fn thousandths(value: f64) -> f64 {
     if value.is_finite() { (value * 1000.0).round() / 1000.0 } else { 0.0 }

@@ -1,5 +1,4 @@
-//! Runs the clients of a workload in one node: all begin at one moment, warm up, are measured, and
-//! end.
+//! Runs the clients of a workload in one node: all start together, warm up, are measured, and end.
 
 use std::{
     io,
@@ -13,22 +12,21 @@ use std::{
 
 use crate::clock;
 
-/// Where all clients of a node stand, set by the thread that started them.
+/// The stage of all clients of a node, set by the thread that started them.
 #[derive(Default)]
 pub(crate) struct Stage {
     stage: AtomicU8,
     failure: Mutex<Option<String>>,
 }
 
-/// After the warm-up, which is stage 0.
+/// The stage after the warm-up, which is stage 0.
 pub(crate) const MEASURING: u8 = 1;
 pub(crate) const OVER: u8 = 2;
 
-/// How often who waits looks whether it is to end, or whether anybody still wants what it waits
-/// for.
+/// The interval at which a waiting thread checks whether it was stopped or cancelled.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// When the clients of all nodes begin, and for how long they work.
+/// The start time of the clients on all nodes, and the length of their stages.
 #[derive(Clone, Copy)]
 pub(crate) struct Times {
     pub(crate) start: SystemTime,
@@ -36,15 +34,15 @@ pub(crate) struct Times {
     pub(crate) measured_ms: u64,
 }
 
-/// What clients did, and what was counted when measuring began and when it ended.
+/// The results of the clients, and the counters at the start and the end of the measurement.
 pub(crate) struct Measured<D, M> {
     pub(crate) done: Vec<D>,
     pub(crate) before: M,
     pub(crate) after: M,
 }
 
-/// Runs each of the clients in a thread until the stage is over; `moment` counts what is counted,
-/// `wanted` says whether to go on.
+/// Runs each client in a thread until the stage is over. `moment` reads the counters; `wanted`
+/// returns false to cancel.
 ///
 /// # Errors
 /// One line for the user.
@@ -63,7 +61,7 @@ where
     let (done, moments) = thread::scope(|scope| {
         let mut threads = Vec::new();
         let begin = || {
-            // Everybody at once, on all nodes: whoever comes early waits.
+            // All clients of all nodes start together, so early ones wait.
             thread::sleep(times.start.duration_since(SystemTime::now()).unwrap_or_default());
             for (number, client) in clients.into_iter().enumerate() {
                 let thread = thread::Builder::new().name(format!("client-{number}"));
@@ -74,7 +72,7 @@ where
             let before = moment()?;
             stage.reach(MEASURING);
             rest(Duration::from_millis(times.measured_ms), stage, wanted);
-            // While the clients still run: their threads count.
+            // The clients still run here: the counters include their threads.
             Ok((before, moment()?))
         };
         let moments: io::Result<(M, M)> = begin();
@@ -107,13 +105,13 @@ impl Stage {
         self.reach(OVER);
     }
 
-    /// Why a client gave up, if one has.
+    /// Returns the reason why a client failed, if one has.
     fn failure(&self) -> Option<String> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Sleeps for `time`, less if a client fails or nobody waits for the result any more.
+/// Sleeps for `time`, or less if a client fails or the run is cancelled.
 fn rest(time: Duration, stage: &Stage, wanted: &mut dyn FnMut() -> bool) {
     let end = Instant::now() + time;
     loop {

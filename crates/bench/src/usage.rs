@@ -1,38 +1,38 @@
-//! What a process has used of its machine: CPU time and context switches, all its threads together.
+//! The CPU time and context switches of a process, over all its threads.
 
 use std::{fs, io};
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-/// CPU time and context switches since the process began, or between two moments.
+/// CPU time and context switches since the process started, or in an interval.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Usage {
-    /// Nanoseconds of CPU time, user and system.
+    /// The CPU time in nanoseconds, user and system.
     pub cpu_ns: u64,
-    /// Context switches because a thread had to wait.
+    /// The context switches because a thread had to wait.
     pub voluntary: u64,
-    /// Context switches because another thread was given the core.
+    /// The context switches because another thread got the core.
     pub involuntary: u64,
 }
 
 impl Usage {
-    /// CPU time of this process, in nanoseconds: one system call.
+    /// Returns the CPU time of this process in nanoseconds, with one system call.
     #[must_use]
     pub fn cpu_ns() -> u64 {
         let time = clock_gettime(ClockId::ProcessCPUTime);
         time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
     }
 
-    /// CPU time of this thread, in nanoseconds.
+    /// Returns the CPU time of this thread in nanoseconds.
     #[must_use]
     pub fn cpu_ns_of_thread() -> u64 {
         let time = clock_gettime(ClockId::ThreadCPUTime);
         time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
     }
 
-    /// CPU time of the threads that process `pid` has now, in nanoseconds, as of their last tick; 0
-    /// where the system does not say.
+    /// Returns the CPU time of the current threads of process `pid`, in nanoseconds, as of their
+    /// last tick; 0 if unknown.
     #[must_use]
     pub fn cpu_ns_of(pid: u32) -> u64 {
         let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -43,15 +43,15 @@ impl Usage {
         spent.sum()
     }
 
-    /// Now. Switches are those of the threads that live: take both moments while the same threads
-    /// do.
+    /// Returns the current values. Only running threads count their switches: compare two values
+    /// only while the same threads run.
     ///
     /// # Errors
     /// `/proc` cannot be read.
     pub fn now() -> io::Result<Self> {
         let mut usage = Self { cpu_ns: Self::cpu_ns(), ..Self::default() };
         for thread in fs::read_dir("/proc/self/task")? {
-            // A thread may end between being listed and being read.
+            // A thread may end after it was listed.
             let Ok(status) = fs::read_to_string(thread?.path().join("status")) else { continue };
             for line in status.lines() {
                 if let Some(count) = line.strip_prefix("voluntary_ctxt_switches:") {
@@ -64,7 +64,7 @@ impl Usage {
         Ok(usage)
     }
 
-    /// What was used since `earlier`.
+    /// Returns the usage since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -74,7 +74,7 @@ impl Usage {
         }
     }
 
-    /// Adds another process's.
+    /// Adds the usage of another process.
     pub fn add(&mut self, other: &Self) {
         self.cpu_ns += other.cpu_ns;
         self.voluntary += other.voluntary;

@@ -1,5 +1,5 @@
-//! What workloads have in common: limits of what can be asked for, names of choices, and how a node
-//! begins with all others.
+//! The common parts of workloads: limits of requests, names of choices, and the simultaneous start
+//! on all nodes.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -9,10 +9,10 @@ use std::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-/// Most clients on a node: each is a thread.
+/// The maximum of clients on a node; each is a thread.
 pub(crate) const MAX_CLIENTS: u32 = 256;
 
-/// The start may be this far ahead at most.
+/// The maximum time until the start.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Refuses numbers of clients that no node can have.
@@ -23,7 +23,7 @@ pub(crate) fn check_clients(clients: u32) -> Result<(), String> {
     }
 }
 
-/// Refuses times that measure nothing, or keep a node too long.
+/// Refuses times that measure nothing, or occupy a node too long.
 pub(crate) fn check_times(warm_ms: u64, measured_ms: u64) -> Result<(), String> {
     match (warm_ms, measured_ms) {
         (..=60_000, 50..=3_600_000) => Ok(()),
@@ -35,26 +35,26 @@ pub(crate) fn check_times(warm_ms: u64, measured_ms: u64) -> Result<(), String> 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Run<W> {
     pub(crate) workload: W,
-    /// When to begin, in milliseconds of Unix time, so that all nodes begin together.
+    /// The start time in milliseconds of Unix time, equal on all nodes.
     pub(crate) start_unix_ms: u64,
 }
 
-/// Arguments, as JSON has them.
+/// Decodes arguments from JSON.
 pub(crate) fn arguments<T: DeserializeOwned>(args: Value) -> Result<T, String> {
     serde_json::from_value(args).map_err(|error| format!("not what this command takes: {error}"))
 }
 
-/// An answer, as JSON has it.
+/// Encodes an answer as JSON.
 pub(crate) fn answer(value: impl Serialize) -> Result<Value, String> {
     serde_json::to_value(value).map_err(|error| error.to_string())
 }
 
-/// Whether a workload of one kind runs on a node: one at a time does.
+/// The state of a kind of workload on a node: one runs at a time.
 #[derive(Default)]
 pub(crate) struct Running(AtomicBool);
 
 impl Running {
-    /// Runs one that begins then, unless another runs.
+    /// Runs a workload that starts at the given time, unless another one runs.
     pub(crate) fn run<R>(
         &self,
         start_unix_ms: u64,
@@ -72,7 +72,7 @@ impl Running {
     }
 }
 
-/// Says that the workload runs no more, however it ended.
+/// Marks the workload as ended when dropped.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {

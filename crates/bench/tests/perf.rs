@@ -263,7 +263,7 @@ fn what_cannot_be_measured_is_refused_and_the_next_run_is_fine() {
 }
 
 #[test]
-fn a_run_that_nobody_wants_ends() {
+fn cancelled_run_ends() {
     let pair = Pair::new(RailKind::Shm);
     for driving in [Driving::Polling, Driving::Waiting] {
         let trials = vec![Trial::new(Test::Bandwidth, Op::Put, 4096)];

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_answer_is_seen_by_its_peers() {
+    fn unreachable_node_is_reported_by_its_peers() {
         let n1 = node("n1", vec![rail("n2", 0, 0, "down", "peer-ended")]);
         let reading = reading(0, vec![("n1", n1), ("n2", Seen::Down)]);
         let (lines, unseen) = lines(&reading, false);

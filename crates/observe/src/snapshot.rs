@@ -43,7 +43,7 @@ pub struct Snapshot {
     /// The number of blocks that the cache holds in any mode.
     pub blocks_held: u64,
     /// The number of refused connections from unauthenticated peers.
-    pub strangers: u64,
+    pub unauthenticated: u64,
     /// The resources that attached programs use.
     pub programs: ProgramsStatus,
 }
@@ -186,7 +186,7 @@ impl Snapshot {
             cache: cache.into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
             locks: locks.into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
             blocks_held: body.cache().occupied() as u64,
-            strangers: body.strangers(),
+            unauthenticated: body.strangers(),
             programs: body.programs(),
         }
     }
@@ -229,7 +229,7 @@ impl Snapshot {
             rails: rails.collect(),
             cache: counted_since(&self.cache, &earlier.cache),
             locks: counted_since(&self.locks, &earlier.locks),
-            strangers: self.strangers.saturating_sub(earlier.strangers),
+            unauthenticated: self.unauthenticated.saturating_sub(earlier.unauthenticated),
             ..self.clone()
         }
     }

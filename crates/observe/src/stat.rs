@@ -254,7 +254,7 @@ pub fn json(reading: &Reading, by: &[By], only: Option<Channel>) -> Value {
     let nodes = reading.nodes.iter().map(|(name, seen)| match seen.alive() {
         Some(snapshot) => json!({
             "name": name, "state": seen.state(), "cache": snapshot.cache, "locks": snapshot.locks, "blocks_held": snapshot.blocks_held,
-            "strangers": snapshot.strangers, "programs": snapshot.programs,
+            "unauthenticated": snapshot.unauthenticated, "programs": snapshot.programs,
         }),
         None => json!({ "name": name, "state": seen.state() }),
     });

@@ -1,4 +1,4 @@
-//! One client: a thread that reads and changes blocks as fast as it gets them.
+//! A client of the block workload: a thread that reads and changes blocks as fast as it gets them.
 
 use plexus_base::BlockId;
 use plexus_cache::{Cache, CacheError};
@@ -9,21 +9,21 @@ use crate::{
     stage::{MEASURING, OVER, Stage},
 };
 
-/// What one client did.
+/// The results of one client.
 #[derive(Default)]
 pub(super) struct Done {
-    /// Changes acknowledged, from the first to the last.
+    /// The acknowledged changes, including the warm-up.
     pub(super) acknowledged: u64,
-    /// Reads and changes while it was measured.
+    /// The reads and changes during the measurement.
     pub(super) reads: u64,
     pub(super) changes: u64,
-    /// Response times of those that had to wait for a block, and of the others.
+    /// The response times of operations that waited for a block, and of the others.
     pub(super) waits: Responses,
     pub(super) hits: u64,
 }
 
-/// Numbers by SplitMix64 (Steele et al. 2014): a few instructions, the same sequence for the same
-/// seed.
+/// Random numbers by SplitMix64 (Steele et al. 2014): a few instructions, the same sequence for the
+/// same seed.
 struct Chance(u64);
 
 impl Chance {
@@ -33,22 +33,22 @@ impl Chance {
         BlockId(self.0).hash()
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     #[inline]
     fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 }
 
-/// The place of a client among all clients of all nodes.
+/// The slot of a client among all clients of all nodes.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct ClientSlot {
     pub(super) slot: usize,
     pub(super) of: usize,
 }
 
 /// Works until the stage is over. A failure ends all clients of the node.
-pub(super) fn work(cache: &Cache, workload: &Workload, place: Place, stage: &Stage) -> Done {
+pub(super) fn work(cache: &Cache, workload: &Workload, place: ClientSlot, stage: &Stage) -> Done {
     let mut done = Done::default();
     if let Err(why) = Client::new(workload, place).work(cache, stage, &mut done) {
         stage.fail(why);
@@ -61,18 +61,18 @@ struct Client<'a> {
     slot: usize,
     chance: Chance,
     next: u64,
-    /// How often this client has changed each block; `u64::MAX` where it has not met it yet.
+    /// The number of changes of each block by this client; `u64::MAX` before its first visit.
     mine: Vec<u64>,
 }
 
 impl<'a> Client<'a> {
-    fn new(workload: &'a Workload, place: Place) -> Self {
+    fn new(workload: &'a Workload, place: ClientSlot) -> Self {
         let seed = workload.seed.wrapping_mul(0x1_0000_0001).wrapping_add(place.slot as u64);
         Self {
             workload,
             slot: place.slot,
             chance: Chance(BlockId(seed).hash()),
-            // Apart from each other, so that none follows on another's heels from the start.
+            // Clients start apart, so that none follows another from the start.
             next: place.slot as u64 * workload.hot / place.of as u64,
             mine: vec![u64::MAX; workload.hot as usize],
         }
@@ -105,7 +105,7 @@ impl<'a> Client<'a> {
             }
             let end = clock::now();
             let waited = session.waits();
-            // What began before and ended after the mark counts for neither.
+            // An operation that began before the stage and ended in it counts for neither.
             if now == MEASURING {
                 done.changes += u64::from(changes);
                 done.reads += u64::from(!changes);
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     fn client(workload: &Workload, slot: usize) -> Client<'_> {
-        Client::new(workload, Place { slot, of: 4 })
+        Client::new(workload, ClientSlot { slot, of: 4 })
     }
 
     #[test]

@@ -1,5 +1,4 @@
-//! What a node does for the workload when asked over its control socket: `bench.blocks` and
-//! `bench.sum`.
+//! The control commands of the workload: `bench.blocks` and `bench.sum`.
 
 use std::sync::Arc;
 
@@ -18,7 +17,7 @@ pub(super) struct Sum {
     pub(super) slots: usize,
 }
 
-/// The commands.
+/// Returns the commands of the block workload.
 #[must_use]
 pub fn commands(body: &Arc<Body>) -> Vec<Arc<dyn Command>> {
     let blocks = RunBlocks { body: Arc::clone(body), running: Running::default() };

@@ -8,7 +8,7 @@
 //! A client's slot is `node * clients + client`. The first field is always the sum of all others:
 //! whoever finds another sum has found a torn block, or one that holds something else.
 
-/// How many clients a block with `user_bytes` has room for.
+/// Returns the number of clients that a block with `user_bytes` has room for.
 #[must_use]
 pub(super) const fn slots(user_bytes: usize) -> usize {
     (user_bytes / 8).saturating_sub(1)
@@ -26,7 +26,7 @@ fn set(user: &mut [u8], index: usize, value: u64) {
     }
 }
 
-/// How often the client with `slot` has changed the block.
+/// Returns how often the client with `slot` has changed the block.
 #[inline]
 pub(super) fn of_slot(user: &[u8], slot: usize) -> u64 {
     field(user, slot + 1)
@@ -39,7 +39,7 @@ pub(super) fn change(user: &mut [u8], slot: usize) {
     set(user, slot + 1, field(user, slot + 1).wrapping_add(1));
 }
 
-/// The changes of the block, if it adds up.
+/// Returns the changes of the block if its fields add up.
 #[inline]
 pub(super) fn total(user: &[u8]) -> Option<u64> {
     let (fields, _) = user.as_chunks::<8>();

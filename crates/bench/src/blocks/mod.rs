@@ -1,10 +1,10 @@
 //! The block workload: clients on every node read and change the same blocks through the shared
 //! cache.
 //!
-//! Every change is counted twice: in the block, under the latch of whoever changes it
-//! (`counted.rs`), and by the client when the change is done. At the end both must agree, so a
-//! change that was lost or made twice is found. What runs in the nodes is [`command`]; [`run()`]
-//! starts it on all of them at once, merges and checks.
+//! Every change is counted twice: in the block, under the latch of its writer (`counted.rs`), and
+//! by the client after the change. At the end both must agree, so a lost or repeated change is
+//! found. [`command`] runs in the nodes; [`run()`] starts it on all of them at once, merges and
+//! checks.
 
 mod client;
 pub mod command;

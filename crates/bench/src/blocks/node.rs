@@ -1,4 +1,4 @@
-//! The workload inside one node: its clients, and what the node used and counted while they ran.
+//! The workload inside one node: its clients, and the node's usage and counters while they ran.
 
 use std::{
     io,
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Workload,
-    client::{self, Place},
+    client::{self, ClientSlot},
     counted,
 };
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
     stage::{self, Measured, Stage, Times},
 };
 
-/// What one node's cache counted while it was measured.
+/// The counters of one node's cache during the measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names are those of `plexus_cache::protocol::Counts`")]
 pub struct NodeCounts {
@@ -64,7 +64,7 @@ impl NodeCounts {
         }
     }
 
-    /// Adds another node's.
+    /// Adds the counters of another node.
     pub fn add(&mut self, other: &Self) {
         self.combine(other, u64::wrapping_add);
     }
@@ -75,30 +75,30 @@ impl NodeCounts {
     }
 }
 
-/// What came out on one node.
+/// The result of one node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeResult {
-    /// Changes that each client was acknowledged, from its first to its last.
+    /// The acknowledged changes of each client, including the warm-up.
     pub acknowledged: Vec<u64>,
-    /// Nanoseconds that were measured; all that follows is of that time.
+    /// The measured time in nanoseconds; all following fields refer to it.
     pub measured_ns: u64,
-    /// Reads done.
+    /// The number of reads.
     pub reads: u64,
-    /// Changes done.
+    /// The number of changes.
     pub changes: u64,
-    /// Of both, those that found the block here and free.
+    /// The number of operations that found the block here and free.
     pub hits: u64,
-    /// Response times of the others.
+    /// The response times of the other operations.
     pub responses: Responses,
-    /// CPU time and context switches of the whole node.
+    /// The CPU time and context switches of the whole node.
     pub usage: Usage,
-    /// What its cache counted.
+    /// The counters of its cache.
     pub counts: NodeCounts,
-    /// Messages that it sent, with their bytes, by channel and size.
+    /// The messages that it sent, with their bytes, by channel and size.
     pub traffic: Traffic,
 }
 
-/// Everything that is counted, at one moment.
+/// All counters at one time.
 struct Moment {
     at: Instant,
     usage: Usage,
@@ -117,7 +117,7 @@ impl Moment {
     }
 }
 
-/// Runs the workload's clients on this node, beginning at `start`; `wanted` says whether to go on.
+/// Runs the workload's clients on this node, starting at `start`; `wanted` returns false to cancel.
 ///
 /// # Errors
 /// One line for the user.
@@ -129,7 +129,7 @@ pub(super) fn run(
 ) -> Result<NodeResult, String> {
     let (cache, clients, me) = (body.cache(), workload.clients as usize, body.me().index());
     let work = |client| {
-        let place = Place { slot: me * clients + client, of: clients * body.config().nodes.len() };
+        let place = ClientSlot { slot: me * clients + client, of: clients * body.config().nodes.len() };
         move |stage: &Stage| client::work(cache, workload, place, stage)
     };
     let Workload { warm_ms, measured_ms, .. } = *workload;
@@ -151,16 +151,16 @@ pub(super) fn run(
     })
 }
 
-/// The changes that stand in the first `hot` blocks: of all, and by each of `slots` clients.
+/// The changes counted in the first `hot` blocks: in total, and by each of `slots` clients.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Sums {
-    /// Of all.
+    /// The total of all changes.
     pub(super) total: u64,
-    /// By slot.
+    /// The changes by slot.
     pub(super) slots: Vec<u64>,
 }
 
-/// Reads the blocks and adds up what they have counted.
+/// Reads the blocks and adds up their counts.
 pub(super) fn sum(cache: &Cache, hot: u64, slots: usize) -> Result<Sums, String> {
     let mut sums = Sums { total: 0, slots: vec![0; slots] };
     let mut session = cache.session();

@@ -1,4 +1,4 @@
-//! What workload is wanted.
+//! The parameters of the block workload.
 
 use serde::{Deserialize, Serialize};
 

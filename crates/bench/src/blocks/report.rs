@@ -1,4 +1,4 @@
-//! What a run of the workload shows: the nodes' results as one.
+//! The report of a run: the merged results of the nodes.
 
 use plexus_node::config::Config;
 use plexus_observe::Traffic;
@@ -11,7 +11,7 @@ use crate::{
     responses::thousandths,
 };
 
-/// Context switches of all nodes.
+/// The context switches of all nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Switches {
@@ -19,52 +19,52 @@ pub struct Switches {
     pub involuntary: u64,
 }
 
-/// A run. A *block* here is one that arrived from the memory of another node.
+/// The report of a run. A *block* is here one that arrived from the memory of another node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// What joined the nodes.
+    /// The kind of rail that joined the nodes.
     pub rail: String,
-    /// How they waited.
+    /// The waiting mode of the nodes.
     pub waiting: String,
-    /// Nodes.
+    /// The number of nodes.
     pub nodes: usize,
-    /// Workers of each.
+    /// The number of workers of each node.
     pub workers: u8,
-    /// Bytes of a block.
+    /// The bytes of a block.
     pub block_size: u64,
-    /// The workload.
+    /// The parameters of the workload.
     #[serde(flatten)]
     pub workload: Workload,
-    /// Seconds that were measured.
+    /// The measured time in seconds.
     pub seconds: f64,
-    /// Blocks a second, over all nodes.
+    /// The blocks per second, over all nodes.
     pub blocks_per_s: f64,
-    /// Reads and changes a second.
+    /// The reads and changes per second.
     pub operations_per_s: f64,
-    /// Changes a second.
+    /// The changes per second.
     pub changes_per_s: f64,
-    /// Response times of reads and changes that had to wait for the block.
+    /// The response times of reads and changes that waited for the block.
     pub response_us: ResponseUs,
-    /// CPU time of all nodes for each block.
+    /// The CPU time of all nodes for each block.
     pub cpu_us_per_block: f64,
-    /// CPU time of all nodes, in cores.
+    /// The CPU time of all nodes, in cores.
     pub cpu_cores: f64,
-    /// Context switches of all nodes.
+    /// The context switches of all nodes.
     pub context_switches: Switches,
-    /// Reads and changes that found the block in their node.
+    /// The reads and changes that found the block in their node.
     pub local_hits: u64,
-    /// What the caches counted.
+    /// The counters of the caches.
     #[serde(flatten)]
     pub counts: NodeCounts,
-    /// Messages sent.
+    /// The number of sent messages.
     pub messages: u64,
-    /// Bytes sent, without the headers of messages and rails.
+    /// The number of sent bytes, without the headers of messages and rails.
     pub bytes: u64,
-    /// Changes that clients were acknowledged, warm-up included.
+    /// The acknowledged changes, including the warm-up.
     pub changes_acknowledged: u64,
-    /// Changes that stand in the blocks.
+    /// The changes found in the blocks.
     pub changes_found: u64,
-    /// Messages by channel and size.
+    /// The messages by channel and size.
     #[serde(skip)]
     pub traffic: Traffic,
 }
@@ -128,7 +128,7 @@ impl Report {
     pub const HEADS: [&'static str; 9] =
         ["rail", "clients", "blocks/s", "p50 us", "p99 us", "p99.9 us", "CPU us/block", "cores", "switches"];
 
-    /// The figures that matter most, for a table.
+    /// Returns the most important figures as a table row.
     #[must_use]
     pub fn row(&self) -> [String; 9] {
         [
@@ -148,7 +148,7 @@ impl Report {
     pub const MORE_HEADS: [&'static str; 9] =
         ["rail", "clients", "operations/s", "local", "2-message", "3-message", "copies", "MB/s", "changes"];
 
-    /// The figures that say where the blocks came from.
+    /// Returns the figures on the sources of the blocks as a table row.
     #[must_use]
     pub fn more_row(&self) -> [String; 9] {
         [
@@ -164,7 +164,7 @@ impl Report {
         ]
     }
 
-    /// Both tables of several runs.
+    /// Returns both tables of several runs.
     #[must_use]
     pub fn tables(reports: &[Self]) -> [Table; 2] {
         let (mut first, mut second) = (Table::new(Self::HEADS), Table::new(Self::MORE_HEADS));

@@ -1,5 +1,5 @@
-//! The command line's side of the workload: starts it on all nodes at once, merges what they say,
-//! checks the sums.
+//! The workload from the command line: starts it on all nodes at once, merges the results, checks
+//! the sums.
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
@@ -12,11 +12,11 @@ use crate::{
     workload::Run,
 };
 
-/// Runs `workload` on all nodes of a running cluster; `rail` is how the report calls what joins
-/// them. Ends early when `interrupted` is set.
+/// Runs `workload` on all nodes of a running cluster. `rail` is the name in the report for the rail
+/// between the nodes. Ends early when `interrupted` is set.
 ///
 /// # Errors
-/// See [`RunError`]. What the nodes have begun ends by itself.
+/// See [`RunError`]. Work that the nodes have begun ends by itself.
 pub fn run(
     config: &Config,
     workload: &Workload,
@@ -24,7 +24,7 @@ pub fn run(
     interrupted: &AtomicBool,
 ) -> Result<Report, RunError> {
     let names: Vec<&str> = config.nodes.iter().map(|node| node.name.as_str()).collect();
-    // Before a node is bothered; it checks again.
+    // This check avoids a request to the nodes; they check again.
     let user_bytes = config.block_size.bytes() - HEADER - TRAILER;
     workload.check(names.len(), user_bytes, config.blocks).map_err(RunError::Workload)?;
     let slots = names.len() * workload.clients as usize;
@@ -35,7 +35,7 @@ pub fn run(
         time: Duration::from_millis(workload.warm_ms + workload.measured_ms),
     };
     let results: Vec<NodeResult> = everywhere(config, &call, interrupted)?;
-    // Another node than before: it has to get the blocks from where they are now.
+    // Another node reads than before: it must get the blocks from their current holders.
     let after = sums(config, names[names.len() - 1], workload, slots)?;
     let found = check(&before, &after, &results)?;
     Ok(Report::of(config, rail, workload, &results, found))
@@ -48,8 +48,7 @@ fn sums(config: &Config, name: &str, workload: &Workload, slots: usize) -> Resul
     parse(name, control.call("bench.sum", args, |_| {})?)
 }
 
-/// Compares what stands in the blocks with what the clients were told; the changes that stand
-/// there.
+/// Compares the counts in the blocks with those of the clients. Returns the changes found.
 fn check(before: &Sums, after: &Sums, results: &[NodeResult]) -> Result<u64, RunError> {
     let found = after.total.wrapping_sub(before.total);
     let acknowledged: Vec<u64> =
@@ -99,7 +98,7 @@ mod tests {
         let before = sums(10, &[5, 5, 0, 0]);
         let results = [result(&[3, 4]), result(&[0, 1])];
         assert_eq!(check(&before, &sums(18, &[8, 9, 0, 1]), &results).unwrap(), 8);
-        // One lost and another made twice: the total alone would not show it.
+        // One lost and one repeated change: the total alone would not show them.
         let error = check(&before, &sums(18, &[9, 8, 0, 1]), &results).unwrap_err().to_string();
         assert!(error.contains("client 0 of n1: 3 and 4; client 1 of n1: 4 and 3"), "{error}");
         let error = check(&before, &sums(17, &[8, 8, 0, 1]), &results).unwrap_err().to_string();

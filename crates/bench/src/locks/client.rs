@@ -1,4 +1,4 @@
-//! One client: a thread that takes locks and gives them up.
+//! A client of the lock workload: a thread that takes and releases locks.
 
 use plexus_base::NodeId;
 use plexus_locks::{
@@ -12,20 +12,19 @@ use crate::{
     stage::{MEASURING, OVER, Stage},
 };
 
-/// What one client did.
+/// The results of one client.
 #[derive(Default)]
 pub(super) struct Done {
-    /// Locks granted while it was measured.
+    /// The locks granted during the measurement.
     pub(super) granted: u64,
-    /// Of those, the ones that a client of another node had before; counted of the name that all
-    /// want.
+    /// The grants after a holder on another node; counted only for the shared name.
     pub(super) handed_over: u64,
-    /// From asking for a lock to having given it up.
+    /// The times from the request of a lock to its release.
     pub(super) responses: Responses,
-    /// Locks granted, from the first to the last.
+    /// The locks granted, including the warm-up.
     pub(super) all: u64,
-    /// Of the name that all want: what its value block counted before the first change of this
-    /// client, and after its last.
+    /// For the shared name: the count in its value block before this client's first change, and
+    /// after its last.
     pub(super) counted: Option<(u64, u64)>,
 }
 
@@ -43,7 +42,7 @@ pub(super) fn work((locks, me): (&LockManager, NodeId), kind: Names, names: &[Na
     done
 }
 
-/// One name after the other.
+/// Takes one name after the other.
 fn take(session: &NodeLockSession, names: &[Name], stage: &Stage, done: &mut Done) -> Result<(), String> {
     let mut tokens = vec![Token::default(); names.len()];
     until_over(stage, done, |round| {
@@ -54,14 +53,14 @@ fn take(session: &NodeLockSession, names: &[Name], stage: &Stage, done: &mut Don
     })
 }
 
-/// One name, whose value block counts its holders and says on which node the last one was.
+/// Takes the shared name, whose value block has the number of holders and the node of the last one.
 fn count(
     session: &NodeLockSession,
     (name, me): (&Name, NodeId),
     stage: &Stage,
     done: &mut Done,
 ) -> Result<(), String> {
-    // Keeps the value block while nobody has the lock.
+    // This keeps the value block while the lock has no holder.
     let _kept = session.lock(name.clone(), Mode::NL, None).map_err(line)?;
     let mut token = Token::default();
     let mut counted = None;
@@ -78,8 +77,8 @@ fn count(
     Ok(())
 }
 
-/// Works until the stage is over; each time says whether a client of another node had the lock
-/// before.
+/// Works until the stage is over; each iteration returns whether the previous holder was on another
+/// node.
 fn until_over(
     stage: &Stage,
     done: &mut Done,
@@ -111,12 +110,12 @@ fn grown(last: &mut Token, token: Token) -> Result<(), String> {
     Ok(())
 }
 
-/// What the holder before left in the value block.
+/// The content of the value block left by the previous holder.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Left {
-    /// How many there were.
+    /// The number of earlier holders.
     before: u64,
-    /// Where the last of them was, if there was one.
+    /// The node of the last holder, if there was one.
     last: Option<NodeId>,
 }
 
@@ -132,7 +131,7 @@ fn left(value: &Value) -> Result<Left, String> {
     }
 }
 
-/// The value block of a holder on node `me`.
+/// Returns the value block of a holder on node `me`.
 fn leave(count: u64, me: NodeId) -> [u8; VALUE_LEN] {
     let mut value = [0; VALUE_LEN];
     value[..8].copy_from_slice(&count.to_le_bytes());

@@ -1,7 +1,7 @@
-//! What a node does for the workload when asked over its control socket.
+//! The control commands of the workload.
 //!
-//! `bench.locks` runs the clients. `bench.hold` takes so many locks, says `{"held", "ms"}`, and
-//! holds them for as long as the connection stands.
+//! `bench.locks` runs the clients. `bench.hold` takes the given number of locks, answers `{"held",
+//! "ms"}`, and holds them until the connection ends.
 
 use std::{sync::Arc, thread, time::Instant};
 
@@ -19,7 +19,7 @@ use crate::{
     workload::{Run, Running, answer, arguments},
 };
 
-/// Locks asked for at once, between two looks whether anybody still wants them.
+/// The number of locks requested between two checks for cancellation.
 const LOCKS_AT_ONCE: usize = 1024;
 
 /// The arguments of `bench.hold`.
@@ -28,14 +28,14 @@ pub(super) struct Hold {
     pub(super) locks: u64,
 }
 
-/// What `bench.hold` says when it has them.
+/// The answer of `bench.hold` when it has the locks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Holds {
     pub(super) held: u64,
     pub(super) ms: u64,
 }
 
-/// The commands.
+/// Returns the commands of the lock workload.
 #[must_use]
 pub fn commands(host: &Arc<dyn Host>) -> [Arc<dyn Command>; 2] {
     let run = RunLocks { host: host.clone(), running: Running::default() };
@@ -114,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    /// Workers that never come to what they are asked for.
+    /// Workers that never execute their requests.
     #[derive(Default)]
     struct Deaf(Mutex<Vec<LockTask>>);
 
@@ -154,7 +154,8 @@ mod tests {
         }
     }
 
-    /// What a command says on a node that grants nothing, when nobody waits for it any more.
+    /// Returns the answer of a command on a node that grants nothing, after the command was
+    /// cancelled.
     fn interrupted(
         command: impl FnOnce(Arc<dyn Host>) -> Arc<dyn Command>,
         args: Value,
@@ -162,18 +163,18 @@ mod tests {
         let locks = LockManager::new(Arc::new(Deaf::default()), 1, Arc::new(StopFlag::default()));
         let command = command(Arc::new(Alone(locks)));
         let (tell, told) = mpsc::channel();
-        // Not joined: where it cannot be interrupted, it waits for ever.
+        // The thread is not joined: a command that cannot be interrupted waits forever.
         thread::spawn(move || tell.send(command.run(args, &mut |_| false)));
         told.recv_timeout(Duration::from_secs(60)).expect("it ends")
     }
 
     #[test]
-    fn who_waits_for_locks_to_hold_can_be_interrupted() {
+    fn waiting_for_locks_to_hold_can_be_interrupted() {
         assert_eq!(interrupted(|host| Arc::new(HoldLocks(host)), json!({ "locks": 2 })), Ok(json!({})));
     }
 
     #[test]
-    fn who_looks_for_names_can_be_interrupted() {
+    fn search_for_names_can_be_interrupted() {
         let command = |host| Arc::new(RunLocks { host, running: Running::default() }) as Arc<dyn Command>;
         let run = Run { workload: Workload::default(), start_unix_ms: 0 };
         let said = interrupted(command, serde_json::to_value(run).unwrap());

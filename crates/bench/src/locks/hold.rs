@@ -1,5 +1,5 @@
-//! The command line's side of `bench.hold`: many locks, held until it is interrupted; what becomes
-//! of them when nodes end is for others to see.
+//! `bench.hold` from the command line: holds many locks until it is interrupted. Other tools show
+//! their fate when nodes end.
 
 use std::{
     sync::{
@@ -17,9 +17,9 @@ use crate::{
     stage::LOOK_EVERY,
 };
 
-/// Has the nodes take `locks` locks, about as many each; says by `held` when all have theirs (how
-/// many, and in how many milliseconds), and by `ended` when a node's are gone. Comes back when
-/// `interrupted` is set, or when no node is left.
+/// Takes `locks` locks, distributed evenly over the nodes. Calls `held` with the number and the
+/// milliseconds when all are granted, and `ended` when the locks of a node are gone. Returns when
+/// `interrupted` is set or no node is left.
 ///
 /// # Errors
 /// A node could not be asked, or did not get its locks.
@@ -36,7 +36,7 @@ pub fn hold(
         let mut control = Control::connect(&config.dir, &node.name)?;
         let share = locks / nodes as u64 + u64::from((index as u64) < locks % nodes as u64);
         let tell = tell.clone();
-        // Not joined: it ends with its connection.
+        // The thread is not joined: it ends with its connection.
         thread::spawn(move || {
             let call = control.call("bench.hold", to_json(&Hold { locks: share }), |progress| {
                 if let Ok(holds) = serde_json::from_value::<Holds>(progress) {

@@ -1,10 +1,9 @@
-//! The lock workload: clients inside the nodes take locks and give them up, as fast as they get
-//! them.
+//! The lock workload: clients inside the nodes take and release locks as fast as they get them.
 //!
-//! Three kinds of names ([`Names`]): mastered by the client's own node, mastered by another, and
-//! one that all clients want. Everything is checked while it is measured: tokens grow from grant to
-//! grant of a name; of the name that all want, each holder adds one to the value block, so at the
-//! end as many were added as locks were granted. What runs in the nodes is [`command`]; [`run()`]
+//! There are three kinds of names ([`Names`]): mastered by the client's own node, mastered by
+//! another, and one shared by all clients. Everything is checked during the measurement. Tokens
+//! grow from grant to grant of a name. Each holder of the shared name adds one to its value block,
+//! so the sum at the end equals the number of grants. [`command`] runs in the nodes; [`run()`]
 //! starts it on all of them at once.
 
 mod client;

@@ -1,7 +1,7 @@
-//! Names for the clients of a node, by who masters them.
+//! Names for the clients of a node, by their master.
 //!
-//! Who masters a name shows in who knows of its lock: a node surveys what it masters. So candidates
-//! are locked in NL, which excludes nobody, and those that the survey shows are mastered here.
+//! A node surveys the locks that it masters. So candidates are locked in NL, which excludes no
+//! other mode; those that appear in the survey are mastered here.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -14,21 +14,21 @@ use plexus_locks::{
 use super::Names;
 use crate::stage::LOOK_EVERY;
 
-/// How long the workers may take to say what they master.
+/// The time that the workers have for a survey.
 const SURVEY_WITHIN: Duration = Duration::from_secs(10);
 
-/// Candidates at a time. Those of all nodes are known to each master at once, so this is well below
-/// what a survey tells.
+/// The number of candidates at a time. Each master sees those of all nodes at once, so this is well
+/// below the limit of a survey.
 const BATCH: usize = 1_000;
 
-/// LockRefusal it ends where nobody waits for what comes of it.
+/// The error of a cancelled command.
 pub(super) const UNWANTED: &str = "nobody waits for the result any more";
 
-/// The name that all clients of all nodes want.
+/// The name that all clients of all nodes share.
 const SHARED: &str = "bench/shared";
 
-/// `count` names of this kind for the clients of node `me`, of `nodes`; no other node's clients use
-/// them. `wanted` says whether to go on.
+/// Returns `count` names of this kind for the clients of node `me`, of `nodes`. Other nodes'
+/// clients do not use them. `wanted` returns false to cancel.
 ///
 /// # Errors
 /// One line for the user.
@@ -78,7 +78,7 @@ fn candidates(me: NodeId, batch: usize, count: usize) -> Result<Vec<Name>, Strin
     (0..count).map(|number| name(format!("bench/{}/{batch}/{number}", me.0))).collect()
 }
 
-/// `count` names that no other node uses, spread over all masters.
+/// Returns `count` names that no other node uses, spread over all masters.
 pub(super) fn spread(me: NodeId, count: u64) -> impl Iterator<Item = Result<Name, String>> {
     (0..count).map(move |number| name(format!("bench/hold/{}/{number}", me.0)))
 }

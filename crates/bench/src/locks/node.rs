@@ -1,4 +1,4 @@
-//! The workload inside one node: its clients, and what the node used while they ran.
+//! The workload inside one node: its clients, and the node's usage while they ran.
 
 use std::time::{Instant, SystemTime};
 
@@ -13,16 +13,16 @@ use crate::{
     stage::{self, Measured, Stage, Times},
 };
 
-/// Names that a client takes in turn.
+/// The number of names that a client takes in turn.
 const NAMES_PER_CLIENT: usize = 16;
 
-/// What the workload needs of its node.
+/// The parts of a node that the workload uses.
 pub trait Host: Send + Sync {
-    /// Which node it is.
+    /// Returns the number of the node.
     fn me(&self) -> NodeId;
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     fn nodes(&self) -> usize;
-    /// Its lock manager.
+    /// Returns its lock manager.
     fn locks(&self) -> LockManager;
 }
 
@@ -40,28 +40,27 @@ impl Host for Body {
     }
 }
 
-/// What came out on one node.
+/// The result of one node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeResult {
-    /// Nanoseconds that were measured.
+    /// The measured time in nanoseconds.
     pub measured_ns: u64,
-    /// Locks granted and given up in that time.
+    /// The locks granted and released in that time.
     pub granted: u64,
-    /// Of those, the ones that a client of another node had before; counted of the name that all
-    /// want.
+    /// The grants after a holder on another node; counted only for the shared name.
     pub handed_over: u64,
-    /// How long each took, from asking for it to having given it up.
+    /// The times from the request of a lock to its release.
     pub responses: Responses,
-    /// CPU time and context switches of the whole node in that time.
+    /// The CPU time and context switches of the whole node in that time.
     pub usage: Usage,
-    /// Locks granted from the first to the last.
+    /// The locks granted, including the warm-up.
     pub all: u64,
-    /// Of the name that all want: what its value block counted before the first change of this
-    /// node's clients, and after their last.
+    /// For the shared name: the count in its value block before the first change of this node's
+    /// clients, and after their last.
     pub counted: Option<(u64, u64)>,
 }
 
-/// Runs the workload's clients on this node, beginning at `start`; `wanted` says whether to go on.
+/// Runs the workload's clients on this node, starting at `start`; `wanted` returns false to cancel.
 ///
 /// # Errors
 /// One line for the user.

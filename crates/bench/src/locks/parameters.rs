@@ -1,4 +1,4 @@
-//! What workload is wanted.
+//! The parameters of the lock workload.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! What a run of the workload shows: the nodes' results as one.
+//! The report of a run: the merged results of the nodes.
 
 use plexus_node::config::Config;
 use serde::{Deserialize, Serialize};
@@ -10,29 +10,29 @@ use crate::{
     responses::thousandths,
 };
 
-/// A run.
+/// The report of a run of the lock workload.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// What joined the nodes.
+    /// The kind of rail that joined the nodes.
     pub rail: String,
-    /// How they waited.
+    /// The waiting mode of the nodes.
     pub waiting: String,
-    /// Nodes.
+    /// The number of nodes.
     pub nodes: usize,
-    /// Workers of each.
+    /// The number of workers of each node.
     pub workers: u8,
-    /// The workload.
+    /// The parameters of the workload.
     #[serde(flatten)]
     pub workload: Workload,
-    /// Locks a second, each granted and given up, over all nodes.
+    /// The locks per second, each granted and released, over all nodes.
     pub locks_per_s: f64,
-    /// Of those, the ones that a client of another node had before; counted of shared names.
+    /// The grants per second after a holder on another node; counted only for shared names.
     pub hand_overs_per_s: f64,
-    /// From asking for a lock to having given it up.
+    /// The times from the request of a lock to its release.
     pub response_us: ResponseUs,
-    /// CPU time of all nodes for each lock.
+    /// The CPU time of all nodes for each lock.
     pub cpu_us_per_lock: f64,
-    /// Locks granted, warm-up included.
+    /// The locks granted, including the warm-up.
     pub granted: u64,
 }
 
@@ -62,7 +62,7 @@ impl Report {
         }
     }
 
-    /// A table of several runs.
+    /// Returns a table of several runs.
     #[must_use]
     pub fn table(reports: &[Self]) -> Table {
         let mut table = Table::new([

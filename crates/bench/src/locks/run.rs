@@ -1,5 +1,5 @@
-//! The command line's side of the workload: starts it on all nodes at once, merges what they say,
-//! checks what was counted.
+//! The workload from the command line: starts it on all nodes at once, merges the results, checks
+//! the counts.
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
@@ -11,11 +11,11 @@ use crate::{
     workload::Run,
 };
 
-/// Runs `workload` on all nodes of a running cluster; `rail` is how the report calls what joins
-/// them. Ends early when `interrupted` is set.
+/// Runs `workload` on all nodes of a running cluster. `rail` is the name in the report for the rail
+/// between the nodes. Ends early when `interrupted` is set.
 ///
 /// # Errors
-/// See [`RunError`]. What the nodes have begun ends by itself.
+/// See [`RunError`]. Work that the nodes have begun ends by itself.
 pub fn run(
     config: &Config,
     workload: &Workload,
@@ -33,7 +33,7 @@ pub fn run(
     Ok(Report::of(config, rail, workload, &results))
 }
 
-/// Of the name that all want: whether as many were counted as were granted.
+/// Checks for the shared name that the value block counts as many holders as were granted.
 fn check(results: &[NodeResult]) -> Result<(), RunError> {
     let counted = results.iter().filter_map(|result| result.counted);
     let Some((first, last)) = counted.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1))) else {
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn who_had_the_lock_together_with_another_is_noticed() {
+    fn two_holders_of_one_lock_are_detected() {
         let good = [result(3, Some((10, 16))), result(4, Some((11, 17))), result(0, None)];
         check(&good).unwrap();
         let bad = [result(3, Some((10, 16))), result(4, Some((11, 16)))];

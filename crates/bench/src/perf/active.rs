@@ -1,8 +1,8 @@
-//! The side of a measurement that sends: keeps each stream's messages under way, and the time of
-//! each round.
+//! The sending side of a measurement: keeps each stream's messages pending, and measures each
+//! round.
 //!
-//! Driven by the answers alone; only a load with a rate needs a [turn](Active::turn) besides. Both
-//! sides have one when both directions are measured at once, and a load is one more.
+//! Answers alone drive it; only a load with a rate also needs a [turn](Active::turn). Both sides
+//! have one if both directions are measured at once. A load is one more.
 
 use std::sync::Arc;
 
@@ -16,23 +16,23 @@ use super::{
     parameters::BULK,
     payload::{self, Payload},
     places::{self, Announced},
-    wire::{self, Tag, What},
+    wire::{self, MessageKind, Tag},
 };
 use crate::{Responses, clock};
 
-/// Sends, and counts what was answered.
+/// The sender, which counts the answers.
 pub(super) struct Active {
     trial: Trial,
     number: u32,
-    what: What,
+    what: MessageKind,
     channel: Channel,
     peer: NodeId,
-    /// This side's, where answers are written to.
+    /// This side's window, for answers.
     window: Arc<Window>,
-    /// What is sent, and what an answer that carries the bytes must look like.
+    /// The sent payload, which an answer with bytes must repeat.
     payload: Payload,
     streams: Vec<Stream>,
-    /// Answered at the mark, of each stream.
+    /// The answers of each stream at the mark.
     marked: Vec<u64>,
     marked_at: Nanos,
     pace: Option<Pace>,
@@ -48,7 +48,7 @@ struct Stream {
     last: Nanos,
 }
 
-/// At most so many bytes a second since the start.
+/// A limit of bytes per second since the start.
 struct Pace {
     bytes_per_ns: f64,
     since: Nanos,
@@ -59,27 +59,27 @@ impl Pace {
         Self { bytes_per_ns: mb_per_s * 1e6 / 1e9, since: Nanos::default() }
     }
 
-    /// How many messages of `bytes` may have left by `now`.
+    /// Returns how many messages of `bytes` bytes may have left by `now`.
     fn allows(&self, now: Nanos, bytes: u32) -> u64 {
         (now.since(self.since).0 as f64 * self.bytes_per_ns) as u64 / u64::from(bytes)
     }
 }
 
 impl Active {
-    /// For `trial`, towards `peer`.
+    /// Creates the sender of `trial` to `peer`.
     pub(super) fn new(trial: Trial, number: u32, peer: NodeId, window: Arc<Window>) -> Self {
-        Self::with((trial, number, What::Data), trial.channel(), peer, window, None)
+        Self::with((trial, number, MessageKind::Data), trial.channel(), peer, window, None)
     }
 
-    /// For a load beside something else.
+    /// Creates the sender of a background load.
     pub(super) fn load(load: Load, number: u32, peer: NodeId, window: Arc<Window>) -> Self {
         let trial = Trial::new(Test::Bandwidth, Op::Send, load.bytes);
         let pace = load.mb_per_s.map(Pace::new);
-        Self::with((trial, number, What::Load), BULK, peer, window, pace)
+        Self::with((trial, number, MessageKind::Load), BULK, peer, window, pace)
     }
 
     fn with(
-        (trial, number, what): (Trial, u32, What),
+        (trial, number, what): (Trial, u32, MessageKind),
         channel: Channel,
         peer: NodeId,
         window: Arc<Window>,
@@ -116,11 +116,11 @@ impl Active {
         }
     }
 
-    /// Looks for answers that no message announces, and sends what a pace allows by now; how many
-    /// answers there were.
+    /// Looks for answers without a message, and sends what the pace allows. Returns the number of
+    /// answers.
     ///
     /// # Errors
-    /// One is not what was sent.
+    /// An answer differs from the expected one.
     #[inline]
     pub(super) fn turn(&mut self, net: &mut Net) -> Result<usize, PerfError> {
         if self.trial.op == Op::Write {
@@ -133,13 +133,13 @@ impl Active {
         Ok(0)
     }
 
-    /// Whether such an answer is there.
+    /// Returns true if there is such an answer.
     pub(super) fn pending(&self) -> bool {
         let mut streams = (0..).zip(&self.streams);
         self.trial.op == Op::Write && streams.any(|(index, stream)| self.answer(index) > stream.answered)
     }
 
-    /// How much of a stream was answered as its word says.
+    /// Returns the number of answered messages of a stream, from its word.
     #[inline]
     fn answer(&self, stream: u32) -> u64 {
         places::announced(&self.window, Announced::Answer, stream, self.number)
@@ -154,7 +154,8 @@ impl Active {
                 continue;
             }
             answers += 1;
-            let tag = Tag { what: What::Ack, stream: index, trial: self.number, number: Tag::low(answered) };
+            let tag =
+                Tag { what: MessageKind::Ack, stream: index, trial: self.number, number: Tag::low(answered) };
             if self.trial.test == Test::Latency {
                 let place = places::answer(&self.trial, index, answered);
                 let look = places::look(&self.window, &self.trial, place);
@@ -166,7 +167,7 @@ impl Active {
         Ok(answers)
     }
 
-    /// From now on everything counts.
+    /// Starts counting messages and times.
     pub(super) fn mark(&mut self, now: Nanos) {
         self.counting = true;
         self.marked_at = now;
@@ -175,41 +176,40 @@ impl Active {
         }
     }
 
-    /// Sends no more.
+    /// Stops sending new messages.
     pub(super) fn stop(&mut self) {
         self.stopped = true;
     }
 
-    /// Messages answered since the mark.
+    /// Returns the number of messages answered since the mark.
     pub(super) fn answered(&self) -> u64 {
         self.streams.iter().zip(&self.marked).map(|(stream, marked)| stream.answered - marked).sum()
     }
 
-    /// The same for each stream.
+    /// Returns the number of messages answered since the mark, per stream.
     pub(super) fn answered_each(&self) -> Vec<u64> {
         self.streams.iter().zip(&self.marked).map(|(stream, marked)| stream.answered - marked).collect()
     }
 
-    /// When it was marked.
+    /// Returns the time of the mark.
     pub(super) fn marked_at(&self) -> Nanos {
         self.marked_at
     }
 
-    /// The times of the rounds since the mark.
+    /// Returns the round-trip times since the mark.
     pub(super) fn responses(&self) -> &Responses {
         &self.responses
     }
 
-    /// How many bytes messages of one stream are.
+    /// Returns the length of the messages of one stream.
     pub(super) fn bytes(&self) -> u32 {
         self.trial.bytes
     }
 
-    /// One message of a round trip is back and looked like `look` (where it carried the bytes
-    /// back).
+    /// Handles the return of a round trip, whose bytes have the checksum `look` if it carries them.
     ///
     /// # Errors
-    /// It is not what was sent.
+    /// The bytes differ from the sent ones.
     #[inline]
     pub(super) fn returned(
         &mut self,
@@ -228,17 +228,17 @@ impl Active {
             stream.last = now;
             self.send(net, tag.stream as usize);
         }
-        // After the next message left: what the harness does hides behind its way.
+        // This runs after the next message has left, so its cost is hidden.
         if self.counting {
             self.responses.record(round.0);
         }
         Ok(())
     }
 
-    /// The answer to an access has come.
+    /// Handles the answer of an access.
     ///
     /// # Errors
-    /// It is not what must have been there.
+    /// The value differs from the expected one.
     #[inline]
     pub(super) fn fetched(
         &mut self,
@@ -250,13 +250,13 @@ impl Active {
         let Some(stream) = self.streams.get_mut(tag.stream as usize) else { return Ok(()) };
         let right = answer.len() == self.trial.bytes as usize
             && match self.trial.op {
-                // So many were added before. Accesses that this processor executes itself may pass
-                // others that wait.
+                // This is the number of earlier additions. Accesses by this processor itself may
+                // overtake waiting ones.
                 Op::Atomic => {
                     let found = wire::number(answer);
                     found < stream.sent && found + u64::from(self.trial.depth) > stream.answered
                 }
-                // They come in any order, and are what was put there for their place.
+                // They arrive in any order, with the bytes that were put at their place.
                 _ => {
                     let number = Tag::number_near(tag.number, stream.sent);
                     let place = self.trial.place(tag.stream, number);
@@ -278,7 +278,7 @@ impl Active {
         Ok(())
     }
 
-    /// The peer has `arrived` messages of a stream.
+    /// Handles the report that the peer has `arrived` messages of a stream.
     #[inline]
     pub(super) fn acknowledged(&mut self, net: &mut Net, tag: Tag, arrived: u64, now: Nanos) {
         let Some(stream) = self.streams.get_mut(tag.stream as usize) else { return };
@@ -288,7 +288,7 @@ impl Active {
         }
     }
 
-    /// Sends until as much is under way as may be.
+    /// Sends until the depth is reached.
     #[inline]
     fn fill(&mut self, net: &mut Net, stream: usize, now: Nanos) {
         let most = self.pace.as_ref().map_or(u64::MAX, |pace| pace.allows(now, self.trial.bytes));
@@ -327,7 +327,7 @@ mod tests {
     fn a_load_with_a_rate_keeps_to_it() {
         let start = Nanos::from_ms(7);
         let pace = Pace { since: start, ..Pace::new(2.0) };
-        // 2 MB/s are 2000 messages of 1000 bytes a second.
+        // 2 MB/s are 2000 messages of 1000 bytes per second.
         for (ms, messages) in [(0, 0), (1, 2), (250, 500), (60_000, 120_000)] {
             assert_eq!(pace.allows(start + Nanos::from_ms(ms), 1000), messages, "after {ms} ms");
         }

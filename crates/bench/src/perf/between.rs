@@ -18,27 +18,27 @@ use serde_json::Value;
 use super::{Live, Measured, Plan, Serve};
 use crate::stage::LOOK_EVERY;
 
-/// What a node may take longer than the trials need.
+/// The time that a node may need beyond the trials.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// When one node fails, the other may say for so long why.
 const LAST_WORDS: Duration = Duration::from_millis(1500);
 
-/// Why nothing was measured.
+/// The reason why nothing was measured.
 #[derive(Debug, thiserror::Error)]
 pub enum BetweenError {
-    /// A node.
+    /// A node refused or failed.
     #[error(transparent)]
     Node(#[from] ControlError),
-    /// A node's answer makes no sense.
+    /// The answer of a node is malformed.
     #[error("the node's answer makes no sense: {0}")]
     Answer(#[from] serde_json::Error),
-    /// The user wants no more.
+    /// The user interrupted the measurement.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// What a node says over its control socket.
+/// An answer of a node over its control socket.
 enum Said {
     Progress(Live),
     End(&'static str, Result<Value, ControlError>),

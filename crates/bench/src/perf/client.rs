@@ -1,4 +1,4 @@
-//! The measuring side: goes through the trials, one after the other.
+//! The measuring side: runs the trials in order.
 
 use std::sync::Arc;
 
@@ -13,25 +13,25 @@ use super::{
     progress::Progress,
     result::{Demand, Flow, ServerReport},
     side::Side,
-    wire::{DRAINS, Tag, What, drain},
+    wire::{DRAINS, MessageKind, Tag, drain},
 };
 use crate::{Usage, clock, responses::thousandths};
 
-/// What a [`Client`] leaves behind.
+/// The result of a [`Client`].
 pub(super) type Outcome = Result<Vec<Measured>, PerfError>;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Nobody has answered yet.
+    /// The server has not answered yet.
     Alone,
     /// The server has been told of the trial.
     Beginning,
-    /// Messages flow, and are not counted.
+    /// Messages flow and are not counted.
     Warming,
     Measuring,
-    /// The server has been asked what it saw.
+    /// The server has been asked for its report.
     Ending,
-    /// It has said so; what is still under way would land in the middle of the next trial.
+    /// The server has reported; pending messages must arrive before the next trial.
     Draining,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Client {
     until: Until,
     trial: usize,
     phase: Phase,
-    /// Of how many ways the server has said that nothing is under way there any more.
+    /// The number of directions that the server has reported as drained.
     drained: usize,
     side: Option<Side>,
     began: Nanos,
@@ -73,8 +73,8 @@ impl Client {
         }
     }
 
-    fn say(&self, net: &mut Net, what: What, payload: &[u8]) {
-        // No link: the port is told of that apart.
+    fn say(&self, net: &mut Net, what: MessageKind, payload: &[u8]) {
+        // Without a link this fails; the port is notified separately.
         let _ = net.send(self.peer, PROMPT, Kind::Request, Tag::plain(what), payload);
     }
 
@@ -86,8 +86,8 @@ impl Client {
         self.side = Some(Side::client(trial, number, self.peer, self.window.clone()));
         self.progress.reach(self.trial, 0);
         let trial = serde_json::to_vec(&trial).expect("a trial has no map and no failing part");
-        // No link: the port is told of that apart.
-        let _ = net.send(self.peer, PROMPT, Kind::Request, Tag::of(What::Begin, 0, number, 0), &trial);
+        // Without a link this fails; the port is notified separately.
+        let _ = net.send(self.peer, PROMPT, Kind::Request, Tag::of(MessageKind::Begin, 0, number, 0), &trial);
     }
 
     fn warm(&mut self, net: &mut Net) {
@@ -115,7 +115,7 @@ impl Client {
                 let now = clock::now();
                 side.mark(now);
                 self.began = now;
-                self.say(net, What::Mark, &[]);
+                self.say(net, MessageKind::Mark, &[]);
                 self.cpu_before_ns = Usage::cpu_ns();
             }
             Phase::Measuring => {
@@ -124,7 +124,7 @@ impl Client {
                     self.cpu_ns = Usage::cpu_ns() - self.cpu_before_ns;
                     self.elapsed = spent;
                     side.stop();
-                    self.say(net, What::End, &[]);
+                    self.say(net, MessageKind::End, &[]);
                 }
                 self.progress.reach(self.trial, answered);
             }
@@ -151,7 +151,7 @@ impl Client {
             server: Demand::of(report.cpu_ns, messages, bytes, elapsed),
         });
         self.phase = Phase::Draining;
-        // No link: the port is told of that apart.
+        // Without a link this fails; the port is notified separately.
         self.drained = 0;
         drain(net, self.peer);
     }
@@ -161,7 +161,7 @@ impl Client {
         if self.trial < self.trials.len() {
             self.begin(net);
         } else {
-            self.say(net, What::Bye, &[]);
+            self.say(net, MessageKind::Bye, &[]);
             self.progress.finish(Ok(std::mem::take(&mut self.measured)));
         }
     }
@@ -175,24 +175,24 @@ impl Port for Client {
             return;
         }
         match (tag.what, self.phase) {
-            (What::Welcome, Phase::Alone) => {
+            (MessageKind::Welcome, Phase::Alone) => {
                 self.progress.begin();
                 self.begin(net);
             }
-            (What::Ready, Phase::Beginning) if message.payload.is_empty() => self.warm(net),
-            (What::Ready, Phase::Beginning) => {
+            (MessageKind::Ready, Phase::Beginning) if message.payload.is_empty() => self.warm(net),
+            (MessageKind::Ready, Phase::Beginning) => {
                 let why = String::from_utf8_lossy(message.payload).into_owned();
                 self.progress.finish(Err(PerfError::Refused(why)));
             }
-            (What::Failed, _) => {
+            (MessageKind::Failed, _) => {
                 let why = String::from_utf8_lossy(message.payload);
                 self.progress.finish(Err(PerfError::Refused(format!("the other side gave up: {why}"))));
             }
-            (What::Ended, Phase::Ending) => match serde_json::from_slice(message.payload) {
+            (MessageKind::Ended, Phase::Ending) => match serde_json::from_slice(message.payload) {
                 Ok(report) => self.ended(net, report),
                 Err(error) => self.progress.finish(Err(PerfError::Nonsense(error.to_string()))),
             },
-            (What::Drain, Phase::Draining) => {
+            (MessageKind::Drain, Phase::Draining) => {
                 self.drained += 1;
                 if self.drained == DRAINS {
                     self.drained(net);

@@ -1,5 +1,4 @@
-//! What a node does for a measurement when asked over its control socket: `perf.run` and
-//! `perf.serve`.
+//! The control commands of a measurement: `perf.run` and `perf.serve`.
 
 use std::sync::Arc;
 
@@ -9,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{Place, Plan, Serve, run, serve};
 
-/// The commands, at this place.
+/// Returns the commands of a measurement for this path.
 #[must_use]
 pub fn commands<S: Service + AsMut<Ports>>(place: &Place<S>) -> Vec<Arc<dyn Command>> {
     vec![Arc::new(RunPerf(place.clone())), Arc::new(ServePerf(place.clone()))]

@@ -27,7 +27,7 @@ impl Figure {
         }
     }
 
-    /// How much better `ours` is than the better end of what was published.
+    /// Returns the ratio by which `ours` is better than the better end of the published range.
     fn better(&self, ours: f64) -> f64 {
         match self.test {
             Test::Latency => self.published.0 / ours,

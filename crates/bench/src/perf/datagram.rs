@@ -34,7 +34,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 const TELL_EVERY: Nanos = Nanos(250_000_000);
 
-/// Where programs attach to a node, and its process.
+/// The socket and process of a node that programs attach to.
 #[derive(Clone, Debug)]
 pub struct Attachment {
     /// The node's socket for programs.
@@ -77,7 +77,7 @@ fn refused(error: Error) -> PerfError {
     }
 }
 
-/// What all threads of a trial see.
+/// The state shared by all threads of a trial.
 struct Run {
     phase: AtomicU8,
     /// Messages of all streams that were answered before it counted.
@@ -214,7 +214,7 @@ fn watch(run: &Run, until: Until, nodes: [u32; 2], tell: &mut dyn FnMut(u64) -> 
     }
 }
 
-/// What a sending thread did while it counted.
+/// The counts of a sending thread.
 #[derive(Default)]
 struct Share {
     responses: Responses,

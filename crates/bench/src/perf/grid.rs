@@ -3,10 +3,10 @@
 
 use super::{LaneChoice, Load, Op, PerfError, SIZES, Test, Trial};
 
-/// What is to be measured, each combination once.
+/// The values to measure; each combination is one trial.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Grid {
-    /// What is measured.
+    /// The measured quantities.
     pub tests: Vec<Test>,
     /// How bytes get there.
     pub ops: Vec<Op>,
@@ -18,7 +18,7 @@ pub struct Grid {
     pub depths: Vec<u32>,
     /// Both directions at once.
     pub bidirectional: bool,
-    /// What travels beside it.
+    /// The background load.
     pub load: Option<Load>,
     /// The lane.
     pub lane: LaneChoice,
@@ -28,7 +28,7 @@ impl Grid {
     /// The trials: by test, operation, streams, depth, then size.
     ///
     /// # Errors
-    /// What cannot be measured, or that nothing is left.
+    /// An invalid value, or no valid trial is left.
     pub fn trials(&self) -> Result<Vec<Trial>, PerfError> {
         let mut trials = Vec::new();
         for test in self.tests.iter().copied() {

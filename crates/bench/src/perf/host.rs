@@ -54,10 +54,10 @@ impl Setting {
     }
 }
 
-/// What came out with one value.
+/// The result with one value.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Tried {
-    /// What was set.
+    /// The value that was set.
     pub setting: Setting,
     /// To what.
     pub value: u32,

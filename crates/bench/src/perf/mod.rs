@@ -57,37 +57,37 @@ pub use report::{Repeats, Row, Thresholds, live, text, to_csv, to_json};
 pub use result::{Demand, Flow, Measured, PERCENTILES, Percentiles, Streams};
 pub use run::{Live, Place, run, serve};
 
-/// Why nothing was measured.
+/// The reason why nothing was measured.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PerfError {
-    /// The plan cannot be carried out.
+    /// The plan is invalid.
     #[error("{0}")]
     Plan(String),
-    /// Two measurements at once would measure each other.
+    /// The node already takes part in a measurement; two at once would disturb each other.
     #[error("this node takes part in another measurement: wait for its end")]
     Busy,
     /// There is no link to the peer.
     #[error("no link to {0}")]
     NoLink(NodeId),
-    /// The link was lost on the way.
+    /// The link was lost during the measurement.
     #[error("{0} is gone")]
     PeerGone(NodeId),
     /// The other side does not answer.
     #[error("the other node did not answer in time")]
     Silent,
-    /// Whoever asked for it has gone.
+    /// The requester has disconnected.
     #[error("nobody waits for this measurement any more")]
     Unwanted,
-    /// The other side does not take part.
+    /// The other side refuses to take part.
     #[error("{0}")]
     Refused(String),
-    /// The other side reports what cannot be read.
+    /// The report of the other side is malformed.
     #[error("the other side's report makes no sense ({0}): use the same version on both")]
     Nonsense(String),
-    /// A message came other than it was sent.
+    /// A message differs from the one that was sent.
     #[error("a message of {bytes} bytes came changed, twice or not in its turn")]
     Changed {
-        /// Its length.
+        /// The length of the message.
         bytes: u32,
     },
 }

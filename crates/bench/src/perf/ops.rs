@@ -10,7 +10,7 @@ use plexus_interconnect::{Bytes, Channel, Kind, Message, Net};
 use super::{
     Op, Trial, WINDOW, payload,
     places::{self, Announced, WORD},
-    wire::{Tag, What},
+    wire::{MessageKind, Tag},
 };
 
 /// From this length on a message that stays as it is is shared with the link instead of copied.
@@ -81,7 +81,7 @@ fn write(net: &mut Net, sending: &Sending<'_>) {
     if !front.is_empty() {
         let _ = net.write(to, channel, put(offset, front));
     }
-    let which = if tag.what == What::Data { Announced::Data } else { Announced::Answer };
+    let which = if tag.what == MessageKind::Data { Announced::Data } else { Announced::Answer };
     let word = places::announcement(tag.trial, number);
     let _ = net.write(to, channel, put(places::word(which, tag.stream), &word));
 }

@@ -1,11 +1,12 @@
-//! What a measurement was made over: which rails carried it, and why those.
+//! The rails that carried a measurement, and the reason for them.
 
 use plexus_observe::snapshot::{Rail, explain};
 
 /// The rails between two sides.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Over {
-    /// What carried the messages, as in `shm`, `tcp` or, where several share the bulk, `tcp x 2`.
+    /// The rail that carried the messages, as in `shm`, `tcp` or, where several share the bulk,
+    /// `tcp x 2`.
     pub rail: String,
     /// Whether all of that is encrypted.
     pub encrypted: bool,

@@ -1,5 +1,4 @@
-//! What can be measured: the one definition of every parameter, its limits, and which of them go
-//! together.
+//! The parameters of measurements: their one definition, their limits and their valid combinations.
 
 use plexus_client::{MAX_MESSAGE, wire::limits::FLOW_MESSAGES};
 use plexus_fabric::WindowId;
@@ -10,69 +9,68 @@ use serde::{Deserialize, Serialize};
 use super::{PerfError, payload::Payload, places::WORD};
 use crate::named;
 
-/// The window of every node that remote accesses of a benchmark go to.
+/// The window of every node that remote accesses of a benchmark use.
 pub const WINDOW: WindowId = BENCHMARK_WINDOW;
 
-/// Length of [`WINDOW`]: the longest message, the longest answer, and behind them the words that
+/// The length of [`WINDOW`]: the longest message, the longest answer, and then the words that
 /// announce writes.
 pub const WINDOW_BYTES: usize = BENCHMARK_WINDOW_BYTES;
 
-/// Longest message that is measured.
+/// The longest measured message.
 pub const LONGEST: u32 = 4 << 20;
 
-/// Most streams at once.
+/// The maximum of simultaneous streams.
 pub const STREAMS: u32 = 64;
 
-/// Most messages of one stream under way.
+/// The maximum of pending messages of one stream.
 pub const DEPTH: u32 = 1024;
 
-/// Most accesses under way whose answers are waited for.
+/// The maximum of pending accesses that are answered.
 const FETCHES: u64 = 1 << 14;
 
-/// Most bytes under way: they wait in memory.
+/// The maximum of pending bytes, which wait in memory.
 const UNDER_WAY: u64 = 1 << 30;
 
-/// Messages under way when bandwidth is measured and nothing else is said (as HP's itperf has it).
+/// The default number of pending messages for bandwidth (as in HP's itperf).
 pub const USUAL_DEPTH: u32 = 16;
 
-/// Message sizes measured unless others are asked for: powers of four, with 8 in front.
+/// The default message sizes: powers of four, and 8.
 pub const SIZES: [u32; 11] = [8, 16, 64, 256, 1024, 4096, 16384, 65536, 262_144, 1_048_576, LONGEST];
 
-/// From this size on bandwidth is measured on the bulk lane: what is longer is sent as blocks and
-/// streams.
+/// From this size on, bandwidth is measured on the bulk lane, as blocks and streams are sent.
 const BULK_FROM: u32 = 4096;
 
-/// The channels that a measurement uses, one for each lane.
+/// The channels of a measurement, one for each lane.
 pub(crate) const PROMPT: Channel = Channel::Benchmark;
 pub(crate) const BULK: Channel = Channel::BenchmarkBulk;
-/// The one for writes: what is long on it goes in order with the word that announces it, on the
-/// prompt lane as well.
+/// The channel for writes: long messages on it stay in order with the word that announces them,
+/// also on the prompt lane.
 const IN_ORDER: Channel = Channel::Locks;
 
 named! {
-    /// What is measured.
+    /// The measured quantity.
     Test, "test" {
-        /// One message of each stream under way: response times.
+        /// One pending message per stream: response times.
         Latency "latency",
-        /// As many under way as the depth says: throughput.
+        /// As many pending messages as the depth: throughput.
         Bandwidth "bandwidth",
     }
 }
 
 named! {
-    /// How bytes get to the peer or from it.
+    /// The way in which bytes get to or from the peer.
     Op, "operation" {
-        /// In a message that the peer is handed.
+        /// A message that the peer receives.
         Send "send",
-        /// Into the peer's window, with an empty message behind them.
+        /// A write into the peer's window, followed by an empty message.
         Put "put",
-        /// Out of the peer's window.
+        /// A read from the peer's window.
         Get "get",
-        /// Into the peer's window, where the peer looks for them; no message.
+        /// A write into the peer's window, which the peer polls; no message.
         Write "write",
-        /// One added to a word of the peer's window.
+        /// An addition of one to a word of the peer's window.
         Atomic "atomic",
-        /// In a reliable datagram from a program of one node to a program of the other.
+        /// A reliable datagram from a program of one node to a program of the other.
         Datagram "datagram",
     }
 }
@@ -80,17 +78,17 @@ named! {
 named! {
     /// The lane of a link that messages travel on.
     LaneChoice, "lane" {
-        /// Bandwidth of long messages on the bulk lane, all else on the prompt one.
+        /// The bulk lane for bandwidth of long messages, else the prompt lane.
         Auto "auto",
-        /// Never behind bulk.
+        /// The prompt lane, never behind bulk.
         Prompt "prompt",
-        /// With blocks and streams.
+        /// The bulk lane, with blocks and streams.
         Bulk "bulk",
     }
 }
 
 named! {
-    /// Who drives the workers, and so how messages are waited for.
+    /// The thread that drives the workers, and so the way of waiting for messages.
     Driving, "way of driving" {
         /// A thread that never sleeps.
         Polling "polling",
@@ -100,13 +98,12 @@ named! {
 }
 
 impl Op {
-    /// Those between nodes, in the order of [`Op::ALL`].
+    /// Returns the operations between nodes, in the order of [`Op::ALL`].
     pub fn of_nodes() -> impl Iterator<Item = Self> {
         Self::ALL.iter().copied().filter(|op| *op != Self::Datagram)
     }
 
-    /// Whether one round trip carries the bytes one way only, so that half of it is no latency of
-    /// anything.
+    /// Returns true if a round trip carries the bytes one way only; half of it is then no latency.
     #[must_use]
     pub fn fetches(self) -> bool {
         match self {
@@ -115,17 +112,17 @@ impl Op {
         }
     }
 
-    /// Whether bytes land in the peer's window, where the next ones go to the same place.
+    /// Returns true if bytes go to the peer's window, where the next ones overwrite them.
     fn overwrites(self) -> bool {
         matches!(self, Self::Put | Self::Write)
     }
 
-    /// Whether one message of each of so many streams has a place of its own.
+    /// Returns true if the window has room for one message of each of `streams` streams.
     pub(super) fn has_room(self, bytes: u32, streams: u32) -> bool {
         !self.overwrites() || streams <= LONGEST / bytes
     }
 
-    /// The least and the most bytes of one.
+    /// Returns the minimum and maximum length of a message.
     #[must_use]
     pub fn sizes(self) -> (u32, u32) {
         match self {
@@ -137,46 +134,46 @@ impl Op {
     }
 }
 
-/// Bulk in the background while something else is measured.
+/// Bulk traffic in the background of a measurement.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Load {
-    /// 10^6 bytes a second; nothing: as much as goes.
+    /// The rate in 10^6 bytes per second; `None` sends at full speed.
     pub mb_per_s: Option<f64>,
-    /// Bytes of its messages.
+    /// The bytes of each message.
     pub bytes: u32,
 }
 
-/// One thing to measure.
+/// One trial of a measurement.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Trial {
-    /// What is measured.
+    /// The measured quantity.
     pub test: Test,
-    /// How bytes get there.
+    /// The operation.
     pub op: Op,
-    /// Bytes of a message.
+    /// The bytes of a message.
     pub bytes: u32,
-    /// Streams side by side.
+    /// The number of simultaneous streams.
     pub streams: u32,
-    /// Messages of each stream under way; 1 for latency.
+    /// The pending messages of each stream; 1 for latency.
     pub depth: u32,
-    /// Both sides measure the same towards each other at once.
+    /// True if both sides measure towards each other at once.
     pub bidirectional: bool,
-    /// What travels beside it, from the measuring side to the serving one.
+    /// The background traffic, from the measuring side to the serving one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub load: Option<Load>,
-    /// The lane.
+    /// The lane of the messages.
     pub lane: LaneChoice,
 }
 
 impl Trial {
-    /// One stream, one direction, nothing beside it.
+    /// Returns a trial with one stream in one direction and no background traffic.
     #[must_use]
     pub fn new(test: Test, op: Op, bytes: u32) -> Self {
         let depth = if test == Test::Latency { 1 } else { USUAL_DEPTH };
         Self { test, op, bytes, streams: 1, depth, bidirectional: false, load: None, lane: LaneChoice::Auto }
     }
 
-    /// The channel that it is measured on.
+    /// Returns the channel of the trial.
     pub(crate) fn channel(&self) -> Channel {
         match self.lane {
             _ if self.op == Op::Write => IN_ORDER,
@@ -187,14 +184,14 @@ impl Trial {
         }
     }
 
-    /// How many messages have room side by side in the window of the peer.
+    /// Returns the number of messages that fit side by side into the peer's window.
     pub(super) fn places(&self) -> u64 {
-        // Of a length that is yet to be refused too.
+        // This also holds for a length that is refused later.
         u64::from(LONGEST / self.bytes.max(1))
     }
 
-    /// Where in the window of the peer message `number` of `stream` goes: no two under way that are
-    /// written share a place.
+    /// Returns the offset in the peer's window for message `number` of `stream`. Pending writes
+    /// never share a place.
     pub(crate) fn place(&self, stream: u32, number: u64) -> u64 {
         if matches!(self.op, Op::Send | Op::Atomic) {
             return 0;
@@ -203,24 +200,24 @@ impl Trial {
         place % self.places() * u64::from(self.bytes)
     }
 
-    /// The same with fewer under way where more would be written over each other before they are
-    /// read.
+    /// Returns the trial with a smaller depth, if messages would otherwise be overwritten before
+    /// they are read.
     pub(super) fn in_places(self) -> Self {
         let places = self.places() / u64::from(self.streams.max(1));
         let most = if self.op.overwrites() { places.clamp(1, u64::from(DEPTH)) as u32 } else { DEPTH };
         Self { depth: self.depth.min(most.max(1)), ..self }
     }
 
-    /// What its messages carry, when it has this number.
+    /// Returns the payload of the trial with this number.
     pub(super) fn payload(&self, number: u32) -> Payload {
-        // The word that announces is not for looking at.
+        // The announcing word is not compared.
         Payload::new(self.bytes, if self.op == Op::Write { WORD } else { 0 }, number)
     }
 
-    /// Refuses what nodes cannot measure.
+    /// Checks that nodes can measure the trial.
     ///
     /// # Errors
-    /// What is wrong and what can be used.
+    /// The invalid value, and the valid ones.
     pub fn check_between_nodes(&self) -> Result<(), PerfError> {
         match self.op {
             Op::Datagram => Err(PerfError::Plan(
@@ -230,10 +227,10 @@ impl Trial {
         }
     }
 
-    /// Refuses what cannot be measured.
+    /// Checks that the trial can be measured.
     ///
     /// # Errors
-    /// What is wrong and what can be used.
+    /// The invalid value, and the valid ones.
     pub fn check(&self) -> Result<(), PerfError> {
         let wrong = |what: String| Err(PerfError::Plan(what));
         let (least, most) = self.op.sizes();
@@ -303,23 +300,22 @@ impl Trial {
     }
 }
 
-/// When a trial has lasted long enough.
+/// The condition that ends a trial.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Until {
-    /// After so many milliseconds.
+    /// The trial ends after this many milliseconds.
     Ms(u32),
-    /// After so many messages (for latency, round trips) of all streams together.
+    /// The trial ends after this many messages (for latency, round trips) of all streams together.
     Count(u64),
 }
 
-/// Messages that flow before any counts: a quarter of what is measured, at most so many
-/// milliseconds or messages.
+/// The warm-up before the measurement: a quarter of it, at most this many milliseconds or messages.
 const WARM_MS: u32 = 200;
 const WARM_COUNT: u64 = 10_000;
 
 impl Until {
-    /// When messages have flowed for long enough to count from then on.
+    /// Returns the condition that ends the warm-up.
     #[must_use]
     pub fn warm_up(self) -> Self {
         match self {
@@ -329,27 +325,27 @@ impl Until {
     }
 }
 
-/// The longest that a trial may last which ends by count, in milliseconds.
+/// The maximum duration of a trial that ends by count, in milliseconds.
 const COUNT_WITHIN_MS: u64 = 60_000;
 
-/// What to measure, in order.
+/// The trials of a measurement, in order.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Plan {
     /// The node at the other end.
     pub peer: u8,
-    /// Who drives the workers of both sides.
+    /// The driver of the workers on both sides.
     pub driving: Driving,
-    /// The trials.
+    /// The trials to run.
     pub trials: Vec<Trial>,
-    /// How long each lasts.
+    /// The duration of each trial.
     pub until: Until,
 }
 
 impl Plan {
-    /// Refuses what cannot be measured.
+    /// Checks that the plan can be measured.
     ///
     /// # Errors
-    /// A size, number or time out of bounds.
+    /// A size, number or time is out of bounds.
     pub fn check(&self) -> Result<(), PerfError> {
         let wrong = |what: String| Err(PerfError::Plan(what));
         match self.until {
@@ -365,7 +361,7 @@ impl Plan {
         self.trials.iter().try_for_each(Trial::check_between_nodes)
     }
 
-    /// The longest that all trials take together, in milliseconds, with their warm-up.
+    /// Returns the maximum duration of all trials with their warm-up, in milliseconds.
     #[must_use]
     pub fn total_ms(&self) -> u64 {
         let each = match self.until {
@@ -376,12 +372,12 @@ impl Plan {
     }
 }
 
-/// What the serving node is told.
+/// The request to the serving node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Serve {
-    /// Who drives its worker.
+    /// The driver of its worker.
     pub driving: Driving,
-    /// Gives up after this many milliseconds.
+    /// The serving side gives up after this many milliseconds.
     pub peer_timeout_ms: u64,
 }
 

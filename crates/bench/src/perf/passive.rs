@@ -1,4 +1,4 @@
-//! The side of a measurement that receives: looks at every message and answers it.
+//! The receiving side of a measurement: checks every message and answers it.
 
 use std::sync::Arc;
 
@@ -11,35 +11,35 @@ use super::{
     ops::{self, Sending},
     payload::Payload,
     places::{self, Announced, WORD},
-    wire::{Tag, What},
+    wire::{MessageKind, Tag},
 };
 
-/// Receives one trial's messages, or those of a load.
+/// The receiver of the messages of one trial or load.
 pub(super) struct Passive {
     trial: Trial,
-    /// What tags and words of the trial have.
+    /// The number of the trial in its tags and words.
     number: u32,
     peer: NodeId,
     window: Arc<Window>,
-    answer: What,
-    /// What must arrive, and is sent back.
+    answer: MessageKind,
+    /// The payload that must arrive, and is sent back.
     payload: Payload,
     arrived: Vec<u64>,
     acknowledge_every: u64,
 }
 
 impl Passive {
-    /// For `trial`, from `peer`; `window` is this side's.
+    /// Creates the receiver of `trial` from `peer`; `window` is this side's.
     pub(super) fn new(trial: Trial, number: u32, peer: NodeId, window: Arc<Window>) -> Self {
-        Self::with(trial, number, peer, window, What::Ack)
+        Self::with(trial, number, peer, window, MessageKind::Ack)
     }
 
-    /// For a load of messages of so many bytes.
+    /// Creates the receiver of a load with messages of `bytes` bytes.
     pub(super) fn load(bytes: u32, number: u32, peer: NodeId, window: Arc<Window>) -> Self {
-        Self::with(Trial::new(Test::Bandwidth, Op::Send, bytes), number, peer, window, What::LoadAck)
+        Self::with(Trial::new(Test::Bandwidth, Op::Send, bytes), number, peer, window, MessageKind::LoadAck)
     }
 
-    fn with(trial: Trial, number: u32, peer: NodeId, window: Arc<Window>, answer: What) -> Self {
+    fn with(trial: Trial, number: u32, peer: NodeId, window: Arc<Window>, answer: MessageKind) -> Self {
         Self {
             payload: trial.payload(number),
             number,
@@ -47,16 +47,16 @@ impl Passive {
             window,
             answer,
             arrived: vec![0; trial.streams as usize],
-            // Often enough that the sender never runs dry.
+            // Acknowledgements are frequent enough that the sender never stalls.
             acknowledge_every: u64::from(trial.depth.min(4 * USUAL_DEPTH) / 4).max(1),
             trial,
         }
     }
 
-    /// Looks for what the peer has written; how many messages there were.
+    /// Looks for the peer's writes. Returns the number of new messages.
     ///
     /// # Errors
-    /// One is not what was sent.
+    /// A message differs from the one that was sent.
     #[inline]
     pub(super) fn turn(&mut self, net: &mut Net) -> Result<usize, PerfError> {
         let mut found = 0;
@@ -68,7 +68,7 @@ impl Passive {
         Ok(found)
     }
 
-    /// Whether there is something that was written and not looked at.
+    /// Returns true if there is a write that was not checked yet.
     pub(super) fn pending(&self) -> bool {
         let mut streams = (0..).zip(&self.arrived);
         self.trial.op == Op::Write && streams.any(|(stream, arrived)| self.announced(stream) > *arrived)
@@ -104,7 +104,7 @@ impl Passive {
                 tag: Tag::of(self.answer, stream, self.number, now),
                 number: now,
                 offset: places::answer(&self.trial, stream, now),
-                // How much has come needs no more than the word.
+                // The word alone gives the number of messages.
                 data: if latency { data } else { &data[data.len() - WORD as usize..] },
                 shared: data,
             };
@@ -113,10 +113,10 @@ impl Passive {
         Ok((now - before) as usize)
     }
 
-    /// A message has come.
+    /// Handles a message.
     ///
     /// # Errors
-    /// It is not what was sent.
+    /// The message differs from the one that was sent.
     #[inline]
     pub(super) fn data(&mut self, net: &mut Net, tag: Tag, message: &Message<'_>) -> Result<(), PerfError> {
         let Some(arrived) = self.arrived.get_mut(tag.stream as usize) else { return Ok(()) };
@@ -143,7 +143,7 @@ impl Passive {
             ops::issue(net, &sending);
         } else if number.is_multiple_of(self.acknowledge_every) {
             let tag = Tag::of(self.answer, tag.stream, tag.trial, 0);
-            // No link: the port is told of that apart.
+            // Without a link this fails; the port is notified separately.
             let _ = net.send(message.from, message.channel, Kind::Reply, tag, &number.to_le_bytes());
         }
         Ok(())

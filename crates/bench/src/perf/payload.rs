@@ -1,34 +1,34 @@
-//! The bytes that are sent, and the look that the receiver takes at all of them.
+//! The sent bytes, and the receiver's check of all of them.
 //!
 //! A receiver reads one word of every cache line, which brings the whole message to its core as any
-//! use of it would, and compares what it read with what was sent: a message that came changed or
-//! before its data ends the measurement. So that what lies there from an earlier message is not
-//! taken for it, messages are pieces of one longer pattern, which begin at one of [`PIECES`] lines:
-//! writing them costs nothing, and no line of one is as that of another.
+//! use would. It compares the words with the sent ones: a message that changed or arrived before
+//! its data ends the measurement. To detect leftovers of an earlier message, messages are pieces of
+//! one longer pattern that begin at one of [`PIECES`] lines. Writing them costs nothing, and no two
+//! lines are equal.
 
 use plexus_fabric::Window;
 use plexus_interconnect::Bytes;
 
-/// Bytes that move between cores at once.
+/// The bytes that move between cores at once.
 const LINE: usize = 64;
 
 const WORD: usize = 8;
 
-/// From how many lines messages begin: what is left over from another message is mistaken for one
-/// in so many, and few enough that the lines of short messages stay in the core's first cache.
+/// The number of lines at which messages begin. One in so many leftovers stays undetected; the
+/// lines of short messages still fit in the core's first cache.
 const PIECES: usize = 1 << PIECE_BITS;
 const PIECE_BITS: u32 = 4;
 
-/// What the messages of a trial carry.
+/// The payload of a trial's messages.
 pub(super) struct Payload {
     pieces: [Bytes; PIECES],
-    /// What is seen of each.
+    /// The checksum of each piece.
     looks: [u64; PIECES],
     trial: u64,
 }
 
 impl Payload {
-    /// Messages of `bytes`, of which the receiver looks at all but the last `unseen`.
+    /// Creates a payload of `bytes` bytes; the receiver checks all but the last `unseen`.
     pub(super) fn new(bytes: u32, unseen: u32, trial: u32) -> Self {
         let bytes = bytes as usize;
         let pattern = pattern((PIECES - 1) * LINE + bytes);
@@ -38,19 +38,19 @@ impl Payload {
         Self { pieces, looks, trial: u64::from(trial) }
     }
 
-    /// What message `number` carries.
+    /// Returns the bytes of message `number`.
     #[inline]
     pub(super) fn of(&self, number: u64) -> &Bytes {
         &self.pieces[self.piece(number)]
     }
 
-    /// What it must look like.
+    /// Returns the checksum of message `number`.
     #[inline]
     pub(super) fn look_of(&self, number: u64) -> u64 {
         self.looks[self.piece(number)]
     }
 
-    /// Spread over all pieces, whatever the distance of messages that share a place.
+    /// Spreads numbers over all pieces, for any distance between messages that share a place.
     #[inline]
     fn piece(&self, number: u64) -> usize {
         let once = (number ^ self.trial << 48).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -58,7 +58,7 @@ impl Payload {
     }
 }
 
-/// No two words of it are alike.
+/// Returns a pattern in which no two words are equal.
 pub(super) fn pattern(bytes: usize) -> Bytes {
     let words = (0..bytes.div_ceil(WORD) as u64).map(|word| (word + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut pattern: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
@@ -66,16 +66,16 @@ pub(super) fn pattern(bytes: usize) -> Bytes {
     pattern.into()
 }
 
-/// A word that stands for all lines of `bytes`.
+/// Returns a checksum over all lines of `bytes`.
 #[inline]
 pub(super) fn look(bytes: &[u8]) -> u64 {
     bytes.chunks(LINE).fold(0, |seen, line| mix(seen, word(line)))
 }
 
-/// The same for `len` bytes of a window at `offset`.
+/// Returns the same checksum for `len` bytes of a window at `offset`.
 ///
 /// # Panics
-/// When they are not inside the window.
+/// If they are outside the window.
 #[inline]
 pub(super) fn look_at(window: &Window, offset: usize, len: usize) -> u64 {
     (0..len).step_by(LINE).fold(0, |seen, at| {
@@ -91,7 +91,7 @@ fn mix(seen: u64, word: u64) -> u64 {
     seen.rotate_left(1) ^ word
 }
 
-/// The first word of a line, which may be shorter.
+/// Returns the first word of a line, which may be shorter.
 #[inline]
 fn word(line: &[u8]) -> u64 {
     line.first_chunk().map_or_else(

@@ -1,4 +1,4 @@
-//! What lies where in the window that remote accesses of a measurement go to.
+//! The layout of the window that remote accesses of a measurement use.
 //!
 //! | offset | what |
 //! |---|---|
@@ -20,10 +20,10 @@ use super::{
     payload::{self, Payload},
 };
 
-/// Bytes of a word.
+/// The bytes of a word.
 pub(super) const WORD: u32 = 8;
 
-/// Between two words that announce.
+/// The distance between two announcing words.
 const LINE: u64 = 64;
 
 const ANSWERED: u64 = LONGEST as u64;
@@ -31,26 +31,26 @@ const DATA: u64 = 2 * LONGEST as u64;
 const ANSWERS: u64 = DATA + STREAMS as u64 * LINE;
 const COUNTERS: u64 = DATA + (16 << 10);
 
-/// Trials that are told apart.
+/// The number of trials that words can tell apart.
 const TRIALS: u64 = 64;
 
-/// Bits of a message's number in a word that announces; above them stands the trial.
+/// The bits of a message's number in an announcing word; the trial is above them.
 const NUMBER_BITS: u32 = 58;
 
 const _: () = assert!(ANSWERS + STREAMS as u64 * LINE <= COUNTERS);
 const _: () = assert!(COUNTERS + TRIALS * STREAMS as u64 * WORD as u64 <= WINDOW_BYTES as u64);
 const _: () = assert!(TRIALS << NUMBER_BITS == 0 && (TRIALS - 1) << NUMBER_BITS != 0);
 
-/// Which of a stream's two words that announce.
+/// The two announcing words of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Announced {
-    /// What was written.
+    /// Announces written messages.
     Data,
-    /// What came of it.
+    /// Announces answers.
     Answer,
 }
 
-/// Where that word is.
+/// Returns the offset of that word.
 #[inline]
 pub(super) fn word(which: Announced, stream: u32) -> u64 {
     let start = match which {
@@ -60,33 +60,32 @@ pub(super) fn word(which: Announced, stream: u32) -> u64 {
     start + u64::from(stream) * LINE
 }
 
-/// What stands in it.
+/// Returns the content of that word.
 #[inline]
 pub(super) fn announcement(trial: u32, number: u64) -> [u8; WORD as usize] {
     (u64::from(trial) << NUMBER_BITS | number).to_le_bytes()
 }
 
-/// The number that the word in this side's window announces of `trial`; 0 where that is none.
+/// Returns the number that the word in this side's window announces for `trial`; 0 if none.
 #[inline]
 pub(super) fn announced(window: &Window, which: Announced, stream: u32, trial: u32) -> u64 {
     let seen = window.word(word(which, stream)).map_or(0, |word| word.load(Acquire));
     if seen >> NUMBER_BITS == u64::from(trial) { seen & ((1 << NUMBER_BITS) - 1) } else { 0 }
 }
 
-/// The word that a stream of a trial adds to.
+/// Returns the offset of the word that a stream of a trial adds to.
 #[inline]
 pub(super) fn counter(stream: u32, trial: u32) -> u64 {
     COUNTERS + (u64::from(trial) * u64::from(STREAMS) + u64::from(stream)) * u64::from(WORD)
 }
 
-/// Where the answer to message `number` goes in the window of who sent it.
+/// Returns the offset of the answer to message `number` in the sender's window.
 #[inline]
 pub(super) fn answer(trial: &Trial, stream: u32, number: u64) -> u64 {
     ANSWERED + trial.place(stream, number)
 }
 
-/// Makes this side's window what the trial finds there. What is fetched differs from place to
-/// place.
+/// Fills this side's window for the trial. Fetched bytes differ from place to place.
 pub(super) fn prepare(window: &Window, trial: &Trial, number: u32, payload: &Payload) {
     let clear = |offset: u64| {
         if let Some(word) = window.word(offset) {
@@ -110,8 +109,8 @@ pub(super) fn prepare(window: &Window, trial: &Trial, number: u32, payload: &Pay
     }
 }
 
-/// Looks at all bytes at `place` in front of the word that announces a message of `trial`; what was
-/// seen.
+/// Checks all bytes at `place` before the word that announces a message of `trial`, and returns
+/// their checksum.
 #[inline]
 pub(super) fn look(window: &Window, trial: &Trial, place: u64) -> u64 {
     payload::look_at(window, place as usize, (trial.bytes - WORD) as usize)

@@ -83,7 +83,7 @@ fn picture(test: Test, rows: &[Row]) -> Option<BySize> {
     Some(BySize { title, note, series: series.into_iter().map(|series| series.0).collect(), panels })
 }
 
-/// What tells a row's series from others: whatever `all` do not have in common.
+/// Returns the values in which a row's series differs from the others.
 fn name(row: &Row, all: &[&Row]) -> String {
     let of = |row: &Row| {
         let trial = &row.measured.trial;

@@ -1,4 +1,4 @@
-//! What a port tells the thread that started it: that it has begun, how far it is, and its result.
+//! The reports of a port to the thread that started it: its start, its progress and its result.
 
 use std::{
     sync::{

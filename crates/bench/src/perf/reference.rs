@@ -3,7 +3,7 @@
 
 use super::{Op, Test};
 
-/// Whose figures.
+/// A source of published figures.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Source {
     /// The name for `--compare`.
@@ -17,7 +17,7 @@ pub struct Source {
 /// One published figure.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Figure {
-    /// What was measured there.
+    /// The measured values.
     pub what: &'static str,
     /// The test that measures the same here.
     pub test: Test,

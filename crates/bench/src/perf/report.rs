@@ -1,8 +1,6 @@
-//! How measurements are shown: tables for people, one line each for spreadsheets, JSON for
-//! programs.
+//! The output of measurements: tables for people, comma-separated values, JSON for programs.
 //!
-//! What all rows of a table have in common stands once above it; a column is there only where rows
-//! differ in it.
+//! Values that all rows of a table share are above it; a column exists only if rows differ in it.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -10,28 +8,28 @@ use serde_json::{Value, json};
 use super::{LaneChoice, Measured, Over, PERCENTILES, Test};
 use crate::report::{Table, bytes, count, rate, us};
 
-/// A measurement with what it was made over.
+/// A measurement with its circumstances.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Row {
-    /// What joined the two sides.
+    /// The kind of rail that joined the two sides.
     pub rail: String,
-    /// Why it was that rail.
+    /// The reason for that rail.
     pub why: String,
-    /// Whether it encrypts.
+    /// True if the rail encrypts.
     #[serde(default)]
     pub encrypted: bool,
-    /// How both sides waited.
+    /// The waiting mode of both sides.
     pub waiting: String,
-    /// What came out: of several repetitions, the one in the middle.
+    /// The result; of several repetitions, the median one.
     #[serde(flatten)]
     pub measured: Measured,
-    /// How far repetitions lay apart, where there were any.
+    /// The spread of repetitions, if there were any.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub repeats: Option<Repeats>,
 }
 
-/// Repetitions of one measurement: of latency the medians in microseconds, of bandwidth 10^6 bytes
-/// a second.
+/// Repetitions of one measurement: medians in microseconds for latency, 10^6 bytes per second for
+/// bandwidth.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Repeats {
@@ -41,7 +39,7 @@ pub struct Repeats {
 }
 
 impl Row {
-    /// One row for one measurement made several times, `runs` at least once.
+    /// Returns one row for a measurement that was made `runs` times, at least once.
     #[must_use]
     pub fn of(over: &Over, waiting: &str, mut runs: Vec<Measured>) -> Option<Self> {
         let each: Vec<f64> = runs.iter().map(key).collect();
@@ -54,7 +52,7 @@ impl Row {
     }
 }
 
-/// The figure that a measurement is about.
+/// Returns the main figure of a measurement.
 fn key(measured: &Measured) -> f64 {
     match measured.trial.test {
         Test::Latency => measured.latency_us("p50").unwrap_or(0.0),
@@ -62,14 +60,14 @@ fn key(measured: &Measured) -> f64 {
     }
 }
 
-/// A column: its head and what a row has there; empty for nothing.
+/// A column: its head and the text of a row in it, empty for none.
 type Column = (&'static str, Box<dyn Fn(&Row) -> String>);
 
 fn column(head: &'static str, cell: impl Fn(&Row) -> String + 'static) -> Column {
     (head, Box::new(cell))
 }
 
-/// What rows may differ in, and all have in common otherwise.
+/// Returns the settings in which rows may differ.
 fn settings() -> Vec<Column> {
     vec![
         column("rail", |row| row.rail.clone()),
@@ -99,7 +97,7 @@ fn load(row: &Row) -> String {
     row.measured.load_mb_per_s.map_or_else(String::new, rate)
 }
 
-/// Microseconds of CPU time.
+/// Returns microseconds of CPU time as text.
 fn cpu_us(ns: f64) -> String {
     us(ns / 1000.0)
 }
@@ -124,7 +122,7 @@ fn latency_columns() -> Vec<Column> {
     columns
 }
 
-/// Whether there were enough responses for this percentile.
+/// Returns true if there were enough responses for this percentile.
 fn told(latency: &super::Percentiles, name: &str) -> bool {
     match name {
         "p50" => latency.p50,
@@ -172,12 +170,13 @@ fn size(row: &Row) -> String {
     bytes(u64::from(row.measured.trial.bytes))
 }
 
-/// 10^6 bytes a second, to about three digits.
+/// Returns 10^6 bytes per second with about three digits.
 fn megabytes(value: f64) -> String {
     if value < 100.0 { us(value) } else { rate(value) }
 }
 
-/// The report for people: a heading and a table for each test, and which rail was used and why.
+/// Returns the report for people: a heading and a table for each test, and the rail with its
+/// reason.
 #[must_use]
 pub fn text(rows: &[Row]) -> String {
     let mut out = String::new();
@@ -222,7 +221,7 @@ pub fn text(rows: &[Row]) -> String {
     out
 }
 
-/// What a value that all rows have in common says in a heading, where it says anything.
+/// Returns the heading text for a value that all rows share, if it needs any.
 fn in_common(test: Test, head: &str, value: &str) -> Option<String> {
     match (head, test) {
         ("streams", _) if value == "1" => None,
@@ -252,13 +251,13 @@ fn rails(rows: &[Row]) -> String {
     out
 }
 
-/// The rows as JSON.
+/// Returns the rows as JSON.
 #[must_use]
 pub fn to_json(rows: &[Row]) -> Value {
     json!({ "perf": rows })
 }
 
-/// The rows as comma-separated values with a head, the same columns whatever was measured.
+/// Returns the rows as comma-separated values with a head, always with the same columns.
 #[must_use]
 pub fn to_csv(rows: &[Row]) -> String {
     let columns = csv_columns();
@@ -327,17 +326,17 @@ fn csv_columns() -> Vec<Column> {
     columns
 }
 
-/// What a run must not exceed or fall below.
+/// The thresholds that a run must meet.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Thresholds {
-    /// Microseconds of latency at most, and of which percentile (see [`PERCENTILES`]).
+    /// The maximum latency in microseconds, and its percentile (see [`PERCENTILES`]).
     pub max_latency_us: Option<(f64, String)>,
-    /// 10^6 bytes a second at least, both directions together.
+    /// The minimum rate in 10^6 bytes per second, both directions together.
     pub min_mb_per_s: Option<f64>,
 }
 
 impl Thresholds {
-    /// The rows that miss a threshold, a line each.
+    /// Returns one line for each row that misses a threshold.
     #[must_use]
     pub fn missed(&self, rows: &[Row]) -> Vec<String> {
         let mut missed = Vec::new();
@@ -367,7 +366,7 @@ impl Thresholds {
     }
 }
 
-/// A line about how far a run is: which trial of how many, and what came so far.
+/// Returns a progress line: the trial, the number of trials, and the count so far.
 #[must_use]
 pub fn live(trial: &super::Trial, number: usize, of: usize, messages: u64) -> String {
     let what = format!("{} {} {}", trial.test, trial.op, bytes(u64::from(trial.bytes)));

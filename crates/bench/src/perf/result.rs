@@ -1,47 +1,46 @@
-//! What comes out of a measurement.
+//! The results of a measurement.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Test, Trial};
 use crate::{Responses, responses::thousandths};
 
-/// The percentiles that are reported, by name.
+/// The reported percentiles, by name.
 pub const PERCENTILES: [(&str, f64); 6] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("p99.999", 0.999_99)];
 
-/// Response times in microseconds. A percentile is missing where there were too few responses to
-/// tell it from the longest.
+/// Response times in microseconds. A percentile is missing if there were too few responses for it.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Percentiles {
-    /// How many there were.
+    /// The number of responses.
     pub count: u64,
-    /// The shortest.
+    /// The shortest response time.
     pub min: f64,
-    /// Half of them took at most this long; and so on.
+    /// The percentiles: half of the responses took at most `p50`, and so on.
     pub p50: Option<f64>,
     #[allow(missing_docs, reason = "the names say it")]
     pub p90: Option<f64>,
     #[allow(missing_docs, reason = "the names say it")]
     pub p99: Option<f64>,
-    /// 99.9 of a hundred.
+    /// The percentile 99.9.
     #[serde(rename = "p99.9")]
     pub p99_9: Option<f64>,
-    /// 99.99 of a hundred.
+    /// The percentile 99.99.
     #[serde(rename = "p99.99")]
     pub p99_99: Option<f64>,
-    /// 99.999 of a hundred.
+    /// The percentile 99.999.
     #[serde(rename = "p99.999")]
     pub p99_999: Option<f64>,
-    /// The longest.
+    /// The longest response time.
     pub max: f64,
-    /// The mean.
+    /// The mean response time.
     pub mean: f64,
     /// The standard deviation.
     pub deviation: f64,
 }
 
 impl Percentiles {
-    /// Of response times, each divided by `parts`.
+    /// Computes the percentiles of response times, each divided by `parts`.
     #[must_use]
     pub fn of(responses: &Responses, parts: u32) -> Self {
         let us = |ns: f64| thousandths(ns / 1000.0 / f64::from(parts));
@@ -69,8 +68,8 @@ impl Percentiles {
         }
     }
 
-    /// The one called `name`: one of [`PERCENTILES`], `min`, `mean` or `max`. Of a percentile that
-    /// there were too few responses for, the longest.
+    /// Returns the value called `name`: one of [`PERCENTILES`], `min`, `mean` or `max`. A missing
+    /// percentile is replaced by the longest time.
     #[must_use]
     pub fn named(&self, name: &str) -> Option<f64> {
         let percentile = |value: Option<f64>| value.unwrap_or(self.max);
@@ -89,12 +88,12 @@ impl Percentiles {
     }
 }
 
-/// Service demand: the CPU time that one side spent.
+/// The service demand: the CPU time of one side.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Demand {
     /// Nanoseconds for each message; for latency, for each round trip.
     pub ns_per_message: f64,
-    /// Nanoseconds for each byte of them.
+    /// Nanoseconds for each byte.
     pub ns_per_byte: f64,
     /// Percent of one core.
     pub percent_of_core: f64,
@@ -111,35 +110,35 @@ impl Demand {
     }
 }
 
-/// One direction's messages in the measured time.
+/// The messages of one direction in the measured time.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Flow {
-    /// Messages of all streams; for latency, round trips.
+    /// The messages of all streams; for latency, round trips.
     pub messages: u64,
-    /// The same for each second.
+    /// The messages per second.
     pub messages_per_s: f64,
-    /// 10^6 bytes a second.
+    /// The rate in 10^6 bytes per second.
     pub mb_per_s: f64,
-    /// Where there are several streams: 10^6 bytes a second of each.
+    /// The rate of each stream in 10^6 bytes per second, if there are several.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub per_stream: Option<Streams>,
-    /// The round trip, where latency was measured.
+    /// The round-trip time, for latency.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub round_trip_us: Option<Percentiles>,
-    /// How long bytes took to get where they were wanted: half the round trip of an operation that
-    /// brings them there and back, all of one that fetches them.
+    /// The time until bytes arrive: half the round trip if it brings them there and back, all of it
+    /// if it fetches them.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub latency_us: Option<Percentiles>,
 }
 
-/// Streams beside each other, in 10^6 bytes a second.
+/// The rates of simultaneous streams, in 10^6 bytes per second.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Streams {
-    /// The mean of all.
+    /// The mean of all streams.
     pub mean: f64,
-    /// Their standard deviation.
+    /// The standard deviation.
     pub deviation: f64,
-    /// Each.
+    /// The rate of each stream.
     pub each: Vec<f64>,
 }
 
@@ -157,7 +156,7 @@ impl Streams {
 }
 
 impl Flow {
-    /// What `messages` of each stream in `elapsed_ns` come to.
+    /// Computes the result for `messages` of each stream in `elapsed_ns`.
     pub(super) fn of(trial: &Trial, messages: &[u64], elapsed_ns: u64, responses: &Responses) -> Self {
         let seconds = elapsed_ns.max(1) as f64 / 1e9;
         let mb = |messages: u64| messages as f64 / seconds * f64::from(trial.bytes) / 1e6;
@@ -175,43 +174,43 @@ impl Flow {
     }
 }
 
-/// What came out of one [`Trial`].
+/// The result of one [`Trial`].
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Measured {
-    /// What was measured.
+    /// The trial.
     #[serde(flatten)]
     pub trial: Trial,
-    /// From the measuring side to the serving one.
+    /// The direction from the measuring side to the serving one.
     #[serde(flatten)]
     pub flow: Flow,
-    /// Where both directions were measured at once, the other one.
+    /// The other direction, if both were measured at once.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reverse: Option<Flow>,
-    /// How much of the load beside it went through, in 10^6 bytes a second.
+    /// The rate of the background load, in 10^6 bytes per second.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub load_mb_per_s: Option<f64>,
-    /// How long it was measured.
+    /// The measured time in seconds.
     pub seconds: f64,
-    /// CPU time of the side that measures.
+    /// The CPU time of the measuring side.
     pub client: Demand,
-    /// CPU time of the side that serves.
+    /// The CPU time of the serving side.
     pub server: Demand,
 }
 
 impl Measured {
-    /// Messages a second, both directions together.
+    /// Returns the messages per second, both directions together.
     #[must_use]
     pub fn messages_per_s(&self) -> f64 {
         self.flow.messages_per_s + self.reverse.as_ref().map_or(0.0, |flow| flow.messages_per_s)
     }
 
-    /// 10^6 bytes a second, both directions together.
+    /// Returns 10^6 bytes per second, both directions together.
     #[must_use]
     pub fn mb_per_s(&self) -> f64 {
         self.flow.mb_per_s + self.reverse.as_ref().map_or(0.0, |flow| flow.mb_per_s)
     }
 
-    /// The latency called `name`, of the slower direction.
+    /// Returns the latency called `name`, of the slower direction.
     #[must_use]
     pub fn latency_us(&self, name: &str) -> Option<f64> {
         let of = |flow: &Flow| flow.latency_us.as_ref()?.named(name);
@@ -220,12 +219,12 @@ impl Measured {
     }
 }
 
-/// What the serving side saw between mark and end.
+/// The serving side's results between mark and end.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub(super) struct ServerReport {
-    /// CPU time of its process.
+    /// The CPU time of its process.
     pub(super) cpu_ns: u64,
-    /// What it measured itself, where both directions were.
+    /// Its own measurement, if both directions were measured.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) reverse: Option<Flow>,
 }

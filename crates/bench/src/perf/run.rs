@@ -1,8 +1,7 @@
-//! Starts and ends the two sides within their nodes, and drives the worker where that is asked for.
+//! Starts and ends the two sides within their nodes, and drives the worker if requested.
 //!
-//! What polls is a thread of its own. The calling thread sleeps beside it, looks now and then
-//! whether it is still wanted, and says how far the measurement is: nothing of that is on the
-//! measured path.
+//! A polling driver is a separate thread. The calling thread sleeps, checks at intervals for
+//! cancellation and reports progress; none of that is on the measured path.
 
 use std::{
     sync::Arc,
@@ -22,24 +21,24 @@ use super::{
     parameters::{BULK, PROMPT},
     progress::Progress,
     server::Server,
-    wire::{Tag, What},
+    wire::{MessageKind, Tag},
 };
 
-/// The client asks this often whether the server is there.
+/// The interval at which the client asks for the server.
 const HELLO_EVERY: Duration = Duration::from_millis(20);
 
-/// What a run may take longer than its trials need.
+/// The time that a run may need beyond its trials.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often a run says how far it is, and looks whether anybody still wants it.
+/// The interval at which a run reports progress and checks for cancellation.
 const TELL_EVERY: Duration = Duration::from_millis(250);
 
-/// How often the worker turns where nobody polls: as fine as a load with a rate is paced then.
+/// The interval of the worker's turns without polling: the precision of a load with a rate.
 const TURN_EVERY: Duration = Duration::from_millis(1);
 
-/// Where a measurement runs: a worker, and the window of its node that belongs to benchmarks.
+/// The path of a measurement: a worker, and the benchmark window of its node.
 pub struct Place<S: Service> {
-    /// The worker.
+    /// The worker that is measured.
     pub worker: Worker<S>,
     /// The window called [`WINDOW`](super::WINDOW).
     pub window: Arc<Window>,
@@ -51,17 +50,17 @@ impl<S: Service> Clone for Place<S> {
     }
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Live {
-    /// The place of the trial in the plan.
+    /// The index of the trial in the plan.
     pub trial: usize,
-    /// Messages that have counted so far.
+    /// The number of messages counted so far.
     pub messages: u64,
 }
 
 /// Carries out `plan` here; the same worker of the peer must [`serve`] meanwhile. `tell` is called
-/// now and then, and ends the run by saying that nobody wants it any more.
+/// at intervals and can cancel the run.
 ///
 /// # Errors
 /// See [`PerfError`].
@@ -77,11 +76,11 @@ pub fn run<S: Service + AsMut<Ports>>(
     let paced = plan.trials.iter().any(|trial| trial.load.is_some_and(|load| load.mb_per_s.is_some()));
     let _attached = Attached::new(worker, Box::new(client))?;
     let deadline = Instant::now() + Duration::from_millis(plan.total_ms()) + TIMEOUT;
-    // Nobody polls yet: a worker that is driven cannot be asked for anything.
-    let hello = |net: &mut Net| net.send(peer, PROMPT, Kind::Request, Tag::plain(What::Hello), &[]);
+    // No thread polls yet: a driven worker cannot be asked for anything.
+    let hello = |net: &mut Net| net.send(peer, PROMPT, Kind::Request, Tag::plain(MessageKind::Hello), &[]);
     while Instant::now() < deadline {
         worker.with(|_, net| hello(net)).map_err(|_| PerfError::NoLink(peer))?;
-        // Only the first of several answers starts the trials; from there on the port needs nobody.
+        // Only the first answer starts the trials; from then on the port runs alone.
         if progress.wait_begun(HELLO_EVERY) {
             break;
         }
@@ -101,7 +100,7 @@ pub fn run<S: Service + AsMut<Ports>>(
     progress.take().unwrap_or(Err(PerfError::Silent))
 }
 
-/// Serves one [`run`] of a peer; `wanted` is asked now and then whether to go on.
+/// Serves one [`run`] of a peer; `wanted` is called at intervals and returns false to cancel.
 ///
 /// # Errors
 /// See [`PerfError`].
@@ -125,7 +124,7 @@ pub fn serve<S: Service + AsMut<Ports>>(
     progress.take().unwrap_or(Err(PerfError::Silent))
 }
 
-/// Calls `beside` while the worker is driven as asked; until there is a result.
+/// Drives the worker as requested and calls `beside` until it returns a result.
 fn driven<S: Service + AsMut<Ports>, T: Send>(
     worker: &Worker<S>,
     driving: Driving,
@@ -151,7 +150,7 @@ fn driven<S: Service + AsMut<Ports>, T: Send>(
     });
 }
 
-/// A port in its place, taken out again however the measurement ends.
+/// An attached port, removed when the measurement ends in any way.
 struct Attached<'a, S: Service + AsMut<Ports>>(&'a Worker<S>);
 
 impl<'a, S: Service + AsMut<Ports>> Attached<'a, S> {

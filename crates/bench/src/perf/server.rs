@@ -1,4 +1,4 @@
-//! The serving side: takes part in what the client begins, and reports its own CPU time.
+//! The serving side: takes part in the client's trials and reports its own CPU time.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::{
     progress::Progress,
     result::{Flow, ServerReport},
     side::Side,
-    wire::{DRAINS, Tag, What, drain},
+    wire::{DRAINS, MessageKind, Tag, drain},
 };
 use crate::{Usage, clock};
 
@@ -22,7 +22,7 @@ pub(super) struct Server {
     window: Arc<Window>,
     side: Option<Side>,
     cpu_at_mark_ns: u64,
-    /// Drains that have come.
+    /// The number of drain messages received.
     drained: usize,
     progress: Arc<Progress<Result<(), PerfError>>>,
 }
@@ -39,18 +39,20 @@ impl Server {
         match checked {
             Ok(trial) => {
                 let side = self.side.insert(Side::server(trial, number, from, self.window.clone()));
-                reply(net, from, What::Ready, &[]);
+                reply(net, from, MessageKind::Ready, &[]);
                 side.start(net);
             }
-            Err(why) => reply(net, from, What::Ready, format!("the other side cannot: {why}").as_bytes()),
+            Err(why) => {
+                reply(net, from, MessageKind::Ready, format!("the other side cannot: {why}").as_bytes())
+            }
         }
     }
 
-    /// Gives up. The client is told, for it would wait until its timeout ends.
+    /// Fails, and tells the client, which would otherwise wait for its timeout.
     #[cold]
     fn fail(&mut self, net: &mut Net, error: PerfError) {
         if let Some(client) = self.client {
-            reply(net, client, What::Failed, error.to_string().as_bytes());
+            reply(net, client, MessageKind::Failed, error.to_string().as_bytes());
         }
         self.progress.finish(Err(error));
     }
@@ -68,8 +70,8 @@ impl Server {
     }
 }
 
-fn reply(net: &mut Net, to: NodeId, what: What, payload: &[u8]) {
-    // No link: the port is told of that apart.
+fn reply(net: &mut Net, to: NodeId, what: MessageKind, payload: &[u8]) {
+    // Without a link this fails; the port is notified separately.
     let _ = net.send(to, PROMPT, Kind::Reply, Tag::plain(what), payload);
 }
 
@@ -77,37 +79,37 @@ impl Port for Server {
     #[inline]
     fn message(&mut self, net: &mut Net, message: Message<'_>) {
         let Some(tag) = Tag::read(message.tag) else { return };
-        // What comes after the end is for the port that takes this one's place: its hello is said
-        // again.
+        // Messages after the end are for the port that follows this one: its client repeats the
+        // hello.
         if self.progress.is_done() || self.client.is_some_and(|client| client != message.from) {
             return;
         }
         let from = message.from;
         match tag.what {
-            What::Hello => {
+            MessageKind::Hello => {
                 self.client = Some(from);
-                reply(net, from, What::Welcome, &[]);
+                reply(net, from, MessageKind::Welcome, &[]);
             }
-            What::Begin => self.begin(net, from, tag.trial, message.payload),
-            What::Mark => {
+            MessageKind::Begin => self.begin(net, from, tag.trial, message.payload),
+            MessageKind::Mark => {
                 self.cpu_at_mark_ns = Usage::cpu_ns();
                 if let Some(side) = &mut self.side {
                     clock::calibrate();
                     side.mark(clock::now());
                 }
             }
-            What::End => {
+            MessageKind::End => {
                 let report = self.report();
                 let report = serde_json::to_vec(&report).expect("a report has no map and no failing part");
-                reply(net, from, What::Ended, &report);
+                reply(net, from, MessageKind::Ended, &report);
             }
-            What::Drain => {
+            MessageKind::Drain => {
                 self.drained += 1;
                 if self.drained.is_multiple_of(DRAINS) {
                     drain(net, from);
                 }
             }
-            What::Bye => self.progress.finish(Ok(())),
+            MessageKind::Bye => self.progress.finish(Ok(())),
             _ => {
                 let Some(side) = &mut self.side else { return };
                 if let Err(error) = side.message(net, tag, &message) {

@@ -1,5 +1,5 @@
-//! One end of a trial: what it sends, what it receives, and the load beside it, each where the
-//! trial has it.
+//! One end of a trial: its sender, its receiver, and the background load, as far as the trial has
+//! them.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use super::{
     ops,
     passive::Passive,
     places,
-    wire::{self, Tag, What},
+    wire::{self, MessageKind, Tag},
 };
 use crate::clock;
 
-/// See the module.
+/// One end of a trial.
 pub(super) struct Side {
     pub(super) trial: Trial,
-    /// What the tags of this trial have.
+    /// The trial's number in its tags.
     number: u32,
     window: Arc<Window>,
     pub(super) active: Option<Active>,
@@ -30,7 +30,7 @@ pub(super) struct Side {
 }
 
 impl Side {
-    /// The end that begins.
+    /// Creates the end that begins.
     pub(super) fn client(trial: Trial, number: u32, peer: NodeId, window: Arc<Window>) -> Self {
         places::prepare(&window, &trial, number, &trial.payload(number));
         Self {
@@ -44,7 +44,7 @@ impl Side {
         }
     }
 
-    /// The end that serves.
+    /// Creates the end that serves.
     pub(super) fn server(trial: Trial, number: u32, peer: NodeId, window: Arc<Window>) -> Self {
         places::prepare(&window, &trial, number, &trial.payload(number));
         Self {
@@ -63,11 +63,11 @@ impl Side {
         self.sending().for_each(|active| active.start(net));
     }
 
-    /// Looks after what no message announces: how much was done, and the time, where some of it was
-    /// an answer to what is measured.
+    /// Handles accesses without a message. Returns how much was done, and the time if a measured
+    /// answer was among it.
     ///
     /// # Errors
-    /// Something is not what was sent.
+    /// Bytes differ from those that were sent.
     #[inline]
     pub(super) fn turn(&mut self, net: &mut Net) -> Result<(usize, Option<Nanos>), PerfError> {
         let answers = self.active.as_mut().map_or(Ok(0), |active| active.turn(net))?;
@@ -78,16 +78,16 @@ impl Side {
         Ok((answers + arrived, (answers > 0).then(clock::now)))
     }
 
-    /// Whether that would get something done.
+    /// Returns true if there are such accesses to handle.
     pub(super) fn pending(&self) -> bool {
         self.active.as_ref().is_some_and(Active::pending)
             || self.passive.as_ref().is_some_and(Passive::pending)
     }
 
-    /// Handles the answer to an access; the time, where it was one of those that are measured.
+    /// Handles the answer to an access. Returns the time if it was a measured one.
     ///
     /// # Errors
-    /// It is not what must have been there.
+    /// The value differs from the expected one.
     #[inline]
     pub(super) fn reply(
         &mut self,
@@ -101,12 +101,12 @@ impl Side {
         Ok(Some(now))
     }
 
-    /// From now on everything counts.
+    /// Starts counting in both directions.
     pub(super) fn mark(&mut self, now: Nanos) {
         self.sending().for_each(|active| active.mark(now));
     }
 
-    /// Sends no more.
+    /// Stops sending in both directions.
     pub(super) fn stop(&mut self) {
         self.sending().for_each(Active::stop);
     }
@@ -115,11 +115,10 @@ impl Side {
         self.active.iter_mut().chain(&mut self.load)
     }
 
-    /// Handles a message that is measured, or the answer to one; the time, where it was an answer
-    /// to what is measured.
+    /// Handles a measured message or an answer. Returns the time if it was a measured answer.
     ///
     /// # Errors
-    /// It is not what was sent.
+    /// The bytes differ from those that were sent.
     #[inline]
     pub(super) fn message(
         &mut self,
@@ -131,15 +130,15 @@ impl Side {
             return Ok(None);
         }
         match tag.what {
-            What::Data => {
+            MessageKind::Data => {
                 if let Some(passive) = &mut self.passive {
                     passive.data(net, tag, message)?;
                 }
             }
-            What::Ack => {
+            MessageKind::Ack => {
                 let Some(active) = &mut self.active else { return Ok(None) };
                 if self.trial.test == Test::Latency {
-                    // The bytes are back only when they have been looked at.
+                    // The bytes count as returned only after they were read.
                     let place = places::answer(&self.trial, tag.stream, 0);
                     let look = ops::look(&self.trial, &self.window, place, message);
                     let now = clock::now();
@@ -150,12 +149,12 @@ impl Side {
                 active.acknowledged(net, tag, wire::number(message.payload), now);
                 return Ok(Some(now));
             }
-            What::Load => {
+            MessageKind::Load => {
                 if let Some(load) = &mut self.load_in {
                     load.data(net, tag, message)?;
                 }
             }
-            What::LoadAck => {
+            MessageKind::LoadAck => {
                 if let Some(load) = &mut self.load {
                     load.acknowledged(net, tag, wire::number(message.payload), clock::now());
                 }

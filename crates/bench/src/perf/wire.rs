@@ -1,8 +1,8 @@
-//! What the two sides of a measurement say to each other: the meaning of a message is in its tag.
+//! The protocol between the two sides of a measurement; a tag gives the kind of each message.
 //!
 //! | bits of the tag | meaning |
 //! |---|---|
-//! | 0..4 | what it is, see [`What`] |
+//! | 0..4 | what it is, see [`MessageKind`] |
 //! | 4..10 | the stream |
 //! | 10..16 | the trial: what comes late of another one is passed over, for lanes are not in order with each other |
 //! | 16..31 | the low bits of the message's number within its stream |
@@ -20,56 +20,54 @@ use plexus_interconnect::{Kind, Net};
 
 use super::parameters::{BULK, PROMPT};
 
-/// Ways that a side sends on, each in an order of its own: requests and replies, prompt and bulk.
+/// The number of ordered ways to the other side: requests and replies, prompt and bulk.
 pub(super) const DRAINS: usize = 4;
 
-/// Says on every way that nothing of the trial is behind this: what is still under way in front of
-/// it lands before it is heard.
+/// Sends a drain message on every way: all earlier messages of the trial arrive before it.
 pub(super) fn drain(net: &mut Net, to: NodeId) {
     for channel in [PROMPT, BULK] {
         for kind in [Kind::Request, Kind::Reply] {
-            // No link: the port is told of that apart.
-            let _ = net.send(to, channel, kind, Tag::plain(What::Drain), &[]);
+            // Without a link this fails; the port is notified separately.
+            let _ = net.send(to, channel, kind, Tag::plain(MessageKind::Drain), &[]);
         }
     }
 }
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(super) enum What {
-    /// Client: is anybody there?
+pub(super) enum MessageKind {
+    /// From the client: asks whether the server is there.
     Hello = 1,
-    /// Server: yes.
+    /// From the server: answers the hello.
     Welcome,
-    /// Client: the next trial, as JSON.
+    /// From the client: the next trial, as JSON.
     Begin,
-    /// Server: ready for it; or, with a line in it, why it cannot.
+    /// From the server: it is ready; or, with text, the reason why it cannot begin.
     Ready,
-    /// A message that is measured, from either side.
+    /// From either side: a measured message.
     Data,
-    /// The answer to it, or how many have come.
+    /// From either side: the answer to it, or the number received.
     Ack,
-    /// A message of the load beside it.
+    /// From either side: a message of the background load.
     Load,
-    /// How many of those have come.
+    /// From either side: the number of load messages received.
     LoadAck,
-    /// Client: what follows counts.
+    /// From the client: following messages count.
     Mark,
-    /// Client: no more counts.
+    /// From the client: further messages do not count.
     End,
-    /// Server: what it saw since the mark, as JSON.
+    /// From the server: its results since the mark, as JSON.
     Ended,
-    /// Client, on every way that it sends on: nothing of the trial is behind this. Server, on every
-    /// way: nor here.
+    /// From the client or the server, on every way: no messages of the trial follow.
     Drain,
-    /// Client: that was the last trial.
+    /// From the client: there are no more trials.
     Bye,
-    /// Server: it gives up; why, as a line.
+    /// From the server: it gives up; the payload is the reason.
     Failed,
 }
 
-impl What {
+impl MessageKind {
     const ALL: [Self; 14] = [
         Self::Hello,
         Self::Welcome,
@@ -88,7 +86,7 @@ impl What {
     ];
 }
 
-/// How many low bits of a message's number its tag has.
+/// The number of low bits of a message's number in its tag.
 const NUMBER_BITS: u32 = 15;
 
 const WHAT_MASK: u32 = 0xf;
@@ -98,55 +96,54 @@ const TRIAL_SHIFT: u32 = 10;
 const TRIAL_MASK: u32 = 0x3f;
 const NUMBER_SHIFT: u32 = 16;
 
-/// A tag, taken apart.
+/// A decoded tag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Tag {
-    pub(super) what: What,
+    pub(super) what: MessageKind,
     pub(super) stream: u32,
     pub(super) trial: u32,
     pub(super) number: u32,
 }
 
 impl Tag {
-    /// The whole number of which a tag has the low bits, where it is the last one sent or not many
-    /// before it.
+    /// Returns the number with the low bits of a tag that is `last` or shortly before it.
     #[inline]
     pub(super) fn number_near(low: u32, last: u64) -> u64 {
         last - u64::from(Self::low(last).wrapping_sub(low) & (u32::MAX >> (u32::BITS - NUMBER_BITS)))
     }
 
-    /// A tag of something that belongs to no stream.
-    pub(super) fn plain(what: What) -> u32 {
+    /// Returns a tag without a stream.
+    pub(super) fn plain(what: MessageKind) -> u32 {
         what as u32
     }
 
     #[inline]
-    pub(super) fn of(what: What, stream: u32, trial: u32, number: u64) -> u32 {
+    pub(super) fn of(what: MessageKind, stream: u32, trial: u32, number: u64) -> u32 {
         what as u32 | stream << STREAM_SHIFT | trial << TRIAL_SHIFT | Self::low(number) << NUMBER_SHIFT
     }
 
-    /// The next trial of this process: another one than all that may still be under way.
+    /// Returns a number for the next trial of this process, distinct from all that may be pending.
     pub(super) fn next_trial() -> u32 {
         static TRIALS: AtomicU32 = AtomicU32::new(0);
         TRIALS.fetch_add(1, Ordering::Relaxed) & TRIAL_MASK
     }
 
-    /// What of a number stands in a tag.
+    /// Returns the bits of a number that a tag contains.
     #[inline]
     pub(super) fn low(number: u64) -> u32 {
         number as u32 & ((1 << NUMBER_BITS) - 1)
     }
 
-    /// Nothing where it is none of ours.
+    /// Decodes a tag; `None` if it is malformed.
     #[inline]
     pub(super) fn read(tag: u32) -> Option<Self> {
-        let what = *What::ALL.get(((tag & WHAT_MASK) as usize).checked_sub(1)?)?;
+        let what = *MessageKind::ALL.get(((tag & WHAT_MASK) as usize).checked_sub(1)?)?;
         let (stream, trial) = (tag >> STREAM_SHIFT & STREAM_MASK, tag >> TRIAL_SHIFT & TRIAL_MASK);
         Some(Self { what, stream, trial, number: tag >> NUMBER_SHIFT })
     }
 }
 
-/// The number in the first 8 bytes; 0 where there are fewer.
+/// Returns the number in the first 8 bytes; 0 if there are fewer.
 #[inline]
 pub(super) fn number(payload: &[u8]) -> u64 {
     payload.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
@@ -167,7 +164,7 @@ mod tests {
 
     #[test]
     fn tags_survive_and_nonsense_is_nothing() {
-        for what in What::ALL {
+        for what in MessageKind::ALL {
             let tag = Tag { what, stream: 63, trial: 62, number: 0x6789 };
             assert_eq!(Tag::read(Tag::of(what, 63, 62, 0x1_2345_6789)), Some(tag));
             assert_eq!(Tag::read(Tag::plain(what)), Some(Tag { what, stream: 0, trial: 0, number: 0 }));

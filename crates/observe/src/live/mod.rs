@@ -39,7 +39,7 @@ pub enum LiveError {
 
 /// The action of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Wish {
+enum KeyAction {
     Quit,
     Pause,
     Sort,
@@ -80,12 +80,12 @@ pub fn run(
             }
             changed = event::poll(LOOK)?;
             if changed {
-                match wish(&event::read()?) {
-                    Wish::Quit => break,
-                    Wish::Pause => screen.pause(),
-                    Wish::Sort => screen.sort(),
-                    Wish::Workers => screen.workers(),
-                    Wish::Nothing => {}
+                match key_action(&event::read()?) {
+                    KeyAction::Quit => break,
+                    KeyAction::Pause => screen.pause(),
+                    KeyAction::Sort => screen.sort(),
+                    KeyAction::Workers => screen.workers(),
+                    KeyAction::Nothing => {}
                 }
             }
         }
@@ -109,16 +109,16 @@ fn read(config: &Config, only: Option<&str>, interval: Duration, tell: &mpsc::Se
     }
 }
 
-fn wish(event: &Event) -> Wish {
+fn key_action(event: &Event) -> KeyAction {
     let Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press, .. }) = event else {
-        return Wish::Nothing;
+        return KeyAction::Nothing;
     };
     match (code, modifiers.contains(KeyModifiers::CONTROL)) {
-        (KeyCode::Char('c' | 'd'), true) | (KeyCode::Char('q') | KeyCode::Esc, false) => Wish::Quit,
-        (KeyCode::Char('p' | ' '), false) => Wish::Pause,
-        (KeyCode::Char('s'), false) => Wish::Sort,
-        (KeyCode::Char('w'), false) => Wish::Workers,
-        _ => Wish::Nothing,
+        (KeyCode::Char('c' | 'd'), true) | (KeyCode::Char('q') | KeyCode::Esc, false) => KeyAction::Quit,
+        (KeyCode::Char('p' | ' '), false) => KeyAction::Pause,
+        (KeyCode::Char('s'), false) => KeyAction::Sort,
+        (KeyCode::Char('w'), false) => KeyAction::Workers,
+        _ => KeyAction::Nothing,
     }
 }
 
@@ -128,21 +128,21 @@ mod tests {
 
     #[test]
     fn keys_do_what_the_help_says() {
-        let press = |code, modifiers| wish(&Event::Key(KeyEvent::new(code, modifiers)));
+        let press = |code, modifiers| key_action(&Event::Key(KeyEvent::new(code, modifiers)));
         for (key, wanted) in [
-            ('q', Wish::Quit),
-            ('p', Wish::Pause),
-            ('s', Wish::Sort),
-            ('w', Wish::Workers),
-            ('x', Wish::Nothing),
+            ('q', KeyAction::Quit),
+            ('p', KeyAction::Pause),
+            ('s', KeyAction::Sort),
+            ('w', KeyAction::Workers),
+            ('x', KeyAction::Nothing),
         ] {
             assert_eq!(press(KeyCode::Char(key), KeyModifiers::NONE), wanted, "{key}");
         }
-        assert_eq!(press(KeyCode::Char('c'), KeyModifiers::CONTROL), Wish::Quit);
-        assert_eq!(press(KeyCode::Char('c'), KeyModifiers::NONE), Wish::Nothing);
-        assert_eq!(wish(&Event::Resize(1, 1)), Wish::Nothing);
+        assert_eq!(press(KeyCode::Char('c'), KeyModifiers::CONTROL), KeyAction::Quit);
+        assert_eq!(press(KeyCode::Char('c'), KeyModifiers::NONE), KeyAction::Nothing);
+        assert_eq!(key_action(&Event::Resize(1, 1)), KeyAction::Nothing);
         let released =
             KeyEvent { kind: KeyEventKind::Release, ..KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE) };
-        assert_eq!(wish(&Event::Key(released)), Wish::Nothing);
+        assert_eq!(key_action(&Event::Key(released)), KeyAction::Nothing);
     }
 }

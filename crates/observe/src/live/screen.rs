@@ -141,10 +141,10 @@ impl Screen {
                 right(out),
                 right(into),
                 right(count(snapshot.blocks_held)),
-                right(count(snapshot.strangers)),
+                right(count(snapshot.unauthenticated)),
             ])
         });
-        let heads = ["node", "", "requests/s", "served/s", "out/s", "in/s", "held", "strangers"];
+        let heads = ["node", "", "requests/s", "served/s", "out/s", "in/s", "held", "refused"];
         let widths = [8, 6, 10, 9, 9, 9, 7, 9].map(Constraint::Length);
         table(frame, area, "Nodes", heads, cells.collect(), &widths);
     }
@@ -264,7 +264,7 @@ fn table<const N: usize>(
 ) {
     // Heads of numbers are aligned to the right, like the numbers.
     let numbers = |head: &&str| {
-        head.ends_with("/s") || ["held", "strangers", "share", "round trip", "a second"].contains(head)
+        head.ends_with("/s") || ["held", "refused", "share", "round trip", "a second"].contains(head)
     };
     let heads =
         heads.map(|head| if numbers(&head) { right(head.to_owned()) } else { Cell::from(head.to_owned()) });

@@ -242,14 +242,17 @@ mod tests {
     }
 
     #[test]
-    fn silent_clients_hold_their_places_for_a_while_and_nobody_elses_for_ever() {
+    fn silent_clients_are_disconnected_after_the_timeout() {
         let (server, _) = server();
         // These use all connections: the first send nothing, the last sends a little now and then.
         let silent: Vec<_> = (0..CONNECTIONS - 1).map(|_| connect(&server)).collect();
         let mut slow = connect(&server);
         slow.write_all(b"GET /metr").unwrap();
-        let crowd: Vec<_> = (0..100).map(|_| connect(&server)).collect();
-        assert!(crowd.iter().all(|stream| rest(stream).is_empty()), "one too many is closed at once");
+        let further_client: Vec<_> = (0..100).map(|_| connect(&server)).collect();
+        assert!(
+            further_client.iter().all(|stream| rest(stream).is_empty()),
+            "one too many is closed at once"
+        );
         // The server answers again as soon as connections are free, although the slow one tries to
         // keep its own.
         let (asked, keeps) = (AtomicBool::new(false), &mut slow);

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One sample.
+/// A sample of an exposition.
 #[derive(Debug)]
 pub(crate) struct Sample {
     pub(crate) name: String,

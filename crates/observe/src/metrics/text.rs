@@ -11,7 +11,7 @@
 //! | `plexus_lock_events` | counter | `event` |
 //! | `plexus_cache_asked_seconds` | counter: time from requests to their grants | |
 //! | `plexus_cache_blocks_held` | gauge | |
-//! | `plexus_strangers` | counter | |
+//! | `plexus_unauthenticated` | counter | |
 //! | `plexus_programs`, `plexus_programs_most` | gauge: how many are attached, how many may be | |
 //! | `plexus_program_ports`, `_windows` | gauge: what they have | |
 //! | `plexus_program_memory_bytes` | gauge: memory for windows of programs | `what`: `used`, `most` |
@@ -195,9 +195,10 @@ impl Snapshots {
         family(encoder, head, asked.collect())?;
         let held = each().map(|(labels, snapshot)| (labels, ConstGauge::new(snapshot.blocks_held)));
         family(encoder, ("cache_blocks_held", "Blocks that the cache holds", None), held.collect())?;
-        let strangers = each().map(|(labels, snapshot)| (labels, ConstCounter::new(snapshot.strangers)));
-        let head = ("strangers", "Connections refused because nobody of the cluster made them", None);
-        family(encoder, head, strangers.collect())?;
+        let unauthenticated =
+            each().map(|(labels, snapshot)| (labels, ConstCounter::new(snapshot.unauthenticated)));
+        let head = ("unauthenticated", "Refused connections from unauthenticated peers", None);
+        family(encoder, head, unauthenticated.collect())?;
         let uptime =
             each().map(|(labels, snapshot)| (labels, ConstGauge::new(snapshot.uptime_ns as f64 / 1e9)));
         family(encoder, ("uptime", "Time since the node started", Some(Unit::Seconds)), uptime.collect())
@@ -323,7 +324,7 @@ mod tests {
         assert_eq!(value("plexus_program_memory_bytes", &[n1, ("what", "used")]), 4096.0);
         assert_eq!(value("plexus_rail_segments_total", &[("slot", "0")]), 0.0);
         assert_eq!(value("plexus_cache_asked_seconds_total", &[]), 2.5);
-        assert_eq!(value("plexus_strangers_total", &[("node", "n2")]), 0.0);
+        assert_eq!(value("plexus_unauthenticated_total", &[("node", "n2")]), 0.0);
         assert_eq!(value("plexus_uptime_seconds", &[("node", "n1")]), 10.0);
     }
 

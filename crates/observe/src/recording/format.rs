@@ -102,7 +102,7 @@ pub enum NodeState {
     Down,
 }
 
-/// One count.
+/// A count of one peer, worker, channel, direction and size class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// The index of the node at the other end.

@@ -40,7 +40,7 @@ pub struct Series {
     pub points: Vec<(u32, f64)>,
 }
 
-/// One chart.
+/// One of the two charts of a picture.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Chart {
     /// The title of the chart.

@@ -35,7 +35,7 @@ pub struct Study {
     watched: Duration,
     sizes: [Flow; SIZES],
     channels: BTreeMap<usize, Channel>,
-    places: Vec<Place>,
+    places: Vec<TimeSlot>,
     nodes: Vec<Node>,
 }
 
@@ -58,7 +58,7 @@ struct Node {
 
 /// One slot of the time axis.
 #[derive(Clone, Default)]
-struct Place {
+struct TimeSlot {
     seconds: f64,
     bytes: BTreeMap<usize, u64>,
 }
@@ -114,7 +114,7 @@ impl Study {
             watched: Duration::ZERO,
             sizes: [Flow::default(); SIZES],
             channels: BTreeMap::new(),
-            places: vec![Place::default(); count as usize],
+            places: vec![TimeSlot::default(); count as usize],
             nodes: vec![Node::default(); recording.head.nodes.len()],
         };
         for record in taken() {
@@ -348,7 +348,7 @@ impl Study {
 
     fn shares(&self) -> Result<String, DrawError> {
         let all = self.sent();
-        let of = |place: &Place, bytes: Vec<u64>| {
+        let of = |place: &TimeSlot, bytes: Vec<u64>| {
             let sum = sum(bytes.iter().copied());
             (place.seconds > 0.0 && sum > 0).then(|| bytes.iter().map(|bytes| share(*bytes, sum)).collect())
         };
@@ -359,7 +359,7 @@ impl Study {
 
     fn rates(&self) -> Result<String, DrawError> {
         const MIB: f64 = 1024.0 * 1024.0;
-        let of = |place: &Place, bytes: Vec<u64>| {
+        let of = |place: &TimeSlot, bytes: Vec<u64>| {
             (place.seconds > 0.0).then(|| bytes.iter().map(|b| *b as f64 / place.seconds / MIB).collect())
         };
         let legend = |sent: u64| format!("{}/s", bytes((sent as f64 / self.seconds()) as u64));
@@ -370,13 +370,13 @@ impl Study {
         &self,
         title: &str,
         vertical: &str,
-        of: impl Fn(&Place, Vec<u64>) -> Option<Vec<f64>>,
+        of: impl Fn(&TimeSlot, Vec<u64>) -> Option<Vec<f64>>,
         legend: impl Fn(u64) -> String,
         most: Option<f64>,
     ) -> Result<String, DrawError> {
         let by_bytes = self.by_bytes();
         let (shown, rest) = by_bytes.split_at(by_bytes.len().min(LAYERS));
-        let layers = |place: &Place| {
+        let layers = |place: &TimeSlot| {
             let bytes = |channel: usize| place.bytes.get(&channel).copied().unwrap_or(0);
             let mut layers: Vec<u64> = shown.iter().map(|(channel, _)| bytes(*channel)).collect();
             layers.extend((!rest.is_empty()).then(|| sum(rest.iter().map(|(channel, _)| bytes(*channel)))));

@@ -23,7 +23,7 @@ const REACHED_WITHIN: Duration = Duration::from_secs(5);
 /// How long a listener may take to prove that it has the key.
 const PROVED_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long a listener may take to answer: it may be busy with somebody else.
+/// The time that a listener has to answer; it may be serving another client.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
 
 /// A session. Its end is the end of everything that it started, on both sides.
@@ -74,7 +74,7 @@ impl Session {
         Ok(Self { end, driving: ask.driving, over, _control: control })
     }
 
-    /// What joins the two sides, and why.
+    /// Returns the rails between the two sides, and the reason for them.
     #[must_use]
     pub fn over(&self) -> &Over {
         &self.over

@@ -1,9 +1,9 @@
-//! The listener: hears everybody at once until they have proved the key, then serves one client
-//! after another.
+//! The listener: authenticates all incoming connections at once, then serves one client after
+//! another.
 //!
-//! Who connects has a thread and little time. [`GUESTS`] are heard at once, [`FROM_ONE`] of them
-//! from one address, so that who says nothing holds nobody else up. What was asked for is done only
-//! after it was sealed with the key.
+//! Each connection has a thread and little time. [`MAX_INCOMING`] connections are authenticated at
+//! once, [`FROM_ONE`] of them from one address, so that a silent client does not delay others. A
+//! request is executed only after it was sealed with the key.
 
 use std::{
     collections::BTreeMap,
@@ -33,7 +33,7 @@ use crate::perf::{PerfError, Serve, serve};
 const HEARD_WITHIN: Duration = Duration::from_secs(2);
 
 /// Most connections that are heard, or wait to be served.
-const GUESTS: usize = 64;
+const MAX_INCOMING: usize = 64;
 
 /// Most of them from one address.
 const FROM_ONE: usize = 16;
@@ -46,20 +46,20 @@ pub struct Listener {
     address: SocketAddr,
     core: Option<usize>,
     key: Option<Key>,
-    guests: Receiver<Guest>,
+    incoming: Receiver<Incoming>,
     _acceptor: Acceptor,
 }
 
-/// Who came.
+/// An incoming connection.
 #[allow(clippy::large_enum_variant, reason = "one for each connection, handed over once")]
-enum Guest {
+enum Incoming {
     /// One that has the key, and what it wants.
     Client { control: Box<Sealed>, client: SocketAddr, asked: AskWire },
-    /// Nobody known, and what was wrong.
-    Stranger { client: SocketAddr, why: String },
+    /// A connection without a valid key, and the reason.
+    Unauthenticated { client: SocketAddr, why: String },
 }
 
-/// What became of one connection.
+/// The result of one connection.
 #[derive(Debug)]
 pub enum Served {
     /// A session, ended by its client: who it was and over what.
@@ -71,16 +71,16 @@ pub enum Served {
     },
     /// None, and why.
     Refused {
-        /// Who it was.
+        /// The address of the client.
         client: SocketAddr,
-        /// Why not.
+        /// The reason for the refusal.
         why: String,
     },
-    /// Somebody without the key. While a client is served only the first of them is told of.
-    Stranger {
-        /// Who it was.
+    /// A client without the key. While a client is served, only the first such client is reported.
+    Unauthenticated {
+        /// The address of the client.
         client: SocketAddr,
-        /// What was wrong.
+        /// The reason.
         why: String,
     },
 }
@@ -95,7 +95,7 @@ impl Listener {
         let failed = |error| AloneError::Listen { address: address.to_string(), error };
         let listener = TcpListener::bind(address).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let (tell, guests) = sync_channel(1);
+        let (tell, incoming) = sync_channel(1);
         let (theirs, from) = (key.clone(), Arc::new(Mutex::new(BTreeMap::new())));
         let serve = move |stream: TcpStream| {
             // Who is gone already is nobody to be told of.
@@ -103,11 +103,11 @@ impl Listener {
             let Some(_place) = OfOne::take(&from, client.ip()) else { return };
             hear(stream, client, theirs.as_ref(), &tell);
         };
-        let acceptor = Acceptor::start("perf-listen", listener, GUESTS, serve, drop).map_err(failed)?;
-        Ok(Self { address, core, key, guests, _acceptor: acceptor })
+        let acceptor = Acceptor::start("perf-listen", listener, MAX_INCOMING, serve, drop).map_err(failed)?;
+        Ok(Self { address, core, key, incoming, _acceptor: acceptor })
     }
 
-    /// Where it listens.
+    /// Returns the bound address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -116,13 +116,12 @@ impl Listener {
     /// Waits for a client and serves it to its end.
     ///
     /// # Errors
-    /// No more connections are accepted. What is wrong with one client is no error.
+    /// No more connections are accepted. A failure of one client is no error.
     pub fn serve_one(&self) -> io::Result<Served> {
-        let guest =
-            self.guests.recv().map_err(|_| io::Error::other("nobody accepts connections any more"))?;
-        let (mut control, client, asked) = match guest {
-            Guest::Client { control, client, asked } => (control, client, asked),
-            Guest::Stranger { client, why } => return Ok(Served::Stranger { client, why }),
+        let connection = self.incoming.recv().map_err(|_| io::Error::other("the listener has stopped"))?;
+        let (mut control, client, asked) = match connection {
+            Incoming::Client { control, client, asked } => (control, client, asked),
+            Incoming::Unauthenticated { client, why } => return Ok(Served::Unauthenticated { client, why }),
         };
         let served = asked.ask().and_then(|ask| {
             // A thread of its own: what it is pinned to ends with it.
@@ -183,7 +182,7 @@ fn session(
 }
 
 /// Hears one who came: hands it on when it has proved the key and said what it wants.
-fn hear(stream: TcpStream, client: SocketAddr, key: Option<&Key>, tell: &SyncSender<Guest>) {
+fn hear(stream: TcpStream, client: SocketAddr, key: Option<&Key>, tell: &SyncSender<Incoming>) {
     let heard = Sealed::answer(stream, key, HEARD_WITHIN).and_then(|mut control| {
         let asked = control.hear::<AskWire>(HEARD_WITHIN)?;
         Ok((control, asked))
@@ -191,10 +190,10 @@ fn hear(stream: TcpStream, client: SocketAddr, key: Option<&Key>, tell: &SyncSen
     match heard {
         // It waits for its turn here; the listener may have ended meanwhile.
         Ok((control, asked)) => {
-            drop(tell.send(Guest::Client { control: Box::new(control), client, asked }));
+            drop(tell.send(Incoming::Client { control: Box::new(control), client, asked }));
         }
         // Never waits: strangers hold no place longer than they are heard.
-        Err(error) => drop(tell.try_send(Guest::Stranger { client, why: error.to_string() })),
+        Err(error) => drop(tell.try_send(Incoming::Unauthenticated { client, why: error.to_string() })),
     }
 }
 

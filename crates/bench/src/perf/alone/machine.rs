@@ -1,12 +1,12 @@
-//! Which machine this is, and its cores.
+//! The identity of this machine, and its cores.
 
 use rustix::thread::CpuSet;
 
 use super::AloneError;
 
-/// What two processes must have alike to reach each other through memory: the same boot of the same
-/// kernel, and, because they meet over a local socket, the same network namespace and user. Empty
-/// where the kernel does not say.
+/// Returns a text that is equal for processes that can share memory: the same boot of the same
+/// kernel and, because they use a local socket, the same network namespace and user. Empty if
+/// unknown.
 pub(super) fn identity() -> String {
     let Ok(boot) = std::fs::read_to_string("/proc/sys/kernel/random/boot_id") else { return String::new() };
     let Ok(namespace) = std::fs::read_link("/proc/self/ns/net") else { return String::new() };

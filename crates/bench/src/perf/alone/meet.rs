@@ -20,7 +20,7 @@ use crate::perf::Driving;
 /// Where a listener listens unless told otherwise.
 pub const PORT: u16 = 7490;
 
-/// What both sides must speak.
+/// The version that both sides must have.
 pub(super) const VERSION: u32 = 4;
 
 /// Which rail a client wants.
@@ -59,7 +59,7 @@ impl FromStr for RailChoice {
     }
 }
 
-/// What a client asks for.
+/// The request of a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ask {
     /// The rail.
@@ -99,7 +99,7 @@ impl AskWire {
         }
     }
 
-    /// What is asked for, if it makes sense.
+    /// Returns the request if it is valid.
     pub(super) fn ask(&self) -> Result<Ask, String> {
         if self.version != VERSION {
             return Err(format!("it speaks version {}, this listener {VERSION}", self.version));
@@ -121,7 +121,7 @@ pub fn ask_any(bytes: &[u8]) -> bool {
     serde_json::from_slice::<AskWire>(bytes).is_ok_and(|wire| wire.ask().is_ok())
 }
 
-/// What a listener answers.
+/// The answer of a listener.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Answer {

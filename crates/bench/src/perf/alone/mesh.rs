@@ -32,7 +32,7 @@ const PROBE: Duration = Duration::from_millis(20);
 /// Other programs may take a free port before it is used.
 const ATTEMPTS: usize = 8;
 
-/// What both ends of a session agree on.
+/// The parameters that both ends of a session agree on.
 pub(super) struct Pair {
     pub(super) cluster: [u8; 16],
     pub(super) rail: RailKind,

@@ -23,15 +23,15 @@ pub use meet::{Ask, PORT, RailChoice};
 
 use super::PerfError;
 
-/// Why there is no session.
+/// The reason why there is no session.
 #[derive(Debug, thiserror::Error)]
 pub enum AloneError {
-    /// Nobody listens there, or the address is none.
+    /// No listener answers at the address, or the address is invalid.
     #[error("{address}: {error}; start `plexus perf --listen` there first")]
     Reach {
         /// Where it was tried.
         address: String,
-        /// What the system said.
+        /// The error of the system.
         error: std::io::Error,
     },
     /// The address cannot be listened at.
@@ -39,7 +39,7 @@ pub enum AloneError {
     Listen {
         /// The address.
         address: String,
-        /// What the system said.
+        /// The error of the system.
         error: std::io::Error,
     },
     /// The other side says why not.
@@ -48,9 +48,9 @@ pub enum AloneError {
     /// The connection broke or brought nonsense.
     #[error("{what}: {error} (it must be `plexus perf --listen` of the same version)")]
     Talk {
-        /// What was being done.
+        /// The operation that failed.
         what: &'static str,
-        /// What went wrong.
+        /// The error.
         error: std::io::Error,
     },
     /// The links.

@@ -9,7 +9,7 @@ use std::{io, net::TcpStream, time::Duration};
 use plexus_interconnect::mesh::{KEY, Key, SealedStream};
 use serde::{Serialize, de::DeserializeOwned};
 
-/// What the handshake is for.
+/// The purpose of the handshake.
 const PURPOSE: [u8; 16] = *b"plexus perf     ";
 
 /// A connection whose other end has the same key.
@@ -46,7 +46,7 @@ impl Sealed {
         self.0.stream()
     }
 
-    /// Sends `words`.
+    /// Sends `words` as JSON.
     ///
     /// # Errors
     /// The system's.

@@ -55,7 +55,7 @@ pub(super) fn run(
             Served::Refused { client, why } if once => bail!("{client}: {why}"),
             Served::Refused { client, why } => output::progress(&format!("{client}: {why}")),
             // Repeats are not printed, so that a peer cannot flood the terminal.
-            Served::Stranger { client, why } => {
+            Served::Unauthenticated { client, why } => {
                 let refusal = Some((client.ip(), why));
                 if refused != refusal
                     && let Some((_, why)) = &refusal
