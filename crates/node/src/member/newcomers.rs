@@ -300,8 +300,8 @@ mod tests {
     }
 
     #[test]
-    fn who_is_put_out_or_not_let_in_begins_again_until_the_node_has_stopped() {
-        let (full, late) = (GroupError::Impossible(GroupRefusal::Groups), GroupError::PutOut);
+    fn a_removed_or_refused_member_joins_again_until_the_node_has_stopped() {
+        let (full, late) = (GroupError::Impossible(GroupRefusal::Groups), GroupError::Removed);
         let mut ends = [full, full, late, full, GroupError::Stopped].into_iter();
         keep_on(Duration::ZERO, || Err(ends.next().expect("not begun again once it has stopped")));
         assert_eq!(ends.len(), 0, "begun again each time");
