@@ -46,8 +46,7 @@ impl LockManager {
         name.partition().worker(self.0.workers)
     }
 
-    /// True when the node has stopped: it grants no locks, and the locks that it holds protect
-    /// nothing.
+    /// True when the node has stopped: it grants no locks, and its locks protect nothing.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.0.stopped.is_stopped()

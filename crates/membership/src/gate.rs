@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn older_messages_are_told_apart_and_newer_ones_wait_for_their_view() {
+    fn older_messages_are_recognized_and_newer_ones_wait_for_their_view() {
         let mut gate = gate(8);
         let early = admitted(&mut gate, &[('a', 1, 1), ('b', 2, 2), ('a', 1, 3)]);
         assert_eq!(early, [Admission::Parked; 3], "nothing is of this view before the first");
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_sender_has_left_behind_is_dropped() {
+    fn messages_of_views_that_a_sender_has_left_are_dropped() {
         let mut gate = gate(8);
         admitted(&mut gate, &[('a', 2, 1), ('b', 2, 2), ('a', 3, 3), ('a', 2, 4)]);
         assert_eq!(gate.enter(Epoch(2)), [('b', 2)]);

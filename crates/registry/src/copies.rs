@@ -73,8 +73,8 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// Reads the copies of the registry of `cluster` and returns the contents to start with. Writes
-    /// nothing.
+    /// Reads the copies of the registry of `cluster`, without a write, and returns the contents to
+    /// start with.
     ///
     /// # Errors
     /// The copies must not be overwritten.

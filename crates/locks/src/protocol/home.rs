@@ -196,8 +196,8 @@ impl HomeLock {
 pub(super) struct Home {
     /// Boxed, because the map moves its values as locks come and go.
     pub(super) locks: RecentMap<LockId, Box<HomeLock>>,
-    /// The box of a released lock, for the next one. A thread that takes lock after lock allocates
-    /// nothing.
+    /// The box of a released lock, kept so that a thread that takes lock after lock does not
+    /// allocate.
     spare: Option<Box<HomeLock>>,
     waits: Waits,
 }

@@ -285,7 +285,7 @@ fn values_are_written_on_the_way_down_and_lost_with_their_writer() {
     assert_eq!(
         few.value_of(6),
         (0, Validity::Unwritten),
-        "nobody had a lock: another resource of the same name"
+        "no client had a lock: another resource of the same name"
     );
 }
 

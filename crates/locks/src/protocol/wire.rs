@@ -1,21 +1,20 @@
-//! Messages as bytes.
+//! The layout of lock messages on the wire.
 //!
-//! All begin with the same 32 bytes, little endian. What a message does not use is zero and the
-//! decoder insists on it, so there is one encoding of each; hostile bytes give an error, never a
-//! panic.
+//! All messages begin with the same 32 bytes, little endian. Unused fields are zero, which the
+//! decoder checks, so each message has one encoding. Hostile bytes give an error, never a panic.
 //!
 //! ```text
 //! at  size  field
 //!  0     1  version, 1
 //!  1     1  tag
-//!  2     1  mode (Request, Convert, Granted, Blocking), or why (Cancel, Refused)
+//!  2     1  mode (Request, Convert, Granted, Blocking), or reason (Cancel, Refused)
 //!  3     1  flags: bit 0 attempt, 1 notify, 2 again, 3 died, 4 a value follows, 5 confirming; bits 6-7 validity of the value
 //!  4     4  epoch
 //!  8     8  lock
-//! 16     4  seq, or (Chase) how many blockers, at most 1,024, or (Records, Values) how many
+//! 16     4  seq, or (Chase) number of blockers, at most 1,024, or (Records, Values) number of entries
 //! 20     1  length of the name, 0: none
 //! 21     1  zero
-//! 22     2  (Probe, Chase) how many hops
+//! 22     2  (Probe, Chase) number of hops
 //! 24     8  nanoseconds waited (Request, Convert) or token (Granted)
 //! 32        the name; then, as the tag has it:
 //!     1 Request   -

@@ -32,7 +32,7 @@ pub enum GroupTask {
         /// The queue for the events of the client.
         tell: SyncSender<Happened>,
         /// Set before the queue is closed because the client did not read it.
-        put_out: Arc<AtomicBool>,
+        removed: Arc<AtomicBool>,
         /// The reply that says whether the request was accepted.
         taken: Reply<Result<(), Refused>>,
     },
@@ -62,7 +62,7 @@ pub enum GroupTask {
 struct Client {
     group: Name,
     tell: SyncSender<Happened>,
-    put_out: Arc<AtomicBool>,
+    removed: Arc<AtomicBool>,
 }
 
 /// The registered clients and the protocol; see the module.
@@ -101,10 +101,10 @@ impl GroupClients {
         }
         let mut actions = Vec::new();
         match task {
-            GroupTask::Join { client, group, tell, put_out, taken } => {
+            GroupTask::Join { client, group, tell, removed, taken } => {
                 let answer = self.groups.submit(client, group.clone(), Deed::Join, &mut actions);
                 if answer.is_ok() {
-                    self.clients.insert(client, Client { group, tell, put_out });
+                    self.clients.insert(client, Client { group, tell, removed });
                 }
                 // A client that no longer waits for the answer leaves as well.
                 taken.send(answer);
@@ -151,7 +151,7 @@ impl GroupClients {
     }
 
     fn tell(&mut self, client: u64, what: Happened, actions: &mut Vec<Action>) {
-        let Some(Client { group, tell, put_out }) = self.clients.get(&client) else { return };
+        let Some(Client { group, tell, removed }) = self.clients.get(&client) else { return };
         let is_last = matches!(
             what,
             Happened::Left
@@ -161,7 +161,7 @@ impl GroupClients {
         if is_last {
             self.clients.remove(&client);
         } else if !is_read {
-            put_out.store(true, Release);
+            removed.store(true, Release);
             let group = group.clone();
             self.clients.remove(&client);
             self.leave(client, group, true, actions);

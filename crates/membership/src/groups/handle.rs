@@ -43,7 +43,7 @@ pub enum GroupError {
     Stopped,
     /// This member was removed because it did not read its events; it can join again.
     #[error("the client is no longer a member: it did not read {MOST_UNREAD} events; join the group again")]
-    PutOut,
+    Removed,
 }
 
 /// The groups of a node. It is cheap to clone.
@@ -70,17 +70,17 @@ impl Groups {
     pub fn join(&self, name: Name) -> Result<Group, GroupError> {
         let client = self.0.next.fetch_add(1, Relaxed);
         let (tell, told) = mpsc::sync_channel(MOST_UNREAD);
-        let put_out = Arc::new(AtomicBool::new(false));
+        let removed = Arc::new(AtomicBool::new(false));
         let mut group = Group {
             groups: self.clone(),
             client,
             name,
             told,
-            put_out: Arc::clone(&put_out),
+            removed: Arc::clone(&removed),
             unread: VecDeque::new(),
             is_member: true,
         };
-        group.asks(|group, taken| GroupTask::Join { client, group, tell, put_out, taken })?;
+        group.asks(|group, taken| GroupTask::Join { client, group, tell, removed, taken })?;
         let first = group.told.recv().map_err(|_| group.over())?;
         if let Happened::Refused(why) = first {
             group.is_member = false;
@@ -99,7 +99,7 @@ pub struct Group {
     told: mpsc::Receiver<Happened>,
     /// The reason why no more events come: true if the member did not read, false if the node has
     /// stopped.
-    put_out: Arc<AtomicBool>,
+    removed: Arc<AtomicBool>,
     /// Events that came while it waited for another one.
     unread: VecDeque<Happened>,
     is_member: bool,
@@ -171,7 +171,7 @@ impl Group {
                 other if self.unread.len() < MOST_UNREAD => self.unread.push_back(other),
                 _ => {
                     // The member has too many unread events, like one that does not read.
-                    self.put_out.store(true, Release);
+                    self.removed.store(true, Release);
                     self.goes(true);
                     return Err(self.over());
                 }
@@ -210,8 +210,8 @@ impl Group {
 
     /// Returns the reason why no more events come and no request is accepted.
     fn over(&self) -> GroupError {
-        match self.put_out.load(Acquire) {
-            true => GroupError::PutOut,
+        match self.removed.load(Acquire) {
+            true => GroupError::Removed,
             false => GroupError::Stopped,
         }
     }

@@ -161,7 +161,7 @@ fn a_member_that_does_not_read_is_removed() {
         reads.send(b"again").expect("taken");
         reads.next_event().expect("something");
     }
-    assert_eq!(sleeps.send(b"late"), Err(GroupError::PutOut));
+    assert_eq!(sleeps.send(b"late"), Err(GroupError::Removed));
     let told: Vec<_> = std::iter::from_fn(|| reads.next_within(Duration::ZERO).expect("a member")).collect();
     assert!(told.iter().any(|what| matches!(what, Happened::View { members, .. } if members.len() == 1)));
 }
@@ -185,12 +185,12 @@ fn a_member_with_too_many_unread_events_at_a_barrier_is_removed() {
         waits.join().expect("it does not panic");
     });
     said(&mut reads, MOST_UNREAD / 2);
-    assert_eq!(sleeps.barrier(name("second"), false), Err(GroupError::PutOut));
-    assert_eq!(sleeps.send(b"late"), Err(GroupError::PutOut), "its node has not stopped");
+    assert_eq!(sleeps.barrier(name("second"), false), Err(GroupError::Removed));
+    assert_eq!(sleeps.send(b"late"), Err(GroupError::Removed), "its node has not stopped");
     let told: Vec<_> = std::iter::from_fn(|| reads.next_within(Duration::ZERO).expect("a member")).collect();
     assert!(matches!(told.last(), Some(Happened::View { members, .. }) if members.len() == 1), "{told:?}");
     let end = std::iter::repeat_with(|| sleeps.next_event()).find_map(Result::err);
-    assert_eq!(end, Some(GroupError::PutOut), "behind all that it had not read");
+    assert_eq!(end, Some(GroupError::Removed), "behind all that it had not read");
 }
 
 #[test]

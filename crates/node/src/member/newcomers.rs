@@ -318,8 +318,8 @@ mod tests {
     }
 
     #[test]
-    fn removed_or_refused_node_tries_again_until_it_has_stopped() {
-        let (full, late) = (GroupError::Impossible(GroupRefusal::Groups), GroupError::PutOut);
+    fn a_removed_or_refused_member_joins_again_until_the_node_has_stopped() {
+        let (full, late) = (GroupError::Impossible(GroupRefusal::Groups), GroupError::Removed);
         let mut ends = [full, full, late, full, GroupError::Stopped].into_iter();
         keep_on(Duration::ZERO, || Err(ends.next().expect("a stopped node does not try again")));
         assert_eq!(ends.len(), 0, "each failure leads to another try");

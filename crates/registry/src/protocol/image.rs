@@ -22,9 +22,9 @@
 //! | 12 | 1 | bytes of the key |
 //! | 13 | | the key, the value |
 //!
-//! Every format has its first 40 bytes like this, so that what a newer program wrote is known for
-//! that and left alone. The same contents have one image only: what is in another order or has a
-//! byte too many is damaged.
+//! Every format begins with these first 40 bytes, so that an image of a newer program is recognized
+//! and left alone. The same contents have only one image: entries in another order, or a byte too
+//! many, count as damage.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -84,7 +84,7 @@ pub enum ImageError {
     #[error("has format {0}, which this program does not read; use the newer one that wrote it")]
     Newer(u32),
     /// The image is whole and belongs to another cluster.
-    #[error("belongs to cluster {0}; correct the path, or remove the file if nobody needs it")]
+    #[error("belongs to cluster {0}; correct the path, or remove the file if it is not needed")]
     Foreign(ClusterName),
 }
 

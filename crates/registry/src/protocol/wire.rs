@@ -1,15 +1,16 @@
 //! Messages as bytes, and as frames.
 //!
-//! A message goes in frames of [`FRAME`] bytes at most, so that what is large neither exceeds what
-//! the interconnect carries nor holds up others. All frames of one follow each other. Little
-//! endian; hostile bytes give an error, never a panic, and each message has one encoding.
+//! A message is divided into frames of at most [`FRAME`] bytes. So a large message neither exceeds
+//! the limit of the interconnect nor delays others. All frames of a message follow each other.
+//! Numbers are little endian. Hostile bytes give an error, never a panic, and each message has one
+//! encoding.
 //!
 //! A frame:
 //!
 //! | byte | size | field |
 //! |---|---|---|
 //! | 0 | 4 | bytes of the whole message, 40 to [`MESSAGE_MAX`] |
-//! | 4 | 4 | where in it the frame's bytes belong: behind those of the frame before |
+//! | 4 | 4 | offset of the frame's bytes: the end of the frame before |
 //! | 8 | | the bytes |
 //!
 //! A message:
@@ -18,12 +19,12 @@
 //! |---|---|---|
 //! | 0 | 1 | version, 1 |
 //! | 1 | 1 | tag |
-//! | 2 | 1 | (Ask, Do) what: 0 look, 1 change, 2 restore; (Have) whether it is lost |
+//! | 2 | 1 | (Ask, Do) command: 0 look, 1 change, 2 restore; (Have) 1 if the copies are lost |
 //! | 3 | 1 | (Ask, Do) node that asks |
 //! | 4 | 4 | epoch |
-//! | 8 | 8 | (Have) generation; (Closed) found; (Do, Durable, Committed) place in the order |
-//! | 16 | 8 | (Ask, Do, Closed) number of what is asked |
-//! | 24 | 8 | (Ask, Do) incarnation of who asks; (Closed) known |
+//! | 8 | 8 | (Have) generation; (Closed) found; (Do, Durable, Committed) number in the order |
+//! | 16 | 8 | (Ask, Do, Closed) number of the command |
+//! | 24 | 8 | (Ask, Do) incarnation of the origin; (Closed) known |
 //! | 32 | 4 | (change) how many edits |
 //! | 36 | 4 | zero |
 //! | 40 | | (Whole) the image of a copy; (restore) that of a backup; (change) the edits |
@@ -35,11 +36,11 @@
 //!
 //! | byte | size | field |
 //! |---|---|---|
-//! | 0 | 8 | version that the key must have; 0 also where any will do |
+//! | 0 | 8 | version that the key must have; 0 also if any is accepted |
 //! | 8 | 4 | bytes of the value |
 //! | 12 | 1 | bytes of the key |
-//! | 13 | 1 | what: 0 keep, 1 delete, 2 set |
-//! | 14 | 1 | whether the version matters |
+//! | 13 | 1 | kind: 0 keep, 1 delete, 2 set |
+//! | 14 | 1 | 1 if the version is checked |
 //! | 15 | 1 | zero |
 //! | 16 | | the key, the value |
 

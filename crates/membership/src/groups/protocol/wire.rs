@@ -1,5 +1,6 @@
-//! Messages about groups as bytes, little endian; there is one encoding of each, and hostile bytes
-//! give an error, never a panic.
+//! The layout of group messages on the wire, little endian.
+//!
+//! Each message has one encoding. Hostile bytes give an error, never a panic.
 //!
 //! ```text
 //! at  size  field
@@ -13,17 +14,17 @@
 //!     3 Ack       applied 8
 //!     4 Stable    stable 8
 //!     5 Kept      an entry
-//!     6 Flushed   1 if it knows anything, else 0: 8; applied 8, digest 8
+//!     6 Flushed   1 if the node has state, else 0: 8; applied 8, digest 8
 //!     7 State     a snapshot
 //!
-//! command, 24: number 8, client 8, bytes sent or, arriving, how many there must be 4, length of the group's name 1, of the barrier's 1, zero 1,
+//! command, 24: number 8, client 8, bytes of the message or fewest arrivals 4, length of the group's name 1, of the barrier's 1, zero 1,
 //!     deed 1 (1 join, 2 leave, 3 leave: died, 4 send, 5 arrive, 6 arrive: strict); then group, barrier, bytes
-//! entry, 24: place 8, incarnation 8, epoch 4, members 2, node 1, kind 1 (1 command, 2 view); then a command, or members of 16
+//! entry, 24: number 8, incarnation 8, epoch 4, members 2, node 1, kind 1 (1 command, 2 view); then a command, or members of 16
 //! member of the cluster, 16: incarnation 8, node 1, zero 7
-//! snapshot, 24: applied 8, digest 8, lives 4, groups 4; then these
+//! snapshot, 24: applied 8, digest 8, incarnations 4, groups 4; then these
 //! incarnation of a node, 24: incarnation 8, number of its last command 8, node 1, zero 7
 //! group, 16: views 8, members 4, barriers 2, length of its name 1, zero 1; then name, members, barriers
-//! member of a group, 24: incarnation 8, client 8, node 1, zero 5, 2: at a barrier how many there must be for it to go on, else zero
+//! member of a group, 24: incarnation 8, client 8, node 1, zero 5, 2: the fewest arrivals at its barrier, else zero
 //! barrier, 8: arrived 4, length of its name 1, 1 if strict 1, zero 2; then name, members of the group
 //! ```
 
