@@ -204,7 +204,7 @@ impl Install for CacheService {
 
     fn install(node: &Making<'_>, port: Arc<dyn WorkerPort<Self>>) -> Result<Installed<Self>, String> {
         let Parts { config, me, incarnation, recorder, group, .. } = node.parts;
-        let settings = plexus_cache::Settings {
+        let settings = plexus_cache::CacheSettings {
             me: *me,
             incarnation: *incarnation,
             // As many as there may ever be: some are added while it runs.

@@ -1,17 +1,22 @@
-//! A change of view, as every member sees it: what is under way lands, all say what they hold, and ask again.
+//! A change of view, as every member sees it: what is under way lands, all say what they hold, and
+//! ask again.
 //!
-//! 1. The view comes ([`Shard::view`]). Nothing is asked or ordered any more; orders that were not obeyed are forgotten, reads that were granted are
-//!    worth nothing. Sessions go on with what is held here. Each member sends each other a [`Body::Mark`] on both lanes, behind its farewell if it has
+//! 1. The view comes ([`Shard::view`]). Nothing is asked or ordered any more; orders that were not
+//! obeyed are forgotten, reads that were granted are
+//!    worth nothing. Sessions go on with what is held here. Each member sends each other a [`MessageBody::Mark`] on both lanes, behind its farewell if it has
 //!    taken leave: it stays one that begins nothing, and nobody settles with it who takes it for dead later.
-//! 2. A block that a survivor gave away arrives ahead of its mark and is taken: it may be the only copy. So is `Evicted`, ahead of the mark among the
+//! 2. A block that a survivor gave away arrives ahead of its mark and is taken: it may be the only
+//! copy. So is `Evicted`, ahead of the mark among the
 //!    forwards: whose answer has not come by then still holds the block, if its master lives. With all marks in
 //!    (*settled*) nothing can come into any frame, and what is held here stays as it is until it is ordered.
-//! 3. Each tells the masters of the new view what it holds of their blocks, what it knew as a master that matters still, and which blocks
+//! 3. Each tells the masters of the new view what it holds of their blocks, what it knew as a
+//! master that matters still, and which blocks
 //!    it knows to be lost. What masters do with that is in [`super::rebuild`].
-//! 4. A master that says [`Body::Opened`] is asked again by who still waits.
+//! 4. A master that says [`MessageBody::Opened`] is asked again by who still waits.
 //!
-//! Everything between settled members belongs to one epoch: a master opens when all have settled, and a member that was not handed some view
-//! let none of the others settle in it. So of older messages only those of the view settled last are worth anything.
+//! Everything between settled members belongs to one epoch: a master opens when all have settled,
+//! and a member that was not handed some view let none of the others settle in it. So of older
+//! messages only those of the view settled last are worth anything.
 
 use plexus_base::{BlockId, Epoch, Incarnation, NodeId, NodeSet, Partition};
 use plexus_membership::{
@@ -21,7 +26,7 @@ use plexus_membership::{
 };
 
 use super::{
-    Action, Ask, Body, Config, Frames, Io, Lost, Message, Mode, Outlet, Shard, Slot, Source, Witness,
+    Action, Ask, Config, Frames, Io, Lost, Message, MessageBody, Mode, Outlet, Shard, Slot, Source, Witness,
     directory::Fault,
     frame::{Disk, Leave, Order, Usage},
     lost::Run,
@@ -30,7 +35,8 @@ use super::{
     streams::Streams,
 };
 
-/// Messages of one sender of a newer view that are kept until it comes: the marks, and what little may follow them.
+/// Messages of one sender of a newer view that are kept until it comes: the marks, and what little
+/// may follow them.
 const PARKED_MAX: usize = 8;
 
 /// A view in which this node had all marks: from then on its masters may have opened.
@@ -54,7 +60,7 @@ pub(super) struct Marks {
 pub(super) struct Views {
     pub(super) epoch: Epoch,
     pub(super) members: NodeSet,
-    lives: Vec<(NodeId, Incarnation)>,
+    incarnations: Vec<(NodeId, Incarnation)>,
     /// By place.
     masters: Vec<NodeId>,
     workers: u8,
@@ -67,15 +73,17 @@ pub(super) struct Views {
     gone: NodeSet,
     /// Somebody who had not taken leave is gone since all masters were last open.
     died: bool,
-    /// All masters were open once: what is known to be lost is what they have said, and not what was found on record.
+    /// All masters were open once: what is known to be lost is what they have said, and not what
+    /// was found on record.
     initiated: bool,
     /// The view as of which all that was lost is on record from earlier incarnations.
     pub(super) known_as_of: Epoch,
     /// As of which view a record must be to be worth something.
     needs: Epoch,
-    /// Who has taken leave.
+    /// The members that have announced their leave.
     leavers: NodeSet,
-    /// By place: the view in which this node opened it, if nobody else is known to have done so later.
+    /// By place: the view in which this node opened it, unless another node is known to have opened
+    /// it later.
     pub(super) opened: Vec<Epoch>,
     pub(super) past: Past,
     pub(super) rebuild: Option<Rebuild>,
@@ -90,18 +98,18 @@ pub(super) struct Views {
     pub(super) recorded: u64,
     /// Masters that wait for a record.
     pub(super) records: Vec<(u64, NodeId)>,
-    pub(super) leaving: Farewell,
+    pub(super) leaving: LeaveProgress,
     pub(super) gate: EpochGate<Latest<NodeId, Message>>,
 }
 
-/// How far this node is with leaving.
+/// The progress of this node's leave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Farewell {
+pub(super) enum LeaveProgress {
     Stays,
-    /// To be said as soon as nothing is under way.
+    /// Leave is to be announced as soon as nothing is under way.
     Wanted,
-    /// Said; these have not answered.
-    Said(NodeSet),
+    /// Leave was announced; these members have not answered.
+    Announced(NodeSet),
     Done,
 }
 
@@ -132,7 +140,7 @@ impl Views {
         Self {
             epoch: Epoch(0),
             members: NodeSet::EMPTY,
-            lives: Vec::new(),
+            incarnations: Vec::new(),
             masters: vec![config.me; places],
             workers: config.workers,
             open: NodeSet::EMPTY,
@@ -154,7 +162,7 @@ impl Views {
             recording: 0,
             recorded: 0,
             records: Vec::new(),
-            leaving: Farewell::Stays,
+            leaving: LeaveProgress::Stays,
             gate: EpochGate::new(Latest::new(PARKED_MAX)),
         }
     }
@@ -192,14 +200,14 @@ impl Views {
         self.forget_past(me);
     }
 
-    /// What was known of the blocks that `master` masters, it knows itself.
+    /// Forgets the past of the blocks that `master` masters: it knows them itself.
     fn forget_past(&mut self, master: NodeId) {
         let Self { past, masters, workers, .. } = self;
         past.retain(|block| masters[place_of(block.partition(), *workers)] != master);
     }
 
-    /// A member has taken leave of this one.
-    pub(super) fn farewell(&mut self, leaver: NodeId) {
+    /// Notes that a member has announced its leave to this one.
+    pub(super) fn note_leaver(&mut self, leaver: NodeId) {
         self.leavers.insert(leaver);
     }
 
@@ -238,7 +246,7 @@ impl Shard {
         assert!(view.incarnation(me).is_some(), "a view without this node");
         let views = &mut self.views;
         let gone: NodeSet = views
-            .lives
+            .incarnations
             .iter()
             .filter(|(node, incarnation)| view.incarnation(*node) != Some(*incarnation))
             .map(|(node, _)| *node)
@@ -255,7 +263,8 @@ impl Shard {
         }
 
         let replaced = if views.epoch == Epoch(0) && views.known_as_of >= view.epoch {
-            // The voting files are older than the record. What else they have forgotten nobody can say, and no other record is worth more.
+            // The voting files are older than the record. What else they have forgotten nobody can
+            // say, and no other record is worth more.
             Some((view.epoch, everything(&self.config)))
         } else {
             let is_void = !views.initiated && views.known_as_of < before.intact;
@@ -270,7 +279,7 @@ impl Shard {
             }
         }
         (views.epoch, views.needs) = (view.epoch, before.needs);
-        views.lives.clone_from(&view.members);
+        views.incarnations.clone_from(&view.members);
         views.members = view.members.iter().map(|(node, _)| *node).collect();
         assert!(
             views.members.iter().all(|node| node.0 < self.config.nodes),
@@ -288,10 +297,10 @@ impl Shard {
         self.counts.views += 1;
 
         (0..self.frames.len()).for_each(|slot| self.suspend(slot, io));
-        self.repeat_farewell(others, io);
+        self.repeat_leave_announcement(others, io);
         for node in others.iter() {
-            self.send(node, BlockId(0), Body::Mark { blocks: false }, io);
-            self.send_behind(node, Body::Mark { blocks: true }, io);
+            self.send(node, BlockId(0), MessageBody::Mark { blocks: false }, io);
+            self.send_behind(node, MessageBody::Mark { blocks: true }, io);
         }
         for (from, message) in parked {
             self.arrived(from, message, io);
@@ -300,12 +309,12 @@ impl Shard {
     }
 
     /// Sends behind all blocks that went to the node.
-    pub(super) fn send_behind<F, O: Outlet>(&self, to: NodeId, body: Body, io: &mut Io<'_, F, O>) {
+    pub(super) fn send_behind<F, O: Outlet>(&self, to: NodeId, body: MessageBody, io: &mut Io<'_, F, O>) {
         let message = Message { epoch: self.views.epoch, block: BlockId(0), body };
         io.out.push(Action::SendBehind { to, message });
     }
 
-    /// What was ordered or granted in an earlier view and is not done yet never will be.
+    /// Cancels orders and grants of earlier views that are not done yet: they never will be.
     fn suspend<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         let frame = &mut self.frames[slot];
         if let Disk::Reading { .. } = frame.disk {
@@ -321,8 +330,8 @@ impl Shard {
         }
     }
 
-    /// A message of an earlier view: good only if it is from the one settled last, on a lane whose mark has not come,
-    /// and brings a block or says that one is gone.
+    /// A message of an earlier view: good only if it is from the one settled last, on a lane whose
+    /// mark has not come, and brings a block or says that one is gone.
     pub(super) fn older<F: Frames, O: Outlet>(
         &mut self,
         from: NodeId,
@@ -337,10 +346,10 @@ impl Shard {
             let place = self.views.place(block.partition());
             let was_master = last.masters.get(place) == Some(&from);
             done = match body {
-                Body::Evicted if marks.forwards.contains(from) && was_master => {
+                MessageBody::Evicted if marks.forwards.contains(from) && was_master => {
                     self.evicted(block, io).is_ok()
                 }
-                Body::Grant { .. } if marks.blocks.contains(from) => self.landed(block, body, io),
+                MessageBody::Grant { .. } if marks.blocks.contains(from) => self.landed(block, body, io),
                 _ => false,
             };
         }
@@ -352,8 +361,15 @@ impl Shard {
     }
 
     /// A block that was given away in the last view; whether it was awaited.
-    fn landed<F: Frames, O: Outlet>(&mut self, block: BlockId, grant: Body, io: &mut Io<'_, F, O>) -> bool {
-        let Body::Grant { ask, target, source: Source::Data, owed, behind, .. } = grant else { return false };
+    fn landed<F: Frames, O: Outlet>(
+        &mut self,
+        block: BlockId,
+        grant: MessageBody,
+        io: &mut Io<'_, F, O>,
+    ) -> bool {
+        let MessageBody::Grant { ask, target, source: Source::Data, owed, behind, .. } = grant else {
+            return false;
+        };
         let Ok((slot, asked)) = self.asked(block, target) else { return false };
         if asked.ask != ask || self.frames[slot].mode != Mode::N {
             return false;
@@ -410,7 +426,7 @@ impl Shard {
             self.answered(slot, io);
         }
         let frame = &self.frames[slot];
-        if frame.leave != Leave::Told {
+        if frame.leave != Leave::Announced {
             return;
         }
         let place = self.views.place(frame.block.partition());
@@ -433,13 +449,13 @@ impl Shard {
     fn report_all<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
         let mut report = Vec::new();
         for frame in self.frames.iter().filter(|frame| frame.is_held()) {
-            let held = Body::Held { mode: frame.mode, owed: frame.owed, behind: frame.behind };
+            let held = MessageBody::Held { mode: frame.mode, owed: frame.owed, behind: frame.behind };
             report.push((frame.block, held));
         }
         self.counts.reported += report.len() as u64;
         for block in self.views.past.doubted() {
             let opened = self.views.opened[self.views.place(block.partition())];
-            report.push((block, Body::Doubt { opened }));
+            report.push((block, MessageBody::Doubt { opened }));
         }
         for (block, item) in report {
             self.say(self.master(block), block, item, io);
@@ -448,17 +464,17 @@ impl Shard {
             let place = self.views.place(partition);
             let (opened, orphaned) = (self.views.opened[place], self.views.orphaned(place));
             if opened.max(orphaned) > Epoch(0) {
-                let item = Body::Place { partition, opened, orphaned };
+                let item = MessageBody::Place { partition, opened, orphaned };
                 self.say(self.views.master(partition), BlockId(0), item, io);
             }
         }
         let runs: Vec<Run> = self.views.lost.runs().collect();
         for Run { partition, first, last } in runs {
-            self.say(self.views.master(partition), first, Body::Lost { partition, last }, io);
+            self.say(self.views.master(partition), first, MessageBody::Lost { partition, last }, io);
         }
         let witness = self.views.witness();
         for node in self.views.members.iter() {
-            self.say(node, BlockId(0), Body::Reported { witness }, io);
+            self.say(node, BlockId(0), MessageBody::Reported { witness }, io);
         }
     }
 
@@ -467,7 +483,7 @@ impl Shard {
         &mut self,
         to: NodeId,
         block: BlockId,
-        item: Body,
+        item: MessageBody,
         io: &mut Io<'_, F, O>,
     ) {
         if to == self.config.me {
@@ -523,7 +539,7 @@ impl Shard {
         if frame.mode != Mode::N {
             return self.settle(slot, io);
         }
-        if frame.asked.is_some() || frame.disk != Disk::Quiet || frame.leave == Leave::Told {
+        if frame.asked.is_some() || frame.disk != Disk::Quiet || frame.leave == Leave::Announced {
             return;
         }
         match (frame.usage, frame.waiters.is_empty()) {
