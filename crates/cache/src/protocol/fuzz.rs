@@ -20,14 +20,14 @@ const WAYS: u32 = 4;
 const BLOCKS: u64 = 6;
 const EPOCH: Epoch = Epoch(1);
 const SEEDS: u64 = 5_000;
-/// A change of view is as much work as all the rest of a seed.
+/// The seeds with changes of view; such a change is as much work as all the rest of a seed.
 const SEEDS_OF_VIEWS: u64 = 1_000;
 const STEPS: u32 = 200;
 
 #[derive(Default)]
 struct Random {
     state: u64,
-    /// Members change, and not only when all others go at the end.
+    /// True if members change during the run, and not only when all others go at the end.
     views: bool,
 }
 
@@ -115,7 +115,7 @@ struct SimulatedFrame {
     notify: bool,
     mode: Mode,
     pins: Vec<Mode>,
-    /// The disk reads into it or writes from it.
+    /// True while the disk reads into it or writes from it.
     busy: bool,
     contents: Contents,
 }
@@ -138,15 +138,15 @@ struct World {
     waiting: Vec<Ticket>,
     private: Vec<Slot>,
     disk: Vec<Event>,
-    /// What a member might say next.
+    /// Messages that a member might send next.
     next: Vec<(NodeId, BlockId, MessageBody)>,
     faults: u64,
-    /// How many masters were asked to accept what is lost.
+    /// The number of masters that were asked to accept losses.
     accepts: u64,
     quick: Random,
-    /// The view that it is in.
+    /// The view that the shard is in.
     view: Option<Members>,
-    /// The view before.
+    /// The epoch of the view before.
     before: Option<Epoch>,
     opened: Option<Epoch>,
 }
@@ -159,8 +159,8 @@ impl Frames for Hand<'_> {
         let frame = &mut frames[slot.index()];
         assert!(frame.at_peace() && mode != Mode::N, "opened in use");
         (frame.open, frame.notify, frame.mode, frame.contents.dirty) = (true, false, mode, false);
-        // A session that finds the block open needs no word with the shard, and may be faster than
-        // those it lets in.
+        // A session that finds the block open does not need the shard, and may be faster than those
+        // it lets in.
         if quick.percent(10) {
             frame.pin(quick.of(&[Mode::S, mode]));
         }
@@ -277,7 +277,7 @@ impl World {
                 self.next.push((to, block, MessageBody::Done { seq, held: true }));
             }
             MessageBody::Evict { .. } => self.next.push((to, block, MessageBody::Evicted)),
-            // What a member says that takes part in a change of view.
+            // Messages of a member that takes part in a change of view.
             MessageBody::Mark { blocks } => {
                 self.next.push((to, block, MessageBody::Mark { blocks }));
                 if blocks {
@@ -297,19 +297,19 @@ impl World {
         self.view.as_ref().expect("a first view").master(block.partition())
     }
 
-    /// All are members and new.
+    /// Makes the first view, with all members new.
     fn first_view(&mut self) -> Members {
         let members = (0..NODES).map(|node| (NodeId(node), Incarnation(1))).collect();
         self.view.insert(Members { epoch: EPOCH, members }).clone()
     }
 
-    /// All others are gone.
+    /// Makes the last view: all others are gone.
     fn last_view(&mut self) -> Members {
         let epoch = Epoch(self.view.as_ref().map_or(0, |view| view.epoch.0) + 1);
         self.view.insert(Members { epoch, members: vec![(ME, Incarnation(1))] }).clone()
     }
 
-    /// The members change: at least this one stays.
+    /// Makes the next view: at least this node stays.
     fn next_view(&mut self, random: &mut Random) -> Members {
         let epoch = Epoch(self.view.as_ref().map_or(0, |view| view.epoch.0) + 1 + random.below(2) as u32);
         let mut members = vec![(ME, Incarnation(1))];
@@ -356,7 +356,7 @@ impl World {
         Some(done)
     }
 
-    /// Something that happens at the node itself.
+    /// Returns an event of the node itself.
     fn local(&mut self, random: &mut Random, ticket: u64) -> Option<Event> {
         match random.below(40) {
             0..15 if self.waiting.len() < 8 => {
@@ -427,7 +427,7 @@ impl World {
     }
 }
 
-/// The first view, in which all say what correct members say.
+/// Opens the shard in its first view, with reports of correct members.
 fn open(shard: &mut Shard, world: &RefCell<World>) {
     let view = world.borrow_mut().first_view();
     tests::open(shard, &view, &mut Hand(world), &mut Hand(world));
@@ -466,7 +466,7 @@ fn run(seed: u64, views: bool, all: &mut Counts) -> (bool, u64) {
     if !views {
         open(&mut shard, &world);
     }
-    // How much the members say, against how much happens here.
+    // The share of messages from members among all events.
     let share = 20 + random.below(60);
     let (mut seen, mut refused) = (Lost::default(), 0);
     for step in 0..STEPS {
@@ -511,8 +511,8 @@ fn run(seed: u64, views: bool, all: &mut Counts) -> (bool, u64) {
     (world.into_inner().opened.is_some(), refused)
 }
 
-/// Counts that stayed zero, in how many seeds a shard opened, and how often it refused to accept
-/// what is lost.
+/// Runs all seeds. Returns the counts that stayed zero, the number of seeds that opened, and the
+/// number of refused acceptances.
 fn run_all(views: bool) -> (Vec<&'static str>, u64, u64) {
     let (mut all, mut opened, mut refused) = (Counts::default(), 0, 0);
     for seed in 0..if views { SEEDS_OF_VIEWS } else { SEEDS } {
@@ -533,7 +533,7 @@ fn run_all(views: bool) -> (Vec<&'static str>, u64, u64) {
 
 #[test]
 fn members_that_send_anything_cause_faults_and_no_panic() {
-    // It was about something: every path was taken.
+    // The test has reached every path: no count stayed zero.
     let (zero, ..) = run_all(false);
     assert_eq!(zero, ["late", "old_epoch", "new_epoch"]);
 }

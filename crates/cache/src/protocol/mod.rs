@@ -20,20 +20,21 @@
 //! # Invariants
 //!
 //! - For each block, either one node holds X and none S beside it; or any number hold S, and their
-//! copies are equal. So *every held copy is the latest version*.
+//!   copies are equal. So *every held copy is the latest version*.
 //! - One conversion is in flight for a block, and each has the next `seq`. The master serves
-//! requests in the order of their arrival.
+//!   requests in the order of their arrival.
 //! - *Debt*: for a block newer than the disk, exactly one node owes the write-back. X to S keeps
-//! the debt; X to X and invalidation move it. The debtor writes before it gives the block up. While
-//! a write is in flight the block is not given away, so no late write overtakes a newer version.
+//!   the debt; X to X and invalidation move it. The debtor writes before it gives the block up.
+//!   While a write is in flight the block is not given away, so no late write overtakes a newer
+//!   version.
 //! - No node sends a request for a block whose eviction is unanswered, and no block leaves whose
-//! request is unanswered.
+//!   request is unanswered.
 //! - Sessions that wait when an order from the master is first seen go before it (a *turn*) if the
-//! mode held suffices; later ones wait for the next grant. So each move of a hot block lets
-//! sessions work, and no session waits for ever.
+//!   mode held suffices; later ones wait for the next grant. So each move of a hot block lets
+//!   sessions work, and no session waits for ever.
 //! - A grant of X overtakes no order. Grants with data arrive on another lane than the master's
-//! orders. That is safe: the master orders nothing of a node between the begin of its conversion
-//! and its `Done`, and a node asks for a block in one frame at a time.
+//!   orders. That is safe: the master orders nothing of a node between the begin of its conversion
+//!   and its `Done`, and a node asks for a block in one frame at a time.
 //!
 //! # Faulty members
 //!

@@ -1,12 +1,12 @@
-//! A change of view, as a master sees it: who holds what is rebuilt from what all members report,
-//! what is lost is named, then it opens.
+//! A change of view in a master: it rebuilds the holders from the reports of all members, publishes
+//! the lost blocks, then opens.
 //!
-//! **What is certain.** Each member reports after all marks have come to it, so what is reported
-//! held is all that is held, and nothing newer is under way. Copies that are held are the latest
-//! version, whatever became of the nodes through which they came.
+//! **Holders.** Each member reports after all marks have come to it. So the reported copies are all
+//! there are, and no newer version is under way. They are the latest version, even if nodes that
+//! passed them on are gone.
 //!
-//! **Debt.** Whoever owes reports it. If nobody does and the disk may be older than every copy, the
-//! debt went down with a node or with a message: one of the holders owes it from now on.
+//! **Debt.** The node that owes reports it. If none does and the disk may be older than every copy,
+//! the debt was lost with a node or with a message: one of the holders owes it from now on.
 //!
 //! **What is lost.** A block that nobody holds is as the disk has it, unless it was with a node
 //! that is gone: which of them may have been, the last master knew. If it lives it names them
@@ -335,7 +335,7 @@ impl Shard {
         io.out.push(Action::Open { epoch });
     }
 
-    /// The debt of a block went down with a node: it is this node's.
+    /// Takes over the debt of a block that was lost with a node.
     fn owe(&mut self, from: NodeId, block: BlockId) -> Result<(), Fault> {
         const FAULT: Fault = "a debt of a block that is not held behind the disk";
         if from != self.master(block) || self.views.open.contains(from) {
@@ -384,9 +384,9 @@ impl Shard {
         others.iter().for_each(|node| self.publish(node, &Lost::default(), io));
     }
 
-    /// Takes leave as soon as nothing is under way that others would have to know of, and what it
-    /// knows to be lost is on record. Blocks that it gave away last must have arrived before it
-    /// goes: they are nowhere else.
+    /// Announces the leave as soon as no operation is under way that others would have to know, and
+    /// all known losses are recorded. Blocks that it gave away last must have arrived before it
+    /// goes: no other node has them.
     pub(super) fn take_leave<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
         let Views { leaving, past, .. } = &self.views;
         if matches!(leaving, LeaveProgress::Stays | LeaveProgress::Done)
@@ -405,8 +405,8 @@ impl Shard {
         }
     }
 
-    /// Begins nothing more, and takes leave once nothing is held here and no conversion is in
-    /// flight.
+    /// Begins no more conversions. Announces the leave once this node holds no block and no
+    /// conversion is in flight.
     fn end_conversions<F, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
         let is_free = |frame: &super::Frame| frame.usage == super::Usage::Free;
         if !self.sweeps.hands_back() || !self.frames.iter().all(is_free) {
@@ -435,7 +435,7 @@ impl Shard {
         }
     }
 
-    /// A member knows that this node leaves.
+    /// Notes that a member knows of this node's leave.
     pub(super) fn noted(&mut self, from: NodeId) -> Result<(), Fault> {
         if let LeaveProgress::Announced(awaited) = &mut self.views.leaving
             && awaited.remove(from)
