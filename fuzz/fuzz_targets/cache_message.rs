@@ -1,4 +1,4 @@
-//! Messages of the cache protocol: whatever is taken for one has only this encoding.
+//! Messages of the cache protocol: each decoded message has only this encoding.
 #![no_main]
 
 use plexus_cache::protocol::Message;

@@ -1,4 +1,4 @@
-//! Messages of the lock manager: whatever is taken for one has only this encoding.
+//! Messages of the lock manager: each decoded message has only this encoding.
 #![no_main]
 
 use plexus_locks::protocol::Message;

@@ -1,4 +1,4 @@
-//! What arrives over libfabric, and the offer that a rail over it begins with.
+//! Arrivals over libfabric, and the offer that starts such a rail.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

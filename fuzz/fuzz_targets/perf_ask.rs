@@ -1,4 +1,4 @@
-//! What a client asks a listener of `plexus perf` for.
+//! The request of a client to a listener of `plexus perf`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! Recordings: whatever is taken for one can be shown.
+//! Recordings: each decoded recording can be shown.
 #![no_main]
 
 use plexus_observe::{recording::Recording, study::Study};

@@ -1,4 +1,4 @@
-//! Messages of the registry, and their frames: whatever is taken for one has only this encoding.
+//! Messages of the registry, and their frames: each decoded message has only this encoding.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

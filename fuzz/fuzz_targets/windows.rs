@@ -1,4 +1,4 @@
-//! What a peer says that its windows are.
+//! The announcement of a peer's windows.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(table.hit(block, Mode::S), Some(Slot(3)));
         assert_eq!(table.hit(block, Mode::X), None, "held to read only");
         assert_eq!(table.hit(other, Mode::S), None);
-        assert!(!table.unpin(Slot(3)), "nobody asked to be told");
+        assert!(!table.unpin(Slot(3)), "no close asked for it");
         Hand(&table).open(Slot(3), other, Mode::X);
         assert_eq!(table.hit(block, Mode::S), None, "another block lives there now");
         assert_eq!(table.hit(other, Mode::X), Some(Slot(3)));

@@ -18,4 +18,4 @@ pub use frames::MAX_BLOCKS;
 pub use guard::{Change, Read};
 pub use service::{CacheService, CacheTask, window_of};
 pub use session::{Cache, CacheError, LostRecord, Session};
-pub use wiring::{Settings, wire};
+pub use wiring::{CacheSettings, wire};

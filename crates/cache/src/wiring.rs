@@ -21,7 +21,7 @@ pub(crate) const WAYS: u32 = 16;
 
 /// The settings of a node's cache.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct CacheSettings {
     /// The number of this node.
     pub me: NodeId,
     /// The incarnation of this node.
@@ -43,12 +43,12 @@ pub struct Settings {
 /// There is too little memory, or the system refuses a thread.
 #[allow(clippy::type_complexity, reason = "each is used once")]
 pub fn wire(
-    settings: Settings,
+    settings: CacheSettings,
     group: &Arc<Group>,
     record: &Arc<dyn LostRecord>,
     port: Arc<Port>,
 ) -> Result<(Vec<CacheService>, Cache, Vec<Arc<Window>>), Box<dyn Error>> {
-    let Settings { me, incarnation, nodes, workers, cache_bytes, io_threads } = settings;
+    let CacheSettings { me, incarnation, nodes, workers, cache_bytes, io_threads } = settings;
     let (blocks, block_size) = (group.shape().blocks, group.shape().block_size.bytes());
     let frames = cache_bytes / u64::from(workers) / block_size as u64;
     let sets = ((frames / u64::from(WAYS)) as u32).max(1);

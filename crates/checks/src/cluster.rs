@@ -6,7 +6,9 @@
 use std::{collections::VecDeque, ops::Range};
 
 use plexus_base::{BlockId, Epoch, NodeId, WorkerId};
-use plexus_cache::protocol::{Ask, BlockError, Body, Config, Counts, Event, Granted, Mode, Shard, Slot};
+use plexus_cache::protocol::{
+    Ask, BlockError, Config, Counts, Event, Granted, MessageBody, Mode, Shard, Slot,
+};
 use plexus_sim::Engine;
 
 use crate::{
@@ -437,8 +439,8 @@ impl Cluster {
         let Event::Message { message, .. } = event else { return };
         let block = message.block;
         let takes = match message.body {
-            Body::Forward { ask, .. } => ask != Ask::Cr,
-            Body::Invalidate { .. } => true,
+            MessageBody::Forward { ask, .. } => ask != Ask::Cr,
+            MessageBody::Invalidate { .. } => true,
             _ => false,
         };
         let Local { shard, .. } = &self.locals[at];

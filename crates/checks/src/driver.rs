@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use plexus_base::{BlockId, Epoch, Nanos, NodeId};
-use plexus_cache::protocol::{Action, Ask, Body, Event, Message, Shard, Slot, Source};
+use plexus_cache::protocol::{Action, Ask, Event, Message, MessageBody, Shard, Slot, Source};
 
 use crate::{
     cluster::{Cluster, ClusterEvent, Local, Phase},
@@ -48,7 +48,7 @@ impl Cluster {
                     if put.page.torn || in_use || put.page.block != message.block {
                         return Err(Broken::new("latest", message.block, format!("ships {put:?}")));
                     }
-                    if matches!(message.body, Body::Grant { ask: Ask::X, .. }) {
+                    if matches!(message.body, MessageBody::Grant { ask: Ask::X, .. }) {
                         self.turns.given(at, message.block)?;
                     }
                     self.post(at, to, message, Some(put));
@@ -62,7 +62,8 @@ impl Cluster {
     fn block_of(&self, at: usize, event: &Event) -> Option<BlockId> {
         let slot = match event {
             Event::Want { block, .. } => return Some(*block),
-            Event::Message { message: Message { body: Body::Mark { .. }, .. }, .. } | Event::Checkpoint => {
+            Event::Message { message: Message { body: MessageBody::Mark { .. }, .. }, .. }
+            | Event::Checkpoint => {
                 return None;
             }
             Event::Message { message, .. } => return Some(message.block),
@@ -77,11 +78,11 @@ impl Cluster {
         let owner = self.owner(node);
         match action {
             Action::Send { to, message } => {
-                if matches!(message.body, Body::Invalidated { .. }) {
+                if matches!(message.body, MessageBody::Invalidated { .. }) {
                     self.turns.given(at, message.block)?;
                 }
                 self.post(at, to, message, None);
-                let first = matches!(message.body, Body::Mark { .. }) || message.epoch == Epoch(1);
+                let first = matches!(message.body, MessageBody::Mark { .. }) || message.epoch == Epoch(1);
                 if self.engine.random.permille(5) && !first {
                     // A late message of an older view, which must be refused. All receivers have
                     // left that view.
@@ -153,11 +154,11 @@ impl Cluster {
     fn post_on(&mut self, at: usize, to: NodeId, message: Message, put: Option<Put>, blocks: bool) {
         let from = self.port(at);
         assert_ne!(to, from.node, "sent to oneself");
-        if !matches!(message.body, Body::Mark { .. }) {
+        if !matches!(message.body, MessageBody::Mark { .. }) {
             let Message { epoch, block, body } = message;
             self.note(block, || format!("{} -> {to}: {epoch:?} {body:?} {put:?}", from.node));
         }
-        if matches!(message.body, Body::Grant { ask: Ask::X, source: Source::Data, .. }) {
+        if matches!(message.body, MessageBody::Grant { ask: Ask::X, source: Source::Data, .. }) {
             self.last_given[message.block.0 as usize] = Some((from.node, to));
         }
         if !self.changes.reaches(self.locals[at].shard.epoch(), to) {
@@ -219,9 +220,9 @@ impl Cluster {
 pub(crate) fn carries_debt(message: &Message, epoch: Epoch) -> bool {
     let body = matches!(
         message.body,
-        Body::Grant { owed: true, .. }
-            | Body::Forward { owed: true, .. }
-            | Body::Invalidated { owed: true, .. }
+        MessageBody::Grant { owed: true, .. }
+            | MessageBody::Forward { owed: true, .. }
+            | MessageBody::Invalidated { owed: true, .. }
     );
     body && message.epoch == epoch
 }

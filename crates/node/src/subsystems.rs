@@ -203,7 +203,7 @@ impl Install for CacheService {
 
     fn install(node: &Making<'_>, port: Arc<dyn WorkerPort<Self>>) -> Result<Installed<Self>, String> {
         let Parts { config, me, incarnation, recorder, group, .. } = node.parts;
-        let settings = plexus_cache::Settings {
+        let settings = plexus_cache::CacheSettings {
             me: *me,
             incarnation: *incarnation,
             // The maximum, because nodes can be added while this one runs.

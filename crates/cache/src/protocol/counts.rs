@@ -1,4 +1,4 @@
-//! What a shard counts, plainly: one writer, copied out by the driver.
+//! The counts of a shard. It has one writer; the driver copies them out.
 
 use plexus_base::Nanos;
 
@@ -17,7 +17,7 @@ pub struct Counts {
     pub transfers_3: u64,
     /// Grants of X on a copy that was here already.
     pub grants_keep: u64,
-    /// Grants of what is on the disk.
+    /// Grants of blocks on disk.
     pub grants_disk: u64,
     /// Consistent copies received from a holder.
     pub copies_in: u64,
@@ -47,11 +47,11 @@ pub struct Counts {
     pub conversions: u64,
     /// Changes of view.
     pub views: u64,
-    /// Blocks, and the last words on others, that were sent in the view before and taken.
+    /// Blocks and last messages on others that were sent in the view before and taken.
     pub late: u64,
     /// Blocks held here that masters were told of after a change of view.
     pub reported: u64,
-    /// Debts taken over because their debtors are gone.
+    /// Debts taken over because the nodes that owed them are gone.
     pub debts_taken: u64,
     /// Requests refused because the block is lost.
     pub lost_refused: u64,
@@ -66,7 +66,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Adds what another shard counted.
+    /// Adds the counts of another shard.
     pub fn add(&mut self, other: &Self) {
         self.wants += other.wants;
         self.local += other.local;
@@ -99,7 +99,7 @@ impl Counts {
         self.asked = self.asked + other.asked;
     }
 
-    /// Every count with its name.
+    /// Returns every count with its name.
     #[must_use]
     pub fn named(&self) -> Vec<(&'static str, u64)> {
         vec![

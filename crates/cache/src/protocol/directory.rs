@@ -1,12 +1,14 @@
-//! The master's side: who holds each block, and one conversion at a time.
+//! The master's side: the holders of each block, and one conversion at a time.
 //!
-//! Knows nothing of frames, sessions or disks: messages in, messages out. For each block that was ever asked for there is
-//! an [`Entry`]; it outlives the last holder, because it remembers the version that must be found on the disk.
+//! The directory does not know frames, sessions or disks: messages in, messages out. It has an
+//! [`Entry`] for each block that was ever requested. The entry outlives the last holder, because it
+//! has the version that must be found on disk.
 //!
-//! A *conversion* changes who holds a block. It begins when a request reaches the head of the block's queue and ends with
-//! the requester's `Done`; until then nothing else is begun for the block except that consistent reads wait behind it too.
-//! A consistent read is forwarded and forgotten, unless nobody holds the block: then the requester reads the disk, and that
-//! must not meet a write, so it takes its turn like a conversion that leaves nobody holding.
+//! A *conversion* changes the holders of a block. It begins when a request reaches the head of the
+//! block's queue and ends with the requester's `Done`. Until then no other conversion of the block
+//! begins, and consistent reads wait behind it too. A consistent read is forwarded and forgotten,
+//! unless no node holds the block. Then the requester reads the disk, which must not meet a write,
+//! so the read takes its turn like a conversion that leaves no holder.
 
 use std::collections::HashMap;
 
@@ -16,11 +18,11 @@ use super::{
     Ask, Config, Counts, Mode,
     hasher::Fixed,
     lists::{List, Lists},
-    message::{Body, Source, Target},
+    message::{MessageBody, Source, Target},
     past::Known,
 };
 
-/// What arrived for a block and waits for its turn.
+/// A message for a block that waits for its turn.
 #[derive(Clone, Copy, Debug)]
 enum Pending {
     Request { from: NodeId, ask: Ask, have: Mode, target: Target },
@@ -34,7 +36,7 @@ impl Pending {
         }
     }
 
-    /// Whether it may change who holds the block.
+    /// Returns whether it may change the holders of the block.
     fn converts(&self) -> bool {
         !matches!(self, Self::Request { ask: Ask::Cr, .. })
     }
@@ -46,11 +48,11 @@ struct Conversion {
     requester: NodeId,
     ask: Ask,
     target: Target,
-    /// Nodes whose `Invalidated` is awaited.
+    /// The nodes whose `Invalidated` is awaited.
     invalidating: NodeSet,
-    /// Where the block will come from, when all are invalidated.
+    /// The source of the block, once all other copies are invalidated.
     from: From,
-    /// Collected from invalidated copies.
+    /// True if an invalidated copy passed on the debt.
     owed: bool,
 }
 
@@ -64,37 +66,38 @@ enum From {
 #[derive(Debug)]
 struct Entry {
     holders: NodeSet,
-    /// The one holder has X.
+    /// True if the one holder has X.
     exclusive: bool,
-    /// Nobody had X since the block was last read from the disk: the disk has what the holders have.
+    /// True if no node had X since the block was last read from disk: the disk has the holders'
+    /// version.
     clean: bool,
-    /// What must be found on the disk while nobody holds the block; 0: unknown.
+    /// The version that must be found on disk while no node holds the block; 0: unknown.
     version: u64,
-    /// Of the last conversion begun.
+    /// The number of the last conversion begun.
     seq: u32,
     conversion: Option<Conversion>,
     queue: List,
 }
 
-/// Where the directory's messages go: the receiver, the block, what it is told.
-pub(super) type Mail = Vec<(NodeId, BlockId, Body)>;
+/// The directory's outgoing messages: the receiver, the block, the content.
+pub(super) type Mail = Vec<(NodeId, BlockId, MessageBody)>;
 
-/// What a peer did that no correct peer does.
+/// A protocol violation of a peer.
 pub(super) type Fault = &'static str;
 
 #[derive(Debug)]
 pub(super) struct Directory {
     me: NodeId,
-    /// Frames in a set: a node asks for no more copies of one block at a time.
+    /// The frames in a set: a node never asks for more copies of one block at a time.
     ways: usize,
-    /// What is wrong with requests that waited, and whose they were.
+    /// The faults of requests that waited, with their senders.
     pub(super) faults: Vec<(NodeId, Fault)>,
-    // Its hasher is fixed: the same on every run.
+    // The hasher is fixed: the same on every run.
     entries: HashMap<BlockId, Entry, Fixed>,
     pending: Lists<Pending>,
-    /// Conversions in flight.
+    /// The number of conversions in flight.
     in_flight: usize,
-    /// This node is about to leave: nothing is begun any more.
+    /// True when this node is about to leave: no conversion begins any more.
     pub(super) closing: bool,
 }
 
@@ -112,14 +115,15 @@ impl Directory {
         }
     }
 
-    /// Forgets everything.
+    /// Removes all entries.
     pub(super) fn clear(&mut self) {
         self.entries.clear();
         self.pending = Lists::new();
         (self.in_flight, self.closing) = (0, false);
     }
 
-    /// What stands of each block when no conversion is ever finished: who may hold it, the requester in flight included.
+    /// Returns the state of each block if no conversion finishes: the possible holders include the
+    /// requester in flight.
     pub(super) fn known(&self) -> impl Iterator<Item = (BlockId, Known)> {
         self.entries.iter().map(|(block, entry)| {
             let mut known =
@@ -132,7 +136,7 @@ impl Directory {
         })
     }
 
-    /// A block that members hold, or whose version on the disk is known, as they report it.
+    /// Restores a block that members report as held, or whose version on disk they report.
     pub(super) fn restore(&mut self, block: BlockId, holders: NodeSet, exclusive: bool, known: (bool, u64)) {
         let (clean, version) = known;
         let entry =
@@ -140,7 +144,7 @@ impl Directory {
         self.entries.insert(block, entry);
     }
 
-    /// Who holds `block`, and whether in X; nothing while that is about to change.
+    /// Returns the holders of `block`, and whether in X; `None` while that is about to change.
     pub(super) fn holders(&self, block: BlockId) -> Option<(NodeSet, bool)> {
         match self.entries.get(&block) {
             Some(entry) if entry.conversion.is_some() => None,
@@ -149,12 +153,12 @@ impl Directory {
         }
     }
 
-    /// Whether a conversion is in flight.
+    /// Returns whether a conversion is in flight.
     pub(super) fn converts(&self) -> bool {
         self.in_flight > 0
     }
 
-    /// A request arrived.
+    /// Handles a request.
     pub(super) fn request(
         &mut self,
         from: NodeId,
@@ -172,8 +176,8 @@ impl Directory {
             queue: List::EMPTY,
         });
         let request = Pending::Request { from, ask, have, target };
-        // One frame of the node's set asks for the block, the others for copies. What is in flight does not count: a
-        // `Done` may be overtaken by the next request.
+        // One frame of the node's set asks for the block, the others for copies. The conversion in
+        // flight does not count: a `Done` may be overtaken by the next request.
         let same = |waiting: &Pending| waiting.from() == from && waiting.converts() == request.converts();
         let most = if request.converts() { 1 } else { self.ways };
         if self.pending.iter(entry.queue).filter(same).count() >= most {
@@ -184,8 +188,9 @@ impl Directory {
         Ok(())
     }
 
-    /// A holder wants to be one no longer. Answered as soon as no conversion is in flight, ahead of those that wait: so
-    /// whatever was ordered of the holder before has been obeyed, or is on its way to it ahead of the answer.
+    /// Removes a holder at its own request. The answer is sent once no conversion is in flight,
+    /// ahead of waiting requests. So the holder has obeyed all earlier orders, or they are on their
+    /// way ahead of the answer.
     pub(super) fn evict(
         &mut self,
         from: NodeId,
@@ -193,7 +198,7 @@ impl Directory {
         version: u64,
         mail: &mut Mail,
     ) -> Result<(), Fault> {
-        let entry = self.entries.get_mut(&block).ok_or("Evict of a block that nobody asked for")?;
+        let entry = self.entries.get_mut(&block).ok_or("Evict of a block that was not requested")?;
         let evicts = |waiting: &Pending| waiting.from() == from && matches!(waiting, Pending::Evict { .. });
         if self.pending.iter(entry.queue).any(|waiting| evicts(&waiting)) {
             return Err("Evict of a block that is being evicted");
@@ -203,7 +208,7 @@ impl Directory {
         Ok(())
     }
 
-    /// A copy is gone.
+    /// Notes that a copy is gone.
     pub(super) fn invalidated(
         &mut self,
         from: NodeId,
@@ -211,7 +216,7 @@ impl Directory {
         (seq, owed): (u32, bool),
         mail: &mut Mail,
     ) -> Result<(), Fault> {
-        const FAULT: Fault = "Invalidated that nobody asked for";
+        const FAULT: Fault = "Invalidated that was not requested";
         let entry = self.entries.get_mut(&block).ok_or(FAULT)?;
         let conversion = entry.conversion.as_mut().filter(|_| entry.seq == seq).ok_or(FAULT)?;
         if !conversion.invalidating.contains(from) {
@@ -229,7 +234,7 @@ impl Directory {
         Ok(())
     }
 
-    /// The requester has it, or could not read it.
+    /// Ends a conversion: the requester has the block, or could not read it.
     pub(super) fn done(
         &mut self,
         from: NodeId,
@@ -266,7 +271,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Begins whatever may begin now. A request that cannot be right is dropped, and those behind it are served.
+    /// Begins every conversion that may begin now. A request that cannot be right is dropped, and
+    /// those behind it are served.
     fn proceed(&mut self, block: BlockId, mail: &mut Mail) {
         let me = self.me;
         let Some(entry) = self.entries.get_mut(&block) else { return };
@@ -282,12 +288,17 @@ impl Directory {
                         // The last to leave has written what it owed: this version is on the disk.
                         (entry.version, entry.exclusive) = (version, false);
                     }
-                    mail.push((from, block, Body::Evicted));
+                    mail.push((from, block, MessageBody::Evicted));
                 }
                 Some(Pending::Request { from, ask: Ask::Cr, target, .. }) if !entry.holders.is_empty() => {
                     let holder = source(entry.holders, [from, me], entry.seq);
-                    let forward =
-                        Body::Forward { ask: Ask::Cr, requester: from, target, seq: entry.seq, owed: false };
+                    let forward = MessageBody::Forward {
+                        ask: Ask::Cr,
+                        requester: from,
+                        target,
+                        seq: entry.seq,
+                        owed: false,
+                    };
                     mail.push((holder, block, forward));
                 }
                 Some(Pending::Request { from, ask, have, target }) => {
@@ -342,32 +353,33 @@ fn begin(
     Ok(())
 }
 
-/// Sends what the conversion needs first.
+/// Sends the orders that must precede the grant.
 fn order(entry: &Entry, block: BlockId, mail: &mut Mail) {
     let conversion = entry.conversion.expect("begun just now");
     for holder in conversion.invalidating.iter() {
-        mail.push((holder, block, Body::Invalidate { seq: entry.seq }));
+        mail.push((holder, block, MessageBody::Invalidate { seq: entry.seq }));
     }
     if conversion.invalidating.is_empty() {
         send(entry, block, mail);
     }
 }
 
-/// All other copies that must go are gone: lets the block go to the requester.
+/// Lets the block go to the requester, once all other copies that must go are gone.
 fn send(entry: &Entry, block: BlockId, mail: &mut Mail) {
     let Conversion { requester, ask, target, invalidating, from, owed } =
         entry.conversion.expect("a conversion is in flight");
     assert!(invalidating.is_empty(), "{block} granted before all copies were invalidated");
     let seq = entry.seq;
-    let grant = |source, behind| Body::Grant { ask, target, seq, source, owed, behind };
+    let grant = |source, behind| MessageBody::Grant { ask, target, seq, source, owed, behind };
     mail.push(match from {
-        From::Holder(holder) => (holder, block, Body::Forward { ask, requester, target, seq, owed }),
+        From::Holder(holder) => (holder, block, MessageBody::Forward { ask, requester, target, seq, owed }),
         From::Requester => (requester, block, grant(Source::Keep, owed)),
         From::Disk => (requester, block, grant(Source::Disk { version: entry.version }, false)),
     });
 }
 
-/// Who of the holders gives the block: one of the `preferred` if it can (a message fewer), else each in turn.
+/// Returns the holder that gives the block: one of the `preferred` if it can (a message fewer),
+/// else each in turn.
 fn source(holders: NodeSet, preferred: [NodeId; 2], seq: u32) -> NodeId {
     if let Some(node) = preferred.into_iter().find(|node| holders.contains(*node)) {
         return node;

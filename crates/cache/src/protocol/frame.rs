@@ -1,6 +1,6 @@
-//! One frame as the shard knows it.
+//! The state of one frame in the shard.
 //!
-//! What may be combined with what:
+//! These combinations are possible:
 //!
 //! | usage | mode | phase | request | meaning |
 //! |---|---|---|---|---|
@@ -8,35 +8,35 @@
 //! | Cached | N | Closed | S or X | asked for, or the disk is being read (`reading`) |
 //! | Cached | S or X | any | - | held |
 //! | Cached | S | any | X | held, X asked for; may become N while waiting |
-//! | Cached | any | Closed | - | `leave` = Told: given up, the master's answer outstanding; serves orders still |
+//! | Cached | any | Closed | - | `leave` = Announced: given up, the master's answer outstanding; serves orders still |
 //! | Private | N | Closed | Cr | a consistent read, asked for; then being read from the disk; then with its session |
 
 use plexus_base::{BlockId, Nanos, NodeId};
 
 use super::{Ask, Mode, lists::List, message::Target};
 
-/// What a frame is for.
+/// The use of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Usage {
     Free,
-    /// Holds a block that is looked up, or waits for it.
+    /// The frame holds a block that searches find, or waits for it.
     Cached,
-    /// Holds a consistent copy for one session.
+    /// The frame holds a consistent copy for one session.
     Private,
 }
 
-/// Whether sessions may pin it.
+/// The access that sessions have to a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
-    /// Nothing is pinned and nothing can be: the shard's alone.
+    /// Nothing is pinned and nothing can be: only the shard uses the frame.
     Closed,
-    /// Nothing more can be pinned; `Idle` will come.
+    /// Sessions can add no pins; `Idle` will come.
     Closing,
-    /// Offered to sessions in this mode, which may be less than is held.
+    /// Sessions may pin it in this mode, which may be less than the mode held.
     Open(Mode),
 }
 
-/// What the disk is doing with it.
+/// The disk operation of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Disk {
     Quiet,
@@ -45,24 +45,24 @@ pub(super) enum Disk {
         ask: Ask,
         expect: u64,
     },
-    /// A read that was granted in an earlier view: its end is awaited, what it finds is worth nothing.
+    /// A read granted in an earlier view is under way; its result is dropped.
     Discarding,
     Writing,
 }
 
-/// Whether the block is to leave this node.
+/// The progress of a block that is to leave this node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Leave {
     No,
-    /// Decided; to be closed, and written if owed.
+    /// The shard has decided; the frame is to be closed, and written if owed.
     Chosen,
-    /// The master was told, its answer is awaited.
-    Told,
+    /// The master was told; its answer is awaited.
+    Announced,
 }
 
 /// A request that the master has not answered yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Asked {
+pub(super) struct BlockRequest {
     pub(super) ask: Ask,
     pub(super) id: u32,
     pub(super) at: Nanos,
@@ -74,23 +74,24 @@ pub(super) struct Waiter {
     pub(super) ticket: super::Ticket,
     pub(super) block: BlockId,
     pub(super) ask: Ask,
-    /// Its number in the order of arrival.
+    /// The number in the order of arrival.
     pub(super) arrival: u64,
 }
 
-/// What a holder has to do with its block.
+/// An order to a holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Order {
-    /// Give it, or a copy, to another node.
+    /// Give the block, or a copy, to another node.
     Give { ask: Ask, requester: NodeId, target: Target, seq: u32, owed: bool },
     /// Give the copy up.
     Drop { seq: u32 },
-    /// Write it if it is owed: a checkpoint.
+    /// Write the block if it is owed, for a checkpoint.
     Save,
 }
 
 impl Order {
-    /// Whether it is part of a conversion: then the master orders nothing more until it is obeyed.
+    /// Returns whether it is part of a conversion: then the master orders nothing more until it is
+    /// obeyed.
     pub(super) fn converts(&self) -> bool {
         match self {
             Self::Give { ask, .. } => *ask != Ask::Cr,
@@ -108,22 +109,23 @@ pub(super) struct Frame {
     pub(super) phase: Phase,
     pub(super) disk: Disk,
     pub(super) leave: Leave,
-    /// This node owes the write-back. While the frame is open in X, its DIRTY mark may say so before the shard knows.
+    /// True if this node owes the write-back. While the frame is open in X, its DIRTY mark may be
+    /// set before the shard knows.
     pub(super) owed: bool,
-    /// The disk may be older than this copy.
+    /// True if the disk may be older than this copy.
     pub(super) behind: bool,
-    /// The last write failed.
+    /// True if the last write failed.
     pub(super) stuck: bool,
-    /// Of the block, when the frame was last closed.
+    /// The version of the block when the frame was last closed.
     pub(super) version: u64,
-    /// Odd while a put is expected.
+    /// The generation: odd while a put is expected.
     pub(super) generation: u32,
-    pub(super) asked: Option<Asked>,
+    pub(super) asked: Option<BlockRequest>,
     pub(super) orders: List,
-    /// The first of the orders has been seen: sessions up to this arrival go before it.
+    /// Set once the first order has been seen: sessions up to this arrival go before it.
     pub(super) turn: Option<u64>,
     pub(super) waiters: List,
-    /// When it was last granted.
+    /// The time of the last grant.
     pub(super) granted: u64,
 }
 
@@ -147,13 +149,14 @@ impl Frame {
         granted: 0,
     };
 
-    /// Whether the copy here is known to be the latest version of the block. Not after the master was told that it leaves:
-    /// the master may have granted the disk's version to another since.
+    /// Returns whether the copy here is known to be the latest version of the block. It is not
+    /// after the master was told that it leaves: the master may have granted the disk's version to
+    /// another since.
     pub(super) fn is_held(&self) -> bool {
-        self.usage == Usage::Cached && self.mode != Mode::N && self.leave != Leave::Told
+        self.usage == Usage::Cached && self.mode != Mode::N && self.leave != Leave::Announced
     }
 
-    /// Whether it is held and nothing is under way that needs it.
+    /// Returns whether the block is held and no operation under way needs it.
     pub(super) fn may_leave(&self) -> bool {
         self.is_held()
             && self.leave == Leave::No

@@ -1,7 +1,9 @@
-//! One shard against members that send anything: whatever arrives, it answers with faults and never panics.
+//! Fuzz tests of one shard against members that send anything: it answers with faults and never
+//! panics.
 //!
-//! What arrives is well-formed, and mostly nearly right: answers to what the shard has just sent, orders of the right master, numbers that are in use.
-//! The local side (sessions, disk, checkpoints) keeps its contract, and what the shard does to it is checked here.
+//! Messages are well-formed and mostly nearly right: answers to messages of the shard, orders of
+//! the right master, numbers in use. The local side (sessions, disk, checkpoints) keeps its
+//! contract, and the shard's actions are checked here.
 
 use std::{
     cell::RefCell,
@@ -18,14 +20,14 @@ const WAYS: u32 = 4;
 const BLOCKS: u64 = 6;
 const EPOCH: Epoch = Epoch(1);
 const SEEDS: u64 = 5_000;
-/// A change of view is as much work as all the rest of a seed.
+/// The seeds with changes of view; such a change is as much work as all the rest of a seed.
 const SEEDS_OF_VIEWS: u64 = 1_000;
 const STEPS: u32 = 200;
 
 #[derive(Default)]
 struct Random {
     state: u64,
-    /// Members change, and not only when all others go at the end.
+    /// True if members change during the run, and not only when all others go at the end.
     views: bool,
 }
 
@@ -56,23 +58,25 @@ impl Random {
         Target { slot, generation: 1 + 2 * self.below(4) as u32, id: 1 + self.below(8) as u32 }
     }
 
-    fn body(&mut self) -> Body {
+    fn body(&mut self) -> MessageBody {
         let (ask, target, seq, flag) = (self.ask(), self.target(), self.below(8) as u32, self.percent(50));
         match self.below(if self.views { 16 } else { 9 }) {
-            0 => Body::Request { ask, have: self.of(&[Mode::N, Mode::S, Mode::X]), target },
-            1 | 2 => Body::Forward { ask, requester: NodeId(self.below(4) as u8), target, seq, owed: flag },
-            3 => Body::Invalidate { seq },
-            4 => Body::Invalidated { seq, owed: flag },
+            0 => MessageBody::Request { ask, have: self.of(&[Mode::N, Mode::S, Mode::X]), target },
+            1 | 2 => {
+                MessageBody::Forward { ask, requester: NodeId(self.below(4) as u8), target, seq, owed: flag }
+            }
+            3 => MessageBody::Invalidate { seq },
+            4 => MessageBody::Invalidated { seq, owed: flag },
             5 => {
                 let source = self.of(&[Source::Data, Source::Keep, Source::Disk { version: 0 }]);
-                Body::Grant { ask, target, seq, source, owed: flag, behind: self.percent(50) }
+                MessageBody::Grant { ask, target, seq, source, owed: flag, behind: self.percent(50) }
             }
-            6 => Body::Done { seq, held: flag },
-            7 => Body::Evict { mode: self.of(&[Mode::N, Mode::S, Mode::X]), version: self.below(4) },
-            8 if flag => Body::Evicted,
-            8 => Body::Refused { target, lost: self.of(&[false, true]) },
-            9 | 10 => Body::Mark { blocks: flag },
-            11 => Body::Held {
+            6 => MessageBody::Done { seq, held: flag },
+            7 => MessageBody::Evict { mode: self.of(&[Mode::N, Mode::S, Mode::X]), version: self.below(4) },
+            8 if flag => MessageBody::Evicted,
+            8 => MessageBody::Refused { target, lost: self.of(&[false, true]) },
+            9 | 10 => MessageBody::Mark { blocks: flag },
+            11 => MessageBody::Held {
                 mode: self.of(&[Mode::N, Mode::S, Mode::X]),
                 owed: flag,
                 behind: self.percent(50),
@@ -81,36 +85,42 @@ impl Random {
                 let epoch = |random: &mut Self| Epoch(random.below(6) as u32);
                 let partition = BlockId(self.below(BLOCKS + 1)).partition();
                 match self.below(3) {
-                    0 => Body::Place { partition, opened: epoch(self), orphaned: epoch(self) },
-                    1 => Body::Doubt { opened: epoch(self) },
-                    _ => Body::Lost { partition, last: BlockId(self.below(BLOCKS + 2)) },
+                    0 => MessageBody::Place { partition, opened: epoch(self), orphaned: epoch(self) },
+                    1 => MessageBody::Doubt { opened: epoch(self) },
+                    _ => MessageBody::Lost { partition, last: BlockId(self.below(BLOCKS + 2)) },
                 }
             }
             13 => {
                 let epoch = Epoch(self.below(6) as u32);
-                Body::Reported {
+                MessageBody::Reported {
                     witness: self.of(&[Witness::None, Witness::Recorded(epoch), Witness::Present]),
                 }
             }
-            14 => self.of(&[Body::Opened, Body::Kept, Body::Published]),
-            _ => self.of(&[Body::Owe, Body::More, Body::Accept, Body::Leaving, Body::Noted]),
+            14 => self.of(&[MessageBody::Opened, MessageBody::Kept, MessageBody::Published]),
+            _ => self.of(&[
+                MessageBody::Owe,
+                MessageBody::More,
+                MessageBody::Accept,
+                MessageBody::Leaving,
+                MessageBody::Noted,
+            ]),
         }
     }
 }
 
-/// A frame, and what its driver guarantees or is promised.
+/// A frame, and the guarantees to and from its driver.
 #[derive(Clone, Default)]
-struct Held {
+struct SimulatedFrame {
     open: bool,
     notify: bool,
     mode: Mode,
     pins: Vec<Mode>,
-    /// The disk reads into it or writes from it.
+    /// True while the disk reads into it or writes from it.
     busy: bool,
     contents: Contents,
 }
 
-impl Held {
+impl SimulatedFrame {
     fn at_peace(&self) -> bool {
         self.pins.is_empty() && !self.busy
     }
@@ -123,20 +133,20 @@ impl Held {
 
 #[derive(Default)]
 struct World {
-    frames: Vec<Held>,
+    frames: Vec<SimulatedFrame>,
     /// Sessions that wait.
     waiting: Vec<Ticket>,
     private: Vec<Slot>,
     disk: Vec<Event>,
-    /// What a member might say next.
-    next: Vec<(NodeId, BlockId, Body)>,
+    /// Messages that a member might send next.
+    next: Vec<(NodeId, BlockId, MessageBody)>,
     faults: u64,
-    /// How many masters were asked to accept what is lost.
+    /// The number of masters that were asked to accept losses.
     accepts: u64,
     quick: Random,
-    /// The view that it is in.
+    /// The view that the shard is in.
     view: Option<Members>,
-    /// The view before.
+    /// The epoch of the view before.
     before: Option<Epoch>,
     opened: Option<Epoch>,
 }
@@ -149,7 +159,8 @@ impl Frames for Hand<'_> {
         let frame = &mut frames[slot.index()];
         assert!(frame.at_peace() && mode != Mode::N, "opened in use");
         (frame.open, frame.notify, frame.mode, frame.contents.dirty) = (true, false, mode, false);
-        // A session that finds the block open needs no word with the shard, and may be faster than those it lets in.
+        // A session that finds the block open does not need the shard, and may be faster than those
+        // it lets in.
         if quick.percent(10) {
             frame.pin(quick.of(&[Mode::S, mode]));
         }
@@ -232,47 +243,52 @@ impl Outlet for Hand<'_> {
 }
 
 impl World {
-    /// The shard sent something: these would be answers.
+    /// Records a message of the shard and prepares possible answers.
     fn sent(&mut self, to: NodeId, message: Message) {
         let Message { block, body, .. } = message;
         let master = self.master(block);
         match body {
-            Body::Request { ask, have, target } => {
+            MessageBody::Request { ask, have, target } => {
                 let behind = self.quick.percent(30);
-                let grant = |source| Body::Grant { ask, target, seq: 1, source, owed: ask == Ask::X, behind };
+                let grant =
+                    |source| MessageBody::Grant { ask, target, seq: 1, source, owed: ask == Ask::X, behind };
                 let holder = NodeId(3 - to.0);
                 self.next.push((holder, block, grant(Source::Data)));
                 self.next.push((to, block, grant(Source::Disk { version: 0 })));
                 if have == Mode::S {
                     self.next.push((to, block, grant(Source::Keep)));
                 }
-                let forward = Body::Forward { ask: Ask::Cr, requester: ME, target, seq: 1, owed: false };
+                let forward =
+                    MessageBody::Forward { ask: Ask::Cr, requester: ME, target, seq: 1, owed: false };
                 self.next.push((to, block, forward));
             }
-            Body::Forward { ask, requester: ME, target, seq, owed } => {
-                let grant = Body::Grant { ask, target, seq, source: Source::Data, owed, behind: false };
+            MessageBody::Forward { ask, requester: ME, target, seq, owed } => {
+                let grant =
+                    MessageBody::Grant { ask, target, seq, source: Source::Data, owed, behind: false };
                 self.next.push((to, block, grant));
             }
-            Body::Forward { requester, seq, .. } => {
-                self.next.push((requester, block, Body::Done { seq, held: true }));
+            MessageBody::Forward { requester, seq, .. } => {
+                self.next.push((requester, block, MessageBody::Done { seq, held: true }));
             }
-            Body::Invalidate { seq } => self.next.push((to, block, Body::Invalidated { seq, owed: false })),
-            Body::Grant { seq, .. } if master == ME => {
-                self.next.push((to, block, Body::Done { seq, held: true }));
+            MessageBody::Invalidate { seq } => {
+                self.next.push((to, block, MessageBody::Invalidated { seq, owed: false }))
             }
-            Body::Evict { .. } => self.next.push((to, block, Body::Evicted)),
-            // What a member says that takes part in a change of view.
-            Body::Mark { blocks } => {
-                self.next.push((to, block, Body::Mark { blocks }));
+            MessageBody::Grant { seq, .. } if master == ME => {
+                self.next.push((to, block, MessageBody::Done { seq, held: true }));
+            }
+            MessageBody::Evict { .. } => self.next.push((to, block, MessageBody::Evicted)),
+            // Messages of a member that takes part in a change of view.
+            MessageBody::Mark { blocks } => {
+                self.next.push((to, block, MessageBody::Mark { blocks }));
                 if blocks {
-                    self.next.push((to, block, Body::Reported { witness: Witness::Present }));
-                    self.next.push((to, block, Body::Opened));
+                    self.next.push((to, block, MessageBody::Reported { witness: Witness::Present }));
+                    self.next.push((to, block, MessageBody::Opened));
                 }
             }
-            Body::Held { .. } => self.next.push((to, block, Body::Owe)),
-            Body::Published => self.next.push((to, block, Body::Kept)),
-            Body::Leaving => self.next.push((to, block, Body::Noted)),
-            Body::Accept => self.accepts += 1,
+            MessageBody::Held { .. } => self.next.push((to, block, MessageBody::Owe)),
+            MessageBody::Published => self.next.push((to, block, MessageBody::Kept)),
+            MessageBody::Leaving => self.next.push((to, block, MessageBody::Noted)),
+            MessageBody::Accept => self.accepts += 1,
             _ => {}
         }
     }
@@ -281,19 +297,19 @@ impl World {
         self.view.as_ref().expect("a first view").master(block.partition())
     }
 
-    /// All are members and new.
+    /// Makes the first view, with all members new.
     fn first_view(&mut self) -> Members {
         let members = (0..NODES).map(|node| (NodeId(node), Incarnation(1))).collect();
         self.view.insert(Members { epoch: EPOCH, members }).clone()
     }
 
-    /// All others are gone.
+    /// Makes the last view: all others are gone.
     fn last_view(&mut self) -> Members {
         let epoch = Epoch(self.view.as_ref().map_or(0, |view| view.epoch.0) + 1);
         self.view.insert(Members { epoch, members: vec![(ME, Incarnation(1))] }).clone()
     }
 
-    /// The members change: at least this one stays.
+    /// Makes the next view: at least this node stays.
     fn next_view(&mut self, random: &mut Random) -> Members {
         let epoch = Epoch(self.view.as_ref().map_or(0, |view| view.epoch.0) + 1 + random.below(2) as u32);
         let mut members = vec![(ME, Incarnation(1))];
@@ -310,7 +326,7 @@ impl World {
         view
     }
 
-    /// A session leaves a frame, if one is in: what the shard must be told.
+    /// Lets a session leave a frame, if one is in. Returns the event for the shard.
     fn unpin(&mut self, slot: usize) -> Option<Option<Event>> {
         let frame = &mut self.frames[slot];
         let mode = frame.pins.pop()?;
@@ -321,7 +337,7 @@ impl World {
         Some(told.then_some(Event::Idle { slot: Slot(slot as u32), contents: frame.contents }))
     }
 
-    /// What still happens when nobody begins anything.
+    /// Returns the events that are still due when no new operation begins.
     fn last(&mut self) -> Option<Event> {
         for slot in 0..self.frames.len() {
             while let Some(told) = self.unpin(slot) {
@@ -340,7 +356,7 @@ impl World {
         Some(done)
     }
 
-    /// Something that happens at the node itself.
+    /// Returns an event of the node itself.
     fn local(&mut self, random: &mut Random, ticket: u64) -> Option<Event> {
         match random.below(40) {
             0..15 if self.waiting.len() < 8 => {
@@ -378,7 +394,7 @@ impl World {
         }
     }
 
-    /// What a member sends: an answer that is due, one with something changed about it, or anything.
+    /// Returns a message of a member: a due answer, a changed one, or anything.
     fn remote(&mut self, random: &mut Random) -> Event {
         let block = BlockId(random.below(BLOCKS + 1));
         let mut said = (random.other(), block, random.body());
@@ -387,8 +403,10 @@ impl World {
             said = if random.percent(80) { self.next.swap_remove(at) } else { self.next[at] };
         } else {
             let master = self.master(block);
-            let order =
-                matches!(said.2, Body::Forward { .. } | Body::Invalidate { .. } | Body::Refused { .. });
+            let order = matches!(
+                said.2,
+                MessageBody::Forward { .. } | MessageBody::Invalidate { .. } | MessageBody::Refused { .. }
+            );
             if order && master != ME && random.percent(90) {
                 said.0 = master;
             }
@@ -396,7 +414,10 @@ impl World {
         self.next.truncate(24);
         let (from, block, body) = said;
         let mut epoch = self.view.as_ref().expect("a first view").epoch;
-        if random.views && matches!(body, Body::Grant { .. } | Body::Evicted) && random.percent(30) {
+        if random.views
+            && matches!(body, MessageBody::Grant { .. } | MessageBody::Evicted)
+            && random.percent(30)
+        {
             epoch = self.before.unwrap_or(epoch);
         } else if random.views && random.percent(10) {
             epoch = Epoch(epoch.0 + 1 - random.below(3).min(u64::from(epoch.0)) as u32);
@@ -406,14 +427,14 @@ impl World {
     }
 }
 
-/// The first view, in which all say what correct members say.
+/// Opens the shard in its first view, with reports of correct members.
 fn open(shard: &mut Shard, world: &RefCell<World>) {
     let view = world.borrow_mut().first_view();
     tests::open(shard, &view, &mut Hand(world), &mut Hand(world));
     world.borrow_mut().next.clear();
 }
 
-/// Somebody accepts what is lost who has `seen` so much; whether that was refused for what was not seen.
+/// Accepts the losses in `seen`. Returns whether the shard refused because there were more.
 fn accept(shard: &mut Shard, world: &RefCell<World>, seen: &Lost) -> bool {
     let (before, asked) = (shard.lost().clone(), world.borrow().accepts);
     shard.accept_lost(Nanos(0), seen, &mut Hand(world), &mut Hand(world));
@@ -423,7 +444,8 @@ fn accept(shard: &mut Shard, world: &RefCell<World>, seen: &Lost) -> bool {
     refused
 }
 
-/// Takes one seed; whether it opened in some view, and how often more was lost than somebody had seen who wanted to accept it.
+/// Runs one seed. Returns whether the shard opened in some view, and how often it refused to accept
+/// unseen losses.
 fn run(seed: u64, views: bool, all: &mut Counts) -> (bool, u64) {
     let mut random = Random { state: seed << 32, views };
     let config = Config {
@@ -437,14 +459,14 @@ fn run(seed: u64, views: bool, all: &mut Counts) -> (bool, u64) {
     };
     let mut shard = Shard::new(config);
     let world = RefCell::new(World {
-        frames: vec![Held::default(); config.slots() as usize],
+        frames: vec![SimulatedFrame::default(); config.slots() as usize],
         quick: Random { state: !seed << 32, views },
         ..World::default()
     });
     if !views {
         open(&mut shard, &world);
     }
-    // How much the members say, against how much happens here.
+    // The share of messages from members among all events.
     let share = 20 + random.below(60);
     let (mut seen, mut refused) = (Lost::default(), 0);
     for step in 0..STEPS {
@@ -467,7 +489,7 @@ fn run(seed: u64, views: bool, all: &mut Counts) -> (bool, u64) {
             shard.handle(Nanos(u64::from(step)), event, &mut Hand(&world), &mut Hand(&world));
         }
     }
-    // Whatever was said: a shard that is left alone answers everybody and comes to rest, while others still speak.
+    // After any messages, a shard that is left alone answers all members and comes to rest.
     let view = world.borrow_mut().last_view();
     shard.view(Nanos(0), (&view, tests::KNOWN), &mut Hand(&world), &mut Hand(&world));
     for step in 0.. {
@@ -489,7 +511,8 @@ fn run(seed: u64, views: bool, all: &mut Counts) -> (bool, u64) {
     (world.into_inner().opened.is_some(), refused)
 }
 
-/// Counts that stayed zero, in how many seeds a shard opened, and how often it refused to accept what is lost.
+/// Runs all seeds. Returns the counts that stayed zero, the number of seeds that opened, and the
+/// number of refused acceptances.
 fn run_all(views: bool) -> (Vec<&'static str>, u64, u64) {
     let (mut all, mut opened, mut refused) = (Counts::default(), 0, 0);
     for seed in 0..if views { SEEDS_OF_VIEWS } else { SEEDS } {
@@ -510,7 +533,7 @@ fn run_all(views: bool) -> (Vec<&'static str>, u64, u64) {
 
 #[test]
 fn members_that_send_anything_cause_faults_and_no_panic() {
-    // It was about something: every path was taken.
+    // The test has reached every path: no count stayed zero.
     let (zero, ..) = run_all(false);
     assert_eq!(zero, ["late", "old_epoch", "new_epoch"]);
 }

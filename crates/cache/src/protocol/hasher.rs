@@ -31,7 +31,8 @@ impl Hasher for BlockHasher {
     }
 
     fn write_u64(&mut self, number: u64) {
-        // Rotated: one worker sees only blocks whose hash agrees in the low bits, which choose worker and master.
+        // Rotated: the hashes of one worker's blocks agree in the low bits, which choose worker and
+        // master.
         self.0 = BlockId(self.0 ^ number).hash().rotate_right(16);
     }
 }

@@ -1,7 +1,8 @@
-//! The holder's side: orders of the master, local sessions and the frame's own end, one after the other.
+//! The holder's side: orders of the master, local sessions and evictions, one after the other.
 //!
-//! [`Shard::settle`] looks at a frame and does whatever can be done next; everything that changes a frame calls it. First the master's orders,
-//! each after the turn of the sessions that waited when it was first seen; then leaving; then the sessions.
+//! [`Shard::settle`] looks at a frame and does everything that can be done next; every change of a
+//! frame calls it. The master's orders come first, each after the turn of the sessions that waited
+//! when it was first seen. Evictions follow, then the sessions.
 
 use plexus_base::BlockId;
 
@@ -9,18 +10,18 @@ use super::{
     Action, Ask, Contents, Frames, Granted, Io, Mode, Outlet, Shard, Slot,
     directory::Fault,
     frame::{Disk, Leave, Order, Phase, Usage},
-    message::{Body, Message, Source},
+    message::{Message, MessageBody, Source},
 };
 
 impl Shard {
-    /// The frame that holds `block` or waits for it; never a private one.
+    /// Returns the frame that holds `block` or waits for it; never a private one.
     pub(super) fn find(&self, block: BlockId) -> Option<usize> {
         let first = (self.config.set(block) * self.config.ways) as usize;
         let tags = &self.tags[first..first + self.config.ways as usize];
         tags.iter().position(|tag| *tag == block).map(|way| first + way)
     }
 
-    /// The master wants something of a block that is held here.
+    /// Handles an order of the master for a block held here.
     pub(super) fn order<F: Frames, O: Outlet>(
         &mut self,
         block: BlockId,
@@ -41,7 +42,8 @@ impl Shard {
         if !fits {
             return Err("an order that does not fit the mode held");
         }
-        // Collected from copies that are gone: so this is one too, and its node did not owe.
+        // The debt was collected from copies that are gone. So this frame is a copy too, and its
+        // node did not owe.
         if let Order::Give { ask, owed: true, .. } = order
             && (ask != Ask::X || frame.mode != Mode::S || frame.owed)
         {
@@ -58,17 +60,18 @@ impl Shard {
         Ok(())
     }
 
-    /// Whether an order waits that changes who holds the block, or how.
+    /// Returns whether an order waits that changes the holders of the block, or their mode.
     pub(super) fn is_ordered_away(&self, slot: usize) -> bool {
         self.orders.iter(self.frames[slot].orders).any(|order| order.converts())
     }
 
-    /// Each frame of a block's set, at each node, asks for one thing at a time; and a checkpoint may want the block written.
+    /// Returns the most orders for a frame: each frame of a block's set, at each node, asks for one
+    /// thing at a time; and a checkpoint may want the block written.
     fn orders_max(&self) -> usize {
         usize::from(self.config.nodes) * self.config.ways as usize + 1
     }
 
-    /// Does whatever can be done with a held frame now.
+    /// Does everything that can be done with a held frame now.
     pub(super) fn settle<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         loop {
             let frame = self.frames[slot];
@@ -80,7 +83,7 @@ impl Shard {
             if let Some(Order::Give { ask: Ask::S | Ask::Cr, .. }) = order
                 && frame.mode == Mode::S
             {
-                // A copy of a shared block disturbs nobody.
+                // A copy of a shared block disturbs no session.
                 self.obey(slot, io);
                 continue;
             }
@@ -103,7 +106,8 @@ impl Shard {
                     }
                 }
                 Phase::Closed if frame.disk == Disk::Writing => {
-                    // Quiet, and the same bytes until the write is done: good enough to copy, not to give away.
+                    // The frame is idle and unchanged until the write is done: it may be copied,
+                    // but not given away.
                     if !matches!(order, Some(Order::Give { ask: Ask::Cr, .. })) {
                         break;
                     }
@@ -124,15 +128,15 @@ impl Shard {
                         self.write(slot, io);
                         break;
                     }
-                    // The master says when.
+                    // The master tells when it may ask.
                     Leave::Chosen if !self.may_ask(frame.block) => break,
                     Leave::Chosen => {
-                        self.frames[slot].leave = Leave::Told;
-                        let evict = Body::Evict { mode: frame.mode, version: frame.version };
+                        self.frames[slot].leave = Leave::Announced;
+                        let evict = MessageBody::Evict { mode: frame.mode, version: frame.version };
                         self.send(self.master(frame.block), frame.block, evict, io);
                         break;
                     }
-                    Leave::Told => break,
+                    Leave::Announced => break,
                 },
             }
         }
@@ -142,8 +146,9 @@ impl Shard {
         }
     }
 
-    /// The first session that the mode held suffices for, of those that arrived up to `turn`. In X strictly the first: who waits
-    /// behind it is not let past. In S those who wait for X are passed over, as they wait for the master.
+    /// Returns the first session that the mode held suffices for, of those that arrived up to
+    /// `turn`. In X it is strictly the first: no session passes it. In S the sessions that want X
+    /// are passed over, as they wait for the master.
     fn next_waiter(&self, slot: usize, turn: Option<u64>) -> Option<super::Waiter> {
         let frame = &self.frames[slot];
         self.waiters
@@ -152,7 +157,7 @@ impl Shard {
             .find(|waiter| waiter.ask.mode() <= frame.mode)
     }
 
-    /// Opens a closed frame and lets in the first sessions that go together.
+    /// Opens a closed frame and admits the first sessions that can share it.
     fn admit<F: Frames, O: Outlet>(&mut self, slot: usize, turn: Option<u64>, io: &mut Io<'_, F, O>) {
         let (block, mode) = (self.frames[slot].block, self.frames[slot].mode);
         debug_assert_eq!((self.frames[slot].phase, self.frames[slot].disk), (Phase::Closed, Disk::Quiet));
@@ -174,7 +179,7 @@ impl Shard {
         }
     }
 
-    /// Keeps newcomers out; whether nobody is in.
+    /// Refuses new pins. Returns whether none is left.
     pub(super) fn close<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) -> bool {
         debug_assert!(matches!(self.frames[slot].phase, Phase::Open(_)));
         self.frames[slot].phase = Phase::Closing;
@@ -194,7 +199,7 @@ impl Shard {
         frame.version = contents.version;
     }
 
-    /// The last pin went.
+    /// Handles the removal of the last pin.
     pub(super) fn idle<F: Frames, O: Outlet>(
         &mut self,
         slot: usize,
@@ -205,7 +210,7 @@ impl Shard {
         self.settle(slot, io);
     }
 
-    /// Does what the first order says, the frame being quiet; whether there may be more to do at once.
+    /// Obeys the first order on an idle frame. Returns whether there may be more to do at once.
     fn obey<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) -> bool {
         let frame = self.frames[slot];
         let order = self.orders.front(frame.orders).expect("there is an order");
@@ -220,7 +225,7 @@ impl Shard {
             Order::Drop { seq } => {
                 assert!(frame.mode == Mode::S && frame.phase == Phase::Closed && frame.disk == Disk::Quiet);
                 self.counts.invalidated += 1;
-                let body = Body::Invalidated { seq, owed: frame.owed };
+                let body = MessageBody::Invalidated { seq, owed: frame.owed };
                 self.send(self.master(frame.block), frame.block, body, io);
                 self.lose(slot, io);
             }
@@ -237,7 +242,7 @@ impl Shard {
                 );
                 let behind = frame.owed || frame.behind || owed;
                 let owed = give && (owed || frame.owed);
-                let body = Body::Grant { ask, target, seq, source: Source::Data, owed, behind };
+                let body = MessageBody::Grant { ask, target, seq, source: Source::Data, owed, behind };
                 let message = Message { epoch: self.views.epoch, block: frame.block, body };
                 io.out.ship(requester, Slot(slot as u32), target.slot, target.generation, message);
                 match ask {
@@ -256,7 +261,7 @@ impl Shard {
         true
     }
 
-    /// The block is here no longer, the debt is another's.
+    /// Clears a frame whose block is gone and whose debt another node has.
     fn lose<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         let frame = &mut self.frames[slot];
         (frame.mode, frame.owed, frame.behind, frame.stuck) = (Mode::N, false, false, false);
@@ -267,16 +272,16 @@ impl Shard {
         }
         let frame = &self.frames[slot];
         match frame.leave {
-            // The master's answer will come, and until then nothing may be asked.
-            Leave::Told => {}
+            // The master's answer will come, and until then the node may not ask.
+            Leave::Announced => {}
             _ if frame.asked.is_some() => debug_assert_eq!(frame.leave, Leave::No),
-            // Those who wait for any frame of the set came first.
+            // Sessions that wait for any frame of the set came first.
             Leave::No if !frame.waiters.is_empty() && self.queue_of(slot).is_empty() => self.ask(slot, io),
             _ => self.release(slot),
         }
     }
 
-    /// Writes the block, which is quiet and stays so until it is done.
+    /// Writes the block, which is idle and stays so until the write is done.
     pub(super) fn write<F, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         let frame = &mut self.frames[slot];
         assert!(frame.phase == Phase::Closed && frame.disk == Disk::Quiet && frame.mode != Mode::N);
@@ -284,10 +289,10 @@ impl Shard {
         io.out.push(Action::WriteDisk { slot: Slot(slot as u32), block: frame.block });
     }
 
-    /// A write is finished.
+    /// Handles the end of a write.
     pub(super) fn wrote<F: Frames, O: Outlet>(&mut self, slot: usize, ok: bool, io: &mut Io<'_, F, O>) {
         let frame = &mut self.frames[slot];
-        assert_eq!(frame.disk, Disk::Writing, "a write that nobody asked for is finished");
+        assert_eq!(frame.disk, Disk::Writing, "a write that was not requested is finished");
         frame.disk = Disk::Quiet;
         frame.stuck = !ok;
         if ok {
@@ -301,7 +306,8 @@ impl Shard {
         self.settle(slot, io);
     }
 
-    /// The block stays; who wanted it written or gone is told.
+    /// Keeps the block after a failed write, and tells the sessions and sweeps that wanted it
+    /// written or gone.
     fn write_failed<F, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         while self.orders.front(self.frames[slot].orders) == Some(Order::Save) {
             self.orders.pop_front(&mut self.frames[slot].orders);
@@ -314,14 +320,16 @@ impl Shard {
         }
     }
 
-    /// The master knows that the block is not here: whatever it ordered before has been done.
+    /// Handles the master's answer that the block is no longer here: all its earlier orders have
+    /// been obeyed.
     pub(super) fn evicted<F: Frames, O: Outlet>(
         &mut self,
         block: BlockId,
         io: &mut Io<'_, F, O>,
     ) -> Result<(), Fault> {
         const FAULT: Fault = "Evicted, but nothing was to leave";
-        let slot = self.find(block).filter(|slot| self.frames[*slot].leave == Leave::Told).ok_or(FAULT)?;
+        let slot =
+            self.find(block).filter(|slot| self.frames[*slot].leave == Leave::Announced).ok_or(FAULT)?;
         if !self.frames[slot].orders.is_empty() {
             return Err("Evicted with orders outstanding");
         }

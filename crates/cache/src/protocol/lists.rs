@@ -1,9 +1,10 @@
-//! Many FIFO lists in one growing array, so that queues of waiters, orders and requests allocate nothing once warm.
+//! Many FIFO lists in one growing array, so that queues of waiters, orders and requests allocate
+//! nothing once warm.
 
 /// The number that ends a list.
 const END: u32 = u32::MAX;
 
-/// One list: where it begins and ends in a [`Lists`]. Must be emptied before it is dropped.
+/// One list: its ends in a [`Lists`]. It must be emptied before it is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct List {
     head: u32,
@@ -67,7 +68,7 @@ impl<T: Copy> Lists<T> {
         self.remove_first(list, |_| true)
     }
 
-    /// Takes out the first element that `wanted` picks.
+    /// Removes and returns the first element that `wanted` picks.
     pub(super) fn remove_first(&mut self, list: &mut List, wanted: impl Fn(&T) -> bool) -> Option<T> {
         let (mut before, mut at) = (END, list.head);
         while at != END {
@@ -89,7 +90,7 @@ impl<T: Copy> Lists<T> {
         None
     }
 
-    /// The elements from the front.
+    /// Returns the elements from the front.
     pub(super) fn iter(&self, list: List) -> impl Iterator<Item = T> {
         let mut at = list.head;
         std::iter::from_fn(move || {

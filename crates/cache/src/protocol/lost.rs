@@ -1,4 +1,5 @@
-//! A set of lost blocks, run-length coded: partition by partition, because what is lost with a master is a partition as a whole.
+//! A set of lost blocks, run-length coded by partition, because a master that is lost loses whole
+//! partitions.
 
 use std::collections::BTreeMap;
 
@@ -115,7 +116,8 @@ mod tests {
         let mut lost = Lost::default();
         let mut model = BTreeSet::new();
         let mut state = 7u64;
-        // Few partitions and many of their blocks, so that runs meet, swallow each other and are split.
+        // Few partitions and many of their blocks, so that runs meet, swallow each other and are
+        // split.
         let partitions: Vec<Partition> = [1, 2].map(BlockId).map(BlockId::partition).to_vec();
         let blocks: Vec<BlockId> =
             (0..400_000).map(BlockId).filter(|block| partitions.contains(&block.partition())).collect();

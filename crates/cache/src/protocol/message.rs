@@ -1,7 +1,8 @@
 //! The messages between shards, and their layout on the wire.
 //!
-//! One fixed layout of [`Message::LEN`] bytes for all of them, little endian; what a message does not use is zero, and the
-//! decoder insists on it, so there is exactly one encoding of a message and hostile bytes give an error, never a panic.
+//! All messages have one fixed layout of [`Message::LEN`] bytes, little endian. Unused fields are
+//! zero and the decoder checks that. So a message has exactly one encoding, and hostile bytes give
+//! an error, never a panic.
 //!
 //! ```text
 //! at  size  field
@@ -18,7 +19,7 @@
 //! 32     8  version (Lost: the last block)
 //! ```
 //!
-//! Messages from tag 10 on belong to a change of view and are about no block where none is named.
+//! Messages from tag 10 on belong to a change of view, and are about no block unless one is named.
 
 use plexus_base::{
     BlockId, Epoch, NodeId, Partition,
@@ -27,14 +28,16 @@ use plexus_base::{
 
 use super::{Ask, Mode, Slot};
 
-/// Which credits a message uses. A request may lead to forwards and replies, a forward to replies.
+/// The class of a message, which decides its credits. A request may lead to forwards and replies, a
+/// forward to replies.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
-    /// Asks a master for something.
+    /// A request to a master.
     Request,
-    /// A master's order to a holder. All of them from one node to another arrive in the order sent: [`Body::Evicted`] is one for that reason.
+    /// A master's order to a holder. All orders from one node to another arrive in the order sent;
+    /// [`MessageBody::Evicted`] is one for that reason.
     Forward,
-    /// Answers.
+    /// An answer.
     Reply,
 }
 
@@ -43,184 +46,190 @@ pub enum Kind {
 pub struct Message {
     /// The sender's view.
     pub epoch: Epoch,
-    /// The block that it is about.
+    /// The block that the message is about.
     pub block: BlockId,
-    /// What it says.
-    pub body: Body,
+    /// The content.
+    pub body: MessageBody,
 }
 
-/// What a member's word is worth on what was lost before a view; a greater one's replaces a lesser one's.
+/// The value of a member's knowledge of losses before a view; a greater value replaces a lesser
+/// one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Witness {
-    /// Something may have been lost that it does not know of: it came when others were there who are gone, and what it has on record is older.
+    /// Losses may be missing: the member joined a cluster whose earlier members are gone, and its
+    /// own record is older.
     None,
-    /// It misses nothing that came after this view, and has on record how things stood in it.
+    /// The member misses no later loss, and its record holds the state as of this view.
     Recorded(Epoch),
     /// All masters of a view were open to it.
     Present,
 }
 
-/// Where a node that waits for data is to get it, and how it is named there.
+/// The frame that a waiting node wants its data in, and the name of its request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Target {
     /// The requester's frame.
     pub slot: Slot,
-    /// The generation that it announced for the frame.
+    /// The generation that the requester announced for the frame.
     pub generation: u32,
     /// The requester's number for the request.
     pub id: u32,
 }
 
-/// Where a granted block is.
+/// The place of a granted block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// It arrived in the frame, ahead of this message.
+    /// The block arrived in the frame, ahead of this message.
     Data,
     /// The requester has it.
     Keep,
-    /// On the disk, in this version (0: any).
+    /// The block is on disk, in this version (0: any).
     Disk {
         /// The version that must be found there.
         version: u64,
     },
 }
 
-/// What a message says.
+/// The content of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Body {
+pub enum MessageBody {
     /// Requester to master: give me the block.
     Request {
-        /// In which way.
+        /// The way the requester wants it.
         ask: Ask,
-        /// What the requester holds now.
+        /// The mode that the requester holds now.
         have: Mode,
-        /// Where to.
+        /// The frame of the requester.
         target: Target,
     },
     /// Master to holder: give the block to `requester`.
     Forward {
         /// X: give it away. S: give a copy and keep no more than S. Cr: give a copy.
         ask: Ask,
-        /// Who gets it.
+        /// The node that gets it.
         requester: NodeId,
-        /// Where to.
+        /// The frame of the requester.
         target: Target,
-        /// The conversion.
+        /// The number of the conversion.
         seq: u32,
-        /// The debt that the master collected from those whose copies are gone.
+        /// The debt that the master collected from invalidated copies.
         owed: bool,
     },
     /// Master to holder of S: give the copy up.
     Invalidate {
-        /// The conversion.
+        /// The number of the conversion.
         seq: u32,
     },
     /// Holder to master: the copy is gone.
     Invalidated {
-        /// The conversion.
+        /// The number of the conversion.
         seq: u32,
-        /// The holder owed the write-back; who gets X owes it now.
+        /// The holder owed the write-back; the node that gets X owes it now.
         owed: bool,
     },
     /// Holder or master to requester: the block is yours in this mode.
     Grant {
-        /// What for.
+        /// The granted access.
         ask: Ask,
         /// The request that this answers.
         target: Target,
-        /// The conversion.
+        /// The number of the conversion.
         seq: u32,
-        /// Where the block is.
+        /// The place of the block.
         source: Source,
-        /// The requester owes the write-back from now on.
+        /// True if the requester owes the write-back from now on.
         owed: bool,
-        /// The disk may be older than the copy, whoever owes it.
+        /// True if the disk may be older than the copy, whichever node owes the write-back.
         behind: bool,
     },
     /// Requester to master: the conversion is over, the next may start.
     Done {
-        /// The conversion.
+        /// The number of the conversion.
         seq: u32,
-        /// Whether the block is held now: not after a consistent read or a failed read of the disk.
+        /// True if the block is held now: not after a consistent read or a failed read of the disk.
         held: bool,
     },
-    /// Holder to master: I keep the block no longer.
+    /// Holder to master: I no longer keep the block.
     Evict {
         /// The mode that it was held in.
         mode: Mode,
-        /// The version that was held. Nobody else holding it, the disk has this version.
+        /// The version that was held. If no other node holds the block, the disk has this version.
         version: u64,
     },
-    /// Master to holder: nothing more will be asked of you for this block.
+    /// Master to holder: no more orders come for this block.
     Evicted,
-    /// Master to requester: no.
+    /// Master to requester: the request is refused.
     Refused {
         /// The request that this answers.
         target: Target,
-        /// The block's latest version may have gone down with a node; otherwise the node does not
-        /// master it.
+        /// The block's latest version may have been lost with a node; otherwise the node does not
+        /// master the block.
         lost: bool,
     },
-    /// Member to member: all that I sent in earlier views on this lane is ahead of this.
+    /// Member to member: everything that I sent in earlier views on this lane is ahead of this.
     Mark {
-        /// On the lane for blocks; otherwise among the forwards.
+        /// True on the lane for blocks; otherwise among the forwards.
         blocks: bool,
     },
     /// Member to master: I hold the block.
     Held {
-        /// In which mode.
+        /// The mode.
         mode: Mode,
-        /// The write-back is owed here.
+        /// True if the write-back is owed here.
         owed: bool,
-        /// The disk may be older than the copy, whoever owes it.
+        /// True if the disk may be older than the copy, whichever node owes the write-back.
         behind: bool,
     },
-    /// Member to master: what I know of who opened a partition.
+    /// Member to master: my knowledge of the masters that opened a partition.
     Place {
         /// The partition.
         partition: Partition,
         /// The last view in which I opened it as its master; 0: none.
         opened: Epoch,
-        /// The last view in which someone may have opened it who is gone; 0: none.
+        /// The last view in which a node that is gone may have opened it; 0: none.
         orphaned: Epoch,
     },
-    /// Member that was the block's master to its master: its latest version may be with one who is gone.
+    /// Former master of the block to its master: the latest version may be with a node that is
+    /// gone.
     Doubt {
         /// The view in which I opened the block's partition.
         opened: Epoch,
     },
-    /// These blocks are lost: from this message's block to `last`, those of one partition.
+    /// Master to member: blocks are lost, from this message's block to `last`, those of one
+    /// partition.
     Lost {
         /// The partition.
         partition: Partition,
         /// The last block.
         last: BlockId,
     },
-    /// Member to master: that was all.
+    /// Member to master: the report is complete.
     Reported {
-        /// What it is worth as a witness of what was lost before this view.
+        /// The value of the member as a witness of losses before this view.
         witness: Witness,
     },
     /// Master to holder: you owe the write-back of the block.
     Owe,
-    /// Master to member: of my partitions, the blocks named since are lost and no others.
+    /// Master to member: the blocks of my partitions named since are lost, and no others.
     Published,
     /// Member to master: what was published is on record.
     Kept,
-    /// Master to member: ask me.
+    /// Master to member: requests are welcome.
     Opened,
-    /// Go on: so many items of a report or of what is published were taken.
+    /// Receiver to sender: a step of items of a report or a publication was taken; send more.
     More,
-    /// Member to master: take what is lost as it is on the disk.
+    /// Member to master: accept the lost blocks as they are on disk.
     Accept,
-    /// Member to member, behind all blocks that it gave away: I hold nothing and grant nothing any more, and am about to leave.
+    /// Member to member, behind all blocks that it gave away: I hold and grant nothing any more,
+    /// and am about to leave.
     Leaving,
-    /// The answer: I know, and have what you gave me.
+    /// Answer to a leaving member: noted, and all your blocks have arrived.
     Noted,
 }
 
-impl Body {
-    /// Whether it is an item of a report or of what is published, of which only so many are under way.
+impl MessageBody {
+    /// Returns whether it is an item of a report or a publication; their number under way is
+    /// limited.
     pub(super) fn is_item(&self) -> bool {
         matches!(
             self,
@@ -234,7 +243,7 @@ impl Body {
         )
     }
 
-    /// Whether it is about its message's block, and not about a partition or the view.
+    /// Returns whether it is about its message's block, and not about a partition or the view.
     pub(super) fn has_block(&self) -> bool {
         !matches!(
             self,
@@ -252,7 +261,7 @@ impl Body {
         )
     }
 
-    /// The credits that it uses.
+    /// Returns the class of the message, which decides its credits.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
@@ -300,10 +309,10 @@ const LOST: u8 = 0x40;
 const NOT_MASTER: u8 = 0x80;
 
 impl Message {
-    /// Bytes of every message.
+    /// The bytes of every message.
     pub const LEN: usize = Wire::LEN;
 
-    /// The bytes.
+    /// Encodes the message.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::LEN] {
         wire::encode(&self.wire())
@@ -318,10 +327,10 @@ impl Message {
             ..base
         };
         match self.body {
-            Body::Request { ask, have, target } => {
+            MessageBody::Request { ask, have, target } => {
                 Wire { tag: 1, mode: ask as u8, node: have as u8, ..aimed(target) }
             }
-            Body::Forward { ask, requester, target, seq, owed } => Wire {
+            MessageBody::Forward { ask, requester, target, seq, owed } => Wire {
                 tag: 2,
                 mode: ask as u8,
                 node: requester.0,
@@ -329,9 +338,11 @@ impl Message {
                 seq,
                 ..aimed(target)
             },
-            Body::Invalidate { seq } => Wire { tag: 3, seq, ..base },
-            Body::Invalidated { seq, owed } => Wire { tag: 4, flags: bits([(owed, OWED)]), seq, ..base },
-            Body::Grant { ask, target, seq, source, owed, behind } => {
+            MessageBody::Invalidate { seq } => Wire { tag: 3, seq, ..base },
+            MessageBody::Invalidated { seq, owed } => {
+                Wire { tag: 4, flags: bits([(owed, OWED)]), seq, ..base }
+            }
+            MessageBody::Grant { ask, target, seq, source, owed, behind } => {
                 let (number, version) = match source {
                     Source::Data => (0, 0),
                     Source::Keep => (1, 0),
@@ -346,24 +357,24 @@ impl Message {
                     ..aimed(target)
                 }
             }
-            Body::Done { seq, held } => Wire { tag: 6, flags: bits([(held, HELD)]), seq, ..base },
-            Body::Evict { mode, version } => Wire { tag: 7, mode: mode as u8, version, ..base },
-            Body::Evicted => Wire { tag: 8, ..base },
-            Body::Refused { target, lost } => {
+            MessageBody::Done { seq, held } => Wire { tag: 6, flags: bits([(held, HELD)]), seq, ..base },
+            MessageBody::Evict { mode, version } => Wire { tag: 7, mode: mode as u8, version, ..base },
+            MessageBody::Evicted => Wire { tag: 8, ..base },
+            MessageBody::Refused { target, lost } => {
                 Wire { tag: 9, flags: if lost { LOST } else { NOT_MASTER }, ..aimed(target) }
             }
-            Body::Mark { blocks } => Wire { tag: 10, flags: bits([(blocks, BLOCKS)]), ..base },
-            Body::Held { mode, owed, behind } => {
+            MessageBody::Mark { blocks } => Wire { tag: 10, flags: bits([(blocks, BLOCKS)]), ..base },
+            MessageBody::Held { mode, owed, behind } => {
                 Wire { tag: 11, mode: mode as u8, flags: bits([(owed, OWED), (behind, BEHIND)]), ..base }
             }
-            Body::Place { partition, opened, orphaned } => {
+            MessageBody::Place { partition, opened, orphaned } => {
                 Wire { tag: 12, slot: u32::from(partition.0), generation: opened.0, id: orphaned.0, ..base }
             }
-            Body::Doubt { opened } => Wire { tag: 13, generation: opened.0, ..base },
-            Body::Lost { partition, last } => {
+            MessageBody::Doubt { opened } => Wire { tag: 13, generation: opened.0, ..base },
+            MessageBody::Lost { partition, last } => {
                 Wire { tag: 14, slot: u32::from(partition.0), version: last.0, ..base }
             }
-            Body::Reported { witness } => {
+            MessageBody::Reported { witness } => {
                 let (flags, epoch) = match witness {
                     Witness::None => (0, Epoch(0)),
                     Witness::Recorded(epoch) => (BEHIND, epoch),
@@ -371,18 +382,18 @@ impl Message {
                 };
                 Wire { tag: 15, flags, generation: epoch.0, ..base }
             }
-            Body::Owe => Wire { tag: 16, ..base },
-            Body::Published => Wire { tag: 17, ..base },
-            Body::Kept => Wire { tag: 18, ..base },
-            Body::Opened => Wire { tag: 19, ..base },
-            Body::More => Wire { tag: 20, ..base },
-            Body::Accept => Wire { tag: 21, ..base },
-            Body::Leaving => Wire { tag: 22, ..base },
-            Body::Noted => Wire { tag: 23, ..base },
+            MessageBody::Owe => Wire { tag: 16, ..base },
+            MessageBody::Published => Wire { tag: 17, ..base },
+            MessageBody::Kept => Wire { tag: 18, ..base },
+            MessageBody::Opened => Wire { tag: 19, ..base },
+            MessageBody::More => Wire { tag: 20, ..base },
+            MessageBody::Accept => Wire { tag: 21, ..base },
+            MessageBody::Leaving => Wire { tag: 22, ..base },
+            MessageBody::Noted => Wire { tag: 23, ..base },
         }
     }
 
-    /// Reads a message.
+    /// Decodes a message.
     ///
     /// # Errors
     /// The bytes are not the encoding of any message.
@@ -390,7 +401,7 @@ impl Message {
         wire::decode("cache message", bytes, |reader| {
             let wire: Wire = reader.take()?;
             let message = Self { epoch: Epoch(wire.epoch), block: BlockId(wire.block), body: body(&wire)? };
-            // What is left over must be as the encoder leaves it.
+            // Unused fields must be as the encoder leaves them.
             require(message.wire() == wire, "unused field")?;
             Ok(message)
         })
@@ -398,18 +409,18 @@ impl Message {
 }
 
 #[inline]
-fn body(wire: &Wire) -> Result<Body, Fault> {
+fn body(wire: &Wire) -> Result<MessageBody, Fault> {
     let (seq, owed) = (wire.seq, wire.flags & OWED != 0);
     let ask = || Ask::from_raw(wire.mode);
     let target = Target { slot: Slot(wire.slot), generation: wire.generation, id: wire.id };
     Ok(match wire.tag {
-        1 => Body::Request { ask: ask()?, have: Mode::from_raw(wire.node)?, target },
+        1 => MessageBody::Request { ask: ask()?, have: Mode::from_raw(wire.node)?, target },
         2 => {
             let requester = NodeId::from_raw(wire.node)?;
-            Body::Forward { ask: ask()?, requester, target, seq, owed }
+            MessageBody::Forward { ask: ask()?, requester, target, seq, owed }
         }
-        3 => Body::Invalidate { seq },
-        4 => Body::Invalidated { seq, owed },
+        3 => MessageBody::Invalidate { seq },
+        4 => MessageBody::Invalidated { seq, owed },
         5 => {
             let source = match wire.flags >> SOURCE_SHIFT {
                 0 => Source::Data,
@@ -418,37 +429,37 @@ fn body(wire: &Wire) -> Result<Body, Fault> {
                 _ => return Err(Fault::Field("source")),
             };
             let behind = wire.flags & BEHIND != 0;
-            Body::Grant { ask: ask()?, target, seq, source, owed, behind }
+            MessageBody::Grant { ask: ask()?, target, seq, source, owed, behind }
         }
-        6 => Body::Done { seq, held: wire.flags & HELD != 0 },
-        7 => Body::Evict { mode: Mode::from_raw(wire.mode)?, version: wire.version },
-        8 => Body::Evicted,
-        9 => Body::Refused { target, lost: wire.flags == LOST },
-        10 => Body::Mark { blocks: wire.flags & BLOCKS != 0 },
-        11 => Body::Held { mode: Mode::from_raw(wire.mode)?, owed, behind: wire.flags & BEHIND != 0 },
-        12 => Body::Place {
+        6 => MessageBody::Done { seq, held: wire.flags & HELD != 0 },
+        7 => MessageBody::Evict { mode: Mode::from_raw(wire.mode)?, version: wire.version },
+        8 => MessageBody::Evicted,
+        9 => MessageBody::Refused { target, lost: wire.flags == LOST },
+        10 => MessageBody::Mark { blocks: wire.flags & BLOCKS != 0 },
+        11 => MessageBody::Held { mode: Mode::from_raw(wire.mode)?, owed, behind: wire.flags & BEHIND != 0 },
+        12 => MessageBody::Place {
             partition: partition(wire.slot)?,
             opened: Epoch(wire.generation),
             orphaned: Epoch(wire.id),
         },
-        13 => Body::Doubt { opened: Epoch(wire.generation) },
-        14 => Body::Lost { partition: partition(wire.slot)?, last: BlockId(wire.version) },
+        13 => MessageBody::Doubt { opened: Epoch(wire.generation) },
+        14 => MessageBody::Lost { partition: partition(wire.slot)?, last: BlockId(wire.version) },
         15 => {
             let witness = match wire.flags {
                 HELD => Witness::Present,
                 BEHIND => Witness::Recorded(Epoch(wire.generation)),
                 _ => Witness::None,
             };
-            Body::Reported { witness }
+            MessageBody::Reported { witness }
         }
-        16 => Body::Owe,
-        17 => Body::Published,
-        18 => Body::Kept,
-        19 => Body::Opened,
-        20 => Body::More,
-        21 => Body::Accept,
-        22 => Body::Leaving,
-        23 => Body::Noted,
+        16 => MessageBody::Owe,
+        17 => MessageBody::Published,
+        18 => MessageBody::Kept,
+        19 => MessageBody::Opened,
+        20 => MessageBody::More,
+        21 => MessageBody::Accept,
+        22 => MessageBody::Leaving,
+        23 => MessageBody::Noted,
         _ => return Err(Fault::Field("tag")),
     })
 }
@@ -465,38 +476,38 @@ mod tests {
     fn every_shape() -> Vec<Message> {
         let target = Target { slot: Slot(7), generation: 9, id: 0x0102_0304 };
         let mut bodies = vec![
-            Body::Evicted,
-            Body::Invalidate { seq: 3 },
-            Body::Refused { target, lost: false },
-            Body::Refused { target, lost: true },
-            Body::Place { partition: Partition(4095), opened: Epoch(3), orphaned: Epoch(u32::MAX) },
-            Body::Doubt { opened: Epoch(2) },
-            Body::Lost { partition: Partition(1), last: BlockId(u64::MAX) },
-            Body::Owe,
-            Body::Published,
-            Body::Kept,
-            Body::Opened,
-            Body::More,
-            Body::Accept,
-            Body::Leaving,
-            Body::Noted,
+            MessageBody::Evicted,
+            MessageBody::Invalidate { seq: 3 },
+            MessageBody::Refused { target, lost: false },
+            MessageBody::Refused { target, lost: true },
+            MessageBody::Place { partition: Partition(4095), opened: Epoch(3), orphaned: Epoch(u32::MAX) },
+            MessageBody::Doubt { opened: Epoch(2) },
+            MessageBody::Lost { partition: Partition(1), last: BlockId(u64::MAX) },
+            MessageBody::Owe,
+            MessageBody::Published,
+            MessageBody::Kept,
+            MessageBody::Opened,
+            MessageBody::More,
+            MessageBody::Accept,
+            MessageBody::Leaving,
+            MessageBody::Noted,
         ];
         for on in [false, true] {
-            bodies.push(Body::Invalidated { seq: 4, owed: on });
-            bodies.push(Body::Done { seq: u32::MAX, held: on });
-            bodies.push(Body::Mark { blocks: on });
+            bodies.push(MessageBody::Invalidated { seq: 4, owed: on });
+            bodies.push(MessageBody::Done { seq: u32::MAX, held: on });
+            bodies.push(MessageBody::Mark { blocks: on });
             let recorded = Witness::Recorded(Epoch(u32::from(on)));
-            bodies.push(Body::Reported { witness: if on { Witness::Present } else { Witness::None } });
-            bodies.push(Body::Reported { witness: recorded });
-            bodies.push(Body::Held { mode: Mode::X, owed: on, behind: !on });
+            bodies.push(MessageBody::Reported { witness: if on { Witness::Present } else { Witness::None } });
+            bodies.push(MessageBody::Reported { witness: recorded });
+            bodies.push(MessageBody::Held { mode: Mode::X, owed: on, behind: !on });
             for ask in [Ask::S, Ask::X, Ask::Cr] {
-                bodies.push(Body::Request { ask, have: if on { Mode::S } else { Mode::N }, target });
-                bodies.push(Body::Forward { ask, requester: NodeId(15), target, seq: 8, owed: on });
+                bodies.push(MessageBody::Request { ask, have: if on { Mode::S } else { Mode::N }, target });
+                bodies.push(MessageBody::Forward { ask, requester: NodeId(15), target, seq: 8, owed: on });
                 for source in [Source::Data, Source::Keep, Source::Disk { version: u64::MAX }] {
-                    bodies.push(Body::Grant { ask, target, seq: 5, source, owed: on, behind: !on });
+                    bodies.push(MessageBody::Grant { ask, target, seq: 5, source, owed: on, behind: !on });
                 }
             }
-            bodies.push(Body::Evict { mode: if on { Mode::X } else { Mode::S }, version: 77 });
+            bodies.push(MessageBody::Evict { mode: if on { Mode::X } else { Mode::S }, version: 77 });
         }
         bodies.into_iter().map(|body| Message { epoch: Epoch(3), block: BlockId(u64::MAX), body }).collect()
     }

@@ -1,9 +1,11 @@
-//! The global cache's protocol, pure: which node holds which block, and how it gets there.
+//! The global cache's protocol, pure: which node holds which block, and how blocks move.
 //!
-//! A [`Shard`] is all that one worker of one node knows, in all three roles for its blocks: *requester* (its sessions want a block),
-//! *holder* (a block is in one of its frames) and *master* (it decides who gets a block; [`BlockId::partition`] says for which).
-//! It reads no clock, file or socket: [`Shard::handle`] takes an [`Event`] and pushes [`Action`]s, which the driver carries out
-//! in their order. Frames are touched through [`Frames`], and blocks leave through [`Outlet::ship`], both called synchronously.
+//! A [`Shard`] is the state of one worker of one node, in all three roles for its blocks. A
+//! *requester* has sessions that want a block, a *holder* has a block in one of its frames, and a
+//! *master* decides which node gets a block ([`BlockId::partition`] maps blocks to masters). The
+//! shard reads no clock, file or socket. [`Shard::handle`] takes an [`Event`] and pushes
+//! [`Action`]s, which the driver carries out in order. It reaches frames through [`Frames`], and
+//! blocks leave through [`Outlet::ship`], both called synchronously.
 //!
 //! # How a block travels
 //!
@@ -11,31 +13,41 @@
 //! requester --Request--> master --Forward--> holder ==block, Grant==> requester --Done--> master
 //! ```
 //!
-//! Two messages where the master is the holder, or nobody holds the block: then the master grants what is on the disk. For X the
-//! master first has all copies but the requester's and the giver's invalidated.
+//! Two messages suffice where the master is the holder, or no node holds the block: then the master
+//! grants the block on disk. For X the master first has all copies invalidated, except those of the
+//! requester and the giver.
 //!
-//! # What holds
+//! # Invariants
 //!
-//! - Of each block, one node holds X and none S beside it; or any number hold S, and their copies are equal. So *whatever is held is the latest
-//!   version*.
-//! - One conversion is in flight for a block; each has the next `seq`; requests are served in the order of their arrival at the master.
-//! - *Debt*: of a block newer than the disk, exactly one node owes the write-back. X to S keeps it, X to X and invalidation move it. Who owes writes before
-//!   it gives the block up. While a write is in flight the block is not given away, so no late write overtakes a newer version.
-//! - No request is sent for a block whose eviction is unanswered, and no block leaves whose request is unanswered.
-//! - A session that waits when an order from the master is first seen goes before it (a *turn*) if the mode held suffices; those that come later
-//!   wait for the next time. So a hot block does no journey without work being done, and nobody waits for ever.
-//! - A grant of X that overtakes nothing: grants that come with data arrive on another lane than the master's orders. It is safe because the
-//!   master orders nothing of a node between its conversion's begin and its `Done`, and a node asks for a block in one frame at a time.
+//! - For each block, either one node holds X and none S beside it; or any number hold S, and their
+//!   copies are equal. So *every held copy is the latest version*.
+//! - One conversion is in flight for a block, and each has the next `seq`. The master serves
+//!   requests in the order of their arrival.
+//! - *Debt*: for a block newer than the disk, exactly one node owes the write-back. X to S keeps
+//!   the debt; X to X and invalidation move it. The debtor writes before it gives the block up.
+//!   While a write is in flight the block is not given away, so no late write overtakes a newer
+//!   version.
+//! - No node sends a request for a block whose eviction is unanswered, and no block leaves whose
+//!   request is unanswered.
+//! - Sessions that wait when an order from the master is first seen go before it (a *turn*) if the
+//!   mode held suffices; later ones wait for the next grant. So each move of a hot block lets
+//!   sessions work, and no session waits for ever.
+//! - A grant of X overtakes no order. Grants with data arrive on another lane than the master's
+//!   orders. That is safe: the master orders nothing of a node between the begin of its conversion
+//!   and its `Done`, and a node asks for a block in one frame at a time.
 //!
-//! # What members can do
+//! # Faulty members
 //!
-//! Whatever a member sends, nothing here panics or grows without end: a message that no correct peer sends is dropped with an [`Action::Fault`]
-//! that names who sent it. A member can still lie about what it holds, so on the first the node should see to it that one of the two is put out.
+//! No message of a member makes the shard panic or grow without bound. A message that no correct
+//! peer sends is dropped with an [`Action::Fault`] that names the sender. A member can still lie
+//! about the blocks that it holds, so the node should have one of the two evicted on the first
+//! fault.
 //!
-//! # What the lanes must keep
+//! # Order of messages
 //!
-//! Messages of [`Kind::Forward`] from one node to another arrive in the order sent: `Evicted` must find the consistent reads ordered before it
-//! served. Nothing else depends on order, only on arriving exactly once.
+//! Messages of [`Kind::Forward`] from one node to another arrive in the order sent: `Evicted` must
+//! follow the consistent reads ordered before it. Nothing else depends on order, only on arriving
+//! exactly once.
 //!
 //! Messages to the own node never leave: the shard handles them before `handle` returns.
 
@@ -70,18 +82,18 @@ pub use interface::{
     Action, Ask, BlockError, Config, Contents, Event, Frames, Granted, Mode, Outlet, Slot, Ticket,
 };
 pub use lost::{Lost, Run};
-pub use message::{Body, Kind, Message, Source, Target, Witness};
+pub use message::{Kind, Message, MessageBody, Source, Target, Witness};
 
 use directory::{Directory, Fault, Mail};
 use frame::{Frame, Order, Usage, Waiter};
 use lists::{List, Lists};
 use sweep::Sweeps;
-use views::{Farewell, Views};
+use views::{LeaveProgress, Views};
 
-/// The tag of a frame that holds nothing; the disk groups that nodes can have end long before this block.
+/// The tag of an empty frame; the largest disk group ends long before this block.
 const FREE: BlockId = BlockId(u64::MAX);
 
-/// The tag of a frame with a consistent copy, which nobody finds.
+/// The tag of a frame with a consistent copy, which no search finds.
 const PRIVATE: BlockId = BlockId(u64::MAX - 1);
 
 /// All blocks of one worker of one node, in every role. See the [module](self).
@@ -89,18 +101,19 @@ pub struct Shard {
     config: Config,
     now: Nanos,
     frames: Vec<Frame>,
-    /// What each frame is for, packed for the search through a set: a cached block, [`FREE`] or [`PRIVATE`].
+    /// The use of each frame, packed for the search through a set: a cached block, [`FREE`] or
+    /// [`PRIVATE`].
     tags: Vec<BlockId>,
     waiters: Lists<Waiter>,
     orders: Lists<Order>,
     /// Sessions that wait for a frame of each set.
     queues: Vec<List>,
-    /// Sets whose queue may be able to go on.
+    /// The sets whose queue may be able to go on.
     ripe: Vec<u32>,
     directory: Directory,
     mail: Mail,
-    /// Messages to this node itself.
-    inbox: VecDeque<(BlockId, Body)>,
+    /// The messages of this node to itself.
+    inbox: VecDeque<(BlockId, MessageBody)>,
     views: Views,
     arrivals: u64,
     grants: u64,
@@ -109,18 +122,18 @@ pub struct Shard {
     counts: Counts,
 }
 
-/// What one call of [`Shard::handle`] works with.
+/// The parameters of one call of [`Shard::handle`].
 struct Io<'a, F, O> {
     frames: &'a mut F,
     out: &'a mut O,
 }
 
 impl Shard {
-    /// A shard that holds nothing.
+    /// Makes a shard that holds nothing.
     ///
     /// # Panics
-    /// When the configuration is impossible: fewer than 2 or more than 64 ways, no sets, `me` beyond `nodes`, more blocks than numbers
-    /// for them.
+    /// If the configuration is impossible: fewer than 2 or more than 64 ways, no sets, `me` beyond
+    /// `nodes`, or more blocks than numbers for them.
     #[must_use]
     pub fn new(config: Config) -> Self {
         assert!((2..=64).contains(&config.ways) && config.sets > 0, "sets of 2 to 64 frames");
@@ -147,20 +160,20 @@ impl Shard {
         }
     }
 
-    /// What was counted.
+    /// Returns the counts.
     #[must_use]
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// What it was created with.
+    /// Returns the configuration.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The mode in which `block` is held here (N once the master was told that it leaves), and whether the shard knows that this
-    /// node owes its write-back.
+    /// Returns the mode in which `block` is held here (N once the master was told that it leaves),
+    /// and whether the shard knows that this node owes its write-back.
     #[must_use]
     pub fn holds(&self, block: BlockId) -> (Mode, bool) {
         self.find(block)
@@ -169,8 +182,8 @@ impl Shard {
             .map_or((Mode::N, false), |frame| (frame.mode, frame.owed))
     }
 
-    /// Whether a debt of `block` rests here on its way: collected by the master from an invalidated copy, or in an order that the
-    /// holder could not obey yet.
+    /// Returns whether a debt of `block` is in transit here: the master collected it from an
+    /// invalidated copy, or it is in an order that the holder could not obey yet.
     #[must_use]
     pub fn passes_debt(&self, block: BlockId) -> bool {
         let mut orders =
@@ -179,43 +192,44 @@ impl Shard {
             || orders.any(|order| matches!(order, Order::Give { owed: true, .. }))
     }
 
-    /// Whether `block` is to leave this node, decided here and not by an order.
+    /// Returns whether this node has decided that `block` leaves, without an order.
     #[must_use]
     pub fn is_leaving(&self, block: BlockId) -> bool {
         self.find(block).is_some_and(|slot| self.frames[slot].leave != frame::Leave::No)
     }
 
-    /// The view that it is in; 0 before the first.
+    /// Returns the epoch of the present view; 0 before the first.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.views.epoch
     }
 
-    /// Whether everything is granted: every master of the view has opened, as far as this shard was told.
+    /// Returns whether every master of the view has opened, as far as this shard knows.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.views.all_open()
     }
 
-    /// Whether what this node masters is known, so that it is granted.
+    /// Returns whether this node has opened as a master, and so grants its blocks.
     #[must_use]
     pub fn masters(&self) -> bool {
         self.views.open.contains(self.config.me)
     }
 
-    /// Whether a frame holds `block` or is to hold it.
+    /// Returns whether a frame holds `block` or is to hold it.
     #[must_use]
     pub fn has_frame(&self, block: BlockId) -> bool {
         self.find(block).is_some()
     }
 
-    /// What is lost, as this member knows it: of all masters.
+    /// Returns the lost blocks of all masters, as this member knows them.
     #[must_use]
     pub fn lost(&self) -> &Lost {
         &self.views.lost
     }
 
-    /// What earlier incarnations left on record, before the first view: what was lost, and the view as of which that was all.
+    /// Takes the record of earlier incarnations before the first view: the lost blocks, and the
+    /// view as of which the record is complete.
     pub fn recall(&mut self, epoch: Epoch, mut lost: Lost) {
         assert_eq!(self.views.epoch, Epoch(0), "what is on record is handed in before the first view");
         let Config { worker, workers, .. } = self.config;
@@ -223,13 +237,14 @@ impl Shard {
         (self.views.lost, self.views.known_as_of) = (lost, epoch);
     }
 
-    /// The nodes that hold `block` as its master knows it, and whether in X; nothing while that is about to change.
+    /// Returns the holders of `block` as its master knows them, and whether in X; `None` while that
+    /// is about to change.
     #[must_use]
     pub fn holders(&self, block: BlockId) -> Option<(NodeSet, bool)> {
         self.directory.holders(block)
     }
 
-    /// Whether nobody waits and nothing is under way, in any role.
+    /// Returns whether no session waits and nothing is under way, in any role.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.directory.is_quiet()
@@ -247,10 +262,10 @@ impl Shard {
             })
     }
 
-    /// Handles one event to its end; what is to be done is pushed to `out`.
+    /// Handles one event completely and pushes the resulting actions to `out`.
     ///
     /// # Panics
-    /// When the driver broke its contract: a completion that nobody waits for, a slot that does not exist.
+    /// If the driver broke its contract: an unexpected completion, or a slot that does not exist.
     pub fn handle(&mut self, now: Nanos, event: Event, frames: &mut impl Frames, out: &mut impl Outlet) {
         self.now = now;
         let io = &mut Io { frames, out };
@@ -264,18 +279,21 @@ impl Shard {
             Event::Checkpoint => self.begin_checkpoint(),
             Event::HandBack => self.begin_hand_back(),
             Event::LostRecorded { seq } => self.lost_recorded(seq, io),
-            Event::Leave if self.views.leaving == Farewell::Stays => self.views.leaving = Farewell::Wanted,
+            Event::Leave if self.views.leaving == LeaveProgress::Stays => {
+                self.views.leaving = LeaveProgress::Wanted
+            }
             Event::Leave => {}
         }
         self.finish(io);
     }
 
-    /// Takes up the next view: [`plexus_membership`] hands it to every worker of every member, some may be missed. Whoever is not in it is at its
-    /// end and nothing comes from it any more; between members that stay nothing is lost or doubled. `before`: what membership
-    /// knows of the time before this node was a member.
+    /// Enters the next view. [`plexus_membership`] hands views to every worker of every member;
+    /// some may be missed. A node outside the view has ended, and no message of it arrives any
+    /// more. Between members that stay no message is lost or doubled. `before` is what the
+    /// membership knows of the time before this node was a member.
     ///
     /// # Panics
-    /// When the driver broke its contract: a view that is not newer, or has no place for this node.
+    /// If the driver broke its contract: the view is not newer, or does not contain this node.
     pub fn view(
         &mut self,
         now: Nanos,
@@ -289,8 +307,9 @@ impl Shard {
         self.finish(io);
     }
 
-    /// Lost blocks are taken as they are on the disk from now on, whoever of the members masters them; nothing comes of it while members change, nor
-    /// where more is lost than was `seen` by who wants that.
+    /// Accepts lost blocks as they are on disk from now on, whichever member masters them. The
+    /// request is dropped while members change, or if more blocks are lost than the operator has
+    /// `seen`.
     pub fn accept_lost(&mut self, now: Nanos, seen: &Lost, frames: &mut impl Frames, out: &mut impl Outlet) {
         self.now = now;
         let io = &mut Io { frames, out };
@@ -298,7 +317,7 @@ impl Shard {
         self.finish(io);
     }
 
-    /// What follows from an event inside.
+    /// Handles the consequences of an event.
     fn finish<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
         loop {
             if let Some((block, body)) = self.inbox.pop_front() {
@@ -312,7 +331,7 @@ impl Shard {
         self.take_leave(io);
     }
 
-    /// A message from another node: only this view's are handled.
+    /// Handles a message from another node, if it is of this view.
     fn arrived<F: Frames, O: Outlet>(&mut self, from: NodeId, message: Message, io: &mut Io<'_, F, O>) {
         if from == self.config.me || from.0 >= self.config.nodes {
             return self.fault(from, "a message from no other member", io);
@@ -328,12 +347,12 @@ impl Shard {
         }
     }
 
-    /// A message of this view, from any node and this one.
+    /// Handles a message of this view, from any node and this one.
     fn message<F: Frames, O: Outlet>(
         &mut self,
         from: NodeId,
         block: BlockId,
-        body: Body,
+        body: MessageBody,
         io: &mut Io<'_, F, O>,
     ) {
         if let Err(what) = self.dispatch(from, block, body, io) {
@@ -353,7 +372,7 @@ impl Shard {
         &mut self,
         from: NodeId,
         block: BlockId,
-        body: Body,
+        body: MessageBody,
         io: &mut Io<'_, F, O>,
     ) -> Result<(), Fault> {
         if !body.has_block() {
@@ -368,11 +387,14 @@ impl Shard {
         let master = self.master(block);
         let for_master = matches!(
             body,
-            Body::Request { .. } | Body::Invalidated { .. } | Body::Done { .. } | Body::Evict { .. }
+            MessageBody::Request { .. }
+                | MessageBody::Invalidated { .. }
+                | MessageBody::Done { .. }
+                | MessageBody::Evict { .. }
         );
         if for_master && master != self.config.me {
-            if let Body::Request { target, .. } = body {
-                self.send(from, block, Body::Refused { target, lost: false }, io);
+            if let MessageBody::Request { target, .. } = body {
+                self.send(from, block, MessageBody::Refused { target, lost: false }, io);
             }
             return Err("a message for another master");
         }
@@ -381,62 +403,68 @@ impl Shard {
         }
         let mail = &mut self.mail;
         match body {
-            Body::Request { target, .. } if self.views.lost.contains(block) => {
+            MessageBody::Request { target, .. } if self.views.lost.contains(block) => {
                 self.counts.lost_refused += 1;
-                self.send(from, block, Body::Refused { target, lost: true }, io);
+                self.send(from, block, MessageBody::Refused { target, lost: true }, io);
                 Ok(())
             }
-            Body::Request { ask, have, target } => {
+            MessageBody::Request { ask, have, target } => {
                 self.directory.request(from, block, (ask, have, target), mail)
             }
-            Body::Evict { version, .. } => self.directory.evict(from, block, version, mail),
-            Body::Invalidated { seq, owed } => self.directory.invalidated(from, block, (seq, owed), mail),
-            Body::Done { seq, held } => self.directory.done(from, block, (seq, held), &mut self.counts, mail),
-            Body::Forward { .. } | Body::Invalidate { .. } | Body::Evicted if from != master => {
+            MessageBody::Evict { version, .. } => self.directory.evict(from, block, version, mail),
+            MessageBody::Invalidated { seq, owed } => {
+                self.directory.invalidated(from, block, (seq, owed), mail)
+            }
+            MessageBody::Done { seq, held } => {
+                self.directory.done(from, block, (seq, held), &mut self.counts, mail)
+            }
+            MessageBody::Forward { .. } | MessageBody::Invalidate { .. } | MessageBody::Evicted
+                if from != master =>
+            {
                 Err("an order from someone who is not the block's master")
             }
-            Body::Forward { requester, .. }
+            MessageBody::Forward { requester, .. }
                 if requester.0 >= self.config.nodes || !self.views.members.contains(requester) =>
             {
                 Err("an order for a node that is no member")
             }
-            Body::Forward { ask, requester, target, seq, owed } => {
+            MessageBody::Forward { ask, requester, target, seq, owed } => {
                 self.order(block, Order::Give { ask, requester, target, seq, owed }, io)
             }
-            Body::Invalidate { seq } => self.order(block, Order::Drop { seq }, io),
-            Body::Evicted => self.evicted(block, io),
-            Body::Grant { .. } => self.grant(from, block, body, io),
-            Body::Refused { .. } if from != master => {
+            MessageBody::Invalidate { seq } => self.order(block, Order::Drop { seq }, io),
+            MessageBody::Evicted => self.evicted(block, io),
+            MessageBody::Grant { .. } => self.grant(from, block, body, io),
+            MessageBody::Refused { .. } if from != master => {
                 Err("a refusal from someone who is not the block's master")
             }
-            Body::Refused { target, lost } => self.refused(block, target, lost, io),
+            MessageBody::Refused { target, lost } => self.refused(block, target, lost, io),
             item => self.item(from, block, item, io),
         }
     }
 
-    /// A message about no block.
+    /// Handles a message about no block.
     fn dispatch_view<F: Frames, O: Outlet>(
         &mut self,
         from: NodeId,
         block: BlockId,
-        body: Body,
+        body: MessageBody,
         io: &mut Io<'_, F, O>,
     ) -> Result<(), Fault> {
         match body {
-            Body::Mark { blocks } => self.mark(from, blocks, io),
-            Body::Kept => self.kept(from, io),
-            Body::Opened => self.opened(from, io),
-            Body::Noted => self.noted(from),
-            Body::Accept => {
+            MessageBody::Mark { blocks } => self.mark(from, blocks, io),
+            MessageBody::Kept => self.kept(from, io),
+            MessageBody::Opened => self.opened(from, io),
+            MessageBody::Noted => self.noted(from),
+            MessageBody::Accept => {
                 self.accept(io);
                 Ok(())
             }
-            Body::Leaving => {
-                self.views.farewell(from);
-                self.send(from, BlockId(0), Body::Noted, io);
+            MessageBody::Leaving => {
+                self.views.note_leaver(from);
+                self.send(from, BlockId(0), MessageBody::Noted, io);
                 Ok(())
             }
-            Body::More => {
+            MessageBody::More => {
                 self.views.streams.more(from)?;
                 self.flow(from, io);
                 Ok(())
@@ -445,7 +473,7 @@ impl Shard {
         }
     }
 
-    fn send<F, O: Outlet>(&mut self, to: NodeId, block: BlockId, body: Body, io: &mut Io<'_, F, O>) {
+    fn send<F, O: Outlet>(&mut self, to: NodeId, block: BlockId, body: MessageBody, io: &mut Io<'_, F, O>) {
         if to == self.config.me {
             self.inbox.push_back((block, body));
         } else {

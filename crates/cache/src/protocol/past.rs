@@ -1,4 +1,5 @@
-//! What a master knew when a view ended, kept until those who master the blocks now know as much.
+//! The knowledge of a master when a view ended, kept until the present masters of the blocks have
+//! it.
 
 use std::collections::HashMap;
 
@@ -6,20 +7,20 @@ use plexus_base::{BlockId, NodeSet};
 
 use super::hasher::Fixed;
 
-/// What was known of a block.
+/// The last known state of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Known {
-    /// Who may hold it.
+    /// The nodes that may hold it.
     pub(super) holders: NodeSet,
-    /// The disk has what they hold.
+    /// True if the disk has the version of the holders.
     pub(super) clean: bool,
-    /// What must be found on the disk if nobody holds it; 0: unknown.
+    /// The version that must be found on disk if no node holds the block; 0: unknown.
     pub(super) version: u64,
-    /// One who is gone may have had a newer version than the disk.
+    /// True if a node that is gone may have had a newer version than the disk.
     pub(super) doubted: bool,
 }
 
-/// What is remembered, by block.
+/// The remembered states, by block.
 #[derive(Debug, Default)]
 pub(super) struct Past(HashMap<BlockId, Known, Fixed>);
 
@@ -32,7 +33,7 @@ impl Past {
         self.0.extend(known);
     }
 
-    /// These nodes are gone with what they held.
+    /// Removes nodes that are gone, with the copies that they held.
     pub(super) fn without(&mut self, gone: NodeSet) {
         for known in self.0.values_mut() {
             for node in gone.iter() {
@@ -47,7 +48,7 @@ impl Past {
         self.0.retain(|block, _| keep(*block));
     }
 
-    /// Blocks in doubt, in order.
+    /// Returns the blocks in doubt, in order.
     pub(super) fn doubted(&self) -> Vec<BlockId> {
         let mut blocks: Vec<BlockId> =
             self.0.iter().filter(|(_, known)| known.doubted).map(|(block, _)| *block).collect();
@@ -55,7 +56,7 @@ impl Past {
         blocks
     }
 
-    /// Blocks whose version on the disk is known, in order.
+    /// Returns the blocks whose version on disk is known, in order.
     pub(super) fn versions(&self) -> Vec<(BlockId, u64)> {
         let mut versions: Vec<(BlockId, u64)> = self
             .0

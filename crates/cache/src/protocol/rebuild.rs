@@ -1,58 +1,65 @@
-//! A change of view, as a master sees it: who holds what is rebuilt from what all members report, what is lost is named, then it opens.
+//! A change of view in a master: it rebuilds the holders from the reports of all members, publishes
+//! the lost blocks, then opens.
 //!
-//! **What is certain.** Each member reports after all marks have come to it, so what is reported held is all that is held, and nothing newer is under
-//! way. Copies that are held are the latest version, whatever became of the nodes through which they came.
+//! **Holders.** Each member reports after all marks have come to it. So the reported copies are all
+//! there are, and no newer version is under way. They are the latest version, even if nodes that
+//! passed them on are gone.
 //!
-//! **Debt.** Whoever owes reports it. If nobody does and the disk may be older than every copy, the debt went down with a node or with a
-//! message: one of the holders owes it from now on.
+//! **Debt.** The node that owes reports it. If none does and the disk may be older than every copy,
+//! the debt was lost with a node or with a message: one of the holders owes it from now on.
 //!
-//! **What is lost.** A block that nobody holds is as the disk has it, unless it was with a node that is gone: which of them may have been, the last master
-//! knew. If it lives it names them (*doubts*). If it is gone itself, or the view in which it may have opened is all that is
-//! known of it, no block of the partition is certain (*orphaned*): the latest such view counts, against the latest in which one that lives says that it
-//! opened. A node that took leave granted nothing since and everything of its own was handed back: nothing is lost with it, unless another died.
+//! **What is lost.** A block that nobody holds is as the disk has it, unless it was with a node
+//! that is gone: which of them may have been, the last master knew. If it lives it names them
+//! (*doubts*). If it is gone itself, or the view in which it may have opened is all that is known
+//! of it, no block of the partition is certain (*orphaned*): the latest such view counts, against
+//! the latest in which one that lives says that it opened. A node that took leave granted nothing
+//! since and everything of its own was handed back: nothing is lost with it, unless another died.
 //!
-//! **Who knows.** Whoever was there when all masters were open knows all that was lost by then ([`Witness::Present`]). Where nobody is left who was, a record
-//! counts that somebody left of an earlier incarnation, if all who were members since and are gone had handed back, or were members with him in this incarnation: of several
-//! the latest, for what others have on record may have been accepted since. With no such witness every block is lost whose partition nobody who is
-//! left has opened, and that nobody holds.
+//! **Who knows.** Whoever was there when all masters were open knows all that was lost by then
+//! ([`Witness::Present`]). Where nobody is left who was, a record counts that somebody left of an
+//! earlier incarnation, if all who were members since and are gone had handed back, or were members
+//! with him in this incarnation: of several the latest, for what others have on record may have
+//! been accepted since. With no such witness every block is lost whose partition nobody who is left
+//! has opened, and that nobody holds.
 //!
-//! **Telling.** What is lost is told to all members and on record with each before the master opens, so any of them can be master after it. The same
-//! way it is taken back when it is accepted.
+//! **Telling.** What is lost is told to all members and on record with each before the master
+//! opens, so any of them can be master after it. The same way it is taken back when it is accepted.
 
 use std::{cmp::Ordering, collections::HashMap};
 
 use plexus_base::{BlockId, Epoch, NodeId, NodeSet};
 
 use super::{
-    Action, Body, Frames, Io, Lost, Mode, Outlet, Shard, Witness,
+    Action, Frames, Io, Lost, MessageBody, Mode, Outlet, Shard, Witness,
     directory::Fault,
     hasher::Fixed,
     lost::Run,
-    views::{Farewell, Views, place_of},
+    views::{LeaveProgress, Views, place_of},
 };
 
-/// What members said about one block.
+/// The reports of members about one block.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     holders: NodeSet,
     exclusive: bool,
     owed: bool,
-    /// The disk has what is held.
+    /// True if the disk has the version of the holders.
     current: bool,
 }
 
-/// What members have reported of what is mastered here.
+/// The reports of members about the blocks mastered here.
 #[derive(Debug)]
 pub(super) struct Rebuild {
-    /// Members that have not reported everything.
+    /// The members that have not reported everything.
     awaited: NodeSet,
     held: HashMap<BlockId, Seen, Fixed>,
     doubts: Vec<(BlockId, Epoch)>,
-    /// By place: the last view in which one who lives opened it, and in which one may have who is gone.
+    /// By place: the last view in which a living member opened it, and the last in which a node
+    /// that is gone may have.
     places: Vec<(Epoch, Epoch)>,
     /// The best witnesses, and what they know to be lost.
     known: (Witness, Lost),
-    /// Somebody takes something to be lost.
+    /// True if a member reports a lost block.
     any_lost: bool,
 }
 
@@ -109,40 +116,40 @@ impl Rebuild {
         }
     }
 
-    /// Whether the last who may have opened the place is gone: as far as anybody knows, or because nobody does.
+    /// Returns whether the last node that may have opened the place is gone, or is unknown.
     fn is_orphaned(&self, place: usize) -> bool {
         let (opened, orphaned) = self.places[place];
         orphaned > opened || self.known.0 == Witness::None && opened == Epoch(0)
     }
 }
 
-/// What is said to all members before it is so; who has not got it on record.
+/// A publication of lost blocks, and the members that have not recorded it yet.
 #[derive(Debug)]
 pub(super) struct Publishing {
     awaited: NodeSet,
 }
 
-const UNASKED: Fault = "a report that nobody waits for";
+const UNASKED: Fault = "a report that was not expected";
 
 impl Shard {
-    /// An item of a report, or of what a master publishes.
+    /// Handles an item of a report, or of a master's publication.
     pub(super) fn item<F: Frames, O: Outlet>(
         &mut self,
         from: NodeId,
         block: BlockId,
-        item: Body,
+        item: MessageBody,
         io: &mut Io<'_, F, O>,
     ) -> Result<(), Fault> {
         if from != self.config.me && self.views.streams.took(from) {
-            self.send(from, BlockId(0), Body::More, io);
+            self.send(from, BlockId(0), MessageBody::More, io);
         }
         match item {
-            Body::Owe => return self.owe(from, block),
-            Body::Published => {
+            MessageBody::Owe => return self.owe(from, block),
+            MessageBody::Published => {
                 self.published(from, io);
                 return Ok(());
             }
-            Body::Lost { partition, last } => {
+            MessageBody::Lost { partition, last } => {
                 return self.name_lost(from, Run { partition, first: block, last });
             }
             _ => {}
@@ -152,13 +159,15 @@ impl Shard {
         let rebuild = self.views.rebuild.as_mut().filter(|rebuild| rebuild.awaited.contains(from));
         let rebuild = rebuild.ok_or(UNASKED)?;
         match item {
-            Body::Held { .. } | Body::Doubt { .. } if !own => Err("a report for another master"),
-            Body::Held { mode, owed, behind } => rebuild.hold(from, block, (mode, owed, behind)),
-            Body::Doubt { opened } => {
+            MessageBody::Held { .. } | MessageBody::Doubt { .. } if !own => {
+                Err("a report for another master")
+            }
+            MessageBody::Held { mode, owed, behind } => rebuild.hold(from, block, (mode, owed, behind)),
+            MessageBody::Doubt { opened } => {
                 rebuild.doubts.push((block, opened));
                 Ok(())
             }
-            Body::Place { partition, opened, orphaned } => {
+            MessageBody::Place { partition, opened, orphaned } => {
                 if partition.worker(self.config.workers) != self.config.worker {
                     return Err("a message for another worker");
                 }
@@ -166,7 +175,7 @@ impl Shard {
                 *known = (known.0.max(opened), known.1.max(orphaned));
                 Ok(())
             }
-            Body::Reported { witness } => {
+            MessageBody::Reported { witness } => {
                 rebuild.awaited.remove(from);
                 rebuild.heard(witness, std::mem::take(&mut self.views.arriving[from.index()]));
                 if rebuild.awaited.is_empty() {
@@ -195,7 +204,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Everybody has reported: works out what is lost and who owes, and says so.
+    /// Works out the lost blocks and the debts once all members have reported, and publishes them.
     fn resolve<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
         let me = self.config.me;
         let mut rebuild = self.views.rebuild.take().expect("called when all have reported");
@@ -237,7 +246,7 @@ impl Shard {
         let members = self.views.members;
         self.views.publishing = Some(Publishing { awaited: members });
         for (block, node) in owes {
-            self.say(node, block, Body::Owe, io);
+            self.say(node, block, MessageBody::Owe, io);
         }
         members.iter().for_each(|node| self.publish(node, &lost, io));
     }
@@ -245,19 +254,20 @@ impl Shard {
     /// Tells a member what is lost of what is mastered here.
     fn publish<F, O: Outlet>(&mut self, to: NodeId, lost: &Lost, io: &mut Io<'_, F, O>) {
         for Run { partition, first, last } in lost.runs() {
-            self.say(to, first, Body::Lost { partition, last }, io);
+            self.say(to, first, MessageBody::Lost { partition, last }, io);
         }
-        self.say(to, BlockId(0), Body::Published, io);
+        self.say(to, BlockId(0), MessageBody::Published, io);
     }
 
-    /// A master has said what is lost: it is told when that is on record. What was known before may not be yet.
+    /// A master has said what is lost: it is told when that is on record. What was known before may
+    /// not be yet.
     fn published<F, O: Outlet>(&mut self, master: NodeId, io: &mut Io<'_, F, O>) {
         self.replace_lost(master, io);
         let needs = self.views.recording;
         if self.views.recorded < needs {
             self.views.records.push((needs, master));
         } else {
-            self.send(master, BlockId(0), Body::Kept, io);
+            self.send(master, BlockId(0), MessageBody::Kept, io);
         }
     }
 
@@ -276,18 +286,18 @@ impl Shard {
         }
     }
 
-    /// What was lost up to `seq` is on record.
+    /// Notes that all lost blocks up to record `seq` are recorded.
     ///
     /// # Panics
-    /// When the driver broke its contract: nobody asked for that.
+    /// If the driver broke its contract: it was not asked for that record.
     pub(super) fn lost_recorded<F, O: Outlet>(&mut self, seq: u64, io: &mut Io<'_, F, O>) {
-        assert!(seq <= self.views.recording, "a record that nobody asked for");
+        assert!(seq <= self.views.recording, "a record that was not requested");
         self.views.recorded = self.views.recorded.max(seq);
         let (done, waiting): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.views.records).into_iter().partition(|(needs, _)| *needs <= seq);
         self.views.records = waiting;
         for (_, master) in done {
-            self.send(master, BlockId(0), Body::Kept, io);
+            self.send(master, BlockId(0), MessageBody::Kept, io);
         }
     }
 
@@ -297,9 +307,9 @@ impl Shard {
         from: NodeId,
         io: &mut Io<'_, F, O>,
     ) -> Result<(), Fault> {
-        let publishing = self.views.publishing.as_mut().ok_or("a record that nobody asked for")?;
+        let publishing = self.views.publishing.as_mut().ok_or("a record that was not requested")?;
         if !publishing.awaited.remove(from) {
-            return Err("a record that nobody asked for");
+            return Err("a record that was not requested");
         }
         if publishing.awaited.is_empty() {
             self.views.publishing = None;
@@ -320,12 +330,12 @@ impl Shard {
         views.open_own(me);
         let epoch = views.epoch;
         for node in views.members.iter() {
-            self.send(node, BlockId(0), Body::Opened, io);
+            self.send(node, BlockId(0), MessageBody::Opened, io);
         }
         io.out.push(Action::Open { epoch });
     }
 
-    /// The debt of a block went down with a node: it is this node's.
+    /// Takes over the debt of a block that was lost with a node.
     fn owe(&mut self, from: NodeId, block: BlockId) -> Result<(), Fault> {
         const FAULT: Fault = "a debt of a block that is not held behind the disk";
         if from != self.master(block) || self.views.open.contains(from) {
@@ -341,24 +351,27 @@ impl Shard {
         Ok(())
     }
 
-    /// What is lost is taken as it is: here, and at all other masters. Where all are open, this member knows all that they call lost.
+    /// Accepts the lost blocks as they are on disk, here and at all other masters. With all masters
+    /// open, this member knows every lost block.
     pub(super) fn ask_to_accept<F: Frames, O: Outlet>(&mut self, seen: &Lost, io: &mut Io<'_, F, O>) {
-        if !self.views.all_open() || !self.views.lost.is_within(seen) || self.views.leaving == Farewell::Done
+        if !self.views.all_open()
+            || !self.views.lost.is_within(seen)
+            || self.views.leaving == LeaveProgress::Done
         {
             return;
         }
         for node in self.views.members.iter() {
-            self.send(node, BlockId(0), Body::Accept, io);
+            self.send(node, BlockId(0), MessageBody::Accept, io);
         }
     }
 
-    /// Of what is mastered here nothing is lost any more, once every other member has that on record.
+    /// Accepts all lost blocks mastered here, once every other member has recorded that.
     pub(super) fn accept<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
         let me = self.config.me;
         let views = &self.views;
         let any = views.lost.runs().any(|run| views.master(run.partition) == me);
-        // Who may go changes nothing any more that would have to be on record.
-        let may_go = views.leaving == Farewell::Done;
+        // A node that may leave changes nothing that others would have to record.
+        let may_go = views.leaving == LeaveProgress::Done;
         if !any || views.publishing.is_some() || !views.open.contains(me) || may_go {
             return;
         }
@@ -371,24 +384,29 @@ impl Shard {
         others.iter().for_each(|node| self.publish(node, &Lost::default(), io));
     }
 
-    /// Takes leave as soon as nothing is under way that others would have to know of, and what it knows to be lost is on record. Blocks that it gave away
-    /// last must have arrived before it goes: they are nowhere else.
+    /// Announces the leave as soon as no operation is under way that others would have to know, and
+    /// all known losses are recorded. Blocks that it gave away last must have arrived before it
+    /// goes: no other node has them.
     pub(super) fn take_leave<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
         let Views { leaving, past, .. } = &self.views;
-        if matches!(leaving, Farewell::Stays | Farewell::Done) || !self.views.all_open() || !past.is_empty() {
+        if matches!(leaving, LeaveProgress::Stays | LeaveProgress::Done)
+            || !self.views.all_open()
+            || !past.is_empty()
+        {
             return;
         }
-        if *leaving == Farewell::Wanted {
+        if *leaving == LeaveProgress::Wanted {
             self.end_conversions(io);
         }
         let is_recorded = self.views.recorded == self.views.recording;
-        if self.views.leaving == Farewell::Said(NodeSet::EMPTY) && is_recorded {
-            self.views.leaving = Farewell::Done;
+        if self.views.leaving == LeaveProgress::Announced(NodeSet::EMPTY) && is_recorded {
+            self.views.leaving = LeaveProgress::Done;
             io.out.push(Action::MayLeave);
         }
     }
 
-    /// Begins nothing more, and takes leave once nothing is held here and no conversion is in flight.
+    /// Begins no more conversions. Announces the leave once this node holds no block and no
+    /// conversion is in flight.
     fn end_conversions<F, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
         let is_free = |frame: &super::Frame| frame.usage == super::Usage::Free;
         if !self.sweeps.hands_back() || !self.frames.iter().all(is_free) {
@@ -396,33 +414,34 @@ impl Shard {
         }
         self.directory.closing = true;
         if !self.directory.converts() {
-            self.say_farewell(self.views.members.without(self.config.me), io);
+            self.announce_leave(self.views.members.without(self.config.me), io);
         }
     }
 
-    /// Who has taken leave has done so in every view that follows: others count on it that nothing was begun here since. Who is new hears it
-    /// ahead of the mark, so nobody settles with this node who does not know.
-    pub(super) fn repeat_farewell<F, O: Outlet>(&mut self, others: NodeSet, io: &mut Io<'_, F, O>) {
-        if matches!(self.views.leaving, Farewell::Said(_) | Farewell::Done) {
+    /// Repeats the leave announcement in every later view: other members rely on it that this node
+    /// began nothing since. A new member gets it ahead of the mark, so it never settles with this
+    /// node without knowing.
+    pub(super) fn repeat_leave_announcement<F, O: Outlet>(&mut self, others: NodeSet, io: &mut Io<'_, F, O>) {
+        if matches!(self.views.leaving, LeaveProgress::Announced(_) | LeaveProgress::Done) {
             self.directory.closing = true;
-            self.say_farewell(others, io);
+            self.announce_leave(others, io);
         }
     }
 
-    fn say_farewell<F, O: Outlet>(&mut self, others: NodeSet, io: &mut Io<'_, F, O>) {
-        self.views.leaving = Farewell::Said(others);
+    fn announce_leave<F, O: Outlet>(&mut self, others: NodeSet, io: &mut Io<'_, F, O>) {
+        self.views.leaving = LeaveProgress::Announced(others);
         for node in others.iter() {
-            self.send_behind(node, Body::Leaving, io);
+            self.send_behind(node, MessageBody::Leaving, io);
         }
     }
 
-    /// A member knows that this node leaves.
+    /// Notes that a member knows of this node's leave.
     pub(super) fn noted(&mut self, from: NodeId) -> Result<(), Fault> {
-        if let Farewell::Said(awaited) = &mut self.views.leaving
+        if let LeaveProgress::Announced(awaited) = &mut self.views.leaving
             && awaited.remove(from)
         {
             return Ok(());
         }
-        Err("an answer to a farewell that was not said")
+        Err("an answer to a leave announcement that was not sent")
     }
 }

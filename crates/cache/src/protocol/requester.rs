@@ -1,17 +1,17 @@
-//! The requester's side: sessions that want a block, the frame it is to come to, and the master's answers.
+//! The requester's side: sessions that want a block, the frame for it, and the master's answers.
 
 use plexus_base::{BlockId, NodeId};
 
 use super::{
     Action, Ask, BlockError, FREE, Frames, Granted, Io, Mode, Outlet, PRIVATE, Shard, Slot, Ticket,
     directory::Fault,
-    frame::{Asked, Disk, Frame, Leave, Phase, Usage, Waiter},
+    frame::{BlockRequest, Disk, Frame, Leave, Phase, Usage, Waiter},
     lists::List,
-    message::{Body, Source, Target},
+    message::{MessageBody, Source, Target},
 };
 
 impl Shard {
-    /// A session wants a block.
+    /// Handles a session that wants a block.
     pub(super) fn want<F: Frames, O: Outlet>(
         &mut self,
         ticket: Ticket,
@@ -44,7 +44,7 @@ impl Shard {
         }
     }
 
-    /// Waits at a frame that has the block or will have it.
+    /// Lets a session wait at a frame that has the block or will have it.
     fn join<F: Frames, O: Outlet>(&mut self, slot: usize, waiter: Waiter, io: &mut Io<'_, F, O>) {
         let frame = &self.frames[slot];
         let need = waiter.ask.mode();
@@ -72,7 +72,7 @@ impl Shard {
         self.tags[slot] = if private { PRIVATE } else { waiter.block };
         self.waiters.push_back(&mut self.frames[slot].waiters, waiter);
         if waiter.ask != Ask::Cr {
-            // Whoever waits for a frame for the same block needs none of its own.
+            // A session that waits for a frame for the same block needs none of its own.
             let queue = &mut self.queues[slot / self.config.ways as usize];
             while let Some(same) = self.waiters.remove_first(queue, |other| other.block == waiter.block) {
                 self.waiters.push_back(&mut self.frames[slot].waiters, same);
@@ -81,10 +81,10 @@ impl Shard {
         self.ask(slot, io);
     }
 
-    /// Sends a request for what the waiting sessions need.
+    /// Sends a request in the mode that the waiting sessions need.
     pub(super) fn ask<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         if !self.may_ask(self.frames[slot].block) {
-            // It says when.
+            // The eviction's answer calls this again.
             return;
         }
         let frame = &mut self.frames[slot];
@@ -103,14 +103,14 @@ impl Shard {
         self.ids = self.ids.wrapping_add(1);
         self.counts.requests += 1;
         frame.generation = frame.generation.wrapping_add(1);
-        frame.asked = Some(Asked { ask, id: self.ids, at: self.now });
+        frame.asked = Some(BlockRequest { ask, id: self.ids, at: self.now });
         io.frames.expect(Slot(slot as u32), frame.generation);
         let target = Target { slot: Slot(slot as u32), generation: frame.generation, id: self.ids };
         let (block, have) = (frame.block, frame.mode);
-        self.send(self.master(block), block, Body::Request { ask, have, target }, io);
+        self.send(self.master(block), block, MessageBody::Request { ask, have, target }, io);
     }
 
-    /// Asks for X where S is held and somebody waits for X.
+    /// Asks for X where S is held and a session waits for X.
     pub(super) fn upgrade<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         let frame = &self.frames[slot];
         if frame.mode == Mode::S
@@ -122,9 +122,9 @@ impl Shard {
         }
     }
 
-    /// The frame whose request `target` names.
-    pub(super) fn asked(&self, block: BlockId, target: Target) -> Result<(usize, Asked), Fault> {
-        const FAULT: Fault = "an answer that nobody waits for";
+    /// Returns the frame whose request `target` names.
+    pub(super) fn asked(&self, block: BlockId, target: Target) -> Result<(usize, BlockRequest), Fault> {
+        const FAULT: Fault = "an answer that was not expected";
         let slot = target.slot.index();
         let frame = self
             .frames
@@ -135,13 +135,13 @@ impl Shard {
         Ok((slot, asked))
     }
 
-    /// The private frame whose request `target` names.
+    /// Returns the private frame whose request `target` names.
     pub(super) fn private(&self, block: BlockId, target: Target) -> Option<usize> {
         let (slot, _) = self.asked(block, target).ok()?;
         (self.frames[slot].usage == Usage::Private).then_some(slot)
     }
 
-    /// No more put is expected.
+    /// Ends the announcement of a put.
     pub(super) fn answered<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         let frame = &mut self.frames[slot];
         frame.asked = None;
@@ -149,15 +149,15 @@ impl Shard {
         io.frames.expect(Slot(slot as u32), frame.generation);
     }
 
-    /// The block is granted.
+    /// Takes a grant.
     pub(super) fn grant<F: Frames, O: Outlet>(
         &mut self,
         from: NodeId,
         block: BlockId,
-        grant: Body,
+        grant: MessageBody,
         io: &mut Io<'_, F, O>,
     ) -> Result<(), Fault> {
-        let Body::Grant { ask, target, seq, source, owed, behind } = grant else {
+        let MessageBody::Grant { ask, target, seq, source, owed, behind } = grant else {
             unreachable!("called for grants")
         };
         let (slot, asked) = self.asked(block, target)?;
@@ -169,7 +169,7 @@ impl Shard {
                 Source::Keep => mode == Mode::S && ask == Ask::X && from == master,
                 Source::Disk { .. } => mode == Mode::N && from == master,
             };
-        // Who is to give a block away is asked nothing else meanwhile, and granted nothing.
+        // A node that is to give a block away gets no other order and no grant meanwhile.
         if !fits || self.is_ordered_away(slot) {
             return Err("a grant that does not fit its request");
         }
@@ -197,12 +197,12 @@ impl Shard {
         frame.mode = ask.mode();
         frame.owed |= owed;
         frame.behind |= behind;
-        self.send(master, block, Body::Done { seq, held: true }, io);
+        self.send(master, block, MessageBody::Done { seq, held: true }, io);
         self.settle(slot, io);
         Ok(())
     }
 
-    /// The disk was read.
+    /// Handles the end of a read of the disk.
     pub(super) fn read<F: Frames, O: Outlet>(
         &mut self,
         slot: usize,
@@ -217,7 +217,7 @@ impl Shard {
             return;
         }
         let Disk::Reading { seq, ask, expect } = self.frames[slot].disk else {
-            panic!("a read that nobody asked for is finished");
+            panic!("a read that was not requested is finished");
         };
         let frame = &mut self.frames[slot];
         frame.disk = Disk::Quiet;
@@ -228,7 +228,7 @@ impl Shard {
                 |found| if expect == 0 || found == expect { Ok(found) } else { Err(BlockError::Stale) },
             );
         let held = result.is_ok() && ask != Ask::Cr;
-        self.send(self.master(block), block, Body::Done { seq, held }, io);
+        self.send(self.master(block), block, MessageBody::Done { seq, held }, io);
         match result {
             Ok(_) if ask == Ask::Cr => self.wake_private(slot, io),
             Ok(version) => {
@@ -244,7 +244,7 @@ impl Shard {
         }
     }
 
-    /// The master said no.
+    /// Handles a refusal of the master.
     pub(super) fn refused<F: Frames, O: Outlet>(
         &mut self,
         block: BlockId,
@@ -264,7 +264,7 @@ impl Shard {
         Ok(())
     }
 
-    /// A consistent copy is there for its session.
+    /// Wakes the session of a private frame: its consistent copy is there.
     pub(super) fn wake_private<F, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         let waiter =
             self.waiters.pop_front(&mut self.frames[slot].waiters).expect("a private frame has its session");
@@ -272,9 +272,10 @@ impl Shard {
         io.out.push(Action::Wake { ticket: waiter.ticket, result });
     }
 
-    /// A consistent read of this node reached the block in this node's own frame: its session waits there like any other.
+    /// Serves a consistent read of this node that reached the block in this node's own frame: its
+    /// session waits there like any other.
     pub(super) fn adopt<F: Frames, O: Outlet>(&mut self, slot: usize, target: Target, io: &mut Io<'_, F, O>) {
-        // Answered meanwhile, though the order was still to come: nobody is there to be served.
+        // It was answered before the order came: no session is left to serve.
         let Some(private) = self.private(self.frames[slot].block, target) else { return };
         self.answered(private, io);
         let waiter = self
@@ -285,14 +286,14 @@ impl Shard {
         self.waiters.push_back(&mut self.frames[slot].waiters, waiter);
     }
 
-    /// The session has read its private frame.
+    /// Frees a private frame that its session has read.
     pub(super) fn freed(&mut self, slot: usize) {
         let frame = &self.frames[slot];
         assert!(frame.usage == Usage::Private && frame.asked.is_none(), "not a private frame in use");
         self.release(slot);
     }
 
-    /// The frame is free. Sessions that still wait at it queue up for any frame of the set.
+    /// Frees the frame. Sessions that still wait at it queue up for any frame of the set.
     pub(super) fn release(&mut self, slot: usize) {
         let set = slot / self.config.ways as usize;
         self.unchoose(slot);
@@ -333,7 +334,7 @@ impl Shard {
         self.slots_of(set).find(|slot| self.tags[*slot] == FREE)
     }
 
-    /// Lets those go on who wait for a frame of the set, in their order, and makes room for the rest.
+    /// Serves the sessions that wait for a frame of the set, in order, and makes room for the rest.
     pub(super) fn pump<F: Frames, O: Outlet>(&mut self, set: u32, io: &mut Io<'_, F, O>) {
         let set = set as usize;
         while let Some(waiter) = self.waiters.front(self.queues[set]) {
@@ -360,8 +361,9 @@ impl Shard {
         }
     }
 
-    /// The frame whose block is to leave: nobody waiting at it before all others, of these one that need not be written, of these the one granted
-    /// longest ago. Where sessions wait at every block, it goes by age, so that nobody waits for a frame for ever.
+    /// Returns the frame whose block is to leave. Frames without waiting sessions come first, of
+    /// these the ones that need no write, of these the one granted longest ago. If sessions wait at
+    /// every block, age decides, so that no session waits for a frame for ever.
     fn victim(&self, set: usize) -> Option<usize> {
         let oldest = self.waiters.front(self.queues[set])?.arrival;
         self.slots_of(set)
@@ -376,7 +378,8 @@ impl Shard {
             })
     }
 
-    /// A block could not be written to make room: who waited longest for it is told, so that waiting ends.
+    /// Handles a failed write that was to make room: the longest waiting session gets the error, so
+    /// that waiting ends.
     pub(super) fn cannot_leave<F, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         let set = slot / self.config.ways as usize;
         if let Some(waiter) = self.waiters.pop_front(&mut self.queues[set]) {

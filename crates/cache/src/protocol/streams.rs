@@ -1,27 +1,27 @@
-//! Reports and what is published, a window at a time: however much there is to say, little of it is under way.
+//! Flow control for reports and publications: only a window of items is under way at a time.
 
 use std::collections::VecDeque;
 
 use plexus_base::{BlockId, NodeId};
 
-use super::{directory::Fault, message::Body};
+use super::{directory::Fault, message::MessageBody};
 
-/// Items that are under way to one node at most.
+/// The most items that are under way to one node.
 const WINDOW: u32 = 512;
 
-/// Items after which the receiver asks for more.
+/// The items after which the receiver asks for more.
 const STEP: u32 = WINDOW / 2;
 
-/// What goes to one node.
+/// The items to and from one node.
 #[derive(Debug, Default)]
 struct Stream {
-    waiting: VecDeque<(BlockId, Body)>,
+    waiting: VecDeque<(BlockId, MessageBody)>,
     under_way: u32,
-    /// Of what comes from there, taken since more was asked for.
+    /// The items taken from there since more was asked for.
     taken: u32,
 }
 
-/// To and from all nodes.
+/// The streams to and from all nodes.
 #[derive(Debug)]
 pub(super) struct Streams(Vec<Stream>);
 
@@ -30,7 +30,7 @@ impl Streams {
         Self((0..nodes).map(|_| Stream::default()).collect())
     }
 
-    /// What was to be said in the last view is not said any more.
+    /// Drops the items of the last view.
     pub(super) fn clear(&mut self) {
         *self = Self::new(self.0.len());
     }
@@ -39,12 +39,12 @@ impl Streams {
         self.0.iter().all(|stream| stream.waiting.is_empty())
     }
 
-    pub(super) fn push(&mut self, to: NodeId, block: BlockId, item: Body) {
+    pub(super) fn push(&mut self, to: NodeId, block: BlockId, item: MessageBody) {
         self.0[to.index()].waiting.push_back((block, item));
     }
 
-    /// The next item that may go to `to` now.
-    pub(super) fn next(&mut self, to: NodeId) -> Option<(BlockId, Body)> {
+    /// Returns the next item that may go to `to` now.
+    pub(super) fn next(&mut self, to: NodeId) -> Option<(BlockId, MessageBody)> {
         let stream = &mut self.0[to.index()];
         if stream.under_way == WINDOW {
             return None;
@@ -54,7 +54,7 @@ impl Streams {
         Some(next)
     }
 
-    /// An item came; whether its sender is to be told to go on.
+    /// Counts an item that came. Returns whether its sender is to be told to go on.
     pub(super) fn took(&mut self, from: NodeId) -> bool {
         let taken = &mut self.0[from.index()].taken;
         *taken += 1;
@@ -65,7 +65,7 @@ impl Streams {
         full
     }
 
-    /// The receiver says that it can take more.
+    /// Notes that the receiver can take more.
     pub(super) fn more(&mut self, from: NodeId) -> Result<(), Fault> {
         let under_way = &mut self.0[from.index()].under_way;
         *under_way = under_way.checked_sub(STEP).ok_or("more is asked for than was sent")?;

@@ -1,12 +1,12 @@
-//! What goes over all frames: checkpoints and hand-back, a window of frames at a time.
+//! Sweeps over all frames: checkpoints and hand-back, a window of frames at a time.
 
 use super::{
     Action, Frames, Io, Mode, Outlet, Shard,
     frame::{Leave, Order, Usage},
 };
 
-/// Frames that a checkpoint or hand-back has under way at once: enough to keep a disk busy, few enough that the
-/// block a session wants next is rarely among them.
+/// The frames that a checkpoint or hand-back has under way at once. They are enough to keep a disk
+/// busy, and few enough that a session rarely wants one of them next.
 const WINDOW: u32 = 32;
 
 #[derive(Debug)]
@@ -22,14 +22,14 @@ struct HandBack {
     answered: bool,
 }
 
-/// How far they are.
+/// The progress of all sweeps.
 #[derive(Debug, Default)]
 pub(super) struct Sweeps {
     checkpoint: Option<Checkpoint>,
-    /// Checkpoints asked for while one was running.
+    /// The checkpoints that were asked for while one was running.
     checkpoints_waiting: u32,
     hand_back: Option<HandBack>,
-    /// Frames whose block is to leave.
+    /// The frames whose block is to leave.
     leaving: u32,
 }
 
@@ -53,7 +53,7 @@ impl Shard {
         self.frames.iter_mut().for_each(|frame| frame.stuck = false);
     }
 
-    /// A [`Order::Save`] is over.
+    /// Notes the end of an [`Order::Save`].
     pub(super) fn saved(&mut self, ok: bool) {
         let checkpoint = self.sweeps.checkpoint.as_mut().expect("a checkpoint gave the order");
         checkpoint.outstanding -= 1;
@@ -67,7 +67,7 @@ impl Shard {
         self.sweeps.leaving += 1;
     }
 
-    /// The frame is not leaving any longer.
+    /// Notes that the frame is not leaving any longer.
     pub(super) fn unchoose(&mut self, slot: usize) {
         if self.frames[slot].leave != Leave::No {
             self.frames[slot].leave = Leave::No;
@@ -75,14 +75,14 @@ impl Shard {
         }
     }
 
-    /// Whether hand-back has passed over this frame while it was busy and wants it now that it is not.
+    /// Returns whether hand-back passed over this frame while it was busy, and can take it now.
     pub(super) fn wants_to_leave(&self, slot: usize) -> bool {
         self.sweeps.hand_back.as_ref().is_some_and(|sweep| slot < sweep.cursor)
             && !self.frames[slot].stuck
             && self.frames[slot].may_leave()
     }
 
-    /// Takes up the next frames; whether anything was done.
+    /// Starts on the next frames. Returns whether anything was done.
     pub(super) fn sweep<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) -> bool {
         self.sweep_checkpoint(io) || self.sweep_hand_back(io)
     }
@@ -96,7 +96,7 @@ impl Shard {
             let slot = checkpoint.cursor;
             checkpoint.cursor += 1;
             let frame = &mut self.frames[slot];
-            // In X only a look into the frame tells whether it was changed.
+            // In X only the frame's word shows whether it was changed.
             if frame.is_held() && (frame.owed || frame.mode == Mode::X) {
                 checkpoint.outstanding += 1;
                 self.orders.push_back(&mut frame.orders, Order::Save);

@@ -1,4 +1,4 @@
-//! One shard, driven by hand: what went wrong once, and what the simulator cannot see.
+//! Tests of one shard, driven by hand: regressions, and cases that the simulator cannot see.
 
 use plexus_base::{BlockId, Epoch, Incarnation, Nanos, NodeId, WorkerId};
 
@@ -6,7 +6,7 @@ use super::*;
 
 mod witnesses;
 
-/// What the shard did, in its order.
+/// An action of the shard, in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Did {
     Opened(Slot, Mode),
@@ -15,7 +15,7 @@ enum Did {
     Other(Action),
 }
 
-/// Frames and outlet in one: a log, and which frames are pinned.
+/// Frames and outlet in one: a log, and the pinned frames.
 #[derive(Default)]
 struct World {
     log: std::cell::RefCell<Vec<Did>>,
@@ -53,7 +53,7 @@ impl Outlet for Out<'_> {
     }
 }
 
-/// Nothing was before a view that a node would have to know of.
+/// A history without losses that a node would have to know.
 pub(super) const KNOWN: LossHistory = LossHistory { needs: Epoch(0), intact: Epoch(0) };
 
 const EPOCH: Epoch = Epoch(5);
@@ -70,7 +70,7 @@ impl World {
         self.view_after(shard, 0, epoch, members)
     }
 
-    /// A view in which things have been sound since `needs`.
+    /// Hands the shard a view in which no loss occurred since `needs`.
     fn view_after(&mut self, shard: &mut Shard, needs: u32, epoch: u32, members: &[(u8, u64)]) -> Vec<Did> {
         let members =
             members.iter().map(|(node, incarnation)| (NodeId(*node), Incarnation(*incarnation))).collect();
@@ -85,7 +85,7 @@ impl World {
         log.take()
     }
 
-    fn say(&mut self, shard: &mut Shard, from: u8, epoch: u32, body: Body) -> Vec<Did> {
+    fn say(&mut self, shard: &mut Shard, from: u8, epoch: u32, body: MessageBody) -> Vec<Did> {
         self.say_of(shard, from, epoch, (BlockId(0), body))
     }
 
@@ -94,7 +94,7 @@ impl World {
         shard: &mut Shard,
         from: u8,
         epoch: u32,
-        (block, body): (BlockId, Body),
+        (block, body): (BlockId, MessageBody),
     ) -> Vec<Did> {
         let message = Message { epoch: Epoch(epoch), block, body };
         self.tell(shard, Event::Message { from: NodeId(from), message })
@@ -104,7 +104,7 @@ impl World {
         self.tell(shard, Event::Want { ticket: Ticket(ticket), block, ask })
     }
 
-    fn hear(&mut self, shard: &mut Shard, from: u8, block: BlockId, body: Body) -> Vec<Did> {
+    fn hear(&mut self, shard: &mut Shard, from: u8, block: BlockId, body: MessageBody) -> Vec<Did> {
         let message = Message { epoch: EPOCH, block, body };
         self.tell(shard, Event::Message { from: NodeId(from), message })
     }
@@ -114,7 +114,12 @@ impl World {
         let did = self.want(shard, ticket, block, ask);
         let target = requested(&did).expect("a request");
         let source = Source::Disk { version: 0 };
-        self.hear(shard, 1, block, Body::Grant { ask, target, seq: 1, source, owed: false, behind: false });
+        self.hear(
+            shard,
+            1,
+            block,
+            MessageBody::Grant { ask, target, seq: 1, source, owed: false, behind: false },
+        );
         let did = self.tell(shard, Event::Read { slot: target.slot, result: Ok(1) });
         assert!(did.contains(&Did::Pinned(Ticket(ticket))), "{did:?}");
         target.slot
@@ -128,9 +133,10 @@ impl World {
 
 fn requested(did: &[Did]) -> Option<Target> {
     did.iter().find_map(|did| match did {
-        Did::Other(Action::Send { message: Message { body: Body::Request { target, .. }, .. }, .. }) => {
-            Some(*target)
-        }
+        Did::Other(Action::Send {
+            message: Message { body: MessageBody::Request { target, .. }, .. },
+            ..
+        }) => Some(*target),
         _ => None,
     })
 }
@@ -147,7 +153,7 @@ fn opened(epoch: Epoch, nodes: u8, ways: u32) -> (World, Shard) {
     opened_without(0, epoch, nodes, ways)
 }
 
-/// The last nodes, so many, are no members.
+/// Opens a shard in a view without the last `last` nodes.
 fn opened_without(last: u8, epoch: Epoch, nodes: u8, ways: u32) -> (World, Shard) {
     let (mut world, mut shard) = (World::default(), without_view(nodes, ways));
     let members = (0..nodes - last).map(|node| (NodeId(node), Incarnation(1))).collect();
@@ -157,15 +163,16 @@ fn opened_without(last: u8, epoch: Epoch, nodes: u8, ways: u32) -> (World, Shard
     (world, shard)
 }
 
-/// A shard opens in its first view, where all others are new as well and say what correct members say.
+/// A shard opens in its first view, where all others are new as well and say what correct members
+/// say.
 pub(super) fn open(shard: &mut Shard, view: &Members, frames: &mut impl Frames, out: &mut impl Outlet) {
     shard.view(Nanos(0), (view, KNOWN), frames, out);
     let me = shard.config().me;
     for body in [
-        Body::Mark { blocks: true },
-        Body::Mark { blocks: false },
-        Body::Reported { witness: Witness::Recorded(Epoch(0)) },
-        Body::Opened,
+        MessageBody::Mark { blocks: true },
+        MessageBody::Mark { blocks: false },
+        MessageBody::Reported { witness: Witness::Recorded(Epoch(0)) },
+        MessageBody::Opened,
     ] {
         for from in view.members.iter().map(|(node, _)| *node).filter(|node| *node != me) {
             let message = Message { epoch: view.epoch, block: BlockId(0), body };
@@ -180,7 +187,7 @@ fn without_view(nodes: u8, ways: u32) -> Shard {
     Shard::new(Config { me, nodes, worker, workers: 1, blocks: BLOCKS, sets: 1, ways })
 }
 
-/// Who masters a block while all of `nodes` are members.
+/// Returns the master of a block while all of `nodes` are members.
 fn master(block: BlockId, nodes: u8) -> NodeId {
     let members = (0..nodes).map(|node| (NodeId(node), Incarnation(1))).collect();
     Members { epoch: EPOCH, members }.master(block.partition())
@@ -204,7 +211,7 @@ fn faults(did: &[Did]) -> Vec<(u8, &'static str)> {
     did.iter().filter_map(fault).collect()
 }
 
-fn sent(did: &[Did], to: u8) -> Vec<Body> {
+fn sent(did: &[Did], to: u8) -> Vec<MessageBody> {
     let sent = |did: &Did| match did {
         Did::Other(Action::Send { to: node, message }) if node.0 == to => Some(message.body),
         _ => None,
@@ -219,7 +226,8 @@ fn bytes_leave_before_the_next_session_is_let_in() {
     let (mut world, mut shard) = (World::default(), shard(4));
     let block = theirs().next().unwrap();
     let slot = world.get(&mut shard, 1, block, Ask::X);
-    let copy = Body::Forward { ask: Ask::Cr, requester: NodeId(1), target: ELSEWHERE, seq: 1, owed: false };
+    let copy =
+        MessageBody::Forward { ask: Ask::Cr, requester: NodeId(1), target: ELSEWHERE, seq: 1, owed: false };
     world.hear(&mut shard, 1, block, copy);
     // Came after the order, so it goes after it; in the same call of `handle`.
     world.want(&mut shard, 2, block, Ask::X);
@@ -230,7 +238,7 @@ fn bytes_leave_before_the_next_session_is_let_in() {
 }
 
 #[test]
-fn who_waits_for_a_frame_for_a_block_that_comes_waits_at_the_block() {
+fn a_session_waits_at_the_block_that_is_coming_and_not_for_a_frame() {
     let (mut world, mut shard) = (World::default(), shard(2));
     let blocks: Vec<BlockId> = theirs().take(3).collect();
     let first = world.get(&mut shard, 1, blocks[0], Ask::X);
@@ -239,7 +247,7 @@ fn who_waits_for_a_frame_for_a_block_that_comes_waits_at_the_block() {
     world.want(&mut shard, 3, blocks[2], Ask::X);
     world.want(&mut shard, 4, blocks[2], Ask::X);
     world.idle(&mut shard, first);
-    let did = world.hear(&mut shard, 1, blocks[0], Body::Evicted);
+    let did = world.hear(&mut shard, 1, blocks[0], MessageBody::Evicted);
     assert!(requested(&did).is_some());
     assert_eq!(shard.frames.iter().filter(|frame| frame.block == blocks[2]).count(), 1);
     let waiting = |shard: &Shard| {
@@ -255,7 +263,8 @@ fn a_turn_is_for_those_who_were_there_and_not_for_newcomers() {
     let block = theirs().next().unwrap();
     let slot = world.get(&mut shard, 1, block, Ask::X);
     world.want(&mut shard, 2, block, Ask::X);
-    let give = Body::Forward { ask: Ask::X, requester: NodeId(1), target: ELSEWHERE, seq: 2, owed: false };
+    let give =
+        MessageBody::Forward { ask: Ask::X, requester: NodeId(1), target: ELSEWHERE, seq: 2, owed: false };
     world.hear(&mut shard, 1, block, give);
     world.want(&mut shard, 3, block, Ask::X);
     let did = world.idle(&mut shard, slot);
@@ -276,17 +285,17 @@ fn other_views_are_refused_or_kept_and_nonsense_is_named() {
     let (mut world, mut shard) = (World::default(), shard(4));
     let block = theirs().next().unwrap();
     for epoch in [4, 6] {
-        let message = Message { epoch: Epoch(epoch), block, body: Body::Evicted };
+        let message = Message { epoch: Epoch(epoch), block, body: MessageBody::Evicted };
         assert!(world.tell(&mut shard, Event::Message { from: NodeId(1), message }).is_empty());
     }
     let nonsense = [
-        Body::Evicted,
-        Body::Invalidate { seq: 1 },
-        Body::Done { seq: 1, held: true },
-        Body::Invalidated { seq: 1, owed: true },
-        Body::Evict { mode: Mode::X, version: 1 },
-        Body::Refused { target: ELSEWHERE, lost: false },
-        Body::Forward { ask: Ask::X, requester: NodeId(1), target: ELSEWHERE, seq: 1, owed: false },
+        MessageBody::Evicted,
+        MessageBody::Invalidate { seq: 1 },
+        MessageBody::Done { seq: 1, held: true },
+        MessageBody::Invalidated { seq: 1, owed: true },
+        MessageBody::Evict { mode: Mode::X, version: 1 },
+        MessageBody::Refused { target: ELSEWHERE, lost: false },
+        MessageBody::Forward { ask: Ask::X, requester: NodeId(1), target: ELSEWHERE, seq: 1, owed: false },
     ];
     for body in nonsense {
         for block in [block, BlockId(u64::MAX), BlockId(0), BlockId(1), BlockId(2), BlockId(3)] {
@@ -301,10 +310,10 @@ fn other_views_are_refused_or_kept_and_nonsense_is_named() {
     assert!(shard.is_quiet());
 }
 
-const GIVE: Body =
-    Body::Forward { ask: Ask::X, requester: NodeId(1), target: ELSEWHERE, seq: 2, owed: false };
-const COPY: Body =
-    Body::Forward { ask: Ask::Cr, requester: NodeId(1), target: ELSEWHERE, seq: 2, owed: false };
+const GIVE: MessageBody =
+    MessageBody::Forward { ask: Ask::X, requester: NodeId(1), target: ELSEWHERE, seq: 2, owed: false };
+const COPY: MessageBody =
+    MessageBody::Forward { ask: Ask::Cr, requester: NodeId(1), target: ELSEWHERE, seq: 2, owed: false };
 
 #[test]
 fn a_debt_is_not_taken_by_who_owes_already() {
@@ -314,12 +323,13 @@ fn a_debt_is_not_taken_by_who_owes_already() {
     let did = world.want(&mut shard, 1, blocks[0], Ask::S);
     let target = requested(&did).unwrap();
     let source = Source::Data;
-    let grant = Body::Grant { ask: Ask::S, target, seq: 1, source, owed: true, behind: true };
+    let grant = MessageBody::Grant { ask: Ask::S, target, seq: 1, source, owed: true, behind: true };
     world.hear(&mut shard, 1, blocks[0], grant);
     world.get(&mut shard, 2, blocks[1], Ask::X);
     for (block, ask) in [(blocks[0], Ask::X), (blocks[0], Ask::S), (blocks[1], Ask::X), (blocks[1], Ask::Cr)]
     {
-        let forward = Body::Forward { ask, requester: NodeId(1), target: ELSEWHERE, seq: 2, owed: true };
+        let forward =
+            MessageBody::Forward { ask, requester: NodeId(1), target: ELSEWHERE, seq: 2, owed: true };
         assert_eq!(faults(&world.hear(&mut shard, 1, block, forward)), [(1, WHAT)]);
     }
     assert_eq!(shard.holds(blocks[0]), (Mode::S, true));
@@ -328,7 +338,7 @@ fn a_debt_is_not_taken_by_who_owes_already() {
 #[test]
 fn nothing_is_ordered_after_what_takes_the_block_away() {
     const WHAT: &str = "an order after one that is not obeyed yet";
-    let drop = Body::Invalidate { seq: 2 };
+    let drop = MessageBody::Invalidate { seq: 2 };
     for (ask, first, second) in
         [(Ask::S, drop, drop), (Ask::S, drop, COPY), (Ask::X, GIVE, GIVE), (Ask::X, GIVE, COPY)]
     {
@@ -344,17 +354,18 @@ fn nothing_is_ordered_after_what_takes_the_block_away() {
 }
 
 #[test]
-fn who_is_to_give_a_copy_up_does_not_get_x_on_it() {
+fn a_node_ordered_to_give_a_copy_up_gets_no_x_on_it() {
     let (mut world, mut shard) = (World::default(), shard(4));
     let block = theirs().next().unwrap();
     let slot = world.get(&mut shard, 1, block, Ask::S);
     let target = requested(&world.want(&mut shard, 2, block, Ask::X)).unwrap();
-    world.hear(&mut shard, 1, block, Body::Invalidate { seq: 2 });
-    let keep = Body::Grant { ask: Ask::X, target, seq: 3, source: Source::Keep, owed: false, behind: false };
+    world.hear(&mut shard, 1, block, MessageBody::Invalidate { seq: 2 });
+    let keep =
+        MessageBody::Grant { ask: Ask::X, target, seq: 3, source: Source::Keep, owed: false, behind: false };
     let did = world.hear(&mut shard, 1, block, keep);
     assert_eq!(faults(&did), [(1, "a grant that does not fit its request")]);
     let did = world.idle(&mut shard, slot);
-    assert_eq!(sent(&did, 1), [Body::Invalidated { seq: 2, owed: false }]);
+    assert_eq!(sent(&did, 1), [MessageBody::Invalidated { seq: 2, owed: false }]);
 }
 
 #[test]
@@ -365,11 +376,12 @@ fn an_order_for_a_copy_names_a_frame_that_waits_for_one() {
     world.get(&mut shard, 1, block, Ask::S);
     let asks_for_x = requested(&world.want(&mut shard, 2, block, Ask::X)).unwrap();
     for target in [asks_for_x, ELSEWHERE, Target { slot: Slot(4), ..asks_for_x }] {
-        let forward = Body::Forward { ask: Ask::Cr, requester: NodeId(0), target, seq: 2, owed: false };
+        let forward =
+            MessageBody::Forward { ask: Ask::Cr, requester: NodeId(0), target, seq: 2, owed: false };
         assert_eq!(faults(&world.hear(&mut shard, 1, block, forward)), [(1, WHAT)]);
     }
     let forward =
-        Body::Forward { ask: Ask::Cr, requester: NodeId(2), target: ELSEWHERE, seq: 2, owed: false };
+        MessageBody::Forward { ask: Ask::Cr, requester: NodeId(2), target: ELSEWHERE, seq: 2, owed: false };
     let did = world.hear(&mut shard, 1, block, forward);
     assert_eq!(faults(&did), [(1, "an order for a node that is no member")]);
 }
@@ -379,7 +391,7 @@ fn only_the_master_refuses() {
     let (mut world, mut shard) = (World::default(), shard_of(3, 4));
     let block = (0..).map(BlockId).find(|block| master(*block, 3) == NodeId(1)).unwrap();
     let target = requested(&world.want(&mut shard, 1, block, Ask::X)).unwrap();
-    let refused = Body::Refused { target, lost: false };
+    let refused = MessageBody::Refused { target, lost: false };
     let did = world.hear(&mut shard, 2, block, refused);
     assert_eq!(faults(&did), [(2, "a refusal from someone who is not the block's master")]);
     let result = Err(BlockError::NotMaster);
@@ -391,7 +403,11 @@ fn only_the_master_refuses() {
 fn blocks_that_the_group_does_not_have_are_refused() {
     let (mut world, mut shard) = (World::default(), shard(4));
     for block in (BLOCKS..BLOCKS + 50).chain([u64::MAX - 2, u64::MAX]).map(BlockId) {
-        for body in [Body::Request { ask: Ask::S, have: Mode::N, target: ELSEWHERE }, GIVE, Body::Evicted] {
+        for body in [
+            MessageBody::Request { ask: Ask::S, have: Mode::N, target: ELSEWHERE },
+            GIVE,
+            MessageBody::Evicted,
+        ] {
             let did = world.hear(&mut shard, 1, block, body);
             assert_eq!(faults(&did), [(1, "a message about a block that the group does not have")]);
         }
@@ -403,8 +419,11 @@ fn a_node_has_no_more_requests_than_frames() {
     const MANY: &str = "more requests for a block than a node can have";
     let (mut world, mut shard) = (World::default(), shard_of(3, 4));
     let block = ours(3);
-    let request = |ask| Body::Request { ask, have: Mode::N, target: ELSEWHERE };
-    assert!(matches!(sent(&world.hear(&mut shard, 1, block, request(Ask::X)), 1)[..], [Body::Grant { .. }]));
+    let request = |ask| MessageBody::Request { ask, have: Mode::N, target: ELSEWHERE };
+    assert!(matches!(
+        sent(&world.hear(&mut shard, 1, block, request(Ask::X)), 1)[..],
+        [MessageBody::Grant { .. }]
+    ));
     for node in [1, 2] {
         for (ask, room) in [(Ask::X, 1), (Ask::Cr, 4)] {
             for _ in 0..room {
@@ -415,7 +434,7 @@ fn a_node_has_no_more_requests_than_frames() {
             }
         }
     }
-    let evict = Body::Evict { mode: Mode::X, version: 1 };
+    let evict = MessageBody::Evict { mode: Mode::X, version: 1 };
     assert!(world.hear(&mut shard, 1, block, evict).is_empty());
     let did = world.hear(&mut shard, 1, block, evict);
     assert_eq!(faults(&did), [(1, "Evict of a block that is being evicted")]);
@@ -440,25 +459,25 @@ fn a_holder_has_no_more_orders_than_there_are_frames_to_serve() {
 fn a_wrong_request_is_its_senders_fault_and_those_behind_it_are_served() {
     let (mut world, mut shard) = (World::default(), shard_of(3, 4));
     let block = ours(3);
-    let request = |ask| Body::Request { ask, have: Mode::N, target: ELSEWHERE };
-    let done = |seq| Body::Done { seq, held: true };
+    let request = |ask| MessageBody::Request { ask, have: Mode::N, target: ELSEWHERE };
+    let done = |seq| MessageBody::Done { seq, held: true };
     world.hear(&mut shard, 2, block, request(Ask::X));
     world.hear(&mut shard, 2, block, done(1));
     assert!(matches!(
         sent(&world.hear(&mut shard, 1, block, request(Ask::S)), 2)[..],
-        [Body::Forward { .. }]
+        [MessageBody::Forward { .. }]
     ));
     // Node 2 asks for what it holds, and then for something that is right.
     assert!(world.hear(&mut shard, 2, block, request(Ask::S)).is_empty());
     assert!(world.hear(&mut shard, 2, block, request(Ask::Cr)).is_empty());
     let did = world.hear(&mut shard, 1, block, done(2));
     assert_eq!(faults(&did), [(2, "a request for what the requester holds already")]);
-    assert!(matches!(sent(&did, 2)[..], [Body::Forward { ask: Ask::Cr, .. }]));
+    assert!(matches!(sent(&did, 2)[..], [MessageBody::Forward { ask: Ask::Cr, .. }]));
     assert!(shard.is_quiet());
 }
 
 #[test]
-fn who_has_no_view_yet_waits_for_it() {
+fn a_session_waits_for_the_first_view() {
     let (mut world, mut shard) = (World::default(), without_view(2, 4));
     assert_eq!(world.want(&mut shard, 1, BlockId(7), Ask::X), []);
     let did = world.view(&mut shard, 1, &[(0, 1)]);
@@ -466,7 +485,8 @@ fn who_has_no_view_yet_waits_for_it() {
     assert!(did.iter().any(reads) && shard.is_open(), "{did:?}");
 }
 
-/// A session that is in stays in, one that waits gets what it waits for, and a message of a view to come waits for that.
+/// A session with a block keeps it, a waiting session gets its block, and a message of a later view
+/// waits for that view.
 #[test]
 fn sessions_go_on_through_a_change_of_view() {
     let (mut world, mut shard) = (World::default(), without_view(2, 4));
@@ -475,50 +495,52 @@ fn sessions_go_on_through_a_change_of_view() {
     let slot = Slot(shard.find(BlockId(7)).expect("a frame") as u32);
     world.tell(&mut shard, Event::Read { slot, result: Ok(1) });
     assert_eq!(world.want(&mut shard, 2, BlockId(7), Ask::X), [], "behind the writer");
-    assert_eq!(world.say(&mut shard, 1, 2, Body::Mark { blocks: true }), []);
+    assert_eq!(world.say(&mut shard, 1, 2, MessageBody::Mark { blocks: true }), []);
     let did = world.view(&mut shard, 2, &[(0, 1), (1, 4)]);
-    assert_eq!(sent(&did, 1), [Body::Mark { blocks: false }]);
+    assert_eq!(sent(&did, 1), [MessageBody::Mark { blocks: false }]);
     assert!(!shard.is_open() && shard.holds(BlockId(7)).0 == Mode::X);
-    let did = world.say(&mut shard, 1, 2, Body::Mark { blocks: false });
+    let did = world.say(&mut shard, 1, 2, MessageBody::Mark { blocks: false });
     // Half of all partitions move to the newcomer: more than may be said at once.
     let mut said = sent(&did, 1);
-    while said.last() != Some(&Body::Reported { witness: Witness::Present }) {
-        let more = sent(&world.say(&mut shard, 1, 2, Body::More), 1);
+    while said.last() != Some(&MessageBody::Reported { witness: Witness::Present }) {
+        let more = sent(&world.say(&mut shard, 1, 2, MessageBody::More), 1);
         assert!(!more.is_empty(), "half of a report: {}", said.len());
         said.extend(more);
     }
     assert!(said.len() > 1500, "{}", said.len());
     assert!(world.idle(&mut shard, slot).contains(&Did::Pinned(Ticket(2))));
-    let did = world.say(&mut shard, 1, 2, Body::Reported { witness: Witness::Recorded(Epoch(0)) });
-    assert!(sent(&did, 1).ends_with(&[Body::Opened]), "{did:?}");
-    world.say(&mut shard, 1, 2, Body::Opened);
+    let did = world.say(&mut shard, 1, 2, MessageBody::Reported { witness: Witness::Recorded(Epoch(0)) });
+    assert!(sent(&did, 1).ends_with(&[MessageBody::Opened]), "{did:?}");
+    world.say(&mut shard, 1, 2, MessageBody::Opened);
     assert!(shard.is_open() && faults(&did).is_empty());
 }
 
-/// What a leaver began would be known to nobody: half of it might be all that is left of a block.
+/// No other node would know of an operation that a leaver begins, which might leave half of a
+/// block.
 #[test]
-fn who_leaves_ends_what_it_began_and_begins_nothing_more() {
+fn a_leaver_ends_its_operations_and_begins_none() {
     let (mut world, mut shard) = opened(Epoch(1), 2, 4);
     let mut blocks = (0..BLOCKS).map(BlockId).filter(|block| shard.master(*block) == NodeId(0));
     let (one, other) = (blocks.next().unwrap(), blocks.next().unwrap());
-    let request = Body::Request { ask: Ask::X, have: Mode::N, target: ELSEWHERE };
+    let request = MessageBody::Request { ask: Ask::X, have: Mode::N, target: ELSEWHERE };
     let did = world.say_of(&mut shard, 1, 1, (one, request));
-    assert!(matches!(sent(&did, 1)[..], [Body::Grant { .. }]));
+    assert!(matches!(sent(&did, 1)[..], [MessageBody::Grant { .. }]));
     world.tell(&mut shard, Event::HandBack);
     assert_eq!(world.tell(&mut shard, Event::Leave), [], "a conversion is in flight");
-    let did = world.say_of(&mut shard, 1, 1, (one, Body::Done { seq: 1, held: true }));
-    let message = Message { epoch: Epoch(1), block: BlockId(0), body: Body::Leaving };
+    let did = world.say_of(&mut shard, 1, 1, (one, MessageBody::Done { seq: 1, held: true }));
+    let message = Message { epoch: Epoch(1), block: BlockId(0), body: MessageBody::Leaving };
     assert_eq!(did, [Did::Other(Action::SendBehind { to: NodeId(1), message })]);
     assert_eq!(world.say_of(&mut shard, 1, 1, (other, request)), []);
-    let did = world.say(&mut shard, 1, 1, Body::Noted);
+    let did = world.say(&mut shard, 1, 1, MessageBody::Noted);
     assert_eq!(did, [Did::Other(Action::MayLeave)]);
 }
 
-/// Others count on it that a leaver began nothing since: whoever settles with it later has to know, and it has to stay true.
+/// Other members rely on it that a leaver begins nothing: a node that settles with it later has to
+/// know, and it has to stay true.
 #[test]
-fn who_has_taken_leave_has_done_so_in_every_view_that_follows() {
+fn a_leaver_stays_one_in_every_later_view() {
     let leaving = |to, epoch| {
-        let message = Message { epoch: Epoch(epoch), block: BlockId(0), body: Body::Leaving };
+        let message = Message { epoch: Epoch(epoch), block: BlockId(0), body: MessageBody::Leaving };
         Did::Other(Action::SendBehind { to: NodeId(to), message })
     };
     for noted in [false, true] {
@@ -526,13 +548,13 @@ fn who_has_taken_leave_has_done_so_in_every_view_that_follows() {
         world.tell(&mut shard, Event::HandBack);
         assert_eq!(world.tell(&mut shard, Event::Leave), [leaving(1, 1)]);
         if noted {
-            assert_eq!(world.say(&mut shard, 1, 1, Body::Noted), [Did::Other(Action::MayLeave)]);
+            assert_eq!(world.say(&mut shard, 1, 1, MessageBody::Noted), [Did::Other(Action::MayLeave)]);
         }
         let did = world.view(&mut shard, 2, &[(0, 1), (1, 1), (2, 1)]);
         for to in [1, 2] {
-            let said = did.iter().position(|did| *did == leaving(to, 2)).expect("a farewell");
+            let said = did.iter().position(|did| *did == leaving(to, 2)).expect("a leave announcement");
             let is_mark = |did: &Did| {
-                let body = Body::Mark { blocks: true };
+                let body = MessageBody::Mark { blocks: true };
                 let message = Message { epoch: Epoch(2), block: BlockId(0), body };
                 *did == Did::Other(Action::SendBehind { to: NodeId(to), message })
             };
@@ -540,39 +562,42 @@ fn who_has_taken_leave_has_done_so_in_every_view_that_follows() {
         }
         let mut did = Vec::new();
         for (witness, from) in [(Witness::Present, 1), (Witness::None, 2)] {
-            for body in [Body::Noted, Body::Mark { blocks: true }, Body::Mark { blocks: false }] {
+            for body in
+                [MessageBody::Noted, MessageBody::Mark { blocks: true }, MessageBody::Mark { blocks: false }]
+            {
                 did.extend(world.say(&mut shard, from, 2, body));
             }
-            did.extend(world.say(&mut shard, from, 2, Body::Reported { witness }));
+            did.extend(world.say(&mut shard, from, 2, MessageBody::Reported { witness }));
         }
         assert!(shard.masters() && !did.contains(&Did::Other(Action::MayLeave)), "before all are open");
         let block = (0..BLOCKS).map(BlockId).find(|block| shard.master(*block) == NodeId(0)).unwrap();
-        let request = Body::Request { ask: Ask::X, have: Mode::N, target: ELSEWHERE };
+        let request = MessageBody::Request { ask: Ask::X, have: Mode::N, target: ELSEWHERE };
         assert_eq!(world.say_of(&mut shard, 2, 2, (block, request)), [], "nothing is begun");
-        world.say(&mut shard, 1, 2, Body::Opened);
-        assert_eq!(world.say(&mut shard, 2, 2, Body::Opened), [Did::Other(Action::MayLeave)]);
+        world.say(&mut shard, 1, 2, MessageBody::Opened);
+        assert_eq!(world.say(&mut shard, 2, 2, MessageBody::Opened), [Did::Other(Action::MayLeave)]);
     }
 }
 
-/// Nothing is lost with who left, for a newcomer either that did not hear it the first time.
+/// No block is lost with a node that left, for a newcomer either that missed the first
+/// announcement.
 #[test]
 fn a_newcomer_that_settled_with_a_leaver_names_nothing_as_lost() {
     for leaves in [false, true] {
         let (mut world, mut shard) = (World::default(), without_view(3, 4));
         world.view(&mut shard, 9, &[(0, 1), (1, 1), (2, 1)]);
         if leaves {
-            let did = world.say(&mut shard, 1, 9, Body::Leaving);
-            assert_eq!(sent(&did, 1), [Body::Noted]);
+            let did = world.say(&mut shard, 1, 9, MessageBody::Leaving);
+            assert_eq!(sent(&did, 1), [MessageBody::Noted]);
         }
         for from in [1, 2] {
-            world.say(&mut shard, from, 9, Body::Mark { blocks: true });
-            world.say(&mut shard, from, 9, Body::Mark { blocks: false });
+            world.say(&mut shard, from, 9, MessageBody::Mark { blocks: true });
+            world.say(&mut shard, from, 9, MessageBody::Mark { blocks: false });
         }
         world.view(&mut shard, 10, &[(0, 1), (2, 1)]);
         for body in [
-            Body::Mark { blocks: true },
-            Body::Mark { blocks: false },
-            Body::Reported { witness: Witness::Present },
+            MessageBody::Mark { blocks: true },
+            MessageBody::Mark { blocks: false },
+            MessageBody::Reported { witness: Witness::Present },
         ] {
             world.say(&mut shard, 2, 10, body);
         }
@@ -580,7 +605,8 @@ fn a_newcomer_that_settled_with_a_leaver_names_nothing_as_lost() {
     }
 }
 
-/// All may die now: then what is lost must be found on the disk, and not only have been known.
+/// All other nodes may die now: then the lost blocks must be found on disk, and not only have been
+/// known.
 #[test]
 fn a_record_under_way_is_waited_for_in_the_next_view_too() {
     let (mut world, mut shard) = opened(Epoch(1), 2, 4);

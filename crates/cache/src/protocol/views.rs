@@ -1,17 +1,22 @@
-//! A change of view, as every member sees it: what is under way lands, all say what they hold, and ask again.
+//! A change of view in every member: transfers under way end, members report their blocks and ask
+//! again.
 //!
-//! 1. The view comes ([`Shard::view`]). Nothing is asked or ordered any more; orders that were not obeyed are forgotten, reads that were granted are
-//!    worth nothing. Sessions go on with what is held here. Each member sends each other a [`Body::Mark`] on both lanes, behind its farewell if it has
-//!    taken leave: it stays one that begins nothing, and nobody settles with it who takes it for dead later.
-//! 2. A block that a survivor gave away arrives ahead of its mark and is taken: it may be the only copy. So is `Evicted`, ahead of the mark among the
-//!    forwards: whose answer has not come by then still holds the block, if its master lives. With all marks in
-//!    (*settled*) nothing can come into any frame, and what is held here stays as it is until it is ordered.
-//! 3. Each tells the masters of the new view what it holds of their blocks, what it knew as a master that matters still, and which blocks
-//!    it knows to be lost. What masters do with that is in [`super::rebuild`].
-//! 4. A master that says [`Body::Opened`] is asked again by who still waits.
+//! 1. The view comes ([`Shard::view`]). The shard sends no more requests or orders, forgets the
+//!    orders that it has not obeyed, and drops the results of granted reads. Sessions go on with
+//!    the blocks held here. Each member sends each other a [`MessageBody::Mark`] on both lanes,
+//!    behind its leave announcement if there is one. A leaver begins nothing, and no member that
+//!    settles with it takes it for dead later.
+//! 2. A block that a survivor gave away arrives ahead of its mark and is taken, since it may be the
+//!    only copy. `Evicted` arrives ahead of the mark among the forwards. A node without that answer
+//!    by then still holds the block, if its master is a member. With all marks in (*settled*) no
+//!    block can come into any frame, and held blocks stay as they are until an order comes.
+//! 3. Each member reports to the masters of the new view: the blocks that it holds, its knowledge
+//!    as a former master, and the lost blocks. [`super::rebuild`] handles these reports.
+//! 4. A master sends [`MessageBody::Opened`], and the members with waiting sessions ask it again.
 //!
-//! Everything between settled members belongs to one epoch: a master opens when all have settled, and a member that was not handed some view
-//! let none of the others settle in it. So of older messages only those of the view settled last are worth anything.
+//! All messages between settled members belong to one epoch: a master opens when all have settled,
+//! and no member settles in a view that another has missed. So of older messages only those of the
+//! view settled last count.
 
 use plexus_base::{BlockId, Epoch, Incarnation, NodeId, NodeSet, Partition};
 use plexus_membership::{
@@ -21,7 +26,7 @@ use plexus_membership::{
 };
 
 use super::{
-    Action, Ask, Body, Config, Frames, Io, Lost, Message, Mode, Outlet, Shard, Slot, Source, Witness,
+    Action, Ask, Config, Frames, Io, Lost, Message, MessageBody, Mode, Outlet, Shard, Slot, Source, Witness,
     directory::Fault,
     frame::{Disk, Leave, Order, Usage},
     lost::Run,
@@ -30,7 +35,8 @@ use super::{
     streams::Streams,
 };
 
-/// Messages of one sender of a newer view that are kept until it comes: the marks, and what little may follow them.
+/// Messages of one sender of a newer view that are kept until it comes: the marks, and what little
+/// may follow them.
 const PARKED_MAX: usize = 8;
 
 /// A view in which this node had all marks: from then on its masters may have opened.
@@ -42,76 +48,78 @@ struct Settled {
     gone: NodeSet,
 }
 
-/// Marks that have not come.
+/// The marks that have not come.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Marks {
     forwards: NodeSet,
     blocks: NodeSet,
 }
 
-/// The views, as far as this shard has got with them.
+/// The state of the views in this shard.
 #[derive(Debug)]
 pub(super) struct Views {
     pub(super) epoch: Epoch,
     pub(super) members: NodeSet,
-    lives: Vec<(NodeId, Incarnation)>,
-    /// By place.
+    incarnations: Vec<(NodeId, Incarnation)>,
+    /// The master of each partition, by place.
     masters: Vec<NodeId>,
     workers: u8,
-    /// Masters that may be asked.
+    /// The masters that may be asked.
     pub(super) open: NodeSet,
     pub(super) marks: Option<Marks>,
-    /// Those since all masters were last open, the latest last.
+    /// The settled views since all masters were last open, the latest last.
     settled: Vec<Settled>,
-    /// Who is gone since the last of them.
+    /// The members that are gone since the last of them.
     gone: NodeSet,
-    /// Somebody who had not taken leave is gone since all masters were last open.
+    /// True if a member has died without leaving since all masters were last open.
     died: bool,
-    /// All masters were open once: what is known to be lost is what they have said, and not what was found on record.
+    /// True once all masters were open: then the known losses are those published, and not those on
+    /// record.
     initiated: bool,
-    /// The view as of which all that was lost is on record from earlier incarnations.
+    /// The view as of which the record of earlier incarnations has all losses.
     pub(super) known_as_of: Epoch,
-    /// As of which view a record must be to be worth something.
+    /// The view that a record must cover to count.
     needs: Epoch,
-    /// Who has taken leave.
+    /// The members that have announced their leave.
     leavers: NodeSet,
-    /// By place: the view in which this node opened it, if nobody else is known to have done so later.
+    /// By place: the view in which this node opened it, unless another node is known to have opened
+    /// it later.
     pub(super) opened: Vec<Epoch>,
     pub(super) past: Past,
     pub(super) rebuild: Option<Rebuild>,
     pub(super) publishing: Option<Publishing>,
     pub(super) streams: Streams,
-    /// What is lost, as its masters have said.
+    /// The lost blocks that their masters have published.
     pub(super) lost: Lost,
-    /// What masters are saying.
+    /// The publications in progress, by master.
     pub(super) arriving: Vec<Lost>,
     /// The last record asked for, and the last that is durable: they go on through all views.
     pub(super) recording: u64,
     pub(super) recorded: u64,
-    /// Masters that wait for a record.
+    /// The masters that wait for a record.
     pub(super) records: Vec<(u64, NodeId)>,
-    pub(super) leaving: Farewell,
+    pub(super) leaving: LeaveProgress,
     pub(super) gate: EpochGate<Latest<NodeId, Message>>,
 }
 
-/// How far this node is with leaving.
+/// The progress of this node's leave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Farewell {
+pub(super) enum LeaveProgress {
     Stays,
-    /// To be said as soon as nothing is under way.
+    /// Leave is to be announced as soon as nothing is under way.
     Wanted,
-    /// Said; these have not answered.
-    Said(NodeSet),
+    /// Leave was announced; these members have not answered.
+    Announced(NodeSet),
     Done,
 }
 
-/// The partitions of a worker, each at its place.
+/// Returns the partitions of a worker, each at its place.
 fn partitions_of(config: &Config) -> impl Iterator<Item = Partition> + use<> {
     let (worker, workers) = (config.worker, config.workers);
     (0..Partition::COUNT).map(Partition).filter(move |partition| partition.worker(workers) == worker)
 }
 
-/// All blocks of a worker.
+/// Returns all blocks of a worker.
 fn everything(config: &Config) -> Lost {
     let mut lost = Lost::default();
     if let Some(last) = config.blocks.checked_sub(1) {
@@ -121,7 +129,7 @@ fn everything(config: &Config) -> Lost {
     lost
 }
 
-/// The place of a partition among those of its worker.
+/// Returns the place of a partition among those of its worker.
 pub(super) fn place_of(partition: Partition, workers: u8) -> usize {
     usize::from(partition.0 / u16::from(workers))
 }
@@ -132,7 +140,7 @@ impl Views {
         Self {
             epoch: Epoch(0),
             members: NodeSet::EMPTY,
-            lives: Vec::new(),
+            incarnations: Vec::new(),
             masters: vec![config.me; places],
             workers: config.workers,
             open: NodeSet::EMPTY,
@@ -154,7 +162,7 @@ impl Views {
             recording: 0,
             recorded: 0,
             records: Vec::new(),
-            leaving: Farewell::Stays,
+            leaving: LeaveProgress::Stays,
             gate: EpochGate::new(Latest::new(PARKED_MAX)),
         }
     }
@@ -167,7 +175,7 @@ impl Views {
         self.masters[self.place(partition)]
     }
 
-    /// The last view in which one may have opened the place who is gone; 0: none.
+    /// Returns the last view in which a node that is gone may have opened the place; 0: none.
     fn orphaned(&self, place: usize) -> Epoch {
         let gone = self.settled.iter().filter(|view| view.gone.contains(view.masters[place]));
         let last = gone.map(|view| view.epoch).max().filter(|_| self.died);
@@ -182,7 +190,7 @@ impl Views {
         }
     }
 
-    /// All that `me` masters is known in this view.
+    /// Notes that this node knows all blocks that it masters in this view.
     pub(super) fn open_own(&mut self, me: NodeId) {
         for (opened, master) in self.opened.iter_mut().zip(&self.masters) {
             if *master == me {
@@ -192,41 +200,41 @@ impl Views {
         self.forget_past(me);
     }
 
-    /// What was known of the blocks that `master` masters, it knows itself.
+    /// Forgets the past of the blocks that `master` masters: it knows them itself.
     fn forget_past(&mut self, master: NodeId) {
         let Self { past, masters, workers, .. } = self;
         past.retain(|block| masters[place_of(block.partition(), *workers)] != master);
     }
 
-    /// A member has taken leave of this one.
-    pub(super) fn farewell(&mut self, leaver: NodeId) {
+    /// Notes that a member has announced its leave to this one.
+    pub(super) fn note_leaver(&mut self, leaver: NodeId) {
         self.leavers.insert(leaver);
     }
 
-    /// Whether everything is granted again.
+    /// Returns whether all masters are open.
     pub(super) fn all_open(&self) -> bool {
         !self.members.is_empty() && self.open == self.members
     }
 }
 
 impl Shard {
-    /// The node that masters `block`.
+    /// Returns the master of `block`.
     #[must_use]
     pub fn master(&self, block: BlockId) -> NodeId {
         self.views.master(block.partition())
     }
 
-    /// The partitions of this worker.
+    /// Returns the partitions of this worker.
     pub(super) fn partitions(&self) -> impl Iterator<Item = Partition> + use<> {
         partitions_of(&self.config)
     }
 
-    /// Whether the master of `block` may be asked.
+    /// Returns whether the master of `block` may be asked.
     pub(super) fn may_ask(&self, block: BlockId) -> bool {
         self.views.open.contains(self.master(block))
     }
 
-    /// Takes up the next view.
+    /// Enters the next view.
     pub(super) fn change<F: Frames, O: Outlet>(
         &mut self,
         view: &Members,
@@ -238,7 +246,7 @@ impl Shard {
         assert!(view.incarnation(me).is_some(), "a view without this node");
         let views = &mut self.views;
         let gone: NodeSet = views
-            .lives
+            .incarnations
             .iter()
             .filter(|(node, incarnation)| view.incarnation(*node) != Some(*incarnation))
             .map(|(node, _)| *node)
@@ -255,7 +263,8 @@ impl Shard {
         }
 
         let replaced = if views.epoch == Epoch(0) && views.known_as_of >= view.epoch {
-            // The voting files are older than the record. What else they have forgotten nobody can say, and no other record is worth more.
+            // The voting files are older than the record. They may have forgotten anything, and no
+            // other record is worth more.
             Some((view.epoch, everything(&self.config)))
         } else {
             let is_void = !views.initiated && views.known_as_of < before.intact;
@@ -270,7 +279,7 @@ impl Shard {
             }
         }
         (views.epoch, views.needs) = (view.epoch, before.needs);
-        views.lives.clone_from(&view.members);
+        views.incarnations.clone_from(&view.members);
         views.members = view.members.iter().map(|(node, _)| *node).collect();
         assert!(
             views.members.iter().all(|node| node.0 < self.config.nodes),
@@ -288,10 +297,10 @@ impl Shard {
         self.counts.views += 1;
 
         (0..self.frames.len()).for_each(|slot| self.suspend(slot, io));
-        self.repeat_farewell(others, io);
+        self.repeat_leave_announcement(others, io);
         for node in others.iter() {
-            self.send(node, BlockId(0), Body::Mark { blocks: false }, io);
-            self.send_behind(node, Body::Mark { blocks: true }, io);
+            self.send(node, BlockId(0), MessageBody::Mark { blocks: false }, io);
+            self.send_behind(node, MessageBody::Mark { blocks: true }, io);
         }
         for (from, message) in parked {
             self.arrived(from, message, io);
@@ -299,13 +308,13 @@ impl Shard {
         self.settle_view(io);
     }
 
-    /// Sends behind all blocks that went to the node.
-    pub(super) fn send_behind<F, O: Outlet>(&self, to: NodeId, body: Body, io: &mut Io<'_, F, O>) {
+    /// Sends a message behind all blocks that went to the node.
+    pub(super) fn send_behind<F, O: Outlet>(&self, to: NodeId, body: MessageBody, io: &mut Io<'_, F, O>) {
         let message = Message { epoch: self.views.epoch, block: BlockId(0), body };
         io.out.push(Action::SendBehind { to, message });
     }
 
-    /// What was ordered or granted in an earlier view and is not done yet never will be.
+    /// Cancels orders and grants of earlier views that are not done yet: they never will be.
     fn suspend<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         let frame = &mut self.frames[slot];
         if let Disk::Reading { .. } = frame.disk {
@@ -321,8 +330,8 @@ impl Shard {
         }
     }
 
-    /// A message of an earlier view: good only if it is from the one settled last, on a lane whose mark has not come,
-    /// and brings a block or says that one is gone.
+    /// Handles a message of an earlier view. It counts only if it is of the view settled last, on a
+    /// lane whose mark has not come, and brings a block or reports one gone.
     pub(super) fn older<F: Frames, O: Outlet>(
         &mut self,
         from: NodeId,
@@ -337,10 +346,10 @@ impl Shard {
             let place = self.views.place(block.partition());
             let was_master = last.masters.get(place) == Some(&from);
             done = match body {
-                Body::Evicted if marks.forwards.contains(from) && was_master => {
+                MessageBody::Evicted if marks.forwards.contains(from) && was_master => {
                     self.evicted(block, io).is_ok()
                 }
-                Body::Grant { .. } if marks.blocks.contains(from) => self.landed(block, body, io),
+                MessageBody::Grant { .. } if marks.blocks.contains(from) => self.landed(block, body, io),
                 _ => false,
             };
         }
@@ -351,9 +360,16 @@ impl Shard {
         }
     }
 
-    /// A block that was given away in the last view; whether it was awaited.
-    fn landed<F: Frames, O: Outlet>(&mut self, block: BlockId, grant: Body, io: &mut Io<'_, F, O>) -> bool {
-        let Body::Grant { ask, target, source: Source::Data, owed, behind, .. } = grant else { return false };
+    /// Takes a block that was given away in the last view. Returns whether it was awaited.
+    fn landed<F: Frames, O: Outlet>(
+        &mut self,
+        block: BlockId,
+        grant: MessageBody,
+        io: &mut Io<'_, F, O>,
+    ) -> bool {
+        let MessageBody::Grant { ask, target, source: Source::Data, owed, behind, .. } = grant else {
+            return false;
+        };
         let Ok((slot, asked)) = self.asked(block, target) else { return false };
         if asked.ask != ask || self.frames[slot].mode != Mode::N {
             return false;
@@ -371,7 +387,7 @@ impl Shard {
         true
     }
 
-    /// A mark came.
+    /// Handles a mark.
     pub(super) fn mark<F: Frames, O: Outlet>(
         &mut self,
         from: NodeId,
@@ -387,7 +403,7 @@ impl Shard {
         Ok(())
     }
 
-    /// With all marks in, what is held here is certain: says it.
+    /// Reports the blocks held here, which are certain once all marks are in.
     fn settle_view<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
         if !self.views.marks.is_some_and(|marks| marks.forwards.is_empty() && marks.blocks.is_empty()) {
             return;
@@ -404,23 +420,23 @@ impl Shard {
         });
     }
 
-    /// Nothing comes for this frame any more that was sent in an earlier view.
+    /// Ends all waiting of a frame for messages of earlier views.
     fn conclude<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         if self.frames[slot].asked.is_some() {
             self.answered(slot, io);
         }
         let frame = &self.frames[slot];
-        if frame.leave != Leave::Told {
+        if frame.leave != Leave::Announced {
             return;
         }
         let place = self.views.place(frame.block.partition());
         let was_master = self.views.settled.last().map(|view| view.masters[place]);
         if frame.mode != Mode::N && was_master.is_some_and(|master| !self.views.gone.contains(master)) {
-            // It lives and did not take the block off: it never came to that.
+            // The master is a member and did not confirm the eviction: it never happened.
             self.frames[slot].leave = Leave::Chosen;
             return;
         }
-        // Another may have been granted it.
+        // Another node may have been granted it.
         if frame.mode != Mode::N {
             self.frames[slot].mode = Mode::N;
             self.frames[slot].behind = false;
@@ -429,17 +445,17 @@ impl Shard {
         self.release(slot);
     }
 
-    /// To each master what concerns it.
+    /// Reports to each master the blocks that concern it.
     fn report_all<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
         let mut report = Vec::new();
         for frame in self.frames.iter().filter(|frame| frame.is_held()) {
-            let held = Body::Held { mode: frame.mode, owed: frame.owed, behind: frame.behind };
+            let held = MessageBody::Held { mode: frame.mode, owed: frame.owed, behind: frame.behind };
             report.push((frame.block, held));
         }
         self.counts.reported += report.len() as u64;
         for block in self.views.past.doubted() {
             let opened = self.views.opened[self.views.place(block.partition())];
-            report.push((block, Body::Doubt { opened }));
+            report.push((block, MessageBody::Doubt { opened }));
         }
         for (block, item) in report {
             self.say(self.master(block), block, item, io);
@@ -448,26 +464,26 @@ impl Shard {
             let place = self.views.place(partition);
             let (opened, orphaned) = (self.views.opened[place], self.views.orphaned(place));
             if opened.max(orphaned) > Epoch(0) {
-                let item = Body::Place { partition, opened, orphaned };
+                let item = MessageBody::Place { partition, opened, orphaned };
                 self.say(self.views.master(partition), BlockId(0), item, io);
             }
         }
         let runs: Vec<Run> = self.views.lost.runs().collect();
         for Run { partition, first, last } in runs {
-            self.say(self.views.master(partition), first, Body::Lost { partition, last }, io);
+            self.say(self.views.master(partition), first, MessageBody::Lost { partition, last }, io);
         }
         let witness = self.views.witness();
         for node in self.views.members.iter() {
-            self.say(node, BlockId(0), Body::Reported { witness }, io);
+            self.say(node, BlockId(0), MessageBody::Reported { witness }, io);
         }
     }
 
-    /// Says an item of a report or of what is published, when its turn comes.
+    /// Queues an item of a report or a publication.
     pub(super) fn say<F, O: Outlet>(
         &mut self,
         to: NodeId,
         block: BlockId,
-        item: Body,
+        item: MessageBody,
         io: &mut Io<'_, F, O>,
     ) {
         if to == self.config.me {
@@ -485,7 +501,7 @@ impl Shard {
         }
     }
 
-    /// A master knows everything again: those who wait ask it.
+    /// Handles the opening of a master: members with waiting sessions ask it.
     pub(super) fn opened<F: Frames, O: Outlet>(
         &mut self,
         master: NodeId,
@@ -517,13 +533,13 @@ impl Shard {
         Ok(())
     }
 
-    /// The frame's master may be asked.
+    /// Lets a frame go on once its master may be asked.
     pub(super) fn resume<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         let frame = &self.frames[slot];
         if frame.mode != Mode::N {
             return self.settle(slot, io);
         }
-        if frame.asked.is_some() || frame.disk != Disk::Quiet || frame.leave == Leave::Told {
+        if frame.asked.is_some() || frame.disk != Disk::Quiet || frame.leave == Leave::Announced {
             return;
         }
         match (frame.usage, frame.waiters.is_empty()) {

@@ -15,15 +15,15 @@
 //!
 //! These rules ensure that no wake-up is lost:
 //! - The seat is taken with the token only. Arrivals are taken off the set by the thread in the
-//! seat, or with the token while the seat is free; so no thread takes the wake-up of another.
+//!   seat, or with the token while the seat is free; so no thread takes the wake-up of another.
 //! - A thread that took something off the set takes the token and looks at everything, or notes
-//! that it was turned away ([`Token::try_woken`](super::token::Token::try_woken)). It does so even
-//! if its own answer is there.
+//!   that it was turned away ([`Token::try_woken`](super::token::Token::try_woken)). It does so
+//!   even if its own answer is there.
 //! - The seat is given back by unmuting: what has arrived since then wakes the background thread.
 //! - A seat that was [left](Seat::leave) belongs to the token. Arrivals stay muted, and no thread
-//! takes them off before a driver takes the seat over ([`Watch::take_over_seat`]). No thread sleeps
-//! on them either: the token was left to threads that are awake, or it is taken. A driver that
-//! releases the token otherwise takes the seat over first.
+//!   takes them off before a driver takes the seat over ([`Watch::take_over_seat`]). No thread
+//!   sleeps on them either: the token was left to threads that are awake, or it is taken. A driver
+//!   that releases the token otherwise takes the seat over first.
 //!
 //! Untrusted clients ring by events of their own, which are in the arrivals too
 //! ([`Watch::listen`]). This module never reads or writes such an event. Its owner may fill, drain

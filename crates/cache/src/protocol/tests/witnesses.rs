@@ -1,8 +1,9 @@
-//! Whose word counts on what was lost, where nobody is left who was there.
+//! Tests of the witnesses of losses, where no member is left that was there.
 
 use super::*;
 
-/// Who was there is gone, and said nothing: with what is on record from before nobody knows what it had.
+/// The earlier members are gone and said nothing; with an older record alone, their blocks are
+/// unknown.
 #[test]
 fn a_newcomer_that_is_left_alone_takes_nothing_as_good_that_it_cannot_know() {
     let (alone, all) = ([(0, 2)], BLOCKS as usize);
@@ -18,7 +19,8 @@ fn a_newcomer_that_is_left_alone_takes_nothing_as_good_that_it_cannot_know() {
         world.view_after(&mut shard, needs, 7, &alone);
         assert_eq!(named(&shard), expected, "a record of {record} where {needs} is needed");
     }
-    // Somebody who left knew that nothing was, but not if the voting files are older than the record.
+    // A node that left knew that nothing was lost, but that is void if the voting files are older
+    // than the record.
     for (record, expected) in [(3, 0), (5, 0), (7, all), (9, all)] {
         let (mut world, mut shard) = (World::default(), without_view(2, 4));
         shard.recall(Epoch(record), one(5));
@@ -29,7 +31,7 @@ fn a_newcomer_that_is_left_alone_takes_nothing_as_good_that_it_cannot_know() {
         assert_eq!(named(&shard), expected, "a record of {record}");
         assert!(log.take().contains(&Did::Other(Action::RecordLost { seq: 1 })), "the record says otherwise");
     }
-    // It may have joined while somebody else was there, and was never open to it.
+    // It may have joined while another member was there, and was never open to it.
     for (needs, expected) in [(3, 1), (8, all)] {
         let (mut world, mut shard) = (World::default(), without_view(2, 4));
         shard.recall(Epoch(3), one(5));
@@ -39,7 +41,7 @@ fn a_newcomer_that_is_left_alone_takes_nothing_as_good_that_it_cannot_know() {
     }
 }
 
-/// What others have on record may have been accepted since.
+/// The losses on other records may have been accepted since.
 #[test]
 fn of_several_records_the_latest_counts() {
     for (mine, theirs, expected) in [(4, 3, [true, false]), (4, 5, [false, true]), (4, 4, [true, true])] {
@@ -52,15 +54,15 @@ fn of_several_records_the_latest_counts() {
         shard.recall(Epoch(mine), lost);
         world.view_after(&mut shard, 2, 7, &[(0, 1), (1, 1)]);
         let partition = blocks[1].partition();
-        world.say(&mut shard, 1, 7, Body::Mark { blocks: true });
-        world.say(&mut shard, 1, 7, Body::Mark { blocks: false });
-        world.say_of(&mut shard, 1, 7, (blocks[1], Body::Lost { partition, last: blocks[1] }));
-        world.say(&mut shard, 1, 7, Body::Reported { witness: Witness::Recorded(Epoch(theirs)) });
+        world.say(&mut shard, 1, 7, MessageBody::Mark { blocks: true });
+        world.say(&mut shard, 1, 7, MessageBody::Mark { blocks: false });
+        world.say_of(&mut shard, 1, 7, (blocks[1], MessageBody::Lost { partition, last: blocks[1] }));
+        world.say(&mut shard, 1, 7, MessageBody::Reported { witness: Witness::Recorded(Epoch(theirs)) });
         assert_eq!(blocks.map(|block| shard.lost().contains(block)), expected);
     }
 }
 
-/// Nobody else's record is worth more than that one is newer than the voting files.
+/// A record newer than the voting files outweighs all others.
 #[test]
 fn where_voting_files_are_older_than_a_record_everything_may_be_lost() {
     let own = || (0..BLOCKS).map(BlockId).filter(|block| master(*block, 2) == NodeId(0));
@@ -69,9 +71,9 @@ fn where_voting_files_are_older_than_a_record_everything_may_be_lost() {
         shard.recall(Epoch(mine), Lost::default());
         world.view_after(&mut shard, 0, 7, &[(0, 1), (1, 1)]);
         for body in [
-            Body::Mark { blocks: true },
-            Body::Mark { blocks: false },
-            Body::Reported { witness: Witness::Recorded(Epoch(0)) },
+            MessageBody::Mark { blocks: true },
+            MessageBody::Mark { blocks: false },
+            MessageBody::Reported { witness: Witness::Recorded(Epoch(0)) },
         ] {
             world.say(&mut shard, 1, 7, body);
         }
