@@ -570,7 +570,7 @@ fn drive(cluster: &mut Cluster) -> Result<(), Broken> {
 
 /// Accepts the lost blocks at one node, and checks that no block is lost anywhere.
 fn accept(cluster: &mut Cluster) -> Result<(), Broken> {
-    let one = cluster.living().next().expect("somebody lives");
+    let one = cluster.living().next().expect("a living node");
     cluster.accept_lost(usize::from(one))?;
     while cluster.step()? {}
     ends::check(cluster)?;

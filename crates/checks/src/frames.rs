@@ -102,7 +102,7 @@ impl SimFrames {
         let frame = &mut self.frames[slot.index()];
         match mode {
             Mode::X => {
-                assert!(std::mem::take(&mut frame.writer), "a latch that nobody holds");
+                assert!(std::mem::take(&mut frame.writer), "a latch that no session holds");
             }
             _ => frame.readers -= 1,
         }

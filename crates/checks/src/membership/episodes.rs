@@ -385,7 +385,7 @@ impl Membership {
         self.world.pause(node, pause);
         self.run(2 * self.world.profile.evict.0)?;
         if (epoch, deaths) != (self.world.witness.last_epoch(), self.deaths()) {
-            return broken("side", format!("node {node} stopped for {pause} ns only, and was put out"));
+            return broken("side", format!("node {node} stopped for only {pause} ns, but was evicted"));
         }
         Ok(())
     }
@@ -402,7 +402,7 @@ impl Membership {
         self.run(self.world.profile.evict.0 * 102 / 100 + self.world.profile.heartbeat.0)?;
         match self.world.nodes[node].deaths > deaths {
             true => Ok(()),
-            false => broken("evicted", format!("node {node} goes on after it was put out")),
+            false => broken("evicted", format!("node {node} continues after its eviction")),
         }
     }
 
@@ -515,7 +515,7 @@ impl Membership {
         if all_clean && sound.is_some() && after != sound {
             return broken(
                 "sound",
-                format!("who left had handed back, and views are sound since {after:?}, not {sound:?}"),
+                format!("the node left cleanly, but views are sound since {after:?}, not {sound:?}"),
             );
         }
         Ok(())

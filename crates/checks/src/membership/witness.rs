@@ -61,7 +61,7 @@ impl Witness {
         let epoch = view.epoch.0;
         let known = self.views.entry(epoch).or_insert_with(|| Arc::clone(view));
         if known != view {
-            return broken("one view", format!("{node} learned {view:?}, somebody before {known:?}"));
+            return broken("one view", format!("{node} learned {view:?}, another node before {known:?}"));
         }
         if let Some(before) = self.views.get(&(epoch - 1))
             && let Some((gone, incarnation)) = before.gone(view).find(|gone| !self.clean.contains(gone))
@@ -222,7 +222,7 @@ mod tests {
         witness.opened(node, incarnation, &views[0], 10, 0).expect("the first");
         witness.decided(NodeId(0), incarnation, &views[1]).expect("the second");
         witness.decided(NodeId(0), incarnation, &views[2]).expect("the third");
-        let broken = witness.opened(node, incarnation, &views[2], 10, 5).expect_err("it was put out");
+        let broken = witness.opened(node, incarnation, &views[2], 10, 5).expect_err("it was evicted");
         assert_eq!(broken.property, "evicted");
     }
 

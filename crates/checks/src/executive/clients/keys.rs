@@ -184,7 +184,7 @@ impl Work {
             self.note(&key, Op::Read(found.value), begin, true);
         }
         match values.first_key_value() {
-            Some((key, _)) => Err(format!("{key}: nobody has written it")),
+            Some((key, _)) => Err(format!("{key}: no client wrote this key")),
             None => Ok(()),
         }
     }

@@ -262,7 +262,7 @@ impl Follower {
         }
         if !self.mirror.iter().eq(contents.under("")) {
             let at = contents.generation();
-            return broken("watch", format!("who follows has {:?} at {at}, not {contents:?}", self.mirror));
+            return broken("watch", format!("the follower has {:?} at {at}, not {contents:?}", self.mirror));
         }
         Ok(())
     }
