@@ -198,7 +198,7 @@ impl Frames for Hand<'_, '_> {
     fn forget(&mut self, slot: Slot) {
         let frames = &mut *self.0.borrow_mut();
         let frame = &mut frames.frames[slot.index()];
-        assert!(!frame.pinned(), "forgotten while pinned");
+        assert!(!frame.pinned(), "dropped while pinned");
         (frame.mode, frame.closing, frame.dirty) = (Mode::N, true, false);
     }
 

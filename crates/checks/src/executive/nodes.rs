@@ -294,7 +294,7 @@ impl Nodes {
             }
             if start.elapsed() > TIMEOUT {
                 let names: Vec<String> = nodes.iter().map(|node| Self::name(*node)).collect();
-                return Err(format!("{names:?} are not of one view newer than {after}: {seen:?}"));
+                return Err(format!("{names:?} are not in one view newer than {after}: {seen:?}"));
             }
             thread::sleep(LOOK_EVERY);
         }

@@ -106,7 +106,7 @@ pub fn recovery(program: PathBuf) -> Result<f64, String> {
     let mut first = asked(0).map_err(refused)?;
     first.set_timeout(Duration::from_millis(100)).map_err(refused)?;
     if !matches!(first.hear(), Err(ControlError::Silent { .. })) {
-        return Err("two have one lock".into());
+        return Err("two clients have one lock".into());
     }
     first.set_timeout(TIMEOUT).map_err(refused)?;
     let start = Instant::now();

@@ -151,7 +151,9 @@ impl Witness {
     pub(super) fn remembered(&mut self, node: NodeId, generation: u64) -> Result<(), Broken> {
         let least = self.asked.remove(&node.0).unwrap_or_default();
         if generation < least {
-            let what = format!("{node} is told that {generation} is remembered, but {least} was before");
+            let what = format!(
+                "{node} received the remembered generation {generation}, but {least} was remembered before"
+            );
             return broken("remembered", what);
         }
         self.remembered = self.remembered.max(generation);
