@@ -550,7 +550,7 @@ impl Cluster {
             if shard.masters() && shard.master(block) == me && !shard.lost().contains(block) {
                 let index = block.0 as usize;
                 if self.changes.lost[index] && !self.changes.accepted[index] {
-                    return Err(Broken::new("named", block, "lost, and accepted by nobody".into()));
+                    return Err(Broken::new("named", block, "lost, but not accepted by any operator".into()));
                 }
                 self.accepts(block);
             }

@@ -563,7 +563,7 @@ fn drive(cluster: &mut Cluster) -> Result<(), Broken> {
         for local in cluster.locals_of(node) {
             if local.checkpoints > 0 || local.handed_back != Some(0) {
                 let what = format!("checkpoints {}, hand-back {:?}", local.checkpoints, local.handed_back);
-                return Err(Broken::general("ends", format!("of node {node} unanswered: {what}")));
+                return Err(Broken::general("ends", format!("node {node} did not answer: {what}")));
             }
         }
     }
@@ -572,13 +572,16 @@ fn drive(cluster: &mut Cluster) -> Result<(), Broken> {
 
 /// Accepts the lost blocks at one node, and checks that no block is lost anywhere.
 fn accept(cluster: &mut Cluster) -> Result<(), Broken> {
-    let one = cluster.living().next().expect("somebody lives");
+    let one = cluster.living().next().expect("a living node");
     cluster.accept_lost(usize::from(one))?;
     while cluster.step()? {}
     ends::check(cluster)?;
     for node in cluster.living() {
         if cluster.locals_of(node).iter().any(|local| !local.shard.lost().is_empty()) {
-            return Err(Broken::general("named", format!("node {node} counts as lost what was accepted")));
+            return Err(Broken::general(
+                "named",
+                format!("node {node} still counts an accepted block as lost"),
+            ));
         }
     }
     Ok(())

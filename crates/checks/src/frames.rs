@@ -102,7 +102,7 @@ impl SimFrames {
         let frame = &mut self.frames[slot.index()];
         match mode {
             Mode::X => {
-                assert!(std::mem::take(&mut frame.writer), "a latch that nobody holds");
+                assert!(std::mem::take(&mut frame.writer), "a latch that no session holds");
             }
             _ => frame.readers -= 1,
         }
@@ -198,7 +198,7 @@ impl Frames for Hand<'_, '_> {
     fn forget(&mut self, slot: Slot) {
         let frames = &mut *self.0.borrow_mut();
         let frame = &mut frames.frames[slot.index()];
-        assert!(!frame.pinned(), "forgotten while pinned");
+        assert!(!frame.pinned(), "dropped while pinned");
         (frame.mode, frame.closing, frame.dirty) = (Mode::N, true, false);
     }
 

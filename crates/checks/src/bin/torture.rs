@@ -27,7 +27,7 @@ fn main() -> ExitCode {
 fn run(arguments: &[String]) -> Result<(), String> {
     const USAGE: &str = "use: torture failovers N | torture shares MBIT MBIT | torture soak SECONDS [SEED] | \
                          torture executive PLEXUS SECONDS [SEED] | torture joins PLEXUS COUNT [SEED] | torture views PLEXUS death|cut|cut-fast|recovery";
-    let number = |text: &String| text.parse::<u64>().map_err(|_| format!("{text} is no number; {USAGE}"));
+    let number = |text: &String| text.parse::<u64>().map_err(|_| format!("{text} is not a number; {USAGE}"));
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     match arguments {
         [command, rest @ ..] if command == "member" => {

@@ -107,7 +107,7 @@ impl Nodes {
         membership.insert("profile".into(), self.spec.profile.into());
         let nodes = config.get_mut("node").and_then(|nodes| nodes.as_array_mut());
         for (index, node) in nodes.ok_or("cluster.toml has no nodes")?.iter_mut().enumerate() {
-            let node = node.as_table_mut().ok_or("cluster.toml has strange nodes")?;
+            let node = node.as_table_mut().ok_or("cluster.toml: a node is not a table")?;
             let host = self.host_of(index);
             let port = PORT + if self.spec.networks == 0 { index as u16 } else { 0 };
             let address = |network| format!("{}:{port}", self.lan.address(host, network));
@@ -294,7 +294,7 @@ impl Nodes {
             }
             if start.elapsed() > TIMEOUT {
                 let names: Vec<String> = nodes.iter().map(|node| Self::name(*node)).collect();
-                return Err(format!("{names:?} are not of one view newer than {after}: {seen:?}"));
+                return Err(format!("{names:?} are not in one view newer than {after}: {seen:?}"));
             }
             thread::sleep(LOOK_EVERY);
         }

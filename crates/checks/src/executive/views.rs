@@ -91,7 +91,7 @@ pub fn recovery(program: PathBuf) -> Result<f64, String> {
     let mut hold = Command::new(&program);
     hold.args(["bench", "locks"]).arg(nodes.dir().root()).args(["--json", "--hold", &LOCKS.to_string()]);
     let mut holder = Holder(hold.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().map_err(fails)?);
-    let said = holder.0.stdout.take().ok_or("nothing can be heard of who holds the locks")?;
+    let said = holder.0.stdout.take().ok_or("the process that holds the locks has no standard output")?;
     let (tell, told) = std::sync::mpsc::channel();
     thread::spawn(move || {
         let mut line = String::new();
@@ -106,7 +106,7 @@ pub fn recovery(program: PathBuf) -> Result<f64, String> {
     let mut first = asked(0).map_err(refused)?;
     first.set_timeout(Duration::from_millis(100)).map_err(refused)?;
     if !matches!(first.hear(), Err(ControlError::Silent { .. })) {
-        return Err("two have one lock".into());
+        return Err("two clients have one lock".into());
     }
     first.set_timeout(TIMEOUT).map_err(refused)?;
     let start = Instant::now();

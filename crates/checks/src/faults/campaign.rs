@@ -138,7 +138,7 @@ pub fn failovers(program: PathBuf, count: usize, say: &mut dyn FnMut(usize)) -> 
     pair.flat()?;
     let reports = pair.finish()?;
     match reports.iter().any(|report| report.gone > 0) {
-        true => Err(format!("a peer was taken for gone: {}; {}", reports[0], reports[1])),
+        true => Err(format!("a peer counted as gone: {}; {}", reports[0], reports[1])),
         false => Ok(stalls),
     }
 }
@@ -349,7 +349,7 @@ pub fn soak(
     let reports = pair.finish()?;
     soaked.delivered = reports.iter().map(|report| report.received).sum();
     match reports.iter().any(|report| report.gone > 0) {
-        true => Err(format!("seed {seed}: a peer was taken for gone: {}; {}", reports[0], reports[1])),
+        true => Err(format!("seed {seed}: a peer counted as gone: {}; {}", reports[0], reports[1])),
         false => Ok(soaked),
     }
 }

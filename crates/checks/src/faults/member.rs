@@ -96,7 +96,7 @@ impl Member {
     /// One line that names the resource that could not be created.
     pub fn run(self) -> Result<(), String> {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
-            .map_err(|error| format!("the end of whoever started it: {error}"))?;
+            .map_err(|error| format!("cannot end with the parent process: {error}"))?;
         // Must precede all other threads: a thread enters a namespace, and the threads that it
         // starts inherit it.
         if let Some(path) = &self.namespace {

@@ -261,13 +261,13 @@ impl Pair {
         for side in Side::BOTH {
             let report = self.ask(side, "stop")?;
             if !report.idle {
-                return Err(format!("{side:?} cannot end what is under way: {report}"));
+                return Err(format!("{side:?}: messages under way were not acknowledged: {report}"));
             }
         }
         let reports = [self.report(Side::A)?, self.report(Side::B)?];
         let [a, b] = &reports;
         if a.sent != b.received || b.sent != a.received {
-            return Err(format!("not everything came: A: {a}; B: {b}"));
+            return Err(format!("messages are missing: A: {a}; B: {b}"));
         }
         Ok(reports)
     }

@@ -44,7 +44,8 @@ pub struct Report {
     /// The acknowledgements of the channel with the fewest in this incarnation of the link; replies
     /// count too.
     pub least: u64,
-    /// The longest time without an acknowledgement on a channel since the last report, in microseconds.
+    /// The longest time without an acknowledgement on a channel since the last report, in
+    /// microseconds.
     pub stall_us: u64,
     /// The connections that were closed because they did not authenticate.
     pub unauthenticated: u64,

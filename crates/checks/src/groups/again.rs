@@ -104,11 +104,11 @@ impl Explored {
                 let again = self.passed.values().any(|passed| passed.contains(&(at, client)));
                 self.passed.entry(seq).or_default().insert((at, client));
                 if again {
-                    return Err(format!("{client} of {at} goes on twice"));
+                    return Err(format!("{client} of {at} passed twice"));
                 }
             }
             (Happened::View { .. } | Happened::Left, _) => {}
-            (what, _) => return Err(format!("{client} of {at} is told {what:?}")),
+            (what, _) => return Err(format!("{client} of {at} received {what:?}")),
         }
         Ok(())
     }
@@ -193,7 +193,7 @@ impl World for Explored {
         if let Some((seq, alone)) =
             self.passed.iter().find(|(_, passed)| passed.len() < usize::from(TOGETHER))
         {
-            return Err(format!("{alone:?} has gone on alone at place {seq}"));
+            return Err(format!("{alone:?} passed alone at position {seq}"));
         }
         let waiting = self.scope.cluster.up().filter(|(_, node)| node.stands.is_some()).count();
         match waiting < usize::from(TOGETHER) {

@@ -114,18 +114,18 @@ impl Explored {
         }
         let Some(own) = self.scope.cluster.node(at) else { return Ok(()) };
         if own.told.contains(&(seq, what.clone())) || own.told.last().is_some_and(|(last, _)| *last > seq) {
-            return Err(format!("{at} is told {what:?} of place {seq} again, or late"));
+            return Err(format!("{at} received {what:?} of position {seq} twice or late"));
         }
         if let Happened::Passed(_) = what
             && let Some(late) = own.members().iter().find(|who| !self.came.contains(who))
         {
-            return Err(format!("{at} passes the barrier, and {late:?} has not come"));
+            return Err(format!("{at} passed the barrier, but {late:?} has not come"));
         }
         for (other, node) in self.scope.cluster.up().filter(|(other, _)| *other != at) {
             let there: Vec<&Happened> =
                 node.told.iter().filter(|(place, _)| *place == seq).map(|(_, what)| what).collect();
             if !there.is_empty() && !there.contains(&&what) {
-                return Err(format!("{at} is told {what:?} at place {seq}, and {other} {there:?}"));
+                return Err(format!("{at} received {what:?} at position {seq}, but {other} {there:?}"));
             }
         }
         if let Some(node) = self.scope.cluster.node_mut(at) {
@@ -200,7 +200,7 @@ impl World for Explored {
         let waits = |who: &GroupMember| self.came.contains(who) && has_not_passed(who);
         for (at, node) in &living {
             let Some((joined, Happened::View { .. })) = node.told.first() else {
-                return Err(format!("{at} is not told that it has joined"));
+                return Err(format!("{at} did not learn that it has joined"));
             };
             if node.members().iter().all(waits) {
                 return Err(format!("all of {:?} are at the barrier", node.members()));
@@ -213,7 +213,7 @@ impl World for Explored {
                 .count();
             let says = script(*at).iter().filter(|deed| matches!(deed, Deed::Send(_))).count();
             if own != says {
-                return Err(format!("{at} hears {own} of the {says} that it said"));
+                return Err(format!("{at} received {own} of its own {says} messages"));
             }
             if node.passed() > 1 {
                 return Err(format!("{at} has passed the barrier {} times", node.passed()));
@@ -224,7 +224,7 @@ impl World for Explored {
                     node.told.iter().map(|(seq, _)| *seq).filter(|seq| *seq >= since).collect()
                 };
                 if told(node) != told(theirs) {
-                    return Err(format!("{at} is told {:?}, {other} {:?}", node.told, theirs.told));
+                    return Err(format!("{at} received {:?}, {other} {:?}", node.told, theirs.told));
                 }
             }
         }

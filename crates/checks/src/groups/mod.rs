@@ -3,13 +3,13 @@
 //! quickly, and some nodes miss some.
 //!
 //! The code is that of nodes. Messages are late, in order for each pair of incarnations; the last
-//! messages of a dead node arrive in part. The properties are in `told.rs`; [`Sabotage`] shows that
+//! messages of a dead node arrive in part. The properties are in `received.rs`; [`Sabotage`] shows that
 //! each detects its violation.
 
 pub mod again;
 pub mod explored;
 mod nodes;
-mod told;
+mod received;
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ use plexus_sim::Engine;
 
 use self::{
     nodes::Node,
-    told::{Barriers, Client},
+    received::{Barriers, Client},
 };
 use crate::{
     failure::Broken,
@@ -269,7 +269,7 @@ impl Groups {
             }
             Action::Tell { client, seq, what } => {
                 let (node, incarnation) = self.cluster.instance(node).member();
-                self.is_told(GroupMember { node, incarnation, client }, seq, what)
+                self.note_received(GroupMember { node, incarnation, client }, seq, what)
             }
             Action::Opened(epoch, applied, digest) => {
                 self.engine.digest.add(digest);

@@ -53,7 +53,7 @@ impl Outcome {
         Self { digest, events, operations, ..Self::default() }
     }
 
-    /// Adds counts.
+    /// Adds counts to the tallies.
     #[must_use]
     pub fn with(mut self, tallies: impl IntoIterator<Item = (&'static str, u64)>) -> Self {
         for (name, count) in tallies {

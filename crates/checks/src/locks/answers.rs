@@ -61,7 +61,7 @@ pub(crate) fn check(run: &Locks) -> Result<(), Broken> {
             return Err(broken(format!("{me} is left with {left:?}")));
         }
         if shard.next_tick().is_some() {
-            return Err(broken(format!("{me} has nothing and wants to be woken")));
+            return Err(broken(format!("{me} has no work but scheduled a wake-up")));
         }
     }
     Ok(())

@@ -55,7 +55,7 @@ impl Circles {
         }
         Err(Broken::general(
             "circles",
-            format!("{id:?} is a victim and was in no circle, or not the youngest"),
+            format!("{id:?} is a victim but was in no cycle, or not the youngest"),
         ))
     }
 }
@@ -63,7 +63,7 @@ impl Circles {
 /// Checks at the end, when no client gives up by itself, that all cycles were broken.
 pub(crate) fn none_left(run: &Locks) -> Result<(), Broken> {
     let left = real(run, None);
-    if left.is_empty() { Ok(()) } else { Err(Broken::general("circles", format!("not broken: {left:?}"))) }
+    if left.is_empty() { Ok(()) } else { Err(Broken::general("circles", format!("cycles left: {left:?}"))) }
 }
 
 /// Returns the youngest request of every real cycle; `ticks`: after a worker has refused expired

@@ -138,7 +138,7 @@ impl Simulation for Locks {
                 self.end();
             }
             if self.frozen.is_some() && self.under_way == 0 {
-                self.thaw()?;
+                self.end_pause()?;
             }
             if self.engine.events() > limit {
                 circles::none_left(self)?;
@@ -254,7 +254,7 @@ impl Locks {
     }
 
     /// Compares all nodes when nothing is under way, and ends the pause.
-    fn thaw(&mut self) -> Result<(), Broken> {
+    fn end_pause(&mut self) -> Result<(), Broken> {
         union::check(self)?;
         self.compared += 1;
         for event in self.frozen.take().unwrap_or_default() {

@@ -129,7 +129,7 @@ fn keeps_order(before: &[QueueEntry], after: &[QueueEntry], now: &Lines) -> Resu
     let granted = |(who, seq): &QueueEntry| now.held.get(who).is_some_and(|(held, _)| held == seq);
     let first = before.iter().position(|place| stay.contains(place));
     if before[first.unwrap_or(before.len())..].iter().any(granted) {
-        return Err("granted past somebody ahead in the queue");
+        return Err("granted past an earlier request in the queue");
     }
     Ok(stay.len())
 }
@@ -167,7 +167,7 @@ mod tests {
         check(&before, &lines(&[(1, 1, Mode::EX), (5, 1, Mode::NL)], &[], &[2, 3, 4]), Ok(()));
         check(&before, &lines(&[(1, 1, Mode::EX)], &[], &[2, 4, 3]), Err("a queue is out of order"));
         check(&before, &lines(&[(1, 1, Mode::EX)], &[], &[5, 2, 3, 4]), Err("a queue is out of order"));
-        let passed = Err("granted past somebody ahead in the queue");
+        let passed = Err("granted past an earlier request in the queue");
         check(&before, &lines(&[(3, 1, Mode::EX)], &[], &[2, 4]), passed);
         check(&before, &lines(&[(5, 1, Mode::EX)], &[], &[2, 3, 4]), Err("granted past a queue"));
     }

@@ -35,8 +35,11 @@ pub(crate) fn check(run: &Locks) -> Result<(), Broken> {
             )));
         }
         if waiting != queued {
-            let what =
-                format!("waits in vain {:?}, queued in vain {:?}", &waiting - &queued, &queued - &waiting);
+            let what = format!(
+                "waiting without end {:?}, queued without end {:?}",
+                &waiting - &queued,
+                &queued - &waiting
+            );
             return Err(broken(what));
         }
     }
@@ -61,7 +64,7 @@ fn homes(shard: &Shard, held: &mut Holds, waiting: &mut Waits) {
 fn masters(run: &Locks, shard: &Shard, known: &mut Holds, queued: &mut Waits) -> Result<(), Broken> {
     for (name, resource) in shard.resources() {
         if run.view.master(name.partition()) != shard.config().me {
-            return Err(broken(format!("{} masters {name:?}, which another does", shard.config().me)));
+            return Err(broken(format!("{} masters {name:?}, which has another master", shard.config().me)));
         }
         let holders = resource.granted().iter();
         known.extend(holders.map(|held| (name.clone(), held.who.node, held.who.lock, held.mode, held.token)));
@@ -72,7 +75,7 @@ fn masters(run: &Locks, shard: &Shard, known: &mut Holds, queued: &mut Waits) ->
         for held in resource.granted().iter().filter(|held| held.who != first.who && blocks(held.mode)) {
             let lock = run.locks.get(&(held.who.node.index(), held.who.lock));
             if lock.is_some_and(|lock| lock.notify && !lock.told) {
-                return Err(broken(format!("{held:?} was not told that {first:?} waits")));
+                return Err(broken(format!("{held:?} received no notice that {first:?} waits")));
             }
         }
     }

@@ -211,7 +211,7 @@ impl Membership {
         if acting != expected || apart {
             let views: Vec<_> =
                 self.world.witness.acting(self.now()).map(|(node, view)| (node, view.members())).collect();
-            return broken("side", format!("{what}: {expected:?} should act, and {views:?} do"));
+            return broken("side", format!("{what}: {expected:?} should act, but {views:?} do"));
         }
         Ok(())
     }
@@ -333,7 +333,7 @@ impl Membership {
         self.expect(expected, "links were lost")?;
         match self.world.witness.last_epoch() - epoch {
             1 => Ok(()),
-            views => broken("side", format!("{views} views came of links that were lost at one time")),
+            views => broken("side", format!("{views} views after one loss of links")),
         }
     }
 
@@ -385,7 +385,7 @@ impl Membership {
         self.world.pause(node, pause);
         self.run(2 * self.world.profile.evict.0)?;
         if (epoch, deaths) != (self.world.witness.last_epoch(), self.deaths()) {
-            return broken("side", format!("node {node} stopped for {pause} ns only, and was put out"));
+            return broken("side", format!("node {node} stopped for only {pause} ns, but was evicted"));
         }
         Ok(())
     }
@@ -402,7 +402,7 @@ impl Membership {
         self.run(self.world.profile.evict.0 * 102 / 100 + self.world.profile.heartbeat.0)?;
         match self.world.nodes[node].deaths > deaths {
             true => Ok(()),
-            false => broken("evicted", format!("node {node} goes on after it was put out")),
+            false => broken("evicted", format!("node {node} continues after its eviction")),
         }
     }
 
@@ -457,7 +457,10 @@ impl Membership {
             true => Ok(()),
             false => broken(
                 "side",
-                format!("of power that files lost came {:?} after {before:?}", what_comes(self)),
+                format!(
+                    "a power failure of files changed the view to {:?} from {before:?}",
+                    what_comes(self)
+                ),
             ),
         }
     }
@@ -515,7 +518,7 @@ impl Membership {
         if all_clean && sound.is_some() && after != sound {
             return broken(
                 "sound",
-                format!("who left had handed back, and views are sound since {after:?}, not {sound:?}"),
+                format!("the node left cleanly, but views are sound since {after:?}, not {sound:?}"),
             );
         }
         Ok(())
@@ -582,7 +585,7 @@ impl Membership {
         self.run(self.settled())?;
         match self.world.nodes[node.index()].deaths > deaths {
             true => Ok(()),
-            false => broken("evicted", format!("{node} goes on in the incarnation in which it was removed")),
+            false => broken("evicted", format!("{node} continues in the incarnation that was removed")),
         }
     }
 

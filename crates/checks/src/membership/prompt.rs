@@ -66,7 +66,7 @@ impl Membership {
         let others = all.without(NodeId(node as u8));
         let first = self.all_start()?;
         if self.world.witness.last_epoch() != 1 {
-            return broken("ends", "not all who started together are in the first view".into());
+            return broken("ends", "not all nodes that started together are in the first view".into());
         }
         self.rest_a_while()?;
         self.world.nodes[node].down = true;

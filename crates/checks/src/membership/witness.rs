@@ -61,7 +61,7 @@ impl Witness {
         let epoch = view.epoch.0;
         let known = self.views.entry(epoch).or_insert_with(|| Arc::clone(view));
         if known != view {
-            return broken("one view", format!("{node} learned {view:?}, somebody before {known:?}"));
+            return broken("one view", format!("{node} learned {view:?}, another node before {known:?}"));
         }
         if let Some(before) = self.views.get(&(epoch - 1))
             && let Some((gone, incarnation)) = before.gone(view).find(|gone| !self.clean.contains(gone))
@@ -151,7 +151,9 @@ impl Witness {
     pub(super) fn remembered(&mut self, node: NodeId, generation: u64) -> Result<(), Broken> {
         let least = self.asked.remove(&node.0).unwrap_or_default();
         if generation < least {
-            let what = format!("{node} is told that {generation} is remembered, but {least} was before");
+            let what = format!(
+                "{node} received the remembered generation {generation}, but {least} was remembered before"
+            );
             return broken("remembered", what);
         }
         self.remembered = self.remembered.max(generation);
@@ -222,7 +224,7 @@ mod tests {
         witness.opened(node, incarnation, &views[0], 10, 0).expect("the first");
         witness.decided(NodeId(0), incarnation, &views[1]).expect("the second");
         witness.decided(NodeId(0), incarnation, &views[2]).expect("the third");
-        let broken = witness.opened(node, incarnation, &views[2], 10, 5).expect_err("it was put out");
+        let broken = witness.opened(node, incarnation, &views[2], 10, 5).expect_err("it was evicted");
         assert_eq!(broken.property, "evicted");
     }
 

@@ -422,7 +422,7 @@ impl Paths {
         match self.phase {
             Phase::Struck(struck) => {
                 let Struck { rail, generation, fault, at, rtt_ns } = struck;
-                late(at, &format!("{struck:?} is not left"))?;
+                late(at, &format!("traffic did not leave {struck:?}"))?;
                 let left = |host: &Host| host.core.up(rail as u8) != Some(generation) && host.flows();
                 if self.hosts.iter().all(left) {
                     let ns = self.hosts.iter().map(|host| host.longest_gap).max().unwrap_or_default();

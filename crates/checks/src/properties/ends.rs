@@ -17,8 +17,7 @@ pub fn check(cluster: &Cluster) -> Result<(), Broken> {
     cluster.transport_rest().map_err(|what| Broken::general("ends", what))?;
     cluster.delivery.complete()?;
     if let Some((session, block)) = cluster.waiting_sessions().next() {
-        let what =
-            format!("session {session} waits for ever ({} in all)", cluster.waiting_sessions().count());
+        let what = format!("session {session} waits forever ({} in all)", cluster.waiting_sessions().count());
         return Err(Broken { property: "ends", block, what });
     }
     for node in cluster.living() {

@@ -223,7 +223,7 @@ impl Copies {
             return Err(format!("generation {} was reported as saved, {generation} is there", self.reported));
         }
         if opened.contents != contents(generation) {
-            return Err(format!("what is found as generation {generation} was never written"));
+            return Err(format!("generation {generation} was found but never written"));
         }
         self.store = Store::new(opened.holds);
         Ok(())

@@ -135,7 +135,7 @@ impl Explored {
                             self.shown.last_key_value().and_then(|(_, contents)| contents.entry("k"));
                         let is_over = at == 1 && newest.is_some_and(|entry| entry.version > generation);
                         if !is_over && self.versions[at].is_none_or(|version| version > generation) {
-                            return Err(format!("the command of {at} is answered and was not done"));
+                            return Err(format!("the command of {at} was answered but not done"));
                         }
                     }
                     Err(Refused::Version { .. }) if at == 1 && self.versions[0].is_some() => {
@@ -163,7 +163,7 @@ impl Explored {
         if older.is_some_and(|(_, older)| version(older) > version(&contents))
             || newer.is_some_and(|(_, newer)| version(newer) < version(&contents))
         {
-            return Err(format!("what was shown is gone at or after {generation}"));
+            return Err(format!("a shown entry is gone at or after {generation}"));
         }
         if let Some(entry) = contents.entry("k") {
             let of = usize::from(entry.value[0]);
@@ -171,10 +171,10 @@ impl Explored {
                 return Err(format!("the command of {of} is done twice"));
             }
             if of == 1 && self.versions[0].is_some_and(|version| version < entry.version) {
-                return Err("the key is made though there was one".into());
+                return Err("the key was created although it existed".into());
             }
             if of == 1 && self.refused {
-                return Err("what was refused is done".into());
+                return Err("a refused command was done".into());
             }
         }
         self.shown.insert(generation, contents);

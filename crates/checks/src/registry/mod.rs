@@ -1,4 +1,5 @@
-//! The registry in the simulator: two copies on disks that fail, and the members of views that keep the same contents.
+//! The registry in the simulator: two copies on disks that fail, and the members of views that
+//! keep the same contents.
 
 pub mod chance;
 pub mod copies;

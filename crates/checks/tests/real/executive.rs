@@ -1,6 +1,7 @@
-//! The cluster executive under real faults for two minutes: `cargo xtask torture executive` does it for longer.
+//! The cluster executive under real faults for two minutes; `cargo xtask torture executive` runs
+//! longer.
 //!
-//! Skipped, with a line that says why, where network namespaces cannot be made.
+//! Skipped where network namespaces cannot be created, with a line that gives the reason.
 
 use std::{path::PathBuf, process::Command, time::Duration};
 

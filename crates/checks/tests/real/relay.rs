@@ -51,7 +51,7 @@ fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
 /// Returns the reason why a rail is lost.
 #[track_caller]
 fn why_lost(rail: &mut TcpRail) -> Lost {
-    until(|| rail.poll(1, &mut |_, _| panic!("nothing more was to come")).err())
+    until(|| rail.poll(1, &mut |_, _| panic!("no further message was expected")).err())
 }
 
 /// Sends frames, with puts among them, until the other end has lost the rail. Returns the number of

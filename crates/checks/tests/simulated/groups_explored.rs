@@ -17,13 +17,13 @@ fn members_receive_the_same_in_every_order_of_events() {
 
 #[test]
 fn messages_not_exchanged_at_a_view_change_are_detected() {
-    let what = explored(3, 1, 0, Lie::NotKept).expect_err("somebody is not told something");
+    let what = explored(3, 1, 0, Lie::NotKept).expect_err("a client misses a message");
     println!("{what}");
 }
 
 #[test]
 fn barrier_passed_too_early_is_detected() {
-    let what = explored(2, 0, 0, Lie::Early).expect_err("somebody passes without the others");
+    let what = explored(2, 0, 0, Lie::Early).expect_err("a client passes without the others");
     assert!(what.contains("has not come"), "{what}");
 }
 
@@ -39,7 +39,7 @@ fn reused_barrier_name_lets_no_caller_pass_alone() {
 
 #[test]
 fn callers_that_count_members_themselves_pass_alone() {
-    let what = again::explored(2, 0, again::Lie::Counted).expect_err("somebody goes on alone");
+    let what = again::explored(2, 0, again::Lie::Counted).expect_err("a caller passes alone");
     println!("{what}");
     assert!(what.contains("alone"), "{what}");
 }

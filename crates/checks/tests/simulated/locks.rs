@@ -37,6 +37,6 @@ fn each_property_detects_its_sabotage() {
         (Sabotage::ForgetRecords, "union"),
         (Sabotage::ForgetBlocking, "union"),
     ] {
-        assert!(notices(property, sabotage), "{property} does not notice {sabotage:?}");
+        assert!(notices(property, sabotage), "{property} does not detect {sabotage:?}");
     }
 }

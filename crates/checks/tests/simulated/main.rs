@@ -1,4 +1,5 @@
-//! Protocols in the simulator, from seeds and in every order of events: one program, because linking is expensive.
+//! Protocols in the simulator, from seeds and in every order of events. One program, because
+//! linking is expensive.
 
 mod disk_paxos;
 mod false_victim;

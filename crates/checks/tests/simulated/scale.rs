@@ -9,7 +9,7 @@ fn formulas_match_counted_messages() {
         let (counted, worked_out) = (Row::counted(nodes), Row::worked_out(nodes));
         for ((what, counted), (_, worked_out)) in counted.named().into_iter().zip(worked_out.named()) {
             let off = (counted / worked_out - 1.0).abs();
-            assert!(off < 0.1, "{what}, {nodes} nodes: counted {counted}, worked out {worked_out}");
+            assert!(off < 0.1, "{what}, {nodes} nodes: counted {counted}, calculated {worked_out}");
         }
     }
 }
@@ -18,5 +18,5 @@ fn formulas_match_counted_messages() {
 fn documentation_contains_the_table() {
     let document = include_str!("../../../../docs/performance.md");
     let table = table();
-    assert!(document.contains(&table), "docs/performance.md is to have:\n{table}");
+    assert!(document.contains(&table), "docs/performance.md must contain:\n{table}");
 }

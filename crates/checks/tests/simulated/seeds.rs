@@ -89,8 +89,9 @@ fn node_that_left_does_not_count_as_dead_for_a_newcomer() {
 
 #[test]
 fn generation_remembered_for_a_dead_coordinator_is_not_taken_from_the_disks() {
-    // 3442: its order landed after it was gone, and the only copy of that generation had been spoiled in between; 245575: its order had not
-    // landed, and a copy came back older than that of the epoch before.
+    // 3442: its request landed after it was gone, and the only copy of that generation had been
+    // damaged in between. 245575: its request had not landed, and a copy came back older than that
+    // of the epoch before.
     holds("replicas", [3442, 245_575]);
 }
 
@@ -107,11 +108,14 @@ fn formerly_misjudged_paths_are_judged_correctly() {
     holds(
         "paths",
         [
-            // The program stood still twice for a third of a second and spoke in between; its system had acknowledged everything.
-            9110, // What is prompt waited behind bulk that went out at once, behind the peer's, and its answer behind that.
-            7227, 108, 928, 6641, // The other rails were asked a look late.
-            3202, // All bulk of a lost rail went at once to one that is far slower.
-            1348, // A rail was believed to be slow and never tried again.
+            // The program paused twice for a third of a second and sent in between; its system had
+            // acknowledged everything.
+            9110,
+            // A prompt frame waited behind a burst of bulk and behind the bulk of the peer, and its
+            // answer behind that.
+            7227, 108, 928, 6641, // The other rails were queried one check too late.
+            3202, // All bulk of a lost rail moved at once to a far slower one.
+            1348, // A rail counted as slow and was never tried again.
             364,
         ],
     );

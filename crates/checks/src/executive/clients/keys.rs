@@ -173,7 +173,7 @@ impl Work {
         let list = self.reach(node, LISTS_WITHIN).and_then(|mut control| {
             control.call("registry.list", json!({ "prefix": PREFIX }), |more| listed.push(more))
         });
-        list.map_err(|error| format!("what keys have in the end: {error}"))?;
+        list.map_err(|error| format!("cannot list the keys at the end: {error}"))?;
         let entries = listed.into_iter().filter_map(|more| serde_json::from_value::<Vec<Entry>>(more).ok());
         let mut values: BTreeMap<String, Found> =
             entries.flatten().map(|entry| (entry.key.clone(), Found::of(entry))).collect();
@@ -184,7 +184,7 @@ impl Work {
             self.note(&key, Op::Read(found.value), begin, true);
         }
         match values.first_key_value() {
-            Some((key, _)) => Err(format!("{key}: nobody has written it")),
+            Some((key, _)) => Err(format!("{key}: no client wrote this key")),
             None => Ok(()),
         }
     }

@@ -112,7 +112,7 @@ fn said_of(lie: Lie) -> Option<String> {
         observed.first_wrong().is_some() || observed.received.load(Relaxed) >= 3 && matches!(lie, Lie::None)
     };
     while !done() {
-        assert!(Instant::now() < end, "nothing is said of {lie:?}");
+        assert!(Instant::now() < end, "{lie:?} was not detected");
         thread::sleep(Duration::from_millis(1));
     }
     liar.stop();

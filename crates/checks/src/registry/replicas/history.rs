@@ -128,7 +128,7 @@ impl History {
             if known != entry.version && !self.can_be(from, to, again) {
                 return broken(
                     "once",
-                    format!("what {key} has was done as {known} and as {}", entry.version),
+                    format!("the command of {key} was done as {known} and as {}", entry.version),
                 );
             }
         }
@@ -157,7 +157,7 @@ impl History {
                 let version = version(contents, key);
                 if version != *found || found == expected || contents.generation() < *floor {
                     let at = contents.generation();
-                    let what = format!("{key} is said to have {found} and has {version} at {at}");
+                    let what = format!("{key} was reported with version {found} but has {version} at {at}");
                     return broken("compare", what);
                 }
                 return Ok(());
@@ -186,12 +186,12 @@ impl History {
             let has = version(before, key);
             return broken(
                 "compare",
-                format!("{key} was to have {expect} before {generation} and had {has}"),
+                format!("{key} was compared with {expect} before {generation} but had {has}"),
             );
         }
         let expected = value.map(|value| Entry { version: generation, value: bytes(value) });
         if made.entry(key.as_str()) != expected.as_ref() {
-            return broken("kept", format!("{key} is not what was made of it at {generation}"));
+            return broken("kept", format!("{key} differs from its change at {generation}"));
         }
         Ok(())
     }
@@ -256,13 +256,13 @@ impl Follower {
                 }
             };
             if generation <= self.told && self.told > 0 || generation > contents.generation() {
-                return broken("watch", format!("told of {generation} after {}", self.told));
+                return broken("watch", format!("received {generation} after {}", self.told));
             }
             self.told = generation;
         }
         if !self.mirror.iter().eq(contents.under("")) {
             let at = contents.generation();
-            return broken("watch", format!("who follows has {:?} at {at}, not {contents:?}", self.mirror));
+            return broken("watch", format!("the follower has {:?} at {at}, not {contents:?}", self.mirror));
         }
         Ok(())
     }

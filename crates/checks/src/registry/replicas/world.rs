@@ -271,7 +271,7 @@ impl World {
         if self.cluster.node(number).is_some() {
             return;
         }
-        self.spoil(number);
+        self.damage_copies(number);
         let Disk { is_lost, ref holds, .. } = self.disks[number];
         let contents = if is_lost { Contents::new(CLUSTER) } else { Contents::clone(holds) };
         let follower = Follower::new(&contents);
@@ -286,7 +286,7 @@ impl World {
 
     /// Gives a returning node lost or older copies, as long as another node has the shown contents
     /// and those that the voting state may remember. Otherwise the registry is rightly closed.
-    fn spoil(&mut self, number: usize) {
+    fn damage_copies(&mut self, number: usize) {
         let newest = self.history.newest().max(self.promised);
         let another =
             |(at, disk): (usize, &Disk)| at != number && !disk.is_lost && disk.holds.generation() >= newest;

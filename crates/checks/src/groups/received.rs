@@ -108,7 +108,7 @@ impl Barriers {
 }
 
 impl Groups {
-    pub(super) fn is_told(&mut self, who: GroupMember, seq: u64, what: Happened) -> Result<(), Broken> {
+    pub(super) fn note_received(&mut self, who: GroupMember, seq: u64, what: Happened) -> Result<(), Broken> {
         self.told += 1;
         self.engine.digest.add(seq);
         let Some(client) = self.clients.get_mut(&who) else { return Ok(()) };
@@ -123,7 +123,7 @@ impl Groups {
             return Ok(());
         }
         if client.history.last().is_some_and(|(last, _)| *last > seq) || client.left.is_some() {
-            return Err(Broken::general("order", format!("{who:?} is told {seq} late: {what:?}")));
+            return Err(Broken::general("order", format!("{who:?} received {seq} late: {what:?}")));
         }
         client.history.push((seq, what.clone()));
         if self.sabotage == Some(Sabotage::Swapped)
@@ -141,7 +141,7 @@ impl Groups {
                 if !follows || !members.contains(&who) {
                     return Err(Broken::general(
                         "views",
-                        format!("{who:?} is told of view {number}: {members:?}"),
+                        format!("{who:?} received view {number}: {members:?}"),
                     ));
                 }
                 client.view = Some((number, members));
@@ -150,7 +150,7 @@ impl Groups {
                 if client.view.as_ref().is_none_or(|(_, members)| !members.contains(&from)) {
                     return Err(Broken::general(
                         "views",
-                        format!("{who:?} hears {from:?}, which is no member"),
+                        format!("{who:?} received a message of {from:?}, which is not a member"),
                     ));
                 }
             }
@@ -192,7 +192,7 @@ impl Groups {
     pub(super) fn at_the_end(&self) -> Result<(), Broken> {
         let known: BTreeSet<_> = self.cluster.up().map(|(_, node)| node.groups.known()).collect();
         if known.len() > 1 {
-            return Err(Broken::general("ends", format!("all is quiet, and nodes know {known:?}")));
+            return Err(Broken::general("ends", format!("nodes differ at the end: {known:?}")));
         }
         for (who, client) in &self.clients {
             let own = client.history.iter().filter_map(|(_, what)| match what {
@@ -201,7 +201,11 @@ impl Groups {
             });
             let own: Vec<Vec<u8>> = own.collect();
             if own != client.sent {
-                let what = format!("{who:?} has sent {} and heard {} of it", client.sent.len(), own.len());
+                let what = format!(
+                    "{who:?} has sent {} messages and received {} of them",
+                    client.sent.len(),
+                    own.len()
+                );
                 return Err(Broken::general("once", what));
             }
             if client.view.is_none() || client.leaves != client.left.is_some() {
@@ -248,7 +252,12 @@ fn same(one: &Client, other: &Client) -> Result<(), Broken> {
         (None, true) => Ok(()),
         _ => Err(Broken::general(
             "order",
-            format!("in {:?} one is told {} things and another {}: {differs:?}", one.group, a.len(), b.len()),
+            format!(
+                "in {:?} one client received {} events and another {}: {differs:?}",
+                one.group,
+                a.len(),
+                b.len()
+            ),
         )),
     }
 }
