@@ -274,7 +274,9 @@ fn random_bytes_on_a_port_end_that_connection_and_are_counted() {
         let _ = stream.shutdown(Shutdown::Write);
         let _ = stream.read_to_end(&mut Vec::new());
     }
-    cluster.wait_until("four strangers are counted", |status| status["nodes"][0]["strangers"] == 4);
+    cluster.wait_until("four unauthenticated connections are counted", |status| {
+        status["nodes"][0]["strangers"] == 4
+    });
     let status = cluster.run("status").args(["--json"]).said().json();
     assert_eq!(
         (&status["nodes"][0]["state"], &status["nodes"][1]["strangers"]),

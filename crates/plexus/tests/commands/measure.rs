@@ -145,7 +145,7 @@ fn a_running_cluster_is_measured_again_and_again() {
         (&["perf", &dir, "--sizes", "0"], "send of 0 bytes"),
         (&["perf", &dir, "--wait", "event"], "the nodes wait as cluster.toml says"),
         (&["perf", &dir, "--rail", "tcp"], "--rail tcp: the nodes use shm"),
-        (&["perf", &dir, "--cores", "0,1"], "nodes stay on the `cores` of cluster.toml"),
+        (&["perf", &dir, "--cores", "0,1"], "nodes run on the `cores` of cluster.toml"),
     ] as [(&[&str], &str); 8]
     {
         let refusal = crate::common::run(args.iter().copied()).said().refusal();

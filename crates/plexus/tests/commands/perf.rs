@@ -282,7 +282,7 @@ fn wrong_usage_is_refused_with_what_to_do() {
         (&["--repeat", "0"], "--repeat 0: use 1 to 100"),
         (&["--cores", "1"], "write two numbers as in 0,1"),
         (&["--cores", "9999,0"], "core 9999"),
-        (&["no/such/cluster"], "there is no cluster"),
+        (&["no/such/cluster"], "not a cluster"),
         (&["n1", "n2"], "n1 and n2: no cluster given"),
         (&["--listen", "nowhere"], "use an address of this machine"),
         (&["--listen"], "give both sides a key with --key FILE, or serve every client with --open"),

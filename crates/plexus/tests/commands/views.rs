@@ -125,7 +125,7 @@ fn a_fence_command_spares_the_wait_for_the_lease() {
     let after = cluster.until(0, "n3 is none any more", |status| status["members"] == json!(["n1", "n2"]));
     let told = std::fs::read_to_string(cluster.directory.path().join("fenced")).unwrap();
     assert!(!told.is_empty() && told.lines().all(|name| name == "n3"), "{told}");
-    // Whoever of the two was first has told the other.
+    // The first of the two to stop has informed the other.
     let state = &after["membership"]["fencing"][0]["state"];
     assert!(*state == json!({ "proved": "off" }) || *state == "reported", "{after}");
 }
@@ -139,7 +139,7 @@ fn a_node_of_the_same_host_that_stands_still_is_killed_and_its_end_awaited() {
     let of =
         |node| cluster.until(node, "n3 is none any more", |status| status["members"] == json!(["n1", "n2"]));
     let states = [0, 1].map(|node| of(node)["membership"]["fencing"][0]["state"].clone());
-    // Whoever was first has told the other, and so has who saw its links end.
+    // The first to stop has informed the other, and so has a node that saw its links end.
     assert!(
         states.iter().all(|state| *state == json!({ "proved": "killed" }) || *state == "reported"),
         "{states:?}"
