@@ -12,7 +12,7 @@ use std::{
 use plexus_base::{BlockId, Epoch, NodeId, Waiting};
 use plexus_cache::{
     CacheError,
-    protocol::{Body, Message},
+    protocol::{Message, MessageBody},
 };
 use plexus_disks::BlockSize;
 use plexus_fabric::RailKind;
@@ -256,7 +256,7 @@ fn sender_of_a_protocol_violation_is_evicted_and_not_its_receiver() {
         let nodes = start(dir.path(), &shape);
         let changed = work(&nodes, 2, 30, 300, 7);
         let epoch = Epoch(nodes[0].body().status().epoch);
-        let noted = Message { epoch, block: BlockId(0), body: Body::Noted }.encode();
+        let noted = Message { epoch, block: BlockId(0), body: MessageBody::Noted }.encode();
         let rubbish = if is_message { noted } else { [0xff; _] };
         nodes[2].body().workers()[0].with(|_, net| {
             net.send(NodeId(0), Channel::CacheRequests, Kind::Request, 0, &rubbish).unwrap();
