@@ -119,7 +119,7 @@ fn waiting_and_refused_requests_are_shown_and_reported() {
     cluster.run("up").said().ok();
     let mut holder = Holder::new(&cluster, "n1", "a name");
     let refused = refusal(lock(&cluster, ["--try", "--node", "n2", "a name", "--", "true"]), 125);
-    assert!(refused.contains("held by others"), "{refused}");
+    assert!(refused.contains("held by another client"), "{refused}");
     let late = refusal(lock(&cluster, ["--wait", "0.05", "--mode", "cr", "a name", "--", "true"]), 125);
     assert!(late.contains("not granted in time"), "{late}");
     let mut waits = lock(&cluster, ["--node", "n2", "--mode", "PR", "a name", "--", "true"]);
