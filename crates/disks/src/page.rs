@@ -149,7 +149,7 @@ impl<B: AsRef<[u8]>> Page<B> {
     #[must_use]
     pub fn writer(&self) -> Option<Writer> {
         let header = self.header();
-        (header.version != 0).then(|| Writer {
+        (header.version != 0).then_some(Writer {
             node: NodeId(header.writer_node as u8),
             incarnation: header.writer_incarnation,
         })
