@@ -343,7 +343,6 @@ int plexus_lock_wait(const plexus_lockspace *place, uint32_t mode, plexus_lksb *
 int plexus_unlock(const plexus_lockspace *place, uint32_t lkid, uint32_t flags, plexus_lksb *lksb, void *argument);
 
 /* Releases a lock and waits for the end; no routine is called. */
-==
 int plexus_unlock_wait(const plexus_lockspace *place, uint32_t lkid, uint32_t flags, plexus_lksb *lksb);
 
 /* Handles the events of the lockspace: calls their routines, which may use the library, and returns how

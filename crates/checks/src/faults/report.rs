@@ -65,7 +65,7 @@ impl fmt::Display for Report {
         write!(
             f,
             "ups={ups}\tgone={gone}\tsent={sent}\treceived={received}\tleast={least}\tstall_us={stall_us}\
-             \tstrangers={unauthenticated}\tidle={}",
+             \tunauthenticated={unauthenticated}\tidle={}",
             u64::from(self.idle)
         )?;
         for Seen { path, state, generation, bytes_out } in &self.rails {

@@ -482,7 +482,7 @@ fn all_that_a_program_had_is_free_when_it_has_left() {
     }
     let held: Vec<Client> = (0..64).map(|_| cluster.client(0)).collect();
     let refused = Client::attach(cluster.socket(0)).err().expect("a node takes 64 programs");
-    assert!(refused.to_string().contains("as many programs"), "{refused}");
+    assert!(refused.to_string().contains("maximum of attached programs"), "{refused}");
     drop(held);
     cluster.client(0).bind(1).unwrap();
     let nowhere = Client::attach(cluster.directory().join("nothing")).err().expect("no socket there");

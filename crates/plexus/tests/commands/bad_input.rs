@@ -33,7 +33,7 @@ fn a_cluster_that_cannot_be_made_leaves_nothing() {
         (&["--workers", "9"], "workers = 9: use 1 to 8"),
         (&["--cache-mib", "0"], "is too small for 1 workers with blocks of 8 KiB; use at least 1"),
         (&["--rails", "rdma"], "unknown rail `rdma`: use shm or ofi or tcp"),
-        (&["--port", "65534"], "there are not 3 ports from there on"),
+        (&["--port", "65534"], "no 3 ports follow from there"),
     ];
     for (args, part) in cases {
         contains(&cluster.run("init").args(args.iter().copied()).said().refusal(), part);

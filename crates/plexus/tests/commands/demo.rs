@@ -169,7 +169,7 @@ fn a_killed_node_ends_it_with_one_line_that_names_it() {
     let (code, line) = end_of(child);
     assert_eq!(code, Some(1), "{line}");
     let expected = ["n1", "n2"].map(|name| {
-        format!("plexus: {name} was killed in the middle, which ends this; nothing is left behind")
+        format!("plexus: {name} was killed during the measurement; the temporary cluster was removed")
     });
     assert!(expected.contains(&line), "{line}");
     demo.assert_nothing_left();

@@ -158,9 +158,9 @@ fn a_backup_brings_everything_back_and_nothing_else_is_taken_for_one() {
     fs::write(backup, &bytes[..bytes.len() - 1]).unwrap();
     assert!(registry(&cluster, ["restore", backup]).said().refusal().contains("damaged"));
     for (path, why) in [
-        (cluster.dir().join("cluster.toml"), "is no backup"),
+        (cluster.dir().join("cluster.toml"), "is not a backup"),
         (copies(&cluster, "n1")[0].clone(), "a copy of the registry belongs there"),
-        (copies(&cluster, "n2")[1].clone(), "is no backup"),
+        (copies(&cluster, "n2")[1].clone(), "is not a backup"),
         (cluster.parent().join("nowhere/b"), "nowhere/b"),
     ] {
         let refused = registry(&cluster, ["--node", "n1", "backup", path.to_str().unwrap()]).said().refusal();
