@@ -11,7 +11,7 @@
 //!
 //! Shared parts: [`EpochGate`](crate::gate::EpochGate) for messages of other views,
 //! [`Net::send_to_member`] for messages before there is a link, [`Net::fault`] for a protocol
-//! violation, [`Reply`](plexus_interconnect::Reply) for a thread that waits for an answer.
+//! violation, [`Reply`] for a thread that waits for an answer.
 
 use std::time::{Duration, Instant};
 
