@@ -113,7 +113,7 @@ impl NodeSet {
         self.0 & (1 << node.0) != 0
     }
 
-    /// Adds `node`.
+    /// Adds `node` to the set.
     pub fn insert(&mut self, node: NodeId) {
         self.0 |= 1 << node.0;
     }

@@ -15,7 +15,7 @@ pub type Owner = usize;
 pub struct Digest(u64);
 
 impl Digest {
-    /// Of nothing yet.
+    /// Returns the digest of no data.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed)
