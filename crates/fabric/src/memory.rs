@@ -229,7 +229,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and whoever held a pointer into it held it through this
+        // SAFETY: the mapping is ours, and every pointer into it was held through this
         // owner.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
     }

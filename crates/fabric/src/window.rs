@@ -323,7 +323,7 @@ impl PeerWindow {
             return true;
         }
         // SAFETY: inside the span, whose length is that of the mapping, and that has whole pages;
-        // `data` is ours and cannot overlap memory that nobody here has a reference to.
+        // `data` is ours and cannot overlap memory to which this process has no reference.
         unsafe {
             let target = self.memory.start().as_ptr().add(put.offset as usize);
             if self.span.wordwise {

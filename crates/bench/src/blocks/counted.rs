@@ -6,7 +6,7 @@
 //! | 8 + 8 s | 8 | changes of it by the client with slot s |
 //!
 //! A client's slot is `node * clients + client`. The first field is always the sum of all others:
-//! whoever finds another sum has found a torn block, or one that holds something else.
+//! a reader that finds another sum has found a torn block, or one with other content.
 
 /// Returns the number of clients that a block with `user_bytes` has room for.
 #[must_use]

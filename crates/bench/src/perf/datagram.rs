@@ -43,8 +43,8 @@ pub struct Attachment {
     pub pid: u32,
 }
 
-/// Measures datagrams from a program of the first node to one of the second; `tell` hears how far
-/// it is, and ends it by saying that nobody wants it any more.
+/// Measures datagrams from a program of the first node to one of the second; `tell` receives
+/// the progress; it ends the measurement by refusing more.
 ///
 /// # Errors
 /// See [`PerfError`].

@@ -1,7 +1,7 @@
-//! The operations: how one of it leaves, and what the receiver finds of it.
+//! The operations: how a message of each kind is sent, and what the receiver reads of it.
 //!
-//! All leave the same way ([`Sending`]), so that whoever keeps count of them
-//! ([`active`](super::active)) knows nothing of how.
+//! All are sent the same way ([`Sending`]), so that the module that counts them
+//! ([`active`](super::active)) does not depend on how.
 
 use plexus_base::NodeId;
 use plexus_fabric::{Put, Window};

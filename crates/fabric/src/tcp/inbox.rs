@@ -71,7 +71,7 @@ impl Landing {
         // SAFETY: `admit` has found the whole target inside the window, which is mapped as long as
         // the table holds it. No thread of ours reads or writes a granule while it expects a put;
         // in a window without granules that is not wordwise, bytes under a put are arbitrary to
-        // whoever looks, and this slice is only handed to the kernel and summed or opened.
+        // every reader, and this slice is only handed to the kernel and summed or opened.
         unsafe {
             let start = window.ptr().add(self.target.offset as usize + from);
             std::slice::from_raw_parts_mut(start.as_ptr(), to - from)

@@ -137,7 +137,7 @@ impl Key {
 
 impl Drop for Key {
     fn drop(&mut self) {
-        // SAFETY: it holds nothing that needs dropping (asserted above), and nobody uses it any
+        // SAFETY: it holds nothing that needs dropping (asserted above), and it is not used any
         // more: the box only gives its memory back.
         unsafe { zeroize::zeroize_flat_type(&raw mut *self.0) };
     }

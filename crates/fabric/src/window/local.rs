@@ -35,7 +35,7 @@ impl Window {
         if !self.span.contains(offset, bytes.len() as u64) {
             return false;
         }
-        // SAFETY: checked above, and a mapping has whole pages; nobody has a reference into the
+        // SAFETY: checked above, and a mapping has whole pages; there is no reference into the
         // memory, and `bytes` are ours.
         unsafe {
             let target = self.memory.start().as_ptr().add(offset as usize);

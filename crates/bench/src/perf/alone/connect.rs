@@ -80,7 +80,7 @@ impl Session {
         &self.over
     }
 
-    /// Measures; `tell` hears how far it is, and ends it by saying that nobody wants it any more.
+    /// Measures; `tell` receives the progress; it ends the measurement by refusing more.
     ///
     /// # Errors
     /// See [`PerfError`](crate::perf::PerfError).

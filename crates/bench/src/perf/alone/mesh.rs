@@ -37,8 +37,8 @@ pub(super) struct Pair {
     pub(super) cluster: [u8; 16],
     pub(super) rail: RailKind,
     pub(super) waiting: Waiting,
-    /// What both sides were given to prove; nothing: whoever knows the cluster's random name is let
-    /// in.
+    /// The key that both sides prove. Without one, each side that knows the random name of the
+    /// cluster is let in.
     pub(super) key: Option<Key>,
     pub(super) encrypt: bool,
 }
