@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     io::{Read, Seek},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -13,6 +13,7 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, PidfdFlags, pidfd_open},
 };
+use serde_json::Value;
 
 /// Returns the cargo that runs this program, to be run in the folder `root`.
 #[must_use]
@@ -64,6 +65,49 @@ pub fn output_within(command: &mut Command, limit: Duration) -> Result<String> {
         },
     };
     bail!("{}: {failure}\n{}{}", line(command), err.text()?, out.text()?)
+}
+
+/// Runs a program as [`output_within`] does and returns its output as JSON.
+///
+/// # Errors
+/// As [`output_within`], or the output is not JSON.
+pub fn json_within(command: &mut Command, limit: Duration) -> Result<Value> {
+    let text = output_within(command, limit)?;
+    serde_json::from_str(&text).with_context(|| format!("{} printed no JSON", line(command)))
+}
+
+/// Runs a program as [`json_within`] does and returns the list `key` of its output.
+///
+/// # Errors
+/// As [`json_within`], or there is no such list.
+pub fn list_within(command: &mut Command, limit: Duration, key: &str) -> Result<Vec<Value>> {
+    match json_within(command, limit)?[key].take() {
+        Value::Array(list) => Ok(list),
+        _ => bail!("{} printed no list `{key}`", line(command)),
+    }
+}
+
+/// Builds a program with these arguments of cargo and returns its path.
+///
+/// # Errors
+/// It does not build.
+pub fn built(root: &Path, arguments: &[&str], name: &str) -> Result<PathBuf> {
+    let mut cargo = cargo(root);
+    let messages = output(cargo.args(arguments).args(["--message-format", "json-render-diagnostics"]))?;
+    let found = messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["target"]["name"] == name)
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from));
+    found.with_context(|| format!("cargo built no `{name}`"))
+}
+
+/// Builds the program `name` of a package in release mode and returns its path.
+///
+/// # Errors
+/// It does not build.
+pub fn built_program(root: &Path, package: &str, name: &str) -> Result<PathBuf> {
+    built(root, &["build", "--release", "--package", package, "--bin", name], name)
 }
 
 /// The output of a program, captured in an unnamed file.

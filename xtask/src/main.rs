@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::Result;
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 use xtask::{command, executive, interconnect, mutate, tidy, verify};
 
 /// The project's own commands.
@@ -26,14 +26,15 @@ enum Command {
         /// First copy the layouts from the code into docs/formats.md.
         #[arg(long)]
         fix: bool,
-        /// Also check files that are excused from the language rules; count findings by crate.
-        #[arg(long)]
-        all: bool,
     },
     /// Plant the mistakes of xtask/mutations.toml one by one; show which ones the tests catch.
     Mutate(mutate::Options),
     /// Run the protocols in the simulator, one cluster for each seed.
-    Sim(Sim),
+    Sim {
+        /// The options of the program; `--help` lists them.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
+    },
     /// Inject a number of real faults between two processes in network namespaces (as root).
     #[command(args_conflicts_with_subcommands = true)]
     Torture {
@@ -76,25 +77,6 @@ enum Torture {
     },
 }
 
-#[derive(Args)]
-struct Sim {
-    /// Number of seeds for each scenario [default: 200].
-    #[arg(long)]
-    seeds: Option<u64>,
-    /// The first seed [default: 0].
-    #[arg(long)]
-    from: Option<u64>,
-    /// Run only this scenario; an unknown name, such as `?`, prints the list.
-    #[arg(long)]
-    scenario: Option<String>,
-    /// Stop after this many seconds, whatever the number of seeds.
-    #[arg(long = "for", value_name = "SECONDS")]
-    seconds: Option<u64>,
-    /// Instead of seeds, measure the stalls of this many fail-overs over simulated paths.
-    #[arg(long, conflicts_with_all = ["seeds", "scenario", "seconds"])]
-    failovers: Option<u64>,
-}
-
 #[derive(Subcommand)]
 enum Bench {
     /// Compare the interconnect with UCX, Open MPI, libfabric, sockets and the machine's limits.
@@ -117,20 +99,15 @@ fn run(command: Command) -> Result<()> {
     let root = xtask::root();
     match command {
         Command::Verify => verify::run(&root),
-        Command::Tidy { fix, all } => {
+        Command::Tidy { fix } => {
             if fix {
                 tidy::fix(&root)?;
-            }
-            if all {
-                let tree = tidy::Tree::read(&root)?;
-                tidy::everywhere(&tree).iter().for_each(|finding| println!("{finding}"));
-                println!("\n{}\n", tidy::counts(&tree));
             }
             verify::tidy_tree(&root)
         }
         Command::Mutate(options) => mutate::run(&root, &options),
         Command::Torture { of: Some(Torture::Executive { minutes, seed, joins }), .. } => {
-            let plexus = executive::built(&root, "plexus", "plexus")?;
+            let plexus = command::built_program(&root, "plexus", "plexus")?;
             let mut torture = checks(&root, "torture");
             let (what, count) = match joins {
                 Some(count) => ("joins", count),
@@ -149,22 +126,7 @@ fn run(command: Command) -> Result<()> {
             let seconds = ((minutes * 60.0).ceil() as u64).to_string();
             command::run(checks(&root, "torture").args(["soak", &seconds, &seed.to_string()]))
         }
-        Command::Sim(sim) => {
-            let mut cargo = checks(&root, "sim");
-            // The program has the defaults.
-            let number = |number: Option<u64>| number.map(|number| number.to_string());
-            let given = [
-                ("--seeds", number(sim.seeds)),
-                ("--failovers", number(sim.failovers)),
-                ("--from", number(sim.from)),
-                ("--scenario", sim.scenario),
-                ("--for", number(sim.seconds)),
-            ];
-            for (name, value) in given {
-                cargo.args(value.iter().flat_map(|value| [name, value]));
-            }
-            command::run(&mut cargo)
-        }
+        Command::Sim { options } => command::run(checks(&root, "sim").args(options)),
         Command::Bench(Bench::Interconnect(options)) => interconnect::run(&root, &options),
         Command::Bench(Bench::Executive(options)) => executive::run(&root, &options),
     }

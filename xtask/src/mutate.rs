@@ -12,8 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
@@ -38,22 +39,39 @@ pub struct Options {
     list: bool,
 }
 
+/// The list of mistakes.
+#[derive(Deserialize)]
+struct List {
+    mutation: Vec<Mutation>,
+}
+
 /// One mistake to plant, and the tests that must catch it.
+#[derive(Deserialize)]
 struct Mutation {
     name: String,
     file: String,
     /// A text that occurs in the file exactly once.
     find: String,
     replace: String,
+    #[serde(flatten)]
     tests: Tests,
 }
 
-/// The tests of a mutation: arguments of `cargo test`, filters of test names, a time limit.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+/// The tests of a mutation.
+#[derive(PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 struct Tests {
-    cargo: Vec<String>,
-    filters: Vec<String>,
-    limit: Duration,
+    /// The arguments of `cargo test`.
+    #[serde(rename = "tests")]
+    cargo: String,
+    /// The filters of test names.
+    #[serde(default)]
+    filters: String,
+    #[serde(default = "default_limit_s")]
+    limit_s: u64,
+}
+
+fn default_limit_s() -> u64 {
+    LIMIT_S
 }
 
 /// The result of a run of tests.
@@ -159,7 +177,9 @@ fn mutated(mutation: &Mutation, text: &str) -> Result<String, String> {
 /// Builds the tests in the copy and runs them until one fails.
 fn test(root: &Path, copy: &Path, tests: &Tests) -> Result<Outcome> {
     let mut build = command::cargo(copy);
-    build.args(["test", "--no-run", "--message-format", "json-render-diagnostics"]).args(&tests.cargo);
+    build
+        .args(["test", "--no-run", "--message-format", "json-render-diagnostics"])
+        .args(tests.cargo.split_whitespace());
     // Dependencies are those of the repository itself: they need not be built again.
     let built = command::output(build.env("CARGO_TARGET_DIR", root.join("target")));
     let messages = match built {
@@ -175,11 +195,11 @@ fn test(root: &Path, copy: &Path, tests: &Tests) -> Result<Outcome> {
     for (program, folder) in programs(&messages) {
         let (out, err) = (CapturedOutput::new()?, CapturedOutput::new()?);
         let mut command = Command::new(&program);
-        command.args(&tests.filters).current_dir(folder);
+        command.args(tests.filters.split_whitespace()).current_dir(folder);
         command.stdin(Stdio::null()).stdout(out.stdio()?).stderr(err.stdio()?);
         let mut child =
             ChildGuard(command.spawn().with_context(|| format!("cannot run {}", program.display()))?);
-        let left = tests.limit.saturating_sub(started.elapsed());
+        let left = Duration::from_secs(tests.limit_s).saturating_sub(started.elapsed());
         if !command::ends_within(&child.0, left)? {
             return Ok(Outcome::TimedOut);
         }
@@ -237,32 +257,11 @@ fn read(root: &Path) -> Result<Vec<Mutation>> {
 }
 
 fn parse(text: &str) -> Result<Vec<Mutation>> {
-    let table: toml::Table = text.parse()?;
-    let Some(entries) = table.get("mutation").and_then(toml::Value::as_array) else {
-        bail!("it has no [[mutation]]")
-    };
-    let mutation = |entry: &toml::Value| {
-        let text = |key: &str| {
-            let value = entry.get(key).and_then(toml::Value::as_str);
-            value.map(str::to_owned).with_context(|| format!("a mutation has no `{key}`: {entry}"))
-        };
-        let words = |key: &str| -> Result<Vec<String>> {
-            Ok(text(key)?.split_whitespace().map(str::to_owned).collect())
-        };
-        let limit = entry.get("limit_s").and_then(toml::Value::as_integer).map_or(LIMIT_S, |s| s as u64);
-        let filters = if entry.get("filters").is_some() { words("filters")? } else { Vec::new() };
-        let tests = Tests { cargo: words("tests")?, filters, limit: Duration::from_secs(limit) };
-        let mutation = Mutation {
-            name: text("name")?,
-            file: text("file")?,
-            find: text("find")?,
-            replace: text("replace")?,
-            tests,
-        };
+    let List { mutation: mutations } = toml::from_str(text)?;
+    for mutation in &mutations {
         ensure!(mutation.find != mutation.replace, "{} replaces nothing", mutation.name);
-        Ok(mutation)
-    };
-    entries.iter().map(mutation).collect()
+    }
+    Ok(mutations)
 }
 
 #[cfg(test)]
@@ -288,9 +287,8 @@ mod tests {
         let list = "[[mutation]]\nname = 'n'\nfile = 'f'\nfind = 'a < b'\nreplace = 'a <= b'\n\
                     tests = '-p x --lib'\nfilters = 'one two'\nlimit_s = 7\n";
         let mutation = parse(list).expect("a good list").remove(0);
-        assert_eq!(mutation.tests.cargo, ["-p", "x", "--lib"]);
-        assert_eq!(mutation.tests.filters, ["one", "two"]);
-        assert_eq!(mutation.tests.limit, Duration::from_secs(7));
+        let Tests { cargo, filters, limit_s } = &mutation.tests;
+        assert_eq!((cargo.as_str(), filters.as_str(), *limit_s), ("-p x --lib", "one two", 7));
         assert_eq!(mutated(&mutation, "if a < b {}"), Ok("if a <= b {}".into()));
         assert!(mutated(&mutation, "a < b && a < b").is_err_and(|why| why.contains("2 times")));
         assert!(mutated(&mutation, "").is_err_and(|why| why.contains("0 times")));

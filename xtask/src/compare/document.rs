@@ -1,18 +1,38 @@
 //! Writes comparisons into the document: tables, the machine, the date.
 
-use std::{
-    fs,
-    path::Path,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context, Result};
 
+use super::quiet::CoreLoad;
+use crate::command;
+
 /// The document with all comparisons, from the root of the repository.
-pub(crate) const DOCUMENT: &str = "docs/performance.md";
+const DOCUMENT: &str = "docs/performance.md";
 
 /// The width of text in the document.
 const COLUMNS: usize = 100;
+
+/// Prints a report; with `write` also puts it into the document, into `section`.
+///
+/// # Errors
+/// There was other load and `anyway` is not set, or the document cannot be written.
+pub(crate) fn publish(
+    root: &Path,
+    section: &str,
+    report: &str,
+    load: &CoreLoad,
+    (write, anyway): (bool, bool),
+) -> Result<()> {
+    let report = load.warning().map_or_else(String::new, |warning| format!("{warning}\n\n")) + report;
+    println!("\n{report}");
+    if write {
+        load.permit(true, anyway)?;
+        self::write(root, section, &report)?;
+        println!("written to {DOCUMENT}");
+    }
+    Ok(())
+}
 
 /// Writes `report` into the document under `root`, between the markers of `section`.
 ///
@@ -20,7 +40,7 @@ const COLUMNS: usize = 100;
 ///
 /// # Errors
 /// The document cannot be read or written, or has no such section.
-pub(crate) fn write(root: &Path, section: &str, report: &str) -> Result<()> {
+fn write(root: &Path, section: &str, report: &str) -> Result<()> {
     let path = root.join(DOCUMENT);
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let text = replaced(&text, section, &wrapped(report))
@@ -87,17 +107,8 @@ pub(crate) fn machine() -> String {
 
 /// Returns the date of today in UTC as `YYYY-MM-DD`.
 pub(crate) fn date() -> String {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    // Days to a civil date: Howard Hinnant, "chrono-compatible low-level date algorithms".
-    let days = (seconds / 86_400) as i64 + 719_468;
-    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let shifted = (5 * of_year + 2) / 153;
-    let (day, month) =
-        (of_year - (153 * shifted + 2) / 5 + 1, if shifted < 10 { shifted + 3 } else { shifted - 9 });
-    let year = year + era * 400 + i64::from(month <= 2);
-    format!("{year}-{month:02}-{day:02}")
+    let date = command::output(Command::new("date").args(["-u", "+%F"]));
+    date.map_or_else(|error| format!("{error:#}"), |date| date.trim().to_owned())
 }
 
 #[cfg(test)]

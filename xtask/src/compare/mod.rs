@@ -4,3 +4,4 @@ pub(crate) mod document;
 pub(crate) mod ports;
 pub(crate) mod quiet;
 pub(crate) mod spread;
+pub(crate) mod unit;

@@ -96,23 +96,6 @@ fn answer(stream: &mut impl BufRead) -> Result<(u16, Vec<u8>)> {
     Ok((status, body))
 }
 
-/// Encodes bytes in base64 (RFC 4648), as the gateway expects them.
-pub(super) fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for chunk in bytes.chunks(3) {
-        let word =
-            chunk.iter().fold(0_u32, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
-        for digit in 0..4 {
-            match digit <= chunk.len() {
-                true => text.push(DIGITS[(word >> (18 - 6 * digit)) as usize & 63] as char),
-                false => text.push('='),
-            }
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,11 +113,5 @@ mod tests {
         {
             assert!(read(bad).is_err(), "{bad:?}");
         }
-    }
-
-    #[test]
-    fn base64_follows_the_rfc() {
-        let known = [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")];
-        known.into_iter().for_each(|(bytes, text)| assert_eq!(base64(bytes.as_bytes()), text));
     }
 }

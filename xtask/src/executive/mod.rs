@@ -25,11 +25,7 @@ use self::{
     rows::*,
 };
 
-pub use self::ours::built;
-use crate::compare::{
-    document::{self, DOCUMENT},
-    quiet::CoreLoad,
-};
+use crate::compare::{document, quiet::CoreLoad};
 
 /// The name of its section in the document.
 pub(crate) const SECTION: &str = "executive";
@@ -75,16 +71,8 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         }
     }
     let wanted = rows().into_iter().filter(|row| !(options.locks_only && row.is_of_deaths())).collect();
-    let mut report = Report::of(wanted, &bench.values, &bench.failures, options.rounds);
-    if let Some(warning) = load.warning() {
-        report.text = format!("{warning}\n\n{}", report.text);
-    }
-    println!("\n{}", report.text);
-    if options.write {
-        load.permit(true, options.anyway)?;
-        document::write(root, SECTION, &report.text)?;
-        println!("written to {DOCUMENT}");
-    }
+    let report = Report::of(wanted, &bench.values, &bench.failures, options.rounds);
+    document::publish(root, SECTION, &report.text, &load, (options.write, options.anyway))?;
     match report.failed.len() {
         0 => Ok(()),
         failed => bail!("{failed} rows:\n{}", report.failed.join("\n")),

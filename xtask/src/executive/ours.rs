@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::rows::*;
-use crate::command::{self, output_within};
+use crate::command::{built_program, json_within, list_within, output_within};
 
 /// The time limit of one run.
 const TIMEOUT: Duration = Duration::from_secs(180);
@@ -31,20 +31,15 @@ impl PlexusPrograms {
     /// They do not build.
     pub(super) fn build(root: &Path) -> Result<Self> {
         Ok(Self {
-            plexus: built(root, "plexus", "plexus")?,
-            torture: built(root, "plexus-checks", "torture")?,
+            plexus: built_program(root, "plexus", "plexus")?,
+            torture: built_program(root, "plexus-checks", "torture")?,
         })
     }
 
     fn locks(&self, arguments: &[&str]) -> Result<Vec<Value>> {
         let mut bench = Command::new(&self.plexus);
         bench.args(["bench", "locks", "--json", "--seconds", SECONDS]).args(arguments);
-        let text = output_within(&mut bench, TIMEOUT)?;
-        let mut json: Value = serde_json::from_str(&text).context("plexus bench locks printed no JSON")?;
-        match json["locks"].take() {
-            Value::Array(reports) => Ok(reports),
-            _ => anyhow::bail!("plexus bench locks printed no list `locks`"),
-        }
+        list_within(&mut bench, TIMEOUT, "locks")
     }
 
     /// Measures the bare round trip of a small message in nanoseconds.
@@ -52,9 +47,7 @@ impl PlexusPrograms {
         let mut perf = Command::new(&self.plexus);
         perf.args(["perf", "--rail", rail, "--test", "latency", "--op", "send", "--wait", "polling"]);
         perf.args(["--sizes", "64", "--seconds", SECONDS, "--json"]);
-        let text = output_within(&mut perf, TIMEOUT)?;
-        let json: Value = serde_json::from_str(&text).context("plexus perf printed no JSON")?;
-        let us = json["perf"][0]["round_trip_us"]["p50"].as_f64();
+        let us = json_within(&mut perf, TIMEOUT)?["perf"][0]["round_trip_us"]["p50"].as_f64();
         Ok(us.context("plexus perf printed no round_trip_us.p50")? * 1000.0)
     }
 
@@ -103,23 +96,6 @@ impl PlexusPrograms {
         let ms = text.trim().parse().with_context(|| format!("torture views printed {text:?}"))?;
         Ok(vec![(Figure { system: PLEXUS, work }, ms)])
     }
-}
-
-/// Builds the program `name` of a package in release mode and returns its path.
-///
-/// # Errors
-/// It does not build.
-pub fn built(root: &Path, package: &str, name: &str) -> Result<PathBuf> {
-    let mut cargo = command::cargo(root);
-    cargo.args(["build", "--release", "--package", package, "--bin", name]);
-    cargo.args(["--message-format", "json-render-diagnostics"]);
-    let messages = command::output(&mut cargo)?;
-    let found = messages
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .filter(|message| message["target"]["name"] == name)
-        .find_map(|message| message["executable"].as_str().map(PathBuf::from));
-    found.with_context(|| format!("cargo built no `{name}`"))
 }
 
 fn ns(reports: &[Value], at: usize) -> Result<f64> {

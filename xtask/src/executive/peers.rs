@@ -15,12 +15,13 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use base64::prelude::{BASE64_STANDARD, Engine};
 use rustix::fs::{FlockOperation, flock};
 use serde_json::json;
 use tempfile::TempDir;
 
 use super::{
-    http::{Http, base64},
+    http::Http,
     timed::{Once, Timed, timed},
 };
 use crate::{
@@ -108,7 +109,7 @@ impl Etcd {
         timed(clients, time, |number| {
             let mut client = self.client()?;
             let lease = self.lease(&mut client)?;
-            let name = base64(format!("lock-{}", if shared { 0 } else { number }).as_bytes());
+            let name = BASE64_STANDARD.encode(format!("lock-{}", if shared { 0 } else { number }));
             let once: Once = Box::new(move || {
                 let held = client.post("/v3/lock/lock", &json!({ "name": name, "lease": lease }))?;
                 let key = held["key"].as_str().context("etcd granted no lock")?;
@@ -122,7 +123,7 @@ impl Etcd {
     pub(super) fn transaction(&self, time: Duration) -> Result<Timed> {
         timed(1, time, |_| {
             let mut client = self.client()?;
-            let (key, value) = (base64(b"txn"), base64(b"me"));
+            let [key, value] = ["txn", "me"].map(|text| BASE64_STANDARD.encode(text));
             let once: Once = Box::new(move || {
                 let absent = json!([{ "target": "CREATE", "key": key, "create_revision": "0" }]);
                 let put = json!([{ "requestPut": { "key": key, "value": value } }]);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::rows::{Figure, Goal, Outcome, Row, Unit, Values, Verdict, unit};
+use super::rows::{Figure, Goal, Outcome, Row, Values, Verdict, unit};
 use crate::compare::{
     document::{date, machine, markdown},
     spread::Spread,
@@ -57,7 +57,7 @@ impl Report {
 
 fn line(outcome: &Outcome) -> [String; 7] {
     let unit = unit(outcome.row.work);
-    let value = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| number(unit, value));
+    let value = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| unit.show(value));
     let system = |figure: Figure| match figure.work == outcome.row.work {
         true => figure.system.to_owned(),
         false => format!("{}: {}", figure.system, figure.work),
@@ -69,7 +69,7 @@ fn line(outcome: &Outcome) -> [String; 7] {
         outcome.other.map_or_else(|| "-".into(), |(figure, _)| system(figure)),
         outcome.ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}")),
         match outcome.row.goal {
-            Goal::AtMost(most) => format!("at most {}", number(unit, most)),
+            Goal::AtMost(most) => format!("at most {}", unit.show(most)),
             Goal::Times(times, _) => format!("at most {times} times as long"),
             Goal::Faster(times, _) => format!("{times} times as fast"),
             Goal::Beside(_) => "-".into(),
@@ -88,22 +88,10 @@ fn everything(values: &Values) -> String {
     let mut cells = vec![["work", "system", "median", "least", "most", "times"].map(str::to_owned)];
     for (Figure { system, work }, values) in values {
         let Some(Spread { median, least, most }) = Spread::of(values) else { continue };
-        let [median, least, most] = [median, least, most].map(|value| number(unit(work), value));
+        let [median, least, most] = [median, least, most].map(|value| unit(work).show(value));
         cells.push([(*work).into(), (*system).into(), median, least, most, values.len().to_string()]);
     }
     markdown(&cells)
-}
-
-/// Formats a value with its unit, to about three significant digits.
-fn number(unit: Unit, value: f64) -> String {
-    match unit {
-        Unit::Ns if value < 1000.0 => format!("{value:.0} ns"),
-        Unit::Ns if value < 1e6 => format!("{:.2} us", value / 1e3),
-        Unit::Ns => format!("{:.2} ms", value / 1e6),
-        Unit::Ms => format!("{value:.0} ms"),
-        Unit::PerSecond if value < 1e4 => format!("{value:.0}/s"),
-        Unit::PerSecond => format!("{:.0} k/s", value / 1e3),
-    }
 }
 
 #[cfg(test)]
@@ -139,10 +127,7 @@ mod tests {
     fn report_of_locks_only_has_no_rows_of_failures() {
         let mut values = Values::new();
         for row in rows().into_iter().filter(|row| !row.is_of_deaths()) {
-            let (ours, other) = match unit(row.work) {
-                Unit::PerSecond => (1e6, 1.0),
-                Unit::Ns | Unit::Ms => (100.0, 1e6),
-            };
+            let (ours, other) = if unit(row.work).less_is_better() { (100.0, 1e6) } else { (1e6, 1.0) };
             values.insert(Figure { system: PLEXUS, work: row.work }, vec![ours]);
             if let Goal::Times(_, figure) | Goal::Faster(_, figure) | Goal::Beside(figure) = row.goal {
                 values.insert(figure, vec![other]);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::compare::spread::Spread;
+use crate::compare::{spread::Spread, unit::Unit};
 
 /// A measurement: the system and its work.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -13,14 +13,6 @@ pub(super) struct Figure {
 
 const fn figure(system: &'static str, work: &'static str) -> Figure {
     Figure { system, work }
-}
-
-/// The unit of a figure.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Unit {
-    Ns,
-    Ms,
-    PerSecond,
 }
 
 pub(super) const PLEXUS: &str = "plexus";
@@ -145,10 +137,8 @@ impl Outcome {
         };
         let other = other.map(|other| (other, median(&other)));
         let ratio = match (ours, other) {
-            (Some(ours), Some((_, Some(other)))) => Some(match unit(row.work) {
-                Unit::PerSecond => ours / other,
-                Unit::Ns | Unit::Ms => other / ours,
-            }),
+            (Some(ours), Some((_, Some(other)))) if unit(row.work).less_is_better() => Some(other / ours),
+            (Some(ours), Some((_, Some(other)))) => Some(ours / other),
             _ => None,
         };
         let met = |is_met| if is_met { Verdict::Met } else { Verdict::Missed };

@@ -24,10 +24,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use self::{ours::PlexusPrograms, peers::Peers, report::Report, round::Bench, rows::Row, veth::Veth};
 use crate::{
     command,
-    compare::{
-        document::{self, DOCUMENT},
-        quiet::CoreLoad,
-    },
+    compare::{document, quiet::CoreLoad},
 };
 
 const PACKAGES: [&str; 6] =
@@ -104,16 +101,8 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         load.sample()?;
         bench.round(&rows, round)?;
     }
-    let mut report = Report::of(&samples::by_placement(&bench.samples), &rows, &bench.failures, rounds);
-    if let Some(warning) = load.warning() {
-        report.text = format!("{warning}\n\n{}", report.text);
-    }
-    println!("\n{}", report.text);
-    if options.write {
-        load.permit(true, options.anyway)?;
-        document::write(root, SECTION, &report.text)?;
-        println!("written to {DOCUMENT}");
-    }
+    let report = Report::of(&samples::by_placement(&bench.samples), &rows, &bench.failures, rounds);
+    document::publish(root, SECTION, &report.text, &load, (options.write, options.anyway))?;
     match report.failed.len() {
         failed if failed > 0 && !options.peers_only => {
             bail!(

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use toml::Table;
 
 use super::{endpoints::Endpoints, peers::TIMEOUT, work::Transport};
-use crate::command::{ChildGuard, output_within};
+use crate::command::{ChildGuard, list_within, output_within};
 
 /// The time limit for two nodes to connect.
 const CONNECTED_WITHIN: Duration = Duration::from_secs(20);
@@ -57,19 +57,8 @@ impl<'a> Nodes<'a> {
     /// The program fails or its output is malformed.
     pub(super) fn perf(&self, arguments: &[&str]) -> Result<Vec<Value>> {
         let mut perf = Command::new(self.plexus);
-        perf.arg("perf").arg(self.folder.path().join("pair")).args([
-            "n1",
-            "n2",
-            "--seconds",
-            SECONDS,
-            "--json",
-        ]);
-        let text = output_within(perf.args(arguments), TIMEOUT)?;
-        let mut json: Value = serde_json::from_str(&text).context("plexus perf printed no JSON")?;
-        match json["perf"].take() {
-            Value::Array(rows) => Ok(rows),
-            _ => anyhow::bail!("plexus perf printed no list `perf`"),
-        }
+        perf.args(["perf", "-C"]).arg(self.folder.path().join("pair")).args(["n1", "n2"]);
+        list_within(perf.args(["--seconds", SECONDS, "--json"]).args(arguments), TIMEOUT, "perf")
     }
 }
 
@@ -95,7 +84,7 @@ fn started(plexus: &Path, dir: &Path, endpoints: &Endpoints<'_>) -> Result<Vec<C
     let mut nodes = Vec::new();
     for (name, namespace) in ["n1", "n2"].into_iter().zip(endpoints.namespaces()) {
         let mut node = Command::new(plexus);
-        node.arg("node").arg(dir).arg(name).args(["--lifeline", "0"]).stdin(Stdio::piped());
+        node.arg("node").arg(name).arg("-C").arg(dir).args(["--lifeline", "0"]).stdin(Stdio::piped());
         if namespace != "-" {
             node.args(["--network-namespace", &namespace]);
         }
@@ -105,7 +94,8 @@ fn started(plexus: &Path, dir: &Path, endpoints: &Endpoints<'_>) -> Result<Vec<C
     let started = Instant::now();
     loop {
         let mut status = Command::new(plexus);
-        let text = output_within(status.arg("status").arg(dir).arg("--json"), TIMEOUT).unwrap_or_default();
+        let text =
+            output_within(status.args(["status", "--json", "-C"]).arg(dir), TIMEOUT).unwrap_or_default();
         let json: Value = serde_json::from_str(&text).unwrap_or_default();
         let states = json["nodes"].as_array().map(Vec::as_slice).unwrap_or_default();
         if states.len() == 2 && states.iter().all(|node| node["state"] == "running") {

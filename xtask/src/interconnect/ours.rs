@@ -16,7 +16,7 @@ use super::{
     samples::Reading,
     work::{Contender, Operation, Transport, Work},
 };
-use crate::command::{self, output_within};
+use crate::command::{built, built_program, list_within};
 
 /// The Plexus programs to measure.
 pub(super) struct PlexusPrograms {
@@ -32,21 +32,10 @@ impl PlexusPrograms {
     /// # Errors
     /// They do not build.
     pub(super) fn build(root: &Path, cpus: [usize; 2]) -> Result<Self> {
-        let built = |arguments: &[&str], name: &str| {
-            let mut cargo = command::cargo(root);
-            cargo.args(arguments).args(["--message-format", "json-render-diagnostics"]);
-            let messages = command::output(&mut cargo)?;
-            let found = messages
-                .lines()
-                .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-                .filter(|message| message["target"]["name"] == name)
-                .find_map(|message| message["executable"].as_str().map(PathBuf::from));
-            found.with_context(|| format!("cargo built no `{name}`"))
-        };
         let bench =
-            |package, name| built(&["bench", "--package", package, "--bench", name, "--no-run"], name);
+            |package, name| built(root, &["bench", "--package", package, "--bench", name, "--no-run"], name);
         Ok(Self {
-            plexus: built(&["build", "--release", "--package", "plexus", "--bin", "plexus"], "plexus")?,
+            plexus: built_program(root, "plexus", "plexus")?,
             rails: bench("plexus-fabric", "rails")?,
             waiting: bench("plexus-interconnect", "waiting")?,
             cpus,
@@ -134,12 +123,8 @@ impl PlexusPrograms {
 
 /// Runs a benchmark of Plexus and returns its figures.
 fn figures(program: &Path, arguments: &[&str]) -> Result<Vec<Value>> {
-    let text = output_within(Command::new(program).args(["--bench", "--json"]).args(arguments), TIMEOUT)?;
-    let mut json: Value = serde_json::from_str(&text).context("the benchmark printed no JSON")?;
-    match json["figures"].take() {
-        Value::Array(figures) => Ok(figures),
-        _ => bail!("the JSON of the benchmark has no list `figures`"),
-    }
+    let mut bench = Command::new(program);
+    list_within(bench.args(["--bench", "--json"]).args(arguments), TIMEOUT, "figures")
 }
 
 fn number(figures: &[Value], name: &str, what: &str) -> Result<f64> {

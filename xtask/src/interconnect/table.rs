@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use super::{
     rows::Row,
     samples::{Group, Values},
-    work::{Contender, Unit, Work},
+    work::{Contender, Work},
 };
-use crate::compare::document::markdown;
+use crate::compare::{document::markdown, unit::Unit};
 
 /// The verdict on a goal.
 #[derive(Clone, PartialEq, Debug)]
@@ -135,7 +135,7 @@ impl Outcome {
     fn cells(&self) -> [String; 7] {
         let spread = |values: Values| {
             let [median, least, most] =
-                [values.median, values.least, values.most].map(|value| number(self.unit(), value));
+                [values.median, values.least, values.most].map(|value| self.unit().show(value));
             format!("{median} ({least} to {most})")
         };
         let contender = |(contender, work, _): (Contender, Work, Values)| match work == self.row.1 {
@@ -186,7 +186,7 @@ pub(super) fn everything(group: &Group) -> String {
     let mut cells = vec![["work", "contender", "median", "least", "most", "times"].map(str::to_owned)];
     for ((work, contender), values) in group {
         let [median, least, most] =
-            [values.median, values.least, values.most].map(|value| number(work.operation.unit(), value));
+            [values.median, values.least, values.most].map(|value| work.operation.unit().show(value));
         cells.push([
             work.to_string(),
             contender.name().into(),
@@ -197,19 +197,6 @@ pub(super) fn everything(group: &Group) -> String {
         ]);
     }
     markdown(&cells)
-}
-
-/// Formats a value with its unit, to about three significant digits.
-fn number(unit: Unit, value: f64) -> String {
-    match unit {
-        Unit::Ns if value < 1000.0 => format!("{value:.0} ns"),
-        Unit::Ns if value < 1e6 => format!("{:.2} us", value / 1e3),
-        Unit::Ns => format!("{:.2} ms", value / 1e6),
-        Unit::PerSecond if value < 1e6 => format!("{:.0} k/s", value / 1e3),
-        Unit::PerSecond => format!("{:.2} M/s", value / 1e6),
-        Unit::Megabytes => format!("{:.2} GB/s", value / 1e3),
-        Unit::Percent => format!("{value:.2} %"),
-    }
 }
 
 #[cfg(test)]

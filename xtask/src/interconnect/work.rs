@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::compare::unit::Unit;
+
 /// The transport between two endpoints.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Transport {
@@ -40,25 +42,6 @@ pub(super) enum Operation {
     Oversubscribed,
     /// The CPU use of the same four nodes without work.
     Idle,
-}
-
-/// The unit of a measurement, and which direction is better.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Unit {
-    /// Nanoseconds: less is better.
-    Ns,
-    /// Messages a second: more is better.
-    PerSecond,
-    /// 10^6 bytes a second: more is better.
-    Megabytes,
-    /// Percent of a core: less is better.
-    Percent,
-}
-
-impl Unit {
-    pub(super) fn less_is_better(self) -> bool {
-        matches!(self, Self::Ns | Self::Percent)
-    }
 }
 
 impl Operation {

@@ -3,10 +3,10 @@
 //! These modules show it, record it, break ties with it, number incarnations with it or start a
 //! benchmark at it. All other code uses the monotonic clock.
 
-use super::{Finding, Tree, source::Source};
+use super::{Finding, Tree, is_listed, source::Source};
 
 /// The files and folders (with a `/` at the end) that may read the time of day.
-const ALLOWED: [&str; 8] = [
+const ALLOWED: [&str; 7] = [
     // Shows users the time of each view.
     "crates/membership/src/runtime/history.rs",
     // Numbers incarnations: a number is the next one or this one, whichever is greater, so that it
@@ -21,8 +21,6 @@ const ALLOWED: [&str; 8] = [
     "crates/bench/",
     // Reports the times of files, as a file system must.
     "crates/checks/src/executive/disks.rs",
-    // Dates a report.
-    "xtask/src/compare/document.rs",
 ];
 
 /// The names that the libraries in use give to the time of day.
@@ -30,17 +28,11 @@ const WORDS: [&str; 5] = ["SystemTime", "UNIX_EPOCH", "Realtime", "RealtimeCoars
 
 /// Checks every Rust file.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    let elsewhere = |path: &str| {
-        ALLOWED.iter().all(|place| match place.strip_suffix('/') {
-            Some(_) => !path.starts_with(place),
-            None => path != *place,
-        })
-    };
-    tree.rust().filter(|(path, _)| elsewhere(path)).flat_map(|(path, text)| file(path, text)).collect()
+    let elsewhere = tree.sources().iter().filter(|(path, _)| !is_listed(&ALLOWED, path));
+    elsewhere.flat_map(|(path, source)| file(path, source)).collect()
 }
 
-fn file(path: &str, text: &str) -> Vec<Finding> {
-    let source = Source::of(text);
+fn file(path: &str, source: &Source) -> Vec<Finding> {
     let used = source.words().filter(|(_, word)| WORDS.contains(word));
     let what = |word: &str| {
         format!(

@@ -100,15 +100,14 @@ fn dependencies(table: &toml::Table) -> Vec<(bool, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::testing::finds;
+    use crate::tidy::testing::finds_in;
 
     const LINTS: &str = "\n[lints]\nworkspace = true\n";
 
     #[track_caller]
     fn cargo(name: &str, body: &str, expect: &[(usize, &str)]) {
         let path = format!("crates/{name}/Cargo.toml");
-        let expect: Vec<_> = expect.iter().map(|(line, what)| (path.as_str(), *line, *what)).collect();
-        finds(check, &[(&path, &format!("{body}{LINTS}"))], &expect);
+        finds_in(check, &path, &format!("{body}{LINTS}"), expect);
     }
 
     #[test]
@@ -145,10 +144,6 @@ mod tests {
     #[test]
     fn unknown_crate_and_missing_lints_are_found() {
         cargo("helpers", "", &[(0, "missing in the order")]);
-        finds(
-            check,
-            &[("crates/base/Cargo.toml", "[dependencies]\n")],
-            &[("crates/base/Cargo.toml", 0, "lints")],
-        );
+        finds_in(check, "crates/base/Cargo.toml", "[dependencies]\n", &[(0, "lints")]);
     }
 }

@@ -5,7 +5,6 @@
 
 mod daytime;
 mod formats;
-mod language;
 mod layers;
 mod map;
 mod names;
@@ -17,14 +16,18 @@ mod unsafety;
 mod width;
 mod words;
 
-use std::{collections::BTreeMap, fmt, fs, path::Path, process::Command};
+use std::{cell::OnceCell, collections::BTreeMap, fmt, fs, path::Path, process::Command};
 
 use anyhow::{Context, Result, anyhow};
+
+use self::source::Source;
 
 /// The text files of a repository by their path from its root, without files that are not UTF-8.
 #[derive(Default)]
 pub struct Tree {
     files: BTreeMap<String, String>,
+    /// The split Rust files, once a rule asks for them.
+    sources: OnceCell<BTreeMap<String, Source>>,
 }
 
 impl Tree {
@@ -51,13 +54,14 @@ impl Tree {
                 files.insert(path, text);
             }
         }
-        Ok(Self { files })
+        Ok(Self { files, ..Self::default() })
     }
 
     /// Builds an artificial tree for tests.
     #[must_use]
     pub fn of(files: &[(&str, &str)]) -> Self {
-        Self { files: files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect() }
+        let files = files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect();
+        Self { files, ..Self::default() }
     }
 
     /// Returns the text of the file at `path`.
@@ -74,6 +78,12 @@ impl Tree {
     /// Returns path and text of all Rust files.
     pub fn rust(&self) -> impl Iterator<Item = (&str, &str)> {
         self.files().filter(|(path, _)| path.ends_with(".rs"))
+    }
+
+    /// Returns all Rust files by path, split into code and comments.
+    fn sources(&self) -> &BTreeMap<String, Source> {
+        let split = |(path, text): (&str, &str)| (path.to_owned(), Source::of(text));
+        self.sources.get_or_init(|| self.rust().map(split).collect())
     }
 
     /// Returns true if a file or folder with this path exists.
@@ -101,6 +111,11 @@ fn walk(root: &Path, under: &str) -> Result<Vec<String>> {
         }
     }
     Ok(paths)
+}
+
+/// Returns true if a list of files and folders (with a `/` at the end) has this path.
+fn is_listed(list: &[&str], path: &str) -> bool {
+    list.iter().any(|entry| if entry.ends_with('/') { path.starts_with(entry) } else { path == *entry })
 }
 
 /// A line or file that breaks a rule.
@@ -135,13 +150,17 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     let rules = [
         daytime::check,
         formats::check,
-        language::check,
         layers::check,
         map::crates,
         map::links,
+        names::check,
         purity::check,
+        sentences::check,
         text::check,
         unsafety::check,
+        width::check,
+        words::identifiers,
+        words::phrases,
     ];
     let mut findings: Vec<_> = rules.iter().flat_map(|rule| rule(tree)).collect();
     findings.sort();
@@ -157,7 +176,6 @@ pub fn fix(root: &Path) -> Result<()> {
     fs::write(root.join(formats::FILE), fresh).with_context(|| format!("cannot write {}", formats::FILE))
 }
 
-pub use language::{counts, everywhere};
 pub use text::long_files;
 
 #[cfg(test)]
@@ -179,5 +197,17 @@ pub(crate) mod testing {
                 .zip(expect)
                 .all(|(f, (file, line, what))| f.file == *file && f.line == *line && f.what.contains(what));
         assert!(right, "expected {expect:?}, found {found:#?}");
+    }
+
+    /// Asserts that `rule` finds exactly these (line, part of the message) in a file.
+    #[track_caller]
+    pub(crate) fn finds_in(
+        rule: fn(&Tree) -> Vec<Finding>,
+        path: &str,
+        text: &str,
+        expect: &[(usize, &str)],
+    ) {
+        let expect: Vec<_> = expect.iter().map(|(line, what)| (path, *line, *what)).collect();
+        finds(rule, &[(path, text)], &expect);
     }
 }

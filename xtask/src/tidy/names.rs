@@ -17,10 +17,10 @@ const ITEMS: [&str; 8] = ["struct", "enum", "trait", "type", "union", "fn", "con
 /// Compares the roots of all crates.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut places: BTreeMap<String, Vec<(&str, usize)>> = BTreeMap::new();
-    for (path, text) in tree.rust() {
+    for (path, source) in tree.sources() {
         let Some(folder) = path.strip_suffix("lib.rs") else { continue };
         if path.starts_with("crates/") && path.ends_with("/src/lib.rs") && path.split('/').count() == 4 {
-            let names = public(text).into_iter();
+            let names = public(source).into_iter();
             for (line, name) in names.filter(|(_, name)| !is_module(tree, folder, name)) {
                 places.entry(name).or_default().push((path, line));
             }
@@ -50,8 +50,7 @@ fn is_module(tree: &Tree, folder: &str, name: &str) -> bool {
 }
 
 /// Returns the public names that a crate root declares or exports, with their lines.
-fn public(text: &str) -> Vec<(usize, String)> {
-    let source = Source::of(text);
+fn public(source: &Source) -> Vec<(usize, String)> {
     let mut names = Vec::new();
     let mut lines = source.code.iter().enumerate();
     // What is indented is no item of the root.
@@ -123,7 +122,7 @@ mod tests {
         let text = "pub use a::{b, c::{D, E as F}, g::{self}};\npub use x::*;\npub use plexus_base::Nanos;\n\
                     pub const fn h() {}\npub struct I<T>(T);\n    pub fn j() {}\npub(crate) use k::L;\n\
                     pub mod m;\npub use n::\n    O;\npub const P: usize = 1;\n";
-        let names: Vec<_> = public(text).into_iter().map(|(_, name)| name).collect();
+        let names: Vec<_> = public(&Source::of(text)).into_iter().map(|(_, name)| name).collect();
         assert_eq!(names, ["b", "D", "F", "g", "h", "I", "O", "P"]);
     }
 

@@ -35,29 +35,24 @@ fn must_be_pure(path: &str) -> bool {
 
 /// Checks every protocol file.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    tree.rust().filter(|(path, _)| must_be_pure(path)).flat_map(|(path, text)| file(path, text)).collect()
+    let pure = tree.sources().iter().filter(|(path, _)| must_be_pure(path));
+    pure.flat_map(|(path, source)| file(path, source)).collect()
 }
 
-fn file(path: &str, text: &str) -> Vec<Finding> {
-    let source = Source::of(text);
+fn file(path: &str, source: &Source) -> Vec<Finding> {
     let mut findings = Vec::new();
+    let refuse = |line, name: &str| {
+        Finding::new(path, line, format!("a protocol must not use `{name}`: leave it to the driver"))
+    };
     for (line, used) in source.paths() {
         let below = |root: &&&str| used == **root || used.starts_with(&format!("{root}::"));
         if let Some(root) = PATHS.iter().find(below) {
-            findings.push(Finding::new(
-                path,
-                line,
-                format!("a protocol must not use `{root}`: leave it to the driver"),
-            ));
+            findings.push(refuse(line, root));
         }
     }
     for (line, word) in source.words() {
         if WORDS.contains(&word) {
-            findings.push(Finding::new(
-                path,
-                line,
-                format!("a protocol must not use `{word}`: leave it to the driver"),
-            ));
+            findings.push(refuse(line, word));
         }
     }
     for (index, line) in source.code.iter().enumerate() {
@@ -105,17 +100,16 @@ fn count(arguments: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::testing::finds;
+    use crate::tidy::testing::finds_in;
 
     #[track_caller]
     fn pure(text: &str, expect: &[(usize, &str)]) {
         for path in
             ["crates/cache/src/protocol.rs", "crates/cache/src/protocol/shard.rs", "crates/sim/src/engine.rs"]
         {
-            let expect: Vec<_> = expect.iter().map(|(line, what)| (path, *line, *what)).collect();
-            finds(check, &[(path, text)], &expect);
+            finds_in(check, path, text, expect);
         }
-        finds(check, &[("crates/cache/src/driver.rs", text)], &[]);
+        finds_in(check, "crates/cache/src/driver.rs", text, &[]);
     }
 
     #[test]

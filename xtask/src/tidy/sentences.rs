@@ -35,11 +35,10 @@ const PREPOSITIONS: [&str; 10] = ["At", "By", "For", "From", "In", "On", "To", "
 
 /// Checks every Rust file.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    tree.rust().flat_map(|(path, text)| file(path, text)).collect()
+    tree.sources().iter().flat_map(|(path, source)| file(path, source)).collect()
 }
 
-fn file(path: &str, text: &str) -> Vec<Finding> {
-    let source = Source::of(text);
+fn file(path: &str, source: &Source) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut index = 0;
     while index < source.comments.len() {
@@ -115,12 +114,11 @@ fn wrong_with(paragraph: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::testing::finds;
+    use crate::tidy::testing::finds_in;
 
     #[track_caller]
     fn docs(text: &str, expect: &[(usize, &str)]) {
-        let expect: Vec<_> = expect.iter().map(|(line, what)| ("a.rs", *line, *what)).collect();
-        finds(check, &[("a.rs", text)], &expect);
+        finds_in(check, "a.rs", text, expect);
     }
 
     #[test]

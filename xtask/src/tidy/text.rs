@@ -18,7 +18,7 @@ const MACHINE_FOLDERS: [&str; 4] = ["home", "root", "work", "Users"];
 
 /// Checks the text of every file.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    tree.files().flat_map(|(path, text)| file(path, text)).collect()
+    tree.files().flat_map(|(path, text)| file(path, text, tree.sources().get(path))).collect()
 }
 
 /// Returns Rust files of more than 600 lines with their lengths; they are allowed but suspect.
@@ -28,7 +28,7 @@ pub fn long_files(tree: &Tree) -> Vec<(&str, usize)> {
     lengths.filter(|(_, lines)| *lines > LONG).collect()
 }
 
-fn file(path: &str, text: &str) -> Vec<Finding> {
+fn file(path: &str, text: &str, source: Option<&Source>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (index, line) in text.split('\n').enumerate() {
         if line.ends_with([' ', '\t', '\r']) {
@@ -38,9 +38,7 @@ fn file(path: &str, text: &str) -> Vec<Finding> {
             findings.push(Finding::new(path, index + 1, format!("a path of one machine: /{folder}/")));
         }
     }
-    if path.ends_with(".rs") {
-        findings.extend(rust(path, text));
-    }
+    findings.extend(source.into_iter().flat_map(|source| rust(path, text, source)));
     findings
 }
 
@@ -52,7 +50,7 @@ fn machine_path(line: &str) -> Option<&'static str> {
     })
 }
 
-fn rust(path: &str, text: &str) -> Vec<Finding> {
+fn rust(path: &str, text: &str, source: &Source) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !text.starts_with("//!") {
         findings.push(Finding::new(path, 1, "must open with `//!`: its purpose, its guarantees, its limits"));
@@ -61,7 +59,7 @@ fn rust(path: &str, text: &str) -> Vec<Finding> {
     if lines > MOST_LINES {
         findings.push(Finding::new(path, 0, format!("{lines} lines, more than {MOST_LINES}: divide it")));
     }
-    for (index, line) in Source::of(text).code.iter().enumerate() {
+    for (index, line) in source.code.iter().enumerate() {
         for name in LEFTOVERS {
             let call = format!("{name}!");
             if line
@@ -85,12 +83,11 @@ fn rust(path: &str, text: &str) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::testing::finds;
+    use crate::tidy::testing::{finds, finds_in};
 
     #[track_caller]
     fn text(body: &str, expect: &[(usize, &str)]) {
-        let expect: Vec<_> = expect.iter().map(|(line, what)| ("a.rs", *line, *what)).collect();
-        finds(check, &[("a.rs", &format!("//! Purpose.\n{body}"))], &expect);
+        finds_in(check, "a.rs", &format!("//! Purpose.\n{body}"), expect);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `unsafe` is allowed only in the listed modules, and each use has a SAFETY comment.
 
-use super::{Finding, Tree, source::Source};
+use super::{Finding, Tree, is_listed, source::Source};
 
 /// The files and folders (with a `/` at the end) that may use `unsafe`.
 pub(super) const ALLOWED: [&str; 12] = [
@@ -31,21 +31,16 @@ const REACH: usize = 12;
 
 /// Checks every Rust file.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    tree.rust().flat_map(|(path, text)| file(path, text)).collect()
+    tree.sources().iter().flat_map(|(path, source)| file(path, source)).collect()
 }
 
-fn file(path: &str, text: &str) -> Vec<Finding> {
-    let allowed = ALLOWED.iter().any(|place| match place.strip_suffix('/') {
-        Some(_) => path.starts_with(place),
-        None => path == *place,
-    });
-    let source = Source::of(text);
+fn file(path: &str, source: &Source) -> Vec<Finding> {
     let lines: Vec<_> = source.words().filter(|(_, word)| *word == "unsafe").map(|(line, _)| line).collect();
-    if !allowed {
+    if !is_listed(&ALLOWED, path) {
         let what = "`unsafe` outside the allowed modules (see docs/style.md)";
         return lines.into_iter().map(|line| Finding::new(path, line, what)).collect();
     }
-    let bare = lines.into_iter().filter(|line| needs_reason(&source, *line) && !has_reason(&source, *line));
+    let bare = lines.into_iter().filter(|line| needs_reason(source, *line) && !has_reason(source, *line));
     bare.map(|line| Finding::new(path, line, "`unsafe` without a SAFETY comment above it")).collect()
 }
 
@@ -69,12 +64,11 @@ fn has_reason(source: &Source, line: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::testing::finds;
+    use crate::tidy::testing::finds_in;
 
     #[track_caller]
     fn unsafety(path: &str, text: &str, expect: &[(usize, &str)]) {
-        let expect: Vec<_> = expect.iter().map(|(line, what)| (path, *line, *what)).collect();
-        finds(check, &[(path, text)], &expect);
+        finds_in(check, path, text, expect);
     }
 
     #[test]

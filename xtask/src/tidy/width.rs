@@ -12,7 +12,7 @@ const COLUMNS: usize = 100;
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let lines = |(path, text): (&str, &str)| {
         let lines = match path.rsplit_once('.') {
-            Some((_, "rs")) => comments(text),
+            Some((_, "rs")) => comments(text, &tree.sources()[path]),
             Some((_, "md")) => markdown(text),
             _ => Vec::new(),
         };
@@ -26,8 +26,7 @@ fn is_long(line: &str) -> bool {
 }
 
 /// Returns the long lines that have a comment.
-fn comments(text: &str) -> Vec<usize> {
-    let source = Source::of(text);
+fn comments(text: &str, source: &Source) -> Vec<usize> {
     let mut fenced = false;
     let mut found = Vec::new();
     for (index, (line, comment)) in text.lines().zip(&source.comments).enumerate() {
@@ -63,12 +62,12 @@ fn markdown(text: &str) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::testing::finds;
+    use crate::tidy::testing::finds_in;
 
     #[track_caller]
     fn wrapped(path: &str, text: &str, expect: &[usize]) {
-        let expect: Vec<_> = expect.iter().map(|line| (path, *line, "100 columns")).collect();
-        finds(check, &[(path, text)], &expect);
+        let expect: Vec<_> = expect.iter().map(|line| (*line, "100 columns")).collect();
+        finds_in(check, path, text, &expect);
     }
 
     #[test]

@@ -3,128 +3,49 @@
 //! Identifiers are checked in code only, by whole segments: `guest` is found in `tell_guest` and
 //! `GuestList`, not in `guesstimate`, and never in prose. Phrases are checked in all text.
 
+use std::{collections::BTreeMap, sync::LazyLock};
+
+use serde::Deserialize;
+
 use super::{Finding, Tree, source::Source};
 
-/// Segments of identifiers that are retired, each with its replacement.
-const SEGMENTS: [(&str, &str); 22] = [
-    ("life", "incarnation, or lifecycle"),
-    ("lives", "incarnations"),
-    ("patience", "timeout"),
-    ("born", "start time"),
-    ("wish", "config change"),
-    ("wishes", "config changes"),
-    ("desk", "registered clients, or the specific queue"),
-    ("desks", "registered clients, or the specific queues"),
-    ("guest", "client, incoming connection or membership observer"),
-    ("guests", "clients, incoming connections or membership observers"),
-    ("anew", "cold start, or again"),
-    ("swamped", "overloaded, or backpressure"),
-    ("stranger", "unauthenticated peer"),
-    ("strangers", "unauthenticated peers"),
-    ("farewell", "leave announcement"),
-    ("farewells", "leave announcements"),
-    ("crowd", "waiting threads"),
-    ("news", "the specific message or change"),
-    ("whoever", "the actor"),
-    ("nobody", "the actor"),
-    ("somebody", "the actor"),
-    ("everybody", "the actor"),
-];
+/// The content of `retired.toml`.
+#[derive(Deserialize)]
+struct Retired {
+    /// Segments of identifiers, each with its replacement.
+    segments: BTreeMap<String, String>,
+    /// Names that say nothing outside their module and are refused for types.
+    types: Vec<String>,
+    /// Riddling phrases, in small letters.
+    phrases: Vec<String>,
+    /// Whole comments that document nothing, in small letters.
+    fragments: Vec<String>,
+}
 
-/// Names that say nothing outside their module and are refused for types.
-const TYPES: [&str; 17] = [
-    "Place", "Asked", "Held", "Said", "Told", "Desk", "Taker", "Body", "Why", "Want", "Wish", "Does", "What",
-    "Who", "Way", "Ev", "Whom",
-];
+static RETIRED: LazyLock<Retired> =
+    LazyLock::new(|| toml::from_str(include_str!("retired.toml")).expect("a valid list"));
 
 /// Keywords before the name of a type.
 const TYPE_KEYWORDS: [&str; 5] = ["struct", "enum", "trait", "type", "union"];
-
-/// Riddling phrases, in small letters.
-const PHRASES: [&str; 29] = [
-    "thought better of",
-    "begin anew",
-    "begins anew",
-    "began anew",
-    "beginning anew",
-    "begun anew",
-    "says what nobody",
-    "nobody says",
-    "nobody sends",
-    "nobody asked",
-    "nobody knows",
-    "what nobody",
-    "as nobody",
-    "nobody else",
-    "somebody else",
-    "somebody's",
-    "nobody's",
-    "by whoever",
-    "to whoever",
-    "for whoever",
-    "whoever has",
-    "whoever is",
-    "was put out",
-    "is put out",
-    "been put out",
-    "are put out",
-    "means nothing",
-    "any more, because",
-    "of what. ",
-];
-
-/// Whole comments that document nothing, in small letters.
-const FRAGMENTS: [&str; 27] = [
-    "of what.",
-    "of which.",
-    "of whom.",
-    "whose.",
-    "whose it is.",
-    "who.",
-    "who it is.",
-    "who it was.",
-    "whom.",
-    "what.",
-    "what it is.",
-    "what it was.",
-    "what for.",
-    "where.",
-    "where to.",
-    "where it is.",
-    "where from.",
-    "when.",
-    "why.",
-    "how.",
-    "how many.",
-    "which.",
-    "in which mode.",
-    "with which token.",
-    "in which way.",
-    "of what sort.",
-    "nothing.",
-];
 
 /// Files that must name retired words.
 const EXEMPT: [&str; 3] = ["CHANGELOG.md", "docs/glossary.md", "xtask/src/tidy/words.rs"];
 
 /// Finds retired identifiers in the code of every Rust file.
 pub(super) fn identifiers(tree: &Tree) -> Vec<Finding> {
-    let files = tree.rust().filter(|(path, _)| !EXEMPT.contains(path));
-    files.flat_map(|(path, text)| identifiers_of(path, text)).collect()
+    let files = tree.sources().iter().filter(|(path, _)| !EXEMPT.contains(&path.as_str()));
+    files.flat_map(|(path, source)| identifiers_of(path, source)).collect()
 }
 
-fn identifiers_of(path: &str, text: &str) -> Vec<Finding> {
-    let source = Source::of(text);
+fn identifiers_of(path: &str, source: &Source) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut before = "";
     for (line, word) in source.words() {
-        if let Some((_, instead)) =
-            SEGMENTS.iter().find(|(retired, _)| segments(word).any(|segment| segment == *retired))
-        {
+        if let Some(instead) = segments(word).find_map(|segment| RETIRED.segments.get(&segment)) {
             findings.push(Finding::new(path, line, format!("`{word}` is a retired name: use {instead}")));
         } else if before == "fn" && word.starts_with("who_") {
             findings.push(Finding::new(path, line, format!("`{word}`: name the actor, not `who`")));
-        } else if TYPE_KEYWORDS.contains(&before) && TYPES.contains(&word) {
+        } else if TYPE_KEYWORDS.contains(&before) && RETIRED.types.iter().any(|name| name == word) {
             let what = format!("a type named `{word}` says nothing outside its module: name it specifically");
             findings.push(Finding::new(path, line, what));
         }
@@ -159,10 +80,10 @@ fn phrases_of(path: &str, text: &str) -> Vec<Finding> {
     for (index, line) in text.lines().enumerate() {
         let line = line.trim().to_lowercase();
         let comment = line.trim_start_matches(['/', '!']).trim_start();
-        if line.starts_with("//") && FRAGMENTS.contains(&comment) {
+        if line.starts_with("//") && RETIRED.fragments.iter().any(|fragment| fragment == comment) {
             let what = format!("`{comment}` documents nothing: write what a reader needs, or nothing");
             findings.push(Finding::new(path, index + 1, what));
-        } else if let Some(phrase) = PHRASES.iter().find(|phrase| line.contains(*phrase)) {
+        } else if let Some(phrase) = RETIRED.phrases.iter().find(|phrase| line.contains(*phrase)) {
             let what = format!("`{phrase}` is a riddle: name the actor and the fact");
             findings.push(Finding::new(path, index + 1, what));
         }
@@ -173,12 +94,11 @@ fn phrases_of(path: &str, text: &str) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::testing::finds;
+    use crate::tidy::testing::{finds, finds_in};
 
     #[track_caller]
     fn code(text: &str, expect: &[(usize, &str)]) {
-        let expect: Vec<_> = expect.iter().map(|(line, what)| ("a.rs", *line, *what)).collect();
-        finds(identifiers, &[("a.rs", text)], &expect);
+        finds_in(identifiers, "a.rs", text, expect);
     }
 
     #[test]
