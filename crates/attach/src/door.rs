@@ -46,10 +46,12 @@ const HANDSHAKE: Duration = Duration::from_secs(2);
 pub struct AttachOffer {
     /// The number of this node.
     pub me: NodeId,
-    /// Returns the present number of nodes in the cluster.
+    /// Returns the number that presently follows the highest one of a node.
     pub nodes: Box<dyn Fn() -> u8 + Send + Sync>,
     /// The memory that contains all windows.
     pub arena: Arc<Window>,
+    /// The page with the end of the node's lease.
+    pub lease: OwnedFd,
     /// The doorbell of each worker.
     pub bells: Vec<Arc<Bell>>,
     /// Lets a program wake a worker by an event of the program's own.
@@ -264,7 +266,8 @@ impl ServerState {
         // Programs only read it; changes are requests to the node.
         let arena = self.offer.arena.fd_to_read()?;
         let watch = event.watch_fd()?;
-        let mut descriptors: Vec<BorrowedFd<'_>> = vec![arena.as_fd(), watch.as_fd()];
+        let mut descriptors: Vec<BorrowedFd<'_>> =
+            vec![arena.as_fd(), watch.as_fd(), self.offer.lease.as_fd()];
         for ((rings, bell), rung) in rings.iter().zip(&self.offer.bells).zip(&rung) {
             descriptors.extend([rings.fd(), bell.notice().fd(), rung.as_fd()]);
         }

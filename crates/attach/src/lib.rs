@@ -46,7 +46,7 @@ use plexus_locks::{
 };
 
 pub use door::{AttachOffer, AttachServer};
-use protocol::{Core, WorkerPlace, World, kind};
+use protocol::{Core, ProgramMessage, WorkerPlace, World, kind};
 pub use usage::ProgramUsage;
 
 /// The window of every node that contains the windows of programs.
@@ -257,8 +257,8 @@ impl Programs {
         for request in self.state.lock_requests.drain(..) {
             locks.program(net, request);
         }
-        for news in locks.take_notices() {
-            self.core.lock_news(&mut DriverWorld { state: &mut self.state, net }, news);
+        for notice in locks.take_notices() {
+            self.core.lock_notice(&mut DriverWorld { state: &mut self.state, net }, notice);
             done += 1;
         }
         if done > 0 {
@@ -275,7 +275,8 @@ impl Programs {
         for index in 0..letters.len() {
             let (head, payload) = letters.at(index);
             let mut world = DriverWorld { state: &mut self.state, net };
-            if let Err(violation) = self.core.program(&mut world, program, head, payload) {
+            let message = ProgramMessage { from: program, head, payload };
+            if let Err(violation) = self.core.program(&mut world, message) {
                 wrong = Some(Lost::Corrupt(violation.0));
                 break;
             }

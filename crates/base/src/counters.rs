@@ -24,6 +24,46 @@ impl Counter {
     }
 }
 
+/// Declares a structure of counts. It has the sum of two, and all counts with their names.
+///
+/// ```
+/// plexus_base::counts! {
+///     /// The counts of a queue.
+///     pub struct QueueCounts {
+///         /// The items that were queued.
+///         queued,
+///         /// The items that were dropped.
+///         dropped,
+///     }
+/// }
+/// let mut counts = QueueCounts { queued: 2, dropped: 0 };
+/// counts.add(&QueueCounts { queued: 1, dropped: 1 });
+/// assert_eq!(counts.named(), [("queued", 3), ("dropped", 1)]);
+/// ```
+#[macro_export]
+macro_rules! counts {
+    ($(#[$doc:meta])* $vis:vis struct $counts:ident { $($(#[$about:meta])* $name:ident,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        $vis struct $counts {
+            $($(#[$about])* pub $name: u64,)*
+        }
+
+        impl $counts {
+            /// Adds the counts of another structure.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$name += other.$name;)*
+            }
+
+            /// Returns all counts with their names.
+            #[must_use]
+            pub fn named(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name),)*]
+            }
+        }
+    };
+}
+
 /// The upper bounds, in bytes, of the size classes; the last class has no bound.
 pub const SIZE_BOUNDS: [u64; SIZES - 1] =
     [8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536, 262_144, 1_048_576];

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{MAX_NODES, hash::mix};
 
-/// A node's index in the cluster configuration, from 0; it never changes while the cluster exists.
+/// A node's number in the cluster configuration, from 0; it never changes and is never used again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NodeId(pub u8);
 

@@ -17,6 +17,7 @@ pub mod hex;
 mod ids;
 pub mod latest;
 pub mod locks;
+mod named;
 pub mod waiting;
 pub mod wire;
 
@@ -60,7 +61,6 @@ mod tests {
     use super::*;
 
     #[test]
-
     fn crc32c_matches_the_standard() {
         // RFC 3720, B.4.
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);

@@ -1,7 +1,5 @@
 //! The modes in which a thread waits for the interconnect.
 
-use std::{fmt, str::FromStr};
-
 /// The waiting mode of a node, set in the configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Waiting {
@@ -15,33 +13,4 @@ pub enum Waiting {
     Adaptive,
 }
 
-impl Waiting {
-    /// All modes, in the order of the documentation.
-    pub const ALL: [Self; 3] = [Self::Polling, Self::Event, Self::Adaptive];
-
-    /// Returns the name used in configuration files and on the command line.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Polling => "polling",
-            Self::Event => "event",
-            Self::Adaptive => "adaptive",
-        }
-    }
-}
-
-impl fmt::Display for Waiting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Waiting {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL
-            .into_iter()
-            .find(|mode| mode.name() == text)
-            .ok_or_else(|| format!("unknown waiting mode `{text}`: use polling, event or adaptive"))
-    }
-}
+crate::named! { impl Waiting as "waiting mode" { Polling "polling", Event "event", Adaptive "adaptive" } }

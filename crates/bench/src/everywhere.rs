@@ -1,5 +1,6 @@
-//! Runs a workload inside all nodes at once, from the command line. All nodes start together. Of
-//! several failures the most informative one is reported.
+//! Sends requests to several nodes at once, from the command line: a workload for all nodes, which
+//! start together, or the two sides of a measurement. Of several failures the most informative one
+//! is reported.
 
 use std::{
     sync::{
@@ -38,7 +39,7 @@ pub enum RunError {
     #[error(transparent)]
     Node(#[from] ControlError),
     /// The answer of a node is malformed.
-    #[error("{name}: its answer makes no sense: {source}")]
+    #[error("{name}: malformed answer: {source}")]
     Answer {
         /// The name of the node.
         name: String,
@@ -72,42 +73,64 @@ pub(crate) fn everywhere<T: DeserializeOwned>(
     call: &Call<'_>,
     interrupted: &AtomicBool,
 ) -> Result<Vec<T>, RunError> {
-    let names: Vec<&str> = config.nodes.iter().map(|node| node.name.as_str()).collect();
     let start = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default() + AHEAD;
     let args = (call.args)(start.as_millis() as u64);
+    let requests =
+        config.nodes.iter().map(|node| (node.number.index(), call.command, args.clone())).collect();
     let time = AHEAD + call.time + TIMEOUT;
-    let command = call.command;
-    let (sender, answers) = mpsc::channel();
-    for (index, name) in names.iter().enumerate() {
-        let mut control = Control::connect(&config.dir, name)?;
+    let answers = ask(config, requests, time, interrupted, &mut |_| {})?;
+    let parsed =
+        config.nodes.iter().zip(answers).map(|(node, answer)| parse(&node.name, call.command, answer));
+    parsed.collect()
+}
+
+/// A report of a node over its control socket.
+enum NodeReport {
+    Progress(Value),
+    /// The end of the request with this index.
+    End(usize, Result<Value, ControlError>),
+}
+
+/// Sends requests to nodes, each with its command and arguments, and returns their answers in the
+/// order of the requests; `None` is a node that did not answer in `time`. `tell` gets the progress.
+///
+/// # Errors
+/// See [`RunError`]. Work that the nodes have begun ends by itself.
+pub(crate) fn ask(
+    config: &Config,
+    requests: Vec<(usize, &'static str, Value)>,
+    time: Duration,
+    interrupted: &AtomicBool,
+    tell: &mut dyn FnMut(Value),
+) -> Result<Vec<Option<Value>>, RunError> {
+    let mut results = vec![None; requests.len()];
+    let (sender, reports) = mpsc::channel();
+    for (index, (node, command, args)) in requests.into_iter().enumerate() {
+        let mut control = Control::connect(&config.dir, &config.nodes[node].name)?;
         control.set_timeout(time)?;
-        let (sender, args) = (sender.clone(), args.clone());
+        let sender = sender.clone();
         // The thread is not joined: it ends with its node, and a hanging one is not waited for.
         thread::spawn(move || {
-            let _ = sender.send((index, control.call(command, args, |_| {})));
+            let end = control.call(command, args, |value| drop(sender.send(NodeReport::Progress(value))));
+            let _ = sender.send(NodeReport::End(index, end));
         });
     }
     drop(sender);
-    let mut results: Vec<Option<T>> = names.iter().map(|_| None).collect();
     let mut failure: Option<ControlError> = None;
     let mut deadline = Instant::now() + time;
-    let mut left = names.len();
-    while left > 0 && Instant::now() < deadline {
+    while Instant::now() < deadline {
         if interrupted.load(Ordering::Relaxed) {
             return Err(RunError::Interrupted);
         }
-        match answers.recv_timeout(LOOK_EVERY) {
-            Ok((index, Ok(value))) => {
-                results[index] = Some(parse(names[index], value)?);
-                left -= 1;
-            }
-            Ok((_, Err(error))) => {
+        match reports.recv_timeout(LOOK_EVERY) {
+            Ok(NodeReport::Progress(value)) => tell(value),
+            Ok(NodeReport::End(index, Ok(value))) => results[index] = Some(value),
+            Ok(NodeReport::End(_, Err(error))) => {
                 deadline = deadline.min(Instant::now() + LAST_WORDS);
                 failure = Some(match failure {
                     Some(other) if weight(&other) >= weight(&error) => other,
                     _ => error,
                 });
-                left -= 1;
             }
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
@@ -116,15 +139,7 @@ pub(crate) fn everywhere<T: DeserializeOwned>(
     if interrupted.load(Ordering::Relaxed) {
         return Err(RunError::Interrupted);
     }
-    if let Some(error) = failure {
-        return Err(error.into());
-    }
-    let silent = |index: usize| ControlError::Silent { name: names[index].into(), command: command.into() };
-    results
-        .into_iter()
-        .enumerate()
-        .map(|(index, result)| result.ok_or_else(|| silent(index).into()))
-        .collect()
+    failure.map_or(Ok(results), |error| Err(error.into()))
 }
 
 /// Returns how informative a failure is. A lost node is the reason why the others stopped.
@@ -136,11 +151,19 @@ fn weight(error: &ControlError) -> u8 {
     }
 }
 
+/// Encodes the arguments of a command as JSON.
 pub(crate) fn to_json(args: &impl Serialize) -> Value {
     // Plain numbers and names can always be encoded as JSON.
     serde_json::to_value(args).unwrap_or_else(|_| json!({}))
 }
 
-pub(crate) fn parse<T: DeserializeOwned>(name: &str, value: Value) -> Result<T, RunError> {
-    serde_json::from_value(value).map_err(|source| RunError::Answer { name: name.into(), source })
+/// Decodes the answer of the node `name` to `command`.
+pub(crate) fn parse<T: DeserializeOwned>(
+    name: &str,
+    command: &str,
+    answer: Option<Value>,
+) -> Result<T, RunError> {
+    let silent = || ControlError::Silent { name: name.into(), command: command.into() };
+    serde_json::from_value(answer.ok_or_else(silent)?)
+        .map_err(|source| RunError::Answer { name: name.into(), source })
 }

@@ -2,21 +2,17 @@
 
 use std::sync::Arc;
 
-use plexus_interconnect::Worker;
-use plexus_node::{body::Body, control::Command, service::NodeService};
+use plexus_node::{control::Commands, runtime::NodeRuntime};
 
 use crate::{blocks, locks, perf};
 
-/// Returns the commands of measurements, to register beside the node's own.
-#[must_use]
-pub fn commands(body: &Arc<Body>) -> Vec<Arc<dyn Command>> {
-    let mut commands = blocks::command::commands(body);
-    commands.extend(locks::command::commands(&(Arc::clone(body) as Arc<dyn locks::Host>)));
+/// Registers the commands of measurements beside the node's own.
+pub fn register_measurements(commands: &Commands, runtime: &Arc<NodeRuntime>) {
+    blocks::command::register(commands, runtime);
+    locks::command::register(commands, &(Arc::clone(runtime) as Arc<dyn locks::Host>));
     // A measurement uses one path: from the first worker to the first worker of the peer.
-    let place = |worker: &Worker<NodeService>| perf::Place {
-        worker: worker.clone(),
-        window: body.benchmark_window(),
-    };
-    commands.extend(body.workers().first().map(place).iter().flat_map(perf::command::commands));
-    commands
+    if let Some(worker) = runtime.workers().first() {
+        let place = perf::MeasuredPath { worker: worker.clone(), window: runtime.benchmark_window() };
+        perf::command::register(commands, &place);
+    }
 }

@@ -17,7 +17,7 @@ mod usage;
 mod workload;
 
 pub use everywhere::RunError;
-pub use inside::commands;
+pub use inside::register_measurements;
 use named::named;
 pub use plexus_observe::show as report;
 pub use responses::{ResponseUs, Responses};

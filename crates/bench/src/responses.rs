@@ -21,7 +21,6 @@ impl Default for Responses {
 
 impl Responses {
     /// Returns an empty histogram.
-    #[must_use]
     pub fn new() -> Self {
         let histogram =
             Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("bounds within what the histogram allows");
@@ -40,44 +39,37 @@ impl Responses {
     }
 
     /// Returns the number of response times.
-    #[must_use]
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
     /// Returns the response time in nanoseconds at `quantile` (0 to 1); 0 if the histogram is
     /// empty.
-    #[must_use]
     pub fn at(&self, quantile: f64) -> u64 {
         self.histogram.value_at_quantile(quantile)
     }
 
     /// Returns the shortest response time in nanoseconds.
-    #[must_use]
     pub fn min(&self) -> u64 {
         self.histogram.min()
     }
 
     /// Returns the longest response time in nanoseconds.
-    #[must_use]
     pub fn max(&self) -> u64 {
         self.histogram.max()
     }
 
     /// Returns the mean in nanoseconds.
-    #[must_use]
     pub fn mean(&self) -> f64 {
         self.histogram.mean()
     }
 
     /// Returns the standard deviation in nanoseconds.
-    #[must_use]
     pub fn deviation(&self) -> f64 {
         self.histogram.stdev()
     }
 
     /// Returns the percentiles; all zero if the histogram is empty.
-    #[must_use]
     pub fn summary(&self) -> ResponseUs {
         if self.histogram.is_empty() {
             return ResponseUs::default();

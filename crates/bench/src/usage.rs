@@ -18,14 +18,12 @@ pub struct Usage {
 
 impl Usage {
     /// Returns the CPU time of this process in nanoseconds, with one system call.
-    #[must_use]
     pub fn cpu_ns() -> u64 {
         let time = clock_gettime(ClockId::ProcessCPUTime);
         time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
     }
 
     /// Returns the CPU time of this thread in nanoseconds.
-    #[must_use]
     pub fn cpu_ns_of_thread() -> u64 {
         let time = clock_gettime(ClockId::ThreadCPUTime);
         time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -33,7 +31,6 @@ impl Usage {
 
     /// Returns the CPU time of the current threads of process `pid`, in nanoseconds, as of their
     /// last tick; 0 if unknown.
-    #[must_use]
     pub fn cpu_ns_of(pid: u32) -> u64 {
         let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         let spent = threads.filter_map(|thread| {
@@ -65,7 +62,6 @@ impl Usage {
     }
 
     /// Returns the usage since `earlier`.
-    #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             cpu_ns: self.cpu_ns.saturating_sub(earlier.cpu_ns),

@@ -1,93 +1,59 @@
 //! The measurement between two workers, over both rails, polling and waiting: every trial ends with
 //! figures that hold together.
 
+#[path = "../../interconnect/tests/common/meshes.rs"]
+mod meshes;
+
 use std::{
-    net::{TcpListener, TcpStream},
-    os::fd::AsFd,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread::{self, JoinHandle},
+    thread,
 };
 
+use meshes::{LIMIT, addresses, config, name, peer};
 use plexus_base::{Incarnation, NodeId, Waiting};
 use plexus_bench::perf::{
-    self, Bare, Driving, Grid, LaneChoice, Load, Measured, Op, PerfError, Place, Plan, Serve, Test, Trial,
-    Until,
+    self, Bare, Driving, Grid, LaneChoice, Load, Measured, MeasuredPath, Op, PerfError, Plan, Serve, Test,
+    Trial, Until,
 };
-use plexus_fabric::{
-    Bell, PeerBell, PeerWindow, Rail, RailKind, ShmRail, TcpRail, Window, Windows,
-    shm::{RxRings, ShmParts, TxRings},
-    tcp::TcpParts,
+use plexus_fabric::{RailKind, Window};
+use plexus_interconnect::{
+    Channel, Kind,
+    mesh::{Config, Mesh},
 };
-use plexus_interconnect::{Channel, Kind, Worker, WorkerParts};
 
 /// Few: where cores are missing, two threads that poll take turns.
 const COUNT: u64 = 8;
 
-/// Two workers with a link, each with its background thread.
+/// Two nodes with a link between their workers.
 struct Pair {
-    places: [Place<Bare>; 2],
-    threads: Vec<JoinHandle<()>>,
+    meshes: [Arc<Mesh<Bare>>; 2],
+    places: [MeasuredPath<Bare>; 2],
 }
 
 impl Pair {
-    fn new(kind: RailKind) -> Self {
-        let own = [(); 2].map(|()| {
-            let window = Arc::new(Window::create(perf::WINDOW, perf::WINDOW_BYTES, 0).unwrap());
-            (Arc::new(Bell::create().unwrap()), window.clone(), Arc::new(Windows::new([window])))
-        });
-        let span = own[0].1.span();
-        let rails: [Box<dyn Rail>; 2] = match kind {
-            RailKind::Shm => {
-                let rings = [(); 2].map(|()| RxRings::create().unwrap());
-                let maps = [0, 1].map(|me| {
-                    let (bell, window, _) = &own[1 - me];
-                    let tx = TxRings::map(rings[1 - me].fd()).unwrap();
-                    let bell =
-                        PeerBell::map(bell.page_fd(), bell.fd().try_clone_to_owned().unwrap()).unwrap();
-                    (tx, bell, PeerWindow::map(window.fd().as_fd(), span).unwrap())
-                });
-                let mut rings = rings.into_iter();
-                maps.map(|(tx, bell, window)| -> Box<dyn Rail> {
-                    let rx = rings.next().unwrap();
-                    let gone = Arc::new(AtomicBool::new(false));
-                    Box::new(ShmRail::new(ShmParts { tx, rx, bell, windows: Arc::new([window]), gone }))
-                })
-            }
-            RailKind::Tcp => {
-                let (prompt, bulk) = (sockets(), sockets());
-                let streams = [[prompt.0, bulk.0], [prompt.1, bulk.1]];
-                let mut windows = own.iter().map(|own| own.2.clone());
-                streams.map(|streams| -> Box<dyn Rail> {
-                    let windows = windows.next().unwrap();
-                    Box::new(
-                        TcpRail::new(TcpParts { streams, windows, peer_windows: vec![span], seals: None })
-                            .unwrap(),
-                    )
-                })
-            }
-            RailKind::Ofi => unreachable!("the trials are the same over every rail; two are enough"),
-        };
-        let windows = own.each_ref().map(|own| own.1.clone());
-        let mut tables = own.each_ref().map(|own| own.2.clone()).into_iter();
-        let mut bells = own.into_iter().map(|own| own.0);
-        let workers = [0, 1].map(|me| {
-            let bell = bells.next().unwrap();
-            let parts = WorkerParts {
-                windows: tables.next().unwrap(),
-                ..WorkerParts::alone(NodeId(me), bell, Waiting::Event)
+    fn new(rail: RailKind) -> Self {
+        let addresses = addresses(2);
+        let name = name(addresses[0]);
+        let windows =
+            [(); 2].map(|()| Arc::new(Window::create(perf::WINDOW, perf::WINDOW_BYTES, 0).unwrap()));
+        let meshes = [0, 1].map(|me: u8| {
+            let at = |node: u8| &addresses[usize::from(node)..][..1];
+            let peer = peer(1 - me, at(1 - me), &[rail], false);
+            let config = Config {
+                windows: vec![windows[usize::from(me)].clone()],
+                waiting: Waiting::Event,
+                timeout: LIMIT,
+                ..config(me, name, at(me), vec![peer])
             };
-            Worker::new(parts, Bare::default()).unwrap()
+            Mesh::start(config, vec![Bare::default()], |_| ()).unwrap()
         });
-        for (me, rail) in rails.into_iter().enumerate() {
-            workers[me].add_rail(NodeId(1 - me as u8), Incarnation(1), 0, 1, rail, String::new());
-        }
-        let threads = workers.clone().map(|worker| thread::spawn(move || worker.run().unwrap()));
-        let mut windows = windows.into_iter();
-        let places = workers.map(|worker| Place { worker, window: windows.next().unwrap() });
-        Self { places, threads: threads.into() }
+        meshes.iter().for_each(|mesh| mesh.wait_connected(LIMIT).unwrap());
+        let [here, there] = windows;
+        let place = |mesh: &Mesh<Bare>, window| MeasuredPath { worker: mesh.workers()[0].clone(), window };
+        Self { places: [place(&meshes[0], here), place(&meshes[1], there)], meshes }
     }
 
     fn measure(
@@ -112,15 +78,8 @@ impl Pair {
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        self.places.iter().for_each(|place| place.worker.stop());
-        self.threads.drain(..).for_each(|thread| thread.join().unwrap());
+        self.meshes.iter().for_each(|mesh| mesh.stop());
     }
-}
-
-fn sockets() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    (one, listener.accept().unwrap().0)
 }
 
 fn every_operation() -> Grid {
@@ -195,7 +154,7 @@ fn streams_both_ways_under_load_on_every_lane() {
     for (kind, driving) in [(RailKind::Shm, Driving::Polling), (RailKind::Tcp, Driving::Waiting)] {
         for lane in LaneChoice::ALL {
             // What is written keeps its order on the prompt lane only.
-            let ops = Op::of_nodes().filter(|op| (*op, *lane) != (Op::Write, LaneChoice::Bulk));
+            let ops = Op::of_nodes().filter(|op| (*op, lane) != (Op::Write, LaneChoice::Bulk));
             let grid = Grid {
                 ops: ops.collect(),
                 sizes: vec![8, 4096],
@@ -203,7 +162,7 @@ fn streams_both_ways_under_load_on_every_lane() {
                 depths: vec![1, 64],
                 bidirectional: true,
                 load: Some(Load { mb_per_s: None, bytes: 16 << 10 }),
-                lane: *lane,
+                lane,
                 ..every_operation()
             };
             every_trial_ends(kind, driving, &grid);

@@ -6,7 +6,7 @@
 //! ```text
 //! bit  0..2   mode (N 0, S 1, X 2)
 //! bit  2      CLOSING: newcomers are kept out
-//! bit  3      NOTIFY: whoever takes the last pin away tells the worker
+//! bit  3      NOTIFY: the session that removes the last pin notifies the worker
 //! bit  4      DIRTY: changed since the frame was opened
 //! bit  5      LATCH: one session changes the block
 //! bit  8..24  pins: sessions that read the block
@@ -29,7 +29,7 @@
 //! | latched | the one session |
 //! | closed and idle (or never opened) | the worker; an I/O thread or one peer's put that the worker asked for |
 //!
-//! A peer's put is valid only where [`Frames::expect`] announced it, which the worker does for
+//! A peer's put is valid only where [`FrameTable::expect`] announced it, which the worker does for
 //! closed frames alone. A peer on the same host is trusted to keep to that, as it belongs to the
 //! same user; a TCP put is checked by generation.
 //!
@@ -52,7 +52,7 @@ use plexus_base::BlockId;
 use plexus_disks::{FrameMemory, Page};
 use plexus_fabric::Window;
 
-use crate::protocol::{Config, Contents, Frames, Mode, Slot, Ticket};
+use crate::protocol::{Config, Contents, Mode, Slot};
 
 const MODE: u64 = 0b11;
 const CLOSING: u64 = 1 << 2;
@@ -239,44 +239,42 @@ impl FrameTable {
     }
 }
 
-/// The worker's access to its frames, for the shard.
-pub(crate) struct Hand<'a>(pub(crate) &'a FrameTable);
-
-impl Frames for Hand<'_> {
-    fn open(&mut self, slot: Slot, block: BlockId, mode: Mode) {
+/// The part of [`ShardDriver`](crate::protocol::ShardDriver) that concerns frames.
+impl FrameTable {
+    pub(crate) fn open(&self, slot: Slot, block: BlockId, mode: Mode) {
         debug_assert!(block.0 < MAX_BLOCKS);
-        let word = self.0.word(slot);
+        let word = self.word(slot);
         debug_assert_eq!(word.load(Relaxed) & (PINS | LATCH), 0, "{slot:?} opened while in use");
-        self.0.hints[slot.index()].store(block.0 as u32, Relaxed);
+        self.hints[slot.index()].store(block.0 as u32, Relaxed);
         word.store(block.0 << BLOCK | mode as u64, Release);
     }
 
-    fn pin(&mut self, slot: Slot, _ticket: Ticket, mode: Mode) -> bool {
-        let block = BlockId(self.0.word(slot).load(Relaxed) >> BLOCK);
-        self.0.take(slot, block, mode)
+    pub(crate) fn pin(&self, slot: Slot, mode: Mode) -> bool {
+        let block = BlockId(self.word(slot).load(Relaxed) >> BLOCK);
+        self.take(slot, block, mode)
     }
 
-    fn close(&mut self, slot: Slot) -> Option<Contents> {
-        let word = self.0.word(slot);
+    pub(crate) fn close(&self, slot: Slot) -> Option<Contents> {
+        let word = self.word(slot);
         let mut now = word.load(Relaxed);
         loop {
             let idle = now & (PINS | LATCH) == 0;
             let next = now | CLOSING | if idle { 0 } else { NOTIFY };
             match word.compare_exchange_weak(now, next, AcqRel, Relaxed) {
-                Ok(_) => return idle.then(|| self.0.contents(slot)),
+                Ok(_) => return idle.then(|| self.contents(slot)),
                 Err(changed) => now = changed,
             }
         }
     }
 
-    fn forget(&mut self, slot: Slot) {
-        let word = self.0.word(slot);
+    pub(crate) fn forget(&self, slot: Slot) {
+        let word = self.word(slot);
         debug_assert_eq!(word.load(Relaxed) & (PINS | LATCH), 0, "{slot:?} forgotten while in use");
         word.store(0, Release);
     }
 
-    fn expect(&mut self, slot: Slot, generation: u32) {
-        self.0.window.set_generation(slot.index(), generation);
+    pub(crate) fn expect(&self, slot: Slot, generation: u32) {
+        self.window.set_generation(slot.index(), generation);
     }
 }
 
@@ -305,28 +303,28 @@ mod tests {
         let table = table();
         let (block, other) = (BlockId(5), BlockId(6));
         assert_eq!(table.hit(block, Mode::S), None);
-        Hand(&table).open(Slot(3), block, Mode::S);
+        table.open(Slot(3), block, Mode::S);
         assert_eq!(table.hit(block, Mode::S), Some(Slot(3)));
         assert_eq!(table.hit(block, Mode::X), None, "held to read only");
         assert_eq!(table.hit(other, Mode::S), None);
         assert!(!table.unpin(Slot(3)), "no close asked for it");
-        Hand(&table).open(Slot(3), other, Mode::X);
+        table.open(Slot(3), other, Mode::X);
         assert_eq!(table.hit(block, Mode::S), None, "another block lives there now");
         assert_eq!(table.hit(other, Mode::X), Some(Slot(3)));
         assert_eq!(table.hit(other, Mode::X), None, "one session changes a block");
         assert_eq!(table.hit(other, Mode::S), None);
         assert!(!table.unlatch(Slot(3), true));
-        assert!(Hand(&table).close(Slot(3)).unwrap().dirty);
+        assert!(table.close(Slot(3)).unwrap().dirty);
     }
 
     #[test]
     fn the_last_pin_tells_the_worker_once() {
         let table = table();
         let block = BlockId(5);
-        Hand(&table).open(Slot(0), block, Mode::S);
+        table.open(Slot(0), block, Mode::S);
         table.hit(block, Mode::S).unwrap();
         table.hit(block, Mode::S).unwrap();
-        assert_eq!(Hand(&table).close(Slot(0)), None);
+        assert_eq!(table.close(Slot(0)), None);
         assert_eq!(table.hit(block, Mode::S), None, "closing");
         assert!(!table.unpin(Slot(0)));
         assert!(table.unpin(Slot(0)), "the last one");
@@ -339,7 +337,7 @@ mod tests {
     fn latches_exclude_and_closes_are_answered() {
         let table = Arc::new(table());
         let block = BlockId(9);
-        Hand(&table).open(Slot(1), block, Mode::X);
+        table.open(Slot(1), block, Mode::X);
         let (idle, told) = std::sync::mpsc::channel();
         let sessions: Vec<_> = (0..3)
             .map(|_| {
@@ -365,11 +363,11 @@ mod tests {
             .collect();
         let mut closed = 0;
         while sessions.iter().any(|session| !session.is_finished()) {
-            if Hand(&table).close(Slot(1)).is_none() {
+            if table.close(Slot(1)).is_none() {
                 assert_eq!(told.recv().unwrap(), Slot(1));
                 closed += 1;
             }
-            Hand(&table).open(Slot(1), block, Mode::X);
+            table.open(Slot(1), block, Mode::X);
             std::thread::yield_now();
         }
         sessions.into_iter().for_each(|session| session.join().unwrap());

@@ -11,9 +11,10 @@ use plexus_membership::subsystem::{Subsystem, WorkerPort};
 use crate::{
     LostRecord,
     faults::Faults,
-    frames::{FrameTable, Hand},
+    frames::FrameTable,
     protocol::{
-        self, Action, BlockError, Counts, Event, Granted, LossHistory, Lost, Members, Outlet, Shard, Ticket,
+        self, Action, BlockError, Contents, Counts, Event, Granted, LossHistory, Lost, Members, Mode, Shard,
+        ShardDriver, Slot, Ticket,
     },
 };
 
@@ -31,9 +32,9 @@ pub enum CacheTask {
         reply: Reply<Answer>,
     },
     /// The last pin of a closing frame is gone.
-    Idle(protocol::Slot),
+    Idle(Slot),
     /// A consistent copy has been read.
-    Freed(protocol::Slot),
+    Freed(Slot),
     /// A disk read or write is complete.
     Disk(IoCompletion),
     /// Write every owed block; answered with the number of blocks that could not be written.
@@ -127,7 +128,7 @@ impl Subsystem for CacheService {
     fn view(&mut self, net: &mut Net, members: &Members, before: LossHistory) {
         // The pages of reads under way are not used: newer ones may have been written since.
         self.expected.fill(0);
-        self.drive(net, |shard, frames, out| shard.view(clock::now(), (members, before), frames, out));
+        self.drive(net, |shard, io| shard.view(clock::now(), (members, before), io));
     }
 
     /// Returns whether all masters of the last view have opened.
@@ -165,7 +166,7 @@ impl Subsystem for CacheService {
             CacheTask::Counts(reply) => reply.send(*self.shard.counts()),
             CacheTask::LostRecorded(seq) => self.handle(net, Event::LostRecorded { seq }),
             CacheTask::AcceptLost(seen) => {
-                self.drive(net, |shard, frames, out| shard.accept_lost(clock::now(), &seen, frames, out));
+                self.drive(net, |shard, io| shard.accept_lost(clock::now(), &seen, io));
             }
             CacheTask::Leave(reply) => {
                 self.leaves.push(reply);
@@ -177,7 +178,7 @@ impl Subsystem for CacheService {
 
 impl CacheService {
     fn disk(&mut self, net: &mut Net, done: &IoCompletion) {
-        let slot = protocol::Slot(done.token as u32);
+        let slot = Slot(done.token as u32);
         if let Err(error) = &done.result {
             tracing::error!("{error}");
             self.faults.remember(done.block, error.to_string());
@@ -193,7 +194,7 @@ impl CacheService {
 
     /// Checks that a page read from disk is the one that was written last, as far as the master
     /// knows.
-    fn fresh(&self, slot: protocol::Slot, block: BlockId, version: u64) -> Result<u64, BlockError> {
+    fn fresh(&self, slot: Slot, block: BlockId, version: u64) -> Result<u64, BlockError> {
         match self.expected[slot.index()] {
             expected if expected == 0 || expected == version => Ok(version),
             expected => {
@@ -209,15 +210,14 @@ impl CacheService {
     }
 
     fn handle(&mut self, net: &mut Net, event: Event) {
-        self.drive(net, |shard, frames, out| shard.handle(clock::now(), event, frames, out));
+        self.drive(net, |shard, io| shard.handle(clock::now(), event, io));
     }
 
     /// Calls the shard and carries out its actions.
-    fn drive(&mut self, net: &mut Net, does: impl FnOnce(&mut Shard, &mut Hand<'_>, &mut Out<'_>)) {
+    fn drive(&mut self, net: &mut Net, does: impl FnOnce(&mut Shard, &mut Out<'_>)) {
         let mut actions = std::mem::take(&mut self.actions);
-        let frames = &*self.frames;
-        let mut out = Out { net, frames, window: self.window, actions: &mut actions };
-        does(&mut self.shard, &mut Hand(frames), &mut out);
+        let mut out = Out { net, frames: &self.frames, window: self.window, actions: &mut actions };
+        does(&mut self.shard, &mut out);
         let epoch = self.shard.epoch();
         if self.complete != epoch && self.shard.is_open() {
             self.complete = epoch;
@@ -280,7 +280,7 @@ impl CacheService {
     }
 
     #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
-    fn disk_job(&self, op: Op, slot: protocol::Slot, block: BlockId) {
+    fn disk_job(&self, op: Op, slot: Slot, block: BlockId) {
         if op == Op::Write {
             // The page is sealed here and not on the I/O thread: during the write, copies of the
             // block may be sent. SAFETY: the frame is closed and idle, this is the worker, and
@@ -294,7 +294,7 @@ impl CacheService {
     }
 }
 
-/// The outlet of the shard's actions: it ships blocks at once and lists the rest.
+/// The driver as the shard sees it: blocks are shipped at once, other actions are listed.
 struct Out<'a> {
     net: &'a mut Net,
     frames: &'a FrameTable,
@@ -302,24 +302,37 @@ struct Out<'a> {
     actions: &'a mut Vec<Action>,
 }
 
-impl Outlet for Out<'_> {
+impl ShardDriver for Out<'_> {
     fn push(&mut self, action: Action) {
         self.actions.push(action);
     }
 
     #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
-    fn ship(
-        &mut self,
-        to: NodeId,
-        slot: protocol::Slot,
-        dest: protocol::Slot,
-        generation: u32,
-        message: protocol::Message,
-    ) {
+    fn ship(&mut self, to: NodeId, slot: Slot, dest: Slot, generation: u32, message: protocol::Message) {
         // SAFETY: the shard ships frames that nothing changes until this returns.
         let data = unsafe { self.frames.block(slot) };
         let put = Put { window: self.window, offset: self.frames.offset(dest), generation, data };
         let _ = self.net.put(to, Channel::CacheBlocks, kind(&message), 0, put, &message.encode());
+    }
+
+    fn open(&mut self, slot: Slot, block: BlockId, mode: Mode) {
+        self.frames.open(slot, block, mode);
+    }
+
+    fn pin(&mut self, slot: Slot, _: Ticket, mode: Mode) -> bool {
+        self.frames.pin(slot, mode)
+    }
+
+    fn close(&mut self, slot: Slot) -> Option<Contents> {
+        self.frames.close(slot)
+    }
+
+    fn forget(&mut self, slot: Slot) {
+        self.frames.forget(slot);
+    }
+
+    fn expect(&mut self, slot: Slot, generation: u32) {
+        self.frames.expect(slot, generation);
     }
 }
 

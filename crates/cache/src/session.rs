@@ -1,8 +1,8 @@
 //! Sessions, with which programs inside a node read and change blocks.
 
 use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use plexus_base::{BlockId, Epoch, WorkerId};
@@ -28,7 +28,7 @@ pub enum CacheError {
     #[error("the node is shutting down")]
     ShuttingDown,
     /// The block's latest version was lost with a node.
-    #[error("{0} was lost when a node died; `plexus up DIR --accept-lost` takes what the disk has")]
+    #[error("{0} was lost when a node died; `plexus up --accept-lost` takes what the disk has")]
     Lost(BlockId),
     /// The block cannot be read from disk, or its page there is not the one that was written.
     #[error("{0}")]
@@ -68,13 +68,6 @@ pub trait LostRecord: Send + Sync {
     fn complete(&self, worker: WorkerId, epoch: Epoch);
 }
 
-/// The counters of one session; the sum over sessions is made on demand.
-#[derive(Default, Debug)]
-struct SessionCounters {
-    hits: AtomicU64,
-    waits: AtomicU64,
-}
-
 /// The cache of a node, as programs use it. Cheap to clone.
 #[derive(Clone)]
 pub struct Cache {
@@ -96,7 +89,6 @@ struct Inner {
 struct Sessions {
     free: Vec<u32>,
     next: u32,
-    counters: Vec<Arc<SessionCounters>>,
 }
 
 impl Cache {
@@ -114,18 +106,17 @@ impl Cache {
     /// Makes a session for the calling thread.
     #[must_use]
     pub fn session(&self) -> Session {
-        let counters = Arc::<SessionCounters>::default();
-        let mut sessions = lock(&self.inner.sessions);
+        let mut sessions = self.sessions();
         let number = sessions.free.pop().unwrap_or_else(|| {
             sessions.next += 1;
             sessions.next - 1
         });
-        sessions.counters.push(counters.clone());
         Session {
             cache: self.clone(),
             number,
             slot: ReplySlot::new(),
-            counters,
+            hits: 0,
+            waits: 0,
             unsend: std::marker::PhantomData,
         }
     }
@@ -147,15 +138,8 @@ impl Cache {
         self.inner.tables.iter().map(|table| table.occupied()).sum()
     }
 
-    /// Returns the reads and changes of all sessions so far: those that needed no worker, and those
-    /// that did.
-    #[must_use]
-    pub fn hits_and_waits(&self) -> (u64, u64) {
-        let sessions = lock(&self.inner.sessions);
-        let sum = |of: fn(&SessionCounters) -> &AtomicU64| {
-            sessions.counters.iter().map(|counters| of(counters).load(Relaxed)).sum()
-        };
-        (sum(|c| &c.hits), sum(|c| &c.waits))
+    fn sessions(&self) -> MutexGuard<'_, Sessions> {
+        self.inner.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn error(&self, block: BlockId, error: BlockError) -> CacheError {
@@ -176,25 +160,17 @@ pub struct Session {
     cache: Cache,
     number: u32,
     slot: Arc<ReplySlot<Answer>>,
-    counters: Arc<SessionCounters>,
+    /// The blocks that this session found here.
+    hits: u64,
+    /// The blocks that this session had to wait for.
+    waits: u64,
     /// The slot wakes the thread that made the session, so the session stays there.
     unsend: std::marker::PhantomData<*const ()>,
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let mut sessions = lock(&self.cache.inner.sessions);
-        sessions.free.push(self.number);
-        // The counts of ended sessions stay in the sum.
-        let (hits, waits) = (self.counters.hits.load(Relaxed), self.counters.waits.load(Relaxed));
-        sessions.counters.retain(|counters| !Arc::ptr_eq(counters, &self.counters));
-        match sessions.counters.first() {
-            Some(first) => {
-                first.hits.fetch_add(hits, Relaxed);
-                first.waits.fetch_add(waits, Relaxed);
-            }
-            None => sessions.counters.push(self.counters.clone()),
-        }
+        self.cache.sessions().free.push(self.number);
     }
 }
 
@@ -231,7 +207,7 @@ impl Session {
     /// Returns how often this session had to wait for a block so far.
     #[must_use]
     pub fn waits(&self) -> u64 {
-        self.counters.waits.load(Relaxed)
+        self.waits
     }
 
     fn obtain(&mut self, block: BlockId, ask: Ask) -> Result<Granted, CacheError> {
@@ -245,12 +221,13 @@ impl Session {
         let table = self.table(block);
         let worker = table.config().worker;
         if let Some(slot) = table.hit(block, ask.mode()) {
-            if count(&self.counters.hits).is_multiple_of(ATTEND_EVERY) {
+            self.hits += 1;
+            if self.hits.is_multiple_of(ATTEND_EVERY) {
                 inner.port.attend(worker);
             }
             return Ok(Granted::Pinned(slot));
         }
-        count(&self.counters.waits);
+        self.waits += 1;
         let want = CacheTask::Want { session: self.number, block, ask, reply: self.slot.reply() };
         inner.port.wait(worker, Some(want), self.slot.signal());
         let answer = self.slot.take().ok_or(CacheError::ShuttingDown)?;
@@ -272,15 +249,4 @@ impl Session {
     pub(crate) fn writer(&self) -> Writer {
         self.cache.inner.writer
     }
-}
-
-/// Adds one to a counter that only one thread changes and others read.
-fn count(counter: &AtomicU64) -> u64 {
-    let next = counter.load(Relaxed) + 1;
-    counter.store(next, Relaxed);
-    next
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,7 +3,10 @@
  *
  * A program attaches to the node that runs on its machine. It can then send reliable datagrams to
  * programs of every node, call and answer, share windows of memory, and lock. Operations can also be
- * posted, with completion queues. Link with -lplexus.
+ * posted, with completion queues.
+ *
+ * Build the library with "cargo build --release -p plexus-capi". Compile and link a program with:
+ *   cc program.c -I crates/capi/include -L target/release -lplexus -Wl,-rpath,$PWD/target/release
  *
  * Results. A function that returns int returns PLEXUS_OK (0) or a negative code that plexus_strerror
  * explains. Some functions return a result above zero, as their comment says. plexus_last_error has
@@ -18,6 +21,10 @@
  * wait on plexus_fd; others may be in calls that wait. The library starts no thread: posted operations
  * make progress while a thread is in a call of their client. After fork, only the parent may use the
  * library.
+ *
+ * The node. When the program's node ends, calls return PLEXUS_E_NODE_LOST. A call notices a node that was
+ * killed within a few milliseconds, and a node that stands still when the lease of the node ends. plexus_fd
+ * becomes readable then. No call waits longer.
  *
  * Lifetime. Handles may be ended in any order. When a program ends, in whatever way, everything that
  * it holds is released at once.
@@ -109,8 +116,8 @@ int plexus_attach(const char *path, plexus_client **client);
 /* Ends the attachment once all handles made from it have ended too. */
 void plexus_detach(plexus_client *client);
 
-/* plexus_node returns the node that the program is attached to. plexus_nodes returns the number of nodes
- * at the time of attaching; nodes that were added later can be reached too. */
+/* plexus_node returns the node that the program is attached to. plexus_nodes returns the number that
+ * follows the highest node number at the time of attaching; nodes that were added later can be reached too. */
 int plexus_node(const plexus_client *client);
 int plexus_nodes(const plexus_client *client);
 
@@ -331,7 +338,9 @@ int plexus_lock(const plexus_lockspace *place, uint32_t mode, plexus_lksb *lksb,
                 size_t name_length, int64_t limit_us, void (*completed)(void *argument), void *argument,
                 void (*blocking)(void *argument));
 
-/* Requests a lock or a conversion, waits for the end and returns its status. */
+/* Requests a lock or a conversion, waits for the end and returns its status. If the node stands still, the
+ * call returns PLEXUS_E_TIMED_OUT 0.1 s after the limit. A new lock is then given up. A conversion is
+ * cancelled: until the node has answered, use the lock only for what both modes allow. */
 int plexus_lock_wait(const plexus_lockspace *place, uint32_t mode, plexus_lksb *lksb, uint32_t flags, const void *name,
                      size_t name_length, int64_t limit_us, void *argument, void (*blocking)(void *argument));
 
@@ -342,7 +351,8 @@ int plexus_lock_wait(const plexus_lockspace *place, uint32_t mode, plexus_lksb *
  * status block is in use, so the unlock needs another one. */
 int plexus_unlock(const plexus_lockspace *place, uint32_t lkid, uint32_t flags, plexus_lksb *lksb, void *argument);
 
-/* Releases a lock and waits for the end; no routine is called. */
+/* Releases a lock and waits for the end; no routine is called. With a value block the end is when the
+ * lock's master has the value. */
 int plexus_unlock_wait(const plexus_lockspace *place, uint32_t lkid, uint32_t flags, plexus_lksb *lksb);
 
 /* Handles the events of the lockspace: calls their routines, which may use the library, and returns how

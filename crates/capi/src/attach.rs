@@ -8,7 +8,7 @@ use std::{
 use plexus_client::{Client, Waiting};
 
 use crate::{
-    error::{OK, argument, fail, pointer},
+    error::{OK, argument, pointer},
     handle::{end, hand_out},
     text,
 };
@@ -27,12 +27,8 @@ pub(crate) fn waiting(mode: c_int) -> Result<Waiting, c_int> {
 pub unsafe extern "C" fn plexus_attach(path: *const c_char, client: *mut *mut Client) -> c_int {
     // SAFETY: the header asks for a text.
     let Some(path) = unsafe { text(path) }.filter(|_| !client.is_null()) else { return pointer() };
-    match Client::attach(path) {
-        // SAFETY: not null, and the header asks for a place.
-        Ok(attached) => unsafe { hand_out(client, attached) },
-        Err(error) => return fail(&error),
-    }
-    OK
+    // SAFETY: not null, and the header asks for a place.
+    unsafe { hand_out(client, Client::attach(path)) }
 }
 
 #[unsafe(no_mangle)]

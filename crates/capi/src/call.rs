@@ -16,12 +16,8 @@ use crate::{
 pub unsafe extern "C" fn plexus_serve(client: *const Client, number: u32, server: *mut *mut Server) -> c_int {
     // SAFETY: the header asks for what plexus_attach gave.
     let Some(client) = unsafe { client.as_ref() }.filter(|_| !server.is_null()) else { return pointer() };
-    match client.serve(number) {
-        // SAFETY: not null, and the header asks for a place.
-        Ok(serving) => unsafe { hand_out(server, serving) },
-        Err(error) => return fail(&error),
-    }
-    OK
+    // SAFETY: not null, and the header asks for a place.
+    unsafe { hand_out(server, client.serve(number)) }
 }
 
 #[unsafe(no_mangle)]
@@ -47,12 +43,8 @@ pub unsafe extern "C" fn plexus_next_request(
 ) -> c_int {
     // SAFETY: the header asks for what plexus_serve gave.
     let Some(server) = unsafe { server.as_ref() }.filter(|_| !request.is_null()) else { return pointer() };
-    match server.next(limit(limit_us)) {
-        // SAFETY: not null, and the header asks for a place.
-        Ok(next) => unsafe { hand_out(request, next) },
-        Err(error) => return fail(&error),
-    }
-    OK
+    // SAFETY: not null, and the header asks for a place.
+    unsafe { hand_out(request, server.next(limit(limit_us))) }
 }
 
 #[unsafe(no_mangle)]

@@ -20,12 +20,8 @@ pub unsafe extern "C" fn plexus_bind(
 ) -> c_int {
     // SAFETY: the header asks for what plexus_attach gave.
     let Some(client) = unsafe { client.as_ref() }.filter(|_| !port.is_null()) else { return pointer() };
-    match client.bind(number) {
-        // SAFETY: not null, and the header asks for a place.
-        Ok(bound) => unsafe { hand_out(port, bound) },
-        Err(error) => return fail(&error),
-    }
-    OK
+    // SAFETY: not null, and the header asks for a place.
+    unsafe { hand_out(port, client.bind(number)) }
 }
 
 #[unsafe(no_mangle)]

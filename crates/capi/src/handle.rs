@@ -7,8 +7,13 @@
 use std::{
     any::TypeId,
     collections::BTreeSet,
+    ffi::c_int,
     sync::{Mutex, MutexGuard, PoisonError},
 };
+
+use plexus_client::Error;
+
+use crate::error::{OK, fail};
 
 /// The addresses and types of all live handles.
 static LIVE: Mutex<BTreeSet<(usize, TypeId)>> = Mutex::new(BTreeSet::new());
@@ -17,15 +22,19 @@ fn live() -> MutexGuard<'static, BTreeSet<(usize, TypeId)>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Gives a new object to the program.
+/// Gives a new object to the program, or returns the code of the error.
 ///
 /// # Safety
 /// `place` can be written.
-pub(crate) unsafe fn hand_out<T: 'static>(place: *mut *mut T, object: T) {
-    let object = Box::into_raw(Box::new(object));
+pub(crate) unsafe fn hand_out<T: 'static>(place: *mut *mut T, object: Result<T, Error>) -> c_int {
+    let object = match object {
+        Ok(object) => Box::into_raw(Box::new(object)),
+        Err(error) => return fail(&error),
+    };
     live().insert((object as usize, TypeId::of::<T>()));
     // SAFETY: as the caller says.
-    unsafe { place.write(object) }
+    unsafe { place.write(object) };
+    OK
 }
 
 /// Takes an object back, if it is a live handle.
@@ -59,7 +68,7 @@ mod tests {
     fn a_handle_ends_once() {
         let (object, mut handle) = (Rc::new(7), std::ptr::null_mut());
         // SAFETY: the place is ours.
-        unsafe { hand_out(&mut handle, Rc::clone(&object)) };
+        assert_eq!(unsafe { hand_out(&mut handle, Ok(Rc::clone(&object))) }, OK);
         end(handle.cast::<u8>());
         assert!(last_error().contains("is not a handle"), "another type: {}", last_error());
         assert_eq!(Rc::strong_count(&object), 2);

@@ -197,8 +197,7 @@ pub unsafe extern "C" fn plexus_lockspace_open(client: *const Client, place: *mu
     let Some(client) = unsafe { client.as_ref() }.filter(|_| !place.is_null()) else { return pointer() };
     let queue = client.lock_session().watching().queue();
     // SAFETY: not null, and the header asks for a place.
-    unsafe { hand_out(place, Lockspace { queue, entries: Mutex::default() }) };
-    OK
+    unsafe { hand_out(place, Ok(Lockspace { queue, entries: Mutex::default() })) }
 }
 
 #[unsafe(no_mangle)]
@@ -357,6 +356,34 @@ unsafe fn lock_to_release(
     }
 }
 
+/// Cancels the request of a lock if the flags ask for that; else runs `unlock` with the lock and
+/// the value to write.
+///
+/// # Safety
+/// As for [`plexus_unlock`].
+unsafe fn release(
+    place: *const Lockspace,
+    lkid: u32,
+    flags: u32,
+    lksb: *mut PlexusLksb,
+    unlock: impl FnOnce(
+        &Lockspace,
+        MutexGuard<'_, Entries>,
+        LockKey,
+        Option<[u8; VALUE_LEN]>,
+    ) -> Result<(), Error>,
+) -> c_int {
+    // SAFETY: the header asks for what plexus_lockspace_open gave.
+    let Some(place) = (unsafe { place.as_ref() }) else { return pointer() };
+    let entries = place.entries();
+    // SAFETY: the header asks for a status block.
+    match unsafe { lock_to_release(&entries, lkid, flags, lksb) } {
+        Ok((key, _)) if flags & CANCEL != 0 => of(place.queue.cancel(key)),
+        Ok((key, value)) => of(unlock(place, entries, key, value)),
+        Err(wrong) => wrong,
+    }
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_unlock(
     place: *const Lockspace,
@@ -365,26 +392,17 @@ pub unsafe extern "C" fn plexus_unlock(
     lksb: *mut PlexusLksb,
     argument: *mut c_void,
 ) -> c_int {
-    // SAFETY: the header asks for what plexus_lockspace_open gave.
-    let Some(place) = (unsafe { place.as_ref() }) else { return pointer() };
-    let mut entries = place.entries();
-    // SAFETY: the header asks for a status block.
-    let (key, value) = match unsafe { lock_to_release(&entries, lkid, flags, lksb) } {
-        Ok(found) => found,
-        Err(wrong) => return wrong,
+    let unlock = |place: &Lockspace, mut entries: MutexGuard<'_, Entries>, key, value| {
+        place.queue.post_unlock(key, value)?;
+        if let Some(entry) = entries.locks.get_mut(&lkid) {
+            (entry.pending, entry.lksb, entry.routines.argument) = (PendingOperation::Unlock, lksb, argument);
+            // SAFETY: `release` has looked at it, and it is the library's from now on.
+            unsafe { (*lksb).status = IN_PROGRESS };
+        }
+        Ok(())
     };
-    if flags & CANCEL != 0 {
-        return of(place.queue.cancel(key));
-    }
-    let posted = place.queue.post_unlock(key, value);
-    if posted.is_ok()
-        && let Some(entry) = entries.locks.get_mut(&lkid)
-    {
-        (entry.pending, entry.lksb, entry.routines.argument) = (PendingOperation::Unlock, lksb, argument);
-        // SAFETY: looked at above, and the library's from now on.
-        unsafe { (*lksb).status = IN_PROGRESS };
-    }
-    of(posted)
+    // SAFETY: as the header asks.
+    unsafe { release(place, lkid, flags, lksb, unlock) }
 }
 
 #[unsafe(no_mangle)]
@@ -394,24 +412,17 @@ pub unsafe extern "C" fn plexus_unlock_wait(
     flags: u32,
     lksb: *mut PlexusLksb,
 ) -> c_int {
-    // SAFETY: the header asks for what plexus_lockspace_open gave.
-    let Some(place) = (unsafe { place.as_ref() }) else { return pointer() };
-    let mut entries = place.entries();
-    // SAFETY: the header asks for a status block.
-    let (key, value) = match unsafe { lock_to_release(&entries, lkid, flags, lksb) } {
-        Ok(found) => found,
-        Err(wrong) => return wrong,
-    };
-    if flags & CANCEL != 0 {
-        return of(place.queue.cancel(key));
-    }
-    let ended = place.queue.unlock(key, value);
-    if ended.is_ok() {
-        entries.locks.remove(&lkid);
-        // SAFETY: looked at above.
+    let unlock = |place: &Lockspace, entries: MutexGuard<'_, Entries>, key, value| {
+        // Other threads use the lockspace while this one waits for the node.
+        drop(entries);
+        place.queue.unlock(key, value)?;
+        place.entries().locks.remove(&lkid);
+        // SAFETY: `release` has looked at it.
         unsafe { (*lksb).status = UNLOCKED };
-    }
-    of(ended)
+        Ok(())
+    };
+    // SAFETY: as the header asks.
+    unsafe { release(place, lkid, flags, lksb, unlock) }
 }
 
 /// Handles an event and returns the routine to call with its argument.

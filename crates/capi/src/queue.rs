@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use plexus_client::{Client, CompletionQueue, Endpoint, Error, Operation, Window};
+use plexus_client::{Client, ClientWindow, CompletionQueue, Endpoint, Error, Operation};
 
 use crate::{
     PlexusAddress,
@@ -51,8 +51,7 @@ pub unsafe extern "C" fn plexus_cq_create(
         Err(wrong) => return wrong,
     };
     // SAFETY: not null, and the header asks for a place.
-    unsafe { hand_out(queue, client.completion_queue(mode)) };
-    OK
+    unsafe { hand_out(queue, Ok(client.completion_queue(mode))) }
 }
 
 #[unsafe(no_mangle)]
@@ -103,12 +102,8 @@ pub unsafe extern "C" fn plexus_endpoint_create(
     else {
         return pointer();
     };
-    match client.endpoint(number, queue) {
-        // SAFETY: not null, and the header asks for a place.
-        Ok(made) => unsafe { hand_out(endpoint, made) },
-        Err(error) => return fail(&error),
-    }
-    OK
+    // SAFETY: not null, and the header asks for a place.
+    unsafe { hand_out(endpoint, client.endpoint(number, queue)) }
 }
 
 #[unsafe(no_mangle)]
@@ -159,8 +154,8 @@ unsafe fn with_bytes(
 /// `endpoint` is an endpoint and `window` a window, or null.
 unsafe fn with_window(
     endpoint: *const Endpoint,
-    window: *const Window,
-    act: impl FnOnce(&Endpoint, &Window) -> Result<(), Error>,
+    window: *const ClientWindow,
+    act: impl FnOnce(&Endpoint, &ClientWindow) -> Result<(), Error>,
 ) -> c_int {
     // SAFETY: as the caller says.
     let Some(window) = (unsafe { window.as_ref() }) else { return pointer() };
@@ -212,7 +207,7 @@ pub unsafe extern "C" fn plexus_post_send_to(
 pub unsafe extern "C" fn plexus_post_put(
     endpoint: *const Endpoint,
     cookie: u64,
-    window: *const Window,
+    window: *const ClientWindow,
     offset: u64,
     data: *const u8,
     len: usize,
@@ -229,7 +224,7 @@ pub unsafe extern "C" fn plexus_post_put(
 pub unsafe extern "C" fn plexus_post_get(
     endpoint: *const Endpoint,
     cookie: u64,
-    window: *const Window,
+    window: *const ClientWindow,
     offset: u64,
     len: usize,
 ) -> c_int {
@@ -243,7 +238,7 @@ pub unsafe extern "C" fn plexus_post_get(
 pub unsafe extern "C" fn plexus_post_fetch_add(
     endpoint: *const Endpoint,
     cookie: u64,
-    window: *const Window,
+    window: *const ClientWindow,
     offset: u64,
     add: u64,
 ) -> c_int {
@@ -257,7 +252,7 @@ pub unsafe extern "C" fn plexus_post_fetch_add(
 pub unsafe extern "C" fn plexus_post_compare_swap(
     endpoint: *const Endpoint,
     cookie: u64,
-    window: *const Window,
+    window: *const ClientWindow,
     offset: u64,
     expected: u64,
     new: u64,

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use plexus_client::{Client, Error, Window};
+use plexus_client::{Client, ClientWindow, Error};
 
 use crate::{
     bytes,
@@ -18,8 +18,8 @@ use crate::{
 unsafe fn window(
     client: *const Client,
     name: *const c_char,
-    place: *mut *mut Window,
-    get: impl FnOnce(&Client, &str) -> Result<Window, Error>,
+    place: *mut *mut ClientWindow,
+    get: impl FnOnce(&Client, &str) -> Result<ClientWindow, Error>,
 ) -> c_int {
     // SAFETY: the header asks for what plexus_attach gave, and for a text.
     let (Some(client), Some(name), false) =
@@ -27,12 +27,8 @@ unsafe fn window(
     else {
         return pointer();
     };
-    match get(client, name) {
-        // SAFETY: not null, and the header asks for a place.
-        Ok(got) => unsafe { hand_out(place, got) },
-        Err(error) => return fail(&error),
-    }
-    OK
+    // SAFETY: not null, and the header asks for a place.
+    unsafe { hand_out(place, get(client, name)) }
 }
 
 #[unsafe(no_mangle)]
@@ -40,7 +36,7 @@ pub unsafe extern "C" fn plexus_window_create(
     client: *const Client,
     name: *const c_char,
     len: u64,
-    place: *mut *mut Window,
+    place: *mut *mut ClientWindow,
 ) -> c_int {
     // SAFETY: as the header says.
     unsafe { window(client, name, place, |client, name| client.create_window(name, len)) }
@@ -51,7 +47,7 @@ pub unsafe extern "C" fn plexus_window_open(
     client: *const Client,
     home: u32,
     name: *const c_char,
-    place: *mut *mut Window,
+    place: *mut *mut ClientWindow,
 ) -> c_int {
     // SAFETY: as the header says.
     unsafe { window(client, name, place, |client, name| client.open_window(node(home), name)) }
@@ -61,38 +57,38 @@ pub unsafe extern "C" fn plexus_window_open(
 pub unsafe extern "C" fn plexus_window_find(
     client: *const Client,
     name: *const c_char,
-    place: *mut *mut Window,
+    place: *mut *mut ClientWindow,
 ) -> c_int {
     // SAFETY: as the header says.
     unsafe { window(client, name, place, |client, name| client.find_window(name)) }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn plexus_window_close(window: *mut Window) {
+pub unsafe extern "C" fn plexus_window_close(window: *mut ClientWindow) {
     end(window);
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn plexus_window_length(window: *const Window) -> u64 {
+pub unsafe extern "C" fn plexus_window_length(window: *const ClientWindow) -> u64 {
     // SAFETY: the header asks for a window.
-    unsafe { window.as_ref() }.map_or(0, Window::len)
+    unsafe { window.as_ref() }.map_or(0, ClientWindow::len)
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn plexus_window_home(window: *const Window) -> c_int {
+pub unsafe extern "C" fn plexus_window_home(window: *const ClientWindow) -> c_int {
     // SAFETY: the header asks for a window.
     unsafe { window.as_ref() }.map_or_else(pointer, |window| c_int::from(window.home().0))
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn plexus_window_map(window: *const Window) -> c_int {
+pub unsafe extern "C" fn plexus_window_map(window: *const ClientWindow) -> c_int {
     // SAFETY: the header asks for a window.
     unsafe { window.as_ref() }.map_or_else(pointer, |window| of(window.map()))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_window_read(
-    window: *const Window,
+    window: *const ClientWindow,
     offset: u64,
     into: *mut u8,
     len: usize,
@@ -103,7 +99,7 @@ pub unsafe extern "C" fn plexus_window_read(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_window_get(
-    window: *const Window,
+    window: *const ClientWindow,
     offset: u64,
     into: *mut u8,
     len: usize,
@@ -114,7 +110,7 @@ pub unsafe extern "C" fn plexus_window_get(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_window_put(
-    window: *const Window,
+    window: *const ClientWindow,
     offset: u64,
     data: *const u8,
     len: usize,
@@ -131,9 +127,9 @@ pub unsafe extern "C" fn plexus_window_put(
 /// # Safety
 /// `window` is one, or null; `into` leads to that much room, or is null.
 unsafe fn with_room(
-    window: *const Window,
+    window: *const ClientWindow,
     (into, len): (*mut u8, usize),
-    act: impl FnOnce(&Window, &mut [u8]) -> Result<(), Error>,
+    act: impl FnOnce(&ClientWindow, &mut [u8]) -> Result<(), Error>,
 ) -> c_int {
     // SAFETY: as the caller says.
     let (Some(window), Some(into)) = (unsafe { window.as_ref() }, unsafe { room(into, len) }) else {
@@ -147,9 +143,9 @@ unsafe fn with_room(
 /// # Safety
 /// As the header says of these operations.
 unsafe fn word(
-    window: *const Window,
+    window: *const ClientWindow,
     value: *mut u64,
-    act: impl FnOnce(&Window) -> Result<u64, Error>,
+    act: impl FnOnce(&ClientWindow) -> Result<u64, Error>,
 ) -> c_int {
     // SAFETY: the header asks for a window, and for a place.
     let (Some(window), Some(value)) = (unsafe { window.as_ref() }, unsafe { value.as_mut() }) else {
@@ -163,14 +159,18 @@ unsafe fn word(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn plexus_window_load(window: *const Window, offset: u64, value: *mut u64) -> c_int {
+pub unsafe extern "C" fn plexus_window_load(
+    window: *const ClientWindow,
+    offset: u64,
+    value: *mut u64,
+) -> c_int {
     // SAFETY: as the header says.
     unsafe { word(window, value, |window| window.load(offset)) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_window_wait(
-    window: *const Window,
+    window: *const ClientWindow,
     offset: u64,
     old: u64,
     value: *mut u64,
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn plexus_window_wait(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_window_fetch_add(
-    window: *const Window,
+    window: *const ClientWindow,
     offset: u64,
     add: u64,
     value: *mut u64,
@@ -193,7 +193,7 @@ pub unsafe extern "C" fn plexus_window_fetch_add(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_window_compare_swap(
-    window: *const Window,
+    window: *const ClientWindow,
     offset: u64,
     expected: u64,
     new: u64,

@@ -10,12 +10,13 @@
 //! ([`Params::all_may_die`]), a cold start uses the records of the nodes. This module counts deaths
 //! to know the true state (`insight.rs`).
 
-use plexus_base::{BlockId, Epoch, Incarnation, NodeId};
+use plexus_base::{BlockId, Epoch, NodeId};
 use plexus_cache::protocol::{Event, Lost, Members, Mode, Slot};
 
 use crate::{
     cluster::{Cluster, ClusterEvent, Local, Phase, config},
     failure::Broken,
+    harness::{self, Instance},
     insight::Past,
     properties::{named, recorded},
     scenario::{Carrier, Params},
@@ -36,10 +37,10 @@ pub enum Change {
     Accept,
     /// A node starts another incarnation.
     Join(usize),
-    /// A leaving node checks in this incarnation whether it may leave.
-    Look(usize, u64),
+    /// A leaving node checks whether it may leave.
+    Look(Instance),
     /// The node leaves.
-    Go(usize, u64),
+    Go(Instance),
     /// Membership decides a view.
     Decide,
     /// A worker receives a view.
@@ -60,12 +61,11 @@ struct Access {
 
 /// The members, and the state of blocks that former members had.
 pub struct Changes {
-    nodes: usize,
-    incarnations: Vec<u64>,
-    up: Vec<bool>,
-    owners: Vec<usize>,
+    pub(crate) nodes: harness::Cluster<(), ()>,
+    /// The owner number in the engine of each node's incarnation.
+    pub(crate) owners: Vec<usize>,
     /// True if no access of the incarnation reaches the disk any more, by owner.
-    fenced: Vec<bool>,
+    pub(crate) fenced: Vec<bool>,
     views: Vec<Members>,
     pub(crate) past: Past,
     /// The first view whose masters may have been the last to open.
@@ -90,10 +90,10 @@ pub struct Changes {
 impl Changes {
     pub(crate) fn new(params: &Params) -> Self {
         let (nodes, blocks) = (usize::from(params.nodes), params.blocks as usize);
+        let mut cluster = harness::Cluster::new(nodes);
+        (0..nodes).for_each(|node| _ = cluster.start(node, |_| ()));
         Self {
-            nodes,
-            incarnations: vec![1; nodes],
-            up: vec![true; nodes],
+            nodes: cluster,
             owners: (0..nodes).collect(),
             fenced: vec![false; nodes * (1 + params.changes as usize)],
             views: Vec::new(),
@@ -111,28 +111,11 @@ impl Changes {
         }
     }
 
-    pub(crate) fn is_up(&self, node: usize) -> bool {
-        self.up[node]
-    }
-
-    pub(crate) fn owner(&self, node: usize) -> usize {
-        self.owners[node]
-    }
-
-    pub(crate) fn owners(&self) -> &[usize] {
-        &self.owners
-    }
-
     pub(crate) fn view(&self) -> &Members {
         self.views.last().expect("a first view")
     }
 
-    pub(crate) fn is_fenced(&self, owner: usize) -> bool {
-        self.fenced[owner]
-    }
-
     /// Returns true if the master has named the block as lost.
-    #[must_use]
     pub fn is_lost(&self, block: BlockId) -> bool {
         self.lost[block.0 as usize]
     }
@@ -141,8 +124,8 @@ impl Changes {
     /// incarnation in that view.
     pub(crate) fn reaches(&self, epoch: Epoch, to: NodeId) -> bool {
         let view = self.views.iter().find(|view| view.epoch == epoch);
-        let incarnation = Some(Incarnation(self.incarnations[to.index()]));
-        view.is_none_or(|view| self.up[to.index()] && view.incarnation(to) == incarnation)
+        let to = self.nodes.instance(to.index());
+        view.is_none_or(|view| self.nodes.is_up(to) && view.members.contains(&to.member()))
     }
 
     pub(crate) fn begins(&mut self, owner: usize, at: usize, (slot, block): (Slot, BlockId), write: bool) {
@@ -158,11 +141,7 @@ impl Changes {
 
     /// Returns true if the members of the last view are the nodes that are alive.
     fn is_current(&self) -> bool {
-        let view = self.view();
-        (0..self.nodes).all(|node| {
-            let incarnation = self.up[node].then_some(Incarnation(self.incarnations[node]));
-            view.incarnation(NodeId(node as u8)) == incarnation
-        })
+        self.view().members == self.nodes.members()
     }
 }
 
@@ -171,8 +150,7 @@ impl Cluster {
     pub(crate) fn first_view(&mut self) {
         self.decide();
         if self.params.changes > 0 {
-            let after = self.engine.random.between(1_000, self.params.change_ns);
-            self.engine.schedule(after, None, ClusterEvent::Change(Change::Next));
+            self.engine.schedule_in(1_000..=self.params.change_ns, None, ClusterEvent::Change(Change::Next));
         }
     }
 
@@ -188,9 +166,8 @@ impl Cluster {
                 self.join(node);
             }
             Change::Join(_) => {}
-            Change::Look(node, incarnation) => return self.look(node, incarnation),
-            Change::Go(node, incarnation) if self.changes.incarnations[node] == incarnation => self.end(node),
-            Change::Go(..) => {}
+            Change::Look(instance) => return self.look(instance),
+            Change::Go(instance) => self.end(instance.node),
             Change::Decide => self.decide(),
             Change::Give(at, view) => return self.give(at, view),
         }
@@ -199,7 +176,6 @@ impl Cluster {
 
     /// Returns true if every member has the last view, no node died since, and all masters are
     /// open. Before there is a second view the result is true.
-    #[must_use]
     pub fn is_settled(&self, block: BlockId) -> bool {
         let epoch = self.epoch();
         let open = |node: u8| {
@@ -213,31 +189,27 @@ impl Cluster {
     pub(crate) fn members_alive(&self, epoch: Epoch) -> impl Iterator<Item = u8> {
         let view =
             self.changes.views.iter().find(|view| view.epoch == epoch).expect("a view that was decided");
-        let alive = |(node, incarnation): &(NodeId, Incarnation)| {
-            self.changes.up[node.index()]
-                && *incarnation == Incarnation(self.changes.incarnations[node.index()])
-        };
-        view.members.iter().copied().filter(move |member| alive(member)).map(|(node, _)| node.0)
+        let alive = self.changes.nodes.members();
+        view.members.iter().filter(move |member| alive.contains(member)).map(|(node, _)| node.0)
     }
 
     /// Returns true if another node of the last settled view stays.
     fn others_stay(&self, node: usize) -> bool {
         let stays = |other: usize| {
             let locals = self.indices(other as u8);
-            self.changes.up[other]
+            self.changes.nodes.node(other).is_some()
                 && self.changes.leaving != Some(other)
                 && self.locals[locals].iter().all(|local| local.opened)
         };
-        (0..self.changes.nodes).any(|other| other != node && stays(other))
+        self.changes.nodes.nodes().any(|other| other != node && stays(other))
     }
 
     fn next_change(&mut self) -> Result<(), Broken> {
         if self.phase > Phase::Running || self.changes.made == self.params.changes {
             return Ok(());
         }
-        let after = self.engine.random.between(1, self.params.change_ns);
-        self.engine.schedule(after, None, ClusterEvent::Change(Change::Next));
-        let up: Vec<usize> = (0..self.changes.nodes).filter(|node| self.changes.up[*node]).collect();
+        self.engine.schedule_in(1..=self.params.change_ns, None, ClusterEvent::Change(Change::Next));
+        let up: Vec<usize> = self.changes.nodes.up().map(|(node, ())| node).collect();
         if up.is_empty() {
             return Ok(());
         }
@@ -297,26 +269,23 @@ impl Cluster {
                 }
             }
         }
-        self.drive(local, |shard, now, frames, out| shard.accept_lost(now, seen, frames, out))
+        self.drive(local, |shard, now, io| shard.accept_lost(now, seen, io))
     }
 
     fn look_later(&mut self, node: usize) {
-        let (owner, incarnation) = (self.owner(node), self.changes.incarnations[node]);
-        self.engine.schedule(LOOK_NS, Some(owner), ClusterEvent::Change(Change::Look(node, incarnation)));
+        let look = Change::Look(self.changes.nodes.instance(node));
+        self.engine.schedule(LOOK_NS, Some(self.owner(node)), ClusterEvent::Change(look));
     }
 
     /// Lets a leaving node go as soon as membership has removed it; until then other nodes may join
     /// and leave.
-    fn look(&mut self, node: usize, incarnation: u64) -> Result<(), Broken> {
-        if self.changes.incarnations[node] != incarnation {
-            return Ok(());
-        }
+    fn look(&mut self, instance: Instance) -> Result<(), Broken> {
+        let node = instance.node;
         let locals = self.indices(node as u8);
         if self.locals[locals.clone()].iter().all(|local| local.may_leave) {
-            self.is_clean(node, Incarnation(incarnation));
+            self.is_clean(node, instance.member().1);
             let most = *self.engine.random.pick(&[1, self.params.change_ns]);
-            let (after, owner) = (self.engine.random.between(1, most), self.owner(node));
-            self.engine.schedule(after, Some(owner), ClusterEvent::Change(Change::Go(node, incarnation)));
+            self.schedule_at(node, 1..=most, ClusterEvent::Change(Change::Go(instance)));
             return Ok(());
         }
         for at in locals {
@@ -365,9 +334,8 @@ impl Cluster {
     fn suspect_orphans(&mut self) {
         let changes = &mut self.changes;
         let is_gone = |view: &Members, block: BlockId| {
-            let master = view.master(block.partition());
-            let incarnation = view.incarnation(master).map(|incarnation| incarnation.0);
-            !changes.up[master.index()] || incarnation != Some(changes.incarnations[master.index()])
+            let master = changes.nodes.instance(view.master(block.partition()).index());
+            !changes.nodes.is_up(master) || !view.members.contains(&master.member())
         };
         for block in (0..self.params.blocks).map(BlockId).filter(|_| changes.died) {
             if changes.views[changes.open_since..].iter().any(|view| is_gone(view, block)) {
@@ -379,7 +347,7 @@ impl Cluster {
     /// Ends an incarnation.
     fn end(&mut self, node: usize) {
         self.engine.kill(self.owner(node));
-        self.changes.up[node] = false;
+        self.changes.nodes.kill(node, |_, _| 0);
         self.suspect_orphans();
         if self.changes.leaving == Some(node) {
             self.changes.leaving = None;
@@ -395,7 +363,7 @@ impl Cluster {
                 self.sessions[session].end();
             }
         }
-        for other in (0..self.changes.nodes).filter(|other| *other != node) {
+        for other in self.changes.nodes.nodes().filter(|other| *other != node) {
             self.sever(other, node);
             if self.engine.random.percent(50) {
                 self.sever(node, other);
@@ -404,8 +372,11 @@ impl Cluster {
         let is_last = self.params.all_may_die && self.living().next().is_none();
         let may_come = self.params.changes > 0 && self.phase == Phase::Running;
         if is_last || may_come && self.engine.random.percent(75) {
-            let after = self.engine.random.between(1, self.params.change_ns);
-            self.engine.schedule(after, None, ClusterEvent::Change(Change::Join(node)));
+            self.engine.schedule_in(
+                1..=self.params.change_ns,
+                None,
+                ClusterEvent::Change(Change::Join(node)),
+            );
         }
         self.decide_soon();
     }
@@ -417,14 +388,13 @@ impl Cluster {
     }
 
     fn join(&mut self, node: usize) {
-        for other in (0..self.changes.nodes).filter(|other| *other != node) {
+        for other in self.changes.nodes.nodes().filter(|other| *other != node) {
             self.sever(other, node);
             self.sever(node, other);
         }
         let changes = &mut self.changes;
-        changes.incarnations[node] += 1;
-        changes.up[node] = true;
-        changes.owners[node] = node + changes.nodes * (changes.incarnations[node] as usize - 1);
+        let Instance { incarnation, .. } = changes.nodes.start(node, |_| ());
+        changes.owners[node] = node + changes.owners.len() * (incarnation as usize - 1);
         for (worker, at) in self.indices(node as u8).enumerate() {
             self.locals[at] = Local::new(config(&self.params, node as u8, worker as u8));
             let (epoch, lost) = self.records[at].recalled();
@@ -437,15 +407,13 @@ impl Cluster {
             (0..self.sessions.len()).filter(|n| self.sessions[*n].node.index() == node).collect::<Vec<_>>()
         {
             self.sessions[session].begin();
-            let (after, owner) = (self.engine.random.below(1000), self.owner(node));
-            self.engine.schedule(after, Some(owner), ClusterEvent::Session(session));
+            self.schedule_at(node, ..1000, ClusterEvent::Session(session));
         }
         self.decide_soon();
     }
 
     fn decide_soon(&mut self) {
-        let after = self.engine.random.between(1, 20_000);
-        self.engine.schedule(after, None, ClusterEvent::Change(Change::Decide));
+        self.engine.schedule_in(1..=20_000, None, ClusterEvent::Change(Change::Decide));
     }
 
     fn decide(&mut self) {
@@ -466,18 +434,14 @@ impl Cluster {
         (0..changes.fenced.len()).for_each(|owner| changes.fenced[owner] |= engine.is_dead(owner));
         let further = if engine.random.percent(10) { 2 } else { 1 };
         let epoch = Epoch(changes.views.last().map_or(0, |view| view.epoch.0) + further);
-        let members = (0..changes.nodes).filter(|node| changes.up[*node]);
-        let members =
-            members.map(|node| (NodeId(node as u8), Incarnation(changes.incarnations[node]))).collect();
-        changes.views.push(Members { epoch, members });
+        changes.views.push(Members { epoch, members: changes.nodes.members() });
         self.note_decision();
         self.debts_under_way.fill(0);
         let view = self.changes.views.len() - 1;
-        for node in (0..self.changes.nodes).filter(|node| self.changes.up[*node]).collect::<Vec<_>>() {
+        for Instance { node, .. } in self.changes.nodes.instances() {
             for at in self.indices(node as u8) {
                 let most = *self.engine.random.pick(&[500, 5_000, 50_000]);
-                let (after, owner) = (self.engine.random.between(1, most), self.owner(node));
-                self.engine.schedule(after, Some(owner), ClusterEvent::Change(Change::Give(at, view)));
+                self.schedule_at(node, 1..=most, ClusterEvent::Change(Change::Give(at, view)));
             }
         }
     }
@@ -491,12 +455,14 @@ impl Cluster {
             return Ok(());
         }
         let me = self.port(at).node;
-        for node in (0..self.changes.nodes).filter(|node| !self.changes.up[*node]).collect::<Vec<_>>() {
-            if next.incarnation(NodeId(node as u8)) != Some(Incarnation(self.changes.incarnations[node])) {
-                self.sever(node, me.index());
+        for gone in
+            self.changes.nodes.nodes().map(|node| self.changes.nodes.instance(node)).collect::<Vec<_>>()
+        {
+            if !self.changes.nodes.is_up(gone) && !next.members.contains(&gone.member()) {
+                self.sever(gone.node, me.index());
             }
         }
-        let (owner, Self { changes, disk, .. }) = (self.changes.owner(me.index()), &mut *self);
+        let (owner, Self { changes, disk, .. }) = (self.owner(me.index()), &mut *self);
         for access in &mut changes.accesses {
             if (access.owner, access.at, access.write, access.discarded) == (owner, at, false, false) {
                 access.discarded = true;
@@ -509,7 +475,7 @@ impl Cluster {
             self.note(block, || format!("{me} worker {worker} <- {next:?}"));
         }
         let before = self.changes.past.view(next.epoch).loss_history(me);
-        self.drive(at, |shard, now, frames, out| shard.view(now, (&next, before), frames, out))
+        self.drive(at, |shard, now, io| shard.view(now, (&next, before), io))
     }
 
     /// Checks a master that has opened.
@@ -526,8 +492,7 @@ impl Cluster {
             if block.partition().worker(self.params.workers) == worker && shard.master(block) == me {
                 recorded::check(self, at, block)?;
                 if named::check(self, at, block, current)? && self.engine.random.percent(80) {
-                    let after = self.engine.random.between(1, 200_000);
-                    self.engine.schedule(after, None, ClusterEvent::Change(Change::Accept));
+                    self.engine.schedule_in(1..=200_000, None, ClusterEvent::Change(Change::Accept));
                 }
                 if current {
                     self.changes.suspect[block.0 as usize] = false;

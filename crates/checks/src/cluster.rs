@@ -3,7 +3,10 @@
 //! It does the work of the cache's driver one event at a time, and checks the properties after each
 //! event.
 
-use std::{collections::VecDeque, ops::Range};
+use std::{
+    collections::VecDeque,
+    ops::{Range, RangeBounds},
+};
 
 use plexus_base::{BlockId, Epoch, NodeId, WorkerId};
 use plexus_cache::protocol::{
@@ -100,7 +103,6 @@ impl Local {
     }
 
     /// Returns the mode in which sessions can use a block here without a request.
-    #[must_use]
     pub fn usable(&self, block: BlockId) -> Mode {
         let frames = self.frames.frames.iter().filter(|frame| frame.block == block);
         frames.map(|frame| frame.usable()).max().unwrap_or(Mode::N)
@@ -108,7 +110,6 @@ impl Local {
 
     /// Returns true if this worker owes the write-back of the block, whether the shard knows it yet
     /// or not.
-    #[must_use]
     pub fn owes(&self, block: BlockId) -> bool {
         let dirty =
             |frame: &crate::frames::Frame| frame.block == block && frame.mode == Mode::X && frame.dirty;
@@ -157,7 +158,6 @@ pub struct Cluster {
 impl Cluster {
     /// Creates a cluster before its first event. `traced`: the block whose events are kept for a
     /// report.
-    #[must_use]
     pub fn new(seed: u64, params: Params, traced: Option<BlockId>) -> Self {
         let nodes = usize::from(params.nodes);
         let places = (0..params.nodes).flat_map(|node| (0..params.workers).map(move |worker| (node, worker)));
@@ -200,9 +200,7 @@ impl Cluster {
 
     fn begin(&mut self) {
         for session in 0..self.sessions.len() {
-            let after = self.engine.random.below(1000);
-            let owner = self.owner(self.sessions[session].node.index());
-            self.engine.schedule(after, Some(owner), ClusterEvent::Session(session));
+            self.schedule_at(self.sessions[session].node.index(), ..1000, ClusterEvent::Session(session));
         }
         if self.params.checkpoint_ns > 0 {
             (0..self.locals.len()).for_each(|local| self.plan_checkpoint(local));
@@ -222,13 +220,17 @@ impl Cluster {
     }
 
     /// Returns the owner number in the engine of a node's current incarnation.
-    #[must_use]
     pub fn owner(&self, node: usize) -> usize {
-        self.changes.owner(node)
+        self.changes.owners[node]
+    }
+
+    /// Schedules an event of a node's current incarnation.
+    pub(crate) fn schedule_at(&mut self, node: usize, after: impl RangeBounds<u64>, event: ClusterEvent) {
+        let owner = self.owner(node);
+        self.engine.schedule_in(after, Some(owner), event);
     }
 
     /// Returns the last view decided.
-    #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.changes.view().epoch
     }
@@ -240,14 +242,12 @@ impl Cluster {
     }
 
     pub(crate) fn plan_checkpoint(&mut self, local: usize) {
-        let after = self.engine.random.below(2 * self.params.checkpoint_ns);
-        let owner = self.owner(local / usize::from(self.params.workers));
-        self.engine.schedule(after, Some(owner), ClusterEvent::Checkpoint(local));
+        let node = local / usize::from(self.params.workers);
+        self.schedule_at(node, ..2 * self.params.checkpoint_ns, ClusterEvent::Checkpoint(local));
     }
 
     fn plan_pause(&mut self, node: usize) {
-        let after = self.engine.random.below(2 * self.params.pause_ns);
-        self.engine.schedule(after, None, ClusterEvent::Pause(node, true));
+        self.engine.schedule_in(..2 * self.params.pause_ns, None, ClusterEvent::Pause(node, true));
     }
 
     /// Returns the nodes that are alive.
@@ -256,9 +256,8 @@ impl Cluster {
     }
 
     /// Returns true if a node is alive.
-    #[must_use]
     pub fn is_alive(&self, node: NodeId) -> bool {
-        self.changes.is_up(node.index())
+        self.changes.nodes.node(node.index()).is_some()
     }
 
     pub(crate) fn indices(&self, node: u8) -> Range<usize> {
@@ -267,14 +266,12 @@ impl Cluster {
     }
 
     /// Returns the counters of all shards, including those that have ended.
-    #[must_use]
     pub fn counts(&self) -> Vec<Counts> {
         let living = self.living().flat_map(|node| self.locals_of(node));
         self.ended.iter().copied().chain(living.map(|local| *local.shard.counts())).collect()
     }
 
     /// Returns the workers of a node.
-    #[must_use]
     pub fn locals_of(&self, node: u8) -> &[Local] {
         &self.locals[self.indices(node)]
     }
@@ -284,21 +281,8 @@ impl Cluster {
     }
 
     /// Returns the worker of a node that a block belongs to.
-    #[must_use]
     pub fn local(&self, node: u8, block: BlockId) -> &Local {
         &self.locals[self.index(node, block)]
-    }
-
-    /// Returns the debts of a block that are in messages.
-    #[must_use]
-    pub fn debts_under_way(&self, block: BlockId) -> i64 {
-        self.debts_under_way[block.0 as usize]
-    }
-
-    /// Returns the changes of a block that were acknowledged to sessions.
-    #[must_use]
-    pub fn acknowledged(&self, block: BlockId) -> u64 {
-        self.acknowledged[block.0 as usize]
     }
 
     /// Returns the sessions that wait, with their blocks.
@@ -308,16 +292,7 @@ impl Cluster {
         waiting.filter(|(_, session)| session.is_busy()).map(|(n, session)| (n, session.block()))
     }
 
-    /// Checks that the transport has delivered everything.
-    ///
-    /// # Errors
-    /// The packets still under way.
-    pub fn transport_rest(&self) -> Result<(), String> {
-        self.transport.rest()
-    }
-
     /// Returns true if no living session will begin another operation.
-    #[must_use]
     pub fn all_finished(&self) -> bool {
         self.sessions.iter().all(|session| !self.is_alive(session.node) || session.is_finished())
     }
@@ -357,7 +332,7 @@ impl Cluster {
                 self.shard(local, event)?;
             }
             ClusterEvent::Net(event) => {
-                let owners = self.changes.owners();
+                let owners = &self.changes.owners;
                 let step = &mut Step { engine: &mut self.engine, out: &mut self.arrivals, owners };
                 self.transport.event(step, event);
                 self.arrive()?;
@@ -380,7 +355,7 @@ impl Cluster {
             }
             ClusterEvent::DiskLands(owner, page) => {
                 let dead = self.engine.is_dead(owner);
-                if !dead || !self.changes.is_fenced(owner) && self.engine.random.percent(50) {
+                if !dead || !self.changes.fenced[owner] && self.engine.random.percent(50) {
                     self.note(page.block, || format!("the disk has {page:?}"));
                     self.disk.write_lands(page)?;
                 }
@@ -458,8 +433,7 @@ impl Cluster {
             self.engine.resume(owner);
         } else {
             self.engine.pause(owner);
-            let after = self.engine.random.between(10_000, 200_000);
-            self.engine.schedule(after, None, ClusterEvent::Pause(node, false));
+            self.engine.schedule_in(10_000..=200_000, None, ClusterEvent::Pause(node, false));
         }
         if !begin && self.phase == Phase::Running {
             self.plan_pause(node);
@@ -482,7 +456,7 @@ impl Cluster {
     pub fn heal(&mut self) {
         self.phase = Phase::Healed;
         self.transport.heal();
-        (0..usize::from(self.params.nodes)).for_each(|node| self.engine.resume(self.changes.owner(node)));
+        (0..usize::from(self.params.nodes)).for_each(|node| self.engine.resume(self.owner(node)));
     }
 
     pub(crate) fn port(&self, local: usize) -> Port {

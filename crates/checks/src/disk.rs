@@ -13,14 +13,12 @@ pub struct Disk {
 
 impl Disk {
     /// Creates the pages as they are at the start.
-    #[must_use]
     pub fn new(blocks: u64) -> Self {
         let pages: Vec<Page> = (0..blocks).map(|block| Page::first(BlockId(block))).collect();
         Self { writing: vec![0; pages.len()], reading: vec![0; pages.len()], pages }
     }
 
     /// Returns the current page of a block.
-    #[must_use]
     pub fn page(&self, block: BlockId) -> Page {
         self.pages[block.0 as usize]
     }

@@ -1,15 +1,13 @@
 //! Does the work of the cache's driver in the simulation: passes events to a shard and carries out
 //! its actions.
 
-use std::cell::RefCell;
-
 use plexus_base::{BlockId, Epoch, Nanos, NodeId};
 use plexus_cache::protocol::{Action, Ask, Event, Message, MessageBody, Shard, Slot, Source};
 
 use crate::{
     cluster::{Cluster, ClusterEvent, Local, Phase},
     failure::Broken,
-    frames::{Done, Hand, Out},
+    frames::{Done, Out},
     transport::{Arrival, Packet, Port, Put, Step},
 };
 
@@ -21,20 +19,18 @@ impl Cluster {
             let node = at / usize::from(self.params.workers);
             self.note(block, || format!("node {node} <- {event:?}"));
         }
-        self.drive(at, |shard, now, frames, out| shard.handle(now, event, frames, out))
+        self.drive(at, |shard, now, io| shard.handle(now, event, io))
     }
 
     /// Calls a shard at the current time and carries out the resulting actions.
     pub(crate) fn drive(
         &mut self,
         at: usize,
-        does: impl FnOnce(&mut Shard, Nanos, &mut Hand<'_, '_>, &mut Out<'_, '_>),
+        does: impl FnOnce(&mut Shard, Nanos, &mut Out<'_>),
     ) -> Result<(), Broken> {
         let mut done = std::mem::take(&mut self.done);
         let Local { shard, frames, .. } = &mut self.locals[at];
-        let frames = RefCell::new(frames);
-        let mut out = Out { frames: &frames, done: &mut done };
-        does(shard, Nanos(self.engine.now()), &mut Hand(&frames), &mut out);
+        does(shard, Nanos(self.engine.now()), &mut Out { frames, done: &mut done });
         self.note_insight(at);
         self.carry_out(at, done)
     }
@@ -108,8 +104,7 @@ impl Cluster {
             Action::Wake { ticket, result } => {
                 self.sessions[ticket.0 as usize].asked = false;
                 self.turns.woken(ticket.0 as usize);
-                let after = self.engine.random.below(2_000);
-                self.engine.schedule(after, Some(owner), ClusterEvent::Woken(ticket.0 as usize, result));
+                self.engine.schedule_in(..2_000, Some(owner), ClusterEvent::Woken(ticket.0 as usize, result));
             }
             Action::CheckpointDone { .. } => self.locals[at].checkpoints -= 1,
             Action::HandedBack { kept } => self.locals[at].handed_back = Some(kept),
@@ -177,7 +172,7 @@ impl Cluster {
         };
         let to = Port { node: to, worker: from.worker };
         self.delivery.number(from, to, &mut packet);
-        let owners = self.changes.owners();
+        let owners = &self.changes.owners;
         let step = &mut Step { engine: &mut self.engine, out: &mut self.arrivals, owners };
         self.transport.send(step, from, to, packet);
     }

@@ -17,13 +17,11 @@ pub struct Broken {
 
 impl Broken {
     /// Creates a failure of one block.
-    #[must_use]
     pub fn new(property: &'static str, block: BlockId, what: String) -> Self {
         Self { property, block: Some(block), what }
     }
 
     /// Creates a failure of the whole run.
-    #[must_use]
     pub fn general(property: &'static str, what: String) -> Self {
         Self { property, block: None, what }
     }
@@ -59,5 +57,3 @@ impl fmt::Display for Failure {
         Ok(())
     }
 }
-
-impl std::error::Error for Failure {}

@@ -4,10 +4,8 @@
 //! Assertions check the shard's side of the contract, and the network's: a put lands only where it
 //! is expected.
 
-use std::cell::RefCell;
-
 use plexus_base::{BlockId, NodeId};
-use plexus_cache::protocol::{Action, Config, Contents, Frames, Message, Mode, Outlet, Slot, Ticket};
+use plexus_cache::protocol::{Action, Config, Contents, Message, Mode, ShardDriver, Slot, Ticket};
 
 use crate::{page::Page, transport::Put};
 
@@ -36,13 +34,11 @@ pub struct Frame {
 
 impl Frame {
     /// Returns true if a session has a pin.
-    #[must_use]
     pub fn pinned(&self) -> bool {
         self.writer || self.readers > 0
     }
 
     /// Returns the mode in which sessions use the frame or may begin to.
-    #[must_use]
     pub fn usable(&self) -> Mode {
         if self.closing && !self.pinned() { Mode::N } else { self.mode }
     }
@@ -57,7 +53,6 @@ pub struct SimFrames {
 
 impl SimFrames {
     /// Creates empty frames.
-    #[must_use]
     pub fn new(config: Config) -> Self {
         let nothing = Page { block: BlockId(u64::MAX), version: 0, value: 0, torn: false };
         let frame = Frame {
@@ -134,9 +129,6 @@ impl Frame {
     }
 }
 
-/// The frames as a shard accesses them.
-pub(crate) struct Hand<'a, 'b>(pub(crate) &'a RefCell<&'b mut SimFrames>);
-
 /// An action of a shard, in its order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Done {
@@ -150,29 +142,32 @@ pub(crate) enum Done {
     },
 }
 
-/// Collects the actions of a shard.
-pub(crate) struct Out<'a, 'b> {
-    pub(crate) frames: &'a RefCell<&'b mut SimFrames>,
+/// The frames as a shard accesses them, and its actions.
+pub(crate) struct Out<'a> {
+    pub(crate) frames: &'a mut SimFrames,
     pub(crate) done: &'a mut Vec<Done>,
 }
 
-impl Outlet for Out<'_, '_> {
+impl Out<'_> {
+    fn frame(&mut self, slot: Slot) -> &mut Frame {
+        &mut self.frames.frames[slot.index()]
+    }
+}
+
+impl ShardDriver for Out<'_> {
     fn push(&mut self, action: Action) {
         self.done.push(Done::Action(action));
     }
 
     fn ship(&mut self, to: NodeId, slot: Slot, dest: Slot, generation: u32, message: Message) {
-        let frame = self.frames.borrow().frames[slot.index()];
+        let frame = *self.frame(slot);
         let in_use = frame.writer || frame.mode == Mode::X && !frame.closing;
         let put = Put { slot: dest, generation, page: frame.page };
         self.done.push(Done::Ship { to, message, put, in_use });
     }
-}
 
-impl Frames for Hand<'_, '_> {
     fn open(&mut self, slot: Slot, block: BlockId, mode: Mode) {
-        let frames = &mut *self.0.borrow_mut();
-        let frame = &mut frames.frames[slot.index()];
+        let frame = self.frame(slot);
         assert!(!frame.pinned(), "{block} opened while pinned");
         assert!(mode != Mode::N && frame.page.block == block, "{block} opened without its content");
         assert!(mode != Mode::X || frame.generation.is_multiple_of(2), "{block} in X with a put expected");
@@ -181,14 +176,12 @@ impl Frames for Hand<'_, '_> {
     }
 
     fn pin(&mut self, slot: Slot, _ticket: Ticket, mode: Mode) -> bool {
-        let frames = &mut *self.0.borrow_mut();
-        assert!(!frames.frames[slot.index()].closing, "pinned while closed");
-        frames.take(slot, mode)
+        assert!(!self.frame(slot).closing, "pinned while closed");
+        self.frames.take(slot, mode)
     }
 
     fn close(&mut self, slot: Slot) -> Option<Contents> {
-        let frames = &mut *self.0.borrow_mut();
-        let frame = &mut frames.frames[slot.index()];
+        let frame = self.frame(slot);
         assert!(!frame.closing, "closed twice");
         frame.closing = true;
         frame.notify = frame.pinned();
@@ -196,13 +189,12 @@ impl Frames for Hand<'_, '_> {
     }
 
     fn forget(&mut self, slot: Slot) {
-        let frames = &mut *self.0.borrow_mut();
-        let frame = &mut frames.frames[slot.index()];
+        let frame = self.frame(slot);
         assert!(!frame.pinned(), "dropped while pinned");
         (frame.mode, frame.closing, frame.dirty) = (Mode::N, true, false);
     }
 
     fn expect(&mut self, slot: Slot, generation: u32) {
-        self.0.borrow_mut().frames[slot.index()].generation = generation;
+        self.frame(slot).generation = generation;
     }
 }

@@ -63,7 +63,6 @@ impl Simulation for Links {
 
 impl Links {
     /// Creates links without messages.
-    #[must_use]
     pub fn new(seed: u64, params: Params) -> Self {
         let nodes = usize::from(params.nodes);
         let mut engine = Engine::new(seed, nodes);
@@ -73,8 +72,7 @@ impl Links {
         for node in 0..nodes {
             engine.schedule(0, Some(node), ClusterEvent::Session(node));
             if params.pause_ns > 0 {
-                let after = engine.random.below(params.pause_ns);
-                engine.schedule(after, None, ClusterEvent::Pause(node, true));
+                engine.schedule_in(..params.pause_ns, None, ClusterEvent::Pause(node, true));
             }
         }
         Self {
@@ -102,8 +100,7 @@ impl Links {
                 ),
                 ClusterEvent::Pause(node, true) => {
                     self.engine.pause(node);
-                    let after = self.engine.random.between(1_000, 100_000);
-                    self.engine.schedule(after, None, ClusterEvent::Pause(node, false));
+                    self.engine.schedule_in(1_000..=100_000, None, ClusterEvent::Pause(node, false));
                 }
                 ClusterEvent::Pause(node, false) => self.engine.resume(node),
                 _ => return Err(Broken::general("delivery", format!("{event:?} in links alone"))),
@@ -153,8 +150,7 @@ impl Links {
             self.transport.send(step, from, to, packet);
         }
         if self.messages < self.params.operations {
-            let after = self.engine.random.below(self.params.think_ns + 1_000);
-            self.engine.schedule(after, Some(node), ClusterEvent::Session(node));
+            self.engine.schedule_in(..self.params.think_ns + 1_000, Some(node), ClusterEvent::Session(node));
         } else {
             self.transport.heal();
         }

@@ -17,7 +17,6 @@ pub struct Page {
 
 impl Page {
     /// Returns a page as it is on the disk at the start.
-    #[must_use]
     pub fn first(block: BlockId) -> Self {
         // Some blocks were never written.
         Self { block, version: block.0 % 3 * 5, value: 0, torn: false }

@@ -101,7 +101,6 @@ impl Relay {
     }
 
     /// Returns the address to call.
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -131,7 +130,6 @@ impl Relay {
     }
 
     /// Returns the number of bytes read in a direction, including dropped ones.
-    #[must_use]
     pub fn taken(&self, way: Direction) -> u64 {
         locked(&self.state).taken[way as usize]
     }

@@ -126,7 +126,6 @@ pub const ALL: [Scenario; 20] = [
 ];
 
 /// Returns the scenario of this name.
-#[must_use]
 pub fn named(name: &str) -> Option<Scenario> {
     ALL.into_iter().find(|scenario| scenario.name == name)
 }
@@ -154,7 +153,6 @@ impl Scenario {
     }
 
     /// Draws the parameters of one run.
-    #[must_use]
     pub fn params(&self, random: &mut Random) -> Params {
         let mut params = Params {
             nodes: random.between(2, 5) as u8,

@@ -100,9 +100,7 @@ impl Session {
 
 impl Cluster {
     fn after(&mut self, session: usize, most: u64) {
-        let after = self.engine.random.between(0, most);
-        let owner = self.owner(self.sessions[session].node.index());
-        self.engine.schedule(after, Some(owner), ClusterEvent::Session(session));
+        self.schedule_at(self.sessions[session].node.index(), ..=most, ClusterEvent::Session(session));
     }
 
     /// Takes a session's next step: begins an operation, or ends the current one.
@@ -138,10 +136,8 @@ impl Cluster {
         if let Some(slot) = self.locals[at].frames.hit(block, ask.mode()) {
             return self.begin_holding(session, Granted::Pinned(slot));
         }
-        let after = self.engine.random.below(300);
         let want = Event::Want { ticket: Ticket(session as u64), block, ask };
-        let owner = self.owner(node.index());
-        self.engine.schedule(after, Some(owner), ClusterEvent::Shard(at, want));
+        self.schedule_at(node.index(), ..300, ClusterEvent::Shard(at, want));
         Ok(())
     }
 
@@ -228,9 +224,7 @@ impl Cluster {
         let told = self.locals[at].frames.unpin(slot, mode);
         self.note(block, || format!("{node} session {session} leaves it in version {version}"));
         if let Some(contents) = told {
-            let after = self.engine.random.below(500);
-            let owner = self.owner(node.index());
-            self.engine.schedule(after, Some(owner), ClusterEvent::Shard(at, Event::Idle { slot, contents }));
+            self.schedule_at(node.index(), ..500, ClusterEvent::Shard(at, Event::Idle { slot, contents }));
         }
         Ok(())
     }

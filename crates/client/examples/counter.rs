@@ -3,10 +3,10 @@
 //!     cargo run -p plexus-client --example counter -- c1/run/n1.attach make
 //!     cargo run -p plexus-client --example counter -- c1/run/n2.attach count 1000
 
-use plexus_client::{Client, Error, Window};
+use plexus_client::{Client, ClientWindow, Error};
 
 /// Creates the counter. It exists as long as the returned window.
-pub(crate) fn make(client: &Client) -> Result<Window, Error> {
+pub(crate) fn make(client: &Client) -> Result<ClientWindow, Error> {
     client.create_window("counter", 8)
 }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use plexus_fabric::{
-    Event, Notice, PeerBell, SeenWindow, SetupError, ShmRail, WindowId, WindowSpan,
+    Event, Notice, PeerBell, SeenWindow, SeenWord, SetupError, ShmRail, WindowId, WindowSpan,
     shm::{RxRings, ShmParts, TxRings},
 };
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -33,6 +33,8 @@ pub(crate) struct AttachmentParts {
     pub(crate) notice: Notice,
     /// Readable when the node wakes this program.
     pub(crate) wake_up: OwnedFd,
+    /// The end of the node's lease.
+    pub(crate) lease: SeenWord,
     pub(crate) arena: SeenWindow,
     pub(crate) socket: OwnedFd,
     /// Set when the node has ended.
@@ -103,7 +105,7 @@ fn handshake(path: &Path) -> io::Result<AttachmentParts> {
     let welcome =
         Welcome::decode(&packet).map_err(|refusal| wrong(&format!("the node refused: {refusal}")))?;
     let workers = usize::from(welcome.workers);
-    if descriptors.len() != 2 + 3 * workers {
+    if descriptors.len() != 3 + 3 * workers {
         return Err(wrong("the node passed a wrong number of descriptors"));
     }
     let mut descriptors = descriptors.into_iter();
@@ -111,6 +113,7 @@ fn handshake(path: &Path) -> io::Result<AttachmentParts> {
     let span = WindowSpan { id: WindowId(0), len: welcome.arena, granule: 0, wordwise: true };
     let arena = SeenWindow::map(next()?.as_fd(), span).map_err(setup)?;
     let wake_up = next()?;
+    let lease = SeenWord::map("lease", next()?.as_fd()).map_err(setup)?;
     let notice = Notice::create().map_err(setup)?;
     let gone = Arc::new(AtomicBool::new(false));
     let (mut pipes, mut ours) = (Vec::new(), Vec::new());
@@ -130,7 +133,7 @@ fn handshake(path: &Path) -> io::Result<AttachmentParts> {
     if packet != [GO] {
         return Err(wrong("the node did not complete the handshake"));
     }
-    Ok(AttachmentParts { welcome, pipes, notice, wake_up, arena, socket, gone })
+    Ok(AttachmentParts { welcome, pipes, notice, wake_up, lease, arena, socket, gone })
 }
 
 fn setup(error: SetupError) -> io::Error {

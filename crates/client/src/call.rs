@@ -114,16 +114,15 @@ impl Request {
     /// Answers the call. The caller may have stopped waiting; that is not reported.
     ///
     /// # Errors
-    /// [`Error::TooLong`]: the answer is too long. The call then fails at the caller.
+    /// - [`Error::TooLong`]: the answer is too long. The call then fails at the caller.
+    /// - [`Error::NodeLost`]: this program's node has ended, and with it the call.
     pub fn reply(mut self, answer: &[u8]) -> Result<(), Error> {
         verify(answer)?;
         self.answered = true;
         let (port, head) = (self.port, self.answer(Status::Ok));
-        // If the node has ended, no caller waits for the answer.
-        let _ = self.client.shared.say(self.client.waiting(), None, |core| {
-            (!core.is_full()).then(|| core.send(core.worker(port), head, answer))
-        });
-        Ok(())
+        self.client.shared.say(self.client.waiting(), None, |core| {
+            (core.ended.is_none() && !core.is_full()).then(|| core.send(core.worker(port), head, answer))
+        })
     }
 
     fn answer(&self, status: Status) -> Head {

@@ -40,8 +40,8 @@ impl Client {
         self.shared.welcome.node
     }
 
-    /// Returns how many nodes the configuration listed when this program attached, running or not.
-    /// Their numbers begin with 0. Nodes that were added since can be reached as well.
+    /// Returns the number that follows the highest one of a node in the configuration when this
+    /// program attached. Nodes that were added since can be reached as well.
     #[must_use]
     pub fn nodes(&self) -> u8 {
         self.shared.welcome.nodes

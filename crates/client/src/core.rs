@@ -76,8 +76,8 @@ const TAKEN_BYTES: usize = limits::FLOW_BYTES / 4;
 pub(crate) struct Core {
     pipes: Vec<Pipe>,
     letters: Letters,
-    /// The number of looks at the rings, by all threads.
-    pub(crate) looks: u32,
+    /// The tick of the coarse clock in which a thread looked at the node last.
+    pub(crate) tick: (i64, i64),
     /// A thread sleeps until the node wakes it.
     pub(crate) sleeper: bool,
     /// A thread waits for the descriptor, outside of any call.
@@ -118,7 +118,7 @@ impl Core {
     pub(crate) fn new(pipes: Vec<Pipe>) -> Self {
         Self {
             letters: Letters::default(),
-            looks: 0,
+            tick: (0, 0),
             sleeper: false,
             outside: false,
             outside_signalled: false,

@@ -12,9 +12,9 @@
 use std::time::Duration;
 
 use crate::{
-    Address, Client, Error, MAX_MESSAGE,
+    Address, Client, Error,
     client::verify_node,
-    wire::{Head, Status, Use, Verb},
+    wire::{Head, Status, Use, Verb, limits::MAX_MESSAGE},
 };
 
 /// A received message.

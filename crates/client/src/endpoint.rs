@@ -7,13 +7,13 @@
 use std::collections::VecDeque;
 
 use crate::{
-    Address, Client, Error, MAX_MESSAGE, Window,
+    Address, Client, ClientWindow, Error,
     client::verify_node,
     completions::{Completion, CompletionQueue, Operation},
     core::{Arrived, Core, Sender},
     datagram::verify,
     window::swap,
-    wire::{Head, Use, Verb},
+    wire::{Head, Use, Verb, limits::MAX_MESSAGE},
 };
 
 /// The maximum of sends that wait for room in an endpoint, and of posted receives.
@@ -80,7 +80,7 @@ impl Endpoint {
     /// # Errors
     /// [`Error::Busy`]: too many receives are posted, or too many completions are not taken.
     pub fn post_receive(&self, cookie: u64, len: usize) -> Result<(), Error> {
-        self.client.shared.act(|core| {
+        self.client.shared.request(|core| {
             if core.endpoints.get(&self.port).is_some_and(|endpoint| endpoint.receives.len() >= MAX_POSTED) {
                 return Err(Error::Busy("receives posted to an endpoint"));
             }
@@ -111,7 +111,7 @@ impl Endpoint {
         verify(bytes)?;
         verify_node(to.node)?;
         let (port, queue) = (self.port, self.queue);
-        self.client.shared.act(|core| {
+        self.client.shared.request(|core| {
             let waits = core.endpoints.get(&port).map_or(0, |endpoint| endpoint.sends.len());
             if waits >= MAX_POSTED {
                 return Err(Error::Busy("sends posted to an endpoint"));
@@ -135,42 +135,54 @@ impl Endpoint {
         })
     }
 
-    /// Writes up to [`MAX_MESSAGE`] bytes to a window, see [`Window::put`].
+    /// Writes up to [`MAX_MESSAGE`] bytes to a window, see [`ClientWindow::put`].
     ///
     /// # Errors
     /// [`Error::TooLong`], [`Error::Busy`].
-    pub fn post_put(&self, cookie: u64, window: &Window, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+    pub fn post_put(
+        &self,
+        cookie: u64,
+        window: &ClientWindow,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
         verify(bytes)?;
         self.post(cookie, window, (Verb::Put, Operation::Put), offset, bytes)
     }
 
-    /// Reads up to [`MAX_MESSAGE`] bytes of a window, see [`Window::get`].
+    /// Reads up to [`MAX_MESSAGE`] bytes of a window, see [`ClientWindow::get`].
     ///
     /// # Errors
     /// [`Error::TooLong`], [`Error::Busy`].
-    pub fn post_get(&self, cookie: u64, window: &Window, offset: u64, len: usize) -> Result<(), Error> {
+    pub fn post_get(&self, cookie: u64, window: &ClientWindow, offset: u64, len: usize) -> Result<(), Error> {
         if len > MAX_MESSAGE {
             return Err(Error::TooLong { len });
         }
         self.post(cookie, window, (Verb::Get, Operation::Get), offset, &(len as u64).to_le_bytes())
     }
 
-    /// Adds to a word of a window, see [`Window::fetch_add`].
+    /// Adds to a word of a window, see [`ClientWindow::fetch_add`].
     ///
     /// # Errors
     /// [`Error::Busy`]: a limit is reached.
-    pub fn post_fetch_add(&self, cookie: u64, window: &Window, offset: u64, add: u64) -> Result<(), Error> {
+    pub fn post_fetch_add(
+        &self,
+        cookie: u64,
+        window: &ClientWindow,
+        offset: u64,
+        add: u64,
+    ) -> Result<(), Error> {
         self.post(cookie, window, (Verb::Add, Operation::FetchAdd), offset, &add.to_le_bytes())
     }
 
-    /// Compares a word of a window and replaces it, see [`Window::compare_swap`].
+    /// Compares a word of a window and replaces it, see [`ClientWindow::compare_swap`].
     ///
     /// # Errors
     /// [`Error::Busy`]: a limit is reached.
     pub fn post_compare_swap(
         &self,
         cookie: u64,
-        window: &Window,
+        window: &ClientWindow,
         offset: u64,
         expected: u64,
         new: u64,
@@ -181,14 +193,14 @@ impl Endpoint {
     fn post(
         &self,
         cookie: u64,
-        window: &Window,
+        window: &ClientWindow,
         (verb, operation): (Verb, Operation),
         offset: u64,
         operand: &[u8],
     ) -> Result<(), Error> {
         let head = Head { value: offset, ..window.head(verb) };
         let sender = Sender { queue: self.queue, endpoint: self.port, cookie };
-        self.client.shared.act(|core| core.post(window.worker(), head, operand, sender, operation))
+        self.client.shared.request(|core| core.post(window.worker(), head, operand, sender, operation))
     }
 
     fn act<R>(&self, act: impl FnOnce(u32, &mut EndpointState) -> R) -> Option<R> {

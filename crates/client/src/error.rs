@@ -4,7 +4,10 @@ use std::{io, path::PathBuf};
 
 use plexus_base::{NodeId, locks::LockRefusal};
 
-use crate::{Address, wire::Status};
+use crate::{
+    Address,
+    wire::{Status, limits::MAX_MESSAGE},
+};
 
 /// The reason why an operation failed.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +20,8 @@ pub enum Error {
         /// The reason that the node or the system gave.
         why: String,
     },
-    /// The program's own node has ended, or has detached the program. Attach again.
+    /// The program's own node has ended, has lost its lease, or has detached the program. Attach
+    /// again.
     #[error("the attachment of this program has ended: {0}; attach again")]
     NodeLost(String),
     /// Another node is gone, or the cluster has no node of that number.
@@ -46,8 +50,8 @@ pub enum Error {
     /// A limit is reached; [`crate::wire::limits`] lists them.
     #[error("too many {0} at a time")]
     Busy(&'static str),
-    /// The message exceeds [`crate::MAX_MESSAGE`].
-    #[error("the message has {len} bytes, more than the maximum of {most}", most = crate::MAX_MESSAGE)]
+    /// The message exceeds [`MAX_MESSAGE`].
+    #[error("the message has {len} bytes, more than the maximum of {most}", most = MAX_MESSAGE)]
     TooLong {
         /// The length of the message in bytes.
         len: usize,

@@ -16,8 +16,15 @@ pub use plexus_base::locks::{Grant, LockRefusal, Mode, Token, VALUE_LEN, Validit
 use crate::{
     Client, Error,
     core::{EventTarget, answer},
-    wire::lock::{ConvertRequest, FOREVER, LockRequest, SESSIONS},
+    wire::{
+        Status,
+        lock::{ConvertRequest, FOREVER, LockRequest, SESSIONS},
+    },
 };
+
+/// The time that the node gets to answer a request after the request's limit. If it does not, the
+/// wait ends without it.
+const ANSWER_GRACE: Duration = Duration::from_millis(100);
 
 /// The name of a lock in a [`LockQueue`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -81,20 +88,43 @@ impl LockSession {
         limit: Option<Duration>,
     ) -> Result<PendingLock, Error> {
         let request = self.request(name.as_ref(), mode, limit)?;
-        let (key, id) = self.client.shared.act(|core| core.lock(&request, None, false))?;
-        Ok(PendingLock(QueuedLockRequest { client: self.client.clone(), key, id, answered: false }))
+        let (key, id) = self.client.shared.request(|core| core.lock(&request, None, false))?;
+        let (client, limit) = (self.client.clone(), wait_limit(limit));
+        Ok(PendingLock(QueuedLockRequest { client, key, id, limit, converts: false, answered: false }))
     }
 
     /// Takes a lock, waiting up to `limit`: `None` waits forever; `Duration::ZERO` fails at once if
-    /// the lock is not free.
+    /// the lock is not free. If the node stands still, the call returns 0.1 s after `limit`, or
+    /// when the lease of the node ends.
     ///
     /// # Errors
     /// [`Error::NotLocked`] with the reason, [`Error::LocksLost`], [`Error::Argument`],
     /// [`Error::Busy`].
     pub fn lock(&self, name: impl AsRef<[u8]>, mode: Mode, limit: Option<Duration>) -> Result<Lock, Error> {
         let mut pending = self.ask(name, mode, limit)?;
-        pending.0.answer(None).map(|grant| pending.0.granted(grant))
+        match pending.0.answer(pending.0.limit) {
+            // Dropping the request gives up the lock.
+            Err(Error::TimedOut) => Err(Error::NotLocked(LockRefusal::TimedOut)),
+            answer => answer.map(|grant| pending.0.granted(grant)),
+        }
     }
+}
+
+impl Client {
+    /// Releases a lock and returns when the master has its value.
+    fn unlock_writing(&self, key: LockKey, value: [u8; VALUE_LEN]) -> Result<(), Error> {
+        let id = self.shared.request(|core| core.unlock_writing(key, value))?;
+        match self.result(id, None)?.status {
+            Status::Ok => Ok(()),
+            _ => Err(Error::LocksLost),
+        }
+    }
+}
+
+/// Returns the longest wait for the answer to a request with this limit. A request that does not
+/// queue is answered as soon as the master is asked, so only the lease of the node limits it.
+fn wait_limit(limit: Option<Duration>) -> Option<Duration> {
+    limit.filter(|limit| !limit.is_zero()).map(|limit| limit.saturating_add(ANSWER_GRACE))
 }
 
 /// Returns the timeout in nanoseconds, as on the wire.
@@ -129,7 +159,7 @@ impl Drop for PendingLock {
     fn drop(&mut self) {
         if !self.0.answered {
             // A refused request has no lock.
-            let _ = self.0.client.shared.act(|core| core.unlock(self.0.key, None));
+            let _ = self.0.client.shared.act(|core| core.unlock(self.0.key));
         }
     }
 }
@@ -175,9 +205,11 @@ impl Lock {
     /// its mode. Until the answer it may be used for what both modes allow.
     ///
     /// # Errors
-    /// [`Error::NotLocked`] with the reason, [`Error::LocksLost`].
+    /// - [`Error::NotLocked`] with the reason, [`Error::LocksLost`].
+    /// - [`Error::TimedOut`]: the node stands still and has not answered yet.
     pub fn convert(&mut self, mode: Mode, limit: Option<Duration>) -> Result<&Grant, Error> {
-        self.convert_with(ConvertRequest { mode, timeout_ns: timeout(limit), value: None })
+        let request = ConvertRequest { mode, timeout_ns: timeout(limit), value: None };
+        self.convert_with(request, wait_limit(limit))
     }
 
     /// Converts the lock from PW or EX to a lower mode, and writes the value block.
@@ -185,30 +217,31 @@ impl Lock {
     /// # Errors
     /// [`Error::NotLocked`] with the reason, [`Error::LocksLost`].
     pub fn convert_writing(&mut self, mode: Mode, value: [u8; VALUE_LEN]) -> Result<&Grant, Error> {
-        self.convert_with(ConvertRequest { mode, timeout_ns: FOREVER, value: Some(value) })
+        self.convert_with(ConvertRequest { mode, timeout_ns: FOREVER, value: Some(value) }, None)
     }
 
-    fn convert_with(&mut self, request: ConvertRequest) -> Result<&Grant, Error> {
-        let id = self.client.shared.act(|core| core.convert(self.key, &request, None, false))?;
-        let done = self.client.result(id, None)?;
+    fn convert_with(&mut self, request: ConvertRequest, limit: Option<Duration>) -> Result<&Grant, Error> {
+        let id = self.client.shared.request(|core| core.convert(self.key, &request, None, false))?;
+        let done = self.client.result(id, limit)?;
         self.grant = answer(done.status, done.value, &done.bytes)?;
         Ok(&self.grant)
     }
 
-    /// Writes the value block and releases the lock.
+    /// Writes the value block and releases the lock. Returns when the lock's master has the value.
     ///
     /// # Errors
-    /// [`LockRefusal::NotWriter`]: the lock is not held in PW or EX. It is released and nothing is
-    /// written.
+    /// - [`LockRefusal::NotWriter`]: the lock is not held in PW or EX. It is released and nothing
+    ///   is written.
+    /// - [`Error::LocksLost`], [`Error::NodeLost`]: the value may not be written.
     pub fn unlock_with(self, value: [u8; VALUE_LEN]) -> Result<(), Error> {
-        self.client.shared.act(|core| core.unlock(self.key, Some(value)))
+        self.client.unlock_writing(self.key, value)
     }
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
         // `unlock_with` may have released it already.
-        let _ = self.client.shared.act(|core| core.unlock(self.key, None));
+        let _ = self.client.shared.act(|core| core.unlock(self.key));
     }
 }
 
@@ -254,6 +287,10 @@ pub struct QueuedLockRequest {
     client: Client,
     key: LockKey,
     id: u64,
+    /// The longest wait for the answer.
+    limit: Option<Duration>,
+    /// True for a conversion.
+    converts: bool,
     answered: bool,
 }
 
@@ -265,12 +302,26 @@ impl QueuedLockRequest {
     }
 
     /// Waits for the answer. If the lock is released meanwhile, that is [`LockRefusal::Cancelled`],
-    /// unless the grant came first.
+    /// unless the grant came first. If the node stands still, the wait ends 0.1 s after the limit
+    /// of the request: a new lock is then given up, and a conversion is cancelled.
     ///
     /// # Errors
-    /// The error with which the request was refused.
+    /// - The error with which the request was refused.
+    /// - [`Error::TimedOut`]: the node has not answered a conversion yet. Until it does, the lock
+    ///   may be used for what both modes allow.
     pub fn wait(mut self) -> Result<Grant, Error> {
-        self.answer(None)
+        let answer = self.answer(self.limit);
+        if !matches!(answer, Err(Error::TimedOut)) {
+            return answer;
+        }
+        let shared = &self.client.shared;
+        // A lock that another thread has released meanwhile needs neither.
+        if self.converts {
+            let _ = shared.act(|core| core.cancel_lock(self.key));
+            return answer;
+        }
+        let _ = shared.act(|core| core.unlock(self.key));
+        Err(Error::NotLocked(LockRefusal::TimedOut))
     }
 
     /// Waits up to `limit` for the answer; [`Error::TimedOut`] if there is none yet.
@@ -327,7 +378,7 @@ impl LockQueue {
     ) -> Result<LockKey, Error> {
         let request = self.session.request(name.as_ref(), mode, limit)?;
         let post = EventTarget { queue: self.number, mark: mark.into() };
-        Ok(self.session.client.shared.act(|core| core.lock(&request, Some(post), true))?.0)
+        Ok(self.session.client.shared.request(|core| core.lock(&request, Some(post), true))?.0)
     }
 
     /// Requests a lock. The caller waits for the answer; later events go to the queue.
@@ -344,8 +395,9 @@ impl LockQueue {
         let request = self.session.request(name.as_ref(), mode, limit)?;
         let (client, post) =
             (self.session.client.clone(), EventTarget { queue: self.number, mark: mark.into() });
-        let (key, id) = client.shared.act(|core| core.lock(&request, Some(post), false))?;
-        Ok(QueuedLockRequest { client, key, id, answered: false })
+        let (key, id) = client.shared.request(|core| core.lock(&request, Some(post), false))?;
+        let limit = wait_limit(limit);
+        Ok(QueuedLockRequest { client, key, id, limit, converts: false, answered: false })
     }
 
     /// Requests another mode; the answer is an event. `value` is written if the mode is lowered.
@@ -363,7 +415,7 @@ impl LockQueue {
     ) -> Result<(), Error> {
         let request = ConvertRequest { mode, timeout_ns: timeout(limit), value };
         let client = &self.session.client;
-        client.shared.act(|core| core.convert(key, &request, Some(mark.into()), true)).map(drop)
+        client.shared.request(|core| core.convert(key, &request, Some(mark.into()), true)).map(drop)
     }
 
     /// Requests another mode as [`LockQueue::convert`] does; the caller waits for the answer.
@@ -380,18 +432,24 @@ impl LockQueue {
     ) -> Result<QueuedLockRequest, Error> {
         let request = ConvertRequest { mode, timeout_ns: timeout(limit), value };
         let client = self.session.client.clone();
-        let id = client.shared.act(|core| core.convert(key, &request, Some(mark.into()), false))?;
-        Ok(QueuedLockRequest { client, key, id, answered: false })
+        let id = client.shared.request(|core| core.convert(key, &request, Some(mark.into()), false))?;
+        let limit = wait_limit(limit);
+        Ok(QueuedLockRequest { client, key, id, limit, converts: true, answered: false })
     }
 
-    /// Releases a lock, and writes `value` into its value block. Its events are removed; a pending
-    /// request is still answered.
+    /// Releases a lock, and writes `value` into its value block. With a value it returns when the
+    /// lock's master has it. Its events are removed; a pending request is still answered.
     ///
     /// # Errors
-    /// [`Error::NotLocked`]: there is no such lock, or its value may not be written. The lock then
-    /// stays.
+    /// - [`Error::NotLocked`]: there is no such lock, or its value may not be written. The lock
+    ///   then stays.
+    /// - [`Error::LocksLost`], [`Error::NodeLost`]: the value may not be written.
     pub fn unlock(&self, key: LockKey, value: Option<[u8; VALUE_LEN]>) -> Result<(), Error> {
-        self.session.client.shared.act(|core| core.unlock(key, value))
+        let client = &self.session.client;
+        match value {
+            Some(value) => client.unlock_writing(key, value),
+            None => client.shared.request(|core| core.unlock(key)),
+        }
     }
 
     /// Releases a lock as [`LockQueue::unlock`] does, with one event when the node has confirmed.
@@ -399,7 +457,7 @@ impl LockQueue {
     /// # Errors
     /// The errors of [`LockQueue::unlock`], and [`Error::LocksLost`].
     pub fn post_unlock(&self, key: LockKey, value: Option<[u8; VALUE_LEN]>) -> Result<(), Error> {
-        self.session.client.shared.act(|core| core.unlock_posted(key, value))
+        self.session.client.shared.request(|core| core.unlock_posted(key, value))
     }
 
     /// Cancels the posted request for a lock. It is answered soon: as cancelled, unless the grant
@@ -408,7 +466,7 @@ impl LockQueue {
     /// # Errors
     /// [`Error::NotLocked`]: there is no such lock.
     pub fn cancel(&self, key: LockKey) -> Result<(), Error> {
-        self.session.client.shared.act(|core| core.cancel_lock(key))
+        self.session.client.shared.request(|core| core.cancel_lock(key))
     }
 
     /// Waits up to `limit` for the next event; `None` waits forever.

@@ -12,6 +12,10 @@
 //! consumes the ring and handles the messages for all. So a returning sleeper also signals a thread
 //! that waits outside. A thread that is about to wait outside leaves the ring and the notice to the
 //! sleeper, if there is one.
+//!
+//! A node that is killed closes the socket; a node that stands still, or is cut off from its
+//! cluster, lets its lease end. Each call notices both within a tick of the coarse clock
+//! ([`Shared::look_at_node`]), and no thread sleeps past the end of the lease.
 
 use std::{
     mem::MaybeUninit,
@@ -25,10 +29,13 @@ use std::{
 };
 
 use plexus_base::Waiting;
-use plexus_fabric::{Event, Notice, SeenWindow};
+use plexus_fabric::{Event, Notice, SeenWindow, SeenWord};
 use rustix::{
     event::{PollFd, PollFlags, epoll, poll},
-    time::Timespec,
+    time::{
+        ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
+        timerfd_create, timerfd_settime,
+    },
 };
 
 use crate::{Error, attach::AttachmentParts, core::Core, wire::hello::Welcome};
@@ -42,13 +49,11 @@ const YIELDING: Duration = Duration::from_micros(50);
 /// The number of looks between two looks at the clock.
 const LOOKS_PER_CLOCK: u32 = 16;
 
-/// The number of looks, by all threads, between two looks at the socket. A thread that never sleeps
-/// sees the end of a killed node only there. The system call then costs a small part of a
-/// nanosecond for each look.
-const LOOKS_PER_SOCKET: u32 = 1 << 10;
-
 /// The mark of the socket in the node's epoll set.
 const SOCKET: u64 = 1;
+
+/// The reason with which an attachment ends when the lease of its node is over.
+const LEASE_OVER: &str = "the lease of the node is over, so it has ended, stands still or is cut off";
 
 pub(crate) struct Shared {
     core: Mutex<Core>,
@@ -60,16 +65,20 @@ pub(crate) struct Shared {
     wake_up: OwnedFd,
     /// Signals a thread that waits outside that a sleeper consumed the ring.
     outside_signal: Event,
-    /// Both as one descriptor, for a thread that waits outside.
+    /// Signals a thread that waits outside that the lease is over, unless it was renewed.
+    lease_timer: OwnedFd,
+    /// All three as one descriptor, for a thread that waits outside.
     outside: OwnedFd,
+    /// The end of the node's lease, as a time of `CLOCK_BOOTTIME` in nanoseconds.
+    lease: SeenWord,
     pub(crate) arena: SeenWindow,
     pub(crate) welcome: Welcome,
 }
 
 impl Shared {
     pub(crate) fn new(parts: AttachmentParts) -> Result<Self, Error> {
-        let AttachmentParts { welcome, pipes, notice, wake_up, arena, socket, gone } = parts;
-        let failed = |source| Error::System { what: "create an epoll set", source };
+        let AttachmentParts { welcome, pipes, notice, wake_up, lease, arena, socket, gone } = parts;
+        let failed = |source| Error::System { what: "create an epoll set or a timer", source };
         let watch = |set: &OwnedFd, fd: BorrowedFd<'_>, mark| {
             epoll::add(set, fd, epoll::EventData::new_u64(mark), epoll::EventFlags::IN)
                 .map_err(|errno| failed(errno.into()))
@@ -79,6 +88,9 @@ impl Shared {
         let outside_signal = Event::create().map_err(failed)?;
         watch(&outside, wake_up.as_fd(), 0)?;
         watch(&outside, outside_signal.as_fd(), 0)?;
+        let lease_timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)
+            .map_err(|errno| failed(errno.into()))?;
+        watch(&outside, lease_timer.as_fd(), 0)?;
         let core = Mutex::new(Core::new(pipes));
         Ok(Self {
             core,
@@ -88,7 +100,9 @@ impl Shared {
             gone,
             wake_up,
             outside_signal,
+            lease_timer,
             outside,
+            lease,
             arena,
             welcome,
         })
@@ -105,24 +119,36 @@ impl Shared {
         core.begin();
         let result = act(&mut core);
         core.flush();
-        self.drain(core, Waiting::Polling, Some(YIELDING));
+        // The next call that waits reports the end of the node.
+        let _ = self.drain(core, Waiting::Polling, Some(YIELDING));
         result
+    }
+
+    /// Changes the state as [`Shared::act`] does. Fails if the node has ended.
+    pub(crate) fn request<R>(&self, act: impl FnOnce(&mut Core) -> Result<R, Error>) -> Result<R, Error> {
+        self.act(|core| {
+            self.look_at_node(core);
+            match &core.ended {
+                Some(why) => Err(Error::NodeLost(why.clone())),
+                None => act(core),
+            }
+        })
     }
 
     /// Receives and then reads the state. Fails if the node has ended.
     pub(crate) fn see<R>(&self, see: impl FnOnce(&Core) -> R) -> Result<R, Error> {
-        self.look_at_socket();
         let mut core = self.lock();
         core.begin();
+        self.ask_system(&mut core);
         self.turn(&mut core);
         let result = core.ended.clone().map_or_else(|| Ok(see(&core)), |why| Err(Error::NodeLost(why)));
         core.flush();
-        self.drain(core, Waiting::Polling, Some(YIELDING));
+        let _ = self.drain(core, Waiting::Polling, Some(YIELDING));
         result
     }
 
     /// Waits up to `limit` until `look` returns a value; `None` waits forever. With
-    /// `Duration::ZERO` it looks once and does not read the clock.
+    /// `Duration::ZERO` it looks once.
     pub(crate) fn wait<R>(
         &self,
         waiting: Waiting,
@@ -132,7 +158,7 @@ impl Shared {
         let mut core = self.lock();
         core.begin();
         let (core, found) = self.watch(core, waiting, limit, &mut look)?;
-        self.drain(core, Waiting::Polling, Some(YIELDING));
+        let _ = self.drain(core, Waiting::Polling, Some(YIELDING));
         Ok(found)
     }
 
@@ -149,19 +175,27 @@ impl Shared {
         core.begin();
         let (core, said) = self.watch(core, waiting, limit, &mut say)?;
         let gone = start.map_or(Duration::ZERO, |start| start.elapsed());
-        self.drain(core, waiting, limit.map(|limit| limit.saturating_sub(gone)));
-        Ok(said)
+        match self.drain(core, waiting, limit.map(|limit| limit.saturating_sub(gone))) {
+            Err(Error::NodeLost(why)) => Err(Error::NodeLost(why)),
+            _ => Ok(said),
+        }
     }
 
     /// Waits up to `limit` until all queued messages are in the rings.
-    fn drain<'a>(&'a self, core: MutexGuard<'a, Core>, waiting: Waiting, limit: Option<Duration>) {
-        if core.is_blocked() {
-            // The next call that waits reports the end of the node.
-            let _ = self.watch(core, waiting, limit, &mut |core| {
-                core.flush();
-                (!core.is_blocked()).then_some(())
-            });
+    fn drain<'a>(
+        &'a self,
+        core: MutexGuard<'a, Core>,
+        waiting: Waiting,
+        limit: Option<Duration>,
+    ) -> Result<(), Error> {
+        if !core.is_blocked() {
+            return Ok(());
         }
+        let drained = self.watch(core, waiting, limit, &mut |core| {
+            core.flush();
+            (!core.is_blocked()).then_some(())
+        });
+        drained.map(drop)
     }
 
     fn watch<'a, R>(
@@ -225,10 +259,7 @@ impl Shared {
         core: &mut Core,
         look: &mut impl FnMut(&mut Core) -> Option<R>,
     ) -> Result<(bool, Option<R>), Error> {
-        core.looks = core.looks.wrapping_add(1);
-        if core.looks.is_multiple_of(LOOKS_PER_SOCKET) {
-            self.look_at_socket();
-        }
+        self.look_at_node(core);
         let arrived = self.turn(core) > 0;
         let found = look(core);
         core.flush();
@@ -265,9 +296,11 @@ impl Shared {
         }
         core.sleeper = true;
         drop(core);
-        self.take_wake_up(left);
+        let lease = self.lease_left();
+        self.take_wake_up(Some(left.map_or(lease, |left| left.min(lease))));
         let mut core = self.lock();
         core.sleeper = false;
+        self.look_at_lease(&mut core);
         self.end_sleep(&mut core);
         if core.waiters > 0 {
             // One of them may have to become the sleeper.
@@ -296,11 +329,51 @@ impl Shared {
         }
     }
 
-    fn look_at_socket(&self) {
+    /// Notices the end of the node, or of its lease. The first look in each tick of the coarse
+    /// clock, a few milliseconds long, asks the system; the others only read the clock.
+    #[inline]
+    fn look_at_node(&self, core: &mut Core) {
+        let tick = clock_gettime(ClockId::MonotonicCoarse);
+        let tick = (tick.tv_sec, tick.tv_nsec);
+        if core.tick != tick {
+            core.tick = tick;
+            self.ask_system(core);
+        }
+    }
+
+    /// Looks at the socket and the lease. If the socket has ended, files what the node sent before.
+    fn ask_system(&self, core: &mut Core) {
         let mut events = [PollFd::new(&self.socket, PollFlags::IN)];
         if poll(&mut events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0) {
             self.gone.store(true, Ordering::Release);
+            while self.turn(core) > 0 {}
         }
+        self.look_at_lease(core);
+    }
+
+    /// Ends the attachment if the lease of the node is over. The node can do nothing then, and
+    /// others may do its work.
+    fn look_at_lease(&self, core: &mut Core) {
+        if core.ended.is_none() && self.lease_left().is_zero() {
+            core.ended = Some(LEASE_OVER.into());
+        }
+    }
+
+    /// Returns the time until the lease of the node ends, unless it is renewed.
+    fn lease_left(&self) -> Duration {
+        let now = clock_gettime(ClockId::Boottime);
+        let now = Duration::new(now.tv_sec as u64, now.tv_nsec as u32);
+        Duration::from_nanos(self.lease.load()).saturating_sub(now)
+    }
+
+    /// Makes [`Shared::fd`] readable at the end of the lease that the node has now.
+    fn arm_lease(&self) {
+        // A time of 0 would disarm the timer.
+        let end = Duration::from_nanos(self.lease.load().max(1));
+        let Ok(end) = Timespec::try_from(end) else { return };
+        let timer = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: end };
+        // Any time is valid.
+        let _ = timerfd_settime(&self.lease_timer, TimerfdTimerFlags::ABSTIME, &timer);
     }
 
     /// Returns the descriptor of [`crate::Client::fd`].
@@ -319,6 +392,8 @@ impl Shared {
             self.take_wake_up(Some(Duration::ZERO));
         }
         core.flush();
+        self.look_at_lease(&mut core);
+        self.arm_lease();
         self.notice.arm();
         core.outside = true;
         if core.has_events() || core.pending() || core.ended.is_some() {

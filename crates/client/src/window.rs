@@ -2,9 +2,9 @@
 //!
 //! A window is at the node of the program that created it, its *home*. The home does all accesses,
 //! one after the other. A node whose programs map the window keeps a copy. The home writes each
-//! change to every copy, in the same order for all. [`Window::put`], [`Window::fetch_add`] and
-//! [`Window::compare_swap`] return when the change is in all copies. So a program that hears of the
-//! change from the caller finds it in its copy.
+//! change to every copy, in the same order for all. [`ClientWindow::put`],
+//! [`ClientWindow::fetch_add`] and [`ClientWindow::compare_swap`] return when the change is in all
+//! copies. So a program that hears of the change from the caller finds it in its copy.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -14,14 +14,17 @@ use std::{
 use plexus_base::{MAX_NODES, NodeId};
 
 use crate::{
-    Client, Error, MAX_MESSAGE,
+    Client, Error,
     client::verify_node,
     core::{Finished, Limited, WindowState, window_result},
-    wire::{Head, Status, Use, Verb, hash, limits},
+    wire::{
+        Head, Status, Use, Verb, hash,
+        limits::{self, MAX_MESSAGE},
+    },
 };
 
 /// A window, given back when dropped. If this program created it, dropping it ends the window.
-pub struct Window {
+pub struct ClientWindow {
     client: Client,
     home: NodeId,
     worker: usize,
@@ -38,7 +41,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Taken`], [`Error::NoRoom`].
-    pub fn create_window(&self, name: &str, len: u64) -> Result<Window, Error> {
+    pub fn create_window(&self, name: &str, len: u64) -> Result<ClientWindow, Error> {
         if len == 0 || !len.is_multiple_of(8) {
             return Err(Error::Argument("the length of a window must be a positive multiple of 8"));
         }
@@ -54,7 +57,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::NoWindow`], [`Error::NodeGone`].
-    pub fn open_window(&self, node: NodeId, name: &str) -> Result<Window, Error> {
+    pub fn open_window(&self, node: NodeId, name: &str) -> Result<ClientWindow, Error> {
         verify_node(node)?;
         let (number, done) = self.window_number(name, |core, worker, head| {
             core.request_limited(Limited::Access, worker, Head { node, ..head(Verb::Open) }, name.as_bytes())
@@ -66,7 +69,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::NoWindow`]: no reachable node has one.
-    pub fn find_window(&self, name: &str) -> Result<Window, Error> {
+    pub fn find_window(&self, name: &str) -> Result<ClientWindow, Error> {
         let others = (0..MAX_NODES as u8).map(NodeId).filter(|node| *node != self.node());
         for node in std::iter::once(self.node()).chain(others) {
             match self.open_window(node, name) {
@@ -111,11 +114,12 @@ impl Client {
         number: u32,
         status: Status,
         len: u64,
-    ) -> Result<Window, Error> {
+    ) -> Result<ClientWindow, Error> {
         let worker = self.shared.act(|core| core.worker(hash(name.as_bytes())));
         // If this returns an error, dropping it removes the entry here; the node then has no such
         // window.
-        let window = Window { client: self.clone(), home, worker, number, len, mapped: AtomicU64::new(0) };
+        let window =
+            ClientWindow { client: self.clone(), home, worker, number, len, mapped: AtomicU64::new(0) };
         match status {
             Status::Ok => Ok(window),
             Status::InUse => Err(Error::Taken(format!("the name {name:?}"))),
@@ -126,7 +130,7 @@ impl Client {
     }
 }
 
-impl Window {
+impl ClientWindow {
     /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
@@ -163,8 +167,8 @@ impl Window {
         }
     }
 
-    /// Reads from this node's copy; see [`Window::map`]. Concurrent writes may be half visible in
-    /// ranges longer than a word.
+    /// Reads from this node's copy; see [`ClientWindow::map`]. Concurrent writes may be half
+    /// visible in ranges longer than a word.
     ///
     /// # Errors
     /// - [`Error::OutOfRange`], or the window is not mapped.
@@ -192,7 +196,7 @@ impl Window {
     /// returns the word; `None` waits forever.
     ///
     /// # Errors
-    /// The errors of [`Window::read`], and [`Error::TimedOut`].
+    /// The errors of [`ClientWindow::read`], and [`Error::TimedOut`].
     pub fn wait_word(
         &self,
         offset: u64,
@@ -266,7 +270,7 @@ impl Window {
     /// Adds to the word at `offset`, a multiple of 8, wrapping around. Returns the earlier value.
     ///
     /// # Errors
-    /// The errors of [`Window::put`].
+    /// The errors of [`ClientWindow::put`].
     pub fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, Error> {
         Ok(self.access(Verb::Add, offset, &add.to_le_bytes())?.value)
     }
@@ -275,7 +279,7 @@ impl Window {
     /// earlier value.
     ///
     /// # Errors
-    /// The errors of [`Window::put`].
+    /// The errors of [`ClientWindow::put`].
     pub fn compare_swap(&self, offset: u64, expected: u64, new: u64) -> Result<u64, Error> {
         Ok(self.access(Verb::Swap, offset, &swap(expected, new))?.value)
     }
@@ -334,7 +338,7 @@ impl Window {
     }
 }
 
-impl Drop for Window {
+impl Drop for ClientWindow {
     fn drop(&mut self) {
         let close = self.head(Verb::Close);
         self.client.shared.act(|core| {

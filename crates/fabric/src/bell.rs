@@ -19,17 +19,16 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc,
-        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU32, Ordering::Relaxed},
     },
 };
 
 use crate::{
-    Event, handover,
+    Event, PublishedWord, SeenWord, handover,
     memory::{Memory, SetupError},
 };
 
-/// The length of the shared page: its first word is the armed word or the notice, the rest is
-/// unused.
+/// The length of the shared page: its first word is the armed word, the rest is unused.
 const PAGE_LEN: usize = 4096;
 
 /// The bell of a worker of this node. Any thread may ring it; one thread arms it.
@@ -43,10 +42,7 @@ pub struct Bell {
 
 /// A word of a sleeper that untrusted processes can only read: true if it wants to be woken.
 #[derive(Debug)]
-pub struct Notice {
-    page: Memory,
-    page_fd: OwnedFd,
-}
+pub struct Notice(PublishedWord);
 
 /// The bell of the other side.
 #[derive(Debug)]
@@ -61,18 +57,13 @@ enum SleepWord {
     /// The armed word, shared by all senders that ring this bell.
     Armed(Memory),
     /// The notice, and its last value for which this sender rang.
-    Notice(Memory, Cell<u64>),
+    Notice(SeenWord, Cell<u64>),
 }
 
 fn armed(page: &Memory) -> &AtomicU32 {
     // SAFETY: the page is mapped as long as it is borrowed, aligned, and this word is only ever
     // used as an atomic.
     unsafe { AtomicU32::from_ptr(page.start().as_ptr().cast()) }
-}
-
-fn notice(page: &Memory) -> &AtomicU64 {
-    // SAFETY: as above.
-    unsafe { AtomicU64::from_ptr(page.start().as_ptr().cast()) }
 }
 
 fn refused(doing: &'static str) -> impl FnOnce(io::Error) -> SetupError {
@@ -85,24 +76,23 @@ impl Notice {
     /// # Errors
     /// No memory or no descriptor is free.
     pub fn create() -> Result<Self, SetupError> {
-        let (page, page_fd) = Memory::publish("notice", PAGE_LEN)?;
-        Ok(Self { page, page_fd })
+        PublishedWord::create("notice").map(Self)
     }
 
     /// Asks senders to ring. The caller then looks at everything once more before it sleeps.
     pub fn arm(&self) {
-        handover::arm_notice(notice(&self.page));
+        handover::arm_notice(self.0.word());
     }
 
     /// Tells senders that they need not ring: the sleeper is awake.
     pub fn disarm(&self) {
-        handover::disarm_notice(notice(&self.page));
+        handover::disarm_notice(self.0.word());
     }
 
     /// The page descriptor to hand out; it permits only reading, however it is opened or mapped.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.page_fd.as_fd()
+        self.0.fd()
     }
 }
 
@@ -119,12 +109,12 @@ impl Bell {
 
     /// Asks senders to ring. The caller then looks at all rails once more before it sleeps.
     pub fn arm(&self) {
-        handover::arm(armed(&self.page), notice(&self.notice.page));
+        handover::arm(armed(&self.page), self.notice.0.word());
     }
 
     /// Tells senders that they need not ring: the worker is awake.
     pub fn disarm(&self) {
-        handover::disarm(armed(&self.page), notice(&self.notice.page));
+        handover::disarm(armed(&self.page), self.notice.0.word());
     }
 
     /// The event descriptor, readable when rung: for epoll, level- or edge-triggered, and to hand
@@ -194,8 +184,8 @@ impl PeerBell {
     /// # Errors
     /// The page is not a sealed page.
     pub fn read(notice: BorrowedFd<'_>, event: Arc<Event>) -> Result<Self, SetupError> {
-        let page = Memory::map_to_read("notice", notice, PAGE_LEN as u64)?;
-        Ok(Self { word: SleepWord::Notice(page, Cell::new(0)), event })
+        let notice = SeenWord::map("notice", notice)?;
+        Ok(Self { word: SleepWord::Notice(notice, Cell::new(0)), event })
     }
 
     /// Wakes the peer if it sleeps; called after publishing a batch. Costs a fence and a load.
@@ -204,9 +194,9 @@ impl PeerBell {
     pub fn ring_if_armed(&self) -> bool {
         let asleep = match &self.word {
             SleepWord::Armed(page) => handover::claim(armed(page)),
-            SleepWord::Notice(page, last) => {
+            SleepWord::Notice(notice, last) => {
                 let mut rung = last.get();
-                let asleep = handover::claim_notice(notice(page), &mut rung);
+                let asleep = handover::claim_notice(notice.word(), &mut rung);
                 last.set(rung);
                 asleep
             }

@@ -26,6 +26,7 @@ pub mod shm;
 mod stream;
 pub mod tcp;
 mod window;
+mod word;
 
 pub use bell::{Bell, Notice, PeerBell};
 pub use event::Event;
@@ -35,3 +36,4 @@ pub use rail::{Access, Flow, Health, LANES, Lane, Lost, MAX_FRAME, Put, Rail, Ra
 pub use shm::ShmRail;
 pub use tcp::TcpRail;
 pub use window::{MAX_WORDWISE, PeerWindow, SeenWindow, Window, WindowId, WindowSpan, Windows};
+pub use word::{PublishedWord, SeenWord};

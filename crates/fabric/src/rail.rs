@@ -1,6 +1,6 @@
 //! The interface of every rail.
 
-use std::{fmt, io, os::fd::BorrowedFd, str::FromStr};
+use std::{io, os::fd::BorrowedFd, str::FromStr};
 
 use bytes::Bytes;
 use plexus_base::{Nanos, wire::DecodeError};
@@ -54,22 +54,12 @@ pub enum RailKind {
     Tcp,
 }
 
-impl RailKind {
-    /// Every kind, the fastest first.
-    pub const ALL: [Self; 3] = [Self::Shm, Self::Ofi, Self::Tcp];
+// The fastest first.
+plexus_base::named! { impl RailKind { Shm "shm", Ofi "ofi", Tcp "tcp" } }
 
+impl RailKind {
     /// The kinds that need nothing installed.
     pub const BUILT_IN: [Self; 2] = [Self::Shm, Self::Tcp];
-
-    /// The name in configuration files, reports and on the command line.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Shm => "shm",
-            Self::Ofi => "ofi",
-            Self::Tcp => "tcp",
-        }
-    }
 
     /// The number on the wire.
     #[must_use]
@@ -86,9 +76,7 @@ impl RailKind {
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.number() == number)
     }
-}
 
-impl RailKind {
     /// Checks that this build and this machine have what a rail of this kind needs.
     ///
     /// # Errors
@@ -122,12 +110,6 @@ impl FromStr for RailKind {
         let kind = Self::ALL.into_iter().find(|kind| kind.name() == name);
         let kind = kind.ok_or_else(|| format!("unknown rail `{name}`: use {}", known()))?;
         kind.built().map(|()| kind)
-    }
-}
-
-impl fmt::Display for RailKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 
@@ -307,7 +289,8 @@ pub trait Rail: Send {
     /// this kind of rail cannot, and the caller must request the access by message.
     ///
     /// # Errors
-    /// [`SendError::TooLarge`]: the access is not inside the window or not on a whole word; nothing was done.
+    /// [`SendError::TooLarge`]: the access is not inside the window or not on a whole word; nothing
+    /// was done.
     fn direct(&mut self, access: Access<'_>) -> Option<Result<u64, SendError>> {
         let _ = access;
         None

@@ -101,14 +101,10 @@ fn an_unauthenticated_peer_is_ignored(provider: &'static str) {
     // The session stands at byte 16.
     let mut guessed = offer_a.clone();
     guessed[16] ^= 1;
-    let crc = plexus_base::crc32c_append(
-        plexus_base::crc32c_append(plexus_base::crc32c(&guessed[..12]), &[0; 4]),
-        &guessed[16..],
-    );
-    guessed[12..16].copy_from_slice(&crc.to_le_bytes());
-    let [end_a, end_b, end_stranger] = ends;
+    plexus_base::wire::seal(&mut guessed, 12);
+    let [end_a, end_b, unauthenticated_end] = ends;
     let ((mut rail_a, a), (mut rail_b, b)) = (a.ofi(end_a, &offer_b), b.ofi(end_b, &offer_a));
-    let (mut unauthenticated_rail, _) = unauthenticated.ofi(end_stranger, &guessed);
+    let (mut unauthenticated_rail, _) = unauthenticated.ofi(unauthenticated_end, &guessed);
     for _ in 0..100 {
         // Only some of it goes out, and takes buffers of the other end for a moment.
         let _ = unauthenticated_rail.send(Lane::Prompt, b"let me in", &[7; 500]);
@@ -205,9 +201,7 @@ fn ends_that_do_not_match_are_refused(provider: &'static str) {
     let (a, b) = (Own::new(), Own::new());
     let mut bytes = b.ofi_end(provider).offer().encode();
     bytes[32] = b'x';
-    bytes[12..16].copy_from_slice(&[0; 4]);
-    let crc = plexus_base::crc32c(&bytes);
-    bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+    plexus_base::wire::seal(&mut bytes, 12);
     let offer = Offer::decode(&bytes).unwrap();
     let refused = a.ofi_end(provider).connect(offer, Arc::new(AtomicBool::new(false)));
     assert!(matches!(refused, Err(OfiError::Differs { .. })));

@@ -10,7 +10,7 @@ use plexus_fabric::Lane;
 use crate::Kind;
 
 /// The number of channels of a link.
-pub const CHANNELS: usize = 18;
+pub const CHANNELS: usize = Channel::ALL.len();
 
 /// A subsystem's stream of messages.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -48,29 +48,31 @@ pub enum Class {
     Bulk,
 }
 
-impl Channel {
-    /// Every channel, in wire order.
-    pub const ALL: [Self; CHANNELS] = [
-        Self::Membership,
-        Self::Locks,
-        Self::CacheRequests,
-        Self::CacheBlocks,
-        Self::Disks,
-        Self::Files,
-        Self::Store,
-        Self::Network,
-        Self::Datagrams,
-        Self::Sockets,
-        Self::Services,
-        Self::Registry,
-        Self::Benchmark,
-        Self::Application1,
-        Self::Application2,
-        Self::Application3,
-        Self::Sql,
-        Self::BenchmarkBulk,
-    ];
+// In the order of the wire numbers.
+plexus_base::named! {
+    impl Channel {
+        Membership "membership",
+        Locks "locks",
+        CacheRequests "cache-requests",
+        CacheBlocks "cache-blocks",
+        Disks "disks",
+        Files "files",
+        Store "store",
+        Network "network",
+        Datagrams "datagrams",
+        Sockets "sockets",
+        Services "services",
+        Registry "registry",
+        Benchmark "benchmark",
+        Application1 "application-1",
+        Application2 "application-2",
+        Application3 "application-3",
+        Sql "sql",
+        BenchmarkBulk "benchmark-bulk",
+    }
+}
 
+impl Channel {
     /// Returns the channel with this wire number.
     #[must_use]
     pub fn from_wire(number: u8) -> Option<Self> {
@@ -81,31 +83,6 @@ impl Channel {
     #[must_use]
     pub fn index(self) -> usize {
         self as usize
-    }
-
-    /// Returns the name in statistics.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Membership => "membership",
-            Self::Locks => "locks",
-            Self::CacheRequests => "cache-requests",
-            Self::CacheBlocks => "cache-blocks",
-            Self::Disks => "disks",
-            Self::Files => "files",
-            Self::Store => "store",
-            Self::Network => "network",
-            Self::Datagrams => "datagrams",
-            Self::Sockets => "sockets",
-            Self::Services => "services",
-            Self::Registry => "registry",
-            Self::Benchmark => "benchmark",
-            Self::Application1 => "application-1",
-            Self::Application2 => "application-2",
-            Self::Application3 => "application-3",
-            Self::Sql => "sql",
-            Self::BenchmarkBulk => "benchmark-bulk",
-        }
     }
 
     /// Returns the urgency of its messages.

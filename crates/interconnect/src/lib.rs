@@ -10,12 +10,14 @@
 //! This crate also holds the drivers of that protocol.
 
 mod any;
+mod calls;
 mod channel;
 mod inbox;
 pub mod link;
 mod links;
 pub mod mesh;
 mod message;
+mod net;
 mod reply;
 mod report;
 mod service;
@@ -34,8 +36,9 @@ pub use link::{LinkCounters, LinkInfo, MAX_MESSAGE, Settings as LinkSettings};
 #[doc(hidden)]
 pub use message::header_any;
 pub use message::{KINDS, Kind, Message};
+pub use net::Net;
 pub use reply::{Reply, ReplySlot};
 pub use report::{RailReport, RailState, Reason};
-pub use service::{CallError, Net, NoLink, Service};
+pub use service::{CallError, NoLink, Service};
 pub use signal::Signal;
 pub use worker::{Events, LinkEvent, Listening, Worker, WorkerParts};

@@ -1,7 +1,5 @@
 //! The report of a node about its rails: state, reason and path figures of each.
 
-use std::fmt;
-
 use plexus_base::{Nanos, NodeId, WorkerId};
 use plexus_fabric::{Lost, RailKind};
 
@@ -16,17 +14,7 @@ pub enum RailState {
     Down,
 }
 
-impl RailState {
-    /// Returns the word in reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Active => "active",
-            Self::Standby => "standby",
-            Self::Down => "down",
-        }
-    }
-}
+plexus_base::named! { impl RailState { Active "active", Standby "standby", Down "down" } }
 
 /// The reason for the state of a rail.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -53,38 +41,22 @@ pub enum Reason {
     PeerEnded,
 }
 
-impl Reason {
-    /// Every reason.
-    pub const ALL: [Self; 10] = [
-        Self::Best,
-        Self::Striped,
-        Self::Slower,
-        Self::Returning,
-        Self::NotConnected,
-        Self::Reset,
-        Self::Silent,
-        Self::Stalled,
-        Self::Corrupt,
-        Self::PeerEnded,
-    ];
-
-    /// Returns the code in reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Best => "best",
-            Self::Striped => "striped",
-            Self::Slower => "slower",
-            Self::Returning => "returning",
-            Self::NotConnected => "not-connected",
-            Self::Reset => "reset",
-            Self::Silent => "silent",
-            Self::Stalled => "stalled",
-            Self::Corrupt => "corrupt",
-            Self::PeerEnded => "peer-ended",
-        }
+plexus_base::named! {
+    impl Reason {
+        Best "best",
+        Striped "striped",
+        Slower "slower",
+        Returning "returning",
+        NotConnected "not-connected",
+        Reset "reset",
+        Silent "silent",
+        Stalled "stalled",
+        Corrupt "corrupt",
+        PeerEnded "peer-ended",
     }
+}
 
+impl Reason {
     /// Returns the explanation of the code.
     #[must_use]
     pub fn explain(self) -> &'static str {
@@ -112,12 +84,6 @@ impl Reason {
             Lost::Stalled => Self::Stalled,
             Lost::Corrupt(_) | Lost::Malformed(_) => Self::Corrupt,
         }
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -46,25 +46,21 @@ impl Lan {
     }
 
     /// Returns a host.
-    #[must_use]
     pub fn host(&self, host: usize) -> &Namespace {
         &self.hosts[host]
     }
 
     /// Returns the number of hosts.
-    #[must_use]
     pub fn hosts(&self) -> usize {
         self.hosts.len()
     }
 
     /// Returns the number of networks.
-    #[must_use]
     pub fn networks(&self) -> usize {
         self.networks
     }
 
     /// Returns the address of a host in a network.
-    #[must_use]
     pub fn address(&self, host: usize, network: usize) -> Ipv4Addr {
         Ipv4Addr::new(10, 201, network as u8, 1 + host as u8)
     }
@@ -87,7 +83,6 @@ impl Lan {
 }
 
 /// Returns the name of a host's device in a network.
-#[must_use]
 pub fn device(network: usize) -> String {
     format!("eth{network}")
 }

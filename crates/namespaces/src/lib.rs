@@ -90,7 +90,6 @@ impl Namespace {
     }
 
     /// Returns its path, valid while this process lives and holds it.
-    #[must_use]
     pub fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd()).into()
     }

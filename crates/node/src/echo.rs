@@ -102,7 +102,7 @@ mod tests {
         task: impl FnOnce(Reply<T>) -> EchoTask,
     ) -> mpsc::Receiver<T> {
         let (reply, told) = Reply::channel();
-        cluster.body(from).echo().0.submit(WorkerId(1), task(reply));
+        cluster.runtime(from).echo().0.submit(WorkerId(1), task(reply));
         told
     }
 

@@ -5,7 +5,7 @@
 //! | folder | content |
 //! |---|---|
 //! | `boot` | creation, configuration, start and end of clusters and nodes: [`config`], [`keys`], [`create`], [`launch`], [`down`], [`temporary`] |
-//! | `body` | the parts of a running node: links, cache, disk group |
+//! | `runtime` | the parts of a running node: links, cache, disk group |
 //! | `member` | the node as a member of its cluster: views, dead peers, config changes |
 //! | `admin` | the [control socket](control) and its [commands] |
 //! | `records` | the files that a node keeps between two runs: [`state`], [`settle`] |
@@ -17,7 +17,6 @@
 extern crate self as plexus_node;
 
 mod admin;
-pub mod body;
 mod boot;
 #[cfg(test)]
 mod echo;
@@ -26,12 +25,13 @@ pub mod member;
 pub mod node;
 pub mod port;
 mod records;
+pub mod runtime;
 pub mod service;
 mod shards;
 mod subsystems;
 
 pub use admin::{acceptor, commands, control, grouping, locking, registry};
-pub use boot::{config, create, down, janitor, keys, launch, layout, lifeline, machine, temporary};
+pub use boot::{config, create, down, janitor, keys, last_end, launch, layout, lifeline, machine, temporary};
 pub use member::config_changes;
 pub use node::{Node, NodeError};
 pub use records::{blocks, settle, state};

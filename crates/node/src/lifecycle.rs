@@ -76,20 +76,17 @@ impl Lifecycle {
     }
 
     /// Returns the stage of the node, with the reason if it has stopped.
-    #[must_use]
     pub fn stage(&self) -> (Stage, Option<String>) {
         let state = self.lock();
         (state.stage, state.why.clone())
     }
 
     /// Returns the start time of the node, by its own clock.
-    #[must_use]
     pub fn since(&self) -> Nanos {
         self.since
     }
 
     /// Returns true once the end was requested. A wait for peers ends then.
-    #[must_use]
     pub fn is_ending(&self) -> bool {
         self.lock().ending.is_some()
     }

@@ -20,14 +20,14 @@ use plexus_base::{Epoch, Incarnation, NodeId, NodeSet, WorkerId, clock};
 use plexus_interconnect::mesh::Mesh;
 use plexus_membership::{
     partitions::Members,
-    protocol::{Clean, FINAL_LOG_TIME, View},
-    runtime::{FencingProof, Membership, MembershipEnd, MembershipObserver, Transition},
+    protocol::{Clean, FINAL_LOG_TIME, StopReason, View},
+    runtime::{FencingProof, LeaseBasis, Membership, MembershipEnd, MembershipObserver, Transition},
 };
 use rustix::process::Signal;
 
 use crate::{
-    boot::config::Config,
-    lifecycle::Lifecycle,
+    boot::{config::Config, last_end},
+    lifecycle::{Ending, Lifecycle},
     member::fence::Fence,
     member::vitals::Vitals,
     records::state::Recorder,
@@ -170,7 +170,7 @@ impl Member {
     /// Returns true if this node's list has every node of the cluster, as far as it knows. The
     /// others do not admit a node that cannot reach all members.
     pub(crate) fn knows_all(&self) -> bool {
-        let listed = NodeSet::first(self.config.node_count());
+        let listed = self.config.numbers();
         self.views()
             .decided
             .as_ref()
@@ -209,6 +209,25 @@ impl Member {
         self.lifecycle.failed(why);
     }
 
+    fn names(&self, nodes: NodeSet) -> String {
+        nodes.iter().map(|node| self.config.name_of(node)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Returns the text of why the lease has ended.
+    fn lease_over(&self, basis: LeaseBasis) -> String {
+        let LeaseBasis { unrenewed, silent, idle } = basis;
+        let silent = match silent.is_empty() {
+            true => "all other members have confirmed it".into(),
+            false => format!("{} did not confirm it either", self.names(silent)),
+        };
+        format!(
+            "{}: no majority of the voting files has renewed it for {} ms, and {silent}; the membership's thread ran last {} ms ago",
+            StopReason::LeaseOver,
+            unrenewed.0 / 1_000_000,
+            idle.0 / 1_000_000,
+        )
+    }
+
     /// Returns the proofs that this node has about others.
     pub(crate) fn fence(&self) -> &Fence {
         &self.fence
@@ -223,6 +242,11 @@ impl Member {
 impl MembershipObserver for Member {
     fn decided(&self, view: &Arc<View>) {
         let before = self.views().decided.replace(Arc::clone(view));
+        tracing::info!(
+            epoch = view.epoch.0,
+            "a view is decided: its members are {}",
+            self.names(view.members())
+        );
         self.prove(view);
         let Some(mesh) = self.mesh() else { return };
         if let Some(before) = before {
@@ -249,12 +273,11 @@ impl MembershipObserver for Member {
                 service.view(net, &members, view.loss_history(self.me));
             });
         }
-        let names: Vec<_> = view.members().iter().map(|node| self.config.name_of(node)).collect();
         let phases = transition.phases;
         tracing::info!(
             epoch = view.epoch.0,
             "members are {} (detect {:.0} ms, decide {:.0}, fence {:.0}, open {:.0})",
-            names.join(", "),
+            self.names(view.members()),
             phases.detect,
             phases.decide,
             phases.fence,
@@ -283,6 +306,20 @@ impl MembershipObserver for Member {
         proof
     }
 
+    fn name(&self, node: NodeId) -> String {
+        self.config.name_of(node)
+    }
+
+    fn leave_too(&self, leavers: NodeSet) {
+        tracing::warn!(
+            "this node ends too: no majority of the voting files is left without those that {} served",
+            self.names(leavers)
+        );
+        if let Err(error) = self.lifecycle.end(Ending::Leave) {
+            tracing::error!("{error}");
+        }
+    }
+
     fn is_well(&self) -> bool {
         // Before there are workers, no promise depends on them.
         let Some(workers) = self.workers.started() else { return true };
@@ -291,13 +328,14 @@ impl MembershipObserver for Member {
 
     fn end(&self, why: MembershipEnd) {
         let text = match why {
-            MembershipEnd::Died(reason) => reason.to_string(),
+            MembershipEnd::Died { reason: StopReason::LeaseOver, basis } => self.lease_over(basis),
+            MembershipEnd::Died { reason, .. } => reason.to_string(),
             MembershipEnd::Left => "this node has left the cluster".to_owned(),
         };
         self.views().ended = Some(text.clone());
         self.changed.notify_all();
         match why {
-            MembershipEnd::Died(_) => self.die(&text),
+            MembershipEnd::Died { .. } => self.die(&text),
             MembershipEnd::Left => {
                 let workers = self.workers.started().unwrap_or_default();
                 workers.iter().for_each(|worker| worker.with(|service, _| service.stop()));
@@ -313,7 +351,7 @@ pub fn end_process(why: &str) {
         std::thread::sleep(FINAL_LOG_TIME.into());
         let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
     });
-    tracing::error!("{why}");
+    last_end::note_failure(why);
     std::process::exit(3);
 }
 

@@ -16,11 +16,10 @@ use signal_hook::{
 
 use crate::{
     admin::commands::{self, CommandContext},
-    admin::control::{Command, Commands, Server},
+    admin::control::{Commands, Server},
     admin::grouping,
     admin::locking,
     admin::registry,
-    body::{Body, Parts},
     boot::config::{Config, ConfigError, NodeConfig},
     boot::machine::{self, MachineError},
     lifecycle::{Ending, Lifecycle, Stage},
@@ -29,12 +28,13 @@ use crate::{
     member::newcomers,
     records::settle::{self, Entry},
     records::state::{Recorder, StateError},
+    runtime::{JoinError, NodeRuntime, Parts},
 };
 
 /// A node that serves.
 pub struct Node {
     lifecycle: Arc<Lifecycle>,
-    body: Arc<Body>,
+    runtime: Arc<NodeRuntime>,
     // Dropped in this order: first the commands end, then the signal handlers; the lock goes last.
     _server: Server,
     _signals: SignalThread,
@@ -64,9 +64,12 @@ pub enum NodeError {
         /// The error of the system.
         source: io::Error,
     },
+    /// The node was removed from the cluster.
+    #[error("{0}")]
+    Removed(String),
     /// Links, cache or another part cannot be started.
     #[error("{0}")]
-    Body(String),
+    Runtime(String),
     /// The node was stopped before it served.
     #[error("{0} was stopped before all its peers were connected")]
     Interrupted(String),
@@ -81,9 +84,9 @@ pub enum NodeError {
 }
 
 impl Node {
-    /// Starts the node called `name` and waits for its peers. `more` makes additional commands from
-    /// the parts of the node. `die` is called when the node must stop at once; it must not return
-    /// if the process belongs to the node alone.
+    /// Starts the node called `name` and waits for its peers. `more` registers additional commands
+    /// on the parts of the node. `die` is called when the node must stop at once; it must not
+    /// return if the process belongs to the node alone.
     ///
     /// # Errors
     /// The node cannot start; the text is one line for the user. The node then holds nothing and
@@ -91,7 +94,7 @@ impl Node {
     pub fn start(
         config: Config,
         name: &str,
-        more: impl FnOnce(&Arc<Body>) -> Vec<Arc<dyn Command>>,
+        more: impl FnOnce(&Commands, &Arc<NodeRuntime>),
         die: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Self, NodeError> {
         let config = Arc::new(config);
@@ -103,40 +106,38 @@ impl Node {
         let lifecycle = Arc::new(Lifecycle::new(recorder.clone()));
         let signals =
             SignalThread::start(&lifecycle).map_err(|source| NodeError::Io { what: "signals", source })?;
-        let known = Commands::new();
-        commands::register_status(&known, &config, me, &entry.settled, &lifecycle);
+        let known = Commands::default();
+        let on = CommandContext::new(&config, name, &entry.settled, &lifecycle);
+        commands::register(&known, &on, false, commands::FIRST);
         let path = config.dir.socket(name);
         let server =
             Server::start(&path, known.clone()).map_err(|source| NodeError::Control { path, source })?;
 
-        let body = Arc::new(join(&config, me, node, &entry, &lifecycle, recorder, Arc::new(die))?);
-        commands::register_rest(&known, &config, me, &entry.settled, &lifecycle, &body);
-        let places = Arc::default();
-        let on = Arc::new(CommandContext { config: Arc::clone(&config), body: Arc::clone(&body), places });
+        let runtime = Arc::new(join(&config, me, node, &entry, &lifecycle, recorder, Arc::new(die))?);
+        on.place_runtime(&runtime);
         for all in [locking::COMMANDS, registry::COMMANDS, grouping::COMMANDS] {
             commands::register(&known, &on, true, all);
         }
-        for all in [locking::LOOKS, registry::LOOKS, config_changes::COMMANDS] {
+        for all in [commands::COMMANDS, locking::LOOKS, registry::LOOKS, config_changes::COMMANDS] {
             commands::register(&known, &on, false, all);
         }
-        newcomers::serve(&body).map_err(|source| NodeError::Io { what: "a thread for newcomers", source })?;
-        more(&body).into_iter().for_each(|command| known.register(command));
-        body.open_attach_server().map_err(NodeError::Body)?;
+        newcomers::serve(&runtime)
+            .map_err(|source| NodeError::Io { what: "a thread for newcomers", source })?;
+        more(&known, &runtime);
+        runtime.open_attach_server().map_err(NodeError::Runtime)?;
         lifecycle.reach(Stage::Running);
         tracing::info!(run = entry.settled.run, incarnation = entry.incarnation.0, "{name} serves");
-        Ok(Self { lifecycle, body, _server: server, _signals: signals, _entry: entry })
+        Ok(Self { lifecycle, runtime, _server: server, _signals: signals, _entry: entry })
     }
 
     /// Returns the lifecycle of the node.
-    #[must_use]
     pub fn lifecycle(&self) -> &Arc<Lifecycle> {
         &self.lifecycle
     }
 
     /// Returns the parts of the node.
-    #[must_use]
-    pub fn body(&self) -> &Arc<Body> {
-        &self.body
+    pub fn runtime(&self) -> &Arc<NodeRuntime> {
+        &self.runtime
     }
 
     /// Waits until the end of the node is requested, then ends it.
@@ -146,11 +147,11 @@ impl Node {
     pub fn run_until_stopped(self) -> Result<(), NodeError> {
         let ending = self.lifecycle.wait_for_end();
         if ending == Ending::Leave && self.lifecycle.stage().0 != Stage::Stopped {
-            self.body.quiesce();
-            let handed_back = self.body.hand_back(&mut |_| {}).map_err(NodeError::Body)?;
+            self.runtime.quiesce();
+            let handed_back = self.runtime.hand_back(&mut |_| {}).map_err(NodeError::Runtime)?;
             tracing::info!(written = handed_back.written, "handed back");
         }
-        self.body.leave(ending)?;
+        self.runtime.leave(ending)?;
         Ok(())
     }
 }
@@ -164,7 +165,7 @@ fn join(
     lifecycle: &Arc<Lifecycle>,
     recorder: Arc<Recorder>,
     die: Die,
-) -> Result<Body, NodeError> {
+) -> Result<NodeRuntime, NodeError> {
     let group = Group::open(&config.disks, &config.shape())?;
     for path in group.buffered() {
         tracing::warn!(
@@ -185,9 +186,10 @@ fn join(
         lifecycle: Arc::clone(lifecycle),
         die,
     };
-    Body::join(parts).map_err(|why| match lifecycle.is_ending() {
-        true => NodeError::Interrupted(node.name.clone()),
-        false => NodeError::Body(why),
+    NodeRuntime::join(parts).map_err(|why| match why {
+        _ if lifecycle.is_ending() => NodeError::Interrupted(node.name.clone()),
+        JoinError::Removed(why) => NodeError::Removed(why),
+        JoinError::Failed(why) => NodeError::Runtime(why),
     })
 }
 

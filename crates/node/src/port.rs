@@ -80,7 +80,6 @@ impl Ports {
 
     /// Returns true if that turn has work to do.
     #[inline]
-    #[must_use]
     pub fn pending(&self) -> bool {
         let port = self.watching.and_then(|channel| self.ports[channel.index()].as_ref());
         port.is_some_and(|port| port.pending())

@@ -169,8 +169,8 @@ impl Service for NodeService {
     }
 
     fn pending(&mut self) -> bool {
-        let has_news = self.subsystems.locks.as_ref().map(LockService::has_notices);
-        has_news.is_some_and(|has_news| has_news || self.programs.pending()) || self.ports.pending()
+        let has_notices = self.subsystems.locks.as_ref().map(LockService::has_notices);
+        has_notices.is_some_and(|has_notices| has_notices || self.programs.pending()) || self.ports.pending()
     }
 }
 

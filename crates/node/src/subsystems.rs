@@ -23,7 +23,7 @@ use plexus_registry::{Files, Registry, RegistryService, protocol::ClusterName};
 
 #[cfg(test)]
 use crate::echo::EchoService;
-use crate::{body::Parts, records::state::Ledger, service::Workers};
+use crate::{records::state::Ledger, runtime::Parts, service::Workers};
 
 /// The number of threads of each worker that wait for the disks.
 const IO_THREADS: usize = 2;

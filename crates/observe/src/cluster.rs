@@ -48,7 +48,6 @@ impl Reading {
 
     /// Returns the change since `earlier`. Seconds are those of the nodes' own clocks. A node that
     /// did not answer earlier shows no change, because the time of its counts is unknown.
-    #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let before = |name: &str| earlier.nodes.iter().find(|(other, _)| other == name).map(|(_, seen)| seen);
         let mut elapsed = Vec::new();
@@ -90,7 +89,6 @@ impl Reading {
     }
 
     /// Returns the traffic of all links of all nodes.
-    #[must_use]
     pub fn traffic(&self) -> Traffic {
         let mut sum = Traffic::default();
         self.alive().for_each(|snapshot| sum.merge(&snapshot.traffic()));

@@ -7,7 +7,6 @@
 //! pays nothing for it.
 
 pub mod cluster;
-mod command;
 pub mod live;
 pub mod metrics;
 pub mod rails;
@@ -18,6 +17,5 @@ pub mod stat;
 pub mod study;
 pub mod traffic;
 
-pub use command::commands;
-pub use snapshot::Snapshot;
+pub use snapshot::{Snapshot, register_snapshot};
 pub use traffic::Traffic;

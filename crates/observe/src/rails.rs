@@ -33,7 +33,6 @@ pub struct Line {
 type Unseen = [String; 2];
 
 /// Returns every reported rail in the order of the cluster, and the pairs without a report.
-#[must_use]
 pub fn lines(reading: &Reading, workers: bool) -> (Vec<Line>, Vec<Unseen>) {
     let names: Vec<&str> = reading.nodes.iter().map(|(name, _)| name.as_str()).collect();
     let mut lines: BTreeMap<([usize; 2], u8, Option<u8>), [Vec<Rail>; 2]> = BTreeMap::new();
@@ -87,32 +86,27 @@ impl Line {
     }
 
     /// Returns the kind of transport.
-    #[must_use]
     pub fn kind(&self) -> String {
         self.word(|rail| &rail.kind)
     }
 
     /// Returns the state; of both ends if they disagree.
-    #[must_use]
     pub fn state(&self) -> String {
         self.word(|rail| &rail.state)
     }
 
     /// Returns the reason for the state.
-    #[must_use]
     pub fn reason(&self) -> String {
         self.word(|rail| &rail.reason)
     }
 
     /// Returns true if an end uses the rail.
-    #[must_use]
     pub fn is_active(&self) -> bool {
         self.all().any(Rail::is_active)
     }
 
     /// Returns the bytes from the first node to the second and back. If the sender does not answer,
     /// the receiver's count is used.
-    #[must_use]
     pub fn bytes(&self) -> [u64; 2] {
         [0, 1].map(|end| match self.ends[end].is_empty() {
             true => self.sum(1 - end, |rail| rail.bytes_in),
@@ -121,14 +115,12 @@ impl Line {
     }
 
     /// Returns the longest round trip that an end measured, in nanoseconds; 0 if unknown.
-    #[must_use]
     pub fn rtt_ns(&self) -> u64 {
         self.most(|rail| rail.rtt_ns)
     }
 
     /// Returns the percentage of packets that the systems of both ends sent again; `None` if none
     /// were sent.
-    #[must_use]
     pub fn loss_percent(&self) -> Option<f64> {
         let segments = self.both(|rail| rail.segments);
         (segments > 0).then(|| share(self.both(|rail| rail.retransmits), segments))
@@ -166,7 +158,6 @@ impl Line {
 
 /// Returns the table, the legend of its reasons and the missing nodes as text. In an interval,
 /// bytes are per second.
-#[must_use]
 pub fn text(reading: &Reading, workers: bool) -> String {
     let (lines, unseen) = lines(reading, workers);
     let mut text = String::new();
@@ -211,7 +202,6 @@ pub fn text(reading: &Reading, workers: bool) -> String {
 }
 
 /// Returns every rail with the reports of both ends as JSON, in base units.
-#[must_use]
 pub fn json(reading: &Reading, workers: bool) -> Value {
     let (lines, unseen) = lines(reading, workers);
     let per_second = |bytes: u64| reading.seconds.map(|seconds| bytes as f64 / seconds);

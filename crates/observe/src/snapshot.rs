@@ -6,12 +6,16 @@
 
 use std::{
     collections::BTreeMap,
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use plexus_base::{Nanos, NodeId, clock};
 use plexus_interconnect::{RailReport, RailState, Reason};
-use plexus_node::body::{Body, ProgramsStatus};
+use plexus_node::{
+    control::Commands,
+    runtime::{NodeRuntime, ProgramsStatus},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::Traffic;
@@ -140,31 +144,27 @@ impl Rail {
     }
 
     /// Returns true if the rail carries messages.
-    #[must_use]
     pub fn is_active(&self) -> bool {
         self.state == RailState::Active.name()
     }
 
     /// Returns true if the rail is connected.
-    #[must_use]
     pub fn is_up(&self) -> bool {
         self.state != RailState::Down.name()
     }
 }
 
 /// Returns the meaning of a reason code; `None` for an unknown code.
-#[must_use]
 pub fn explain(reason: &str) -> Option<&'static str> {
     Reason::ALL.into_iter().find(|known| known.name() == reason).map(Reason::explain)
 }
 
 impl Snapshot {
     /// Takes a snapshot of a node.
-    #[must_use]
-    pub fn of(body: &Body) -> Self {
-        let name = |node: NodeId| body.config().name_of(node);
+    pub fn of(runtime: &NodeRuntime) -> Self {
+        let name = |node: NodeId| runtime.config().name_of(node);
         let mut links: BTreeMap<(NodeId, u8), Vec<_>> = BTreeMap::new();
-        for link in body.links() {
+        for link in runtime.links() {
             links.entry((link.peer, link.worker.0)).or_default().push(link);
         }
         // A peer that returned has several links, one after the other.
@@ -173,32 +173,30 @@ impl Snapshot {
             worker,
             traffic: Traffic::of(&links),
         });
-        let cache = body.counts_within(COUNTS_WITHIN).map(|counts| counts.named()).unwrap_or_default();
-        let locks = body.locks().counts(COUNTS_WITHIN).map(|counts| counts.named()).unwrap_or_default();
+        let cache = runtime.counts_within(COUNTS_WITHIN).map(|counts| counts.named()).unwrap_or_default();
+        let locks = runtime.locks().counts(COUNTS_WITHIN).map(|counts| counts.named()).unwrap_or_default();
         let Nanos(uptime_ns) = clock::now();
         Self {
-            node: name(body.me()),
+            node: name(runtime.me()),
             pid: std::process::id(),
             unix_ms: unix_ms(SystemTime::now()),
             uptime_ns,
             links: links.collect(),
-            rails: body.rails().into_iter().map(|report| Rail::of(report, name)).collect(),
+            rails: runtime.rails().into_iter().map(|report| Rail::of(report, name)).collect(),
             cache: cache.into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
             locks: locks.into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
-            blocks_held: body.cache().occupied() as u64,
-            unauthenticated: body.strangers(),
-            programs: body.programs(),
+            blocks_held: runtime.cache().occupied() as u64,
+            unauthenticated: runtime.unauthenticated(),
+            programs: runtime.programs(),
         }
     }
 
     /// Returns true if the node ran from `earlier` to this snapshot without a restart.
-    #[must_use]
     pub fn same_incarnation(&self, earlier: &Self) -> bool {
         self.pid == earlier.pid && self.uptime_ns >= earlier.uptime_ns
     }
 
     /// Returns the traffic of all links.
-    #[must_use]
     pub fn traffic(&self) -> Traffic {
         let mut sum = Traffic::default();
         self.links.iter().for_each(|link| sum.merge(&link.traffic));
@@ -207,7 +205,6 @@ impl Snapshot {
 
     /// Returns the change since `earlier`. Returns all counts if the node restarted since or
     /// `earlier` is `None`. Values that do not grow (states, blocks held) stay as they are.
-    #[must_use]
     pub fn since(&self, earlier: Option<&Self>) -> Self {
         let Some(earlier) = earlier.filter(|earlier| self.same_incarnation(earlier)) else {
             return self.clone();
@@ -233,6 +230,14 @@ impl Snapshot {
             ..self.clone()
         }
     }
+}
+
+/// Registers the control command `snapshot` of an observed node.
+pub fn register_snapshot(commands: &Commands, runtime: &Arc<NodeRuntime>) {
+    let runtime = Arc::clone(runtime);
+    commands.register("snapshot", move |_, _| {
+        serde_json::to_value(Snapshot::of(&runtime)).map_err(|error| error.to_string())
+    });
 }
 
 fn counted_since(counts: &BTreeMap<String, u64>, earlier: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {

@@ -58,7 +58,6 @@ impl By {
     pub const ALL: [Self; 5] = [Self::Node, Self::Peer, Self::Worker, Self::Channel, Self::Size];
 
     /// Returns the name of the key, as an option and as a column head.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Node => "node",
@@ -72,13 +71,11 @@ impl By {
 
 impl Row {
     /// Returns the sent messages and bytes.
-    #[must_use]
     pub fn outward(&self) -> Flow {
         self.flows[0].plus(self.flows[3])
     }
 
     /// Returns the received messages and bytes.
-    #[must_use]
     pub fn inward(&self) -> Flow {
         self.flows[1].plus(self.flows[2])
     }
@@ -101,7 +98,6 @@ impl Flow {
 
 /// Returns the rows of a reading, of one channel or of all. Nodes are in the order of the cluster,
 /// channels in the order of the wire.
-#[must_use]
 pub fn rows(reading: &Reading, by: &[By], only: Option<Channel>) -> Vec<Row> {
     let mut groups: BTreeMap<Vec<(usize, String)>, [Flow; 4]> = BTreeMap::new();
     let place = |name: &str| reading.nodes.iter().position(|(node, _)| node == name).unwrap_or(usize::MAX);
@@ -152,7 +148,6 @@ fn flows(traffic: &ChannelTraffic, class: usize) -> [Flow; 4] {
 }
 
 /// Returns the rows as a table of counts or rates. Repeated keys are shown once.
-#[must_use]
 pub fn table(rows: &[Row], by: &[By], seconds: Option<f64>) -> Table {
     let unit = if seconds.is_some() { "/s" } else { "" };
     let counted = DIRECTIONS.into_iter().chain(["bytes out", "bytes in"]).map(|head| format!("{head}{unit}"));
@@ -188,14 +183,12 @@ pub(crate) fn amount(value: u64, seconds: Option<f64>) -> String {
 const WIDTHS: [usize; 7] = [8, 13, 13, 13, 11, 11, 9];
 
 /// Returns the column heads of [`line()`].
-#[must_use]
 pub fn line_heads() -> String {
     let heads = ["time", "operations/s", "served/s", "messages/s", "out/s", "in/s", "mean"];
     columns(heads.map(str::to_owned)) + "  busiest channel"
 }
 
 /// Returns an interval as one line; `time` is the text of its end.
-#[must_use]
 pub fn line(interval: &Reading, time: &str, only: Option<Channel>) -> String {
     let seconds = interval.seconds.unwrap_or(1.0);
     let channels = rows(interval, &[By::Channel], only);
@@ -233,7 +226,6 @@ pub(crate) fn share(part: u64, whole: u64) -> f64 {
 
 /// Returns a reading as a JSON object: the channels with every size class, the requested rows, and
 /// the nodes.
-#[must_use]
 pub fn json(reading: &Reading, by: &[By], only: Option<Channel>) -> Value {
     let mut channels = reading.traffic();
     channels.0.retain(|name, _| only.is_none_or(|only| only.name() == name));

@@ -51,13 +51,11 @@ impl Sizes {
 
 impl ChannelTraffic {
     /// Returns the four directions, in the order of the fields.
-    #[must_use]
     pub fn directions(&self) -> [&Sizes; 4] {
         [&self.client_out, &self.client_in, &self.server_in, &self.server_out]
     }
 
     /// Returns true if nothing was sent or received.
-    #[must_use]
     pub fn is_idle(&self) -> bool {
         self.directions().iter().all(|sizes| sizes.messages.iter().all(|count| *count == 0))
     }
@@ -74,7 +72,6 @@ impl ChannelTraffic {
 
 impl Traffic {
     /// Returns the counts of these links so far.
-    #[must_use]
     pub fn of(links: &[LinkInfo]) -> Self {
         let mut traffic = Self::default();
         for link in links {
@@ -111,7 +108,6 @@ impl Traffic {
 
     /// Returns the change since `earlier`. A node that restarted since counts as silent, not as
     /// negative.
-    #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let none = ChannelTraffic::default();
         let changes = self.0.iter().map(|(channel, now)| {
@@ -123,7 +119,6 @@ impl Traffic {
 }
 
 /// Returns the name of a size class: "to 64 B", "to 16 KiB", "over 1 MiB".
-#[must_use]
 pub fn size_name(class: usize) -> String {
     let unit = |bytes: u64| match bytes {
         0..1024 => format!("{bytes} B"),

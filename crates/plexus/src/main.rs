@@ -17,14 +17,16 @@ struct Cli {
 }
 
 /// Runs the command and returns its exit code: 0 for success, 1 for a failure (one line on standard
-/// error gives the reason), 2 for wrong usage, 3 for a measurement that misses a threshold.
+/// error gives the reason), 2 for wrong usage, 3 for a measurement that misses a threshold, 4 for a
+/// node that was removed from the cluster.
 ///
 /// `plexus lock` returns the code of the command that it runs: 125 if it fails itself, 126 or 127
 /// if the command cannot be run or does not exist.
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => {
+        Err(mut error) => {
+            commands::explain_old_form(&mut error);
             // If standard error is closed, the exit code is the only report.
             let _ = error.print();
             return if error.use_stderr() { commands::wrong_usage().into() } else { ExitCode::SUCCESS };

@@ -6,10 +6,12 @@
 use std::{
     fs::{self, File},
     io::{self, Read, Write},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
 use plexus_base::durable::{beside, make, sync_name};
+use rustix::fs::OFlags;
 
 use crate::protocol::{COPIES, Found, IMAGE_MAX, Step};
 
@@ -19,14 +21,12 @@ pub struct Places([PathBuf; COPIES]);
 
 impl Places {
     /// True if a copy or its new file belongs at `path`.
-    #[must_use]
     pub fn is_place(&self, path: &Path) -> bool {
         let path = place(path);
         self.0.iter().any(|copy| path == place(copy) || path == place(&beside(copy)))
     }
 
     /// Returns the path of a copy.
-    #[must_use]
     pub fn path(&self, copy: usize) -> &Path {
         &self.0[copy]
     }
@@ -55,13 +55,11 @@ impl Files {
     }
 
     /// Returns the paths of the copies.
-    #[must_use]
     pub fn places(&self) -> &Places {
         &self.places
     }
 
     /// Reads what is at the paths.
-    #[must_use]
     pub fn found(&self) -> [Found; COPIES] {
         self.places.0.each_ref().map(|path| match read(path) {
             Ok(bytes) => Found::Bytes(bytes),
@@ -93,10 +91,16 @@ impl Files {
     }
 }
 
-/// Reads the first bytes of a file, up to one more than the longest image.
+/// Reads the first bytes of a file, up to one more than the longest image. Pipes and devices, which
+/// a read could wait for without end, are refused.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
     let mut bytes = Vec::new();
-    File::open(path)?.take(IMAGE_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    file.take(IMAGE_MAX as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

@@ -75,7 +75,6 @@ impl Registry {
     }
 
     /// Submits a command.
-    #[must_use]
     pub fn ask(&self, command: Command) -> PendingCommand {
         let (reply, told) = Reply::channel();
         self.0.port.submit(WORKER, RegistryTask::Ask(command, reply));
@@ -84,7 +83,6 @@ impl Registry {
 
     /// Returns the committed contents that this node knows; they include every command that was
     /// answered here. `None` before the first view has begun.
-    #[must_use]
     pub fn contents(&self) -> Option<Arc<Contents>> {
         self.0.shared.board().shown.clone()
     }
@@ -125,7 +123,6 @@ impl Registry {
     }
 
     /// Returns the state of the registry on this node.
-    #[must_use]
     pub fn status(&self) -> RegistryStatus {
         let board = self.0.shared.board();
         RegistryStatus {

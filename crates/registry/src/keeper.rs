@@ -158,7 +158,7 @@ impl Saver {
         let now: Vec<String> = self.copies.trouble().map(str::to_owned).collect();
         let mut board = self.shared.board();
         for what in now.iter().filter(|what| !board.trouble.contains(what)) {
-            tracing::warn!("a copy of the registry: {what}; it is written anew as soon as that is possible");
+            tracing::warn!("a copy of the registry: {what}; it is written again as soon as that is possible");
         }
         if now.is_empty() && !board.trouble.is_empty() {
             tracing::info!("both copies of the registry are whole again");

@@ -3,6 +3,7 @@
 use std::{
     cmp::Ordering,
     collections::{BinaryHeap, VecDeque},
+    ops::RangeBounds,
 };
 
 use crate::Random;
@@ -16,7 +17,6 @@ pub struct Digest(u64);
 
 impl Digest {
     /// Returns the digest of no data.
-    #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -30,7 +30,6 @@ impl Digest {
     }
 
     /// Returns the hash so far.
-    #[must_use]
     pub fn value(self) -> u64 {
         self.0
     }
@@ -86,7 +85,6 @@ pub struct Engine<E> {
 
 impl<E> Engine<E> {
     /// Creates an engine without events; `owners` can be paused and killed.
-    #[must_use]
     pub fn new(seed: u64, owners: usize) -> Self {
         Self {
             now: 0,
@@ -100,13 +98,11 @@ impl<E> Engine<E> {
     }
 
     /// Returns the time.
-    #[must_use]
     pub fn now(&self) -> u64 {
         self.now
     }
 
     /// Returns the number of past events.
-    #[must_use]
     pub fn events(&self) -> u64 {
         self.events
     }
@@ -116,6 +112,12 @@ impl<E> Engine<E> {
     pub fn schedule(&mut self, after: u64, owner: Option<Owner>, event: E) {
         self.sequence += 1;
         self.queue.push(Scheduled { at: self.now + after, sequence: self.sequence, owner, event });
+    }
+
+    /// Schedules `event` after a time that is drawn from these nanoseconds.
+    pub fn schedule_in(&mut self, after: impl RangeBounds<u64>, owner: Option<Owner>, event: E) {
+        let after = self.random.within(after);
+        self.schedule(after, owner, event);
     }
 
     /// Advances to the next event.
@@ -159,7 +161,6 @@ impl<E> Engine<E> {
     }
 
     /// Returns true if the owner was killed.
-    #[must_use]
     pub fn is_dead(&self, owner: Owner) -> bool {
         self.owners[owner].0 == State::Dead
     }

@@ -16,6 +16,6 @@ mod network;
 mod random;
 
 pub use engine::{Digest, Engine, Owner};
-pub use mutation::{hostile, mutated};
-pub use network::{Delay, Network, PathId, SendRefusal};
+pub use mutation::{hostile, one_reading};
+pub use network::{Delay, Network, PathId};
 pub use random::Random;

@@ -32,15 +32,6 @@ impl Delay {
     }
 }
 
-/// The reason why a frame was not sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SendRefusal {
-    /// Every slot of the lane holds a frame that was not received yet.
-    Full,
-    /// The path is cut.
-    Cut,
-}
-
 struct LaneState<F> {
     frames: VecDeque<(u64, F)>,
     last_arrival: u64,
@@ -73,10 +64,8 @@ impl<F> Network<F> {
     }
 
     /// Sends a frame and returns the time from `now` until it arrives. The caller schedules the
-    /// receipt. A frame occupies its slot until it is received.
-    ///
-    /// # Errors
-    /// Returns the frame if it was not sent.
+    /// receipt. A frame occupies its slot until it is received. `None`: the path is cut, or every
+    /// slot of the lane is occupied.
     pub fn send(
         &mut self,
         path: PathId,
@@ -84,19 +73,16 @@ impl<F> Network<F> {
         frame: F,
         now: u64,
         random: &mut Random,
-    ) -> Result<u64, (SendRefusal, F)> {
+    ) -> Option<u64> {
+        if !self.has_room(path, lane) {
+            return None;
+        }
         let path = &mut self.paths[path.0];
-        if !path.up {
-            return Err((SendRefusal::Cut, frame));
-        }
         let state = &mut path.lanes[lane];
-        if state.frames.len() >= path.slots {
-            return Err((SendRefusal::Full, frame));
-        }
         let arrival = (now + path.delay.draw(random)).max(state.last_arrival);
         state.last_arrival = arrival;
         state.frames.push_back((arrival, frame));
-        Ok(arrival - now)
+        Some(arrival - now)
     }
 
     /// Takes the next frame of a lane that has arrived by `now`, and frees its slot.
@@ -108,14 +94,7 @@ impl<F> Network<F> {
         frames.pop_front().map(|(_, frame)| frame)
     }
 
-    /// Returns true if a lane has a frame that has arrived by `now`.
-    #[must_use]
-    pub fn has_arrived(&self, path: PathId, lane: usize, now: u64) -> bool {
-        self.paths[path.0].lanes[lane].frames.front().is_some_and(|(at, _)| *at <= now)
-    }
-
     /// Returns true if a lane has a free slot.
-    #[must_use]
     pub fn has_room(&self, path: PathId, lane: usize) -> bool {
         let path = &self.paths[path.0];
         path.up && path.lanes[lane].frames.len() < path.slots
@@ -135,13 +114,11 @@ impl<F> Network<F> {
     }
 
     /// Returns true if the path is not cut.
-    #[must_use]
     pub fn is_up(&self, path: PathId) -> bool {
         self.paths[path.0].up
     }
 
     /// Returns the number of frames under way on all paths.
-    #[must_use]
     pub fn under_way(&self) -> usize {
         self.paths.iter().flat_map(|path| &path.lanes).map(|lane| lane.frames.len()).sum()
     }
@@ -171,12 +148,12 @@ mod tests {
         let (mut network, mut random) = (Network::default(), Random::new(1));
         let path = network.add(2, 2, DELAY);
         for lane in 0..2 {
-            assert!(network.send(path, lane, 'a', 0, &mut random).is_ok());
-            assert!(network.send(path, lane, 'b', 0, &mut random).is_ok());
-            assert_eq!(network.send(path, lane, 'c', 0, &mut random), Err((SendRefusal::Full, 'c')));
+            assert!(network.send(path, lane, 'a', 0, &mut random).is_some());
+            assert!(network.send(path, lane, 'b', 0, &mut random).is_some());
+            assert_eq!(network.send(path, lane, 'c', 0, &mut random), None);
         }
         assert_eq!(network.cut(path), 4);
-        assert_eq!(network.send(path, 0, 'd', 0, &mut random), Err((SendRefusal::Cut, 'd')));
+        assert_eq!(network.send(path, 0, 'd', 0, &mut random), None);
         network.restore(path, 1);
         assert!(network.has_room(path, 0) && network.under_way() == 0);
     }

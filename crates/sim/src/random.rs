@@ -1,12 +1,13 @@
 //! The source of randomness: xoshiro256** (Blackman and Vigna, 2018), seeded by SplitMix64.
 
+use std::ops::{Bound, RangeBounds};
+
 /// A reproducible sequence of numbers, not for secrets.
 #[derive(Clone, Debug)]
 pub struct Random([u64; 4]);
 
 impl Random {
     /// Starts the sequence of `seed`.
-    #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut state = seed;
         Self(std::array::from_fn(|_| {
@@ -41,6 +42,20 @@ impl Random {
     /// Returns a number from `low` to `high`, inclusive.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
+    }
+
+    /// Returns a number in a range, which has an end and is not empty.
+    pub fn within(&mut self, range: impl RangeBounds<u64>) -> u64 {
+        let low = match range.start_bound() {
+            Bound::Included(low) => *low,
+            Bound::Excluded(below) => below + 1,
+            Bound::Unbounded => 0,
+        };
+        match range.end_bound() {
+            Bound::Included(high) => self.between(low, *high),
+            Bound::Excluded(end) => low + self.below(end - low),
+            Bound::Unbounded => panic!("a range with an end"),
+        }
     }
 
     /// Returns true with a probability of `percent` in a hundred.

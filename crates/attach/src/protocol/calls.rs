@@ -6,7 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{ClientId, Core, Head, NodeId, Status, Use, Verb, Violation, World, limits};
+use super::{
+    Checked, ClientId, Core, Head, NodeId, ProgramMessage, Status, Use, Verb, Violation, World, limits,
+};
 
 /// The calls that this node's programs made, and the calls that they must answer.
 #[derive(Default)]
@@ -45,13 +47,8 @@ pub(super) struct Waiting {
 
 impl Core {
     /// Handles a call that a program makes.
-    pub(super) fn call(
-        &mut self,
-        world: &mut impl World,
-        from: ClientId,
-        head: Head,
-        payload: &[u8],
-    ) -> Result<(), Violation> {
+    pub(super) fn call(&mut self, world: &mut impl World, message: ProgramMessage<'_>) -> Checked {
+        let ProgramMessage { from, head, payload } = message;
         if world.is_choked(head.node) {
             world.tell(from, Head::done(Use::Calls, head.id, Status::Busy), &[]);
             return Ok(());
@@ -109,13 +106,8 @@ impl Core {
     }
 
     /// Handles the answer of a program; the answer to a cancelled call goes no further.
-    pub(super) fn answer(
-        &mut self,
-        world: &mut impl World,
-        from: ClientId,
-        head: Head,
-        payload: &[u8],
-    ) -> Result<(), Violation> {
+    pub(super) fn answer(&mut self, world: &mut impl World, message: ProgramMessage<'_>) -> Checked {
+        let ProgramMessage { from, head, payload } = message;
         match self.calls.waiting.get(&head.id) {
             None => return Ok(()),
             Some(waiting) if waiting.program != from => {

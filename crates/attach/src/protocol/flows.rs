@@ -9,7 +9,10 @@
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
-use super::{ClientId, Core, FlowWindow, Head, NodeId, Port, Status, Use, Verb, Violation, World, limits};
+use super::{
+    Checked, ClientId, Core, FlowWindow, Head, NodeId, Port, ProgramMessage, Status, Use, Verb, Violation,
+    World, limits,
+};
 
 /// The flows that this node's programs send.
 #[derive(Default)]
@@ -51,13 +54,8 @@ pub(super) struct Arrived {
 
 impl Core {
     /// Handles a message that a program sends.
-    pub(super) fn send(
-        &mut self,
-        world: &mut impl World,
-        from: ClientId,
-        head: Head,
-        payload: &[u8],
-    ) -> Result<(), Violation> {
+    pub(super) fn send(&mut self, world: &mut impl World, message: ProgramMessage<'_>) -> Checked {
+        let ProgramMessage { from, head, payload } = message;
         if !matches!(head.usage, Use::Datagrams | Use::Endpoints) {
             return Err(Violation("a message for a use that takes none"));
         }
@@ -131,12 +129,7 @@ impl Core {
     }
 
     /// Handles a program's report that it has taken messages out of its queue.
-    pub(super) fn take(
-        &mut self,
-        world: &mut impl World,
-        from: ClientId,
-        head: Head,
-    ) -> Result<(), Violation> {
+    pub(super) fn take(&mut self, world: &mut impl World, from: ClientId, head: Head) -> Checked {
         let Some(port) = self.ports.get_mut(&(head.usage, head.port)) else { return Ok(()) };
         if port.program != from {
             return Err(Violation("messages of another program's port"));

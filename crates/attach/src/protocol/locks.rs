@@ -1,10 +1,12 @@
 //! Locks of programs: each belongs to a session of its program and is released with the program.
 //!
 //! A program numbers its own locks. It requests a lock or a conversion and gets one answer, and has
-//! at most one request for a lock at a time. The release of a lock gets no answer; a request that
-//! is cancelled by it does. Our client library never sends an invalid request (a number in use, a
-//! value that it may not write), so a program that does is disconnected. A request beyond the limit
-//! of locks is refused.
+//! at most one request for a lock at a time. The release of a lock is answered only on request. If
+//! such a release writes the value block, the lock is first converted to NL with that value, and
+//! the program is answered when the master has answered. A request that is cancelled by the release
+//! is answered at once. Our client library never sends an invalid request (a number in use, a value
+//! that it may not write), so a program that does is disconnected. A request beyond the limit of
+//! locks is refused.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +17,7 @@ use plexus_locks::{
     protocol::{Event, LockId, LockRequest, Name, NewLock, Owner, RequestKind},
 };
 
-use super::{ClientId, Core, Head, Status, Use, Verb, Violation, World, limits};
+use super::{Checked, ClientId, Core, Head, ProgramMessage, Status, Use, Verb, Violation, World, limits};
 
 /// The program of each lock, for all programs.
 #[derive(Default)]
@@ -36,6 +38,18 @@ pub(super) struct Lock {
     held: Option<Mode>,
     /// The pending request: its number and mode.
     asked: Option<(u64, Mode)>,
+    /// The release that has begun, if the program waits for it.
+    release: Option<Release>,
+}
+
+/// A release that writes a value and is then answered.
+#[derive(Clone, Copy)]
+struct Release {
+    id: u64,
+    value: [u8; VALUE_LEN],
+    /// True if the pending request is the conversion that writes the value, false if it is an
+    /// earlier one.
+    writes: bool,
 }
 
 impl Lock {
@@ -46,6 +60,18 @@ impl Lock {
     }
 }
 
+impl Lock {
+    /// Converts the lock to NL with the value of its release.
+    fn write_and_release(&mut self, world: &mut impl World) {
+        let Some(release) = &mut self.release else { return };
+        release.writes = true;
+        self.asked = Some((release.id, Mode::NL));
+        let kind = RequestKind::Conversion { value: Some(release.value) };
+        let timeout = world.timeout(lock::FOREVER);
+        world.lock(Event::Request(LockRequest { lock: self.id, mode: Mode::NL, timeout, kind }));
+    }
+}
+
 /// Returns the lock owner for a session of a program.
 fn owner(program: ClientId, session: u32) -> Owner {
     Owner(OF_PROGRAMS | u64::from(program.0) << 31 | u64::from(session))
@@ -53,13 +79,8 @@ fn owner(program: ClientId, session: u32) -> Owner {
 
 impl Core {
     /// Handles a program's request for a lock.
-    pub(super) fn lock(
-        &mut self,
-        world: &mut impl World,
-        from: ClientId,
-        head: Head,
-        payload: &[u8],
-    ) -> Result<(), Violation> {
+    pub(super) fn lock(&mut self, world: &mut impl World, message: ProgramMessage<'_>) -> Checked {
+        let ProgramMessage { from, head, payload } = message;
         let lock::LockRequest { mode, notify, session, start_time, timeout_ns, name } =
             lock::LockRequest::decode(payload).map_err(|_| Violation("a malformed lock request"))?;
         let name = Name::new(name).map_err(|_| Violation("a lock without a name"))?;
@@ -77,7 +98,8 @@ impl Core {
         self.locks.last += 1;
         let lock = LockId(OF_PROGRAMS | u64::from(self.place.worker) << 56 | self.locks.last);
         let owner = owner(from, session);
-        program.locks.insert(head.port, Lock { id: lock, held: None, asked: Some((head.id, mode)) });
+        let asked = Some((head.id, mode));
+        program.locks.insert(head.port, Lock { id: lock, held: None, asked, release: None });
         self.locks.whose.insert(lock, (from, head.port));
         let timeout = world.timeout(timeout_ns);
         let kind = RequestKind::New(NewLock { owner, start_time, name, notify });
@@ -86,13 +108,8 @@ impl Core {
     }
 
     /// Handles a program's request to convert a lock.
-    pub(super) fn convert(
-        &mut self,
-        world: &mut impl World,
-        from: ClientId,
-        head: Head,
-        payload: &[u8],
-    ) -> Result<(), Violation> {
+    pub(super) fn convert(&mut self, world: &mut impl World, message: ProgramMessage<'_>) -> Checked {
+        let ProgramMessage { from, head, payload } = message;
         let ConvertRequest { mode, timeout_ns, value } =
             ConvertRequest::decode(payload).map_err(|_| Violation("a malformed conversion request"))?;
         let Some(lock) = self.mine(from)?.locks.get_mut(&head.port) else {
@@ -113,26 +130,34 @@ impl Core {
     }
 
     /// Releases a lock of a program, or cancels the request for it.
-    pub(super) fn unlock(
-        &mut self,
-        world: &mut impl World,
-        from: ClientId,
-        head: Head,
-        payload: &[u8],
-    ) -> Result<(), Violation> {
+    pub(super) fn unlock(&mut self, world: &mut impl World, message: ProgramMessage<'_>) -> Checked {
+        let ProgramMessage { from, head, payload } = message;
         let value: Option<[u8; VALUE_LEN]> =
             unlock_value(payload).map_err(|_| Violation("a value of the wrong length"))?;
         // The lock is gone already if its request was refused meanwhile.
-        if let Some(lock) = self.mine(from)?.locks.remove(&head.port) {
+        if let Some(lock) = self.mine(from)?.locks.get_mut(&head.port) {
+            if lock.release.is_some() {
+                return Err(Violation("a second release of a lock"));
+            }
             if value.is_some() && !lock.may_write() {
-                self.mine(from)?.locks.insert(head.port, lock);
                 return Err(Violation("a value without the right to write it"));
             }
-            self.locks.whose.remove(&lock.id);
-            if let Some((id, _)) = lock.asked {
+            let pending = lock.asked.map(|(id, _)| id);
+            if let Some(id) = pending {
                 world.tell(from, refusal(Head { id, ..head }, LockRefusal::Cancelled), &[]);
             }
-            world.lock(Event::Unlock { lock: lock.id, value });
+            if let Some(value) = value.filter(|_| head.id != 0) {
+                lock.release = Some(Release { id: head.id, value, writes: false });
+                match pending {
+                    Some(_) => world.lock(Event::Cancel { lock: lock.id }),
+                    None => lock.write_and_release(world),
+                }
+                return Ok(());
+            }
+            let lock = lock.id;
+            self.mine(from)?.locks.remove(&head.port);
+            self.locks.whose.remove(&lock);
+            world.lock(Event::Unlock { lock, value });
         }
         if head.id != 0 {
             world.tell(from, Head { port: head.port, ..Head::done(Use::Locks, head.id, Status::Ok) }, &[]);
@@ -141,12 +166,7 @@ impl Core {
     }
 
     /// Cancels a program's request; the program still gets an answer.
-    pub(super) fn cancel_lock(
-        &mut self,
-        world: &mut impl World,
-        from: ClientId,
-        head: Head,
-    ) -> Result<(), Violation> {
+    pub(super) fn cancel_lock(&mut self, world: &mut impl World, from: ClientId, head: Head) -> Checked {
         if let Some(lock) = self.mine(from)?.locks.get(&head.port) {
             world.lock(Event::Cancel { lock: lock.id });
         }
@@ -154,8 +174,8 @@ impl Core {
     }
 
     /// Passes on a notice of the lock manager about one lock of a program, or about all of them.
-    pub(crate) fn lock_news(&mut self, world: &mut impl World, news: ProgramNotice) {
-        match news {
+    pub(crate) fn lock_notice(&mut self, world: &mut impl World, notice: ProgramNotice) {
+        match notice {
             ProgramNotice::Answer(lock, answer) => self.lock_answered(world, lock, answer),
             ProgramNotice::Wanted(lock, mode) => {
                 if let Some((program, port)) = self.locks.whose.get(&lock) {
@@ -178,6 +198,20 @@ impl Core {
         let Some(locks) = self.programs.get_mut(&program).map(|program| &mut program.locks) else { return };
         let Some(lock) = locks.get_mut(&port) else { return };
         let Some((id, _)) = lock.asked.take() else { return };
+        if let Some(Release { id, value, writes }) = lock.release {
+            let stopped = matches!(answer, Err(LockError::Stopped));
+            if !writes && !stopped {
+                return lock.write_and_release(world);
+            }
+            // A conversion that was refused has not written the value, so the release does.
+            let value = answer.is_err().then_some(value);
+            world.lock(Event::Unlock { lock: lock.id, value });
+            let status = if stopped { Status::Stopped } else { Status::Ok };
+            world.tell(program, Head { port, ..Head::done(Use::Locks, id, status) }, &[]);
+            self.locks.whose.remove(&lock.id);
+            locks.remove(&port);
+            return;
+        }
         let head = Head { port, ..Head::done(Use::Locks, id, Status::Ok) };
         match answer {
             Ok(Grant { mode, token, value }) => {

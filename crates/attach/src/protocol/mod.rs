@@ -66,6 +66,17 @@ pub(crate) fn kind(verb: Verb) -> Kind {
     }
 }
 
+/// The result of handling a message of a program.
+type Checked = Result<(), Violation>;
+
+/// A message of a program.
+#[derive(Clone, Copy)]
+pub(crate) struct ProgramMessage<'a> {
+    pub(crate) from: ClientId,
+    pub(crate) head: Head,
+    pub(crate) payload: &'a [u8],
+}
+
 /// The protocol core of one worker.
 pub(crate) struct Core {
     place: WorkerPlace,
@@ -180,13 +191,8 @@ impl Core {
     ///
     /// # Errors
     /// A [`Violation`] if the message breaks the protocol; the driver must forget the program.
-    pub(crate) fn program(
-        &mut self,
-        world: &mut impl World,
-        from: ClientId,
-        head: Head,
-        payload: &[u8],
-    ) -> Result<(), Violation> {
+    pub(crate) fn program(&mut self, world: &mut impl World, message: ProgramMessage<'_>) -> Checked {
+        let ProgramMessage { from, head, .. } = message;
         match head.verb {
             Verb::Bind => self.bind(world, from, head),
             Verb::Unbind => {
@@ -195,7 +201,7 @@ impl Core {
                 }
                 Ok(())
             }
-            Verb::Send => self.send(world, from, head, payload),
+            Verb::Send => self.send(world, message),
             Verb::Taken => self.take(world, from, head),
             Verb::End => {
                 if let Some(flow) = self.mine(from)?.flows.remove(&head.id) {
@@ -203,8 +209,8 @@ impl Core {
                 }
                 Ok(())
             }
-            Verb::Call => self.call(world, from, head, payload),
-            Verb::Answer => self.answer(world, from, head, payload),
+            Verb::Call => self.call(world, message),
+            Verb::Answer => self.answer(world, message),
             Verb::Cancel if head.usage == Use::Locks => self.cancel_lock(world, from, head),
             Verb::Cancel => {
                 if let Some(call) = self.mine(from)?.calls.remove(&head.id) {
@@ -212,8 +218,8 @@ impl Core {
                 }
                 Ok(())
             }
-            Verb::Create => self.create(world, from, head, payload),
-            Verb::Open => self.open(world, from, head, payload),
+            Verb::Create => self.create(world, message),
+            Verb::Open => self.open(world, message),
             Verb::Map => self.map(world, from, head),
             Verb::Close => {
                 if let Some(view) = self.mine(from)?.views.remove(&head.port) {
@@ -222,10 +228,10 @@ impl Core {
                 Ok(())
             }
             Verb::Watch => self.watch(world, from, head),
-            Verb::Put | Verb::Get | Verb::Add | Verb::Swap => self.access(world, from, head, payload),
-            Verb::Lock => self.lock(world, from, head, payload),
-            Verb::Convert => self.convert(world, from, head, payload),
-            Verb::Unlock => self.unlock(world, from, head, payload),
+            Verb::Put | Verb::Get | Verb::Add | Verb::Swap => self.access(world, message),
+            Verb::Lock => self.lock(world, message),
+            Verb::Convert => self.convert(world, message),
+            Verb::Unlock => self.unlock(world, message),
             _ => Err(Violation("a verb that only nodes use")),
         }
     }
@@ -276,7 +282,7 @@ impl Core {
         self.programs.get_mut(&program).ok_or(Violation("the program is not attached"))
     }
 
-    fn bind(&mut self, world: &mut impl World, from: ClientId, head: Head) -> Result<(), Violation> {
+    fn bind(&mut self, world: &mut impl World, from: ClientId, head: Head) -> Checked {
         if matches!(head.usage, Use::Windows | Use::Locks) {
             return Err(Violation("windows and locks have no ports"));
         }

@@ -112,8 +112,9 @@ impl Cluster {
         true
     }
 
-    fn say(&mut self, node: usize, program: ClientId, head: Head, payload: &[u8]) -> Result<(), Violation> {
-        self.cores[node].program(&mut Acting(node, &mut self.way), program, head, payload)
+    fn say(&mut self, node: usize, program: ClientId, head: Head, payload: &[u8]) -> Checked {
+        let message = ProgramMessage { from: program, head, payload };
+        self.cores[node].program(&mut Acting(node, &mut self.way), message)
     }
 
     fn settle(&mut self) {

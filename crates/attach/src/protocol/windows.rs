@@ -19,7 +19,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ended::{Ended, Reader};
 
-use super::{ClientId, Core, Head, NodeId, Status, Use, Verb, Violation, World, arena::Arena, limits};
+use super::{
+    Checked, ClientId, Core, Head, NodeId, ProgramMessage, Status, Use, Verb, Violation, World, arena::Arena,
+    limits,
+};
 
 /// The number of bytes of a copy that one message carries.
 pub(super) const PIECE: u64 = 16 << 10;
@@ -183,13 +186,8 @@ fn head(verb: Verb) -> Head {
 
 impl Core {
     /// Handles a program's request to create a window.
-    pub(super) fn create(
-        &mut self,
-        world: &mut impl World,
-        from: ClientId,
-        asked: Head,
-        name: &[u8],
-    ) -> Result<(), Violation> {
+    pub(super) fn create(&mut self, world: &mut impl World, message: ProgramMessage<'_>) -> Checked {
+        let ProgramMessage { from, head: asked, payload: name } = message;
         self.check_new_view(from, asked.port, name)?;
         let len = asked.value;
         if len == 0 || !len.is_multiple_of(8) {
@@ -250,13 +248,8 @@ impl Core {
     }
 
     /// Handles a program's request to open a window of some node.
-    pub(super) fn open(
-        &mut self,
-        world: &mut impl World,
-        from: ClientId,
-        asked: Head,
-        name: &[u8],
-    ) -> Result<(), Violation> {
+    pub(super) fn open(&mut self, world: &mut impl World, message: ProgramMessage<'_>) -> Checked {
+        let ProgramMessage { from, head: asked, payload: name } = message;
         self.check_new_view(from, asked.port, name)?;
         if self.mine(from)?.views.len() >= limits::MAX_WINDOWS {
             world.tell(from, Head::done(Use::Windows, asked.id, Status::Busy), &[]);
@@ -268,7 +261,7 @@ impl Core {
         self.ask(world, request, name)
     }
 
-    fn check_new_view(&mut self, from: ClientId, number: u32, name: &[u8]) -> Result<(), Violation> {
+    fn check_new_view(&mut self, from: ClientId, number: u32, name: &[u8]) -> Checked {
         if name.is_empty() || name.len() > limits::MAX_NAME {
             return Err(Violation("a window whose name is empty or too long"));
         }
@@ -279,12 +272,7 @@ impl Core {
     }
 
     /// Sends a program's request to the window's home.
-    fn ask(
-        &mut self,
-        world: &mut impl World,
-        request: WindowRequest,
-        payload: &[u8],
-    ) -> Result<(), Violation> {
+    fn ask(&mut self, world: &mut impl World, request: WindowRequest, payload: &[u8]) -> Checked {
         let WindowRequest { program, id, home, opens, request } = request;
         let mine = self.mine(program)?;
         if mine.accesses >= limits::MAX_ACCESSES {
@@ -382,12 +370,7 @@ impl Core {
 
     /// Handles a request to be told of the next change. The answer says that the watch has started;
     /// the program sees earlier changes in the window itself.
-    pub(super) fn watch(
-        &mut self,
-        world: &mut impl World,
-        from: ClientId,
-        asked: Head,
-    ) -> Result<(), Violation> {
+    pub(super) fn watch(&mut self, world: &mut impl World, from: ClientId, asked: Head) -> Checked {
         let me = self.place.me;
         // The program has been told of a window that is gone.
         let Some(view) = self.mine(from)?.views.get(&asked.port) else { return Ok(()) };
@@ -405,13 +388,8 @@ impl Core {
     }
 
     /// Handles a program's read or change of a window.
-    pub(super) fn access(
-        &mut self,
-        world: &mut impl World,
-        from: ClientId,
-        asked: Head,
-        payload: &[u8],
-    ) -> Result<(), Violation> {
+    pub(super) fn access(&mut self, world: &mut impl World, message: ProgramMessage<'_>) -> Checked {
+        let ProgramMessage { from, head: asked, payload } = message;
         let fits = match asked.verb {
             Verb::Put => payload.len() <= limits::MAX_MESSAGE,
             Verb::Get => word(payload).is_some_and(|len| len <= limits::MAX_MESSAGE as u64),

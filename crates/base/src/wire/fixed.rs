@@ -119,10 +119,10 @@ impl<T: Fixed + Copy + Default, const COUNT: usize> Fixed for [T; COUNT] {
     }
 }
 
-/// Declares layouts: the length of each in bytes, which is checked, and its fields in the order in which they stand.
+/// Declares layouts: the length of each in bytes, which is checked, and its fields in order.
 ///
-/// `struct` declares a type with these fields; `impl` gives the layout to a type that has them already. A number between `;`
-/// says how many zeros stand there.
+/// `struct` declares a type with these fields; `impl` gives the layout to a type that has them
+/// already. A number between `;` is a number of zeros.
 ///
 /// ```
 /// use plexus_base::{NodeId, wire};
@@ -191,7 +191,8 @@ macro_rules! layout {
     };
 }
 
-/// Declares that newtypes are encoded as the number that they hold; with `below`, only where that is less.
+/// Declares that newtypes are encoded as the number that they hold; with `below`, only a number
+/// under that limit.
 #[macro_export]
 macro_rules! newtypes {
     ($($name:ident($inner:ty) $(below $limit:ident as $what:literal)?),*) => { $(
@@ -213,9 +214,11 @@ macro_rules! newtypes {
     )* };
 }
 
-/// Declares which numbers, of one byte each, enum variants have in formats: those of their declaration (`repr(u8)`).
+/// Declares that enum variants have one byte in formats: the number of their declaration
+/// (`repr(u8)`).
 ///
-/// `enum` declares the type; `impl` takes one that there is, with the variants that formats have. The text names a field of the type.
+/// `enum` declares the type; `impl` takes an existing one, with the variants that formats have. The
+/// text names a field of the type in errors.
 #[macro_export]
 macro_rules! numbered {
     () => {};

@@ -155,7 +155,8 @@ fn line(error: CacheError) -> String {
     error.to_string()
 }
 
-fn strange(block: BlockId) -> String {
+/// Returns the error of a block whose counts do not add up.
+pub(super) fn strange(block: BlockId) -> String {
     format!("{block} does not add up: it is torn, or holds something else than this workload left there")
 }
 

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use plexus_disks::{HEADER, TRAILER};
-use plexus_node::{body::Body, control::Command};
+use plexus_node::{
+    control::{Commands, Progress},
+    runtime::NodeRuntime,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -17,47 +20,36 @@ pub(super) struct Sum {
     pub(super) slots: usize,
 }
 
-/// Returns the commands of the block workload.
-#[must_use]
-pub fn commands(body: &Arc<Body>) -> Vec<Arc<dyn Command>> {
-    let blocks = RunBlocks { body: Arc::clone(body), running: Running::default() };
-    vec![Arc::new(blocks), Arc::new(SumBlocks(Arc::clone(body)))]
+/// Registers the commands of the block workload.
+pub fn register(commands: &Commands, runtime: &Arc<NodeRuntime>) {
+    let (node, running) = (Arc::clone(runtime), Running::default());
+    commands.register("bench.blocks", move |args, progress| run(&node, &running, args, progress));
+    let node = Arc::clone(runtime);
+    commands.register("bench.sum", move |args, _| sum(&node, args));
 }
 
-struct RunBlocks {
-    body: Arc<Body>,
-    running: Running,
+fn run(
+    runtime: &NodeRuntime,
+    running: &Running,
+    args: Value,
+    progress: Progress<'_>,
+) -> Result<Value, String> {
+    let Run::<Workload> { workload, start_unix_ms } = arguments(args)?;
+    let config = runtime.config();
+    let user_bytes = config.block_size.bytes() - HEADER - TRAILER;
+    workload.check(runtime.members().len(), user_bytes, runtime.cache().blocks())?;
+    answer(
+        running.run(start_unix_ms, |start| {
+            node::run(runtime, &workload, start, &mut || progress(Value::Null))
+        })?,
+    )
 }
 
-impl Command for RunBlocks {
-    fn name(&self) -> &'static str {
-        "bench.blocks"
+fn sum(runtime: &NodeRuntime, args: Value) -> Result<Value, String> {
+    let Sum { hot, slots } = arguments(args)?;
+    let most = MAX_CLIENTS as usize * runtime.config().nodes.len();
+    if hot > MAX_HOT || slots > most {
+        return Err(format!("sums over at most {MAX_HOT} blocks and {most} clients"));
     }
-
-    fn run(&self, args: Value, progress: &mut dyn FnMut(Value) -> bool) -> Result<Value, String> {
-        let Run::<Workload> { workload, start_unix_ms } = arguments(args)?;
-        let config = self.body.config();
-        let user_bytes = config.block_size.bytes() - HEADER - TRAILER;
-        workload.check(config.nodes.len(), user_bytes, self.body.cache().blocks())?;
-        answer(self.running.run(start_unix_ms, |start| {
-            node::run(&self.body, &workload, start, &mut || progress(Value::Null))
-        })?)
-    }
-}
-
-struct SumBlocks(Arc<Body>);
-
-impl Command for SumBlocks {
-    fn name(&self) -> &'static str {
-        "bench.sum"
-    }
-
-    fn run(&self, args: Value, _: &mut dyn FnMut(Value) -> bool) -> Result<Value, String> {
-        let Sum { hot, slots } = arguments(args)?;
-        let most = MAX_CLIENTS as usize * self.0.config().nodes.len();
-        if hot > MAX_HOT || slots > most {
-            return Err(format!("sums over at most {MAX_HOT} blocks and {most} clients"));
-        }
-        answer(node::sum(self.0.cache(), hot, slots)?)
-    }
+    answer(node::sum(runtime.cache(), hot, slots)?)
 }

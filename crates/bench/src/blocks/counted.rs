@@ -5,8 +5,9 @@
 //! | 0 | 8 | changes of the block, by anybody |
 //! | 8 + 8 s | 8 | changes of it by the client with slot s |
 //!
-//! A client's slot is `node * clients + client`. The first field is always the sum of all others:
-//! a reader that finds another sum has found a torn block, or one with other content.
+//! A client's slot is `place * clients + client`; the place is that of its node among the members.
+//! The first field is always the sum of all others: a reader that finds another sum has found a
+//! torn block, or one with other content.
 
 /// Returns the number of clients that a block with `user_bytes` has room for.
 #[must_use]

@@ -7,7 +7,7 @@ use std::{
 
 use plexus_base::BlockId;
 use plexus_cache::{Cache, protocol::Counts};
-use plexus_node::body::Body;
+use plexus_node::runtime::NodeRuntime;
 use plexus_observe::Traffic;
 use serde::{Deserialize, Serialize};
 
@@ -21,58 +21,33 @@ use crate::{
     stage::{self, Measured, Stage, Times},
 };
 
-/// The counters of one node's cache during the measurement.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names are those of `plexus_cache::protocol::Counts`")]
-pub struct NodeCounts {
-    pub two_message: u64,
-    pub three_message: u64,
-    pub consistent_copies: u64,
-    pub grants_keep: u64,
-    pub grants_disk: u64,
-    pub disk_reads: u64,
-    pub disk_writes: u64,
-    pub turns: u64,
+macro_rules! node_counts {
+    ($($field:ident: $count:ident),+) => {
+        /// The counters of one node's cache during the measurement.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+        #[allow(missing_docs, reason = "they are counts of `plexus_cache::protocol::Counts`")]
+        pub struct NodeCounts { $(pub $field: u64),+ }
+
+        impl NodeCounts {
+            fn of(counts: &Counts) -> Self {
+                Self { $($field: counts.$count),+ }
+            }
+
+            /// Adds the counters of another node.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$field = self.$field.wrapping_add(other.$field);)+
+            }
+
+            fn since(&self, earlier: &Self) -> Self {
+                Self { $($field: self.$field.saturating_sub(earlier.$field)),+ }
+            }
+        }
+    };
 }
 
-impl NodeCounts {
-    fn of(counts: &Counts) -> Self {
-        Self {
-            two_message: counts.transfers_2,
-            three_message: counts.transfers_3,
-            consistent_copies: counts.copies_in,
-            grants_keep: counts.grants_keep,
-            grants_disk: counts.grants_disk,
-            disk_reads: counts.disk_reads,
-            disk_writes: counts.disk_writes,
-            turns: counts.turns,
-        }
-    }
-
-    fn combine(&mut self, other: &Self, with: fn(u64, u64) -> u64) {
-        for (mine, other) in [
-            (&mut self.two_message, other.two_message),
-            (&mut self.three_message, other.three_message),
-            (&mut self.consistent_copies, other.consistent_copies),
-            (&mut self.grants_keep, other.grants_keep),
-            (&mut self.grants_disk, other.grants_disk),
-            (&mut self.disk_reads, other.disk_reads),
-            (&mut self.disk_writes, other.disk_writes),
-            (&mut self.turns, other.turns),
-        ] {
-            *mine = with(*mine, other);
-        }
-    }
-
-    /// Adds the counters of another node.
-    pub fn add(&mut self, other: &Self) {
-        self.combine(other, u64::wrapping_add);
-    }
-
-    fn since(mut self, earlier: &Self) -> Self {
-        self.combine(earlier, u64::saturating_sub);
-        self
-    }
+node_counts! {
+    two_message: transfers_2, three_message: transfers_3, consistent_copies: copies_in, grants_keep: grants_keep,
+    grants_disk: grants_disk, disk_reads: disk_reads, disk_writes: disk_writes, turns: turns
 }
 
 /// The result of one node.
@@ -107,10 +82,10 @@ struct Moment {
 }
 
 impl Moment {
-    fn now(body: &Body) -> io::Result<Self> {
+    fn now(runtime: &NodeRuntime) -> io::Result<Self> {
         Ok(Self {
-            traffic: Traffic::of(&body.links()),
-            counts: NodeCounts::of(&body.counts()),
+            traffic: Traffic::of(&runtime.links()),
+            counts: NodeCounts::of(&runtime.counts()),
             usage: Usage::now()?,
             at: Instant::now(),
         })
@@ -122,20 +97,21 @@ impl Moment {
 /// # Errors
 /// One line for the user.
 pub(super) fn run(
-    body: &Body,
+    runtime: &NodeRuntime,
     workload: &Workload,
     start: SystemTime,
     wanted: &mut dyn FnMut() -> bool,
 ) -> Result<NodeResult, String> {
-    let (cache, clients, me) = (body.cache(), workload.clients as usize, body.me().index());
+    let (cache, clients, members) = (runtime.cache(), workload.clients as usize, runtime.members());
+    let me = members.iter().take_while(|node| *node < runtime.me()).count();
     let work = |client| {
-        let place = ClientSlot { slot: me * clients + client, of: clients * body.config().nodes.len() };
+        let place = ClientSlot { slot: me * clients + client, of: clients * members.len() };
         move |stage: &Stage| client::work(cache, workload, place, stage)
     };
     let Workload { warm_ms, measured_ms, .. } = *workload;
     let times = Times { start, warm_ms, measured_ms };
     let Measured { done, before, after } =
-        stage::run(times, (0..clients).map(work), || Moment::now(body), wanted)?;
+        stage::run(times, (0..clients).map(work), || Moment::now(runtime), wanted)?;
     let mut responses = Responses::new();
     done.iter().for_each(|done| responses.merge(&done.waits));
     Ok(NodeResult {
@@ -166,11 +142,7 @@ pub(super) fn sum(cache: &Cache, hot: u64, slots: usize) -> Result<Sums, String>
     let mut session = cache.session();
     for block in (0..hot).map(BlockId) {
         let page = session.read(block).map_err(|error| error.to_string())?;
-        let total = counted::total(&page).ok_or_else(|| {
-            format!(
-                "{block} does not add up: it is torn, or holds something else than this workload left there"
-            )
-        })?;
+        let total = counted::total(&page).ok_or_else(|| client::strange(block))?;
         sums.total = sums.total.wrapping_add(total);
         for (slot, sum) in sums.slots.iter_mut().enumerate() {
             *sum = sum.wrapping_add(counted::of_slot(&page, slot));

@@ -8,7 +8,7 @@ use crate::{
     workload::{check_clients, check_times},
 };
 
-/// Most blocks that a workload may choose among: every client remembers a number for each.
+/// The maximum number of blocks of a workload: every client keeps a number for each.
 pub(super) const MAX_HOT: u64 = 1 << 20;
 
 named! {
@@ -18,8 +18,8 @@ named! {
         /// Any of the hot blocks, with equal chances.
         #[default]
         Random "random",
-        /// One after the other. With as many clients on each node the block is nearly always on
-        /// another one: blocks are passed to and fro.
+        /// One after the other. With equal numbers of clients on each node, a block is nearly
+        /// always on another node.
         Round "round",
     }
 }
@@ -30,9 +30,9 @@ named! {
 pub struct Workload {
     /// Clients on each node.
     pub clients: u32,
-    /// They choose among the first so many blocks.
+    /// The number of blocks, from the first, that clients choose among.
     pub hot: u64,
-    /// Of a hundred operations, so many change the block; the others read it.
+    /// The percentage of operations that change the block; the others read it.
     pub writes_percent: u32,
     /// Reads take a consistent copy and leave the block where it is.
     pub consistent_reads: bool,
@@ -42,7 +42,7 @@ pub struct Workload {
     pub warm_ms: u64,
     /// Milliseconds that are measured.
     pub measured_ms: u64,
-    /// Where chance begins.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
@@ -62,11 +62,11 @@ impl Default for Workload {
 }
 
 impl Workload {
-    /// Refuses what cannot be run on `nodes` nodes with blocks of `user_bytes` user bytes, `blocks`
-    /// of them.
+    /// Checks that `nodes` nodes can run the workload on `blocks` blocks of `user_bytes` user
+    /// bytes.
     ///
     /// # Errors
-    /// One line with what to change.
+    /// One line that names the parameter to change.
     pub fn check(&self, nodes: usize, user_bytes: usize, blocks: u64) -> Result<(), String> {
         check_clients(self.clients)?;
         check_times(self.warm_ms, self.measured_ms)?;

@@ -129,7 +129,6 @@ impl Report {
         ["rail", "clients", "blocks/s", "p50 us", "p99 us", "p99.9 us", "CPU us/block", "cores", "switches"];
 
     /// Returns the most important figures as a table row.
-    #[must_use]
     pub fn row(&self) -> [String; 9] {
         [
             self.rail.clone(),
@@ -149,7 +148,6 @@ impl Report {
         ["rail", "clients", "operations/s", "local", "2-message", "3-message", "copies", "MB/s", "changes"];
 
     /// Returns the figures on the sources of the blocks as a table row.
-    #[must_use]
     pub fn more_row(&self) -> [String; 9] {
         [
             self.rail.clone(),
@@ -165,7 +163,6 @@ impl Report {
     }
 
     /// Returns both tables of several runs.
-    #[must_use]
     pub fn tables(reports: &[Self]) -> [Table; 2] {
         let (mut first, mut second) = (Table::new(Self::HEADS), Table::new(Self::MORE_HEADS));
         for report in reports {

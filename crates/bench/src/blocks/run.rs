@@ -45,7 +45,7 @@ fn sums(config: &Config, name: &str, workload: &Workload, slots: usize) -> Resul
     let args = to_json(&Sum { hot: workload.hot, slots });
     let mut control = Control::connect(&config.dir, name)?;
     control.set_timeout(TIMEOUT)?;
-    parse(name, control.call("bench.sum", args, |_| {})?)
+    parse(name, "bench.sum", Some(control.call("bench.sum", args, |_| {})?))
 }
 
 /// Compares the counts in the blocks with those of the clients. Returns the changes found.

@@ -6,7 +6,7 @@
 use std::{sync::Arc, thread, time::Instant};
 
 use plexus_locks::{NodeLock, protocol::Mode};
-use plexus_node::control::Command;
+use plexus_node::control::{Commands, Progress};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -35,69 +35,52 @@ pub(super) struct Holds {
     pub(super) ms: u64,
 }
 
-/// Returns the commands of the lock workload.
-#[must_use]
-pub fn commands(host: &Arc<dyn Host>) -> [Arc<dyn Command>; 2] {
-    let run = RunLocks { host: host.clone(), running: Running::default() };
-    [Arc::new(run), Arc::new(HoldLocks(host.clone()))]
+/// Registers the commands of the lock workload.
+pub fn register(commands: &Commands, host: &Arc<dyn Host>) {
+    let (of_run, running) = (Arc::clone(host), Running::default());
+    commands.register("bench.locks", move |args, progress| run(&*of_run, &running, args, progress));
+    let host = Arc::clone(host);
+    commands.register("bench.hold", move |args, progress| hold(&*host, args, progress));
 }
 
-struct RunLocks {
-    host: Arc<dyn Host>,
-    running: Running,
+fn run(host: &dyn Host, running: &Running, args: Value, progress: Progress<'_>) -> Result<Value, String> {
+    let Run::<Workload> { workload, start_unix_ms } = arguments(args)?;
+    workload.check(host.nodes())?;
+    answer(
+        running
+            .run(start_unix_ms, |start| node::run(host, &workload, start, &mut || progress(Value::Null)))?,
+    )
 }
 
-impl Command for RunLocks {
-    fn name(&self) -> &'static str {
-        "bench.locks"
-    }
-
-    fn run(&self, args: Value, progress: &mut dyn FnMut(Value) -> bool) -> Result<Value, String> {
-        let Run::<Workload> { workload, start_unix_ms } = arguments(args)?;
-        workload.check(self.host.nodes())?;
-        answer(self.running.run(start_unix_ms, |start| {
-            node::run(&*self.host, &workload, start, &mut || progress(Value::Null))
-        })?)
-    }
-}
-
-struct HoldLocks(Arc<dyn Host>);
-
-impl Command for HoldLocks {
-    fn name(&self) -> &'static str {
-        "bench.hold"
-    }
-
-    fn run(&self, args: Value, progress: &mut dyn FnMut(Value) -> bool) -> Result<Value, String> {
-        let Hold { locks } = arguments(args)?;
-        let session = self.0.locks().session();
-        let start = Instant::now();
-        let mut held: Vec<NodeLock> = Vec::new();
-        let mut names = names::spread(self.0.me(), locks);
-        loop {
-            let ask = |name| Ok(session.ask(name?, Mode::EX, None));
-            let asked = names.by_ref().take(LOCKS_AT_ONCE).map(ask).collect::<Result<Vec<_>, String>>()?;
-            if asked.is_empty() {
-                break;
-            }
-            for waiting in asked {
-                match waiting.wait_while(LOOK_EVERY, || progress(Value::Null)) {
-                    Some(lock) => held.push(lock.map_err(|error| error.to_string())?),
-                    None => return Ok(json!({})),
-                }
-            }
-            if !progress(Value::Null) {
-                return Ok(json!({}));
+fn hold(host: &dyn Host, args: Value, progress: Progress<'_>) -> Result<Value, String> {
+    let Hold { locks } = arguments(args)?;
+    let session = host.locks().session();
+    let start = Instant::now();
+    let mut held: Vec<NodeLock> = Vec::new();
+    let mut names = names::spread(host.me(), locks);
+    loop {
+        let ask = |name| Ok(session.ask(name?, Mode::EX, None));
+        let asked = names.by_ref().take(LOCKS_AT_ONCE).map(ask).collect::<Result<Vec<_>, String>>()?;
+        if asked.is_empty() {
+            break;
+        }
+        for waiting in asked {
+            match waiting.wait_while(LOOK_EVERY, || progress(Value::Null)) {
+                Some(lock) => held.push(lock.map_err(|error| error.to_string())?),
+                None => return Ok(json!({})),
             }
         }
-        let holds = Holds { held: held.len() as u64, ms: start.elapsed().as_millis() as u64 };
-        let mut is_there = progress(answer(holds)?);
-        while is_there {
-            thread::sleep(LOOK_EVERY);
-            is_there = progress(Value::Null);
+        if !progress(Value::Null) {
+            return Ok(json!({}));
         }
-        Ok(json!({}))
     }
+    let holds = Holds { held: held.len() as u64, ms: start.elapsed().as_millis() as u64 };
+    let mut is_there = progress(answer(holds)?);
+    while is_there {
+        thread::sleep(LOOK_EVERY);
+        is_there = progress(Value::Null);
+    }
+    Ok(json!({}))
 }
 
 #[cfg(test)]
@@ -157,27 +140,25 @@ mod tests {
     /// Returns the answer of a command on a node that grants nothing, after the command was
     /// cancelled.
     fn interrupted(
-        command: impl FnOnce(Arc<dyn Host>) -> Arc<dyn Command>,
-        args: Value,
+        command: impl FnOnce(&dyn Host, Progress<'_>) -> Result<Value, String> + Send + 'static,
     ) -> Result<Value, String> {
         let locks = LockManager::new(Arc::new(Deaf::default()), 1, Arc::new(StopFlag::default()));
-        let command = command(Arc::new(Alone(locks)));
         let (tell, told) = mpsc::channel();
         // The thread is not joined: a command that cannot be interrupted waits forever.
-        thread::spawn(move || tell.send(command.run(args, &mut |_| false)));
+        thread::spawn(move || tell.send(command(&Alone(locks), &mut |_| false)));
         told.recv_timeout(Duration::from_secs(60)).expect("it ends")
     }
 
     #[test]
     fn waiting_for_locks_to_hold_can_be_interrupted() {
-        assert_eq!(interrupted(|host| Arc::new(HoldLocks(host)), json!({ "locks": 2 })), Ok(json!({})));
+        let said = interrupted(|host, progress| hold(host, json!({ "locks": 2 }), progress));
+        assert_eq!(said, Ok(json!({})));
     }
 
     #[test]
     fn search_for_names_can_be_interrupted() {
-        let command = |host| Arc::new(RunLocks { host, running: Running::default() }) as Arc<dyn Command>;
-        let run = Run { workload: Workload::default(), start_unix_ms: 0 };
-        let said = interrupted(command, serde_json::to_value(run).unwrap());
+        let args = serde_json::to_value(Run { workload: Workload::default(), start_unix_ms: 0 }).unwrap();
+        let said = interrupted(|host, progress| run(host, &Running::default(), args, progress));
         assert_eq!(said, Err(names::UNWANTED.into()));
     }
 }

@@ -58,7 +58,9 @@ pub fn hold(
                 }
             }
             Ok((_, Err(Some(error)))) if holding < nodes => return Err(error.into()),
-            Ok((index, Err(_))) => ended(&config.nodes[index].name),
+            Ok((index, Err(_))) => {
+                config.nodes.iter().nth(index).into_iter().for_each(|node| ended(&node.name))
+            }
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(()),
         }

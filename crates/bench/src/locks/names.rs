@@ -22,7 +22,7 @@ const SURVEY_WITHIN: Duration = Duration::from_secs(10);
 const BATCH: usize = 1_000;
 
 /// The error of a cancelled command.
-pub(super) const UNWANTED: &str = "nobody waits for the result any more";
+pub(super) const UNWANTED: &str = "the client that waited for the result has gone";
 
 /// The name that all clients of all nodes share.
 const SHARED: &str = "bench/shared";

@@ -4,7 +4,7 @@ use std::time::{Instant, SystemTime};
 
 use plexus_base::NodeId;
 use plexus_locks::LockManager;
-use plexus_node::body::Body;
+use plexus_node::runtime::NodeRuntime;
 use serde::{Deserialize, Serialize};
 
 use super::{Workload, client, names};
@@ -20,19 +20,27 @@ const NAMES_PER_CLIENT: usize = 16;
 pub trait Host: Send + Sync {
     /// Returns the number of the node.
     fn me(&self) -> NodeId;
-    /// Returns the number of nodes.
+    /// Returns how many members have a lower number.
+    fn place(&self) -> usize {
+        self.me().index()
+    }
+    /// Returns the number of members.
     fn nodes(&self) -> usize;
     /// Returns its lock manager.
     fn locks(&self) -> LockManager;
 }
 
-impl Host for Body {
+impl Host for NodeRuntime {
     fn me(&self) -> NodeId {
         self.me()
     }
 
+    fn place(&self) -> usize {
+        self.members().iter().take_while(|node| *node < self.me()).count()
+    }
+
     fn nodes(&self) -> usize {
-        self.config().nodes.len()
+        self.members().len()
     }
 
     fn locks(&self) -> LockManager {
@@ -71,7 +79,7 @@ pub(super) fn run(
     wanted: &mut dyn FnMut() -> bool,
 ) -> Result<NodeResult, String> {
     let locks = host.locks();
-    let clients = if host.me().index() < workload.active { workload.clients as usize } else { 0 };
+    let clients = if host.place() < workload.active { workload.clients as usize } else { 0 };
     let (me, count) = (host.me(), clients * NAMES_PER_CLIENT);
     let names = names::find(&locks, (me, host.nodes()), workload.names, count, wanted)?;
     let work = |names| {

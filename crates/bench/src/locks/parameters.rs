@@ -8,7 +8,7 @@ use crate::{
 };
 
 named! {
-    /// Which locks the clients take.
+    /// The locks that the clients take.
     #[derive(Default)]
     Names, "names" {
         /// Each client its own, mastered by its node.
@@ -27,9 +27,9 @@ named! {
 pub struct Workload {
     /// Clients on each node that has any.
     pub clients: u32,
-    /// The first so many nodes have clients; the others only answer.
+    /// The number of nodes, from the first, that have clients; the others only answer.
     pub active: usize,
-    /// Which locks they take.
+    /// The locks that the clients take.
     pub names: Names,
     /// Milliseconds before measuring begins.
     pub warm_ms: u64,
@@ -44,10 +44,10 @@ impl Default for Workload {
 }
 
 impl Workload {
-    /// Refuses what cannot be run on `nodes` nodes.
+    /// Checks that `nodes` nodes can run the workload.
     ///
     /// # Errors
-    /// One line with what to change.
+    /// One line that names the parameter to change.
     pub fn check(&self, nodes: usize) -> Result<(), String> {
         check_clients(self.clients)?;
         check_times(self.warm_ms, self.measured_ms)?;

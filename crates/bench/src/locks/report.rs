@@ -63,7 +63,6 @@ impl Report {
     }
 
     /// Returns a table of several runs.
-    #[must_use]
     pub fn table(reports: &[Self]) -> Table {
         let mut table = Table::new([
             "rail",

@@ -1,12 +1,11 @@
-//! A worker that carries nothing but measurements: in a process of its own, without a node around
-//! it.
+//! A worker for measurements only, in a process without a node.
 
 use plexus_base::NodeId;
 use plexus_fabric::Lost;
 use plexus_interconnect::{Channel, Message, Net, Service};
 use plexus_node::port::Ports;
 
-/// A service of nothing but ports.
+/// A service that has only ports.
 #[derive(Default)]
 pub struct Bare(Ports);
 

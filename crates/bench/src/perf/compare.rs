@@ -1,4 +1,4 @@
-//! One's own figures beside published ones.
+//! The measured figures beside published ones.
 
 use serde_json::{Value, json};
 
@@ -9,14 +9,13 @@ use super::{
 use crate::report::{Table, bytes, ratio, us};
 
 impl Figure {
-    /// The trial that measures the same here.
-    #[must_use]
+    /// Returns the trial that measures the same figure here.
     pub fn trial(&self) -> Trial {
         let Self { test, op, bytes, streams, bidirectional, .. } = *self;
         Trial { streams, bidirectional, ..Trial::new(test, op, bytes) }.in_places()
     }
 
-    /// This machine's figure, if `row` has it.
+    /// Returns the figure of this machine if `row` has it.
     fn ours(&self, row: &Row) -> Option<f64> {
         if row.measured.trial != self.trial() {
             return None;
@@ -36,8 +35,7 @@ impl Figure {
     }
 }
 
-/// The trials that `sources` have figures for, each once.
-#[must_use]
+/// Returns the trials for which `sources` have figures, each once.
 pub fn trials(sources: &[&Source]) -> Vec<Trial> {
     let mut trials: Vec<Trial> = Vec::new();
     for trial in sources.iter().flat_map(|source| source.figures).map(Figure::trial) {
@@ -48,8 +46,7 @@ pub fn trials(sources: &[&Source]) -> Vec<Trial> {
     trials
 }
 
-/// A table for each source: every one of its figures beside those of each rail and way of waiting.
-#[must_use]
+/// Returns a table for each source: its figures beside those of each rail and waiting mode.
 pub fn text(sources: &[&Source], rows: &[Row]) -> String {
     let mut out = String::new();
     for source in sources {
@@ -77,8 +74,7 @@ pub fn text(sources: &[&Source], rows: &[Row]) -> String {
     out
 }
 
-/// The same as JSON.
-#[must_use]
+/// Returns the same figures as JSON.
 pub fn to_json(sources: &[&Source], rows: &[Row]) -> Value {
     let mut all = Vec::new();
     for source in sources {

@@ -1,11 +1,11 @@
-//! Datagrams between two programs, each attached to a node of this machine: what an application
-//! sees, its node included.
+//! Datagrams between two programs, each attached to a node of this machine: the performance that an
+//! application sees, its node included.
 //!
-//! Both programs are threads of this process, with an attachment for each side, so that nothing but
-//! the nodes joins them. A stream is a port at each end and a thread for it, in the waiting mode
-//! that was asked for. The receiver looks at every message as in other measurements, answers it
-//! (latency) or says now and then how many have come (bandwidth). CPU time is that of the threads
-//! of a side and of its node.
+//! Both programs are threads of this process. Each side has an attachment of its own, so only the
+//! nodes connect them. A stream is a port and a thread at each end, in the requested waiting mode.
+//! The receiver checks every message as in other measurements. It answers each (latency), or
+//! reports at intervals how many have arrived (bandwidth). The CPU time of a side is that of its
+//! threads and of its node.
 
 use std::{
     path::PathBuf,
@@ -27,10 +27,10 @@ use super::{
 };
 use crate::{Responses, Usage, responses::thousandths};
 
-/// How long a message may take before it is given up: a node that stops ends the attachment sooner.
+/// The timeout of a message. A node that stops ends the attachment sooner.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often it is looked whether a trial is over, and how often it is said how far it is.
+/// The interval at which the end of a trial is checked, and that of progress reports.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 const TELL_EVERY: Nanos = Nanos(250_000_000);
 
@@ -80,14 +80,14 @@ fn refused(error: Error) -> PerfError {
 /// The state shared by all threads of a trial.
 struct Run {
     phase: AtomicU8,
-    /// Messages of all streams that were answered before it counted.
+    /// The messages of all streams that were answered during the warm-up.
     warmed: AtomicU64,
-    /// Messages of each stream that were answered while it counted.
+    /// The messages of each stream that were answered during the measurement.
     answered: Vec<AtomicU64>,
     failed: Mutex<Option<PerfError>>,
 }
 
-/// Messages flow and are not counted, count, flow no more.
+/// The phases: messages are not counted, are counted, are no longer sent.
 const WARMING: u8 = 0;
 const COUNTING: u8 = 1;
 const OVER: u8 = 2;
@@ -105,7 +105,7 @@ impl Run {
         self.answered.iter().map(|answered| answered.load(Ordering::Relaxed)).sum()
     }
 
-    /// The first failure ends the trial and is what went wrong.
+    /// Ends the trial with this error, unless it has failed already.
     fn fail(&self, error: PerfError) {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         self.enter(OVER);
@@ -170,8 +170,8 @@ fn measure(
     })
 }
 
-/// Goes through the phases; how long it counted, in nanoseconds, and the CPU time of both nodes
-/// meanwhile.
+/// Moves through the phases. Returns the measured time in nanoseconds, and the CPU time of both
+/// nodes in it.
 fn watch(run: &Run, until: Until, nodes: [u32; 2], tell: &mut dyn FnMut(u64) -> bool) -> (u64, [u64; 2]) {
     let cpu = || nodes.map(Usage::cpu_ns_of);
     let mut began = clock::now();
@@ -221,7 +221,7 @@ struct Share {
     cpu_ns: u64,
 }
 
-/// The thread's CPU time from the first look in which it counts to the last.
+/// The CPU time of a thread during the measurement.
 #[derive(Default)]
 struct Cpu {
     from: Option<u64>,
@@ -271,7 +271,7 @@ fn send(trial: &Trial, stream: usize, port: &DatagramPort, to: Address, run: &Ru
         }
     }
     share.cpu_ns = cpu.used();
-    // An empty message is the last: without it the receiver would wait for as long as its timeout.
+    // An empty message is the last one; without it the receiver would wait for its timeout.
     let _ = port.send(to, &[], Some(TIMEOUT));
     share
 }
@@ -313,7 +313,7 @@ fn receive(trial: &Trial, port: &DatagramPort, run: &Run) -> u64 {
     cpu.used()
 }
 
-/// Messages of a trial: as many first bytes as there is room for say which it is.
+/// The messages of a trial. The first bytes, up to eight, hold the number of the message.
 struct Parcel {
     bytes: Vec<u8>,
     number: u64,
@@ -329,14 +329,14 @@ impl Parcel {
         Self { look: payload::look(&bytes[counted..]), bytes, number: 0, counted }
     }
 
-    /// The next one.
+    /// Returns the next message.
     fn next(&mut self) -> &[u8] {
         self.number += 1;
         self.bytes[..self.counted].copy_from_slice(&self.number.to_le_bytes()[..self.counted]);
         &self.bytes
     }
 
-    /// Whether these bytes are message `number`.
+    /// Returns true if these bytes are message `number`.
     fn is(&self, number: u64, bytes: &[u8]) -> bool {
         bytes.len() == self.bytes.len()
             && bytes[..self.counted] == number.to_le_bytes()[..self.counted]
@@ -358,7 +358,7 @@ mod tests {
             assert!(seen.is(1, &first) && seen.is(2, &second), "{bytes}");
             assert!(!seen.is(1, &second) && !seen.is(2, &first) && !seen.is(1, &first[1..]), "{bytes}");
             let mut changed = first.clone();
-            // Of the rest a word of each line is looked at.
+            // The receiver checks one word of each line of the rest.
             changed[if bytes > 8 { 8 } else { 0 }] ^= 1;
             assert!(!seen.is(1, &changed), "{bytes}");
         }

@@ -1,5 +1,4 @@
-//! Lists of values as people write them, and the trials that they make: every combination, in a
-//! fixed order.
+//! Parses lists of values, and makes the trials of all their combinations in a fixed order.
 
 use super::{LaneChoice, Load, Op, PerfError, SIZES, Test, Trial};
 
@@ -8,15 +7,15 @@ use super::{LaneChoice, Load, Op, PerfError, SIZES, Test, Trial};
 pub struct Grid {
     /// The measured quantities.
     pub tests: Vec<Test>,
-    /// How bytes get there.
+    /// The operations.
     pub ops: Vec<Op>,
-    /// Bytes of a message; none: [`SIZES`], as far as an operation has them.
+    /// The bytes of a message; an empty list stands for the [`SIZES`] that an operation allows.
     pub sizes: Vec<u32>,
-    /// Streams side by side.
+    /// The numbers of simultaneous streams.
     pub streams: Vec<u32>,
-    /// Messages of a stream under way when bandwidth is measured.
+    /// The pending messages of a stream in tests of bandwidth.
     pub depths: Vec<u32>,
-    /// Both directions at once.
+    /// True to measure both directions at once.
     pub bidirectional: bool,
     /// The background load.
     pub load: Option<Load>,
@@ -25,7 +24,7 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// The trials: by test, operation, streams, depth, then size.
+    /// Returns the trials by test, operation, streams, depth, then size.
     ///
     /// # Errors
     /// An invalid value, or no valid trial is left.
@@ -40,7 +39,7 @@ impl Grid {
                         for bytes in self.sizes_of(op, streams) {
                             let trial = Trial { test, op, bytes, streams, depth, bidirectional, load, lane };
                             let trial = trial.in_places();
-                            // Two depths may be one where there is no room for either.
+                            // Two depths that do not fit are reduced to the same one.
                             if !trials.contains(&trial) {
                                 trials.push(trial);
                             }
@@ -53,8 +52,8 @@ impl Grid {
         Ok(trials)
     }
 
-    /// The sizes asked for; where none were, those of the usual ones that the operation has, and
-    /// room for.
+    /// Returns the requested sizes; without a request, the default sizes that the operation allows
+    /// and has room for.
     fn sizes_of(&self, op: Op, streams: u32) -> Vec<u32> {
         let (least, most) = op.sizes();
         match self.sizes.is_empty() {
@@ -69,10 +68,10 @@ impl Grid {
     }
 }
 
-/// A number of bytes: digits, and K, M or G for units of 1024.
+/// Parses a number of bytes: digits, and K, M or G for units of 1024.
 ///
 /// # Errors
-/// Why it is none.
+/// The reason why `text` is not a size.
 pub fn size(text: &str) -> Result<u32, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
@@ -86,10 +85,10 @@ pub fn size(text: &str) -> Result<u32, String> {
     number.ok_or_else(|| format!("`{text}` is no size: write 64, 16K or 4M"))
 }
 
-/// Sizes: one (`64`), a list (`8,4K`) or a sweep by powers of two (`8..4M`), also mixed.
+/// Parses sizes: one (`64`), a list (`8,4K`) or a sweep by powers of two (`8..4M`), also mixed.
 ///
 /// # Errors
-/// Why it is not such a thing.
+/// The reason why `text` is not a list of sizes.
 pub fn sizes(text: &str) -> Result<Vec<u32>, String> {
     let mut sizes = Vec::new();
     for part in text.split(',') {
@@ -108,10 +107,10 @@ pub fn sizes(text: &str) -> Result<Vec<u32>, String> {
     Ok(sizes)
 }
 
-/// A load: `max`, or a rate in 10^6 bytes a second. `bytes` is how long its messages are.
+/// Parses a load: `max`, or a rate in 10^6 bytes per second. Its messages have `bytes` bytes.
 ///
 /// # Errors
-/// Why it is none.
+/// The reason why `text` is not a load.
 pub fn load(text: &str, bytes: u32) -> Result<Load, String> {
     if text == "max" {
         return Ok(Load { mb_per_s: None, bytes });
@@ -165,8 +164,8 @@ mod tests {
         assert!(trials.iter().all(|trial| trial.bidirectional));
         assert!(trials.iter().all(|trial| (trial.test == Test::Latency) == (trial.depth == 1)));
         let usual = Grid { sizes: Vec::new(), ..grid.clone() };
-        // Of puts of 4 MiB four streams have no room; and neither depth has with 1 MiB, nor 4
-        // streams of 256 KiB.
+        // The window has no room for four streams of puts of 4 MiB. Both depths are reduced to one
+        // with 1 MiB, and with 4 streams of 256 KiB.
         let (no_room, of_one_depth) = (3, 4);
         assert_eq!(usual.trials().unwrap().len(), trials.len() / 2 * SIZES.len() - no_room - of_one_depth);
         assert!(Grid { sizes: vec![5 << 20], ..grid }.trials().is_err());

@@ -1,43 +1,33 @@
-//! Settings of a host that the study of Oracle RAC on Linux varied, and what each was worth there
-//! and here.
+//! The settings of a host that the study of Oracle RAC on Linux varied, with the effect of each in
+//! the study and on this host.
 //!
-//! The study's figures are changes of a database's throughput, not of a network's: they say which
-//! way to look, not how far.
+//! The study gives changes in the throughput of a database, not of a network: they show the
+//! direction of an effect, not its size.
 
 use serde::Serialize;
 
 use crate::report::{Table, bytes, count, us};
 
-/// Something about a host's network that can be set.
+/// A setting of the host's network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Setting {
-    /// The most that a TCP connection may buffer on receipt (`net.ipv4.tcp_rmem`), in bytes.
+    /// The maximum receive buffer of a TCP connection in bytes (`net.ipv4.tcp_rmem`).
     ReceiveBuffer,
-    /// The longest packet, in bytes.
+    /// The maximum length of a packet in bytes.
     Mtu,
-    /// Packets that wait for a CPU before they are dropped (`net.core.netdev_max_backlog`).
+    /// The number of packets that may wait for a CPU (`net.core.netdev_max_backlog`).
     Backlog,
 }
 
+plexus_base::named! {
+    impl Setting { ReceiveBuffer "receive buffer", Mtu "MTU", Backlog "device backlog" }
+}
+
 impl Setting {
-    /// Every setting.
-    pub const ALL: [Self; 3] = [Self::ReceiveBuffer, Self::Mtu, Self::Backlog];
-
-    /// The name in reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::ReceiveBuffer => "receive buffer",
-            Self::Mtu => "MTU",
-            Self::Backlog => "device backlog",
-        }
-    }
-
-    /// The values tried, the first being what others are compared with, each with the change that
-    /// the study found. Its receive buffers were 16, 64 and 128 of a network card; the same
-    /// multiples stand here.
-    #[must_use]
+    /// Returns the values to try, each with the change that the study found. The first value is the
+    /// reference. The study used 16, 64 and 128 receive buffers of a network card; these values
+    /// have the same ratios.
     pub fn values(self) -> &'static [(u32, &'static str)] {
         match self {
             Self::ReceiveBuffer => &[(256 << 10, ""), (1 << 20, "-10 %"), (2 << 20, "-22 %")],
@@ -57,20 +47,19 @@ impl Setting {
 /// The result with one value.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Tried {
-    /// The value that was set.
+    /// The setting.
     pub setting: Setting,
-    /// To what.
+    /// Its value.
     pub value: u32,
-    /// The study's change.
+    /// The change that the study found.
     pub published: &'static str,
-    /// 10^6 bytes a second, and microseconds of latency (median), of the same block; or why nothing
-    /// was measured.
+    /// The bandwidth in 10^6 bytes per second and the median latency in microseconds of the same
+    /// block, or the reason why they were not measured.
     pub outcome: Result<(f64, f64), String>,
 }
 
-/// A table of all: change in percent against the first value of each setting that could be
-/// measured.
-#[must_use]
+/// Returns a table of all values, with the change in percent against the first measured value of
+/// each setting.
 pub fn text(tried: &[Tried]) -> String {
     let heads = ["setting", "value", "MB/s", "change", "latency us", "change", "published (throughput)"];
     let mut table = Table::new(heads).indent(2);
@@ -93,7 +82,7 @@ pub fn text(tried: &[Tried]) -> String {
     table.to_string()
 }
 
-/// Empty for the value that others are compared with.
+/// Returns the change in percent; empty for the reference.
 fn change(value: f64, first: f64) -> String {
     if value == first { String::new() } else { format!("{:+.1} %", (value / first - 1.0) * 100.0) }
 }

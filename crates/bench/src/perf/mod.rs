@@ -1,20 +1,20 @@
-//! The interconnect between two nodes: latency and bandwidth by message size, and what they cost.
+//! The interconnect between two nodes: latency, bandwidth and CPU time by message size.
 //!
 //! One node runs a [`Plan`] ([`run()`]), its peer serves ([`serve`]). Both ends are
-//! [ports](plexus_node::port): small state machines inside the worker, so that nothing stands
-//! between the links and what is measured: no hand-over to another thread, no lock, no allocation,
-//! one look at the clock for each round. Counters stay on, and the receiver reads what arrives. Who
-//! drives the worker is the only difference between polling (a thread that never sleeps) and
-//! waiting (the worker's own thread, woken by its bell).
+//! [ports](plexus_node::port): small state machines inside the worker. So a measurement adds no
+//! hand-over to another thread, no lock and no allocation to the links, and reads the clock once
+//! for each round. Counters stay on, and the receiver reads every message. Polling and waiting
+//! differ only in the driver of the worker: a thread that never sleeps, or the worker's own thread,
+//! woken by its bell.
 //!
-//! | question | open |
+//! | question | file |
 //! |---|---|
-//! | what can be measured, and what goes together | `parameters.rs` |
-//! | how an operation moves its bytes, and where to | `ops/`, `places.rs` |
-//! | what a side sends, keeps count of and answers | `side.rs`, `active.rs`, `passive.rs` |
+//! | the parameters, and their valid combinations | `parameters.rs` |
+//! | how an operation moves its bytes, and where to | `ops.rs`, `places.rs` |
+//! | what a side sends, counts and answers | `side.rs`, `active.rs`, `passive.rs` |
 //! | when a trial begins, counts and ends | `client.rs`, `server.rs` |
-//! | what programs see instead | `datagram.rs` |
-//! | what comes out | `result.rs` |
+//! | measurements between programs | `datagram.rs` |
+//! | the results | `result.rs` |
 
 mod active;
 pub mod alone;
@@ -45,7 +45,7 @@ mod wire;
 use plexus_base::NodeId;
 
 pub use bare::Bare;
-pub use between::{BetweenError, between};
+pub use between::between;
 pub use datagram::{Attachment, datagrams};
 pub use grid::{Grid, load, size, sizes};
 pub use over::Over;
@@ -55,7 +55,7 @@ pub use parameters::{
 };
 pub use report::{Repeats, Row, Thresholds, live, text, to_csv, to_json};
 pub use result::{Demand, Flow, Measured, PERCENTILES, Percentiles, Streams};
-pub use run::{Live, Place, run, serve};
+pub use run::{Live, MeasuredPath, run, serve};
 
 /// The reason why nothing was measured.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -76,7 +76,7 @@ pub enum PerfError {
     #[error("the other node did not answer in time")]
     Silent,
     /// The requester has disconnected.
-    #[error("nobody waits for this measurement any more")]
+    #[error("the client that waited for this measurement has gone")]
     Unwanted,
     /// The other side refuses to take part.
     #[error("{0}")]

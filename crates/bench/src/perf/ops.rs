@@ -13,26 +13,26 @@ use super::{
     wire::{MessageKind, Tag},
 };
 
-/// From this length on a message that stays as it is is shared with the link instead of copied.
+/// The length from which a message is shared with the link instead of copied.
 const LONG: usize = 4 << 10;
 
-/// One message that is to leave.
+/// A message to send.
 pub(super) struct Sending<'a> {
     pub(super) op: Op,
     pub(super) to: NodeId,
     pub(super) channel: Channel,
     pub(super) kind: Kind,
     pub(super) tag: u32,
-    /// Which of its stream it is.
+    /// The number of the message in its stream.
     pub(super) number: u64,
-    /// Where in the peer's window it goes, if it goes there.
+    /// The offset in the peer's window, for operations that write or read there.
     pub(super) offset: u64,
     pub(super) data: &'a [u8],
-    /// What that is a part of.
+    /// The buffer that `data` is a part of.
     pub(super) shared: &'a Bytes,
 }
 
-/// Sends it. Where there is no link nothing happens: the port is told of that apart.
+/// Sends the message. Without a link this does nothing; the port is notified separately.
 #[inline]
 pub(super) fn issue(net: &mut Net, sending: &Sending<'_>) {
     match sending.op {
@@ -45,7 +45,7 @@ pub(super) fn issue(net: &mut Net, sending: &Sending<'_>) {
     }
 }
 
-/// Sends a message that the peer is handed, and hands back as it came.
+/// Sends a message that the peer receives and returns unchanged.
 #[inline]
 fn send(net: &mut Net, sending: &Sending<'_>) {
     let Sending { to, channel, kind, tag, shared, .. } = *sending;
@@ -55,7 +55,7 @@ fn send(net: &mut Net, sending: &Sending<'_>) {
     };
 }
 
-/// Puts bytes into the peer's window, with an empty message behind them that says so.
+/// Puts bytes into the peer's window, followed by an empty message that announces them.
 #[inline]
 fn put(net: &mut Net, sending: &Sending<'_>) {
     let Sending { to, channel, kind, tag, offset, data, .. } = *sending;
@@ -63,15 +63,15 @@ fn put(net: &mut Net, sending: &Sending<'_>) {
     let _ = net.put(to, channel, kind, tag, put, &[]);
 }
 
-/// Gets bytes out of the peer's window: the peer's program has no part in it.
+/// Gets bytes from the peer's window without its program.
 #[inline]
 fn get(net: &mut Net, sending: &Sending<'_>) {
     let Sending { to, channel, tag, offset, data, .. } = *sending;
     let _ = net.get(to, channel, WINDOW, offset, data.len() as u32, tag.into());
 }
 
-/// Writes bytes into the peer's window, without a message: the last word says that they are there,
-/// and the peer keeps looking at it.
+/// Writes bytes into the peer's window without a message. The peer polls the last word, which
+/// announces them.
 #[inline]
 fn write(net: &mut Net, sending: &Sending<'_>) {
     let Sending { to, channel, tag, number, offset, data, .. } = *sending;
@@ -86,7 +86,7 @@ fn write(net: &mut Net, sending: &Sending<'_>) {
     let _ = net.write(to, channel, put(places::word(which, tag.stream), &word));
 }
 
-/// Adds one to a word of the peer's window; the answer is what it was.
+/// Adds one to a word of the peer's window; the answer is the earlier value.
 #[inline]
 fn atomic(net: &mut Net, sending: &Sending<'_>) {
     let Sending { to, channel, tag, .. } = *sending;
@@ -94,14 +94,14 @@ fn atomic(net: &mut Net, sending: &Sending<'_>) {
     let _ = net.fetch_add(to, channel, WINDOW, places::counter(stream, trial), 1, tag.into());
 }
 
-/// Looks at all bytes of a message of `trial` that has come; what was seen. `place` is where in
-/// this side's window its sender puts.
+/// Returns the checksum of a received message of `trial`. `place` is the offset in this side's
+/// window at which its sender puts.
 #[inline]
 pub(super) fn look(trial: &Trial, window: &Window, place: u64, message: &Message<'_>) -> u64 {
     match trial.op {
         Op::Send => payload::look(message.payload),
         Op::Put => payload::look_at(window, place as usize, trial.bytes as usize),
-        // Nothing of these comes as a message.
+        // These operations deliver no message.
         Op::Get | Op::Write | Op::Atomic | Op::Datagram => 0,
     }
 }

@@ -8,15 +8,14 @@ pub struct Over {
     /// The rail that carried the messages, as in `shm`, `tcp` or, where several share the bulk,
     /// `tcp x 2`.
     pub rail: String,
-    /// Whether all of that is encrypted.
+    /// True if all of these rails encrypt.
     pub encrypted: bool,
-    /// Why it is that.
+    /// The reason for these rails.
     pub why: String,
 }
 
 impl Over {
-    /// As a node says of its rails to `peer`; a measurement is of the first worker.
-    #[must_use]
+    /// Returns the rails to `peer` in a report of a node. A measurement uses the first worker.
     pub fn of(rails: &[Rail], peer: &str) -> Self {
         let mut rails: Vec<&Rail> =
             rails.iter().filter(|rail| rail.peer == peer && rail.worker == 0).collect();

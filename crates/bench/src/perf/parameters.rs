@@ -1,9 +1,9 @@
 //! The parameters of measurements: their one definition, their limits and their valid combinations.
 
-use plexus_client::{MAX_MESSAGE, wire::limits::FLOW_MESSAGES};
+use plexus_client::wire::limits::{FLOW_MESSAGES, MAX_MESSAGE};
 use plexus_fabric::WindowId;
 use plexus_interconnect::Channel;
-use plexus_node::body::{BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES};
+use plexus_node::runtime::{BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES};
 use serde::{Deserialize, Serialize};
 
 use super::{PerfError, payload::Payload, places::WORD};
@@ -100,11 +100,10 @@ named! {
 impl Op {
     /// Returns the operations between nodes, in the order of [`Op::ALL`].
     pub fn of_nodes() -> impl Iterator<Item = Self> {
-        Self::ALL.iter().copied().filter(|op| *op != Self::Datagram)
+        Self::ALL.into_iter().filter(|op| *op != Self::Datagram)
     }
 
     /// Returns true if a round trip carries the bytes one way only; half of it is then no latency.
-    #[must_use]
     pub fn fetches(self) -> bool {
         match self {
             Self::Send | Self::Put | Self::Write | Self::Datagram => false,
@@ -123,7 +122,6 @@ impl Op {
     }
 
     /// Returns the minimum and maximum length of a message.
-    #[must_use]
     pub fn sizes(self) -> (u32, u32) {
         match self {
             Self::Send | Self::Put | Self::Get => (1, LONGEST),
@@ -167,7 +165,6 @@ pub struct Trial {
 
 impl Trial {
     /// Returns a trial with one stream in one direction and no background traffic.
-    #[must_use]
     pub fn new(test: Test, op: Op, bytes: u32) -> Self {
         let depth = if test == Test::Latency { 1 } else { USUAL_DEPTH };
         Self { test, op, bytes, streams: 1, depth, bidirectional: false, load: None, lane: LaneChoice::Auto }
@@ -221,7 +218,7 @@ impl Trial {
     pub fn check_between_nodes(&self) -> Result<(), PerfError> {
         match self.op {
             Op::Datagram => Err(PerfError::Plan(
-                "datagrams are between programs: measure them with a running cluster, as in `plexus perf c1 n1 n2 --op datagram`".into(),
+                "datagrams are between programs: measure them with a running cluster, as in `plexus perf -C c1 n1 n2 --op datagram`".into(),
             )),
             _ => self.check(),
         }
@@ -316,7 +313,6 @@ const WARM_COUNT: u64 = 10_000;
 
 impl Until {
     /// Returns the condition that ends the warm-up.
-    #[must_use]
     pub fn warm_up(self) -> Self {
         match self {
             Self::Ms(ms) => Self::Ms((ms / 4).min(WARM_MS)),
@@ -362,7 +358,6 @@ impl Plan {
     }
 
     /// Returns the maximum duration of all trials with their warm-up, in milliseconds.
-    #[must_use]
     pub fn total_ms(&self) -> u64 {
         let each = match self.until {
             Until::Ms(ms) => u64::from(ms + ms / 4 + 20),
@@ -388,7 +383,7 @@ mod tests {
     #[test]
     fn names_are_read_as_they_are_written() {
         for op in Op::ALL {
-            assert_eq!(op.name().parse(), Ok(*op));
+            assert_eq!(op.name().parse(), Ok(op));
             assert_eq!(serde_json::to_value(op).unwrap(), op.name());
         }
         let said = "ipx".parse::<Op>().unwrap_err();

@@ -3,13 +3,13 @@
 //! | offset | what |
 //! |---|---|
 //! | 0 | the messages of all streams |
-//! | [`LONGEST`] | what is answered to them, for where both directions are measured at once one comes beside the other |
-//! | 2 [`LONGEST`] + 64 s | announces what stream s has written |
-//! | + 4096 | announces what was answered to it, or how much of it has come |
-//! | + 16,384 | a word for each stream of each trial that is added to |
+//! | [`LONGEST`] | the answers; both directions may be measured at once |
+//! | 2 [`LONGEST`] + 64 s | the word that announces the writes of stream s |
+//! | + 4096 | the word that announces its answers, or the number of messages received |
+//! | + 16,384 | the counter of each stream of each trial |
 //!
-//! Each word that announces has a cache line of its own and holds the trial above the number, so
-//! that what comes late of another trial announces nothing.
+//! Each announcing word has a cache line of its own. It holds the trial above the number, so that
+//! late writes of another trial announce nothing.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 

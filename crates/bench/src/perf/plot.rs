@@ -1,16 +1,15 @@
 //! Measurements as pictures: latency and bandwidth by message size, and beside each what it cost.
 
 use super::{Measured, Row, Test};
-use crate::report::{BySize, Panel};
+use crate::report::{Panel, Panels, bytes};
 
 /// A picture for each test that was made with more than one size, by the name for its file.
-#[must_use]
-pub fn pictures(rows: &[Row]) -> Vec<(&'static str, BySize)> {
-    let tests = Test::ALL.iter().copied();
+pub fn pictures(rows: &[Row]) -> Vec<(&'static str, Panels)> {
+    let tests = Test::ALL.into_iter();
     tests.filter_map(|test| Some((test.name(), picture(test, rows)?))).collect()
 }
 
-fn picture(test: Test, rows: &[Row]) -> Option<BySize> {
+fn picture(test: Test, rows: &[Row]) -> Option<Panels> {
     let rows: Vec<&Row> = rows.iter().filter(|row| row.measured.trial.test == test).collect();
     let first = &rows.first()?.measured.trial;
     if rows.iter().all(|row| row.measured.trial.bytes == first.bytes) {
@@ -80,7 +79,8 @@ fn picture(test: Test, rows: &[Row]) -> Option<BySize> {
             format!("{} under way, counters on, the payload read by the receiver", first.depth)
         }
     };
-    Some(BySize { title, note, series: series.into_iter().map(|series| series.0).collect(), panels })
+    let series = series.into_iter().map(|series| series.0).collect();
+    Some(Panels { title, note, horizontal: "size of a message".into(), place: bytes, series, panels })
 }
 
 /// Returns the values in which a row's series differs from the others.

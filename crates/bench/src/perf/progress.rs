@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-/// Begun or not, how far, then one result, given once.
+/// The progress of a measurement, and then its result, which is taken once.
 pub(super) struct Progress<T> {
     begun: AtomicBool,
     done: AtomicBool,
@@ -32,7 +32,7 @@ impl<T> Default for Progress<T> {
 }
 
 impl<T> Progress<T> {
-    /// The other side has answered.
+    /// Records that the other side has answered.
     pub(super) fn begin(&self) {
         let result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
         self.begun.store(true, Ordering::Release);
@@ -40,19 +40,19 @@ impl<T> Progress<T> {
         self.changed.notify_all();
     }
 
-    /// So many messages of this trial have counted so far.
+    /// Records the number of counted messages of this trial.
     #[inline]
     pub(super) fn reach(&self, trial: usize, messages: u64) {
         self.trial.store(trial as u64, Ordering::Relaxed);
         self.messages.store(messages, Ordering::Relaxed);
     }
 
-    /// Which trial, and how many of its messages.
+    /// Returns the trial, and the number of its counted messages.
     pub(super) fn reached(&self) -> (usize, u64) {
         (self.trial.load(Ordering::Relaxed) as usize, self.messages.load(Ordering::Relaxed))
     }
 
-    /// Leaves the result; the first one stays.
+    /// Sets the result if there is none yet.
     pub(super) fn finish(&self, result: T) {
         let mut place = self.result.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.done.swap(true, Ordering::Release) {
@@ -61,21 +61,21 @@ impl<T> Progress<T> {
         self.changed.notify_all();
     }
 
-    /// Whether there is a result, at the price of one load.
+    /// Returns true if there is a result. Costs one load.
     #[inline]
     pub(super) fn is_done(&self) -> bool {
         self.done.load(Ordering::Acquire)
     }
 
-    /// Sleeps until there is a result, at most so long; whether there is.
+    /// Sleeps until there is a result, at most for `most`; returns true if there is one.
     pub(super) fn wait(&self, most: Duration) -> bool {
         let result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.changed.wait_timeout_while(result, most, |_| !self.is_done()));
         self.is_done()
     }
 
-    /// Sleeps until the other side has answered or there is a result, at most so long; whether one
-    /// of them is so.
+    /// Sleeps until the other side has answered or there is a result, at most for `most`; returns
+    /// false after the timeout.
     pub(super) fn wait_begun(&self, most: Duration) -> bool {
         let begun = || self.is_done() || self.begun.load(Ordering::Acquire);
         let result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
@@ -83,7 +83,7 @@ impl<T> Progress<T> {
         begun()
     }
 
-    /// The result, once.
+    /// Takes the result.
     pub(super) fn take(&self) -> Option<T> {
         self.result.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

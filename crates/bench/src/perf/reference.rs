@@ -1,5 +1,4 @@
-//! The figures that the systems before us published, each with its source, to stand beside one's
-//! own.
+//! The published figures of earlier systems, each with its source.
 
 use super::{Op, Test};
 
@@ -23,14 +22,14 @@ pub struct Figure {
     pub test: Test,
     /// The operation nearest to it.
     pub op: Op,
-    /// Bytes of a message.
+    /// The bytes of a message.
     pub bytes: u32,
-    /// Streams side by side.
+    /// The number of simultaneous streams.
     pub streams: u32,
-    /// Both directions at once.
+    /// True for both directions at once.
     pub bidirectional: bool,
-    /// Least and most of what was published: microseconds one way for latency, 10^6 bytes a second
-    /// for bandwidth.
+    /// The least and the greatest published value: microseconds one way for latency, 10^6 bytes per
+    /// second for bandwidth.
     pub published: (f64, f64),
 }
 
@@ -48,7 +47,7 @@ const fn both_ways(figure: Figure) -> Figure {
     Figure { bidirectional: true, ..figure }
 }
 
-/// Every source.
+/// All sources.
 pub const SOURCES: [Source; 3] = [
     Source {
         name: "hp",
@@ -82,10 +81,10 @@ pub const SOURCES: [Source; 3] = [
     },
 ];
 
-/// The source called `name`.
+/// Returns the source called `name`.
 ///
 /// # Errors
-/// There is none; the line names those that there are.
+/// The name is unknown; the line lists the known names.
 pub fn source(name: &str) -> Result<&'static Source, String> {
     SOURCES.iter().find(|source| source.name == name).ok_or_else(|| {
         let known = SOURCES.map(|source| source.name).join(", ");

@@ -40,7 +40,6 @@ pub struct Repeats {
 
 impl Row {
     /// Returns one row for a measurement that was made `runs` times, at least once.
-    #[must_use]
     pub fn of(over: &Over, waiting: &str, mut runs: Vec<Measured>) -> Option<Self> {
         let each: Vec<f64> = runs.iter().map(key).collect();
         runs.sort_by(|one, other| key(one).total_cmp(&key(other)));
@@ -105,11 +104,7 @@ fn cpu_us(ns: f64) -> String {
 fn latency_columns() -> Vec<Column> {
     let mut columns = vec![column("size", size)];
     for (name, _) in PERCENTILES {
-        columns.push(column(name, move |row| {
-            let latency = row.measured.flow.latency_us.as_ref();
-            let told = latency.is_some_and(|latency| told(latency, name));
-            if told { row.measured.latency_us(name).map_or_else(String::new, us) } else { "-".into() }
-        }));
+        columns.push(column(name, move |row| known(row, name).map_or_else(|| "-".into(), us)));
     }
     columns.extend([
         column("max", |row| row.measured.latency_us("max").map_or_else(String::new, us)),
@@ -122,17 +117,10 @@ fn latency_columns() -> Vec<Column> {
     columns
 }
 
-/// Returns true if there were enough responses for this percentile.
-fn told(latency: &super::Percentiles, name: &str) -> bool {
-    match name {
-        "p50" => latency.p50,
-        "p90" => latency.p90,
-        "p99" => latency.p99,
-        "p99.9" => latency.p99_9,
-        "p99.99" => latency.p99_99,
-        _ => latency.p99_999,
-    }
-    .is_some()
+/// Returns the latency called `name`; `None` if there were too few responses for that percentile.
+fn known(row: &Row, name: &str) -> Option<f64> {
+    row.measured.flow.latency_us.as_ref()?.known(name)??;
+    row.measured.latency_us(name)
 }
 
 fn bandwidth_columns() -> Vec<Column> {
@@ -177,11 +165,10 @@ fn megabytes(value: f64) -> String {
 
 /// Returns the report for people: a heading and a table for each test, and the rail with its
 /// reason.
-#[must_use]
 pub fn text(rows: &[Row]) -> String {
     let mut out = String::new();
     for test in Test::ALL {
-        let rows: Vec<&Row> = rows.iter().filter(|row| row.measured.trial.test == *test).collect();
+        let rows: Vec<&Row> = rows.iter().filter(|row| row.measured.trial.test == test).collect();
         let Some(first) = rows.first() else { continue };
         let fetches = rows.iter().all(|row| row.measured.trial.op.fetches());
         let none = rows.iter().all(|row| !row.measured.trial.op.fetches());
@@ -199,14 +186,14 @@ pub fn text(rows: &[Row]) -> String {
             let value = cell(first);
             if rows.iter().any(|row| cell(row) != value) {
                 columns.push((head, cell));
-            } else if let Some(words) = in_common(*test, head, &value) {
+            } else if let Some(words) = in_common(test, head, &value) {
                 common.push(words);
             }
         }
         if first.measured.trial.bidirectional {
             common.push("both directions at once".into());
         }
-        let measures = if *test == Test::Latency { latency_columns() } else { bandwidth_columns() };
+        let measures = if test == Test::Latency { latency_columns() } else { bandwidth_columns() };
         columns.extend(measures.into_iter().filter(|(_, cell)| rows.iter().any(|row| !cell(row).is_empty())));
         out += &format!("\n{title}: {}\n", common.join(", "));
         let mut table = Table::new(columns.iter().map(|column| column.0)).indent(2);
@@ -252,13 +239,11 @@ fn rails(rows: &[Row]) -> String {
 }
 
 /// Returns the rows as JSON.
-#[must_use]
 pub fn to_json(rows: &[Row]) -> Value {
     json!({ "perf": rows })
 }
 
 /// Returns the rows as comma-separated values with a head, always with the same columns.
-#[must_use]
 pub fn to_csv(rows: &[Row]) -> String {
     let columns = csv_columns();
     let quoted = |cell: String| match cell.contains([',', '"', '\n']) {
@@ -307,11 +292,7 @@ fn csv_columns() -> Vec<Column> {
         ("latency_max_us", "max"),
         ("latency_mean_us", "mean"),
     ] {
-        columns.push(column(head, move |row| {
-            let latency = row.measured.flow.latency_us.as_ref();
-            let known = latency.is_some_and(|latency| !name.starts_with('p') || told(latency, name));
-            number(if known { row.measured.latency_us(name) } else { None })
-        }));
+        columns.push(column(head, move |row| number(known(row, name))));
     }
     columns.extend([
         column("client_cpu_ns_per_message", |row| row.measured.client.ns_per_message.to_string()),
@@ -337,7 +318,6 @@ pub struct Thresholds {
 
 impl Thresholds {
     /// Returns one line for each row that misses a threshold.
-    #[must_use]
     pub fn missed(&self, rows: &[Row]) -> Vec<String> {
         let mut missed = Vec::new();
         for row in rows {
@@ -367,7 +347,6 @@ impl Thresholds {
 }
 
 /// Returns a progress line: the trial, the number of trials, and the count so far.
-#[must_use]
 pub fn live(trial: &super::Trial, number: usize, of: usize, messages: u64) -> String {
     let what = format!("{} {} {}", trial.test, trial.op, bytes(u64::from(trial.bytes)));
     format!("{}/{of} {what}: {} messages", number + 1, count(messages))

@@ -41,7 +41,6 @@ pub struct Percentiles {
 
 impl Percentiles {
     /// Computes the percentiles of response times, each divided by `parts`.
-    #[must_use]
     pub fn of(responses: &Responses, parts: u32) -> Self {
         let us = |ns: f64| thousandths(ns / 1000.0 / f64::from(parts));
         let count = responses.count();
@@ -70,19 +69,23 @@ impl Percentiles {
 
     /// Returns the value called `name`: one of [`PERCENTILES`], `min`, `mean` or `max`. A missing
     /// percentile is replaced by the longest time.
-    #[must_use]
     pub fn named(&self, name: &str) -> Option<f64> {
-        let percentile = |value: Option<f64>| value.unwrap_or(self.max);
+        self.known(name).map(|value| value.unwrap_or(self.max))
+    }
+
+    /// Returns the value called `name` as [`Self::named`] does; the inner `None` is a percentile
+    /// for which there were too few responses.
+    pub(super) fn known(&self, name: &str) -> Option<Option<f64>> {
         Some(match name {
-            "min" => self.min,
-            "mean" => self.mean,
-            "max" => self.max,
-            "p50" => percentile(self.p50),
-            "p90" => percentile(self.p90),
-            "p99" => percentile(self.p99),
-            "p99.9" => percentile(self.p99_9),
-            "p99.99" => percentile(self.p99_99),
-            "p99.999" => percentile(self.p99_999),
+            "min" => Some(self.min),
+            "mean" => Some(self.mean),
+            "max" => Some(self.max),
+            "p50" => self.p50,
+            "p90" => self.p90,
+            "p99" => self.p99,
+            "p99.9" => self.p99_9,
+            "p99.99" => self.p99_99,
+            "p99.999" => self.p99_999,
             _ => return None,
         })
     }
@@ -199,19 +202,16 @@ pub struct Measured {
 
 impl Measured {
     /// Returns the messages per second, both directions together.
-    #[must_use]
     pub fn messages_per_s(&self) -> f64 {
         self.flow.messages_per_s + self.reverse.as_ref().map_or(0.0, |flow| flow.messages_per_s)
     }
 
     /// Returns 10^6 bytes per second, both directions together.
-    #[must_use]
     pub fn mb_per_s(&self) -> f64 {
         self.flow.mb_per_s + self.reverse.as_ref().map_or(0.0, |flow| flow.mb_per_s)
     }
 
     /// Returns the latency called `name`, of the slower direction.
-    #[must_use]
     pub fn latency_us(&self, name: &str) -> Option<f64> {
         let of = |flow: &Flow| flow.latency_us.as_ref()?.named(name);
         let both = [of(&self.flow), self.reverse.as_ref().and_then(of)];

@@ -37,14 +37,14 @@ const TELL_EVERY: Duration = Duration::from_millis(250);
 const TURN_EVERY: Duration = Duration::from_millis(1);
 
 /// The path of a measurement: a worker, and the benchmark window of its node.
-pub struct Place<S: Service> {
+pub struct MeasuredPath<S: Service> {
     /// The worker that is measured.
     pub worker: Worker<S>,
     /// The window called [`WINDOW`](super::WINDOW).
     pub window: Arc<Window>,
 }
 
-impl<S: Service> Clone for Place<S> {
+impl<S: Service> Clone for MeasuredPath<S> {
     fn clone(&self) -> Self {
         Self { worker: self.worker.clone(), window: self.window.clone() }
     }
@@ -65,7 +65,7 @@ pub struct Live {
 /// # Errors
 /// See [`PerfError`].
 pub fn run<S: Service + AsMut<Ports>>(
-    place: &Place<S>,
+    place: &MeasuredPath<S>,
     plan: &Plan,
     tell: &mut dyn FnMut(Live) -> bool,
 ) -> Result<Vec<Measured>, PerfError> {
@@ -105,7 +105,7 @@ pub fn run<S: Service + AsMut<Ports>>(
 /// # Errors
 /// See [`PerfError`].
 pub fn serve<S: Service + AsMut<Ports>>(
-    place: &Place<S>,
+    place: &MeasuredPath<S>,
     serve: &Serve,
     wanted: &mut dyn FnMut() -> bool,
 ) -> Result<(), PerfError> {

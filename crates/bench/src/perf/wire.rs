@@ -2,20 +2,22 @@
 //!
 //! | bits of the tag | meaning |
 //! |---|---|
-//! | 0..4 | what it is, see [`MessageKind`] |
+//! | 0..4 | the kind, see [`MessageKind`] |
 //! | 4..10 | the stream |
-//! | 10..16 | the trial: what comes late of another one is passed over, for lanes are not in order with each other |
+//! | 10..16 | the trial; late messages of another trial are ignored, because lanes have no common order |
 //! | 16..31 | the low bits of the message's number within its stream |
-//! | 31 | 0: it is no tag of a call |
+//! | 31 | 0: not the tag of a call |
 //!
-//! Acknowledgements carry, in 8 bytes little endian, how many messages of their stream have come.
-//! What is said once for each trial is JSON: a [`Trial`](super::Trial) to begin it, a
-//! [`ServerReport`](super::result::ServerReport) at its end. Whatever is not well formed is passed
-//! over.
+//! Acknowledgements carry the number of received messages of their stream in 8 bytes, little
+//! endian. Each trial begins with a [`Trial`](super::Trial) and ends with a
+//! [`ServerReport`](super::result::ServerReport), both as JSON. Malformed messages are ignored.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use plexus_base::NodeId;
+use plexus_base::{
+    NodeId,
+    wire::{self, Fixed},
+};
 use plexus_interconnect::{Kind, Net};
 
 use super::parameters::{BULK, PROMPT};
@@ -67,23 +69,10 @@ pub(super) enum MessageKind {
     Failed,
 }
 
-impl MessageKind {
-    const ALL: [Self; 14] = [
-        Self::Hello,
-        Self::Welcome,
-        Self::Begin,
-        Self::Ready,
-        Self::Data,
-        Self::Ack,
-        Self::Load,
-        Self::LoadAck,
-        Self::Mark,
-        Self::End,
-        Self::Ended,
-        Self::Drain,
-        Self::Bye,
-        Self::Failed,
-    ];
+wire::numbered! {
+    impl MessageKind as "kind of a message" {
+        Hello, Welcome, Begin, Ready, Data, Ack, Load, LoadAck, Mark, End, Ended, Drain, Bye, Failed
+    }
 }
 
 /// The number of low bits of a message's number in its tag.
@@ -137,7 +126,7 @@ impl Tag {
     /// Decodes a tag; `None` if it is malformed.
     #[inline]
     pub(super) fn read(tag: u32) -> Option<Self> {
-        let what = *MessageKind::ALL.get(((tag & WHAT_MASK) as usize).checked_sub(1)?)?;
+        let what = MessageKind::from_raw((tag & WHAT_MASK) as u8).ok()?;
         let (stream, trial) = (tag >> STREAM_SHIFT & STREAM_MASK, tag >> TRIAL_SHIFT & TRIAL_MASK);
         Some(Self { what, stream, trial, number: tag >> NUMBER_SHIFT })
     }
@@ -164,7 +153,7 @@ mod tests {
 
     #[test]
     fn tags_survive_and_nonsense_is_nothing() {
-        for what in MessageKind::ALL {
+        for what in (1..15).map(|number| MessageKind::from_raw(number).unwrap()) {
             let tag = Tag { what, stream: 63, trial: 62, number: 0x6789 };
             assert_eq!(Tag::read(Tag::of(what, 63, 62, 0x1_2345_6789)), Some(tag));
             assert_eq!(Tag::read(Tag::plain(what)), Some(Tag { what, stream: 0, trial: 0, number: 0 }));

@@ -79,6 +79,19 @@ struct Entry {
     queue: List,
 }
 
+impl Entry {
+    /// The entry of a block that was never requested.
+    const NEW: Self = Self {
+        holders: NodeSet::EMPTY,
+        exclusive: false,
+        clean: false,
+        version: 0,
+        seq: 0,
+        conversion: None,
+        queue: List::EMPTY,
+    };
+}
+
 /// The directory's outgoing messages: the receiver, the block, the content.
 pub(super) type Mail = Vec<(NodeId, BlockId, MessageBody)>;
 
@@ -139,9 +152,7 @@ impl Directory {
     /// Restores a block that members report as held, or whose version on disk they report.
     pub(super) fn restore(&mut self, block: BlockId, holders: NodeSet, exclusive: bool, known: (bool, u64)) {
         let (clean, version) = known;
-        let entry =
-            Entry { holders, exclusive, clean, version, seq: 0, conversion: None, queue: List::EMPTY };
-        self.entries.insert(block, entry);
+        self.entries.insert(block, Entry { holders, exclusive, clean, version, ..Entry::NEW });
     }
 
     /// Returns the holders of `block`, and whether in X; `None` while that is about to change.
@@ -166,15 +177,7 @@ impl Directory {
         (ask, have, target): (Ask, Mode, Target),
         mail: &mut Mail,
     ) -> Result<(), Fault> {
-        let entry = self.entries.entry(block).or_insert(Entry {
-            holders: NodeSet::EMPTY,
-            exclusive: false,
-            clean: false,
-            version: 0,
-            seq: 0,
-            conversion: None,
-            queue: List::EMPTY,
-        });
+        let entry = self.entries.entry(block).or_insert(Entry::NEW);
         let request = Pending::Request { from, ask, have, target };
         // One frame of the node's set asks for the block, the others for copies. The conversion in
         // flight does not count: a `Done` may be overtaken by the next request.

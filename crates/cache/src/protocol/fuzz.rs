@@ -5,10 +5,7 @@
 //! the right master, numbers in use. The local side (sessions, disk, checkpoints) keeps its
 //! contract, and the shard's actions are checked here.
 
-use std::{
-    cell::RefCell,
-    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use plexus_base::{Incarnation, WorkerId};
 
@@ -151,11 +148,9 @@ struct World {
     opened: Option<Epoch>,
 }
 
-struct Hand<'a>(&'a RefCell<World>);
-
-impl Frames for Hand<'_> {
+impl ShardDriver for World {
     fn open(&mut self, slot: Slot, _block: BlockId, mode: Mode) {
-        let World { frames, quick, .. } = &mut *self.0.borrow_mut();
+        let Self { frames, quick, .. } = self;
         let frame = &mut frames[slot.index()];
         assert!(frame.at_peace() && mode != Mode::N, "opened in use");
         (frame.open, frame.notify, frame.mode, frame.contents.dirty) = (true, false, mode, false);
@@ -167,64 +162,57 @@ impl Frames for Hand<'_> {
     }
 
     fn pin(&mut self, slot: Slot, _ticket: Ticket, mode: Mode) -> bool {
-        let frame = &mut self.0.borrow_mut().frames[slot.index()];
+        let frame = &mut self.frames[slot.index()];
         assert!(frame.open && mode <= frame.mode && mode != Mode::N, "pinned beyond the mode");
         frame.pin(mode)
     }
 
     fn close(&mut self, slot: Slot) -> Option<Contents> {
-        let frame = &mut self.0.borrow_mut().frames[slot.index()];
+        let frame = &mut self.frames[slot.index()];
         assert!(std::mem::take(&mut frame.open), "closed twice");
         frame.notify = !frame.pins.is_empty();
         (!frame.notify).then_some(frame.contents)
     }
 
     fn forget(&mut self, slot: Slot) {
-        let frame = &mut self.0.borrow_mut().frames[slot.index()];
+        let frame = &mut self.frames[slot.index()];
         assert!(frame.at_peace(), "forgotten in use");
         (frame.open, frame.mode) = (false, Mode::N);
     }
 
     fn expect(&mut self, _slot: Slot, _generation: u32) {}
-}
 
-impl Outlet for Hand<'_> {
     fn push(&mut self, action: Action) {
-        let world = &mut *self.0.borrow_mut();
         match action {
-            Action::Send { to, message } => {
+            Action::Send { to, message } | Action::SendBehind { to, message } => {
                 assert!(to != ME && to.0 < NODES, "sent to {to}");
-                world.sent(to, message);
+                self.sent(to, message);
             }
             Action::ReadDisk { slot, .. } => {
-                let frame = &mut world.frames[slot.index()];
+                let frame = &mut self.frames[slot.index()];
                 assert!(frame.at_peace() && !frame.open, "read into a frame in use");
                 frame.busy = true;
-                world.disk.push(Event::Read { slot, result: Ok(1) });
+                self.disk.push(Event::Read { slot, result: Ok(1) });
             }
             Action::WriteDisk { slot, block } => {
-                let frame = &mut world.frames[slot.index()];
+                let frame = &mut self.frames[slot.index()];
                 assert!(frame.at_peace() && !frame.open && block.0 < BLOCKS, "written while in use");
                 frame.busy = true;
-                world.disk.push(Event::Wrote { slot, ok: true });
+                self.disk.push(Event::Wrote { slot, ok: true });
             }
             Action::Wake { ticket, result } => {
-                let at = world.waiting.iter().position(|waiting| *waiting == ticket);
-                world.waiting.swap_remove(at.expect("a session that waits"));
+                let at = self.waiting.iter().position(|waiting| *waiting == ticket);
+                self.waiting.swap_remove(at.expect("a session that waits"));
                 if let Ok(Granted::Private(slot)) = result {
-                    world.private.push(slot);
+                    self.private.push(slot);
                 }
             }
             Action::Fault { from, .. } => {
                 assert!(from.0 < NODES);
-                world.faults += 1;
+                self.faults += 1;
             }
-            Action::SendBehind { to, message } => {
-                assert!(to != ME && to.0 < NODES, "sent to {to}");
-                world.sent(to, message);
-            }
-            Action::RecordLost { seq } => world.disk.push(Event::LostRecorded { seq }),
-            Action::Open { epoch } => world.opened = Some(epoch),
+            Action::RecordLost { seq } => self.disk.push(Event::LostRecorded { seq }),
+            Action::Open { epoch } => self.opened = Some(epoch),
             Action::MayLeave
             | Action::WriteFailed { .. }
             | Action::CheckpointDone { .. }
@@ -233,12 +221,11 @@ impl Outlet for Hand<'_> {
     }
 
     fn ship(&mut self, to: NodeId, slot: Slot, _dest: Slot, _generation: u32, message: Message) {
-        let world = &mut *self.0.borrow_mut();
         assert!(to != ME && to.0 < NODES, "shipped to {to}");
-        let frame = &world.frames[slot.index()];
+        let frame = &self.frames[slot.index()];
         let changeable = frame.pins.contains(&Mode::X) || frame.open && frame.mode == Mode::X;
         assert!(!changeable, "copied in use");
-        world.sent(to, message);
+        self.sent(to, message);
     }
 }
 
@@ -428,19 +415,19 @@ impl World {
 }
 
 /// Opens the shard in its first view, with reports of correct members.
-fn open(shard: &mut Shard, world: &RefCell<World>) {
-    let view = world.borrow_mut().first_view();
-    tests::open(shard, &view, &mut Hand(world), &mut Hand(world));
-    world.borrow_mut().next.clear();
+fn open(shard: &mut Shard, world: &mut World) {
+    let view = world.first_view();
+    tests::open(shard, &view, world);
+    world.next.clear();
 }
 
 /// Accepts the losses in `seen`. Returns whether the shard refused because there were more.
-fn accept(shard: &mut Shard, world: &RefCell<World>, seen: &Lost) -> bool {
-    let (before, asked) = (shard.lost().clone(), world.borrow().accepts);
-    shard.accept_lost(Nanos(0), seen, &mut Hand(world), &mut Hand(world));
+fn accept(shard: &mut Shard, world: &mut World, seen: &Lost) -> bool {
+    let (before, asked) = (shard.lost().clone(), world.accepts);
+    shard.accept_lost(Nanos(0), seen, world);
     let is_unseen = |block: &BlockId| before.contains(*block) && !seen.contains(*block);
     let refused = shard.is_open() && (0..BLOCKS).map(BlockId).any(|block| is_unseen(&block));
-    assert!(!refused || (shard.lost(), world.borrow().accepts) == (&before, asked), "accepted unseen");
+    assert!(!refused || (shard.lost(), world.accepts) == (&before, asked), "accepted unseen");
     refused
 }
 
@@ -458,57 +445,57 @@ fn run(seed: u64, views: bool, all: &mut Counts) -> (bool, u64) {
         ways: 2 + random.below(u64::from(WAYS) - 1) as u32,
     };
     let mut shard = Shard::new(config);
-    let world = RefCell::new(World {
+    let mut world = World {
         frames: vec![SimulatedFrame::default(); config.slots() as usize],
         quick: Random { state: !seed << 32, views },
         ..World::default()
-    });
+    };
     if !views {
-        open(&mut shard, &world);
+        open(&mut shard, &mut world);
     }
     // The share of messages from members among all events.
     let share = 20 + random.below(60);
     let (mut seen, mut refused) = (Lost::default(), 0);
     for step in 0..STEPS {
         if views && (step == 0 || random.below(50) == 0) {
-            let view = world.borrow_mut().next_view(&mut random);
+            let view = world.next_view(&mut random);
             let mut epoch = || Epoch(random.below(6) as u32);
             let before = LossHistory { needs: epoch(), intact: epoch() };
-            shard.view(Nanos(u64::from(step)), (&view, before), &mut Hand(&world), &mut Hand(&world));
+            shard.view(Nanos(u64::from(step)), (&view, before), &mut world);
         }
         if views && random.percent(5) {
-            refused += u64::from(accept(&mut shard, &world, &seen));
+            refused += u64::from(accept(&mut shard, &mut world, &seen));
             seen = shard.lost().clone();
         }
         let event = if random.percent(share) {
-            Some(world.borrow_mut().remote(&mut random))
+            Some(world.remote(&mut random))
         } else {
-            world.borrow_mut().local(&mut random, u64::from(step))
+            world.local(&mut random, u64::from(step))
         };
         if let Some(event) = event {
-            shard.handle(Nanos(u64::from(step)), event, &mut Hand(&world), &mut Hand(&world));
+            shard.handle(Nanos(u64::from(step)), event, &mut world);
         }
     }
     // After any messages, a shard that is left alone answers all members and comes to rest.
-    let view = world.borrow_mut().last_view();
-    shard.view(Nanos(0), (&view, tests::KNOWN), &mut Hand(&world), &mut Hand(&world));
+    let view = world.last_view();
+    shard.view(Nanos(0), (&view, tests::KNOWN), &mut world);
     for step in 0.. {
         let event = if step < 50 && random.percent(50) {
-            world.borrow_mut().remote(&mut random)
-        } else if let Some(event) = world.borrow_mut().last() {
+            world.remote(&mut random)
+        } else if let Some(event) = world.last() {
             event
         } else if step >= 50 {
             break;
         } else {
             continue;
         };
-        shard.handle(Nanos(0), event, &mut Hand(&world), &mut Hand(&world));
+        shard.handle(Nanos(0), event, &mut world);
     }
-    assert!(world.borrow().waiting.is_empty(), "still waiting: {:?}", world.borrow().waiting);
+    assert!(world.waiting.is_empty(), "still waiting: {:?}", world.waiting);
     assert!(shard.is_open() && shard.is_quiet(), "not at rest");
-    assert_eq!(shard.counts().faults, world.borrow().faults);
+    assert_eq!(shard.counts().faults, world.faults);
     all.add(shard.counts());
-    (world.into_inner().opened.is_some(), refused)
+    (world.opened.is_some(), refused)
 }
 
 /// Runs all seeds. Returns the counts that stayed zero, the number of seeds that opened, and the

@@ -7,7 +7,7 @@
 use plexus_base::BlockId;
 
 use super::{
-    Action, Ask, Contents, Frames, Granted, Io, Mode, Outlet, Shard, Slot,
+    Action, Ask, Contents, Granted, Mode, Shard, ShardDriver, Slot,
     directory::Fault,
     frame::{Disk, Leave, Order, Phase, Usage},
     message::{Message, MessageBody, Source},
@@ -22,11 +22,11 @@ impl Shard {
     }
 
     /// Handles an order of the master for a block held here.
-    pub(super) fn order<F: Frames, O: Outlet>(
+    pub(super) fn order(
         &mut self,
         block: BlockId,
         order: Order,
-        io: &mut Io<'_, F, O>,
+        io: &mut impl ShardDriver,
     ) -> Result<(), Fault> {
         let slot = self.find(block).ok_or("an order for a block that is not here")?;
         let frame = &self.frames[slot];
@@ -72,7 +72,7 @@ impl Shard {
     }
 
     /// Does everything that can be done with a held frame now.
-    pub(super) fn settle<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
+    pub(super) fn settle(&mut self, slot: usize, io: &mut impl ShardDriver) {
         loop {
             let frame = self.frames[slot];
             if frame.usage != Usage::Cached || frame.mode == Mode::N {
@@ -158,20 +158,20 @@ impl Shard {
     }
 
     /// Opens a closed frame and admits the first sessions that can share it.
-    fn admit<F: Frames, O: Outlet>(&mut self, slot: usize, turn: Option<u64>, io: &mut Io<'_, F, O>) {
+    fn admit(&mut self, slot: usize, turn: Option<u64>, io: &mut impl ShardDriver) {
         let (block, mode) = (self.frames[slot].block, self.frames[slot].mode);
         debug_assert_eq!((self.frames[slot].phase, self.frames[slot].disk), (Phase::Closed, Disk::Quiet));
         self.frames[slot].phase = Phase::Open(mode);
-        io.frames.open(Slot(slot as u32), block, mode);
+        io.open(Slot(slot as u32), block, mode);
         let mut shared = false;
         while let Some(waiter) = self.next_waiter(slot, turn) {
             let need = waiter.ask.mode();
-            if shared && need == Mode::X || !io.frames.pin(Slot(slot as u32), waiter.ticket, need) {
+            if shared && need == Mode::X || !io.pin(Slot(slot as u32), waiter.ticket, need) {
                 break;
             }
             self.waiters.remove_first(&mut self.frames[slot].waiters, |w| *w == waiter);
             let result = Ok(Granted::Pinned(Slot(slot as u32)));
-            io.out.push(Action::Wake { ticket: waiter.ticket, result });
+            io.push(Action::Wake { ticket: waiter.ticket, result });
             if need == Mode::X {
                 break;
             }
@@ -180,10 +180,10 @@ impl Shard {
     }
 
     /// Refuses new pins. Returns whether none is left.
-    pub(super) fn close<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) -> bool {
+    pub(super) fn close(&mut self, slot: usize, io: &mut impl ShardDriver) -> bool {
         debug_assert!(matches!(self.frames[slot].phase, Phase::Open(_)));
         self.frames[slot].phase = Phase::Closing;
-        match io.frames.close(Slot(slot as u32)) {
+        match io.close(Slot(slot as u32)) {
             Some(contents) => self.closed(slot, contents),
             None => return false,
         }
@@ -200,18 +200,13 @@ impl Shard {
     }
 
     /// Handles the removal of the last pin.
-    pub(super) fn idle<F: Frames, O: Outlet>(
-        &mut self,
-        slot: usize,
-        contents: Contents,
-        io: &mut Io<'_, F, O>,
-    ) {
+    pub(super) fn idle(&mut self, slot: usize, contents: Contents, io: &mut impl ShardDriver) {
         self.closed(slot, contents);
         self.settle(slot, io);
     }
 
     /// Obeys the first order on an idle frame. Returns whether there may be more to do at once.
-    fn obey<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) -> bool {
+    fn obey(&mut self, slot: usize, io: &mut impl ShardDriver) -> bool {
         let frame = self.frames[slot];
         let order = self.orders.front(frame.orders).expect("there is an order");
         if order == Order::Save && frame.owed {
@@ -244,7 +239,7 @@ impl Shard {
                 let owed = give && (owed || frame.owed);
                 let body = MessageBody::Grant { ask, target, seq, source: Source::Data, owed, behind };
                 let message = Message { epoch: self.views.epoch, block: frame.block, body };
-                io.out.ship(requester, Slot(slot as u32), target.slot, target.generation, message);
+                io.ship(requester, Slot(slot as u32), target.slot, target.generation, message);
                 match ask {
                     Ask::Cr => self.counts.copies_out += 1,
                     Ask::S => {
@@ -262,10 +257,10 @@ impl Shard {
     }
 
     /// Clears a frame whose block is gone and whose debt another node has.
-    fn lose<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
+    fn lose(&mut self, slot: usize, io: &mut impl ShardDriver) {
         let frame = &mut self.frames[slot];
         (frame.mode, frame.owed, frame.behind, frame.stuck) = (Mode::N, false, false, false);
-        io.frames.forget(Slot(slot as u32));
+        io.forget(Slot(slot as u32));
         while let Some(order) = self.orders.pop_front(&mut self.frames[slot].orders) {
             assert_eq!(order, Order::Save, "an order after the one that takes the block away");
             self.saved(true);
@@ -282,15 +277,15 @@ impl Shard {
     }
 
     /// Writes the block, which is idle and stays so until the write is done.
-    pub(super) fn write<F, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
+    pub(super) fn write(&mut self, slot: usize, io: &mut impl ShardDriver) {
         let frame = &mut self.frames[slot];
         assert!(frame.phase == Phase::Closed && frame.disk == Disk::Quiet && frame.mode != Mode::N);
         frame.disk = Disk::Writing;
-        io.out.push(Action::WriteDisk { slot: Slot(slot as u32), block: frame.block });
+        io.push(Action::WriteDisk { slot: Slot(slot as u32), block: frame.block });
     }
 
     /// Handles the end of a write.
-    pub(super) fn wrote<F: Frames, O: Outlet>(&mut self, slot: usize, ok: bool, io: &mut Io<'_, F, O>) {
+    pub(super) fn wrote(&mut self, slot: usize, ok: bool, io: &mut impl ShardDriver) {
         let frame = &mut self.frames[slot];
         assert_eq!(frame.disk, Disk::Writing, "a write that was not requested is finished");
         frame.disk = Disk::Quiet;
@@ -300,7 +295,7 @@ impl Shard {
             self.counts.disk_writes += 1;
         } else {
             self.counts.write_failures += 1;
-            io.out.push(Action::WriteFailed { block: frame.block });
+            io.push(Action::WriteFailed { block: frame.block });
             self.write_failed(slot, io);
         }
         self.settle(slot, io);
@@ -308,7 +303,7 @@ impl Shard {
 
     /// Keeps the block after a failed write, and tells the sessions and sweeps that wanted it
     /// written or gone.
-    fn write_failed<F, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
+    fn write_failed(&mut self, slot: usize, io: &mut impl ShardDriver) {
         while self.orders.front(self.frames[slot].orders) == Some(Order::Save) {
             self.orders.pop_front(&mut self.frames[slot].orders);
             self.frames[slot].turn = None;
@@ -322,11 +317,7 @@ impl Shard {
 
     /// Handles the master's answer that the block is no longer here: all its earlier orders have
     /// been obeyed.
-    pub(super) fn evicted<F: Frames, O: Outlet>(
-        &mut self,
-        block: BlockId,
-        io: &mut Io<'_, F, O>,
-    ) -> Result<(), Fault> {
+    pub(super) fn evicted(&mut self, block: BlockId, io: &mut impl ShardDriver) -> Result<(), Fault> {
         const FAULT: Fault = "Evicted, but nothing was to leave";
         let slot =
             self.find(block).filter(|slot| self.frames[*slot].leave == Leave::Announced).ok_or(FAULT)?;
@@ -336,7 +327,7 @@ impl Shard {
         self.counts.evictions += 1;
         if self.frames[slot].mode != Mode::N {
             self.frames[slot].mode = Mode::N;
-            io.frames.forget(Slot(slot as u32));
+            io.forget(Slot(slot as u32));
         }
         self.release(slot);
         Ok(())

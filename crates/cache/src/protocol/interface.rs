@@ -118,8 +118,8 @@ pub enum Event {
         /// The message.
         message: Message,
     },
-    /// The last pin of a frame went after [`Frames::close`] had answered `None`. There is exactly
-    /// one event for each such answer.
+    /// The last pin of a frame went after [`ShardDriver::close`] had answered `None`. There is
+    /// exactly one event for each such answer.
     Idle {
         /// The frame.
         slot: Slot,
@@ -161,8 +161,14 @@ pub enum Event {
     Leave,
 }
 
-/// The receiver of the shard's actions.
-pub trait Outlet {
+/// The shard's access to its driver: actions, blocks that are sent, and the frames of this worker.
+///
+/// Each frame has an atomic word with mode, pins, writer latch and the marks CLOSING, NOTIFY and
+/// DIRTY. Sessions change the word too, in a *local hit*: the mode suffices, the frame is not
+/// closing and the latch is free.
+///
+/// The shard calls these methods from [`super::Shard::handle`]; they may not call back.
+pub trait ShardDriver {
     /// Queues an action, to be done in the order pushed after [`super::Shard::handle`] has
     /// returned.
     fn push(&mut self, action: Action);
@@ -171,6 +177,25 @@ pub trait Outlet {
     /// message, on the lane for blocks. The bytes must be sent or copied *before this returns*: the
     /// shard may then let sessions change the frame, or have another block put into it.
     fn ship(&mut self, to: NodeId, slot: Slot, dest: Slot, generation: u32, message: Message);
+
+    /// Offers `block` in `mode` (S or X) to local sessions: sets the mode and clears CLOSING,
+    /// NOTIFY and DIRTY, which the shard has noted. Called only while nothing is pinned.
+    fn open(&mut self, slot: Slot, block: BlockId, mode: Mode);
+
+    /// Pins the frame for a waiting session: a read pin for S, the writer latch for X. Returns
+    /// false if another session excludes this. Called only while the frame is open.
+    fn pin(&mut self, slot: Slot, ticket: Ticket, mode: Mode) -> bool;
+
+    /// Refuses new pins (CLOSING). Returns `None` if something is pinned: then NOTIFY is set, and
+    /// [`Event::Idle`] follows when the last pin goes. Called only while the frame is open.
+    fn close(&mut self, slot: Slot) -> Option<Contents>;
+
+    /// Empties the frame. Called only while nothing is pinned.
+    fn forget(&mut self, slot: Slot);
+
+    /// Sets the frame's generation: odd while a put from another node is expected. A put with
+    /// another generation must be refused.
+    fn expect(&mut self, slot: Slot, generation: u32);
 }
 
 /// An action that the shard asks of the driver; actions are done in order.
@@ -258,7 +283,7 @@ pub enum Action {
 /// The frame that a woken session got.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Granted {
-    /// The frame, pinned on behalf of the session by [`Frames::pin`].
+    /// The frame, pinned on behalf of the session by [`ShardDriver::pin`].
     Pinned(Slot),
     /// A private frame with a consistent copy, which no other session uses. [`Event::Freed`]
     /// follows after the read.
@@ -287,34 +312,8 @@ pub enum BlockError {
 /// The state of the block in an idle frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Contents {
-    /// True if the block was changed since the last [`Frames::open`].
+    /// True if the block was changed since the last [`ShardDriver::open`].
     pub dirty: bool,
     /// The version in the page.
     pub version: u64,
-}
-
-/// The frames of this worker as the shard sees them. Each has an atomic word with mode, pins,
-/// writer latch and the marks CLOSING, NOTIFY and DIRTY. Sessions change the word too, in a *local
-/// hit*: the mode suffices, the frame is not closing and the latch is free.
-///
-/// The shard calls these methods from [`super::Shard::handle`]; they may not call back.
-pub trait Frames {
-    /// Offers `block` in `mode` (S or X) to local sessions: sets the mode and clears CLOSING,
-    /// NOTIFY and DIRTY, which the shard has noted. Called only while nothing is pinned.
-    fn open(&mut self, slot: Slot, block: BlockId, mode: Mode);
-
-    /// Pins the frame for a waiting session: a read pin for S, the writer latch for X. Returns
-    /// false if another session excludes this. Called only while the frame is open.
-    fn pin(&mut self, slot: Slot, ticket: Ticket, mode: Mode) -> bool;
-
-    /// Refuses new pins (CLOSING). Returns `None` if something is pinned: then NOTIFY is set, and
-    /// [`Event::Idle`] follows when the last pin goes. Called only while the frame is open.
-    fn close(&mut self, slot: Slot) -> Option<Contents>;
-
-    /// Empties the frame. Called only while nothing is pinned.
-    fn forget(&mut self, slot: Slot);
-
-    /// Sets the frame's generation: odd while a put from another node is expected. A put with
-    /// another generation must be refused.
-    fn expect(&mut self, slot: Slot, generation: u32);
 }

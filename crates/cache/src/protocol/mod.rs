@@ -4,8 +4,8 @@
 //! *requester* has sessions that want a block, a *holder* has a block in one of its frames, and a
 //! *master* decides which node gets a block ([`BlockId::partition`] maps blocks to masters). The
 //! shard reads no clock, file or socket. [`Shard::handle`] takes an [`Event`] and pushes
-//! [`Action`]s, which the driver carries out in order. It reaches frames through [`Frames`], and
-//! blocks leave through [`Outlet::ship`], both called synchronously.
+//! [`Action`]s, which the driver carries out in order. It calls [`ShardDriver`] synchronously to
+//! reach frames and to send blocks.
 //!
 //! # How a block travels
 //!
@@ -79,7 +79,7 @@ pub use plexus_membership::{partitions::Members, protocol::LossHistory};
 
 pub use counts::Counts;
 pub use interface::{
-    Action, Ask, BlockError, Config, Contents, Event, Frames, Granted, Mode, Outlet, Slot, Ticket,
+    Action, Ask, BlockError, Config, Contents, Event, Granted, Mode, ShardDriver, Slot, Ticket,
 };
 pub use lost::{Lost, Run};
 pub use message::{Kind, Message, MessageBody, Source, Target, Witness};
@@ -120,12 +120,6 @@ pub struct Shard {
     ids: u32,
     sweeps: Sweeps,
     counts: Counts,
-}
-
-/// The parameters of one call of [`Shard::handle`].
-struct Io<'a, F, O> {
-    frames: &'a mut F,
-    out: &'a mut O,
 }
 
 impl Shard {
@@ -262,13 +256,12 @@ impl Shard {
             })
     }
 
-    /// Handles one event completely and pushes the resulting actions to `out`.
+    /// Handles one event completely and pushes the resulting actions to `io`.
     ///
     /// # Panics
     /// If the driver broke its contract: an unexpected completion, or a slot that does not exist.
-    pub fn handle(&mut self, now: Nanos, event: Event, frames: &mut impl Frames, out: &mut impl Outlet) {
+    pub fn handle(&mut self, now: Nanos, event: Event, io: &mut impl ShardDriver) {
         self.now = now;
-        let io = &mut Io { frames, out };
         match event {
             Event::Want { ticket, block, ask } => self.want(ticket, block, ask, io),
             Event::Message { from, message } => self.arrived(from, message, io),
@@ -294,15 +287,8 @@ impl Shard {
     ///
     /// # Panics
     /// If the driver broke its contract: the view is not newer, or does not contain this node.
-    pub fn view(
-        &mut self,
-        now: Nanos,
-        (view, before): (&Members, LossHistory),
-        frames: &mut impl Frames,
-        out: &mut impl Outlet,
-    ) {
+    pub fn view(&mut self, now: Nanos, (view, before): (&Members, LossHistory), io: &mut impl ShardDriver) {
         self.now = now;
-        let io = &mut Io { frames, out };
         self.change(view, before, io);
         self.finish(io);
     }
@@ -310,15 +296,14 @@ impl Shard {
     /// Accepts lost blocks as they are on disk from now on, whichever member masters them. The
     /// request is dropped while members change, or if more blocks are lost than the operator has
     /// `seen`.
-    pub fn accept_lost(&mut self, now: Nanos, seen: &Lost, frames: &mut impl Frames, out: &mut impl Outlet) {
+    pub fn accept_lost(&mut self, now: Nanos, seen: &Lost, io: &mut impl ShardDriver) {
         self.now = now;
-        let io = &mut Io { frames, out };
         self.ask_to_accept(seen, io);
         self.finish(io);
     }
 
     /// Handles the consequences of an event.
-    fn finish<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
+    fn finish(&mut self, io: &mut impl ShardDriver) {
         loop {
             if let Some((block, body)) = self.inbox.pop_front() {
                 self.message(self.config.me, block, body, io);
@@ -332,7 +317,7 @@ impl Shard {
     }
 
     /// Handles a message from another node, if it is of this view.
-    fn arrived<F: Frames, O: Outlet>(&mut self, from: NodeId, message: Message, io: &mut Io<'_, F, O>) {
+    fn arrived(&mut self, from: NodeId, message: Message, io: &mut impl ShardDriver) {
         if from == self.config.me || from.0 >= self.config.nodes {
             return self.fault(from, "a message from no other member", io);
         }
@@ -348,13 +333,7 @@ impl Shard {
     }
 
     /// Handles a message of this view, from any node and this one.
-    fn message<F: Frames, O: Outlet>(
-        &mut self,
-        from: NodeId,
-        block: BlockId,
-        body: MessageBody,
-        io: &mut Io<'_, F, O>,
-    ) {
+    fn message(&mut self, from: NodeId, block: BlockId, body: MessageBody, io: &mut impl ShardDriver) {
         if let Err(what) = self.dispatch(from, block, body, io) {
             self.fault(from, what, io);
         }
@@ -368,12 +347,12 @@ impl Shard {
         self.mail = mail;
     }
 
-    fn dispatch<F: Frames, O: Outlet>(
+    fn dispatch(
         &mut self,
         from: NodeId,
         block: BlockId,
         body: MessageBody,
-        io: &mut Io<'_, F, O>,
+        io: &mut impl ShardDriver,
     ) -> Result<(), Fault> {
         if !body.has_block() {
             return self.dispatch_view(from, block, body, io);
@@ -443,12 +422,12 @@ impl Shard {
     }
 
     /// Handles a message about no block.
-    fn dispatch_view<F: Frames, O: Outlet>(
+    fn dispatch_view(
         &mut self,
         from: NodeId,
         block: BlockId,
         body: MessageBody,
-        io: &mut Io<'_, F, O>,
+        io: &mut impl ShardDriver,
     ) -> Result<(), Fault> {
         match body {
             MessageBody::Mark { blocks } => self.mark(from, blocks, io),
@@ -473,17 +452,17 @@ impl Shard {
         }
     }
 
-    fn send<F, O: Outlet>(&mut self, to: NodeId, block: BlockId, body: MessageBody, io: &mut Io<'_, F, O>) {
+    fn send(&mut self, to: NodeId, block: BlockId, body: MessageBody, io: &mut impl ShardDriver) {
         if to == self.config.me {
             self.inbox.push_back((block, body));
         } else {
             let message = Message { epoch: self.views.epoch, block, body };
-            io.out.push(Action::Send { to, message });
+            io.push(Action::Send { to, message });
         }
     }
 
-    fn fault<F, O: Outlet>(&mut self, from: NodeId, what: Fault, io: &mut Io<'_, F, O>) {
+    fn fault(&mut self, from: NodeId, what: Fault, io: &mut impl ShardDriver) {
         self.counts.faults += 1;
-        io.out.push(Action::Fault { from, what });
+        io.push(Action::Fault { from, what });
     }
 }

@@ -8,29 +8,29 @@
 //! **Debt.** The node that owes reports it. If none does and the disk may be older than every copy,
 //! the debt was lost with a node or with a message: one of the holders owes it from now on.
 //!
-//! **What is lost.** A block that nobody holds is as the disk has it, unless it was with a node
-//! that is gone: which of them may have been, the last master knew. If it lives it names them
-//! (*doubts*). If it is gone itself, or the view in which it may have opened is all that is known
-//! of it, no block of the partition is certain (*orphaned*): the latest such view counts, against
-//! the latest in which one that lives says that it opened. A node that took leave granted nothing
-//! since and everything of its own was handed back: nothing is lost with it, unless another died.
+//! **Lost blocks.** A block that no member holds is as the disk has it, unless a dead node held it.
+//! The last master knows which blocks dead nodes may have held. If it lives, it names them
+//! (*doubts*). If it is dead, or only the view in which it may have opened is known, no block of
+//! the partition is certain (*orphaned*). The latest such view is compared with the latest view in
+//! which a living node has opened the partition. A node that left granted nothing afterwards and
+//! had handed back everything, so no block is lost with it.
 //!
-//! **Who knows.** Whoever was there when all masters were open knows all that was lost by then
-//! ([`Witness::Present`]). Where nobody is left who was, a record counts that somebody left of an
-//! earlier incarnation, if all who were members since and are gone had handed back, or were members
-//! with him in this incarnation: of several the latest, for what others have on record may have
-//! been accepted since. With no such witness every block is lost whose partition nobody who is left
-//! has opened, and that nobody holds.
+//! **Witnesses.** A member of the view in which all masters were open knows all blocks that were
+//! lost by then ([`Witness::Present`]). If no such member lives, the record of an earlier
+//! incarnation of a member counts. Its condition: all later members that are gone had handed back,
+//! or were members together with this incarnation. Of several records the latest counts, because
+//! losses in earlier ones may have been accepted since. Without a witness, a block is lost if no
+//! member holds it and no living member has opened its partition.
 //!
-//! **Telling.** What is lost is told to all members and on record with each before the master
-//! opens, so any of them can be master after it. The same way it is taken back when it is accepted.
+//! **Publication.** The master sends the lost blocks to all members, and each records them, before
+//! the master opens. So any of them can be the next master. An acceptance is sent in the same way.
 
 use std::{cmp::Ordering, collections::HashMap};
 
 use plexus_base::{BlockId, Epoch, NodeId, NodeSet};
 
 use super::{
-    Action, Frames, Io, Lost, MessageBody, Mode, Outlet, Shard, Witness,
+    Action, Lost, MessageBody, Mode, Shard, ShardDriver, Witness,
     directory::Fault,
     hasher::Fixed,
     lost::Run,
@@ -133,12 +133,12 @@ const UNASKED: Fault = "a report that was not expected";
 
 impl Shard {
     /// Handles an item of a report, or of a master's publication.
-    pub(super) fn item<F: Frames, O: Outlet>(
+    pub(super) fn item(
         &mut self,
         from: NodeId,
         block: BlockId,
         item: MessageBody,
-        io: &mut Io<'_, F, O>,
+        io: &mut impl ShardDriver,
     ) -> Result<(), Fault> {
         if from != self.config.me && self.views.streams.took(from) {
             self.send(from, BlockId(0), MessageBody::More, io);
@@ -205,7 +205,7 @@ impl Shard {
     }
 
     /// Works out the lost blocks and the debts once all members have reported, and publishes them.
-    fn resolve<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
+    fn resolve(&mut self, io: &mut impl ShardDriver) {
         let me = self.config.me;
         let mut rebuild = self.views.rebuild.take().expect("called when all have reported");
         let mut lost = std::mem::take(&mut rebuild.known.1);
@@ -234,7 +234,7 @@ impl Shard {
             lost.remove(block);
             self.directory.restore(block, holders, exclusive, (!exclusive && current, 0));
             if !exclusive && !owed && !current {
-                owes.push((block, holders.lowest().expect("somebody reported it")));
+                owes.push((block, holders.lowest().expect("a member reported it")));
             }
         }
         let any_lost = rebuild.any_lost;
@@ -252,7 +252,7 @@ impl Shard {
     }
 
     /// Tells a member what is lost of what is mastered here.
-    fn publish<F, O: Outlet>(&mut self, to: NodeId, lost: &Lost, io: &mut Io<'_, F, O>) {
+    fn publish(&mut self, to: NodeId, lost: &Lost, io: &mut impl ShardDriver) {
         for Run { partition, first, last } in lost.runs() {
             self.say(to, first, MessageBody::Lost { partition, last }, io);
         }
@@ -261,7 +261,7 @@ impl Shard {
 
     /// A master has said what is lost: it is told when that is on record. What was known before may
     /// not be yet.
-    fn published<F, O: Outlet>(&mut self, master: NodeId, io: &mut Io<'_, F, O>) {
+    fn published(&mut self, master: NodeId, io: &mut impl ShardDriver) {
         self.replace_lost(master, io);
         let needs = self.views.recording;
         if self.views.recorded < needs {
@@ -272,7 +272,7 @@ impl Shard {
     }
 
     /// Takes what has come from a master, and has it put on record where that changed anything.
-    fn replace_lost<F, O: Outlet>(&mut self, master: NodeId, io: &mut Io<'_, F, O>) {
+    fn replace_lost(&mut self, master: NodeId, io: &mut impl ShardDriver) {
         let Views { lost, arriving, .. } = &mut self.views;
         let mut next = lost.clone();
         let named = std::mem::take(&mut arriving[master.index()]);
@@ -282,7 +282,7 @@ impl Shard {
         if next != self.views.lost {
             self.views.lost = next;
             self.views.recording += 1;
-            io.out.push(Action::RecordLost { seq: self.views.recording });
+            io.push(Action::RecordLost { seq: self.views.recording });
         }
     }
 
@@ -290,7 +290,7 @@ impl Shard {
     ///
     /// # Panics
     /// If the driver broke its contract: it was not asked for that record.
-    pub(super) fn lost_recorded<F, O: Outlet>(&mut self, seq: u64, io: &mut Io<'_, F, O>) {
+    pub(super) fn lost_recorded(&mut self, seq: u64, io: &mut impl ShardDriver) {
         assert!(seq <= self.views.recording, "a record that was not requested");
         self.views.recorded = self.views.recorded.max(seq);
         let (done, waiting): (Vec<_>, Vec<_>) =
@@ -302,11 +302,7 @@ impl Shard {
     }
 
     /// A member has on record what was published.
-    pub(super) fn kept<F: Frames, O: Outlet>(
-        &mut self,
-        from: NodeId,
-        io: &mut Io<'_, F, O>,
-    ) -> Result<(), Fault> {
+    pub(super) fn kept(&mut self, from: NodeId, io: &mut impl ShardDriver) -> Result<(), Fault> {
         let publishing = self.views.publishing.as_mut().ok_or("a record that was not requested")?;
         if !publishing.awaited.remove(from) {
             return Err("a record that was not requested");
@@ -323,7 +319,7 @@ impl Shard {
         Ok(())
     }
 
-    fn open<F, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
+    fn open(&mut self, io: &mut impl ShardDriver) {
         let me = self.config.me;
         self.views.rebuild = None;
         let views = &mut self.views;
@@ -332,7 +328,7 @@ impl Shard {
         for node in views.members.iter() {
             self.send(node, BlockId(0), MessageBody::Opened, io);
         }
-        io.out.push(Action::Open { epoch });
+        io.push(Action::Open { epoch });
     }
 
     /// Takes over the debt of a block that was lost with a node.
@@ -353,7 +349,7 @@ impl Shard {
 
     /// Accepts the lost blocks as they are on disk, here and at all other masters. With all masters
     /// open, this member knows every lost block.
-    pub(super) fn ask_to_accept<F: Frames, O: Outlet>(&mut self, seen: &Lost, io: &mut Io<'_, F, O>) {
+    pub(super) fn ask_to_accept(&mut self, seen: &Lost, io: &mut impl ShardDriver) {
         if !self.views.all_open()
             || !self.views.lost.is_within(seen)
             || self.views.leaving == LeaveProgress::Done
@@ -366,7 +362,7 @@ impl Shard {
     }
 
     /// Accepts all lost blocks mastered here, once every other member has recorded that.
-    pub(super) fn accept<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
+    pub(super) fn accept(&mut self, io: &mut impl ShardDriver) {
         let me = self.config.me;
         let views = &self.views;
         let any = views.lost.runs().any(|run| views.master(run.partition) == me);
@@ -387,7 +383,7 @@ impl Shard {
     /// Announces the leave as soon as no operation is under way that others would have to know, and
     /// all known losses are recorded. Blocks that it gave away last must have arrived before it
     /// goes: no other node has them.
-    pub(super) fn take_leave<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
+    pub(super) fn take_leave(&mut self, io: &mut impl ShardDriver) {
         let Views { leaving, past, .. } = &self.views;
         if matches!(leaving, LeaveProgress::Stays | LeaveProgress::Done)
             || !self.views.all_open()
@@ -401,13 +397,13 @@ impl Shard {
         let is_recorded = self.views.recorded == self.views.recording;
         if self.views.leaving == LeaveProgress::Announced(NodeSet::EMPTY) && is_recorded {
             self.views.leaving = LeaveProgress::Done;
-            io.out.push(Action::MayLeave);
+            io.push(Action::MayLeave);
         }
     }
 
     /// Begins no more conversions. Announces the leave once this node holds no block and no
     /// conversion is in flight.
-    fn end_conversions<F, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
+    fn end_conversions(&mut self, io: &mut impl ShardDriver) {
         let is_free = |frame: &super::Frame| frame.usage == super::Usage::Free;
         if !self.sweeps.hands_back() || !self.frames.iter().all(is_free) {
             return;
@@ -421,14 +417,14 @@ impl Shard {
     /// Repeats the leave announcement in every later view: other members rely on it that this node
     /// began nothing since. A new member gets it ahead of the mark, so it never settles with this
     /// node without knowing.
-    pub(super) fn repeat_leave_announcement<F, O: Outlet>(&mut self, others: NodeSet, io: &mut Io<'_, F, O>) {
+    pub(super) fn repeat_leave_announcement(&mut self, others: NodeSet, io: &mut impl ShardDriver) {
         if matches!(self.views.leaving, LeaveProgress::Announced(_) | LeaveProgress::Done) {
             self.directory.closing = true;
             self.announce_leave(others, io);
         }
     }
 
-    fn announce_leave<F, O: Outlet>(&mut self, others: NodeSet, io: &mut Io<'_, F, O>) {
+    fn announce_leave(&mut self, others: NodeSet, io: &mut impl ShardDriver) {
         self.views.leaving = LeaveProgress::Announced(others);
         for node in others.iter() {
             self.send_behind(node, MessageBody::Leaving, io);

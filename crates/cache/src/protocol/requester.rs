@@ -3,7 +3,7 @@
 use plexus_base::{BlockId, NodeId};
 
 use super::{
-    Action, Ask, BlockError, FREE, Frames, Granted, Io, Mode, Outlet, PRIVATE, Shard, Slot, Ticket,
+    Action, Ask, BlockError, FREE, Granted, Mode, PRIVATE, Shard, ShardDriver, Slot, Ticket,
     directory::Fault,
     frame::{BlockRequest, Disk, Frame, Leave, Phase, Usage, Waiter},
     lists::List,
@@ -12,13 +12,7 @@ use super::{
 
 impl Shard {
     /// Handles a session that wants a block.
-    pub(super) fn want<F: Frames, O: Outlet>(
-        &mut self,
-        ticket: Ticket,
-        block: BlockId,
-        ask: Ask,
-        io: &mut Io<'_, F, O>,
-    ) {
+    pub(super) fn want(&mut self, ticket: Ticket, block: BlockId, ask: Ask, io: &mut impl ShardDriver) {
         self.counts.wants += 1;
         assert_eq!(
             block.partition().worker(self.config.workers),
@@ -26,7 +20,7 @@ impl Shard {
             "{block} is another worker's"
         );
         if self.sweeps.hands_back() {
-            io.out.push(Action::Wake { ticket, result: Err(BlockError::HandingBack) });
+            io.push(Action::Wake { ticket, result: Err(BlockError::HandingBack) });
             return;
         }
         self.arrivals += 1;
@@ -45,7 +39,7 @@ impl Shard {
     }
 
     /// Lets a session wait at a frame that has the block or will have it.
-    fn join<F: Frames, O: Outlet>(&mut self, slot: usize, waiter: Waiter, io: &mut Io<'_, F, O>) {
+    fn join(&mut self, slot: usize, waiter: Waiter, io: &mut impl ShardDriver) {
         let frame = &self.frames[slot];
         let need = waiter.ask.mode();
         if need <= frame.mode {
@@ -53,9 +47,9 @@ impl Shard {
         }
         // It may have been in use a moment ago and be free now.
         let open = matches!(frame.phase, Phase::Open(offered) if need <= offered) && frame.waiters.is_empty();
-        if open && io.frames.pin(Slot(slot as u32), waiter.ticket, need) {
+        if open && io.pin(Slot(slot as u32), waiter.ticket, need) {
             let result = Ok(Granted::Pinned(Slot(slot as u32)));
-            io.out.push(Action::Wake { ticket: waiter.ticket, result });
+            io.push(Action::Wake { ticket: waiter.ticket, result });
             return;
         }
         self.waiters.push_back(&mut self.frames[slot].waiters, waiter);
@@ -63,7 +57,7 @@ impl Shard {
     }
 
     /// Begins to get a block into a free frame.
-    fn start<F: Frames, O: Outlet>(&mut self, slot: usize, waiter: Waiter, io: &mut Io<'_, F, O>) {
+    fn start(&mut self, slot: usize, waiter: Waiter, io: &mut impl ShardDriver) {
         let frame = &mut self.frames[slot];
         debug_assert_eq!(frame.usage, Usage::Free);
         frame.block = waiter.block;
@@ -82,7 +76,7 @@ impl Shard {
     }
 
     /// Sends a request in the mode that the waiting sessions need.
-    pub(super) fn ask<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
+    pub(super) fn ask(&mut self, slot: usize, io: &mut impl ShardDriver) {
         if !self.may_ask(self.frames[slot].block) {
             // The eviction's answer calls this again.
             return;
@@ -104,14 +98,14 @@ impl Shard {
         self.counts.requests += 1;
         frame.generation = frame.generation.wrapping_add(1);
         frame.asked = Some(BlockRequest { ask, id: self.ids, at: self.now });
-        io.frames.expect(Slot(slot as u32), frame.generation);
+        io.expect(Slot(slot as u32), frame.generation);
         let target = Target { slot: Slot(slot as u32), generation: frame.generation, id: self.ids };
         let (block, have) = (frame.block, frame.mode);
         self.send(self.master(block), block, MessageBody::Request { ask, have, target }, io);
     }
 
     /// Asks for X where S is held and a session waits for X.
-    pub(super) fn upgrade<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
+    pub(super) fn upgrade(&mut self, slot: usize, io: &mut impl ShardDriver) {
         let frame = &self.frames[slot];
         if frame.mode == Mode::S
             && frame.asked.is_none()
@@ -142,20 +136,20 @@ impl Shard {
     }
 
     /// Ends the announcement of a put.
-    pub(super) fn answered<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
+    pub(super) fn answered(&mut self, slot: usize, io: &mut impl ShardDriver) {
         let frame = &mut self.frames[slot];
         frame.asked = None;
         frame.generation = frame.generation.wrapping_add(1);
-        io.frames.expect(Slot(slot as u32), frame.generation);
+        io.expect(Slot(slot as u32), frame.generation);
     }
 
     /// Takes a grant.
-    pub(super) fn grant<F: Frames, O: Outlet>(
+    pub(super) fn grant(
         &mut self,
         from: NodeId,
         block: BlockId,
         grant: MessageBody,
-        io: &mut Io<'_, F, O>,
+        io: &mut impl ShardDriver,
     ) -> Result<(), Fault> {
         let MessageBody::Grant { ask, target, seq, source, owed, behind } = grant else {
             unreachable!("called for grants")
@@ -175,14 +169,14 @@ impl Shard {
         }
         self.answered(slot, io);
         self.grants += 1;
-        self.counts.asked = self.counts.asked + self.now.since(asked.at);
+        self.counts.asked_ns += self.now.since(asked.at).0;
         let frame = &mut self.frames[slot];
         frame.granted = self.grants;
         match source {
             Source::Disk { version } => {
                 self.counts.grants_disk += 1;
                 frame.disk = Disk::Reading { seq, ask, expect: version };
-                io.out.push(Action::ReadDisk { slot: Slot(slot as u32), block, expect: version });
+                io.push(Action::ReadDisk { slot: Slot(slot as u32), block, expect: version });
                 return Ok(());
             }
             Source::Data if from == master || self.config.me == master => self.counts.transfers_2 += 1,
@@ -203,12 +197,7 @@ impl Shard {
     }
 
     /// Handles the end of a read of the disk.
-    pub(super) fn read<F: Frames, O: Outlet>(
-        &mut self,
-        slot: usize,
-        result: Result<u64, BlockError>,
-        io: &mut Io<'_, F, O>,
-    ) {
+    pub(super) fn read(&mut self, slot: usize, result: Result<u64, BlockError>, io: &mut impl ShardDriver) {
         if self.frames[slot].disk == Disk::Discarding {
             self.frames[slot].disk = Disk::Quiet;
             if self.may_ask(self.frames[slot].block) {
@@ -245,12 +234,12 @@ impl Shard {
     }
 
     /// Handles a refusal of the master.
-    pub(super) fn refused<F: Frames, O: Outlet>(
+    pub(super) fn refused(
         &mut self,
         block: BlockId,
         target: Target,
         lost: bool,
-        io: &mut Io<'_, F, O>,
+        io: &mut impl ShardDriver,
     ) -> Result<(), Fault> {
         let (slot, _) = self.asked(block, target)?;
         self.answered(slot, io);
@@ -265,16 +254,16 @@ impl Shard {
     }
 
     /// Wakes the session of a private frame: its consistent copy is there.
-    pub(super) fn wake_private<F, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
+    pub(super) fn wake_private(&mut self, slot: usize, io: &mut impl ShardDriver) {
         let waiter =
             self.waiters.pop_front(&mut self.frames[slot].waiters).expect("a private frame has its session");
         let result = Ok(Granted::Private(Slot(slot as u32)));
-        io.out.push(Action::Wake { ticket: waiter.ticket, result });
+        io.push(Action::Wake { ticket: waiter.ticket, result });
     }
 
     /// Serves a consistent read of this node that reached the block in this node's own frame: its
     /// session waits there like any other.
-    pub(super) fn adopt<F: Frames, O: Outlet>(&mut self, slot: usize, target: Target, io: &mut Io<'_, F, O>) {
+    pub(super) fn adopt(&mut self, slot: usize, target: Target, io: &mut impl ShardDriver) {
         // It was answered before the order came: no session is left to serve.
         let Some(private) = self.private(self.frames[slot].block, target) else { return };
         self.answered(private, io);
@@ -310,14 +299,9 @@ impl Shard {
         }
     }
 
-    pub(super) fn fail_waiters<F, O: Outlet>(
-        &mut self,
-        slot: usize,
-        error: BlockError,
-        io: &mut Io<'_, F, O>,
-    ) {
+    pub(super) fn fail_waiters(&mut self, slot: usize, error: BlockError, io: &mut impl ShardDriver) {
         while let Some(waiter) = self.waiters.pop_front(&mut self.frames[slot].waiters) {
-            io.out.push(Action::Wake { ticket: waiter.ticket, result: Err(error) });
+            io.push(Action::Wake { ticket: waiter.ticket, result: Err(error) });
         }
     }
 
@@ -335,7 +319,7 @@ impl Shard {
     }
 
     /// Serves the sessions that wait for a frame of the set, in order, and makes room for the rest.
-    pub(super) fn pump<F: Frames, O: Outlet>(&mut self, set: u32, io: &mut Io<'_, F, O>) {
+    pub(super) fn pump(&mut self, set: u32, io: &mut impl ShardDriver) {
         let set = set as usize;
         while let Some(waiter) = self.waiters.front(self.queues[set]) {
             let found = self.find(waiter.block);
@@ -380,10 +364,10 @@ impl Shard {
 
     /// Handles a failed write that was to make room: the longest waiting session gets the error, so
     /// that waiting ends.
-    pub(super) fn cannot_leave<F, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
+    pub(super) fn cannot_leave(&mut self, slot: usize, io: &mut impl ShardDriver) {
         let set = slot / self.config.ways as usize;
         if let Some(waiter) = self.waiters.pop_front(&mut self.queues[set]) {
-            io.out.push(Action::Wake { ticket: waiter.ticket, result: Err(BlockError::WriteFailed) });
+            io.push(Action::Wake { ticket: waiter.ticket, result: Err(BlockError::WriteFailed) });
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Sweeps over all frames: checkpoints and hand-back, a window of frames at a time.
 
 use super::{
-    Action, Frames, Io, Mode, Outlet, Shard,
+    Action, Mode, Shard, ShardDriver,
     frame::{Leave, Order, Usage},
 };
 
@@ -83,11 +83,11 @@ impl Shard {
     }
 
     /// Starts on the next frames. Returns whether anything was done.
-    pub(super) fn sweep<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) -> bool {
+    pub(super) fn sweep(&mut self, io: &mut impl ShardDriver) -> bool {
         self.sweep_checkpoint(io) || self.sweep_hand_back(io)
     }
 
-    fn sweep_checkpoint<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) -> bool {
+    fn sweep_checkpoint(&mut self, io: &mut impl ShardDriver) -> bool {
         let Some(checkpoint) = &mut self.sweeps.checkpoint else { return false };
         while checkpoint.cursor < self.frames.len() {
             if checkpoint.outstanding == WINDOW {
@@ -107,7 +107,7 @@ impl Shard {
         if checkpoint.outstanding > 0 {
             return false;
         }
-        io.out.push(Action::CheckpointDone { failed: checkpoint.failed });
+        io.push(Action::CheckpointDone { failed: checkpoint.failed });
         self.sweeps.checkpoint = None;
         if self.sweeps.checkpoints_waiting > 0 {
             self.sweeps.checkpoints_waiting -= 1;
@@ -116,7 +116,7 @@ impl Shard {
         true
     }
 
-    fn sweep_hand_back<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) -> bool {
+    fn sweep_hand_back(&mut self, io: &mut impl ShardDriver) -> bool {
         let leaving = self.sweeps.leaving;
         let Some(sweep) = self.sweeps.hand_back.as_mut().filter(|sweep| !sweep.answered) else {
             return false;
@@ -142,7 +142,7 @@ impl Shard {
         }
         sweep.answered = true;
         let kept = self.frames.iter().filter(|frame| frame.usage != Usage::Free).count() as u32;
-        io.out.push(Action::HandedBack { kept });
+        io.push(Action::HandedBack { kept });
         true
     }
 }

@@ -15,42 +15,36 @@ enum Did {
     Other(Action),
 }
 
-/// Frames and outlet in one: a log, and the pinned frames.
+/// A driver that keeps a log and the pinned frames.
 #[derive(Default)]
-struct World {
-    log: std::cell::RefCell<Vec<Did>>,
+struct Log {
+    done: Vec<Did>,
     pinned: Vec<Slot>,
 }
 
-struct Hand<'a>(&'a std::cell::RefCell<Vec<Did>>, &'a mut Vec<Slot>);
-struct Out<'a>(&'a std::cell::RefCell<Vec<Did>>);
-
-impl Frames for Hand<'_> {
+impl ShardDriver for Log {
+    fn push(&mut self, action: Action) {
+        self.done.push(Did::Other(action));
+    }
+    fn ship(&mut self, to: NodeId, _slot: Slot, _dest: Slot, _generation: u32, message: Message) {
+        self.done.push(Did::Shipped(to, message.block));
+    }
     fn open(&mut self, slot: Slot, _block: BlockId, mode: Mode) {
-        self.0.borrow_mut().push(Did::Opened(slot, mode));
+        self.done.push(Did::Opened(slot, mode));
     }
     fn pin(&mut self, slot: Slot, ticket: Ticket, mode: Mode) -> bool {
-        if mode == Mode::X && self.1.contains(&slot) {
+        if mode == Mode::X && self.pinned.contains(&slot) {
             return false;
         }
-        self.1.push(slot);
-        self.0.borrow_mut().push(Did::Pinned(ticket));
+        self.pinned.push(slot);
+        self.done.push(Did::Pinned(ticket));
         true
     }
     fn close(&mut self, slot: Slot) -> Option<Contents> {
-        (!self.1.contains(&slot)).then_some(Contents { dirty: false, version: 1 })
+        (!self.pinned.contains(&slot)).then_some(Contents { dirty: false, version: 1 })
     }
     fn forget(&mut self, _slot: Slot) {}
     fn expect(&mut self, _slot: Slot, _generation: u32) {}
-}
-
-impl Outlet for Out<'_> {
-    fn push(&mut self, action: Action) {
-        self.0.borrow_mut().push(Did::Other(action));
-    }
-    fn ship(&mut self, to: NodeId, _slot: Slot, _dest: Slot, _generation: u32, message: Message) {
-        self.0.borrow_mut().push(Did::Shipped(to, message.block));
-    }
 }
 
 /// A history without losses that a node would have to know.
@@ -59,75 +53,64 @@ pub(super) const KNOWN: LossHistory = LossHistory { needs: Epoch(0), intact: Epo
 const EPOCH: Epoch = Epoch(5);
 const BLOCKS: u64 = 1000;
 
+/// A shard of node 0 and its driver.
+struct World {
+    shard: Shard,
+    log: Log,
+}
+
 impl World {
-    fn tell(&mut self, shard: &mut Shard, event: Event) -> Vec<Did> {
-        let World { log, pinned } = self;
-        shard.handle(Nanos(0), event, &mut Hand(log, pinned), &mut Out(log));
-        log.take()
+    fn tell(&mut self, event: Event) -> Vec<Did> {
+        self.shard.handle(Nanos(0), event, &mut self.log);
+        std::mem::take(&mut self.log.done)
     }
 
-    fn view(&mut self, shard: &mut Shard, epoch: u32, members: &[(u8, u64)]) -> Vec<Did> {
-        self.view_after(shard, 0, epoch, members)
+    fn view(&mut self, epoch: u32, members: &[(u8, u64)]) -> Vec<Did> {
+        self.view_after(0, epoch, members)
     }
 
     /// Hands the shard a view in which no loss occurred since `needs`.
-    fn view_after(&mut self, shard: &mut Shard, needs: u32, epoch: u32, members: &[(u8, u64)]) -> Vec<Did> {
+    fn view_after(&mut self, needs: u32, epoch: u32, members: &[(u8, u64)]) -> Vec<Did> {
         let members =
             members.iter().map(|(node, incarnation)| (NodeId(*node), Incarnation(*incarnation))).collect();
-        let World { log, pinned } = self;
         let view = Members { epoch: Epoch(epoch), members };
-        shard.view(
-            Nanos(0),
-            (&view, LossHistory { needs: Epoch(needs), ..KNOWN }),
-            &mut Hand(log, pinned),
-            &mut Out(log),
-        );
-        log.take()
+        let before = LossHistory { needs: Epoch(needs), ..KNOWN };
+        self.shard.view(Nanos(0), (&view, before), &mut self.log);
+        std::mem::take(&mut self.log.done)
     }
 
-    fn say(&mut self, shard: &mut Shard, from: u8, epoch: u32, body: MessageBody) -> Vec<Did> {
-        self.say_of(shard, from, epoch, (BlockId(0), body))
+    fn say(&mut self, from: u8, epoch: u32, body: MessageBody) -> Vec<Did> {
+        self.say_of(from, epoch, (BlockId(0), body))
     }
 
-    fn say_of(
-        &mut self,
-        shard: &mut Shard,
-        from: u8,
-        epoch: u32,
-        (block, body): (BlockId, MessageBody),
-    ) -> Vec<Did> {
+    fn say_of(&mut self, from: u8, epoch: u32, (block, body): (BlockId, MessageBody)) -> Vec<Did> {
         let message = Message { epoch: Epoch(epoch), block, body };
-        self.tell(shard, Event::Message { from: NodeId(from), message })
+        self.tell(Event::Message { from: NodeId(from), message })
     }
 
-    fn want(&mut self, shard: &mut Shard, ticket: u64, block: BlockId, ask: Ask) -> Vec<Did> {
-        self.tell(shard, Event::Want { ticket: Ticket(ticket), block, ask })
+    fn want(&mut self, ticket: u64, block: BlockId, ask: Ask) -> Vec<Did> {
+        self.tell(Event::Want { ticket: Ticket(ticket), block, ask })
     }
 
-    fn hear(&mut self, shard: &mut Shard, from: u8, block: BlockId, body: MessageBody) -> Vec<Did> {
+    fn hear(&mut self, from: u8, block: BlockId, body: MessageBody) -> Vec<Did> {
         let message = Message { epoch: EPOCH, block, body };
-        self.tell(shard, Event::Message { from: NodeId(from), message })
+        self.tell(Event::Message { from: NodeId(from), message })
     }
 
     /// Gets `block`, mastered by the other node, from the disk for a session; it is pinned then.
-    fn get(&mut self, shard: &mut Shard, ticket: u64, block: BlockId, ask: Ask) -> Slot {
-        let did = self.want(shard, ticket, block, ask);
+    fn get(&mut self, ticket: u64, block: BlockId, ask: Ask) -> Slot {
+        let did = self.want(ticket, block, ask);
         let target = requested(&did).expect("a request");
         let source = Source::Disk { version: 0 };
-        self.hear(
-            shard,
-            1,
-            block,
-            MessageBody::Grant { ask, target, seq: 1, source, owed: false, behind: false },
-        );
-        let did = self.tell(shard, Event::Read { slot: target.slot, result: Ok(1) });
+        self.hear(1, block, MessageBody::Grant { ask, target, seq: 1, source, owed: false, behind: false });
+        let did = self.tell(Event::Read { slot: target.slot, result: Ok(1) });
         assert!(did.contains(&Did::Pinned(Ticket(ticket))), "{did:?}");
         target.slot
     }
 
-    fn idle(&mut self, shard: &mut Shard, slot: Slot) -> Vec<Did> {
-        self.pinned.retain(|pinned| *pinned != slot);
-        self.tell(shard, Event::Idle { slot, contents: Contents { dirty: false, version: 1 } })
+    fn idle(&mut self, slot: Slot) -> Vec<Did> {
+        self.log.pinned.retain(|pinned| *pinned != slot);
+        self.tell(Event::Idle { slot, contents: Contents { dirty: false, version: 1 } })
     }
 }
 
@@ -141,32 +124,27 @@ fn requested(did: &[Did]) -> Option<Target> {
     })
 }
 
-fn shard(ways: u32) -> Shard {
-    shard_of(2, ways)
+fn world(ways: u32) -> World {
+    opened(EPOCH, 2, ways)
 }
 
-fn shard_of(nodes: u8, ways: u32) -> Shard {
-    opened(EPOCH, nodes, ways).1
-}
-
-fn opened(epoch: Epoch, nodes: u8, ways: u32) -> (World, Shard) {
+fn opened(epoch: Epoch, nodes: u8, ways: u32) -> World {
     opened_without(0, epoch, nodes, ways)
 }
 
 /// Opens a shard in a view without the last `last` nodes.
-fn opened_without(last: u8, epoch: Epoch, nodes: u8, ways: u32) -> (World, Shard) {
-    let (mut world, mut shard) = (World::default(), without_view(nodes, ways));
+fn opened_without(last: u8, epoch: Epoch, nodes: u8, ways: u32) -> World {
+    let mut world = without_view(nodes, ways);
     let members = (0..nodes - last).map(|node| (NodeId(node), Incarnation(1))).collect();
-    let World { log, pinned } = &mut world;
-    open(&mut shard, &Members { epoch, members }, &mut Hand(log, pinned), &mut Out(log));
-    log.take();
-    (world, shard)
+    open(&mut world.shard, &Members { epoch, members }, &mut world.log);
+    world.log.done.clear();
+    world
 }
 
 /// A shard opens in its first view, where all others are new as well and say what correct members
 /// say.
-pub(super) fn open(shard: &mut Shard, view: &Members, frames: &mut impl Frames, out: &mut impl Outlet) {
-    shard.view(Nanos(0), (view, KNOWN), frames, out);
+pub(super) fn open(shard: &mut Shard, view: &Members, io: &mut impl ShardDriver) {
+    shard.view(Nanos(0), (view, KNOWN), io);
     let me = shard.config().me;
     for body in [
         MessageBody::Mark { blocks: true },
@@ -176,15 +154,16 @@ pub(super) fn open(shard: &mut Shard, view: &Members, frames: &mut impl Frames, 
     ] {
         for from in view.members.iter().map(|(node, _)| *node).filter(|node| *node != me) {
             let message = Message { epoch: view.epoch, block: BlockId(0), body };
-            shard.handle(Nanos(0), Event::Message { from, message }, frames, out);
+            shard.handle(Nanos(0), Event::Message { from, message }, io);
         }
     }
     assert!(shard.is_open() && shard.counts().faults == 0);
 }
 
-fn without_view(nodes: u8, ways: u32) -> Shard {
+fn without_view(nodes: u8, ways: u32) -> World {
     let (me, worker) = (NodeId(0), WorkerId(0));
-    Shard::new(Config { me, nodes, worker, workers: 1, blocks: BLOCKS, sets: 1, ways })
+    let shard = Shard::new(Config { me, nodes, worker, workers: 1, blocks: BLOCKS, sets: 1, ways });
+    World { shard, log: Log::default() }
 }
 
 /// Returns the master of a block while all of `nodes` are members.
@@ -223,15 +202,15 @@ const ELSEWHERE: Target = Target { slot: Slot(3), generation: 1, id: 9 };
 
 #[test]
 fn bytes_leave_before_the_next_session_is_let_in() {
-    let (mut world, mut shard) = (World::default(), shard(4));
+    let mut world = world(4);
     let block = theirs().next().unwrap();
-    let slot = world.get(&mut shard, 1, block, Ask::X);
+    let slot = world.get(1, block, Ask::X);
     let copy =
         MessageBody::Forward { ask: Ask::Cr, requester: NodeId(1), target: ELSEWHERE, seq: 1, owed: false };
-    world.hear(&mut shard, 1, block, copy);
+    world.hear(1, block, copy);
     // Came after the order, so it goes after it; in the same call of `handle`.
-    world.want(&mut shard, 2, block, Ask::X);
-    let did = world.idle(&mut shard, slot);
+    world.want(2, block, Ask::X);
+    let did = world.idle(slot);
     let shipped = did.iter().position(|did| matches!(did, Did::Shipped(..))).expect("a copy");
     let opened = did.iter().position(|did| matches!(did, Did::Opened(..))).expect("the next session");
     assert!(shipped < opened, "{did:?}");
@@ -239,40 +218,39 @@ fn bytes_leave_before_the_next_session_is_let_in() {
 
 #[test]
 fn a_session_waits_at_the_block_that_is_coming_and_not_for_a_frame() {
-    let (mut world, mut shard) = (World::default(), shard(2));
+    let mut world = world(2);
     let blocks: Vec<BlockId> = theirs().take(3).collect();
-    let first = world.get(&mut shard, 1, blocks[0], Ask::X);
-    world.get(&mut shard, 2, blocks[1], Ask::X);
+    let first = world.get(1, blocks[0], Ask::X);
+    world.get(2, blocks[1], Ask::X);
     // Both frames are in use: the sessions for the third block queue up.
-    world.want(&mut shard, 3, blocks[2], Ask::X);
-    world.want(&mut shard, 4, blocks[2], Ask::X);
-    world.idle(&mut shard, first);
-    let did = world.hear(&mut shard, 1, blocks[0], MessageBody::Evicted);
+    world.want(3, blocks[2], Ask::X);
+    world.want(4, blocks[2], Ask::X);
+    world.idle(first);
+    let did = world.hear(1, blocks[0], MessageBody::Evicted);
     assert!(requested(&did).is_some());
-    assert_eq!(shard.frames.iter().filter(|frame| frame.block == blocks[2]).count(), 1);
-    let waiting = |shard: &Shard| {
-        let slot = shard.find(blocks[2]).expect("the block has a frame");
-        shard.waiters.iter(shard.frames[slot].waiters).map(|waiter| waiter.ticket.0).collect::<Vec<_>>()
-    };
-    assert_eq!(waiting(&shard), [3, 4]);
+    assert_eq!(world.shard.frames.iter().filter(|frame| frame.block == blocks[2]).count(), 1);
+    let Shard { frames, waiters, .. } = &world.shard;
+    let slot = world.shard.find(blocks[2]).expect("the block has a frame");
+    let waiting = waiters.iter(frames[slot].waiters).map(|waiter| waiter.ticket.0);
+    assert!(waiting.eq([3, 4]));
 }
 
 #[test]
 fn a_turn_is_for_those_who_were_there_and_not_for_newcomers() {
-    let (mut world, mut shard) = (World::default(), shard(4));
+    let mut world = world(4);
     let block = theirs().next().unwrap();
-    let slot = world.get(&mut shard, 1, block, Ask::X);
-    world.want(&mut shard, 2, block, Ask::X);
+    let slot = world.get(1, block, Ask::X);
+    world.want(2, block, Ask::X);
     let give =
         MessageBody::Forward { ask: Ask::X, requester: NodeId(1), target: ELSEWHERE, seq: 2, owed: false };
-    world.hear(&mut shard, 1, block, give);
-    world.want(&mut shard, 3, block, Ask::X);
-    let did = world.idle(&mut shard, slot);
+    world.hear(1, block, give);
+    world.want(3, block, Ask::X);
+    let did = world.idle(slot);
     assert!(
         did.contains(&Did::Pinned(Ticket(2))) && !did.contains(&Did::Shipped(NodeId(1), block)),
         "{did:?}"
     );
-    let did = world.idle(&mut shard, slot);
+    let did = world.idle(slot);
     assert!(
         did.contains(&Did::Shipped(NodeId(1), block)) && !did.contains(&Did::Pinned(Ticket(3))),
         "{did:?}"
@@ -282,11 +260,11 @@ fn a_turn_is_for_those_who_were_there_and_not_for_newcomers() {
 
 #[test]
 fn other_views_are_refused_or_kept_and_nonsense_is_named() {
-    let (mut world, mut shard) = (World::default(), shard(4));
+    let mut world = world(4);
     let block = theirs().next().unwrap();
     for epoch in [4, 6] {
         let message = Message { epoch: Epoch(epoch), block, body: MessageBody::Evicted };
-        assert!(world.tell(&mut shard, Event::Message { from: NodeId(1), message }).is_empty());
+        assert!(world.tell(Event::Message { from: NodeId(1), message }).is_empty());
     }
     let nonsense = [
         MessageBody::Evicted,
@@ -299,15 +277,15 @@ fn other_views_are_refused_or_kept_and_nonsense_is_named() {
     ];
     for body in nonsense {
         for block in [block, BlockId(u64::MAX), BlockId(0), BlockId(1), BlockId(2), BlockId(3)] {
-            let did = world.hear(&mut shard, 1, block, body);
+            let did = world.hear(1, block, body);
             assert!(
                 did.iter().any(|did| matches!(did, Did::Other(Action::Fault { .. }))),
                 "{body:?}: {did:?}"
             );
         }
     }
-    assert_eq!((shard.counts().old_epoch, shard.counts().new_epoch), (1, 1));
-    assert!(shard.is_quiet());
+    assert_eq!((world.shard.counts().old_epoch, world.shard.counts().new_epoch), (1, 1));
+    assert!(world.shard.is_quiet());
 }
 
 const GIVE: MessageBody =
@@ -318,21 +296,21 @@ const COPY: MessageBody =
 #[test]
 fn a_debt_is_not_taken_by_who_owes_already() {
     const WHAT: &str = "an order with a debt that another owes";
-    let (mut world, mut shard) = (World::default(), shard(4));
+    let mut world = world(4);
     let blocks: Vec<BlockId> = theirs().take(2).collect();
-    let did = world.want(&mut shard, 1, blocks[0], Ask::S);
+    let did = world.want(1, blocks[0], Ask::S);
     let target = requested(&did).unwrap();
     let source = Source::Data;
     let grant = MessageBody::Grant { ask: Ask::S, target, seq: 1, source, owed: true, behind: true };
-    world.hear(&mut shard, 1, blocks[0], grant);
-    world.get(&mut shard, 2, blocks[1], Ask::X);
+    world.hear(1, blocks[0], grant);
+    world.get(2, blocks[1], Ask::X);
     for (block, ask) in [(blocks[0], Ask::X), (blocks[0], Ask::S), (blocks[1], Ask::X), (blocks[1], Ask::Cr)]
     {
         let forward =
             MessageBody::Forward { ask, requester: NodeId(1), target: ELSEWHERE, seq: 2, owed: true };
-        assert_eq!(faults(&world.hear(&mut shard, 1, block, forward)), [(1, WHAT)]);
+        assert_eq!(faults(&world.hear(1, block, forward)), [(1, WHAT)]);
     }
-    assert_eq!(shard.holds(blocks[0]), (Mode::S, true));
+    assert_eq!(world.shard.holds(blocks[0]), (Mode::S, true));
 }
 
 #[test]
@@ -342,73 +320,73 @@ fn nothing_is_ordered_after_what_takes_the_block_away() {
     for (ask, first, second) in
         [(Ask::S, drop, drop), (Ask::S, drop, COPY), (Ask::X, GIVE, GIVE), (Ask::X, GIVE, COPY)]
     {
-        let (mut world, mut shard) = (World::default(), shard(4));
+        let mut world = world(4);
         let block = theirs().next().unwrap();
-        let slot = world.get(&mut shard, 1, block, ask);
-        assert!(world.hear(&mut shard, 1, block, first).is_empty());
-        assert_eq!(faults(&world.hear(&mut shard, 1, block, second)), [(1, WHAT)]);
-        world.idle(&mut shard, slot);
-        assert_eq!(shard.holds(block).0, Mode::N);
-        assert!(shard.is_quiet());
+        let slot = world.get(1, block, ask);
+        assert!(world.hear(1, block, first).is_empty());
+        assert_eq!(faults(&world.hear(1, block, second)), [(1, WHAT)]);
+        world.idle(slot);
+        assert_eq!(world.shard.holds(block).0, Mode::N);
+        assert!(world.shard.is_quiet());
     }
 }
 
 #[test]
 fn a_node_ordered_to_give_a_copy_up_gets_no_x_on_it() {
-    let (mut world, mut shard) = (World::default(), shard(4));
+    let mut world = world(4);
     let block = theirs().next().unwrap();
-    let slot = world.get(&mut shard, 1, block, Ask::S);
-    let target = requested(&world.want(&mut shard, 2, block, Ask::X)).unwrap();
-    world.hear(&mut shard, 1, block, MessageBody::Invalidate { seq: 2 });
+    let slot = world.get(1, block, Ask::S);
+    let target = requested(&world.want(2, block, Ask::X)).unwrap();
+    world.hear(1, block, MessageBody::Invalidate { seq: 2 });
     let keep =
         MessageBody::Grant { ask: Ask::X, target, seq: 3, source: Source::Keep, owed: false, behind: false };
-    let did = world.hear(&mut shard, 1, block, keep);
+    let did = world.hear(1, block, keep);
     assert_eq!(faults(&did), [(1, "a grant that does not fit its request")]);
-    let did = world.idle(&mut shard, slot);
+    let did = world.idle(slot);
     assert_eq!(sent(&did, 1), [MessageBody::Invalidated { seq: 2, owed: false }]);
 }
 
 #[test]
 fn an_order_for_a_copy_names_a_frame_that_waits_for_one() {
     const WHAT: &str = "an order that does not fit the mode held";
-    let (mut world, mut shard) = (World::default(), shard(4));
+    let mut world = world(4);
     let block = theirs().next().unwrap();
-    world.get(&mut shard, 1, block, Ask::S);
-    let asks_for_x = requested(&world.want(&mut shard, 2, block, Ask::X)).unwrap();
+    world.get(1, block, Ask::S);
+    let asks_for_x = requested(&world.want(2, block, Ask::X)).unwrap();
     for target in [asks_for_x, ELSEWHERE, Target { slot: Slot(4), ..asks_for_x }] {
         let forward =
             MessageBody::Forward { ask: Ask::Cr, requester: NodeId(0), target, seq: 2, owed: false };
-        assert_eq!(faults(&world.hear(&mut shard, 1, block, forward)), [(1, WHAT)]);
+        assert_eq!(faults(&world.hear(1, block, forward)), [(1, WHAT)]);
     }
     let forward =
         MessageBody::Forward { ask: Ask::Cr, requester: NodeId(2), target: ELSEWHERE, seq: 2, owed: false };
-    let did = world.hear(&mut shard, 1, block, forward);
+    let did = world.hear(1, block, forward);
     assert_eq!(faults(&did), [(1, "an order for a node that is no member")]);
 }
 
 #[test]
 fn only_the_master_refuses() {
-    let (mut world, mut shard) = (World::default(), shard_of(3, 4));
+    let mut world = opened(EPOCH, 3, 4);
     let block = (0..).map(BlockId).find(|block| master(*block, 3) == NodeId(1)).unwrap();
-    let target = requested(&world.want(&mut shard, 1, block, Ask::X)).unwrap();
+    let target = requested(&world.want(1, block, Ask::X)).unwrap();
     let refused = MessageBody::Refused { target, lost: false };
-    let did = world.hear(&mut shard, 2, block, refused);
+    let did = world.hear(2, block, refused);
     assert_eq!(faults(&did), [(2, "a refusal from someone who is not the block's master")]);
     let result = Err(BlockError::NotMaster);
-    let did = world.hear(&mut shard, 1, block, refused);
+    let did = world.hear(1, block, refused);
     assert_eq!(did, [Did::Other(Action::Wake { ticket: Ticket(1), result })]);
 }
 
 #[test]
 fn blocks_that_the_group_does_not_have_are_refused() {
-    let (mut world, mut shard) = (World::default(), shard(4));
+    let mut world = world(4);
     for block in (BLOCKS..BLOCKS + 50).chain([u64::MAX - 2, u64::MAX]).map(BlockId) {
         for body in [
             MessageBody::Request { ask: Ask::S, have: Mode::N, target: ELSEWHERE },
             GIVE,
             MessageBody::Evicted,
         ] {
-            let did = world.hear(&mut shard, 1, block, body);
+            let did = world.hear(1, block, body);
             assert_eq!(faults(&did), [(1, "a message about a block that the group does not have")]);
         }
     }
@@ -417,121 +395,115 @@ fn blocks_that_the_group_does_not_have_are_refused() {
 #[test]
 fn a_node_has_no_more_requests_than_frames() {
     const MANY: &str = "more requests for a block than a node can have";
-    let (mut world, mut shard) = (World::default(), shard_of(3, 4));
+    let mut world = opened(EPOCH, 3, 4);
     let block = ours(3);
     let request = |ask| MessageBody::Request { ask, have: Mode::N, target: ELSEWHERE };
-    assert!(matches!(
-        sent(&world.hear(&mut shard, 1, block, request(Ask::X)), 1)[..],
-        [MessageBody::Grant { .. }]
-    ));
+    assert!(matches!(sent(&world.hear(1, block, request(Ask::X)), 1)[..], [MessageBody::Grant { .. }]));
     for node in [1, 2] {
         for (ask, room) in [(Ask::X, 1), (Ask::Cr, 4)] {
             for _ in 0..room {
-                assert!(world.hear(&mut shard, node, block, request(ask)).is_empty());
+                assert!(world.hear(node, block, request(ask)).is_empty());
             }
             for ask in [ask, if ask == Ask::X { Ask::S } else { ask }] {
-                assert_eq!(faults(&world.hear(&mut shard, node, block, request(ask))), [(node, MANY)]);
+                assert_eq!(faults(&world.hear(node, block, request(ask))), [(node, MANY)]);
             }
         }
     }
     let evict = MessageBody::Evict { mode: Mode::X, version: 1 };
-    assert!(world.hear(&mut shard, 1, block, evict).is_empty());
-    let did = world.hear(&mut shard, 1, block, evict);
+    assert!(world.hear(1, block, evict).is_empty());
+    let did = world.hear(1, block, evict);
     assert_eq!(faults(&did), [(1, "Evict of a block that is being evicted")]);
 }
 
 #[test]
 fn a_holder_has_no_more_orders_than_there_are_frames_to_serve() {
-    let (mut world, mut shard) = (World::default(), shard(4));
+    let mut world = world(4);
     let block = theirs().next().unwrap();
-    let slot = world.get(&mut shard, 1, block, Ask::X);
-    let heard: Vec<_> = (0..20).map(|_| faults(&world.hear(&mut shard, 1, block, COPY)).len()).collect();
+    let slot = world.get(1, block, Ask::X);
+    let heard: Vec<_> = (0..20).map(|_| faults(&world.hear(1, block, COPY)).len()).collect();
     assert_eq!(
         heard.iter().position(|faults| *faults > 0),
         Some(9),
         "two nodes, four frames each, and a checkpoint"
     );
-    let did = world.idle(&mut shard, slot);
+    let did = world.idle(slot);
     assert_eq!(did.iter().filter(|did| matches!(did, Did::Shipped(..))).count(), 9);
 }
 
 #[test]
 fn a_wrong_request_is_its_senders_fault_and_those_behind_it_are_served() {
-    let (mut world, mut shard) = (World::default(), shard_of(3, 4));
+    let mut world = opened(EPOCH, 3, 4);
     let block = ours(3);
     let request = |ask| MessageBody::Request { ask, have: Mode::N, target: ELSEWHERE };
     let done = |seq| MessageBody::Done { seq, held: true };
-    world.hear(&mut shard, 2, block, request(Ask::X));
-    world.hear(&mut shard, 2, block, done(1));
-    assert!(matches!(
-        sent(&world.hear(&mut shard, 1, block, request(Ask::S)), 2)[..],
-        [MessageBody::Forward { .. }]
-    ));
+    world.hear(2, block, request(Ask::X));
+    world.hear(2, block, done(1));
+    assert!(matches!(sent(&world.hear(1, block, request(Ask::S)), 2)[..], [MessageBody::Forward { .. }]));
     // Node 2 asks for what it holds, and then for something that is right.
-    assert!(world.hear(&mut shard, 2, block, request(Ask::S)).is_empty());
-    assert!(world.hear(&mut shard, 2, block, request(Ask::Cr)).is_empty());
-    let did = world.hear(&mut shard, 1, block, done(2));
+    assert!(world.hear(2, block, request(Ask::S)).is_empty());
+    assert!(world.hear(2, block, request(Ask::Cr)).is_empty());
+    let did = world.hear(1, block, done(2));
     assert_eq!(faults(&did), [(2, "a request for what the requester holds already")]);
     assert!(matches!(sent(&did, 2)[..], [MessageBody::Forward { ask: Ask::Cr, .. }]));
-    assert!(shard.is_quiet());
+    assert!(world.shard.is_quiet());
 }
 
 #[test]
 fn a_session_waits_for_the_first_view() {
-    let (mut world, mut shard) = (World::default(), without_view(2, 4));
-    assert_eq!(world.want(&mut shard, 1, BlockId(7), Ask::X), []);
-    let did = world.view(&mut shard, 1, &[(0, 1)]);
+    let mut world = without_view(2, 4);
+    assert_eq!(world.want(1, BlockId(7), Ask::X), []);
+    let did = world.view(1, &[(0, 1)]);
     let reads = |did: &Did| matches!(did, Did::Other(Action::ReadDisk { block: BlockId(7), .. }));
-    assert!(did.iter().any(reads) && shard.is_open(), "{did:?}");
+    assert!(did.iter().any(reads) && world.shard.is_open(), "{did:?}");
 }
 
 /// A session with a block keeps it, a waiting session gets its block, and a message of a later view
 /// waits for that view.
 #[test]
 fn sessions_go_on_through_a_change_of_view() {
-    let (mut world, mut shard) = (World::default(), without_view(2, 4));
-    world.view(&mut shard, 1, &[(0, 1)]);
-    world.want(&mut shard, 1, BlockId(7), Ask::X);
-    let slot = Slot(shard.find(BlockId(7)).expect("a frame") as u32);
-    world.tell(&mut shard, Event::Read { slot, result: Ok(1) });
-    assert_eq!(world.want(&mut shard, 2, BlockId(7), Ask::X), [], "behind the writer");
-    assert_eq!(world.say(&mut shard, 1, 2, MessageBody::Mark { blocks: true }), []);
-    let did = world.view(&mut shard, 2, &[(0, 1), (1, 4)]);
+    let mut world = without_view(2, 4);
+    world.view(1, &[(0, 1)]);
+    world.want(1, BlockId(7), Ask::X);
+    let slot = Slot(world.shard.find(BlockId(7)).expect("a frame") as u32);
+    world.tell(Event::Read { slot, result: Ok(1) });
+    assert_eq!(world.want(2, BlockId(7), Ask::X), [], "behind the writer");
+    assert_eq!(world.say(1, 2, MessageBody::Mark { blocks: true }), []);
+    let did = world.view(2, &[(0, 1), (1, 4)]);
     assert_eq!(sent(&did, 1), [MessageBody::Mark { blocks: false }]);
-    assert!(!shard.is_open() && shard.holds(BlockId(7)).0 == Mode::X);
-    let did = world.say(&mut shard, 1, 2, MessageBody::Mark { blocks: false });
+    assert!(!world.shard.is_open() && world.shard.holds(BlockId(7)).0 == Mode::X);
+    let did = world.say(1, 2, MessageBody::Mark { blocks: false });
     // Half of all partitions move to the newcomer: more than may be said at once.
     let mut said = sent(&did, 1);
     while said.last() != Some(&MessageBody::Reported { witness: Witness::Present }) {
-        let more = sent(&world.say(&mut shard, 1, 2, MessageBody::More), 1);
+        let more = sent(&world.say(1, 2, MessageBody::More), 1);
         assert!(!more.is_empty(), "half of a report: {}", said.len());
         said.extend(more);
     }
     assert!(said.len() > 1500, "{}", said.len());
-    assert!(world.idle(&mut shard, slot).contains(&Did::Pinned(Ticket(2))));
-    let did = world.say(&mut shard, 1, 2, MessageBody::Reported { witness: Witness::Recorded(Epoch(0)) });
+    assert!(world.idle(slot).contains(&Did::Pinned(Ticket(2))));
+    let did = world.say(1, 2, MessageBody::Reported { witness: Witness::Recorded(Epoch(0)) });
     assert!(sent(&did, 1).ends_with(&[MessageBody::Opened]), "{did:?}");
-    world.say(&mut shard, 1, 2, MessageBody::Opened);
-    assert!(shard.is_open() && faults(&did).is_empty());
+    world.say(1, 2, MessageBody::Opened);
+    assert!(world.shard.is_open() && faults(&did).is_empty());
 }
 
 /// No other node would know of an operation that a leaver begins, which might leave half of a
 /// block.
 #[test]
 fn a_leaver_ends_its_operations_and_begins_none() {
-    let (mut world, mut shard) = opened(Epoch(1), 2, 4);
-    let mut blocks = (0..BLOCKS).map(BlockId).filter(|block| shard.master(*block) == NodeId(0));
+    let mut world = opened(Epoch(1), 2, 4);
+    let mut blocks = (0..BLOCKS).map(BlockId).filter(|block| world.shard.master(*block) == NodeId(0));
     let (one, other) = (blocks.next().unwrap(), blocks.next().unwrap());
     let request = MessageBody::Request { ask: Ask::X, have: Mode::N, target: ELSEWHERE };
-    let did = world.say_of(&mut shard, 1, 1, (one, request));
+    let did = world.say_of(1, 1, (one, request));
     assert!(matches!(sent(&did, 1)[..], [MessageBody::Grant { .. }]));
-    world.tell(&mut shard, Event::HandBack);
-    assert_eq!(world.tell(&mut shard, Event::Leave), [], "a conversion is in flight");
-    let did = world.say_of(&mut shard, 1, 1, (one, MessageBody::Done { seq: 1, held: true }));
+    world.tell(Event::HandBack);
+    assert_eq!(world.tell(Event::Leave), [], "a conversion is in flight");
+    let did = world.say_of(1, 1, (one, MessageBody::Done { seq: 1, held: true }));
     let message = Message { epoch: Epoch(1), block: BlockId(0), body: MessageBody::Leaving };
     assert_eq!(did, [Did::Other(Action::SendBehind { to: NodeId(1), message })]);
-    assert_eq!(world.say_of(&mut shard, 1, 1, (other, request)), []);
-    let did = world.say(&mut shard, 1, 1, MessageBody::Noted);
+    assert_eq!(world.say_of(1, 1, (other, request)), []);
+    let did = world.say(1, 1, MessageBody::Noted);
     assert_eq!(did, [Did::Other(Action::MayLeave)]);
 }
 
@@ -544,13 +516,13 @@ fn a_leaver_stays_one_in_every_later_view() {
         Did::Other(Action::SendBehind { to: NodeId(to), message })
     };
     for noted in [false, true] {
-        let (mut world, mut shard) = opened_without(1, Epoch(1), 3, 4);
-        world.tell(&mut shard, Event::HandBack);
-        assert_eq!(world.tell(&mut shard, Event::Leave), [leaving(1, 1)]);
+        let mut world = opened_without(1, Epoch(1), 3, 4);
+        world.tell(Event::HandBack);
+        assert_eq!(world.tell(Event::Leave), [leaving(1, 1)]);
         if noted {
-            assert_eq!(world.say(&mut shard, 1, 1, MessageBody::Noted), [Did::Other(Action::MayLeave)]);
+            assert_eq!(world.say(1, 1, MessageBody::Noted), [Did::Other(Action::MayLeave)]);
         }
-        let did = world.view(&mut shard, 2, &[(0, 1), (1, 1), (2, 1)]);
+        let did = world.view(2, &[(0, 1), (1, 1), (2, 1)]);
         for to in [1, 2] {
             let said = did.iter().position(|did| *did == leaving(to, 2)).expect("a leave announcement");
             let is_mark = |did: &Did| {
@@ -565,16 +537,16 @@ fn a_leaver_stays_one_in_every_later_view() {
             for body in
                 [MessageBody::Noted, MessageBody::Mark { blocks: true }, MessageBody::Mark { blocks: false }]
             {
-                did.extend(world.say(&mut shard, from, 2, body));
+                did.extend(world.say(from, 2, body));
             }
-            did.extend(world.say(&mut shard, from, 2, MessageBody::Reported { witness }));
+            did.extend(world.say(from, 2, MessageBody::Reported { witness }));
         }
-        assert!(shard.masters() && !did.contains(&Did::Other(Action::MayLeave)), "before all are open");
-        let block = (0..BLOCKS).map(BlockId).find(|block| shard.master(*block) == NodeId(0)).unwrap();
+        assert!(world.shard.masters() && !did.contains(&Did::Other(Action::MayLeave)), "before all are open");
+        let block = (0..BLOCKS).map(BlockId).find(|block| world.shard.master(*block) == NodeId(0)).unwrap();
         let request = MessageBody::Request { ask: Ask::X, have: Mode::N, target: ELSEWHERE };
-        assert_eq!(world.say_of(&mut shard, 2, 2, (block, request)), [], "nothing is begun");
-        world.say(&mut shard, 1, 2, MessageBody::Opened);
-        assert_eq!(world.say(&mut shard, 2, 2, MessageBody::Opened), [Did::Other(Action::MayLeave)]);
+        assert_eq!(world.say_of(2, 2, (block, request)), [], "nothing is begun");
+        world.say(1, 2, MessageBody::Opened);
+        assert_eq!(world.say(2, 2, MessageBody::Opened), [Did::Other(Action::MayLeave)]);
     }
 }
 
@@ -583,25 +555,25 @@ fn a_leaver_stays_one_in_every_later_view() {
 #[test]
 fn a_newcomer_that_settled_with_a_leaver_names_nothing_as_lost() {
     for leaves in [false, true] {
-        let (mut world, mut shard) = (World::default(), without_view(3, 4));
-        world.view(&mut shard, 9, &[(0, 1), (1, 1), (2, 1)]);
+        let mut world = without_view(3, 4);
+        world.view(9, &[(0, 1), (1, 1), (2, 1)]);
         if leaves {
-            let did = world.say(&mut shard, 1, 9, MessageBody::Leaving);
+            let did = world.say(1, 9, MessageBody::Leaving);
             assert_eq!(sent(&did, 1), [MessageBody::Noted]);
         }
         for from in [1, 2] {
-            world.say(&mut shard, from, 9, MessageBody::Mark { blocks: true });
-            world.say(&mut shard, from, 9, MessageBody::Mark { blocks: false });
+            world.say(from, 9, MessageBody::Mark { blocks: true });
+            world.say(from, 9, MessageBody::Mark { blocks: false });
         }
-        world.view(&mut shard, 10, &[(0, 1), (2, 1)]);
+        world.view(10, &[(0, 1), (2, 1)]);
         for body in [
             MessageBody::Mark { blocks: true },
             MessageBody::Mark { blocks: false },
             MessageBody::Reported { witness: Witness::Present },
         ] {
-            world.say(&mut shard, 2, 10, body);
+            world.say(2, 10, body);
         }
-        assert_eq!((shard.masters(), shard.lost().is_empty()), (leaves, leaves));
+        assert_eq!((world.shard.masters(), world.shard.lost().is_empty()), (leaves, leaves));
     }
 }
 
@@ -609,13 +581,13 @@ fn a_newcomer_that_settled_with_a_leaver_names_nothing_as_lost() {
 /// known.
 #[test]
 fn a_record_under_way_is_waited_for_in_the_next_view_too() {
-    let (mut world, mut shard) = opened(Epoch(1), 2, 4);
-    let did = world.view(&mut shard, 2, &[(0, 1)]);
+    let mut world = opened(Epoch(1), 2, 4);
+    let did = world.view(2, &[(0, 1)]);
     assert_eq!(did, [Did::Other(Action::RecordLost { seq: 1 })]);
     // It names the same, so there is nothing more to record.
-    assert_eq!(world.view(&mut shard, 3, &[(0, 1)]), []);
-    assert!(!shard.is_open() && !shard.lost().is_empty());
-    let did = world.tell(&mut shard, Event::LostRecorded { seq: 1 });
+    assert_eq!(world.view(3, &[(0, 1)]), []);
+    assert!(!world.shard.is_open() && !world.shard.lost().is_empty());
+    let did = world.tell(Event::LostRecorded { seq: 1 });
     assert_eq!(did, [Did::Other(Action::Open { epoch: Epoch(3) })]);
-    assert!(shard.is_open());
+    assert!(world.shard.is_open());
 }

@@ -26,7 +26,7 @@ use plexus_membership::{
 };
 
 use super::{
-    Action, Ask, Config, Frames, Io, Lost, Message, MessageBody, Mode, Outlet, Shard, Slot, Source, Witness,
+    Action, Ask, Config, Lost, Message, MessageBody, Mode, Shard, ShardDriver, Slot, Source, Witness,
     directory::Fault,
     frame::{Disk, Leave, Order, Usage},
     lost::Run,
@@ -235,12 +235,7 @@ impl Shard {
     }
 
     /// Enters the next view.
-    pub(super) fn change<F: Frames, O: Outlet>(
-        &mut self,
-        view: &Members,
-        before: LossHistory,
-        io: &mut Io<'_, F, O>,
-    ) {
+    pub(super) fn change(&mut self, view: &Members, before: LossHistory, io: &mut impl ShardDriver) {
         let me = self.config.me;
         let parked = self.views.gate.enter(view.epoch);
         assert!(view.incarnation(me).is_some(), "a view without this node");
@@ -275,7 +270,7 @@ impl Shard {
             if lost != views.lost {
                 views.lost = lost;
                 views.recording += 1;
-                io.out.push(Action::RecordLost { seq: views.recording });
+                io.push(Action::RecordLost { seq: views.recording });
             }
         }
         (views.epoch, views.needs) = (view.epoch, before.needs);
@@ -309,13 +304,13 @@ impl Shard {
     }
 
     /// Sends a message behind all blocks that went to the node.
-    pub(super) fn send_behind<F, O: Outlet>(&self, to: NodeId, body: MessageBody, io: &mut Io<'_, F, O>) {
+    pub(super) fn send_behind(&self, to: NodeId, body: MessageBody, io: &mut impl ShardDriver) {
         let message = Message { epoch: self.views.epoch, block: BlockId(0), body };
-        io.out.push(Action::SendBehind { to, message });
+        io.push(Action::SendBehind { to, message });
     }
 
     /// Cancels orders and grants of earlier views that are not done yet: they never will be.
-    fn suspend<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
+    fn suspend(&mut self, slot: usize, io: &mut impl ShardDriver) {
         let frame = &mut self.frames[slot];
         if let Disk::Reading { .. } = frame.disk {
             frame.disk = Disk::Discarding;
@@ -332,11 +327,11 @@ impl Shard {
 
     /// Handles a message of an earlier view. It counts only if it is of the view settled last, on a
     /// lane whose mark has not come, and brings a block or reports one gone.
-    pub(super) fn older<F: Frames, O: Outlet>(
+    pub(super) fn older(
         &mut self,
         from: NodeId,
         Message { epoch, block, body }: Message,
-        io: &mut Io<'_, F, O>,
+        io: &mut impl ShardDriver,
     ) {
         let mut done = false;
         if let (Some(marks), Some(last)) = (self.views.marks, self.views.settled.last())
@@ -361,12 +356,7 @@ impl Shard {
     }
 
     /// Takes a block that was given away in the last view. Returns whether it was awaited.
-    fn landed<F: Frames, O: Outlet>(
-        &mut self,
-        block: BlockId,
-        grant: MessageBody,
-        io: &mut Io<'_, F, O>,
-    ) -> bool {
+    fn landed(&mut self, block: BlockId, grant: MessageBody, io: &mut impl ShardDriver) -> bool {
         let MessageBody::Grant { ask, target, source: Source::Data, owed, behind, .. } = grant else {
             return false;
         };
@@ -388,11 +378,11 @@ impl Shard {
     }
 
     /// Handles a mark.
-    pub(super) fn mark<F: Frames, O: Outlet>(
+    pub(super) fn mark(
         &mut self,
         from: NodeId,
         blocks: bool,
-        io: &mut Io<'_, F, O>,
+        io: &mut impl ShardDriver,
     ) -> Result<(), Fault> {
         let marks = self.views.marks.as_mut().ok_or("a mark that is not awaited")?;
         let awaited = if blocks { &mut marks.blocks } else { &mut marks.forwards };
@@ -404,7 +394,7 @@ impl Shard {
     }
 
     /// Reports the blocks held here, which are certain once all marks are in.
-    fn settle_view<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
+    fn settle_view(&mut self, io: &mut impl ShardDriver) {
         if !self.views.marks.is_some_and(|marks| marks.forwards.is_empty() && marks.blocks.is_empty()) {
             return;
         }
@@ -421,7 +411,7 @@ impl Shard {
     }
 
     /// Ends all waiting of a frame for messages of earlier views.
-    fn conclude<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
+    fn conclude(&mut self, slot: usize, io: &mut impl ShardDriver) {
         if self.frames[slot].asked.is_some() {
             self.answered(slot, io);
         }
@@ -440,13 +430,13 @@ impl Shard {
         if frame.mode != Mode::N {
             self.frames[slot].mode = Mode::N;
             self.frames[slot].behind = false;
-            io.frames.forget(Slot(slot as u32));
+            io.forget(Slot(slot as u32));
         }
         self.release(slot);
     }
 
     /// Reports to each master the blocks that concern it.
-    fn report_all<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
+    fn report_all(&mut self, io: &mut impl ShardDriver) {
         let mut report = Vec::new();
         for frame in self.frames.iter().filter(|frame| frame.is_held()) {
             let held = MessageBody::Held { mode: frame.mode, owed: frame.owed, behind: frame.behind };
@@ -479,13 +469,7 @@ impl Shard {
     }
 
     /// Queues an item of a report or a publication.
-    pub(super) fn say<F, O: Outlet>(
-        &mut self,
-        to: NodeId,
-        block: BlockId,
-        item: MessageBody,
-        io: &mut Io<'_, F, O>,
-    ) {
+    pub(super) fn say(&mut self, to: NodeId, block: BlockId, item: MessageBody, io: &mut impl ShardDriver) {
         if to == self.config.me {
             self.inbox.push_back((block, item));
         } else {
@@ -495,18 +479,14 @@ impl Shard {
     }
 
     /// Sends as many items as may be under way.
-    pub(super) fn flow<F, O: Outlet>(&mut self, to: NodeId, io: &mut Io<'_, F, O>) {
+    pub(super) fn flow(&mut self, to: NodeId, io: &mut impl ShardDriver) {
         while let Some((block, item)) = self.views.streams.next(to) {
             self.send(to, block, item, io);
         }
     }
 
     /// Handles the opening of a master: members with waiting sessions ask it.
-    pub(super) fn opened<F: Frames, O: Outlet>(
-        &mut self,
-        master: NodeId,
-        io: &mut Io<'_, F, O>,
-    ) -> Result<(), Fault> {
+    pub(super) fn opened(&mut self, master: NodeId, io: &mut impl ShardDriver) -> Result<(), Fault> {
         if self.views.marks.is_some() || self.views.open.contains(master) {
             return Err("a master opened that could not");
         }
@@ -534,7 +514,7 @@ impl Shard {
     }
 
     /// Lets a frame go on once its master may be asked.
-    pub(super) fn resume<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
+    pub(super) fn resume(&mut self, slot: usize, io: &mut impl ShardDriver) {
         let frame = &self.frames[slot];
         if frame.mode != Mode::N {
             return self.settle(slot, io);

@@ -1,26 +1,31 @@
-//! Explores small scopes for which the tests have no time: `explore [registry|groups] [ENDS]`, with
-//! at most so many ends of nodes (2).
+//! Explores small scopes for which the tests have no time.
 
 use std::process::ExitCode;
 
+use clap::{Parser, ValueEnum};
 use plexus_checks::{groups, harness::explore::Worlds, registry};
 
-const USAGE: &str = "explore registry|groups [ENDS]: what is explored, and how often nodes end at most [2]";
+/// Explores every order of events of a small cluster.
+#[derive(Parser)]
+struct Arguments {
+    /// What is explored.
+    scope: Scope,
+    /// The number of times that nodes end at most.
+    #[arg(default_value_t = 2)]
+    ends: u8,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Scope {
+    Registry,
+    Groups,
+}
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let ends = words.get(1).map_or(Ok(2), |word| word.parse());
-    let explored = match (words.first().map(String::as_str), ends, words.len()) {
-        (Some("registry"), Ok(ends), ..=2) => {
-            registry::explored::explored(ends, registry::explored::Lie::Nothing)
-        }
-        (Some("groups"), Ok(ends), ..=2) => {
-            groups::explored::explored(2, ends, ends, groups::explored::Lie::Nothing)
-        }
-        _ => {
-            eprintln!("{USAGE}");
-            return ExitCode::from(2);
-        }
+    let Arguments { scope, ends } = Arguments::parse();
+    let explored = match scope {
+        Scope::Registry => registry::explored::explored(ends, registry::explored::Lie::Nothing),
+        Scope::Groups => groups::explored::explored(2, ends, ends, groups::explored::Lie::Nothing),
     };
     match explored {
         Ok(Worlds { all, at_rest }) => {

@@ -1,11 +1,11 @@
-//! Runs many seeds: `sim [--seeds N] [--from S] [--scenario NAME] [--for SECONDS]`, or counts
-//! fail-overs: `sim --failovers N [--from S]`. Exits with 1 at the first failure.
+//! Runs many seeds, or counts fail-overs. Exits with 1 at the first failure.
 
 use std::{
     process::ExitCode,
     time::{Duration, Instant},
 };
 
+use clap::Parser;
 use plexus_checks::{
     Failure, Scenario,
     harness::run_seed,
@@ -16,73 +16,51 @@ use plexus_checks::{
 /// The interval of progress messages.
 const SAY_EVERY: Duration = Duration::from_secs(1);
 
+/// Runs many seeds of scenarios, or counts fail-overs.
+#[derive(Parser)]
 struct Arguments {
+    /// The number of seeds of each scenario.
+    #[arg(long, default_value_t = 200)]
     seeds: u64,
+    /// The first seed.
+    #[arg(long, default_value_t = 0)]
     from: u64,
-    scenarios: Vec<Scenario>,
-    /// The time after which no further seed is begun.
-    until: Option<Instant>,
+    /// The only scenario to run.
+    #[arg(long, value_parser = one)]
+    scenario: Option<Scenario>,
+    /// The seconds after which no further seed is begun.
+    #[arg(long = "for")]
+    seconds: Option<u64>,
+    /// The number of fail-overs over simulated paths to run instead of scenarios.
+    #[arg(long, conflicts_with_all = ["seeds", "scenario", "seconds"])]
     failovers: Option<usize>,
 }
 
-fn arguments() -> Result<Arguments, String> {
-    let mut parsed =
-        Arguments { seeds: 200, from: 0, scenarios: scenario::ALL.to_vec(), until: None, failovers: None };
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        let value = words.next().ok_or(format!("`{word}` needs a value"))?;
-        let number = || value.parse().map_err(|_| format!("`{word}` needs a number, not `{value}`"));
-        match word.as_str() {
-            "--seeds" => parsed.seeds = number()?,
-            "--from" => parsed.from = number()?,
-            "--for" => parsed.until = Some(Instant::now() + Duration::from_secs(number()?)),
-            "--failovers" => parsed.failovers = Some(number()? as usize),
-            "--scenario" => {
-                let names: Vec<&str> = scenario::ALL.iter().map(|scenario| scenario.name).collect();
-                let unknown = || format!("no scenario `{value}`: use one of {}", names.join(", "));
-                parsed.scenarios = vec![scenario::named(&value).ok_or_else(unknown)?];
-            }
-            _ => {
-                return Err(format!(
-                    "unknown argument `{word}`: use --seeds N, --from S, --scenario NAME, --for SECONDS, --failovers N"
-                ));
-            }
-        }
-    }
-    Ok(parsed)
+fn one(name: &str) -> Result<Scenario, String> {
+    let names = || scenario::ALL.map(|scenario| scenario.name).join(", ");
+    scenario::named(name).ok_or_else(|| format!("no such scenario: use one of {}", names()))
 }
 
 fn main() -> ExitCode {
-    let arguments = match arguments() {
-        Ok(arguments) => arguments,
-        Err(error) => {
-            eprintln!("{error}");
-            return ExitCode::from(2);
-        }
-    };
+    let arguments = Arguments::parse();
     // Failed assertions are reported with seed and history below.
     std::panic::set_hook(Box::new(|_| {}));
     let result = match arguments.failovers {
         Some(count) => failovers(count, arguments.from),
         None => seeds(&arguments),
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            println!("{failure}");
-            println!(
-                "again: cargo xtask sim --scenario {} --from {} --seeds 1",
-                failure.scenario, failure.seed
-            );
-            ExitCode::FAILURE
-        }
-    }
+    let Err(failure) = result else { return ExitCode::SUCCESS };
+    println!("{failure}");
+    println!("again: cargo xtask sim --scenario {} --from {} --seeds 1", failure.scenario, failure.seed);
+    ExitCode::FAILURE
 }
 
 /// Runs the seeds of all scenarios in turn, so that all have had as many when time is up.
 fn seeds(arguments: &Arguments) -> Result<(), Failure> {
-    let Arguments { seeds, from, scenarios, until, .. } = arguments;
+    let Arguments { seeds, from, scenario, seconds, .. } = arguments;
+    let scenarios = scenario.map_or(scenario::ALL.to_vec(), |one| vec![one]);
     let began = Instant::now();
+    let until = seconds.map(|seconds| began + Duration::from_secs(seconds));
     let mut told = began;
     let mut tallies = vec![Tally::default(); scenarios.len()];
     for seed in *from..from + seeds {
@@ -140,7 +118,7 @@ fn failovers(count: usize, from: u64) -> Result<(), Failure> {
     let mut told = Instant::now();
     let (mut stalls, mut delivered) = (Stalls::default(), 0);
     for seed in from.. {
-        let (paths, outcome) = run_seed("paths", seed, |_| Paths::new(seed))?;
+        let (paths, outcome) = run_seed("paths", seed, |_| Box::new(Paths::new(seed)))?;
         delivered += outcome.operations;
         paths.stalls.into_iter().for_each(|stall| stalls.add(stall));
         if stalls.count() >= count {

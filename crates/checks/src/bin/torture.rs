@@ -1,10 +1,9 @@
-//! Real processes under real faults: `torture failovers N`, `torture shares MBIT MBIT` and `torture
-//! soak SECONDS [SEED]`; these start `torture member`. `torture executive PLEXUS SECONDS [SEED]`,
-//! `torture joins PLEXUS COUNT [SEED]` and `torture views PLEXUS death|cut|cut-fast|recovery` start
-//! nodes of the program `PLEXUS`. Exits with 1 at the first failure.
+//! Real processes under real faults. `failovers`, `shares` and `soak` start `torture member`; the
+//! others start nodes of the program `plexus`. Exits with 1 at the first failure.
 
-use std::{process::ExitCode, time::Duration};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
+use clap::{Parser, ValueEnum};
 use plexus_checks::{
     executive,
     faults::{campaign, member::Member},
@@ -13,9 +12,50 @@ use plexus_checks::{
 /// The time over which shares of paths are counted.
 const SHARES_FOR: Duration = Duration::from_secs(5);
 
+/// Real processes under real faults.
+#[derive(Parser)]
+enum Command {
+    /// Runs one member of a pair; the other commands start it.
+    #[command(hide = true)]
+    Member { member: String },
+    /// Strikes the path in use again and again.
+    Failovers { count: usize },
+    /// Measures how two paths with these rates share bulk.
+    Shares { first_mbit: u32, second_mbit: u32 },
+    /// Causes random faults of paths for a time.
+    Soak {
+        seconds: u64,
+        #[arg(default_value_t = 1)]
+        seed: u64,
+    },
+    /// Causes random faults of nodes, networks and disks for a time.
+    Executive {
+        plexus: PathBuf,
+        seconds: u64,
+        #[arg(default_value_t = 1)]
+        seed: u64,
+    },
+    /// Makes nodes leave and join again.
+    Joins {
+        plexus: PathBuf,
+        count: u64,
+        #[arg(default_value_t = 1)]
+        seed: u64,
+    },
+    /// Measures how long a new view takes.
+    Views { plexus: PathBuf, after: ViewsAfter },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ViewsAfter {
+    Death,
+    Cut,
+    CutFast,
+    Recovery,
+}
+
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match run(&arguments) {
+    match run(Command::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!("torture: {why}");
@@ -24,17 +64,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: &[String]) -> Result<(), String> {
-    const USAGE: &str = "use: torture failovers N | torture shares MBIT MBIT | torture soak SECONDS [SEED] | \
-                         torture executive PLEXUS SECONDS [SEED] | torture joins PLEXUS COUNT [SEED] | torture views PLEXUS death|cut|cut-fast|recovery";
-    let number = |text: &String| text.parse::<u64>().map_err(|_| format!("{text} is not a number; {USAGE}"));
+fn run(command: Command) -> Result<(), String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    match arguments {
-        [command, rest @ ..] if command == "member" => {
-            Member::from_arguments(rest).ok_or_else(|| format!("no member: {rest:?}"))?.run()
-        }
-        [command, count] if command == "failovers" => {
-            let count = number(count)? as usize;
+    match command {
+        Command::Member { member } => Member::from_argument(&member)?.run()?,
+        Command::Failovers { count } => {
             let mut say = |done: usize| {
                 if done.is_multiple_of(20) {
                     eprintln!("{done} of {count}");
@@ -42,54 +76,42 @@ fn run(arguments: &[String]) -> Result<(), String> {
             };
             let stalls = campaign::failovers(program, count, &mut say)?;
             println!("{count} fail-overs: 0 lost, 0 doubled, 0 late, 0 out of order\n{stalls}");
-            Ok(())
         }
-        [command, first, second] if command == "shares" => {
-            let mbit = [number(first)? as u32, number(second)? as u32];
-            let shares = campaign::shares(program, mbit, SHARES_FOR)?;
-            let of_all = f64::from(mbit[0]) * 100.0 / f64::from(mbit[0] + mbit[1]);
+        Command::Shares { first_mbit: first, second_mbit: second } => {
+            let shares = campaign::shares(program, [first, second], SHARES_FOR)?;
+            let of_all = f64::from(first) * 100.0 / f64::from(first + second);
             println!("paths of {first} and {second} Mbit/s, of which the first has {of_all:.1} %: {shares}");
-            Ok(())
         }
-        [command, seconds, seed @ ..] if command == "soak" && seed.len() < 2 => {
-            let (time, seed) = (Duration::from_secs(number(seconds)?), seed.first().map_or(Ok(1), number)?);
+        Command::Soak { seconds, seed } => {
             let mut say = |soaked: &campaign::Soaked| eprintln!("{} faults", soaked.faults);
-            let soaked = campaign::soak(program, time, seed, &mut say)?;
+            let soaked = campaign::soak(program, Duration::from_secs(seconds), seed, &mut say)?;
             let campaign::Soaked { faults, delivered, grew_kib } = soaked;
             println!(
                 "{faults} faults, {delivered} messages: each delivered once, in order, unchanged; no descriptor or thread more, \
                  memory from the middle to the end {grew_kib:+?} KiB"
             );
-            Ok(())
         }
-        [command, plexus, seconds, seed @ ..] if command == "executive" && seed.len() < 2 => {
-            let (seconds, seed) = (number(seconds)?, seed.first().map_or(Ok(1), number)?);
+        Command::Executive { plexus, seconds, seed } => {
             let time = Duration::from_secs(seconds);
-            let report = executive::campaign::run(plexus.into(), time, seed, &mut |what| eprintln!("{what}"));
+            let report = executive::campaign::run(plexus, time, seed, &mut |what| eprintln!("{what}"));
             let minutes = seconds as f64 / 60.0;
             print!("{}", report.map_err(again(&format!("--minutes {minutes:.2} --seed {seed}")))?);
-            Ok(())
         }
-        [command, plexus, count, seed @ ..] if command == "joins" && seed.len() < 2 => {
-            let (count, seed) = (number(count)?, seed.first().map_or(Ok(1), number)?);
-            let report =
-                executive::campaign::joins(plexus.into(), count, seed, &mut |what| eprintln!("{what}"));
+        Command::Joins { plexus, count, seed } => {
+            let report = executive::campaign::joins(plexus, count, seed, &mut |what| eprintln!("{what}"));
             print!("{}", report.map_err(again(&format!("--joins {count} --seed {seed}")))?);
-            Ok(())
         }
-        [command, plexus, what] if command == "views" => {
-            let ms = match what.as_str() {
-                "death" => executive::views::death(plexus.into()),
-                "cut" => executive::views::cut(plexus.into(), "lan"),
-                "cut-fast" => executive::views::cut(plexus.into(), "fast"),
-                "recovery" => executive::views::recovery(plexus.into()),
-                _ => return Err(USAGE.into()),
+        Command::Views { plexus, after } => {
+            let ms = match after {
+                ViewsAfter::Death => executive::views::death(plexus),
+                ViewsAfter::Cut => executive::views::cut(plexus, "lan"),
+                ViewsAfter::CutFast => executive::views::cut(plexus, "fast"),
+                ViewsAfter::Recovery => executive::views::recovery(plexus),
             };
             println!("{:.3}", ms?);
-            Ok(())
         }
-        _ => Err(USAGE.into()),
     }
+    Ok(())
 }
 
 /// Appends to a failure the command that repeats the run.

@@ -1,5 +1,5 @@
 //! Files in memory, mounted by FUSE, that fail as disks under voting files do: full, unreadable,
-//! slow, torn, or restored from an older copy.
+//! slow, stalled, torn, or restored from an older copy.
 //!
 //! Every read and write comes here, past all caches. Nothing is left behind: dropping it unmounts
 //! the files, and the system does so when this process ends.
@@ -25,6 +25,9 @@ use tempfile::TempDir;
 /// The time for which the kernel may cache file attributes.
 const AT_ONCE: Duration = Duration::ZERO;
 
+/// The interval at which a stalled request checks for the end of the stall.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
 /// The threads that serve requests; a slow request occupies one of them.
 const THREADS: usize = 16;
 
@@ -42,6 +45,8 @@ pub enum Wrong {
     Slow(Duration),
     /// The first half of each write is done, and then the write fails.
     Torn,
+    /// Reads and writes wait until the fault is removed.
+    Stalled,
 }
 
 #[derive(Default)]
@@ -76,13 +81,11 @@ impl Disks {
     }
 
     /// Returns the path of a file.
-    #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// Returns the names of all files.
-    #[must_use]
     pub fn names(&self) -> Vec<String> {
         lock(&self.files).keys().cloned().collect()
     }
@@ -95,7 +98,6 @@ impl Disks {
     }
 
     /// Returns the content of a file.
-    #[must_use]
     pub fn copy(&self, name: &str) -> Vec<u8> {
         lock(&self.files).get(name).map_or_else(Vec::new, |file| file.bytes.clone())
     }
@@ -124,9 +126,12 @@ impl Served {
     ) -> Result<R, Errno> {
         let at = usize::try_from(u64::from(number)).ok().and_then(|number| number.checked_sub(2));
         let at = at.ok_or(Errno::ENOENT)?;
-        let wrong = lock(&self.0).values().nth(at).map(|file| file.wrong);
-        if let Some(Wrong::Slow(time)) = wrong {
+        let wrong = || lock(&self.0).values().nth(at).map(|file| file.wrong);
+        if let Some(Wrong::Slow(time)) = wrong() {
             thread::sleep(time);
+        }
+        while wrong() == Some(Wrong::Stalled) {
+            thread::sleep(LOOK_EVERY);
         }
         act(lock(&self.0).values_mut().nth(at).ok_or(Errno::ENOENT)?)
     }
@@ -222,7 +227,7 @@ impl Filesystem for Served {
                 Wrong::Full => return Err(Errno::ENOSPC),
                 Wrong::Unreadable => return Err(Errno::EIO),
                 Wrong::Torn => &data[..data.len() / 2],
-                Wrong::Nothing | Wrong::Slow(_) => data,
+                Wrong::Nothing | Wrong::Slow(_) | Wrong::Stalled => data,
             };
             // Files keep their initial length.
             let from = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -259,7 +264,6 @@ pub enum Trouble {
 
 impl Trouble {
     /// Draws a fault.
-    #[must_use]
     pub fn any(random: &mut Random) -> Self {
         match random.below(TROUBLES) {
             0 => Self::Is(Wrong::Full),
@@ -289,6 +293,11 @@ impl Disks {
                 format!("{name} comes back as it was")
             }
         }
+    }
+
+    /// Stalls all files.
+    pub fn stall(&self) {
+        self.names().iter().for_each(|name| self.make(name, Wrong::Stalled));
     }
 
     /// Removes the faults of all files.

@@ -23,6 +23,10 @@ pub enum Fault {
     KillTwice,
     /// A node is told to end, and leaves.
     Leave,
+    /// All nodes are told to end, one after the other or at once, and leave.
+    LeaveAll,
+    /// All voting files stall for longer than a lease: no node ends.
+    Stall,
     /// A node is stopped for a moment.
     Pause,
     /// A node is stopped for longer than its lease, and continued.
@@ -39,48 +43,37 @@ pub enum Fault {
     Split,
 }
 
-impl Fault {
-    /// Every fault.
-    pub const ALL: [Self; 12] = [
-        Self::Kill,
-        Self::KillFirst,
-        Self::KillTwo,
-        Self::KillTwice,
-        Self::Leave,
-        Self::Pause,
-        Self::Stop,
-        Self::CutOne,
-        Self::CutAll,
-        Self::Mute,
-        Self::PartTwo,
-        Self::Split,
-    ];
-
-    /// The name in reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Kill => "kill -9",
-            Self::KillFirst => "kill -9 of the first",
-            Self::KillTwo => "kill -9 of two, one after the other",
-            Self::KillTwice => "kill -9 twice of one",
-            Self::Leave => "told to end",
-            Self::Pause => "stopped for a moment",
-            Self::Stop => "stopped past its lease",
-            Self::CutOne => "one network cut",
-            Self::CutAll => "all networks cut",
-            Self::Mute => "cut one way",
-            Self::PartTwo => "two that do not hear each other",
-            Self::Split => "split into halves",
-        }
+plexus_base::named! {
+    impl Fault {
+        Kill "kill -9",
+        KillFirst "kill -9 of the first",
+        KillTwo "kill -9 of two, one after the other",
+        KillTwice "kill -9 twice of one",
+        Leave "told to end",
+        LeaveAll "all told to end",
+        Stall "voting files stalled",
+        Pause "stopped for a moment",
+        Stop "stopped past its lease",
+        CutOne "one network cut",
+        CutAll "all networks cut",
+        Mute "cut one way",
+        PartTwo "two that do not hear each other",
+        Split "split into halves",
     }
+}
 
+impl Fault {
     /// Returns true if the fault always ends an incarnation of a node, however soon it is healed.
-    #[must_use]
     pub fn ends_a_incarnation(self) -> bool {
         matches!(
             self,
-            Self::Kill | Self::KillFirst | Self::KillTwo | Self::KillTwice | Self::Leave | Self::Stop
+            Self::Kill
+                | Self::KillFirst
+                | Self::KillTwo
+                | Self::KillTwice
+                | Self::Leave
+                | Self::LeaveAll
+                | Self::Stop
         )
     }
 
@@ -109,6 +102,17 @@ impl Fault {
             }
             // It may be evicted just now, and exit in another way.
             Self::Leave => return nodes.leave(node),
+            Self::LeaveAll => leave_all(nodes, random)?,
+            Self::Stall => {
+                if let Some(disks) = nodes.disks() {
+                    disks.stall();
+                    thread::sleep(PAST_THE_LEASE + Duration::from_millis(random.below(4000)));
+                    disks.mend();
+                }
+                for node in nodes.all() {
+                    nodes.runs(node).map_err(|status| format!("{}: {status}", Nodes::name(node)))?;
+                }
+            }
             Self::Pause => {
                 nodes.signal(node, Signal::STOP);
                 moment(random);
@@ -140,4 +144,22 @@ impl Fault {
         }
         Ok(None)
     }
+}
+
+/// Tells all nodes to end, in any order, each at once or when the one before has ended.
+fn leave_all(nodes: &mut Nodes, random: &mut Random) -> Result<(), String> {
+    let mut order = nodes.all();
+    (1..order.len()).for_each(|last| order.swap(last, random.below(last as u64 + 1) as usize));
+    let at_once = random.percent(50);
+    if at_once {
+        order.iter().for_each(|node| nodes.signal(*node, Signal::TERM));
+    }
+    for node in order {
+        let status = if at_once { nodes.ended(node)? } else { nodes.leave(node)? };
+        if !status.is_some_and(|status| status.success()) {
+            let (name, said) = (Nodes::name(node), nodes.last_said(node));
+            return Err(format!("{name} was told to end with all others: {status:?}\n{said}"));
+        }
+    }
+    Ok(())
 }

@@ -142,7 +142,6 @@ impl Nodes {
     }
 
     /// Returns the disks under the voting files, if they can fail.
-    #[must_use]
     pub fn disks(&self) -> Option<&Disks> {
         self.disks.as_ref()
     }
@@ -152,31 +151,26 @@ impl Nodes {
     }
 
     /// Returns the number of nodes.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.spec.count
     }
 
     /// Returns the numbers of all nodes.
-    #[must_use]
     pub fn all(&self) -> Vec<usize> {
         (0..self.count()).collect()
     }
 
     /// Returns the directory of the cluster.
-    #[must_use]
     pub fn dir(&self) -> ClusterDir {
         ClusterDir::new(self.folder.path().join("cluster"))
     }
 
     /// Returns the name of a node.
-    #[must_use]
     pub fn name(node: usize) -> String {
         format!("n{}", node + 1)
     }
 
     /// Returns the hosts and their networks.
-    #[must_use]
     pub fn lan(&self) -> &Lan {
         &self.lan
     }
@@ -190,7 +184,7 @@ impl Nodes {
         let log = self.folder.path().join(format!("{}.said", Self::name(node)));
         let log = File::options().create(true).append(true).open(log).map_err(fails)?;
         let mut command = Command::new(&self.spec.program);
-        command.arg("node").arg(self.dir().root()).arg(Self::name(node)).args(["--lifeline", "0"]);
+        command.arg("node").arg(Self::name(node)).arg("-C").arg(self.dir().root()).args(["--lifeline", "0"]);
         command.arg("--network-namespace").arg(self.lan.host(self.host_of(node)).path());
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
         self.nodes[node] = Some(command.spawn().map_err(fails)?);
@@ -234,6 +228,14 @@ impl Nodes {
     /// It does not end.
     pub fn leave(&mut self, node: usize) -> Result<Option<ExitStatus>, String> {
         self.signal(node, Signal::TERM);
+        self.ended(node)
+    }
+
+    /// Waits for the end of a node that was told to end; returns the exit status if it was running.
+    ///
+    /// # Errors
+    /// It does not end.
+    pub fn ended(&mut self, node: usize) -> Result<Option<ExitStatus>, String> {
         let start = Instant::now();
         loop {
             match self.runs(node) {
@@ -248,14 +250,12 @@ impl Nodes {
     }
 
     /// Returns the log of a node.
-    #[must_use]
     pub fn said(&self, node: usize) -> String {
         let log = self.folder.path().join(format!("{}.said", Self::name(node)));
         fs::read(log).map_or_else(|_| String::new(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// Returns the last lines of the log of a node.
-    #[must_use]
     pub fn last_said(&self, node: usize) -> String {
         last_lines(&self.said(node))
     }
@@ -349,7 +349,6 @@ fn one_view(seen: &[Seen], members: &[String]) -> Option<u64> {
 }
 
 /// Returns the status of a node, if it answers.
-#[must_use]
 pub fn status(dir: &ClusterDir, name: &str) -> Option<Value> {
     let ask = || -> Result<Value, ControlError> {
         let mut control = Control::connect_within(dir, name, ANSWERS_WITHIN)?;
@@ -360,7 +359,6 @@ pub fn status(dir: &ClusterDir, name: &str) -> Option<Value> {
 }
 
 /// Returns the epoch and the members of the view in which a node acts, from its status.
-#[must_use]
 pub fn view(status: &Value) -> Seen {
     let members = status["members"].as_array()?.iter().filter_map(|name| Some(name.as_str()?.to_owned()));
     let mut members: Vec<String> = members.collect();

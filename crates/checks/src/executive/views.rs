@@ -89,7 +89,11 @@ pub fn recovery(program: PathBuf) -> Result<f64, String> {
         return Err("the last node granted no lock".into());
     }
     let mut hold = Command::new(&program);
-    hold.args(["bench", "locks"]).arg(nodes.dir().root()).args(["--json", "--hold", &LOCKS.to_string()]);
+    hold.args(["bench", "locks", "-C"]).arg(nodes.dir().root()).args([
+        "--json",
+        "--hold",
+        &LOCKS.to_string(),
+    ]);
     let mut holder = Holder(hold.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().map_err(fails)?);
     let said = holder.0.stdout.take().ok_or("the process that holds the locks has no standard output")?;
     let (tell, told) = std::sync::mpsc::channel();

@@ -29,26 +29,20 @@ pub enum Fault {
     Cut,
 }
 
-impl Fault {
-    /// Every fault.
-    pub const ALL: [Self; 5] = [Self::Reset, Self::BlackHole, Self::OneWayThere, Self::OneWayBack, Self::Cut];
-
-    /// The name in reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Reset => "reset",
-            Self::BlackHole => "black hole",
-            Self::OneWayThere => "black hole, there",
-            Self::OneWayBack => "black hole, back",
-            Self::Cut => "link down",
-        }
+plexus_base::named! {
+    impl Fault {
+        Reset "reset",
+        BlackHole "black hole",
+        OneWayThere "black hole, there",
+        OneWayBack "black hole, back",
+        Cut "link down",
     }
+}
 
+impl Fault {
     /// Returns the goal for the longest stall in milliseconds, if there is one. A silent path is
     /// given up after one and a half unanswered probes; the regular checks before and after add to
     /// that.
-    #[must_use]
     pub fn goal_ms(self) -> Option<u32> {
         match self {
             Self::Reset => Some(50),
@@ -168,19 +162,16 @@ pub struct Shares {
 
 impl Shares {
     /// Returns the part of each member's bytes that went over the first path.
-    #[must_use]
     pub fn of_first(&self) -> [f64; 2] {
         self.bytes.map(|[first, second]| first as f64 / ((first + second) as f64).max(1.0))
     }
 
     /// Returns the rate of each member over each path, in megabits per second.
-    #[must_use]
     pub fn mbit(&self) -> [[f64; 2]; 2] {
         self.bytes.map(|paths| paths.map(|bytes| bytes as f64 * 8.0 / 1e6 / self.time.as_secs_f64()))
     }
 
     /// Returns true if a rail was lost or left meanwhile: then the shares are not valid.
-    #[must_use]
     pub fn rails_stayed(&self) -> bool {
         let [before, after] = &self.reports;
         before.iter().zip(after).all(|(before, after)| {

@@ -19,6 +19,7 @@ use plexus_base::{Incarnation, NodeId, Waiting};
 use plexus_fabric::{RailKind, Window};
 use plexus_interconnect::mesh::{Admission, Config, Key, Mesh, Peer};
 use rustix::process::Signal;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 use super::{
     Observed, Report, Seen, Task, Traffic,
@@ -32,7 +33,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// The parameters of a member.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Member {
     /// The number of the member, 0 or 1.
     pub me: u8,
@@ -41,6 +42,7 @@ pub struct Member {
     /// The incarnation of this member.
     pub incarnation: u64,
     /// The kind of rail to its peer.
+    #[serde(serialize_with = "to_name", deserialize_with = "from_name")]
     pub rail: RailKind,
     /// True if the rail is encrypted.
     pub encrypt: bool,
@@ -52,42 +54,29 @@ pub struct Member {
     pub namespace: Option<PathBuf>,
 }
 
+fn to_name<S: Serializer>(rail: &RailKind, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(rail.name())
+}
+
+fn from_name<'a, D: Deserializer<'a>>(from: D) -> Result<RailKind, D::Error> {
+    String::deserialize(from)?.parse().map_err(D::Error::custom)
+}
+
 impl Member {
-    /// Returns the member as arguments of its program.
-    #[must_use]
-    pub fn to_arguments(&self) -> Vec<String> {
-        let addresses =
-            |all: &[SocketAddr]| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-        let mut arguments = vec![
-            self.me.to_string(),
-            self.cluster.to_string(),
-            self.incarnation.to_string(),
-            self.rail.name().to_owned(),
-            self.encrypt.to_string(),
-            addresses(&self.listen),
-            addresses(&self.peer),
-        ];
-        arguments.extend(self.namespace.iter().map(|path| path.display().to_string()));
-        arguments
+    /// Returns the member as the argument of its program.
+    ///
+    /// # Errors
+    /// The path of its namespace is no text.
+    pub fn to_argument(&self) -> Result<String, String> {
+        serde_json::to_string(self).map_err(|error| error.to_string())
     }
 
-    /// Parses the arguments of a member.
-    #[must_use]
-    pub fn from_arguments(arguments: &[String]) -> Option<Self> {
-        let addresses = |text: &str| text.split(',').map(|one| one.parse().ok()).collect::<Option<Vec<_>>>();
-        let [me, cluster, incarnation, rail, encrypt, listen, peer, namespace @ ..] = arguments else {
-            return None;
-        };
-        Some(Self {
-            me: me.parse().ok().filter(|me| *me < 2)?,
-            cluster: cluster.parse().ok()?,
-            incarnation: incarnation.parse().ok()?,
-            rail: rail.parse().ok()?,
-            encrypt: encrypt.parse().ok()?,
-            listen: addresses(listen)?,
-            peer: addresses(peer)?,
-            namespace: namespace.first().map(PathBuf::from),
-        })
+    /// Parses the argument of a member.
+    ///
+    /// # Errors
+    /// It is not the argument of any member.
+    pub fn from_argument(argument: &str) -> Result<Self, String> {
+        serde_json::from_str(argument).map_err(|error| format!("no member: {argument:?}: {error}"))
     }
 
     /// Runs the member until its standard input ends.
@@ -145,6 +134,7 @@ impl Member {
             admission: Admission::First,
             keys: Arc::new(vec![Key::new([7; 32])]),
             listen: self.listen.clone(),
+            local: None,
             peers: vec![peer],
             windows: vec![window],
             waiting: Waiting::Event,
@@ -184,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn member_survives_a_round_trip_through_its_arguments() {
+    fn member_survives_a_round_trip_through_its_argument() {
         let member = Member {
             me: 1,
             cluster: 99,
@@ -195,9 +185,8 @@ mod tests {
             peer: vec!["10.0.0.2:7000".parse().unwrap()],
             namespace: Some("/proc/1/ns/net".into()),
         };
-        let arguments = member.to_arguments();
-        let read = Member::from_arguments(&arguments).unwrap();
-        assert_eq!(read.to_arguments(), arguments);
-        assert!(Member::from_arguments(&arguments[..6]).is_none());
+        let argument = member.to_argument().unwrap();
+        assert_eq!(Member::from_argument(&argument), Ok(member));
+        assert!(Member::from_argument(&argument[..60]).is_err());
     }
 }

@@ -27,7 +27,6 @@ impl Side {
     pub const BOTH: [Self; 2] = [Self::A, Self::B];
 
     /// Returns the side as an index.
-    #[must_use]
     pub fn index(self) -> usize {
         self as usize
     }
@@ -66,25 +65,21 @@ impl Net {
     }
 
     /// Returns the namespace of a host as a path, valid while this process runs and holds it.
-    #[must_use]
     pub fn namespace(&self, side: Side) -> PathBuf {
         self.namespaces[side.index()].path()
     }
 
     /// Returns the address of a host on each path.
-    #[must_use]
     pub fn addresses(&self, side: Side) -> Vec<SocketAddr> {
         (0..self.paths).map(|path| SocketAddr::from((address(side, path), PORT))).collect()
     }
 
     /// Returns the number of paths.
-    #[must_use]
     pub fn paths(&self) -> usize {
         self.paths
     }
 
     /// Returns the path of an address.
-    #[must_use]
     pub fn path_of(&self, text: &str) -> Option<usize> {
         (0..self.paths).find(|path| text.contains(&format!("{}:", address(Side::A, *path))))
     }

@@ -118,7 +118,7 @@ impl Pair {
             namespace: self.namespaces[index].clone(),
         };
         let mut command = Command::new(&self.spec.program);
-        command.arg("member").args(member.to_arguments()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.arg("member").arg(member.to_argument()?).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("a member: {error}"))?;
         let (Some(commands), Some(out)) = (child.stdin.take(), child.stdout.take()) else {
             return Err("a member without pipes".into());
@@ -333,7 +333,6 @@ pub struct Holds {
 impl Holds {
     /// Returns true if nothing is left over since `before`: no descriptor, no thread, little
     /// memory.
-    #[must_use]
     pub fn is_flat_since(&self, before: &Self) -> bool {
         self.descriptors <= before.descriptors
             && self.threads <= before.threads

@@ -119,7 +119,6 @@ pub struct Traffic {
 
 impl Traffic {
     /// Creates traffic with `peer`, whose puts arrive in `window`.
-    #[must_use]
     pub fn new(peer: NodeId, window: Arc<Window>, observed: Arc<Observed>) -> Self {
         Self {
             peer,

@@ -3,8 +3,8 @@
 //! quickly, and some nodes miss some.
 //!
 //! The code is that of nodes. Messages are late, in order for each pair of incarnations; the last
-//! messages of a dead node arrive in part. The properties are in `received.rs`; [`Sabotage`] shows that
-//! each detects its violation.
+//! messages of a dead node arrive in part. The properties are in `received.rs`; [`Sabotage`] shows
+//! that each detects its violation.
 
 pub mod again;
 pub mod explored;
@@ -106,8 +106,7 @@ impl Simulation for Groups {
 
     fn drive(&mut self) -> Result<Outcome, Broken> {
         for node in self.cluster.nodes() {
-            let after = self.engine.random.below(VIEW_NS);
-            self.engine.schedule(after, None, GroupsEvent::Start(node));
+            self.engine.schedule_in(..VIEW_NS, None, GroupsEvent::Start(node));
         }
         self.engine.schedule(VIEW_NS, None, GroupsEvent::Decide);
         self.engine.schedule(2 * VIEW_NS, None, GroupsEvent::Kill);
@@ -124,7 +123,6 @@ impl Simulation for Groups {
 
 impl Groups {
     /// Creates a run with two to five nodes.
-    #[must_use]
     pub fn new(seed: u64, sabotage: Option<Sabotage>) -> Self {
         let mut engine = Engine::new(seed ^ 0x6772_6f75_7073, 0);
         let nodes = engine.random.between(2, 5) as usize;
@@ -169,8 +167,7 @@ impl Groups {
         if self.ending || !self.cluster.is_up(instance) {
             return Ok(());
         }
-        let after = self.engine.random.between(1, 400_000);
-        self.engine.schedule(after, None, GroupsEvent::Client(instance));
+        self.engine.schedule_in(1..=400_000, None, GroupsEvent::Client(instance));
         let (id, _) = instance.member();
         let free: Vec<GroupMember> = self
             .clients
@@ -189,18 +186,12 @@ impl Groups {
             return Ok(());
         }
         let who = *self.engine.random.pick(&free);
+        // All that wait at a barrier require the same number of members.
+        let (barrier, least) = if self.engine.random.percent(80) { ("here", 1) } else { ("there", 3) };
         let deed = match self.engine.random.below(20) {
             0 => Deed::Leave { died: false },
             1 => Deed::Leave { died: true },
-            2..=6 => Deed::Arrive {
-                barrier: name(if self.engine.random.percent(80) { "here" } else { "there" }),
-                least: if self.engine.random.percent(30) {
-                    self.engine.random.between(2, 4) as u16
-                } else {
-                    1
-                },
-                strict: self.engine.random.percent(20),
-            },
+            2..=6 => Deed::Arrive { barrier: name(barrier), least, strict: self.engine.random.percent(20) },
             _ => Deed::Send(self.deeds.to_le_bytes().as_slice().into()),
         };
         self.does(who, deed)

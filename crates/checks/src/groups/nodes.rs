@@ -51,8 +51,7 @@ impl Groups {
             Node { groups: Protocol::new(me, incarnation), last_client: 0, given: 0 }
         });
         for _ in 0..2 {
-            let after = self.engine.random.below(VIEW_NS);
-            self.engine.schedule(after, None, GroupsEvent::Client(instance));
+            self.engine.schedule_in(..VIEW_NS, None, GroupsEvent::Client(instance));
         }
         self.engine.schedule(1, None, GroupsEvent::Decide);
     }
@@ -62,8 +61,7 @@ impl Groups {
         if self.ending {
             return;
         }
-        let after = self.engine.random.between(VIEW_NS / 4, 6 * VIEW_NS);
-        self.engine.schedule(after, None, GroupsEvent::Kill);
+        self.engine.schedule_in(VIEW_NS / 4..=6 * VIEW_NS, None, GroupsEvent::Kill);
         let alive: Vec<usize> = self.cluster.up().map(|(node, _)| node).collect();
         // The lowest node, which is the sequencer, dies more often than others; the last node never
         // dies.
@@ -88,8 +86,7 @@ impl Groups {
         self.epoch += 1;
         let view = Members { epoch: Epoch(self.epoch), members: self.cluster.members() };
         for instance in self.cluster.instances() {
-            let after = self.engine.random.below(VIEW_NS);
-            self.engine.schedule(after, None, GroupsEvent::Give(instance, view.clone()));
+            self.engine.schedule_in(..VIEW_NS, None, GroupsEvent::Give(instance, view.clone()));
         }
     }
 

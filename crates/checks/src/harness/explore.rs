@@ -34,7 +34,6 @@ pub struct Scope<N, M> {
 
 impl<N, M> Scope<N, M> {
     /// Creates nodes that are down, in a cluster without a view.
-    #[must_use]
     pub fn new(nodes: usize, ends: u8, starts: Option<u8>, least_up: usize) -> Self {
         let (cluster, views) = (Cluster::new(nodes), vec![VecDeque::new(); nodes]);
         Self { cluster, views, epoch: Epoch(0), ends, starts, least_up }
@@ -285,18 +284,6 @@ impl Hasher for Wide {
             eight[..chunk.len()].copy_from_slice(chunk);
             self.write_u64(u64::from_le_bytes(eight));
         }
-    }
-
-    fn write_u8(&mut self, number: u8) {
-        self.write_u64(u64::from(number));
-    }
-
-    fn write_u32(&mut self, number: u32) {
-        self.write_u64(u64::from(number));
-    }
-
-    fn write_usize(&mut self, number: usize) {
-        self.write_u64(number as u64);
     }
 
     fn write_u64(&mut self, number: u64) {

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use plexus_base::{Incarnation, NodeId};
 
-pub use run::{Outcome, Simulation, found, run_seed};
+pub use run::{Outcome, Simulation, breaks, run_seed};
 
 /// A node in one of its incarnations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -25,7 +25,6 @@ pub struct Instance {
 
 impl Instance {
     /// Returns the node and incarnation in the form that views use.
-    #[must_use]
     pub fn member(self) -> (NodeId, Incarnation) {
         (NodeId(self.node as u8), Incarnation(self.incarnation))
     }
@@ -64,14 +63,12 @@ pub struct Cluster<N, M> {
 
 impl<N, M> Cluster<N, M> {
     /// Creates nodes that were never up.
-    #[must_use]
     pub fn new(nodes: usize) -> Self {
         let slot = |_| Slot { incarnation: 0, up: None };
         Self { slots: (0..nodes).map(slot).collect(), lanes: BTreeMap::new() }
     }
 
     /// Returns all node numbers.
-    #[must_use]
     pub fn nodes(&self) -> std::ops::Range<usize> {
         0..self.slots.len()
     }
@@ -106,20 +103,17 @@ impl<N, M> Cluster<N, M> {
     }
 
     /// Returns the last incarnation of a node.
-    #[must_use]
     pub fn instance(&self, node: usize) -> Instance {
         Instance { node, incarnation: self.slots[node].incarnation }
     }
 
     /// Returns true if exactly this incarnation is up.
-    #[must_use]
     pub fn is_up(&self, instance: Instance) -> bool {
         let slot = &self.slots[instance.node];
         slot.up.is_some() && slot.incarnation == instance.incarnation
     }
 
     /// Returns the state of a node that is up.
-    #[must_use]
     pub fn node(&self, node: usize) -> Option<&N> {
         self.slots[node].up.as_ref()
     }
@@ -135,13 +129,11 @@ impl<N, M> Cluster<N, M> {
     }
 
     /// Returns the incarnations that are up.
-    #[must_use]
     pub fn instances(&self) -> Vec<Instance> {
         self.up().map(|(node, _)| self.instance(node)).collect()
     }
 
     /// Returns the incarnations that are up, as the members of a view.
-    #[must_use]
     pub fn members(&self) -> Vec<(NodeId, Incarnation)> {
         self.instances().into_iter().map(Instance::member).collect()
     }
@@ -175,7 +167,6 @@ impl<N, M> Cluster<N, M> {
     }
 
     /// Returns the number of messages under way on a lane.
-    #[must_use]
     pub fn under_way(&self, lane: Lane) -> usize {
         self.lanes.get(&lane).map_or(0, |queue| queue.messages.len())
     }

@@ -47,14 +47,12 @@ pub struct Outcome {
 
 impl Outcome {
     /// Returns the digest and event count of an engine.
-    #[must_use]
     pub fn of<E>(engine: &Engine<E>, operations: u64) -> Self {
         let (digest, events) = (engine.digest.value(), engine.events());
         Self { digest, events, operations, ..Self::default() }
     }
 
     /// Adds counts to the tallies.
-    #[must_use]
     pub fn with(mut self, tallies: impl IntoIterator<Item = (&'static str, u64)>) -> Self {
         for (name, count) in tallies {
             *self.tallies.entry(name).or_default() += count;
@@ -64,7 +62,7 @@ impl Outcome {
 }
 
 /// Drives a run; reports a panic as a property that does not hold.
-pub fn drive(run: &mut dyn Simulation) -> Result<Outcome, Broken> {
+pub fn drive<S: Simulation + ?Sized>(run: &mut S) -> Result<Outcome, Broken> {
     let result = catch_unwind(AssertUnwindSafe(|| run.drive()));
     result.unwrap_or_else(|panic| Err(panicked(&*panic, run.last_block())))
 }
@@ -76,47 +74,23 @@ fn panicked(panic: &(dyn Any + Send), block: Option<BlockId>) -> Broken {
 }
 
 /// Takes one seed through a scenario. `new` creates the run, and traces a block if one is given.
-pub fn run_seed<S: Simulation>(
+pub fn run_seed<S: Simulation + ?Sized>(
     scenario: &'static str,
     seed: u64,
-    new: impl Fn(Option<BlockId>) -> S,
-) -> Result<(S, Outcome), Failure> {
+    new: impl Fn(Option<BlockId>) -> Box<S>,
+) -> Result<(Box<S>, Outcome), Failure> {
     let mut first = new(None);
-    let broken = match drive(&mut first) {
+    let broken = match drive(&mut *first) {
         Ok(outcome) => return Ok((first, outcome)),
         Err(broken) => broken,
     };
     // Runs the seed again to record the history of the block.
     let mut again = new(Some(broken.block.unwrap_or(BlockId(0))));
-    let _ = drive(&mut again);
+    let _ = drive(&mut *again);
     Err(Failure { scenario, seed, at: first.now(), broken, history: again.history() })
 }
 
-impl Simulation for Box<dyn Simulation> {
-    fn now(&self) -> u64 {
-        (**self).now()
-    }
-
-    fn drive(&mut self) -> Result<Outcome, Broken> {
-        (**self).drive()
-    }
-
-    fn last_block(&self) -> Option<BlockId> {
-        (**self).last_block()
-    }
-
-    fn history(&self) -> Vec<String> {
-        (**self).history()
-    }
-}
-
-/// Counts the seeds that find a planted mistake, by the property that reports it.
-pub fn found<S: Simulation>(seeds: u64, new: impl Fn(u64) -> S) -> BTreeMap<&'static str, u64> {
-    let mut found = BTreeMap::new();
-    for seed in 0..seeds {
-        if let Err(broken) = drive(&mut new(seed)) {
-            *found.entry(broken.property).or_default() += 1;
-        }
-    }
-    found
+/// Returns true if a run of one of the seeds breaks a property that `is` selects by its name.
+pub fn breaks<S: Simulation>(seeds: u64, new: impl Fn(u64) -> S, is: impl Fn(&str) -> bool) -> bool {
+    (0..seeds).any(|seed| drive(&mut new(seed)).is_err_and(|broken| is(broken.property)))
 }

@@ -39,8 +39,7 @@ impl Locks {
             }
             return Ok(());
         }
-        let after = self.engine.random.between(1, self.params.think_ns);
-        self.engine.schedule(after, None, LocksEvent::Client(instance, client));
+        self.engine.schedule_in(1..=self.params.think_ns, None, LocksEvent::Client(instance, client));
         let random = &mut self.engine.random;
         if random.percent(self.params.client_deaths) {
             return self.die(node, client);
@@ -212,8 +211,7 @@ impl Locks {
             && let Some(lock) = self.locks.get(&id)
         {
             let (instance, client) = (self.cluster.instance(id.0), lock.client);
-            let after = self.engine.random.between(1, self.params.think_ns);
-            self.engine.schedule(after, None, LocksEvent::Client(instance, client));
+            self.engine.schedule_in(1..=self.params.think_ns, None, LocksEvent::Client(instance, client));
         }
     }
 }

@@ -157,7 +157,6 @@ impl Simulation for Locks {
 impl Locks {
     /// Creates a cluster with parameters drawn from the seed; `sabotage` breaks the protocol on
     /// purpose.
-    #[must_use]
     pub fn new(seed: u64, sabotage: Option<Sabotage>) -> Self {
         let mut engine = Engine::new(seed, 0);
         let params = Params::draw(&mut engine.random);
@@ -189,8 +188,7 @@ impl Locks {
         }
         run.decide();
         if run.params.deaths > 0 {
-            let after = run.engine.random.between(0, run.params.death_ns);
-            run.engine.schedule(after, None, LocksEvent::Kill);
+            run.engine.schedule_in(0..=run.params.death_ns, None, LocksEvent::Kill);
         }
         run.engine.schedule(run.params.freeze_ns, None, LocksEvent::Freeze);
         run
@@ -261,8 +259,7 @@ impl Locks {
             self.engine.schedule(0, None, event);
         }
         if !self.ending {
-            let after = self.engine.random.between(1, self.params.freeze_ns);
-            self.engine.schedule(after, None, LocksEvent::Freeze);
+            self.engine.schedule_in(1..=self.params.freeze_ns, None, LocksEvent::Freeze);
         }
         Ok(())
     }

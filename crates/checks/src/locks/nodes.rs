@@ -86,8 +86,7 @@ impl Locks {
         let clients = (0..self.params.clients).map(|_| self.client()).collect();
         let instance = self.cluster.start(node, |_| Node { workers, clients });
         for client in 0..self.params.clients {
-            let after = self.engine.random.below(self.params.think_ns);
-            self.engine.schedule(after, None, LocksEvent::Client(instance, client));
+            self.engine.schedule_in(..self.params.think_ns, None, LocksEvent::Client(instance, client));
         }
     }
 
@@ -96,8 +95,7 @@ impl Locks {
         if self.ending || self.deaths >= self.params.deaths {
             return;
         }
-        let after = self.engine.random.between(1, self.params.death_ns);
-        self.engine.schedule(after, None, LocksEvent::Kill);
+        self.engine.schedule_in(1..=self.params.death_ns, None, LocksEvent::Kill);
         let up: Vec<usize> = self.cluster.up().map(|(node, _)| node).collect();
         if !up.is_empty() && self.engine.random.percent(80) {
             let node = *self.engine.random.pick(&up);
@@ -115,15 +113,13 @@ impl Locks {
         ended.iter().flat_map(Node::shards).for_each(|shard| self.counts.add(shard.counts()));
         let last = self.cluster.up().next().is_none();
         if last || self.engine.random.percent(70) {
-            let after = self.engine.random.between(1, self.params.death_ns);
-            self.engine.schedule(after, None, LocksEvent::Start(node));
+            self.engine.schedule_in(1..=self.params.death_ns, None, LocksEvent::Start(node));
         }
     }
 
     pub(crate) fn decide_soon(&mut self) {
-        let after = self.engine.random.between(1, self.params.delay_ns * 5);
         self.under_way += 1;
-        self.engine.schedule(after, None, LocksEvent::Decide);
+        self.engine.schedule_in(1..=self.params.delay_ns * 5, None, LocksEvent::Decide);
     }
 
     /// Decides the next view with all nodes that are up. Each worker of each member learns of it at

@@ -14,7 +14,8 @@ use super::{
 };
 use crate::{failure::Broken, harness::Simulation};
 
-/// After healing, all nodes must be in one view within so many times [`Profile::evict`].
+/// After healing, all nodes must be in one view within so many times [`Profile::evict`], and the
+/// waits of new members.
 const ONE_VIEW_AFTER: u64 = 12;
 
 /// A node that never starts.
@@ -38,8 +39,11 @@ pub(super) enum Episode {
     LongPause,
     /// Fewer than half of the files do not answer: all nodes continue.
     FewFiles,
-    /// More than half of the files do not answer: all nodes stop.
+    /// More than half of the files do not answer for longer than the disk timeout: all nodes stop.
     MostFiles,
+    /// Some or all files stall for less than the disk timeout, for one node or for all: nothing
+    /// changes.
+    Stall,
     /// Files lose power while nodes write to them: nothing changes.
     Power,
     /// An older copy of a file is restored: a view without the file is decided, and then one with
@@ -54,7 +58,7 @@ pub(super) enum Episode {
 }
 
 impl Episode {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Storm,
         Self::Storm,
         Self::Storm,
@@ -66,6 +70,7 @@ impl Episode {
         Self::LongPause,
         Self::FewFiles,
         Self::MostFiles,
+        Self::Stall,
         Self::Power,
         Self::Leave,
         Self::Files,
@@ -116,6 +121,7 @@ impl Membership {
             Episode::LongPause => self.long_pause()?,
             Episode::FewFiles => self.few_files()?,
             Episode::MostFiles => self.most_files()?,
+            Episode::Stall => self.stall()?,
             Episode::Power => self.power()?,
             Episode::OldCopy => self.old_copy()?,
             Episode::Leave => self.leave()?,
@@ -155,6 +161,7 @@ impl Membership {
         }
         world.cut.iter_mut().flatten().for_each(|cut| *cut = false);
         world.files.iter_mut().for_each(|file| file.sick = None);
+        world.thaw();
         world.loss_permille = 0;
     }
 
@@ -162,7 +169,9 @@ impl Membership {
     /// still change it.
     fn one_view(&mut self) -> Result<(), Broken> {
         let Profile { evict, heartbeat, .. } = self.world.profile;
-        let (began, timeout) = (self.now(), ONE_VIEW_AFTER * evict.0);
+        // A node that joins may wait for the disk timeout, and begin again once.
+        let waits = 2 * self.world.profile.wait_as_new().0;
+        let (began, timeout) = (self.now(), ONE_VIEW_AFTER * evict.0 + waits);
         let mut since = began;
         while self.now() - since < 2 * evict.0 {
             self.run(heartbeat.0 / 2)?;
@@ -223,7 +232,7 @@ impl Membership {
             let node = self.random.below(self.nodes() as u64) as usize;
             let other = self.random.below(self.nodes() as u64) as usize;
             let file = self.random.below(self.world.files.len() as u64) as usize;
-            match self.random.below(11) {
+            match self.random.below(13) {
                 0 | 1 => {
                     self.world.crash(node);
                     let after = self.random.between(profile.kill_margin.0, 2 * profile.evict.0);
@@ -240,6 +249,15 @@ impl Membership {
                 7 => self.world.files.iter_mut().for_each(|file| file.sick = None),
                 8 => self.world.files[file].lose_power(),
                 9 if self.random.percent(30) => self.outage(),
+                10 | 11 => {
+                    let opener = Some(other).filter(|_| self.random.percent(50));
+                    let for_ns = self.random.below(profile.disk_timeout.0 * 3 / 2);
+                    for file in 0..self.world.files.len() {
+                        if self.random.percent(70) {
+                            self.world.stall(opener, file, for_ns);
+                        }
+                    }
+                }
                 _ => self.world.loss_permille = *self.random.pick(&[0, 50, 300]),
             }
             let after = *self.random.pick(&[profile.heartbeat.0 / 10, profile.heartbeat.0, profile.evict.0]);
@@ -372,9 +390,15 @@ impl Membership {
             self.world.crash(node);
         }
         let expected = self.side();
-        // After a proof of death no node waits for a silence or a lease.
-        let proved = 5 * self.world.profile.heartbeat.0;
-        self.run(if self.world.proofs && !expected.is_empty() { proved } else { self.settled() })?;
+        let Profile { heartbeat, disk_timeout, .. } = self.world.profile;
+        let until = match (self.world.proofs, expected.is_empty()) {
+            // After a proof of death no node waits for a silence or a lease.
+            (true, false) => 5 * heartbeat.0,
+            // Without a majority of the files the others go on only as in a stall.
+            (true, true) => self.settled() + disk_timeout.0 * 102 / 100,
+            (false, _) => self.settled(),
+        };
+        self.run(until)?;
         self.expect(expected, "processes ended")
     }
 
@@ -421,9 +445,35 @@ impl Membership {
     fn most_files(&mut self) -> Result<(), Broken> {
         let most = self.world.files.len() / 2 + 1;
         let sick = *self.random.pick(&[Sick::Full, Sick::Unreadable, Sick::Hung, Sick::Wrong]);
+        let (deaths, Profile { disk_timeout, heartbeat, .. }) = (self.deaths(), self.world.profile);
         self.make_sick(most, sick);
-        self.run((self.world.profile.wait().0 + 3 * self.world.profile.heartbeat.0) * 102 / 100)?;
+        self.run(disk_timeout.0 * 9 / 10 - 2 * heartbeat.0)?;
+        if self.deaths() > deaths {
+            return broken("stall", format!("{most} files are {sick:?}, and nodes end too early"));
+        }
+        self.expect(NodeSet::first(self.nodes() as u8), "most files have just failed")?;
+        self.run(disk_timeout.0 / 5 + self.world.profile.wait().0 + 3 * heartbeat.0)?;
         self.expect(NodeSet::EMPTY, "most files failed")
+    }
+
+    /// Stalls files while all nodes hear each other.
+    fn stall(&mut self) -> Result<(), Broken> {
+        let Profile { disk_timeout, heartbeat, evict, .. } = self.world.profile;
+        let before = (self.world.witness.last_epoch(), self.deaths());
+        let opener = self.random.below(self.nodes() as u64) as usize;
+        let opener = Some(opener).filter(|_| self.random.percent(50));
+        let (for_ns, percent) =
+            (self.random.below(disk_timeout.0 * 9 / 10 - 2 * heartbeat.0), *self.random.pick(&[40, 100]));
+        for file in 0..self.world.files.len() {
+            if self.random.percent(percent) {
+                self.world.stall(opener, file, for_ns);
+            }
+        }
+        self.run(for_ns + 2 * evict.0)?;
+        match (self.world.witness.last_epoch(), self.deaths()) == before {
+            true => self.expect(NodeSet::first(self.nodes() as u8), "files stalled"),
+            false => broken("stall", format!("files stalled for {for_ns} ns, and the view changed")),
+        }
     }
 
     fn make_sick(&mut self, many: usize, sick: Sick) {
@@ -501,17 +551,16 @@ impl Membership {
                 self.world.config_change(node, ConfigChange::Leave)?;
             }
         }
-        // A node that hosts a file takes it along.
-        if expected.iter().any(|node| !self.side().contains(node)) || expected.is_empty() {
-            return self.run(3 * self.world.profile.evict.0);
+        // A node that hosts a file takes it along. Without a majority all nodes leave together.
+        if !self.has_files(expected) {
+            expected = NodeSet::EMPTY;
         }
-        let left = self.has_files(expected);
-        self.run(20 * self.world.profile.heartbeat.0)?;
-        if self.deaths() > deaths && left || self.world.witness.last_epoch() == epoch {
+        self.run(30 * self.world.profile.heartbeat.0)?;
+        if self.deaths() > deaths || !expected.is_empty() && self.world.witness.last_epoch() == epoch {
             return broken("side", "a node left, and not in peace".into());
         }
-        if !left {
-            return Ok(());
+        if expected.is_empty() {
+            return self.expect(expected, "all nodes left");
         }
         self.expect(expected, "a node left")?;
         let after = self.in_one_view().map(|view| view.sound);

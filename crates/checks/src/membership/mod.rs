@@ -13,7 +13,7 @@ mod traffic;
 mod witness;
 mod world;
 
-use plexus_base::NodeId;
+use plexus_base::{Nanos, NodeId};
 use plexus_membership::protocol::Profile;
 use plexus_sim::Random;
 
@@ -74,7 +74,6 @@ impl Simulation for Membership {
 
 impl Membership {
     /// Creates a run with nodes, files, profile and clocks drawn from the seed.
-    #[must_use]
     pub fn new(seed: u64, sabotage: Option<Sabotage>) -> Self {
         let mut random = Random::new(seed ^ 0x6d65_6d62_6572);
         let own = |nodes: u8| (0..nodes).map(|node| Some(NodeId(node))).collect::<Vec<_>>();
@@ -85,7 +84,8 @@ impl Membership {
             3 => (4, vec![None; *random.pick(&[1, 3])]),
             _ => (3, vec![None; 3]),
         };
-        let (_, profile) = *random.pick(&Profile::ALL);
+        let (_, mut profile) = *random.pick(&Profile::ALL);
+        profile.disk_timeout = Nanos(profile.evict.0 * random.between(5, 9));
         let mut world = World::new(seed, nodes, &hosts, profile, sabotage);
         world.proofs = random.percent(30);
         world.rests = random.percent(30);

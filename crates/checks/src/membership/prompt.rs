@@ -34,7 +34,6 @@ pub struct Prompt {
 
 impl Prompt {
     /// Returns the longer of each time.
-    #[must_use]
     pub fn max(self, other: Self) -> Self {
         Self {
             first: self.first.max(other.first),
@@ -49,7 +48,6 @@ impl Prompt {
 impl Membership {
     /// Creates a cluster in which nothing is slow and every death is proved; `hosts` gives the node
     /// that serves each voting file.
-    #[must_use]
     pub fn steady(seed: u64, nodes: usize, hosts: &[Option<NodeId>], profile: Profile) -> Self {
         let mut world = World::new(seed, nodes, hosts, profile, None);
         (world.proofs, world.steady) = (true, true);

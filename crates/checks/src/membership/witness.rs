@@ -9,8 +9,8 @@
 //! | `sound` | a view without an incarnation that did not leave *clean* says so: older records do not count as complete |
 //! | `remembered` | a remembered generation is returned to every node that asks afterwards |
 //!
-//! The run checks two more: `ends` (after healing, all nodes are in one view in time, and stay
-//! there) and `side` (the correct side continues).
+//! The run checks three more: `ends` (after healing, all nodes are in one view in time, and stay
+//! there), `side` (the correct side continues) and `stall` (stalled files end no node).
 
 use std::{
     collections::{BTreeMap, BTreeSet},

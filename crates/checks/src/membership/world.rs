@@ -41,6 +41,11 @@ pub(super) enum MembershipEvent {
         incarnation: u64,
         epoch: Epoch,
     },
+    /// An incarnation leaves.
+    Leave {
+        node: usize,
+        incarnation: u64,
+    },
     /// The registry of an incarnation asks for a generation to be remembered.
     Remember {
         node: usize,
@@ -55,8 +60,8 @@ pub(super) enum MembershipEvent {
     },
     /// A turn is at its file: to write, to read, and on the way back.
     Write(Turn, Writes),
-    /// A read; `true` if the write must be durable before.
-    Read(Turn, bool),
+    /// A read after these writes; `true` if they must be durable before.
+    Read(Turn, Writes, bool),
     Replied(Turn, Result<Box<Contents>, TurnFailed>),
     /// The end of a pause of a node, with the number of the pause.
     Resume(usize, u64),
@@ -124,6 +129,8 @@ pub(super) struct World {
     pub(super) witness: Witness,
     /// The cut paths, by sender and receiver.
     pub(super) cut: Vec<Vec<bool>>,
+    /// The time until which a file stalls for a node that opens it, by node and file.
+    stalled: Vec<Vec<u64>>,
     pub(super) loss_permille: u64,
     /// True if peers of a process that ends receive proof of its death, and so do nodes that learn
     /// of it later.
@@ -192,6 +199,7 @@ impl World {
             first: Arc::new(first),
             witness: Witness::default(),
             cut: vec![vec![false; nodes]; nodes],
+            stalled: vec![vec![0; hosts.len()]; nodes],
             loss_permille: 0,
             proofs: false,
             rests: false,
@@ -351,6 +359,11 @@ impl World {
                     self.engine.schedule(after, Some(node), MembershipEvent::Remember { node, incarnation });
                 }
             }
+            MembershipEvent::Leave { node, incarnation } => {
+                if self.nodes[node].incarnation == incarnation && self.nodes[node].member.is_some() {
+                    self.config_change(node, ConfigChange::Leave)?;
+                }
+            }
             MembershipEvent::Deliver { to, report } => self.handle(to, Event::Heard(report))?,
             MembershipEvent::Enter { node, incarnation, epoch } => {
                 if self.nodes[node].incarnation == incarnation && self.nodes[node].member.is_some() {
@@ -369,7 +382,7 @@ impl World {
                 }
             }
             MembershipEvent::Write(turn, writes) => self.write(turn, &writes),
-            MembershipEvent::Read(turn, must_last) => self.read(turn, must_last),
+            MembershipEvent::Read(turn, writes, must_last) => self.read(turn, &writes, must_last),
             MembershipEvent::Replied(turn, result) => {
                 let node = &mut self.nodes[turn.node];
                 let awaited = node.turns.get(&turn.file) == Some(&turn.number);
@@ -454,6 +467,12 @@ impl World {
             Action::Remembered(generation) => self.witness.remembered(id, generation)?,
             Action::SetAside(..) => self.set_aside += 1,
             Action::Fence(..) | Action::Stopped { .. } => {}
+            Action::LeaveToo(_) => {
+                // The node hands back first.
+                let after = self.engine.random.between(1, 10 * self.profile.heartbeat.0);
+                let leave = MembershipEvent::Leave { node, incarnation: incarnation.0 };
+                self.engine.schedule(after, Some(node), leave);
+            }
             Action::Answer(config_change, answer) => self.nodes[node].answers.push((config_change, answer)),
             Action::Die(_) => {
                 // Until it is restarted, others see it stop only after its lease and the margin.
@@ -498,7 +517,7 @@ impl World {
         let turn = Turn { node, incarnation: one.incarnation, file, number: one.turn };
         one.turns.insert(file, one.turn);
         // The driver of a turn gives up after this time.
-        let timeout = self.profile.lease.0 / 2;
+        let timeout = self.profile.disk_timeout.0;
         self.engine.schedule(timeout, Some(node), MembershipEvent::Replied(turn, Err(TurnFailed)));
         let after = self.disk_delay(file);
         self.engine.schedule(after, self.served(turn), MembershipEvent::Write(turn, writes));
@@ -534,19 +553,38 @@ impl World {
         self.nodes[host].member.is_some() && self.reaches(turn.node, turn.file)
     }
 
+    /// Stalls a file for the nodes that open it: one, or all. A stall never ends another earlier.
+    pub(super) fn stall(&mut self, opener: Option<usize>, file: usize, for_ns: u64) {
+        let until = self.now() + for_ns;
+        let paths = self.stalled.iter_mut().enumerate();
+        let paths = paths.filter(|(node, _)| opener.is_none_or(|opener| opener == *node));
+        paths.for_each(|(_, path)| path[file] = path[file].max(until));
+    }
+
+    /// Ends all stalls.
+    pub(super) fn thaw(&mut self) {
+        self.stalled.iter_mut().flatten().for_each(|until| *until = 0);
+    }
+
+    /// Returns the time after which a turn at a file that stalls tries again.
+    fn stalls(&mut self, turn: Turn) -> Option<u64> {
+        let file = &self.files[turn.file];
+        let opener = file.host.map_or(turn.node, NodeId::index);
+        let is_stalled = file.sick == Some(Sick::Hung) || self.now() < self.stalled[opener][turn.file];
+        is_stalled.then(|| self.engine.random.between(1, self.profile.heartbeat.0))
+    }
+
     fn write(&mut self, turn: Turn, writes: &Writes) {
         let (id, incarnation) = (NodeId(turn.node as u8), Incarnation(turn.incarnation));
-        if self.files[turn.file].sick == Some(Sick::Hung) {
-            return;
+        if let Some(after) = self.stalls(turn) {
+            return self.engine.schedule(
+                after,
+                self.served(turn),
+                MembershipEvent::Write(turn, writes.clone()),
+            );
         }
         if !self.is_served(turn) {
-            // A node that asks another for a turn asks again, until the turn has become useless.
-            let one = &self.nodes[turn.node];
-            if one.incarnation == turn.incarnation && one.turns.get(&turn.file) == Some(&turn.number) {
-                let after = self.profile.heartbeat.0 / 2;
-                self.engine.schedule(after, Some(turn.node), MembershipEvent::Write(turn, writes.clone()));
-            }
-            return;
+            return self.ask_again(turn, writes);
         }
         if self.files[turn.file].is_late(id, incarnation, turn.number) {
             return;
@@ -570,7 +608,8 @@ impl World {
         let after = self.disk_delay(turn.file);
         match result {
             Ok(must_last) => {
-                self.engine.schedule(after, self.served(turn), MembershipEvent::Read(turn, must_last))
+                let read = MembershipEvent::Read(turn, writes.clone(), must_last);
+                self.engine.schedule(after, self.served(turn), read);
             }
             Err(failed) => {
                 self.engine.schedule(after, Some(turn.node), MembershipEvent::Replied(turn, Err(failed)));
@@ -578,9 +617,22 @@ impl World {
         }
     }
 
-    fn read(&mut self, turn: Turn, must_last: bool) {
-        if self.files[turn.file].sick == Some(Sick::Hung) || !self.is_served(turn) {
-            return;
+    /// Asks the host of a file for a turn again, unless the turn has become useless.
+    fn ask_again(&mut self, turn: Turn, writes: &Writes) {
+        let one = &self.nodes[turn.node];
+        if one.incarnation == turn.incarnation && one.turns.get(&turn.file) == Some(&turn.number) {
+            let after = self.profile.heartbeat.0 / 2;
+            self.engine.schedule(after, Some(turn.node), MembershipEvent::Write(turn, writes.clone()));
+        }
+    }
+
+    fn read(&mut self, turn: Turn, writes: &Writes, must_last: bool) {
+        if !self.is_served(turn) {
+            return self.ask_again(turn, writes);
+        }
+        if let Some(after) = self.stalls(turn) {
+            let read = MembershipEvent::Read(turn, writes.clone(), must_last);
+            return self.engine.schedule(after, self.served(turn), read);
         }
         let id = NodeId(turn.node as u8);
         if self.has_rival {

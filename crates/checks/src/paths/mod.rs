@@ -70,7 +70,6 @@ impl Stall {
     /// Returns the longest allowed stall: three probes for a silent path, a quarter of a second for
     /// one lane. Added are the round trips for an answer and for both ends to agree on what has
     /// arrived, and the bulk ahead of prompt frames.
-    #[must_use]
     pub fn limit(&self) -> u64 {
         let found = match self.fault {
             Fault::Reset => 10 * MS,
@@ -160,7 +159,6 @@ impl Simulation for Paths {
 
 impl Paths {
     /// Creates paths with rates, delays and windows drawn from the seed.
-    #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut engine = Engine::new(seed, 2);
         let count = engine.random.between(2, 3) as usize;
@@ -195,8 +193,7 @@ impl Paths {
             run.engine.schedule(0, Some(end), PathsEvent::Drive(end));
             run.engine.schedule(0, Some(end), PathsEvent::Tick(end));
             if pauses {
-                let after = run.engine.random.below(WARM);
-                run.engine.schedule(after, None, PathsEvent::Pause(end, true));
+                run.engine.schedule_in(..WARM, None, PathsEvent::Pause(end, true));
             }
         }
         run.engine.schedule(WARM, None, PathsEvent::Measure);
@@ -270,14 +267,12 @@ impl Paths {
             PathsEvent::Attach { rail, rtt } => self.attach(rail, rtt),
             PathsEvent::Pause(end, true) if self.pauses && matches!(self.phase, Phase::Sound) => {
                 self.engine.pause(end);
-                let after = self.engine.random.below(LONGEST_PAUSE);
-                self.engine.schedule(after, None, PathsEvent::Pause(end, false));
+                self.engine.schedule_in(..LONGEST_PAUSE, None, PathsEvent::Pause(end, false));
             }
             PathsEvent::Pause(_, true) => {}
             PathsEvent::Pause(end, false) => {
                 self.engine.resume(end);
-                let after = self.engine.random.below(WARM);
-                self.engine.schedule(after, None, PathsEvent::Pause(end, true));
+                self.engine.schedule_in(..WARM, None, PathsEvent::Pause(end, true));
             }
             PathsEvent::Measure => self.carried = self.carried(),
             PathsEvent::Measured => return self.measured(),
@@ -407,8 +402,7 @@ impl Paths {
         self.hosts.iter_mut().for_each(|host| host.watch(now));
         if fault == Fault::Reset {
             for end in 0..2 {
-                let after = self.engine.random.below(MS);
-                self.engine.schedule(after, Some(end), PathsEvent::Noticed { end, rail, generation });
+                self.engine.schedule_in(..MS, Some(end), PathsEvent::Noticed { end, rail, generation });
             }
         }
     }
@@ -435,8 +429,7 @@ impl Paths {
                     self.stalls.push(stall);
                     self.paths[rail].fault = None;
                     self.phase = Phase::Healing(now);
-                    let after = self.engine.random.between(50 * MS, 200 * MS);
-                    self.engine.schedule(after, None, PathsEvent::Connect(rail));
+                    self.engine.schedule_in(50 * MS..=200 * MS, None, PathsEvent::Connect(rail));
                 }
             }
             Phase::Healing(since) => {
@@ -446,8 +439,7 @@ impl Paths {
                     self.strikes += 1;
                     self.phase = if self.strikes == STRIKES { Phase::Ending } else { Phase::Sound };
                     if self.strikes < STRIKES {
-                        let after = self.engine.random.below(200 * MS);
-                        self.engine.schedule(after, None, PathsEvent::Strike);
+                        self.engine.schedule_in(..200 * MS, None, PathsEvent::Strike);
                     }
                 }
             }

@@ -21,7 +21,6 @@ impl Stalls {
     }
 
     /// Returns the number of fail-overs.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.all.values().map(Vec::len).sum()
     }

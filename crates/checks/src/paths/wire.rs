@@ -39,24 +39,18 @@ pub enum Fault {
     Prompt,
 }
 
-impl Fault {
-    /// Every fault.
-    pub const ALL: [Self; 6] =
-        [Self::Reset, Self::BlackHole, Self::There, Self::Back, Self::Long, Self::Prompt];
-
-    /// The name in reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Reset => "reset",
-            Self::BlackHole => "black hole",
-            Self::There => "black hole, there",
-            Self::Back => "black hole, back",
-            Self::Long => "long frames swallowed",
-            Self::Prompt => "prompt lane dead",
-        }
+plexus_base::named! {
+    impl Fault {
+        Reset "reset",
+        BlackHole "black hole",
+        There "black hole, there",
+        Back "black hole, back",
+        Long "long frames swallowed",
+        Prompt "prompt lane dead",
     }
+}
 
+impl Fault {
     /// Returns true if the fault drops an item of `from` on a lane.
     fn takes(self, from: usize, lane: Lane, bytes: u32) -> bool {
         match self {

@@ -20,7 +20,7 @@ pub fn check(cluster: &Cluster, block: BlockId) -> Result<(), Broken> {
         debtors += i64::from(local.owes(block));
         passing += i64::from(local.shard.passes_debt(block));
     }
-    let debts = debtors + passing + cluster.debts_under_way(block);
+    let debts = debtors + passing + cluster.debts_under_way[block.0 as usize];
     let (last, disk) = (cluster.truth.last(block).version, cluster.disk.page(block).version);
     if debts > 1 || debts == 0 && disk != last && !cluster.changes.is_lost(block) {
         let what =

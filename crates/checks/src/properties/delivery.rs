@@ -24,7 +24,6 @@ pub struct Delivery {
 
 impl Delivery {
     /// Creates counters for a run without messages.
-    #[must_use]
     pub fn new(nodes: usize, workers: usize) -> Self {
         let streams = vec![0; nodes * nodes * workers * KINDS * LANES];
         Self { nodes, workers, sent: streams.clone(), delivered: streams }

@@ -14,7 +14,7 @@ pub const EVENTS_PER_OPERATION: u64 = 20_000;
 /// # Errors
 /// A session that waits, and its block.
 pub fn check(cluster: &Cluster) -> Result<(), Broken> {
-    cluster.transport_rest().map_err(|what| Broken::general("ends", what))?;
+    cluster.transport.rest().map_err(|what| Broken::general("ends", what))?;
     cluster.delivery.complete()?;
     if let Some((session, block)) = cluster.waiting_sessions().next() {
         let what = format!("session {session} waits forever ({} in all)", cluster.waiting_sessions().count());

@@ -12,13 +12,11 @@ pub struct Truth(Vec<Page>);
 
 impl Truth {
     /// Creates blocks without changes.
-    #[must_use]
     pub fn new(blocks: u64) -> Self {
         Self((0..blocks).map(|block| Page::first(BlockId(block))).collect())
     }
 
     /// Returns the last committed content.
-    #[must_use]
     pub fn last(&self, block: BlockId) -> Page {
         self.0[block.0 as usize]
     }

@@ -21,7 +21,7 @@ pub fn check(cluster: &Cluster) -> Result<(), Broken> {
                 ));
             }
         }
-        let (found, acknowledged) = (cluster.disk.page(block), cluster.acknowledged(block));
+        let (found, acknowledged) = (cluster.disk.page(block), cluster.acknowledged[block.0 as usize]);
         if found.value != acknowledged || found != cluster.truth.last(block) {
             let what = format!("{acknowledged} changes acknowledged, the disk has {found:?}");
             return Err(Broken::new("sums", block, what));

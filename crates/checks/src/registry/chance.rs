@@ -22,7 +22,6 @@ pub enum Chance {
 
 impl Chance {
     /// Creates an enumeration with at most `faults` faults.
-    #[must_use]
     pub fn every(faults: usize) -> Self {
         Self::Every { path: Vec::new(), at: 0, faults, left: faults }
     }

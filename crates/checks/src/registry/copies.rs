@@ -78,7 +78,6 @@ impl Simulation for Copies {
 
 impl Copies {
     /// Creates a history drawn from a seed.
-    #[must_use]
     pub fn drawn(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let plan = Plan {
@@ -91,7 +90,6 @@ impl Copies {
     }
 
     /// Creates a node with empty disks.
-    #[must_use]
     pub fn new(plan: Plan, chance: Chance) -> Self {
         Self {
             plan,
@@ -112,7 +110,6 @@ impl Copies {
     }
 
     /// Returns the decisions, for the next run.
-    #[must_use]
     pub fn into_chance(self) -> Chance {
         self.chance
     }

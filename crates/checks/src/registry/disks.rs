@@ -47,13 +47,11 @@ pub struct Disks {
 
 impl Disks {
     /// Creates empty disks.
-    #[must_use]
     pub fn new(faults: Faults) -> Self {
         Self { disks: Default::default(), faults }
     }
 
     /// Returns the content that a process finds.
-    #[must_use]
     pub fn found(&self) -> [Found; COPIES] {
         self.disks
             .each_ref()

@@ -49,7 +49,6 @@ struct Cluster {
 ///
 /// # Panics
 /// A lock is not granted, or a view does not open: no fault happens here.
-#[must_use]
 pub fn traffic(nodes: usize) -> Traffic {
     let mut cluster = Cluster {
         shards: (0..nodes).map(|_| None).collect(),

@@ -82,7 +82,6 @@ impl Row {
     ///
     /// # Panics
     /// More than 16 nodes, or a property does not hold.
-    #[must_use]
     pub fn counted(nodes: usize) -> Self {
         let (views, locks) = (views(nodes), locks::traffic(nodes));
         Self {
@@ -104,7 +103,6 @@ impl Row {
     /// each file once more, and one node takes two turns to propose. A lock takes three messages if
     /// its master is another node. In a view change each node sends a request to every other and
     /// gets an answer; holders of moved locks send one more message.
-    #[must_use]
     pub fn worked_out(nodes: usize) -> Self {
         let (n, files) = (nodes as f64, FILES as f64);
         let left = n - 1.0;
@@ -124,7 +122,6 @@ impl Row {
     }
 
     /// Returns all numbers with their names, to compare rows.
-    #[must_use]
     pub fn named(&self) -> [(&'static str, f64); 8] {
         [
             ("reports", self.reports),
@@ -176,7 +173,6 @@ impl Row {
 ///
 /// # Panics
 /// A property does not hold.
-#[must_use]
 pub fn table() -> String {
     let mut text = String::from(
         "| nodes | how | reports/s | KB/s of them into each node | turns/s | MB/s read of each voting file | death: ms | reports | turns | messages of a lock | locks, death: messages | locks, join: messages | locks, either: messages in a row |\n\

@@ -24,7 +24,6 @@ pub struct Direct {
 
 impl Direct {
     /// Creates paths between all nodes.
-    #[must_use]
     pub fn new(params: &Params) -> Self {
         let paths = Paths::new(params.nodes, params.workers);
         let mut network = Network::default();
@@ -56,7 +55,7 @@ impl Direct {
             let early = packet.put.is_some() && step.engine.random.percent(50);
             let now = step.engine.now();
             let sent = self.network.send(PathId(path), lane, (packet, early), now, &mut step.engine.random);
-            let mut after = sent.unwrap_or_else(|_| unreachable!("there was room"));
+            let mut after = sent.expect("there was room");
             if lane == LANES - 1 {
                 after += self.bulk_delay.draw(&mut step.engine.random);
             }
@@ -92,9 +91,9 @@ impl Transport for Direct {
                 }
                 step.out.push(Arrival::Message { to, from: from.node, packet });
                 if !self.waiting[path][lane].is_empty() {
-                    let after = step.engine.random.between(50, 500);
                     let owner = step.owners[from.node.index()];
-                    step.engine.schedule(after, Some(owner), ClusterEvent::Net(NetEvent::Room(path, lane)));
+                    let room = ClusterEvent::Net(NetEvent::Room(path, lane));
+                    step.engine.schedule_in(50..=500, Some(owner), room);
                 }
             }
             _ => {}

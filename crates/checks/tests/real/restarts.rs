@@ -144,7 +144,7 @@ fn stopped_member_ends_with_its_parent() {
     };
     // Not the last command, so that the shell stays in between.
     let mut shell = Command::new("sh");
-    shell.args(["-c", "\"$@\"; true", "sh"]).arg(program()).arg("member").args(member.to_arguments());
+    shell.args(["-c", "\"$@\"; true", "sh"]).arg(program()).arg("member").arg(member.to_argument().unwrap());
     let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut input = shell.stdin.take().unwrap();
     writeln!(input, "report").unwrap();

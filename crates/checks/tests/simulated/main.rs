@@ -2,14 +2,13 @@
 //! linking is expensive.
 
 mod disk_paxos;
-mod false_victim;
-mod groups;
 mod groups_explored;
 mod locks;
 mod membership;
 mod readme;
 mod registry;
 mod registry_explored;
+mod sabotage;
 mod scale;
 mod seeds;
 

@@ -1,72 +1,8 @@
-//! The properties of the scenario `membership` are detected when they do not hold.
-
-use std::collections::BTreeMap;
+//! The times that membership takes for view changes and cold starts without faults.
 
 use plexus_base::NodeId;
-use plexus_checks::{
-    harness,
-    membership::{Membership, Prompt, Sabotage},
-};
+use plexus_checks::membership::{Membership, Prompt};
 use plexus_membership::protocol::Profile;
-
-/// Returns the failures found in some seeds, by property.
-fn found(sabotage: Sabotage, seeds: u64) -> BTreeMap<&'static str, u64> {
-    let found = harness::found(seeds, |seed| Membership::new(seed, Some(sabotage)));
-    println!("{sabotage:?}: {found:?}");
-    found
-}
-
-#[test]
-fn excessive_clock_drift_is_detected() {
-    assert!(found(Sabotage::Drift, 150).contains_key("apart"));
-}
-
-#[test]
-fn member_acting_in_a_view_older_than_its_own_is_detected() {
-    assert!(found(Sabotage::NeverEntered, 20).contains_key("apart"));
-}
-
-#[test]
-fn reused_incarnation_is_detected() {
-    assert!(found(Sabotage::SameIncarnation, 60).contains_key("epochs"));
-}
-
-#[test]
-fn false_report_of_a_clean_leave_is_detected() {
-    assert!(found(Sabotage::MisreadRecord, 20).contains_key("sound"));
-}
-
-#[test]
-fn voting_files_that_lose_writes_are_detected() {
-    assert!(!found(Sabotage::LyingDisks, 60).is_empty());
-}
-
-#[test]
-fn ballots_lost_in_a_power_failure_are_detected() {
-    let found = found(Sabotage::UnsettledBallots, 80);
-    // Files that count as older, and a view that is forgotten after everything has lost power.
-    assert!(found.contains_key("side") && found.contains_key("one view"), "{found:?}");
-}
-
-#[test]
-fn voting_files_that_hide_other_nodes_writes_lead_to_two_views() {
-    assert!(found(Sabotage::Blind, 60).contains_key("one view"));
-}
-
-#[test]
-fn restored_voting_file_with_current_counters_is_detected() {
-    assert!(found(Sabotage::UnseenCopy, 100).contains_key("old copy"));
-}
-
-#[test]
-fn unhealed_cut_is_detected() {
-    assert!(found(Sabotage::NeverHealed, 60).contains_key("ends"));
-}
-
-#[test]
-fn survival_of_the_wrong_side_is_detected() {
-    assert!(found(Sabotage::OtherSide, 60).contains_key("side"));
-}
 
 /// Returns the node counts, with the node that serves each voting file.
 fn clusters() -> [(usize, Vec<Option<NodeId>>); 4] {

@@ -60,13 +60,21 @@ struct Queue {
     reported_lost: bool,
 }
 
+/// A release that the node confirms.
+struct Ending {
+    /// The queue that gets an event; `None` if a caller waits.
+    post: Option<(EventTarget, LockKey)>,
+    /// True if the release writes the value block.
+    writes: bool,
+}
+
 /// The locks, queues and pending releases of an attachment.
 #[derive(Default)]
 pub(crate) struct Locks {
     held: HashMap<LockKey, ProgramLock>,
     queues: HashMap<u64, Queue>,
-    /// Released locks whose queue gets an event when the node has confirmed.
-    ending: HashMap<u64, (EventTarget, LockKey)>,
+    /// Released locks that the node has not confirmed yet.
+    ending: HashMap<u64, Ending>,
     last: u32,
     /// True once the locks protect nothing, because the cluster has stopped.
     lost: bool,
@@ -172,11 +180,21 @@ impl Core {
     }
 
     /// Releases a lock, held or waited for. The node still answers a pending request.
-    pub(crate) fn unlock(&mut self, key: LockKey, value: Option<[u8; VALUE_LEN]>) -> Result<(), Error> {
-        self.give_up(key, value)?;
+    pub(crate) fn unlock(&mut self, key: LockKey) -> Result<(), Error> {
+        self.give_up(key, false)?;
         let head = Head { port: key.number, ..Head::new(Verb::Unlock, Use::Locks) };
-        self.send(usize::from(key.worker), head, value.as_ref().map_or(&[], <[u8; VALUE_LEN]>::as_slice));
+        self.send(usize::from(key.worker), head, &[]);
         Ok(())
+    }
+
+    /// Releases a lock and writes its value block. The node answers the request, whose number is
+    /// returned, when the master has the value.
+    pub(crate) fn unlock_writing(&mut self, key: LockKey, value: [u8; VALUE_LEN]) -> Result<u64, Error> {
+        self.verify_locks()?;
+        self.give_up(key, true)?;
+        let id = self.ask_release(key, &value);
+        self.locks.ending.insert(id, Ending { post: None, writes: true });
+        Ok(id)
     }
 
     /// Releases a lock. Its queue gets one event when the node has confirmed, and no event of
@@ -187,23 +205,23 @@ impl Core {
         value: Option<[u8; VALUE_LEN]>,
     ) -> Result<(), Error> {
         self.verify_locks()?;
-        let post = self.give_up(key, value)?;
-        let head = Head { port: key.number, ..Head::new(Verb::Unlock, Use::Locks) };
-        let value = value.as_ref().map_or(&[][..], <[u8; VALUE_LEN]>::as_slice);
-        let id = self.ask(usize::from(key.worker), head, value);
+        let writes = value.is_some();
+        let post = self.give_up(key, writes)?.map(|post| (post, key));
+        let id = self.ask_release(key, value.as_ref().map_or(&[], <[u8; VALUE_LEN]>::as_slice));
         self.abandon(id);
-        self.locks.ending.extend(post.map(|post| (id, (post, key))));
+        self.locks.ending.insert(id, Ending { post, writes });
         Ok(())
     }
 
+    fn ask_release(&mut self, key: LockKey, value: &[u8]) -> u64 {
+        let head = Head { port: key.number, ..Head::new(Verb::Unlock, Use::Locks) };
+        self.ask(usize::from(key.worker), head, value)
+    }
+
     /// Removes a lock with its events. Returns the queue that it reported to.
-    fn give_up(
-        &mut self,
-        key: LockKey,
-        value: Option<[u8; VALUE_LEN]>,
-    ) -> Result<Option<EventTarget>, Error> {
+    fn give_up(&mut self, key: LockKey, writes: bool) -> Result<Option<EventTarget>, Error> {
         let held = match self.locks.held.get(&key) {
-            Some(held) if value.is_some() && !held.may_write() => {
+            Some(held) if writes && !held.may_write() => {
                 return Err(Error::NotLocked(LockRefusal::NotWriter));
             }
             _ => self.locks.held.remove(&key).ok_or(Error::NotLocked(LockRefusal::Unknown))?,
@@ -246,7 +264,7 @@ impl Core {
             self.locks.held.iter().filter(|(_, held)| of_it(held)).map(|(key, _)| *key).collect();
         for key in keys {
             // A release without a value is never refused.
-            let _ = self.unlock(key, None);
+            let _ = self.unlock(key);
         }
     }
 
@@ -260,8 +278,12 @@ impl Core {
 
     /// Handles the answer of a request and updates the state of its lock.
     pub(super) fn lock_answered(&mut self, worker: usize, head: &Head, payload: &[u8]) {
-        if let Some((post, key)) = self.locks.ending.remove(&head.id) {
-            return self.locks.push(post, key, LockEventKind::Unlocked);
+        if let Some(ending) = self.locks.ending.remove(&head.id) {
+            // The queue reports that the cluster has stopped after its last event.
+            if let Some((post, key)) = ending.post.filter(|_| head.status == Status::Ok) {
+                self.locks.push(post, key, LockEventKind::Unlocked);
+            }
+            return;
         }
         let key = LockKey { worker: worker as u8, number: head.port };
         let Some(held) = self.locks.held.get_mut(&key) else { return };
@@ -293,8 +315,13 @@ impl Core {
     /// Handles the loss of all locks; no request will be answered.
     pub(super) fn locks_lost(&mut self) {
         self.locks.lost = true;
-        for (post, key) in std::mem::take(&mut self.locks.ending).into_values() {
-            self.locks.push(post, key, LockEventKind::Unlocked);
+        for (id, Ending { post, writes }) in std::mem::take(&mut self.locks.ending) {
+            match post {
+                // A stop releases the lock too, but writes no value.
+                Some((post, key)) if !writes => self.locks.push(post, key, LockEventKind::Unlocked),
+                Some(_) => {}
+                None => self.stopped(id),
+            }
         }
         let held = self.locks.held.iter_mut();
         let requests: Vec<_> =
@@ -302,13 +329,16 @@ impl Core {
         for (key, request, post) in requests {
             match post.filter(|_| request.posted) {
                 Some(post) => self.locks.push(post, key, LockEventKind::Answered(Err(Error::LocksLost))),
-                None => {
-                    let none = Finished { status: Status::Stopped, port: 0, value: 0, bytes: Vec::new() };
-                    if let Some((_, waiting)) = self.waiting.get_mut(&request.id) {
-                        *waiting = OperationState::Finished(none);
-                    }
-                }
+                None => self.stopped(request.id),
             }
+        }
+    }
+
+    /// Ends an operation because the cluster has stopped.
+    fn stopped(&mut self, id: u64) {
+        let none = Finished { status: Status::Stopped, port: 0, value: 0, bytes: Vec::new() };
+        if let Some((_, waiting)) = self.waiting.get_mut(&id) {
+            *waiting = OperationState::Finished(none);
         }
     }
 }

@@ -25,6 +25,8 @@
 //! - its arena, read-only;
 //! - an epoll set that is readable when the program is woken. The wake-up has mark 0 and is
 //!   consumed by `epoll_wait`; the program may add descriptors with other marks;
+//! - the page with the end of the node's lease (read-only): its first eight bytes, native endian,
+//!   are a time of `CLOCK_BOOTTIME` in nanoseconds. A node whose lease is over can do nothing;
 //! - for each worker: the rings that it reads, the page with its notice (read-only), and the
 //!   eventfd by which only this program wakes it.
 //!
@@ -46,7 +48,7 @@ use plexus_base::{
 use super::ClientId;
 
 /// The version of the protocol between programs and nodes.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// The length of the program's packet in bytes.
 pub const HELLO: usize = Hello::LEN;
@@ -115,7 +117,7 @@ pub enum Refusal {
 pub struct Welcome {
     /// The number of the node.
     pub node: NodeId,
-    /// The number of nodes in the cluster.
+    /// The number that follows the highest one of a node.
     pub nodes: u8,
     /// The number of workers of the node.
     pub workers: u8,

@@ -165,7 +165,7 @@ wire::numbered! {
         /// P: requests another mode for lock `port`. Answered by [`Verb::Done`].
         Convert = 41,
         /// P: releases lock `port`; the payload is written into the value block. Answered by
-        /// [`Verb::Done`] if `id` is not 0.
+        /// [`Verb::Done`] if `id` is not 0, and then when the master of the lock has the value.
         Unlock = 42,
         /// N: other requests wait for lock `port`, the first of them for mode `value`. Sent once
         /// for each grant.

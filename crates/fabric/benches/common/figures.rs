@@ -10,7 +10,7 @@
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::json;
 
-/// One figure.
+/// A figure that a benchmark measures.
 pub(crate) struct Figure {
     pub(crate) name: String,
     /// The description.

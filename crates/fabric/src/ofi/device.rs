@@ -77,7 +77,7 @@ impl<T> Object<T> {
     /// Closes it now; returns true if the provider did.
     pub(super) fn close(&mut self) -> bool {
         if self.open {
-            // SAFETY: an open object, and nobody uses it afterwards.
+            // SAFETY: an open object, which is not used afterwards.
             self.open = unsafe { (self.ops().close)(self.fid()) } != 0;
         }
         !self.open

@@ -103,8 +103,10 @@ impl Library {
     }
 }
 
+/// Looks up a symbol of the library.
+///
 /// # Safety
-/// `T` is the type of what is called `name`.
+/// `T` is the type of the symbol `name`.
 unsafe fn symbol<T>(loaded: &Loaded, name: &'static str) -> Result<Symbol<T>, OfiError> {
     // SAFETY: the caller's promise.
     unsafe { loaded.get(name) }.map_err(absent)

@@ -107,7 +107,7 @@ impl Operations {
         &self.queue[place]
     }
 
-    /// All operations.
+    /// Returns all operations, in the order taken.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Operation> {
         self.queue.iter()
     }

@@ -17,6 +17,7 @@
 #![allow(unsafe_code, reason = "places rings and control words in shared memory")]
 
 mod passing;
+mod path;
 mod ring;
 mod watch;
 
@@ -41,6 +42,7 @@ use crate::{
     rail::MOST_SKIPPED,
 };
 pub use passing::{MAX_DESCRIPTORS, receive_packet, send_packet};
+pub use path::{ShortPath, bind_for_owner};
 #[doc(hidden)]
 pub use ring::ring_any;
 use ring::{Broken, LINE, MAX_LINES, Reader, RingMemory, Room, Writer};

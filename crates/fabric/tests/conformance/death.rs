@@ -2,8 +2,7 @@
 
 use std::{
     env,
-    io::{IoSlice, IoSliceMut, Read, Write},
-    mem::MaybeUninit,
+    io::{Read, Write},
     net::{TcpListener, TcpStream},
     os::{
         fd::{AsFd, OwnedFd},
@@ -15,12 +14,8 @@ use std::{
 };
 
 use plexus_fabric::{
-    Lane, Lost, Put, Rail, SendError,
-    shm::{PeerProcess, PeerWatch},
-};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+    Lane, Lost, Put, Rail, RailKind, SendError,
+    shm::{PeerProcess, PeerWatch, receive_packet, send_packet},
 };
 
 use crate::pairs::{End, FDS, Kind, Own, Sleeper, WHOLE, seals};
@@ -28,6 +23,7 @@ use crate::pairs::{End, FDS, Kind, Own, Sleeper, WHOLE, seals};
 const KIND: &str = "PLEXUS_TEST_PEER_KIND";
 const SENDS: &str = "PLEXUS_TEST_PEER_SENDS";
 const PLACE: &str = "PLEXUS_TEST_PEER_PLACE";
+
 /// The frames in each lane that the peer has sent when it reports that it may be killed: as many as
 /// its rail takes while the test does not read. Over libfabric those are the messages that have a
 /// credit.
@@ -38,27 +34,12 @@ fn sends(kind: Kind) -> u64 {
     }
 }
 
-fn send_fds(socket: &UnixStream, fds: [OwnedFd; FDS]) {
-    let fds = fds.each_ref().map(AsFd::as_fd);
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
-    sendmsg(socket, &[IoSlice::new(&[5])], &mut control, SendFlags::empty()).unwrap();
+fn send_fds(socket: &UnixStream, fds: &[OwnedFd; FDS]) {
+    send_packet(socket.as_fd(), &[5], &fds.each_ref().map(AsFd::as_fd)).unwrap();
 }
 
 fn receive_fds(socket: &UnixStream) -> [OwnedFd; FDS] {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0];
-    recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC).unwrap();
-    let fds: Vec<OwnedFd> = control
-        .drain()
-        .flat_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(fds) => fds.collect(),
-            _ => Vec::new(),
-        })
-        .collect();
-    fds.try_into().unwrap()
+    receive_packet(socket.as_fd(), &mut [0]).unwrap().1.try_into().unwrap()
 }
 
 /// Builds one end of a rail over libfabric: exchanges the offers with the other end, and waits
@@ -87,7 +68,7 @@ fn peer_process() {
     let mut control = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&place).unwrap()).unwrap();
     let own = Own::new();
     let mut end = if kind == "shm" {
-        send_fds(&control, own.fds());
+        send_fds(&control, &own.fds());
         let peer = receive_fds(&control);
         own.shm(peer)
     } else if let Some(provider) = kind.strip_prefix("ofi-") {
@@ -134,7 +115,7 @@ fn peer(kind: Kind) -> (End, Child, UnixStream) {
     let own = Own::new();
     let end = if kind == Kind::Shm {
         let fds = receive_fds(&control);
-        send_fds(&control, own.fds());
+        send_fds(&control, &own.fds());
         own.shm(fds)
     } else if let Kind::Ofi(provider) = kind {
         connect_ofi(&mut control, own, provider)
@@ -178,33 +159,37 @@ fn check(frames: &[(Lane, Vec<u8>)], sent: u64) {
     }
 }
 
+/// Kills a sending peer after `first` frames, and checks the frames that arrive. Over TCP the end
+/// of the connections shows the end of the peer; for other kinds its process is watched.
+fn killed_peer(kind: Kind, first: usize) -> (End, Child, UnixStream, Lost) {
+    let (mut end, mut child, control) = peer(kind);
+    let watch = (kind.rail() != RailKind::Tcp).then(|| {
+        let process = PeerProcess::of(control.as_fd()).unwrap();
+        assert_eq!(process.pid, child.id() as i32);
+        let watch = PeerWatch::start().unwrap();
+        watch.watch(process.pidfd, Arc::clone(&end.gone), vec![Arc::clone(&end.bell)]).unwrap();
+        watch
+    });
+    let mut frames = end.take(first);
+    child.kill().unwrap();
+    let lost = until_lost(&mut end, &mut frames);
+    check(&frames, sends(kind));
+    child.wait().unwrap();
+    drop(watch);
+    (end, child, control, lost)
+}
+
 #[test]
 fn a_killed_peer_over_shm_is_detected_by_a_sleeper_and_loses_nothing() {
-    let (mut end, mut child, control) = peer(Kind::Shm);
-    let process = PeerProcess::of(control.as_fd()).unwrap();
-    assert_eq!(process.pid, child.id() as i32);
-    let watch = PeerWatch::start().unwrap();
-    watch.watch(process.pidfd, Arc::clone(&end.gone), vec![Arc::clone(&end.bell)]).unwrap();
-
-    // One round while the peer lives: it goes on sending into the freed room.
-    let before = end.take(100);
-    child.kill().unwrap();
-    let mut frames = before;
-    let lost = until_lost(&mut end, &mut frames);
+    // The living peer goes on sending into the room of the first frames.
+    let (_, _, control, lost) = killed_peer(Kind::Shm, 100);
     assert_eq!(lost, Lost::PeerDied);
-    check(&frames, sends(Kind::Shm));
-    child.wait().unwrap();
     assert!(PeerProcess::of(control.as_fd()).is_err(), "a process that has ended is not watched");
 }
 
 fn a_killed_peer_over(kind: Kind) {
-    let (mut end, mut child, _control) = peer(kind);
-    child.kill().unwrap();
-    let mut frames = Vec::new();
-    let lost = until_lost(&mut end, &mut frames);
+    let (.., lost) = killed_peer(kind, 0);
     assert!(matches!(lost, Lost::Closed(_)), "{lost:?}");
-    check(&frames, sends(kind));
-    child.wait().unwrap();
 }
 
 #[test]
@@ -217,22 +202,14 @@ fn a_killed_peer_over_sealed_tcp_is_detected_by_a_sleeper_and_loses_nothing() {
     a_killed_peer_over(Kind::SealedTcp);
 }
 
-/// libfabric does not report the end of a peer; the watcher of its process does.
+/// A peer over libfabric, which does not report the end of a peer; the watcher of its process does.
 fn a_killed_peer_over_libfabric(provider: &'static str) {
     if !Kind::Ofi(provider).is_here() {
         return;
     }
-    let (mut end, mut child, control) = peer(Kind::Ofi(provider));
-    let process = PeerProcess::of(control.as_fd()).unwrap();
-    let watch = PeerWatch::start().unwrap();
-    watch.watch(process.pidfd, Arc::clone(&end.gone), vec![Arc::clone(&end.bell)]).unwrap();
-    child.kill().unwrap();
-    let mut frames = Vec::new();
-    let lost = until_lost(&mut end, &mut frames);
+    let (mut end, child, _, lost) = killed_peer(Kind::Ofi(provider), 0);
     assert!(matches!(lost, Lost::PeerDied | Lost::Closed(_)), "{lost:?}");
-    check(&frames, sends(Kind::Ofi(provider)));
     assert_eq!(end.rail.send(Lane::Prompt, b"late", b""), Err(SendError::Lost));
-    child.wait().unwrap();
     drop(end);
     // The files that libfabric's `shm` leaves of a process that could not close it.
     let left = format!("{}:", child.id());

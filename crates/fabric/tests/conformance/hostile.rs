@@ -1,7 +1,7 @@
 //! Broken or hostile peers: over shared memory, over TCP, and at set-up.
 
 use std::{
-    io::{Read, Write},
+    io::Write,
     os::fd::{AsFd, OwnedFd},
 };
 
@@ -11,7 +11,16 @@ use plexus_fabric::{
 };
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use crate::pairs::{DIVIDED, End, GRANULE, Kind, Own, WHOLE, pair, seals, sockets};
+use crate::pairs::{DIVIDED, End, GRANULE, Kind, Own, WHOLE, pair, seals, sent_bytes, sockets, tcp_end};
+
+/// The next `len` bytes of a sequence that looks random and is the same in every run.
+fn noise(random: &mut u64, len: usize, byte: impl Fn(u64) -> u8) -> Vec<u8> {
+    let next = || {
+        *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        byte(*random)
+    };
+    std::iter::repeat_with(next).take(len).collect()
+}
 
 /// A pair over shared memory, and the memory of the rings that the first end reads.
 fn pair_and_rings() -> (End, End, OwnedFd) {
@@ -47,11 +56,7 @@ fn random_bytes_in_a_ring_do_no_harm() {
     let mut random = 1u64;
     for _ in 0..60 {
         let (mut a, _b, rings) = pair_and_rings();
-        let mut noise = vec![0u8; 64 << 10];
-        for byte in &mut noise {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            *byte = (random >> 56) as u8 & (random >> 48) as u8;
-        }
+        let mut noise = noise(&mut random, 64 << 10, |random| (random >> 56) as u8 & (random >> 48) as u8);
         // Some begin with a valid header, so that the noise behind it is reached.
         noise[..8].copy_from_slice(&(1u64 << 32 | random >> 52).to_ne_bytes());
         rustix::io::pwrite(&rings, &noise, FIRST_LINE).unwrap();
@@ -105,14 +110,10 @@ fn a_put_under_a_wrong_generation_ends_a_tcp_rail() {
 fn random_bytes_end_a_tcp_rail() {
     let mut random = 7u64;
     for round in 0..200 {
-        let (prompt, bulk) = (sockets(), sockets());
-        let mut end = Own::new().tcp([prompt.0, bulk.0], None);
-        let mut noise = vec![0u8; 1 + round * 37];
-        for byte in &mut noise {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            *byte = (random >> 56) as u8;
-        }
-        let [mut one, other] = if round % 2 == 0 { [prompt.1, bulk.1] } else { [bulk.1, prompt.1] };
+        let (mut end, mut streams) = tcp_end(None);
+        let noise = noise(&mut random, 1 + round * 37, |random| (random >> 56) as u8);
+        streams.rotate_left(round % 2);
+        let [mut one, other] = streams;
         one.write_all(&noise).unwrap();
         drop((one, other));
         let (frames, lost) = end.take_all();
@@ -129,37 +130,23 @@ fn a_good_stream_with_one_flipped_byte_ends_a_tcp_rail() {
     // The long data are sealed in pieces.
     for (sealed, len, step) in [(false, 500, 7), (true, 500, 7), (true, 150_000, 7_001)] {
         let keys = || sealed.then(seals).unzip();
-        // The bytes that a rail sends, taken from the wire.
-        let (prompt, bulk) = (sockets(), sockets());
-        let mut sender = Own::new().tcp([prompt.0, bulk.0], keys().0);
-        let (wire, mut stream) = (Vec::new(), bulk.1);
-        let reader = std::thread::spawn(move || {
-            let mut wire = wire;
-            stream.read_to_end(&mut wire).unwrap();
-            wire
+        let wire = sent_bytes(keys().0, |rail| {
+            for number in 0..3u8 {
+                let data = vec![number; len];
+                let put = Put { window: WHOLE, offset: 100, generation: 0, data: &data };
+                rail.put(Lane::Bulk, put, &[number; 16], &[number; 50]).unwrap();
+            }
         });
-        for number in 0..3u8 {
-            let data = vec![number; len];
-            let put = Put { window: WHOLE, offset: 100, generation: 0, data: &data };
-            sender.rail.put(Lane::Bulk, put, &[number; 16], &[number; 50]).unwrap();
-        }
-        while sender.rail.health().unsent > 0 {
-            sender.rail.flush().unwrap();
-        }
-        drop(sender);
-        let wire = reader.join().unwrap();
         assert_eq!(wire.len() % 3, 0);
 
         for at in (0..wire.len()).step_by(step) {
-            let (prompt, bulk) = (sockets(), sockets());
-            let mut end = Own::new().tcp([prompt.0, bulk.0], keys().1);
+            let (mut end, [prompt, mut stream]) = tcp_end(keys().1);
             let mut bytes = wire.clone();
             bytes[at] ^= 0x10;
-            let mut stream = bulk.1;
             // A rail that has ended does not take all of it.
             let writer = std::thread::spawn(move || drop(stream.write_all(&bytes)));
             let (frames, lost) = end.take_all();
-            drop((end, prompt.1));
+            drop((end, prompt));
             writer.join().unwrap();
             let whole = wire.len() / 3;
             assert_eq!(frames.len(), at / whole, "all before byte {at}, none after");
@@ -225,8 +212,7 @@ fn too_little_memory_is_an_error_with_sizes() {
 
 const LIMITED: &str = "PLEXUS_TEST_LIMITED";
 
-/// Runs in a process of its own, since the limit holds for the whole process; elsewhere it does
-/// nothing.
+/// Runs only in a process of its own, since the limit holds for the whole process.
 #[test]
 fn limited_process() {
     if std::env::var_os(LIMITED).is_none() {

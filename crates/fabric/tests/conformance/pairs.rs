@@ -1,6 +1,7 @@
 //! Connected pairs of rails, and the helpers that every test uses.
 
 use std::{
+    io::Read,
     net::{IpAddr, Ipv4Addr, TcpListener, TcpStream},
     os::fd::{AsFd, OwnedFd},
     sync::{Arc, atomic::AtomicBool},
@@ -157,6 +158,28 @@ pub(crate) fn sockets() -> (TcpStream, TcpStream) {
     (one, listener.accept().unwrap().0)
 }
 
+/// An end over TCP whose peer is the test itself, which holds the other ends of both streams.
+pub(crate) fn tcp_end(seals: Option<[Seal; LANES]>) -> (End, [TcpStream; LANES]) {
+    let (prompt, bulk) = (sockets(), sockets());
+    (Own::new().tcp([prompt.0, bulk.0], seals), [prompt.1, bulk.1])
+}
+
+/// The bytes that an end over TCP sends in its bulk stream, when it makes these `puts`.
+pub(crate) fn sent_bytes(seals: Option<[Seal; LANES]>, puts: impl FnOnce(&mut dyn Rail)) -> Vec<u8> {
+    let (mut sender, [_prompt, mut bulk]) = tcp_end(seals);
+    let reader = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        bulk.read_to_end(&mut bytes).unwrap();
+        bytes
+    });
+    puts(&mut *sender.rail);
+    while sender.rail.health().unsent > 0 {
+        sender.rail.flush().unwrap();
+    }
+    drop(sender);
+    reader.join().unwrap()
+}
+
 /// A connected pair.
 pub(crate) fn pair(kind: Kind) -> (End, End) {
     pair_of(kind, Own::new(), Own::new())
@@ -224,21 +247,26 @@ impl End {
         }
     }
 
+    /// Polls once; returns the number of frames.
+    pub(crate) fn poll(&mut self, limit: usize, mut deliver: impl FnMut(Lane, Frame<'_>)) -> usize {
+        self.rail.poll(limit, &mut deliver).unwrap()
+    }
+
     /// Polls until `count` frames have come.
     pub(crate) fn take(&mut self, count: usize) -> Vec<(Lane, Vec<u8>)> {
-        let mut frames = Vec::new();
-        while frames.len() < count {
-            self.rail.poll(64, &mut |lane, frame| frames.push((lane, bytes(&frame)))).unwrap();
-        }
-        frames
+        self.take_while(count, || ())
     }
 
     /// As [`take`](Self::take), while `peer`, the sender, goes on flushing.
     pub(crate) fn take_from(&mut self, peer: &mut Self, count: usize) -> Vec<(Lane, Vec<u8>)> {
+        self.take_while(count, || peer.rail.flush().unwrap())
+    }
+
+    fn take_while(&mut self, count: usize, mut meanwhile: impl FnMut()) -> Vec<(Lane, Vec<u8>)> {
         let mut frames = Vec::new();
         while frames.len() < count {
-            peer.rail.flush().unwrap();
-            self.rail.poll(64, &mut |lane, frame| frames.push((lane, bytes(&frame)))).unwrap();
+            meanwhile();
+            self.poll(64, |lane, frame| frames.push((lane, bytes(&frame))));
         }
         frames
     }

@@ -92,7 +92,7 @@ fn waiting_bytes_are_counted() {
     assert!(a.rail.health().unsent > 512 << 10);
     while sent > 0 {
         a.rail.flush().unwrap();
-        sent -= b.rail.poll(16, &mut |_, _| {}).unwrap() as u64;
+        sent -= b.poll(16, |_, _| {}) as u64;
     }
     assert_eq!(a.rail.health().unsent, 0);
 }
@@ -114,7 +114,7 @@ fn progress_is_seen_within_one_long_frame() {
         let mut arrived = 0;
         while arrived == 0 || seen < WHOLE_LEN as u64 {
             a.rail.flush().unwrap();
-            arrived += b.rail.poll(1, &mut |_, _| {}).unwrap();
+            arrived += b.poll(1, |_, _| {});
             let now = a.rail.health().bulk.acknowledged;
             assert!(now >= seen, "{now} after {seen}");
             seen = now;
@@ -138,7 +138,7 @@ fn silence_of_a_lane_grows_while_it_is_not_answered_and_ends_when_it_is() {
         }
         drop_arrivals(socket);
         a.rail.send(silenced, b"unheard", b"").unwrap();
-        let (mut last, mut path_lives) = (Nanos(0), false);
+        let (mut last, mut path_is_alive) = (Nanos(0), false);
         while last < Nanos::from_ms(300) {
             a.rail.send(other, b"heard", b"").unwrap();
             a.rail.flush().unwrap();
@@ -146,10 +146,10 @@ fn silence_of_a_lane_grows_while_it_is_not_answered_and_ends_when_it_is() {
             let health = a.rail.health();
             let now = health.lane_silent[silenced.index()].expect("an answer is owed");
             assert!(now >= last, "{now} after {last}: there was no answer");
-            path_lives |= health.silent < Some(now);
+            path_is_alive |= health.silent < Some(now);
             last = now;
         }
-        assert!(path_lives, "the other lane was answered all the time");
+        assert!(path_is_alive, "the other lane was answered all the time");
         allow_arrivals(socket);
         assert_eq!(b.take(1), [(silenced, b"unheard".to_vec())]);
         while a.rail.health().lane_silent[silenced.index()].is_some() {}

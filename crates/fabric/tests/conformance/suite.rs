@@ -48,7 +48,7 @@ pub(crate) fn frames_of_a_lane_arrive_in_order(kind: Kind) {
             assert_eq!(bytes(&got), frame(expected, some_len(expected)));
             came[lane.index()] += 1;
         };
-        b.rail.poll(30, deliver).unwrap();
+        b.poll(30, deliver);
     }
 }
 
@@ -58,13 +58,11 @@ pub(crate) fn two_threads_at_full_speed_lose_and_mix_up_nothing(kind: Kind) {
     let receiver = thread::spawn(move || {
         let mut came = [0u64; 2];
         while came != [EACH; 2] {
-            b.rail
-                .poll(64, &mut |lane, got| {
-                    let expected = came[lane.index()];
-                    assert_eq!(bytes(&got), frame(expected, some_len(expected)));
-                    came[lane.index()] += 1;
-                })
-                .unwrap();
+            b.poll(64, |lane, got| {
+                let expected = came[lane.index()];
+                assert_eq!(bytes(&got), frame(expected, some_len(expected)));
+                came[lane.index()] += 1;
+            });
             if came[0] % 512 == 0 {
                 thread::yield_now();
             }
@@ -131,23 +129,19 @@ pub(crate) fn a_full_rail_refuses_then_resumes_and_loses_nothing(kind: Kind) {
             refused += 1;
             let before = came;
             while came < before + 5 {
-                b.rail
-                    .poll(5, &mut |_, got| {
-                        assert_eq!(number(&got), came);
-                        came += 1;
-                    })
-                    .unwrap();
+                b.poll(5, |_, got| {
+                    assert_eq!(number(&got), came);
+                    came += 1;
+                });
                 a.rail.flush().unwrap();
             }
         }
         while came < sent {
             a.rail.flush().unwrap();
-            b.rail
-                .poll(1000, &mut |_, got| {
-                    assert_eq!(bytes(&got), frame(came, len));
-                    came += 1;
-                })
-                .unwrap();
+            b.poll(1000, |_, got| {
+                assert_eq!(bytes(&got), frame(came, len));
+                came += 1;
+            });
         }
         assert!(a.offer(lane, &[], &frame(0, len)), "an empty rail has room");
     }
@@ -164,7 +158,7 @@ pub(crate) fn a_poll_keeps_to_its_limit(kind: Kind) {
     let mut came = [0; 2];
     while came != [10, 10] {
         let mut now = [0; 2];
-        let count = b.rail.poll(3, &mut |lane, _| now[lane.index()] += 1).unwrap();
+        let count = b.poll(3, |lane, _| now[lane.index()] += 1);
         assert!(now[0] <= 3 && now[1] <= 3 && count == now[0] + now[1]);
         came = [came[0] + now[0], came[1] + now[1]];
         assert!(came == [10, 10] || b.rail.pending(), "a sleeper would miss what the limit left behind");
@@ -226,17 +220,15 @@ pub(crate) fn puts_and_frames_keep_their_order(kind: Kind) {
         }
         a.rail.flush().unwrap();
         let window = std::sync::Arc::clone(&b.windows);
-        b.rail
-            .poll(8, &mut |_, got| {
-                assert_eq!(number(&got), came);
-                if !came.is_multiple_of(3) {
-                    let mut landed = vec![0; GRANULE];
-                    window.find(DIVIDED).unwrap().read(came as usize % GRANULES * GRANULE, &mut landed);
-                    assert!(landed.iter().all(|byte| *byte == came as u8));
-                }
-                came += 1;
-            })
-            .unwrap();
+        b.poll(8, |_, got| {
+            assert_eq!(number(&got), came);
+            if !came.is_multiple_of(3) {
+                let mut landed = vec![0; GRANULE];
+                window.find(DIVIDED).unwrap().read(came as usize % GRANULES * GRANULE, &mut landed);
+                assert!(landed.iter().all(|byte| *byte == came as u8));
+            }
+            came += 1;
+        });
     }
 }
 
@@ -249,7 +241,7 @@ pub(crate) fn a_put_without_granules_may_be_large(kind: Kind) {
         let mut came = 0;
         while came == 0 {
             a.rail.flush().unwrap();
-            came = b.rail.poll(1, &mut |_, got| assert_eq!(bytes(&got), b"large")).unwrap();
+            came = b.poll(1, |_, got| assert_eq!(bytes(&got), b"large"));
         }
         let mut landed = vec![0; WHOLE_LEN - round as usize];
         b.window(WHOLE).read(round as usize, &mut landed);
@@ -317,11 +309,11 @@ pub(crate) fn no_wake_up_is_lost_between_two_sleepers(kind: Kind) {
             // Sometimes poll for a while, so that the other side is met at every step of going to
             // sleep.
             for _ in 0..round % 50 {
-                came += a.rail.poll(4, &mut |_, frame| assert_eq!(number(&frame), round)).unwrap() as u64;
+                came += a.poll(4, |_, frame| assert_eq!(number(&frame), round)) as u64;
             }
             if came < batch {
                 slept += u32::from(sleeper.sleep(&mut a));
-                came += a.rail.poll(4, &mut |_, frame| assert_eq!(number(&frame), round)).unwrap() as u64;
+                came += a.poll(4, |_, frame| assert_eq!(number(&frame), round)) as u64;
             }
         }
         assert_eq!(came, batch);
@@ -342,12 +334,12 @@ pub(crate) fn a_sender_asleep_on_a_full_rail_is_woken(kind: Kind) {
                 full += 1;
                 a.rail.flush().unwrap();
                 sleeper.sleep(&mut a);
-                a.rail.poll(1, &mut |_, _| panic!("nobody sends here")).unwrap();
+                a.poll(1, |_, _| panic!("the receiver sends no frame yet"));
             }
         }
         // The last frames may wait in a queue: stay until they are sent.
         a.rail.flush().unwrap();
-        while a.rail.poll(1, &mut |_, frame| assert_eq!(number(&frame), FRAMES)).unwrap() == 0 {
+        while a.poll(1, |_, frame| assert_eq!(number(&frame), FRAMES)) == 0 {
             sleeper.sleep(&mut a);
             a.rail.flush().unwrap();
         }
@@ -356,13 +348,10 @@ pub(crate) fn a_sender_asleep_on_a_full_rail_is_woken(kind: Kind) {
     let sleeper = Sleeper::new(&b);
     let mut came = 0;
     while came < FRAMES {
-        let count = b
-            .rail
-            .poll(3, &mut |_, frame| {
-                assert_eq!(number(&frame), came);
-                came += 1;
-            })
-            .unwrap();
+        let count = b.poll(3, |_, frame| {
+            assert_eq!(number(&frame), came);
+            came += 1;
+        });
         if count == 0 {
             sleeper.sleep(&mut b);
         }

@@ -3,8 +3,7 @@
 
 use std::{
     array::from_fn,
-    io::{Read, Write},
-    net::TcpStream,
+    io::Write,
     sync::{
         Arc, Barrier,
         atomic::{
@@ -17,7 +16,7 @@ use std::{
 
 use plexus_fabric::{Lane, Lost, MAX_WORDWISE, Put, SendError, Windows};
 
-use crate::pairs::{End, Kind, Own, WORDWISE, WORDWISE_LEN, bytes, pair, seals, sockets};
+use crate::pairs::{End, Kind, WORDWISE, WORDWISE_LEN, bytes, pair, seals, sent_bytes, tcp_end};
 
 fn put(offset: u64, data: &[u8]) -> Put<'_> {
     Put { window: WORDWISE, offset, generation: 0, data }
@@ -86,7 +85,7 @@ fn put_and_look(kind: Kind, places: &[(u64, usize)], rounds: usize) {
                 thread::yield_now();
             }
         });
-        while !looker.is_finished() && b.rail.poll(1, &mut |_, _| ()).unwrap() == 0 {}
+        while !looker.is_finished() && b.poll(1, |_, _| ()) == 0 {}
         over.store(true, Release);
         looker.join().unwrap();
     });
@@ -138,42 +137,21 @@ fn content(end: &End) -> Vec<u8> {
     content
 }
 
-/// The bytes that a rail sends for a put with a frame.
-fn wire(sealed: bool, offset: u64, data: &[u8]) -> Vec<u8> {
-    let (prompt, mut bulk) = (sockets(), sockets());
-    let mut sender = Own::new().tcp([prompt.0, bulk.0], sealed.then(|| seals().0));
-    let reader = thread::spawn(move || {
-        let mut wire = Vec::new();
-        bulk.1.read_to_end(&mut wire).unwrap();
-        wire
-    });
-    sender.rail.put(Lane::Bulk, put(offset, data), b"frame", &[]).unwrap();
-    while sender.rail.health().unsent > 0 {
-        sender.rail.flush().unwrap();
-    }
-    drop(sender);
-    reader.join().unwrap()
-}
-
-/// An end whose peer is this test, and the other end of its bulk stream.
-fn receiver(sealed: bool) -> (End, TcpStream, TcpStream) {
-    let (prompt, bulk) = (sockets(), sockets());
-    (Own::new().tcp([prompt.0, bulk.0], sealed.then(|| seals().1)), bulk.1, prompt.1)
-}
-
 #[test]
 fn nothing_of_a_put_is_seen_before_all_of_it_is_verified() {
     for (sealed, (offset, len)) in
         [false, true].into_iter().flat_map(|sealed| PLACES.map(|place| (sealed, place)))
     {
         let data = vec![0xaa; len];
-        let wire = wire(sealed, offset, &data);
-        let (mut end, mut stream, _prompt) = receiver(sealed);
+        let keys = || sealed.then(seals).unzip();
+        let wire =
+            sent_bytes(keys().0, |rail| rail.put(Lane::Bulk, put(offset, &data), b"frame", &[]).unwrap());
+        let (mut end, [_prompt, mut stream]) = tcp_end(keys().1);
         let (most, last) = wire.split_at(wire.len() - 1);
         for piece in most.chunks(1 + most.len() / 5) {
             stream.write_all(piece).unwrap();
             for _ in 0..4 {
-                end.rail.poll(1, &mut |_, _| panic!("an incomplete frame was delivered")).unwrap();
+                end.poll(1, |_, _| panic!("an incomplete frame was delivered"));
             }
             assert!(content(&end).iter().all(|byte| *byte == 0), "{len} bytes at {offset}");
         }
@@ -181,7 +159,7 @@ fn nothing_of_a_put_is_seen_before_all_of_it_is_verified() {
         end.take(1);
         assert!(content(&end)[offset as usize..][..len] == data);
 
-        let (mut end, mut stream, _prompt) = receiver(sealed);
+        let (mut end, [_prompt, mut stream]) = tcp_end(keys().1);
         stream.write_all(most).unwrap();
         stream.write_all(&[last[0] ^ 1]).unwrap();
         let (frames, lost) = end.take_all();

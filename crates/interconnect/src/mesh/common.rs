@@ -361,6 +361,7 @@ pub(super) mod tests {
             keys: Arc::new(vec![Key::new([1; KEY])]),
             admission: Admission::First,
             listen: vec![([127, 0, 0, 1], 1).into()],
+            local: None,
             peers: vec![Peer {
                 id: NodeId(peer),
                 addresses: vec![([127, 0, 0, 1], 2).into()],

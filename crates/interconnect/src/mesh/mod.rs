@@ -48,6 +48,7 @@ use std::{
     io,
     net::SocketAddr,
     os::fd::OwnedFd,
+    path::PathBuf,
     sync::{Arc, OnceLock, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -108,6 +109,10 @@ pub struct Config {
     pub admission: Admission,
     /// The addresses to listen at for peers over TCP.
     pub listen: Vec<SocketAddr>,
+    /// The directory of the sockets at which nodes of one host listen for each other. Only the
+    /// cluster's user may write to it. `None` uses abstract names instead, which any user of the
+    /// host may take; that suits nodes of a random name that run for a short time.
+    pub local: Option<PathBuf>,
     /// The peers that are known at the start; others follow by [`Mesh::add_peer`].
     pub peers: Vec<Peer>,
     /// The windows that peers may write into.
@@ -133,6 +138,14 @@ pub enum MeshError {
     Listen {
         /// The address.
         address: String,
+        /// The error of the system call.
+        error: io::Error,
+    },
+    /// The socket for nodes of this host cannot be made.
+    #[error("cannot listen on {}: {error}; make its directory writable for the node", path.display())]
+    Local {
+        /// The socket.
+        path: PathBuf,
         /// The error of the system call.
         error: io::Error,
     },

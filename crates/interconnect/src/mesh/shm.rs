@@ -1,8 +1,9 @@
 //! Shared memory between two nodes of one host: descriptors passed over a local socket.
 //!
-//! The socket has an abstract name, so it leaves nothing in the file system. Both processes must
-//! run as the same user, which is checked before anything is sent. Then both prove that they have
-//! the cluster key, as over TCP (`noise.rs`), with a packet for each message.
+//! The socket is a file in a directory of the cluster: no other user can take its name while the
+//! node is down. Both processes must run as the same user, which is checked before anything is
+//! sent. Then both prove that they have the cluster key, as over TCP (`noise.rs`), with a packet
+//! for each message.
 //!
 //! The descriptors come only with messages 3 and 4, when each side knows that the other has the
 //! key: first those of its windows, then for each worker its receive rings (one descriptor) and its
@@ -12,6 +13,7 @@
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::PathBuf,
     sync::{Arc, Mutex, atomic::AtomicBool},
     thread,
     time::Instant,
@@ -20,7 +22,10 @@ use std::{
 use plexus_base::{Incarnation, NodeId, hex};
 use plexus_fabric::{
     Bell, Event, Lane, PeerBell, PeerWindow, Rail, RailKind, ShmRail, WindowSpan,
-    shm::{MAX_DESCRIPTORS, PeerProcess, PeerWatch, RxRings, ShmParts, TxRings, receive_packet, send_packet},
+    shm::{
+        MAX_DESCRIPTORS, PeerProcess, PeerWatch, RxRings, ShmParts, ShortPath, TxRings, bind_for_owner,
+        receive_packet, send_packet,
+    },
 };
 use rustix::{
     event::{PollFd, PollFlags, poll},
@@ -50,19 +55,32 @@ const _: () = assert!(WINDOWS + PER_WORKER * plexus_base::MAX_WORKERS <= MAX_DES
 /// The maximum number of handshakes at once; more are refused.
 const HANDSHAKES: usize = 64;
 
+/// Returns the path of a node's socket, if it has one.
+fn path(config: &Config, node: NodeId) -> Option<PathBuf> {
+    config.local.as_ref().map(|directory| directory.join(format!("{}.peers", node.0)))
+}
+
+/// Returns the abstract name of a node without a path.
 fn name(config: &Config, node: NodeId) -> rustix::io::Result<SocketAddrUnix> {
     let cluster = hex::digits(&config.cluster);
     SocketAddrUnix::new_abstract_name(format!("plexus/{cluster}/{}", node.0).as_bytes())
 }
 
+/// Listens for nodes of this host. The caller has the node's lock, so a socket that exists already
+/// belongs to a node that has ended.
 pub(super) fn listen(config: &Config) -> Result<OwnedFd, MeshError> {
-    let address = name(config, config.me).map_err(system("name a local socket"))?;
     let socket = socket()?;
     rustix::io::ioctl_fionbio(&socket, true).map_err(system("set up a local socket"))?;
-    rustix::net::bind(&socket, &address).map_err(|errno| MeshError::Listen {
-        address: format!("the local socket of {}", config.me),
-        error: errno.into(),
-    })?;
+    if let Some(path) = path(config, config.me) {
+        let bind = |path: &std::path::Path| Ok(rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?);
+        bind_for_owner(&path, bind).map_err(|error| MeshError::Local { path, error })?;
+    } else {
+        let address = name(config, config.me).map_err(system("name a local socket"))?;
+        rustix::net::bind(&socket, &address).map_err(|errno| MeshError::Listen {
+            address: format!("the local socket of {}", config.me),
+            error: errno.into(),
+        })?;
+    }
     rustix::net::listen(&socket, 64).map_err(system("listen on a local socket"))?;
     Ok(socket)
 }
@@ -105,6 +123,10 @@ impl LocalPeers {
     /// it when no thread writes to their memory any more.
     pub(super) fn end(&self) {
         drop(lock(&self.watch).take());
+        if let Some(path) = path(&self.common.config, self.common.config.me) {
+            // The next start of the node replaces a file that is left.
+            let _ = std::fs::remove_file(path);
+        }
     }
 
     /// Connects to `peer` in `slot`, in this incarnation if one is given, until that has succeeded
@@ -158,12 +180,15 @@ impl LocalPeers {
     }
 
     fn call_with(&self, peer: NodeId, slot: u8, key: &Key) -> Result<(), Failure> {
-        let address = name(&self.common.config, peer)?;
         let socket = socket()?;
         // The limit also ends the wait for a full queue of callers.
         set_limits(&socket)?;
-        rustix::net::connect(&socket, &address)
-            .map_err(|error| format!("no answer on this host: {error}"))?;
+        let connect = |address| rustix::net::connect(&socket, &address);
+        let connected = match path(&self.common.config, peer) {
+            Some(path) => connect(SocketAddrUnix::new(ShortPath::of(&path)?.path())?),
+            None => connect(name(&self.common.config, peer)?),
+        };
+        connected.map_err(|error| format!("no answer on this host: {error}"))?;
         let process = same_user(&socket)?;
         let generation = 1;
         let place = RailPlace { peer, slot, worker: 0 };
@@ -325,8 +350,8 @@ impl LocalPeers {
     }
 }
 
-/// The process at the other end, if it belongs to this node's user: any process may take a name
-/// like a peer's.
+/// The process at the other end, if it belongs to this node's user: any process may take an
+/// abstract name like a peer's.
 fn same_user(socket: &OwnedFd) -> Result<PeerProcess, String> {
     let process = PeerProcess::of(socket.as_fd()).map_err(|error| error.to_string())?;
     if process.uid != getuid().as_raw() {

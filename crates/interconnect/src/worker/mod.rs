@@ -27,8 +27,7 @@
 //! nothing and looks at nothing, and messages of visitors go out with theirs. The waiting threads
 //! are counted, and the last one does not go before it has taken a token that was left
 //! ([`Token::go`]).
-//! **Who gives way.** A background thread that polls gives the token up when a local thread wants
-//! it (`wanted`): it
+//!
 //! **Giving way.** A background thread that polls gives the token up when a local thread wants it
 //! (`wanted`), which saves a hand-over of the answer. A local thread that polls goes on while
 //! others only wait for answers, since it brings them theirs. It gives way to a thread that must

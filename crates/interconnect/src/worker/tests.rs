@@ -9,7 +9,7 @@ use std::{
         },
         mpsc,
     },
-    thread,
+    thread::{self, Scope, ScopedJoinHandle},
     time::Duration,
 };
 
@@ -64,19 +64,27 @@ fn stays(fake: &Fake) -> usize {
     script.sent.len() - script.pushed
 }
 
+/// Starts a thread that waits for a signal; returns both.
+fn waiting<'scope, S: Service>(
+    scope: &'scope Scope<'scope, '_>,
+    worker: &'scope Worker<S>,
+) -> (ScopedJoinHandle<'scope, u64>, Arc<Signal>) {
+    let (tell, told) = mpsc::channel();
+    let waits = scope.spawn(move || {
+        let signal = Arc::new(Signal::new());
+        tell.send(signal.clone()).unwrap();
+        worker.wait(&signal)
+    });
+    (waits, told.recv().unwrap())
+}
+
 #[test]
 fn a_waiting_thread_gives_way_to_one_that_claims_the_token() {
-    for waiting in Waiting::ALL {
+    for mode in Waiting::ALL {
         let turns = Arc::new(AtomicU32::new(0));
-        let worker = worker(waiting, Counts { turns: turns.clone(), is_busy: false });
-        let (tell, told) = mpsc::channel();
+        let worker = worker(mode, Counts { turns: turns.clone(), is_busy: false });
         thread::scope(|scope| {
-            let waits = scope.spawn(|| {
-                let signal = Arc::new(Signal::new());
-                tell.send(signal.clone()).unwrap();
-                worker.wait(&signal)
-            });
-            let signal = told.recv().unwrap();
+            let (waits, signal) = waiting(scope, &worker);
             // Wait until that thread drives.
             while turns.load(Relaxed) == 0 {
                 thread::yield_now();
@@ -87,7 +95,7 @@ fn a_waiting_thread_gives_way_to_one_that_claims_the_token() {
             let had = told.recv_timeout(NEVER);
             signal.set(7);
             assert_eq!(waits.join().unwrap(), 7);
-            assert_eq!(had, Ok(NodeId(0)), "{waiting}");
+            assert_eq!(had, Ok(NodeId(0)), "{mode}");
         });
     }
 }
@@ -97,16 +105,8 @@ fn a_claimant_of_the_token_goes_before_all_waiting_threads() {
     const WAITING: u32 = 3;
     let turns = Arc::new(AtomicU32::new(0));
     let worker = worker(Waiting::Polling, Counts { turns: turns.clone(), is_busy: false });
-    let (tell, told) = mpsc::channel();
     thread::scope(|scope| {
-        for _ in 0..WAITING {
-            scope.spawn(|| {
-                let signal = Arc::new(Signal::new());
-                tell.send(signal.clone()).unwrap();
-                worker.wait(&signal)
-            });
-        }
-        let waiting_threads = [(); WAITING as usize].map(|()| told.recv().unwrap());
+        let waiting_threads = [(); WAITING as usize].map(|()| waiting(scope, &worker).1);
         while turns.load(Relaxed) == 0 {
             thread::yield_now();
         }
@@ -339,18 +339,12 @@ fn waiting_threads_are_answered() {
 
 #[test]
 fn a_worker_is_not_left_to_a_sleeping_thread_that_stood_by_in_the_seat() {
-    for waiting in [Waiting::Adaptive, Waiting::Event] {
+    for mode in [Waiting::Adaptive, Waiting::Event] {
         let turns = Arc::new(AtomicU32::new(0));
-        let (worker, _fake) = connected(waiting, Counts { turns: turns.clone(), is_busy: true });
+        let (worker, _fake) = connected(mode, Counts { turns: turns.clone(), is_busy: true });
         let before = turns.load(Relaxed);
-        let (tell, told) = mpsc::channel();
         thread::scope(|scope| {
-            let waits = scope.spawn(|| {
-                let signal = Arc::new(Signal::new());
-                tell.send(signal.clone()).unwrap();
-                worker.wait(&signal)
-            });
-            let signal = told.recv().unwrap();
+            let (waits, signal) = waiting(scope, &worker);
             // It drives, and in adaptive mode it has the seat.
             while turns.load(Relaxed) == before {
                 thread::yield_now();
@@ -364,7 +358,7 @@ fn a_worker_is_not_left_to_a_sleeping_thread_that_stood_by_in_the_seat() {
             let armed = worker.shared.bell.is_armed();
             signal.set(7);
             assert_eq!(waits.join().unwrap(), 7);
-            assert!(armed, "{waiting}: no thread is awake, and none would be woken");
+            assert!(armed, "{mode}: no thread is awake, and none would be woken");
         });
     }
 }

@@ -11,9 +11,10 @@ use plexus_fabric::{Lost, RailKind};
 use super::{Control, SHORTEST_TICK, Shared};
 use crate::{
     LinkEvent, LinkInfo, Message, Net, Service,
+    calls::ReplyMatch,
     inbox::Inbox,
     link::{self, Link, NewRail},
-    service::{FinishedAccess, ReplyMatch},
+    net::FinishedAccess,
     sync::lock,
 };
 

@@ -47,6 +47,7 @@ pub(crate) fn config(me: u8, cluster: [u8; 16], listen: &[SocketAddr], peers: Ve
         admission: Admission::First,
         keys: Arc::new(vec![Key::new([9; 32])]),
         listen: listen.to_vec(),
+        local: None,
         peers,
         windows: Vec::new(),
         waiting: Waiting::Adaptive,
@@ -75,4 +76,16 @@ pub(crate) fn until(what: &str, done: impl Fn() -> bool) {
         assert!(Instant::now() < end, "{what} did not happen");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Returns bytes that look random and are the same in every run.
+pub(crate) fn noise(length: usize) -> Vec<u8> {
+    let mut state = 88172645463325252u64 + length as u64;
+    let mut byte = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..length).map(|_| byte()).collect()
 }

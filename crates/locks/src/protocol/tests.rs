@@ -79,13 +79,13 @@ impl Few {
     fn go_on(&mut self) {
         self.held_up = false;
         while !self.said.is_empty() && !self.held_up {
-            self.deliver();
+            self.deliver(0);
         }
     }
 
-    /// Delivers the message that was sent first.
-    fn deliver(&mut self) {
-        let (from, to, message) = self.said.remove(0);
+    /// Delivers one of the messages under way.
+    fn deliver(&mut self, at: usize) {
+        let (from, to, message) = self.said.remove(at);
         let event = Event::Message { from: NodeId(from as u8), incarnation: Incarnation(1), message };
         self.hand(to.index(), event);
     }
@@ -101,6 +101,10 @@ impl Few {
         if !self.held_up {
             self.go_on();
         }
+    }
+
+    fn enter<const COUNT: usize>(&mut self, nodes: [usize; COUNT], view: &Members) {
+        nodes.into_iter().for_each(|node| self.event(node, Event::View(view.clone())));
     }
 
     fn lock(&mut self, node: usize, lock: u64, owner: Owner, name: &[u8], mode: Mode, timeout: WaitLimit) {
@@ -355,7 +359,7 @@ fn a_confirmation_of_an_earlier_request_makes_no_victim_of_the_next() {
     // the second is delivered late.
     (few.held_up, few.now) = (true, 5_000);
     few.event(0, Event::Tick);
-    (0..3).for_each(|_| few.deliver());
+    (0..3).for_each(|_| few.deliver(0));
     let late = few.said.pop().filter(|(_, _, message)| matches!(message.body, LockMessage::Chase(..)));
     few.held_up = false;
     few.event(0, Event::Cancel { lock: LockId(2) });
@@ -368,25 +372,72 @@ fn a_confirmation_of_an_earlier_request_makes_no_victim_of_the_next() {
     assert_eq!(few.notices(), [""; 0]);
 }
 
+/// Makes two clients wait for each other, and the search of the younger come back. Its confirmation
+/// comes back late, after the younger has perhaps replaced its request. Returns the refusals.
+fn confirmed_late(replaces: bool) -> Vec<String> {
+    let mut few = Few::new(&[0, 1, 2]);
+    let (a, b) = (few.name_at(2), few.name_at(1));
+    few.lock(0, 8, FIRST, &a, Mode::CR, WaitLimit::Forever);
+    few.lock(0, 9, FIRST, &b, Mode::EX, WaitLimit::Forever);
+    few.lock(1, 2, Owner(2), &a, Mode::CR, WaitLimit::Forever);
+    few.lock(1, 1, Owner(3), &a, Mode::PR, WaitLimit::Forever);
+    few.convert(0, 8, Mode::EX, None);
+    few.lock(1, 3, Owner(2), &b, Mode::EX, WaitLimit::Forever);
+    few.notices();
+    (few.now, few.held_up) = (5_000, true);
+    few.event(0, Event::Tick);
+    // No message of the second node reaches the first after its first search.
+    let mut is_back = false;
+    let mut settle = |few: &mut Few| {
+        let is_held = |from: usize, to: NodeId| (from, to.0) == (1, 0);
+        while let Some(at) = few.said.iter().position(|(from, to, _)| !(is_back && is_held(*from, *to))) {
+            let (from, to, message) = &few.said[at];
+            is_back |= is_held(*from, *to) && matches!(message.body, LockMessage::Chase(..));
+            few.deliver(at);
+        }
+    };
+    settle(&mut few);
+    assert!(
+        matches!(&few.said[..], [(1, NodeId(0), message)] if matches!(message.body, LockMessage::Chase(..)))
+    );
+    assert_eq!(few.notices(), [""; 0]);
+    if replaces {
+        few.event(0, Event::Cancel { lock: LockId(8) });
+        settle(&mut few);
+        // Only the third client blocks this request, and that one waits for no other.
+        few.convert(0, 8, Mode::PW, None);
+        settle(&mut few);
+    }
+    few.go_on();
+    few.notices().into_iter().filter(|told| told.contains('-')).collect()
+}
+
+#[test]
+fn a_request_made_after_a_deadlock_was_found_is_not_its_victim() {
+    assert_eq!(confirmed_late(false), ["8-Deadlock"]);
+    assert_eq!(confirmed_late(true), ["8-Cancelled"]);
+}
+
 #[test]
 fn a_new_master_serves_requests_in_the_order_of_their_waiting() {
-    let mut few = Few::new(&[0, 1, 2]);
-    let moved = few.name_at(2);
-    few.lock(0, 1, FIRST, &moved, Mode::EX, WaitLimit::Forever);
-    few.now = 10;
-    few.lock(1, 2, Owner(2), &moved, Mode::EX, WaitLimit::Forever);
-    few.now = 20;
-    // A request of the first node, whose name comes first in any other order.
-    few.lock(0, 3, Owner(3), &moved, Mode::EX, WaitLimit::Forever);
-    few.notices();
-    few.now = 30;
-    for node in [0, 1] {
-        few.event(node, Event::View(view(2, &[0, 1])));
+    // Not in the order of nodes, nor those of its own clients first.
+    for (first, second) in [(0, 1), (1, 0)] {
+        let mut few = Few::new(&[0, 1, 2]);
+        let moved = few.name_at(2);
+        few.lock(first, 1, FIRST, &moved, Mode::EX, WaitLimit::Forever);
+        few.now = 100;
+        few.lock(second, 2, Owner(2), &moved, Mode::EX, WaitLimit::Forever);
+        few.now = 200;
+        few.lock(first, 3, Owner(3), &moved, Mode::EX, WaitLimit::Forever);
+        few.notices();
+        few.held_up = true;
+        few.enter([0, 1], &view(2, &[0, 1]));
+        few.go_on();
+        few.unlock(first, 1, None);
+        few.unlock(second, 2, None);
+        let told = few.notices().into_iter().filter(|told| told.contains('+')).collect::<Vec<_>>();
+        assert_eq!(told, ["2+EX", "3+EX"]);
     }
-    few.unlock(0, 1, None);
-    few.unlock(1, 2, None);
-    let told = few.notices().into_iter().filter(|told| told.contains('+')).collect::<Vec<_>>();
-    assert_eq!(told, ["2+EX", "3+EX"]);
 }
 
 #[test]
@@ -424,9 +475,7 @@ fn the_locks_of_a_dead_node_are_released_and_those_that_it_mastered_are_found_ag
     few.lock(1, 5, FIRST, &moved, Mode::PR, WaitLimit::Forever);
     assert_eq!(few.notices(), ["1+EX", "2+NL", "1?EX", "4+EX", "4?PR"]);
     few.said.clear();
-    for node in [0, 1] {
-        few.event(node, Event::View(view(2, &[0, 1])));
-    }
+    few.enter([0, 1], &view(2, &[0, 1]));
     few.go_on();
     assert_eq!(few.value_of(3), (0, Validity::Lost));
     assert_eq!(few.notices(), ["3+EX", "4?PR"]);
@@ -478,31 +527,6 @@ fn a_message_of_a_non_member_is_dropped_and_one_of_a_newer_view_waits() {
 }
 
 #[test]
-fn a_new_master_serves_the_longest_waiting_request_first() {
-    let mut few = Few::new(&[0, 1, 2]);
-    let moved = few.name_at(2);
-    let partition = Name::new(&moved).expect("a name").partition();
-    let next = view(2, &[0, 1]).master(partition).index();
-    // The new master learns of its own clients' requests first; here the other node's request has
-    // waited longer.
-    few.lock(next, 1, FIRST, &moved, Mode::EX, WaitLimit::Forever);
-    few.now = 100;
-    few.lock(1 - next, 2, FIRST, &moved, Mode::EX, WaitLimit::Forever);
-    few.now = 200;
-    few.lock(next, 3, Owner(2), &moved, Mode::EX, WaitLimit::Forever);
-    few.notices();
-    few.held_up = true;
-    for node in [0, 1] {
-        few.event(node, Event::View(view(2, &[0, 1])));
-    }
-    few.go_on();
-    few.unlock(next, 1, None);
-    few.unlock(1 - next, 2, None);
-    let granted: Vec<String> = few.notices().into_iter().filter(|notices| notices.contains('+')).collect();
-    assert_eq!(granted, ["2+EX", "3+EX"]);
-}
-
-#[test]
 fn a_node_that_missed_a_view_asks_for_partitions_that_another_may_have_mastered() {
     let mut few = Few::new(&[0, 1, 2]);
     let all = [0, 1, 2, 3];
@@ -517,9 +541,7 @@ fn a_node_that_missed_a_view_asks_for_partitions_that_another_may_have_mastered(
     let mut out = Vec::new();
     few.shards.push(Shard::new(config(3), view(2, &all), &mut out));
     few.took(3, out);
-    for node in [1, 2] {
-        few.event(node, Event::View(view(2, &all)));
-    }
+    few.enter([1, 2], &view(2, &all));
     // Node 0 does not know the view yet. It answers all the same, because messages of newer views
     // wait there.
     let late: Vec<_> = few.said.extract_if(.., |(_, to, _)| *to == NodeId(0)).collect();
@@ -532,9 +554,7 @@ fn a_node_that_missed_a_view_asks_for_partitions_that_another_may_have_mastered(
     few.held_up = true;
     few.said.retain(|(_, to, _)| *to != NodeId(3));
     few.said.extend(late);
-    for node in [0, 1, 2] {
-        few.event(node, Event::View(view(3, &[0, 1, 2])));
-    }
+    few.enter([0, 1, 2], &view(3, &[0, 1, 2]));
     few.go_on();
     few.lock(2, 2, FIRST, &moved, Mode::EX, WaitLimit::Try);
     assert_eq!(few.notices(), ["2-NotGranted"]);

@@ -147,8 +147,9 @@ impl Group {
     }
 
     /// Arrives at a barrier without waiting. [`Happened::Passed`] follows when all members, and at
-    /// least `least`, have arrived. If a waiting member is `strict`, the barrier fails when a
-    /// member dies before.
+    /// least `least`, have arrived. [`Happened::Refused`] follows if waiting members require
+    /// another number. If a waiting member is `strict`, the barrier fails when a member dies
+    /// before.
     ///
     /// # Errors
     /// The request was not accepted.

@@ -71,7 +71,7 @@ struct Marks {
 #[derive(Clone, Debug)]
 pub(super) struct Turn {
     pub(super) started: Nanos,
-    writes: Writes,
+    pub(super) writes: Writes,
 }
 
 #[derive(Clone, Debug)]

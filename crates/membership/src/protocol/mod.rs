@@ -19,6 +19,6 @@ pub use files::{MAX_UNDURABLE_REPORTS, SYNC_LAG, SYNC_WAIT_LAG, Writes};
 pub use member::{Action, ConfigChange, ConfigChangeRefusal, Event, Member, StopReason, TurnFailed};
 pub use paxos::{Paxos, PaxosProgress};
 pub use profile::{FINAL_LOG_TIME, Profile, ProfileError};
-pub use record::{Ballot, Block, Contents, NodeBlocks, Report};
+pub use record::{Ballot, Block, Contents, NodeBlocks, Report, ReportNumber};
 pub use split::Connectivity;
 pub use view::{Clean, FileId, InvalidFileId, LossHistory, MAX_FILES, Seat, View, VotingFile};

@@ -6,6 +6,7 @@
 //! | lease | 900 ms | 150 ms | 5 s |
 //! | eviction after silence of | 1 s | 200 ms | 6 s |
 //! | margin for the end of a process | 50 ms | 20 ms | 500 ms |
+//! | a voting file may stall for | 30 s | 30 s | 30 s |
 //! | clocks differ by at most | 1 % | 1 % | 1 % |
 
 use plexus_base::Nanos;
@@ -31,6 +32,8 @@ pub struct Profile {
     pub evict: Nanos,
     /// The time within which a process stops all actions after its lease has ended.
     pub kill_margin: Nanos,
+    /// The time for which voting files may stall while all members hear each other.
+    pub disk_timeout: Nanos,
     /// The maximum drift between two clocks, in parts per million.
     pub drift_ppm: u64,
 }
@@ -59,6 +62,14 @@ pub enum ProfileError {
     Evict {
         /// The configured eviction time.
         evict: Nanos,
+        /// The configured lease.
+        lease: Nanos,
+    },
+    /// Turns at voting files would fail before a lease ends.
+    #[error("a disk timeout of {disk_timeout} is shorter than a lease of {lease}; make it at least as long")]
+    Disk {
+        /// The configured disk timeout.
+        disk_timeout: Nanos,
         /// The configured lease.
         lease: Nanos,
     },
@@ -101,6 +112,7 @@ impl Profile {
             lease: Nanos::from_ms(lease),
             evict: Nanos::from_ms(evict),
             kill_margin: Nanos::from_ms(kill_margin),
+            disk_timeout: Nanos::from_ms(30_000),
             drift_ppm: 10_000,
         }
     }
@@ -110,7 +122,7 @@ impl Profile {
     /// # Errors
     /// Returns which time does not fit, and the time that limits it.
     pub fn check(&self) -> Result<(), ProfileError> {
-        let Self { heartbeat, lease, evict, kill_margin, drift_ppm } = *self;
+        let Self { heartbeat, lease, evict, kill_margin, disk_timeout, drift_ppm } = *self;
         if heartbeat < Nanos::from_ms(1) {
             return Err(ProfileError::Heartbeat { heartbeat });
         }
@@ -120,10 +132,13 @@ impl Profile {
         if evict < lease {
             return Err(ProfileError::Evict { evict, lease });
         }
+        if disk_timeout < lease {
+            return Err(ProfileError::Disk { disk_timeout, lease });
+        }
         if drift_ppm > 100_000 {
             return Err(ProfileError::Drift { drift_ppm });
         }
-        let longest = evict.max(kill_margin);
+        let longest = evict.max(kill_margin).max(disk_timeout);
         if longest > LONGEST {
             return Err(ProfileError::Long { longest });
         }
@@ -137,8 +152,21 @@ impl Profile {
     /// moment after the decision, because the node began no renewal after it.
     #[must_use]
     pub fn wait(&self) -> Nanos {
-        let drift = (self.lease.0 * self.drift_ppm).div_ceil(1_000_000);
-        Nanos(self.lease.0 + drift + self.kill_margin.0)
+        self.surely_after(self.lease)
+    }
+
+    /// Returns the time after which every node that a new member does not know of has stopped for
+    /// certain. Promises of other members extend a lease by no more than the disk timeout.
+    #[must_use]
+    pub fn wait_as_new(&self) -> Nanos {
+        self.surely_after(self.disk_timeout)
+    }
+
+    /// Returns the time on one clock after which `time` has passed on any other clock, and the
+    /// margin for the end of a process.
+    fn surely_after(&self, time: Nanos) -> Nanos {
+        let drift = (time.0 * self.drift_ppm).div_ceil(1_000_000);
+        Nanos(time.0 + drift + self.kill_margin.0)
     }
 
     /// Returns how long a split must look the same before a node is evicted. By then each side has
@@ -192,7 +220,14 @@ mod tests {
         assert_eq!(profile.wait(), Nanos(1_500_000_001 + 15_000_001 + 500_000_000));
         let odd = Profile { lease: Nanos(900_999_999), evict: Nanos::from_ms(901), ..Profile::LAN };
         assert!(odd.wait() > odd.lease + odd.kill_margin);
-        let longest = Profile { lease: LONGEST, evict: LONGEST, drift_ppm: 100_000, ..Profile::WAN };
+        assert_eq!(Profile::LAN.wait_as_new(), Nanos::from_ms(30_350));
+        let longest = Profile {
+            lease: LONGEST,
+            evict: LONGEST,
+            disk_timeout: LONGEST,
+            drift_ppm: 100_000,
+            ..Profile::WAN
+        };
         assert_eq!(longest.check(), Ok(()));
         assert_eq!(longest.wait(), Nanos(LONGEST.0 / 10 * 11 + 500_000_000));
     }
@@ -204,6 +239,7 @@ mod tests {
             (Profile { heartbeat: Nanos(0), ..good }, "a heartbeat every 0ns is too often"),
             (Profile { lease: Nanos::from_ms(399), ..good }, "a lease of 399ms does not outlast"),
             (Profile { evict: Nanos::from_ms(899), ..good }, "nodes are evicted after 899ms, before"),
+            (Profile { disk_timeout: Nanos::from_ms(899), ..good }, "a disk timeout of 899ms is shorter"),
             (Profile { drift_ppm: 100_001, ..good }, "clocks that differ by 100001"),
             (
                 Profile { kill_margin: Nanos::from_ms(9), ..good },

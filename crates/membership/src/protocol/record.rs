@@ -4,7 +4,25 @@ use std::sync::Arc;
 
 use plexus_base::{Epoch, Incarnation, MAX_NODES, Nanos, NodeId, NodeSet};
 
-use super::view::{Clean, View};
+use super::{
+    profile::Profile,
+    view::{Clean, View},
+};
+
+/// The number of a report.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ReportNumber {
+    /// The incarnation of the reporting node; 0: no report.
+    pub incarnation: Incarnation,
+    /// The counter of the report.
+    pub counter: u64,
+}
+
+impl Default for ReportNumber {
+    fn default() -> Self {
+        Self { incarnation: Incarnation(0), counter: 0 }
+    }
+}
 
 /// A node's report, in its heartbeat block and in messages to its peers.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -26,6 +44,10 @@ pub struct Report {
     pub leaving: bool,
     /// The lease of the node's profile, which must be the same on all members.
     pub lease: Nanos,
+    /// The disk timeout of the node's profile, which must be the same on all members.
+    pub disk_timeout: Nanos,
+    /// For each node, the last report of it that the sender received over the interconnect.
+    pub echo: [ReportNumber; MAX_NODES],
     /// The greatest registry generation that any node has asked the voting files to remember, as
     /// far as this node knows.
     pub registry: u64,
@@ -35,6 +57,29 @@ pub struct Report {
     pub clean: [Clean; MAX_NODES],
     /// The last view that the node knows to be decided.
     pub decided: Arc<View>,
+}
+
+impl Report {
+    /// Returns the first report of an incarnation that has opened no view and hears no peer.
+    #[must_use]
+    pub fn first(node: NodeId, incarnation: Incarnation, profile: &Profile, decided: Arc<View>) -> Self {
+        Self {
+            node,
+            incarnation,
+            counter: 1,
+            opened: Epoch(0),
+            hears: NodeSet::EMPTY,
+            reaches: false,
+            leaving: false,
+            lease: profile.lease,
+            disk_timeout: profile.disk_timeout,
+            echo: [ReportNumber::default(); MAX_NODES],
+            registry: 0,
+            dead: [Incarnation(0); MAX_NODES],
+            clean: [Clean::NONE; MAX_NODES],
+            decided,
+        }
+    }
 }
 
 /// A node's part in deciding the view after `decided`, in one of its two ballot blocks. Ballots of

@@ -70,6 +70,7 @@ pub(super) struct Driver {
     pub(super) incarnation: Incarnation,
     pub(super) cluster: ClusterId,
     pub(super) lease_time: Nanos,
+    pub(super) disk_timeout: Nanos,
     pub(super) member: Member,
     pub(super) parts: DriverParts,
     pub(super) network: Network,
@@ -79,8 +80,8 @@ pub(super) struct Driver {
     pub(super) files_health: FilesHealth,
     pub(super) history: History,
     pub(super) priority: Priority,
-    /// For each node, a lease that differs from this node's and was warned of.
-    warned_of: BTreeMap<NodeId, Nanos>,
+    /// For each node, a lease and disk timeout that differ from this node's and were warned of.
+    warned_of: BTreeMap<NodeId, (Nanos, Nanos)>,
     /// For each node, the last incarnation that announced its leave.
     leavers: [Incarnation; MAX_NODES],
     config_change: Option<Answer>,
@@ -103,18 +104,24 @@ impl Driver {
         getrandom::fill(&mut session).map_err(io::Error::other)?;
         let mut network = Network::new((me, incarnation), cluster, session, keys, sockets)?;
         peers.into_iter().for_each(|(node, addresses)| network.set_addresses(node, addresses));
-        let (cluster, limit) = (ClusterId(u128::from_le_bytes(cluster)), profile.lease);
+        let cluster = ClusterId(u128::from_le_bytes(cluster));
         let now = clock::now();
         Ok(Self {
             me,
             incarnation,
             cluster,
-            lease_time: limit,
+            lease_time: profile.lease,
+            disk_timeout: profile.disk_timeout,
             member: Member::new(me, incarnation, profile, Arc::new(first), now),
-            files: Files::new(cluster, limit, Arc::clone(&parts.inbox), files),
+            files: Files::new(
+                cluster,
+                [profile.disk_timeout, profile.lease],
+                Arc::clone(&parts.inbox),
+                files,
+            ),
             parts,
             network,
-            requester: TurnRequester::new(Nanos(profile.heartbeat.0 / 2), limit),
+            requester: TurnRequester::new(Nanos(profile.heartbeat.0 / 2), profile.disk_timeout),
             server: TurnServer::new(cluster),
             files_health: FilesHealth::default(),
             history: History::default(),
@@ -139,6 +146,8 @@ impl Driver {
         let mut more = false;
         while !self.is_over() {
             self.handle(Event::Tick);
+            let (now, lease) = (clock::now(), self.parts.ending.lease());
+            lease.note(self.member.renewed().unwrap_or(now), self.member.silent(now), now);
             self.rest(more);
             for input in self.parts.inbox.take() {
                 self.take(input);
@@ -255,6 +264,7 @@ impl Driver {
                     tell(&whose, answer.map_err(ConfigChangeError::from));
                 }
             }
+            Action::LeaveToo(leavers) => self.notify(ObserverNotice::LeaveToo(leavers)),
             Action::Die(reason) => {
                 self.phase = Phase::Over { left: false };
                 self.parts.ending.die(reason);
@@ -283,8 +293,8 @@ impl Driver {
 
     /// Sends a notice. The receiver is gone only after a panic of the observer, which
     /// was reported.
-    pub(super) fn notify(&self, news: ObserverNotice) {
-        let _ = self.parts.views.send(news);
+    pub(super) fn notify(&self, notice: ObserverNotice) {
+        let _ = self.parts.views.send(notice);
     }
 
     pub(super) fn note_leaver(&mut self, report: &Report) {
@@ -294,17 +304,22 @@ impl Driver {
         }
     }
 
-    /// Warns of a node with a different lease, because the two nodes never accept each other as
-    /// members.
-    fn note_lease(&mut self, report: &Report) {
-        let (node, lease) = (report.node, report.lease);
-        if lease == self.lease_time {
+    /// Warns of a node with a different lease or disk timeout, because the two nodes never accept
+    /// each other as members.
+    fn note_times(&mut self, report: &Report) {
+        let (node, times) = (report.node, (report.lease, report.disk_timeout));
+        let mine = (self.lease_time, self.disk_timeout);
+        if times == mine {
             self.warned_of.remove(&node);
-        } else if self.warned_of.insert(node, lease) != Some(lease) {
-            let mine = self.lease_time;
+        } else if self.warned_of.insert(node, times) != Some(times) {
             let what = "the nodes do not accept each other as members until their settings agree";
             self.notify(ObserverNotice::Warning(format!(
-                "{node} has a lease of {lease}, this node has {mine}: {what}"
+                "{} has a lease of {} and a disk timeout of {}, this node has {} and {}: {what}",
+                self.parts.observer.name(node),
+                times.0,
+                times.1,
+                mine.0,
+                mine.1
             )));
         }
     }
@@ -320,7 +335,8 @@ impl Driver {
         let fence = move || inbox.post(Input::Fenced(node, incarnation, observer.fence(node, incarnation)));
         if let Err(error) = thread.spawn(fence) {
             self.notify(ObserverNotice::Warning(format!(
-                "cannot start a thread to fence {node}, its lease is waited for: {error}"
+                "cannot start a thread to fence {}, its lease is waited for: {error}",
+                self.parts.observer.name(node)
             )));
         }
     }
@@ -379,7 +395,7 @@ impl Driver {
                     if self.member.accepts_from(from, incarnation) {
                         self.note_leaver(&report);
                     }
-                    self.note_lease(&report);
+                    self.note_times(&report);
                     self.handle(Event::Heard(Arc::new(report)));
                 }
             }
@@ -402,7 +418,7 @@ impl Driver {
     fn close(mut self) {
         self.parts.ending.stop();
         self.parts.watchdog.stop(self.phase == Phase::Over { left: true });
-        self.files.stop();
+        self.files.stop(clock::now() + self.lease_time);
         while let Some(until) = self.files.wake() {
             // The sockets are not read any more, and datagrams would wake the thread again and
             // again.

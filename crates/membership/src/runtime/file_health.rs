@@ -31,12 +31,26 @@ impl FilesHealth {
         health.began = now;
     }
 
+    /// Returns the files whose turns have just stalled: they have taken this long and not failed.
+    pub(super) fn stalled(&mut self, limit: Nanos, now: Nanos) -> Vec<FileId> {
+        let is_new = |health: &FileHealth| {
+            let is_under_way = health.answered.is_none_or(|(at, _)| at < health.began);
+            health.error.is_none() && is_under_way && now.since(health.began) >= limit
+        };
+        let stalled = self.0.iter_mut().filter(|(_, health)| is_new(health));
+        let noted = stalled.map(|(file, health)| {
+            health.error = Some("it stalls: a turn takes longer than a lease".into());
+            *file
+        });
+        noted.collect()
+    }
+
     /// Records a failed turn. Returns true if the error is new.
     pub(super) fn failed(&mut self, file: FileId, why: &str) -> bool {
         let Some(health) = self.0.get_mut(&file) else { return false };
-        let is_news = health.error.as_deref() != Some(why);
+        let is_new_error = health.error.as_deref() != Some(why);
         health.error = Some(why.into());
-        is_news
+        is_new_error
     }
 
     /// Records a successful turn. Returns true if the previous turn failed.

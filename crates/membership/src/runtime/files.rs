@@ -3,8 +3,8 @@
 //!
 //! Each node has at most one turn under way at a file, and at most one more that waits: the
 //! newest. A turn that exceeds its time limit counts as failed at once, but the next turn still
-//! waits for its end. Files in the view have turns all the time. A file without a turn for the time
-//! limit was removed or set aside, so its thread ends. The next turn opens it again.
+//! waits for its end. Files in the view have turns all the time. A file without a turn for a lease
+//! time was removed or set aside, so its thread ends. The next turn opens it again.
 
 use std::{
     collections::BTreeMap,
@@ -96,6 +96,8 @@ pub(super) struct Files {
     cluster: ClusterId,
     /// The time limit of a turn; a longer one renews no lease.
     limit: Nanos,
+    /// The time without a turn after which a file is closed.
+    unused: Nanos,
     inbox: Arc<Inbox>,
     paths: BTreeMap<FileId, PathBuf>,
     open: BTreeMap<FileId, Open>,
@@ -105,11 +107,11 @@ pub(super) struct Files {
 impl Files {
     pub(super) fn new(
         cluster: ClusterId,
-        limit: Nanos,
+        [limit, unused]: [Nanos; 2],
         inbox: Arc<Inbox>,
         paths: BTreeMap<FileId, PathBuf>,
     ) -> Self {
-        Self { cluster, limit, inbox, paths, open: BTreeMap::new(), last: 0 }
+        Self { cluster, limit, unused, inbox, paths, open: BTreeMap::new(), last: 0 }
     }
 
     /// Sets the path of a file unless it is known.
@@ -168,7 +170,7 @@ impl Files {
 
     /// Returns the turns that have exceeded their limit, and closes unused files.
     pub(super) fn give_up(&mut self, now: Nanos) -> Vec<(FileId, Owner)> {
-        self.open.retain(|_, open| !open.is_idle() || now <= open.used + self.limit);
+        self.open.retain(|_, open| !open.is_idle() || now <= open.used + self.unused);
         let lanes = self
             .open
             .iter_mut()
@@ -182,10 +184,15 @@ impl Files {
         lanes.filter_map(|lane| lane.awaited.map(|(.., until)| until)).min()
     }
 
-    /// Drops all waiting turns.
-    pub(super) fn stop(&mut self) {
-        let lanes = self.open.values_mut().flat_map(|open| open.lanes.values_mut());
-        lanes.for_each(|lane| lane.waiting = None);
+    /// Drops all waiting turns, and waits for the others at most until this time.
+    pub(super) fn stop(&mut self, at_most: Nanos) {
+        for lane in self.open.values_mut().flat_map(|open| open.lanes.values_mut()) {
+            lane.waiting = None;
+            lane.awaited.take_if(|(number, ..)| Some(*number) != lane.running);
+            if let Some((.., until)) = &mut lane.awaited {
+                *until = (*until).min(at_most);
+            }
+        }
     }
 
     /// Accepts no more turns. Returns the threads that can be joined, because their turns end in
@@ -267,7 +274,7 @@ mod tests {
         let inbox = Arc::new(Inbox::create().unwrap());
         let file = FileId(7);
         let paths = BTreeMap::from([(file, PathBuf::from("/nowhere/at/all"))]);
-        let mut files = Files::new(ClusterId(1), LIMIT, Arc::clone(&inbox), paths);
+        let mut files = Files::new(ClusterId(1), [LIMIT, LIMIT], Arc::clone(&inbox), paths);
         for (turn, began) in [(1, Nanos(0)), (2, Nanos(100))] {
             files.begin(file, owner(turn), false, Vec::new(), began).unwrap();
             assert_eq!(files.give_up(began + LIMIT + Nanos(1)), [(file, owner(turn))]);

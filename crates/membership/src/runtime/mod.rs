@@ -60,11 +60,11 @@ use std::{
     time::Duration,
 };
 
-use plexus_base::{Epoch, Incarnation, MAX_NODES, NodeId};
+use plexus_base::{Epoch, Incarnation, MAX_NODES, NodeId, NodeSet};
 use plexus_interconnect::mesh::{Key, KeySource};
 use serde::{Deserialize, Serialize};
 
-pub use lease::Lease;
+pub use lease::{Lease, LeaseBasis};
 pub use network::datagram::SEAL;
 pub use priority::Priority;
 pub use status::{Fencing, FencingState, FileStatus, MemberStatus, Phases, Quorum, Status, Transition};
@@ -163,7 +163,12 @@ pub enum FencingProof {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MembershipEnd {
     /// The node must stop at once, because the other members go on without it.
-    Died(StopReason),
+    Died {
+        /// The reason.
+        reason: StopReason,
+        /// What kept its lease alive until then.
+        basis: LeaseBasis,
+    },
     /// The node has left as requested.
     Left,
 }
@@ -189,6 +194,15 @@ pub trait MembershipObserver: Send + Sync + 'static {
     /// Returns true if the node's subsystems make progress. It is called before each report and
     /// turn and must not wait.
     fn is_well(&self) -> bool;
+
+    /// Returns the name of a node for messages.
+    fn name(&self, node: NodeId) -> String {
+        node.to_string()
+    }
+
+    /// Begins the ordered end of the node, because these members leave and the others have no
+    /// majority of the voting files without them. They wait until this node leaves too.
+    fn leave_too(&self, leavers: NodeSet);
 
     /// Ends the node; called at most once.
     ///
@@ -244,7 +258,8 @@ impl Membership {
         });
         let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
         let inbox = Arc::new(Inbox::create().map_err(system("an event"))?);
-        let lease = Arc::new(Lease::default());
+        let lease = Lease::create().map_err(|error| system("the lease")(io::Error::other(error)))?;
+        let lease = Arc::new(lease);
         let ending = Arc::new(Ending::new(Arc::clone(&observer), Arc::clone(&lease)));
         let watchdog = Watchdog::start(Arc::clone(&ending), Arc::clone(&inbox));
         let (watchdog, lease_thread) = watchdog.map_err(system("the watchdog"))?;

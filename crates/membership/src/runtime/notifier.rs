@@ -11,6 +11,8 @@ use std::{
     thread::{self, JoinHandle},
 };
 
+use plexus_base::NodeSet;
+
 use super::{
     MembershipEnd, MembershipObserver, Transition,
     inbox::{Inbox, Input},
@@ -20,6 +22,8 @@ use crate::protocol::View;
 pub(super) enum ObserverNotice {
     Decided(Arc<View>),
     Opened(Arc<View>, Transition),
+    /// The node must leave together with these members.
+    LeaveToo(NodeSet),
     /// The node has left. The receiver answers when the observer has stopped.
     Left(SyncSender<()>),
     /// A line for the log.
@@ -35,15 +39,12 @@ pub(super) fn start(
     let thread = thread::Builder::new().name("plexus-views".into()).spawn(move || {
         for notice in notices {
             match notice {
-                ObserverNotice::Decided(view) => {
-                    tracing::info!(epoch = view.epoch.0, members = ?view.members(), "a view is decided");
-                    observer.decided(&view);
-                }
+                ObserverNotice::Decided(view) => observer.decided(&view),
                 ObserverNotice::Opened(view, transition) => {
-                    tracing::info!(epoch = view.epoch.0, members = ?view.members(), "a view is opened");
                     observer.opened(&view, &transition);
                     inbox.post(Input::Entered(view.epoch));
                 }
+                ObserverNotice::LeaveToo(leavers) => observer.leave_too(leavers),
                 ObserverNotice::Left(stopped) => {
                     observer.end(MembershipEnd::Left);
                     // The loop is waiting for this answer.

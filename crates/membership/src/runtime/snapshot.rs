@@ -48,10 +48,10 @@ impl Driver {
             decided: decided.epoch.0,
             members: decided.members().iter().map(member).collect(),
             lease_ms: ms(self.parts.ending.lease().left()),
-            differing_leases: self
+            differing_times: self
                 .member
-                .differing_leases(now)
-                .map(|(node, lease)| (node.0, ms(lease)))
+                .differing_times(now)
+                .map(|(node, lease, disk_timeout)| (node.0, ms(lease), ms(disk_timeout)))
                 .collect(),
             quorum: Quorum {
                 files: decided.files.len(),

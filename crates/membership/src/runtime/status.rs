@@ -15,10 +15,10 @@ pub struct Status {
     pub members: Vec<MemberStatus>,
     /// The remaining time of the lease; 0 if there is none.
     pub lease_ms: f64,
-    /// The nodes heard recently whose configured lease differs, with that lease in milliseconds.
-    /// Such nodes do not accept each other as members.
+    /// The nodes heard recently whose configured lease or disk timeout differs, with these two in
+    /// milliseconds. Such nodes do not accept each other as members.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub differing_leases: Vec<(u8, f64)>,
+    pub differing_times: Vec<(u8, f64, f64)>,
     /// The state of the majority of voting files.
     pub quorum: Quorum,
     /// The voting files of the view, and others that had turns.

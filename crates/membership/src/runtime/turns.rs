@@ -112,15 +112,24 @@ impl Driver {
         match read.map(|bytes| format::contents(name, &bytes)) {
             Some(Ok(contents)) => self.finished(file, Box::new(contents)),
             Some(Err(error)) => self.failed(file, error.to_string()),
-            None => self.failed(file, format!("{host}, which serves it, could not read or write it")),
+            None => {
+                let host = self.parts.observer.name(host);
+                self.failed(file, format!("{host}, which serves it, could not read or write it"));
+            }
         }
     }
 
     /// Gives up turns that have taken too long.
     pub(super) fn give_up(&mut self) {
         let now = clock::now();
+        for file in self.files_health.stalled(self.lease_time, now) {
+            let limit = self.disk_timeout;
+            self.notify(ObserverNotice::Warning(format!(
+                "voting file {file} stalls; members that all hear each other go on without it for up to {limit}"
+            )));
+        }
         for (file, owner) in self.files.give_up(now) {
-            self.turned(file, owner, Err("the turn takes longer than a lease".into()));
+            self.turned(file, owner, Err("the turn takes longer than the disk timeout".into()));
         }
         let mut out = Vec::new();
         for file in self.requester.remind(now, &mut out) {

@@ -48,7 +48,8 @@ impl Ending {
     /// Ends the node because it must stop at once.
     pub(super) fn die(&self, why: StopReason) {
         if self.begin() {
-            self.observer.end(MembershipEnd::Died(why));
+            let basis = self.lease.basis();
+            self.observer.end(MembershipEnd::Died { reason: why, basis });
         }
     }
 
@@ -213,7 +214,7 @@ impl Shared {
 mod tests {
     use std::path::PathBuf;
 
-    use plexus_base::{Incarnation, NodeId};
+    use plexus_base::{Incarnation, NodeId, NodeSet};
     use tempfile::TempDir;
 
     use super::*;
@@ -237,6 +238,8 @@ mod tests {
             true
         }
 
+        fn leave_too(&self, _: NodeSet) {}
+
         fn end(&self, _: MembershipEnd) {}
     }
 
@@ -253,7 +256,7 @@ mod tests {
             let place = tempfile::tempdir().unwrap();
             let path = place.path().join("watchdog");
             std::fs::write(&path, "").unwrap();
-            let ending = Arc::new(Ending::new(Arc::new(IdleObserver), Arc::default()));
+            let ending = Arc::new(Ending::new(Arc::new(IdleObserver), Arc::new(Lease::create().unwrap())));
             let inbox = Arc::new(Inbox::create().unwrap());
             let (watchdog, thread) = Watchdog::start(Arc::clone(&ending), inbox).unwrap();
             watchdog.guard(&path).unwrap();

@@ -37,6 +37,7 @@ pub(crate) const PROFILE: Profile = Profile {
     lease: Nanos::from_ms(3000),
     evict: Nanos::from_ms(3000),
     kill_margin: Nanos::from_ms(100),
+    disk_timeout: Nanos::from_ms(8000),
     drift_ppm: 10_000,
 };
 
@@ -58,6 +59,8 @@ pub(crate) struct ObservedEvents {
     pub(crate) opened: Vec<Arc<View>>,
     pub(crate) transitions: Vec<Transition>,
     pub(crate) fenced: Vec<(NodeId, Incarnation)>,
+    /// The members with which the node must leave.
+    pub(crate) leavers: NodeSet,
     pub(crate) ended: Option<MembershipEnd>,
     /// The thread that calls it with views.
     pub(crate) by: Option<ThreadId>,
@@ -130,6 +133,10 @@ impl MembershipObserver for Watcher {
             drop(self.changed.wait_while(self.observed(), stuck).unwrap());
         }
         !self.is_unwell.load(Ordering::Acquire)
+    }
+
+    fn leave_too(&self, leavers: NodeSet) {
+        self.tell(|observed| observed.leavers = leavers);
     }
 
     fn end(&self, why: MembershipEnd) {
@@ -225,7 +232,7 @@ pub(crate) struct Cluster {
     pub(crate) paths: usize,
     nodes: u8,
     port: u16,
-    lives: AtomicU64,
+    incarnations: AtomicU64,
 }
 
 const NAME: [u8; 16] = *b"a cluster's name";
@@ -244,7 +251,7 @@ impl Cluster {
             paths: 1,
             nodes,
             port: PORT.fetch_add(1, Ordering::Relaxed),
-            lives: AtomicU64::new(0),
+            incarnations: AtomicU64::new(0),
         };
         cluster.first.files.iter().for_each(|file| cluster.make_file(file.id));
         cluster
@@ -276,7 +283,7 @@ impl Cluster {
         let others = (0..self.nodes).filter(|other| *other != node);
         Settings {
             me: NodeId(node),
-            incarnation: Incarnation(1 + self.lives.fetch_add(1, Ordering::Relaxed)),
+            incarnation: Incarnation(1 + self.incarnations.fetch_add(1, Ordering::Relaxed)),
             clean: Vec::new(),
             profile: self.profile,
             first: self.first.clone(),

@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, sync::Arc, sync::atomic::Ordering};
 
 use crate::common::{Cluster, Node, Watcher, assert_agreed, epoch};
-use plexus_base::{Nanos, NodeId, NodeSet};
+use plexus_base::{NodeId, NodeSet};
 use plexus_membership::{
     protocol::{ConfigChange, ConfigChangeRefusal, StopReason},
     runtime::{ConfigChangeError, FencingProof, FencingState, Membership, MembershipEnd, StartError, Status},
@@ -74,6 +74,7 @@ fn the_lease_of_a_node_that_is_proved_dead_is_not_waited_for() {
     let mut cluster = Cluster::new(2, &[None]);
     // The lease is so long that no test waits for it.
     cluster.profile.lease.0 *= 1000;
+    cluster.profile.disk_timeout = cluster.profile.lease;
     cluster.profile.evict.0 *= 1000;
     let nodes = cluster.start_all();
     let [left, lost] = <[Node; 2]>::try_from(nodes).ok().unwrap();
@@ -105,7 +106,10 @@ fn reports_are_ignored_after_the_links_are_lost() {
     a.watcher.wait_with(&[0]);
     let observed = b.watcher.wait("its end", |observed| observed.ended.is_some());
     assert!(
-        matches!(observed.ended, Some(MembershipEnd::Died(StopReason::Evicted | StopReason::LeaseOver))),
+        matches!(
+            observed.ended,
+            Some(MembershipEnd::Died { reason: StopReason::Evicted | StopReason::LeaseOver, .. })
+        ),
         "{observed:?}"
     );
     assert!(!b.membership.lease().is_held());
@@ -133,8 +137,8 @@ fn nodes_come_and_leave_twenty_times() {
     let status = stays.status();
     assert!(status.fencing.iter().all(|fence| fence.state == FencingState::Reported), "{status:#?}");
     assert_eq!(stays.watcher.observed().fenced, [], "a leaving node is not fenced");
-    let lives: BTreeSet<u64> = status.fencing.iter().map(|fence| fence.incarnation).collect();
-    assert_eq!(lives.len(), status.fencing.len());
+    let incarnations: BTreeSet<u64> = status.fencing.iter().map(|fence| fence.incarnation).collect();
+    assert_eq!(incarnations.len(), status.fencing.len());
     assert_agreed(&watchers);
 }
 
@@ -178,19 +182,18 @@ fn a_view_is_not_opened_while_an_observer_has_not_entered_the_previous_one() {
 }
 
 #[test]
-fn nodes_with_different_leases_report_it_and_do_not_join() {
+fn nodes_with_different_times_report_it_and_do_not_join() {
     let cluster = Cluster::new(2, &[None]);
     let first = cluster.start(0);
     first.watcher.wait_with(&[0]);
     let mut settings = cluster.settings(1);
-    let lease = &mut settings.profile.lease;
-    *lease = Nanos(lease.0 - 1_000_000);
+    settings.profile.disk_timeout.0 -= 1_000_000;
     let second = crate::common::start(settings);
-    first.wait_status("the other's lease", |status| status.differing_leases == [(1, 2999.0)]);
-    second.wait_status("the other's lease", |status| status.differing_leases == [(0, 3000.0)]);
+    first.wait_status("the other's times", |status| status.differing_times == [(1, 3000.0, 7999.0)]);
+    second.wait_status("the other's times", |status| status.differing_times == [(0, 3000.0, 8000.0)]);
     assert!(first.watcher.observed().is_with(&[0]) && second.watcher.observed().view().is_none());
     drop(second);
-    first.wait_status("no other lease", |status| status.differing_leases.is_empty());
+    first.wait_status("no other times", |status| status.differing_times.is_empty());
 }
 
 #[test]
@@ -209,6 +212,23 @@ fn the_last_node_leaves_and_the_cluster_starts_again() {
         let nodes = cluster.start_all();
         nodes.iter().for_each(|node| node.membership.leave().unwrap());
     }
+}
+
+#[test]
+fn nodes_that_serve_the_voting_files_leave_one_after_the_other() {
+    let cluster = Cluster::new(3, &[Some(0), Some(1), Some(2)]);
+    let [first, second, third] = <[Node; 3]>::try_from(cluster.start_all()).ok().unwrap();
+    first.membership.leave().unwrap();
+    third.watcher.wait_with(&[1, 2]);
+    // Without the second node no majority of the files is left, so the third leaves with it.
+    let leaving = std::thread::spawn(move || {
+        second.membership.leave().unwrap();
+        second.watcher.observed().ended
+    });
+    third.watcher.wait("the order to leave", |observed| observed.leavers == NodeSet::from_iter([NodeId(1)]));
+    third.membership.leave().unwrap();
+    assert_eq!(third.watcher.observed().ended, Some(MembershipEnd::Left));
+    assert_eq!(leaving.join().unwrap(), Some(MembershipEnd::Left));
 }
 
 #[test]

@@ -3,18 +3,21 @@
 //! To end a cluster without loss, all nodes quiesce, then all hand back, then all exit with
 //! `{"clean":true}`; see [`crate::boot::down`]. An `exit` without it makes the node leave alone.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock, mpsc},
+    thread,
+    time::Duration,
+};
 
-use plexus_base::NodeId;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::{
-    admin::control::{Command, CommandSlots, Commands},
-    body::{Body, BodyStatus},
+    admin::control::{CommandSlots, Commands, Progress},
     boot::config::Config,
     lifecycle::{Ending, Lifecycle, Stage},
     records::settle::Settled,
+    runtime::{NodeRuntime, RuntimeStatus},
 };
 
 /// The answer of `status`.
@@ -37,22 +40,7 @@ pub struct Status {
     pub blocks_lost: u64,
     /// The status of links and cache; all zero before the node serves.
     #[serde(flatten)]
-    pub body: BodyStatus,
-}
-
-/// A command with a closure as its action.
-struct ClosureCommand<F>(&'static str, F);
-
-impl<F> Command for ClosureCommand<F>
-where
-    F: Fn(Value, Progress<'_>) -> Result<Value, String> + Send + Sync,
-{
-    fn name(&self) -> &'static str {
-        self.0
-    }
-    fn run(&self, args: Value, progress: Progress<'_>) -> Result<Value, String> {
-        (self.1)(args, progress)
-    }
+    pub runtime: RuntimeStatus,
 }
 
 /// The interval at which a waiting command checks that its client is still connected.
@@ -63,20 +51,76 @@ pub(crate) fn args<T: DeserializeOwned>(args: Value) -> Result<T, String> {
     serde_json::from_value(args).map_err(|error| format!("not what the command takes: {error}"))
 }
 
+/// Runs work that cannot look at the client, such as a read of the user's file, on a thread of its
+/// own. If the client goes first, the command ends and gives its slot back; the work goes on.
+pub(crate) fn aside<T: Send + 'static>(
+    progress: Progress<'_>,
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    let (tell, told) = mpsc::sync_channel(1);
+    let run = move || {
+        // The answer has no receiver if the client has gone.
+        let _ = tell.send(work());
+    };
+    thread::Builder::new()
+        .name("plexus-command".into())
+        .spawn(run)
+        .map_err(|error| format!("no thread for the command: {error}"))?;
+    loop {
+        match told.recv_timeout(LOOK_EVERY) {
+            Ok(done) => return done,
+            Err(mpsc::RecvTimeoutError::Disconnected) => return Err("the command failed; see the log".into()),
+            Err(mpsc::RecvTimeoutError::Timeout) if progress(Value::Null) => {}
+            Err(mpsc::RecvTimeoutError::Timeout) => return Err("the client has gone".into()),
+        }
+    }
+}
+
 /// Encodes the answer of a command.
 pub(crate) fn json_of(value: &impl Serialize) -> Result<Value, String> {
     serde_json::to_value(value).map_err(|error| error.to_string())
 }
 
-/// The context of commands about the cluster.
+/// The context of the commands of a node.
 pub(crate) struct CommandContext {
     pub(crate) config: Arc<Config>,
-    pub(crate) body: Arc<Body>,
-    pub(crate) places: Arc<CommandSlots>,
+    name: String,
+    lifecycle: Arc<Lifecycle>,
+    run: u64,
+    lost_before: u64,
+    places: CommandSlots,
+    runtime: OnceLock<Arc<NodeRuntime>>,
 }
 
-/// Sends progress to the client; returns false if the client is gone.
-pub(crate) type Progress<'a> = &'a mut dyn FnMut(Value) -> bool;
+impl CommandContext {
+    /// Creates the context of a node that has no runtime yet.
+    pub(crate) fn new(
+        config: &Arc<Config>,
+        name: &str,
+        settled: &Settled,
+        lifecycle: &Arc<Lifecycle>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            config: Arc::clone(config),
+            name: name.into(),
+            lifecycle: Arc::clone(lifecycle),
+            run: settled.run,
+            lost_before: settled.lost.len(),
+            places: CommandSlots::default(),
+            runtime: OnceLock::new(),
+        })
+    }
+
+    /// Gives the commands the runtime. All but [`FIRST`] are registered afterwards.
+    pub(crate) fn place_runtime(&self, runtime: &Arc<NodeRuntime>) {
+        assert!(self.runtime.set(Arc::clone(runtime)).is_ok(), "a node has one runtime");
+    }
+
+    /// Returns the runtime of the node.
+    pub(crate) fn runtime(&self) -> &Arc<NodeRuntime> {
+        self.runtime.get().expect("the command is registered after the runtime was placed")
+    }
+}
 
 /// A command about the cluster.
 pub(crate) type Run = fn(&CommandContext, Value, Progress<'_>) -> Result<Value, String>;
@@ -92,89 +136,68 @@ pub(crate) fn register(
 ) {
     for (name, run) in all.iter().copied() {
         let on = Arc::clone(on);
-        commands.register(Arc::new(ClosureCommand(name, move |args: Value, progress: Progress<'_>| {
+        commands.register(name, move |args, progress| {
             let _place = if waits { Some(on.places.take()?) } else { None };
             run(&on, args, progress)
-        })));
+        });
     }
 }
 
-/// Registers the commands that a node has before its parts are made.
-pub(crate) fn register_status(
-    commands: &Commands,
-    config: &Arc<Config>,
-    me: NodeId,
-    settled: &Settled,
-    lifecycle: &Arc<Lifecycle>,
-) {
-    register_status_of(commands, config, me, settled, lifecycle, None);
-    let lifecycle = Arc::clone(lifecycle);
-    commands.register(Arc::new(ClosureCommand("exit", move |args: Value, _: Progress<'_>| {
-        exit(&lifecycle, &args)
-    })));
+/// The commands that a node has before its runtime is made.
+pub(crate) const FIRST: &[(&str, Run)] = &[("status", status), ("exit", exit)];
+
+/// The commands of this module that need the runtime.
+pub(crate) const COMMANDS: &[(&str, Run)] =
+    &[("accept_lost", accept_lost), ("quiesce", quiesce), ("handback", hand_back)];
+
+fn status(on: &CommandContext, _: Value, _: Progress<'_>) -> Result<Value, String> {
+    let (state, why) = on.lifecycle.stage();
+    let uptime = plexus_base::clock::now().since(on.lifecycle.since());
+    let runtime = on.runtime.get();
+    json_of(&Status {
+        name: on.name.clone(),
+        pid: std::process::id(),
+        state,
+        why,
+        run: on.run,
+        uptime_s: uptime.0 as f64 / 1e9,
+        blocks_lost: runtime.map_or(on.lost_before, |runtime| runtime.blocks_lost()),
+        runtime: runtime.map(|runtime| runtime.status()).unwrap_or_default(),
+    })
 }
 
-/// Registers all other commands.
-pub(crate) fn register_rest(
-    commands: &Commands,
-    config: &Arc<Config>,
-    me: NodeId,
-    settled: &Settled,
-    lifecycle: &Arc<Lifecycle>,
-    body: &Arc<Body>,
-) {
-    register_status_of(commands, config, me, settled, lifecycle, Some(Arc::clone(body)));
-    let (of_lifecycle, of_body) = (Arc::clone(lifecycle), Arc::clone(body));
-    commands.register(Arc::new(ClosureCommand("accept_lost", move |_: Value, _: Progress<'_>| {
-        expect(&of_lifecycle, &[Stage::Running])?;
-        Ok(json!({ "accepted": of_body.accept_lost()? }))
-    })));
-    let (of_lifecycle, of_body) = (Arc::clone(lifecycle), Arc::clone(body));
-    commands.register(Arc::new(ClosureCommand("quiesce", move |_: Value, _: Progress<'_>| {
-        expect(&of_lifecycle, &[Stage::Running, Stage::Quiesced, Stage::HandedBack])?;
-        if of_lifecycle.stage().0 != Stage::HandedBack {
-            of_body.quiesce();
-            of_lifecycle.reach(Stage::Quiesced);
-        }
-        Ok(json!({}))
-    })));
-    let (of_lifecycle, of_body) = (Arc::clone(lifecycle), Arc::clone(body));
-    commands.register(Arc::new(ClosureCommand("handback", move |_: Value, progress: Progress<'_>| {
-        expect(&of_lifecycle, &[Stage::Quiesced, Stage::HandedBack])?;
-        let handed_back = of_body.hand_back(&mut |written| {
-            // The hand-back continues without a client, because half of it has no use.
-            progress(json!({ "written": written }));
-        })?;
-        of_lifecycle.reach(Stage::HandedBack);
-        Ok(json!({ "written": handed_back.written, "held": handed_back.gave_up }))
-    })));
+fn exit(on: &CommandContext, args: Value, _: Progress<'_>) -> Result<Value, String> {
+    let clean = args["clean"] == true;
+    if clean {
+        expect(&on.lifecycle, &[Stage::HandedBack])?;
+    }
+    let ending = if clean { Ending::Together } else { Ending::Leave };
+    on.lifecycle.end(ending).map_err(|error| error.to_string())?;
+    Ok(json!({}))
 }
 
-fn register_status_of(
-    commands: &Commands,
-    config: &Arc<Config>,
-    me: NodeId,
-    settled: &Settled,
-    lifecycle: &Arc<Lifecycle>,
-    body: Option<Arc<Body>>,
-) {
-    let name = config.nodes[me.index()].name.clone();
-    let (run, lost_before, lifecycle) = (settled.run, settled.lost.len(), Arc::clone(lifecycle));
-    commands.register(Arc::new(ClosureCommand("status", move |_: Value, _: Progress<'_>| {
-        let (state, why) = lifecycle.stage();
-        let uptime = plexus_base::clock::now().since(lifecycle.since());
-        let status = Status {
-            name: name.clone(),
-            pid: std::process::id(),
-            state,
-            why,
-            run,
-            uptime_s: uptime.0 as f64 / 1e9,
-            blocks_lost: body.as_ref().map_or(lost_before, |body| body.blocks_lost()),
-            body: body.as_ref().map(|body| body.status()).unwrap_or_default(),
-        };
-        json_of(&status)
-    })));
+fn accept_lost(on: &CommandContext, _: Value, _: Progress<'_>) -> Result<Value, String> {
+    expect(&on.lifecycle, &[Stage::Running])?;
+    Ok(json!({ "accepted": on.runtime().accept_lost()? }))
+}
+
+fn quiesce(on: &CommandContext, _: Value, _: Progress<'_>) -> Result<Value, String> {
+    expect(&on.lifecycle, &[Stage::Running, Stage::Quiesced, Stage::HandedBack])?;
+    if on.lifecycle.stage().0 != Stage::HandedBack {
+        on.runtime().quiesce();
+        on.lifecycle.reach(Stage::Quiesced);
+    }
+    Ok(json!({}))
+}
+
+fn hand_back(on: &CommandContext, _: Value, progress: Progress<'_>) -> Result<Value, String> {
+    expect(&on.lifecycle, &[Stage::Quiesced, Stage::HandedBack])?;
+    let handed_back = on.runtime().hand_back(&mut |written| {
+        // The hand-back continues without a client, because half of it has no use.
+        progress(json!({ "written": written }));
+    })?;
+    on.lifecycle.reach(Stage::HandedBack);
+    Ok(json!({ "written": handed_back.written, "held": handed_back.gave_up }))
 }
 
 fn expect(lifecycle: &Lifecycle, stages: &[Stage]) -> Result<(), String> {
@@ -185,11 +208,23 @@ fn expect(lifecycle: &Lifecycle, stages: &[Stage]) -> Result<(), String> {
     }
 }
 
-fn exit(lifecycle: &Lifecycle, args: &Value) -> Result<Value, String> {
-    let clean = args["clean"] == true;
-    if clean {
-        expect(lifecycle, &[Stage::HandedBack])?;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_whose_work_hangs_ends_with_its_client() {
+        let (end, hangs) = mpsc::channel::<()>();
+        let work = move || hangs.recv().map_err(|error| error.to_string());
+        let mut looks = 0;
+        let mut client = |value: Value| {
+            assert_eq!(value, Value::Null);
+            looks += 1;
+            looks < 3
+        };
+        assert_eq!(aside(&mut client, work), Err("the client has gone".into()));
+        assert_eq!(looks, 3);
+        drop(end);
+        assert_eq!(aside(&mut |_| true, || Ok(7)), Ok(7));
     }
-    lifecycle.end(if clean { Ending::Together } else { Ending::Leave }).map_err(|error| error.to_string())?;
-    Ok(json!({}))
 }

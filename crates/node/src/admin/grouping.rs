@@ -21,7 +21,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{
-    admin::commands::{CommandContext, LOOK_EVERY, Progress, Run, args, json_of},
+    admin::commands::{CommandContext, LOOK_EVERY, Run, args, json_of},
+    admin::control::Progress,
     admin::registry::Bytes,
 };
 
@@ -62,7 +63,7 @@ pub(crate) const COMMANDS: &[(&str, Run)] =
     &[("group.watch", watch), ("group.send", send), ("group.barrier", barrier)];
 
 fn join(on: &CommandContext, name: &Name) -> Result<Group, String> {
-    on.body.groups().join(name.clone()).map_err(|error| error.to_string())
+    on.runtime().groups().join(name.clone()).map_err(|error| error.to_string())
 }
 
 fn name_of(on: &CommandContext, who: GroupMember) -> String {
@@ -141,7 +142,7 @@ fn send(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Val
     let SendArgs { group, value } = args(asked)?;
     let mut group = join(on, &free_name(&group)?)?;
     group.send(&value.bytes()?).map_err(|error| error.to_string())?;
-    let me = (on.body.me(), group.client());
+    let me = (on.runtime().me(), group.client());
     loop {
         match next(&mut group)? {
             // The sender's own copy shows that the message has its place in the order.
@@ -175,7 +176,7 @@ fn barrier(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<
             Some(Happened::View { number, members }) => {
                 come = members.len();
                 if !progress(json_of(&view(on, number, &members))?) {
-                    return Err("nobody waits at the barrier any more".into());
+                    return Err("the client that waited at the barrier has gone".into());
                 }
             }
             Some(Happened::Passed(passed)) if passed == here => break,
@@ -185,7 +186,7 @@ fn barrier(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<
                 return Err(format!("waited in vain: {come} of {wanted} have come"));
             }
             None if progress(Value::Null) => {}
-            None => return Err("nobody waits at the barrier any more".into()),
+            None => return Err("the client that waited at the barrier has gone".into()),
         }
     }
     group.leave(LEAVE_WITHIN);

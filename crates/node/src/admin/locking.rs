@@ -16,7 +16,10 @@ use plexus_locks::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::admin::commands::{CommandContext, LOOK_EVERY, Progress, Run, args, json_of};
+use crate::admin::{
+    commands::{CommandContext, LOOK_EVERY, Run, args, json_of},
+    control::Progress,
+};
 
 /// The interval at which the connection of a holder is checked; waiting clients are delayed by it.
 const HOLDER_LOOKED_AT_EVERY: Duration = Duration::from_millis(10);
@@ -44,11 +47,11 @@ fn lock(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Val
     let LockArgs { name, mode: wanted, wait_ms } = args(asked)?;
     let name = Name::new(name.as_bytes()).map_err(|error| error.to_string())?;
     let timeout = wait_ms.map(Duration::from_millis);
-    let pending = on.body.locks().session().ask(name, mode(&wanted)?, timeout);
+    let pending = on.runtime().locks().session().ask(name, mode(&wanted)?, timeout);
     let Some(lock) = wait(pending, progress)? else { return Ok(json!({})) };
     // After a pause of the node there may be late answers for its clients, and other holders by
     // then.
-    let lease = on.body.membership().lease();
+    let lease = on.runtime().membership().lease();
     let protects = || match lease.is_held() && !lock.is_lost() {
         true => Ok(()),
         false => Err("the cluster has stopped: the lock protects nothing any more"),
@@ -151,7 +154,7 @@ pub struct LockWaiter {
 }
 
 fn locks(on: &CommandContext, _: Value, _: Progress<'_>) -> Result<Value, String> {
-    let locks = on.body.locks();
+    let locks = on.runtime().locks();
     let survey = locks.survey(SURVEY_WITHIN).ok_or("a worker does not answer")?;
     json_of(&said(on, locks.is_stopped(), &survey))
 }
@@ -182,7 +185,7 @@ fn shown(on: &CommandContext, resource: &SurveyedResource) -> LockedResource {
     });
     LockedResource {
         name: readable(resource.name.bytes()),
-        master: node(on.body.me()),
+        master: node(on.runtime().me()),
         value: match resource.value {
             Validity::Unwritten => "unwritten",
             Validity::Valid => "valid",

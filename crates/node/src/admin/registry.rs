@@ -20,7 +20,10 @@ use plexus_registry::protocol::{self, Command as Ask, Contents, Edit, EditKind, 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::admin::commands::{CommandContext, LOOK_EVERY, Progress, Run, args, json_of};
+use crate::admin::{
+    commands::{CommandContext, LOOK_EVERY, Run, args, aside, json_of},
+    control::Progress,
+};
 
 /// The approximate number of bytes of values in one line of progress.
 const LINE: usize = 1 << 20;
@@ -37,7 +40,6 @@ pub enum Bytes {
 
 impl Bytes {
     /// Returns the bytes as text, or as digits if they are not UTF-8.
-    #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         match std::str::from_utf8(bytes) {
             Ok(text) => Self::Text(text.into()),
@@ -83,7 +85,7 @@ pub enum Change {
     },
     /// Changes were missed, or a backup was restored: read everything again, at this generation or
     /// later.
-    ReadAnew(u64),
+    ReadAgain(u64),
 }
 
 /// The status of the registry on a node.
@@ -117,12 +119,12 @@ pub(crate) const LOOKS: &[(&str, Run)] = &[("registry.status", status)];
 
 /// Waits for a result for as long as the client is connected.
 fn done(on: &CommandContext, ask: Ask, progress: Progress<'_>) -> Result<u64, String> {
-    let waiting = on.body.registry().ask(ask);
+    let waiting = on.runtime().registry().ask(ask);
     loop {
         match waiting.wait(LOOK_EVERY) {
             Some(answer) => return answer.map_err(|error| error.to_string()),
             None if progress(Value::Null) => {}
-            None => return Err("nobody waits for the answer any more".into()),
+            None => return Err("the client that waited for the answer has gone".into()),
         }
     }
 }
@@ -130,7 +132,7 @@ fn done(on: &CommandContext, ask: Ask, progress: Progress<'_>) -> Result<u64, St
 /// Returns contents that are at least as new as every answer before.
 fn look(on: &CommandContext, progress: Progress<'_>) -> Result<Arc<Contents>, String> {
     done(on, Ask::Look, progress)?;
-    on.body.registry().contents().ok_or_else(|| "nothing is shown".into())
+    on.runtime().registry().contents().ok_or_else(|| "nothing is shown".into())
 }
 
 #[derive(Deserialize)]
@@ -228,7 +230,7 @@ fn watch(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Va
         Some(from) => from,
         None => look(on, progress)?.generation(),
     };
-    let watch = on.body.registry().watch(&prefix, from).map_err(|error| error.to_string())?;
+    let watch = on.runtime().registry().watch(&prefix, from).map_err(|error| error.to_string())?;
     let mut is_there = progress(json!({ "watching": from }));
     while is_there {
         let told = match watch.next(LOOK_EVERY).map_err(|ended| ended.to_string())? {
@@ -236,7 +238,7 @@ fn watch(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Va
                 is_there = progress(Value::Null);
                 continue;
             }
-            Some(WatchEvent::ReadAgain(generation)) => vec![Change::ReadAnew(generation)],
+            Some(WatchEvent::ReadAgain(generation)) => vec![Change::ReadAgain(generation)],
             Some(WatchEvent::Change(version, keys)) => {
                 let change = |(key, entry): (Key, Option<protocol::Entry>)| match entry {
                     Some(entry) => Change::Set(shown(&key, &entry)),
@@ -255,19 +257,21 @@ fn watch(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Va
 fn backup(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let PathArgs { path } = args(asked)?;
     look(on, progress)?;
-    let generation = on.body.registry().backup(&path).map_err(|error| error.to_string())?;
+    let registry = on.runtime().registry().clone();
+    let generation = aside(progress, move || registry.backup(&path).map_err(|error| error.to_string()))?;
     Ok(json!({ "generation": generation }))
 }
 
 fn restore(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let PathArgs { path } = args(asked)?;
-    let backup = on.body.registry().read_backup(&path).map_err(|error| error.to_string())?;
+    let registry = on.runtime().registry().clone();
+    let backup = aside(progress, move || registry.read_backup(&path).map_err(|error| error.to_string()))?;
     let generation = done(on, backup, progress)?;
     Ok(json!({ "generation": generation }))
 }
 
 fn status(on: &CommandContext, _: Value, _: Progress<'_>) -> Result<Value, String> {
-    let status = on.body.registry().status();
+    let status = on.runtime().registry().status();
     json_of(&Status {
         epoch: status.epoch.0,
         generation: status.generation,

@@ -15,20 +15,21 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use plexus_base::{NodeId, NodeSet, Waiting};
+use plexus_base::{MAX_NODES, NodeId, NodeSet, Waiting};
 use plexus_disks::{BlockSize, GroupId, Shape};
 use plexus_fabric::RailKind;
 use plexus_membership::protocol::View;
 use serde::{Deserialize, Deserializer, de::Error as _};
 
 pub use self::{
+    check::check_name,
     interconnect::{Encrypt, Interconnect},
     membership::{Membership, Voting},
     nodes::Nodes,
 };
 use crate::{
-    body::BENCHMARK_WINDOW_BYTES,
     boot::{create, layout::ClusterDir},
+    runtime::BENCHMARK_WINDOW_BYTES,
 };
 
 /// The configuration keys of earlier versions, with the names that they have now.
@@ -91,7 +92,7 @@ pub struct Config {
     pub blocks: u64,
     /// The disks in their order, as absolute paths or paths resolved against the directory.
     pub disks: Vec<PathBuf>,
-    /// The nodes; the number of a node is its position here.
+    /// The nodes, by their numbers.
     pub nodes: Nodes,
 }
 
@@ -99,6 +100,10 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeConfig {
+    /// The number of the node, from 0. No other node of the cluster ever has it, also after the
+    /// removal of this one.
+    #[serde(default = "no_number", deserialize_with = "number")]
+    pub number: NodeId,
     /// The name of the node.
     pub name: String,
     /// The identity of the machine on which it runs.
@@ -127,9 +132,9 @@ pub struct NodeConfig {
 
 impl NodeConfig {
     /// Describes a node of this machine that listens at `address`, with defaults for the rest.
-    #[must_use]
-    pub fn new(name: &str, address: SocketAddr, rails: Vec<RailKind>) -> Self {
+    pub fn new(number: u8, name: &str, address: SocketAddr, rails: Vec<RailKind>) -> Self {
         Self {
+            number: NodeId(number),
             name: name.into(),
             host: this_host(),
             address,
@@ -284,49 +289,46 @@ impl Config {
     }
 
     /// Returns the text of a new `cluster.toml`, with comments.
-    #[must_use]
     pub fn to_text(&self) -> String {
         template::text(self)
     }
 
     /// Returns the table of one more voting file, as text for `cluster.toml`.
-    #[must_use]
     pub fn voting_table(&self, file: &Voting) -> String {
         template::voting(self.dir.root(), file)
     }
 
     /// Returns the shape of the disk group.
-    #[must_use]
     pub fn shape(&self) -> Shape {
         Shape { id: GroupId(self.id.0), block_size: self.block_size, blocks: self.blocks }
     }
 
     /// Returns the bytes that a node shares with its peers and programs: the cache, the windows of
     /// programs, and the window of benchmarks.
-    #[must_use]
     pub fn shared_bytes(&self) -> u64 {
         let configured = u64::from(self.cache_mib) + u64::from(self.program_window_mib);
         (configured << 20) + BENCHMARK_WINDOW_BYTES as u64
     }
 
     /// Returns the initial view of the cluster: its nodes and voting files, without members.
-    #[must_use]
     pub fn first_view(&self) -> View {
         let host = |file: &Voting| {
-            let place = self.nodes.iter().position(|node| Some(&node.name) == file.node.as_ref())?;
-            Some(NodeId(place as u8))
+            self.nodes.iter().find(|node| Some(&node.name) == file.node.as_ref()).map(|node| node.number)
         };
-        View::first(NodeSet::first(self.node_count()), self.voting.iter().map(|file| (file.id, host(file))))
+        View::first(self.numbers(), self.voting.iter().map(|file| (file.id, host(file))))
     }
 
-    /// Returns the number of nodes.
-    #[must_use]
-    pub fn node_count(&self) -> u8 {
-        self.nodes.len() as u8
+    /// Returns the numbers of all nodes.
+    pub fn numbers(&self) -> NodeSet {
+        self.nodes.iter().map(|node| node.number).collect()
+    }
+
+    /// Returns the number that follows the highest one of a node.
+    pub fn number_limit(&self) -> u8 {
+        self.nodes.iter().last().map_or(0, |node| node.number.0 + 1)
     }
 
     /// Returns the name of a node, or its number if it is not listed.
-    #[must_use]
     pub fn name_of(&self, node: NodeId) -> String {
         self.nodes.get(node.index()).map_or_else(|| node.to_string(), |node| node.name.clone())
     }
@@ -336,27 +338,23 @@ impl Config {
     /// # Errors
     /// There is no such node; the text names the existing ones.
     pub fn node(&self, name: &str) -> Result<(NodeId, &NodeConfig), ConfigError> {
-        let found = self.nodes.iter().position(|node| node.name == name);
-        found.map(|index| (NodeId(index as u8), &self.nodes[index])).ok_or_else(|| {
+        let found = self.nodes.iter().find(|node| node.name == name);
+        found.map(|node| (node.number, node)).ok_or_else(|| {
             let names: Vec<_> = self.nodes.iter().map(|node| node.name.as_str()).collect();
             let what = format!("there is no node `{name}`; the nodes are {}", names.join(", "));
             ConfigError::Value { path: self.dir.config(), what }
         })
     }
 
-    /// Adds the nodes that a longer list has behind the known ones.
+    /// Adds the nodes of a list that are not known yet.
     ///
     /// # Errors
-    /// A known node is missing or different in that list; the text names the first.
+    /// A known node is different in that list; the text says what to change.
     pub fn learn(&self, nodes: &Nodes) -> Result<(), String> {
-        self.nodes.learn(nodes).map_err(|name| {
-            let path = self.dir.config();
-            format!("{}: {name} is missing or was changed; add nodes at the end only", path.display())
-        })
+        self.nodes.learn(nodes).map_err(|why| format!("{}: {why}", self.dir.config().display()))
     }
 
     /// Returns true if network traffic between two different nodes is encrypted.
-    #[must_use]
     pub fn encrypts(&self, one: NodeId, other: NodeId) -> bool {
         match self.interconnect.encrypt {
             Encrypt::Always => true,
@@ -368,7 +366,6 @@ impl Config {
     /// Returns the rails between two different nodes in the order of preference: those that both
     /// list, in the order of the node with the lower number; shared memory only if both are on one
     /// host.
-    #[must_use]
     pub fn rails(&self, one: NodeId, other: NodeId) -> Vec<RailKind> {
         let (low, high) = (&self.nodes[one.min(other).index()], &self.nodes[one.max(other).index()]);
         let usable =
@@ -380,7 +377,6 @@ impl Config {
 /// Decodes any bytes as a `cluster.toml`, for fuzzing; returns true if they are one. Asserts that
 /// an accepted file survives writing and reading, and that a refusal has one line.
 #[doc(hidden)]
-#[must_use]
 pub fn config_any(bytes: &[u8]) -> bool {
     let dir = ClusterDir::new("/c1");
     match Config::parse(&dir, &String::from_utf8_lossy(bytes)) {
@@ -397,7 +393,6 @@ pub fn config_any(bytes: &[u8]) -> bool {
 }
 
 /// Returns the identity of this machine, as in a node's `host`: `PLEXUS_HOST`, or the host name.
-#[must_use]
 pub fn this_host() -> String {
     std::env::var("PLEXUS_HOST")
         .unwrap_or_else(|_| rustix::system::uname().nodename().to_string_lossy().into_owned())
@@ -406,6 +401,18 @@ pub fn this_host() -> String {
 fn rails<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<RailKind>, D::Error> {
     let names = Vec::<String>::deserialize(from)?;
     names.iter().map(|name| name.parse().map_err(D::Error::custom)).collect()
+}
+
+/// Stands for a missing number until the check refuses it.
+fn no_number() -> NodeId {
+    NodeId(u8::MAX)
+}
+
+fn number<'de, D: Deserializer<'de>>(from: D) -> Result<NodeId, D::Error> {
+    match u8::deserialize(from)? {
+        number if usize::from(number) < MAX_NODES => Ok(NodeId(number)),
+        number => Err(D::Error::custom(format!("number = {number}: use 0 to {}", MAX_NODES - 1))),
+    }
 }
 
 fn program_window_mib() -> u32 {

@@ -30,7 +30,7 @@ const SHARED_FILES: usize = 3;
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
     /// The directory has a cluster already.
-    #[error("{dir}: is already a cluster; start it with `plexus up {dir}`, or choose another directory", dir = .0.display())]
+    #[error("{dir}: is already a cluster; start it with `plexus up -C {dir}`, or choose another directory", dir = .0.display())]
     IsCluster(PathBuf),
     /// The directory has other content.
     #[error("{dir}: exists and is not an empty directory; choose another", dir = .0.display())]
@@ -200,7 +200,7 @@ mod tests {
 
     fn config(root: &Path) -> Config {
         let dir = ClusterDir::new(root);
-        let node = NodeConfig::new("n1", "127.0.0.1:7400".parse().unwrap(), vec![RailKind::Shm]);
+        let node = NodeConfig::new(0, "n1", "127.0.0.1:7400".parse().unwrap(), vec![RailKind::Shm]);
         let disks = vec![dir.disks().join("0"), dir.disks().join("1")];
         Config { cache_mib: 4, blocks: 600, disks, ..Config::new(dir, "c", vec![node]).unwrap() }
     }

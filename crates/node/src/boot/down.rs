@@ -2,6 +2,9 @@
 //!
 //! The phases must not overlap, because a node that has handed back is still the master of what
 //! others hold. So no node records a clean leave before all nodes have handed back.
+//!
+//! A node that ends alone goes through the same phases and then leaves: the others take over as
+//! masters.
 
 use std::{os::fd::OwnedFd, thread, time::Duration};
 
@@ -18,6 +21,7 @@ use crate::{
     boot::launch,
     boot::layout::ClusterDir,
     lifecycle::Stage,
+    records::state::{self, Phase},
 };
 
 /// The longest that a process may take to end after it has agreed.
@@ -91,6 +95,40 @@ pub fn take_down(dir: &ClusterDir, names: &[&str], progress: &(dyn Fn(&str, &str
     Down { ended, clean: clean && left.is_empty(), why: why.or(exits.err()), left }
 }
 
+/// Ends one node while the others go on: it hands everything back and leaves. `progress` receives
+/// node and phase.
+///
+/// # Errors
+/// The node could not hand back: then it goes on and refuses changes, and this may be repeated. Or
+/// it did not leave in order. The text is one line for the user.
+pub fn stop_node(dir: &ClusterDir, status: &Status, progress: &dyn Fn(&str, &str)) -> Result<Ended, String> {
+    let mut node = Running::of(status);
+    let name = status.name.as_str();
+    if let (Stage::Stopped, why) = (status.state, &status.why) {
+        return Err(format!("{name} had stopped: {}", why.as_deref().unwrap_or("it does not say why")));
+    }
+    if node.serves {
+        for (phase, say) in [("quiesce", "quiesces"), ("handback", "hands back")] {
+            progress(name, say);
+            node.call(dir, phase, json!({})).map_err(|why| {
+                format!("{name} did not hand everything back, and goes on without taking changes: {why}")
+            })?;
+        }
+    }
+    progress(name, "leaves");
+    node.call(dir, "exit", json!({ "clean": false }))?;
+    if !node.has_ended() {
+        return Err(format!("{name} did not end; see {}", dir.log(name).display()));
+    }
+    let record = state::record(dir, name).map_err(|error| error.to_string())?;
+    match record {
+        Some(record) if node.serves && record.phase != Phase::Left => {
+            Err(format!("{name} ended and did not leave in order; see {}", dir.log(name).display()))
+        }
+        _ => Ok(node.report()),
+    }
+}
+
 /// Returns the obstacle to a clean end: a node that has stopped, or a member that does not answer.
 fn obstacle(running: &[Status]) -> Option<String> {
     if let Some(status) = running.iter().find(|status| status.state == Stage::Stopped) {
@@ -101,7 +139,7 @@ fn obstacle(running: &[Status]) -> Option<String> {
         ));
     }
     let answers = |name: &str| running.iter().any(|status| status.name == name);
-    let members = running.iter().flat_map(|status| &status.body.members);
+    let members = running.iter().flat_map(|status| &status.runtime.members);
     let absent = members.into_iter().find(|member| !answers(member));
     absent.map(|member| format!("{member} is a member and cannot be reached from here"))
 }

@@ -29,7 +29,7 @@ const OTHERS: u32 = 0o077;
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// There is no key.
-    #[error("{path}: not found: every node needs the cluster's key; copy the file from a machine that has it, or, where no machine has, make one with `plexus key create {dir}`", path = .0.display(), dir = .1.display())]
+    #[error("{path}: not found: every node needs the cluster's key; copy the file from a machine that has it, or, where no machine has, make one with `plexus key create -C {dir}`", path = .0.display(), dir = .1.display())]
     Missing(PathBuf, PathBuf),
     /// Users other than the owner may read or change it.
     #[error("{path}: others than its owner may use it (mode {mode:03o}): run `chmod 600 {path}`, and think about `plexus key rotate`", path = .path.display())]
@@ -154,7 +154,6 @@ fn parse(text: &str) -> Option<Key> {
 
 /// Decodes any bytes as a key file, for fuzzing; returns true if they are one.
 #[doc(hidden)]
-#[must_use]
 pub fn key_any(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_ok_and(|text| parse(text).is_some())
 }
@@ -178,7 +177,6 @@ pub struct KeyFiles {
 
 impl KeyFiles {
     /// Returns the key files of the cluster in `dir`.
-    #[must_use]
     pub fn new(dir: ClusterDir) -> Self {
         Self { dir, said: Mutex::default() }
     }
@@ -201,7 +199,6 @@ impl KeyFiles {
     }
 
     /// Returns a warning about the keys for the administrator, if there is one.
-    #[must_use]
     pub fn problem(&self) -> Option<String> {
         match self.read() {
             Ok(keys) => keys.unusable.map(not_taken),
@@ -315,7 +312,7 @@ mod tests {
     fn a_cluster_without_a_key_is_told_how_to_get_one() {
         let (_directory, dir) = cluster();
         let line = KeyFiles::new(dir.clone()).keys().unwrap_err();
-        assert!(line.contains(&format!("plexus key create {}", dir.root().display())), "{line}");
+        assert!(line.contains(&format!("plexus key create -C {}", dir.root().display())), "{line}");
     }
 
     #[test]

@@ -16,6 +16,9 @@ use crate::{
     lifecycle::Stage,
 };
 
+/// The exit code of a node that ends because it was removed from the cluster.
+pub const REMOVED_CODE: u8 = 4;
+
 /// The interval at which a starting node is asked for its stage.
 const ASK_EVERY: Duration = Duration::from_millis(10);
 
@@ -53,6 +56,12 @@ pub enum LaunchError {
         name: String,
         /// The last line of its log, with the reason.
         why: String,
+    },
+    /// A node does not belong to the cluster.
+    #[error("{name} is not a member: it was removed from the cluster; add it with `plexus node add {name}`")]
+    Removed {
+        /// The node.
+        name: String,
     },
     /// A node exceeded the time limit.
     #[error("{name} is still {stage} after {} s; see {}", .after.as_secs(), .log.display())]
@@ -96,7 +105,7 @@ impl Launch<'_> {
         // Absolute, because a daemon outlives the working directory in which it was started.
         let root = std::path::absolute(self.dir.root()).map_err(failed("the cluster's directory"))?;
         let mut command = Command::new(self.program);
-        command.arg("node").arg(root).arg(self.name).stdout(log).stderr(error_log);
+        command.arg("node").arg(self.name).arg("-C").arg(root).stdout(log).stderr(error_log);
         match self.lifeline {
             Some(pipe) => command.stdin(pipe).args(["--lifeline", "0"]),
             None => command.stdin(Stdio::null()).arg("--daemon"),
@@ -119,57 +128,80 @@ pub fn wait_until_ready(
     timeout: Duration,
     progress: &mut dyn FnMut(&str, Stage),
 ) -> Result<(), LaunchError> {
+    let one_failed = |stages: &[Result<Stage, LaunchError>]| stages.iter().any(Result::is_err);
+    let mut failures: Vec<_> = wait_for_each(dir, nodes, timeout, &one_failed, progress)
+        .into_iter()
+        .filter_map(Result::err)
+        .collect();
+    // Those that are late waited for one that ended.
+    failures.sort_by_key(|failure| matches!(failure, LaunchError::Late { .. }));
+    failures.into_iter().next().map_or(Ok(()), Err)
+}
+
+/// Waits until each of `nodes` serves or has failed, and returns the stage or failure of each. The
+/// wait also ends after `timeout`, and when `is_over`: those that do not serve are late then.
+pub fn wait_for_each(
+    dir: &ClusterDir,
+    nodes: &mut [Launched],
+    timeout: Duration,
+    is_over: &dyn Fn(&[Result<Stage, LaunchError>]) -> bool,
+    progress: &mut dyn FnMut(&str, Stage),
+) -> Vec<Result<Stage, LaunchError>> {
     let start = Instant::now();
-    let mut stages = vec![Stage::Starting; nodes.len()];
-    loop {
-        for (node, stage) in nodes.iter_mut().zip(&mut stages) {
-            let ended = node.child.try_wait();
-            let ended = ended.map_err(|source| LaunchError::Io {
-                name: node.name.clone(),
-                what: "its process",
-                source,
-            })?;
-            let now = status(dir, &node.name);
-            let why = match (ended, &now) {
-                (Some(code), _) => {
-                    last_words(dir, &node.name).unwrap_or_else(|| format!("{} ended: {code}", node.name))
+    let mut stages: Vec<_> = nodes.iter().map(|_| Ok(Stage::Starting)).collect();
+    let starts = |stage: &Result<Stage, _>| matches!(stage, Ok(stage) if *stage < Stage::Running);
+    while stages.iter().any(starts) {
+        let is_late = start.elapsed() > timeout || is_over(&stages);
+        for (node, known) in nodes.iter_mut().zip(&mut stages).filter(|(_, known)| starts(known)) {
+            let before = *known.as_ref().expect("it starts");
+            *known = node.stage(dir).map(|now| now.unwrap_or(before));
+            match *known {
+                Ok(stage) if stage != before => progress(&node.name, stage),
+                Ok(stage) if is_late => {
+                    let (name, log) = (node.name.clone(), dir.log(&node.name));
+                    *known = Err(LaunchError::Late { name, stage, after: start.elapsed(), log });
                 }
-                (None, Some(Status { state: Stage::Stopped, why, .. })) => {
-                    format!("{} has stopped: {}", node.name, why.as_deref().unwrap_or("it does not say why"))
-                }
-                (None, Some(now)) if now.state != *stage => {
-                    *stage = now.state;
-                    progress(&node.name, *stage);
-                    continue;
-                }
-                _ => continue,
-            };
-            return Err(LaunchError::Ended { name: node.name.clone(), why });
-        }
-        let Some(late) = stages.iter().position(|stage| *stage < Stage::Running) else { return Ok(()) };
-        if start.elapsed() > timeout {
-            let name = nodes[late].name.clone();
-            let log = dir.log(&name);
-            return Err(LaunchError::Late { name, stage: stages[late], after: timeout, log });
+                _ => {}
+            }
         }
         std::thread::sleep(ASK_EVERY);
+    }
+    stages
+}
+
+impl Launched {
+    /// Returns the stage of the node, if it answers.
+    ///
+    /// # Errors
+    /// It has ended or stopped.
+    fn stage(&mut self, dir: &ClusterDir) -> Result<Option<Stage>, LaunchError> {
+        let name = self.name.clone();
+        let why = match (self.child.try_wait(), status(dir, &name)) {
+            (Err(source), _) => return Err(LaunchError::Io { name, what: "its process", source }),
+            (Ok(Some(code)), _) if code.code() == Some(REMOVED_CODE.into()) => {
+                return Err(LaunchError::Removed { name });
+            }
+            (Ok(Some(code)), _) => last_words(dir, &name).unwrap_or_else(|| format!("{name} ended: {code}")),
+            (Ok(None), Some(Status { state: Stage::Stopped, why, .. })) => {
+                format!("{name} has stopped: {}", why.as_deref().unwrap_or("it does not say why"))
+            }
+            (Ok(None), now) => return Ok(now.map(|now| now.state)),
+        };
+        Err(LaunchError::Ended { name, why })
     }
 }
 
 /// Queries the node called `name`.
-#[must_use]
 pub fn look(dir: &ClusterDir, name: &str) -> Seen<Status> {
     Seen::of(dir, name, "status", ANSWER_WITHIN)
 }
 
 /// Queries all nodes in `names` at once.
-#[must_use]
 pub fn look_at_all(dir: &ClusterDir, names: &[&str]) -> Vec<(String, Seen<Status>)> {
     Seen::of_all(dir, names, "status", ANSWER_WITHIN)
 }
 
 /// Returns the status of the node called `name`, if it runs and answers.
-#[must_use]
 pub fn status(dir: &ClusterDir, name: &str) -> Option<Status> {
     match look(dir, name) {
         Seen::Alive(status) => Some(*status),
@@ -178,20 +210,19 @@ pub fn status(dir: &ClusterDir, name: &str) -> Option<Status> {
 }
 
 /// Returns the last line of a node's log, without the name of the program.
-#[must_use]
 pub fn last_words(dir: &ClusterDir, name: &str) -> Option<String> {
-    let text = tail(&dir.log(name)).ok()?;
+    let text = tail(&dir.log(name), 4096).ok()?;
     let line = text.lines().rev().find(|line| !line.trim().is_empty())?;
     let line = line.strip_prefix("plexus: ").unwrap_or(line);
     Some(if line.contains(name) { line.into() } else { format!("{name}: {line}") })
 }
 
-fn tail(path: &Path) -> io::Result<String> {
+/// Returns the last bytes of a file, at most `enough`, as text.
+pub(super) fn tail(path: &Path, enough: u64) -> io::Result<String> {
     use std::io::{Read, Seek, SeekFrom};
-    const ENOUGH: u64 = 4096;
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(ENOUGH)))?;
+    file.seek(SeekFrom::Start(length.saturating_sub(enough)))?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())

@@ -5,6 +5,7 @@ pub mod create;
 pub mod down;
 pub mod janitor;
 pub mod keys;
+pub mod last_end;
 pub mod launch;
 pub mod layout;
 pub mod lifeline;

@@ -5,18 +5,16 @@
 
 use std::{
     io,
-    net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use plexus_base::Waiting;
 use plexus_disks::BlockSize;
 use plexus_fabric::RailKind;
 
 use crate::{
     admin::control::{Control, ControlError},
-    boot::config::{ClusterId, Config, Interconnect, Membership, NodeConfig, this_host},
+    boot::config::{Config, NodeConfig},
     boot::create::{self, CreateError},
     boot::down::{self, Down},
     boot::janitor::{self, Janitor},
@@ -28,80 +26,45 @@ use crate::{
 /// The longest that the nodes may take to connect.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
-/// The parameters of a temporary cluster.
+/// A temporary cluster that can be started.
 #[derive(Clone, Debug)]
 pub struct Parameters {
-    /// The nodes.
-    pub nodes: Vec<NodeParameters>,
-    /// The number of workers of each node.
-    pub workers: u8,
-    /// The way in which threads wait.
-    pub waiting: Waiting,
-    /// The length of blocks.
-    pub block_size: BlockSize,
-    /// The memory of each node's cache in MiB.
-    pub cache_mib: u32,
-    /// The number of blocks of the disk group.
-    pub blocks: u64,
-    /// The seconds between checkpoints.
-    pub checkpoint_seconds: u32,
-    /// The settings of the interconnect.
-    pub interconnect: Interconnect,
-    /// The settings of the membership.
-    pub membership: Membership,
+    /// The configuration. The start adds the voting files, which follow from the nodes.
+    pub config: Config,
+    /// The path of the network namespace of each node; without them nodes have that of this
+    /// process.
+    pub network_namespaces: Vec<PathBuf>,
     /// The path of the program `plexus`.
     pub program: PathBuf,
-    /// The directory in which the cluster's directory is created.
-    pub directory: PathBuf,
-}
-
-/// The parameters of a node.
-#[derive(Clone, Debug)]
-pub struct NodeParameters {
-    /// The machine for which it stands.
-    pub host: String,
-    /// The address at which it listens; `None` for a loopback address of its own.
-    pub address: Option<SocketAddr>,
-    /// The further addresses, one for each path.
-    pub addresses: Vec<SocketAddr>,
-    /// The kinds of rails, in the order of preference.
-    pub rails: Vec<RailKind>,
-    /// The cores that it is pinned to; empty allows all.
-    pub cores: Vec<usize>,
-    /// The path of the network namespace of the node.
-    pub network_namespace: Option<PathBuf>,
-    /// The fence command of the node; empty for none.
-    pub fence: Vec<String>,
 }
 
 impl Parameters {
-    /// Describes a small cluster of `nodes` nodes of this machine with every kind of rail.
+    /// Describes a small cluster of `nodes` nodes of this machine with every kind of rail. Its
+    /// directory will be created in `place`.
+    ///
+    /// Each node has a loopback address made from the cluster's random identifier, so that clusters
+    /// do not collide, and a port below those that the system gives to clients.
     ///
     /// # Errors
-    /// The path of this program is unknown.
-    pub fn new(nodes: usize) -> io::Result<Self> {
-        let node = NodeParameters {
-            host: this_host(),
-            address: None,
-            addresses: Vec::new(),
-            rails: RailKind::BUILT_IN.into(),
-            cores: Vec::new(),
-            network_namespace: None,
-            fence: Vec::new(),
+    /// There is no random number for the identifier, or no current directory.
+    pub fn new(nodes: usize, program: PathBuf, place: &Path) -> io::Result<Self> {
+        let id = create::new_id()?;
+        let place = std::path::absolute(place)?.join(format!("plexus-{:08x}", id.0 as u32));
+        let [a, b, c, d, ..] = id.0.to_le_bytes();
+        let node = |index: u8| {
+            let port = 20_000 + u16::from(d) * 16 + u16::from(index);
+            let address = ([127, a, b, c.clamp(1, 254)], port).into();
+            NodeConfig::new(index, &format!("n{}", index + 1), address, RailKind::BUILT_IN.into())
         };
-        Ok(Self {
-            nodes: vec![node; nodes],
-            workers: 1,
-            waiting: Waiting::default(),
+        let (dir, nodes) = (ClusterDir::new(place.join("cluster")), (0..nodes as u8).map(node).collect());
+        let config = Config {
+            id,
             block_size: BlockSize::from_kib(16).ok_or(io::ErrorKind::InvalidInput)?,
             cache_mib: 32,
             blocks: 4096,
-            checkpoint_seconds: 5,
-            interconnect: Interconnect::default(),
-            membership: Membership::default(),
-            program: std::env::current_exe()?,
-            directory: std::env::temp_dir(),
-        })
+            ..Config::new(dir, "temporary", nodes)?
+        };
+        Ok(Self { config, network_namespaces: Vec::new(), program })
     }
 }
 
@@ -148,31 +111,19 @@ impl TemporaryCluster {
         progress: &mut dyn FnMut(&str, Stage),
     ) -> Result<Self, TemporaryError> {
         let mut janitor = Janitor::start(&parameters.program).map_err(io_error("starting the janitor"))?;
-        let id = create::new_id().map_err(io_error("naming it"))?;
-        let directory = std::path::absolute(&parameters.directory).map_err(io_error("placing it"))?;
-        let dir = directory.join(format!("plexus-{:08x}", id.0 as u32));
-        janitor.watch_dir(&dir).map_err(io_error("having it watched"))?;
-        std::fs::create_dir(&dir).map_err(io_error("making its directory"))?;
-        janitor::mark(&dir).map_err(io_error("marking its directory"))?;
+        let mut config = parameters.config.clone();
+        let nodes: Vec<_> = config.nodes.iter().cloned().collect();
+        config.voting = create::voting_files(&config.dir, &nodes).map_err(io_error("naming voting files"))?;
+        let dir = config.dir.root().parent().unwrap_or(config.dir.root());
+        janitor.watch_dir(dir).map_err(io_error("having it watched"))?;
+        std::fs::create_dir(dir).map_err(io_error("making its directory"))?;
+        janitor::mark(dir).map_err(io_error("marking its directory"))?;
 
-        let dir = ClusterDir::new(dir.join("cluster"));
-        let nodes = node_configs(&parameters.nodes, id);
-        let config = Config {
-            id,
-            workers: parameters.workers,
-            waiting: parameters.waiting,
-            block_size: parameters.block_size,
-            cache_mib: parameters.cache_mib,
-            checkpoint_seconds: parameters.checkpoint_seconds,
-            interconnect: parameters.interconnect.clone(),
-            membership: parameters.membership.clone(),
-            blocks: parameters.blocks,
-            ..Config::new(dir, "temporary", nodes).map_err(io_error("naming voting files"))?
-        };
         create::create(&config)?;
         let mut cluster = Self { config, nodes: Vec::new(), janitor: Some(janitor), lifelines: Vec::new() };
-        for (index, node) in parameters.nodes.iter().enumerate() {
-            cluster.launch(index, node.network_namespace.as_deref(), &parameters.program)?;
+        for index in 0..nodes.len() {
+            let namespace = parameters.network_namespaces.get(index).map(PathBuf::as_path);
+            cluster.launch(index, namespace, &parameters.program)?;
         }
         wait_until_ready(&cluster.config.dir, &mut cluster.nodes, READY_WITHIN, progress)?;
         Ok(cluster)
@@ -198,7 +149,6 @@ impl TemporaryCluster {
     }
 
     /// Returns the cluster's configuration.
-    #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -212,7 +162,6 @@ impl TemporaryCluster {
     }
 
     /// Returns the process of the node with number `index`.
-    #[must_use]
     pub fn pid(&self, index: usize) -> u32 {
         self.nodes[index].child.id()
     }
@@ -243,24 +192,4 @@ impl Drop for TemporaryCluster {
         // Runs only after a failure, and that failure is reported.
         let _ = self.finish();
     }
-}
-
-/// Returns the nodes, each with a loopback address made from the cluster's random identifier, so
-/// that clusters do not collide, and a port below those that the system gives to clients.
-fn node_configs(nodes: &[NodeParameters], id: ClusterId) -> Vec<NodeConfig> {
-    let [a, b, c, d, ..] = id.0.to_le_bytes();
-    let port = 20_000 + u16::from(d) * 16;
-    let address = |index: usize| SocketAddr::from(([127, a, b, c.clamp(1, 254)], port + index as u16));
-    let config = |(index, node): (usize, &NodeParameters)| NodeConfig {
-        host: node.host.clone(),
-        addresses: node.addresses.clone(),
-        cores: node.cores.clone(),
-        fence: node.fence.clone(),
-        ..NodeConfig::new(
-            &format!("n{}", index + 1),
-            node.address.unwrap_or_else(|| address(index)),
-            node.rails.clone(),
-        )
-    };
-    nodes.iter().enumerate().map(config).collect()
 }

@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{
-    admin::commands::{CommandContext, Progress, Run, args},
+    admin::commands::{CommandContext, Run, args},
+    admin::control::Progress,
     member::newcomers::{self, VotingFileLocation},
 };
 
@@ -71,17 +72,19 @@ fn voting_file(id: &str) -> Result<FileId, String> {
 
 fn config_change(on: &CommandContext, asked: Value, _: Progress<'_>) -> Result<Value, String> {
     let config_change = match args(asked)? {
-        ConfigChangeArgs::AddNode(name) => ConfigChange::AddNode(newcomers::tell_of_node(&on.body, &name)?),
+        ConfigChangeArgs::AddNode(name) => {
+            ConfigChange::AddNode(newcomers::tell_of_node(on.runtime(), &name)?)
+        }
         ConfigChangeArgs::RemoveNode(name) => ConfigChange::RemoveNode(node(on, &name)?),
         ConfigChangeArgs::PlaceFile(file) => {
             let place = place(on, file)?;
-            if place.host.is_none_or(|host| host == on.body.me()) {
-                newcomers::keep(&on.config, on.body.membership(), &place)?;
+            if place.host.is_none_or(|host| host == on.runtime().me()) {
+                newcomers::keep(&on.config, on.runtime().membership(), &place)?;
             }
             return Ok(json!({}));
         }
         ConfigChangeArgs::TellOfFile(file) => {
-            newcomers::tell(&on.config, &on.body, &place(on, file)?)?;
+            newcomers::tell(&on.config, on.runtime(), &place(on, file)?)?;
             return Ok(json!({}));
         }
         ConfigChangeArgs::AddFile(file) => {
@@ -90,6 +93,6 @@ fn config_change(on: &CommandContext, asked: Value, _: Progress<'_>) -> Result<V
         }
         ConfigChangeArgs::RemoveFile(id) => ConfigChange::RemoveFile(voting_file(&id)?),
     };
-    on.body.membership().config_change(config_change).map_err(|error| error.to_string())?;
+    on.runtime().membership().config_change(config_change).map_err(|error| error.to_string())?;
     Ok(json!({}))
 }

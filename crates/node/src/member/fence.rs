@@ -178,30 +178,21 @@ mod tests {
     use plexus_membership::protocol::{FileId, Seat};
 
     use super::*;
-    use crate::boot::layout::ClusterDir;
+    use crate::boot::{config::NodeConfig, layout::ClusterDir};
 
     /// Returns a configuration of four nodes, the last of them on another host.
     fn config(dir: &ClusterDir) -> Config {
-        let mut text = r#"
-            format = 1
-            name = "c1"
-            id = "000102030405060708090a0b0c0d0e0f"
-            workers = 1
-            waiting = "adaptive"
-            block_size_kib = 8
-            cache_mib = 16
-            checkpoint_seconds = 5
-            group = { size_mib = 64, disks = ["disks/0"] }
-            voting = [{ id = "000000000000000a", path = "voting/1" }]
-        "#
-        .to_owned();
-        for (number, host) in (1..).zip(["a", "a", "a", "b"]) {
-            let node = format!(
-                "[[node]]\nname = \"n{number}\"\nhost = \"{host}\"\naddress = \"127.0.0.1:740{number}\"\nrails = [\"tcp\"]\n"
-            );
-            text.push_str(&node);
-        }
-        Config::parse(dir, &text).unwrap()
+        let node = |(number, host): (u16, &str)| NodeConfig {
+            host: host.into(),
+            ..NodeConfig::new(
+                number as u8 - 1,
+                &format!("n{number}"),
+                ([127, 0, 0, 1], number).into(),
+                Vec::new(),
+            )
+        };
+        let nodes = (1..).zip(["a", "a", "a", "b"]).map(node).collect();
+        Config::new(dir.clone(), "c1", nodes).unwrap()
     }
 
     #[test]

@@ -39,9 +39,9 @@ use self::{promise::Promise, said::NewcomerMessage};
 use crate::{
     admin::control::ANSWER_WITHIN,
     admin::grouping::NEWCOMERS,
-    body::Body,
     boot::config::{Config, Nodes},
     records::settle::Settled,
+    runtime::NodeRuntime,
 };
 
 /// The pause before a node that could not join the group, or was removed from it, tries again.
@@ -51,9 +51,9 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// The system cannot start a thread.
-pub(crate) fn serve(body: &Arc<Body>) -> io::Result<()> {
-    let (body, groups) = (Arc::downgrade(body), body.groups().clone());
-    let run = move || keep_on(AGAIN_AFTER, || obey(&body, &groups));
+pub(crate) fn serve(runtime: &Arc<NodeRuntime>) -> io::Result<()> {
+    let (runtime, groups) = (Arc::downgrade(runtime), runtime.groups().clone());
+    let run = move || keep_on(AGAIN_AFTER, || obey(&runtime, &groups));
     thread::Builder::new().name("newcomers".into()).spawn(run).map(drop)
 }
 
@@ -73,26 +73,26 @@ fn keep_on(pause: Duration, mut run: impl FnMut() -> Result<(), GroupError>) {
     }
 }
 
-fn obey(body: &Weak<Body>, groups: &Groups) -> Result<(), GroupError> {
+fn obey(runtime: &Weak<NodeRuntime>, groups: &Groups) -> Result<(), GroupError> {
     let mut group = join(groups)?;
     let mut promise = Promise::default();
     loop {
         let Happened::Message { bytes, .. } = group.next_event()? else { continue };
         let Ok(said) = NewcomerMessage::decode(&bytes) else { continue };
         let Some(asked) = said.asks() else { continue };
-        let Some(body) = body.upgrade() else { return Ok(()) };
+        let Some(runtime) = runtime.upgrade() else { return Ok(()) };
         let done = match said {
-            NewcomerMessage::Open(place) if place.host.is_some_and(|host| host != body.me()) => continue,
-            NewcomerMessage::Open(place) => keep(body.config(), body.membership(), &place),
+            NewcomerMessage::Open(place) if place.host.is_some_and(|host| host != runtime.me()) => continue,
+            NewcomerMessage::Open(place) => keep(runtime.config(), runtime.membership(), &place),
             NewcomerMessage::Look(node, fingerprint) => {
-                promise.look(fingerprint, || listed(&body, node, fingerprint))
+                promise.look(fingerprint, || listed(&runtime, node, fingerprint))
             }
             NewcomerMessage::Keep(fingerprint) => {
-                promise.nodes(fingerprint).and_then(|nodes| body.learn(nodes))
+                promise.nodes(fingerprint).and_then(|nodes| runtime.learn(nodes))
             }
             NewcomerMessage::Done(_) | NewcomerMessage::NotDone(..) => continue,
         };
-        drop(body);
+        drop(runtime);
         let answer = match done {
             Ok(()) => NewcomerMessage::Done(asked),
             Err(why) => NewcomerMessage::NotDone(asked, why),
@@ -135,17 +135,15 @@ fn openers(
     }
 }
 
-/// Returns the nodes up to `node` and all known ones, if `cluster.toml` has this fingerprint.
-fn listed(body: &Body, node: NodeId, fingerprint: u64) -> Result<Nodes, String> {
-    let known = body.config().nodes.len();
-    let config = body.as_listed()?;
+/// Returns the list of this node alone, if `cluster.toml` has this fingerprint of it.
+fn listed(runtime: &NodeRuntime, node: NodeId, fingerprint: u64) -> Result<Nodes, String> {
+    let config = runtime.as_listed()?;
     let path = config.dir.config();
-    if config.nodes.get(node.index()).is_none() {
+    let Some(one) = config.nodes.get(node.index()) else {
         return Err(format!("{}: there is no node {} yet; copy the file here", path.display(), node.0));
-    }
-    match Settled::fingerprint(&config, NodeId(0), node) == fingerprint {
-        // The nodes behind it are not part of the agreement.
-        true => Ok(config.nodes.iter().take(known.max(node.index() + 1)).cloned().collect()),
+    };
+    match Settled::fingerprint(&config, node, node) == fingerprint {
+        true => Ok([one.clone()].into_iter().collect()),
         false => Err(format!("{}: not as elsewhere; copy the file here", path.display())),
     }
 }
@@ -154,28 +152,28 @@ fn listed(body: &Body, node: NodeId, fingerprint: u64) -> Result<Nodes, String> 
 ///
 /// # Errors
 /// Some members have not opened it; the text names them in one line.
-pub(crate) fn tell(config: &Config, body: &Body, place: &VotingFileLocation) -> Result<(), String> {
-    let awaited = openers(place, || body.membership().status())?;
+pub(crate) fn tell(config: &Config, runtime: &NodeRuntime, place: &VotingFileLocation) -> Result<(), String> {
+    let awaited = openers(place, || runtime.membership().status())?;
     // On another machine the cluster directory may be elsewhere.
     let path = place.path.strip_prefix(config.dir.root()).unwrap_or(&place.path);
     let open = NewcomerMessage::Open(VotingFileLocation { path: path.into(), ..place.clone() });
-    in_group(body, |group| ask(body, group, &open, &awaited))
+    in_group(runtime, |group| ask(runtime, group, &open, &awaited))
 }
 
 /// Has every member learn of the node called `name`, and returns its number.
 ///
 /// # Errors
 /// Some members do not list it alike; the text names them, or says what is wrong here.
-pub(crate) fn tell_of_node(body: &Body, name: &str) -> Result<NodeId, String> {
-    let config = body.as_listed()?;
+pub(crate) fn tell_of_node(runtime: &NodeRuntime, name: &str) -> Result<NodeId, String> {
+    let config = runtime.as_listed()?;
     let (node, _) = config.node(name).map_err(|error| error.to_string())?;
-    let fingerprint = Settled::fingerprint(&config, NodeId(0), node);
-    let view = || members(body.membership().status());
+    let fingerprint = Settled::fingerprint(&config, node, node);
+    let view = || members(runtime.membership().status());
     let mut told = false;
-    in_group(body, |group| {
+    in_group(runtime, |group| {
         agree(node, fingerprint, view, |what, of| {
             told |= matches!(what, NewcomerMessage::Keep(_));
-            ask(body, group, what, of)
+            ask(runtime, group, what, of)
         })
     })
     .map_err(|why| match told {
@@ -209,15 +207,23 @@ fn agree(
 }
 
 /// Joins the group for one operation and leaves it.
-fn in_group<T>(body: &Body, act: impl FnOnce(&mut Group) -> Result<T, String>) -> Result<T, String> {
-    let mut group = join(body.groups()).map_err(|error| error.to_string())?;
+fn in_group<T>(
+    runtime: &NodeRuntime,
+    act: impl FnOnce(&mut Group) -> Result<T, String>,
+) -> Result<T, String> {
+    let mut group = join(runtime.groups()).map_err(|error| error.to_string())?;
     let done = act(&mut group);
     group.leave(ANSWER_WITHIN);
     done
 }
 
 /// Sends a request to all members and waits for the answers of `of`.
-fn ask(body: &Body, group: &mut Group, what: &NewcomerMessage, of: &BTreeSet<NodeId>) -> Result<(), String> {
+fn ask(
+    runtime: &NodeRuntime,
+    group: &mut Group,
+    what: &NewcomerMessage,
+    of: &BTreeSet<NodeId>,
+) -> Result<(), String> {
     let asked = what.asks().expect("no answer");
     let silent = match what {
         NewcomerMessage::Look(..) => "does not say that it is listed there",
@@ -228,7 +234,7 @@ fn ask(body: &Body, group: &mut Group, what: &NewcomerMessage, of: &BTreeSet<Nod
     group.send(&what.encode()).map_err(|error| error.to_string())?;
     let until = Instant::now() + ANSWER_WITHIN;
     let mut refused = Vec::new();
-    let name = |node: NodeId| body.config().name_of(node);
+    let name = |node: NodeId| runtime.config().name_of(node);
     while !awaited.is_empty() {
         let left = until.saturating_duration_since(Instant::now());
         match group.next_within(left).map_err(|error| error.to_string())? {

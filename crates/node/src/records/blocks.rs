@@ -20,20 +20,17 @@ impl Blocks {
     pub const EMPTY: Self = Self(Vec::new());
 
     /// Whether `block` is in the set.
-    #[must_use]
     pub fn contains(&self, block: BlockId) -> bool {
         let after = self.0.partition_point(|(first, _)| *first <= block.0);
         after > 0 && block.0 <= self.0[after - 1].1
     }
 
     /// Returns the number of blocks in the set.
-    #[must_use]
     pub fn len(&self) -> u64 {
         self.0.iter().map(|(first, last)| last - first + 1).sum()
     }
 
     /// Whether no block is in the set.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -49,7 +46,6 @@ impl Blocks {
     }
 
     /// The blocks of both sets.
-    #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         let mut all: Vec<_> = self.0.iter().chain(&other.0).copied().collect();
         all.sort_unstable();
@@ -120,7 +116,6 @@ impl fmt::Display for Blocks {
 }
 
 /// A number with commas between groups of three digits.
-#[must_use]
 pub fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);

@@ -55,7 +55,6 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T
 /// Decodes any bytes as each file that a starting node reads, for fuzzing; returns how many accept
 /// them.
 #[doc(hidden)]
-#[must_use]
 pub fn files_any(bytes: &[u8]) -> usize {
     let record = serde_json::from_slice::<Record>(bytes).is_ok_and(|record| {
         let again = serde_json::to_vec(&record).and_then(|text| serde_json::from_slice(&text));

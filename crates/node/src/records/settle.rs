@@ -1,15 +1,18 @@
-//! Between two runs of a cluster: what do the nodes of this machine know of blocks that the last one lost?
+//! Between two runs of a cluster: what do the nodes of this machine know of blocks that the last
+//! one lost?
 //!
-//! Until redo exists, a changed block lives only in the cache of its holder until it is written back. So when
-//! a node dies, some blocks on disk are older than what was acknowledged. Those who go on find out which, have them on
-//! record and refuse them until an operator accepts their old content.
+//! Until redo exists, a changed block lives only in the cache of its holder until it is written
+//! back. So when a node dies, some blocks on disk are older than what was acknowledged. The other
+//! nodes find out which, record them, and refuse them until an operator accepts their old content.
 //!
-//! Of the records of one run those of the latest view count: what its members knew to be lost, and as of which view. Whether that is all
-//! is not judged here: somebody may have died since, here or on another machine. Membership knows who ended without a word, and the
-//! cache takes a record for what it is worth ([`plexus_cache::protocol::Witness`]) when the nodes found the cluster anew.
+//! Of the records of one run those of the latest view count: the blocks that its members knew to be
+//! lost, and as of which view. They may be incomplete, because nodes may have died since, here or
+//! on another machine. Membership knows the nodes that ended without a leave. At a cold start the
+//! cache decides how much a record proves ([`plexus_cache::protocol::Witness`]).
 //!
-//! Nodes that start at the same time agree through a lock and the number of the run: whoever comes first
-//! when no node of the last run lives settles it and opens the next; the others join that one.
+//! Nodes that start at the same time agree through a lock and the number of the run. If no node of
+//! the last run lives, the first node that starts settles that run and opens the next one. The
+//! other nodes join the run that is open.
 
 use std::{collections::BTreeMap, time::SystemTime};
 
@@ -35,13 +38,15 @@ pub struct Settled {
     /// The view as of which these are all that were; 0: not all may be known.
     #[serde(default)]
     pub known_as_of: u32,
-    /// Nodes, each with its last incarnation that acted, or one that did not, if nothing was lost with it, and the view as of which that knew of nothing lost, or 0.
+    /// Nodes, each with its last incarnation that acted, or one that did not, if nothing was lost
+    /// with it, and the view as of which that knew of nothing lost, or 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clean: Vec<(u8, u64, u32)>,
 }
 
 impl Settled {
-    /// Takes up whether the last incarnation of `node` was clean. One that did not act does not hide the one that did before it.
+    /// Takes up whether the last incarnation of `node` was clean. One that did not act does not
+    /// hide the one that did before it.
     fn add_clean(&mut self, node: NodeId, record: &Record) {
         let Some(clean) = record.clean(node) else { return };
         match self.clean.iter_mut().find(|(known, ..)| *known == node.0) {
@@ -51,14 +56,14 @@ impl Settled {
         }
     }
 
-    /// Changes with what two nodes of one cluster must agree on before they serve each other: the settings that are the
-    /// same for all, and the nodes up to the later of the two. Behind them more may be added.
-    #[must_use]
+    /// Changes with what two nodes of one cluster must agree on before they serve each other: the
+    /// settings that are the same for all, and these two nodes. The lists of the two may differ in
+    /// other nodes: ones that were added or removed since one of the two has started.
     pub fn fingerprint(config: &Config, one: NodeId, other: NodeId) -> u64 {
         let addresses = |node: &NodeConfig| node.all_addresses().collect::<Vec<_>>();
-        let nodes = config.nodes.iter().take(one.max(other).index() + 1);
+        let nodes = config.nodes.iter().filter(|node| [one, other].contains(&node.number));
         let nodes: Vec<_> =
-            nodes.map(|node| (&node.name, &node.host, addresses(node), &node.rails)).collect();
+            nodes.map(|node| (node.number, &node.name, &node.host, addresses(node), &node.rails)).collect();
         let settings = format!(
             "{} {} {:?} {} {:?} {nodes:?}",
             config.id, config.workers, config.block_size, config.blocks, config.interconnect
@@ -69,7 +74,6 @@ impl Settled {
 
 /// Returns the start of the next run, from the records of the nodes that took part in the last one;
 /// `None` if none of them acted.
-#[must_use]
 pub fn settlement(run: u64, records: &BTreeMap<NodeId, Record>, blocks: u64) -> Option<Settled> {
     let views = records.values().filter_map(|record| record.view.as_ref());
     let last = views.max_by_key(|view| view.epoch)?;
@@ -147,8 +151,8 @@ fn seconds_since_1970() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Every taking of a node's lock happens under this, and so does every look by which a run is settled. Nodes that run look
-/// at the locks of others as they please.
+/// Every taking of a node's lock happens under this, and so does every look by which a run is
+/// settled. Nodes that run look at the locks of others as they please.
 fn lock(config: &Config) -> Result<Lock, StateError> {
     let path = config.dir.settle_lock();
     Lock::take(&path).map_err(StateError::io("locking", path))
@@ -168,7 +172,7 @@ fn settle_locked(config: &Config) -> Result<Settled, StateError> {
 /// Returns the next settlement; it is the same if its run continues or no node took part in it.
 fn next(config: &Config, before: Settled) -> Result<Settled, StateError> {
     let mut records = BTreeMap::new();
-    for (index, node) in config.nodes.iter().enumerate() {
+    for node in config.nodes.iter() {
         if let Some(record) = state::record(&config.dir, &node.name)?
             && record.run == before.run
         {
@@ -180,7 +184,7 @@ fn next(config: &Config, before: Settled) -> Result<Settled, StateError> {
             {
                 return Ok(before);
             }
-            records.insert(NodeId(index as u8), record);
+            records.insert(node.number, record);
         }
     }
     if records.is_empty() {

@@ -1,8 +1,10 @@
-//! What a node leaves on disk about its runs: that one began, which view it acted in last, what it knows to be lost, and how it ended.
+//! What a node leaves on disk about its runs: that one began, which view it acted in last, what it
+//! knows to be lost, and how it ended.
 //!
-//! A *run* of the cluster is numbered (see [`crate::records::settle`]); each node has one record, of the last run that it
-//! took part in. The record says `running` from before the node serves its first message, and is replaced by how the run ended for it.
-//! Whoever finds `running` on a node that does not live knows that it died.
+//! A *run* of the cluster is numbered (see [`crate::records::settle`]); each node has one record,
+//! of the last run that it took part in. The record says `running` from before the node serves its
+//! first message, and is replaced by how the run ended for it. `running` in the record of a node
+//! that does not live shows that the node died.
 
 use std::{
     collections::BTreeMap,
@@ -56,9 +58,8 @@ impl Record {
         if self.lost.is_empty() { Epoch(self.known_as_of) } else { Epoch(0) }
     }
 
-    /// The incarnation with which nothing was lost, if this one of `node` was: it had handed back, or never acted; and the view as of which it knew that nothing was
-    /// lost, or 0.
-    #[must_use]
+    /// The incarnation with which nothing was lost, if this one of `node` was: it had handed back,
+    /// or never acted; and the view as of which it knew that nothing was lost, or 0.
     pub fn clean(&self, node: NodeId) -> Option<(u8, u64, u32)> {
         match (self.phase, &self.view) {
             (Phase::Running, Some(_)) => None,
@@ -68,7 +69,6 @@ impl Record {
     }
 
     /// Returns the blocks that it knew to be lost.
-    #[must_use]
     pub fn known_lost(&self) -> Lost {
         let mut lost = Lost::default();
         for (partition, first, last) in self.lost.iter().copied().filter(|run| run.0 < Partition::COUNT) {
@@ -90,7 +90,6 @@ pub struct LastView {
 
 impl LastView {
     /// Returns the members of the view.
-    #[must_use]
     pub fn members(&self) -> Members {
         let members =
             self.members.iter().map(|(node, incarnation)| (NodeId(*node), Incarnation(*incarnation)));
@@ -169,14 +168,14 @@ pub fn record(dir: &ClusterDir, name: &str) -> Result<Option<Record>, StateError
 pub struct Recorder {
     path: PathBuf,
     record: Mutex<Record>,
-    /// By worker: the last view in which all masters were open to its cache. Written with what is recorded next, at the latest when the node ends in
-    /// order: else it is worth nothing. Workers wait for no disk.
+    /// By worker: the last view in which all masters were open to its cache. Written with what is
+    /// recorded next, at the latest when the node ends in order: else it is worth nothing. Workers
+    /// wait for no disk.
     complete: Box<[AtomicU32]>,
 }
 
 impl Recorder {
     /// For the node called `name` in a run that begins with what was `settled`. Writes nothing yet.
-    #[must_use]
     pub fn new(
         dir: &ClusterDir,
         name: &str,
@@ -221,8 +220,8 @@ impl Recorder {
         self.change(|record| record.phase = phase)
     }
 
-    /// The node is about to act in this view. What was recorded as the end of a run stays. What is known as of a view that is to come is worth nothing: the
-    /// voting files are older than it.
+    /// The node is about to act in this view. What was recorded as the end of a run stays. What is
+    /// known as of a view that is to come is worth nothing: the voting files are older than it.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -257,7 +256,6 @@ impl Recorder {
     }
 
     /// Blocks that are known to be lost.
-    #[must_use]
     pub fn known_lost(&self) -> Lost {
         self.record().known_lost()
     }
@@ -301,7 +299,8 @@ impl Drop for Ledger {
     }
 }
 
-/// Writes the latest entries, and what could not be written until it is: masters stay closed so long.
+/// Writes the latest entries, and what could not be written until it is: masters stay closed so
+/// long.
 fn keep(recorder: &Recorder, latest: &LatestWork<Entries>, workers: u8) {
     let mut entries = Entries::new();
     loop {

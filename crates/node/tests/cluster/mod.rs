@@ -18,10 +18,10 @@ use plexus_locks::{LockManager, SurveyedResource};
 use plexus_membership::groups::Groups;
 use plexus_node::{
     Node,
-    body::{Body, ProgramsStatus},
     config::{Config, Membership, NodeConfig},
     create,
     layout::ClusterDir,
+    runtime::{NodeRuntime, ProgramsStatus},
 };
 use plexus_registry::Registry;
 
@@ -45,7 +45,7 @@ fn address() -> std::net::SocketAddr {
 /// Describes a small cluster below `place`. Its leases last `lease_ms`, so that its nodes stay
 /// members on a machine with any load.
 pub(crate) fn config(place: &Path, nodes: usize, rail: RailKind, lease_ms: u32) -> Config {
-    let node = |number| NodeConfig::new(&format!("n{number}"), address(), vec![rail]);
+    let node = |number| NodeConfig::new(number, &format!("n{}", number + 1), address(), vec![rail]);
     let dir = ClusterDir::new(place.join("c"));
     Config {
         waiting: Waiting::Adaptive,
@@ -56,13 +56,13 @@ pub(crate) fn config(place: &Path, nodes: usize, rail: RailKind, lease_ms: u32) 
         },
         block_size: BlockSize::from_kib(4).unwrap(),
         checkpoint_seconds: 60,
-        ..Config::new(dir, "c", (1..=nodes).map(node).collect()).unwrap()
+        ..Config::new(dir, "c", (0..nodes as u8).map(node).collect()).unwrap()
     }
 }
 
 /// Starts a node of a cluster that was created.
 pub(crate) fn start(config: &Config, name: &str) -> Node {
-    Node::start(config.clone(), name, |_| Vec::new(), |why| eprintln!("{why}")).unwrap()
+    Node::start(config.clone(), name, |_, _| (), |why| eprintln!("{why}")).unwrap()
 }
 
 /// Starts all nodes of a cluster that was created.
@@ -104,13 +104,13 @@ impl Cluster {
     }
 
     /// Returns the parts of the node with number `index`.
-    pub(crate) fn body(&self, index: usize) -> &Body {
-        self.nodes[index].as_ref().unwrap().body()
+    pub(crate) fn runtime(&self, index: usize) -> &NodeRuntime {
+        self.nodes[index].as_ref().unwrap().runtime()
     }
 
     /// Returns the lock manager of the node with number `index`.
     pub(crate) fn locks(&self, index: usize) -> LockManager {
-        self.body(index).locks().clone()
+        self.runtime(index).locks().clone()
     }
 
     /// Returns the locks that the first `nodes` nodes know together.
@@ -136,22 +136,22 @@ impl Cluster {
     /// `name`.
     #[track_caller]
     pub(crate) fn wait_until_waited_for(&self, nodes: usize, name: &str) {
-        self.wait_until(nodes, "somebody waits", |seen| waits_for(seen, name));
+        self.wait_until(nodes, "a client waits", |seen| waits_for(seen, name));
     }
 
     /// Returns the groups of the node with number `index`.
     pub(crate) fn groups(&self, index: usize) -> Groups {
-        self.body(index).groups().clone()
+        self.runtime(index).groups().clone()
     }
 
     /// Returns the registry of the node with number `index`.
     pub(crate) fn registry(&self, index: usize) -> Registry {
-        self.body(index).registry().clone()
+        self.runtime(index).registry().clone()
     }
 
     /// Returns the resources of programs on the node with number `index`.
     pub(crate) fn programs(&self, index: usize) -> ProgramsStatus {
-        self.body(index).programs()
+        self.runtime(index).programs()
     }
 
     /// Returns the cluster's directory.

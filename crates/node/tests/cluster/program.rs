@@ -67,7 +67,7 @@ pub(crate) fn attach(path: &Path) -> Program {
     let workers = usize::from(Welcome::decode(&packet).unwrap().workers);
     let (mut rails, mut rings, mut ours) = (Vec::new(), Vec::new(), Vec::new());
     let (mut rung, mut notices) = (Vec::new(), Vec::new());
-    for given in descriptors[2..].chunks(3) {
+    for given in descriptors[3..].chunks(3) {
         let copy = |fd: &OwnedFd| fd.try_clone().unwrap();
         rings.push(File::from(copy(&given[0])));
         notices.push(copy(&given[1]));

@@ -30,7 +30,7 @@ fn each_kind_of_damage_is_named_and_nothing_else_suffers() {
     let config = crate::cluster::config(directory.path(), 1, RailKind::Shm, 4_000);
     create::create(&config).unwrap();
     let node = crate::cluster::start(&config, "n1");
-    let mut session = node.body().cache().session();
+    let mut session = node.runtime().cache().session();
     for block in 0..10 {
         session.change(BlockId(block)).unwrap().fill(block as u8 + 1);
     }
@@ -48,7 +48,7 @@ fn each_kind_of_damage_is_named_and_nothing_else_suffers() {
     let before = fs::read(&config.disks[0]).unwrap();
 
     let node = crate::cluster::start(&config, "n1");
-    let mut session = node.body().cache().session();
+    let mut session = node.runtime().cache().session();
     let damaged = [
         (3, "block 3 is damaged: checksum"),
         (4, "block 4 is torn: it starts as version 1 and ends as version 0"),

@@ -31,12 +31,12 @@ fn blocks_of_a_node_are_void_as_soon_as_it_has_left() {
     group.next_event().unwrap();
     let registry = cluster.registry(1);
 
-    let body = cluster.body(1);
-    body.quiesce();
-    body.hand_back(&mut |_| ()).unwrap();
-    body.leave(Ending::Leave).unwrap();
-    let config = body.config();
-    let record = state::record(&config.dir, &config.name_of(body.me())).unwrap().unwrap();
+    let runtime = cluster.runtime(1);
+    runtime.quiesce();
+    runtime.hand_back(&mut |_| ()).unwrap();
+    runtime.leave(Ending::Leave).unwrap();
+    let config = runtime.config();
+    let record = state::record(&config.dir, &config.name_of(runtime.me())).unwrap().unwrap();
     assert_eq!(record.phase, Phase::Left, "nothing is lost with it");
     assert!(held.iter().all(plexus_locks::NodeLock::is_lost));
     assert_eq!(leaves.session().lock(named("late"), Mode::EX, None).err(), Some(LockError::Stopped));
@@ -53,8 +53,8 @@ fn blocks_of_a_node_are_void_as_soon_as_it_has_left() {
 #[test]
 fn no_membership_is_left_of_a_node_that_has_ended() {
     let mut cluster = Cluster::start(2, 1, RailKind::Shm);
-    let membership = Arc::downgrade(cluster.body(1).membership());
-    let lease = cluster.body(1).membership().lease();
+    let membership = Arc::downgrade(cluster.runtime(1).membership());
+    let lease = cluster.runtime(1).membership().lease();
     assert!(lease.is_held());
     cluster.end(1);
     assert!(!lease.is_held());

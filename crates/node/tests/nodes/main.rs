@@ -16,3 +16,4 @@ mod program_locks;
 mod programs;
 mod registry;
 mod shared_blocks;
+mod starting;

@@ -5,7 +5,7 @@ use std::{thread, time::Duration};
 
 use crate::cluster::Cluster;
 use plexus_base::{NodeId, Waiting};
-use plexus_client::{Address, Client, Error, MAX_MESSAGE, Operation};
+use plexus_client::{Address, Client, Error, Operation, wire::limits::MAX_MESSAGE};
 use plexus_fabric::RailKind;
 
 /// The timeout of these tests, longer than any correct step; its end is a failure.

@@ -138,7 +138,7 @@ fn registry_requests_during_a_hang_of_a_member_leave_slots_for_status_requests()
     thread::scope(|scope| {
         let (goes_on, waits) = mpsc::channel::<()>();
         let (begins, hangs) = mpsc::channel();
-        let worker = &cluster.body(0).workers()[0];
+        let worker = &cluster.runtime(0).workers()[0];
         scope.spawn(move || {
             worker.with(move |_, _| {
                 begins.send(()).unwrap();
@@ -164,4 +164,33 @@ fn registry_requests_during_a_hang_of_a_member_leave_slots_for_status_requests()
             assert!(why.contains("a: is not there"), "{why}");
         }
     });
+}
+
+#[test]
+fn clients_that_restore_from_a_pipe_and_go_take_no_slot() {
+    let cluster = Cluster::start(1, 1, RailKind::Shm);
+    let dir = ClusterDir::new(cluster.directory());
+    let pipe = cluster.directory().join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let ask = |command: &str, args| {
+        let mut control = Control::connect(&dir, "n1").unwrap();
+        control.set_timeout(TIMEOUT).unwrap();
+        control.ask(command, args).unwrap();
+        control
+    };
+    let path = serde_json::json!({ "path": pipe });
+    // More than there are slots for commands that wait.
+    drop((0..60).map(|_| ask("registry.restore", path.clone())).collect::<Vec<_>>());
+    for command in ["registry.restore", "registry.backup"] {
+        let start = std::time::Instant::now();
+        let refused = loop {
+            // Connections of clients that have gone may still be served.
+            let refused = ask(command, path.clone()).hear().unwrap_err().to_string();
+            if !refused.contains("already") || start.elapsed() > TIMEOUT {
+                break refused;
+            }
+            thread::yield_now();
+        };
+        assert!(refused.contains("pipe: cannot be") && refused.contains("not a regular file"), "{refused}");
+    }
 }

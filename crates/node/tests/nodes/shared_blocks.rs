@@ -60,7 +60,7 @@ fn work(nodes: &[Node], clients: u64, blocks: u64, rounds: u64, spread: u64) -> 
     std::thread::scope(|scope| {
         for (place, node) in nodes.iter().enumerate() {
             for client in 0..clients {
-                let (changed, cache) = (changed.clone(), node.body().cache().clone());
+                let (changed, cache) = (changed.clone(), node.runtime().cache().clone());
                 scope.spawn(move || {
                     let mut session = cache.session();
                     let mut random = (place as u64 * 100 + client + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -98,7 +98,7 @@ fn work(nodes: &[Node], clients: u64, blocks: u64, rounds: u64, spread: u64) -> 
 }
 
 fn found(node: &Node, blocks: u64, spread: u64) -> Vec<u64> {
-    let mut session = node.body().cache().session();
+    let mut session = node.runtime().cache().session();
     (0..blocks).map(|number| counter(&session.read(BlockId(number * spread)).unwrap())).collect()
 }
 
@@ -123,7 +123,7 @@ fn more_blocks_than_memory_go_through_the_disks() {
     let nodes = start(dir.path(), &shape);
     let changed = work(&nodes, 3, 800, 3_000, 5);
     assert_eq!(found(&nodes[1], 800, 5), changed);
-    let counts = nodes[0].body().counts();
+    let counts = nodes[0].runtime().counts();
     assert!(counts.disk_reads > 0 && counts.disk_writes > 0 && counts.evictions > 0, "{counts:?}");
 }
 
@@ -132,15 +132,15 @@ fn handed_back_blocks_are_there_in_the_next_run() {
     let dir = tempfile::tempdir().unwrap();
     let shape = Shape { nodes: 2, workers: 2, rail: RailKind::Tcp, waiting: Waiting::Adaptive, kib: 16 };
     let nodes = start(dir.path(), &shape);
-    let config = nodes[0].body().config().clone();
+    let config = nodes[0].runtime().config().clone();
     let changed = work(&nodes, 2, 40, 500, 3);
-    nodes.iter().for_each(|node| node.body().quiesce());
-    let mut session = nodes[0].body().cache().session();
+    nodes.iter().for_each(|node| node.runtime().quiesce());
+    let mut session = nodes[0].runtime().cache().session();
     assert!(matches!(session.read(BlockId(0)), Err(CacheError::ShuttingDown)));
     drop(session);
     for node in &nodes {
-        node.body().hand_back(&mut |_| ()).unwrap();
-        assert_eq!(node.body().status().blocks_held, 0);
+        node.runtime().hand_back(&mut |_| ()).unwrap();
+        assert_eq!(node.runtime().status().blocks_held, 0);
     }
     drop(nodes);
     // The records show no clean end, but the disks have everything. Read them without the records.
@@ -166,7 +166,7 @@ fn until(what: &str, is: impl Fn() -> bool) {
 /// Checks blocks after these numbers of changes: each has its last content or is lost. A block in
 /// `lost` must be lost, one in `kept` must not.
 fn check(node: &Node, changed: &[u64], spread: u64, lost: impl Fn(u64) -> bool, kept: impl Fn(u64) -> bool) {
-    let mut session = node.body().cache().session();
+    let mut session = node.runtime().cache().session();
     for (number, count) in changed.iter().enumerate() {
         let number = number as u64;
         match session.read(BlockId(number * spread)) {
@@ -190,7 +190,7 @@ fn a_node_that_dies_takes_what_it_had_and_the_others_go_on() {
         // The failing node is the last to change these blocks, and a surviving node those of the
         // next range.
         for number in 0..12 {
-            let mut session = nodes[if number < 6 { 2 } else { 0 }].body().cache().session();
+            let mut session = nodes[if number < 6 { 2 } else { 0 }].runtime().cache().session();
             let mut page = session.change(BlockId(number * 7)).unwrap();
             changed[number as usize] += 1;
             page[..8].copy_from_slice(&changed[number as usize].to_le_bytes());
@@ -201,12 +201,12 @@ fn a_node_that_dies_takes_what_it_had_and_the_others_go_on() {
         check(&nodes[1], &changed, 7, lost, kept);
         // Blocks that are not lost can still be changed, and the next incarnation sees all of them.
         for number in 6..12 {
-            let mut session = nodes[1].body().cache().session();
+            let mut session = nodes[1].runtime().cache().session();
             let mut page = session.change(BlockId(number * 7)).unwrap();
             changed[number as usize] += 1;
             page[..8].copy_from_slice(&changed[number as usize].to_le_bytes());
         }
-        nodes.push(crate::cluster::start(nodes[0].body().config(), "n3"));
+        nodes.push(crate::cluster::start(nodes[0].runtime().config(), "n3"));
         nodes.iter().for_each(|node| check(node, &changed, 7, lost, kept));
         nodes.iter().for_each(|node| assert_eq!(node.lifecycle().stage(), (Stage::Running, None)));
     }
@@ -220,10 +220,10 @@ fn a_node_that_leaves_alone_loses_nothing() {
         let mut nodes = start(dir.path(), &shape);
         let changed = work(&nodes, 2, 30, 300, 7);
         let leaver = nodes.pop().unwrap();
-        leaver.body().quiesce();
-        leaver.body().hand_back(&mut |_| ()).unwrap();
-        leaver.body().leave(Ending::Leave).unwrap();
-        let left = state::record(&leaver.body().config().dir, "n3").unwrap().unwrap();
+        leaver.runtime().quiesce();
+        leaver.runtime().hand_back(&mut |_| ()).unwrap();
+        leaver.runtime().leave(Ending::Leave).unwrap();
+        let left = state::record(&leaver.runtime().config().dir, "n3").unwrap().unwrap();
         assert_eq!(left.phase, Phase::Left, "over {rail}");
         drop(leaver);
         assert_eq!(found(&nodes[0], 30, 7), changed, "over {rail}");
@@ -239,8 +239,8 @@ fn of_two_whose_link_is_lost_one_goes_on_with_the_others() {
     let changed = work(&nodes, 2, 30, 300, 7);
     // As after a reset of one connection: one of two workers has lost its link; the third node has
     // all.
-    let lost = nodes[0].body().links().into_iter().find(|link| link.peer == NodeId(1)).unwrap();
-    nodes[0].body().workers()[0].drop_link(lost.peer, lost.incarnation);
+    let lost = nodes[0].runtime().links().into_iter().find(|link| link.peer == NodeId(1)).unwrap();
+    nodes[0].runtime().workers()[0].drop_link(lost.peer, lost.incarnation);
     until("one of them ends", || nodes[1].lifecycle().stage().0 == Stage::Stopped);
     check(&nodes[0], &changed, 7, |_| false, |_| false);
     check(&nodes[2], &changed, 7, |_| false, |_| false);
@@ -255,10 +255,10 @@ fn sender_of_a_protocol_violation_is_evicted_and_not_its_receiver() {
         let shape = Shape { nodes: 3, workers: 2, rail: RailKind::Tcp, waiting: Waiting::Adaptive, kib: 4 };
         let nodes = start(dir.path(), &shape);
         let changed = work(&nodes, 2, 30, 300, 7);
-        let epoch = Epoch(nodes[0].body().status().epoch);
+        let epoch = Epoch(nodes[0].runtime().status().epoch);
         let noted = Message { epoch, block: BlockId(0), body: MessageBody::Noted }.encode();
         let rubbish = if is_message { noted } else { [0xff; _] };
-        nodes[2].body().workers()[0].with(|_, net| {
+        nodes[2].runtime().workers()[0].with(|_, net| {
             net.send(NodeId(0), Channel::CacheRequests, Kind::Request, 0, &rubbish).unwrap();
         });
         until("it is evicted", || nodes[2].lifecycle().stage().0 == Stage::Stopped);
@@ -278,8 +278,8 @@ fn a_node_that_is_left_alone_says_when_its_cache_is_whole_again() {
     drop(nodes.pop());
     // The loss is recorded, and only the opening follows.
     until("it is alone and whole", || {
-        let status = nodes[0].body().membership().status().unwrap();
+        let status = nodes[0].runtime().membership().status().unwrap();
         let last = status.transitions.last().cloned().unwrap();
-        nodes[0].body().status().members == ["n1"] && last.phases.rebuild.is_some()
+        nodes[0].runtime().status().members == ["n1"] && last.phases.rebuild.is_some()
     });
 }

@@ -56,7 +56,6 @@ impl Server {
     }
 
     /// Returns the bound address.
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }

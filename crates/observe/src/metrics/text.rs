@@ -23,7 +23,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use plexus_base::counters::SIZE_BOUNDS;
-use plexus_node::body::ProgramsStatus;
+use plexus_node::runtime::ProgramsStatus;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet},

@@ -123,7 +123,6 @@ pub struct Entry {
 
 impl Head {
     /// Returns the head for a recording of this cluster by this program.
-    #[must_use]
     pub fn new(cluster: &str, id: &str, nodes: &[String], interval_ms: u64) -> Self {
         Self {
             cluster: cluster.into(),

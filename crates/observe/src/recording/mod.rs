@@ -119,7 +119,6 @@ impl Recorder {
     }
 
     /// Returns the number of intervals in the file.
-    #[must_use]
     pub fn records(&self) -> u64 {
         self.records
     }
@@ -282,7 +281,7 @@ mod tests {
             assert!(error.contains(what) && error.contains("name another file"), "{error}");
             assert_eq!(std::fs::read(&path).unwrap(), before);
         };
-        std::fs::write(&path, "something else that matters to somebody").unwrap();
+        std::fs::write(&path, "another file of the user").unwrap();
         refused("not a recording");
         std::fs::write(&path, "short").unwrap();
         refused("not a recording");

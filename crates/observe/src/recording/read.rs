@@ -90,7 +90,6 @@ impl Recording {
     }
 
     /// Returns the number of intervals.
-    #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -108,13 +107,11 @@ impl Recording {
     }
 
     /// Returns the offset of the end of the last valid record.
-    #[must_use]
     pub fn end(&self) -> u64 {
         self.whole
     }
 
     /// Returns the kind of bytes after the last valid record.
-    #[must_use]
     pub fn tail(&self) -> Tail {
         self.tail
     }

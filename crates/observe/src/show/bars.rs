@@ -7,7 +7,7 @@ use plotters::{
 
 use super::{
     chart::{COLOURS, DrawError, scale, wrong},
-    plane::{Key, Plane, SIZE, plain, words},
+    plane::{Key, Plane, SIZE, picture, plain, words},
 };
 
 /// Two distributions over the same classes.
@@ -42,14 +42,12 @@ impl Bars {
         // A scale beyond 100 percent has no meaning.
         let (most, step) = if most > 100.0 { (100.0, 20.0) } else { (most, step) };
         let plane = Plane::new(most);
-        let mut svg = String::new();
-        {
-            let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
-            plane.scale(&area, [&self.title, &self.note, "percent"], step, plain(step))?;
+        picture(SIZE, |area| {
+            plane.scale(area, [&self.title, &self.note, "percent"], step, plain(step))?;
             let width = f64::from(plane.right - plane.left) / self.classes.len() as f64;
             for (class, name) in self.classes.iter().enumerate() {
                 let middle = plane.left + ((class as f64 + 0.5) * width).round() as i32;
-                words(&area, name, 13, (HPos::Center, VPos::Top), (middle, plane.bottom + 8))?;
+                words(area, name, 13, (HPos::Center, VPos::Top), (middle, plane.bottom + 8))?;
                 for (index, (_, values)) in self.series.iter().enumerate() {
                     let value = values.get(class).copied().unwrap_or(0.0).min(most);
                     if value <= 0.0 {
@@ -63,22 +61,21 @@ impl Bars {
                     area.draw(&Rectangle::new(corners, COLOURS[index].filled())).map_err(wrong)?;
                     if value >= WORTH_WRITING {
                         let text = if value < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") };
-                        words(&area, &text, 11, (HPos::Center, VPos::Bottom), (left + bar / 2, top - 3))?;
+                        words(area, &text, 11, (HPos::Center, VPos::Bottom), (left + bar / 2, top - 3))?;
                     }
                 }
             }
             let below = ((plane.left + plane.right) / 2, plane.bottom + 40);
-            words(&area, &self.horizontal, 15, (HPos::Center, VPos::Top), below)?;
+            words(area, &self.horizontal, 15, (HPos::Center, VPos::Top), below)?;
             let keys: Vec<Key> = self
                 .series
                 .iter()
                 .zip(COLOURS)
                 .map(|((name, _), colour)| Key { name: name.clone(), colour, value: String::new() })
                 .collect();
-            plane.legend(&area, &keys)?;
-            area.present().map_err(wrong)?;
-        }
-        Ok(svg)
+            plane.legend(area, &keys)?;
+            Ok(())
+        })
     }
 }
 

@@ -10,7 +10,7 @@ use plotters::{
 
 use super::{
     chart::{COLOURS, DrawError, FAINT, INK, text, wrong},
-    plane::{Area, words},
+    plane::{Area, picture, words},
 };
 
 /// The size of a box in pixels.
@@ -83,7 +83,6 @@ impl Graph {
     }
 
     /// Returns for each edge whether it is part of a cycle.
-    #[must_use]
     pub fn circles(&self) -> Vec<bool> {
         let reached = self.reached();
         self.edges.iter().map(|edge| edge.from == edge.to || reached[edge.to][edge.from]).collect()
@@ -149,22 +148,19 @@ impl Graph {
     pub fn svg(&self, title: &str, note: &str) -> Result<String, DrawError> {
         let circles = self.circles();
         let (spots, size) = self.spots(&circles);
-        let mut svg = String::new();
-        {
-            let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
-            area.fill(&WHITE).map_err(wrong)?;
-            words(&area, title, 22, (HPos::Left, VPos::Top), (MARGIN, 14))?;
-            words(&area, note, 14, (HPos::Left, VPos::Top), (MARGIN, 46))?;
+        picture(size, |area| {
+            words(area, title, 22, (HPos::Left, VPos::Top), (MARGIN, 14))?;
+            words(area, note, 14, (HPos::Left, VPos::Top), (MARGIN, 46))?;
             for (edge, circle) in self.edges.iter().zip(&circles) {
-                arrow(&area, spots[edge.from], spots[edge.to], *circle)?;
+                arrow(area, spots[edge.from], spots[edge.to], *circle)?;
             }
             for (vertex, spot) in self.vertices.iter().zip(&spots) {
                 let corners = [(spot.x, spot.y), (spot.x + BOX.0, spot.y + BOX.1)];
                 area.draw(&Rectangle::new(corners, WHITE.filled())).map_err(wrong)?;
                 area.draw(&Rectangle::new(corners, INK)).map_err(wrong)?;
                 let at = |down| (spot.x + 8, spot.y + down);
-                words(&area, &short(&vertex.name, LETTERS.0), 14, (HPos::Left, VPos::Center), at(13))?;
-                words(&area, &short(&vertex.note, LETTERS.0), 12, (HPos::Left, VPos::Center), at(30))?;
+                words(area, &short(&vertex.name, LETTERS.0), 14, (HPos::Left, VPos::Center), at(13))?;
+                words(area, &short(&vertex.note, LETTERS.0), 12, (HPos::Left, VPos::Center), at(30))?;
             }
             for (number, edge) in self.edges.iter().enumerate() {
                 // If several edges end at one box, the labels are at their starts, where the lines
@@ -172,15 +168,13 @@ impl Graph {
                 let first =
                     self.edges[..number].iter().filter(|other| other.from == edge.from).count() as i32;
                 let (from, to) = (spots[edge.from], spots[edge.to]);
-                label(&area, &edge.label, from, from.x == to.x, first)?;
+                label(area, &edge.label, from, from.x == to.x, first)?;
             }
-            area.present().map_err(wrong)?;
-        }
-        Ok(svg)
+            Ok(())
+        })
     }
 
     /// Returns the graph as text for Graphviz.
-    #[must_use]
     pub fn dot(&self, title: &str) -> String {
         let quoted = |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
         let mut dot = format!("digraph {} {{\n  rankdir=LR;\n  node [shape=box];\n", quoted(title));
@@ -238,7 +232,7 @@ fn label(area: &Area<'_>, words: &str, from: Spot, beside: bool, number: i32) ->
     if words.is_empty() {
         return Ok(());
     }
-    let style = text(12, INK).pos(Pos::new(HPos::Left, VPos::Center));
+    let style = text(12).pos(Pos::new(HPos::Left, VPos::Center));
     let (wide, high) = area.estimate_text_size(&words, &style).map_err(wrong)?;
     let (wide, high) = (wide as i32, high as i32);
     let below = number * (high + 6);
@@ -284,7 +278,7 @@ mod tests {
             svg.matches(&hex).count()
         };
         assert_eq!((lines(COLOURS[1]), lines(COLOURS[0])), (2, 1));
-        assert!(Graph::default().svg("nobody waits", "").is_ok());
+        assert!(Graph::default().svg("an empty graph", "").is_ok());
     }
 
     #[test]

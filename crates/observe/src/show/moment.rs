@@ -3,14 +3,12 @@
 const DAY_S: u64 = 86_400;
 
 /// Returns the time of day of a time in milliseconds since 1970: `13:07:59`.
-#[must_use]
 pub fn time(unix_ms: u64) -> String {
     let second = unix_ms / 1000 % DAY_S;
     format!("{:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60)
 }
 
 /// Returns its date: `2026-11-21`.
-#[must_use]
 pub fn date(unix_ms: u64) -> String {
     let mut days = unix_ms / 1000 / DAY_S;
     let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
@@ -29,7 +27,6 @@ pub fn date(unix_ms: u64) -> String {
 }
 
 /// Returns a number of seconds as text: `3.5s`, `2m05s`, `4h10m`, `3d02h`.
-#[must_use]
 pub fn duration(seconds: f64) -> String {
     let whole = seconds as u64;
     match whole {

@@ -3,13 +3,11 @@
 pub use plexus_node::blocks::thousands as count;
 
 /// Returns a rate per second, rounded to an integer.
-#[must_use]
 pub fn rate(per_second: f64) -> String {
     count(per_second.max(0.0).round() as u64)
 }
 
 /// Returns microseconds with about three digits.
-#[must_use]
 pub fn us(us: f64) -> String {
     match us {
         us if us < 10.0 => format!("{us:.2}"),
@@ -19,7 +17,6 @@ pub fn us(us: f64) -> String {
 }
 
 /// Returns a ratio with about two digits.
-#[must_use]
 pub fn ratio(ratio: f64) -> String {
     match ratio {
         r if r < 10.0 => format!("{r:.2}x"),
@@ -29,7 +26,6 @@ pub fn ratio(ratio: f64) -> String {
 }
 
 /// Returns a number of bytes in units of 1024.
-#[must_use]
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;

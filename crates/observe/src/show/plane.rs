@@ -15,6 +15,21 @@ pub(super) const SIZE: (u32, u32) = (1240, 520);
 /// The drawing area of a picture.
 pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
+/// Returns the SVG text of a white picture with what `draw` adds.
+pub(super) fn picture(
+    size: (u32, u32),
+    draw: impl FnOnce(&Area<'_>) -> Result<(), DrawError>,
+) -> Result<String, DrawError> {
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        area.fill(&WHITE).map_err(wrong)?;
+        draw(&area)?;
+        area.present().map_err(wrong)?;
+    }
+    Ok(svg)
+}
+
 /// The part of a picture that shows values, in pixels, and the value of its upper end.
 pub(super) struct Plane {
     pub(super) left: i32,
@@ -55,7 +70,6 @@ impl Plane {
         step: f64,
         show: impl Fn(f64) -> String,
     ) -> Result<(), DrawError> {
-        area.fill(&WHITE).map_err(wrong)?;
         let centre = (self.left + self.right) / 2;
         words(area, title, 22, (HPos::Center, VPos::Top), (centre, 14))?;
         words(area, note, 14, (HPos::Center, VPos::Top), (centre, 46))?;
@@ -91,7 +105,7 @@ pub(super) fn words(
     (h, v): (HPos, VPos),
     at: (i32, i32),
 ) -> Result<(), DrawError> {
-    area.draw_text(what, &text(size, INK).pos(Pos::new(h, v)), at).map_err(wrong)
+    area.draw_text(what, &text(size).pos(Pos::new(h, v)), at).map_err(wrong)
 }
 
 /// Draws a thin line.

@@ -8,7 +8,7 @@ use plotters::{
 use super::{
     chart::{COLOURS, DrawError, FAINT, scale, wrong},
     date,
-    plane::{Area, Key, Plane, SIZE, line, plain, words},
+    plane::{Area, Key, Plane, SIZE, line, picture, plain, words},
     time,
 };
 
@@ -57,25 +57,22 @@ impl Stack {
             None => scale(highest),
         };
         let plane = Plane::new(most);
-        let mut svg = String::new();
-        {
-            let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
-            plane.scale(&area, [&self.title, &self.note, &self.vertical], step, plain(step))?;
+        picture(SIZE, |area| {
+            plane.scale(area, [&self.title, &self.note, &self.vertical], step, plain(step))?;
             let mut from = 0;
             while from < self.places.len() {
                 let run = self.places[from..].iter().take_while(|place| place.is_some()).count();
-                self.run(&area, &plane, from, run)?;
+                self.run(area, &plane, from, run)?;
                 from += run.max(1);
             }
-            self.ticks(&area, &plane)?;
+            self.ticks(area, &plane)?;
             // The legend has the layers in the order of the picture, the upper first.
             let keys = self.layers.iter().zip(COLOURS).rev();
             let keys =
                 keys.map(|((name, value), colour)| Key { name: name.clone(), colour, value: value.clone() });
-            plane.legend(&area, &keys.collect::<Vec<_>>())?;
-            area.present().map_err(wrong)?;
-        }
-        Ok(svg)
+            plane.legend(area, &keys.collect::<Vec<_>>())?;
+            Ok(())
+        })
     }
 
     /// Draws the layers of consecutive intervals.

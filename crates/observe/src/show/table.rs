@@ -13,20 +13,17 @@ pub struct Table {
 
 impl Table {
     /// Creates a table with these heads.
-    #[must_use]
     pub fn new<'a>(heads: impl IntoIterator<Item = &'a str>) -> Self {
         Self { rows: vec![heads.into_iter().map(str::to_owned).collect()], indent: 0, left: 1 }
     }
 
     /// Indents the table.
-    #[must_use]
     pub fn indent(mut self, columns: usize) -> Self {
         self.indent = columns;
         self
     }
 
     /// Aligns that many columns to the left.
-    #[must_use]
     pub fn left(mut self, columns: usize) -> Self {
         self.left = columns;
         self
@@ -38,7 +35,6 @@ impl Table {
     }
 
     /// Returns true if there are no rows.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.len() < 2
     }

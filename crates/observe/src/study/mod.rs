@@ -12,7 +12,7 @@ use plexus_base::counters::SIZES;
 
 use crate::{
     recording::{Head, NodeState, Record, Recording, Tail},
-    show::{Bars, Stack, Table, bytes, chart::DrawError, count, date, duration, rate, time},
+    show::{Bars, DrawError, Stack, Table, bytes, count, date, duration, rate, time},
     stat::{DIRECTIONS, Flow, share},
     traffic::size_name,
 };
@@ -301,7 +301,6 @@ impl Study {
     }
 
     /// Returns the evaluation as text.
-    #[must_use]
     pub fn text(&self) -> String {
         let mut text = self.title() + "\n";
         self.findings().iter().for_each(|finding| text += &format!("{finding}\n"));

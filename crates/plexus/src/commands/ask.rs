@@ -43,7 +43,7 @@ pub(crate) fn connect_all(config: &Config) -> anyhow::Result<Vec<Control>> {
         }
     }
     if nodes.is_empty() {
-        bail!("no node runs on this machine; start them with `plexus up`");
+        bail!("no node runs on this machine; start them with `plexus up -C {}`", config.dir.root().display());
     }
     Ok(nodes)
 }

@@ -3,46 +3,51 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use plexus_node::{
     config::{Config, NodeConfig, this_host},
     layout::ClusterDir,
 };
 
-/// The cluster argument of a command.
+/// The option that names the cluster of a command. Every command that works on a cluster has it.
 #[derive(clap::Args)]
 pub(crate) struct Cluster {
     /// The cluster's directory [default: $PLEXUS_DIR, or the current one if it is a cluster].
+    #[arg(short = 'C', id = "cluster", value_name = "DIR", global = true)]
     dir: Option<PathBuf>,
 }
 
 impl Cluster {
-    /// Returns the cluster in `dir`, or the default one.
-    pub(crate) fn at(dir: Option<PathBuf>) -> Self {
-        Self { dir }
+    /// Returns whether the command line names the cluster.
+    pub(crate) fn is_named(&self) -> bool {
+        self.dir.is_some()
+    }
+
+    /// Returns the directory of the named or the default cluster.
+    pub(crate) fn dir(&self) -> Option<PathBuf> {
+        let set = || std::env::var_os("PLEXUS_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+        let here = || Path::new("cluster.toml").exists().then(|| PathBuf::from("."));
+        self.dir.clone().or_else(set).or_else(here)
     }
 
     /// Loads the configuration of the cluster.
     pub(crate) fn load(&self) -> anyhow::Result<Config> {
-        let dir = match self.dir.clone().or_else(|| std::env::var_os("PLEXUS_DIR").map(PathBuf::from)) {
-            Some(dir) => dir,
-            None if Path::new("cluster.toml").exists() => PathBuf::from("."),
-            None => bail!(
-                "which cluster? the current directory is none; name its directory, set PLEXUS_DIR, or create one with \
-                 `plexus init`"
-            ),
+        let Some(dir) = self.dir() else {
+            bail!(
+                "which cluster? the current directory is none; name its directory with -C DIR, set PLEXUS_DIR, or \
+                 create one with `plexus init DIR`"
+            );
         };
-        load(&dir)
+        Ok(Config::load(&ClusterDir::new(dir))?)
     }
 }
 
-/// The options `--cluster` and `--json` of commands whose positional arguments have another
-/// meaning.
+/// The options that most commands share: the cluster and the form of the result.
 #[derive(clap::Args)]
 pub(crate) struct ClusterOptions {
-    /// The cluster's directory [default: $PLEXUS_DIR, or the current one if it is a cluster].
-    #[arg(long, value_name = "DIR", global = true)]
-    cluster: Option<PathBuf>,
-    /// Print JSON.
+    #[command(flatten)]
+    cluster: Cluster,
+    /// Print the result as JSON; each of several outputs has one line.
     #[arg(long, global = true)]
     pub(crate) json: bool,
 }
@@ -50,13 +55,27 @@ pub(crate) struct ClusterOptions {
 impl ClusterOptions {
     /// Loads the configuration of the cluster.
     pub(crate) fn load(&self) -> anyhow::Result<Config> {
-        Cluster::at(self.cluster.clone()).load()
+        self.cluster.load()
     }
 }
 
-/// Loads the configuration in `dir`.
-pub(crate) fn load(dir: &Path) -> anyhow::Result<Config> {
-    Ok(Config::load(&ClusterDir::new(dir))?)
+/// Adds the option of today to the error about a command line that names a cluster as earlier
+/// versions did: by position, or with `--cluster`.
+pub(crate) fn explain_old_form(error: &mut clap::Error) {
+    if !matches!(
+        error.kind(),
+        ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand | ErrorKind::ArgumentConflict
+    ) {
+        return;
+    }
+    let word = error.get(ContextKind::InvalidArg).or(error.get(ContextKind::InvalidSubcommand));
+    let Some(ContextValue::String(word)) = word else { return };
+    let command = std::env::args().nth(1).unwrap_or_default();
+    let had_position = ["up", "status", "down", "locks", "rails", "stat", "metrics", "key", "bench", "node"];
+    if word == "--cluster" || !word.starts_with(['-', '[', '<']) && had_position.contains(&&*command) {
+        let tip = format!("a cluster is named with -C, as in `plexus {command} -C DIR`, or by $PLEXUS_DIR");
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
 }
 
 /// Returns the nodes that belong on this machine.

@@ -1,7 +1,7 @@
 //! `plexus down`: writes all changes to disk and stops the nodes of this machine.
 
 use anyhow::bail;
-use plexus_node::down;
+use plexus_node::{down, settle};
 use plexus_observe::show::count;
 
 use super::cluster::Cluster;
@@ -26,19 +26,28 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             output::progress(&format!("{name}: {action}"));
         }
     });
+    let lost = settle::settled(&config)?.lost;
     if args.json {
-        output::json(&down)?;
+        let mut json = serde_json::to_value(&down)?;
+        json["blocks_lost"] = lost.len().into();
+        output::json(&json)?;
     } else if down.ended.is_empty() && down.left.is_empty() {
         output::line(&format!("{}: no node runs", config.name))?;
     } else if down.clean {
         let written: u64 = down.ended.iter().map(|node| node.written).sum();
         let held: u64 = down.ended.iter().map(|node| node.held).sum();
         output::line(&format!(
-            "{}: down: {} nodes gave back {} blocks and wrote {} of them; everything is on disk",
+            "{}: down: {} nodes gave back {} blocks and wrote {} of them; {}",
             config.name,
             down.ended.len(),
             count(held),
-            count(written)
+            count(written),
+            match lost.is_empty() {
+                true => "everything is on disk".into(),
+                false => format!(
+                    "the last changes of {lost} are lost, and everything else is on disk; `plexus up --accept-lost` accepts these blocks as they are"
+                ),
+            }
         ))?;
     }
     if !down.left.is_empty() {

@@ -94,9 +94,7 @@ fn print_event(event: Value, json: bool, print: impl Fn(GroupEvent) -> Result<()
 
 fn print_text(event: GroupEvent) -> Result<()> {
     match event {
-        GroupEvent::View { number, members } => {
-            output::line(&format!("members ({number}): {}", members.join(" ")))
-        }
+        GroupEvent::View { members, .. } => output::line(&format!("members: {}", members.join(" "))),
         GroupEvent::Message { from, value } => output::line(&format!("{from}: {}", output::shown(&value))),
     }
 }

@@ -1,17 +1,26 @@
 //! `plexus init`: creates a cluster.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    net::{Ipv4Addr, TcpListener, UdpSocket},
+    path::{Path, PathBuf},
+};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use plexus_base::{MAX_NODES, Waiting};
 use plexus_disks::BlockSize;
 use plexus_node::{
-    config::{Config, NodeConfig},
+    config::{self, Config, NodeConfig},
     create,
     layout::ClusterDir,
 };
 
 use crate::output;
+
+/// The ports that a new cluster may get: above those of well-known services, below those that the
+/// system gives to outgoing connections.
+const FIRST_PORT: u16 = 7400;
+const LAST_PORT: u16 = 32_767;
 
 /// The arguments of `plexus init`.
 #[derive(clap::Args)]
@@ -33,9 +42,13 @@ pub(crate) struct Args {
     /// Size of the disk group in MiB.
     #[arg(long, default_value_t = 256, value_name = "MIB")]
     size_mib: u64,
-    /// Port of the first node; the others use the following ports.
-    #[arg(long, default_value_t = 7400)]
-    port: u16,
+    /// Name of the cluster [default: the last part of its directory].
+    #[arg(long)]
+    name: Option<String>,
+    /// Port of the first node; the others use the following ports [default: from 7400 the first
+    /// ports that no program and no cluster in the same parent directory uses].
+    #[arg(long)]
+    port: Option<u16>,
     /// Rails between the nodes, the preferred one first.
     #[arg(long, default_value = "shm,tcp", value_delimiter = ',', value_name = "RAIL,...")]
     rails: Vec<String>,
@@ -55,12 +68,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     if args.json {
         let names: Vec<_> = config.nodes.iter().map(|node| node.name.as_str()).collect();
         return output::json(&serde_json::json!({
-            "dir": args.dir, "id": config.id.to_string(), "nodes": names, "blocks": config.blocks,
+            "dir": args.dir, "name": config.name, "port": config.nodes[0].address.port(), "id": config.id.to_string(), "nodes": names, "blocks": config.blocks,
         }));
     }
     output::line(&format!(
-        "{dir}: a cluster of {} nodes over {} blocks of {} KiB; see {}, start it with `plexus up {dir}`",
+        "{dir}: a cluster of {} nodes, from port {}, over {} blocks of {} KiB; see {}, start it with `plexus up -C {dir}`",
         config.nodes.len(),
+        config.nodes[0].address.port(),
         config.blocks,
         args.block_size,
         config.dir.config().display()
@@ -71,17 +85,27 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
     let Some(block_size) = BlockSize::from_kib(args.block_size) else {
         bail!("--block-size {}: use 4, 8 or 16", args.block_size);
     };
-    if args.port == 0 || args.port.checked_add(u16::from(args.nodes) - 1).is_none() {
-        bail!("--port {}: no {} ports follow from there; use a lower port", args.port, args.nodes);
-    }
+    let name = match &args.name {
+        Some(name) => name.clone(),
+        None => last_part(&args.dir)?,
+    };
+    config::check_name("the cluster", &name)
+        .map_err(|why| anyhow!("{why}; choose another directory or give a name with --name"))?;
+    let port = match args.port {
+        Some(port) if port == 0 || port.checked_add(u16::from(args.nodes) - 1).is_none() => {
+            bail!("--port {port}: no {} ports follow from there; use a lower port", args.nodes)
+        }
+        Some(port) => port,
+        None => free_ports(&args.dir, u16::from(args.nodes))?,
+    };
     let rails = args.rails.iter().map(|name| name.parse()).collect::<Result<Vec<_>, _>>();
     let rails = rails.map_err(anyhow::Error::msg).context("--rails")?;
     let node = |index: u8| {
-        let address = ([127, 0, 0, 1], args.port + u16::from(index)).into();
-        NodeConfig::new(&format!("n{}", index + 1), address, rails.clone())
+        let address = ([127, 0, 0, 1], port + u16::from(index)).into();
+        NodeConfig::new(index, &format!("n{}", index + 1), address, rails.clone())
     };
     let nodes = (0..args.nodes).map(node).collect();
-    let new = Config::new(ClusterDir::new(&args.dir), &name_of(&args.dir), nodes);
+    let new = Config::new(ClusterDir::new(&args.dir), &name, nodes);
     Ok(Config {
         workers: args.workers,
         waiting: args.waiting,
@@ -92,10 +116,26 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
     })
 }
 
-/// Returns a name for the cluster, made of the valid characters of its directory's name.
-fn name_of(dir: &Path) -> String {
-    let last = dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let name: String =
-        last.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_')).take(32).collect();
-    if name.is_empty() { "cluster".into() } else { name }
+/// Returns the last part of the absolute path of a directory; it is empty for `/` and `..`.
+fn last_part(dir: &Path) -> anyhow::Result<String> {
+    let dir = std::path::absolute(dir).with_context(|| dir.display().to_string())?;
+    Ok(dir.file_name().unwrap_or_default().to_string_lossy().into_owned())
+}
+
+/// Returns the first of `count` successive ports that are free on the loopback address and that no
+/// cluster beside `dir` is configured with. Such a cluster need not run now.
+fn free_ports(dir: &Path, count: u16) -> anyhow::Result<u16> {
+    let dir = std::path::absolute(dir).with_context(|| dir.display().to_string())?;
+    let beside = dir.parent().and_then(|parent| parent.read_dir().ok()).into_iter().flatten().flatten();
+    let configured: BTreeSet<u16> = beside
+        .filter_map(|entry| Config::load(&ClusterDir::new(entry.path())).ok())
+        .flat_map(|config| config.nodes.iter().map(|node| node.address.port()).collect::<Vec<_>>())
+        .collect();
+    let is_free = |port: u16| {
+        let at = (Ipv4Addr::LOCALHOST, port);
+        !configured.contains(&port) && TcpListener::bind(at).is_ok() && UdpSocket::bind(at).is_ok()
+    };
+    (FIRST_PORT..=LAST_PORT - (count - 1))
+        .find(|first| (*first..first + count).all(is_free))
+        .with_context(|| format!("no {count} ports from {FIRST_PORT} to {LAST_PORT} are free; use --port"))
 }

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use plexus_node::keys;
 
-use super::cluster::Cluster;
+use super::cluster::ClusterOptions;
 use crate::output;
 
 /// The arguments of `plexus key`.
@@ -12,43 +12,40 @@ use crate::output;
 pub(crate) struct Args {
     #[command(subcommand)]
     command: KeyCommand,
-    /// Print the path of the key file as JSON.
-    #[arg(long, global = true)]
-    json: bool,
+    #[command(flatten)]
+    cluster: ClusterOptions,
 }
 
 #[derive(Subcommand)]
 enum KeyCommand {
     /// Create the key of a cluster that has none (`plexus init` creates one).
-    Create(Cluster),
+    Create,
     /// Create a second key. Running nodes use it at once and still accept the old one.
-    Rotate(Cluster),
+    Rotate,
     /// Retire the old one of two keys. Nodes that have no other key are refused.
-    Retire(Cluster),
+    Retire,
 }
 
 /// Runs `plexus key`.
 pub(crate) fn run(args: Args) -> Result<()> {
+    let dir = args.cluster.load()?.dir;
     let (path, then) = match args.command {
-        KeyCommand::Create(cluster) => {
-            let path = keys::create(&cluster.load()?.dir)?;
-            (path, "created; copy it to every machine of the cluster".to_owned())
+        KeyCommand::Create => {
+            (keys::create(&dir)?, "created; copy it to every machine of the cluster".to_owned())
         }
-        KeyCommand::Rotate(cluster) => {
-            let config = cluster.load()?;
+        KeyCommand::Rotate => {
             let then = format!(
                 "created, valid beside the old key; copy it to every machine of the cluster, then retire the old key on each with \
-                 `plexus key retire {}`",
-                config.dir.root().display()
+                 `plexus key retire -C {}`",
+                dir.root().display()
             );
-            (keys::rotate(&config.dir)?, then)
+            (keys::rotate(&dir)?, then)
         }
-        KeyCommand::Retire(cluster) => {
-            let then = "the only valid key now; open connections stay open";
-            (keys::retire(&cluster.load()?.dir)?, then.to_owned())
+        KeyCommand::Retire => {
+            (keys::retire(&dir)?, "the only valid key now; open connections stay open".to_owned())
         }
     };
-    match args.json {
+    match args.cluster.json {
         true => output::json(&serde_json::json!({ "key": path })),
         false => output::line(&format!("{}: {then}", path.display())),
     }

@@ -2,7 +2,6 @@
 
 use std::{
     io,
-    path::PathBuf,
     process::{Command, ExitStatus},
     sync::mpsc::{self, Receiver, Sender},
     thread,
@@ -11,6 +10,7 @@ use std::{
 
 use anyhow::{Result, anyhow, bail};
 use plexus_node::{
+    config::Config,
     control::{ANSWER_WITHIN, Control, ControlError},
     locking::{self, LockArgs},
 };
@@ -21,6 +21,7 @@ use super::{
     ask::{connect, wait_ms},
     child::{self, RunningCommand},
     cluster::Cluster,
+    locks,
 };
 use crate::output;
 
@@ -34,9 +35,8 @@ const CODES: &str = "Exit codes: that of the command (128 plus the signal number
 #[derive(clap::Args)]
 #[command(after_help = CODES)]
 pub(crate) struct Args {
-    /// The cluster's directory [default: $PLEXUS_DIR, or the current one if it is a cluster].
-    #[arg(long, value_name = "DIR")]
-    cluster: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: Cluster,
     /// The node to ask [default: the first of this machine that answers].
     #[arg(long)]
     node: Option<String>,
@@ -82,7 +82,7 @@ enum LockEvent {
 }
 
 fn under_lock(args: Args) -> Result<u8> {
-    let config = Cluster::at(args.cluster.clone()).load()?;
+    let config = args.cluster.load()?;
     locking::mode(&args.mode).map_err(anyhow::Error::msg)?;
     let wait_ms = if args.attempt { Some(0) } else { args.wait_ms };
     let mut control = connect(&config, args.node.as_deref())?;
@@ -100,9 +100,16 @@ fn under_lock(args: Args) -> Result<u8> {
     };
     match first {
         LockEvent::Granted(token) => watched(&args, token, events, &received),
-        LockEvent::Lost(why) => Err(why),
+        LockEvent::Lost(why) => Err(refused(&config, &args.name, &why)),
         LockEvent::Signal(_) | LockEvent::Ended(_) => bail!("interrupted before the lock was granted"),
     }
+}
+
+/// Returns the error of a lock that was not granted, with its holders if they are known.
+fn refused(config: &Config, name: &str, why: &anyhow::Error) -> anyhow::Error {
+    let holders = locks::holders(config, name).unwrap_or_default();
+    let held = if holders.is_empty() { String::new() } else { format!(" (held by {})", holders.join(", ")) };
+    anyhow!("lock {name:?}: {}{held}; see `plexus locks`", output::reasons(why))
 }
 
 /// Requests the lock. A thread reports the result, for as long as the receiver exists.

@@ -8,14 +8,15 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use plexus_node::{
+    config::Config,
     control::{ANSWER_WITHIN, Seen},
-    locking::{LockedResource, NodeLocks},
+    locking::{LockHolder, LockedResource, NodeLocks},
 };
 use plexus_observe::show::Table;
 use serde::Serialize;
 
 use super::{
-    cluster::{Cluster, local_nodes},
+    cluster::{ClusterOptions, local_nodes},
     wait_for,
 };
 use crate::output;
@@ -24,10 +25,7 @@ use crate::output;
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    cluster: Cluster,
-    /// Print JSON; its shape is in docs/guide.md.
-    #[arg(long)]
-    json: bool,
+    cluster: ClusterOptions,
     /// Draw the wait-for graph as FILE.svg, or as FILE.dot for Graphviz.
     #[arg(long, value_name = "FILE")]
     graph: Option<PathBuf>,
@@ -55,29 +53,46 @@ struct NodeState {
 /// Runs `plexus locks`.
 pub(crate) fn run(args: Args) -> Result<()> {
     let config = args.cluster.load()?;
-    let names: Vec<_> = local_nodes(&config)?.into_iter().map(|node| node.name.as_str()).collect();
-    let seen = Seen::of_all(&config.dir, &names, "locks", ANSWER_WITHIN);
+    let seen = ask(&config)?;
+    let names: Vec<String> = seen.iter().map(|(name, _)| name.clone()).collect();
     if seen.iter().all(|(_, seen)| seen.alive().is_none()) {
         match seen.into_iter().find_map(|(_, seen)| match seen {
             Seen::Silent(why) => Some(why),
             Seen::Alive(_) | Seen::Down => None,
         }) {
             Some(why) => bail!("{why}"),
-            None => bail!("no node runs; start them with `plexus up {}`", config.dir.root().display()),
+            None => bail!("no node runs; start them with `plexus up -C {}`", config.dir.root().display()),
         }
     }
     let mut locks = joined(seen);
-    let elsewhere = config.nodes.iter().filter(|node| !names.contains(&node.name.as_str()));
+    let elsewhere = config.nodes.iter().filter(|node| !names.contains(&node.name));
     let elsewhere =
         elsewhere.map(|node| NodeState { name: node.name.clone(), state: "elsewhere", why: None });
     locks.nodes.extend(elsewhere);
     if let Some(path) = &args.graph {
         draw(&locks, path)?;
     }
-    if args.json {
+    if args.cluster.json {
         return output::json(&locks);
     }
     output::line(&text(&locks))
+}
+
+/// Asks the nodes of this machine for the locks that they master.
+fn ask(config: &Config) -> Result<Vec<(String, Seen<NodeLocks>)>> {
+    let names: Vec<_> = local_nodes(config)?.into_iter().map(|node| node.name.as_str()).collect();
+    Ok(Seen::of_all(&config.dir, &names, "locks", ANSWER_WITHIN))
+}
+
+/// Returns the holders of a lock, as far as the nodes of this machine know them.
+pub(super) fn holders(config: &Config, name: &str) -> Result<Vec<String>> {
+    let resources = joined(ask(config)?).resources.into_iter().filter(|resource| resource.name == name);
+    let held = resources.flat_map(|resource| resource.granted);
+    let holder = |held: LockHolder| {
+        let owner = held.owner.as_deref().unwrap_or("a session");
+        format!("{owner} of {} in mode {}", held.node, held.mode)
+    };
+    Ok(held.map(holder).collect())
 }
 
 fn draw(locks: &ClusterLocks, path: &Path) -> Result<()> {
@@ -182,8 +197,6 @@ fn table(resources: &[LockedResource]) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use plexus_node::locking::LockHolder;
-
     use super::*;
 
     #[test]

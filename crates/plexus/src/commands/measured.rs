@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
 use plexus_base::{MAX_NODES, MAX_WORKERS, Waiting};
-use plexus_bench::{RunError, perf::BetweenError};
+use plexus_bench::RunError;
 use plexus_disks::BlockSize;
 use plexus_node::{
     Parameters, TemporaryCluster,
@@ -51,17 +51,19 @@ impl TemporarySpec<'_> {
         };
         let rail = self.rail.parse().map_err(anyhow::Error::msg)?;
         let cores = if self.pin { cores()? } else { Vec::new() };
-        let mut parameters = Parameters::new(self.nodes).context("finding the path of this program")?;
-        for (index, node) in parameters.nodes.iter_mut().enumerate() {
+        let mut parameters = Parameters::new(self.nodes, this_program()?, &std::env::temp_dir())
+            .context("naming a temporary cluster")?;
+        let config = &mut parameters.config;
+        for index in 0..self.nodes {
+            let node = &mut config.nodes[index];
             node.rails = vec![rail];
             node.cores = if self.pin { vec![cores[index % cores.len()]] } else { Vec::new() };
         }
-        parameters.workers = self.workers;
-        parameters.waiting = self.waiting;
-        parameters.block_size = block_size;
-        parameters.cache_mib = self.cache_mib;
-        parameters.blocks = parameters.blocks.max(self.hot);
-        parameters.program = this_program()?;
+        config.workers = self.workers;
+        config.waiting = self.waiting;
+        config.block_size = block_size;
+        config.cache_mib = self.cache_mib;
+        config.blocks = config.blocks.max(self.hot);
         Ok(parameters)
     }
 }
@@ -97,10 +99,7 @@ pub(crate) fn take_down(cluster: TemporaryCluster) -> anyhow::Result<()> {
 /// Rewords a failure of a temporary cluster whose node was killed: the node's log is gone with it.
 pub(crate) fn explained(error: impl Into<anyhow::Error>) -> anyhow::Error {
     let error = error.into();
-    let node = match (error.downcast_ref(), error.downcast_ref()) {
-        (Some(RunError::Node(node)), _) | (_, Some(BetweenError::Node(node))) => node,
-        _ => return error,
-    };
+    let Some(RunError::Node(node)) = error.downcast_ref() else { return error };
     match node {
         ControlError::Ended { name, .. } | ControlError::NotRunning { name, .. } => {
             anyhow!("{name} was killed during the measurement; the temporary cluster was removed")

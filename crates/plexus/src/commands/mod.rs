@@ -28,34 +28,21 @@ mod wait_for;
 
 use clap::Subcommand;
 
+pub(crate) use cluster::explain_old_form;
 pub(crate) use perf::MissedThreshold;
 
 /// The exit code of a command that Plexus ran. Plexus exits with the same code and prints nothing.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("the command ended with {0}")]
 pub(crate) struct CommandExit(pub(crate) u8);
 
-impl std::fmt::Display for CommandExit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the command ended with {}", self.0)
-    }
-}
-
-impl std::error::Error for CommandExit {}
-
 /// A failure of a command that has its own exit codes.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{}", crate::output::reasons(.why))]
 pub(crate) struct CommandFailure {
     pub(crate) code: u8,
     pub(crate) why: anyhow::Error,
 }
-
-impl std::fmt::Display for CommandFailure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&crate::output::reasons(&self.why))
-    }
-}
-
-impl std::error::Error for CommandFailure {}
 
 /// Returns the exit code for wrong usage. `plexus lock` uses another, since small numbers belong to
 /// the command that it runs.

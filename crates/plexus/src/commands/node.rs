@@ -1,15 +1,30 @@
-//! `plexus node`: runs one node in the foreground, or adds or removes one.
+//! `plexus node`: runs one node in the foreground, or adds, removes, starts or stops one.
 
 use std::{path::PathBuf, sync::Arc};
 
-use anyhow::Context;
-use plexus_node::{Node, body::Body, config_changes::ConfigChangeArgs, lifeline, member};
+use anyhow::{Context, bail};
+use plexus_node::{
+    Node, NodeError,
+    commands::Status,
+    config::{Config, this_host},
+    config_changes::ConfigChangeArgs,
+    control::{Commands, Seen},
+    down::{self, Ended},
+    last_end, launch, lifeline, member,
+    runtime::NodeRuntime,
+};
 use plexus_observe::{
     Snapshot,
     metrics::{self, Server},
+    show::count,
 };
+use serde_json::json;
 
-use super::{cluster, vote};
+use super::{
+    CommandFailure,
+    cluster::{self, ClusterOptions},
+    up, vote,
+};
 use crate::output;
 
 /// The arguments of `plexus node`.
@@ -18,9 +33,8 @@ use crate::output;
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<NodeCommand>,
-    /// The cluster's directory.
-    #[arg(required = true)]
-    dir: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: cluster::ClusterOptions,
     /// The node's name.
     #[arg(required = true)]
     name: Option<String>,
@@ -33,65 +47,148 @@ pub(crate) struct Args {
     /// Enter this network namespace first.
     #[arg(long, hide = true, value_name = "PATH")]
     network_namespace: Option<PathBuf>,
-    /// Print the end of the node as JSON.
-    #[arg(long)]
-    json: bool,
 }
 
-/// The commands that change which nodes belong to a running cluster.
+/// The commands about one node of a cluster.
 #[derive(clap::Subcommand)]
 enum NodeCommand {
-    /// Add a node to the running cluster: one that was removed, or a new one at the end of
-    /// cluster.toml.
-    Add(NodeChange),
-    /// Remove a node from the cluster: evict it and refuse it from then on.
-    Remove(NodeChange),
+    /// Add a node to the running cluster: one that was removed, or a new one that every machine
+    /// lists in cluster.toml.
+    Add(NodeArgs),
+    /// Remove a node from the cluster: end it without loss, and refuse it from then on.
+    Remove {
+        #[command(flatten)]
+        node: NodeArgs,
+        /// Remove a node that is down; blocks that only it had are lost.
+        #[arg(long)]
+        force: bool,
+    },
+    /// Start one node of this machine.
+    Start(NodeArgs),
+    /// End one node of this machine without loss while the others go on.
+    Stop(NodeArgs),
 }
 
 #[derive(clap::Args)]
-struct NodeChange {
+struct NodeArgs {
     /// The node's name.
     name: String,
-    #[command(flatten)]
-    cluster: cluster::Cluster,
-    /// Print the node as JSON.
-    #[arg(long)]
-    json: bool,
 }
 
 /// Runs `plexus node`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     match &args.command {
-        Some(NodeCommand::Add(one)) => {
-            one.apply(ConfigChangeArgs::AddNode, true, "belongs to the cluster: start it with `plexus up`")
-        }
-        Some(NodeCommand::Remove(one)) => {
-            one.apply(ConfigChangeArgs::RemoveNode, false, "no longer belongs to the cluster")
-        }
+        Some(NodeCommand::Add(node)) => node.add(&args.cluster),
+        Some(NodeCommand::Remove { node, force }) => node.remove(&args.cluster, *force),
+        Some(NodeCommand::Start(node)) => node.start(&args.cluster),
+        Some(NodeCommand::Stop(node)) => node.stop(&args.cluster),
         None => serve(args),
     }
 }
 
-impl NodeChange {
-    fn apply(
-        &self,
-        config_change: fn(String) -> ConfigChangeArgs,
-        belongs: bool,
-        outcome: &str,
-    ) -> anyhow::Result<()> {
-        let Self { name, cluster, json } = self;
-        vote::change_node(&cluster.load()?, name, &config_change(name.clone()))?;
-        match json {
-            true => output::json(&serde_json::json!({ "name": name, "belongs": belongs })),
-            false => output::line(&format!("{name} {outcome}")),
+impl NodeArgs {
+    fn add(&self, cluster: &ClusterOptions) -> anyhow::Result<()> {
+        let name = &self.name;
+        vote::change_node(&cluster.load()?, name, &ConfigChangeArgs::AddNode(name.clone()))?;
+        match cluster.json {
+            true => output::json(&json!({ "name": name, "belongs": true })),
+            false => output::line(&format!("{name} belongs to the cluster: start it with `plexus up`")),
         }
+    }
+
+    fn remove(&self, cluster: &ClusterOptions, force: bool) -> anyhow::Result<()> {
+        let (config, name) = (cluster.load()?, self.name.as_str());
+        let (_, node) = config.node(name)?;
+        let ended = match launch::look(&config.dir, name) {
+            Seen::Silent(why) => bail!("{name} runs ({why}): end its process first, then use --force"),
+            Seen::Alive(_) if force => {
+                bail!("{name} runs, and --force is only for a node that is down: remove it without")
+            }
+            Seen::Alive(status) => {
+                // One of the others must be there to remove it afterwards.
+                vote::ask_another(&config, name, |_| Ok(()))?;
+                Some(Self::end(cluster, &config, &status)?)
+            }
+            Seen::Down if node.host != this_host() && is_member(&config, name)? => {
+                bail!("{name} runs on {}, and not this machine: run this command there", node.host)
+            }
+            Seen::Down if !force => bail!(
+                "{name} is down and cannot hand back what it may have had: start it first (`plexus node start {name}`), or remove it as it is with --force"
+            ),
+            Seen::Down => None,
+        };
+        let removed = vote::change_node(&config, name, &ConfigChangeArgs::RemoveNode(name.into()));
+        removed.with_context(|| match ended {
+            Some(_) => format!("{name} has ended without loss and still belongs to the cluster"),
+            None => format!("{name} was not removed"),
+        })?;
+        if cluster.json {
+            return output::json(&json!({ "name": name, "belongs": false, "ended": ended }));
+        }
+        output::line(&format!("{name} no longer belongs to the cluster{}", handed_back(ended.as_ref())))?;
+        for file in config.voting.iter().filter(|file| file.node.as_deref() == Some(name)) {
+            output::line(&format!(
+                "{name} served the voting file {id}, which still votes: `plexus vote remove {id}`",
+                id = file.id
+            ))?;
+        }
+        Ok(())
+    }
+
+    fn start(&self, cluster: &ClusterOptions) -> anyhow::Result<()> {
+        let config = cluster.load()?;
+        vote::check_is_local(&config, &self.name)?;
+        let outcome = up::start_nodes(&config, &[&self.name], false, cluster.json)?;
+        outcome.failed.into_iter().next().map_or(Ok(()), |removed| Err(removed.into()))
+    }
+
+    fn stop(&self, cluster: &ClusterOptions) -> anyhow::Result<()> {
+        let (config, name) = (cluster.load()?, self.name.as_str());
+        vote::check_is_local(&config, name)?;
+        let ended = match launch::look(&config.dir, name) {
+            Seen::Silent(why) => bail!("{why}; see its log, and end the process by hand"),
+            Seen::Down => None,
+            Seen::Alive(status) => Some(Self::end(cluster, &config, &status)?),
+        };
+        match (cluster.json, &ended) {
+            (true, _) => output::json(&json!({ "name": name, "ended": ended })),
+            (false, None) => output::line(&format!("{name} does not run")),
+            (false, Some(_)) => output::line(&format!("{name} has left{}", handed_back(ended.as_ref()))),
+        }
+    }
+
+    /// Ends the node without loss.
+    fn end(cluster: &ClusterOptions, config: &Config, status: &Status) -> anyhow::Result<Ended> {
+        let progress = |name: &str, action: &str| {
+            if !cluster.json {
+                output::progress(&format!("{name}: {action}"));
+            }
+        };
+        down::stop_node(&config.dir, status, &progress).map_err(anyhow::Error::msg)
     }
 }
 
+/// Returns what a node has done before its end, as the end of a line.
+fn handed_back(ended: Option<&Ended>) -> String {
+    ended.map_or(String::new(), |ended| {
+        format!(": it gave back {} blocks and wrote {} of them", count(ended.held), count(ended.written))
+    })
+}
+
+/// Returns true if the running nodes have the node called `name` as a member.
+fn is_member(config: &Config, name: &str) -> anyhow::Result<bool> {
+    let mut is_member = false;
+    vote::ask_another(config, name, |node| {
+        let status = node.call("status", serde_json::Value::Null, |_| ())?;
+        is_member =
+            status["members"].as_array().is_some_and(|members| members.iter().any(|member| member == name));
+        Ok(())
+    })?;
+    Ok(is_member)
+}
+
 fn serve(args: Args) -> anyhow::Result<()> {
-    let (Some(dir), Some(name)) = (args.dir, args.name) else {
-        anyhow::bail!("give the directory of a cluster and the name of a node")
-    };
+    let Some(name) = args.name else { bail!("give the name of a node") };
     // Entered before any other thread starts: threads inherit the namespace of their creator.
     if let Some(path) = &args.network_namespace {
         plexus_namespaces::enter(path)
@@ -106,7 +203,7 @@ fn serve(args: Args) -> anyhow::Result<()> {
     }
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_target(false).init();
     end_on_panic();
-    let config = cluster::load(&dir)?;
+    let config = args.cluster.load()?;
     let reserved = config.node(&name)?.1.metrics.map(|address| {
         Server::reserve(address).with_context(|| {
             format!(
@@ -116,23 +213,31 @@ fn serve(args: Args) -> anyhow::Result<()> {
         })
     });
     let reserved = reserved.transpose()?;
-    let more = |body: &Arc<Body>| [plexus_observe::commands(body), plexus_bench::commands(body)].concat();
-    let node = Node::start(config, &name, more, member::end_process)?;
-    // Holds the body only during a request, so that a scraper never delays the end of the node.
+    let more = |commands: &Commands, runtime: &Arc<NodeRuntime>| {
+        plexus_observe::register_snapshot(commands, runtime);
+        plexus_bench::register_measurements(commands, runtime);
+    };
+    last_end::note_start(&name);
+    let node = Node::start(config, &name, more, member::end_process).map_err(|error| match error {
+        NodeError::Removed(_) => CommandFailure { code: launch::REMOVED_CODE, why: error.into() }.into(),
+        error => anyhow::Error::from(error),
+    })?;
+    // Holds the runtime only during a request, so that a scraper never delays the end of the node.
     let _metrics =
-        reserved.map(|reserved| reserved.serve(source(node.body()))).transpose().context("metrics")?;
+        reserved.map(|reserved| reserved.serve(source(node.runtime()))).transpose().context("metrics")?;
     node.run_until_stopped()?;
-    if args.json {
-        output::json(&serde_json::json!({ "name": name, "ended": true }))?;
+    last_end::note_end("it was told to end, and has ended in order");
+    if args.cluster.json {
+        output::json(&json!({ "name": name, "ended": true }))?;
     }
     Ok(())
 }
 
 /// Returns a source of the node's metrics as text; it is empty after the node has ended.
-fn source(body: &Arc<Body>) -> impl Fn() -> String + Send + Sync + 'static {
-    let body = Arc::downgrade(body);
+fn source(runtime: &Arc<NodeRuntime>) -> impl Fn() -> String + Send + Sync + 'static {
+    let runtime = Arc::downgrade(runtime);
     move || {
-        let snapshots = body.upgrade().iter().map(|body| Snapshot::of(body)).collect();
+        let snapshots = runtime.upgrade().iter().map(|runtime| Snapshot::of(runtime)).collect();
         metrics::text(snapshots).unwrap_or_default()
     }
 }

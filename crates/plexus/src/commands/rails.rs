@@ -2,14 +2,14 @@
 
 use plexus_observe::{cluster::Reading, rails, show};
 
-use super::{cluster::Cluster, pace::Pace, stat};
+use super::{cluster::ClusterOptions, pace::Pace, stat};
 use crate::output;
 
 /// The arguments of `plexus rails`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterOptions,
     /// Show a line for each worker instead of their sum.
     #[arg(long)]
     workers: bool,
@@ -19,9 +19,6 @@ pub(crate) struct Args {
     /// End after this many outputs.
     #[arg(short = 'n', long, value_name = "TIMES", requires = "interval", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Print the result as JSON, with `--interval` one line for each output.
-    #[arg(long)]
-    json: bool,
 }
 
 /// Runs `plexus rails`.
@@ -40,7 +37,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 fn show(args: &Args, reading: &Reading) -> anyhow::Result<()> {
-    if args.json {
+    if args.cluster.json {
         let value = rails::json(reading, args.workers);
         return if args.interval.is_some() { output::json_line(&value) } else { output::json(&value) };
     }

@@ -226,7 +226,7 @@ fn print_change(update: Value) -> Result<()> {
             output::line(&format!("{key} (version {version}): {}", short(&value)))
         }
         Change::Deleted { key, version } => output::line(&format!("{key}: deleted in generation {version}")),
-        Change::ReadAnew(generation) => output::line(&format!(
+        Change::ReadAgain(generation) => output::line(&format!(
             "changes were missed, or the registry was restored: list the keys again, generation {generation}"
         )),
     }

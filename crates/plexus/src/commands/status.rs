@@ -3,7 +3,13 @@
 use std::collections::BTreeMap;
 
 use plexus_node::{
-    blocks::thousands, commands::Status, config::Config, control::Seen, launch::look_at_all, settle,
+    blocks::thousands,
+    commands::Status,
+    config::Config,
+    control::Seen,
+    last_end::{LastEnd, last_end},
+    launch::look_at_all,
+    settle,
 };
 use plexus_observe::show::{Table, bytes, count, duration};
 
@@ -35,7 +41,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             .map(|(name, status)| match status {
                 Seen::Alive(status) => serde_json::to_value(status),
                 Seen::Silent(why) => Ok(serde_json::json!({ "name": name, "state": "silent", "why": why })),
-                Seen::Down => Ok(serde_json::json!({ "name": name, "state": "down" })),
+                Seen::Down => Ok(serde_json::json!({
+                    "name": name, "state": "down", "last_end": last_end(&config.dir, name, false),
+                })),
             })
             .collect::<Result<_, _>>()?;
         return output::json(&serde_json::json!({
@@ -71,43 +79,52 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     for (name, seen) in &nodes {
         match seen {
             Seen::Alive(status) => {
+                if let Some(LastEnd { at, why }) = last_end(&config.dir, name, true) {
+                    output::line(&format!("{name}: its last run ended at {at}: {why}"))?;
+                }
                 if let Some(why) = &status.why {
                     output::line(&format!("{name}: stopped: {why}"))?;
                 }
-                if let Some(problem) = &status.body.keys {
+                if let Some(problem) = &status.runtime.keys {
                     output::line(&format!("{name}: keys: {problem}"))?;
                 }
-                for peer in &status.body.peers {
+                for peer in &status.runtime.peers {
                     if let Some(problem) = &peer.problem {
                         output::line(&format!("{name}: not every path to {} works: {problem}", peer.name))?;
                     }
                 }
             }
             Seen::Silent(why) => output::line(why)?,
-            Seen::Down => {}
+            Seen::Down => match last_end(&config.dir, name, false) {
+                Some(end) => {
+                    let LastEnd { at, why } = end;
+                    output::line(&format!("{name}: down since {at}: {why}; `plexus up` starts it"))?;
+                }
+                None => output::line(&format!("{name}: it never ran on this host"))?,
+            },
         }
     }
     print_lost(&config, lost)
 }
 
 fn row(status: &Status) -> [String; 12] {
-    let (body, programs) = (&status.body, &status.body.programs);
+    let (runtime, programs) = (&status.runtime, &status.runtime.programs);
     let rails =
-        body.peers.iter().map(|peer| format!("{}:{}", peer.name, peer.rail.as_deref().unwrap_or("none")));
+        runtime.peers.iter().map(|peer| format!("{}:{}", peer.name, peer.rail.as_deref().unwrap_or("none")));
     let or_dash = |text: String| if text.is_empty() { "-".into() } else { text };
     [
         status.name.clone(),
         status.state.to_string(),
-        or_dash(body.members.join(",")),
+        or_dash(runtime.members.join(",")),
         or_dash(rails.collect::<Vec<_>>().join(" ")),
         status.pid.to_string(),
-        body.epoch.to_string(),
+        runtime.epoch.to_string(),
         duration(status.uptime_s),
         format!("{} of {}", programs.attached, programs.attached_most),
         format!("{} of {}", bytes(programs.window_bytes), bytes(programs.window_bytes_most)),
-        count(body.blocks_held),
-        count(body.blocks_written),
-        count(body.strangers),
+        count(runtime.blocks_held),
+        count(runtime.blocks_written),
+        count(runtime.unauthenticated),
     ]
 }
 
@@ -130,7 +147,7 @@ fn print_lost(config: &Config, (number, blocks): (u64, String)) -> anyhow::Resul
     }
     let dir = config.dir.root().display();
     output::line(&format!(
-        "lost: {blocks}; to accept them as they are on disk, run `plexus up {dir} --accept-lost`"
+        "lost: {blocks}; to accept them as they are on disk, run `plexus up -C {dir} --accept-lost`"
     ))
 }
 
@@ -138,7 +155,7 @@ fn print_lost(config: &Config, (number, blocks): (u64, String)) -> anyhow::Resul
 /// them.
 fn membership(config: &Config, nodes: &[&Status]) -> Vec<String> {
     let member = nodes.iter().find_map(|status| {
-        let membership = status.body.membership.as_ref()?;
+        let membership = status.runtime.membership.as_ref()?;
         (membership.opened > 0).then_some((status, membership))
     });
     let Some((seen_by, membership)) = member else { return Vec::new() };
@@ -198,7 +215,7 @@ fn membership(config: &Config, nodes: &[&Status]) -> Vec<String> {
 fn fencing(nodes: &[&Status]) -> String {
     let mut kinds: BTreeMap<&str, BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
     for status in nodes {
-        for peer in status.body.peers.iter().filter(|peer| !peer.fencing.is_empty()) {
+        for peer in status.runtime.peers.iter().filter(|peer| !peer.fencing.is_empty()) {
             kinds.entry(&peer.name).or_default().entry(&peer.fencing).or_default().push(&status.name);
         }
     }

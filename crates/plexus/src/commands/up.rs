@@ -1,8 +1,16 @@
 //! `plexus up`: starts the nodes of this machine as daemons.
+//!
+//! The failure of one node to start leaves the others alone. Of several commands that start nodes
+//! at the same time one starts them; the others wait for it and report what runs then.
 
-use std::time::{Duration, Instant};
+use std::{
+    fs::{File, TryLockError},
+    os::unix::fs::OpenOptionsExt,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::{Duration, Instant},
+};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use plexus_node::{
     blocks::{Blocks, thousands},
     commands::Status,
@@ -13,7 +21,10 @@ use plexus_node::{
     settle,
 };
 
-use super::cluster::{Cluster, local_nodes, this_program};
+use super::{
+    cluster::{Cluster, local_nodes, this_program},
+    interrupt::interrupted,
+};
 use crate::output;
 
 /// The longest time for the nodes to join.
@@ -50,40 +61,105 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let config = args.cluster.load()?;
     let names: Vec<_> = local_nodes(&config)?.into_iter().map(|node| node.name.as_str()).collect();
-    let seen = launch::look_at_all(&config.dir, &names);
-    if let Some(why) = seen.iter().find_map(|(_, seen)| silence_reason(seen)).filter(|_| args.accept_lost) {
+    start_nodes(&config, &names, args.accept_lost, args.json)?;
+    Ok(())
+}
+
+/// Starts those of the nodes called `names` that do not run, and prints the result.
+///
+/// # Errors
+/// A node did not start, or the blocks were not accepted. Nodes that run go on.
+pub(crate) fn start_nodes(
+    config: &Config,
+    names: &[&str],
+    accept_lost: bool,
+    json: bool,
+) -> anyhow::Result<UpOutcome> {
+    let interrupted = interrupted()?;
+    let seen = launch::look_at_all(&config.dir, names);
+    if let Some(why) = seen.iter().find_map(|(_, seen)| silence_reason(seen)).filter(|_| accept_lost) {
         bail!("no blocks were accepted: {why}");
     }
-    let running: Vec<_> =
-        seen.iter().filter(|(_, seen)| seen.alive().is_some()).map(|(name, _)| name.as_str()).collect();
-    let absent: Vec<_> = names.iter().copied().filter(|name| !running.contains(name)).collect();
-    let lost = settle::settle(&config)?.lost;
-    let started = start(&config, &absent)?;
+    let running = names_of(&seen);
+    let _lock = lock(config, &interrupted)?;
+    // Another command may have started nodes while this one waited for the lock.
+    let now = names_of(&launch::look_at_all(&config.dir, names));
+    let absent: Vec<_> = names.iter().copied().filter(|name| !now.iter().any(|now| now == name)).collect();
+    let lost = settle::settle(config)?.lost;
+    let failed = start(config, &absent, &interrupted)?;
+    let seen = launch::look_at_all(&config.dir, names);
+    let up = names_of(&seen);
+    let up: Vec<_> = up.iter().map(String::as_str).collect();
+    let started = seen.iter().filter(|(name, _)| !running.contains(name));
+    let started = started.filter_map(|(name, seen)| Some((name.clone(), seen.alive()?.pid))).collect();
     let mut outcome =
-        UpOutcome { running, started, accepted: 0, lost: known_lost(&config, &names), named: lost };
-    if args.accept_lost && outcome.lost != Some(0) {
-        if outcome.lost.is_none() {
-            bail!("no blocks were accepted: {NOT_KNOWN}; see `plexus status`, then try again");
+        UpOutcome { running, started, failed, accepted: 0, lost: Some(lost.len()), named: lost };
+    if !up.is_empty() {
+        outcome.lost = known_lost(config, &up);
+        if accept_lost && outcome.lost != Some(0) {
+            if outcome.lost.is_none() {
+                bail!("no blocks were accepted: {NOT_KNOWN}; see `plexus status`, then try again");
+            }
+            outcome.accepted = accept(config, &up)?;
+            outcome.lost = known_lost(config, &up);
         }
-        outcome.accepted = accept(&config, &names)?;
-        outcome.lost = known_lost(&config, &names);
     }
     // The nodes may know of more lost blocks, or of blocks accepted since.
     if outcome.lost != Some(outcome.named.len()) {
         outcome.named = Blocks::EMPTY;
     }
-    report(&args, &config, &outcome)
+    report(json, config, &outcome)?;
+    let failed = outcome.failed.iter().filter(|failure| !is_removed(failure)).map(ToString::to_string);
+    match failed.collect::<Vec<_>>() {
+        failed if failed.is_empty() => Ok(outcome),
+        failed if up.is_empty() => bail!("{}", failed.join("; ")),
+        failed => bail!("{}; running: {}", failed.join("; "), up.join(", ")),
+    }
 }
 
 /// The outcome of `plexus up`.
-struct UpOutcome<'a> {
-    running: Vec<&'a str>,
+pub(crate) struct UpOutcome {
+    running: Vec<String>,
     started: Vec<(String, u32)>,
+    /// The nodes that did not start.
+    pub(crate) failed: Vec<LaunchError>,
     accepted: u64,
     /// The number of lost blocks, if known.
     lost: Option<u64>,
     /// The lost blocks themselves, if known here.
     named: Blocks,
+}
+
+/// Returns true if the node did not start because it does not belong to the cluster.
+fn is_removed(failure: &LaunchError) -> bool {
+    matches!(failure, LaunchError::Removed { .. })
+}
+
+/// Returns the names of the nodes that answer.
+fn names_of(seen: &[(String, Seen<Status>)]) -> Vec<String> {
+    seen.iter().filter(|(_, seen)| seen.alive().is_some()).map(|(name, _)| name.clone()).collect()
+}
+
+/// Takes the lock of commands that start nodes of this cluster; waits while another command has it.
+fn lock(config: &Config, interrupted: &AtomicBool) -> anyhow::Result<File> {
+    let path = config.dir.start_lock();
+    let file = File::options().create(true).write(true).truncate(false).mode(0o600).open(&path);
+    let file = file.with_context(|| path.display().to_string())?;
+    let mut said = false;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::Error(error)) => return Err(error).with_context(|| path.display().to_string()),
+            Err(TryLockError::WouldBlock) if interrupted.load(Relaxed) => {
+                bail!("interrupted; the other command that starts nodes goes on")
+            }
+            Err(TryLockError::WouldBlock) if !said => {
+                output::progress("another command starts nodes of this cluster; waiting for it");
+                said = true;
+            }
+            Err(TryLockError::WouldBlock) => std::thread::sleep(ASK_EVERY),
+        }
+    }
 }
 
 /// Returns the reason why a running node does not answer.
@@ -100,7 +176,8 @@ fn known_lost(config: &Config, names: &[&str]) -> Option<u64> {
     loop {
         let seen = launch::look_at_all(&config.dir, names);
         let knows = |status: &Status| {
-            let last = status.body.membership.as_ref().and_then(|membership| membership.transitions.last());
+            let last =
+                status.runtime.membership.as_ref().and_then(|membership| membership.transitions.last());
             last.is_some_and(|last| last.phases.rebuild.is_some())
         };
         let known = seen.iter().map(|(_, seen)| seen.alive().filter(|status| knows(status)));
@@ -127,30 +204,54 @@ fn accept(config: &Config, names: &[&str]) -> anyhow::Result<u64> {
     Ok(most)
 }
 
-/// Starts the nodes called `names` and waits for them; stops all if one fails.
-fn start(config: &Config, names: &[&str]) -> anyhow::Result<Vec<(String, u32)>> {
+/// Starts the nodes called `names` and waits for them. Returns the failures; nodes that failed are
+/// stopped, and the others go on.
+///
+/// # Errors
+/// The user interrupted the wait; the text says what goes on.
+fn start(config: &Config, names: &[&str], interrupted: &AtomicBool) -> anyhow::Result<Vec<LaunchError>> {
     let program = this_program()?;
-    let mut nodes = Vec::new();
-    let result = names
-        .iter()
-        .try_for_each(|name| {
-            let launch =
-                Launch { program: &program, dir: &config.dir, name, lifeline: None, network_namespace: None };
-            nodes.push(launch.start()?);
-            Ok::<_, LaunchError>(())
-        })
-        .and_then(|()| {
-            launch::wait_until_ready(&config.dir, &mut nodes, READY_WITHIN, &mut |name, stage| match stage {
-                Stage::Joining => output::progress(&format!("{name}: waiting for its peers")),
-                stage => output::progress(&format!("{name}: {stage}")),
-            })
-        });
-    match result {
-        Ok(()) => Ok(nodes.iter().map(|node| (node.name.clone(), node.child.id())).collect()),
-        Err(error) => {
-            stop(&mut nodes);
-            Err(error.into())
+    let (mut nodes, mut failures) = (Vec::new(), Vec::new());
+    for name in names {
+        let launch =
+            Launch { program: &program, dir: &config.dir, name, lifeline: None, network_namespace: None };
+        match launch.start() {
+            Ok(node) => nodes.push(node),
+            Err(failure) => failures.push(failure),
         }
+    }
+    let is_over = |_: &[_]| interrupted.load(Relaxed);
+    let say = &mut |name: &str, stage| match stage {
+        Stage::Joining => output::progress(&format!("{name}: waiting for its peers")),
+        stage => output::progress(&format!("{name}: {stage}")),
+    };
+    let stages = launch::wait_for_each(&config.dir, &mut nodes, READY_WITHIN, &is_over, say);
+    if interrupted.load(Relaxed) {
+        let nodes: Vec<_> = nodes.iter().zip(&stages).map(|(node, stage)| going_on(node, stage)).collect();
+        bail!(
+            "interrupted: {}; see `plexus status {dir}`, and end them with `plexus down {dir}`",
+            nodes.join(", "),
+            dir = config.dir.root().display()
+        );
+    }
+    let mut failed = Vec::new();
+    for (node, stage) in nodes.into_iter().zip(stages) {
+        if let Err(failure) = stage {
+            failed.push(node);
+            failures.push(failure);
+        }
+    }
+    stop(&mut failed);
+    Ok(failures)
+}
+
+/// Describes what a node does after an interrupted start.
+fn going_on(node: &Launched, stage: &Result<Stage, LaunchError>) -> String {
+    let (name, pid) = (&node.name, node.child.id());
+    match stage {
+        Ok(_) => format!("{name} (pid {pid}) runs"),
+        Err(LaunchError::Late { .. }) => format!("{name} (pid {pid}) goes on starting"),
+        Err(failure) => failure.to_string(),
     }
 }
 
@@ -177,14 +278,17 @@ fn stop(nodes: &mut [Launched]) {
     }
 }
 
-fn report(args: &Args, config: &Config, outcome: &UpOutcome<'_>) -> anyhow::Result<()> {
-    let UpOutcome { running, started, accepted, lost, named } = outcome;
-    if args.json {
+fn report(json: bool, config: &Config, outcome: &UpOutcome) -> anyhow::Result<()> {
+    let UpOutcome { running, started, failed, accepted, lost, named } = outcome;
+    let removed: Vec<_> = failed.iter().filter(|failure| is_removed(failure)).collect();
+    if json {
         let started: Vec<_> =
             started.iter().map(|(name, pid)| serde_json::json!({ "name": name, "pid": pid })).collect();
+        let lines = |failures: &[&LaunchError]| failures.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let failed: Vec<_> = failed.iter().filter(|failure| !is_removed(failure)).collect();
         return output::json(&serde_json::json!({
-            "started": started, "running_before": running, "lost": named, "blocks_lost": lost,
-            "blocks_accepted": accepted,
+            "started": started, "running_before": running, "removed": lines(&removed),
+            "failed": lines(&failed), "lost": named, "blocks_lost": lost, "blocks_accepted": accepted,
         }));
     }
     if *accepted > 0 {
@@ -197,12 +301,17 @@ fn report(args: &Args, config: &Config, outcome: &UpOutcome<'_>) -> anyhow::Resu
         let blocks = if named.is_empty() { format!("{} blocks", thousands(lost)) } else { named.to_string() };
         let dir = config.dir.root().display();
         output::line(&format!(
-            "lost, and refused until `plexus up {dir} --accept-lost`: {blocks} (a node died before their last changes reached the disk)"
+            "lost, and refused until `plexus up -C {dir} --accept-lost`: {blocks} (a node died before their last changes reached the disk)"
         ))?;
     }
+    removed.iter().try_for_each(|removed| output::line(&removed.to_string()))?;
     let names: Vec<_> = started.iter().map(|(name, pid)| format!("{name} (pid {pid})")).collect();
     match (started.is_empty(), running.is_empty()) {
-        (true, _) => output::line(&format!("{}: all nodes are already running", config.name)),
+        (true, true) => Ok(()),
+        (true, false) if failed.is_empty() => {
+            output::line(&format!("{}: all nodes are already running", config.name))
+        }
+        (true, false) => output::line(&format!("{}: already running: {}", config.name, running.join(", "))),
         (false, true) => output::line(&format!("{}: up: {}", config.name, names.join(", "))),
         (false, false) => output::line(&format!(
             "{}: up: {}; already running: {}",

@@ -99,7 +99,7 @@ fn announce(nodes: &mut [Control], file: &FileArgs) -> Result<()> {
 }
 
 /// Checks that a node belongs on this machine, where its files are created.
-fn check_is_local(config: &Config, name: &str) -> Result<()> {
+pub(crate) fn check_is_local(config: &Config, name: &str) -> Result<()> {
     let (_, node) = config.node(name)?;
     if node.host != this_host() {
         bail!("{name} belongs on {}; run this command there", node.host);
@@ -152,12 +152,18 @@ fn config_change(control: &mut Control, config_change: &ConfigChangeArgs) -> Res
 pub(crate) fn change_node(config: &Config, name: &str, config_change: &ConfigChangeArgs) -> Result<()> {
     config.node(name)?;
     let config_change = serde_json::to_value(config_change)?;
+    ask_another(config, name, |node| node.call("config_change", config_change.clone(), |_| ()).map(drop))
+}
+
+/// Asks the other nodes of this machine than the one called `name`, until one succeeds.
+pub(crate) fn ask_another(
+    config: &Config,
+    name: &str,
+    mut ask: impl FnMut(&mut Control) -> Result<(), ControlError>,
+) -> Result<()> {
     let others =
         local_nodes(config)?.into_iter().map(|node| node.name.as_str()).filter(|other| *other != name);
-    let done = first_of(others, |other| {
-        answering(config, other)?.call("config_change", config_change.clone(), |_| ())
-    });
-    done.map(drop).map_err(|why| match why {
+    first_of(others, |other| ask(&mut answering(config, other)?)).map_err(|why| match why {
         None | Some(ControlError::NotRunning { .. }) => {
             anyhow!("no other node runs on this machine; run this command where one does")
         }

@@ -57,7 +57,7 @@ impl DemoPrinter {
         &self,
         reports: &[Report],
         perf: &[Row],
-        (blocks, cpu): (f64, f64),
+        ratio_or_load: Result<(f64, f64), f64>,
         slow: Option<f64>,
     ) -> anyhow::Result<()> {
         self.figures(reports)?;
@@ -69,6 +69,10 @@ impl DemoPrinter {
             table.row(std::iter::once(report.rail.clone()).chain(times));
         }
         self.line(table.to_string().trim_end())?;
+        let (blocks, cpu) = match ratio_or_load {
+            Ok(ratios) => ratios,
+            Err(load) => return self.line(&format!("\n{}", indented(&loaded(load)))),
+        };
         let met = |met: bool| if met { "met" } else { "NOT met" };
         self.line(&format!(
             "\n   shm over tcp:   {} the blocks/s (goal: {GOAL_BLOCKS:.0}x or more: {})",
@@ -167,31 +171,47 @@ impl DemoPrinter {
             count(found.changes_found)
         ))?;
         self.line(&format!("\n   Chart: {}", found.svg.display()))?;
-        self.line(&format!("\n{}\n", wrapped(&worth(found), 90)))
+        let last = worth(found).unwrap_or_else(|| loaded(found.load_of_others));
+        self.line(&format!("\n{}\n", wrapped(&last, 90)))
     }
 }
 
-/// Returns the measured benefit of the interconnect in one sentence.
-fn worth(found: &DemoResult) -> String {
+/// Returns the reason why the rails are not compared.
+fn loaded(load: f64) -> String {
+    format!(
+        "The machine was loaded: other programs used {} of its CPU time. The figures therefore say little, and shm and tcp \
+         are not compared. Run the demo again when the machine is idle.",
+        percent(load)
+    )
+}
+
+/// Breaks a text into indented lines.
+fn indented(text: &str) -> String {
+    format!("   {}", wrapped(text, 87).replace('\n', "\n   "))
+}
+
+/// Returns the measured benefit of the interconnect in one sentence, if it was measured.
+fn worth(found: &DemoResult) -> Option<String> {
     let rate_of =
         |rail: &str| found.pair.iter().find(|report| report.rail == rail).map(|report| report.blocks_per_s);
     let shm = found.pair.iter().find(|report| report.rail == "shm");
-    let (Some(shm), Some(tcp)) = (shm, rate_of("tcp")) else { return String::new() };
+    let (shm, tcp) = (shm?, rate_of("tcp")?);
+    let (blocks, cpu) = found.ratio_blocks_per_s.zip(found.ratio_cpu_per_block)?;
     let slow = match (rate_of(GIGABIT), found.ratio_blocks_per_s_1gbit) {
         (Some(rate_slow), Some(times)) => {
             format!(" and {} a 1 Gbit/s network ({}/s)", ratio(times), rate(rate_slow))
         }
         _ => String::new(),
     };
-    format!(
+    Some(format!(
         "What the interconnect is worth here: a changed 16 KiB block reaches the other node's program in {} us, {} blocks/s, \
          {} TCP over loopback ({}/s){slow}, for {} of TCP's CPU time.",
         us(shm.response_us.p50),
         rate(shm.blocks_per_s),
-        ratio(found.ratio_blocks_per_s),
+        ratio(blocks),
         rate(tcp),
-        percent(found.ratio_cpu_per_block),
-    )
+        percent(cpu),
+    ))
 }
 
 fn percent(ratio: f64) -> String {

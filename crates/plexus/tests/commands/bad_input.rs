@@ -23,6 +23,68 @@ fn wrong_usage_has_a_code_of_its_own() {
 }
 
 #[test]
+fn a_cluster_that_is_named_as_earlier_is_answered_with_the_form_of_today() {
+    for line in [
+        "up c1",
+        "status c1",
+        "down c1",
+        "locks c1",
+        "rails c1",
+        "metrics c1",
+        "stat c1",
+        "stat -i 1 c1",
+        "stat record file c1",
+        "key rotate c1",
+        "bench blocks c1",
+        "bench locks c1 --json",
+        "node c1 n1",
+        "node add n1 c1",
+        "lock --cluster c1 a -- true",
+        "group --cluster=c1 watch g",
+        "registry get a --cluster c1",
+        "vote --cluster c1 remove f",
+    ] {
+        let said = run(line.split(' ')).said();
+        let command = line.split(' ').next().unwrap();
+        assert_eq!(said.code, Some(if command == "lock" { 125 } else { 2 }), "{line}: {}", said.err);
+        contains(&said.err, &format!("named with -C, as in `plexus {command} -C DIR`"));
+    }
+    let cluster = Cluster::new(1);
+    let dir = cluster.dir().display().to_string();
+    contains(&run(["perf", &dir, "n1", "n2"]).said().refusal(), &format!("`plexus perf -C {dir} NODE NODE`"));
+    for line in ["init a b", "registry get a b", "status --clusters"] {
+        assert!(!run(line.split(' ')).said().err.contains("-C,"), "{line}");
+    }
+}
+
+#[test]
+fn a_second_cluster_gets_other_ports_even_if_the_first_is_down() {
+    let place = tempfile::tempdir().unwrap();
+    let init = |name: &str, nodes: &str| {
+        let mut init = run(["init", name, "--nodes", nodes, "--size-mib", "8", "--json"]);
+        init.0.current_dir(place.path());
+        init.said()
+    };
+    let first = init("one", "3").json()["port"].as_u64().unwrap();
+    let second = init("two", "2").json()["port"].as_u64().unwrap();
+    assert!(first >= 7400 && second >= first + 3, "{first} {second}");
+    let taken = TcpListener::bind(("127.0.0.1", second as u16 + 2));
+    let third = init("three", "1").json()["port"].as_u64().unwrap();
+    assert!(taken.is_err() || third > second + 2, "{third}");
+
+    let refusal = init("größe", "1").refusal();
+    contains(&refusal, "the cluster is named \"größe\": use 1 to 32 ASCII letters, digits, `-` and `_`; ");
+    contains(&refusal, "choose another directory or give a name with --name");
+    contains(&init("a.b", "1").refusal(), "\"a.b\"");
+    let mut named = run(["init", "größe", "--name", "groesse", "--nodes", "1", "--size-mib", "8", "--json"]);
+    named.0.current_dir(place.path());
+    assert_eq!(named.said().json()["name"], "groesse");
+    let mut status = run(["status", "-C", "größe", "--json"]);
+    status.0.current_dir(place.path());
+    assert_eq!(status.said().json()["cluster"], "groesse");
+}
+
+#[test]
 fn a_cluster_that_cannot_be_made_leaves_nothing() {
     let cluster = Cluster::nowhere();
     let cases = [
@@ -85,7 +147,7 @@ fn a_configuration_that_is_wrong_says_where() {
 }
 
 #[test]
-fn a_port_in_use_stops_the_start_of_all() {
+fn a_port_in_use_stops_the_start_of_its_node_alone() {
     let cluster = Cluster::new(2);
     let text = fs::read_to_string(cluster.dir().join("cluster.toml")).unwrap();
     let mut settings = text.lines().filter(|line| line.starts_with("address"));
@@ -96,9 +158,13 @@ fn a_port_in_use_stops_the_start_of_all() {
         &refusal,
         &format!("n2: the address {address} is in use by another program; stop it, or change `address`"),
     );
-    assert!(!cluster.run("status").said().ok().contains("running"));
+    contains(&refusal, "; running: n1");
     drop(taken);
-    assert_eq!(cluster.run("up").args(["--json"]).said().json()["blocks_lost"], 0);
+    let up = cluster.run("up").args(["--json"]).said().json();
+    assert_eq!(
+        (&up["running_before"], &up["blocks_lost"]),
+        (&serde_json::json!(["n1"]), &serde_json::json!(0))
+    );
     cluster.run("down").said().ok();
 }
 
@@ -119,8 +185,7 @@ fn a_damaged_disk_is_refused_and_left_alone() {
 
 #[test]
 fn a_node_has_one_process() {
-    let cluster = Cluster::new(1);
-    cluster.run("up").said().ok();
+    let cluster = Cluster::up(1);
     let pid = cluster.pids()[0];
     let refusal = cluster.run("node").args(["n1"]).said().refusal();
     assert_eq!(refusal, format!("plexus: n1 is already running (pid {pid})"));

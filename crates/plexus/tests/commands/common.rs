@@ -1,12 +1,14 @@
 //! Shared parts of the tests: clusters in temporary directories, the program and its output.
 
 use std::{
+    io::{BufRead, BufReader, Lines},
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Child, ChildStdout, Command, Output, Stdio},
     sync::atomic::{AtomicU32, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
+use plexus_node::Parameters;
 use serde_json::Value;
 
 /// The longest wait for any event; far longer than events take.
@@ -49,7 +51,13 @@ impl CommandOutput {
     /// Returns the single error line of a failed command.
     #[track_caller]
     pub(crate) fn refusal(self) -> String {
-        assert_eq!(self.code, Some(1), "{}{}", self.out, self.err);
+        self.refusal_with(1)
+    }
+
+    /// Returns the error line of a command that ended with this code.
+    #[track_caller]
+    pub(crate) fn refusal_with(self, code: i32) -> String {
+        assert_eq!(self.code, Some(code), "{}{}", self.out, self.err);
         let line = self.err.lines().last().unwrap_or_default().to_owned();
         assert!(line.starts_with("plexus: "), "{}", self.err);
         line
@@ -81,6 +89,13 @@ impl Cluster {
         let path = cluster.dir().join("cluster.toml");
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(path, text.replace("127.0.0.1:", &address)).unwrap();
+        cluster
+    }
+
+    /// Creates such a cluster and starts it.
+    pub(crate) fn up(nodes: usize) -> Self {
+        let cluster = Self::new(nodes);
+        cluster.run("up").said().ok();
         cluster
     }
 
@@ -127,10 +142,11 @@ impl Cluster {
         self.directory.path()
     }
 
-    /// Returns the command `plexus COMMAND DIR`, to which arguments can be added.
+    /// Returns the command `plexus COMMAND -C DIR`, or `plexus init DIR`, to which arguments can be
+    /// added.
     pub(crate) fn run(&self, command: &str) -> Run {
         let mut run = run([command]);
-        run.0.arg(self.dir());
+        run.0.args((command != "init").then_some("-C")).arg(self.dir());
         run
     }
 
@@ -176,6 +192,11 @@ pub(crate) fn run<'a>(args: impl IntoIterator<Item = &'a str>) -> Run {
     Run(command)
 }
 
+/// Runs `plexus` with the words of a line.
+pub(crate) fn run_line(line: &str) -> Run {
+    run(line.split(' '))
+}
+
 impl Run {
     /// Adds arguments to the command.
     pub(crate) fn args<'a>(mut self, args: impl IntoIterator<Item = &'a str>) -> Self {
@@ -192,6 +213,31 @@ impl Run {
     /// Runs the command to its end.
     pub(crate) fn said(mut self) -> CommandOutput {
         CommandOutput::of(self.0.output().unwrap())
+    }
+
+    /// Starts the command to read what it prints, and ends it with the test.
+    pub(crate) fn start(mut self) -> Reading {
+        let mut plexus = self.0.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Reading { lines: BufReader::new(plexus.stdout.take().unwrap()).lines(), plexus }
+    }
+}
+
+/// A running command that prints lines of JSON.
+pub(crate) struct Reading {
+    pub(crate) plexus: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Reading {
+    pub(crate) fn next(&mut self) -> Value {
+        serde_json::from_str(&self.lines.next().expect("it is told more").unwrap()).unwrap()
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        let _ = self.plexus.kill();
+        let _ = self.plexus.wait();
     }
 }
 
@@ -211,6 +257,16 @@ pub(crate) fn until(what: &str, look: impl Fn() -> Value, is: impl Fn(&Value) ->
 /// Sends a signal to a process.
 pub(crate) fn signal(pid: i32, signal: rustix::process::Signal) {
     rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
+}
+
+/// Describes a small temporary cluster in `place`, on the given hosts.
+pub(crate) fn temporary(hosts: &[&str], place: &Path) -> Parameters {
+    let mut parameters = Parameters::new(hosts.len(), program().into(), place).unwrap();
+    (parameters.config.cache_mib, parameters.config.blocks) = (4, 256);
+    for (index, host) in hosts.iter().enumerate() {
+        parameters.config.nodes[index].host = (*host).into();
+    }
+    parameters
 }
 
 /// Waits for the end of a process, which may be a child or not.

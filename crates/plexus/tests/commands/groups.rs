@@ -1,11 +1,11 @@
 //! Groups of a cluster of real nodes, used through commands as scripts do.
 
 use std::{
-    io::{BufRead, BufReader, Lines},
-    process::{Child, ChildStdout, Stdio},
+    io::{BufRead, BufReader},
+    process::Stdio,
 };
 
-use crate::common::{Cluster, Run, run, signal, wait_for_end};
+use crate::common::{Cluster, Reading, Run, run, signal, wait_for_end};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -14,33 +14,19 @@ fn group<'a>(cluster: &Cluster, node: &'a str, args: impl IntoIterator<Item = &'
     run(["group", "--json", "--node", node]).args(args).env("PLEXUS_DIR", cluster.dir().to_str().unwrap())
 }
 
-fn up(nodes: usize) -> Cluster {
-    let cluster = Cluster::new(nodes);
-    cluster.run("up").said().ok();
-    cluster
-}
-
 /// A command that is a member of a group while it runs.
-struct Member {
-    plexus: Child,
-    lines: Lines<BufReader<ChildStdout>>,
-}
+struct Member(Reading);
 
 impl Member {
     fn new<'a>(cluster: &Cluster, node: &'a str, args: impl IntoIterator<Item = &'a str>) -> Self {
-        let mut run = group(cluster, node, args);
-        let mut plexus = run.0.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        Self { lines: BufReader::new(plexus.stdout.take().unwrap()).lines(), plexus }
-    }
-
-    fn next(&mut self) -> Value {
-        serde_json::from_str(&self.lines.next().expect("it is told more").unwrap()).unwrap()
+        Self(group(cluster, node, args).start())
     }
 
     /// Reads until the group has this many members and returns them.
     fn until(&mut self, members: usize) -> Vec<Value> {
         loop {
-            if let Some(view) = self.next()["view"]["members"].as_array().filter(|all| all.len() == members) {
+            if let Some(view) = self.0.next()["view"]["members"].as_array().filter(|all| all.len() == members)
+            {
                 return view.clone();
             }
         }
@@ -49,7 +35,7 @@ impl Member {
     /// Returns the next message.
     fn message(&mut self) -> Value {
         loop {
-            if let Some(message) = self.next().get("message") {
+            if let Some(message) = self.0.next().get("message") {
                 return message.clone();
             }
         }
@@ -58,23 +44,16 @@ impl Member {
     /// Returns the exit code and the last error line.
     fn ended(mut self) -> (bool, String) {
         let mut why = String::new();
-        for line in BufReader::new(self.plexus.stderr.take().unwrap()).lines() {
+        for line in BufReader::new(self.0.plexus.stderr.take().unwrap()).lines() {
             why = line.unwrap();
         }
-        (self.plexus.wait().unwrap().success(), why)
-    }
-}
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        let _ = self.plexus.kill();
-        let _ = self.plexus.wait();
+        (self.0.plexus.wait().unwrap().success(), why)
     }
 }
 
 #[test]
 fn members_on_all_nodes_see_the_same_messages_in_one_order() {
-    let cluster = up(3);
+    let cluster = Cluster::up(3);
     let mut watches = ["n1", "n2"].map(|node| Member::new(&cluster, node, ["watch", "chat"]));
     watches.iter_mut().for_each(|watch| drop(watch.until(2)));
     std::thread::scope(|scope| {
@@ -100,8 +79,20 @@ fn members_on_all_nodes_see_the_same_messages_in_one_order() {
 }
 
 #[test]
+fn a_watch_prints_the_members_of_the_group() {
+    let cluster = Cluster::up(1);
+    let mut watch = run(["group", "watch", "chat"]).env("PLEXUS_DIR", cluster.dir().to_str().unwrap()).0;
+    let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(watch.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    signal(watch.id() as i32, Signal::KILL);
+    watch.wait().unwrap();
+    assert!(line.starts_with("members: n1/"), "{line}");
+}
+
+#[test]
 fn a_member_without_a_reader_leaves_even_if_no_message_is_sent() {
-    let cluster = up(2);
+    let cluster = Cluster::up(2);
     let mut member = group(&cluster, "n1", ["watch", "g"]).0.stdout(Stdio::piped()).spawn().unwrap();
     let mut first = String::new();
     BufReader::new(member.stdout.take().unwrap()).read_line(&mut first).unwrap();
@@ -113,10 +104,12 @@ fn a_member_without_a_reader_leaves_even_if_no_message_is_sent() {
 
 #[test]
 fn a_barrier_is_passed_when_all_have_come() {
-    let cluster = up(2);
+    let cluster = Cluster::up(2);
     let waits = |node| Member::new(&cluster, node, ["barrier", "b", "--members", "3"]);
     let mut all = vec![waits("n1"), waits("n2")];
     all.iter_mut().for_each(|member| drop(member.until(2)));
+    let other = group(&cluster, "n1", ["barrier", "b", "--members", "2"]).said().refusal();
+    assert!(other.ends_with("at this barrier require 3 members; use the same number"), "{other}");
     all.push(waits("n2"));
     for member in all {
         assert_eq!(member.ended(), (true, String::new()));
@@ -128,14 +121,14 @@ fn a_barrier_is_passed_when_all_have_come() {
     let mut ends = Member::new(&cluster, "n2", ["barrier", "c", "--members", "3"]);
     stays.until(2);
     ends.until(2);
-    signal(ends.plexus.id() as i32, Signal::KILL);
-    wait_for_end(ends.plexus.id() as i32);
+    signal(ends.0.plexus.id() as i32, Signal::KILL);
+    wait_for_end(ends.0.plexus.id() as i32);
     assert_eq!(stays.until(1).len(), 1);
 }
 
 #[test]
 fn what_cannot_be_is_refused_with_the_reason() {
-    let cluster = up(1);
+    let cluster = Cluster::up(1);
     let long = "x".repeat(10_000);
     for (args, why) in [
         (vec!["send", &long, "text"], "has 1 to 64 bytes; this one has 10000"),

@@ -7,8 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{program, run};
-use plexus_node::{Parameters, TemporaryCluster};
+use crate::common::{run, temporary};
+use plexus_node::TemporaryCluster;
 use serde_json::{Value, json};
 
 /// The processes that one holds a pidfd of.
@@ -29,7 +29,7 @@ fn mapped(pid: u32) -> BTreeSet<String> {
 fn joined(dir: &str, count: usize) -> Vec<Value> {
     let start = Instant::now();
     loop {
-        let rails = run(["rails", dir, "--json"]).said().json()["rails"].take();
+        let rails = run(["rails", "-C", dir, "--json"]).said().json()["rails"].take();
         let rails = rails.as_array().unwrap().clone();
         let up = |rail: &&Value| rail["state"].as_str().is_some_and(|state| !state.starts_with("down"));
         if rails.iter().filter(up).count() == count {
@@ -42,18 +42,11 @@ fn joined(dir: &str, count: usize) -> Vec<Value> {
 #[test]
 fn nodes_of_different_hosts_share_no_memory_and_watch_no_process() {
     let directory = tempfile::tempdir().unwrap();
-    let mut parameters = Parameters::new(3).unwrap();
-    parameters.program = program().into();
-    parameters.directory = directory.path().into();
-    parameters.cache_mib = 4;
-    parameters.blocks = 256;
-    for (node, host) in parameters.nodes.iter_mut().zip(["earth", "earth", "mars"]) {
-        node.host = host.into();
-    }
+    let parameters = temporary(&["earth", "earth", "mars"], directory.path());
     let cluster = TemporaryCluster::start(&parameters, &mut |_, _| ()).unwrap();
     let dir = cluster.config().dir.root().to_str().unwrap().to_owned();
     // Blocks go from each node to each other.
-    run(["bench", "blocks", &dir, "--seconds", "0.2", "--clients", "2"]).said().ok();
+    run(["bench", "blocks", "-C", &dir, "--seconds", "0.2", "--clients", "2"]).said().ok();
 
     for rail in joined(&dir, 3) {
         let kind = if rail["pair"] == json!(["n1", "n2"]) { "shm" } else { "tcp" };

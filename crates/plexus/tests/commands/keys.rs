@@ -25,7 +25,7 @@ fn down(cluster: &Cluster) {
 
 fn key(cluster: &Cluster, does: &str) -> crate::common::CommandOutput {
     let dir = cluster.dir();
-    crate::common::run(["key", does, dir.to_str().unwrap()]).said()
+    crate::common::run(["key", does, "-C", dir.to_str().unwrap()]).said()
 }
 
 fn rails(cluster: &Cluster) -> Value {
@@ -69,7 +69,7 @@ fn a_key_is_replaced_in_two_steps() {
     assert!(key(&cluster, "retire").ok().contains("cluster.key: the only valid key now"));
     assert_eq!(keys(&cluster), [(first.clone(), new.clone())]);
     let dir = cluster.dir();
-    let said = crate::common::run(["key", "rotate", dir.to_str().unwrap(), "--json"]).said().json();
+    let said = crate::common::run(["key", "rotate", "-C", dir.to_str().unwrap(), "--json"]).said().json();
     assert_eq!(said["key"].as_str().unwrap(), keys(&cluster)[1].0.to_str().unwrap());
 }
 

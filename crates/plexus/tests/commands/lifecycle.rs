@@ -62,8 +62,7 @@ fn the_cluster_is_found_without_being_named() {
 
 #[test]
 fn what_a_killed_node_may_have_lost_is_named_until_it_is_accepted() {
-    let cluster = Cluster::new(3);
-    cluster.run("up").said().ok();
+    let cluster = Cluster::up(3);
     let killed = cluster.pids()[1];
     signal(killed, Signal::KILL);
     wait_for_end(killed);
@@ -77,7 +76,8 @@ fn what_a_killed_node_may_have_lost_is_named_until_it_is_accepted() {
         let members = |node: usize| status["nodes"][node]["members"].as_array().map_or(0, Vec::len);
         (0..3).all(|node| members(node) == 3)
     });
-    cluster.run("down").said().ok();
+    let down = cluster.run("down").said().ok();
+    assert!(down.contains(" are lost, and everything else is on disk; `plexus up --accept-lost`"), "{down}");
     let status = cluster.run("status").said().ok();
     assert!(status.contains("\nlost: ") && status.contains("--accept-lost"), "{status}");
 
@@ -113,8 +113,7 @@ fn what_a_killed_node_may_have_lost_is_named_until_it_is_accepted() {
 
 #[test]
 fn what_is_lost_is_accepted_while_the_nodes_run() {
-    let cluster = Cluster::new(3);
-    cluster.run("up").said().ok();
+    let cluster = Cluster::up(3);
     let killed = cluster.pids()[1];
     signal(killed, Signal::KILL);
     wait_for_end(killed);
@@ -135,7 +134,7 @@ fn what_is_lost_is_accepted_while_the_nodes_run() {
     assert_eq!(cluster.run("up").args(["--accept-lost", "--json"]).said().json()["blocks_accepted"], 0);
     // None of them is refused any more, by whichever node.
     let dir = cluster.dir();
-    run(["bench", "blocks", dir.to_str().unwrap(), "--seconds", "0.2", "--clients", "2"]).said().ok();
+    run(["bench", "blocks", "-C", dir.to_str().unwrap(), "--seconds", "0.2", "--clients", "2"]).said().ok();
     cluster.run("down").said().ok();
     assert_eq!(cluster.run("up").args(["--json"]).said().json()["blocks_lost"], 0);
     cluster.run("down").said().ok();
@@ -184,8 +183,7 @@ fn a_node_that_cannot_know_what_is_lost_takes_nothing_as_good() {
 
 #[test]
 fn a_single_node_that_leaves_loses_nothing() {
-    let cluster = Cluster::new(1);
-    cluster.run("up").said().ok();
+    let cluster = Cluster::up(1);
     let pid = cluster.pids()[0];
     signal(pid, Signal::TERM);
     wait_for_end(pid);
@@ -199,7 +197,8 @@ fn one_of_three_nodes_leaves_without_loss_and_the_others_go_on() {
     cluster.bear_busy_disks();
     cluster.run("up").said().ok();
     let dir = cluster.dir();
-    let bench = || run(["bench", "blocks", dir.to_str().unwrap(), "--seconds", "0.2", "--clients", "2"]);
+    let bench =
+        || run(["bench", "blocks", "-C", dir.to_str().unwrap(), "--seconds", "0.2", "--clients", "2"]);
     bench().said().ok();
     let pid = cluster.pids()[1];
     signal(pid, Signal::TERM);
@@ -216,8 +215,7 @@ fn one_of_three_nodes_leaves_without_loss_and_the_others_go_on() {
 
 #[test]
 fn a_node_that_does_not_answer_is_not_taken_for_one_that_is_down() {
-    let cluster = Cluster::new(1);
-    cluster.run("up").said().ok();
+    let cluster = Cluster::up(1);
     let pid = cluster.pids()[0];
     signal(pid, Signal::STOP);
     // Both have to lose their timeout with the node.
@@ -262,8 +260,7 @@ fn a_suspended_node_is_skipped_and_the_next_one_is_asked() {
 
 #[test]
 fn random_bytes_on_a_port_end_that_connection_and_are_counted() {
-    let cluster = Cluster::new(2);
-    cluster.run("up").said().ok();
+    let cluster = Cluster::up(2);
     let text = std::fs::read_to_string(cluster.dir().join("cluster.toml")).unwrap();
     let address = text.split('"').find(|word| word.starts_with("127.")).unwrap();
     for seed in 0..4u64 {
@@ -275,12 +272,30 @@ fn random_bytes_on_a_port_end_that_connection_and_are_counted() {
         let _ = stream.read_to_end(&mut Vec::new());
     }
     cluster.wait_until("four unauthenticated connections are counted", |status| {
-        status["nodes"][0]["strangers"] == 4
+        status["nodes"][0]["unauthenticated"] == 4
     });
     let status = cluster.run("status").args(["--json"]).said().json();
     assert_eq!(
-        (&status["nodes"][0]["state"], &status["nodes"][1]["strangers"]),
+        (&status["nodes"][0]["state"], &status["nodes"][1]["unauthenticated"]),
         (&json!("running"), &json!(0))
     );
     assert_eq!(cluster.run("down").args(["--json"]).said().json()["clean"], true);
+}
+
+#[test]
+fn status_shows_when_and_why_a_node_ended() {
+    let cluster = Cluster::up(2);
+    let shows = |ends: [&str; 2]| {
+        let text = cluster.run("status").said().ok();
+        let line = text.lines().find(|line| line.starts_with("n2: ")).unwrap_or_default();
+        assert!(ends.iter().all(|part| line.contains(part)), "{ends:?}: {text}");
+    };
+    let killed = cluster.pids()[1];
+    signal(killed, Signal::KILL);
+    wait_for_end(killed);
+    shows(["n2: down since 20", "its log stops without a reason"]);
+    cluster.run("up").said().ok();
+    shows(["n2: its last run ended at 20", "its log stops without a reason"]);
+    cluster.run("down").said().ok();
+    shows(["n2: down since 20", "has ended in order"]);
 }

@@ -5,26 +5,15 @@ use std::{
     io::{BufRead, BufReader},
     process::{Child, ChildStdout, Stdio},
     thread,
-    time::{Duration, Instant},
 };
 
-use crate::common::{Cluster, Run, program, run, signal, wait_for_end};
+use crate::common::{Cluster, Run, program, run, signal, until, wait_for_end};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 /// `plexus lock ARGS` at this cluster.
 fn lock<'a>(cluster: &Cluster, args: impl IntoIterator<Item = &'a str>) -> Run {
     run(["lock"]).args(args).env("PLEXUS_DIR", cluster.dir().to_str().unwrap())
-}
-
-/// Returns the error line of a command that ended with this code.
-#[track_caller]
-fn refusal(run: Run, code: i32) -> String {
-    let said = run.said();
-    assert_eq!(said.code, Some(code), "{}{}", said.out, said.err);
-    let line = said.err.lines().last().unwrap_or_default();
-    assert!(line.starts_with("plexus: "), "{}", said.err);
-    line.into()
 }
 
 /// A command under a lock that prints its process id and then waits.
@@ -66,14 +55,7 @@ fn locks(cluster: &Cluster) -> Value {
 /// Polls `plexus locks` until a condition holds.
 #[track_caller]
 fn wait_until(cluster: &Cluster, what: &str, is: impl Fn(&Value) -> bool) {
-    let start = Instant::now();
-    loop {
-        let seen = locks(cluster);
-        if is(&seen) {
-            return;
-        }
-        assert!(start.elapsed() < Duration::from_secs(30), "waiting until {what}: {seen}");
-    }
+    until(what, || locks(cluster), is);
 }
 
 fn none(locks: &Value) -> bool {
@@ -87,8 +69,7 @@ fn wait(count: usize) -> impl Fn(&Value) -> bool {
 
 #[test]
 fn one_at_a_time_over_all_nodes_and_each_with_a_greater_token() {
-    let cluster = Cluster::new(3);
-    cluster.run("up").said().ok();
+    let cluster = Cluster::up(3);
     let (count, tokens) = (cluster.parent().join("count"), cluster.parent().join("tokens"));
     fs::write(&count, "0").unwrap();
     let adds = format!(
@@ -115,12 +96,16 @@ fn one_at_a_time_over_all_nodes_and_each_with_a_greater_token() {
 
 #[test]
 fn waiting_and_refused_requests_are_shown_and_reported() {
-    let cluster = Cluster::new(2);
-    cluster.run("up").said().ok();
+    let cluster = Cluster::up(2);
     let mut holder = Holder::new(&cluster, "n1", "a name");
-    let refused = refusal(lock(&cluster, ["--try", "--node", "n2", "a name", "--", "true"]), 125);
-    assert!(refused.contains("held by another client"), "{refused}");
-    let late = refusal(lock(&cluster, ["--wait", "0.05", "--mode", "cr", "a name", "--", "true"]), 125);
+    let refused = lock(&cluster, ["--try", "--node", "n2", "a name", "--", "true"]).said().refusal_with(125);
+    let named = refused.starts_with("plexus: lock \"a name\": n2: held by another client");
+    assert!(
+        named && refused.contains("(held by session ") && refused.contains(" of n1 in mode EX)"),
+        "{refused}"
+    );
+    let late =
+        lock(&cluster, ["--wait", "0.05", "--mode", "cr", "a name", "--", "true"]).said().refusal_with(125);
     assert!(late.contains("not granted in time"), "{late}");
     let mut waits = lock(&cluster, ["--node", "n2", "--mode", "PR", "a name", "--", "true"]);
     let mut waits = waits.0.spawn().unwrap();
@@ -174,8 +159,7 @@ fn waiting_and_refused_requests_are_shown_and_reported() {
 
 #[test]
 fn a_lock_is_held_while_the_command_runs_and_interrupted_requests_are_cancelled() {
-    let cluster = Cluster::new(2);
-    cluster.run("up").said().ok();
+    let cluster = Cluster::up(2);
     let mut holder = Holder::new(&cluster, "n1", "held");
     let held = locks(&cluster)["resources"][0]["granted"].take();
     assert_eq!(held.as_array().map(Vec::len), Some(1), "{held}");
@@ -196,8 +180,7 @@ fn a_lock_is_held_while_the_command_runs_and_interrupted_requests_are_cancelled(
 
 #[test]
 fn ending_plexus_lock_ends_the_command_and_terminal_signals_are_left_to_it() {
-    let cluster = Cluster::new(1);
-    cluster.run("up").said().ok();
+    let cluster = Cluster::up(1);
     // It looks at signals whenever a pause ends.
     let command = "trap 'echo hup' HUP; trap 'echo term; exit 5' TERM; echo $$; while :; do sleep 0.01; done";
     let mut holder = Holder::of(lock(&cluster, ["a", "--", "sh", "-c", command]));
@@ -227,8 +210,7 @@ fn ending_plexus_lock_ends_the_command_and_terminal_signals_are_left_to_it() {
 
 #[test]
 fn a_lock_that_is_lost_ends_its_command() {
-    let cluster = Cluster::new(2);
-    cluster.run("up").said().ok();
+    let cluster = Cluster::up(2);
     let holder = Holder::new(&cluster, "n1", "held");
     signal(cluster.pids()[0], Signal::KILL);
     let ended = holder.plexus.wait_with_output().unwrap();
@@ -269,7 +251,7 @@ fn nodes_that_do_not_answer_are_not_waited_for() {
         let tried = |how: &'static [&str]| {
             let args = how.iter().copied().chain(["--node", "n2", "a", "--", "true"]);
             let run = lock(&cluster, args);
-            scope.spawn(|| refusal(run, 125))
+            scope.spawn(|| run.said().refusal_with(125))
         };
         let tried = [tried(&["--try"]), tried(&["--wait", "0.1"])];
         let shown = cluster.run("locks").said().ok();
@@ -283,8 +265,7 @@ fn nodes_that_do_not_answer_are_not_waited_for() {
 
 #[test]
 fn invalid_locks_and_commands_are_reported() {
-    let cluster = Cluster::new(1);
-    cluster.run("up").said().ok();
+    let cluster = Cluster::up(1);
     let long = "a".repeat(10_000);
     for (args, code, says) in [
         (vec!["--mode", "XX", "a", "--", "true"], 125, "is no mode"),
@@ -294,7 +275,7 @@ fn invalid_locks_and_commands_are_reported() {
         (vec!["a", "--", "/"], 126, "permission denied"),
         (vec!["a", "--", "/there/is/no/such/program"], 127, "no such"),
     ] {
-        let refusal = refusal(lock(&cluster, args), code).to_lowercase();
+        let refusal = lock(&cluster, args).said().refusal_with(code).to_lowercase();
         assert!(refusal.contains(says), "{refusal}");
     }
     for (args, says) in
@@ -307,6 +288,6 @@ fn invalid_locks_and_commands_are_reported() {
     assert!(["125", "126", "127"].iter().all(|code| help.contains(code)), "{help}");
     wait_until(&cluster, "all is given up", none);
     cluster.run("down").said().ok();
-    let down = refusal(lock(&cluster, ["a", "--", "true"]), 125);
+    let down = lock(&cluster, ["a", "--", "true"]).said().refusal_with(125);
     assert!(down.contains("n1 is not running"), "{down}");
 }

@@ -13,22 +13,9 @@ fn blocks(said: &Value) -> &Vec<Value> {
 fn a_workload_on_temporary_clusters() {
     let directory = tempfile::tempdir().unwrap();
     let svg = directory.path().join("charts/blocks.svg");
-    let args = [
-        "bench",
-        "blocks",
-        "--nodes",
-        "2",
-        "--clients",
-        "1,3",
-        "--hot",
-        "8",
-        "--seconds",
-        "0.1",
-        "--warm-up",
-        "0.05",
-    ];
+    let args = "bench blocks --nodes 2 --clients 1,3 --hot 8 --seconds 0.1 --warm-up 0.05";
     let svg_path = svg.display().to_string();
-    let said = crate::common::run(args)
+    let said = crate::common::run_line(args)
         .args(["--block-size", "4", "--workers", "2", "--svg", &svg_path, "--json"])
         .said()
         .json();
@@ -76,22 +63,11 @@ fn hand_overs_are_those_between_nodes() {
 
 #[test]
 fn consistent_reads_leave_blocks_where_they_are() {
-    let args = [
-        "bench",
-        "blocks",
-        "--clients",
-        "2",
-        "--rail",
-        "shm",
-        "--hot",
-        "4",
-        "--writes",
-        "30",
-        "--seconds",
-        "0.2",
-    ];
-    let said =
-        crate::common::run(args).args(["--consistent-reads", "--waiting", "event", "--json"]).said().json();
+    let args = "bench blocks --clients 2 --rail shm --hot 4 --writes 30 --seconds 0.2";
+    let said = crate::common::run_line(args)
+        .args(["--consistent-reads", "--waiting", "event", "--json"])
+        .said()
+        .json();
     let run = &blocks(&said)[0];
     assert!(run["consistent_copies"].as_u64().unwrap() > 0, "{run}");
     assert_eq!(run["changes_found"], run["changes_acknowledged"]);
@@ -102,25 +78,26 @@ fn a_running_cluster_is_measured_again_and_again() {
     let cluster = crate::common::Cluster::new(2);
     cluster.run("up").said().ok();
     let dir = cluster.dir().display().to_string();
-    let bench = ["bench", "blocks", &dir, "--clients", "2", "--hot", "16", "--seconds", "0.1", "--json"];
+    let bench =
+        ["bench", "blocks", "-C", &dir, "--clients", "2", "--hot", "16", "--seconds", "0.1", "--json"];
     for _ in 0..2 {
         let said = crate::common::run(bench).said().json();
         assert_eq!(blocks(&said)[0]["changes_found"], blocks(&said)[0]["changes_acknowledged"]);
         assert_eq!(blocks(&said)[0]["rail"], "shm");
     }
-    let perf = ["perf", &dir, "n2", "n1", "--sizes", "8,16K", "--count", "20", "--json"];
+    let perf = ["perf", "-C", &dir, "n2", "n1", "--sizes", "8,16K", "--count", "20", "--json"];
     let said = crate::common::run(perf).said().json();
     assert_eq!(said["perf"].as_array().unwrap().len(), 16);
     let row = &said["perf"][0];
     assert_eq!((&row["rail"], &row["encrypted"]), (&"shm".into(), &false.into()));
     assert!(row["why"].as_str().unwrap().contains("active, best: the best rail that is connected"), "{row}");
     let every = ["--op", "get,write,atomic", "--sizes", "8", "--count", "20", "--json"];
-    let said = crate::common::run(["perf", &dir]).args(every).said().json();
+    let said = crate::common::run(["perf", "-C", &dir]).args(every).said().json();
     assert_eq!(said["perf"].as_array().unwrap().len(), 12, "operations, tests, ways of waiting");
 
     // Programs at both nodes, beside the nodes themselves, in the order asked for.
     let both = ["--op", "datagram,send", "--sizes", "64", "--streams", "2", "--count", "20", "--json"];
-    let said = crate::common::run(["perf", &dir, "n2", "n1"]).args(both).said().json();
+    let said = crate::common::run(["perf", "-C", &dir, "n2", "n1"]).args(both).said().json();
     let rows = said["perf"].as_array().unwrap();
     let ops: Vec<_> = rows.iter().map(|row| row["op"].as_str().unwrap()).collect();
     assert_eq!(ops, ["datagram", "send"].repeat(4), "tests, ways of waiting");
@@ -133,19 +110,19 @@ fn a_running_cluster_is_measured_again_and_again() {
         }
     }
     let long = ["--op", "datagram", "--wait", "event", "--sizes", "1,64K", "--seconds", "0.05", "--json"];
-    let said = crate::common::run(["perf", &dir]).args(long).said().json();
+    let said = crate::common::run(["perf", "-C", &dir]).args(long).said().json();
     assert_eq!(said["perf"].as_array().unwrap().len(), 4, "tests, sizes");
 
     // What does not fit is refused by one line, and the cluster goes on.
     for (args, part) in [
-        (&["bench", "blocks", &dir, "--hot", "1000000"], "hot blocks: use 1 to"),
-        (&["bench", "blocks", &dir, "--clients", "9999"], "9999 clients on each node"),
-        (&["perf", &dir, "n1", "n1"], "a measurement needs two nodes"),
-        (&["perf", &dir, "n1", "n9"], "n9"),
-        (&["perf", &dir, "--sizes", "0"], "send of 0 bytes"),
-        (&["perf", &dir, "--wait", "event"], "the nodes wait as cluster.toml says"),
-        (&["perf", &dir, "--rail", "tcp"], "--rail tcp: the nodes use shm"),
-        (&["perf", &dir, "--cores", "0,1"], "nodes run on the `cores` of cluster.toml"),
+        (&["bench", "blocks", "-C", &dir, "--hot", "1000000"], "hot blocks: use 1 to"),
+        (&["bench", "blocks", "-C", &dir, "--clients", "9999"], "9999 clients on each node"),
+        (&["perf", "-C", &dir, "n1", "n1"], "a measurement needs two nodes"),
+        (&["perf", "-C", &dir, "n1", "n9"], "n9"),
+        (&["perf", "-C", &dir, "--sizes", "0"], "send of 0 bytes"),
+        (&["perf", "-C", &dir, "--wait", "event"], "the nodes wait as cluster.toml says"),
+        (&["perf", "-C", &dir, "--rail", "tcp"], "--rail tcp: the nodes use shm"),
+        (&["perf", "-C", &dir, "--cores", "0,1"], "nodes run on the `cores` of cluster.toml"),
     ] as [(&[&str], &str); 8]
     {
         let refusal = crate::common::run(args.iter().copied()).said().refusal();

@@ -21,7 +21,8 @@ fn list(cluster: &Cluster, name: &str) {
     let mut address = last.address;
     address.set_port(address.port() + 1);
     let table = format!(
-        "\n[[node]]\nname = \"{name}\"\nhost = \"{}\"\naddress = \"{address}\"\nrails = [\"shm\", \"tcp\"]\n",
+        "\n[[node]]\nnumber = {}\nname = \"{name}\"\nhost = \"{}\"\naddress = \"{address}\"\nrails = [\"shm\", \"tcp\"]\n",
+        config.number_limit(),
         last.host
     );
     let text = fs::read_to_string(config.dir.config()).unwrap();
@@ -41,8 +42,7 @@ fn until_members_are(cluster: &Cluster, names: &[&str]) {
 
 #[test]
 fn a_node_that_the_others_were_started_without_joins_while_they_run() {
-    let cluster = Cluster::new(2);
-    cluster.run("up").said().ok();
+    let cluster = Cluster::up(2);
     let before = cluster.pids();
     let refusal = node(&cluster, ["add", "n3"]).said().refusal();
     assert!(refusal.contains("there is no node `n3`"), "{refusal}");
@@ -54,7 +54,7 @@ fn a_node_that_the_others_were_started_without_joins_while_they_run() {
     assert_eq!(cluster.pids()[..2], before, "the others go on");
     // Blocks and locks are its as well as theirs.
     let bench =
-        run(["bench", "blocks", "--json", "--seconds", "0.3"]).args([cluster.dir().to_str().unwrap()]);
+        run(["bench", "blocks", "--json", "--seconds", "0.3", "-C"]).args([cluster.dir().to_str().unwrap()]);
     assert_eq!(bench.said().json()["blocks"][0]["nodes"], 3);
 
     list(&cluster, "n4");
@@ -68,8 +68,7 @@ fn a_node_that_the_others_were_started_without_joins_while_they_run() {
 
 #[test]
 fn programs_that_were_attached_before_reach_a_node_that_came_later() {
-    let cluster = Cluster::new(1);
-    cluster.run("up").said().ok();
+    let cluster = Cluster::up(1);
     let before = Client::attach(cluster.dir()).unwrap();
     list(&cluster, "n2");
     node(&cluster, ["add", "n2"]).said().ok();
@@ -92,13 +91,15 @@ fn programs_that_were_attached_before_reach_a_node_that_came_later() {
 
 #[test]
 fn what_is_known_of_nodes_does_not_change_while_they_run() {
-    let cluster = Cluster::new(2);
-    cluster.run("up").said().ok();
+    let cluster = Cluster::up(2);
     list(&cluster, "n3");
     let text = fs::read_to_string(cluster.dir().join("cluster.toml")).unwrap();
     cluster.edit("name = \"n2\"", "name = \"other\"");
     let refusal = node(&cluster, ["add", "n3"]).said().refusal();
-    assert!(refusal.contains("n2 is missing or was changed; add nodes at the end only"), "{refusal}");
+    assert!(
+        refusal.contains("number 1 is that of n2; give other a number that no node had before"),
+        "{refusal}"
+    );
     fs::write(cluster.dir().join("cluster.toml"), text).unwrap();
     node(&cluster, ["add", "n3"]).said().ok();
 }
@@ -120,8 +121,7 @@ fn elsewhere(cluster: &Cluster) -> PathBuf {
 
 #[test]
 fn a_node_whose_list_lacks_a_node_is_refused_with_the_reason() {
-    let cluster = Cluster::new(2);
-    cluster.run("up").said().ok();
+    let cluster = Cluster::up(2);
     let (there, pids) = (elsewhere(&cluster), cluster.pids());
     signal(pids[1], Signal::TERM);
     wait_for_end(pids[1]);
@@ -129,7 +129,7 @@ fn a_node_whose_list_lacks_a_node_is_refused_with_the_reason() {
     list(&cluster, "n3");
     node(&cluster, ["add", "n3"]).said().ok();
 
-    let mut n2 = run(["node", there.to_str().unwrap(), "n2"]).0;
+    let mut n2 = run(["node", "n2", "-C", there.to_str().unwrap()]).0;
     let n2 = n2.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     wait_for_end(n2.id() as i32);
     let said = n2.wait_with_output().unwrap();
@@ -145,7 +145,7 @@ fn a_node_whose_list_lacks_a_node_is_refused_with_the_reason() {
 fn what_was_wrong_where_a_node_was_refused_is_mended_while_the_others_run() {
     let cluster = Cluster::new(2);
     let (here, there) = (cluster.dir(), elsewhere(&cluster));
-    let mut n2 = run(["node", there.to_str().unwrap(), "n2"]).0;
+    let mut n2 = run(["node", "n2", "-C", there.to_str().unwrap()]).0;
     let mut n2 = n2.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     cluster.wait_until("n2 runs", |status| status["nodes"][1]["state"] == "running");
     cluster.run("up").said().ok();
@@ -174,7 +174,7 @@ fn what_was_wrong_where_a_node_was_refused_is_mended_while_the_others_run() {
     cluster.run("up").said().ok();
     until_members_are(&cluster, &["n1", "n2", "n3"]);
     assert_eq!(cluster.pids()[..2], before, "the others go on");
-    let bench = run(["bench", "blocks", "--json", "--seconds", "0.3"]).args([here.to_str().unwrap()]);
+    let bench = run(["bench", "blocks", "--json", "--seconds", "0.3", "-C"]).args([here.to_str().unwrap()]);
     assert_eq!(bench.said().json()["blocks"][0]["nodes"], 3);
     cluster.run("down").said().ok();
     n2.wait().unwrap();

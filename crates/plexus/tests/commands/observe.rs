@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 /// Creates every kind of traffic.
 fn busy(cluster: &Cluster) {
     let dir = cluster.dir();
-    run(["bench", "blocks", dir.to_str().unwrap(), "--seconds", "0.2", "--clients", "2"]).said().ok();
+    run(["bench", "blocks", "-C", dir.to_str().unwrap(), "--seconds", "0.2", "--clients", "2"]).said().ok();
 }
 
 fn lines(text: &str) -> Vec<Value> {
@@ -47,8 +47,7 @@ fn every_pair_has_its_rails_and_a_node_that_does_not_answer_is_shown() {
 
 #[test]
 fn traffic_is_shown_by_what_is_asked_for_and_in_intervals() {
-    let cluster = Cluster::new(2);
-    cluster.run("up").said().ok();
+    let cluster = Cluster::up(2);
     busy(&cluster);
     let out = |value: &Value| -> u64 {
         let rows = value["rows"].as_array().unwrap().iter();
@@ -119,14 +118,13 @@ fn metrics_are_printed_and_served_and_a_hostile_scraper_changes_nothing() {
 
 #[test]
 fn a_recording_survives_its_writer_and_becomes_pictures() {
-    let cluster = Cluster::new(2);
-    cluster.run("up").said().ok();
+    let cluster = Cluster::up(2);
     let file = cluster.parent().join("recorded");
     let out = cluster.parent().join("out");
     let (path, out_path) = (file.to_str().unwrap(), out.to_str().unwrap());
     let record = |more: &[&str]| {
         let mut record = run(["stat", "record", path]);
-        record.0.arg(cluster.dir()).args(["--interval", "0.1"]).args(more);
+        record.0.arg("-C").arg(cluster.dir()).args(["--interval", "0.1"]).args(more);
         record
     };
     let report = || run(["stat", "report", path, "-o", out_path]).said();

@@ -2,7 +2,9 @@
 //! failures.
 
 use std::{
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read},
+    os::unix::process::CommandExt,
+    path::Path,
     process::{Child, Stdio},
 };
 
@@ -73,20 +75,10 @@ fn every_rail_and_way_of_waiting_side_by_side() {
 
 #[test]
 fn every_option_once() {
-    let said = brief([
-        "--streams",
-        "1,3",
-        "--depth",
-        "4,8",
-        "--bidirectional",
-        "--load",
-        "max",
-        "--load-size",
-        "4K",
-    ])
-    .args(["--lane", "bulk", "--repeat", "2", "--cores", "any", "--json"])
-    .said()
-    .json();
+    let said = brief("--streams 1,3 --depth 4,8 --bidirectional --load max --load-size 4K".split(' '))
+        .args(["--lane", "bulk", "--repeat", "2", "--cores", "any", "--json"])
+        .said()
+        .json();
     let rows = rows(&said);
     // Latency has no depth.
     assert_eq!(rows.len(), 2 * 2 + 2 * 2 * 2);
@@ -102,14 +94,8 @@ fn every_option_once() {
 #[test]
 fn people_and_spreadsheets_get_theirs() {
     let text = brief([]).said().ok();
-    for part in [
-        "Latency, half a round trip, in microseconds: over shm, event",
-        "p99.999",
-        "Bandwidth: ",
-        "MB/s",
-        "send",
-        "put",
-    ] {
+    let title = "Latency, half a round trip, in microseconds: over shm, event";
+    for part in [title, "p99.999", "Bandwidth: ", "MB/s", "send", "put"] {
         assert!(text.contains(part), "{part} in {text}");
     }
     let csv = brief(["--csv"]).said().ok();
@@ -222,39 +208,34 @@ fn every_operation_over_every_rail() {
             assert_eq!(whole, matches!(op, "get" | "atomic"), "{row}");
         }
     }
-    let text = crate::common::run([
-        "perf",
-        "--op",
-        "get,write",
-        "--rail",
-        "shm",
-        "--wait",
-        "event",
-        "--sizes",
-        "64",
-    ])
-    .args(["--count", "8"])
-    .said()
-    .ok();
+    let text = crate::common::run_line("perf --op get,write --rail shm --wait event --sizes 64")
+        .args(["--count", "8"])
+        .said()
+        .ok();
     assert!(text.contains("half a round trip, for what fetches all of it"), "{text}");
+}
+
+/// Writes a key of one repeated digit into a file.
+fn key_file(path: &Path, digit: &str) -> String {
+    std::fs::write(path, digit.repeat(64)).unwrap();
+    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    path.display().to_string()
 }
 
 #[test]
 fn only_clients_with_the_key_are_served_and_encryption_is_reported() {
     let directory = tempfile::tempdir().unwrap();
-    let key = |name: &str, digit: &str| {
-        let path = directory.path().join(name);
-        std::fs::write(&path, digit.repeat(64)).unwrap();
-        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-        path.display().to_string()
-    };
+    let key = |name: &str, digit: &str| key_file(&directory.path().join(name), digit);
     let (right, wrong) = (key("right", "1"), key("wrong", "2"));
     let listener = Listener::start(&["--key", &right]);
     let brief =
         ["perf", &listener.address, "--rail", "tcp", "--wait", "event", "--sizes", "8", "--count", "8"];
     for other in [&[][..], &["--key", &wrong]] {
         let refusal = crate::common::run(brief).args(other.iter().copied()).said().refusal();
-        assert!(refusal.contains("hangs up without a word: name the same file with --key"), "{refusal}");
+        assert!(
+            refusal.contains("closed the connection without a reply: use the same --key file"),
+            "{refusal}"
+        );
     }
     for (more, encrypted) in [(&["--encrypt"][..], true), (&[], false)] {
         let said = crate::common::run(brief)
@@ -266,7 +247,7 @@ fn only_clients_with_the_key_are_served_and_encryption_is_reported() {
     }
     let open = Listener::start(&[]);
     let refusal = crate::common::run(["perf", &open.address, "--key", &right]).said().refusal();
-    assert!(refusal.contains("name the same file with --key on both sides, or on none"), "{refusal}");
+    assert!(refusal.contains("use the same --key file on both sides, or none"), "{refusal}");
 }
 
 #[test]
@@ -282,8 +263,8 @@ fn wrong_usage_is_refused_with_what_to_do() {
         (&["--repeat", "0"], "--repeat 0: use 1 to 100"),
         (&["--cores", "1"], "write two numbers as in 0,1"),
         (&["--cores", "9999,0"], "core 9999"),
-        (&["no/such/cluster"], "not a cluster"),
-        (&["n1", "n2"], "n1 and n2: no cluster given"),
+        (&["no/such/cluster"], "name a cluster with -C DIR"),
+        (&["n1", "n2"], "n1 and n2: which cluster?"),
         (&["--listen", "nowhere"], "use an address of this machine"),
         (&["--listen"], "give both sides a key with --key FILE, or serve every client with --open"),
         (&["--key", "no/such.key"], "no/such.key: No such file"),
@@ -303,7 +284,7 @@ fn wrong_usage_is_refused_with_what_to_do() {
         ),
         (&["--sizes", "64..8"], "write the smaller size first"),
         (&["--rail", "ipx"], "unknown rail `ipx`"),
-        (&["--wait", "dozing"], "use polling, event or adaptive"),
+        (&["--wait", "dozing"], "use one of polling, event, adaptive"),
         (&["--json", "--csv"], "cannot be used with"),
         (&["--compare", "ibm"], "unknown reference `ibm`: use one of hp, dolphin, cern"),
         (&["--compare", "hp", "--sizes", "8"], "cannot be used with"),
@@ -345,4 +326,35 @@ fn the_host_is_swept_in_namespaces_and_left_as_it_was() {
     let namespaced = |one: &&Value| one["setting"] != "backlog";
     assert!(tried.iter().filter(namespaced).all(measured), "{said}");
     assert_eq!(backlog(), before);
+}
+
+#[test]
+fn an_interrupt_from_the_terminal_is_the_reason_that_is_reported() {
+    // A terminal sends the signal to both sides: this process and its child.
+    let mut perf = crate::common::run(["perf", "--rail", "shm", "--wait", "event", "--seconds", "60"]).0;
+    let mut perf = perf.process_group(0).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut errors = BufReader::new(perf.stderr.take().unwrap());
+    let mut lines = String::new();
+    errors.read_line(&mut lines).unwrap();
+    assert!(lines.starts_with("shm, event"), "{lines}");
+    let group = rustix::process::Pid::from_raw(perf.id() as i32).unwrap();
+    rustix::process::kill_process_group(group, rustix::process::Signal::INT).unwrap();
+    errors.read_to_string(&mut lines).unwrap();
+    assert_eq!(perf.wait().unwrap().code(), Some(1), "{lines}");
+    assert!(lines.ends_with("plexus: interrupted: nothing more was measured\n"), "{lines}");
+}
+
+#[test]
+fn a_listener_prints_the_command_that_reaches_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let key = key_file(&directory.path().join("perf.key"), "7");
+    let mut listener =
+        crate::common::run(["perf", "--listen", "127.0.0.1:0", "--key", &key, "--lifeline", "--once"]).0;
+    let mut listener = listener.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(listener.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let command = line.split('`').nth(1).and_then(|command| command.strip_prefix("plexus "));
+    let few = ["--wait", "event", "--sizes", "8", "--count", "8"];
+    crate::common::run_line(command.unwrap_or_else(|| panic!("{line}"))).args(few).said().ok();
+    assert!(listener.wait().unwrap().success());
 }

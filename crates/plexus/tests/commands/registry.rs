@@ -1,26 +1,14 @@
 //! The registry of a cluster of real nodes, by its commands.
 
-use std::{
-    fs,
-    io::{BufRead, BufReader, Lines},
-    path::PathBuf,
-    process::{Child, ChildStdout, Stdio},
-    thread,
-};
+use std::{fs, path::PathBuf, thread};
 
-use crate::common::{Cluster, Run, run, signal, until, wait_for_end};
+use crate::common::{Cluster, Reading, Run, run, signal, until, wait_for_end};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 /// `plexus registry ARGS` at this cluster.
 fn registry<'a>(cluster: &Cluster, args: impl IntoIterator<Item = &'a str>) -> Run {
     run(["registry"]).args(args).env("PLEXUS_DIR", cluster.dir().to_str().unwrap())
-}
-
-fn up(nodes: usize) -> Cluster {
-    let cluster = Cluster::new(nodes);
-    cluster.run("up").said().ok();
-    cluster
 }
 
 fn set(cluster: &Cluster, node: &str, key: &str, value: &str) -> u64 {
@@ -42,36 +30,16 @@ fn status(cluster: &Cluster) -> Value {
     registry(cluster, ["--json", "status"]).said().json()
 }
 
-/// A running `plexus registry watch`.
-struct Watch {
-    plexus: Child,
-    lines: Lines<BufReader<ChildStdout>>,
-}
-
-impl Watch {
-    fn new(cluster: &Cluster, node: &str, prefix: &str) -> Self {
-        let mut run = registry(cluster, ["--node", node, "--json", "watch", prefix]);
-        let mut plexus = run.0.stdout(Stdio::piped()).spawn().unwrap();
-        let mut watch = Self { lines: BufReader::new(plexus.stdout.take().unwrap()).lines(), plexus };
-        assert!(watch.next()["watching"].is_u64());
-        watch
-    }
-
-    fn next(&mut self) -> Value {
-        serde_json::from_str(&self.lines.next().unwrap().unwrap()).unwrap()
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        let _ = self.plexus.kill();
-        let _ = self.plexus.wait();
-    }
+/// Starts `plexus registry watch`.
+fn watch(cluster: &Cluster, node: &str, prefix: &str) -> Reading {
+    let mut watch = registry(cluster, ["--node", node, "--json", "watch", prefix]).start();
+    assert!(watch.next()["watching"].is_u64());
+    watch
 }
 
 #[test]
 fn what_one_node_sets_the_others_have_also_after_a_start() {
-    let cluster = up(3);
+    let cluster = Cluster::up(3);
     let version = set(&cluster, "n1", "nodes/n1/address", "10.0.0.1");
     for node in ["n2", "n3", "n1"] {
         let entry = get(&cluster, node, "nodes/n1/address");
@@ -92,7 +60,7 @@ fn what_one_node_sets_the_others_have_also_after_a_start() {
 
 #[test]
 fn of_comparisons_with_one_version_one_succeeds_whichever_node_is_asked() {
-    let cluster = up(3);
+    let cluster = Cluster::up(3);
     set(&cluster, "n1", "count", "0");
     let add = |node: &str| loop {
         let now = get(&cluster, node, "count");
@@ -117,8 +85,8 @@ fn of_comparisons_with_one_version_one_succeeds_whichever_node_is_asked() {
 
 #[test]
 fn a_watch_prints_every_change_of_all_nodes_in_order() {
-    let cluster = up(2);
-    let mut watch = Watch::new(&cluster, "n2", "w/");
+    let cluster = Cluster::up(2);
+    let mut watch = watch(&cluster, "n2", "w/");
     let versions: Vec<u64> =
         (0..6).map(|n| set(&cluster, if n % 2 == 0 { "n1" } else { "n2" }, "w/a", &n.to_string())).collect();
     set(&cluster, "n1", "other", "x");
@@ -134,12 +102,12 @@ fn a_watch_prints_every_change_of_all_nodes_in_order() {
     let restored = cluster.parent().join("b");
     registry(&cluster, ["backup", restored.to_str().unwrap()]).said().ok();
     registry(&cluster, ["restore", restored.to_str().unwrap()]).said().ok();
-    assert!(watch.next()["read_anew"].is_u64());
+    assert!(watch.next()["read_again"].is_u64());
 }
 
 #[test]
 fn a_backup_brings_everything_back_and_nothing_else_is_taken_for_one() {
-    let (cluster, other) = (up(2), up(1));
+    let (cluster, other) = (Cluster::up(2), Cluster::up(1));
     let first = set(&cluster, "n1", "a", "1");
     let backup = cluster.parent().join("backup");
     let backup = backup.to_str().unwrap();
@@ -171,7 +139,7 @@ fn a_backup_brings_everything_back_and_nothing_else_is_taken_for_one() {
 
 #[test]
 fn bad_input_is_refused_with_what_to_do() {
-    let cluster = up(1);
+    let cluster = Cluster::up(1);
     let long = "k".repeat(10_000);
     for (args, why) in [
         (["set", &long, "x"], "longer than 255 bytes"),
@@ -200,7 +168,7 @@ fn bad_input_is_refused_with_what_to_do() {
 
 #[test]
 fn a_damaged_copy_is_said_and_repaired_and_a_node_that_lost_both_gets_them_back() {
-    let cluster = up(2);
+    let cluster = Cluster::up(2);
     let version = set(&cluster, "n1", "a", "1");
     cluster.run("down").said().ok();
     let [one, _] = copies(&cluster, "n1");
@@ -225,7 +193,7 @@ fn a_damaged_copy_is_said_and_repaired_and_a_node_that_lost_both_gets_them_back(
 
 #[test]
 fn a_cluster_whose_copies_are_all_damaged_is_closed_until_a_backup_is_restored() {
-    let cluster = up(2);
+    let cluster = Cluster::up(2);
     set(&cluster, "n1", "a", "1");
     let backup = cluster.parent().join("backup");
     registry(&cluster, ["backup", backup.to_str().unwrap()]).said().ok();
@@ -270,7 +238,7 @@ fn status_shows_nodes_that_are_down_or_do_not_answer() {
 
 #[test]
 fn a_copy_of_another_cluster_is_not_overwritten() {
-    let (cluster, other) = (up(1), up(1));
+    let (cluster, other) = (Cluster::up(1), Cluster::up(1));
     set(&cluster, "n1", "a", "1");
     for cluster in [&cluster, &other] {
         cluster.run("down").said().ok();

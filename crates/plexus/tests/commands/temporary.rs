@@ -7,9 +7,9 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use crate::common::{program, runs, signal, wait_for_end};
+use crate::common::{program, runs, signal, temporary, wait_for_end};
 use plexus_node::{
-    Parameters, TemporaryCluster,
+    TemporaryCluster,
     janitor::{self, Janitor},
 };
 use rustix::process::Signal;
@@ -67,19 +67,11 @@ fn a_janitor_outlives_the_signals_of_a_terminal() {
     assert!(!dir.exists());
 }
 
-fn parameters(directory: &Path) -> Parameters {
-    let mut parameters = Parameters::new(2).unwrap();
-    parameters.program = program().into();
-    parameters.directory = directory.into();
-    parameters.cache_mib = 4;
-    parameters.blocks = 256;
-    parameters
-}
-
 #[test]
 fn a_temporary_cluster_leaves_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    let cluster = TemporaryCluster::start(&parameters(directory.path()), &mut |_, _| ()).unwrap();
+    let cluster =
+        TemporaryCluster::start(&temporary(&["here"; 2], directory.path()), &mut |_, _| ()).unwrap();
     let pids = [0, 1].map(|node| cluster.pid(node) as i32);
     assert!(pids.into_iter().all(runs));
     let status = cluster.control(1).unwrap().call("status", serde_json::Value::Null, |_| {}).unwrap();
@@ -93,8 +85,8 @@ fn a_temporary_cluster_leaves_nothing() {
 #[test]
 fn a_temporary_cluster_that_does_not_start_leaves_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    let mut wrong = parameters(directory.path());
-    wrong.nodes[1].cores = vec![1000];
+    let mut wrong = temporary(&["here"; 2], directory.path());
+    wrong.config.nodes[1].cores = vec![1000];
     let error = TemporaryCluster::start(&wrong, &mut |_, _| ()).unwrap_err().to_string();
     assert!(error.starts_with("n2: cannot be pinned to the cores [1000]"), "{error}");
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
@@ -106,7 +98,8 @@ const VICTIM: &str = "PLEXUS_TEST_VICTIM";
 #[test]
 fn a_temporary_cluster_is_gone_when_its_maker_is_killed() {
     if let Ok(directory) = std::env::var(VICTIM) {
-        let cluster = TemporaryCluster::start(&parameters(Path::new(&directory)), &mut |_, _| ()).unwrap();
+        let cluster =
+            TemporaryCluster::start(&temporary(&["here"; 2], Path::new(&directory)), &mut |_, _| ()).unwrap();
         println!("\nnodes {} {}", cluster.pid(0), cluster.pid(1));
         loop {
             std::thread::park();

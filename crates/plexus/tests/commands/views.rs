@@ -6,10 +6,13 @@ use std::{
     process::{Child, Stdio},
 };
 
-use crate::common::{program, run, until};
-use plexus_node::{Parameters, TemporaryCluster, temporary::NodeParameters};
+use crate::common::{program, run, temporary, until};
+use plexus_node::TemporaryCluster;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+
+/// One host for each node: they share no memory, and none kills another.
+const APART: [&str; 3] = ["host0", "host1", "host2"];
 
 /// A cluster of processes.
 struct Nodes {
@@ -18,29 +21,12 @@ struct Nodes {
 }
 
 impl Nodes {
-    /// Creates nodes on one host each: they share no memory, and none kills another.
-    fn apart(nodes: usize) -> Self {
-        Self::fenced(nodes, |_| Vec::new())
-    }
-
-    /// Creates such nodes with a fencing command for each, made from the directory of the cluster.
-    fn fenced(nodes: usize, fence: impl Fn(&Path) -> Vec<String>) -> Self {
-        Self::start(nodes, |number, node, place| {
-            node.host = format!("host{number}");
-            node.fence = fence(place);
-        })
-    }
-
-    fn start(nodes: usize, set: impl Fn(usize, &mut NodeParameters, &Path)) -> Self {
+    /// Creates nodes on these hosts, with a fencing command for each, made from the directory of
+    /// the cluster.
+    fn start(hosts: [&str; 3], fence: impl Fn(&Path) -> Vec<String>) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let mut parameters = Parameters::new(nodes).unwrap();
-        parameters.program = program().into();
-        parameters.directory = directory.path().into();
-        parameters.cache_mib = 4;
-        parameters.blocks = 256;
-        for (number, node) in parameters.nodes.iter_mut().enumerate() {
-            set(number, node, directory.path());
-        }
+        let mut parameters = temporary(&hosts, directory.path());
+        (0..3).for_each(|node| parameters.config.nodes[node].fence = fence(directory.path()));
         let cluster = TemporaryCluster::start(&parameters, &mut |_, _| ()).unwrap();
         Self { cluster, directory }
     }
@@ -56,7 +42,7 @@ impl Nodes {
 
     /// Returns the status of a node once it fulfils a condition.
     fn until(&self, node: usize, what: &str, is: impl Fn(&Value) -> bool) -> Value {
-        let look = || run(["status", &self.dir(), "--json"]).said().json()["nodes"][node].clone();
+        let look = || run(["status", "-C", &self.dir(), "--json"]).said().json()["nodes"][node].clone();
         until(what, look, is)
     }
 
@@ -64,7 +50,7 @@ impl Nodes {
     fn lock(&self, node: usize, name: &str, command: &[&str]) -> Child {
         let node = format!("n{}", node + 1);
         let mut lock = std::process::Command::new(program());
-        lock.args(["lock", "--cluster", &self.dir(), "--node", &node, name, "--"]).args(command);
+        lock.args(["lock", "-C", &self.dir(), "--node", &node, name, "--"]).args(command);
         lock.env("PLEXUS_HOST", "host0").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 }
@@ -80,7 +66,7 @@ const TOKEN: [&str; 3] = ["sh", "-c", "echo $PLEXUS_LOCK_TOKEN; exec sleep 600"]
 
 #[test]
 fn a_node_that_stands_still_past_its_lease_does_nothing_more_when_it_goes_on() {
-    let cluster = Nodes::apart(3);
+    let cluster = Nodes::start(APART, |_| Vec::new());
     let before = cluster.until(0, "all are members", |status| status["members"] == json!(["n1", "n2", "n3"]));
     assert!(
         before["peers"].as_array().unwrap().iter().all(|peer| peer["fencing"] == "lease only"),
@@ -115,7 +101,7 @@ fn a_node_that_stands_still_past_its_lease_does_nothing_more_when_it_goes_on() {
 
 #[test]
 fn a_fence_command_spares_the_wait_for_the_lease() {
-    let cluster = Nodes::fenced(3, |place| {
+    let cluster = Nodes::start(APART, |place| {
         let told = place.join("fenced").display().to_string();
         ["sh", "-c", "echo $PLEXUS_NODE >> $0", &told].map(String::from).into()
     });
@@ -132,7 +118,7 @@ fn a_fence_command_spares_the_wait_for_the_lease() {
 
 #[test]
 fn a_node_of_the_same_host_that_stands_still_is_killed_and_its_end_awaited() {
-    let cluster = Nodes::start(3, |_, _, _| ());
+    let cluster = Nodes::start(["host0"; 3], |_| Vec::new());
     let before = cluster.until(0, "all are members", |status| status["members"] == json!(["n1", "n2", "n3"]));
     assert!(before["peers"].as_array().unwrap().iter().all(|peer| peer["fencing"] == "kill"), "{before}");
     cluster.signal(2, Signal::STOP);

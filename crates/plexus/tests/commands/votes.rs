@@ -7,8 +7,8 @@ use std::{
     process::Command,
 };
 
-use crate::common::{Cluster, Run, program, run, signal, until};
-use plexus_node::{Parameters, TemporaryCluster};
+use crate::common::{Cluster, Run, run, signal, temporary, until};
+use plexus_node::TemporaryCluster;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -134,16 +134,12 @@ fn a_file_for_a_node_of_another_machine_is_not_made_here() {
 #[test]
 fn nodes_of_other_machines_open_a_shared_file_too_or_it_does_not_vote() {
     let directory = tempfile::tempdir().unwrap();
-    let mut parameters = Parameters::new(3).unwrap();
-    (parameters.program, parameters.directory) = (program().into(), directory.path().into());
-    (parameters.cache_mib, parameters.blocks) = (4, 256);
-    (parameters.membership.lease_ms, parameters.membership.evict_ms) = (Some(100_000), Some(100_000));
-    for (number, node) in parameters.nodes.iter_mut().enumerate() {
-        node.host = format!("host{number}");
-    }
+    let mut parameters = temporary(&["host0", "host1", "host2"], directory.path());
+    let times = &mut parameters.config.membership;
+    (times.lease_ms, times.evict_ms) = (Some(100_000), Some(100_000));
     let cluster = TemporaryCluster::start(&parameters, &mut |_, _| ()).unwrap();
     let dir = cluster.config().dir.root().to_str().unwrap();
-    let status = || run(["status", dir, "--json"]).said().json();
+    let status = || run(["status", "-C", dir, "--json"]).said().json();
     let all = |status: &Value, is: &dyn Fn(usize) -> bool| status["nodes"].is_array() && (0..3).all(is);
     let all_are_in = json!(["n1", "n2", "n3"]);
     until("all are members", status, |status| {

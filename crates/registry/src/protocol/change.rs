@@ -49,19 +49,16 @@ pub struct Change(pub Vec<Edit>);
 
 impl Change {
     /// Sets a key, whatever its version.
-    #[must_use]
     pub fn set(key: Key, value: &[u8]) -> Self {
         Self(vec![Edit { key, expect: None, what: EditKind::Set(value.into()) }])
     }
 
     /// Sets a key if it has this version (0: if it does not exist).
-    #[must_use]
     pub fn compare_and_set(key: Key, version: u64, value: &[u8]) -> Self {
         Self(vec![Edit { key, expect: Some(version), what: EditKind::Set(value.into()) }])
     }
 
     /// Deletes a key.
-    #[must_use]
     pub fn delete(key: Key) -> Self {
         Self(vec![Edit { key, expect: None, what: EditKind::Delete }])
     }

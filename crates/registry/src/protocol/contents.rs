@@ -48,25 +48,21 @@ pub struct Contents {
 
 impl Contents {
     /// Creates empty contents at generation 0.
-    #[must_use]
     pub fn new(cluster: ClusterName) -> Self {
         Self { cluster, generation: 0, entries: Entries::default(), bytes: 0, done: BTreeMap::new() }
     }
 
     /// Returns the cluster of this registry.
-    #[must_use]
     pub fn cluster(&self) -> ClusterName {
         self.cluster
     }
 
     /// Returns the generation of the last command.
-    #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
     /// Returns the entry of `key`.
-    #[must_use]
     pub fn entry(&self, key: &str) -> Option<&Entry> {
         self.entries.get(key)
     }
@@ -77,13 +73,11 @@ impl Contents {
     }
 
     /// Returns the number of keys.
-    #[must_use]
     pub fn keys(&self) -> usize {
         self.entries.len()
     }
 
     /// Returns the generation that this command made, if it is the last done command of its node.
-    #[must_use]
     pub fn done(&self, origin: Origin) -> Option<u64> {
         self.done.get(&origin.node).filter(|(last, _)| *last == origin).map(|(_, generation)| *generation)
     }

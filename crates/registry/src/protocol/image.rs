@@ -99,7 +99,6 @@ wire::layout! {
 }
 
 /// Returns the image of `contents`.
-#[must_use]
 pub fn encode(kind: Kind, contents: &Contents) -> Vec<u8> {
     let len = HEADER + contents.done.len() * DONE + contents.bytes;
     let header = Header {
@@ -202,7 +201,6 @@ pub(super) fn mend(image: &mut [u8]) {
 /// cluster and checksum corrected. Returns how many were accepted. Accepted images are encoded
 /// again to the same bytes.
 #[doc(hidden)]
-#[must_use]
 pub fn image_any(bytes: &[u8]) -> usize {
     let mut mended = bytes.to_vec();
     mend(&mut mended);

@@ -31,7 +31,6 @@ impl Key {
     }
 
     /// Returns the text of the key.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }

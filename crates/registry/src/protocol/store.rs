@@ -82,19 +82,16 @@ pub struct Store {
 impl Store {
     /// Creates the store of copies with these generations; `None` for a copy that is not whole. It
     /// writes nothing before the first save.
-    #[must_use]
     pub fn new(holds: [Option<u64>; COPIES]) -> Self {
         Self { newest: None, holds, save: None, saved: 0 }
     }
 
     /// True while a step is under way.
-    #[must_use]
     pub fn is_busy(&self) -> bool {
         self.save.is_some()
     }
 
     /// Returns, for each copy, whether it holds the newest contents.
-    #[must_use]
     pub fn is_whole(&self) -> [bool; COPIES] {
         let newest = self.newest.as_ref().map(|contents| contents.generation);
         self.holds.map(|holds| newest.is_none_or(|newest| holds == Some(newest)))

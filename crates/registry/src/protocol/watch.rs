@@ -34,6 +34,7 @@ struct Watch {
 }
 
 /// All watches of one node, and the history that they read.
+#[derive(Default)]
 pub struct Watches {
     history: VecDeque<(Changed, usize)>,
     bytes: usize,
@@ -46,16 +47,8 @@ pub struct Watches {
 
 impl Watches {
     /// Creates the state without watches. The history starts at `generation`, that of the contents.
-    #[must_use]
     pub fn new(generation: u64) -> Self {
-        Self {
-            history: VecDeque::new(),
-            bytes: 0,
-            floor: generation,
-            newest: generation,
-            watches: BTreeMap::new(),
-            last: 0,
-        }
+        Self { floor: generation, newest: generation, ..Self::default() }
     }
 
     /// Watches keys that begin with `prefix`, for changes after generation `from`, that of the

@@ -87,7 +87,6 @@ const RESTORE: u8 = 2;
 
 impl Message {
     /// Returns the encoding of the message.
-    #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::with(&self.head(), 0);
         match &self.body {
@@ -106,7 +105,6 @@ impl Message {
     }
 
     /// Returns the frames that carry the message.
-    #[must_use]
     pub fn frames(&self) -> Vec<Vec<u8>> {
         let bytes = self.encode();
         let parts = bytes.chunks(FRAME - FRAME_HEAD).enumerate();
@@ -265,7 +263,6 @@ impl Gathered {
 /// corrected. Returns how many were accepted. An accepted message has only this encoding and
 /// survives division into frames.
 #[doc(hidden)]
-#[must_use]
 pub fn message_any(bytes: &[u8]) -> usize {
     let cluster = ClusterName(1);
     let mut mended = bytes.to_vec();

@@ -34,7 +34,7 @@ impl Cluster {
         let mut actions = Vec::new();
         self.locks[node].handle(Nanos(0), event, &mut actions);
         for action in actions {
-            let news = match action {
+            let notice = match action {
                 Action::Granted { lock, mode, token, value } => {
                     ProgramNotice::Answer(lock, Ok(Grant { mode, token, value }))
                 }
@@ -42,7 +42,7 @@ impl Cluster {
                 Action::Blocking { lock, wanted } => ProgramNotice::Wanted(lock, wanted),
                 other => panic!("{other:?}"),
             };
-            self.cores[node].lock_news(&mut Acting(node, &mut self.way), news);
+            self.cores[node].lock_notice(&mut Acting(node, &mut self.way), notice);
         }
         true
     }
@@ -73,7 +73,7 @@ impl Cluster {
     }
 
     /// Takes the programs' notices about locks: program, verb, lock, status or value.
-    fn lock_news(&mut self) -> Vec<(u32, Verb, u32, u64)> {
+    fn told_of_locks(&mut self) -> Vec<(u32, Verb, u32, u64)> {
         let value = |head: &Head| match (head.verb, head.status) {
             (Verb::Done, Status::Ok) => 0,
             _ => head.value,
@@ -88,26 +88,49 @@ fn a_lock_goes_from_program_to_program_and_with_its_program() {
     let mut cluster = Cluster::for_locks();
     cluster.ask(0, 1, Mode::EX, 1).unwrap();
     cluster.ask(1, 1, Mode::PR, 1).unwrap();
-    assert_eq!(cluster.lock_news(), [(0, Verb::Done, 1, 0), (0, Verb::Wanted, 1, Mode::PR as u64)]);
+    assert_eq!(cluster.told_of_locks(), [(0, Verb::Done, 1, 0), (0, Verb::Wanted, 1, Mode::PR as u64)]);
     cluster.unlock(0, 1, &[5; VALUE_LEN]).unwrap();
     let (_, program, head, grant) = cluster.way.told[0].clone();
     assert_eq!((program, head.verb, &grant[8..]), (ClientId(1), Verb::Done, &[5; VALUE_LEN][..]));
     cluster.way.told.clear();
     cluster.ask(0, 2, Mode::EX, 0).unwrap();
-    assert_eq!(cluster.lock_news(), [(0, Verb::Done, 2, LockRefusal::NotGranted as u64)]);
+    assert_eq!(cluster.told_of_locks(), [(0, Verb::Done, 2, LockRefusal::NotGranted as u64)]);
     cluster.ask(0, 2, Mode::EX, 1).unwrap();
     cluster.unlock(0, 2, &[]).unwrap();
     assert_eq!(
-        cluster.lock_news(),
+        cluster.told_of_locks(),
         [(1, Verb::Wanted, 1, Mode::EX as u64), (0, Verb::Done, 2, LockRefusal::Cancelled as u64)]
     );
     cluster.ask(0, 2, Mode::EX, 1).unwrap();
     cluster.cores[0].forget(&mut Acting(0, &mut cluster.way), ClientId(1));
     cluster.settle();
-    assert_eq!(cluster.lock_news(), [(0, Verb::Done, 2, 0)]);
+    assert_eq!(cluster.told_of_locks(), [(0, Verb::Done, 2, 0)]);
     cluster.cores[0].forget(&mut Acting(0, &mut cluster.way), ClientId(0));
     cluster.settle();
     cluster.assert_nothing_is_left();
+}
+
+#[test]
+fn a_release_with_a_value_is_answered_when_the_value_is_written() {
+    let mut cluster = Cluster::for_locks();
+    cluster.ask(0, 1, Mode::PW, 1).unwrap();
+    cluster.ask(1, 1, Mode::PR, 1).unwrap();
+    let convert = ConvertRequest { mode: Mode::EX, timeout_ns: 1, value: None }.encode();
+    let head = |verb, id| Head { id, port: 1, ..Head::new(verb, Use::Locks) };
+    // It waits behind the other program's request.
+    cluster.say(0, ClientId(0), head(Verb::Convert, 8), &convert).unwrap();
+    cluster.way.told.clear();
+    cluster.say(0, ClientId(0), head(Verb::Unlock, 9), &[5; VALUE_LEN]).unwrap();
+    assert_eq!(cluster.told_of_locks(), [(0, Verb::Done, 1, LockRefusal::Cancelled as u64)]);
+    let again = cluster.say(0, ClientId(0), head(Verb::Unlock, 10), &[6; VALUE_LEN]);
+    assert!(again.is_err(), "a second release");
+    while cluster.serve_locks() {
+        let answered = cluster.way.told.iter().any(|(_, _, head, _)| head.id == 9);
+        let granted = cluster.way.told.iter().find(|(_, program, ..)| *program == ClientId(1));
+        assert!(!answered || granted.is_some_and(|(_, _, _, grant)| grant[8..] == [5; VALUE_LEN]));
+    }
+    assert!(cluster.way.told.iter().any(|(_, _, head, _)| head.id == 9 && head.status == Status::Ok));
+    assert_eq!(cluster.cores[0].locks(), 1, "only the other program has one");
 }
 
 #[test]
@@ -139,5 +162,5 @@ fn invalid_lock_requests_are_violations_and_too_many_are_refused() {
     }
     assert!(cluster.way.told.is_empty());
     cluster.say(0, ClientId(0), head(Verb::Lock, 1 << 20), &request).unwrap();
-    assert_eq!(cluster.lock_news(), [(0, Verb::Done, 1 << 20, LockRefusal::TooManyLocks as u64)]);
+    assert_eq!(cluster.told_of_locks(), [(0, Verb::Done, 1 << 20, LockRefusal::TooManyLocks as u64)]);
 }

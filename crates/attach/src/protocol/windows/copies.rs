@@ -3,18 +3,13 @@
 use std::collections::BTreeSet;
 
 use super::{
-    super::{ClientId, Core, Head, NodeId, Status, Use, Verb, Violation, World, limits},
+    super::{Checked, ClientId, Core, Head, NodeId, Status, Use, Verb, Violation, World, limits},
     Copy, OutgoingCopy, PIECE, PIECES, State, head, say_changed, say_gone,
 };
 
 impl Core {
     /// Handles a program's request to read a window in place.
-    pub(in super::super) fn map(
-        &mut self,
-        world: &mut impl World,
-        from: ClientId,
-        asked: Head,
-    ) -> Result<(), Violation> {
+    pub(in super::super) fn map(&mut self, world: &mut impl World, from: ClientId, asked: Head) -> Checked {
         let me = self.place.me;
         let Some(view) = self.mine(from)?.views.get(&asked.port) else {
             world.tell(from, Head::done(Use::Windows, asked.id, Status::NoWindow), &[]);

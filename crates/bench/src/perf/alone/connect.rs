@@ -1,5 +1,4 @@
-//! The client's side: a session with a listener, in which plans are carried out one after the
-//! other.
+//! The client's side: a session with a listener, which carries out one plan after the other.
 
 use std::{
     net::{SocketAddr, TcpStream, ToSocketAddrs},
@@ -17,16 +16,16 @@ use super::{
 };
 use crate::perf::{Driving, Live, Measured, Over, Plan, Trial, Until, run};
 
-/// How long an address may take to be reached.
+/// The timeout of a connection to one address.
 const REACHED_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long a listener may take to prove that it has the key.
+/// The time in which a listener must prove that it has the key.
 const PROVED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The time that a listener has to answer; it may be serving another client.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
 
-/// A session. Its end is the end of everything that it started, on both sides.
+/// A session. Its end also ends everything that it started, on both sides.
 pub struct Session {
     end: End,
     driving: Driving,
@@ -36,11 +35,11 @@ pub struct Session {
 }
 
 impl Session {
-    /// Meets the listener at `target`, a host or `HOST:PORT`. With a `key` both prove that they
-    /// have it.
+    /// Connects to the listener at `target`, a host or `HOST:PORT`. With a `key`, both sides prove
+    /// that they have it.
     ///
     /// # Errors
-    /// This machine does not have what the rail needs, nobody listens there, or it refuses.
+    /// This machine lacks a part that the rail needs, no listener answers, or the listener refuses.
     pub fn open(target: &str, ask: &Ask, key: Option<&Key>) -> Result<Self, AloneError> {
         if let RailChoice::Only(rail) = ask.rail {
             rail.available().map_err(AloneError::Machine)?;
@@ -49,9 +48,9 @@ impl Session {
         let talk = |what| move |error| AloneError::Talk { what, error };
         let control = Sealed::call(stream, key, PROVED_WITHIN);
         let mut control = control.map_err(talk("proving the key to the listener"))?;
-        control.say(&AskWire::of(ask, identity())).map_err(talk("asking the listener"))?;
+        control.send(&AskWire::of(ask, identity())).map_err(talk("asking the listener"))?;
         let answer: Result<Answer, String> =
-            control.hear(ANSWERED_WITHIN).map_err(talk("waiting for the listener's answer"))?;
+            control.receive(ANSWERED_WITHIN).map_err(talk("waiting for the listener's answer"))?;
         let answer = answer.map_err(AloneError::Refused)?;
         let rail = match answer.rail.parse().map_err(AloneError::Refused)? {
             RailChoice::Only(kind) => kind,
@@ -75,12 +74,11 @@ impl Session {
     }
 
     /// Returns the rails between the two sides, and the reason for them.
-    #[must_use]
     pub fn over(&self) -> &Over {
         &self.over
     }
 
-    /// Measures; `tell` receives the progress; it ends the measurement by refusing more.
+    /// Measures. `tell` receives the progress and returns false to cancel.
     ///
     /// # Errors
     /// See [`PerfError`](crate::perf::PerfError).
@@ -98,7 +96,7 @@ impl Session {
 /// Connects to the first address of `target` that answers.
 fn reach(target: &str) -> Result<TcpStream, AloneError> {
     let wrong = |error| AloneError::Reach { address: target.into(), error };
-    // An IPv6 address alone is full of colons.
+    // An IPv6 address contains colons itself.
     let with_port = match target.rsplit_once(':') {
         Some((host, port)) if !host.contains(':') || host.ends_with(']') => {
             port.parse::<u16>().map_err(|_| {

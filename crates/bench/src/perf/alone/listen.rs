@@ -29,16 +29,16 @@ use super::{
 };
 use crate::perf::{PerfError, Serve, serve};
 
-/// How long a client may take to prove the key, and again to say what it wants.
-const HEARD_WITHIN: Duration = Duration::from_secs(2);
+/// The time in which a client must prove the key, and that in which it must send its request.
+const AUTHENTICATED_WITHIN: Duration = Duration::from_secs(2);
 
-/// Most connections that are heard, or wait to be served.
+/// The maximum of connections that are being authenticated or wait to be served.
 const MAX_INCOMING: usize = 64;
 
-/// Most of them from one address.
+/// The maximum of these connections from one address.
 const FROM_ONE: usize = 16;
 
-/// A session lasts as long as its client wants; no measurement takes longer than this.
+/// The time limit of a session.
 const TIMEOUT_MS: u64 = 24 * 3600 * 1000;
 
 /// Waits for clients.
@@ -53,7 +53,7 @@ pub struct Listener {
 /// An incoming connection.
 #[allow(clippy::large_enum_variant, reason = "one for each connection, handed over once")]
 enum Incoming {
-    /// One that has the key, and what it wants.
+    /// An authenticated client, with its request.
     Client { control: Box<Sealed>, client: SocketAddr, asked: AskWire },
     /// A connection without a valid key, and the reason.
     Unauthenticated { client: SocketAddr, why: String },
@@ -62,14 +62,14 @@ enum Incoming {
 /// The result of one connection.
 #[derive(Debug)]
 pub enum Served {
-    /// A session, ended by its client: who it was and over what.
+    /// A session that its client ended.
     Session {
         /// The client.
         client: SocketAddr,
         /// The rail.
         rail: String,
     },
-    /// None, and why.
+    /// The listener refused the request.
     Refused {
         /// The address of the client.
         client: SocketAddr,
@@ -87,10 +87,10 @@ pub enum Served {
 
 impl Listener {
     /// Listens at `address`. Sessions stay on `core` unless the client names another. With a `key`,
-    /// who does not prove it is not answered.
+    /// connections that do not prove it get no reply.
     ///
     /// # Errors
-    /// The address is taken or none of this machine's.
+    /// The address is in use, or not an address of this machine.
     pub fn bind(address: SocketAddr, core: Option<usize>, key: Option<Key>) -> Result<Self, AloneError> {
         let failed = |error| AloneError::Listen { address: address.to_string(), error };
         let listener = TcpListener::bind(address).map_err(failed)?;
@@ -98,17 +98,16 @@ impl Listener {
         let (tell, incoming) = sync_channel(1);
         let (theirs, from) = (key.clone(), Arc::new(Mutex::new(BTreeMap::new())));
         let serve = move |stream: TcpStream| {
-            // Who is gone already is nobody to be told of.
+            // The client has disconnected already.
             let Ok(client) = stream.peer_addr() else { return };
-            let Some(_place) = OfOne::take(&from, client.ip()) else { return };
-            hear(stream, client, theirs.as_ref(), &tell);
+            let Some(_place) = AddressSlot::take(&from, client.ip()) else { return };
+            authenticate(stream, client, theirs.as_ref(), &tell);
         };
         let acceptor = Acceptor::start("perf-listen", listener, MAX_INCOMING, serve, drop).map_err(failed)?;
         Ok(Self { address, core, key, incoming, _acceptor: acceptor })
     }
 
     /// Returns the bound address.
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -124,7 +123,7 @@ impl Listener {
             Incoming::Unauthenticated { client, why } => return Ok(Served::Unauthenticated { client, why }),
         };
         let served = asked.ask().and_then(|ask| {
-            // A thread of its own: what it is pinned to ends with it.
+            // The pinning to a core ends with this thread.
             thread::scope(|scope| {
                 let (core, key) = (ask.core.or(self.core), self.key.as_ref());
                 let session = scope.spawn({
@@ -137,16 +136,15 @@ impl Listener {
         Ok(match served {
             Ok(rail) => Served::Session { client, rail },
             Err(why) => {
-                // Best effort: it may be gone, or hear this after it heard its answer, and then it
-                // does not listen.
-                let _ = control.say(&Err::<Answer, &str>(&why));
+                // Best effort: the client may be gone, or may have its answer already.
+                let _ = control.send(&Err::<Answer, &str>(&why));
                 Served::Refused { client, why }
             }
         })
     }
 }
 
-/// Serves a client to its end; over which rail.
+/// Serves a client to its end. Returns the name of the rail.
 fn session(
     control: &mut Sealed,
     ask: &Ask,
@@ -166,13 +164,13 @@ fn session(
     let (end, port) = End::listen(&pair, ip).map_err(text)?;
     let rail = rail.to_string();
     let answer = Answer { rail: rail.clone(), why, encrypt, cluster, port };
-    control.say(&Ok::<_, String>(answer)).map_err(|error| error.to_string())?;
+    control.send(&Ok::<_, String>(answer)).map_err(|error| error.to_string())?;
     let mut wanted = || still_there(control.stream());
     end.wait(&mut wanted).map_err(text)?;
     let order = Serve { driving: ask.driving, peer_timeout_ms: TIMEOUT_MS };
     while wanted() {
         match serve(&end.place, &order, &mut wanted) {
-            // A plan was carried out: there may be another.
+            // The plan is complete; another may follow.
             Ok(()) => {}
             Err(PerfError::PeerGone(_) | PerfError::Unwanted) => break,
             Err(error) => return Err(error.to_string()),
@@ -181,28 +179,28 @@ fn session(
     Ok(rail)
 }
 
-/// Hears one who came: hands it on when it has proved the key and said what it wants.
-fn hear(stream: TcpStream, client: SocketAddr, key: Option<&Key>, tell: &SyncSender<Incoming>) {
-    let heard = Sealed::answer(stream, key, HEARD_WITHIN).and_then(|mut control| {
-        let asked = control.hear::<AskWire>(HEARD_WITHIN)?;
+/// Authenticates a connection, receives its request and passes both on.
+fn authenticate(stream: TcpStream, client: SocketAddr, key: Option<&Key>, tell: &SyncSender<Incoming>) {
+    let authenticated = Sealed::answer(stream, key, AUTHENTICATED_WITHIN).and_then(|mut control| {
+        let asked = control.receive::<AskWire>(AUTHENTICATED_WITHIN)?;
         Ok((control, asked))
     });
-    match heard {
-        // It waits for its turn here; the listener may have ended meanwhile.
+    match authenticated {
+        // The client waits here for its turn; the listener may have ended meanwhile.
         Ok((control, asked)) => {
             drop(tell.send(Incoming::Client { control: Box::new(control), client, asked }));
         }
-        // Never waits: strangers hold no place longer than they are heard.
+        // This never waits, so an unauthenticated connection soon frees its slot.
         Err(error) => drop(tell.try_send(Incoming::Unauthenticated { client, why: error.to_string() })),
     }
 }
 
 type Counted = Arc<Mutex<BTreeMap<IpAddr, usize>>>;
 
-/// One of the places that an address may have.
-struct OfOne(Counted, IpAddr);
+/// One of the connections that an address may have.
+struct AddressSlot(Counted, IpAddr);
 
-impl OfOne {
+impl AddressSlot {
     fn take(counted: &Counted, from: IpAddr) -> Option<Self> {
         let mut count = counted.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = count.entry(from).or_default();
@@ -214,7 +212,7 @@ impl OfOne {
     }
 }
 
-impl Drop for OfOne {
+impl Drop for AddressSlot {
     fn drop(&mut self) {
         let mut count = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(taken) = count.get_mut(&self.1) {
@@ -226,7 +224,7 @@ impl Drop for OfOne {
     }
 }
 
-/// Whether the client holds the connection; it has nothing more to say on it.
+/// Returns true while the client keeps the connection open. It sends nothing more on it.
 fn still_there(control: &TcpStream) -> bool {
     let looked = control.set_nonblocking(true).and_then(|()| control.peek(&mut [0]));
     matches!(looked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)

@@ -14,17 +14,17 @@ pub(super) fn identity() -> String {
     format!("{}/{}/{user}", boot.trim(), namespace.display())
 }
 
-/// The cores that this process may use.
+/// Returns the cores that this process may use.
 ///
 /// # Errors
-/// The system does not say.
+/// A system call fails.
 pub fn cores() -> Result<Vec<usize>, AloneError> {
     let set = rustix::thread::sched_getaffinity(None)
         .map_err(|error| AloneError::Machine(format!("which cores there are: {error}")))?;
     Ok((0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect())
 }
 
-/// Keeps this thread, and those that it starts, on `core`.
+/// Pins this thread, and those that it starts, to `core`.
 ///
 /// # Errors
 /// There is no such core.

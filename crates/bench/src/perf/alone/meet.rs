@@ -1,12 +1,12 @@
-//! The first words between a client and a listener, over a [sealed](super::sealed) connection: one
-//! each way, as JSON.
+//! The first messages between a client and a listener, over a [sealed](super::sealed) connection:
+//! a request and an answer, as JSON.
 //!
 //! ```text
 //! -> {"version":4,"machine":"...","rail":"auto","waiting":"adaptive","driving":"waiting","core":1,"encrypt":"auto"}
 //! <- {"Ok":{"rail":"shm","why":"...","encrypt":false,"cluster":[16 numbers],"port":40001}}    or {"Err":"one line"}
 //! ```
 //!
-//! Unknown fields are refused, as another version is.
+//! Unknown fields and other versions are refused.
 
 use std::{fmt, str::FromStr};
 
@@ -17,24 +17,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::perf::Driving;
 
-/// Where a listener listens unless told otherwise.
+/// The default port of a listener.
 pub const PORT: u16 = 7490;
 
 /// The version that both sides must have.
 pub(super) const VERSION: u32 = 4;
 
-/// Which rail a client wants.
+/// The rail that a client requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RailChoice {
-    /// The best that both have.
+    /// The best rail that both sides have.
     Auto,
-    /// This one or none.
+    /// This rail only.
     Only(RailKind),
 }
 
 impl RailChoice {
-    /// Each rail by itself, the fastest first.
-    #[must_use]
+    /// Returns each built-in rail by itself, the fastest first.
     pub fn every() -> Vec<Self> {
         RailKind::BUILT_IN.map(Self::Only).into()
     }
@@ -64,13 +63,13 @@ impl FromStr for RailChoice {
 pub struct Ask {
     /// The rail.
     pub rail: RailChoice,
-    /// How threads wait that do not poll.
+    /// The waiting mode of threads that do not poll.
     pub waiting: Waiting,
-    /// Who drives the workers.
+    /// The driver of the workers.
     pub driving: Driving,
-    /// The core that the listener's side is to stay on.
+    /// The core for the listener's side.
     pub core: Option<usize>,
-    /// Whether what goes over a network is encrypted.
+    /// The encryption of network traffic.
     pub encrypt: Encrypt,
 }
 
@@ -114,9 +113,8 @@ impl AskWire {
     }
 }
 
-/// Reads any bytes as what a client asks for, as a fuzz target would; whether it makes sense.
+/// Decodes any bytes as a request, for a fuzz target. Returns true if they are valid.
 #[doc(hidden)]
-#[must_use]
 pub fn ask_any(bytes: &[u8]) -> bool {
     serde_json::from_slice::<AskWire>(bytes).is_ok_and(|wire| wire.ask().is_ok())
 }
@@ -125,27 +123,26 @@ pub fn ask_any(bytes: &[u8]) -> bool {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Answer {
-    /// The rail, and why that one.
+    /// The rail, and the reason for it.
     pub(super) rail: String,
     pub(super) why: String,
-    /// Whether what goes over it is encrypted.
+    /// True if the rail encrypts.
     pub(super) encrypt: bool,
     /// The random name of the cluster of two.
     pub(super) cluster: [u8; 16],
-    /// Where its mesh listens.
+    /// The port of the listener's mesh.
     pub(super) port: u16,
 }
 
-/// The rail for a client on `theirs` as seen by a listener on `ours`, why, and whether what goes
-/// over it is encrypted.
+/// Returns the rail for a client on machine `theirs` and a listener on `ours`, the reason for it,
+/// and true if it encrypts.
 pub(super) fn choose(ask: &Ask, ours: &str, theirs: &str) -> Result<(RailKind, String, bool), String> {
     let same = !ours.is_empty() && ours == theirs;
     let (kind, why) = rail(ask.rail, same)?;
     Ok((kind, why, encrypts(ask.encrypt, kind, same)?))
 }
 
-/// Whether what goes over a rail is encrypted, which it is where it leaves the machine unless told
-/// otherwise.
+/// Returns true if the rail encrypts. By default traffic that leaves the machine is encrypted.
 fn encrypts(encrypt: Encrypt, rail: RailKind, same: bool) -> Result<bool, String> {
     let wanted = encrypt == Encrypt::Always || encrypt == Encrypt::Auto && !same;
     match rail {
@@ -190,7 +187,7 @@ mod tests {
         };
         assert_eq!(kind(RailChoice::Auto, "a", "a"), Ok((RailKind::Shm, false)));
         assert_eq!(kind(RailChoice::Auto, "a", "b"), Ok((RailKind::Tcp, true)));
-        assert_eq!(kind(RailChoice::Auto, "", ""), Ok((RailKind::Tcp, true)), "nobody knows");
+        assert_eq!(kind(RailChoice::Auto, "", ""), Ok((RailKind::Tcp, true)), "the machines are unknown");
         assert_eq!(kind(RailChoice::Only(RailKind::Tcp), "a", "a"), Ok((RailKind::Tcp, false)));
         assert!(kind(RailChoice::Only(RailKind::Shm), "a", "b").unwrap_err().contains("one machine"));
         assert!("ipx".parse::<RailChoice>().unwrap_err().contains("or auto"));

@@ -1,4 +1,4 @@
-//! A mesh of two nodes that carries nothing but a measurement.
+//! A mesh of two nodes for a measurement only.
 
 use std::{
     net::{IpAddr, SocketAddr, TcpListener},
@@ -14,22 +14,22 @@ use plexus_interconnect::{
 };
 
 use super::{AloneError, meet::VERSION};
-use crate::perf::{Bare, Place, WINDOW, WINDOW_BYTES};
+use crate::perf::{Bare, MeasuredPath, WINDOW, WINDOW_BYTES};
 
-/// The listener's node and the client's: the higher one connects.
+/// The nodes of the listener and the client. The higher number connects.
 pub(super) const LISTENER: NodeId = NodeId(0);
 pub(super) const CLIENT: NodeId = NodeId(1);
 
-/// How long the two may take to connect everything, and how often who waits looks whether it is
-/// still to.
+/// The time in which both sides must connect, and the interval at which a waiting side checks for
+/// cancellation.
 const CONNECTED_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// How long a measurement survives a path that is silent, and how often that is asked.
+/// The timeout of a silent path, and the interval of its probes.
 const TIMEOUT: Duration = Duration::from_secs(1);
 const PROBE: Duration = Duration::from_millis(20);
 
-/// Other programs may take a free port before it is used.
+/// The attempts to listen: another program may take a free port before it is used.
 const ATTEMPTS: usize = 8;
 
 /// The parameters that both ends of a session agree on.
@@ -37,15 +37,16 @@ pub(super) struct Pair {
     pub(super) cluster: [u8; 16],
     pub(super) rail: RailKind,
     pub(super) waiting: Waiting,
-    /// The key that both sides prove. Without one, each side that knows the random name of the
-    /// cluster is let in.
+    /// The key that both sides prove. Without a key, knowledge of the random name of the cluster
+    /// admits a connection.
     pub(super) key: Option<Key>,
     pub(super) encrypt: bool,
 }
 
 impl Pair {
-    /// Without a key the random name is all that the two have in common. It was sealed on its way,
-    /// so it keeps away strangers and those who listen, not who came between the two.
+    /// Returns the key of the mesh. Without a configured key it is the random name of the cluster,
+    /// which was sent sealed: that excludes other connections and eavesdroppers, but not an
+    /// attacker in the middle.
     fn key(&self) -> Key {
         if let Some(key) = &self.key {
             return key.clone();
@@ -56,21 +57,21 @@ impl Pair {
     }
 }
 
-/// One end of it. Ends everything when it is dropped.
+/// One end of the mesh. Dropping it stops the mesh.
 pub(super) struct End {
     mesh: Arc<Mesh<Bare>>,
-    pub(super) place: Place<Bare>,
+    pub(super) place: MeasuredPath<Bare>,
     peer: NodeId,
 }
 
 impl End {
-    /// The listener's end, somewhere on `ip`; where.
+    /// Starts the listener's end at a free port of `ip`; returns the port.
     pub(super) fn listen(pair: &Pair, ip: IpAddr) -> Result<(Self, u16), AloneError> {
         let mut refusal = None;
         for _ in 0..ATTEMPTS {
             let free = TcpListener::bind((ip, 0)).and_then(|listener| listener.local_addr());
             let address = free.map_err(|error| AloneError::Listen { address: ip.to_string(), error })?;
-            // The client's address is not needed: it is the one that connects.
+            // The client's address is not needed, because the client connects.
             match Self::start(pair, LISTENER, address, CLIENT, address) {
                 Err(MeshError::Listen { address, error }) => {
                     refusal = Some(AloneError::Mesh(format!("cannot listen at {address}: {error}")));
@@ -81,7 +82,7 @@ impl End {
         Err(refusal.unwrap_or_else(|| AloneError::Mesh("no port is free".into())))
     }
 
-    /// The client's end, towards the listener's.
+    /// Starts the client's end, which connects to the listener's.
     pub(super) fn connect(pair: &Pair, ip: IpAddr, listener: SocketAddr) -> Result<Self, AloneError> {
         Self::start(pair, CLIENT, SocketAddr::new(ip, 0), LISTENER, listener).map_err(wrong)
     }
@@ -100,14 +101,14 @@ impl End {
             cluster: pair.cluster,
             keys: Arc::new(vec![pair.key()]),
             admission: mesh::Admission::First,
-            // Both or none encrypt.
             listen: vec![listen],
+            local: None,
             peers: vec![mesh::Peer {
                 id: peer,
                 addresses: vec![address],
                 rails: vec![pair.rail],
                 encrypt: pair.encrypt,
-                // Both or none encrypt.
+                // Either both sides encrypt or neither.
                 fingerprint: u64::from(VERSION) << 1 | u64::from(pair.encrypt),
             }],
             windows: vec![window.clone()],
@@ -118,15 +119,15 @@ impl End {
         };
         let mesh = Mesh::start(config, vec![Bare::default()], |_| ())?;
         let worker = mesh.workers()[0].clone();
-        Ok(Self { mesh, place: Place { worker, window }, peer })
+        Ok(Self { mesh, place: MeasuredPath { worker, window }, peer })
     }
 
-    /// The rails between the two.
+    /// Returns the rails between the two nodes.
     pub(super) fn rails(&self) -> Vec<RailReport> {
         self.mesh.rails()
     }
 
-    /// Waits for the link, as long as it is `wanted`.
+    /// Waits for the link until `wanted` returns false.
     pub(super) fn wait(&self, wanted: &mut dyn FnMut() -> bool) -> Result<(), AloneError> {
         let end = Instant::now() + CONNECTED_WITHIN;
         loop {

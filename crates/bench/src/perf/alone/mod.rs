@@ -1,11 +1,10 @@
-//! Measuring between two machines without a cluster: one listens ([`Listener`]), the other connects
-//! ([`Session`]).
+//! Measurements between two machines without a cluster: one listens ([`Listener`]), the other
+//! connects ([`Session`]).
 //!
-//! What the two say first ([`meet`]) goes over a connection of its own, on which both have proved
-//! the key before ([`sealed`]): who asks for what, and what the listener makes of it. Then each
-//! starts a mesh of two nodes (the listener is node 0), with the same links, workers and handshake
-//! as in a cluster, and the measurement is the same as between two nodes of one. The first
-//! connection stays open: its end is the end of the session, however it comes.
+//! Both sides first prove the key on a separate connection ([`sealed`]), and exchange a request and
+//! an answer there ([`meet`]). Then each starts a mesh of two nodes (the listener is node 0), with
+//! the same links, workers and handshake as in a cluster. The measurement is the same as between
+//! two nodes of a cluster. The first connection stays open; its end ends the session.
 
 mod connect;
 mod listen;
@@ -29,12 +28,12 @@ pub enum AloneError {
     /// No listener answers at the address, or the address is invalid.
     #[error("{address}: {error}; start `plexus perf --listen` there first")]
     Reach {
-        /// Where it was tried.
+        /// The address that was tried.
         address: String,
         /// The error of the system.
         error: std::io::Error,
     },
-    /// The address cannot be listened at.
+    /// Listening at the address failed.
     #[error("cannot listen at {address}: {error}; name another as in --listen 0.0.0.0:7501")]
     Listen {
         /// The address.
@@ -42,10 +41,10 @@ pub enum AloneError {
         /// The error of the system.
         error: std::io::Error,
     },
-    /// The other side says why not.
+    /// The other side refused, with this reason.
     #[error("the listener refuses: {0}")]
     Refused(String),
-    /// The connection broke or brought nonsense.
+    /// The connection broke, or a message is malformed.
     #[error("{what}: {error} (it must be `plexus perf --listen` of the same version)")]
     Talk {
         /// The operation that failed.
@@ -53,13 +52,13 @@ pub enum AloneError {
         /// The error.
         error: std::io::Error,
     },
-    /// The links.
+    /// The mesh failed.
     #[error("{0}")]
     Mesh(String),
-    /// The machine has not what was asked for.
+    /// The machine lacks a requested part.
     #[error("{0}")]
     Machine(String),
-    /// The measurement itself.
+    /// The measurement failed.
     #[error(transparent)]
     Perf(#[from] PerfError),
 }

@@ -1,8 +1,8 @@
-//! The connection over which a client and a listener speak: JSON over a [`SealedStream`], so
-//! nothing of it is read that was not sealed with the key.
+//! The connection between a client and a listener: JSON over a [`SealedStream`], which delivers
+//! only messages that were sealed with the key.
 //!
-//! Without a key both take a key of zeros: then neither end is proved to be anybody, and who only
-//! listens on the way still learns nothing.
+//! Without a key both ends use a key of zeros. Then neither end is authenticated, but eavesdroppers
+//! still learn nothing.
 
 use std::{io, net::TcpStream, time::Duration};
 
@@ -16,53 +16,53 @@ const PURPOSE: [u8; 16] = *b"plexus perf     ";
 pub(super) struct Sealed(SealedStream);
 
 impl Sealed {
-    /// Makes the end that calls.
+    /// Makes the calling end.
     ///
     /// # Errors
-    /// The other end has another key or is too slow, or the system's.
+    /// The other end has another key or is too slow, or a system call fails.
     pub(super) fn call(stream: TcpStream, key: Option<&Key>, within: Duration) -> io::Result<Self> {
-        SealedStream::call(stream, &or_everybodys(key), PURPOSE, within).map(Self).map_err(|error| {
-            // An end that is called and hears no proof hangs up without a word.
+        SealedStream::call(stream, &or_zeros(key), PURPOSE, within).map(Self).map_err(|error| {
+            // A listener closes connections without a valid key without a reply.
             match error.kind() {
                 io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => io::Error::new(
                     io::ErrorKind::PermissionDenied,
-                    "it hangs up without a word: name the same file with --key on both sides, or on none",
+                    "the other end closed the connection without a reply: use the same --key file on both sides, or none",
                 ),
                 _ => error,
             }
         })
     }
 
-    /// Makes the end that is called.
+    /// Makes the accepting end.
     ///
     /// # Errors
-    /// As of [`call`](Self::call).
+    /// See [`call`](Self::call).
     pub(super) fn answer(stream: TcpStream, key: Option<&Key>, within: Duration) -> io::Result<Self> {
-        SealedStream::answer(stream, &or_everybodys(key), PURPOSE, within).map(Self)
+        SealedStream::answer(stream, &or_zeros(key), PURPOSE, within).map(Self)
     }
 
-    /// Gives the connection itself, to look at.
+    /// Returns the connection itself, to inspect.
     pub(super) fn stream(&self) -> &TcpStream {
         self.0.stream()
     }
 
-    /// Sends `words` as JSON.
+    /// Sends a message as JSON.
     ///
     /// # Errors
-    /// The system's.
-    pub(super) fn say(&mut self, words: &impl Serialize) -> io::Result<()> {
-        self.0.send(&serde_json::to_vec(words)?)
+    /// A system call fails.
+    pub(super) fn send(&mut self, message: &impl Serialize) -> io::Result<()> {
+        self.0.send(&serde_json::to_vec(message)?)
     }
 
-    /// Waits for what the other end says.
+    /// Waits for the next message.
     ///
     /// # Errors
-    /// It says nothing in time, or what makes no sense.
-    pub(super) fn hear<T: DeserializeOwned>(&mut self, within: Duration) -> io::Result<T> {
+    /// No message arrives in time, or it is malformed.
+    pub(super) fn receive<T: DeserializeOwned>(&mut self, within: Duration) -> io::Result<T> {
         Ok(serde_json::from_slice(&self.0.receive(within)?)?)
     }
 }
 
-fn or_everybodys(key: Option<&Key>) -> Key {
+fn or_zeros(key: Option<&Key>) -> Key {
     key.cloned().unwrap_or_else(|| Key::new([0; KEY]))
 }

@@ -50,7 +50,6 @@ pub struct Work {
 
 impl Work {
     /// Creates clients of a cluster with `nodes` nodes.
-    #[must_use]
     pub fn new(dir: ClusterDir, nodes: usize) -> Self {
         Self {
             dir,

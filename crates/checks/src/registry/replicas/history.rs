@@ -238,8 +238,8 @@ impl Follower {
 
     /// Reads all pending events and compares the contents.
     pub fn compare(&mut self, contents: &Contents) -> Result<(), Broken> {
-        while let Some(news) = self.watches.next(self.watch) {
-            let generation = match news {
+        while let Some(event) = self.watches.next(self.watch) {
+            let generation = match event {
                 WatchEvent::Change(generation, keys) => {
                     for (key, entry) in keys {
                         match entry {

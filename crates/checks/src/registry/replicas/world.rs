@@ -100,8 +100,7 @@ impl Simulation for World {
         self.cluster.nodes().for_each(|node| self.engine.schedule(0, None, ReplicasEvent::Start(node)));
         self.engine.schedule(US, None, ReplicasEvent::Decide);
         if self.params.ruin {
-            let after = self.engine.random.below(100_000 * US);
-            self.engine.schedule(after, None, ReplicasEvent::Ruin);
+            self.engine.schedule_in(..100_000 * US, None, ReplicasEvent::Ruin);
         }
         let limit = (self.params.operations + 100) * EVENTS_PER_OPERATION;
         loop {
@@ -133,7 +132,6 @@ impl Simulation for World {
 
 impl World {
     /// Creates the world before its first event.
-    #[must_use]
     pub fn new(seed: u64, sabotage: Option<Sabotage>) -> Self {
         let params = Params::drawn(seed);
         let nothing = Arc::new(Contents::new(CLUSTER));
@@ -220,8 +218,7 @@ impl World {
                 if !self.is_healed {
                     let members = self.draw_members();
                     self.decide(members);
-                    let after = self.engine.random.between(100 * US, 20_000 * US);
-                    self.engine.schedule(after, None, ReplicasEvent::Decide);
+                    self.engine.schedule_in(100 * US..=20_000 * US, None, ReplicasEvent::Decide);
                 }
             }
             ReplicasEvent::Give(who, view) if self.cluster.is_up(who) => {
@@ -328,8 +325,7 @@ impl World {
             self.history.dies(operation, self.epoch);
         }
         if !self.is_healed {
-            let after = self.engine.random.between(100 * US, 30_000 * US);
-            self.engine.schedule(after, None, ReplicasEvent::Start(number));
+            self.engine.schedule_in(100 * US..=30_000 * US, None, ReplicasEvent::Start(number));
         }
     }
 
@@ -356,8 +352,7 @@ impl World {
         let members = next.iter().map(|instance| instance.member().0).collect::<NodeSet>();
         let view = View { epoch: self.epoch, members };
         for who in &next {
-            let after = self.engine.random.between(US, 500 * US);
-            self.engine.schedule(after, None, ReplicasEvent::Give(*who, view));
+            self.engine.schedule_in(US..=500 * US, None, ReplicasEvent::Give(*who, view));
         }
         self.members = next;
     }
@@ -434,8 +429,7 @@ impl World {
         for _ in 0..times {
             // A message that would arrive after a later one arrives with it.
             self.cluster.send(lane, message.clone(), 0, 0);
-            let after = self.engine.random.between(5 * US, 60 * US);
-            self.engine.schedule(after, None, ReplicasEvent::Deliver(lane));
+            self.engine.schedule_in(5 * US..=60 * US, None, ReplicasEvent::Deliver(lane));
         }
     }
 
@@ -454,8 +448,7 @@ impl World {
         if self.is_healed || !self.cluster.is_up(who) {
             return Ok(());
         }
-        let after = self.engine.random.between(10 * US, 1_000 * US);
-        self.engine.schedule(after, None, ReplicasEvent::Client(who));
+        self.engine.schedule_in(10 * US..=1_000 * US, None, ReplicasEvent::Client(who));
         if self.engine.random.permille(self.params.kills) {
             let all = self.engine.random.percent(5);
             let one = self.engine.random.below(self.disks.len() as u64) as usize;

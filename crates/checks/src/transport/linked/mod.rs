@@ -62,7 +62,6 @@ const PACE: Pace = Pace { probe: Nanos::from_us(20), alone: Nanos::from_us(400),
 
 impl Linked {
     /// Creates links between all nodes, whose rails fail now and then if the parameters say so.
-    #[must_use]
     pub fn new(params: &Params, engine: &mut Engine<ClusterEvent>) -> Self {
         let paths = Paths::new(params.nodes, params.workers);
         let retains = params.cuts_ns > 0 || engine.random.percent(50);
@@ -161,10 +160,8 @@ impl Linked {
         let receiver = self.back(path);
         while let Some(on_rail) = self.rails.receive(path, receiver, rail, lane, step.engine.now()) {
             self.arrived(step, path, rail, on_rail);
-            let owner = self.owner(path);
-            let after = step.engine.random.between(50, 500);
             let room = NetEvent::Room(self.rails.index(path, rail), lane);
-            step.engine.schedule(after, owner, ClusterEvent::Net(room));
+            step.engine.schedule_in(50..=500, self.owner(path), ClusterEvent::Net(room));
         }
         // Credits may have come.
         self.pump(step, receiver);
@@ -213,9 +210,8 @@ impl Linked {
     fn deliver(&mut self, step: &mut Step<'_>, path: usize, packet: Packet) {
         let (from, to) = self.paths.ends(path);
         step.out.push(Arrival::Message { to, from: from.node, packet });
-        let after = step.engine.random.between(10, 1_000);
         let handled = NetEvent::Handled(self.back(path), kind(&packet) as usize);
-        step.engine.schedule(after, Some(to.node.index()), ClusterEvent::Net(handled));
+        step.engine.schedule_in(10..=1_000, Some(to.node.index()), ClusterEvent::Net(handled));
     }
 
     /// Destroys an end's rail. The other end learns of it from its system, unless that receives
@@ -227,12 +223,10 @@ impl Linked {
         let other = self.back(end);
         if self.rails.closed(end, other, rail) {
             let most = *engine.random.pick(&[300, 20_000]);
-            let after = engine.random.below(most);
-            let owner = self.owner(other);
-            engine.schedule(after, owner, ClusterEvent::Net(NetEvent::Noticed(other, rail, generation)));
+            let noticed = NetEvent::Noticed(other, rail, generation);
+            engine.schedule_in(..most, self.owner(other), ClusterEvent::Net(noticed));
         }
-        let after = engine.random.between(100, 30_000);
-        engine.schedule(after, None, ClusterEvent::Net(NetEvent::Connect(end, rail)));
+        engine.schedule_in(100..=30_000, None, ClusterEvent::Net(NetEvent::Connect(end, rail)));
         self.keep_ticking(engine, end);
     }
 
@@ -251,8 +245,8 @@ impl Linked {
             return;
         }
         if self.rails.is_dark(end, other, rail) {
-            let after = engine.random.between(1_000, 50_000);
-            return engine.schedule(after, None, ClusterEvent::Net(NetEvent::Connect(end, rail)));
+            let connect = NetEvent::Connect(end, rail);
+            return engine.schedule_in(1_000..=50_000, None, ClusterEvent::Net(connect));
         }
         // The next rail may have less room than the data under way on the last one.
         let slots = *engine.random.pick(&[2, 2, 3, 16]);
@@ -317,11 +311,9 @@ impl Linked {
                     self.rails.reset(path, back, rail);
                     for end in [path, back] {
                         let most = *step.engine.random.pick(&[300, 20_000]);
-                        let after = step.engine.random.below(most);
                         let generation = self.ends[end].core.up(rail as u8).unwrap_or(0);
                         let noticed = NetEvent::Noticed(end, rail, generation);
-                        let owner = self.owner(end);
-                        step.engine.schedule(after, owner, ClusterEvent::Net(noticed));
+                        step.engine.schedule_in(..most, self.owner(end), ClusterEvent::Net(noticed));
                     }
                 }
             }

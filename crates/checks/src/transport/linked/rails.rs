@@ -125,7 +125,7 @@ impl Rails {
             return Ok(());
         }
         let sent = self.network.send(PathId(index), lane, on_rail, now, &mut step.engine.random);
-        let mut after = sent.map_err(|_| NoRoom)?;
+        let mut after = sent.ok_or(NoRoom)?;
         if lane == 1 {
             after += self.bulk.draw(&mut step.engine.random);
         }

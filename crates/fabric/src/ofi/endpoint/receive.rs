@@ -17,7 +17,8 @@ impl Endpoint {
         while let Some(slot) = self.unposted.last().copied() {
             let start = self.slots.at(slot * SLOT_LEN);
             let into = Piece { start, len: SLOT_LEN, region: self.slots_region.as_ref() };
-            // SAFETY: the buffer is nobody else's until the completion, and outlives the port.
+            // SAFETY: only the provider uses the buffer until the completion, and it outlives the
+            // port.
             match unsafe { self.port.receive(into, slot) } {
                 0 => drop(self.unposted.pop()),
                 sys::FI_EAGAIN => return Ok(()),
@@ -69,19 +70,19 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Frees a buffer whose message did not fit, and which is ignored: no correct peer sends one that
-    /// long.
+    /// Frees a buffer whose message did not fit, and which is ignored: no correct peer sends one
+    /// that long.
     pub(in crate::ofi) fn overlong(&mut self, completed: Completed) {
         self.unposted.push(completed.index);
     }
 
     fn acknowledge(&mut self, taken: u32) -> Result<(), &'static str> {
-        let news = taken.wrapping_sub(self.acknowledged);
-        if news <= self.posted.wrapping_sub(self.acknowledged) {
+        let increase = taken.wrapping_sub(self.acknowledged);
+        if increase <= self.posted.wrapping_sub(self.acknowledged) {
             self.acknowledged = taken;
             self.under_way.taken(taken);
             Ok(())
-        } else if (news as i32) < 0 {
+        } else if (increase as i32) < 0 {
             // It was staged before one that overtook it.
             Ok(())
         } else {

@@ -43,8 +43,8 @@ pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
 #[inline(always)]
 pub(super) fn own_soon(line: NonNull<u8>) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint: it faults on no address and changes no memory. Processors without it do
-    // nothing.
+    // SAFETY: a hint: it faults on no address and changes no memory. Processors without it ignore
+    // it.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) line.as_ptr(), options(nostack, preserves_flags));
     }

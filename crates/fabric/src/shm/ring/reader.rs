@@ -103,13 +103,13 @@ impl Reader {
     /// Publishes the reader's position; returns true if it changed.
     #[inline]
     pub(in crate::shm) fn publish(&mut self) -> bool {
-        let news = self.published != self.next;
-        if news {
+        let moved = self.published != self.next;
+        if moved {
             self.published = self.next;
             // Release: our reads of these lines are over before the writer sees them free.
             self.place.read().store(self.next, Release);
         }
-        news
+        moved
     }
 
     /// Returns true if a writer without room should be woken now, once for each time that it left

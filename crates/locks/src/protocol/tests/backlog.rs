@@ -26,9 +26,7 @@ fn requests_released_during_a_view_change_are_not_kept() {
     few.lock(1, 1, FIRST, &name, Mode::EX, WaitLimit::Forever);
     assert_eq!(few.notices(), ["0+NL", "1+EX"]);
     // The third node does not know the view yet, and the others wait for it.
-    for node in [0, 1] {
-        few.event(node, Event::View(view(2, &all)));
-    }
+    few.enter([0, 1], &view(2, &all));
     gives_up(&mut few, &name);
     assert!(!few.shards[0].is_open());
     few.event(2, Event::View(view(2, &all)));
@@ -106,9 +104,7 @@ fn repeated_requests_are_kept_and_show_that_the_resource_is_not_new() {
     let (home, silent) = ((next + 1) % 3, (next + 2) % 3);
     few.lock(3, 100, FIRST, &name, Mode::EX, WaitLimit::Forever);
     (0..count).for_each(|lock| few.lock(home, lock, FIRST, &name, Mode::PR, WaitLimit::Forever));
-    for node in [next, home] {
-        few.event(node, Event::View(left.clone()));
-    }
+    few.enter([next, home], &left);
     (0..count).for_each(|lock| few.unlock(home, lock, None));
     let last = 2 * count - 1;
     (count..=last).for_each(|lock| few.lock(home, lock, FIRST, &name, Mode::PR, WaitLimit::Forever));

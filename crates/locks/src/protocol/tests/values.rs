@@ -23,7 +23,7 @@ fn gone_down_unheard(mode: Mode, value: Option<[u8; VALUE_LEN]>) -> (Few, Vec<u8
 
 fn the_third_dies(few: &mut Few) {
     few.held_up = true;
-    [0, 1].into_iter().for_each(|node| few.event(node, Event::View(view(2, &[0, 1]))));
+    few.enter([0, 1], &view(2, &[0, 1]));
     few.said.retain(|(_, to, _)| *to != NodeId(2));
     few.go_on();
 }

@@ -129,6 +129,9 @@ pub enum GroupRefusal {
     /// The client is not a member, or no longer one.
     #[error("it is no member of the group")]
     NoMember,
+    /// Members that wait at this barrier require this other number of members.
+    #[error("clients that wait at this barrier require {0} members; use the same number")]
+    Differs(u16),
     /// The member already waits at a barrier.
     #[error("it waits at a barrier already")]
     Waits,

@@ -17,7 +17,8 @@
 //! - **Synchrony** (virtual synchrony; Birman and Joseph, SOSP 1987). Nodes that go together from
 //!   one view of the cluster to the next know the same when they begin the next one.
 //! - **Barriers.** A barrier is passed when all members of the group's view have arrived, and are
-//!   as many as each of them requires. A barrier does not wait for former members.
+//!   as many as they require. All that wait at a barrier require the same number. A barrier does
+//!   not wait for former members.
 //!
 //! # View changes (`change.rs`)
 //!

@@ -110,6 +110,9 @@ impl Replica {
                     return tell(who, Happened::Refused(GroupRefusal::Waits));
                 }
                 let at = group.barriers.entry(barrier.clone()).or_default();
+                if let Some(other) = at.arrived.values().find(|other| *other != least) {
+                    return tell(who, Happened::Refused(GroupRefusal::Differs(*other)));
+                }
                 at.strict |= strict;
                 at.arrived.insert(who, *least);
                 group.pass(tell);

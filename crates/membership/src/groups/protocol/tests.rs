@@ -154,16 +154,25 @@ fn a_member_that_returns_before_others_have_left_does_not_pass_alone() {
 #[test]
 fn a_member_does_not_pass_alone_when_another_died_on_the_way() {
     let mut groups = alone();
+    let arrive = || Deed::Arrive { barrier: name("here"), least: 2, strict: false };
+    told(&mut groups, 1, "a", Deed::Join);
+    told(&mut groups, 2, "a", Deed::Join);
+    assert_eq!(passed(&mut groups, 1, arrive()), []);
+    assert_eq!(passed(&mut groups, 2, Deed::Leave { died: true }), [], "it requires two");
+    told(&mut groups, 4, "a", Deed::Join);
+    assert_eq!(passed(&mut groups, 4, arrive()), [1, 4]);
+}
+
+#[test]
+fn members_that_require_different_numbers_do_not_meet() {
+    let mut groups = alone();
     let arrive = |least| Deed::Arrive { barrier: name("here"), least, strict: false };
     told(&mut groups, 1, "a", Deed::Join);
     told(&mut groups, 2, "a", Deed::Join);
-    told(&mut groups, 3, "a", Deed::Join);
     assert_eq!(passed(&mut groups, 1, arrive(2)), []);
-    assert_eq!(passed(&mut groups, 2, arrive(3)), []);
-    assert_eq!(passed(&mut groups, 3, Deed::Leave { died: true }), [], "one of them wants three");
-    assert_eq!(passed(&mut groups, 2, Deed::Leave { died: true }), [], "the other wants two");
-    told(&mut groups, 4, "a", Deed::Join);
-    assert_eq!(passed(&mut groups, 4, arrive(1)), [1, 4]);
+    assert_eq!(told(&mut groups, 2, "a", arrive(3)), [Happened::Refused(GroupRefusal::Differs(2))]);
+    assert_eq!(passed(&mut groups, 2, arrive(2)), [1, 2]);
+    assert_eq!(passed(&mut groups, 1, arrive(1)), [], "the number of a passed barrier does not count");
 }
 
 #[test]

@@ -32,7 +32,10 @@ mod peers;
 mod plan;
 mod turns;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
 use plexus_base::{Epoch, Incarnation, MAX_NODES, Nanos, NodeId, NodeSet};
 
@@ -41,7 +44,7 @@ use super::{
     files::{FileState, Writes},
     paxos::Paxos,
     profile::Profile,
-    record::{Contents, Report},
+    record::{Contents, Report, ReportNumber},
     view::{Clean, FileId, MAX_FILES, Seat, View, VotingFile},
 };
 
@@ -137,8 +140,8 @@ pub enum Event {
 /// The reason why a node must stop at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum StopReason {
-    /// No majority of the voting files answered in time.
-    #[error("the lease is over: no majority of the voting files answered in time")]
+    /// Neither a majority of the voting files nor all other members have renewed the lease in time.
+    #[error("the lease is over")]
     LeaseOver,
     /// A view without this incarnation was decided.
     #[error("the other members have evicted this node")]
@@ -203,6 +206,9 @@ pub enum Action {
     Remembered(u64),
     /// The result of a config change.
     Answer(ConfigChange, Result<(), ConfigChangeRefusal>),
+    /// These members leave, and without the voting files that they serve the other members have no
+    /// majority. The view changes when this node leaves too.
+    LeaveToo(NodeSet),
     /// Stop acting at once and end the process.
     Die(StopReason),
     /// The node has left as requested and is no member any more. Stop acting before the next
@@ -230,8 +236,10 @@ pub struct Member {
     profile: Profile,
     started: Nanos,
     decided: Arc<View>,
-    /// The time at which this node learned the decided view.
-    learned: Nanos,
+    /// The time from which on a node that has opened no view waits for members of earlier views:
+    /// the last learning of a view that may have followed an unknown eviction. `None`: no view was
+    /// learned yet.
+    waits_since: Option<Nanos>,
     /// For each node, the last incarnation that was a member of an earlier view and is not a member
     /// now (0: none). `None` if unknown.
     former: Option<[Incarnation; MAX_NODES]>,
@@ -251,11 +259,17 @@ pub struct Member {
     next_report: Nanos,
     /// The state in the last report, and the time of that report.
     last_reported: Option<(ReportedState, Nanos)>,
+    /// The counters and times of the reports to the peers of the last lease time.
+    sent: VecDeque<(u64, Nanos)>,
     plan: Option<Plan>,
     /// The time of the next planning, and the earliest time of the next proposal.
     next_plan: Nanos,
     retry: Nanos,
     leaving: bool,
+    /// The time since which other members leave and need this node to leave too, and whether
+    /// [`Action::LeaveToo`] was given.
+    must_leave_since: Option<Nanos>,
+    must_leave: bool,
     config_change: Option<(ConfigChange, Nanos)>,
     /// The greatest registry generation in any report or event.
     registry: u64,
@@ -281,7 +295,7 @@ impl Member {
             profile,
             started: now,
             decided: first,
-            learned: now,
+            waits_since: None,
             former: None,
             opened: None,
             entered: Epoch(0),
@@ -295,10 +309,13 @@ impl Member {
             counter: 0,
             next_report: now,
             last_reported: None,
+            sent: VecDeque::new(),
             plan: None,
             next_plan: now,
             retry: now,
             leaving: false,
+            must_leave_since: None,
+            must_leave: false,
             config_change: None,
             registry: 0,
             remembering: None,
@@ -318,12 +335,19 @@ impl Member {
         &self.decided
     }
 
-    /// Returns the live nodes whose profile has a different lease, with that lease. Such nodes
-    /// never accept each other as members.
-    pub fn differing_leases(&self, now: Nanos) -> impl Iterator<Item = (NodeId, Nanos)> {
+    /// Returns true if the sender's profile has the same lease and disk timeout. Otherwise the two
+    /// nodes never accept each other as members.
+    fn has_same_times(&self, report: &Report) -> bool {
+        (report.lease, report.disk_timeout) == (self.profile.lease, self.profile.disk_timeout)
+    }
+
+    /// Returns the live nodes whose profile has a different lease or disk timeout, with these two.
+    /// Such nodes never accept each other as members.
+    pub fn differing_times(&self, now: Nanos) -> impl Iterator<Item = (NodeId, Nanos, Nanos)> {
         let others = self.decided.cluster().without(self.me).iter();
         let fresh = others.filter_map(move |node| self.peers.fresh(node, now, &self.profile));
-        fresh.filter(|report| report.lease != self.profile.lease).map(|report| (report.node, report.lease))
+        let differing = fresh.filter(|report| !self.has_same_times(report));
+        differing.map(|report| (report.node, report.lease, report.disk_timeout))
     }
 
     /// Returns true if messages of this incarnation count, that is, if the links with it are not
@@ -363,6 +387,7 @@ impl Member {
         if self.opened.is_none() && self.lacks_sound_majority() {
             return self.end(Action::Die(StopReason::FilesOlder), out);
         }
+        self.renew(out);
         self.open(now, out);
         self.schedule_report(now);
         self.plan_next_view(now, out);
@@ -401,6 +426,7 @@ impl Member {
         self.registry = self.registry.max(report.registry);
         self.absorb_proofs(report, now, out);
         self.learn(&report.decided, now, out);
+        self.note_promise(report);
     }
 
     fn absorb_proofs(&mut self, report: &Report, now: Nanos, out: &mut Vec<Action>) {
@@ -462,14 +488,19 @@ impl Member {
             return self.leave(now, out);
         }
         out.push(Action::Decided(Arc::clone(view)));
+        let mut is_known = self.waits_since.is_some() && before.epoch.0 + 1 == view.epoch.0;
         for (node, incarnation) in before.gone(view).filter(|(node, _)| *node != self.me) {
             if !self.peers.is_dead(node, incarnation) {
+                is_known = false;
                 self.waits.push(Wait { node, incarnation, until: now + self.profile.wait() });
                 out.push(Action::Fence(node, incarnation));
             }
         }
         self.former = self.former_incarnations(&before, view);
-        (self.learned, self.plan) = (now, None);
+        if !is_known {
+            self.waits_since = Some(now);
+        }
+        self.plan = None;
         (self.next_plan, self.next_report) = (now, now);
         if let Some(paxos) = &mut self.paxos {
             paxos.learned(view);
@@ -600,6 +631,8 @@ impl Member {
             reaches,
             leaving,
             lease: self.profile.lease,
+            disk_timeout: self.profile.disk_timeout,
+            echo: self.peers.echo(),
             registry: self.registry,
             dead,
             clean,
@@ -613,6 +646,7 @@ impl Member {
             self.last_reported = Some((self.reported_state(now), now));
             let to = self.decided.cluster().without(self.me);
             let report = Arc::new(self.report(now));
+            self.note_sent(&report, now);
             out.push(Action::Send { to, report });
         }
     }

@@ -12,19 +12,34 @@
 //! time after the choice. A node learns of the view only after the choice. It waits for that time
 //! by its own clock, plus drift and margin, before it opens the view.
 //!
+//! # Stalled voting files
+//!
+//! Turns may stall for up to the disk timeout. Meanwhile the lease of a node that has opened a view
+//! lasts as long as the *promises* of all other members of the latest decided view: that they knew
+//! no view without the node. Only members that are proved dead are left out. A report of a member
+//! is a promise if it echoes a report of this incarnation, and lasts for one lease time from the
+//! making of the echoed report. From the moment in which a member learns a view, all its reports
+//! contain it, and a node that is not in the view ends. So a promise ends at most one lease time
+//! after the promising member has learned a view without the node, and the member waits that long.
+//! Promises count at most until the disk timeout after the start of the turns that renewed the
+//! lease last. Without other members only the files count.
+//!
 //! # New members
 //!
 //! A new member does not know which nodes were evicted before it joined. It opens a view when at
 //! least one other member has opened this view or a later one, and no other member acts in an
-//! earlier view. If no other member acts, it waits for one lease time. It need not wait if it has
-//! learned all views in sequence: then it knows the last removed incarnation of each node, and
-//! opens the view when all of them are proved dead.
+//! earlier view. If no other member acts, it waits for the disk timeout, because an evicted node
+//! that it does not know needed no promise of it. The wait begins when the node learns its first
+//! view. It begins again with a view that was learned out of sequence, or that removes an
+//! incarnation that is not proved dead. The node need not wait if it has learned all views in
+//! sequence: then it knows the last removed incarnation of each node, and opens the view when all
+//! of them are proved dead.
 
 use std::sync::Arc;
 
-use plexus_base::{Epoch, Incarnation, Nanos, NodeId};
+use plexus_base::{Epoch, Incarnation, Nanos, NodeId, NodeSet};
 
-use super::{Action, Member};
+use super::{Action, Member, Report, ReportNumber};
 
 /// A removed incarnation that may still act.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,14 +56,59 @@ impl Wait {
 }
 
 impl Member {
-    /// Renews the lease from the turns that have succeeded so far.
-    pub(super) fn renew(&mut self, out: &mut Vec<Action>) {
+    /// Notes the number of a report to the peers, which they echo.
+    pub(super) fn note_sent(&mut self, report: &Report, now: Nanos) {
+        self.sent.push_back((report.counter, now));
+        while self.sent.front().is_some_and(|(_, at)| *at + self.profile.lease <= now) {
+            self.sent.pop_front();
+        }
+    }
+
+    /// Notes the promise of a member that echoes a report of this incarnation. The view in the
+    /// report was learned before.
+    pub(super) fn note_promise(&mut self, report: &Report) {
+        let ReportNumber { incarnation, counter } = report.echo[self.me.index()];
+        if !self.is_over
+            && self.is_member()
+            && self.decided.has(report.node, report.incarnation)
+            && incarnation == self.incarnation
+            && let Some((_, made)) = self.sent.iter().rev().find(|(sent, _)| *sent == counter)
+        {
+            self.peers.promised(report.node, report.incarnation, *made + self.profile.lease);
+        }
+    }
+
+    /// Returns the time until which each other member that may live promises that it knows no view
+    /// without this node.
+    fn promises(&self) -> impl Iterator<Item = (NodeId, Nanos)> {
+        let others = self.decided.members().without(self.me).iter();
+        let others = others.filter_map(|node| Some((node, self.decided.incarnation(node)?)));
+        let alive = others.filter(|(node, incarnation)| !self.peers.is_dead(*node, *incarnation));
+        alive.map(|(node, incarnation)| (node, self.peers.promise(node, incarnation)))
+    }
+
+    /// Returns the members whose promises have ended, or do not last longer than the lease.
+    pub(crate) fn silent(&self, now: Nanos) -> NodeSet {
+        let until_lease = now.max(self.lease_until);
+        self.promises().filter(|(_, until)| *until <= until_lease).map(|(node, _)| node).collect()
+    }
+
+    /// Returns the earliest start within the newest majority of turns that renewed the lease.
+    pub(crate) fn renewed(&self) -> Option<Nanos> {
         let counted = self.decided.files.iter().filter_map(|file| self.files.get(&file.id));
         let mut renewed: Vec<Nanos> =
             counted.filter(|state| !state.is_set_aside).filter_map(|state| state.renewed).collect();
         renewed.sort_unstable_by(|a, b| b.cmp(a));
-        let Some(earliest) = renewed.get(self.decided.majority() - 1) else { return };
-        let until = *earliest + self.profile.lease;
+        renewed.get(self.decided.majority() - 1).copied()
+    }
+
+    /// Renews the lease from the turns that have succeeded so far, and from the promises of the
+    /// other members.
+    pub(super) fn renew(&mut self, out: &mut Vec<Action>) {
+        let Some(earliest) = self.renewed() else { return };
+        let promised = self.promises().map(|(_, until)| until).min().filter(|_| self.opened.is_some());
+        let promised = promised.map(|until| until.min(earliest + self.profile.disk_timeout));
+        let until = (earliest + self.profile.lease).max(promised.unwrap_or(Nanos(0)));
         if until > self.lease_until {
             self.lease_until = until;
             if self.opened.is_some() {
@@ -115,7 +175,7 @@ impl Member {
             |(node, incarnation): (usize, Incarnation)| self.peers.is_dead(NodeId(node as u8), incarnation);
         self.decided.epoch == Epoch(1)
             || self.former.is_some_and(|former| former.into_iter().enumerate().all(is_over))
-            || now >= self.learned + self.profile.wait()
+            || self.waits_since.is_some_and(|since| now >= since + self.profile.wait_as_new())
     }
 
     /// Returns, for each other member, the epochs that it reports as opened and decided; 0 if
@@ -130,10 +190,8 @@ impl Member {
 
 #[cfg(test)]
 mod tests {
-    use plexus_base::NodeSet;
-
     use super::*;
-    use crate::protocol::{Event, FileId, Profile, Seat, View};
+    use crate::protocol::{Block, Event, FileId, Profile, Seat, View};
 
     fn member() -> Member {
         let first = View::first(NodeSet::first(3), [(FileId(1), None)]);
@@ -155,6 +213,93 @@ mod tests {
         assert_eq!(out, []);
         member.open(until, &mut out);
         assert_eq!(out, [Action::Stopped { node: NodeId(2), incarnation, proved: false }]);
+    }
+
+    /// Returns a member that acts in view 1 with nodes 1 and 2, and three voting files whose turns
+    /// renewed the lease from 10, 20 and 30 s on; all turns of the last seconds answered.
+    fn member_with_promises(until: [Nanos; 2]) -> Member {
+        let files = [1, 2, 3].map(FileId);
+        let mut view = View::first(NodeSet::first(3), files.map(|id| (id, None)));
+        view.epoch = Epoch(1);
+        (0..3).for_each(|node| view.seats[node] = Seat::In(Incarnation(1)));
+        let mut member = Member::new(NodeId(0), Incarnation(1), Profile::LAN, Arc::new(view), Nanos(0));
+        member.opened = Some(Arc::clone(&member.decided));
+        for (file, second) in files.into_iter().zip([10, 20, 30]) {
+            let state = member.files.get_mut(&file).expect("a file of the view");
+            (state.renewed, state.answered) =
+                (Some(Nanos::from_ms(second * 1000)), Some(Nanos::from_ms(49_000)));
+        }
+        for (node, until) in [1, 2].into_iter().zip(until) {
+            member.peers.promised(NodeId(node), Incarnation(1), until);
+        }
+        member
+    }
+
+    #[test]
+    fn promises_of_all_other_members_extend_the_lease_until_the_disk_timeout() {
+        let ms = Nanos::from_ms;
+        // The files alone renew it from 20 s on: from then on two of three files had renewing
+        // turns.
+        let cases = [
+            ([ms(25_000), ms(0)], ms(20_900)),
+            ([ms(25_000), ms(20_000)], ms(20_900)),
+            ([ms(25_000), ms(26_000)], ms(25_000)),
+            ([ms(49_000), ms(49_500)], ms(49_000)),
+            ([ms(51_000), ms(52_000)], ms(50_000)),
+        ];
+        for (until, lease) in cases {
+            let (mut member, mut out) = (member_with_promises(until), Vec::new());
+            member.renew(&mut out);
+            assert_eq!(out, [Action::Lease(lease)], "promises until {until:?}");
+        }
+        let mut member = member_with_promises([ms(0), ms(25_000)]);
+        member.peers.proved_dead(NodeId(1), Incarnation(1));
+        member.renew(&mut Vec::new());
+        assert_eq!(member.lease_until, ms(25_000), "a dead member need not promise");
+        let ends = member.silent(ms(24_999));
+        assert_eq!(ends, NodeSet::from_iter([NodeId(2)]), "its promise ends with the lease");
+        member.peers.proved_dead(NodeId(2), Incarnation(1));
+        let mut alone = member_with_promises([ms(0), ms(0)]);
+        (1..3).for_each(|node| alone.peers.proved_dead(NodeId(node), Incarnation(1)));
+        alone.renew(&mut Vec::new());
+        assert_eq!(alone.lease_until, ms(20_900), "without other members only the files count");
+    }
+
+    #[test]
+    fn only_an_echo_of_this_incarnation_from_a_member_incarnation_is_a_promise() {
+        let promise = |incarnation, echoed, counter| {
+            let mut member = member_with_promises([Nanos(0); 2]);
+            member.sent.push_back((5, Nanos::from_ms(40_000)));
+            member.lease_until = Nanos(u64::MAX);
+            let (from, decided) = (NodeId(1), Arc::clone(member.decided()));
+            let mut report = Report::first(from, Incarnation(incarnation), &Profile::LAN, decided);
+            report.echo[0] = ReportNumber { incarnation: Incarnation(echoed), counter };
+            member.handle(Nanos(0), Event::Heard(Arc::new(report)), &mut Vec::new());
+            (1..4).map(|incarnation| member.peers.promise(from, Incarnation(incarnation))).max()
+        };
+        assert_eq!(promise(1, 1, 4), Some(Nanos(0)), "no report with this number was sent");
+        assert_eq!(promise(1, 2, 5), Some(Nanos(0)), "another incarnation of this node sent it");
+        assert_eq!(promise(2, 1, 5), Some(Nanos(0)), "another incarnation than the member's");
+        assert_eq!(promise(1, 1, 5), Some(Nanos::from_ms(40_900)), "a lease from the making of the report");
+    }
+
+    #[test]
+    fn a_turn_renews_the_lease_from_its_start() {
+        let (mut member, file) = (member_with_promises([Nanos(0); 2]), FileId(3));
+        member.lease_until = Nanos(u64::MAX);
+        let mut began = Vec::new();
+        for second in 31..35 {
+            let (now, mut out) = (Nanos::from_ms(second * 1000), Vec::new());
+            let mut contents = crate::protocol::Contents::default();
+            if let Some(turn) = &member.files[&file].turn {
+                began.push(turn.started);
+                contents.nodes[0].heartbeat =
+                    turn.writes.heartbeat.clone().map_or_else(Block::default, Block::Good);
+            }
+            member.handle(now, Event::Finished { file, result: Ok(Box::new(contents)) }, &mut out);
+        }
+        assert_eq!(began, [31, 32, 33].map(|second| Nanos::from_ms(second * 1000)));
+        assert_eq!(member.files[&file].renewed, began.last().copied());
     }
 
     #[test]

@@ -5,7 +5,11 @@ use std::sync::Arc;
 
 use plexus_base::{Incarnation, MAX_NODES, Nanos, NodeId, NodeSet};
 
-use super::super::{profile::Profile, record::Report, view::Clean};
+use super::super::{
+    profile::Profile,
+    record::{Report, ReportNumber},
+    view::Clean,
+};
 
 /// After this many heartbeats of silence a peer is suspected, and a peer with lost links is not
 /// heard any more.
@@ -18,8 +22,13 @@ struct Peer {
     /// file.
     heard: Option<Nanos>,
     seen: Option<Nanos>,
-    /// The incarnation and counter of the last report over the interconnect.
-    last_heard: (u64, u64),
+    /// The last report over the interconnect.
+    last_heard: ReportNumber,
+    /// The incarnation that has made a promise, and the end of the promise.
+    promise: Option<(Incarnation, Nanos)>,
+    /// The time of the first report of the incarnation, or of its last report that it reaches the
+    /// voting files.
+    reached: Nanos,
     /// The last incarnation that is proved dead.
     dead: u64,
     /// The last incarnation that is known to be clean.
@@ -37,10 +46,10 @@ impl Peers {
     /// silent before.
     pub(super) fn heard(&mut self, report: &Arc<Report>, now: Nanos, profile: &Profile) -> bool {
         let before = self.0[report.node.index()].report.clone();
-        self.take(report);
+        self.take(report, now);
         let peer = &mut self.0[report.node.index()];
         let was_silent = peer.heard.is_none_or(|at| now.since(at) >= profile.evict);
-        let number = (report.incarnation.0, report.counter);
+        let number = ReportNumber { incarnation: report.incarnation, counter: report.counter };
         // A file may have shown a later report meanwhile.
         if number > peer.last_heard
             && peer.report.as_ref().is_some_and(|last| last.incarnation == report.incarnation)
@@ -53,22 +62,26 @@ impl Peers {
     /// Stores a report from a file. Returns true if it affects the plan.
     pub(super) fn seen(&mut self, report: &Arc<Report>, now: Nanos) -> bool {
         let before = self.0[report.node.index()].report.clone();
-        if !self.take(report) {
+        if !self.take(report, now) {
             return false;
         }
         self.0[report.node.index()].seen = Some(now);
         before.is_none_or(|before| affects_plan(&before, report))
     }
 
-    fn take(&mut self, report: &Arc<Report>) -> bool {
+    fn take(&mut self, report: &Arc<Report>, now: Nanos) -> bool {
         let peer = &mut self.0[report.node.index()];
         let is_new = peer
             .report
             .as_ref()
             .is_none_or(|old| (old.incarnation, old.counter) < (report.incarnation, report.counter));
         if is_new {
-            if peer.report.as_ref().is_some_and(|old| old.incarnation != report.incarnation) {
+            let is_first = peer.report.as_ref().is_none_or(|old| old.incarnation != report.incarnation);
+            if is_first {
                 (peer.heard, peer.seen) = (None, None);
+            }
+            if is_first || report.reaches {
+                peer.reached = now;
             }
             peer.report = Some(Arc::clone(report));
         }
@@ -85,6 +98,28 @@ impl Peers {
             let latest = (now.0 + SUSPECTED_FOR * profile.heartbeat.0).saturating_sub(profile.evict.0);
             *heard = (*heard).min(Nanos(latest));
         }
+    }
+
+    /// Stores the promise of an incarnation: until this time it knows no view without this node.
+    pub(super) fn promised(&mut self, node: NodeId, incarnation: Incarnation, until: Nanos) {
+        let promise = &mut self.0[node.index()].promise;
+        *promise = (*promise).max(Some((incarnation, until)));
+    }
+
+    /// Returns the end of the promise of an incarnation; 0 if it has made none.
+    pub(super) fn promise(&self, node: NodeId, incarnation: Incarnation) -> Nanos {
+        let promise = self.0[node.index()].promise.filter(|(promiser, _)| *promiser == incarnation);
+        promise.map_or(Nanos(0), |(_, until)| until)
+    }
+
+    /// Returns for each node the last report that was received over the interconnect.
+    pub(super) fn echo(&self) -> [ReportNumber; MAX_NODES] {
+        self.0.each_ref().map(|peer| peer.last_heard)
+    }
+
+    /// Returns true if a node has reached the voting files within the disk timeout.
+    pub(super) fn has_reached(&self, node: NodeId, now: Nanos, profile: &Profile) -> bool {
+        now.since(self.0[node.index()].reached) < profile.disk_timeout
     }
 
     /// Returns true if the links with this incarnation are not lost.
@@ -153,35 +188,24 @@ impl Peers {
 /// Returns true if a report changes an input of the next plan. These are fewer fields than in
 /// [`ReportedState`](super::ReportedState), because views and proofs are handled on arrival.
 fn affects_plan(before: &Report, report: &Report) -> bool {
-    let plan =
-        |report: &Report| (report.incarnation, report.hears, report.reaches, report.leaving, report.lease);
+    let plan = |report: &Report| {
+        let times = (report.lease, report.disk_timeout);
+        (report.incarnation, report.hears, report.reaches, report.leaving, times)
+    };
     plan(before) != plan(report)
 }
 
 #[cfg(test)]
 mod tests {
-    use plexus_base::Epoch;
-
     use super::*;
     use crate::protocol::{FileId, View};
 
     const NODE: NodeId = NodeId(1);
 
     fn report(incarnation: u64, counter: u64) -> Arc<Report> {
-        Arc::new(Report {
-            node: NODE,
-            incarnation: Incarnation(incarnation),
-            counter,
-            opened: Epoch(0),
-            hears: NodeSet::first(2),
-            reaches: true,
-            leaving: false,
-            lease: Profile::LAN.lease,
-            registry: 0,
-            dead: [Incarnation(0); MAX_NODES],
-            clean: [Clean::NONE; MAX_NODES],
-            decided: Arc::new(View::first(NodeSet::first(2), [(FileId(1), None)])),
-        })
+        let view = Arc::new(View::first(NodeSet::first(2), [(FileId(1), None)]));
+        let first = Report::first(NODE, Incarnation(incarnation), &Profile::LAN, view);
+        Arc::new(Report { counter, hears: NodeSet::first(2), reaches: true, ..first })
     }
 
     #[test]

@@ -41,6 +41,7 @@ impl Member {
         }
         self.next_plan = now + self.profile.heartbeat;
         self.review_config_change(now, out);
+        self.review_leavers(now, out);
         let Some(paxos) = &mut self.paxos else { return };
         if paxos.is_proposing() {
             if now.since(self.proposing_since) < self.profile.evict {
@@ -132,22 +133,25 @@ impl Member {
         let decided = &self.decided;
         let (mut connectivity, mut usable, mut leaving) =
             (Connectivity::default(), NodeSet::EMPTY, NodeSet::EMPTY);
-        let mut member = NodeSet::EMPTY;
+        let (mut member, mut stalled) = (NodeSet::EMPTY, NodeSet::EMPTY);
         connectivity.hears(self.me, self.peers.hears(now, &self.profile));
+        let awaited = self.awaited_leavers(now);
         let mut note = |node: NodeId, incarnation: Incarnation, reaches: bool, leaves: bool| {
             if decided.has(node, incarnation) {
                 member.insert(node);
             }
-            if leaves {
+            if leaves && !awaited.contains(node) {
                 leaving.insert(node);
             } else if reaches {
                 usable.insert(node);
+            } else {
+                stalled.insert(node);
             }
         };
         note(self.me, self.incarnation, self.reaches(now), self.leaving);
         for node in decided.cluster().without(self.me).iter() {
             if let Some(report) = self.peers.fresh(node, now, &self.profile)
-                && report.lease == self.profile.lease
+                && self.has_same_times(report)
             {
                 connectivity.hears(node, report.hears);
                 note(node, report.incarnation, report.reaches, report.leaving);
@@ -167,7 +171,55 @@ impl Member {
             return None;
         }
         let choice = self.split_side(&connectivity, live);
-        Some(Choice { members: joined(&connectivity, choice.members, others), ..choice })
+        // A member whose path to the files stalls stays while all others hear it.
+        let stalled = stalled
+            .iter()
+            .filter(|node| member.contains(*node) && self.peers.has_reached(*node, now, &self.profile));
+        let members = joined(&connectivity, choice.members, stalled.collect());
+        Some(Choice { members: joined(&connectivity, members, others), ..choice })
+    }
+
+    /// Tells the node to leave when the other leaving members have needed that for some time.
+    fn review_leavers(&mut self, now: Nanos, out: &mut Vec<Action>) {
+        let awaited = self.awaited_leavers(now);
+        if awaited.is_empty() || !self.is_member() || self.leaving {
+            self.must_leave_since = None;
+            return;
+        }
+        let since = *self.must_leave_since.get_or_insert(now);
+        if now >= since + self.profile.settle() && !self.must_leave {
+            self.must_leave = true;
+            out.push(Action::LeaveToo(awaited));
+        }
+    }
+
+    /// Returns the leaving members that serve voting files without which the other nodes that live
+    /// have no majority. They stay until the other members leave with them.
+    fn awaited_leavers(&self, now: Nanos) -> NodeSet {
+        let decided = &self.decided;
+        let (mut leavers, mut others) = (NodeSet::EMPTY, NodeSet::EMPTY);
+        for node in decided.cluster().iter() {
+            let leaves = match node == self.me {
+                true => Some(self.leaving),
+                false => self.peers.fresh(node, now, &self.profile).map(|report| report.leaving),
+            };
+            match leaves {
+                Some(true) => leavers.insert(node),
+                Some(false) => others.insert(node),
+                None => {}
+            }
+        }
+        let members = decided.members();
+        let served_by = |nodes: NodeSet| {
+            let hosts = decided.files.iter().filter_map(|file| file.host);
+            hosts.filter(|host| nodes.contains(*host)).count()
+        };
+        let left = served_by(others) + decided.files.iter().filter(|file| file.host.is_none()).count();
+        let members_stay = others.iter().any(|node| members.contains(node));
+        match served_by(leavers) > 0 && members_stay && left < decided.majority() {
+            true => leavers.iter().filter(|node| members.contains(*node)).collect(),
+            false => NodeSet::EMPTY,
+        }
     }
 
     /// Chooses the next members when no member can stay. The last member leaves; without any
@@ -240,13 +292,13 @@ impl Member {
         };
         let is_complete = view.members() == view.cluster();
         let joins = view.gone(decided).next().is_some();
-        let nobody_stays =
+        let no_member_stays =
             decided.members().iter().all(|node| decided.incarnation(node) != view.incarnation(node));
         let base = match removed.is_empty() {
             // No further node can join.
             true if is_complete => Nanos(0),
             // Nodes that start at about the same time join together.
-            true if joins && nobody_stays => profile.settle(),
+            true if joins && no_member_stays => profile.settle(),
             // No node has to be waited for.
             true if is_requested || !joins || !gone.is_empty() => Nanos(0),
             true => profile.heartbeat,

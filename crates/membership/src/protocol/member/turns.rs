@@ -95,7 +95,6 @@ impl Member {
             }
         }
         self.schedule_urgent_turns(now);
-        self.renew(out);
         self.remember(out);
     }
 

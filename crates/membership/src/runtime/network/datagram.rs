@@ -4,7 +4,7 @@
 //! | byte | size | field |
 //! |---|---|---|
 //! | 0 | 4 | magic, `PLXM` |
-//! | 4 | 1 | format, 1 |
+//! | 4 | 1 | format, 2 |
 //! | 5 | 1 | kind: 1 hello, 2 report, 3 piece of a turn request, 4 piece of an answer, 5 pieces missing of an answer |
 //! | 6 | 1 | the node that sends it |
 //! | 7 | 1 | the node that it is for |
@@ -35,7 +35,7 @@ pub const SEAL: usize = HEAD + TAG;
 pub(in crate::runtime) const MOST: usize = LIMIT - SEAL;
 
 const MAGIC: [u8; 4] = *b"PLXM";
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 
 /// The random identifier of one start of a node's membership.
 pub(super) type Session = [u8; 16];
@@ -116,7 +116,7 @@ mod tests {
         assert!(Head::decode(&bytes).is_err());
         bytes.extend([8; TAG]);
         assert_eq!(Head::decode(&bytes), Ok((head, &[8; TAG][..])));
-        for (at, value) in [(0, b'x'), (4, 2), (5, 0), (5, 6), (6, 16), (48, 0)] {
+        for (at, value) in [(0, b'x'), (4, 1), (5, 0), (5, 6), (6, 16), (48, 0)] {
             let mut bad = bytes.clone();
             bad[at] = value;
             assert!(Head::decode(&bad).is_err(), "byte {at}");

@@ -123,7 +123,8 @@ impl TurnServer {
         Some((last.route, pieces))
     }
 
-    /// Returns the pieces that a node reports as missing.
+    /// Returns the pieces that a node reports as missing. A host that has started again since does
+    /// not know the turn: it fails.
     pub(in crate::runtime) fn missing(
         &self,
         (node, incarnation): (NodeId, Incarnation),
@@ -132,7 +133,8 @@ impl TurnServer {
         let Ok(piece) = Piece::decode(body) else { return Vec::new() };
         let PieceHeader { file, turn, .. } = piece.header;
         let last = self.last.get(&(file, node)).filter(|last| last.number == (incarnation, turn));
-        let Some(LastTurn { state: State::Over(Some(read)), .. }) = last else { return Vec::new() };
+        let Some(last) = last else { return answer(piece.header, None) };
+        let State::Over(Some(read)) = &last.state else { return Vec::new() };
         let pieces = cut(PieceHeader { failed: false, ..piece.header }, read).into_iter().enumerate();
         pieces.filter(|(number, _)| !has_arrived(piece.bytes, *number)).map(|(_, piece)| piece).collect()
     }

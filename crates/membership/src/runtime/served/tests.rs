@@ -7,7 +7,7 @@ use plexus_sim::{Random, hostile};
 
 use super::*;
 use crate::{
-    protocol::{Ballot, FileId, Report, View},
+    protocol::{Ballot, FileId, Profile, Report, View},
     runtime::network::{Route, datagram::Kind},
     voting::{
         format::{self, BLOCK, ClusterId, FILE, FileName},
@@ -24,20 +24,8 @@ const TIMEOUT: Nanos = Nanos(10);
 const LIMIT: Nanos = Nanos(2000);
 
 fn heartbeat(node: NodeId, counter: u64) -> (usize, Vec<u8>) {
-    let report = Report {
-        node,
-        incarnation: INCARNATION,
-        counter,
-        opened: Epoch(0),
-        hears: NodeSet::EMPTY,
-        reaches: true,
-        leaving: false,
-        lease: Nanos(1),
-        registry: 0,
-        dead: [Incarnation(0); 16],
-        clean: [crate::protocol::Clean::NONE; 16],
-        decided: Arc::new(View::first(NodeSet::first(4), [(SERVED, Some(HOST))])),
-    };
+    let view = Arc::new(View::first(NodeSet::first(4), [(SERVED, Some(HOST))]));
+    let report = Report { counter, ..Report::first(node, INCARNATION, &Profile::LAN, view) };
     (format::heartbeat_at(node), format::heartbeat(FileName { cluster: CLUSTER, file: SERVED }, &report))
 }
 

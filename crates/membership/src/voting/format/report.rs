@@ -2,7 +2,7 @@
 //!
 //! | byte | size | field |
 //! |---|---|---|
-//! | 0 | 2 | format, 2 |
+//! | 0 | 2 | format, 3 |
 //! | 2 | 1 | node |
 //! | 3 | 1 | bit 0: reaches a majority of the voting files; bit 1: wants to leave |
 //! | 4 | 4 | epoch of the view that it acts in, 0 none |
@@ -11,11 +11,13 @@
 //! | 24 | 8 | lease in nanoseconds |
 //! | 32 | 2 | nodes that it hears, a bit each |
 //! | 34 | 6 | zero |
-//! | 40 | 8 | greatest generation of the registry that is to be remembered |
-//! | 48 | 16 x 8 | by node: last incarnation that is proved to be over, 0 none |
-//! | 176 | 16 x 8 | by node: last incarnation that is known to have handed back all that it held, 0 none |
-//! | 304 | 16 x 4 | by node: epoch of the view as of which that incarnation knew nothing to be lost, 0 none |
-//! | 368 | 536 | the last view that it knows to be decided (as in a ballot) |
+//! | 40 | 8 | disk timeout in nanoseconds |
+//! | 48 | 16 x 16 | by node: incarnation and counter of the last report heard over the interconnect, 0 none |
+//! | 304 | 8 | greatest generation of the registry that is to be remembered |
+//! | 312 | 16 x 8 | by node: last incarnation that is proved to be over, 0 none |
+//! | 440 | 16 x 8 | by node: last incarnation that is known to have handed back all that it held, 0 none |
+//! | 568 | 16 x 4 | by node: epoch of the view as of which that incarnation knew nothing to be lost, 0 none |
+//! | 632 | 536 | the last view that it knows to be decided (as in a ballot) |
 
 use std::sync::Arc;
 
@@ -28,19 +30,21 @@ use super::{
     block::MAX_COUNTER,
     view::{self, ViewLayout},
 };
-use crate::protocol::{Clean, Report};
+use crate::protocol::{Clean, Report, ReportNumber};
 
 /// The number of bytes of a message.
 pub const MESSAGE: usize = Layout::LEN;
 
-const FORMAT: u16 = 2;
+const FORMAT: u16 = 3;
 const REACHES: u8 = 1;
 const LEAVING: u8 = 2;
 
+wire::layout! { impl ReportNumber: 16 { incarnation: Incarnation, counter: u64 } }
+
 wire::layout! {
-    pub(super) struct Layout: 904 {
+    pub(super) struct Layout: 1168 {
         format: u16, node: NodeId, flags: u8, opened: Epoch, incarnation: Incarnation, counter: u64, lease: Nanos, hears: NodeSet,
-        zero: Zeros<6>, registry: u64, dead: [u64; MAX_NODES], clean: [u64; MAX_NODES], intact: [u32; MAX_NODES],
+        zero: Zeros<6>, disk_timeout: Nanos, echo: [ReportNumber; MAX_NODES], registry: u64, dead: [u64; MAX_NODES], clean: [u64; MAX_NODES], intact: [u32; MAX_NODES],
         decided: ViewLayout
     }
 }
@@ -70,6 +74,8 @@ pub(super) fn encode(report: &Report) -> Layout {
         lease: report.lease,
         hears: report.hears,
         zero: Zeros,
+        disk_timeout: report.disk_timeout,
+        echo: report.echo,
         registry: report.registry,
         dead: report.dead.map(|incarnation| incarnation.0),
         clean: report.clean.map(|clean| clean.incarnation.0),
@@ -84,7 +90,8 @@ pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Report, Fault> {
     require_version(layout.format, FORMAT)?;
     require(layout.flags & !(REACHES | LEAVING) == 0, "flags")?;
     require(layout.incarnation.0 > 0 && layout.counter < MAX_COUNTER, "incarnation or counter")?;
-    let Layout { node, incarnation, counter, opened, hears, lease, registry, .. } = layout;
+    let Layout { node, incarnation, counter, opened, hears, lease, disk_timeout, echo, registry, .. } =
+        layout;
     Ok(Report {
         node,
         incarnation,
@@ -94,6 +101,8 @@ pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Report, Fault> {
         reaches: layout.flags & REACHES != 0,
         leaving: layout.flags & LEAVING != 0,
         lease,
+        disk_timeout,
+        echo,
         registry,
         dead: layout.dead.map(Incarnation),
         clean: std::array::from_fn(|node| Clean {

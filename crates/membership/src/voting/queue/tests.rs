@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use plexus_base::{Epoch, Incarnation, Nanos, NodeId, NodeSet};
+use plexus_base::{Incarnation, NodeId, NodeSet};
 
 use super::*;
 use crate::{
-    protocol::{FileId, Report, View},
+    protocol::{FileId, Profile, Report, View},
     voting::{
         self,
         format::{BLOCK, ClusterId, FILE},
@@ -21,20 +21,8 @@ fn view() -> View {
 }
 
 fn heartbeat(node: u8, counter: u64) -> (usize, Vec<u8>) {
-    let report = Report {
-        node: NodeId(node),
-        incarnation: Incarnation(1),
-        counter,
-        opened: Epoch(0),
-        hears: NodeSet::EMPTY,
-        reaches: true,
-        leaving: false,
-        lease: Nanos(1),
-        registry: 0,
-        dead: [Incarnation(0); 16],
-        clean: [crate::protocol::Clean::NONE; 16],
-        decided: Arc::new(view()),
-    };
+    let first = Report::first(NodeId(node), Incarnation(1), &Profile::LAN, Arc::new(view()));
+    let report = Report { counter, ..first };
     (format::heartbeat_at(report.node), format::heartbeat(NAME, &report))
 }
 

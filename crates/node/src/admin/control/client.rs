@@ -45,7 +45,7 @@ pub enum ControlResponse {
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// The node does not run.
-    #[error("{name} is not running; start it with `plexus up {dir}`")]
+    #[error("{name} is not running; start it with `plexus up -C {dir}`")]
     NotRunning {
         /// The node.
         name: String,
@@ -143,7 +143,6 @@ impl Control {
     }
 
     /// Returns the name of the node.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }

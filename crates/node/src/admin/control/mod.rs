@@ -1,7 +1,8 @@
 //! The control socket of a node, for the command line.
 //!
-//! A Unix stream socket, `run/NAME.sock`, for the owner of the cluster only. Each request and each
-//! response is a line of JSON:
+//! A Unix stream socket, `run/NAME.sock`, for the node's own user and root only: the mode of the
+//! file and the user of the client's process are both checked. Each request and each response is a
+//! line of JSON:
 //!
 //! ```text
 //! -> {"command":"bench.blocks","args":{...}}
@@ -34,37 +35,28 @@ pub use server::Server;
 /// The longest line in bytes, in both directions.
 const MAX_LINE: u64 = 16 << 20;
 
-/// A command of a node.
-pub trait Command: Send + Sync {
-    /// Returns the name of the command.
-    fn name(&self) -> &'static str;
+/// Sends a value to the client ([`Value::Null`]: nothing) and returns true while the client is
+/// connected. A long command must check it and end when it is false.
+pub type Progress<'a> = &'a mut dyn FnMut(Value) -> bool;
 
-    /// Runs the command. `progress` sends a value to the client ([`Value::Null`]: nothing) and
-    /// returns true while the client is connected; a long command must check it and end when it is
-    /// false.
-    ///
-    /// # Errors
-    /// The command failed; the text is one line for the user.
-    fn run(&self, args: Value, progress: &mut dyn FnMut(Value) -> bool) -> Result<Value, String>;
-}
+/// The action of a command. The text of its error is one line for the user.
+type Action = dyn Fn(Value, Progress<'_>) -> Result<Value, String> + Send + Sync;
 
 /// The commands of a node. The list grows while the node starts; it is cheap to clone.
 #[derive(Clone, Default)]
-pub struct Commands(Arc<RwLock<BTreeMap<&'static str, Arc<dyn Command>>>>);
+pub struct Commands(Arc<RwLock<BTreeMap<&'static str, Arc<Action>>>>);
 
 impl Commands {
-    /// Creates an empty list.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    /// Adds a command, or replaces the one with its name. `run` gets the arguments of the command.
+    pub fn register(
+        &self,
+        name: &'static str,
+        run: impl Fn(Value, Progress<'_>) -> Result<Value, String> + Send + Sync + 'static,
+    ) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(name, Arc::new(run));
     }
 
-    /// Adds a command, or replaces the one with its name.
-    pub fn register(&self, command: Arc<dyn Command>) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(command.name(), command);
-    }
-
-    fn find(&self, name: &str) -> Result<Arc<dyn Command>, String> {
+    fn find(&self, name: &str) -> Result<Arc<Action>, String> {
         let commands = self.0.read().unwrap_or_else(PoisonError::into_inner);
         commands.get(name).cloned().ok_or_else(|| {
             let known: Vec<_> = commands.keys().copied().collect();
@@ -91,11 +83,10 @@ enum Response {
 
 /// Decodes any bytes as a line of either side, for fuzzing; returns true if one side takes it.
 #[doc(hidden)]
-#[must_use]
 pub fn line_any(bytes: &[u8]) -> bool {
     let request = serde_json::from_slice::<Request>(bytes);
     // Every request gets an answer, if only that there is no such command.
-    let asked = request.is_ok_and(|request| Commands::new().find(&request.command).is_err());
+    let asked = request.is_ok_and(|request| Commands::default().find(&request.command).is_err());
     asked || serde_json::from_slice::<Response>(bytes).is_ok()
 }
 

@@ -27,7 +27,6 @@ pub enum Seen<T> {
 
 impl<T> Seen<T> {
     /// Returns the answer, if the node answered.
-    #[must_use]
     pub fn alive(&self) -> Option<&T> {
         match self {
             Self::Alive(said) => Some(said),
@@ -36,7 +35,6 @@ impl<T> Seen<T> {
     }
 
     /// Returns the state in one word.
-    #[must_use]
     pub fn state(&self) -> &'static str {
         match self {
             Self::Alive(_) => "alive",
@@ -48,7 +46,6 @@ impl<T> Seen<T> {
 
 impl<T: DeserializeOwned> Seen<T> {
     /// Asks the node called `name` with `command`, which needs no arguments.
-    #[must_use]
     pub fn of(dir: &ClusterDir, name: &str, command: &str, timeout: Duration) -> Self {
         let answer = Control::connect(dir, name).and_then(|mut control| {
             control.set_timeout(timeout)?;
@@ -65,7 +62,6 @@ impl<T: DeserializeOwned> Seen<T> {
 
 impl<T: DeserializeOwned + Send> Seen<T> {
     /// Asks all nodes in `names` at once; the results are in their order.
-    #[must_use]
     pub fn of_all(dir: &ClusterDir, names: &[&str], command: &str, timeout: Duration) -> Vec<(String, Self)> {
         thread::scope(|scope| {
             let ask = |name| scope.spawn(move || Self::of(dir, name, command, timeout));

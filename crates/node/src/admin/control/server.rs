@@ -10,7 +10,11 @@ use std::{
 };
 
 use plexus_client::wire::bind_for_owner;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    net::sockopt,
+    process::{Uid, geteuid},
+};
 use serde_json::Value;
 
 use super::{Commands, MAX_LINE, Request, Response};
@@ -18,6 +22,15 @@ use crate::admin::acceptor::Acceptor;
 
 /// The most clients at a time; others are refused.
 pub(crate) const MAX_CLIENTS: usize = 64;
+
+/// The answer to a client of another user.
+const FOREIGN: &str = "only the node's own user and root control the node";
+
+/// Returns true if a process of `user` may control a node that runs as `own`. The mode of the
+/// socket says the same, but modes can be changed by mistake.
+pub(super) fn may_control(user: Uid, own: Uid) -> bool {
+    user == own || user.is_root()
+}
 
 /// Accepts clients until it is dropped. A command that runs then continues to its end.
 pub struct Server {
@@ -35,7 +48,11 @@ impl Server {
         let listener = bind_for_owner(path, |path| UnixListener::bind(path))?;
         let serve = move |stream: UnixStream| {
             // The client has gone, so there is no receiver for the error.
-            let _ = serve(&stream, &commands);
+            let _ = match sockopt::socket_peercred(&stream) {
+                Ok(peer) if may_control(peer.uid, geteuid()) => serve(&stream, &commands),
+                Ok(_) => send(&stream, &Response::Error(FOREIGN.into())),
+                Err(error) => Err(error.into()),
+            };
         };
         let full = |stream: UnixStream| {
             let why = format!("the node has {MAX_CLIENTS} clients already; try again");
@@ -69,8 +86,7 @@ fn serve(stream: &UnixStream, commands: &Commands) -> io::Result<()> {
             Value::Null => is_open(stream),
             value => send(stream, &Response::Progress(value)).is_ok(),
         };
-        let result =
-            commands.find(&request.command).and_then(|command| command.run(request.args, &mut progress));
+        let result = commands.find(&request.command).and_then(|run| run(request.args, &mut progress));
         send(stream, &result.map_or_else(Response::Error, Response::Ok))?;
     }
 }

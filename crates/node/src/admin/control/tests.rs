@@ -13,51 +13,39 @@ use serde_json::json;
 use super::{server::MAX_CLIENTS, *};
 use crate::boot::layout::ClusterDir;
 
-struct Count;
+/// Creates the directories of a cluster in `directory`.
+fn cluster(directory: &std::path::Path) -> ClusterDir {
+    let dir = ClusterDir::new(directory);
+    fs::create_dir_all(dir.run()).unwrap();
+    dir
+}
 
-impl Command for Count {
-    fn name(&self) -> &'static str {
-        "count"
-    }
-    fn run(&self, args: Value, progress: &mut dyn FnMut(Value) -> bool) -> Result<Value, String> {
+/// Starts a server with two commands: `count` counts, and `endless` runs until its client is gone,
+/// then reports that.
+fn served(directory: &std::path::Path, gone: mpsc::Sender<()>) -> (ClusterDir, Server) {
+    let dir = cluster(directory);
+    let commands = Commands::default();
+    let server = Server::start(&dir.socket("n1"), commands.clone()).unwrap();
+    commands.register("count", |args, progress| {
         let to = args["to"].as_u64().ok_or("count to what?")?;
         (0..to).for_each(|n| assert!(progress(json!(n))));
         Ok(json!({ "counted": to }))
-    }
-}
-
-/// Runs until its client is gone, then reports that.
-struct Endless(mpsc::Sender<()>);
-
-impl Command for Endless {
-    fn name(&self) -> &'static str {
-        "endless"
-    }
-    fn run(&self, _: Value, progress: &mut dyn FnMut(Value) -> bool) -> Result<Value, String> {
+    });
+    commands.register("endless", move |_, progress| {
         assert!(progress(json!("started")));
         while progress(Value::Null) {
             std::thread::yield_now();
         }
-        self.0.send(()).unwrap();
-        Err("nobody is there".into())
-    }
-}
-
-fn served(directory: &std::path::Path, gone: mpsc::Sender<()>) -> (ClusterDir, Server) {
-    let dir = ClusterDir::new(directory);
-    fs::create_dir_all(dir.run()).unwrap();
-    let commands = Commands::new();
-    let server = Server::start(&dir.socket("n1"), commands.clone()).unwrap();
-    commands.register(Arc::new(Count));
-    commands.register(Arc::new(Endless(gone)));
+        gone.send(()).unwrap();
+        Err("the client is gone".into())
+    });
     (dir, server)
 }
 
 #[test]
 fn a_node_that_takes_no_connection_is_not_waited_for_for_ever() {
     let directory = tempfile::tempdir().unwrap();
-    let dir = ClusterDir::new(directory.path());
-    fs::create_dir_all(dir.run()).unwrap();
+    let dir = cluster(directory.path());
     // The socket of a suspended node: connections wait in its queue until that is full.
     let _listener = std::os::unix::net::UnixListener::bind(dir.socket("n1")).unwrap();
     let limit = Duration::from_millis(10);
@@ -75,8 +63,7 @@ fn a_node_that_takes_no_connection_is_not_waited_for_for_ever() {
 #[test]
 fn after_silence_a_node_is_heard_again_and_no_part_of_a_line_is_lost() {
     let directory = tempfile::tempdir().unwrap();
-    let dir = ClusterDir::new(directory.path());
-    fs::create_dir_all(dir.run()).unwrap();
+    let dir = cluster(directory.path());
     let listener = std::os::unix::net::UnixListener::bind(dir.socket("n1")).unwrap();
     let mut control = Control::connect(&dir, "n1").unwrap();
     control.set_timeout(Duration::from_millis(1)).unwrap();
@@ -104,8 +91,7 @@ fn after_silence_a_node_is_heard_again_and_no_part_of_a_line_is_lost() {
 #[test]
 fn a_node_that_ends_within_a_line_has_ended_and_one_that_does_not_end_its_line_is_not_believed() {
     let directory = tempfile::tempdir().unwrap();
-    let dir = ClusterDir::new(directory.path());
-    fs::create_dir_all(dir.run()).unwrap();
+    let dir = cluster(directory.path());
     let listener = std::os::unix::net::UnixListener::bind(dir.socket("n1")).unwrap();
     let heard = |said: &[u8]| {
         let mut control = Control::connect(&dir, "n1").unwrap();
@@ -188,6 +174,37 @@ fn a_full_node_is_heard_also_by_who_asks_after_it_hung_up() {
 }
 
 #[test]
+fn another_user_is_refused_also_where_the_modes_let_it_in() {
+    let directory = tempfile::tempdir().unwrap();
+    let (dir, _server) = served(directory.path(), mpsc::channel().0);
+    for path in [directory.path().to_owned(), dir.run()] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    fs::set_permissions(dir.socket("n1"), fs::Permissions::from_mode(0o666)).unwrap();
+    let asked = |user: Option<u32>| {
+        let dir = &dir;
+        let ask = move || {
+            if let Some(user) = user {
+                // Of this thread only; the socket keeps the user that connected.
+                let user = rustix::process::Uid::from_raw(user);
+                rustix::thread::set_thread_res_uid(user, user, user).ok()?;
+            }
+            Some(Control::connect(dir, "n1").unwrap().call("count", json!({ "to": 1 }), |_| {}))
+        };
+        std::thread::scope(|scope| scope.spawn(ask).join().unwrap())
+    };
+    assert!(asked(None).unwrap().is_ok());
+    // Only root can become another user; others test the rule below.
+    if let Some(answer) = asked(Some(65_534)) {
+        let refused = answer.unwrap_err().to_string();
+        assert!(refused.contains("only the node's own user and root"), "{refused}");
+    }
+    let [root, own, other] = [0, 7, 8].map(rustix::process::Uid::from_raw);
+    let allowed = [root, own, other].map(|user| super::server::may_control(user, own));
+    assert_eq!(allowed, [true, true, false]);
+}
+
+#[test]
 fn malformed_request_ends_its_connection_only() {
     let directory = tempfile::tempdir().unwrap();
     let (dir, _server) = served(directory.path(), mpsc::channel().0);
@@ -210,8 +227,7 @@ fn malformed_request_ends_its_connection_only() {
 fn a_dead_nodes_socket_is_replaced_and_depth_does_not_matter() {
     let directory = tempfile::tempdir().unwrap();
     let deep = directory.path().join("d".repeat(120)).join("e".repeat(120));
-    let dir = ClusterDir::new(&deep);
-    fs::create_dir_all(dir.run()).unwrap();
+    let dir = cluster(&deep);
     fs::write(dir.socket("n1"), "stale").unwrap();
     let (dir, _server) = served(&deep, mpsc::channel().0);
     let mut control = Control::connect(&dir, "n1").unwrap();

@@ -76,10 +76,16 @@ pub(super) fn check(dir: &ClusterDir, text: Text) -> Result<Config, String> {
     })
 }
 
-fn check_name(whose: &str, name: &str) -> Result<(), String> {
+/// Checks the name of a cluster or node. `whose` begins the text of the error.
+///
+/// # Errors
+/// The name has characters that are not allowed, or too many.
+pub fn check_name(whose: &str, name: &str) -> Result<(), String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(fits) {
-        return Err(format!("{whose} is named {name:?}: use 1 to {MAX_NAME} letters, digits, `-` and `_`"));
+        return Err(format!(
+            "{whose} is named {name:?}: use 1 to {MAX_NAME} ASCII letters, digits, `-` and `_`"
+        ));
     }
     Ok(())
 }
@@ -112,6 +118,36 @@ fn check_group(group: &GroupText, block_size_kib: u32) -> Result<u64, String> {
         return Err(format!("[group] would have {blocks} blocks; choose a size of 1 to {MAX_BLOCKS} blocks"));
     }
     Ok(blocks)
+}
+
+/// Checks that every node has a number of its own.
+fn check_numbers(nodes: &[NodeConfig]) -> Result<(), String> {
+    let has_one = |node: &&NodeConfig| node.number.index() < MAX_NODES;
+    let free = nodes.iter().filter(has_one).map(|node| node.number.0 + 1).max();
+    if let Some(node) = nodes.iter().find(|node| !has_one(node)) {
+        let Some(free) = free else {
+            let lines =
+                nodes.iter().enumerate().map(|(index, node)| format!("`number = {index}` to {}", node.name));
+            return Err(format!(
+                "no [[node]] has a number; in earlier versions it was the position, so add {}",
+                lines.collect::<Vec<_>>().join(", ")
+            ));
+        };
+        return Err(format!(
+            "node {} has no number; add one that no node had before to its [[node]], like `number = {}`",
+            node.name,
+            free.min(MAX_NODES as u8 - 1)
+        ));
+    }
+    for (index, node) in nodes.iter().enumerate() {
+        if let Some(other) = nodes[..index].iter().find(|other| other.number == node.number) {
+            return Err(format!(
+                "nodes {} and {} have the same number {}; give the newer one a number that no node had before",
+                other.name, node.name, node.number.0
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn check_nodes(nodes: &[NodeConfig], encrypt: Encrypt) -> Result<(), String> {
@@ -167,7 +203,7 @@ fn check_nodes(nodes: &[NodeConfig], encrypt: Encrypt) -> Result<(), String> {
             check_pair(earlier, node, encrypt)?;
         }
     }
-    Ok(())
+    check_numbers(nodes)
 }
 
 fn check_pair(one: &NodeConfig, other: &NodeConfig, encrypt: Encrypt) -> Result<(), String> {

@@ -28,7 +28,6 @@ pub enum Encrypt {
 
 impl Encrypt {
     /// Returns the word in the configuration.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -89,13 +88,11 @@ impl Interconnect {
     }
 
     /// Returns `peer_timeout_ms` as a duration.
-    #[must_use]
     pub fn timeout(&self) -> Duration {
         Duration::from_millis(self.peer_timeout_ms.into())
     }
 
     /// Returns `probe_ms` as a duration.
-    #[must_use]
     pub fn probe(&self) -> Duration {
         Duration::from_millis(self.probe_ms.into())
     }

@@ -24,6 +24,9 @@ pub struct Membership {
     pub evict_ms: Option<u32>,
     /// The time in milliseconds that a process takes to end.
     pub kill_margin_ms: Option<u32>,
+    /// The time in milliseconds for which voting files may stall while all members hear each other;
+    /// at least a lease.
+    pub disk_timeout_ms: Option<u32>,
     /// The watchdog device of each host, fed while its node is healthy.
     pub watchdog: Option<PathBuf>,
 }
@@ -36,6 +39,7 @@ impl Default for Membership {
             lease_ms: None,
             evict_ms: None,
             kill_margin_ms: None,
+            disk_timeout_ms: None,
             watchdog: None,
         }
     }
@@ -57,11 +61,15 @@ impl Membership {
             (self.lease_ms, &mut times.lease),
             (self.evict_ms, &mut times.evict),
             (self.kill_margin_ms, &mut times.kill_margin),
+            (self.disk_timeout_ms, &mut times.disk_timeout),
         ];
         for (given, time) in given {
             if let Some(ms) = given {
                 *time = Nanos::from_ms(ms.into());
             }
+        }
+        if self.disk_timeout_ms.is_none() {
+            times.disk_timeout = times.disk_timeout.max(times.lease);
         }
         times.check().map_err(|error| format!("[membership] {error}"))?;
         Ok(times)

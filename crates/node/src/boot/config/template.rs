@@ -68,7 +68,9 @@ disks = [{disks}]
         let rails: Vec<_> = node.rails.iter().map(|rail| format!("\"{rail}\"")).collect();
         let _ = write!(
             text,
-            "\n[[node]]\nname = \"{}\"\nhost = {}            # the machine; shm joins nodes of one host\naddress = \"{}\"\n",
+            "\n[[node]]\nnumber = {}            # of this node alone, for ever: tables may be moved or removed, numbers are not used again\n\
+             name = \"{}\"\nhost = {}            # the machine; shm joins nodes of one host\naddress = \"{}\"\n",
+            node.number.0,
             node.name,
             quoted(&node.host),
             node.address,
@@ -103,12 +105,12 @@ disks = [{disks}]
 }
 
 fn membership(text: &mut String, config: &Config) {
-    let Membership { profile, heartbeat_ms, lease_ms, evict_ms, kill_margin_ms, watchdog } =
+    let Membership { profile, heartbeat_ms, lease_ms, evict_ms, kill_margin_ms, disk_timeout_ms, watchdog } =
         &config.membership;
     let _ = write!(
         text,
         "\n[membership]\n# How fast a lost node is noticed: \"lan\" (a host in 2.5 s), \"fast\" (0.6 s; networks and disks that never pause), \"wan\".\n\
-         # Each time may be given: heartbeat_ms, lease_ms, evict_ms, kill_margin_ms.\nprofile = {}\n",
+         # Each time may be given: heartbeat_ms, lease_ms, evict_ms, kill_margin_ms, disk_timeout_ms.\nprofile = {}\n",
         quoted(profile),
     );
     let times = [
@@ -116,6 +118,7 @@ fn membership(text: &mut String, config: &Config) {
         ("lease_ms", lease_ms),
         ("evict_ms", evict_ms),
         ("kill_margin_ms", kill_margin_ms),
+        ("disk_timeout_ms", disk_timeout_ms),
     ];
     for (name, time) in times {
         if let Some(time) = time {

@@ -15,17 +15,20 @@ checkpoint_seconds = 5
 size_mib = 64
 disks = ["disks/0", "/dev/plexus1"]
 [[node]]
+number = 0
 name = "n1"
 host = "a"
 address = "127.0.0.1:7400"
 rails = ["shm", "tcp"]
 [[node]]
+number = 1
 name = "n2"
 host = "a"
 address = "127.0.0.1:7401"
 rails = ["shm", "tcp"]
 cores = [0, 1]
 [[node]]
+number = 2
 name = "n3"
 host = "b"
 address = "127.0.0.1:7402"
@@ -73,6 +76,7 @@ fn the_documentation_lists_every_key() {
     let times = [Some(100), Some(900), Some(1000), Some(50)];
     let membership = &mut config.membership;
     [membership.heartbeat_ms, membership.lease_ms, membership.evict_ms, membership.kill_margin_ms] = times;
+    membership.disk_timeout_ms = Some(30_000);
     membership.watchdog = Some("/dev/watchdog".into());
     config.voting.swap(0, 1);
     let node = &mut config.nodes[0];
@@ -171,7 +175,8 @@ fn further_addresses_are_further_paths() {
 fn each_mistake_has_its_line() {
     let node = |number: usize, more: &str| {
         format!(
-            "[[node]]\nname = \"m{number}\"\nhost = \"a\"\naddress = \"127.0.0.1:{}\"\nrails = [\"tcp\"]\n{more}",
+            "[[node]]\nnumber = {}\nname = \"m{number}\"\nhost = \"a\"\naddress = \"127.0.0.1:{}\"\nrails = [\"tcp\"]\n{more}",
+            number % 16,
             7500 + number
         )
     };
@@ -179,7 +184,7 @@ fn each_mistake_has_its_line() {
     let metrics = "metrics = \"127.0.0.1:7410\"\n";
     let cases: &[(&str, &str, &str)] = &[
         ("workers = 2", "workers = 2\nworker = 3", "/c1/cluster.toml:6: unknown field `worker`"),
-        ("cores = [0, 1]", "core = 1", "/c1/cluster.toml:23: unknown field `core`"),
+        ("cores = [0, 1]", "core = 1", "/c1/cluster.toml:25: unknown field `core`"),
         ("workers = 2", "workers = two", "/c1/cluster.toml:5: "),
         ("workers = 2", "", "missing field `workers`"),
         ("workers = 2", "workers = 9", "workers = 9: use 1 to 8"),
@@ -190,12 +195,12 @@ fn each_mistake_has_its_line() {
         ("\"n2\"", "\"n1\"", "two nodes are named n1"),
         (":7401", ":7400", "nodes n1 and n2 have the same address 127.0.0.1:7400"),
         (":7401", ":0", "node n2 has the address 127.0.0.1:0"),
-        ("127.0.0.1:7401", "n2.example", "/c1/cluster.toml:21: invalid socket address"),
+        ("127.0.0.1:7401", "n2.example", "/c1/cluster.toml:23: invalid socket address"),
         ("0001020304", "x", "is not 32 hexadecimal digits"),
         (
             "\"adaptive\"",
             "\"busy\"",
-            "/c1/cluster.toml:6: unknown waiting mode `busy`: use polling, event or adaptive",
+            "/c1/cluster.toml:6: unknown waiting mode `busy`: use one of polling, event, adaptive",
         ),
         ("block_size_kib = 8", "block_size_kib = 5", "block_size_kib = 5: use 4, 8 or 16"),
         ("cache_mib = 16", "cache_mib = 0", "too small for 2 workers with blocks of 8 KiB; use at least 1"),
@@ -277,8 +282,8 @@ fn each_mistake_has_its_line() {
             "0 voting files; a cluster has 1 to 16",
         ),
         (
-            "[[node]]\nname = \"n1\"",
-            &format!("{seventeen}[[node]]\nname = \"n1\""),
+            "[[node]]\nnumber = 0",
+            &format!("{seventeen}[[node]]\nnumber = 0"),
             "20 nodes; a cluster has 1 to 16",
         ),
     ];
@@ -289,6 +294,37 @@ fn each_mistake_has_its_line() {
     }
     let mixed = GOOD.replacen("[\"shm\", \"tcp\"]", "[\"shm\"]", 1);
     assert!(parse(&mixed).unwrap_err().to_string().contains("nodes n1 and n3 have no rail in common"));
+}
+
+/// A node keeps its number wherever its table is, and a number is never guessed.
+#[test]
+fn tables_of_nodes_may_be_reordered_and_removed() {
+    let (head, rest) = GOOD.split_once("[[node]]").unwrap();
+    let (tables, voting) = rest.split_once("[[voting]]").unwrap();
+    let tables: Vec<&str> = tables.split("[[node]]").collect();
+    let of = |order: &[usize]| {
+        let tables: String = order.iter().map(|table| format!("[[node]]{}", tables[*table])).collect();
+        parse(&format!("{head}{tables}[[voting]]{voting}"))
+    };
+    assert_eq!(of(&[2, 0, 1]).unwrap(), parse(GOOD).unwrap());
+    let config = of(&[2, 0]).unwrap();
+    assert_eq!((config.node("n3").unwrap().0, config.name_of(NodeId(2))), (NodeId(2), "n3".into()));
+    assert_eq!((config.numbers(), config.number_limit()), ([NodeId(0), NodeId(2)].into_iter().collect(), 3));
+    assert_eq!(config.first_view().cluster(), config.numbers());
+    assert_eq!(config.first_view().files[1].host, Some(NodeId(2)));
+    assert_eq!(parse(&config.to_text()).unwrap(), config);
+
+    let refusal = |text: &str| parse(text).unwrap_err().to_string();
+    let none = GOOD.replace("\nnumber = ", "\n# ");
+    let line = refusal(&none);
+    assert!(line.contains("add `number = 0` to n1, `number = 1` to n2, `number = 2` to n3"), "{line}");
+    let line = refusal(&GOOD.replacen("number = 1\n", "", 1));
+    assert!(line.contains("node n2 has no number; add one that no node had before"), "{line}");
+    assert!(line.contains("`number = 3`"), "{line}");
+    let line = refusal(&GOOD.replacen("number = 2\n", "number = 1\n", 1));
+    assert!(line.contains("nodes n2 and n3 have the same number 1"), "{line}");
+    let line = refusal(&GOOD.replacen("number = 2\n", "number = 16\n", 1));
+    assert!(line.contains("number = 16: use 0 to 15"), "{line}");
 }
 
 #[test]

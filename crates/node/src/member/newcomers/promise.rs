@@ -1,4 +1,4 @@
-//! The list of nodes with one more at its end that a member has agreed to and not yet kept.
+//! The list of one more node that a member has agreed to and not yet kept.
 //!
 //! The node that adds a node asks all members whether their lists agree, and tells them to keep the
 //! list when all do. A member keeps exactly the list that it compared, so it cannot fail then. All
@@ -40,10 +40,10 @@ impl Promise {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::boot::config::NodeConfig;
 
     fn list(name: &str) -> Nodes {
-        let text = format!("name = \"{name}\"\nhost = \"h\"\naddress = \"127.0.0.1:7\"\nrails = [\"tcp\"]\n");
-        [toml::from_str(&text).unwrap()].into_iter().collect()
+        [NodeConfig::new(0, name, ([127, 0, 0, 1], 7).into(), Vec::new())].into_iter().collect()
     }
 
     /// A list, with the steps of its agreement.

@@ -8,7 +8,7 @@
 //! | 1 | 1 | type: 1 open a file, 2 done, 3 not done, 4 compare the list, 5 keep the list of type 4 |
 //! | 2 | 1 | (1) the node that serves the file, 255: every node opens it; (4) the node; (2, 3) the type of the request: 1, 4 or 5; else 0 |
 //! | 3 | 5 | zero |
-//! | 8 | 8 | subject: (1) the file's identifier, (4, 5) the fingerprint of the first node and that one, (2, 3) as in the request |
+//! | 8 | 8 | subject: (1) the file's identifier, (4, 5) the fingerprint of the settings and that node, (2, 3) as in the request |
 //! | 16 | | (1) the file's path, absolute or from the cluster's directory; (3) the reason as text |
 
 use std::{
@@ -58,7 +58,7 @@ pub(super) struct RequestKey {
 pub(super) enum NewcomerMessage {
     Open(VotingFileLocation),
     /// Asks for a comparison: a node, and the
-    /// [fingerprint](crate::records::settle::Settled::fingerprint) of the first node and that one.
+    /// [fingerprint](crate::records::settle::Settled::fingerprint) of the settings and that node.
     Look(NodeId, u64),
     /// Asks to keep the list with that fingerprint.
     Keep(u64),
@@ -131,7 +131,6 @@ fn begin(text: &str) -> &str {
 /// Decodes any bytes as a message, for fuzzing; returns true if they are one. Asserts that each
 /// message has one encoding.
 #[doc(hidden)]
-#[must_use]
 pub fn newcomers_any(bytes: &[u8]) -> bool {
     let said = NewcomerMessage::decode(bytes);
     said.inspect(|said| assert_eq!(said.encode(), bytes)).is_ok()

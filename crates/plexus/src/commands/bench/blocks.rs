@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context, bail};
 use plexus_bench::{
     blocks::{self, Order, Report, Workload},
-    report::chart::{self, Chart, Series},
+    report::{Panel, Panels, count},
 };
 use plexus_node::config::Config;
 
@@ -23,12 +23,6 @@ use crate::{
 pub(crate) struct BlocksArgs {
     #[command(flatten)]
     clusters: BenchClusters,
-    /// Length of a block in KiB: 4, 8 or 16.
-    #[arg(long, default_value_t = 16, value_name = "KIB", conflicts_with = "dir")]
-    block_size: u32,
-    /// Memory of each node's cache in MiB.
-    #[arg(long, default_value_t = 32, value_name = "MIB", conflicts_with = "dir")]
-    cache_mib: u32,
     /// Clients on each node; several numbers are measured one after the other.
     #[arg(long, default_value = "1,2,4,8", value_delimiter = ',', value_name = "N,...")]
     clients: Vec<u32>,
@@ -68,8 +62,7 @@ pub(crate) fn run(args: &BlocksArgs) -> anyhow::Result<()> {
         measured::prepare(path)?;
     }
     let mut reports = Vec::new();
-    let needs =
-        ClusterNeeds { nodes: 3, block_kib: args.block_size, cache_mib: args.cache_mib, hot: args.hot };
+    let needs = ClusterNeeds { nodes: 3, block_kib: 16, cache_mib: 32, hot: args.hot };
     args.clusters.each(&needs, &mut |config, rail| sweep(args, config, rail, &interrupted, &mut reports))?;
     if let Some(path) = &args.svg {
         write_chart(path, &reports)?;
@@ -126,8 +119,8 @@ fn show(reports: &[Report]) -> anyhow::Result<()> {
     let sum = |of: fn(&Report) -> u64| reports.iter().map(of).sum();
     output::line(&format!(
         "\nchanges acknowledged {}, found in the blocks {}: none lost, none applied twice",
-        plexus_bench::report::count(sum(|report| report.changes_acknowledged)),
-        plexus_bench::report::count(sum(|report| report.changes_found)),
+        count(sum(|report| report.changes_acknowledged)),
+        count(sum(|report| report.changes_found)),
     ))
 }
 
@@ -155,33 +148,29 @@ pub(crate) fn write_chart(path: &Path, reports: &[Report]) -> anyhow::Result<()>
     let mut rails: Vec<&str> = reports.iter().map(|report| report.rail.as_str()).collect();
     rails.sort_by(|one, other| best(other).total_cmp(&best(one)).then(one.cmp(other)));
     rails.dedup();
-    let series = |value: fn(&Report) -> f64| -> Vec<Series> {
-        let of = |rail: &&str| {
+    let panel = |title: &str, vertical: &str, value: fn(&Report) -> f64| {
+        let points = |rail: &&str| {
             let points = reports.iter().filter(|report| report.rail == **rail);
-            Series {
-                name: (*rail).into(),
-                points: points.map(|report| (report.workload.clients, value(report))).collect(),
-            }
+            points.map(|report| (report.workload.clients, value(report))).collect()
         };
-        rails.iter().map(of).collect()
+        Panel {
+            title: title.into(),
+            vertical: vertical.into(),
+            logarithmic: false,
+            points: rails.iter().map(points).collect(),
+        }
     };
-    let charts = [
-        Chart {
-            title: "Blocks from another node's memory".into(),
-            vertical: "blocks/s".into(),
-            series: series(|report| report.blocks_per_s),
-        },
-        Chart {
-            title: "Response time of a block, median".into(),
-            vertical: "microseconds".into(),
-            series: series(|report| report.response_us.p50),
-        },
-    ];
-    let svg = chart::pair(
-        "Block transfers through the shared cache",
-        &setting(first),
-        "clients on each node",
-        &charts,
-    )?;
+    let picture = Panels {
+        title: "Block transfers through the shared cache".into(),
+        note: setting(first),
+        horizontal: "clients on each node".into(),
+        place: count,
+        panels: [
+            panel("Blocks from another node's memory", "blocks/s", |report| report.blocks_per_s),
+            panel("Response time of a block, median", "microseconds", |report| report.response_us.p50),
+        ],
+        series: rails.into_iter().map(str::to_owned).collect(),
+    };
+    let svg = picture.draw()?;
     std::fs::write(path, svg).with_context(|| format!("{}: cannot be written", path.display()))
 }

@@ -7,7 +7,7 @@ use plexus_node::config::Config;
 
 use super::clusters::{BenchClusters, ClusterNeeds};
 use crate::{
-    commands::{cluster::load, interrupt::interrupted, measured},
+    commands::{interrupt::interrupted, measured},
     output,
 };
 
@@ -38,7 +38,7 @@ pub(crate) struct LocksArgs {
     warm_up: f64,
     /// Instead, take this many locks on a running cluster, spread over its nodes, and hold them
     /// until interrupted.
-    #[arg(long, value_name = "LOCKS", requires = "dir", conflicts_with_all = ["names", "clients", "active", "seconds", "warm_up"])]
+    #[arg(long, value_name = "LOCKS", conflicts_with_all = ["temporary", "nodes", "workers", "rail", "waiting", "pin", "block_size", "cache_mib"], conflicts_with_all = ["names", "clients", "active", "seconds", "warm_up"])]
     hold: Option<u64>,
     /// Print the result as JSON.
     #[arg(long)]
@@ -49,8 +49,8 @@ pub(crate) struct LocksArgs {
 pub(crate) fn run(args: &LocksArgs) -> anyhow::Result<()> {
     let interrupted = interrupted()?;
     let mut reports = Vec::new();
-    if let (Some(count), Some(dir)) = (args.hold, &args.clusters.dir) {
-        return hold(args, &load(dir)?, count, &interrupted);
+    if let Some(count) = args.hold {
+        return hold(args, &args.clusters.cluster.load()?, count, &interrupted);
     }
     let needs = ClusterNeeds { nodes: 2, block_kib: BLOCK_KIB, cache_mib: CACHE_MIB, hot: 0 };
     args.clusters.each(&needs, &mut |config, rail| sweep(args, config, rail, &interrupted, &mut reports))?;

@@ -1,6 +1,6 @@
 //! Measuring between two nodes of a running cluster.
 
-use std::{path::Path, sync::atomic::Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
 use plexus_base::Waiting;
@@ -12,22 +12,23 @@ use plexus_node::{
 };
 use plexus_observe::cluster::{Reading, Seen};
 
-use super::{Cores, MeasureRequest, ProgressReporter, driving, explained};
-use crate::commands::{cluster::load, interrupt::interrupted};
+use super::{Cores, MeasureRequest, ProgressReporter, driving, measured};
 
 /// Measures between the two nodes called `names`, or else the first two.
 pub(super) fn measure(
     request: &MeasureRequest,
-    dir: &Path,
+    config: &Config,
     names: Option<&[String; 2]>,
+    interrupted: &AtomicBool,
 ) -> anyhow::Result<Vec<Row>> {
-    let interrupted = interrupted()?;
-    let config = load(dir)?;
     let [client, server] = match names {
         Some([one, other]) => [config.node(one)?.0.index(), config.node(other)?.0.index()],
-        None => [0, 1],
+        None => {
+            let mut numbers = config.nodes.iter().map(|node| node.number.index());
+            [numbers.next(), numbers.next()].map(Option::unwrap_or_default)
+        }
     };
-    if config.nodes.len() < 2 || client == server {
+    if client == server {
         bail!("a measurement needs two nodes: name two of {}", config.dir.root().display());
     }
     if request.cores != Cores::Usual {
@@ -49,7 +50,7 @@ pub(super) fn measure(
     if let Some(wait) = waits.iter().find(|wait| of_nodes && !possible(wait)) {
         bail!("--wait {wait}: the nodes wait as cluster.toml says ({as_configured}); use that, or polling");
     }
-    let over = over(&config, client, server)?;
+    let over = over(config, client, server)?;
     let uses = |wanted: &str| over.rail.split(" + ").all(|rail| rail.split(' ').next() == Some(wanted));
     let other = |wanted: &&RailChoice| **wanted != RailChoice::Auto && !uses(&wanted.to_string());
     if let Some(wanted) = request.rails.iter().find(other) {
@@ -58,7 +59,7 @@ pub(super) fn measure(
             over.rail
         );
     }
-    let attachments = attachments(&config, [client, server])?;
+    let attachments = attachments(config, [client, server])?;
     let split = Split(&request.trials);
     let mut rows = Vec::new();
     for wait in waits {
@@ -70,7 +71,8 @@ pub(super) fn measure(
             if !plan.trials.is_empty() {
                 plan.check()?;
                 let report = &mut |live| progress.report(split.whole(live, false));
-                measured = perf::between(&config, client, &plan, &interrupted, report).map_err(explained)?;
+                measured =
+                    perf::between(config, client, &plan, interrupted, report).map_err(measured::explained)?;
             }
             let datagrams = split.program_trials();
             if !datagrams.is_empty() {

@@ -1,6 +1,9 @@
 //! `plexus perf --listen`: serves measurements from other processes and machines.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+};
 
 use anyhow::{Context, bail};
 use plexus_bench::perf::alone::{Listener, PORT, Served};
@@ -11,8 +14,8 @@ use crate::output;
 
 /// The clients that a listener accepts.
 pub(super) struct AccessPolicy {
-    /// Accepts clients that prove this key.
-    pub(super) key: Option<Key>,
+    /// Accepts clients that prove this key, which is in this file.
+    pub(super) key: Option<(Key, PathBuf)>,
     /// Accepts all clients without authentication.
     pub(super) open: bool,
 }
@@ -35,13 +38,15 @@ pub(super) fn run(
     if open {
         output::progress("warning: every client is served without authentication (--open)");
     }
-    let listener = Listener::bind(address, core, key)?;
+    let option = key.as_ref().map_or_else(String::new, |(_, file)| format!(" --key {}", file.display()));
+    let listener = Listener::bind(address, core, key.map(|(key, _)| key))?;
     let at = listener.address();
     let mut refused = None;
     match json {
         true => output::json(&json!({ "listening": at }))?,
         false => {
-            output::line(&format!("listening at {at}; measure with `plexus perf {}`", reachable_name(at)))?
+            let host = reachable_name(at);
+            output::line(&format!("listening at {at}; measure with `plexus perf {host}{option}`"))?;
         }
     }
     loop {

@@ -6,7 +6,10 @@ mod listen;
 mod pair;
 mod sweep;
 
-use std::path::PathBuf;
+use std::{
+    path::{Path, PathBuf},
+    sync::atomic::Ordering,
+};
 
 use anyhow::{Context, bail};
 use plexus_base::Waiting;
@@ -17,9 +20,12 @@ use plexus_bench::perf::{
     reference::{self, Source},
 };
 use plexus_interconnect::mesh::Key;
-use plexus_node::{config::Encrypt, keys, lifeline};
+use plexus_node::{
+    config::{Config, Encrypt},
+    keys, lifeline,
+};
 
-use super::measured;
+use super::{cluster::Cluster, interrupt::interrupted, measured};
 use crate::output;
 
 const EXAMPLES: &str = "\
@@ -27,8 +33,8 @@ Examples:
   plexus perf                                        this machine: memory and TCP side by side
   plexus perf --listen --key perf.key                on one machine, and on the other, with the same file:
   plexus perf HOST --key perf.key --sizes 8..4M --plot charts
-  plexus perf c1 n1 n2 --test latency --sizes 64     two nodes of a running cluster
-  plexus perf c1 n1 n2 --op datagram                 two programs, each at one of these nodes
+  plexus perf -C c1 n1 n2 --test latency --sizes 64  two nodes of a running cluster
+  plexus perf -C c1 n1 n2 --op datagram              two programs, each at one of these nodes
   plexus perf --rail tcp --sizes 64 --test latency --load max
   plexus perf --test bandwidth --sizes 64K --streams 1,4,16 --bidirectional
   plexus perf --compare hp,dolphin,cern
@@ -42,10 +48,12 @@ A key file is one line of 64 hexadecimal digits that only its owner may read: a 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// A machine where `plexus perf --listen` runs (HOST or HOST:PORT), or a running cluster and
-    /// two of its nodes (DIR NODE NODE) [default: two processes of this machine].
-    #[arg(value_name = "HOST | DIR | NODE", num_args = 0..=3)]
+    /// A machine where `plexus perf --listen` runs (HOST or HOST:PORT), or two nodes of a running
+    /// cluster [default: two processes of this machine; with -C the cluster's first two nodes].
+    #[arg(value_name = "HOST | NODE", num_args = 0..=3)]
     target: Vec<String>,
+    #[command(flatten)]
+    cluster: Cluster,
 
     /// What to measure: latency (one message in flight in each stream), bandwidth.
     #[arg(long, value_delimiter = ',', default_value = "latency,bandwidth", value_name = "TEST,...")]
@@ -121,7 +129,7 @@ pub(crate) struct Args {
 
     /// Serve measurements from other machines [default address: 0.0.0.0:7490].
     #[arg(long, num_args = 0..=1, default_missing_value = "0.0.0.0", value_name = "ADDR", help_heading = "Listening")]
-    #[arg(conflicts_with_all = ["target", "test", "op", "sizes", "streams", "depth", "bidirectional", "load", "load_size", "lane"])]
+    #[arg(conflicts_with_all = ["target", "cluster", "test", "op", "sizes", "streams", "depth", "bidirectional", "load", "load_size", "lane"])]
     #[arg(conflicts_with_all = ["rail", "wait", "seconds", "count", "repeat", "encrypt", "plain", "csv", "plot", "compare"])]
     #[arg(conflicts_with_all = ["max_latency_us", "min_mb_s"])]
     listen: Option<String>,
@@ -138,7 +146,7 @@ pub(crate) struct Args {
     /// Measure with different network settings of the host (receive buffers, MTU, device backlog),
     /// in temporary network namespaces; needs root.
     #[arg(long, help_heading = "Modes")]
-    #[arg(conflicts_with_all = ["target", "test", "op", "sizes", "streams", "depth", "bidirectional", "load", "rail"])]
+    #[arg(conflicts_with_all = ["target", "cluster", "test", "op", "sizes", "streams", "depth", "bidirectional", "load", "rail"])]
     #[arg(conflicts_with_all = ["count", "repeat", "cores", "listen", "csv", "plot", "compare", "max_latency_us", "key", "encrypt"])]
     #[arg(conflicts_with_all = ["min_mb_s", "plain", "load_size", "lane"])]
     sweep_host: bool,
@@ -204,16 +212,9 @@ impl clap::builder::TypedValueParser for SizesParser {
 }
 
 /// The error of a valid result that misses a threshold.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub(crate) struct MissedThreshold(String);
-
-impl std::fmt::Display for MissedThreshold {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for MissedThreshold {}
 
 /// A checked request for measurements.
 struct MeasureRequest {
@@ -239,7 +240,7 @@ enum Cores {
 enum PerfTarget {
     Here,
     Host(String),
-    Cluster(PathBuf, Option<[String; 2]>),
+    Cluster(Box<Config>, Option<[String; 2]>),
 }
 
 /// Runs `plexus perf`.
@@ -254,7 +255,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             Cores::These(_, core) => Some(core),
             Cores::Usual | Cores::Any => None,
         };
-        let key = args.read_key()?;
+        let key = args.read_key()?.zip(args.key);
         return listen::run(
             address,
             listen::AccessPolicy { key, open: args.open },
@@ -272,12 +273,19 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         };
         return sweep::Sweep { wait, seconds: args.seconds, json: args.json }.run();
     }
-    let rows = match target(&args.target)? {
-        PerfTarget::Here => pair::measure(&request)?,
-        PerfTarget::Host(host) => pair::measure_with(&request, &host)?,
-        PerfTarget::Cluster(dir, names) => between::measure(&request, &dir, names.as_ref())?,
+    let interrupted = interrupted()?;
+    let rows = match target(&args.target, &args.cluster)? {
+        PerfTarget::Here => pair::measure(&request, &interrupted),
+        PerfTarget::Host(host) => pair::measure_with(&request, &host, &interrupted),
+        PerfTarget::Cluster(config, names) => {
+            between::measure(&request, &config, names.as_ref(), &interrupted)
+        }
     };
-    args.show(&rows)
+    // Ctrl-C also ends the child process that is the other side, which looks like its failure.
+    if rows.is_err() && interrupted.load(Ordering::Relaxed) {
+        bail!("interrupted: nothing more was measured");
+    }
+    args.show(&rows?)
 }
 
 impl Args {
@@ -369,7 +377,7 @@ impl Args {
 }
 
 /// Writes the charts as SVG and PNG.
-fn draw(dir: &std::path::Path, rows: &[Row]) -> anyhow::Result<()> {
+fn draw(dir: &Path, rows: &[Row]) -> anyhow::Result<()> {
     let pictures = plot::pictures(rows);
     if pictures.is_empty() {
         bail!("--plot: a chart by size needs several sizes, as in --sizes 8..4M");
@@ -438,25 +446,21 @@ fn place(cores: Cores, here: bool) -> anyhow::Result<Option<usize>> {
 }
 
 /// Parses the positional arguments.
-fn target(words: &[String]) -> anyhow::Result<PerfTarget> {
-    let cluster = |dir: &str| PathBuf::from(dir);
+fn target(words: &[String], cluster: &Cluster) -> anyhow::Result<PerfTarget> {
     Ok(match words {
-        [] => PerfTarget::Here,
-        [one] if cluster(one).join("cluster.toml").exists() => PerfTarget::Cluster(cluster(one), None),
-        [one] if one.contains('/') => {
-            bail!("{one}: not a cluster (no cluster.toml); a host name has no `/`")
+        [dir, ..] if Path::new(dir).join("cluster.toml").exists() => {
+            bail!("{dir}: name a cluster with -C, as in `plexus perf -C {dir} NODE NODE`")
         }
+        [] if cluster.is_named() => PerfTarget::Cluster(Box::new(cluster.load()?), None),
+        [] => PerfTarget::Here,
+        [one] if cluster.is_named() => bail!("{one}: with -C, give two nodes of the cluster, or none"),
+        [one] if one.contains('/') => bail!("{one}: a host name has no `/`; name a cluster with -C DIR"),
         [one] => PerfTarget::Host(one.clone()),
         [one, other] => {
-            let set = std::env::var_os("PLEXUS_DIR").map(PathBuf::from);
-            let here = || PathBuf::from("cluster.toml").exists().then(|| PathBuf::from("."));
-            let dir = set.or_else(here).with_context(|| {
-                format!("{one} and {other}: no cluster given; put its directory in front, or set PLEXUS_DIR")
-            })?;
-            PerfTarget::Cluster(dir, Some([one.clone(), other.clone()]))
+            let config = cluster.load().with_context(|| format!("{one} and {other}"))?;
+            PerfTarget::Cluster(Box::new(config), Some([one.clone(), other.clone()]))
         }
-        [dir, one, other] => PerfTarget::Cluster(cluster(dir), Some([one.clone(), other.clone()])),
-        _ => bail!("give at most a directory and two nodes"),
+        _ => bail!("give at most two nodes; name their cluster with -C DIR"),
     })
 }
 
@@ -494,9 +498,4 @@ impl Drop for ProgressReporter<'_> {
             output::overwrite_line("");
         }
     }
-}
-
-/// Rewords the failure of a killed node; see [`measured::explained`].
-fn explained(error: perf::BetweenError) -> anyhow::Error {
-    measured::explained(error)
 }

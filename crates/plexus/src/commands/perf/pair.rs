@@ -3,7 +3,7 @@
 use std::{
     io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
-    sync::atomic::Ordering,
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use anyhow::{Context, bail};
@@ -14,16 +14,13 @@ use plexus_bench::perf::{
 };
 
 use super::{MeasureRequest, ProgressReporter, driving, place};
-use crate::{
-    commands::{cluster::this_program, interrupt::interrupted},
-    output,
-};
+use crate::{commands::cluster::this_program, output};
 
 /// The default waiting modes of both sides.
 const WAITS: [Waiting; 2] = [Waiting::Polling, Waiting::Adaptive];
 
 /// Measures between this process and a child, over every rail that one machine has.
-pub(super) fn measure(request: &MeasureRequest) -> anyhow::Result<Vec<Row>> {
+pub(super) fn measure(request: &MeasureRequest, interrupted: &AtomicBool) -> anyhow::Result<Vec<Row>> {
     if request.key.is_some() {
         bail!("--key: the other side is a child process; use a key with --listen or a HOST");
     }
@@ -32,16 +29,20 @@ pub(super) fn measure(request: &MeasureRequest) -> anyhow::Result<Vec<Row>> {
         true => RailChoice::every(),
         false => request.rails.clone(),
     };
-    sessions(request, &other.address, &rails, true)
+    sessions(request, &other.address, &rails, true, interrupted)
 }
 
 /// Measures with the listener at `host`.
-pub(super) fn measure_with(request: &MeasureRequest, host: &str) -> anyhow::Result<Vec<Row>> {
+pub(super) fn measure_with(
+    request: &MeasureRequest,
+    host: &str,
+    interrupted: &AtomicBool,
+) -> anyhow::Result<Vec<Row>> {
     if request.key.is_none() {
         output::progress("warning: without --key the other side is not authenticated");
     }
     let rails = if request.rails.is_empty() { &[RailChoice::Auto][..] } else { &request.rails };
-    sessions(request, host, rails, false)
+    sessions(request, host, rails, false, interrupted)
 }
 
 fn sessions(
@@ -49,9 +50,9 @@ fn sessions(
     address: &str,
     rails: &[RailChoice],
     here: bool,
+    interrupted: &AtomicBool,
 ) -> anyhow::Result<Vec<Row>> {
     request.trials.iter().try_for_each(Trial::check_between_nodes)?;
-    let interrupted = interrupted()?;
     let core = place(request.cores, here)?;
     let waits = if request.waits.is_empty() { &WAITS[..] } else { &request.waits };
     let mut rows = Vec::new();
@@ -68,7 +69,6 @@ fn sessions(
                     !interrupted.load(Ordering::Relaxed)
                 });
                 match measured {
-                    Err(AloneError::Perf(PerfError::Unwanted)) => bail!("interrupted"),
                     Err(AloneError::Perf(PerfError::PeerGone(_))) => bail!("the other side ended"),
                     other => Ok(other?),
                 }

@@ -1,13 +1,14 @@
 //! `plexus perf --sweep-host`: the same measurement under different settings of the host's network.
 //!
 //! A listener runs in one network namespace and a client in another, joined by a pair of virtual
-//! devices. A namespace exists as long as the process that holds it. Every process started here
-//! ends when its standard input closes, so nothing is left behind. A process of the same kind
-//! restores the setting of the whole host.
+//! devices. The namespaces exist as long as this process. Every process started here ends when its
+//! standard input closes, so nothing is left behind. A process of the same kind restores the
+//! setting of the whole host.
 
 use std::{
     fs,
     io::{BufRead, BufReader},
+    net::Ipv4Addr,
     os::unix::process::CommandExt,
     path::Path,
     process::{Child, ChildStdout, Command, Stdio},
@@ -17,6 +18,7 @@ use std::{
 use anyhow::{Context, bail};
 use plexus_base::Waiting;
 use plexus_bench::perf::host::{Setting, Tried, text};
+use plexus_namespaces::{CableEnd, Namespace, join};
 use serde_json::{Value, json};
 
 use crate::{
@@ -24,12 +26,12 @@ use crate::{
     output,
 };
 
-/// The device at both ends, and the addresses of listener and client.
-const DEVICE: &str = "plexus0";
-const ADDRESSES: [&str; 2] = ["10.90.0.1", "10.90.0.2"];
+/// The devices and addresses of listener and client.
+const DEVICES: [&str; 2] = ["plexus0", "plexus1"];
+const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 90, 0, 1), Ipv4Addr::new(10, 90, 0, 2)];
 
 /// The least, default and greatest receive buffer of a TCP connection; each namespace has its own.
-const BUFFERS: &str = "net/ipv4/tcp_rmem";
+const BUFFERS: &str = "/proc/sys/net/ipv4/tcp_rmem";
 
 /// The default MTU of a virtual device.
 const DEFAULT_MTU: u32 = 1500;
@@ -44,16 +46,17 @@ struct HelperProcess {
 }
 
 impl HelperProcess {
-    fn start(command: &mut Command) -> anyhow::Result<Self> {
+    /// Starts the process, in `namespace` if there is one.
+    fn start(namespace: Option<&Namespace>, command: &mut Command) -> anyhow::Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
         // A process group of its own: Ctrl-C reaches only this process, which ends the others in
         // order.
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .process_group(0)
-            .spawn()
-            .with_context(|| format!("{name} cannot be started"))?;
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        let child = match namespace {
+            Some(namespace) => namespace.inside(|| command.spawn()),
+            None => command.spawn(),
+        };
+        let mut child = child.with_context(|| format!("{name} cannot be started"))?;
         let output = BufReader::new(child.stdout.take().context("a process without output")?);
         Ok(Self { child, output })
     }
@@ -73,49 +76,6 @@ impl Drop for HelperProcess {
     }
 }
 
-/// A network namespace.
-struct Namespace(HelperProcess);
-
-impl Namespace {
-    fn new() -> anyhow::Result<Self> {
-        let mut holder =
-            HelperProcess::start(Command::new("unshare").args(["--net", "sh", "-c", "echo here; exec cat"]))?;
-        if holder.line()?.trim() != "here" {
-            bail!("cannot create a network namespace; run this as root, outside a container");
-        }
-        Ok(Self(holder))
-    }
-
-    fn pid(&self) -> u32 {
-        self.0.child.id()
-    }
-
-    /// Returns a command that runs `program` inside the namespace.
-    fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/proc/{}/ns/net", self.pid())).arg("--").arg(program);
-        command
-    }
-
-    /// Runs `ip WORDS` inside the namespace.
-    fn ip(&self, words: &str) -> anyhow::Result<()> {
-        run(self.command("ip").args(words.split(' ')))
-    }
-
-    /// Sets a value under `/proc/sys` inside the namespace.
-    fn set(&self, name: &str, value: &str) -> anyhow::Result<()> {
-        run(self.command("sh").args(["-c", "echo \"$1\" > \"$0\"", &format!("/proc/sys/{name}"), value]))
-    }
-}
-
-fn run(command: &mut Command) -> anyhow::Result<()> {
-    let output = command.stdin(Stdio::null()).output().context("nsenter and ip are needed")?;
-    if !output.status.success() {
-        bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(())
-}
-
 /// Restores the host's setting, however this process ends.
 struct Restored(#[allow(dead_code, reason = "held for its end")] HelperProcess);
 
@@ -123,7 +83,8 @@ impl Restored {
     fn backlog() -> anyhow::Result<Self> {
         let now = fs::read_to_string(BACKLOG)?;
         let script = "echo here; read -r _; echo \"$1\" > \"$0\"";
-        let mut held = HelperProcess::start(Command::new("sh").args(["-c", script, BACKLOG, now.trim()]))?;
+        let mut held =
+            HelperProcess::start(None, Command::new("sh").args(["-c", script, BACKLOG, now.trim()]))?;
         held.line()?;
         Ok(Self(held))
     }
@@ -143,36 +104,35 @@ impl Sweep {
             bail!("--sweep-host creates network namespaces and changes kernel settings; run it as root");
         }
         let interrupted = interrupted()?;
-        let (listener, client) = (Namespace::new()?, Namespace::new()?);
-        listener.ip(&format!("link add {DEVICE} type veth peer name {DEVICE} netns {}", client.pid()))?;
-        let both = [&listener, &client];
-        for (namespace, address) in both.into_iter().zip(ADDRESSES) {
-            namespace.ip(&format!("addr add {address}/24 dev {DEVICE}"))?;
-            namespace.ip(&format!("link set {DEVICE} up"))?;
-            namespace.ip("link set lo up")?;
-        }
+        let namespace = || Namespace::new().map_err(anyhow::Error::msg);
+        let both = [namespace()?, namespace()?];
+        let end =
+            |end: usize| CableEnd { namespace: &both[end], device: DEVICES[end], address: ADDRESSES[end] };
+        join([end(0), end(1)]).map_err(anyhow::Error::msg)?;
         let program = this_program()?;
-        let serve = ["perf", "--listen", ADDRESSES[0], "--open", "--lifeline", "--json"];
-        let mut served = HelperProcess::start(listener.command(&program).args(serve).stderr(Stdio::null()))?;
+        let mut serve = Command::new(&program);
+        serve.args(["perf", "--listen", &ADDRESSES[0].to_string(), "--open", "--lifeline", "--json"]);
+        let mut served = HelperProcess::start(Some(&both[0]), serve.stderr(Stdio::null()))?;
         served.line()?;
         let _restored = Restored::backlog()?;
-        let read = listener.command("cat").arg(format!("/proc/sys/{BUFFERS}")).output()?;
-        let buffers = String::from_utf8_lossy(&read.stdout).into_owned();
+        let buffers = both[0].inside(|| fs::read_to_string(BUFFERS))?;
+        let set_both = |setting, value| both.iter().zip(DEVICES).try_for_each(|end| set(end, setting, value));
         let mut tried = Vec::new();
         for setting in Setting::ALL {
             for (value, published) in setting.values() {
                 output::progress(&format!("{}: {value}", setting.name()));
-                let set = both.iter().try_for_each(|one| set(one, setting, *value));
-                let outcome = match set {
-                    Ok(()) => Ok(self.measure(&client, &program, &interrupted)?),
+                let outcome = match set_both(setting, *value) {
+                    Ok(()) => Ok(self.measure(&both[1], &program, &interrupted)?),
                     Err(error) => Err(format!("cannot be set here: {error}")),
                 };
                 tried.push(Tried { setting, value: *value, published, outcome });
             }
             // Restored, so that only one setting differs from the default at a time.
             match setting {
-                Setting::ReceiveBuffer => both.iter().try_for_each(|one| one.set(BUFFERS, buffers.trim()))?,
-                Setting::Mtu => both.iter().try_for_each(|one| set(one, setting, DEFAULT_MTU))?,
+                Setting::ReceiveBuffer => {
+                    both.iter().try_for_each(|one| one.inside(|| fs::write(BUFFERS, &buffers)))?;
+                }
+                Setting::Mtu => set_both(setting, DEFAULT_MTU).map_err(anyhow::Error::msg)?,
                 Setting::Backlog => {}
             }
         }
@@ -194,23 +154,12 @@ impl Sweep {
         program: &Path,
         interrupted: &AtomicBool,
     ) -> anyhow::Result<(f64, f64)> {
-        let (seconds, wait) = (self.seconds.to_string(), self.wait.to_string());
-        let mut command = client.command(program);
-        command.args([
-            "perf",
-            ADDRESSES[0],
-            "--json",
-            "--lifeline",
-            "--rail",
-            "tcp",
-            "--plain",
-            "--op",
-            "put",
-            "--sizes",
-            "8K",
-        ]);
-        let mut held =
-            HelperProcess::start(command.args(["--repeat", "3", "--seconds", &seconds, "--wait", &wait]))?;
+        let (address, seconds, wait) = (ADDRESSES[0], self.seconds, self.wait);
+        let words = format!(
+            "perf {address} --json --lifeline --rail tcp --plain --op put --sizes 8K --repeat 3 \
+             --seconds {seconds} --wait {wait}"
+        );
+        let mut held = HelperProcess::start(Some(client), Command::new(program).args(words.split(' ')))?;
         let answer = held.line()?;
         if interrupted.load(Ordering::Relaxed) {
             bail!("interrupted; all settings were restored");
@@ -227,10 +176,13 @@ impl Sweep {
     }
 }
 
-fn set(namespace: &Namespace, setting: Setting, value: u32) -> anyhow::Result<()> {
+fn set((namespace, device): (&Namespace, &str), setting: Setting, value: u32) -> Result<(), String> {
     match setting {
-        Setting::ReceiveBuffer => namespace.set(BUFFERS, &format!("4096 131072 {value}")),
-        Setting::Mtu => namespace.ip(&format!("link set {DEVICE} mtu {value}")),
-        Setting::Backlog => Ok(fs::write(BACKLOG, value.to_string())?),
+        Setting::ReceiveBuffer => {
+            let written = namespace.inside(|| fs::write(BUFFERS, format!("4096 131072 {value}")));
+            written.map_err(|error| error.to_string())
+        }
+        Setting::Mtu => namespace.run(&format!("ip link set {device} mtu {value}")),
+        Setting::Backlog => fs::write(BACKLOG, value.to_string()).map_err(|error| error.to_string()),
     }
 }

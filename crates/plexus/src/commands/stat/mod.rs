@@ -13,7 +13,7 @@ use plexus_observe::{
     stat::{self, By},
 };
 
-use super::{cluster::Cluster, interrupt::interrupted, pace::Pace};
+use super::{cluster::ClusterOptions, interrupt::interrupted, pace::Pace};
 use crate::output;
 
 /// The number of log lines between two lines of column names.
@@ -26,7 +26,7 @@ pub(crate) struct Args {
     #[command(subcommand)]
     action: Option<Action>,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterOptions,
     /// Only this node [default: all that run].
     #[arg(long)]
     node: Option<String>,
@@ -43,9 +43,6 @@ pub(crate) struct Args {
     /// End after this many intervals.
     #[arg(short = 'n', long, value_name = "TIMES", requires = "interval", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Print the result as JSON, with `--interval` one line for each interval.
-    #[arg(long)]
-    json: bool,
     /// Show a live screen, updated every second or as `--interval` says; q ends it.
     #[arg(long, conflicts_with_all = ["json", "count", "by", "channel"])]
     top: bool,
@@ -77,8 +74,8 @@ fn channel(name: &str) -> Result<Channel, String> {
 /// Runs `plexus stat`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     match &args.action {
-        Some(Action::Record(args)) => return record::record(args),
-        Some(Action::Report(args)) => return record::report(args),
+        Some(Action::Record(record)) => return record::record(record, &args.cluster),
+        Some(Action::Report(report)) => return record::report(report, args.cluster.json),
         None => {}
     }
     let config = args.cluster.load()?;
@@ -104,11 +101,11 @@ pub(super) fn take(config: &Config, only: Option<&str>) -> anyhow::Result<Readin
         match (silent, only) {
             (Some(why), _) => bail!("{why}"),
             (None, Some(name)) => {
-                bail!("{name} is not running; start it with `plexus up {}`", config.dir.root().display())
+                bail!("{name} is not running; start it with `plexus up -C {}`", config.dir.root().display())
             }
             (None, None) => {
                 bail!(
-                    "{}: no node runs; start them with `plexus up {}`",
+                    "{}: no node runs; start them with `plexus up -C {}`",
                     config.name,
                     config.dir.root().display()
                 )
@@ -120,7 +117,7 @@ pub(super) fn take(config: &Config, only: Option<&str>) -> anyhow::Result<Readin
 
 fn snapshot(args: &Args, reading: &Reading) -> anyhow::Result<()> {
     let by = if args.by.is_empty() { &[By::Channel, By::Size] } else { &*args.by };
-    if args.json {
+    if args.cluster.json {
         return output::json(&stat::json(reading, by, args.channel));
     }
     output::line("since the nodes started")?;
@@ -144,7 +141,7 @@ fn log(args: &Args, config: &Config, first: Reading, interval: f64) -> anyhow::R
         let now = Reading::take(config, args.node.as_deref())?;
         let interval = now.since(&before);
         let missing: Vec<String> = interval.missing().collect();
-        if args.json {
+        if args.cluster.json {
             output::json_line(&stat::json(&interval, &args.by, args.channel))?;
         } else if args.by.is_empty() {
             if lines % LINES_UNDER_HEADS == 0 {

@@ -14,7 +14,7 @@ use plexus_observe::{
 };
 
 use crate::{
-    commands::{cluster::Cluster, measured::prepare, pace, pace::Pace},
+    commands::{cluster::ClusterOptions, measured::prepare, pace, pace::Pace},
     output,
 };
 
@@ -23,17 +23,12 @@ use crate::{
 pub(crate) struct Args {
     /// The file; an existing recording of the same cluster is continued.
     file: PathBuf,
-    #[command(flatten)]
-    cluster: Cluster,
     /// Length of an interval in seconds.
     #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = pace::seconds)]
     interval: f64,
     /// End after this long: `60s`, `10m`, `48h` [default: at Ctrl-C].
     #[arg(long = "for", value_name = "TIME", value_parser = span)]
     how_long: Option<Duration>,
-    /// Print the result as JSON.
-    #[arg(long)]
-    json: bool,
 }
 
 /// The arguments of `plexus stat report`.
@@ -47,9 +42,6 @@ pub(crate) struct ReportArgs {
     /// Show only the last part: `10m`, `48h`.
     #[arg(long, value_name = "TIME", value_parser = span)]
     last: Option<Duration>,
-    /// Print the text and the written files as JSON.
-    #[arg(long)]
-    json: bool,
 }
 
 /// Parses a time like `90s`, `10m`, `48h` or `2d`; a bare number is seconds.
@@ -71,8 +63,8 @@ fn span(text: &str) -> Result<Duration, String> {
 }
 
 /// Runs `plexus stat record`.
-pub(crate) fn record(args: &Args) -> anyhow::Result<()> {
-    let config = args.cluster.load()?;
+pub(crate) fn record(args: &Args, cluster: &ClusterOptions) -> anyhow::Result<()> {
+    let config = cluster.load()?;
     prepare(&args.file)?;
     let names: Vec<String> = config.nodes.iter().map(|node| node.name.clone()).collect();
     let head = Head::new(&config.name, &config.id.to_string(), &names, (args.interval * 1e3) as u64);
@@ -97,7 +89,7 @@ pub(crate) fn record(args: &Args) -> anyhow::Result<()> {
         before = now;
     }
     let (file, new) = (args.file.display(), recorder.records() - had);
-    if args.json {
+    if cluster.json {
         return output::json(&serde_json::json!({ "file": args.file, "intervals": new, "before": had }));
     }
     let kept = if had > 0 { format!(" after {} existing ones", show::count(had)) } else { String::new() };
@@ -108,7 +100,7 @@ pub(crate) fn record(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Runs `plexus stat report`.
-pub(crate) fn report(args: &ReportArgs) -> anyhow::Result<()> {
+pub(crate) fn report(args: &ReportArgs, json: bool) -> anyhow::Result<()> {
     let recording = Recording::read(&args.file)?;
     let study = Study::of(&recording, args.last).with_context(|| format!("{}", args.file.display()))?;
     let Some(study) = study else {
@@ -123,7 +115,7 @@ pub(crate) fn report(args: &ReportArgs) -> anyhow::Result<()> {
         written.push(write(&path.with_extension("svg"), svg.as_bytes())?);
         written.push(write(&path.with_extension("png"), &show::png(svg)?)?);
     }
-    if args.json {
+    if json {
         return output::json(&serde_json::json!({ "text": study.text(), "files": written }));
     }
     output::line(study.text().trim_end())?;

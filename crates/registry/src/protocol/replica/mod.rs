@@ -122,7 +122,6 @@ pub struct Replica {
 
 impl Replica {
     /// Creates the replica of a node that is in no view yet and has opened these copies.
-    #[must_use]
     pub fn new(me: NodeId, incarnation: Incarnation, opened: &Opened) -> Self {
         Self {
             me,
@@ -146,14 +145,12 @@ impl Replica {
 
     /// Returns the committed contents that this member knows; `None` before its first view has
     /// begun.
-    #[must_use]
     pub fn contents(&self) -> Option<&Arc<Contents>> {
         self.shown.as_ref()
     }
 
     /// Returns, on the coordinator, the members that the others wait for to begin the view or to
     /// commit a command.
-    #[must_use]
     pub fn awaited(&self) -> NodeSet {
         self.lead.as_ref().map_or(NodeSet::EMPTY, Lead::awaited)
     }

@@ -14,7 +14,7 @@ use plexus_fabric::Window;
 use plexus_interconnect::mesh::{self, Mesh};
 use plexus_membership::{protocol::Clean, runtime::Membership};
 
-use super::{BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES, Body, end, lost};
+use super::{BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES, NodeRuntime, end, lost};
 use crate::{
     boot::config::Config,
     boot::keys::KeyFiles,
@@ -30,7 +30,7 @@ use crate::{
 /// The interval of the progress messages of a node that starts.
 const SAY_EVERY: Duration = Duration::from_millis(500);
 
-/// The inputs of [`Body::join`].
+/// The inputs of [`NodeRuntime::join`].
 pub struct Parts<'a> {
     /// The configuration of the cluster.
     pub config: Arc<Config>,
@@ -50,14 +50,29 @@ pub struct Parts<'a> {
     pub die: Die,
 }
 
-impl Body {
+/// The reason why a node did not join its cluster; the text is one line for the user.
+#[derive(Debug)]
+pub enum JoinError {
+    /// The node was removed from the cluster.
+    Removed(String),
+    /// Another reason.
+    Failed(String),
+}
+
+impl From<String> for JoinError {
+    fn from(why: String) -> Self {
+        Self::Failed(why)
+    }
+}
+
+impl NodeRuntime {
     /// Joins the cluster and serves. Calls [`Lifecycle::begin`] after everything that can fail
     /// without peers, and before the first message of a peer can be served. Gives up when
     /// [`Lifecycle::is_ending`].
     ///
     /// # Errors
-    /// The node cannot join; the text is one line for the user.
-    pub fn join(parts: Parts<'_>) -> Result<Self, String> {
+    /// See [`JoinError`].
+    pub fn join(parts: Parts<'_>) -> Result<Self, JoinError> {
         let workers = Arc::<Workers>::default();
         let memory = Arc::new(OnceLock::new());
         let making = Making { parts: &parts, membership: memory.clone() };
@@ -105,7 +120,7 @@ impl Body {
         assert!(memory.set(Arc::downgrade(&membership)).is_ok(), "a node has one membership");
         let lease = membership.lease();
         group.guard(Box::new(move || lease.is_held()));
-        let body = Self {
+        let runtime = Self {
             config,
             me,
             lifecycle,
@@ -124,41 +139,42 @@ impl Body {
             usage,
             door: Mutex::default(),
         };
-        let ready = body
+        let ready = runtime
             .start_threads(tell, notices)
-            .and_then(|()| body.wait_for_view())
-            .and_then(|()| body.wait_for_peers());
+            .map_err(JoinError::from)
+            .and_then(|()| runtime.wait_for_view())
+            .and_then(|()| Ok(runtime.wait_for_peers()?));
         if let Err(why) = ready {
             // The node may have served as a master already.
-            if body.member.opened().is_some() {
-                body.quiesce();
-                body.hand_back(&mut |_| ())?;
-                body.leave(Ending::Leave).map_err(|error| error.to_string())?;
+            if runtime.member.opened().is_some() {
+                runtime.quiesce();
+                runtime.hand_back(&mut |_| ())?;
+                runtime.leave(Ending::Leave).map_err(|error| error.to_string())?;
             }
             return Err(why);
         }
-        Ok(body)
+        Ok(runtime)
     }
 
     /// Waits until the node acts in a view.
-    fn wait_for_view(&self) -> Result<(), String> {
+    fn wait_for_view(&self) -> Result<(), JoinError> {
         let mut said = None;
         loop {
             let opened = self.member.wait_opened(SAY_EVERY)?;
             if self.lifecycle.is_ending() {
-                return Err("stopped before it was a member".into());
+                return Err("stopped before it was a member".to_owned().into());
             }
             if self.member.is_removed() {
                 let name = self.config.name_of(self.me);
-                return Err(format!(
+                return Err(JoinError::Removed(format!(
                     "{name} was removed from the cluster; add it again with `plexus node add {name}`"
-                ));
+                )));
             }
             if !self.member.knows_all() {
-                return Err(format!(
+                return Err(JoinError::Failed(format!(
                     "{}: more nodes belong to the cluster than are listed; copy the file here from another machine",
                     self.config.dir.config().display()
-                ));
+                )));
             }
             if opened.is_some() {
                 return Ok(());
@@ -175,9 +191,9 @@ impl Body {
     fn obstacles(&self) -> String {
         let Some(status) = self.membership.status() else { return "its membership".into() };
         if status.quorum.answering >= status.quorum.needed {
-            let odd = status.differing_leases.iter().map(|(node, lease_ms)| {
+            let odd = status.differing_times.iter().map(|(node, lease_ms, disk_ms)| {
                 let name = self.config.name_of(NodeId(*node));
-                format!("; {name} has a lease of {lease_ms} ms, this node another: make [membership] in cluster.toml alike")
+                format!("; {name} has a lease of {lease_ms} ms and a disk timeout of {disk_ms} ms, this node has others: make [membership] in cluster.toml alike")
             });
             return format!("the others to take it in{}", odd.collect::<String>());
         }
@@ -255,7 +271,7 @@ fn membership_settings(
 ) -> Result<plexus_membership::runtime::Settings, String> {
     let name = &config.nodes[me.index()].name;
     let mine = config.voting.iter().filter(|file| file.node.as_ref().is_none_or(|node| node == name));
-    let others = (0..config.node_count()).map(NodeId).filter(|id| *id != me);
+    let others = config.numbers().without(me).iter();
     Ok(plexus_membership::runtime::Settings {
         me,
         incarnation,
@@ -293,7 +309,7 @@ fn mesh_config(
     windows: Vec<Arc<Window>>,
     keys: Arc<KeyFiles>,
 ) -> mesh::Config {
-    let ids = (0..config.node_count()).map(NodeId).filter(|id| *id != me);
+    let ids = config.numbers().without(me).iter();
     mesh::Config {
         me,
         incarnation,
@@ -301,6 +317,7 @@ fn mesh_config(
         keys,
         admission: mesh::Admission::Named,
         listen: config.nodes[me.index()].all_addresses().collect(),
+        local: Some(config.dir.run()),
         peers: ids.map(|id| peer(config, me, id)).collect(),
         windows,
         waiting: config.waiting,

@@ -13,7 +13,7 @@ use std::{
 use plexus_base::BlockId;
 use plexus_cache::{CacheTask, protocol::Lost};
 
-use super::Body;
+use super::NodeRuntime;
 
 /// How long the members may take to put on record that nothing is lost any more.
 const ACCEPT_WITHIN: Duration = Duration::from_secs(30);
@@ -37,9 +37,8 @@ impl Counted {
     }
 }
 
-impl Body {
+impl NodeRuntime {
     /// Blocks that are refused because their latest version went down with a node.
-    #[must_use]
     pub fn blocks_lost(&self) -> u64 {
         self.lost.count(self.recorder.known_lost(), self.config.blocks)
     }

@@ -1,57 +1,22 @@
 //! TCP rails behind a relay that are cut, refused or silent. Each is connected again by itself, and
 //! every message arrives once and in order.
 
-#[path = "common/meshes.rs"]
-mod meshes;
-
 use std::{
     io::{Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
 
-use meshes::{LIMIT, addresses, name, peer, until};
-use plexus_base::NodeId;
-use plexus_fabric::{LANES, Lost, RailKind};
-use plexus_interconnect::{
-    Channel, Kind, Message, Net, RailState, Service,
-    mesh::{Config, Mesh},
+use plexus_fabric::{LANES, RailKind};
+use plexus_interconnect::{RailState, mesh::Config};
+
+use crate::{
+    mesh::Node,
+    meshes::{self, LIMIT, addresses, name, peer, until},
 };
-
-/// Counts messages and checks their order.
-#[derive(Default)]
-struct Counting {
-    seen: Arc<AtomicU64>,
-    gone: Arc<AtomicU64>,
-}
-
-impl Service for Counting {
-    type Task = (NodeId, u64);
-
-    fn message(&mut self, _: &mut Net, message: Message<'_>) {
-        let expected = self.seen.fetch_add(1, Relaxed);
-        assert_eq!(message.payload[..8], expected.to_le_bytes(), "lost, doubled or out of order");
-    }
-
-    fn task(&mut self, net: &mut Net, (to, number): (NodeId, u64)) {
-        let mut payload = number.to_le_bytes().to_vec();
-        payload.resize(8 + (number as usize * 37) % 3000, 7);
-        net.send(to, Channel::Application1, Kind::Request, 0, &payload).unwrap();
-    }
-
-    fn peer_gone(&mut self, _: &mut Net, _: NodeId, _: &Lost) {
-        self.gone.fetch_add(1, Relaxed);
-    }
-}
-
-struct Node {
-    mesh: Arc<Mesh<Counting>>,
-    seen: Arc<AtomicU64>,
-    gone: Arc<AtomicU64>,
-}
 
 /// The configuration of node `me` of two; `there` are the addresses at which it expects the other.
 fn config(me: u8, name: [u8; 16], here: &[SocketAddr], there: &[SocketAddr]) -> Config {
@@ -61,10 +26,7 @@ fn config(me: u8, name: [u8; 16], here: &[SocketAddr], there: &[SocketAddr]) -> 
 }
 
 fn start(me: u8, name: [u8; 16], here: &[SocketAddr], there: &[SocketAddr]) -> Node {
-    let config = config(me, name, here, there);
-    let (seen, gone) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
-    let service = Counting { seen: seen.clone(), gone: gone.clone() };
-    Node { mesh: Mesh::start(config, vec![service], |_| ()).unwrap(), seen, gone }
+    Node::start(config(me, name, here, there), 1)
 }
 
 /// Passes connections on to an address, until it is cut.
@@ -130,7 +92,7 @@ fn rails_up(node: &Node) -> usize {
 /// Sends numbered messages from `from` to the other node.
 fn send(from: &Node, to: u8, sent: &mut u64, count: u64) {
     for _ in 0..count {
-        from.mesh.workers()[0].submit((NodeId(to), *sent));
+        from.send(to, *sent);
         *sent += 1;
     }
 }
@@ -159,7 +121,6 @@ fn a_cut_connection_is_made_again_and_nothing_is_lost() {
     let generation = nodes[1].mesh.rails()[0].generation;
     assert!(generation > 1, "the rail was never connected again");
     assert!(nodes.iter().all(|node| node.gone.load(Relaxed) == 0));
-    nodes.iter().for_each(|node| node.mesh.stop());
 }
 
 #[test]
@@ -185,15 +146,13 @@ fn a_silent_path_delays_nothing_and_joins_later() {
     send(&nodes[0], 1, &mut sent, 100);
     until("all messages", || nodes[1].seen.load(Relaxed) == 200);
     assert!(nodes.iter().all(|node| node.gone.load(Relaxed) == 0));
-    nodes.iter().for_each(|node| node.mesh.stop());
 }
 
 #[test]
 fn no_worker_waits_for_the_dial_of_another() {
     let (here, listener) = (addresses(1), TcpListener::bind("127.0.0.1:0").unwrap());
     let config = config(1, name(here[0]), &here, &[listener.local_addr().unwrap()]);
-    let services = (0..3).map(|_| Counting::default()).collect();
-    let mesh = Mesh::start(config, services, |_| ()).unwrap();
+    let _node = Node::start(config, 3);
     // No connection is answered. Nevertheless each lane of each worker connects, before any attempt
     // was given up.
     let calls: Vec<_> = (0..3 * LANES).map(|_| listener.accept().unwrap().0).collect();
@@ -204,5 +163,4 @@ fn no_worker_waits_for_the_dial_of_another() {
         let silent = call.read(&mut greeting).map_err(|error| error.kind());
         assert_eq!(silent, Err(std::io::ErrorKind::WouldBlock), "it closed a connection to dial for another");
     }
-    mesh.stop();
 }

@@ -3,16 +3,15 @@
 use std::sync::PoisonError;
 
 use plexus_attach::AttachServer;
-use plexus_base::NodeId;
 use plexus_client::wire::limits::MAX_CLIENTS;
 use plexus_interconnect::RailState;
 use serde::{Deserialize, Serialize};
 
-use super::Body;
+use super::NodeRuntime;
 
 /// The status of the parts of a node; included in the node's status.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct BodyStatus {
+pub struct RuntimeStatus {
     /// The epoch of the view that the node acts in; 0 before the first.
     pub epoch: u32,
     /// The names of the members.
@@ -27,7 +26,7 @@ pub struct BodyStatus {
     /// The number of blocks written to the disks so far.
     pub blocks_written: u64,
     /// The number of refused connections whose peer did not authenticate.
-    pub strangers: u64,
+    pub unauthenticated: u64,
     /// The resources of attached programs.
     #[serde(default)]
     pub programs: ProgramsStatus,
@@ -71,15 +70,14 @@ pub struct PeerStatus {
     pub fencing: String,
 }
 
-impl Body {
+impl NodeRuntime {
     /// Returns the present status.
-    #[must_use]
-    pub fn status(&self) -> BodyStatus {
+    pub fn status(&self) -> RuntimeStatus {
         let connected = self.mesh.connected();
         let rails = self.mesh.rails();
         let problems = self.mesh.problems();
-        let peers = self.config.nodes.iter().enumerate().map(|(index, node)| (NodeId(index as u8), node));
-        let peers = peers.filter(|(id, _)| *id != self.me).map(|(id, node)| {
+        let peers = self.config.nodes.iter().filter(|node| node.number != self.me).map(|node| {
+            let id = node.number;
             // The first worker stands for all: they differ only briefly, and `plexus rails` lists
             // each.
             let used = rails.iter().filter(|rail| {
@@ -98,21 +96,20 @@ impl Body {
         });
         let opened = self.member.opened();
         let members = opened.as_ref().map(|view| view.members()).unwrap_or_default();
-        BodyStatus {
+        RuntimeStatus {
             epoch: opened.map_or(0, |view| view.epoch.0),
             members: members.iter().map(|node| self.config.name_of(node)).collect(),
             membership: self.membership.status(),
             peers: peers.collect(),
             blocks_held: self.handles.cache.occupied() as u64,
             blocks_written: self.counts().disk_writes,
-            strangers: self.mesh.unauthenticated(),
+            unauthenticated: self.mesh.unauthenticated(),
             programs: self.programs(),
             keys: self.keys.problem(),
         }
     }
 
     /// Returns the resources of programs. Does not wait for workers.
-    #[must_use]
     pub fn programs(&self) -> ProgramsStatus {
         let door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
         let used = self.usage.iter().map(|usage| usage.noted());

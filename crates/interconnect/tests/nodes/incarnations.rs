@@ -1,22 +1,21 @@
 //! Admission by incarnation: an ended incarnation never comes back, the next one may.
 
-#[path = "common/meshes.rs"]
-mod meshes;
-
 use std::{
+    cell::Cell,
     collections::BTreeSet,
     net::SocketAddr,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use meshes::{LIMIT, addresses, config, has_ofi, name, peer, until};
 use plexus_base::{Incarnation, NodeId};
 use plexus_fabric::{Lost, Put, RailKind, Window, WindowId};
 use plexus_interconnect::{
     Channel, Kind, Message, Net, Service,
     mesh::{Admission, Config, Mesh, MeshError, Peer},
 };
+
+use crate::meshes::{LIMIT, addresses, config, has_ofi, name, peer, until};
 
 const WINDOW: WindowId = WindowId(7);
 
@@ -91,12 +90,19 @@ impl Service for Listener {
 struct Node {
     mesh: Arc<Mesh<Listener>>,
     told: Arc<Mutex<Vec<Received>>>,
+    /// The number of received messages that the test has checked.
+    checked: Cell<usize>,
     window: Arc<Window>,
 }
 
 /// The arrivals of a sent number, one for each way of sending, in the order of one lane.
 fn arrivals(incarnation: u64, what: u8) -> [Received; 3] {
     [(); 3].map(|()| Received::Said(Incarnation(incarnation), what))
+}
+
+/// The start of a link to this incarnation, and the arrivals of its first number.
+fn up_and_arrivals(incarnation: u64, what: u8) -> Vec<Received> {
+    [&[Received::Up(Incarnation(incarnation))][..], &arrivals(incarnation, what)].concat()
 }
 
 impl Node {
@@ -124,12 +130,15 @@ impl Node {
         until("a put", || self.bytes().contains(&byte));
     }
 
-    fn wait_for(&self, expected: &[Received]) {
+    /// Waits until it has received exactly these messages since the last check.
+    fn receives(&self, expected: &[Received]) {
         let end = Instant::now() + LIMIT;
-        while *self.told.lock().unwrap() != expected {
+        let first = self.checked.get();
+        while self.told.lock().unwrap()[first..] != *expected {
             assert!(Instant::now() < end, "{:?} instead of {expected:?}", self.told.lock().unwrap());
             std::thread::sleep(Duration::from_millis(1));
         }
+        self.checked.set(first + expected.len());
     }
 }
 
@@ -152,7 +161,7 @@ fn node_with(me: u8, incarnation: u64, name: [u8; 16], addresses: &[SocketAddr],
         ..config(me, name, &addresses[usize::from(me)..][..1], peers)
     };
     let mesh = Mesh::start(config, vec![Listener(told.clone())], |_| ()).unwrap();
-    Node { mesh, told, window }
+    Node { mesh, told, checked: Cell::new(0), window }
 }
 
 /// The name of a cluster that no other test has, and the addresses of its nodes.
@@ -176,15 +185,12 @@ fn is_met(first: u8, rail: RailKind) {
     one.admit(1 - first, 1);
     other.mesh.wait_connected(LIMIT).unwrap();
     other.send_number(first, 1);
-    let mut expected = vec![Received::Up(Incarnation(1))];
-    expected.extend(arrivals(1, 1));
-    one.wait_for(&expected);
+    one.receives(&up_and_arrivals(1, 1));
     // Adding a known peer again changes nothing.
     one.mesh.add_peer(self::other(first, &addresses, rail));
     assert_eq!(one.mesh.connected().len(), 1);
     other.send_number(first, 2);
-    expected.extend(arrivals(1, 2));
-    one.wait_for(&expected);
+    one.receives(&arrivals(1, 2));
     one.mesh.stop();
     other.mesh.stop();
 }
@@ -204,15 +210,12 @@ fn comes_again(stays: u8, rail: RailKind) {
     one.mesh.wait_connected(LIMIT).unwrap();
     other.mesh.wait_connected(LIMIT).unwrap();
     other.send_number(stays, 1);
-    let mut expected = vec![Received::Up(Incarnation(1))];
-    expected.extend(arrivals(1, 1));
-    one.wait_for(&expected);
+    one.receives(&up_and_arrivals(1, 1));
 
     // The node ends and comes in its next incarnation, which is not yet admitted.
     other.mesh.stop();
     drop(other);
-    expected.push(Received::Gone(Incarnation(1)));
-    one.wait_for(&expected);
+    one.receives(&[Received::Gone(Incarnation(1))]);
     let other = node(goes, 2, name, &addresses, rail);
     other.admit(stays, 7);
     one.admit(goes, 1);
@@ -220,43 +223,33 @@ fn comes_again(stays: u8, rail: RailKind) {
     one.admit(goes, 2);
     other.mesh.wait_connected(LIMIT).unwrap();
     other.send_number(stays, 2);
-    expected.push(Received::Up(Incarnation(2)));
-    expected.extend(arrivals(2, 2));
-    one.wait_for(&expected);
+    one.receives(&up_and_arrivals(2, 2));
 
     // A node that is forgotten in the middle of its puts is not read any more, and learns it.
     other.puts(stays);
     one.wait_for_byte(LATE);
     one.mesh.forget(NodeId(goes), Incarnation(2));
-    expected.push(Received::Gone(Incarnation(2)));
-    one.wait_for(&expected);
+    one.receives(&[Received::Gone(Incarnation(2))]);
     let refuses_puts = rail != RailKind::Shm;
     if refuses_puts {
         one.window.write(0, &[OURS; PAGES as usize * PAGE]);
     }
     other.send_number(stays, 3);
-    other.wait_for(&[Received::Up(Incarnation(7)), Received::Gone(Incarnation(7))]);
+    other.receives(&[Received::Up(Incarnation(7)), Received::Gone(Incarnation(7))]);
     other.send_number(stays, 3);
 
     // An earlier incarnation that never ended here gives way to the admitted one.
-    let third = || {
-        other.mesh.stop();
-        node(goes, 3, name, &addresses, rail)
-    };
-    let third = third();
+    other.mesh.stop();
+    let third = node(goes, 3, name, &addresses, rail);
     third.admit(stays, 7);
     one.admit(goes, 3);
     one.mesh.wait_connected(LIMIT).unwrap();
     one.send_number(goes, 4);
-    let mut of_one = vec![Received::Up(Incarnation(7))];
-    of_one.extend(arrivals(7, 4));
-    third.wait_for(&of_one);
+    third.receives(&up_and_arrivals(7, 4));
 
     // The messages of the next incarnation come after everything the forgotten one could do.
     third.send_number(stays, 5);
-    expected.push(Received::Up(Incarnation(3)));
-    expected.extend(arrivals(3, 5));
-    one.wait_for(&expected);
+    one.receives(&up_and_arrivals(3, 5));
     if refuses_puts {
         assert_eq!(one.bytes(), BTreeSet::from([OURS]), "over {rail:?}");
     }

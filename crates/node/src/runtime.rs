@@ -1,6 +1,7 @@
 //! The parts of a running node: links to its peers, the cache, the locks, the disk group.
 //!
-//! The order of calls is [`Body::join`], [`Body::quiesce`], [`Body::hand_back`], [`Body::leave`].
+//! The order of calls is [`NodeRuntime::join`], [`NodeRuntime::quiesce`],
+//! [`NodeRuntime::hand_back`], [`NodeRuntime::leave`].
 
 mod join;
 mod lost;
@@ -13,7 +14,7 @@ use std::{
 };
 
 use plexus_attach::{AttachOffer, AttachServer, ProgramUsage};
-use plexus_base::NodeId;
+use plexus_base::{NodeId, NodeSet};
 use plexus_cache::{Cache, CacheTask, protocol::Counts};
 use plexus_disks::Group;
 use plexus_fabric::{Window, WindowId};
@@ -22,8 +23,8 @@ use plexus_locks::LockManager;
 use plexus_membership::{groups::Groups, runtime::Membership};
 use plexus_registry::Registry;
 
-pub use self::join::Parts;
-pub use self::status::{BodyStatus, PeerStatus, ProgramsStatus};
+pub use self::join::{JoinError, Parts};
+pub use self::status::{PeerStatus, ProgramsStatus, RuntimeStatus};
 use crate::{
     boot::config::{Config, Nodes},
     boot::keys::KeyFiles,
@@ -38,6 +39,9 @@ use crate::{
 /// The longest that an ending node waits for the others to learn of its leave.
 const LEAVE_WITHIN: Duration = Duration::from_secs(3);
 
+/// The longest wait for the view without this node. Other members may have to end with it.
+const LEFT_WITHIN: Duration = Duration::from_secs(30);
+
 /// The window for the puts of benchmarks. It has no granules, so puts need no generation.
 pub const BENCHMARK_WINDOW: WindowId = WindowId(0x100);
 
@@ -49,7 +53,7 @@ pub const BENCHMARK_WINDOW_BYTES: usize = (8 << 20) + (64 << 10);
 const HAND_BACK_WITHIN: Duration = Duration::from_secs(600);
 
 /// The running parts of a node.
-pub struct Body {
+pub struct NodeRuntime {
     config: Arc<Config>,
     me: NodeId,
     lifecycle: Arc<Lifecycle>,
@@ -87,7 +91,7 @@ pub struct HandedBack {
     pub written: u64,
 }
 
-impl Body {
+impl NodeRuntime {
     /// Opens the socket at which programs attach.
     ///
     /// # Errors
@@ -95,13 +99,15 @@ impl Body {
     pub fn open_attach_server(&self) -> Result<(), String> {
         let path = self.config.dir.attach(&self.config.name_of(self.me));
         let workers = self.workers.clone();
+        let failed = |error| format!("{}: the socket for programs: {error}", path.display());
         let offer = AttachOffer {
             me: self.me,
             nodes: Box::new({
                 let config = Arc::clone(&self.config);
-                move || config.node_count()
+                move || config.number_limit()
             }),
             arena: self.arena.clone(),
+            lease: self.membership.lease().fd().try_clone_to_owned().map_err(failed)?,
             bells: self.workers.all().iter().map(|worker| worker.bell().clone()).collect(),
             listen: Box::new({
                 let workers = Arc::clone(&workers);
@@ -111,8 +117,7 @@ impl Body {
                 workers.all()[usize::from(worker)].with(|service, _| service.programs().attach(attached));
             }),
         };
-        let door = AttachServer::open(&path, offer)
-            .map_err(|error| format!("{}: the socket for programs: {error}", path.display()))?;
+        let door = AttachServer::open(&path, offer).map_err(failed)?;
         *self.door.lock().unwrap_or_else(PoisonError::into_inner) = Some(door);
         Ok(())
     }
@@ -122,37 +127,36 @@ impl Body {
     }
 
     /// Returns the cluster's configuration.
-    #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
     /// Returns the number of this node.
-    #[must_use]
     pub fn me(&self) -> NodeId {
         self.me
     }
 
+    /// Returns the members of the view that this node acts in.
+    pub fn members(&self) -> NodeSet {
+        self.member.opened().map(|view| view.members()).unwrap_or_default()
+    }
+
     /// Returns the cache, for clients in this process.
-    #[must_use]
     pub fn cache(&self) -> &Cache {
         &self.handles.cache
     }
 
     /// Returns the workers, by number.
-    #[must_use]
     pub fn workers(&self) -> &[Worker<NodeService>] {
         self.workers.all()
     }
 
     /// Returns the window into which the benchmarks of peers write.
-    #[must_use]
     pub fn benchmark_window(&self) -> Arc<Window> {
         self.benchmark.clone()
     }
 
     /// Returns the counters of the cache, summed over all shards.
-    #[must_use]
     pub fn counts(&self) -> Counts {
         let mut sum = Counts::default();
         self.shards().ask(CacheTask::Counts).iter().for_each(|counts| sum.add(counts));
@@ -160,7 +164,6 @@ impl Body {
     }
 
     /// Returns the same sum, or `None` if a shard does not answer within `limit`.
-    #[must_use]
     pub fn counts_within(&self, limit: Duration) -> Option<Counts> {
         let shards = self.shards();
         let answers: Vec<Counts> = shards.ask_within(limit, CacheTask::Counts);
@@ -170,7 +173,6 @@ impl Body {
     }
 
     /// Returns the membership of this node.
-    #[must_use]
     pub fn membership(&self) -> &Arc<Membership> {
         &self.membership
     }
@@ -205,7 +207,7 @@ impl Body {
             // Fails only if the receiver has stopped waiting.
             let _ = tell.send(membership.leave());
         });
-        if told.recv_timeout(LEAVE_WITHIN).is_err() {
+        if told.recv_timeout(LEFT_WITHIN).is_err() {
             tracing::warn!(
                 "the others did not confirm the leave of this node in time: they wait for its lease"
             );
@@ -213,28 +215,25 @@ impl Body {
         recorded
     }
 
-    /// Returns this node's configuration with the nodes that `cluster.toml` lists after the known
-    /// ones.
+    /// Returns this node's configuration with the nodes that `cluster.toml` lists now.
     ///
     /// # Errors
-    /// The file is invalid, or it has another node in the position of a known one. The text is one
-    /// line.
+    /// The file is invalid, or a known node is different there. The text is one line.
     pub(crate) fn as_listed(&self) -> Result<Config, String> {
         let listed = Config::load(&self.config.dir).map_err(|error| error.to_string())?;
-        let config = Config::clone(&self.config);
-        config.learn(&listed.nodes)?;
-        Ok(config)
+        Config::clone(&self.config).learn(&listed.nodes)?;
+        Ok(Config { nodes: listed.nodes, ..Config::clone(&self.config) })
     }
 
-    /// Learns the nodes that a list has after those that this node knows. They may connect, and may
-    /// become members once they belong to the cluster.
+    /// Learns the nodes of a list that this node does not know. They may connect, and may become
+    /// members once they belong to the cluster.
     ///
     /// # Errors
-    /// The list has another node in the position of a known one. The text is one line.
+    /// A known node is different in the list. The text is one line.
     pub(crate) fn learn(&self, nodes: &Nodes) -> Result<(), String> {
-        let known = self.config.node_count();
+        let known = self.config.numbers();
         self.config.learn(nodes)?;
-        for id in (known..self.config.node_count()).map(NodeId) {
+        for id in self.config.numbers().iter().filter(|id| !known.contains(*id)) {
             let peer = join::peer(&self.config, self.me, id);
             self.membership.set_peer_addresses(id, peer.addresses.clone());
             self.mesh.add_peer(peer);
@@ -243,19 +242,16 @@ impl Body {
     }
 
     /// Returns the registry.
-    #[must_use]
     pub fn registry(&self) -> &Registry {
         &self.handles.registry
     }
 
     /// Returns the groups.
-    #[must_use]
     pub fn groups(&self) -> &Groups {
         &self.handles.groups
     }
 
     /// Returns the lock manager.
-    #[must_use]
     pub fn locks(&self) -> &LockManager {
         &self.handles.locks
     }
@@ -266,20 +262,17 @@ impl Body {
     }
 
     /// Returns every link that is or was up, with the counters of its channels.
-    #[must_use]
     pub fn links(&self) -> Vec<LinkInfo> {
         self.mesh.links()
     }
 
     /// Returns the present state of every rail to every peer.
-    #[must_use]
     pub fn rails(&self) -> Vec<RailReport> {
         self.mesh.rails()
     }
 
     /// Returns the number of connections that were refused because the peer did not authenticate.
-    #[must_use]
-    pub fn strangers(&self) -> u64 {
+    pub fn unauthenticated(&self) -> u64 {
         self.mesh.unauthenticated()
     }
 
@@ -315,7 +308,7 @@ impl Body {
     }
 }
 
-impl Drop for Body {
+impl Drop for NodeRuntime {
     fn drop(&mut self) {
         // First, so that no node relies on a member without its parts.
         self.membership.stop();

@@ -1,19 +1,12 @@
 //! Threads that wait for answers, over every kind of rail and in every waiting mode: none sleeps
 //! forever.
 
-#[allow(dead_code, reason = "the suite of the rails uses the rest")]
-#[path = "../../fabric/tests/conformance/pairs.rs"]
-mod pairs;
-#[allow(dead_code, reason = "the benchmark uses the rest")]
-#[path = "common/workers.rs"]
-mod workers;
-
 use std::{sync::Arc, thread};
 
-use pairs::Kind;
 use plexus_base::Waiting;
 use plexus_interconnect::Signal;
-use workers::mesh;
+
+use crate::{pairs::Kind, workers::mesh};
 
 const KINDS: [Kind; 2] = [Kind::Shm, Kind::Tcp];
 

@@ -1,8 +1,8 @@
-//! Two pictures side by side over message sizes with one legend: the results of an interconnect
-//! measurement, and their cost.
+//! Two pictures side by side over the same horizontal axis, with one legend: the results of a
+//! measurement by message size or number of clients, and their cost.
 //!
-//! Sizes have equal distances for each doubling. Values are on a logarithmic scale, or start at
-//! zero if they are shares.
+//! The horizontal axis has equal distances for each doubling. Values are on a logarithmic scale, or
+//! start at zero.
 
 use plotters::{
     prelude::*,
@@ -10,13 +10,15 @@ use plotters::{
 };
 
 use super::{
-    bytes,
     chart::{COLOURS, DrawError, FAINT, INK, scale, wrong},
-    plane::{Area, line, words},
+    plane::{Area, line, picture, words},
 };
 
 /// The size of the picture in pixels.
 const SIZE: (u32, u32) = (1400, 560);
+
+/// The room for a label of the horizontal axis, in pixels.
+const LABEL: i32 = 60;
 
 /// One of the two pictures.
 #[derive(Clone, PartialEq, Debug)]
@@ -27,17 +29,21 @@ pub struct Panel {
     pub vertical: String,
     /// True for a logarithmic scale; else the scale starts at 0.
     pub logarithmic: bool,
-    /// The points of each series: size in bytes, and value.
+    /// The points of each series: place on the horizontal axis, and value.
     pub points: Vec<Vec<(u32, f64)>>,
 }
 
 /// The whole picture.
-#[derive(Clone, PartialEq, Debug)]
-pub struct BySize {
+#[derive(Clone, Debug)]
+pub struct Panels {
     /// The title of the picture.
     pub title: String,
     /// The text below the title.
     pub note: String,
+    /// The label of the horizontal axis.
+    pub horizontal: String,
+    /// The text for a place on the horizontal axis.
+    pub place: fn(u64) -> String,
     /// The names of the series.
     pub series: Vec<String>,
     /// The two panels.
@@ -70,20 +76,17 @@ impl Frame {
     }
 }
 
-impl BySize {
+impl Panels {
     /// Returns the SVG text.
     ///
     /// # Errors
     /// There is no point to show.
     pub fn draw(&self) -> Result<String, DrawError> {
-        let mut svg = String::new();
-        {
-            let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
-            area.fill(&WHITE).map_err(wrong)?;
-            words(&area, &self.title, 22, (HPos::Center, VPos::Top), (SIZE.0 as i32 / 2, 14))?;
-            words(&area, &self.note, 14, (HPos::Center, VPos::Top), (SIZE.0 as i32 / 2, 46))?;
+        picture(SIZE, |area| {
+            words(area, &self.title, 22, (HPos::Center, VPos::Top), (SIZE.0 as i32 / 2, 14))?;
+            words(area, &self.note, 14, (HPos::Center, VPos::Top), (SIZE.0 as i32 / 2, 46))?;
             for (panel, left) in self.panels.iter().zip([84, 664]) {
-                self.panel(&area, panel, left)?;
+                self.panel(area, panel, left)?;
             }
             for (row, name) in self.series.iter().enumerate() {
                 let y = 112 + row as i32 * 24;
@@ -91,11 +94,10 @@ impl BySize {
                 area.draw(&PathElement::new([(1196, y), (1222, y)], colour.stroke_width(3)))
                     .map_err(wrong)?;
                 area.draw(&Circle::new((1209, y), 4, mark(row))).map_err(wrong)?;
-                words(&area, name, 14, (HPos::Left, VPos::Center), (1230, y))?;
+                words(area, name, 14, (HPos::Left, VPos::Center), (1230, y))?;
             }
-            area.present().map_err(wrong)?;
-        }
-        Ok(svg)
+            Ok(())
+        })
     }
 
     fn panel(&self, area: &Area<'_>, panel: &Panel, left: i32) -> Result<(), DrawError> {
@@ -127,18 +129,23 @@ impl BySize {
                 words(area, &plain(value), 13, (HPos::Right, VPos::Center), (frame.left - 8, y))?;
             }
         }
-        let doublings = (sizes.1 / sizes.0).log2();
-        let apart = (doublings / 7.0).ceil().max(1.0) as i32;
-        for tick in (0..=doublings.floor() as i32).step_by(apart as usize) {
-            let size = sizes.0 * f64::from(tick).exp2();
-            let x = frame.x(size);
-            line(area, (x, frame.top), (x, frame.bottom), FAINT)?;
-            words(area, &bytes(size as u64), 13, (HPos::Center, VPos::Top), (x, frame.bottom + 8))?;
+        let mut places: Vec<u32> = points().map(|point| point.0).collect();
+        places.sort_unstable();
+        places.dedup();
+        let mut free_from = frame.left;
+        for place in places {
+            let x = frame.x(f64::from(place));
+            if x >= free_from {
+                line(area, (x, frame.top), (x, frame.bottom), FAINT)?;
+                let text = (self.place)(place.into());
+                words(area, &text, 13, (HPos::Center, VPos::Top), (x, frame.bottom + 8))?;
+                free_from = x + LABEL;
+            }
         }
         let corners = [(frame.left, frame.top), (frame.right, frame.bottom)];
         area.draw(&Rectangle::new(corners, INK)).map_err(wrong)?;
         let below = (left + 250, frame.bottom + 34);
-        words(area, "size of a message", 14, (HPos::Center, VPos::Top), below)?;
+        words(area, &self.horizontal, 14, (HPos::Center, VPos::Top), below)?;
         for (index, series) in panel.points.iter().enumerate() {
             let at: Vec<(i32, i32)> = series
                 .iter()
@@ -216,19 +223,20 @@ mod tests {
             logarithmic,
             points: vec![vec![(8, 0.2), (64, 0.2), (1 << 20, 90.0)], vec![(8, 4.0), (64, 4.1)]],
         };
-        let picture = BySize {
-            title: "Latency".into(),
+        let picture = Panels {
+            title: "Latency & cost".into(),
             note: "two processes".into(),
+            horizontal: "size of a message".into(),
+            place: super::super::bytes,
             series: vec!["shm send".into(), "tcp send".into()],
             panels: [panel("half a round trip", true), panel("CPU", false)],
         };
         let svg = picture.draw().unwrap();
-        for part in
-            ["Latency", "two processes", "shm send", "tcp send", "half a round trip", "CPU", "8 B", "KiB"]
-        {
+        let titles = ["Latency &amp; cost", "two processes", "half a round trip", "CPU", "size of a message"];
+        for part in titles.into_iter().chain(["microseconds", "shm send", "tcp send", "8 B", "1 MiB"]) {
             assert!(svg.contains(part), "{part}");
         }
         let nothing = Panel { points: vec![Vec::new()], ..panel("", true) };
-        assert!(BySize { panels: [nothing.clone(), nothing], ..picture }.draw().is_err());
+        assert!(Panels { panels: [nothing.clone(), nothing], ..picture }.draw().is_err());
     }
 }

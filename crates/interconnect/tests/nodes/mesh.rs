@@ -1,8 +1,5 @@
 //! Nodes that connect, exchange messages, sleep and end, over every rail.
 
-#[path = "common/meshes.rs"]
-mod meshes;
-
 use std::{
     collections::BTreeMap,
     io::Write,
@@ -13,7 +10,6 @@ use std::{
     },
 };
 
-use meshes::{LIMIT, addresses, config, has_ofi, name, peer, until};
 use plexus_base::{NodeId, Waiting, WorkerId};
 use plexus_fabric::{Lost, Put, RailKind, Window, WindowId};
 use plexus_interconnect::{
@@ -21,16 +17,18 @@ use plexus_interconnect::{
     mesh::{Config, Mesh},
 };
 
+use crate::meshes::{LIMIT, addresses, config, has_ofi, name, noise, peer, until};
+
 /// Answers calls with their payload, counts messages, and calls when its task requests it.
 #[derive(Default)]
-struct Echo {
+pub(crate) struct Echo {
     seen: Arc<AtomicU64>,
     gone: Arc<AtomicU64>,
     waiting: BTreeMap<u64, Arc<Signal>>,
     next: u64,
 }
 
-enum Task {
+pub(crate) enum Task {
     Call(NodeId, Vec<u8>, Arc<Signal>),
     Send(NodeId, Channel, Vec<u8>),
     Put(NodeId, u64, Vec<u8>),
@@ -80,12 +78,38 @@ impl Service for Echo {
     }
 }
 
-struct Node {
-    mesh: Arc<Mesh<Echo>>,
-    seen: Arc<AtomicU64>,
-    gone: Arc<AtomicU64>,
+/// A node whose workers share their counts.
+pub(crate) struct Node {
+    pub(crate) mesh: Arc<Mesh<Echo>>,
+    /// The messages that came, which are no calls.
+    pub(crate) seen: Arc<AtomicU64>,
+    pub(crate) gone: Arc<AtomicU64>,
     window: Arc<Window>,
     address: SocketAddr,
+}
+
+impl Node {
+    pub(crate) fn start(config: Config, workers: u8) -> Self {
+        let window = Arc::new(Window::create(WindowId(7), 1 << 20, 0).unwrap());
+        let (seen, gone) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+        let service = |_| Echo { seen: seen.clone(), gone: gone.clone(), ..Echo::default() };
+        let (services, address) = ((0..workers).map(service).collect(), config.listen[0]);
+        let config = Config { windows: vec![window.clone()], ..config };
+        Self { mesh: Mesh::start(config, services, |_| ()).unwrap(), seen, gone, window, address }
+    }
+
+    /// Sends a message with this number, which is the next one to this peer.
+    pub(crate) fn send(&self, to: u8, number: u64) {
+        let mut payload = (number as u32).to_le_bytes().to_vec();
+        payload.resize(4 + (number as usize * 37) % 3000, 1);
+        self.mesh.workers()[0].submit(Task::Send(NodeId(to), Channel::Application1, payload));
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.mesh.stop();
+    }
 }
 
 /// The rail between the nodes, and whether it is encrypted.
@@ -115,21 +139,14 @@ fn cluster_of(
     let name = name(addresses[0]);
     let started: Vec<Node> = (0..nodes)
         .map(|me| {
-            let window = Arc::new(Window::create(WindowId(7), 1 << 20, 0).unwrap());
-            let (seen, gone) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
-            let services = (0..workers)
-                .map(|_| Echo { seen: seen.clone(), gone: gone.clone(), ..Echo::default() })
-                .collect();
             let peer = |id: u8| peer(id, &addresses[usize::from(id)..][..1], rails, encrypt);
             let peers = (0..nodes).filter(|peer| *peer != me).map(peer).collect();
             let config = Config {
-                windows: vec![window.clone()],
                 waiting,
                 ofi_provider: provider.map(String::from),
                 ..config(me, name, &addresses[usize::from(me)..][..1], peers)
             };
-            let mesh = Mesh::start(config, services, |_| ()).unwrap();
-            Node { mesh, seen, gone, window, address: addresses[usize::from(me)] }
+            Node::start(config, workers)
         })
         .collect();
     for node in &started {
@@ -165,7 +182,6 @@ fn calls_of_any_length_are_answered() {
                 assert_eq!(call(&nodes[from], worker, to, vec![7; length], &signal), length as u64);
             }
         }
-        nodes.iter().for_each(|node| node.mesh.stop());
     });
 }
 
@@ -180,19 +196,12 @@ fn many_threads_call_through_one_worker() {
                     let signal = Arc::new(Signal::new());
                     for round in 0..300 {
                         let length = (thread * 1000 + round) as u64;
-                        let answer = call(
-                            &nodes[thread % 2],
-                            0,
-                            (1 - thread % 2) as u8,
-                            vec![1; length as usize],
-                            &signal,
-                        );
-                        assert_eq!(answer, length);
+                        let (from, payload) = (thread % 2, vec![1; length as usize]);
+                        assert_eq!(call(&nodes[from], 0, (1 - from) as u8, payload, &signal), length);
                     }
                 });
             }
         });
-        nodes.iter().for_each(|node| node.mesh.stop());
     });
 }
 
@@ -200,13 +209,8 @@ fn many_threads_call_through_one_worker() {
 fn a_flood_in_one_direction_arrives_in_order_and_memory_stays_bounded() {
     every_rail(|way, waiting| {
         let nodes = cluster(2, 1, way, waiting);
-        for number in 0..5_000u32 {
-            let mut payload = number.to_le_bytes().to_vec();
-            payload.resize(4 + (number as usize * 37) % 3000, 1);
-            nodes[0].mesh.workers()[0].submit(Task::Send(NodeId(1), Channel::Application1, payload));
-        }
+        (0..5_000).for_each(|number| nodes[0].send(1, number));
         until("the last message", || nodes[1].seen.load(Relaxed) == 5_000);
-        nodes.iter().for_each(|node| node.mesh.stop());
     });
 }
 
@@ -224,7 +228,6 @@ fn puts_are_in_place_when_their_message_comes() {
         for (number, block) in all.chunks(4096).enumerate() {
             assert!(block.iter().all(|byte| *byte == number as u8 + 1), "block {number}");
         }
-        nodes.iter().for_each(|node| node.mesh.stop());
     });
 }
 
@@ -232,14 +235,11 @@ fn puts_are_in_place_when_their_message_comes() {
 fn the_end_of_a_peer_ends_its_calls_and_reaches_every_worker() {
     every_rail(|way, waiting| {
         let mut nodes = cluster(3, 2, way, waiting);
-        let ended = nodes.pop().unwrap();
-        ended.mesh.stop();
-        drop(ended);
+        drop(nodes.pop());
         until("the notice of the lost peer", || nodes.iter().all(|node| node.gone.load(Relaxed) == 2));
         let signal = Arc::new(Signal::new());
         assert_eq!(call(&nodes[0], 0, 2, vec![1], &signal), u64::from(u32::MAX), "no link any more");
         assert_eq!(call(&nodes[0], 1, 1, vec![1; 5], &signal), 5, "the others go on");
-        nodes.iter().for_each(|node| node.mesh.stop());
     });
 }
 
@@ -247,24 +247,14 @@ fn the_end_of_a_peer_ends_its_calls_and_reaches_every_worker() {
 fn unauthenticated_connections_are_counted_and_nothing_else() {
     for way in rails_under_test() {
         let nodes = cluster(2, 1, way, Waiting::Adaptive);
-        let mut random = 88172645463325252u64;
         for number in 0..20 {
             let mut stream = TcpStream::connect(nodes[0].address).unwrap();
-            let noise: Vec<u8> = (0..200)
-                .map(|_| {
-                    random ^= random << 13;
-                    random ^= random >> 7;
-                    random ^= random << 17;
-                    random as u8
-                })
-                .collect();
             // The node may close before all of it is written.
-            let _ = stream.write_all(&noise[..number * 10]);
+            let _ = stream.write_all(&noise(number * 10));
         }
         until("twenty unauthenticated connections", || nodes[0].mesh.unauthenticated() == 20);
         let signal = Arc::new(Signal::new());
         assert_eq!(call(&nodes[1], 0, 0, vec![1; 9], &signal), 9);
-        nodes.iter().for_each(|node| node.mesh.stop());
     }
 }
 
@@ -276,12 +266,10 @@ fn rails_of_two(encrypt: bool, provider: &str, expected: &str) -> Vec<Vec<(RailK
     assert_eq!(call(&nodes[0], 0, 1, vec![1; 9], &signal), 9);
     let tells = |node: &Node| node.mesh.problems().values().any(|problem| problem.contains(expected));
     until(expected, || nodes.iter().all(tells));
-    let rails = nodes
-        .iter()
-        .map(|node| node.mesh.rails().into_iter().map(|rail| (rail.kind, rail.state, rail.reason)).collect());
-    let rails = rails.collect();
-    nodes.iter().for_each(|node| node.mesh.stop());
-    rails
+    let rails = |node: &Node| {
+        node.mesh.rails().into_iter().map(|rail| (rail.kind, rail.state, rail.reason)).collect()
+    };
+    nodes.iter().map(rails).collect()
 }
 
 #[test]

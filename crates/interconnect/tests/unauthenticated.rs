@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use meshes::{LIMIT, addresses, config, name, peer, until};
+use meshes::{LIMIT, addresses, config, name, noise, peer, until};
 use plexus_base::NodeId;
 use plexus_fabric::{Lost, RailKind};
 use plexus_interconnect::{
@@ -109,17 +109,6 @@ fn answer(stream: &mut TcpStream) -> Vec<u8> {
         // The connection may be reset, since not all bytes were read.
         _ => bytes,
     }
-}
-
-fn noise(length: usize) -> Vec<u8> {
-    let mut state = 88172645463325252u64 + length as u64;
-    let mut byte = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state as u8
-    };
-    (0..length).map(|_| byte()).collect()
 }
 
 #[test]
