@@ -94,9 +94,10 @@ impl Peers {
         let Some(peer) = self.0.get_mut(node.index()) else { return };
         peer.lost = peer.lost.max(incarnation.0);
         let is_its = peer.report.as_ref().is_some_and(|report| report.incarnation <= incarnation);
-        if let Some(heard) = peer.heard.as_mut().filter(|_| is_its) {
-            let latest = (now.0 + SUSPECTED_FOR * profile.heartbeat.0).saturating_sub(profile.evict.0);
-            *heard = (*heard).min(Nanos(latest));
+        if is_its {
+            // `None` is less than any time. The clock begins with the machine, perhaps just now.
+            let latest = (now.0 + SUSPECTED_FOR * profile.heartbeat.0).checked_sub(profile.evict.0);
+            peer.heard = peer.heard.min(latest.map(Nanos));
         }
     }
 
@@ -216,6 +217,16 @@ mod tests {
         assert!(!peers.heard(&report(1, 2), at(999), &profile));
         assert!(peers.heard(&report(1, 3), at(1_999), &profile), "it was silent for the eviction time");
         assert!(!peers.heard(&report(1, 4), at(2_000), &profile));
+    }
+
+    #[test]
+    fn a_peer_whose_links_are_lost_expires_on_a_machine_that_has_just_started() {
+        let (mut peers, profile) = (Peers::default(), Profile::LAN);
+        let at = |ms: u64| Nanos::from_ms(ms);
+        peers.heard(&report(1, 1), at(10), &profile);
+        peers.lost(NODE, Incarnation(1), at(20), &profile);
+        assert!(!peers.hears(at(320), &profile).contains(NODE));
+        assert!(peers.fresh(NODE, at(320), &profile).is_none());
     }
 
     #[test]
