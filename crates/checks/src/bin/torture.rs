@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, ValueEnum};
 use plexus_checks::{
-    executive,
+    executive::{self, views::ClientWork},
     faults::{campaign, member::Member},
 };
 
@@ -52,6 +52,11 @@ enum ViewsAfter {
     Cut,
     CutFast,
     Recovery,
+    /// The longest wait of a client of another node, that takes locks or sets keys.
+    DeathLocks,
+    DeathKeys,
+    CutLocks,
+    CutKeys,
 }
 
 fn main() -> ExitCode {
@@ -107,6 +112,10 @@ fn run(command: Command) -> Result<(), String> {
                 ViewsAfter::Cut => executive::views::cut(plexus, "lan"),
                 ViewsAfter::CutFast => executive::views::cut(plexus, "fast"),
                 ViewsAfter::Recovery => executive::views::recovery(plexus),
+                ViewsAfter::DeathLocks => executive::views::client(plexus, 0, ClientWork::Locks),
+                ViewsAfter::DeathKeys => executive::views::client(plexus, 0, ClientWork::Keys),
+                ViewsAfter::CutLocks => executive::views::client(plexus, 2, ClientWork::Locks),
+                ViewsAfter::CutKeys => executive::views::client(plexus, 2, ClientWork::Keys),
             };
             println!("{:.3}", ms?);
         }

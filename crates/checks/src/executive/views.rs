@@ -1,16 +1,24 @@
-//! Measures how long a cluster takes to a new view after a node is gone, and to grant its locks to
-//! others.
+//! Measures how long a cluster takes to a new view after a node is gone, to grant its locks to
+//! others, and how long clients of the others wait.
 
 use std::{
     path::PathBuf,
     process::{Child, Command, Stdio},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
 
-use plexus_node::control::{Control, ControlError, ControlResponse};
+use plexus_node::{
+    control::{Control, ControlError, ControlResponse},
+    layout::ClusterDir,
+    registry::Bytes,
+};
 
 use super::nodes::{Nodes, Spec, TIMEOUT};
 
@@ -22,6 +30,21 @@ const LOCKS: u64 = 1_000_000;
 
 /// A lock held by the node that is killed.
 const LAST: &str = "held by the last";
+
+/// The names that the clients use; each node masters some of them.
+const NAMES: usize = 32;
+
+/// The rounds through all names before the node is lost.
+const ROUNDS_BEFORE: usize = 4;
+
+/// The work of a client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ClientWork {
+    /// Taking and releasing locks, one after the other.
+    Locks,
+    /// Setting keys of the registry, one after the other.
+    Keys,
+}
 
 fn cluster(program: PathBuf, networks: usize, profile: &'static str) -> Result<Nodes, String> {
     Nodes::start(Spec { program, count: NODES, networks, profile })
@@ -56,6 +79,78 @@ pub fn cut(program: PathBuf, profile: &'static str) -> Result<f64, String> {
     (0..2).try_for_each(|network| nodes.lan().unplug(NODES - 1, network))?;
     nodes.agreed(&[0, 1], epoch)?;
     Ok(ms(start))
+}
+
+/// Measures the longest wait in milliseconds of a client of a node that remains, from the loss of
+/// another node on. The node's process is killed, or with `networks` its host is cut off.
+///
+/// # Errors
+/// An operation fails, or the client does not go on.
+pub fn client(program: PathBuf, networks: usize, work: ClientWork) -> Result<f64, String> {
+    let mut nodes = cluster(program, networks, "lan")?;
+    nodes.agreed(&[0, 1, 2], 0)?;
+    let dir = nodes.dir();
+    let done = Mutex::new(Vec::new());
+    let over = AtomicBool::new(false);
+    let answered = || done.lock().unwrap_or_else(PoisonError::into_inner).len();
+    thread::scope(|scope| {
+        let working = scope.spawn(|| -> Result<(), String> {
+            for number in (0..NAMES).cycle() {
+                if over.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
+                once(&dir, work, number).map_err(|error| error.to_string())?;
+                done.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
+            }
+            Ok(())
+        });
+        let reached = |count: usize| {
+            let until = Instant::now() + TIMEOUT;
+            while answered() < count && Instant::now() < until && !working.is_finished() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            answered() >= count
+        };
+        let mut lose = || -> Result<Instant, String> {
+            if !reached(ROUNDS_BEFORE * NAMES) {
+                return Err("the client did not begin".into());
+            }
+            let start = Instant::now();
+            match networks {
+                0 => nodes.kill(NODES - 1),
+                _ => (0..networks).try_for_each(|network| nodes.lan().unplug(NODES - 1, network))?,
+            }
+            nodes.agreed(&[0, 1], 0)?;
+            let rounds = answered() + 2 * NAMES;
+            if reached(rounds) { Ok(start) } else { Err("the client does not go on".into()) }
+        };
+        let lost = lose();
+        over.store(true, Ordering::Relaxed);
+        working.join().map_err(|_| "the client panicked")??;
+        let start = lost?;
+        let done = done.lock().unwrap_or_else(PoisonError::into_inner);
+        let waits = done.windows(2).filter(|pair| pair[1] > start);
+        let longest = waits.map(|pair| pair[1] - pair[0].max(start)).max();
+        longest.map(|wait| wait.as_secs_f64() * 1e3).ok_or_else(|| "nothing was answered".into())
+    })
+}
+
+/// Runs one operation of a client at the first node.
+fn once(dir: &ClusterDir, work: ClientWork, number: usize) -> Result<(), ControlError> {
+    let mut control = Control::connect_within(dir, &Nodes::name(0), TIMEOUT)?;
+    control.set_timeout(TIMEOUT)?;
+    let name = format!("name {number}");
+    match work {
+        ClientWork::Keys => {
+            let value = Bytes::Text(number.to_string());
+            control.call("registry.set", json!({ "key": name, "value": value }), |_| ()).map(drop)
+        }
+        ClientWork::Locks => {
+            control.ask("lock", json!({ "name": name, "mode": "EX" }))?;
+            // The end of the connection releases the lock.
+            control.hear().map(drop)
+        }
+    }
 }
 
 /// The process that makes the nodes hold locks; it ends when this is dropped.
