@@ -303,7 +303,7 @@ impl Drop for Ledger {
 /// Writes the latest entries, and what could not be written until it is: masters stay closed so
 /// long.
 fn keep(recorder: &Recorder, latest: &LatestWork<Entries>, workers: u8) {
-    let mut entries = Entries::new();
+    let (mut entries, mut said) = (Entries::new(), String::new());
     loop {
         match latest.next((!entries.is_empty()).then_some(AGAIN_EVERY)) {
             NextWork::Ready(newer) => entries.extend(newer),
@@ -312,7 +312,11 @@ fn keep(recorder: &Recorder, latest: &LatestWork<Entries>, workers: u8) {
         }
         match recorder.lost(workers, &entries) {
             Ok(()) => std::mem::take(&mut entries).into_values().for_each(|(_, done)| done()),
-            Err(error) => tracing::error!("what is lost is not on record yet, and its blocks wait: {error}"),
+            Err(error) if error.to_string() == said => {}
+            Err(error) => {
+                said = error.to_string();
+                tracing::error!("what is lost is not on record yet, and its blocks wait: {said}");
+            }
         }
     }
 }

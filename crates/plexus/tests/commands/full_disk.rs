@@ -46,12 +46,15 @@ fn on_disk(test: impl FnOnce(&Cluster) + Send) {
     }
 }
 
-/// Fills the disk with a file, to be removed later.
+/// Fills the disk with a file, to be removed later, and the last block of each log.
 fn fill(cluster: &Cluster) -> PathBuf {
     let path = cluster.parent().join("fill");
-    let mut file = File::create(&path).unwrap();
-    let full = (0..).find_map(|_| file.write_all(&[0; 4096]).err()).unwrap();
-    assert_eq!(full.kind(), ErrorKind::StorageFull);
+    let logs = ["n1", "n2", "n3"].map(|node| cluster.dir().join(format!("log/{node}.log")));
+    for path in [&path].into_iter().chain(&logs) {
+        let mut file = File::options().append(true).create(true).open(path).unwrap();
+        let full = (0..).find_map(|_| file.write_all(&[b'\n'; 4096]).err()).unwrap();
+        assert_eq!(full.kind(), ErrorKind::StorageFull);
+    }
     path
 }
 
@@ -65,7 +68,7 @@ fn use_reserve(cluster: &Cluster) -> String {
 /// Writes nothing more to this file: a directory stands in the place of its next contents.
 fn obstruct(path: &Path) -> PathBuf {
     let next = plexus_base::durable::beside(path);
-    fs::remove_file(&next).unwrap();
+    let _ = fs::remove_file(&next);
     fs::create_dir_all(next.join("obstacle")).unwrap();
     next
 }
