@@ -83,6 +83,15 @@ pub fn sync_name(path: &Path) -> io::Result<()> {
     File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }
 
+/// Returns the text to put before the error of a failed write: what to do if the disk is full.
+#[must_use]
+pub fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "the disk is full, make room on it: ",
+        _ => "",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::{

@@ -1,5 +1,5 @@
 //! Network namespaces that act as hosts, and virtual cables between them, for tests on one machine
-//! that need several hosts.
+//! that need several hosts. Also small disks for one test ([`on_small_disk`]).
 //!
 //! A [`Namespace`] has no name. It exists while this process holds it or a process is in it, so
 //! nothing is left behind, however this process ends. Addresses and devices exist only inside the
@@ -8,6 +8,7 @@
 //! This crate knows nothing of Plexus. It needs root and `ip` of iproute2; packet rules need `nft`
 //! of nftables.
 
+mod disk;
 mod lan;
 mod rules;
 
@@ -25,6 +26,7 @@ use std::{
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
 pub use self::{
+    disk::on_small_disk,
     lan::{Lan, device},
     rules::Direction,
 };

@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use plexus_base::durable::replace;
+use plexus_base::durable::{advice, replace};
 
 use crate::{
     Files, Places,
@@ -97,6 +97,18 @@ impl Copies {
     /// Repeats what failed. Returns the generation that became durable, if any.
     pub fn repair(&mut self) -> Option<u64> {
         self.handle(Event::Repair)
+    }
+
+    /// Reserves space for the next contents.
+    ///
+    /// # Errors
+    /// Neither copy has space for larger contents; the text has the path and the reason.
+    pub fn reserve(&mut self) -> Result<(), String> {
+        let [one, two] = self.files.reserve();
+        let named = |error: io::Error| {
+            format!("{}: {}{error}", self.files.places().path(1).display(), advice(&error))
+        };
+        one.or(two).map_err(named)
     }
 
     /// Returns the problem of each copy that does not hold the last saved contents.

@@ -1,19 +1,19 @@
 //! Two copies as two files, in one directory or on two disks.
 //!
-//! During a save each has a new file beside it, of the same name with `.new` appended. New files
-//! are created, never opened, so a symbolic link at that name is never followed.
+//! Each has a new file beside it, of the same name with `.new` appended, which keeps room for the
+//! next contents ([`ReservedFile`]).
 
 use std::{
-    fs::{self, File},
-    io::{self, Read, Write},
+    fs::File,
+    io::{self, Read},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
-use plexus_base::durable::{beside, make, sync_name};
+use plexus_base::{durable::beside, reserved::ReservedFile};
 use rustix::fs::OFlags;
 
-use crate::protocol::{COPIES, Found, IMAGE_MAX, Step};
+use crate::protocol::{COPIES, Found, IMAGE_MAX, RESERVE, Step};
 
 /// The paths of the two copies, which do not collide.
 #[derive(Clone)]
@@ -35,8 +35,7 @@ impl Places {
 /// The two copies as open files.
 pub struct Files {
     places: Places,
-    /// The new file of each copy, from its creation until it is renamed.
-    fresh: [Option<File>; COPIES],
+    copies: [ReservedFile; COPIES],
 }
 
 impl Files {
@@ -51,7 +50,8 @@ impl Files {
             let what = format!("{one}, {two}: the copies of the registry would be in each other's way");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
-        Ok(Self { places: Places(paths), fresh: [None, None] })
+        let copies = paths.clone().map(|path| ReservedFile::new(path, RESERVE));
+        Ok(Self { places: Places(paths), copies })
     }
 
     /// Returns the paths of the copies.
@@ -73,21 +73,18 @@ impl Files {
     /// # Errors
     /// The system failed; the step may have taken effect all the same.
     pub fn step(&mut self, copy: usize, step: &Step) -> io::Result<()> {
-        let path = &self.places.0[copy];
-        let fresh = &mut self.fresh[copy];
-        let none = || io::Error::other("there is no new file");
+        let file = &mut self.copies[copy];
         match step {
-            Step::Write(image) => {
-                *fresh = None;
-                fresh.insert(make(&beside(path))?).write_all(image)
-            }
-            Step::Sync => fresh.as_ref().ok_or_else(none)?.sync_all(),
-            Step::Replace => {
-                *fresh = None;
-                fs::rename(beside(path), path)
-            }
-            Step::SyncName => sync_name(path),
+            Step::Write(image) => file.write(image),
+            Step::Sync => file.sync(),
+            Step::Replace => file.exchange(),
+            Step::SyncName => file.sync_name(),
         }
+    }
+
+    /// Reserves space for the next contents in each copy.
+    pub fn reserve(&mut self) -> [io::Result<()>; COPIES] {
+        self.copies.each_mut().map(ReservedFile::reserve)
     }
 }
 

@@ -130,7 +130,7 @@ impl Registry {
             generation: board.shown.as_ref().map(|contents| contents.generation()),
             keys: board.shown.as_ref().map_or(0, |contents| contents.keys()),
             awaited: board.awaited,
-            trouble: board.trouble.clone(),
+            trouble: board.full.iter().chain(&board.trouble).cloned().collect(),
         }
     }
 }

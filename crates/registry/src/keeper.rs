@@ -21,7 +21,7 @@ use crate::{
     shared::Shared,
 };
 
-/// How long after a failure of a copy it is tried again.
+/// How long after a failure of a copy, or without space for larger contents, it is tried again.
 const REPAIR_EVERY: Duration = Duration::from_secs(1);
 
 /// A store that remembers for the whole cluster which generation was written last: the voting
@@ -59,7 +59,8 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Starts both threads. They send their results to the worker behind `port`.
+    /// Starts both threads. They send their results to the worker behind `port`, the first when it
+    /// has asked for something.
     pub(crate) fn start(
         copies: Copies,
         memory: Arc<dyn Memory>,
@@ -67,9 +68,15 @@ impl Keeper {
         port: &Weak<Port>,
     ) -> io::Result<Self> {
         let to_save = Arc::default();
-        let saver =
-            Saver { to_save: Arc::clone(&to_save), copies, shared: Arc::clone(shared), port: port.clone() };
+        let mut saver = Saver {
+            to_save: Arc::clone(&to_save),
+            copies,
+            shared: Arc::clone(shared),
+            port: port.clone(),
+            has_room: true,
+        };
         saver.tell();
+        saver.reserve();
         let (asks, asked) = mpsc::channel();
         let port = port.clone();
         let remembers = thread::Builder::new().name("plexus-remember".into());
@@ -132,25 +139,49 @@ struct Saver {
     copies: Copies,
     shared: Arc<Shared>,
     port: Weak<Port>,
+    /// True if the copies have space for larger contents.
+    has_room: bool,
 }
 
 impl Saver {
     fn run(mut self) {
         let mut has_saved = false;
         loop {
-            // Before the first save there is nothing to repair with.
-            let is_sick = has_saved && self.copies.trouble().next().is_some();
+            // Before the first save there is nothing to repair with, and perhaps no worker yet.
+            let is_sick = has_saved && (!self.has_room || self.copies.trouble().next().is_some());
             let saved = match self.to_save.next(is_sick.then_some(REPAIR_EVERY)) {
-                NextWork::Ready(contents) => self.copies.save(contents),
+                NextWork::Ready(contents) => {
+                    has_saved = true;
+                    self.copies.save(contents)
+                }
                 NextWork::TimedOut => self.copies.repair(),
                 NextWork::Closed => return,
             };
-            has_saved = true;
+            // Reported before the save, so that the coordinator knows it when it accepts the next
+            // command.
+            let room = self.reserve().map(RegistryTask::Room);
             self.tell();
-            if let (Some(generation), Some(port)) = (saved, self.port.upgrade()) {
-                port.submit(WORKER, RegistryTask::Saved(generation));
+            if let Some(port) = self.port.upgrade() {
+                let tasks = room.into_iter().chain(saved.map(RegistryTask::Saved));
+                tasks.for_each(|task| port.submit(WORKER, task));
             }
         }
+    }
+
+    /// Reserves space for larger contents. Returns whether there is any, if it is not as before.
+    fn reserve(&mut self) -> Option<bool> {
+        let named = |why| format!("the registry refuses changes: its next copy has no space at {why}");
+        let full = self.copies.reserve().map_err(named).err();
+        let has_room = full.is_none();
+        let is_new = std::mem::replace(&mut self.has_room, has_room) != has_room;
+        if is_new {
+            match &full {
+                Some(full) => tracing::warn!("{full}"),
+                None => tracing::info!("the registry takes changes again: its next copy has space"),
+            }
+        }
+        self.shared.board().full = full;
+        is_new.then_some(has_room)
     }
 
     /// Reports the problems of the copies, if they have changed.

@@ -41,6 +41,8 @@ pub enum RegistryTask {
     Saved(u64),
     /// The answer of [`Memory::remember`] in this epoch.
     Remembered(Epoch, u64),
+    /// Whether the copies have space for larger contents.
+    Room(bool),
 }
 
 /// The settings of a node's registry.
@@ -89,8 +91,11 @@ pub fn wire(
         .map_err(|source| CopiesError::Io { what: "kept", path: places.path(0).into(), source })?;
     let keeper = Arc::new(keeper);
     let registry = Registry::new(Arc::clone(&keeper), Arc::clone(port), Arc::clone(&shared), cluster, places);
+    let mut replica = Replica::new(me, incarnation, &opened);
+    let has_room = shared.board().full.is_none();
+    replica.handle(Happened::Room(has_room), &mut |_| unreachable!("it is in no view yet"));
     let service = RegistryService {
-        replica: Replica::new(me, incarnation, &opened),
+        replica,
         cluster,
         memory,
         keeper,
@@ -140,6 +145,7 @@ impl Subsystem for RegistryService {
             }
             RegistryTask::Saved(generation) => self.handle(net, Happened::Saved(generation)),
             RegistryTask::Remembered(epoch, known) => self.handle(net, Happened::Remembered(epoch, known)),
+            RegistryTask::Room(has_room) => self.handle(net, Happened::Room(has_room)),
         }
     }
 

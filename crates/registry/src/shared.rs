@@ -20,6 +20,8 @@ pub(crate) struct Board {
     pub(crate) awaited: NodeSet,
     /// The problems of the copies.
     pub(crate) trouble: Vec<String>,
+    /// The reason why changes are refused for the copies of this node.
+    pub(crate) full: Option<String>,
     /// True when nothing is shown any more.
     pub(crate) is_stopped: bool,
 }
@@ -38,6 +40,7 @@ impl Shared {
             epoch: Epoch(0),
             awaited: NodeSet::EMPTY,
             trouble: Vec::new(),
+            full: None,
             is_stopped: false,
         };
         Self { board: Mutex::new(board), changed: Condvar::new() }

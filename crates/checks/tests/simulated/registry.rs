@@ -21,7 +21,9 @@ fn registry_members_agree_in_all_seeds() {
     let sums = sums("replicas", 1000);
     println!("{sums:?}");
     assert!(sums.operations > 20_000, "{sums:?}");
-    for (name, least) in [("crashes", 2_000), ("closed", 100), ("opened", 5), ("taken over", 500)] {
+    for (name, least) in
+        [("crashes", 2_000), ("closed", 100), ("opened", 5), ("taken over", 500), ("full", 200)]
+    {
         assert!(sums.tallies[name] > least, "{sums:?}");
     }
 }

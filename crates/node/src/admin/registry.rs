@@ -13,10 +13,17 @@
 //!
 //! Reads are at least as new as every answer before, on any node.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use plexus_base::hex;
-use plexus_registry::protocol::{self, Command as Ask, Contents, Edit, EditKind, Key, WatchEvent};
+use plexus_registry::{
+    RegistryError,
+    protocol::{self, Command as Ask, Contents, Edit, EditKind, Key, Refused, WatchEvent},
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -117,16 +124,38 @@ pub(crate) const COMMANDS: &[(&str, Run)] = &[
 /// The commands that only read local state.
 pub(crate) const LOOKS: &[(&str, Run)] = &[("registry.status", status)];
 
-/// Waits for a result for as long as the client is connected.
+/// The longest wait for an answer. A view change takes less, and the client waits longer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+
+/// Waits for a result for as long as the client is connected, for a limited time.
 fn done(on: &CommandContext, ask: Ask, progress: Progress<'_>) -> Result<u64, String> {
+    let is_look = ask == Ask::Look;
     let waiting = on.runtime().registry().ask(ask);
+    let end = Instant::now() + ANSWER_WITHIN;
     loop {
         match waiting.wait(LOOK_EVERY) {
+            Some(Err(RegistryError::Refused(Refused::Full { node }))) => {
+                let name = on.config.name_of(node);
+                return Err(format!(
+                    "the change was not made: the disk of {name} is full; make room there and try again (`plexus status` names the path)"
+                ));
+            }
             Some(answer) => return answer.map_err(|error| error.to_string()),
+            None if Instant::now() >= end => return Err(unanswered(is_look)),
             None if progress(Value::Null) => {}
             None => return Err("the client that waited for the answer has gone".into()),
         }
     }
+}
+
+/// Returns the text for a command without an answer in time.
+fn unanswered(is_look: bool) -> String {
+    let (seconds, outcome) = (ANSWER_WITHIN.as_secs(), "outcome unknown: the change may be made later; ");
+    format!(
+        "{}no answer in {seconds} s, because not every node has the latest changes on its disk; `plexus registry status` names these nodes{}",
+        if is_look { "" } else { outcome },
+        if is_look { "" } else { ", and `plexus registry get` shows the outcome when they are done" },
+    )
 }
 
 /// Returns contents that are at least as new as every answer before.

@@ -49,6 +49,8 @@ pub struct Down {
     pub why: Option<String>,
     /// The nodes that did not end.
     pub left: Vec<String>,
+    /// The reason why a node did not end although all have handed back.
+    pub refused: Option<String>,
 }
 
 struct Running {
@@ -56,6 +58,8 @@ struct Running {
     process: Option<OwnedFd>,
     // A node that still waits for its peers has nothing to hand back.
     serves: bool,
+    /// The reason why it does not end.
+    refuses: Option<String>,
     written: u64,
     held: u64,
 }
@@ -92,7 +96,8 @@ pub fn take_down(dir: &ClusterDir, names: &[&str], progress: &(dyn Fn(&str, &str
     let exits = exit(waiting, false).and(exit(serving, clean));
     left.extend(nodes.iter().filter(|node| !node.has_ended()).map(|node| node.name.clone()));
     let ended = nodes.iter().filter(|node| !left.contains(&node.name)).map(Running::report).collect();
-    Down { ended, clean: clean && left.is_empty(), why: why.or(exits.err()), left }
+    let refused = nodes.iter().find_map(|node| node.refuses.clone()).filter(|_| clean);
+    Down { ended, clean: clean && left.is_empty(), why: why.or(exits.err()), left, refused }
 }
 
 /// Ends one node while the others go on: it hands everything back and leaves. `progress` receives
@@ -177,6 +182,7 @@ impl Running {
             name: status.name.clone(),
             process,
             serves: status.state >= Stage::Running,
+            refuses: None,
             written: 0,
             held: 0,
         }
@@ -193,12 +199,18 @@ impl Running {
             }
             // The process may end before its answer is sent.
             Err(ControlError::Ended { .. } | ControlError::NotRunning { .. }) if command == "exit" => Ok(()),
-            Err(error) => Err(error.to_string()),
+            Err(error) => {
+                self.refuses = (command == "exit").then(|| error.to_string());
+                Err(error.to_string())
+            }
         }
     }
 
     fn has_ended(&self) -> bool {
         let Some(process) = &self.process else { return true };
+        if self.refuses.is_some() {
+            return false;
+        }
         let timeout = Timespec { tv_sec: END_WITHIN.as_secs() as i64, tv_nsec: 0 };
         matches!(poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout)), Ok(1))
     }

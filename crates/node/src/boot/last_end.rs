@@ -1,7 +1,8 @@
 //! The last end of a node, as its log tells it.
 //!
 //! A node that must end at once has no time to wait for a disk, so nothing but its log has the
-//! reason. A log that stops without a reason shows that the process was killed.
+//! reason. A log that stops without a reason shows that the process was killed, or that the disk of
+//! the log was full.
 
 use crate::boot::{launch::tail, layout::ClusterDir};
 
@@ -47,7 +48,8 @@ pub fn last_end(dir: &ClusterDir, name: &str, runs: bool) -> Option<LastEnd> {
 /// Returns the last end in the log. `is_cut` is true if the beginning is missing, so that a run may
 /// have begun before.
 fn in_log(log: &str, is_cut: bool, runs: bool) -> Option<LastEnd> {
-    const KILLED: &str = "its log stops without a reason: it was killed, or its host went down";
+    const KILLED: &str =
+        "its log stops without a reason: it was killed, its host went down, or the disk of the log was full";
     let (mut last, mut is_open, mut at) = (None, is_cut, "");
     let end = |at: &str, why: &str| Some(LastEnd { at: at.into(), why: why.trim_end().into() });
     for line in log.lines() {

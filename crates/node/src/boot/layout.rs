@@ -14,6 +14,7 @@
 //! | `log/NAME.log` | what a node started by `plexus up` says |
 //! | `state/NAME.json` | NAME's last run: its incarnation, whether it left (`phase`), its last view, what it knew to be lost, and as of which view that was all (`known_as_of`; 0: not known) |
 //! | `state/NAME.registry.1`, `.2` | NAME's two copies of the registry |
+//! | `state/*.new` | the next contents of such a file: the earlier ones, with space to grow |
 //! | `state/lost.json` | what the nodes of this machine found when they began: the number of the run, the blocks known to be lost, `known_as_of` as above, and lives with which nothing was lost (`clean`: node, incarnation, as of which view it knew that nothing was, or 0) |
 
 use std::path::{Path, PathBuf};

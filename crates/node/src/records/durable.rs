@@ -3,28 +3,31 @@
 use std::{
     fs::{File, OpenOptions},
     io::{self, Read, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{FileExt, OpenOptionsExt},
     path::Path,
 };
 
-use plexus_base::{
-    Incarnation,
-    durable::{replace, sync_name},
-};
+use plexus_base::{Incarnation, durable::sync_name, reserved::ReservedFile};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Serialize, de::DeserializeOwned};
 use tempfile::NamedTempFile;
 
 use crate::{records::settle::Settled, records::state::Record};
 
-/// Replaces `path` by `value` as JSON; durable on return.
+/// The bytes by which a record may grow on a full disk. Only a list of lost blocks makes it long.
+const RESERVE: u64 = 64 << 10;
+
+/// The bytes of a signed lock. Its length never changes, so a new signature needs no space.
+const SIGNED: usize = 64;
+
+/// Replaces `path` by `value` as JSON; durable on return. A replacement succeeds on a full disk.
 ///
 /// # Errors
 /// The system's; the old file is unchanged.
 pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
     let mut text = serde_json::to_string(value)?;
     text.push('\n');
-    replace(path, text.as_bytes())
+    ReservedFile::new(path.into(), RESERVE).put(text.as_bytes())
 }
 
 /// Creates the file `path` with these bytes, readable only by its owner; durable on return.
@@ -117,8 +120,8 @@ impl Lock {
             }
             std::thread::yield_now();
         }
-        file.set_len(0)?;
-        writeln!(file, "{} {incarnation}", std::process::id())?;
+        let signature = format!("{} {incarnation}", std::process::id());
+        file.write_all_at(format!("{signature:<width$}\n", width = SIGNED - 1).as_bytes(), 0)?;
         Ok(Ok(Self(file)))
     }
 
@@ -197,6 +200,7 @@ mod tests {
         let path = directory.path().join("lock");
         assert_eq!(Lock::look(&path).unwrap(), Look::Missing);
         let lock = Lock::try_take(&path, 7).unwrap().unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), SIGNED as u64);
         let me = Some(Holder { pid: std::process::id(), incarnation: 7 });
         assert_eq!(Lock::look(&path).unwrap(), Look::Held(me));
         assert_eq!(Lock::try_take(&path, 8).unwrap().unwrap_err(), me);

@@ -162,8 +162,9 @@ fn settle_locked(config: &Config) -> Result<Settled, StateError> {
     let before = on_disk(config)?;
     let run = before.run;
     let settled = next(config, before)?;
-    if settled.run != run {
-        let path = config.dir.lost();
+    let path = config.dir.lost();
+    // A file that exists can be replaced on a full disk.
+    if settled.run != run || !path.exists() {
         durable::write_json(&path, &settled).map_err(StateError::io("writing what is lost", path))?;
     }
     Ok(settled)

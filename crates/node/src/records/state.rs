@@ -20,6 +20,7 @@ use std::{
 
 use plexus_base::{
     BlockId, Epoch, Incarnation, NodeId, Partition, WorkerId,
+    durable::advice,
     latest::{LatestWork, NextWork},
 };
 use plexus_cache::{
@@ -122,7 +123,7 @@ pub enum StateError {
         source: io::Error,
     },
     /// The system refused.
-    #[error("{path}: {what}: {source}")]
+    #[error("{path}: {what}: {advice}{source}", advice = advice(.source))]
     Io {
         /// What was being done.
         what: &'static str,
@@ -302,7 +303,7 @@ impl Drop for Ledger {
 /// Writes the latest entries, and what could not be written until it is: masters stay closed so
 /// long.
 fn keep(recorder: &Recorder, latest: &LatestWork<Entries>, workers: u8) {
-    let mut entries = Entries::new();
+    let (mut entries, mut said) = (Entries::new(), String::new());
     loop {
         match latest.next((!entries.is_empty()).then_some(AGAIN_EVERY)) {
             NextWork::Ready(newer) => entries.extend(newer),
@@ -311,7 +312,11 @@ fn keep(recorder: &Recorder, latest: &LatestWork<Entries>, workers: u8) {
         }
         match recorder.lost(workers, &entries) {
             Ok(()) => std::mem::take(&mut entries).into_values().for_each(|(_, done)| done()),
-            Err(error) => tracing::error!("what is lost is not on record yet, and its blocks wait: {error}"),
+            Err(error) if error.to_string() == said => {}
+            Err(error) => {
+                said = error.to_string();
+                tracing::error!("what is lost is not on record yet, and its blocks wait: {said}");
+            }
         }
     }
 }
@@ -349,8 +354,9 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let dir = ClusterDir::new(place.path().join("c"));
         let path = dir.record("n1");
-        // A directory cannot be replaced by a file.
-        std::fs::create_dir_all(&path).unwrap();
+        // A directory in the place of the new file.
+        let obstacle = plexus_base::durable::beside(&path);
+        std::fs::create_dir_all(&obstacle).unwrap();
         let recorder = Arc::new(Recorder::new(&dir, "n1", Incarnation(1), 2, &Settled::default()));
         let ledger = Ledger::start(Arc::clone(&recorder), 2).unwrap();
         let (tell, told) = mpsc::channel();
@@ -362,7 +368,7 @@ mod tests {
         ledger.record(WorkerId(1), lost(1), done("of the second"));
         ledger.record(WorkerId(1), Lost::default(), done("of the second, again"));
         assert_eq!(recorder.known_lost(), Lost::default());
-        std::fs::remove_dir(&path).unwrap();
+        std::fs::remove_dir(&obstacle).unwrap();
         let limit = Duration::from_secs(60);
         let mut said = Vec::new();
         while !(said.contains(&"of the first") && said.contains(&"of the second, again")) {

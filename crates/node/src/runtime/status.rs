@@ -1,6 +1,6 @@
 //! The status of a node's parts.
 
-use std::sync::PoisonError;
+use std::{path::PathBuf, sync::PoisonError};
 
 use plexus_attach::AttachServer;
 use plexus_client::wire::limits::MAX_CLIENTS;
@@ -33,6 +33,23 @@ pub struct RuntimeStatus {
     /// The problem with the files of the cluster's keys, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keys: Option<String>,
+    /// The full disks of this node, and the problems of its copies of the registry.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trouble: Vec<String>,
+}
+
+/// The free bytes of a file system below which it counts as full.
+const FULL_BELOW: u64 = 1 << 20;
+
+/// Returns the line for the directories among these whose file system is full, if any is.
+fn full<const N: usize>(directories: [PathBuf; N]) -> Option<String> {
+    let is_full = |path: &PathBuf| {
+        let room = rustix::fs::statvfs(path);
+        room.is_ok_and(|room| room.f_bavail.saturating_mul(room.f_frsize) < FULL_BELOW)
+    };
+    let full: Vec<_> =
+        directories.into_iter().filter(is_full).map(|path| path.display().to_string()).collect();
+    (!full.is_empty()).then(|| format!("disk full: {}", full.join(", ")))
 }
 
 /// The resources that programs attached to a node use, and their limits.
@@ -106,6 +123,10 @@ impl NodeRuntime {
             unauthenticated: self.mesh.unauthenticated(),
             programs: self.programs(),
             keys: self.keys.problem(),
+            trouble: full([self.config.dir.state(), self.config.dir.logs()])
+                .into_iter()
+                .chain(self.handles.registry.status().trouble)
+                .collect(),
         }
     }
 

@@ -1,8 +1,9 @@
 //! The evaluation of a recording: the spread of message sizes, the traffic of channels, and both
 //! over time.
 //!
-//! Every message is counted once, at its sender. The time axis has slots; a slot without a report
-//! of any node stays empty and does not count as idle.
+//! Every message is counted once, at its sender. The time axis has slots of one length, and an
+//! interval is drawn over all slots in which it was: a longer one as its mean. A slot without a
+//! report of any node stays empty and does not count as idle.
 
 mod page;
 
@@ -56,11 +57,11 @@ struct Node {
     states: [u64; 3],
 }
 
-/// One slot of the time axis.
+/// One slot of the time axis: the parts of intervals in it.
 #[derive(Clone, Default)]
 struct TimeSlot {
     seconds: f64,
-    bytes: BTreeMap<usize, u64>,
+    bytes: BTreeMap<usize, f64>,
 }
 
 /// The pictures and the page that contains them.
@@ -94,16 +95,14 @@ impl Study {
             };
             recording.records().filter(late)
         };
-        // There are no more slots than intervals, else every other one would be empty.
-        let (mut from_ms, mut longest) = (to_ms, recording.head.interval_ms.max(1));
+        let (mut from_ms, mut shortest) = (to_ms, u64::MAX);
         for record in taken() {
             let Record { unix_ms, interval_ms, .. } = record?;
             from_ms = from_ms.min(unix_ms.saturating_sub(interval_ms));
-            longest = longest.max(interval_ms);
+            shortest = shortest.min(interval_ms.max(1));
         }
         let from_ms = from_ms.max(earliest);
-        let span = (to_ms - from_ms).max(1);
-        let count = (span / longest).clamp(1, PLACES);
+        let count = ((to_ms - from_ms) / shortest).clamp(1, PLACES);
         let mut study = Self {
             head: recording.head.clone(),
             from_ms,
@@ -118,22 +117,17 @@ impl Study {
             nodes: vec![Node::default(); recording.head.nodes.len()],
         };
         for record in taken() {
-            let record = record?;
-            // The middle of an interval selects its slot.
-            let middle = record.unix_ms - record.interval_ms.min(record.unix_ms - from_ms) / 2;
-            let place = ((middle - from_ms) * count / span).min(count - 1);
-            study.add(&record, place as usize);
+            study.add(&record?);
         }
         Ok(Some(study))
     }
 
-    fn add(&mut self, record: &Record, place: usize) {
+    fn add(&mut self, record: &Record) {
         self.records += 1;
         let seconds = record.interval_ms as f64 / 1e3;
-        let place = &mut self.places[place];
-        if record.nodes.iter().any(|node| node.state == NodeState::Alive) {
+        let is_watched = record.nodes.iter().any(|node| node.state == NodeState::Alive);
+        if is_watched {
             self.watched = self.watched.saturating_add(Duration::from_millis(record.interval_ms));
-            place.seconds += seconds;
         }
         let mut bytes: BTreeMap<usize, u64> = BTreeMap::new();
         for node in &record.nodes {
@@ -151,12 +145,33 @@ impl Study {
                 *sum = sum.saturating_add(entry.bytes);
             }
         }
-        for (channel, bytes) in bytes {
-            let sum = place.bytes.entry(channel).or_default();
-            *sum = sum.saturating_add(bytes);
-            let about = self.channels.entry(channel).or_default();
-            about.peak = about.peak.max(bytes as f64 / seconds.max(1e-3));
+        for (channel, bytes) in &bytes {
+            let about = self.channels.entry(*channel).or_default();
+            about.peak = about.peak.max(*bytes as f64 / seconds.max(1e-3));
         }
+        for (place, part) in self.parts(record) {
+            let place = &mut self.places[place];
+            place.seconds += if is_watched { seconds * part } else { 0.0 };
+            for (channel, bytes) in &bytes {
+                *place.bytes.entry(*channel).or_default() += *bytes as f64 * part;
+            }
+        }
+    }
+
+    /// Returns the slots in which an interval was, each with the part of the interval in it.
+    fn parts(&self, record: &Record) -> Vec<(usize, f64)> {
+        // Times are counted from the first slot, in so small units that a slot has a whole number.
+        let count = self.places.len() as u128;
+        let slot = u128::from(self.to_ms - self.from_ms).max(1);
+        let since = |ms: u64| u128::from(ms.clamp(self.from_ms, self.to_ms) - self.from_ms) * count;
+        let (begin, end) = (since(record.unix_ms.saturating_sub(record.interval_ms)), since(record.unix_ms));
+        let first = (begin / slot).min(count - 1);
+        if begin == end {
+            return vec![(first as usize, 1.0)];
+        }
+        let whole = record.interval_ms as f64 * count as f64;
+        let part = |at: u128| (end.min((at + 1) * slot) - begin.max(at * slot)) as f64 / whole;
+        (first..end.div_ceil(slot)).map(|at| (at as usize, part(at))).collect()
     }
 
     fn sent(&self) -> Flow {
@@ -347,9 +362,10 @@ impl Study {
 
     fn shares(&self) -> Result<String, DrawError> {
         let all = self.sent();
-        let of = |place: &TimeSlot, bytes: Vec<u64>| {
-            let sum = sum(bytes.iter().copied());
-            (place.seconds > 0.0 && sum > 0).then(|| bytes.iter().map(|bytes| share(*bytes, sum)).collect())
+        let of = |place: &TimeSlot, bytes: Vec<f64>| {
+            let sum: f64 = bytes.iter().sum();
+            (place.seconds > 0.0 && sum > 0.0)
+                .then(|| bytes.iter().map(|bytes| 100.0 * bytes / sum).collect())
         };
         let legend = |bytes: u64| format!("{:.1} %", share(bytes, all.bytes));
         let title = "What share of the bytes each channel has";
@@ -357,30 +373,37 @@ impl Study {
     }
 
     fn rates(&self) -> Result<String, DrawError> {
-        const MIB: f64 = 1024.0 * 1024.0;
-        let of = |place: &TimeSlot, bytes: Vec<u64>| {
-            (place.seconds > 0.0).then(|| bytes.iter().map(|b| *b as f64 / place.seconds / MIB).collect())
-        };
         let legend = |sent: u64| format!("{}/s", bytes((sent as f64 / self.seconds()) as u64));
-        self.stack("How much each channel carries", "MiB sent in a second, all nodes", of, legend, None)
+        let title = "How much each channel carries";
+        self.stack(title, "MiB sent in a second, all nodes", mib_per_s, legend, None)
+    }
+
+    /// Returns the values that are drawn in each slot: those of the channels with most bytes, then
+    /// that of the others.
+    fn drawn(&self, of: impl Fn(&TimeSlot, Vec<f64>) -> Option<Vec<f64>>) -> Vec<Option<Vec<f64>>> {
+        let by_bytes = self.by_bytes();
+        let (shown, rest) = by_bytes.split_at(by_bytes.len().min(LAYERS));
+        let layers = |place: &TimeSlot| {
+            let bytes = |channel: usize| place.bytes.get(&channel).copied().unwrap_or(0.0);
+            let mut layers: Vec<f64> = shown.iter().map(|(channel, _)| bytes(*channel)).collect();
+            layers.extend(
+                (!rest.is_empty()).then(|| rest.iter().map(|(channel, _)| bytes(*channel)).sum::<f64>()),
+            );
+            layers
+        };
+        self.places.iter().map(|place| of(place, layers(place))).collect()
     }
 
     fn stack(
         &self,
         title: &str,
         vertical: &str,
-        of: impl Fn(&TimeSlot, Vec<u64>) -> Option<Vec<f64>>,
+        of: impl Fn(&TimeSlot, Vec<f64>) -> Option<Vec<f64>>,
         legend: impl Fn(u64) -> String,
         most: Option<f64>,
     ) -> Result<String, DrawError> {
         let by_bytes = self.by_bytes();
         let (shown, rest) = by_bytes.split_at(by_bytes.len().min(LAYERS));
-        let layers = |place: &TimeSlot| {
-            let bytes = |channel: usize| place.bytes.get(&channel).copied().unwrap_or(0);
-            let mut layers: Vec<u64> = shown.iter().map(|(channel, _)| bytes(*channel)).collect();
-            layers.extend((!rest.is_empty()).then(|| sum(rest.iter().map(|(channel, _)| bytes(*channel)))));
-            layers
-        };
         let mut names: Vec<_> = shown
             .iter()
             .map(|(channel, about)| (self.head.channels[*channel].clone(), legend(about.sent.bytes)))
@@ -395,12 +418,18 @@ impl Study {
             vertical: vertical.into(),
             from_ms: self.from_ms,
             to_ms: self.to_ms.max(self.from_ms + 1),
-            places: self.places.iter().map(|place| of(place, layers(place))).collect(),
+            places: self.drawn(of),
             layers: names,
             most,
         }
         .draw()
     }
+}
+
+/// Returns the rates of a slot in MiB per second; `None` if no node answered in it.
+fn mib_per_s(place: &TimeSlot, bytes: Vec<f64>) -> Option<Vec<f64>> {
+    const MIB: f64 = 1024.0 * 1024.0;
+    (place.seconds > 0.0).then(|| bytes.iter().map(|bytes| bytes / place.seconds / MIB).collect())
 }
 
 /// Adds numbers and saturates, because numbers of a file may be arbitrarily large.
@@ -481,6 +510,33 @@ mod tests {
                 std::fs::write(keep.join(name).with_extension("svg"), svg).unwrap();
             }
         }
+    }
+
+    #[test]
+    fn intervals_are_drawn_as_recorded_if_they_became_longer_or_some_are_missing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("r");
+        let mut recorder =
+            Recorder::open(&path, Head::new("c1", "00", &["n1".into(), "n2".into()], 1000)).unwrap();
+        // The end of each interval, its seconds and MiB; nothing was recorded from 9 s to 11 s.
+        for (end, seconds, mib) in [(1, 1, 3), (2, 1, 6), (6, 4, 4), (9, 3, 0), (12, 1, 5)] {
+            let n1 = snapshot("n1", 1, &[("n2", "locks", &vec![1 << 20; mib])]);
+            let nodes = vec![("n1", alive(n1)), ("n2", alive(snapshot("n2", 1, &[])))];
+            let mut interval = reading(1_795_266_480_000 + end * 1000, nodes);
+            interval.seconds = Some(f64::from(seconds));
+            recorder.append(&interval).unwrap();
+        }
+        let recording = Recording::read(&path).unwrap();
+        let drawn = |last: Option<u64>| {
+            let study = Study::of(&recording, last.map(Duration::from_secs)).unwrap().unwrap();
+            let rates = study.drawn(mib_per_s).into_iter();
+            rates.map(|rates| rates.map(|rates| rates.iter().sum::<f64>())).collect::<Vec<_>>()
+        };
+        let all = [3.0, 6.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0].map(Some).into_iter();
+        let all: Vec<_> = all.chain([None, None, Some(5.0)]).collect();
+        assert_eq!(drawn(None), all);
+        // The first half of the long interval is before the time that is drawn.
+        assert_eq!(drawn(Some(8)), all[4..]);
     }
 
     #[test]

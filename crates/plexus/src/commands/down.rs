@@ -50,6 +50,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             }
         ))?;
     }
+    if let Some(refused) = down.refused {
+        let left = down.left.join(", ");
+        bail!("{left} handed everything back but did not end: {refused}; then run `plexus down` again");
+    }
     if !down.left.is_empty() {
         bail!("{} did not end; see its log and end the process by hand", down.left.join(", "));
     }

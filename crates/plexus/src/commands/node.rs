@@ -201,7 +201,9 @@ fn serve(args: Args) -> anyhow::Result<()> {
     if let Some(fd) = args.lifeline {
         lifeline::watch(fd, || std::process::exit(1)).with_context(|| format!("--lifeline {fd}"))?;
     }
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_target(false).init();
+    // A line that cannot be written to a full disk is dropped; reporting that would end the node.
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).log_internal_errors(false);
+    log.with_ansi(false).with_target(false).init();
     end_on_panic();
     let config = args.cluster.load()?;
     let reserved = config.node(&name)?.1.metrics.map(|address| {

@@ -6,10 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Subcommand;
 use plexus_node::{
-    control::{ANSWER_WITHIN, Control, Seen},
+    control::{ANSWER_WITHIN, Control, ControlError, Seen},
     registry::{Bytes, Change, Entry, Status},
 };
 use plexus_observe::show;
@@ -141,12 +141,12 @@ fn run_on_node(mut control: Control, command: OneNodeCommand, as_json: bool) -> 
                 (None, None) => bail!("no value"),
             };
             let request = json!({ "key": key, "value": value, "if_version": if_version });
-            let answer = control.call("registry.set", request, |_| ())?;
+            let answer = change(&mut control, "registry.set", request)?;
             done(&answer, as_json, &format!("{key}: version {}", answer["version"]))
         }
         OneNodeCommand::Delete { key, if_version } => {
-            let answer =
-                control.call("registry.delete", json!({ "key": key, "if_version": if_version }), |_| ())?;
+            let request = json!({ "key": key, "if_version": if_version });
+            let answer = change(&mut control, "registry.delete", request)?;
             done(&answer, as_json, &format!("{key}: deleted"))
         }
         OneNodeCommand::Watch { prefix, from } => {
@@ -161,11 +161,21 @@ fn run_on_node(mut control: Control, command: OneNodeCommand, as_json: bool) -> 
         }
         OneNodeCommand::Restore { file } => {
             let request = json!({ "path": std::path::absolute(&file)? });
-            let answer = control.call("registry.restore", request, |_| ())?;
+            let answer = change(&mut control, "registry.restore", request)?;
             let text = format!("{}: restored as generation {}", file.display(), answer["generation"]);
             done(&answer, as_json, &text)
         }
     }
+}
+
+/// Calls a command that changes the registry. Without an answer its outcome is unknown.
+fn change(control: &mut Control, command: &str, request: Value) -> Result<Value> {
+    control.call(command, request, |_| ()).map_err(|error| match error {
+        ControlError::Silent { .. } | ControlError::Ended { .. } => {
+            anyhow!("outcome unknown: {error}; `plexus registry get` shows whether the change was made")
+        }
+        error => error.into(),
+    })
 }
 
 fn done(answer: &Value, json: bool, text: &str) -> Result<()> {

@@ -88,6 +88,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                 if let Some(problem) = &status.runtime.keys {
                     output::line(&format!("{name}: keys: {problem}"))?;
                 }
+                for problem in &status.runtime.trouble {
+                    output::line(&format!("{name}: {problem}"))?;
+                }
                 for peer in &status.runtime.peers {
                     if let Some(problem) = &peer.problem {
                         output::line(&format!("{name}: not every path to {} works: {problem}", peer.name))?;

@@ -80,6 +80,13 @@ pub(crate) fn start_nodes(
     if let Some(why) = seen.iter().find_map(|(_, seen)| silence_reason(seen)).filter(|_| accept_lost) {
         bail!("no blocks were accepted: {why}");
     }
+    if let Some(status) = seen.iter().find_map(|(_, seen)| ending(seen)) {
+        bail!(
+            "{} has {}: `plexus down` runs, or did not end it; run `plexus down`, then `plexus up`",
+            status.name,
+            status.state
+        );
+    }
     let running = names_of(&seen);
     let _lock = lock(config, &interrupted)?;
     // Another command may have started nodes while this one waited for the lock.
@@ -168,6 +175,11 @@ fn silence_reason(seen: &Seen<Status>) -> Option<&str> {
         Seen::Silent(why) => Some(why),
         Seen::Alive(_) | Seen::Down => None,
     }
+}
+
+/// Returns the status of a node that no longer serves, because it was told to end.
+fn ending(seen: &Seen<Status>) -> Option<&Status> {
+    seen.alive().filter(|status| matches!(status.state, Stage::Quiesced | Stage::HandedBack))
 }
 
 /// Returns the number of lost blocks, if all these nodes know it in time.

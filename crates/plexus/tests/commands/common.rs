@@ -27,7 +27,7 @@ pub(crate) struct CommandOutput {
 }
 
 impl CommandOutput {
-    fn of(output: Output) -> Self {
+    pub(crate) fn of(output: Output) -> Self {
         Self {
             code: output.status.code(),
             out: String::from_utf8(output.stdout).unwrap(),
@@ -77,7 +77,16 @@ impl Cluster {
 
     /// Creates a small cluster with addresses of its own.
     pub(crate) fn new(nodes: usize) -> Self {
-        let cluster = Self::nowhere();
+        Self::nowhere().init(nodes)
+    }
+
+    /// Creates such a cluster in a directory within `parent`.
+    pub(crate) fn within(parent: &Path, nodes: usize) -> Self {
+        Self { directory: tempfile::tempdir_in(parent).unwrap() }.init(nodes)
+    }
+
+    fn init(self, nodes: usize) -> Self {
+        let cluster = self;
         let count = nodes.to_string();
         let args = ["--nodes", &count, "--size-mib", "8", "--cache-mib", "4"];
         cluster.run("init").args(args).said().ok();

@@ -312,14 +312,26 @@ fn wrong_usage_is_refused_with_what_to_do() {
 
 #[test]
 fn the_host_is_swept_in_namespaces_and_left_as_it_was() {
-    let backlog = || std::fs::read_to_string("/proc/sys/net/core/netdev_max_backlog").unwrap();
+    const BACKLOG: &str = "/proc/sys/net/core/netdev_max_backlog";
+    let backlog = || std::fs::read_to_string(BACKLOG).unwrap();
     let before = backlog();
-    let said = crate::common::run(["perf", "--sweep-host", "--seconds", "0.02", "--json"]).said();
+    let sweep = || crate::common::run(["perf", "--sweep-host", "--seconds", "0.02", "--json"]);
     if !rustix::process::geteuid().is_root() {
-        assert!(said.refusal().contains("run it as root"));
+        assert!(sweep().said().refusal().contains("run it as root"));
         return;
     }
-    let said = said.json();
+    // Two at the same time would restore each other's settings.
+    let mut first = sweep().0.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(first.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    let refused = sweep().said().refusal();
+    assert!(refused.contains("another `plexus perf --sweep-host`"), "{refused}; the first: {line}");
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let is_free = || std::fs::File::open(BACKLOG).unwrap().try_lock().is_ok().into();
+    crate::common::until("the setting is restored", is_free, |is_free| *is_free == true);
+    assert_eq!(backlog(), before);
+    let said = sweep().said().json();
     let tried = said["sweep"].as_array().unwrap();
     assert_eq!(tried.len(), 9);
     let measured = |one: &Value| one["outcome"]["Ok"][0].as_f64().is_some_and(|mb| mb > 0.0);

@@ -222,6 +222,12 @@ pub enum Refused {
         /// The cluster of this registry.
         expected: super::ClusterName,
     },
+    /// A member has no space on its disk for larger contents.
+    #[error("not made, because the disk of node number {node} is full; make room there and try again")]
+    Full {
+        /// The member.
+        node: NodeId,
+    },
     /// No generation is left in this epoch.
     #[error(
         "no generation is left above {generation} in this view of the cluster; start a node again, which begins another"

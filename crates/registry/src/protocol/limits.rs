@@ -28,6 +28,10 @@ pub const QUEUED_BYTES_MAX: usize = 2 * TOTAL_MAX;
 /// of each node. No more is sent before the waiting node has made these durable.
 pub const PARKED_MAX: usize = MAX_NODES + 4;
 
+/// The bytes that the copies of a node keep free for growth. Each node has one command under way
+/// when the coordinator learns that a copy cannot grow further, normally of one value.
+pub const RESERVE: u64 = (MAX_NODES * (VALUE_MAX + 1024)) as u64;
+
 /// The greatest generation that is accepted. It leaves so much room that counting cannot overflow.
 pub const GENERATION_MAX: u64 = u64::MAX / 2;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use plexus_base::Epoch;
+use plexus_base::{Epoch, NodeId};
 
 use super::{Command, Contents, Origin};
 
@@ -50,4 +50,9 @@ pub enum RegistryMessage {
     Durable(u64),
     /// To all: all commands up to this one in the order are durable everywhere.
     Committed(u64),
+    /// To the coordinator: whether the sender has space for larger contents. At first it has.
+    Room(bool),
+    /// To all: a number in the order for a command that is not done unless it was done before,
+    /// because this node has no space.
+    Full(u64, Origin, NodeId),
 }

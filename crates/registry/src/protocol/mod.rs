@@ -22,7 +22,7 @@ pub use image::{IMAGE_MAX, ImageError, Kind, decode, encode};
 pub use key::Key;
 pub use limits::{
     EDITS_MAX, GENERATION_MAX, HISTORY_BYTES_MAX, HISTORY_MAX, KEY_MAX, KEYS_MAX, PARKED_MAX,
-    QUEUED_BYTES_MAX, QUEUED_MAX, TOTAL_MAX, VALUE_MAX, WATCHES_MAX,
+    QUEUED_BYTES_MAX, QUEUED_MAX, RESERVE, TOTAL_MAX, VALUE_MAX, WATCHES_MAX,
 };
 pub use message::{Message, RegistryMessage};
 pub use open::{Found, OpenError, Opened, open};

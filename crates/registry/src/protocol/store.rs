@@ -1,8 +1,8 @@
 //! How contents become durable in two copies.
 //!
 //! A *save* writes all contents to one copy and then to the other: to a new file, which is synced
-//! and renamed to the copy; then the directory is synced. Contents that come meanwhile wait, and
-//! only the newest of them are saved.
+//! and takes the name of the copy; then the directory is synced. Contents that come meanwhile wait,
+//! and only the newest of them are saved.
 //!
 //! Guarantees:
 //!
@@ -27,14 +27,13 @@ pub const COPIES: usize = 2;
 /// An operation on a copy. Each may fail and may still have taken effect.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Create a new file of these bytes beside the copy; it replaces a new file that was left
-    /// there.
+    /// Write these bytes to the new file beside the copy, in place of what is there.
     Write(Arc<[u8]>),
     /// Make the new file durable.
     Sync,
-    /// Rename the new file to the copy, which it replaces.
+    /// Give the new file the name of the copy, which it replaces.
     Replace,
-    /// Make the rename durable.
+    /// Make the name durable.
     SyncName,
 }
 
@@ -144,7 +143,7 @@ impl Store {
         match further.filter(|_| succeeded) {
             Some(step) => {
                 if step == Step::Replace {
-                    // Until the rename is durable the copy may hold either contents.
+                    // Until the name is durable the copy may hold either contents.
                     self.holds[save.copy] = None;
                 }
                 save.step = step.clone();

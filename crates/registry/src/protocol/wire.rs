@@ -19,18 +19,18 @@
 //! |---|---|---|
 //! | 0 | 1 | version, 1 |
 //! | 1 | 1 | tag |
-//! | 2 | 1 | (Ask, Do) command: 0 look, 1 change, 2 restore; (Have) 1 if the copies are lost |
-//! | 3 | 1 | (Ask, Do) node that asks |
+//! | 2 | 1 | (Ask, Do) command: 0 look, 1 change, 2 restore; (Have) 1 if the copies are lost; (Room) 1 if there is space; (Full) node without space |
+//! | 3 | 1 | (Ask, Do, Full) node that asks |
 //! | 4 | 4 | epoch |
-//! | 8 | 8 | (Have) generation; (Closed) found; (Do, Durable, Committed) number in the order |
-//! | 16 | 8 | (Ask, Do, Closed) number of the command |
-//! | 24 | 8 | (Ask, Do) incarnation of the origin; (Closed) known |
+//! | 8 | 8 | (Have) generation; (Closed) found; (Do, Durable, Committed, Full) number in the order |
+//! | 16 | 8 | (Ask, Do, Closed, Full) number of the command |
+//! | 24 | 8 | (Ask, Do, Full) incarnation of the origin; (Closed) known |
 //! | 32 | 4 | (change) how many edits |
 //! | 36 | 4 | zero |
 //! | 40 | | (Whole) the image of a copy; (restore) that of a backup; (change) the edits |
 //!
-//! Tags: 1 Have, 2 Fetch, 3 Whole, 4 Begin, 5 Closed, 6 Ask, 7 Do, 8 Durable, 9 Committed. What a
-//! message does not use is zero.
+//! Tags: 1 Have, 2 Fetch, 3 Whole, 4 Begin, 5 Closed, 6 Ask, 7 Do, 8 Durable, 9 Committed,
+//! 10 Room, 11 Full. What a message does not use is zero.
 //!
 //! An edit:
 //!
@@ -149,6 +149,10 @@ impl Message {
             }
             RegistryMessage::Durable(order) => Head { tag: 8, at: *order, ..head },
             RegistryMessage::Committed(order) => Head { tag: 9, at: *order, ..head },
+            RegistryMessage::Room(has_room) => Head { tag: 10, what: u8::from(*has_room), ..head },
+            RegistryMessage::Full(order, origin, full) => {
+                Head { tag: 11, at: *order, what: full.0, ..asked(head, *origin, &Command::Look) }
+            }
         }
     }
 }
@@ -175,6 +179,8 @@ fn body(cluster: ClusterName, head: &Head, reader: &mut Reader<'_>) -> Result<Re
         7 => RegistryMessage::Do(at, origin(head)?, command(cluster, head, reader)?),
         8 => RegistryMessage::Durable(at),
         9 => RegistryMessage::Committed(at),
+        10 => RegistryMessage::Room(bool::from_raw(head.what)?),
+        11 => RegistryMessage::Full(at, origin(head)?, NodeId::from_raw(head.what)?),
         _ => return Err(Fault::Field("tag")),
     })
 }
@@ -320,6 +326,8 @@ mod tests {
             RegistryMessage::Do(8, origin, Command::Change(Change(edits))),
             RegistryMessage::Durable(8),
             RegistryMessage::Committed(9),
+            RegistryMessage::Room(true),
+            RegistryMessage::Full(9, origin, NodeId(1)),
         ];
         bodies.map(|body| Message { epoch: Epoch(7), body }).into()
     }
@@ -364,6 +372,6 @@ mod tests {
     #[test]
     fn the_bytes_stay_as_they_are() {
         let bytes = messages(&Arc::new(large())).iter().map(Message::encode).collect::<Vec<_>>().concat();
-        assert_eq!((bytes.len(), plexus_base::crc32c(&bytes)), (787_188, 2_911_505_456));
+        assert_eq!((bytes.len(), plexus_base::crc32c(&bytes)), (787_268, 507_333_008));
     }
 }

@@ -9,10 +9,14 @@
 //! | `once` | a request is done once |
 //! | `watch` | a follower of a watch has the shown content |
 //!
-//! The run checks two more: `faults` (no protocol violation is reported) and `ends` (all requests
-//! are answered, and all nodes are equal).
+//! The run checks three more: `faults` (no protocol violation is reported), `ends` (all requests
+//! are answered, and all nodes are equal) and `room` (a node without space gets no
+//! command but those that were under way).
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use plexus_base::Epoch;
 use plexus_registry::protocol::{Changed, Contents, Entry, Key, Refused, WatchEvent, WatchId, Watches};
@@ -61,6 +65,8 @@ pub struct History {
     pub answered: u64,
     /// The version of each value.
     versions: BTreeMap<Vec<u8>, u64>,
+    /// The values of the changes that were refused for want of space.
+    refused: BTreeSet<Vec<u8>>,
     /// All requests, with the time in which each can have been done.
     operations: Vec<(Window, ClientRequest)>,
 }
@@ -120,6 +126,9 @@ impl History {
                     format!("{key} gets version {} between {from} and {to}", entry.version),
                 );
             }
+            if self.refused.contains(&entry.value[..]) {
+                return broken("once", format!("the command of {key} was answered as not made and is done"));
+            }
             let known = *self.versions.entry(entry.value.to_vec()).or_insert(entry.version);
             let again = |asked: &ClientRequest| match asked {
                 ClientRequest::Restore(backup) => backup.under("").any(|(_, old)| old.value == entry.value),
@@ -132,6 +141,17 @@ impl History {
                 );
             }
         }
+        Ok(())
+    }
+
+    /// Checks that a refused change was not made, and remembers that it must not be made later.
+    fn is_refused(&mut self, asked: &ClientRequest) -> Result<(), Broken> {
+        let ClientRequest::Edit(_, _, Some(value)) = asked else { return Ok(()) };
+        let value = bytes(*value).to_vec();
+        if let Some(version) = self.versions.get(&value) {
+            return broken("once", format!("{asked:?} was done as {version} and is answered as not made"));
+        }
+        self.refused.insert(value);
         Ok(())
     }
 
@@ -163,6 +183,9 @@ impl History {
                 return Ok(());
             }
             (Err(Refused::Closed { .. }), _) => return Ok(()),
+            (Err(Refused::Full { .. }), _) if !matches!(asked, ClientRequest::Look) => {
+                return self.is_refused(asked);
+            }
             (answer, _) => return broken("ends", format!("{asked:?} is answered with {answer:?}")),
         };
         let is_new = match asked {

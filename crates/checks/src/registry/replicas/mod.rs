@@ -1,6 +1,6 @@
 //! Checks the members of views that keep the same contents. Nodes crash and come back with older,
-//! newer or lost copies. Views follow each other quickly, and nodes miss some. Disks are slow.
-//! Clients set, compare, delete, read and restore.
+//! newer or lost copies. Views follow each other quickly, and nodes miss some. Disks are slow and
+//! fill up. Clients set, compare, delete, read and restore.
 //!
 //! The replicas are the code that nodes run. The disk of a node keeps the contents reported as
 //! saved, and possibly the next one; [`super::copies`] checks that two files implement such a disk.
@@ -48,6 +48,8 @@ struct Params {
     kills: u64,
     /// The percentage of returning nodes with lost or older copies.
     damage: u64,
+    /// The number of writes, of a thousand, after which the disk is full for some time.
+    fills: u64,
     /// The factor by which a slow disk is slower.
     slow: u64,
     /// The factor by which the voting state is slower than the entry of a view.
@@ -69,6 +71,7 @@ impl Params {
             slow: *random.pick(&[1, 50]),
             ruin: random.percent(10),
             slow_votes: *random.pick(&[1, 1, 30]),
+            fills: *random.pick(&[0, 0, 400]),
         }
     }
 }

@@ -37,6 +37,8 @@ enum ReplicasEvent {
     Give(Instance, View),
     Start(usize),
     Ruin,
+    /// The disk of a node has space again.
+    Room(Instance),
 }
 
 /// A disk that keeps one content.
@@ -47,6 +49,9 @@ struct Disk {
     older: Vec<Arc<Contents>>,
     writing: Option<Arc<Contents>>,
     next: Option<Arc<Contents>>,
+    /// While there is no space for larger contents: the number of commands that may still come,
+    /// which got their numbers before the coordinator knew it.
+    full: Option<u64>,
 }
 
 /// A node that is up.
@@ -87,6 +92,7 @@ pub struct World {
     closed: u64,
     opened: u64,
     taken_over: u64,
+    full: u64,
     /// True once faults and requests have stopped.
     is_healed: bool,
 }
@@ -125,6 +131,7 @@ impl Simulation for World {
             ("closed", self.closed),
             ("opened", self.opened),
             ("taken over", self.taken_over),
+            ("full", self.full),
         ];
         Ok(Outcome::of(&self.engine, self.answered).with(counted))
     }
@@ -141,6 +148,7 @@ impl World {
             older: Vec::new(),
             writing: None,
             next: None,
+            full: None,
         };
         Self {
             engine: Engine::new(seed, 0),
@@ -162,6 +170,7 @@ impl World {
             closed: 0,
             opened: 0,
             taken_over: 0,
+            full: 0,
             is_healed: false,
         }
     }
@@ -246,8 +255,19 @@ impl World {
                     disk.older.push(std::mem::replace(&mut disk.holds, written));
                     disk.is_lost = false;
                 }
+                if !self.is_healed && self.engine.random.permille(self.params.fills) {
+                    disk.full = disk.full.or(Some(self.params.nodes as u64));
+                    self.engine.schedule_in(..60_000 * US, None, ReplicasEvent::Room(who));
+                    self.handle(who, Happened::Room(false))?;
+                }
                 self.write(who);
                 self.handle(who, Happened::Saved(generation))?;
+            }
+            ReplicasEvent::Room(who) => {
+                self.disks[who.node].full = None;
+                if self.cluster.is_up(who) {
+                    self.handle(who, Happened::Room(true))?;
+                }
             }
             ReplicasEvent::Voted(who, epoch, generation) => {
                 if self.sabotage != Some(Sabotage::Forgetful) {
@@ -269,13 +289,14 @@ impl World {
             return;
         }
         self.damage_copies(number);
-        let Disk { is_lost, ref holds, .. } = self.disks[number];
+        let Disk { is_lost, full, ref holds, .. } = self.disks[number];
         let contents = if is_lost { Contents::new(CLUSTER) } else { Contents::clone(holds) };
         let follower = Follower::new(&contents);
         let opened = Opened { contents, is_lost, holds: [None; 2], trouble: [None, None] };
         let who = self.cluster.start(number, |instance| {
             let (me, incarnation) = instance.member();
-            let replica = Replica::new(me, incarnation, &opened);
+            let mut replica = Replica::new(me, incarnation, &opened);
+            replica.handle(Happened::Room(full.is_none()), &mut |_| unreachable!("it is in no view yet"));
             Node { view: Epoch(0), replica, follower, shown: None, asked: BTreeMap::new(), is_closed: false }
         });
         self.engine.schedule(US, None, ReplicasEvent::Client(who));
@@ -366,6 +387,7 @@ impl World {
                 return Ok(());
             }
             node.view = view.epoch;
+            self.disks[who.node].full.iter_mut().for_each(|more| *more = 0);
         }
         let mut acts = Vec::new();
         node.replica.handle(happened, &mut |act| acts.push(act));
@@ -385,7 +407,14 @@ impl World {
                 nodes.iter().for_each(|to| self.send(who, to.index(), &message));
             }
             Act::Save(contents) => {
-                self.disks[who.node].next = Some(contents);
+                let disk = &mut self.disks[who.node];
+                if let Some(more) = disk.full.as_mut().filter(|_| !is_first(contents.generation())) {
+                    let Some(less) = more.checked_sub(1) else {
+                        return broken("room", format!("node {} has no space for {contents:?}", who.node));
+                    };
+                    *more = less;
+                }
+                disk.next = Some(contents);
                 self.write(who);
             }
             Act::Remember(epoch, generation) => {
@@ -412,6 +441,7 @@ impl World {
                 self.answered += 1;
                 node.is_closed = matches!(result, Err(Refused::Closed { .. }));
                 self.closed += u64::from(node.is_closed);
+                self.full += u64::from(matches!(result, Err(Refused::Full { .. })));
                 if let Some(operation) = node.asked.remove(&ticket) {
                     let is_restore = matches!(operation.asked, ClientRequest::Restore(_));
                     self.opened += u64::from(is_restore && result.as_ref().is_ok_and(|made| is_first(*made)));

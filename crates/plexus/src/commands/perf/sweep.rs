@@ -6,7 +6,7 @@
 //! setting of the whole host.
 
 use std::{
-    fs,
+    fs::{self, File, TryLockError},
     io::{BufRead, BufReader},
     net::Ipv4Addr,
     os::unix::process::CommandExt,
@@ -81,10 +81,20 @@ struct Restored(#[allow(dead_code, reason = "held for its end")] HelperProcess);
 
 impl Restored {
     fn backlog() -> anyhow::Result<Self> {
+        let lock = File::open(BACKLOG).context(BACKLOG)?;
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) => bail!(
+                "{BACKLOG}: another `plexus perf --sweep-host` changes this setting of the host; wait for its end"
+            ),
+            locked => locked.context(BACKLOG)?,
+        }
         let now = fs::read_to_string(BACKLOG)?;
         let script = "echo here; read -r _; echo \"$1\" > \"$0\"";
-        let mut held =
-            HelperProcess::start(None, Command::new("sh").args(["-c", script, BACKLOG, now.trim()]))?;
+        let mut restore = Command::new("sh");
+        // The process that restores the setting inherits the lock and holds it to its end, also if
+        // this one is killed.
+        restore.args(["-c", script, BACKLOG, now.trim()]).stderr(lock);
+        let mut held = HelperProcess::start(None, &mut restore)?;
         held.line()?;
         Ok(Self(held))
     }

@@ -55,6 +55,8 @@ pub(super) struct Lead {
     committed: Option<u64>,
     /// The origins of the commands that are not committed.
     open: VecDeque<(u64, NodeId)>,
+    /// The members without space for larger contents.
+    full: NodeSet,
 }
 
 impl Lead {
@@ -70,6 +72,7 @@ impl Lead {
             everywhere: None,
             committed: None,
             open: VecDeque::new(),
+            full: NodeSet::EMPTY,
         }
     }
 
@@ -88,6 +91,11 @@ impl Lead {
             }
             RegistryMessage::Whole(contents) => self.fetched(from, &contents, says),
             RegistryMessage::Ask(origin, command) => self.ask(from, origin, command, says),
+            RegistryMessage::Room(true) => self.full.remove(from),
+            RegistryMessage::Room(false) => {
+                self.full.insert(from);
+                true
+            }
             RegistryMessage::Durable(order) => {
                 let is_begun = matches!(self.stage, Stage::Begun);
                 let fits = is_begun && order < self.next && self.durable.get(&from) < Some(&order);
@@ -196,12 +204,17 @@ impl Lead {
         true
     }
 
-    /// Gives a command its number in the order.
+    /// Gives a command its number in the order. While a member has no space, only commands without
+    /// effect are done: a command in the order cannot be taken back, and all would wait for it.
     fn accept(&mut self, origin: Origin, command: Command, says: &mut Vec<LeadAction>) {
         let order = self.next;
         self.next += 1;
         self.open.push_back((order, origin.node));
-        says.push(LeadAction::To(self.view.members, RegistryMessage::Do(order, origin, command)));
+        let body = match self.full.lowest() {
+            Some(full) if command != Command::Look => RegistryMessage::Full(order, origin, full),
+            _ => RegistryMessage::Do(order, origin, command),
+        };
+        says.push(LeadAction::To(self.view.members, body));
     }
 
     /// Commits the commands that all members have durable, once the voting state remembers that the

@@ -15,6 +15,9 @@
 //! | a read after a look is as new as every answer before it | a look has its number in the order |
 //! | watches get changes in order | only committed changes are shown; a member that takes over contents of another tells its watches to read again |
 //!
+//! While a member has no space for larger contents, commands with an effect get a number and the
+//! answer that they were not done. So a full disk blocks neither reads nor the other members.
+//!
 //! Messages of an older epoch are dropped; those of a newer one wait for the view.
 //!
 //! The driver must guarantee: messages between two incarnations arrive in order and once, or not at
@@ -61,6 +64,8 @@ pub enum Happened {
     Saved(u64),
     /// The answer to [`Act::Remember`] in this epoch: the voting state remembers this generation.
     Remembered(Epoch, u64),
+    /// Whether this node has space for larger contents.
+    Room(bool),
 }
 
 /// An output of the replica, which the driver carries out.
@@ -111,6 +116,8 @@ pub struct Replica {
     told: Option<u64>,
     pending: VecDeque<Entry>,
     lead: Option<Lead>,
+    /// True if this node has space for larger contents.
+    has_room: bool,
     /// Messages to itself.
     own: VecDeque<RegistryMessage>,
     gate: EpochGate<Latest<NodeId, Message>>,
@@ -135,6 +142,7 @@ impl Replica {
             told: None,
             pending: VecDeque::new(),
             lead: None,
+            has_room: true,
             own: VecDeque::new(),
             gate: EpochGate::new(Latest::new(PARKED_MAX)),
             asked: VecDeque::new(),
@@ -173,6 +181,11 @@ impl Replica {
                     self.lead(out, |lead, says| lead.remembered(known, says));
                 }
             }
+            Happened::Room(has_room) => {
+                if std::mem::replace(&mut self.has_room, has_room) != has_room {
+                    self.tell_coordinator(RegistryMessage::Room(has_room), out);
+                }
+            }
         }
         while let Some(body) = self.own.pop_front() {
             self.take(self.me, body, out);
@@ -186,6 +199,10 @@ impl Replica {
         self.lead = (view.members.lowest() == Some(self.me)).then(|| Lead::new(view));
         if self.lead.is_some() {
             out(Act::Remember(view.epoch, 0));
+        }
+        // First, so that the coordinator knows it before it gives the first command its number.
+        if !self.has_room {
+            self.tell_coordinator(RegistryMessage::Room(false), out);
         }
         let (generation, is_lost) = (self.accepted.generation, self.is_lost);
         self.tell_coordinator(RegistryMessage::Have { generation, is_lost }, out);
@@ -210,7 +227,10 @@ impl Replica {
         let Some(view) = self.view else { return };
         let is_coordinator = view.members.lowest() == Some(from);
         let is_for_lead = match body {
-            RegistryMessage::Have { .. } | RegistryMessage::Ask(..) | RegistryMessage::Durable(_) => true,
+            RegistryMessage::Have { .. }
+            | RegistryMessage::Ask(..)
+            | RegistryMessage::Durable(_)
+            | RegistryMessage::Room(_) => true,
             // A member sends contents on request, the coordinator to begin the view; to itself it
             // sends first the one, then the other.
             RegistryMessage::Whole(_) => self.lead.as_ref().is_some_and(Lead::is_fetching),
@@ -218,6 +238,7 @@ impl Replica {
             | RegistryMessage::Begin
             | RegistryMessage::Closed { .. }
             | RegistryMessage::Do(..)
+            | RegistryMessage::Full(..)
             | RegistryMessage::Committed(_) => false,
         };
         if is_for_lead && self.lead.is_some() {
@@ -237,7 +258,8 @@ impl Replica {
                 self.answered(number, Err(Refused::Closed { found, known }), out);
                 true
             }
-            RegistryMessage::Do(order, origin, command) => self.next(view, order, origin, &command, out),
+            RegistryMessage::Do(order, origin, command) => self.next(view, order, origin, Ok(&command), out),
+            RegistryMessage::Full(order, origin, node) => self.next(view, order, origin, Err(node), out),
             RegistryMessage::Committed(order) => self.committed(order, out),
             _ => false,
         };
@@ -281,13 +303,13 @@ impl Replica {
         true
     }
 
-    /// Takes the next command of the order.
+    /// Takes the next command of the order, or the number of the node that has no space for it.
     fn next(
         &mut self,
         view: View,
         order: u64,
         origin: Origin,
-        command: &Command,
+        command: Result<&Command, NodeId>,
         out: &mut impl FnMut(Act),
     ) -> bool {
         if self.received.is_none_or(|received| received + 1 != order) {
@@ -311,12 +333,13 @@ impl Replica {
         &self,
         view: View,
         origin: Origin,
-        command: &Command,
+        command: Result<&Command, NodeId>,
     ) -> Result<(Option<(Contents, Changed)>, u64), Refused> {
         let now = &self.accepted;
         if let Some(before) = now.done(origin) {
             return Ok((None, before));
         }
+        let command = command.map_err(|node| Refused::Full { node })?;
         let generation = now.generation + 1;
         if *command != Command::Look && epoch_of(generation) != view.epoch {
             return Err(Refused::Generation { generation: now.generation });
