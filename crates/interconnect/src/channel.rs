@@ -35,6 +35,7 @@ pub enum Channel {
     Application3,
     Sql,
     BenchmarkBulk,
+    Control,
 }
 
 /// The urgency of the messages of a channel.
@@ -69,6 +70,7 @@ plexus_base::named! {
         Application3 "application-3",
         Sql "sql",
         BenchmarkBulk "benchmark-bulk",
+        Control "control",
     }
 }
 
@@ -96,7 +98,8 @@ impl Channel {
             | Self::Network
             | Self::Sockets
             | Self::Sql
-            | Self::BenchmarkBulk => Class::Bulk,
+            | Self::BenchmarkBulk
+            | Self::Control => Class::Bulk,
             _ => Class::Normal,
         }
     }

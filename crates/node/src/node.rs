@@ -17,6 +17,7 @@ use signal_hook::{
 use crate::{
     admin::commands::{self, CommandContext},
     admin::control::{Commands, Server},
+    admin::forward,
     admin::grouping,
     admin::locking,
     admin::registry,
@@ -115,7 +116,7 @@ impl Node {
 
         let runtime = Arc::new(join(&config, me, node, &entry, &lifecycle, recorder, Arc::new(die))?);
         on.place_runtime(&runtime);
-        for all in [locking::COMMANDS, registry::COMMANDS, grouping::COMMANDS] {
+        for all in [locking::COMMANDS, registry::COMMANDS, grouping::COMMANDS, forward::COMMANDS] {
             commands::register(&known, &on, true, all);
         }
         for all in [commands::COMMANDS, locking::LOOKS, registry::LOOKS, config_changes::COMMANDS] {
@@ -124,6 +125,10 @@ impl Node {
         newcomers::serve(&runtime)
             .map_err(|source| NodeError::Io { what: "a thread for newcomers", source })?;
         more(&known, &runtime);
+        runtime
+            .forwarder()
+            .serve(known.downgrade())
+            .map_err(|source| NodeError::Io { what: "a thread for the commands of other nodes", source })?;
         runtime.open_attach_server().map_err(NodeError::Runtime)?;
         lifecycle.reach(Stage::Running);
         tracing::info!(run = entry.settled.run, incarnation = entry.incarnation.0, "{name} serves");

@@ -20,12 +20,13 @@ use plexus_disks::Group;
 use plexus_fabric::{Window, WindowId};
 use plexus_interconnect::{LinkInfo, RailReport, Worker, mesh::Mesh};
 use plexus_locks::LockManager;
-use plexus_membership::{groups::Groups, runtime::Membership};
+use plexus_membership::{groups::Groups, protocol::View, runtime::Membership};
 use plexus_registry::Registry;
 
 pub use self::join::{JoinError, Parts};
 pub use self::status::{PeerStatus, ProgramsStatus, RuntimeStatus};
 use crate::{
+    admin::forward::Forwarder,
     boot::config::{Config, Nodes},
     boot::keys::KeyFiles,
     lifecycle::{Ending, Lifecycle},
@@ -138,7 +139,7 @@ impl NodeRuntime {
 
     /// Returns the members of the view that this node acts in.
     pub fn members(&self) -> NodeSet {
-        self.member.opened().map(|view| view.members()).unwrap_or_default()
+        self.view().map(|view| view.members()).unwrap_or_default()
     }
 
     /// Returns the cache, for clients in this process.
@@ -254,6 +255,21 @@ impl NodeRuntime {
     /// Returns the lock manager.
     pub fn locks(&self) -> &LockManager {
         &self.handles.locks
+    }
+
+    /// Returns the exchange of commands with other nodes.
+    pub(crate) fn forwarder(&self) -> &Forwarder {
+        &self.handles.forward
+    }
+
+    /// Returns the view that this node acts in.
+    pub(crate) fn view(&self) -> Option<Arc<View>> {
+        self.member.opened()
+    }
+
+    /// Returns the known problem of the paths to a peer.
+    pub(crate) fn problem(&self, peer: NodeId) -> Option<String> {
+        self.mesh.problems().remove(&peer)
     }
 
     #[cfg(test)]

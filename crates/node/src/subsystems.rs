@@ -23,7 +23,7 @@ use plexus_registry::{Files, Registry, RegistryService, protocol::ClusterName};
 
 #[cfg(test)]
 use crate::echo::EchoService;
-use crate::{records::state::Ledger, runtime::Parts, service::Workers};
+use crate::{admin::forward::ForwardService, records::state::Ledger, runtime::Parts, service::Workers};
 
 /// The number of threads of each worker that wait for the disks.
 const IO_THREADS: usize = 2;
@@ -194,6 +194,7 @@ subsystems! {
     Locks(locks): LockService,
     Groups(groups): GroupService,
     Registry(registry): RegistryService,
+    Forward(forward): ForwardService,
     #[cfg(test)]
     Echo(echo): EchoService,
 }

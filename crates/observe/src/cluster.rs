@@ -1,9 +1,10 @@
 //! The snapshots of all nodes of a cluster, taken nearly at once, and the change between two
 //! readings.
 //!
-//! A node that is down or does not answer is part of a reading, not an error: an observer wants to
-//! see exactly that. All nodes are asked at the same time, so a hanging node delays a reading by at
-//! most [`TIMEOUT`].
+//! Nodes of other hosts are asked through nodes of this one. A node that is down or does not answer
+//! is part of a reading, not an error: an observer wants to see exactly that. All nodes of this
+//! host are asked at the same time, and then all others. A hanging node delays a reading by at most
+//! two [timeouts](TIMEOUT) and a bit.
 
 use std::time::{Duration, SystemTime};
 
@@ -42,7 +43,7 @@ impl Reading {
             None => config.nodes.iter().map(|node| node.name.as_str()).collect(),
         };
         let unix_ms = unix_ms(SystemTime::now());
-        let nodes = Seen::of_all(&config.dir, &names, "snapshot", TIMEOUT);
+        let nodes = Seen::of_cluster(config, &names, "snapshot", TIMEOUT);
         Ok(Self { unix_ms, seconds: None, nodes })
     }
 
@@ -60,8 +61,8 @@ impl Reading {
                     }
                     now.since(Some(before))
                 }
-                Some(Seen::Down) => now.since(None),
-                Some(Seen::Silent(_)) | None => now.since(Some(now)),
+                Some(Seen::Down | Seen::Removed) => now.since(None),
+                Some(Seen::Silent(_) | Seen::Unreachable(_)) | None => now.since(Some(now)),
             };
             (name.clone(), Seen::Alive(Box::new(delta)))
         });
@@ -83,8 +84,9 @@ impl Reading {
     pub fn missing(&self) -> impl Iterator<Item = String> {
         self.nodes.iter().filter_map(|(name, seen)| match seen {
             Seen::Alive(_) => None,
-            Seen::Silent(why) => Some(why.clone()),
+            Seen::Silent(why) | Seen::Unreachable(why) => Some(why.clone()),
             Seen::Down => Some(format!("{name} is down")),
+            Seen::Removed => Some(format!("{name} does not belong to the cluster")),
         })
     }
 

@@ -3,6 +3,7 @@
 pub mod acceptor;
 pub mod commands;
 pub mod control;
+pub(crate) mod forward;
 pub mod grouping;
 pub mod locking;
 pub mod registry;

@@ -1,16 +1,22 @@
-//! Creation of a cluster, atomically.
+//! Creation of a cluster, atomically, and of what the nodes of a further host need.
 //!
 //! Everything is made in a directory beside the requested one, which is renamed at the end. So a
 //! directory with a `cluster.toml` is a complete cluster.
+//!
+//! Each host of a cluster has a directory of its own. On a further host it begins with only
+//! `cluster.toml` and the key, and [`complete`] makes the rest. It makes voting files only before
+//! anything ran there. A voting file that was lost later must not come back empty, because the
+//! votes in it may count.
 
 use std::{
+    collections::BTreeSet,
     fs::{DirBuilder, File},
     io,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
-use plexus_base::durable::rewrite;
+use plexus_base::durable::{self, rewrite};
 use plexus_disks::{DiskError, Group};
 use plexus_membership::{
     protocol::FileId,
@@ -93,6 +99,26 @@ pub fn voting_files(dir: &ClusterDir, nodes: &[NodeConfig]) -> io::Result<Vec<Vo
     homes.into_iter().enumerate().map(file).collect()
 }
 
+/// Describes the voting files of a new cluster of several hosts: one on each, which its first node
+/// serves, and one more in `shared`, the directory that all hosts share, if their number is even.
+///
+/// # Errors
+/// The system has no random bytes.
+pub fn voting_files_of_hosts(
+    dir: &ClusterDir,
+    nodes: &[NodeConfig],
+    shared: &Path,
+) -> io::Result<Vec<Voting>> {
+    let mut hosts = BTreeSet::new();
+    let first: Vec<_> = nodes.iter().filter(|node| hosts.insert(&node.host)).cloned().collect();
+    let mut files = voting_files(dir, &first)?;
+    if files.len() % 2 == 0 {
+        let id = FileId(getrandom::u64().map_err(io::Error::other)?);
+        files.push(Voting { id, path: shared.join("votes"), node: None });
+    }
+    Ok(files)
+}
+
 /// Creates one more voting file of a cluster, at `path`.
 ///
 /// # Errors
@@ -125,17 +151,75 @@ pub fn discard_voting_file(path: &Path) -> Result<(), CreateError> {
     Ok(plexus_membership::voting::discard(path)?)
 }
 
-/// Creates the cluster that `config` describes, in `config.dir`.
+/// Creates the cluster that `config` describes, in `config.dir`, with all its voting files.
 ///
 /// # Errors
 /// See [`CreateError`]; no file remains.
 pub fn create(config: &Config) -> Result<(), CreateError> {
+    create_with(config, &|_| true)
+}
+
+/// Creates the cluster that `config` describes, with what belongs to `host` and what all hosts
+/// share.
+///
+/// # Errors
+/// See [`CreateError`]; no file remains.
+pub fn create_on(config: &Config, host: &str) -> Result<(), CreateError> {
+    create_with(config, &|file| is_of(config, file, host) || file.node.is_none())
+}
+
+/// Returns true if a node of `host` serves a voting file.
+fn is_of(config: &Config, file: &Voting, host: &str) -> bool {
+    let home = file.node.as_ref().and_then(|name| config.node(name).ok());
+    home.is_some_and(|(_, node)| node.host == host)
+}
+
+/// Creates what is missing on a host on which nothing of the cluster ran: directories, and the
+/// voting files that its nodes serve. Repeating it changes nothing.
+///
+/// # Errors
+/// The system refuses; repeat it then.
+pub fn complete(config: &Config, host: &str) -> Result<(), CreateError> {
+    let dir = &config.dir;
+    let make = |directory: PathBuf| match DirBuilder::new().mode(0o700).create(&directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(CreateError::io("making a directory", &directory)(error))
+        }
+        _ => Ok(()),
+    };
+    [dir.voting(), dir.run(), dir.logs()].into_iter().try_for_each(make)?;
+    if dir.state().exists() {
+        return Ok(());
+    }
+    let _lock = lock_directory(dir)?;
+    // Only now, as another command may have come first.
+    for file in config.voting.iter().filter(|file| is_of(config, file, host) && !dir.state().exists()) {
+        let (path, new) = (&file.path, file.path.with_extension("new"));
+        if !path.exists() {
+            // An interrupted command may have left it.
+            let _ = std::fs::remove_file(&new);
+            make_voting_file(config, file.id, &new)?;
+            let named = std::fs::rename(&new, path).and_then(|()| durable::sync_name(path));
+            named.map_err(CreateError::io("creating", path))?;
+        }
+    }
+    // Last, because it shows that the files are complete.
+    make(dir.state())
+}
+
+/// Locks a cluster's directory against other commands that complete it.
+fn lock_directory(dir: &ClusterDir) -> Result<File, CreateError> {
+    let refused = CreateError::io("locking the directory", dir.root());
+    File::open(dir.root()).and_then(|file| file.lock().map(|()| file)).map_err(refused)
+}
+
+fn create_with(config: &Config, has: &dyn Fn(&Voting) -> bool) -> Result<(), CreateError> {
     let root = config.dir.root();
     let text = config.to_text();
     Config::parse(&config.dir, &text)?;
     check_place(&config.dir)?;
     let building = beside(root)?;
-    let result = fill(config, &text, &ClusterDir::new(&building)).and_then(|()| {
+    let result = fill(config, &text, &ClusterDir::new(&building), has).and_then(|()| {
         std::fs::rename(&building, root).map_err(CreateError::io("putting the cluster in place", root))
     });
     if result.is_err() {
@@ -170,7 +254,12 @@ fn beside(root: &Path) -> Result<PathBuf, CreateError> {
     Ok(building)
 }
 
-fn fill(config: &Config, text: &str, dir: &ClusterDir) -> Result<(), CreateError> {
+fn fill(
+    config: &Config,
+    text: &str,
+    dir: &ClusterDir,
+    has: &dyn Fn(&Voting) -> bool,
+) -> Result<(), CreateError> {
     for directory in [dir.disks(), dir.voting(), dir.run(), dir.logs(), dir.state()] {
         let made = DirBuilder::new().mode(0o700).create(&directory);
         made.map_err(CreateError::io("making a directory", &directory))?;
@@ -180,13 +269,29 @@ fn fill(config: &Config, text: &str, dir: &ClusterDir) -> Result<(), CreateError
         Ok(inside) => dir.root().join(inside),
         Err(_) => disk.clone(),
     };
-    Group::create(&config.disks.iter().map(moved).collect::<Vec<_>>(), &config.shape())?;
-    for file in &config.voting {
-        make_voting_file(config, file.id, &moved(&file.path))?;
+    let disks: Vec<_> = config.disks.iter().map(moved).collect();
+    for directory in disks.iter().filter_map(|disk| disk.parent()) {
+        let made = DirBuilder::new().mode(0o700).recursive(true).create(directory);
+        made.map_err(CreateError::io("making the directory of the disks", directory))?;
     }
-    let path = dir.config();
-    let written = std::fs::write(&path, text).and_then(|()| File::open(&path)?.sync_all());
-    written.map_err(CreateError::io("writing", &path))
+    Group::create(&disks, &config.shape())?;
+    let mut made = disks;
+    let mut finish = || {
+        for file in config.voting.iter().filter(|file| has(file)) {
+            let path = moved(&file.path);
+            make_voting_file(config, file.id, &path)?;
+            made.push(path);
+        }
+        let path = dir.config();
+        let written = std::fs::write(&path, text).and_then(|()| File::open(&path)?.sync_all());
+        written.map_err(CreateError::io("writing", &path))
+    };
+    let result = finish();
+    if result.is_err() {
+        // Those outside of the directory are not removed with it.
+        made.iter().for_each(|path| drop(std::fs::remove_file(path)));
+    }
+    result
 }
 
 #[cfg(test)]
@@ -225,6 +330,78 @@ mod tests {
         let line = create(&config).unwrap_err().to_string();
         assert!(line.contains("is already a cluster; start it with `plexus up"), "{line}");
         assert_eq!(Config::load(&config.dir).unwrap(), config);
+    }
+
+    #[test]
+    fn a_host_gets_its_own_files_once_and_a_lost_voting_file_does_not_come_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = |host: &str| directory.path().join(host).join("c");
+        let shared = directory.path().join("shared");
+        let node = |number: u8, host: &str| NodeConfig {
+            host: host.into(),
+            ..NodeConfig::new(
+                number,
+                &format!("n{}", number + 1),
+                ([127, 0, 0, 1], 7400 + u16::from(number)).into(),
+                vec![RailKind::Tcp],
+            )
+        };
+        let (dir, nodes) = (ClusterDir::new(place("a")), vec![node(0, "a"), node(1, "a"), node(2, "b")]);
+        let voting = voting_files_of_hosts(&dir, &nodes, &shared).unwrap();
+        let homes: Vec<_> = voting.iter().map(|file| file.node.as_deref()).collect();
+        assert_eq!(homes, [Some("n1"), Some("n3"), None]);
+        assert_eq!(
+            voting_files_of_hosts(&dir, &[node(0, "a"), node(1, "b"), node(2, "c")], &shared).unwrap().len(),
+            3
+        );
+        let config =
+            Config { voting, disks: vec![shared.join("0")], ..Config::new(dir, "c", nodes).unwrap() };
+        for path in ["a", "b/c/keys"] {
+            fs::create_dir_all(directory.path().join(path)).unwrap();
+        }
+        create_on(&config, "a").unwrap();
+        assert_eq!(names(&place("a").join("voting")), ["n1"]);
+        assert_eq!(names(&shared), ["0", "votes"]);
+
+        // The other host has only the configuration and the key, and what an interrupted command
+        // left.
+        for file in ["cluster.toml", "keys/cluster.key"] {
+            fs::copy(place("a").join(file), place("b").join(file)).unwrap();
+        }
+        fs::create_dir(place("b").join("voting")).unwrap();
+        fs::write(place("b").join("voting/n3.new"), "a part").unwrap();
+        let there = Config::load(&ClusterDir::new(place("b"))).unwrap();
+        assert_eq!((&there.disks, &there.voting[2].path), (&config.disks, &shared.join("votes")));
+        for _ in 0..2 {
+            complete(&there, "b").unwrap();
+            assert_eq!(names(&place("b")), ["cluster.toml", "keys", "log", "run", "state", "voting"]);
+            assert_eq!(names(&place("b").join("voting")), ["n3"]);
+        }
+        let name = FileName {
+            cluster: plexus_membership::voting::format::ClusterId(config.id.0),
+            file: there.voting[1].id,
+        };
+        plexus_membership::voting::look(&there.voting[1].path, name).unwrap();
+        fs::remove_file(&there.voting[1].path).unwrap();
+        complete(&there, "b").unwrap();
+        assert!(names(&place("b").join("voting")).is_empty());
+    }
+
+    #[test]
+    fn nothing_is_left_outside_of_a_cluster_that_could_not_be_created() {
+        let directory = tempfile::tempdir().unwrap();
+        let shared = directory.path().join("shared");
+        let good = config(&directory.path().join("c1"));
+        let taken = directory.path().join("votes");
+        fs::write(&taken, "").unwrap();
+        let mut voting = good.voting.clone();
+        voting[2].path = taken;
+        let refused = Config { disks: vec![shared.join("0")], voting, ..good };
+        assert!(create(&refused).unwrap_err().to_string().contains("create"));
+        assert_eq!(
+            (names(directory.path()), names(&shared).len()),
+            (vec!["shared".into(), "votes".into()], 0)
+        );
     }
 
     #[test]

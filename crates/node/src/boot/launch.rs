@@ -205,7 +205,7 @@ pub fn look_at_all(dir: &ClusterDir, names: &[&str]) -> Vec<(String, Seen<Status
 pub fn status(dir: &ClusterDir, name: &str) -> Option<Status> {
     match look(dir, name) {
         Seen::Alive(status) => Some(*status),
-        Seen::Down | Seen::Silent(_) => None,
+        _ => None,
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
     admin::control::{Control, ControlError},
     boot::config::{Config, NodeConfig},
     boot::create::{self, CreateError},
-    boot::down::{self, Down},
+    boot::down::{self, Down, DownScope},
     boot::janitor::{self, Janitor},
     boot::launch::{Launch, LaunchError, Launched, wait_until_ready},
     boot::layout::ClusterDir,
@@ -166,13 +166,12 @@ impl TemporaryCluster {
         self.nodes[index].child.id()
     }
 
-    /// Takes the cluster down as `plexus down` does, and removes it.
+    /// Takes the cluster down as `plexus down --all` does, and removes it.
     ///
     /// # Errors
     /// Something could not be removed. The report says if nodes did not end cleanly.
     pub fn stop(mut self) -> Result<Down, TemporaryError> {
-        let names: Vec<_> = self.config.nodes.iter().map(|node| node.name.as_str()).collect();
-        let down = down::take_down(&self.config.dir, &names, &|_, _| ());
+        let down = down::take_down(&self.config, DownScope::All, &|_, _| ());
         self.finish().map_err(io_error("removing it"))?;
         Ok(down)
     }

@@ -8,6 +8,7 @@
 mod cluster;
 mod damaged_blocks;
 mod ending;
+mod forwarding;
 mod groups;
 mod hostile_programs;
 mod locks;

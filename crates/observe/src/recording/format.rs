@@ -193,8 +193,8 @@ impl Record {
             let node = place(&head.nodes, name)?;
             let (state, snapshot) = match seen {
                 Seen::Alive(snapshot) => (NodeState::Alive, Some(snapshot)),
-                Seen::Silent(_) => (NodeState::Silent, None),
-                Seen::Down => (NodeState::Down, None),
+                Seen::Silent(_) | Seen::Unreachable(_) => (NodeState::Silent, None),
+                Seen::Down | Seen::Removed => (NodeState::Down, None),
             };
             let mut entries = Vec::new();
             for link in snapshot.iter().flat_map(|snapshot| &snapshot.links) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{anyhow, bail};
 use plexus_node::{
     config::Config,
-    control::{ANSWER_WITHIN, Control, ControlError, ControlResponse},
+    control::{ANSWER_WITHIN, Control, ControlError, ControlResponse, on_its_host},
 };
 use serde_json::Value;
 
@@ -25,7 +25,7 @@ const READER_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) fn connect(config: &Config, node: Option<&str>) -> anyhow::Result<Control> {
     if let Some(name) = node {
         config.node(name)?;
-        return Ok(answering(config, name)?);
+        return answering(config, name).map_err(|error| anyhow!(on_its_host(config, error)));
     }
     let names = local_nodes(config)?.into_iter().map(|node| node.name.as_str());
     first_of(names, |name| answering(config, name))

@@ -1,10 +1,14 @@
-//! `plexus down`: writes all changes to disk and stops the nodes of this machine.
+//! `plexus down`: writes all changes to disk and stops the nodes of this machine, or all nodes.
 
 use anyhow::bail;
-use plexus_node::{down, settle};
+use plexus_node::{
+    config::{Config, this_host},
+    down::{self, Down, DownScope},
+    settle,
+};
 use plexus_observe::show::count;
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, local_nodes};
 use crate::output;
 
 /// The arguments of `plexus down`.
@@ -12,6 +16,9 @@ use crate::output;
 pub(crate) struct Args {
     #[command(flatten)]
     cluster: Cluster,
+    /// Stop the nodes of all machines, through the nodes of this one.
+    #[arg(long)]
+    all: bool,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
@@ -20,29 +27,36 @@ pub(crate) struct Args {
 /// Runs `plexus down`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let config = args.cluster.load()?;
-    let names: Vec<_> = config.nodes.iter().map(|node| node.name.as_str()).collect();
-    let down = down::take_down(&config.dir, &names, &|name, action| {
+    let scope = match args.all {
+        true => DownScope::All,
+        false => local_nodes(&config).map(|_| DownScope::Host)?,
+    };
+    let down = down::take_down(&config, scope, &|name, action| {
         if !args.json {
             output::progress(&format!("{name}: {action}"));
         }
     });
+    let others = others(&config, &down);
     let lost = settle::settled(&config)?.lost;
     if args.json {
         let mut json = serde_json::to_value(&down)?;
         json["blocks_lost"] = lost.len().into();
         output::json(&json)?;
     } else if down.ended.is_empty() && down.left.is_empty() {
-        output::line(&format!("{}: no node runs", config.name))?;
+        let here = if args.all { "" } else { " on this machine" };
+        output::line(&format!("{}: no node runs{here}", config.name))?;
     } else if down.clean {
         let written: u64 = down.ended.iter().map(|node| node.written).sum();
         let held: u64 = down.ended.iter().map(|node| node.held).sum();
         output::line(&format!(
-            "{}: down: {} nodes gave back {} blocks and wrote {} of them; {}",
+            "{}: down{}: {} nodes gave back {} blocks and wrote {} of them; {}",
             config.name,
+            if others.is_empty() { String::new() } else { format!(" on {}", this_host()) },
             down.ended.len(),
             count(held),
             count(written),
             match lost.is_empty() {
+                true if !others.is_empty() => "nothing is lost".into(),
                 true => "everything is on disk".into(),
                 false => format!(
                     "the last changes of {lost} are lost, and everything else is on disk; `plexus up --accept-lost` accepts these blocks as they are"
@@ -50,15 +64,39 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             }
         ))?;
     }
+    if !args.json {
+        others.iter().try_for_each(|line| output::line(line))?;
+    }
     if let Some(refused) = down.refused {
         let left = down.left.join(", ");
         bail!("{left} handed everything back but did not end: {refused}; then run `plexus down` again");
     }
     if !down.left.is_empty() {
-        bail!("{} did not end; see its log and end the process by hand", down.left.join(", "));
+        let why = down.why.map_or(String::new(), |why| format!(" ({why})"));
+        bail!("{} did not end{why}; see its log and end the process by hand", down.left.join(", "));
     }
     if let Some(why) = down.why {
         bail!("down, but not cleanly: {why}; `plexus up` will name the blocks that are lost, if any");
     }
     Ok(())
+}
+
+/// Returns a line about the members of other hosts that go on, and one about those that do not.
+fn others(config: &Config, down: &Down) -> Vec<String> {
+    let named = |names: &[String]| {
+        let one = |name: &String| match config.node(name) {
+            Ok((_, node)) => format!("{name} on {}", node.host),
+            Err(_) => name.clone(),
+        };
+        names.iter().map(one).collect::<Vec<_>>().join(", ")
+    };
+    let says = [
+        (&down.go_on, "going on; `plexus down --all` ends all nodes"),
+        (
+            &down.end_too,
+            "ending too: without the nodes of this machine no majority of the voting files is left",
+        ),
+    ];
+    let said = says.into_iter().filter(|(names, _)| !names.is_empty());
+    said.map(|(names, what)| format!("{}: {what}", named(names))).collect()
 }

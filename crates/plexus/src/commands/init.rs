@@ -1,8 +1,8 @@
-//! `plexus init`: creates a cluster.
+//! `plexus init`: creates a cluster, on one host or for several.
 
 use std::{
     collections::BTreeSet,
-    net::{Ipv4Addr, TcpListener, UdpSocket},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
     path::{Path, PathBuf},
 };
 
@@ -10,7 +10,7 @@ use anyhow::{Context, anyhow, bail};
 use plexus_base::{MAX_NODES, Waiting};
 use plexus_disks::BlockSize;
 use plexus_node::{
-    config::{self, Config, NodeConfig},
+    config::{self, Config, NodeConfig, this_host},
     create,
     layout::ClusterDir,
 };
@@ -27,9 +27,19 @@ const LAST_PORT: u16 = 32_767;
 pub(crate) struct Args {
     /// Directory of the new cluster.
     dir: PathBuf,
-    /// Number of nodes.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=MAX_NODES as i64))]
+    /// Number of nodes, all on this machine.
+    #[arg(long, default_value_t = 3, conflicts_with = "host", value_parser = clap::value_parser!(u8).range(1..=MAX_NODES as i64))]
     nodes: u8,
+    /// Name of a machine, and the IP address at which the others reach it; once for each machine.
+    #[arg(long, value_name = "NAME=ADDRESS", value_parser = host)]
+    host: Vec<(String, IpAddr)>,
+    /// Number of nodes on each machine.
+    #[arg(long, default_value_t = 1, requires = "host", value_name = "NODES", value_parser = clap::value_parser!(u8).range(1..=MAX_NODES as i64))]
+    nodes_per_host: u8,
+    /// Directory on storage that all machines share, for the disks of the group [default: `disks`
+    /// in the directory of the cluster].
+    #[arg(long, requires = "host", value_name = "DIR")]
+    shared: Option<PathBuf>,
     /// Length of a block in KiB: 4, 8 or 16.
     #[arg(long, default_value_t = 8, value_name = "KIB")]
     block_size: u32,
@@ -60,25 +70,95 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// Parses the argument of `--host`.
+fn host(text: &str) -> Result<(String, IpAddr), String> {
+    let (name, address) = text.split_once('=').ok_or("use NAME=ADDRESS, as in a=10.0.0.1")?;
+    let address = address.parse().map_err(|_| format!("`{address}` is not an IP address"))?;
+    match name.trim() {
+        "" => Err("the name of the machine is missing: use NAME=ADDRESS, as in a=10.0.0.1".into()),
+        name => Ok((name.into(), address)),
+    }
+}
+
 /// Runs `plexus init`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let config = configuration(&args)?;
-    create::create(&config)?;
+    let (config, here) = (configuration(&args)?, this_host());
+    match args.host.is_empty() {
+        true => create::create(&config)?,
+        false => create::create_on(&config, &here)?,
+    }
     let dir = args.dir.display();
+    let port = config.nodes.first().map(|node| node.address.port()).unwrap_or_default();
+    let hosts: Vec<_> = args.host.iter().map(|(name, _)| name.as_str()).collect();
+    let others: Vec<_> = hosts.iter().copied().filter(|host| *host != here).collect();
     if args.json {
         let names: Vec<_> = config.nodes.iter().map(|node| node.name.as_str()).collect();
         return output::json(&serde_json::json!({
-            "dir": args.dir, "name": config.name, "port": config.nodes[0].address.port(), "id": config.id.to_string(), "nodes": names, "blocks": config.blocks,
+            "dir": args.dir, "name": config.name, "port": port, "id": config.id.to_string(), "nodes": names, "blocks": config.blocks,
+            "hosts": hosts, "disks": config.disks,
         }));
     }
+    let start = match others.is_empty() {
+        true => format!("start it with `plexus up -C {dir}`"),
+        false => format!("its hosts are {}", hosts.join(", ")),
+    };
     output::line(&format!(
-        "{dir}: a cluster of {} nodes, from port {}, over {} blocks of {} KiB; see {}, start it with `plexus up -C {dir}`",
+        "{dir}: a cluster of {} nodes, from port {port}, over {} blocks of {} KiB; see {}, {start}",
         config.nodes.len(),
-        config.nodes[0].address.port(),
         config.blocks,
         args.block_size,
         config.dir.config().display()
-    ))
+    ))?;
+    if others.is_empty() {
+        return Ok(());
+    }
+    let shared = config.disks[0].parent().unwrap_or(&config.disks[0]).display();
+    output::line(&format!("1. all hosts must reach the same files in {shared}: put it on shared storage"))?;
+    output::line(&format!(
+        "2. copy cluster.toml and keys/cluster.key (mode 600) from {dir} to a directory of the cluster on {}",
+        others.join(", ")
+    ))?;
+    output::line("3. on every host, run `plexus up` with that directory: it creates everything else there")
+}
+
+/// Describes the nodes on the machines that `--host` names.
+fn nodes_of_hosts(
+    args: &Args,
+    node: impl Fn(u8, SocketAddr) -> NodeConfig,
+) -> anyhow::Result<Vec<NodeConfig>> {
+    let here = this_host();
+    let names: BTreeSet<_> = args.host.iter().map(|(name, _)| name).collect();
+    let addresses: BTreeSet<_> = args.host.iter().map(|(_, address)| address).collect();
+    if names.len() < args.host.len() || addresses.len() < args.host.len() {
+        bail!("--host: give each machine once, with an address of its own");
+    }
+    if !names.contains(&here) {
+        bail!(
+            "--host: this machine, {here}, is none of them; run the command on one of them, or set PLEXUS_HOST to the name of this one"
+        );
+    }
+    let all = args.host.len() * usize::from(args.nodes_per_host);
+    if all > MAX_NODES {
+        bail!("--host, --nodes-per-host: {all} nodes; a cluster has at most {MAX_NODES}");
+    }
+    let port = first_port(args, args.nodes_per_host)?;
+    let on_hosts = args.host.iter().flat_map(|host| (0..args.nodes_per_host).map(move |place| (host, place)));
+    let nodes = (0..).zip(on_hosts).map(|(number, ((host, address), place))| NodeConfig {
+        host: host.clone(),
+        ..node(number, (*address, port + u16::from(place)).into())
+    });
+    Ok(nodes.collect())
+}
+
+/// Returns the port of the first node of a machine with this many nodes.
+fn first_port(args: &Args, nodes: u8) -> anyhow::Result<u16> {
+    match args.port {
+        Some(port) if port == 0 || port.checked_add(u16::from(nodes) - 1).is_none() => {
+            bail!("--port {port}: no {nodes} ports follow from there; use a lower port")
+        }
+        Some(port) => Ok(port),
+        None => free_ports(&args.dir, u16::from(nodes)),
+    }
 }
 
 fn configuration(args: &Args) -> anyhow::Result<Config> {
@@ -91,28 +171,38 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
     };
     config::check_name("the cluster", &name)
         .map_err(|why| anyhow!("{why}; choose another directory or give a name with --name"))?;
-    let port = match args.port {
-        Some(port) if port == 0 || port.checked_add(u16::from(args.nodes) - 1).is_none() => {
-            bail!("--port {port}: no {} ports follow from there; use a lower port", args.nodes)
-        }
-        Some(port) => port,
-        None => free_ports(&args.dir, u16::from(args.nodes))?,
-    };
     let rails = args.rails.iter().map(|name| name.parse()).collect::<Result<Vec<_>, _>>();
     let rails = rails.map_err(anyhow::Error::msg).context("--rails")?;
-    let node = |index: u8| {
-        let address = ([127, 0, 0, 1], port + u16::from(index)).into();
-        NodeConfig::new(index, &format!("n{}", index + 1), address, rails.clone())
+    let node = |number: u8, address: SocketAddr| {
+        NodeConfig::new(number, &format!("n{}", number + 1), address, rails.clone())
     };
-    let nodes = (0..args.nodes).map(node).collect();
-    let new = Config::new(ClusterDir::new(&args.dir), &name, nodes);
+    let nodes: Vec<_> = match args.host.is_empty() {
+        true => {
+            let port = first_port(args, args.nodes)?;
+            let address = |index: u8| (Ipv4Addr::LOCALHOST, port + u16::from(index)).into();
+            (0..args.nodes).map(|index| node(index, address(index))).collect()
+        }
+        false => nodes_of_hosts(args, node)?,
+    };
+    let absolute = |path: &Path| std::path::absolute(path).with_context(|| path.display().to_string());
+    // Paths that all hosts share are absolute.
+    let dir = if args.host.is_empty() { args.dir.clone() } else { absolute(&args.dir)? };
+    let dir = ClusterDir::new(dir);
+    let new = Config::new(dir.clone(), &name, nodes.clone());
+    let mut new = new.context("naming the cluster and its voting files")?;
+    let shared = args.shared.as_deref().map(absolute).transpose()?.unwrap_or_else(|| dir.disks());
+    new.disks = vec![shared.join("0")];
+    if args.host.len() > 1 {
+        let files = create::voting_files_of_hosts(&dir, &nodes, &shared);
+        new.voting = files.context("naming the voting files")?;
+    }
     Ok(Config {
         workers: args.workers,
         waiting: args.waiting,
         block_size,
         cache_mib: args.cache_mib,
         blocks: args.size_mib.saturating_mul(1024) / u64::from(args.block_size),
-        ..new.context("naming the cluster and its voting files")?
+        ..new
     })
 }
 

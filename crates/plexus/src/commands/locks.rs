@@ -15,10 +15,7 @@ use plexus_node::{
 use plexus_observe::show::Table;
 use serde::Serialize;
 
-use super::{
-    cluster::{ClusterOptions, local_nodes},
-    wait_for,
-};
+use super::{cluster::ClusterOptions, wait_for};
 use crate::output;
 
 /// The arguments of `plexus locks`.
@@ -44,7 +41,7 @@ struct ClusterLocks {
 #[derive(Serialize)]
 struct NodeState {
     name: String,
-    /// `granting`, `stopped`, `silent`, `down` or `elsewhere`.
+    /// `granting`, `stopped`, `silent`, `unreachable`, `down` or `removed`.
     state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
@@ -53,22 +50,14 @@ struct NodeState {
 /// Runs `plexus locks`.
 pub(crate) fn run(args: Args) -> Result<()> {
     let config = args.cluster.load()?;
-    let seen = ask(&config)?;
-    let names: Vec<String> = seen.iter().map(|(name, _)| name.clone()).collect();
+    let seen = ask(&config);
     if seen.iter().all(|(_, seen)| seen.alive().is_none()) {
-        match seen.into_iter().find_map(|(_, seen)| match seen {
-            Seen::Silent(why) => Some(why),
-            Seen::Alive(_) | Seen::Down => None,
-        }) {
+        match seen.iter().find_map(|(_, seen)| seen.silence()) {
             Some(why) => bail!("{why}"),
             None => bail!("no node runs; start them with `plexus up -C {}`", config.dir.root().display()),
         }
     }
-    let mut locks = joined(seen);
-    let elsewhere = config.nodes.iter().filter(|node| !names.contains(&node.name));
-    let elsewhere =
-        elsewhere.map(|node| NodeState { name: node.name.clone(), state: "elsewhere", why: None });
-    locks.nodes.extend(elsewhere);
+    let locks = joined(seen);
     if let Some(path) = &args.graph {
         draw(&locks, path)?;
     }
@@ -78,15 +67,15 @@ pub(crate) fn run(args: Args) -> Result<()> {
     output::line(&text(&locks))
 }
 
-/// Asks the nodes of this machine for the locks that they master.
-fn ask(config: &Config) -> Result<Vec<(String, Seen<NodeLocks>)>> {
-    let names: Vec<_> = local_nodes(config)?.into_iter().map(|node| node.name.as_str()).collect();
-    Ok(Seen::of_all(&config.dir, &names, "locks", ANSWER_WITHIN))
+/// Asks all nodes for the locks that they master.
+fn ask(config: &Config) -> Vec<(String, Seen<NodeLocks>)> {
+    let names: Vec<_> = config.nodes.iter().map(|node| node.name.as_str()).collect();
+    Seen::of_cluster(config, &names, "locks", ANSWER_WITHIN)
 }
 
-/// Returns the holders of a lock, as far as the nodes of this machine know them.
+/// Returns the holders of a lock, as far as the nodes that answer know them.
 pub(super) fn holders(config: &Config, name: &str) -> Result<Vec<String>> {
-    let resources = joined(ask(config)?).resources.into_iter().filter(|resource| resource.name == name);
+    let resources = joined(ask(config)).resources.into_iter().filter(|resource| resource.name == name);
     let held = resources.flat_map(|resource| resource.granted);
     let holder = |held: LockHolder| {
         let owner = held.owner.as_deref().unwrap_or("a session");
@@ -115,7 +104,8 @@ fn draw(locks: &ClusterLocks, path: &Path) -> Result<()> {
 impl ClusterLocks {
     /// Returns the nodes whose mastered locks are not known.
     fn unknown(&self) -> Vec<&str> {
-        let unknown = self.nodes.iter().filter(|node| !matches!(node.state, "granting" | "stopped"));
+        let unknown =
+            self.nodes.iter().filter(|node| !matches!(node.state, "granting" | "stopped" | "removed"));
         unknown.map(|node| node.name.as_str()).collect()
     }
 }
@@ -131,8 +121,8 @@ fn joined(seen: Vec<(String, Seen<NodeLocks>)>) -> ClusterLocks {
                 owners.extend(answer.owners.into_iter().map(|(lock, owner)| ((name.clone(), lock), owner)));
                 (if answer.stopped { "stopped" } else { "granting" }, None)
             }
-            Seen::Silent(why) => ("silent", Some(why)),
-            Seen::Down => ("down", None),
+            Seen::Down | Seen::Removed => (seen.state(), None),
+            Seen::Silent(_) | Seen::Unreachable(_) => (seen.state(), seen.silence().map(str::to_owned)),
         };
         locks.nodes.push(NodeState { name, state, why });
     }
@@ -159,12 +149,8 @@ fn text(locks: &ClusterLocks) -> String {
     }
     for NodeState { name, state, why } in &locks.nodes {
         match (*state, why) {
-            ("stopped", _) => lines.push(format!(
-                "{name} has stopped: it grants no locks, and its clients have lost theirs"
-            )),
-            ("elsewhere", _) => lines.push(format!(
-                "locks that {name} masters are not shown: it belongs on another machine; run `plexus locks` there"
-            )),
+            ("stopped", _) => lines
+                .push(format!("{name} has stopped: it grants no locks, and its clients have lost theirs")),
             ("down", _) => lines.push(format!("locks that {name} masters are not shown: it is down")),
             (_, Some(why)) => lines.push(format!("locks that {name} masters are not shown: {why}")),
             (_, None) => {}
@@ -247,15 +233,17 @@ mod tests {
     }
 
     #[test]
-    fn nodes_of_other_machines_are_named_as_not_asked() {
+    fn nodes_that_cannot_be_reached_are_named() {
         let node = |name: &str, state| NodeState { name: name.into(), state, why: None };
+        let why = Some("no node runs here".to_owned());
+        let unreachable = NodeState { why, ..node("n2", "unreachable") };
         let of = |nodes| ClusterLocks { nodes, resources: Vec::new(), more: 0 };
         assert_eq!(text(&of(vec![node("n1", "granting")])), "no locks are held or requested");
-        let some = of(vec![node("n1", "granting"), node("n2", "elsewhere")]);
+        let some = of(vec![node("n1", "granting"), unreachable, node("n3", "removed")]);
         assert_eq!(
             text(&some),
             "no locks are held or requested on the nodes that answered\n\
-             locks that n2 masters are not shown: it belongs on another machine; run `plexus locks` there"
+             locks that n2 masters are not shown: no node runs here"
         );
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("waits.svg");

@@ -9,7 +9,7 @@ use plexus_disks::BlockSize;
 use plexus_node::{
     Parameters, TemporaryCluster,
     config::Config,
-    control::{ANSWER_WITHIN, Control, ControlError},
+    control::{ANSWER_WITHIN, ControlError, Seen},
 };
 use rustix::fs::Access;
 use serde_json::Value;
@@ -111,9 +111,9 @@ pub(crate) fn explained(error: impl Into<anyhow::Error>) -> anyhow::Error {
 /// Returns the rails that a running cluster uses, as its first node reports them.
 pub(crate) fn rails_in_use(config: &Config) -> anyhow::Result<String> {
     let first = config.nodes.first().context("the cluster has no nodes")?;
-    let mut control = Control::connect(&config.dir, &first.name)?;
-    control.set_timeout(ANSWER_WITHIN)?;
-    let status = control.call("status", Value::Null, |_| {})?;
+    let seen = Seen::<Value>::of_cluster(config, &[&first.name], "status", ANSWER_WITHIN);
+    let (name, seen) = seen.first().context("no node was asked")?;
+    let status = seen.answer(&config.dir, name).map_err(anyhow::Error::msg)?;
     let peers = status["peers"].as_array().cloned().unwrap_or_default();
     let mut rails: Vec<&str> = peers.iter().filter_map(|peer| peer["rail"].as_str()).collect();
     rails.sort_unstable();

@@ -112,10 +112,10 @@ impl NodeArgs {
             Seen::Down if node.host != this_host() && is_member(&config, name)? => {
                 bail!("{name} runs on {}, and not this machine: run this command there", node.host)
             }
-            Seen::Down if !force => bail!(
+            _ if !force => bail!(
                 "{name} is down and cannot hand back what it may have had: start it first (`plexus node start {name}`), or remove it as it is with --force"
             ),
-            Seen::Down => None,
+            _ => None,
         };
         let removed = vote::change_node(&config, name, &ConfigChangeArgs::RemoveNode(name.into()));
         removed.with_context(|| match ended {
@@ -147,8 +147,8 @@ impl NodeArgs {
         vote::check_is_local(&config, name)?;
         let ended = match launch::look(&config.dir, name) {
             Seen::Silent(why) => bail!("{why}; see its log, and end the process by hand"),
-            Seen::Down => None,
             Seen::Alive(status) => Some(Self::end(cluster, &config, &status)?),
+            _ => None,
         };
         match (cluster.json, &ended) {
             (true, _) => output::json(&json!({ "name": name, "ended": ended })),

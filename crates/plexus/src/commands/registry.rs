@@ -247,7 +247,7 @@ fn status(all: Vec<(String, Seen<Status>)>, json: bool) -> Result<()> {
         let one = |(node, seen): &(String, Seen<Status>)| match seen {
             Seen::Alive(status) => json!({ "node": node, "registry": status }),
             Seen::Silent(why) => json!({ "node": node, "state": seen.state(), "why": why }),
-            Seen::Down => json!({ "node": node, "state": seen.state() }),
+            _ => json!({ "node": node, "state": seen.state() }),
         };
         return output::json(&all.iter().map(one).collect::<Vec<_>>());
     }
@@ -265,7 +265,7 @@ fn status(all: Vec<(String, Seen<Status>)>, json: bool) -> Result<()> {
                 table.row([node, "silent".into()]);
                 notes.push(why);
             }
-            Seen::Down => table.row([node, "down".into()]),
+            _ => table.row([node, seen.state().into()]),
         }
     }
     output::line(table.to_string().trim_end())?;

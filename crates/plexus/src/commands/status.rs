@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use plexus_node::{
     blocks::thousands,
     commands::Status,
-    config::Config,
-    control::Seen,
+    config::{Config, this_host},
+    control::{Seen, status_of_cluster},
     last_end::{LastEnd, last_end},
-    launch::look_at_all,
     settle,
 };
 use plexus_observe::show::{Table, bytes, count, duration};
@@ -33,16 +32,18 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let config = args.cluster.load()?;
     let names: Vec<_> = config.nodes.iter().map(|node| node.name.as_str()).collect();
-    let nodes = look_at_all(&config.dir, &names);
+    let nodes = status_of_cluster(&config, &names);
     let lost = lost(&config, &nodes)?;
     if args.json {
         let nodes: Vec<_> = nodes
             .iter()
             .map(|(name, status)| match status {
                 Seen::Alive(status) => serde_json::to_value(status),
-                Seen::Silent(why) => Ok(serde_json::json!({ "name": name, "state": "silent", "why": why })),
-                Seen::Down => Ok(serde_json::json!({
-                    "name": name, "state": "down", "last_end": last_end(&config.dir, name, false),
+                Seen::Silent(why) | Seen::Unreachable(why) => {
+                    Ok(serde_json::json!({ "name": name, "state": status.state(), "why": why }))
+                }
+                Seen::Down | Seen::Removed => Ok(serde_json::json!({
+                    "name": name, "state": status.state(), "last_end": last_end(&config.dir, name, false),
                 })),
             })
             .collect::<Result<_, _>>()?;
@@ -68,7 +69,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     for (name, seen) in &nodes {
         match seen {
             Seen::Alive(status) => table.row(row(status)),
-            Seen::Silent(_) | Seen::Down => table.row([name.clone(), seen.state().into()]),
+            _ => table.row([name.clone(), seen.state().into()]),
         }
     }
     output::line(table.to_string().trim_end())?;
@@ -97,13 +98,23 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                     }
                 }
             }
-            Seen::Silent(why) => output::line(why)?,
+            Seen::Silent(why) | Seen::Unreachable(why) => output::line(why)?,
+            Seen::Removed => output::line(&format!(
+                "{name}: removed from the cluster, or not added yet; `plexus node add {name}` adds it"
+            ))?,
             Seen::Down => match last_end(&config.dir, name, false) {
                 Some(end) => {
                     let LastEnd { at, why } = end;
                     output::line(&format!("{name}: down since {at}: {why}; `plexus up` starts it"))?;
                 }
-                None => output::line(&format!("{name}: it never ran on this host"))?,
+                None => match config.node(name)?.1.host.as_str() {
+                    host if host == this_host() => {
+                        output::line(&format!("{name}: it never ran on this host"))?
+                    }
+                    host => output::line(&format!(
+                        "{name}: no member: it is down, or still starting; `plexus up` on {host} starts it"
+                    ))?,
+                },
             },
         }
     }

@@ -14,8 +14,9 @@ use anyhow::{Context, bail};
 use plexus_node::{
     blocks::{Blocks, thousands},
     commands::Status,
-    config::Config,
+    config::{Config, this_host},
     control::{Control, Seen},
+    create,
     launch::{self, Launch, LaunchError, Launched},
     lifecycle::Stage,
     settle,
@@ -76,8 +77,9 @@ pub(crate) fn start_nodes(
     json: bool,
 ) -> anyhow::Result<UpOutcome> {
     let interrupted = interrupted()?;
+    create::complete(config, &this_host())?;
     let seen = launch::look_at_all(&config.dir, names);
-    if let Some(why) = seen.iter().find_map(|(_, seen)| silence_reason(seen)).filter(|_| accept_lost) {
+    if let Some(why) = seen.iter().find_map(|(_, seen)| seen.silence()).filter(|_| accept_lost) {
         bail!("no blocks were accepted: {why}");
     }
     if let Some(status) = seen.iter().find_map(|(_, seen)| ending(seen)) {
@@ -166,14 +168,6 @@ fn lock(config: &Config, interrupted: &AtomicBool) -> anyhow::Result<File> {
             }
             Err(TryLockError::WouldBlock) => std::thread::sleep(ASK_EVERY),
         }
-    }
-}
-
-/// Returns the reason why a running node does not answer.
-fn silence_reason(seen: &Seen<Status>) -> Option<&str> {
-    match seen {
-        Seen::Silent(why) => Some(why),
-        Seen::Alive(_) | Seen::Down => None,
     }
 }
 

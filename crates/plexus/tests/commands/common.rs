@@ -27,6 +27,7 @@ pub(crate) struct CommandOutput {
 }
 
 impl CommandOutput {
+    /// Takes the output of a process that has ended.
     pub(crate) fn of(output: Output) -> Self {
         Self {
             code: output.status.code(),
@@ -46,6 +47,12 @@ impl CommandOutput {
     #[track_caller]
     pub(crate) fn json(self) -> Value {
         serde_json::from_str(&self.ok()).unwrap()
+    }
+
+    /// Fails if the command succeeded.
+    #[track_caller]
+    pub(crate) fn refused(self) {
+        assert_ne!(self.code, Some(0), "{}{}", self.out, self.err);
     }
 
     /// Returns the single error line of a failed command.
@@ -185,7 +192,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if self.dir().join("cluster.toml").exists() {
-            let _ = self.run("down").0.output();
+            let _ = self.run("down").args(["--all"]).0.output();
         }
     }
 }

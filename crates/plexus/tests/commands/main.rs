@@ -20,6 +20,7 @@ mod perf;
 mod programs;
 mod readme;
 mod registry;
+mod several_hosts;
 mod temporary;
 mod views;
 mod votes;

@@ -414,10 +414,15 @@ impl Member {
     }
 
     fn heard(&mut self, report: &Arc<Report>, now: Nanos, out: &mut Vec<Action>) {
-        if report.node == self.me
-            || report.node.index() >= MAX_NODES
-            || !self.accepts_from(report.node, report.incarnation)
-        {
+        let (node, incarnation) = (report.node, report.incarnation);
+        if node == self.me || node.index() >= MAX_NODES {
+            return;
+        }
+        if !self.accepts_from(node, incarnation) {
+            // The last report of a node that leaves may come after the end of its links.
+            if report.dead[node.index()] == incarnation {
+                self.proved_dead(node, incarnation, now, out);
+            }
             return;
         }
         if self.peers.heard(report, now, &self.profile) {

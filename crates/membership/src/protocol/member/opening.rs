@@ -215,6 +215,23 @@ mod tests {
         assert_eq!(out, [Action::Stopped { node: NodeId(2), incarnation, proved: false }]);
     }
 
+    #[test]
+    fn a_node_that_says_that_it_has_stopped_is_believed_after_the_loss_of_its_links() {
+        let (mut member, incarnation, mut out) = (member(), Incarnation(3), Vec::new());
+        member.waits = vec![Wait { node: NodeId(1), incarnation, until: Nanos(100) }];
+        member.handle(Nanos(1), Event::Lost(NodeId(1), incarnation), &mut out);
+        let mut report = member.report(Nanos(0));
+        (report.node, report.incarnation) = (NodeId(1), incarnation);
+        report.dead[2] = Incarnation(9);
+        let stopped = Action::Stopped { node: NodeId(1), incarnation, proved: true };
+        member.handle(Nanos(2), Event::Heard(Arc::new(report.clone())), &mut out);
+        assert!(!out.contains(&stopped), "{out:?}");
+        report.dead[1] = incarnation;
+        member.handle(Nanos(3), Event::Heard(Arc::new(report)), &mut out);
+        assert!(out.contains(&stopped), "{out:?}");
+        assert!(!member.peers.is_dead(NodeId(2), Incarnation(9)), "nothing else of it counts");
+    }
+
     /// Returns a member that acts in view 1 with nodes 1 and 2, and three voting files whose turns
     /// renewed the lease from 10, 20 and 30 s on; all turns of the last seconds answered.
     fn member_with_promises(until: [Nanos; 2]) -> Member {

@@ -16,12 +16,13 @@
 
 mod client;
 mod places;
+mod reach;
 mod seen;
 mod server;
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, PoisonError, RwLock, Weak},
 };
 
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,8 @@ use serde_json::Value;
 
 pub use client::{Control, ControlError, ControlResponse};
 pub(crate) use places::CommandSlots;
+pub(crate) use reach::forward;
+pub use reach::{on_its_host, status_of_cluster};
 pub use seen::{ANSWER_WITHIN, Seen};
 pub use server::Server;
 
@@ -40,11 +43,22 @@ const MAX_LINE: u64 = 16 << 20;
 pub type Progress<'a> = &'a mut dyn FnMut(Value) -> bool;
 
 /// The action of a command. The text of its error is one line for the user.
-type Action = dyn Fn(Value, Progress<'_>) -> Result<Value, String> + Send + Sync;
+pub(crate) type Action = dyn Fn(Value, Progress<'_>) -> Result<Value, String> + Send + Sync;
 
 /// The commands of a node. The list grows while the node starts; it is cheap to clone.
 #[derive(Clone, Default)]
 pub struct Commands(Arc<RwLock<BTreeMap<&'static str, Arc<Action>>>>);
+
+/// The commands of a node, as long as its control socket is open.
+#[derive(Clone)]
+pub(crate) struct WeakCommands(Weak<RwLock<BTreeMap<&'static str, Arc<Action>>>>);
+
+impl WeakCommands {
+    /// Returns the commands; `None` when the node is ending.
+    pub(crate) fn upgrade(&self) -> Option<Commands> {
+        self.0.upgrade().map(Commands)
+    }
+}
 
 impl Commands {
     /// Adds a command, or replaces the one with its name. `run` gets the arguments of the command.
@@ -56,7 +70,13 @@ impl Commands {
         self.0.write().unwrap_or_else(PoisonError::into_inner).insert(name, Arc::new(run));
     }
 
-    fn find(&self, name: &str) -> Result<Arc<Action>, String> {
+    /// Returns a reference that does not keep the parts of the node alive.
+    pub(crate) fn downgrade(&self) -> WeakCommands {
+        WeakCommands(Arc::downgrade(&self.0))
+    }
+
+    /// Returns the action of a command.
+    pub(crate) fn find(&self, name: &str) -> Result<Arc<Action>, String> {
         let commands = self.0.read().unwrap_or_else(PoisonError::into_inner);
         commands.get(name).cloned().ok_or_else(|| {
             let known: Vec<_> = commands.keys().copied().collect();
@@ -65,17 +85,19 @@ impl Commands {
     }
 }
 
+/// A request of a client.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Request {
-    command: String,
+pub(crate) struct Request {
+    pub(crate) command: String,
     #[serde(default)]
-    args: Value,
+    pub(crate) args: Value,
 }
 
+/// A response to a client.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Response {
+pub(crate) enum Response {
     Progress(Value),
     Ok(Value),
     Error(String),

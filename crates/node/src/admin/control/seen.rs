@@ -21,8 +21,12 @@ pub enum Seen<T> {
     Alive(Box<T>),
     /// The node runs and does not answer, or not with the expected data; the text is the reason.
     Silent(String),
+    /// The node is on another host and cannot be asked from here; the text is the reason.
+    Unreachable(String),
     /// The node does not run.
     Down,
+    /// The node does not belong to the cluster: it was removed, or not added yet.
+    Removed,
 }
 
 impl<T> Seen<T> {
@@ -30,7 +34,31 @@ impl<T> Seen<T> {
     pub fn alive(&self) -> Option<&T> {
         match self {
             Self::Alive(said) => Some(said),
-            Self::Silent(_) | Self::Down => None,
+            _ => None,
+        }
+    }
+
+    /// Returns the answer of the node called `name`.
+    ///
+    /// # Errors
+    /// The reason why there is none, in one line.
+    pub fn answer(&self, dir: &ClusterDir, name: &str) -> Result<&T, String> {
+        match self {
+            Self::Alive(said) => Ok(said),
+            Self::Silent(why) | Self::Unreachable(why) => Err(why.clone()),
+            Self::Down => {
+                let dir = dir.root().display().to_string();
+                Err(ControlError::NotRunning { name: name.into(), dir }.to_string())
+            }
+            Self::Removed => Err(format!("{name} does not belong to the cluster")),
+        }
+    }
+
+    /// Returns the reason why a node that may run did not answer.
+    pub fn silence(&self) -> Option<&str> {
+        match self {
+            Self::Silent(why) | Self::Unreachable(why) => Some(why),
+            Self::Alive(_) | Self::Down | Self::Removed => None,
         }
     }
 
@@ -39,7 +67,9 @@ impl<T> Seen<T> {
         match self {
             Self::Alive(_) => "alive",
             Self::Silent(_) => "silent",
+            Self::Unreachable(_) => "unreachable",
             Self::Down => "down",
+            Self::Removed => "removed",
         }
     }
 }
@@ -51,12 +81,19 @@ impl<T: DeserializeOwned> Seen<T> {
             control.set_timeout(timeout)?;
             control.call(command, Value::Null, |_| {})
         });
-        match answer.map(serde_json::from_value) {
-            Ok(Ok(said)) => Self::Alive(Box::new(said)),
-            Ok(Err(error)) => Self::Silent(format!("{name} is of another version of plexus: {error}")),
+        match answer {
+            Ok(answer) => decoded(name, answer),
             Err(ControlError::NotRunning { .. } | ControlError::Ended { .. }) => Self::Down,
             Err(error) => Self::Silent(error.to_string()),
         }
+    }
+}
+
+/// Decodes the answer of the node called `name`.
+pub(super) fn decoded<T: DeserializeOwned>(name: &str, answer: Value) -> Seen<T> {
+    match serde_json::from_value(answer) {
+        Ok(said) => Seen::Alive(Box::new(said)),
+        Err(error) => Seen::Silent(format!("{name} is of another version of plexus: {error}")),
     }
 }
 

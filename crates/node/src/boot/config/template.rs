@@ -15,9 +15,15 @@ pub(super) fn text(config: &Config) -> String {
         None => "# ofi_provider = \"verbs\"".into(),
     };
     let kib = config.block_size.bytes() / 1024;
-    let root = config.dir.root();
+    let root = shared_root(config);
     let disks: Vec<_> =
         config.disks.iter().map(|disk| path(disk.strip_prefix(root).unwrap_or(disk))).collect();
+    let shared = match has_several_hosts(config) {
+        true => {
+            "\n# Every host opens the same files at these paths: they are on a shared disk or file system."
+        }
+        false => "",
+    };
     let mut text = format!(
         r#"# A Plexus cluster. Every node reads this file when it starts; all must read the same.
 
@@ -58,7 +64,7 @@ probe_ms = {probe_ms}
 [group]
 # Size: `blocks`, or `size_mib`. Fixed for the incarnation of the disk group.
 blocks = {blocks}
-# The disks, in the order in which they were made; relative paths start at this directory.
+# The disks, in the order in which they were made; relative paths start at this directory.{shared}
 disks = [{disks}]
 "#,
         disks = disks.join(", ")
@@ -135,8 +141,21 @@ fn membership(text: &mut String, config: &Config) {
         "\n# Where votes are kept: a majority of these files decides who is a member. Shared files are opened by every node; one with\n\
          # `node` is on a disk of that node, which serves it. Changed with `plexus vote`.\n",
     );
+    for file in &config.voting {
+        let root = if file.node.is_some() { config.dir.root() } else { shared_root(config) };
+        text.push_str(&voting(root, file));
+    }
+}
+
+fn has_several_hosts(config: &Config) -> bool {
+    config.nodes.iter().any(|node| Some(&node.host) != config.nodes.first().map(|first| &first.host))
+}
+
+/// Returns the directory to which paths of shared files are relative. Each host has a directory of
+/// the cluster of its own, so between hosts they are relative to none.
+fn shared_root(config: &Config) -> &Path {
     let root = config.dir.root();
-    config.voting.iter().for_each(|file| text.push_str(&voting(root, file)));
+    if has_several_hosts(config) && root.is_absolute() { Path::new("") } else { root }
 }
 
 /// Returns the table of a voting file of the cluster in `root`.

@@ -7,10 +7,9 @@ use plexus_base::Waiting;
 use plexus_bench::perf::{self, Attachment, Live, Measured, Op, Over, Plan, Row, Trial, alone::RailChoice};
 use plexus_node::{
     config::{Config, Encrypt},
-    control::ControlError,
     launch,
 };
-use plexus_observe::cluster::{Reading, Seen};
+use plexus_observe::cluster::Reading;
 
 use super::{Cores, MeasureRequest, ProgressReporter, driving, measured};
 
@@ -138,13 +137,6 @@ fn over(config: &Config, client: usize, server: usize) -> anyhow::Result<Over> {
     let (client, server) = (&config.nodes[client].name, &config.nodes[server].name);
     let reading = Reading::take(config, Some(client))?;
     let Some((_, seen)) = reading.nodes.first() else { bail!("{client}: not found") };
-    match seen {
-        Seen::Alive(snapshot) => Ok(Over::of(&snapshot.rails, server)),
-        Seen::Silent(why) => bail!("{why}"),
-        Seen::Down => Err(ControlError::NotRunning {
-            name: client.clone(),
-            dir: config.dir.root().display().to_string(),
-        }
-        .into()),
-    }
+    let snapshot = seen.answer(&config.dir, client).map_err(anyhow::Error::msg)?;
+    Ok(Over::of(&snapshot.rails, server))
 }

@@ -8,7 +8,7 @@ use anyhow::bail;
 use plexus_interconnect::Channel;
 use plexus_node::config::Config;
 use plexus_observe::{
-    cluster::{Reading, Seen},
+    cluster::Reading,
     live, show,
     stat::{self, By},
 };
@@ -94,22 +94,16 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 pub(super) fn take(config: &Config, only: Option<&str>) -> anyhow::Result<Reading> {
     let reading = Reading::take(config, only)?;
     if reading.alive().next().is_none() {
-        let silent = reading.nodes.iter().find_map(|(_, seen)| match seen {
-            Seen::Silent(why) => Some(why),
-            _ => None,
-        });
-        match (silent, only) {
-            (Some(why), _) => bail!("{why}"),
-            (None, Some(name)) => {
-                bail!("{name} is not running; start it with `plexus up -C {}`", config.dir.root().display())
-            }
-            (None, None) => {
-                bail!(
-                    "{}: no node runs; start them with `plexus up -C {}`",
-                    config.name,
-                    config.dir.root().display()
-                )
-            }
+        if let (Some(_), Some((name, seen))) = (only, reading.nodes.first()) {
+            seen.answer(&config.dir, name).map_err(anyhow::Error::msg)?;
+        }
+        match reading.nodes.iter().find_map(|(_, seen)| seen.silence()) {
+            Some(why) => bail!("{why}"),
+            None => bail!(
+                "{}: no node runs; start them with `plexus up -C {}`",
+                config.name,
+                config.dir.root().display()
+            ),
         }
     }
     Ok(reading)
