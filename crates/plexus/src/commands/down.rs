@@ -1,10 +1,10 @@
 //! `plexus down`: writes all changes to disk and stops the nodes of this machine.
 
 use anyhow::bail;
-use plexus_node::{down, settle};
+use plexus_node::{config::this_host, down, settle, supervisor};
 use plexus_observe::show::count;
 
-use super::cluster::Cluster;
+use super::{cluster::Cluster, systemd::Manager};
 use crate::output;
 
 /// The arguments of `plexus down`.
@@ -26,6 +26,17 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             output::progress(&format!("{name}: {action}"));
         }
     });
+    let here = this_host();
+    for node in config.nodes.iter().filter(|node| node.host == here && !down.left.contains(&node.name)) {
+        let waited = supervisor::dismiss(&config.dir, &node.name).map_err(anyhow::Error::msg)?;
+        if waited && !args.json && down.ended.iter().all(|ended| ended.name != node.name) {
+            output::progress(&format!("{}: does not return", node.name));
+        }
+    }
+    if let Some(manager) = Manager::of(&config).filter(|_| !args.json) {
+        let stop = manager.stop_command(&config);
+        output::progress(&format!("a node that systemd is about to restart is stopped by `{stop}`"));
+    }
     let lost = settle::settled(&config)?.lost;
     if args.json {
         let mut json = serde_json::to_value(&down)?;

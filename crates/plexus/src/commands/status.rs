@@ -9,7 +9,7 @@ use plexus_node::{
     control::Seen,
     last_end::{LastEnd, last_end},
     launch::look_at_all,
-    settle,
+    settle, supervisor,
 };
 use plexus_observe::show::{Table, bytes, count, duration};
 
@@ -43,6 +43,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                 Seen::Silent(why) => Ok(serde_json::json!({ "name": name, "state": "silent", "why": why })),
                 Seen::Down => Ok(serde_json::json!({
                     "name": name, "state": "down", "last_end": last_end(&config.dir, name, false),
+                    "returns": supervisor::is_supervised(&config.dir, name),
                 })),
             })
             .collect::<Result<_, _>>()?;
@@ -98,7 +99,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             Seen::Down => match last_end(&config.dir, name, false) {
                 Some(end) => {
                     let LastEnd { at, why } = end;
-                    output::line(&format!("{name}: down since {at}: {why}; `plexus up` starts it"))?;
+                    let next = match supervisor::is_supervised(&config.dir, name) {
+                        true => "it returns by itself; `plexus up` starts it now",
+                        false => "`plexus up` starts it",
+                    };
+                    output::line(&format!("{name}: down since {at}: {why}; {next}"))?;
                 }
                 None => output::line(&format!("{name}: it never ran on this host"))?,
             },

@@ -19,6 +19,7 @@ mod perf;
 mod programs;
 mod readme;
 mod registry;
+mod supervision;
 mod temporary;
 mod views;
 mod votes;
