@@ -4,7 +4,7 @@
 //!
 //! | folder | content |
 //! |---|---|
-//! | `boot` | creation, configuration, start and end of clusters and nodes: [`config`], [`keys`], [`create`], [`launch`], [`down`], [`temporary`] |
+//! | `boot` | creation, configuration, start and end of clusters and nodes: [`config`], [`keys`], [`create`], [`launch`], [`supervisor`], [`service_manager`], [`down`], [`temporary`] |
 //! | `runtime` | the parts of a running node: links, cache, disk group |
 //! | `member` | the node as a member of its cluster: views, dead peers, config changes |
 //! | `admin` | the [control socket](control) and its [commands] |
@@ -31,7 +31,10 @@ mod shards;
 mod subsystems;
 
 pub use admin::{acceptor, commands, control, grouping, locking, registry};
-pub use boot::{config, create, down, janitor, keys, last_end, launch, layout, lifeline, machine, temporary};
+pub use boot::{
+    config, create, down, janitor, keys, last_end, launch, layout, lifeline, machine, service_manager,
+    supervisor, temporary,
+};
 pub use member::config_changes;
 pub use node::{Node, NodeError};
 pub use records::{blocks, settle, state};

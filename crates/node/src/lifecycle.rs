@@ -11,7 +11,10 @@ use std::{
 use plexus_base::Nanos;
 use serde::{Deserialize, Serialize};
 
-use crate::records::state::{Phase, Recorder, StateError};
+use crate::{
+    boot::service_manager,
+    records::state::{Phase, Recorder, StateError},
+};
 
 /// A stage in the lifecycle of a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -96,13 +99,20 @@ impl Lifecycle {
         let mut state = self.lock();
         state.stage = Stage::Stopped;
         state.why = Some(why.into());
+        service_manager::notify_status(why);
     }
 
     /// Moves to `stage`, unless the node has stopped.
     pub(crate) fn reach(&self, stage: Stage) {
         let mut state = self.lock();
-        if state.stage != Stage::Stopped {
-            state.stage = stage;
+        if state.stage == Stage::Stopped {
+            return;
+        }
+        state.stage = stage;
+        match stage {
+            Stage::Joining => service_manager::notify_status("waits for its peers"),
+            Stage::Running => service_manager::notify("READY=1"),
+            _ => {}
         }
     }
 
@@ -131,6 +141,7 @@ impl Lifecycle {
             self.recorder.write(Phase::Left)?;
         }
         state.ending.get_or_insert(ending);
+        service_manager::notify("STOPPING=1");
         self.changed.notify_all();
         Ok(())
     }

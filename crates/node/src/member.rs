@@ -26,7 +26,7 @@ use plexus_membership::{
 use rustix::process::Signal;
 
 use crate::{
-    boot::{config::Config, last_end},
+    boot::{config::Config, last_end, launch, service_manager},
     lifecycle::{Ending, Lifecycle},
     member::fence::Fence,
     member::vitals::Vitals,
@@ -283,6 +283,8 @@ impl MembershipObserver for Member {
             phases.fence,
             phases.open,
         );
+        let members = self.names(view.members());
+        service_manager::notify_status(&format!("epoch {}: members are {members}", view.epoch.0));
         self.views().opened = Some(Arc::clone(view));
         self.changed.notify_all();
     }
@@ -322,8 +324,14 @@ impl MembershipObserver for Member {
 
     fn is_well(&self) -> bool {
         // Before there are workers, no promise depends on them.
-        let Some(workers) = self.workers.started() else { return true };
-        self.vitals.are_good(clock::now(), |worker| workers[worker.index()].offer(NodeTask::Pulse))
+        let (now, workers) = (clock::now(), self.workers.started());
+        let is_well = workers.is_none_or(|workers| {
+            self.vitals.are_good(now, |worker| workers[worker.index()].offer(NodeTask::Pulse))
+        });
+        if is_well {
+            service_manager::notify_works(now);
+        }
+        is_well
     }
 
     fn end(&self, why: MembershipEnd) {
@@ -352,7 +360,7 @@ pub fn end_process(why: &str) {
         let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
     });
     last_end::note_failure(why);
-    std::process::exit(3);
+    std::process::exit(launch::EVICTED_CODE.into());
 }
 
 #[cfg(test)]

@@ -17,8 +17,9 @@ struct Cli {
 }
 
 /// Runs the command and returns its exit code: 0 for success, 1 for a failure (one line on standard
-/// error gives the reason), 2 for wrong usage, 3 for a measurement that misses a threshold, 4 for a
-/// node that was removed from the cluster.
+/// error gives the reason), 2 for wrong usage, 3 for a measurement that misses a threshold. A node
+/// returns 2 for an invalid configuration, 3 after an eviction, 4 if it was removed from the
+/// cluster, and 5 if it was told to end and could not hand everything back.
 ///
 /// `plexus lock` returns the code of the command that it runs: 125 if it fails itself, 126 or 127
 /// if the command cannot be run or does not exist.

@@ -16,8 +16,17 @@ use crate::{
     lifecycle::Stage,
 };
 
+/// The exit code of a node whose configuration is invalid. It cannot start until that is corrected.
+pub const CONFIG_CODE: u8 = 2;
+
+/// The exit code of a node that ends because it was evicted or has lost its lease.
+pub const EVICTED_CODE: u8 = 3;
+
 /// The exit code of a node that ends because it was removed from the cluster.
 pub const REMOVED_CODE: u8 = 4;
+
+/// The exit code of a node that was told to end and could not hand everything back.
+pub const NOT_IN_ORDER_CODE: u8 = 5;
 
 /// The interval at which a starting node is asked for its stage.
 const ASK_EVERY: Duration = Duration::from_millis(10);
@@ -31,7 +40,8 @@ pub struct Launch<'a> {
     pub dir: &'a ClusterDir,
     /// The name of the node.
     pub name: &'a str,
-    /// The pipe whose closing ends the node; without one the node continues alone, as a daemon.
+    /// The pipe whose closing ends the node; without one the node continues alone, as a daemon
+    /// with a [supervisor](super::supervisor).
     pub lifeline: Option<io::PipeReader>,
     /// The path of the network namespace that it enters first.
     pub network_namespace: Option<&'a Path>,

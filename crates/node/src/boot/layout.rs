@@ -8,6 +8,7 @@
 //! | `disks/` | the disks of the group, unless the configuration puts them elsewhere |
 //! | `voting/` | the voting files, unless the configuration puts them elsewhere |
 //! | `run/NAME.lock` | locked while node NAME lives; holds its process id |
+//! | `run/NAME.supervisor` | locked while the process lives that returns NAME after an eviction |
 //! | `run/NAME.sock` | its control socket |
 //! | `run/NAME.attach` | the socket at which programs attach to it |
 //! | `run/NUMBER.peers` | the socket at which the other nodes of its host reach it |
@@ -73,6 +74,8 @@ paths! {
     attach(name) = run / "{name}.attach";
     /// Returns the path of the lock of a node.
     lock(name) = run / "{name}.lock";
+    /// Returns the path of the lock of a node's supervisor.
+    supervisor(name) = run / "{name}.supervisor";
     /// Returns the directory of the logs.
     logs = root / "log";
     /// Returns the path of the log of a node.

@@ -10,4 +10,6 @@ pub mod launch;
 pub mod layout;
 pub mod lifeline;
 pub mod machine;
+pub mod service_manager;
+pub mod supervisor;
 pub mod temporary;

@@ -12,10 +12,11 @@ use std::{
 
 use plexus_base::{Incarnation, NodeId};
 use plexus_membership::{protocol::View, runtime::FencingProof};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::Signal;
 
 use crate::{
     boot::config::Config,
+    boot::supervisor,
     records::durable::{Lock, Look},
 };
 
@@ -112,16 +113,9 @@ impl Fence {
             Look::Held(Some(holder)) if holder.incarnation == incarnation.0 => {
                 // Nodes that share a process end by themselves.
                 if holder.pid != std::process::id() {
-                    let pidfd =
-                        pidfd_open(Pid::from_raw(i32::try_from(holder.pid).ok()?)?, PidfdFlags::empty());
-                    // The lock is checked again after the pidfd is open, so the pid cannot belong
-                    // to another process.
-                    if let Ok(pidfd) = pidfd
-                        && self.look(node) == Some(Look::Held(Some(holder)))
-                    {
-                        // A process that has ended meanwhile is noticed below.
-                        let _ = pidfd_send_signal(&pidfd, Signal::KILL);
-                    }
+                    supervisor::announce_eviction(&self.config.dir, &self.config.nodes[node.index()].name);
+                    // A process that has ended meanwhile is noticed below.
+                    let _ = Lock::signal(&self.lock_of(node)?, holder, Signal::KILL);
                 }
             }
             // A process has the lock and has not signed it yet.

@@ -8,7 +8,10 @@ use std::{
 };
 
 use plexus_base::{Incarnation, durable::sync_name, reserved::ReservedFile};
-use rustix::fs::{FlockOperation, flock};
+use rustix::{
+    fs::{FlockOperation, flock},
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
 use serde::{Serialize, de::DeserializeOwned};
 use tempfile::NamedTempFile;
 
@@ -159,6 +162,21 @@ impl Lock {
             true => Ok(Look::Free(signed(&mut file)?)),
             false => Ok(Look::Held(signed(&mut file)?)),
         }
+    }
+
+    /// Sends a signal to the process that holds the lock at `path`, if that is still `holder`.
+    ///
+    /// # Errors
+    /// The system's; the process may have ended.
+    pub(crate) fn signal(path: &Path, holder: Holder, signal: Signal) -> io::Result<()> {
+        let pid = i32::try_from(holder.pid).ok().and_then(Pid::from_raw);
+        let process = pidfd_open(pid.ok_or(io::ErrorKind::InvalidData)?, PidfdFlags::empty())?;
+        // The lock is checked again after the pidfd is open, so the pid cannot belong to another
+        // process.
+        if Self::look(path)? == Look::Held(Some(holder)) {
+            pidfd_send_signal(&process, signal)?;
+        }
+        Ok(())
     }
 }
 

@@ -4,11 +4,14 @@ use anyhow::bail;
 use plexus_node::{
     config::{Config, this_host},
     down::{self, Down, DownScope},
-    settle,
+    settle, supervisor,
 };
 use plexus_observe::show::count;
 
-use super::cluster::{Cluster, local_nodes};
+use super::{
+    cluster::{Cluster, local_nodes},
+    systemd::Manager,
+};
 use crate::output;
 
 /// The arguments of `plexus down`.
@@ -37,6 +40,17 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         }
     });
     let others = others(&config, &down);
+    let here = this_host();
+    for node in config.nodes.iter().filter(|node| node.host == here && !down.left.contains(&node.name)) {
+        let waited = supervisor::dismiss(&config.dir, &node.name).map_err(anyhow::Error::msg)?;
+        if waited && !args.json && down.ended.iter().all(|ended| ended.name != node.name) {
+            output::progress(&format!("{}: does not return", node.name));
+        }
+    }
+    if let Some(manager) = Manager::of(&config).filter(|_| !args.json) {
+        let stop = manager.stop_command(&config);
+        output::progress(&format!("a node that systemd is about to restart is stopped by `{stop}`"));
+    }
     let lost = settle::settled(&config)?.lost;
     if args.json {
         let mut json = serde_json::to_value(&down)?;

@@ -6,6 +6,7 @@ mod child;
 mod cluster;
 mod demo;
 mod down;
+mod generate;
 mod group;
 mod init;
 mod interrupt;
@@ -22,6 +23,7 @@ mod rails;
 mod registry;
 mod stat;
 mod status;
+mod systemd;
 mod up;
 mod vote;
 mod wait_for;
@@ -68,6 +70,8 @@ pub(crate) enum Command {
     Status(status::Args),
     /// Write all changes to disk and stop the nodes of this machine.
     Down(down::Args),
+    /// Let systemd run the nodes of this machine.
+    Systemd(systemd::Args),
     /// Run a command while holding a cluster lock.
     Lock(lock::Args),
     /// Show the locks, their holders and the waiting requests.
@@ -88,6 +92,9 @@ pub(crate) enum Command {
     Bench(bench::Args),
     /// Measure the interconnect between two nodes.
     Perf(Box<perf::Args>),
+    /// Write the manual pages or the completions of shells (internal).
+    #[command(hide = true)]
+    Generate(generate::Args),
     /// Clean up after another process (internal).
     #[command(hide = true)]
     Janitor(janitor::Args),
@@ -104,6 +111,7 @@ impl Command {
             Self::Vote(args) => vote::run(args),
             Self::Status(args) => status::run(args),
             Self::Down(args) => down::run(args),
+            Self::Systemd(args) => systemd::run(args),
             Self::Lock(args) => lock::run(args),
             Self::Locks(args) => locks::run(args),
             Self::Group(args) => group::run(args),
@@ -114,6 +122,7 @@ impl Command {
             Self::Demo(args) => demo::run(args),
             Self::Bench(args) => bench::run(args),
             Self::Perf(args) => perf::run(*args),
+            Self::Generate(args) => generate::run(args),
             Self::Janitor(args) => janitor::run(args),
         }
     }

@@ -1,6 +1,6 @@
 //! `plexus node`: runs one node in the foreground, or adds, removes, starts or stops one.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, process::Command, sync::Arc};
 
 use anyhow::{Context, bail};
 use plexus_node::{
@@ -12,6 +12,7 @@ use plexus_node::{
     down::{self, Ended},
     last_end, launch, lifeline, member,
     runtime::NodeRuntime,
+    service_manager, supervisor,
 };
 use plexus_observe::{
     Snapshot,
@@ -21,8 +22,8 @@ use plexus_observe::{
 use serde_json::json;
 
 use super::{
-    CommandFailure,
-    cluster::{self, ClusterOptions},
+    CommandExit, CommandFailure,
+    cluster::{self, ClusterOptions, this_program},
     up, vote,
 };
 use crate::output;
@@ -41,7 +42,7 @@ pub(crate) struct Args {
     /// End when the other end of the pipe at this descriptor closes.
     #[arg(long, hide = true, value_name = "FD")]
     lifeline: Option<i32>,
-    /// Start a session, detached from the terminal.
+    /// Start a session, detached from the terminal, and return the node after an eviction.
     #[arg(long, hide = true)]
     daemon: bool,
     /// Enter this network namespace first.
@@ -150,8 +151,10 @@ impl NodeArgs {
             Seen::Alive(status) => Some(Self::end(cluster, &config, &status)?),
             _ => None,
         };
+        let returned = supervisor::dismiss(&config.dir, name).map_err(anyhow::Error::msg)?;
         match (cluster.json, &ended) {
             (true, _) => output::json(&json!({ "name": name, "ended": ended })),
+            (false, None) if returned => output::line(&format!("{name} does not run, and does not return")),
             (false, None) => output::line(&format!("{name} does not run")),
             (false, Some(_)) => output::line(&format!("{name} has left{}", handed_back(ended.as_ref()))),
         }
@@ -189,24 +192,27 @@ fn is_member(config: &Config, name: &str) -> anyhow::Result<bool> {
 
 fn serve(args: Args) -> anyhow::Result<()> {
     let Some(name) = args.name else { bail!("give the name of a node") };
+    // A line that cannot be written to a full disk is dropped; reporting that would end the node.
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).log_internal_errors(false);
+    log.with_ansi(false).with_target(false).init();
+    if args.daemon {
+        return supervise(&args.cluster, &name);
+    }
     // Entered before any other thread starts: threads inherit the namespace of their creator.
     if let Some(path) = &args.network_namespace {
         plexus_namespaces::enter(path)
             .with_context(|| format!("{}: entering the network namespace {}", name, path.display()))?;
     }
-    if args.daemon {
-        // Fails only if the process already leads a session, which is good enough.
-        let _ = rustix::process::setsid();
-    }
     if let Some(fd) = args.lifeline {
         lifeline::watch(fd, || std::process::exit(1)).with_context(|| format!("--lifeline {fd}"))?;
     }
-    // A line that cannot be written to a full disk is dropped; reporting that would end the node.
-    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).log_internal_errors(false);
-    log.with_ansi(false).with_target(false).init();
     end_on_panic();
-    let config = args.cluster.load()?;
-    let reserved = config.node(&name)?.1.metrics.map(|address| {
+    if let Err(error) = service_manager::connect() {
+        tracing::warn!("the service manager at $NOTIFY_SOCKET hears nothing of this node: {error}");
+    }
+    let config = loaded(&args.cluster)?;
+    let (_, node) = config.node(&name).map_err(|error| with_code(launch::CONFIG_CODE, error))?;
+    let reserved = node.metrics.map(|address| {
         Server::reserve(address).with_context(|| {
             format!(
                 "{}: cannot serve metrics at {address}; change `metrics` of the node in cluster.toml",
@@ -220,19 +226,48 @@ fn serve(args: Args) -> anyhow::Result<()> {
         plexus_bench::register_measurements(commands, runtime);
     };
     last_end::note_start(&name);
-    let node = Node::start(config, &name, more, member::end_process).map_err(|error| match error {
-        NodeError::Removed(_) => CommandFailure { code: launch::REMOVED_CODE, why: error.into() }.into(),
-        error => anyhow::Error::from(error),
-    })?;
+    let node = match Node::start(config, &name, more, member::end_process) {
+        Ok(node) => node,
+        // It was told to end, and it has.
+        Err(error @ NodeError::Interrupted(_)) => {
+            output::error(&error.into());
+            return Ok(());
+        }
+        Err(error @ NodeError::Removed(_)) => return Err(with_code(launch::REMOVED_CODE, error)),
+        Err(error) => return Err(error.into()),
+    };
     // Holds the runtime only during a request, so that a scraper never delays the end of the node.
     let _metrics =
         reserved.map(|reserved| reserved.serve(source(node.runtime()))).transpose().context("metrics")?;
-    node.run_until_stopped()?;
+    node.run_until_stopped().map_err(|error| with_code(launch::NOT_IN_ORDER_CODE, error))?;
     last_end::note_end("it was told to end, and has ended in order");
     if args.cluster.json {
         output::json(&json!({ "name": name, "ended": true }))?;
     }
     Ok(())
+}
+
+/// Runs the node as a child of this process, which returns it after an eviction.
+fn supervise(cluster: &ClusterOptions, name: &str) -> anyhow::Result<()> {
+    // Fails only if the process already leads a session, which is good enough.
+    let _ = rustix::process::setsid();
+    let dir = loaded(cluster)?.dir;
+    let mut node = Command::new(this_program()?);
+    node.args(std::env::args_os().skip(1).filter(|arg| arg != "--daemon"));
+    match supervisor::run(&dir, name, node)? {
+        0 => Ok(()),
+        // The node has said why.
+        code => Err(CommandExit(code).into()),
+    }
+}
+
+/// Loads the configuration; the error has an exit code of its own.
+fn loaded(cluster: &ClusterOptions) -> anyhow::Result<Config> {
+    cluster.load().map_err(|error| with_code(launch::CONFIG_CODE, error))
+}
+
+fn with_code(code: u8, why: impl Into<anyhow::Error>) -> anyhow::Error {
+    CommandFailure { code, why: why.into() }.into()
 }
 
 /// Returns a source of the node's metrics as text; it is empty after the node has ended.

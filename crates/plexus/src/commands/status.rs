@@ -8,7 +8,7 @@ use plexus_node::{
     config::{Config, this_host},
     control::{Seen, status_of_cluster},
     last_end::{LastEnd, last_end},
-    settle,
+    settle, supervisor,
 };
 use plexus_observe::show::{Table, bytes, count, duration};
 
@@ -44,6 +44,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                 }
                 Seen::Down | Seen::Removed => Ok(serde_json::json!({
                     "name": name, "state": status.state(), "last_end": last_end(&config.dir, name, false),
+                    "returns": supervisor::is_supervised(&config.dir, name),
                 })),
             })
             .collect::<Result<_, _>>()?;
@@ -105,7 +106,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             Seen::Down => match last_end(&config.dir, name, false) {
                 Some(end) => {
                     let LastEnd { at, why } = end;
-                    output::line(&format!("{name}: down since {at}: {why}; `plexus up` starts it"))?;
+                    let next = match supervisor::is_supervised(&config.dir, name) {
+                        true => "it returns by itself; `plexus up` starts it now",
+                        false => "`plexus up` starts it",
+                    };
+                    output::line(&format!("{name}: down since {at}: {why}; {next}"))?;
                 }
                 None => match config.node(name)?.1.host.as_str() {
                     host if host == this_host() => {

@@ -19,12 +19,15 @@ use plexus_node::{
     create,
     launch::{self, Launch, LaunchError, Launched},
     lifecycle::Stage,
-    settle,
+    settle, supervisor,
 };
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::{
     cluster::{Cluster, local_nodes, this_program},
     interrupt::interrupted,
+    systemd::Manager,
 };
 use crate::output;
 
@@ -92,7 +95,12 @@ pub(crate) fn start_nodes(
     let running = names_of(&seen);
     let _lock = lock(config, &interrupted)?;
     // Another command may have started nodes while this one waited for the lock.
-    let now = names_of(&launch::look_at_all(&config.dir, names));
+    let now = launch::look_at_all(&config.dir, names);
+    for (name, _) in now.iter().filter(|(_, seen)| matches!(seen, Seen::Down)) {
+        // A node that waits to return is started now.
+        supervisor::dismiss(&config.dir, name).map_err(anyhow::Error::msg)?;
+    }
+    let now = names_of(&now);
     let absent: Vec<_> = names.iter().copied().filter(|name| !now.iter().any(|now| now == name)).collect();
     let lost = settle::settle(config)?.lost;
     let failed = start(config, &absent, &interrupted)?;
@@ -216,6 +224,12 @@ fn accept(config: &Config, names: &[&str]) -> anyhow::Result<u64> {
 /// # Errors
 /// The user interrupted the wait; the text says what goes on.
 fn start(config: &Config, names: &[&str], interrupted: &AtomicBool) -> anyhow::Result<Vec<LaunchError>> {
+    if let Some(manager) = Manager::of(config).filter(|_| !names.is_empty()) {
+        bail!(
+            "systemd runs the nodes of this machine: start them with `{}`, or remove its units with `plexus systemd remove`",
+            manager.start_command(config, names)
+        );
+    }
     let program = this_program()?;
     let (mut nodes, mut failures) = (Vec::new(), Vec::new());
     for name in names {
@@ -265,12 +279,10 @@ fn going_on(node: &Launched, stage: &Result<Stage, LaunchError>) -> String {
 /// clients yet.
 fn stop(nodes: &mut [Launched]) {
     for node in &mut *nodes {
-        if let Some(pid) = i32::try_from(node.child.id()).ok().and_then(rustix::process::Pid::from_raw)
-            && matches!(node.child.try_wait(), Ok(None))
-        {
+        if matches!(node.child.try_wait(), Ok(None)) {
             // The child may end by itself meanwhile; its process id stays valid until it is waited
             // for.
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            let _ = kill_process(Pid::from_child(&node.child), Signal::TERM);
         }
     }
     let start = Instant::now();
@@ -278,7 +290,10 @@ fn stop(nodes: &mut [Launched]) {
         while start.elapsed() < END_WITHIN && matches!(node.child.try_wait(), Ok(None)) {
             std::thread::sleep(ASK_EVERY);
         }
-        // Killing an ended child does nothing.
+        // The child leads a session, in which its node is. Killing an ended child does nothing.
+        if let Ok(None) = node.child.try_wait() {
+            let _ = kill_process_group(Pid::from_child(&node.child), Signal::KILL);
+        }
         let _ = node.child.kill();
         let _ = node.child.wait();
     }

@@ -21,6 +21,7 @@ mod programs;
 mod readme;
 mod registry;
 mod several_hosts;
+mod supervision;
 mod temporary;
 mod views;
 mod votes;

@@ -29,7 +29,7 @@ fn start() -> (Cluster, i32, Client) {
 }
 
 /// Stops a process, and waits until none of its threads runs.
-fn stop(pid: i32) {
+pub(crate) fn stop(pid: i32) {
     signal(pid, Signal::STOP);
     let runs = |thread: &std::path::Path| {
         let stat = std::fs::read_to_string(thread.join("stat")).unwrap();
