@@ -131,14 +131,19 @@ impl Contents {
 }
 
 impl UnsyncedWrite {
-    /// Returns the sectors that survive, each as a write of its own.
+    /// Returns the sectors that survive, each run of them as a write of its own.
     fn parts(&self, survives: impl FnOnce(usize) -> Vec<bool>) -> Vec<Self> {
         let sectors = self.bytes.chunks(SECTOR).enumerate();
-        let parts = sectors.zip(survives(self.bytes.len().div_ceil(SECTOR)));
-        let part = |((index, sector), survives): ((usize, &[u8]), bool)| {
-            survives.then(|| Self { offset: self.offset + index * SECTOR, bytes: sector.to_vec() })
-        };
-        parts.filter_map(part).collect()
+        let survives = survives(self.bytes.len().div_ceil(SECTOR));
+        let mut parts: Vec<Self> = Vec::new();
+        for ((index, sector), _) in sectors.zip(survives).filter(|(_, survives)| *survives) {
+            let offset = self.offset + index * SECTOR;
+            match parts.last_mut().filter(|last| last.offset + last.bytes.len() == offset) {
+                Some(last) => last.bytes.extend_from_slice(sector),
+                None => parts.push(Self { offset, bytes: sector.to_vec() }),
+            }
+        }
+        parts
     }
 }
 

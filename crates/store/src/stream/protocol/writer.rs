@@ -183,7 +183,8 @@ impl StreamWriter {
             waiting: VecDeque::new(),
             flight: None,
             end,
-            durable: end,
+            // What was found is durable when the stream is open.
+            durable: header.begin,
             last_durable,
             wanted: end,
             checkpoint: header.checkpoint,
@@ -373,6 +374,7 @@ impl StreamWriter {
     fn header_is_durable(&mut self, header: StreamHeader, out: &mut impl FnMut(Action)) {
         let before = std::mem::replace(&mut self.synced, header);
         if before.incarnation != header.incarnation {
+            self.durable = self.begin;
             out(Action::Opened);
         }
         if before.checkpoint < header.checkpoint && std::mem::take(&mut self.has_refused) {
