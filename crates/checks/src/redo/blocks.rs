@@ -46,7 +46,7 @@ impl Block {
     }
 }
 
-/// All blocks.
+/// The blocks of the node.
 #[derive(Default)]
 pub(super) struct Blocks([Block; BLOCKS]);
 

@@ -43,7 +43,7 @@ pub struct Plan {
     pub faults: u64,
 }
 
-/// One stream.
+/// A stream with its device and its blocks.
 pub struct Redo {
     plan: Plan,
     chance: Chance,

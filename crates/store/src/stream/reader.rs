@@ -80,7 +80,7 @@ pub enum Evidence {
     BeginsBehind(Lsn),
 }
 
-/// What a scan finds in a stream.
+/// The blocks and the end that a scan finds in a stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StreamScan {
     /// The highest version of each block with a record at or above the checkpoint. Blocks with

@@ -45,7 +45,7 @@ const GOES_ON: u8 = 2;
 /// The offset of the flags in a record.
 const FLAGS_AT: usize = 1;
 
-/// What happened to one block.
+/// A change or an image of one block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record<'a> {
     /// The kind.

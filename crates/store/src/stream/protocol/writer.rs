@@ -165,7 +165,8 @@ pub struct StreamWriter {
 }
 
 impl StreamWriter {
-    /// Opens a stream for an incarnation that is higher than all before. [`Action::Opened`] follows.
+    /// Opens a stream for an incarnation that is higher than all before.
+    /// [`Action::Opened`] follows.
     ///
     /// # Panics
     /// If an earlier opening had this incarnation or a higher one.
