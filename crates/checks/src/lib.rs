@@ -23,6 +23,7 @@ pub mod page;
 pub mod paths;
 pub mod properties;
 mod records;
+pub mod redo;
 pub mod registry;
 pub mod relay;
 pub mod scale;

@@ -11,6 +11,7 @@ use crate::{
     locks::Locks,
     membership::{Membership, Openings},
     paths::Paths,
+    redo::Redo,
     registry::{copies::Copies, replicas::World as Replicas},
 };
 
@@ -101,7 +102,7 @@ pub struct Scenario {
 }
 
 /// All scenarios.
-pub const ALL: [Scenario; 20] = [
+pub const ALL: [Scenario; 21] = [
     scenario("calm", "room for everything, nothing fails", calm),
     scenario("hot", "one or two blocks that all sessions use", hot),
     scenario("crowded", "more blocks than frames: evictions, sessions waiting for a frame", crowded),
@@ -117,6 +118,7 @@ pub const ALL: [Scenario; 20] = [
     scenario("paths", "one link over paths with a rate and a queue: what it gives up, shares, and how long it stands still", calm).of(|seed, _, _| Box::new(Paths::new(seed))).bigger(10),
     scenario("registry", "the registry: two copies on disks that fail, crashes behind any step", calm).of(|seed, _, _| Box::new(Copies::drawn(seed))),
     scenario("replicas", "the registry: members of views that keep the same, nodes that come back with older copies or none", calm).of(|seed, _, _| Box::new(Replicas::new(seed, None))),
+    scenario("redo", "a redo stream on a disk that tears and loses writes, crashes at any moment, replay of its blocks", calm).of(|seed, _, _| Box::new(Redo::drawn(seed))),
     scenario("locks", "the lock manager: clients and nodes that die, views on top of each other", calm).of(|seed, _, _| Box::new(Locks::new(seed, None))),
     scenario("membership", "members, views and voting files: crashes, pauses, cuts, failing files; only the correct side continues", calm).of(|seed, _, _| Box::new(Membership::new(seed, None))),
     scenario("openings", "views and leases: decided of anybody and told to anybody, whatever is known of others", calm)

@@ -14,21 +14,19 @@ use std::{
     io,
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    sync::{
-        OnceLock,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::OnceLock,
 };
 
 use plexus_base::{
     BlockId,
-    aligned::{ALIGN, Buffer, is_aligned},
+    aligned::{ALIGN, Buffer},
     wire::{DecodeError, Fault},
 };
-use rustix::fs::{FallocateFlags, OFlags};
+use rustix::fs::FallocateFlags;
 
 use crate::{
-    DiskError, Shape,
+    Device, DiskError, FileDevice, Shape,
+    device::write_zeros,
     label::{COPIES, LABEL, Label},
 };
 
@@ -41,21 +39,13 @@ pub const DATA_START: u64 = UNIT;
 /// An open disk group, shared by I/O threads: all I/O is positioned.
 pub struct Group {
     shape: Shape,
-    disks: Vec<Disk>,
+    disks: Vec<FileDevice>,
     /// The check that allows writes; without one, writes are always allowed.
     guard: OnceLock<Guard>,
 }
 
 /// A check before each write whether this node may write.
 pub type Guard = Box<dyn Fn() -> bool + Send + Sync>;
-
-struct Disk {
-    path: PathBuf,
-    file: File,
-    direct: bool,
-    /// True after a failed sync: the system reports such a failure only once.
-    failed: AtomicBool,
-}
 
 impl Group {
     /// Makes the disks of a new group: files of their full length, zeroed, labelled, durable.
@@ -91,8 +81,8 @@ impl Group {
             .iter()
             .enumerate()
             .map(|(number, path)| {
-                let disk = Disk::open(path, number)?;
-                disk.check(&disk.label()?, number, paths.len(), shape)?;
+                let disk = open_disk(path, number)?;
+                check(&disk, &read_label(&disk)?, number, paths.len(), shape)?;
                 Ok(disk)
             })
             .collect::<Result<_, DiskError>>()?;
@@ -117,7 +107,7 @@ impl Group {
     /// Returns the disks that use the page cache because their file system refuses direct I/O.
     /// Nodes on one host still see each other's writes.
     pub fn buffered(&self) -> impl Iterator<Item = &Path> {
-        self.disks.iter().filter(|disk| !disk.direct).map(|disk| disk.path.as_path())
+        self.disks.iter().filter(|disk| !disk.is_direct).map(|disk| disk.path.as_path())
     }
 
     /// Reads a whole block, as it is on disk.
@@ -130,13 +120,7 @@ impl Group {
     pub fn read(&self, block: BlockId, into: &mut [u8]) -> Result<(), DiskError> {
         let (disk, offset) = self.place(block)?;
         assert_eq!(into.len(), self.shape.block_size.bytes(), "a read is one block");
-        let result = if is_aligned(into) || !disk.direct {
-            disk.file.read_exact_at(into, offset)
-        } else {
-            let mut aligned = Buffer::zeroed(into.len());
-            disk.file.read_exact_at(&mut aligned, offset).inspect(|()| into.copy_from_slice(&aligned))
-        };
-        result.map_err(|source| disk.failure("reading a block", source, offset + into.len() as u64))
+        disk.read(offset, into)
     }
 
     /// Writes a whole block, as it is. It survives the end of this process at once, and a power cut
@@ -154,14 +138,7 @@ impl Group {
         if self.guard.get().is_some_and(|guard| !guard()) {
             return Err(DiskError::NoMember { path: disk.path.clone() });
         }
-        let result = if is_aligned(from) || !disk.direct {
-            disk.file.write_all_at(from, offset)
-        } else {
-            let mut aligned = Buffer::zeroed(from.len());
-            aligned.copy_from_slice(from);
-            disk.file.write_all_at(&aligned, offset)
-        };
-        result.map_err(DiskError::io("writing a block", &disk.path))
+        disk.write(offset, from)
     }
 
     /// Makes every write that has returned durable.
@@ -169,14 +146,7 @@ impl Group {
     /// # Errors
     /// The system failed; then the writes since the last success are in doubt.
     pub fn sync(&self) -> Result<(), DiskError> {
-        self.disks.iter().try_for_each(|disk| {
-            let synced = match disk.failed.load(Relaxed) {
-                true => Err(io::Error::other("an earlier attempt failed, so what was written is in doubt")),
-                false => disk.file.sync_data(),
-            };
-            disk.failed.fetch_or(synced.is_err(), Relaxed);
-            synced.map_err(DiskError::io("making writes durable", &disk.path))
-        })
+        self.disks.iter().try_for_each(Device::sync)
     }
 
     /// Returns the file of a block and its offset there, for messages.
@@ -187,7 +157,7 @@ impl Group {
         self.place(block).map(|(disk, offset)| (disk.path.as_path(), offset))
     }
 
-    fn place(&self, block: BlockId) -> Result<(&Disk, u64), DiskError> {
+    fn place(&self, block: BlockId) -> Result<(&FileDevice, u64), DiskError> {
         if block.0 >= self.shape.blocks {
             return Err(DiskError::OutOfRange { block, blocks: self.shape.blocks });
         }
@@ -198,92 +168,72 @@ impl Group {
     }
 }
 
-impl Disk {
-    fn open(path: &Path, number: usize) -> Result<Self, DiskError> {
-        let open = |flags: OFlags| {
-            OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(path)
-        };
-        let failure = |source: io::Error| match source.kind() {
-            io::ErrorKind::NotFound => DiskError::Missing { path: path.into(), number },
-            _ => DiskError::io("opening a disk", path)(source),
-        };
-        // Some file systems refuse the flag at open, some only at the first read.
-        let direct = open(OFlags::DIRECT).ok().filter(|file| {
-            let read = file.read_at(&mut Buffer::zeroed(ALIGN), 0);
-            !read.is_err_and(|error| error.kind() == io::ErrorKind::InvalidInput)
-        });
-        Ok(match direct {
-            Some(file) => Self { path: path.into(), file, direct: true, failed: AtomicBool::new(false) },
-            None => {
-                let file = open(OFlags::empty()).map_err(failure)?;
-                Self { path: path.into(), file, direct: false, failed: AtomicBool::new(false) }
-            }
-        })
-    }
+fn open_disk(path: &Path, number: usize) -> Result<FileDevice, DiskError> {
+    FileDevice::open_raw(path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => DiskError::Missing { path: path.into(), number },
+        _ => DiskError::io("opening a disk", path)(source),
+    })
+}
 
-    /// Returns the first copy of the label that is sound.
-    fn label(&self) -> Result<Label, DiskError> {
-        let mut bytes = Buffer::zeroed(COPIES * LABEL);
-        let mut filled = 0;
-        while filled < bytes.len() {
-            // Whole sectors or the end of the file: the next read stays aligned.
-            match self.file.read_at(&mut bytes[filled..], filled as u64) {
-                Ok(0) => break,
-                Ok(read) => filled += read,
-                Err(source) => return Err(DiskError::io("reading a label", &self.path)(source)),
-            }
-            if !filled.is_multiple_of(ALIGN) {
-                break;
-            }
+/// Returns the first copy of the label that is sound.
+fn read_label(disk: &FileDevice) -> Result<Label, DiskError> {
+    let mut bytes = Buffer::zeroed(COPIES * LABEL);
+    let mut filled = 0;
+    while filled < bytes.len() {
+        // Whole sectors or the end of the file: the next read stays aligned.
+        match disk.file.read_at(&mut bytes[filled..], filled as u64) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(source) => return Err(DiskError::io("reading a label", &disk.path)(source)),
         }
-        let mut copies = bytes[..filled].chunks(LABEL).map(Label::decode);
-        let first = copies.next().map(|first| first.or_else(|why| copies.find_map(Result::ok).ok_or(why)));
-        let why = match first {
-            Some(Ok(label)) => return Ok(label),
-            Some(Err(DecodeError { fault: Fault::Magic, .. })) => "is not a Plexus disk".into(),
-            Some(Err(error)) => error.to_string(),
-            None => "is empty".into(),
-        };
-        Err(DiskError::Label { path: self.path.clone(), why })
+        if !filled.is_multiple_of(ALIGN) {
+            break;
+        }
     }
+    let mut copies = bytes[..filled].chunks(LABEL).map(Label::decode);
+    let first = copies.next().map(|first| first.or_else(|why| copies.find_map(Result::ok).ok_or(why)));
+    let why = match first {
+        Some(Ok(label)) => return Ok(label),
+        Some(Err(DecodeError { fault: Fault::Magic, .. })) => "is not a Plexus disk".into(),
+        Some(Err(error)) => error.to_string(),
+        None => "is empty".into(),
+    };
+    Err(DiskError::Label { path: disk.path.clone(), why })
+}
 
-    /// Compares the label with the configuration, and the file with the label.
-    fn check(&self, label: &Label, number: usize, disks: usize, shape: &Shape) -> Result<(), DiskError> {
-        let path = || self.path.clone();
-        if label.group != shape.id {
-            return Err(DiskError::Foreign { path: path(), found: label.group, expected: shape.id });
-        }
-        let facts = [
-            ("disks", u64::from(label.disks), disks as u64),
-            ("a block size in bytes of", u64::from(label.block_size), shape.block_size.bytes() as u64),
-            ("a stripe unit in bytes of", u64::from(label.unit), UNIT),
-            ("blocks", label.blocks, shape.blocks),
-        ];
-        for (what, found, expected) in facts {
-            if found != expected {
-                return Err(DiskError::Shape { path: path(), what, found, expected });
-            }
-        }
-        if label.disk as usize != number {
-            let (found, count) = (label.disk, label.disks);
-            return Err(DiskError::Order { path: path(), found, expected: number, count });
-        }
-        let metadata = self.file.metadata().map_err(DiskError::io("looking at a disk", &self.path))?;
-        let expected = disk_length(shape, disks);
-        if metadata.is_file() && metadata.len() < expected {
-            return Err(DiskError::Truncated { path: path(), found: metadata.len(), expected });
-        }
-        Ok(())
+/// Compares the label with the configuration, and the file with the label.
+fn check(
+    disk: &FileDevice,
+    label: &Label,
+    number: usize,
+    disks: usize,
+    shape: &Shape,
+) -> Result<(), DiskError> {
+    let path = || disk.path.clone();
+    if label.group != shape.id {
+        return Err(DiskError::Foreign { path: path(), found: label.group, expected: shape.id });
     }
-
-    fn failure(&self, what: &'static str, source: io::Error, expected: u64) -> DiskError {
-        match (source.kind(), self.file.metadata()) {
-            (io::ErrorKind::UnexpectedEof, Ok(now)) => {
-                DiskError::Truncated { path: self.path.clone(), found: now.len(), expected }
-            }
-            _ => DiskError::io(what, &self.path)(source),
+    let facts = [
+        ("disks", u64::from(label.disks), disks as u64),
+        ("a block size in bytes of", u64::from(label.block_size), shape.block_size.bytes() as u64),
+        ("a stripe unit in bytes of", u64::from(label.unit), UNIT),
+        ("blocks", label.blocks, shape.blocks),
+    ];
+    for (what, found, expected) in facts {
+        if found != expected {
+            return Err(DiskError::Shape { path: path(), what, found, expected });
         }
     }
+    if label.disk as usize != number {
+        let (found, count) = (label.disk, label.disks);
+        return Err(DiskError::Order { path: path(), found, expected: number, count });
+    }
+    let metadata = disk.file.metadata().map_err(DiskError::io("looking at a disk", &disk.path))?;
+    let expected = disk_length(shape, disks);
+    if metadata.is_file() && metadata.len() < expected {
+        return Err(DiskError::Truncated { path: path(), found: metadata.len(), expected });
+    }
+    Ok(())
 }
 
 /// Returns the bytes of each disk of a group.
@@ -293,7 +243,7 @@ fn disk_length(shape: &Shape, disks: usize) -> u64 {
 }
 
 /// Checks that every file system has room for its disks.
-fn check_room(paths: &[PathBuf], length: u64) -> Result<(), DiskError> {
+pub(crate) fn check_room(paths: &[PathBuf], length: u64) -> Result<(), DiskError> {
     let mut wanted: BTreeMap<u64, (PathBuf, u64)> = BTreeMap::new();
     for path in paths {
         let directory = match path.parent() {
@@ -323,13 +273,7 @@ fn create_disk(
     length: u64,
     made: &mut Vec<PathBuf>,
 ) -> Result<(), DiskError> {
-    let file =
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(
-            |source| match source.kind() {
-                io::ErrorKind::AlreadyExists => DiskError::Exists { path: path.into() },
-                _ => DiskError::io("making a disk", path)(source),
-            },
-        )?;
+    let file = create_file(path)?;
     made.push(path.into());
     preallocate(&file, length).map_err(|source| match source.kind() {
         io::ErrorKind::StorageFull => {
@@ -351,15 +295,21 @@ fn create_disk(
     written.map_err(DiskError::io("writing a label", path))
 }
 
+/// Creates an empty file that only its owner may read.
+pub(crate) fn create_file(path: &Path) -> Result<File, DiskError> {
+    let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    created.map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => DiskError::Exists { path: path.into() },
+        _ => DiskError::io("making a disk", path)(source),
+    })
+}
+
 /// Gives a new file its length and its room: with one call where the file system can, else by
 /// writing zeros.
 fn preallocate(file: &File, length: u64) -> io::Result<()> {
     match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length) {
         Ok(()) => Ok(()),
-        Err(rustix::io::Errno::OPNOTSUPP) => {
-            let zeros = Buffer::zeroed(UNIT as usize);
-            (0..length).step_by(UNIT as usize).try_for_each(|at| file.write_all_at(&zeros, at))
-        }
+        Err(rustix::io::Errno::OPNOTSUPP) => write_zeros(file, length),
         Err(error) => Err(error.into()),
     }
 }

@@ -3,15 +3,17 @@
 //!
 //! [`Group`] finds, checks and moves blocks. [`Page`] gives a block its identity: version, writer,
 //! checksum. [`Pool`] joins the two on threads of its own, so that no client thread waits for a
-//! disk and no unverified block is used. The global cache decides which node may write a block;
-//! this crate does not.
+//! disk and no unverified block is used. A [`Device`] is the bytes below a disk or a stream of
+//! redo. The global cache decides which node may write a block; this crate does not.
 
+mod device;
 mod error;
 mod group;
 mod io;
 mod label;
 mod page;
 
+pub use device::{Device, DeviceFault, FileDevice, SECTOR, SimulatedDevice};
 pub use error::DiskError;
 pub use group::{DATA_START, Group, Guard, UNIT};
 pub use io::{FrameMemory, IoCompletion, Job, Op, Pool};

@@ -36,6 +36,8 @@ const MAGIC: [u8; 4] = *b"PLXB";
 const FORMAT: u16 = 1;
 const CRC_AT: usize = 60;
 
+wire::newtypes!(Version(u64));
+
 wire::layout! {
     struct Header: 64 {
         magic: [u8; 4], format: u16, page_type: u16, block: BlockId, version: u64, writer_incarnation: Incarnation, redo: u64,

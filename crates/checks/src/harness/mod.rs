@@ -5,6 +5,7 @@
 //! from one seed. [`explore`] drives it through every order of events in a small scope. The
 //! scenario decides how a node handles a message or a view.
 
+pub mod chance;
 pub mod explore;
 pub mod run;
 

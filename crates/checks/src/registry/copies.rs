@@ -12,13 +12,10 @@ use plexus_registry::protocol::{
 
 use plexus_sim::Random;
 
-use super::{
-    chance::Chance,
-    disks::{Disks, Faults},
-};
+use super::disks::{Disks, Faults};
 use crate::{
     failure::Broken,
-    harness::{Outcome, Simulation},
+    harness::{Outcome, Simulation, chance::Chance},
 };
 
 const CLUSTER: ClusterName = ClusterName(7);

@@ -7,7 +7,7 @@
 
 use plexus_registry::protocol::{COPIES, Found, Step};
 
-use super::chance::Chance;
+use crate::harness::chance::Chance;
 
 /// The bytes that a disk writes atomically.
 const SECTOR: usize = 32;

@@ -1,15 +1,15 @@
 //! The registry in the simulator: two copies on disks that fail, and the members of views that
 //! keep the same contents.
 
-pub mod chance;
 pub mod copies;
 pub mod disks;
 pub mod explored;
 pub mod replicas;
 
-use chance::Chance;
 use copies::{Copies, Plan};
 use disks::Faults;
+
+use crate::harness::chance::Chance;
 
 /// Takes three saves through every history with at most `faults` faults. A step fails, or the
 /// process crashes or power fails after any step, with every possible disk content. Returns the

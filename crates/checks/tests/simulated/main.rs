@@ -6,6 +6,7 @@ mod groups_explored;
 mod locks;
 mod membership;
 mod readme;
+mod redo;
 mod registry;
 mod registry_explored;
 mod sabotage;

@@ -44,6 +44,7 @@ scenarios! {
     paths_with_a_rate_and_a_queue: "paths", 40, rails lost at least 480;
     copies_of_the_registry: "registry", 500, rails lost at least 0;
     members_of_the_registry: "replicas", 200, rails lost at least 0;
+    streams_of_redo: "redo", 300, rails lost at least 0;
     locks_of_clients_and_nodes_that_die: "locks", 300, rails lost at least 0;
     members_and_views: "membership", 200, rails lost at least 0;
     views_of_any_nodes_in_any_order: "openings", 400, rails lost at least 0;

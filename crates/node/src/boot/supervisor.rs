@@ -73,7 +73,7 @@ pub fn run(dir: &ClusterDir, name: &str, mut node: Command) -> Result<u8, StateE
         // An announcement of before concerns an earlier incarnation.
         signals.evicted.take();
         let ended = signals.wait_for(node.spawn().map_err(failed)?).map_err(failed)?;
-        let code = ended.code().map_or_else(|| 128 + ended.signal().unwrap_or_default(), |code| code);
+        let code = ended.code().unwrap_or_else(|| 128 + ended.signal().unwrap_or_default());
         let code = u8::try_from(code).unwrap_or(u8::MAX);
         let was_killed = ended.signal() == Some(Signal::KILL.as_raw()) && signals.evicted.take();
         if signals.end.is_set || !returns(was_killed, ended, is_return) {

@@ -42,6 +42,14 @@ impl Chance {
         }
     }
 
+    /// Decides among `n` options if drawn from a seed; an enumeration always takes the first.
+    pub fn of_drawn(&mut self, n: usize) -> usize {
+        match self {
+            Self::Drawn(random) => random.below(n as u64) as usize,
+            Self::Every { .. } => 0,
+        }
+    }
+
     /// Decides on a fault: 0 for none, otherwise one of `kinds` from 1, with a probability of
     /// `permille` per thousand.
     pub fn fault(&mut self, permille: u64, kinds: usize) -> usize {

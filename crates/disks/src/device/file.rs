@@ -1,0 +1,127 @@
+//! A device in a file or block device, with direct I/O where the file system allows it.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Seek, SeekFrom},
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+};
+
+use plexus_base::{
+    aligned::{ALIGN, Buffer, is_aligned},
+    durable,
+};
+use rustix::fs::OFlags;
+
+use super::Device;
+use crate::{
+    DiskError, UNIT,
+    group::{check_room, create_file},
+};
+
+/// A device in a file. All I/O is positioned, so threads may share it.
+pub struct FileDevice {
+    pub(crate) path: PathBuf,
+    pub(crate) file: File,
+    pub(crate) is_direct: bool,
+    length: u64,
+    /// True after a failed sync: the system reports such a failure only once.
+    has_failed: AtomicBool,
+}
+
+impl FileDevice {
+    /// Creates a file of `length` zeros that were written, so that no later write changes more than
+    /// the bytes that it names. The file is durable when this returns.
+    ///
+    /// # Errors
+    /// A file exists, the room does not suffice, or the system refuses. Then no new file remains.
+    pub fn create(path: &Path, length: u64) -> Result<Self, DiskError> {
+        check_room(&[path.to_owned()], length)?;
+        let file = create_file(path)?;
+        let made = write_zeros(&file, length).and_then(|()| file.sync_all());
+        let made = made.and_then(|()| durable::sync_name(path));
+        made.map_err(DiskError::io("writing zeros", path)).and_then(|()| Self::open(path)).inspect_err(|_| {
+            // The error that led here is the one to report.
+            let _ = std::fs::remove_file(path);
+        })
+    }
+
+    /// Opens an existing file.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn open(path: &Path) -> Result<Self, DiskError> {
+        Self::open_raw(path).map_err(DiskError::io("opening a device", path))
+    }
+
+    pub(crate) fn open_raw(path: &Path) -> io::Result<Self> {
+        let open = |flags: OFlags| {
+            OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(path)
+        };
+        // Some file systems refuse the flag at open, some only at the first read.
+        let direct = open(OFlags::DIRECT).ok().filter(|file| {
+            let read = file.read_at(&mut Buffer::zeroed(ALIGN), 0);
+            !read.is_err_and(|error| error.kind() == io::ErrorKind::InvalidInput)
+        });
+        let is_direct = direct.is_some();
+        let mut file = direct.map_or_else(|| open(OFlags::empty()), Ok)?;
+        let length = file.seek(SeekFrom::End(0))?;
+        Ok(Self { path: path.into(), file, is_direct, length, has_failed: AtomicBool::new(false) })
+    }
+
+    fn failure(&self, source: io::Error, expected: u64) -> DiskError {
+        match (source.kind(), self.file.metadata()) {
+            (io::ErrorKind::UnexpectedEof, Ok(now)) => {
+                DiskError::Truncated { path: self.path.clone(), found: now.len(), expected }
+            }
+            _ => DiskError::io("reading", &self.path)(source),
+        }
+    }
+}
+
+impl Device for FileDevice {
+    fn length(&self) -> u64 {
+        self.length
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), DiskError> {
+        let result = if is_aligned(into) || !self.is_direct {
+            self.file.read_exact_at(into, offset)
+        } else {
+            let mut aligned = Buffer::zeroed(into.len());
+            let read = self.file.read_exact_at(&mut aligned, offset);
+            read.inspect(|()| into.copy_from_slice(&aligned[..into.len()]))
+        };
+        result.map_err(|source| self.failure(source, offset + into.len() as u64))
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) -> Result<(), DiskError> {
+        let result = if is_aligned(from) || !self.is_direct {
+            self.file.write_all_at(from, offset)
+        } else {
+            let mut aligned = Buffer::zeroed(from.len());
+            aligned[..from.len()].copy_from_slice(from);
+            self.file.write_all_at(&aligned, offset)
+        };
+        result.map_err(DiskError::io("writing", &self.path))
+    }
+
+    fn sync(&self) -> Result<(), DiskError> {
+        let synced = match self.has_failed.load(Relaxed) {
+            true => Err(io::Error::other("an earlier attempt failed, so what was written is in doubt")),
+            false => self.file.sync_data(),
+        };
+        self.has_failed.fetch_or(synced.is_err(), Relaxed);
+        synced.map_err(DiskError::io("making writes durable", &self.path))
+    }
+}
+
+/// Writes `length` zeros to a file.
+pub(crate) fn write_zeros(file: &File, length: u64) -> io::Result<()> {
+    let zeros = Buffer::zeroed(UNIT as usize);
+    (0..length).step_by(UNIT as usize).try_for_each(|at| {
+        let bytes = UNIT.min(length - at) as usize;
+        file.write_all_at(&zeros[..bytes], at)
+    })
+}

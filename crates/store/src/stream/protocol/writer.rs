@@ -1,0 +1,396 @@
+//! The writer of a stream: groups of records in, writes and syncs out.
+//!
+//! [`StreamWriter::append`] gives a group its position in the last batch that is not being written.
+//! A *flight* is at most one batch and at most one header, each written, and then one sync. Only
+//! one flight is under way. When it has landed, what it carried is durable, and the next one starts
+//! at once with everything that came meanwhile (group commit). No timer takes part.
+//!
+//! Guarantees:
+//!
+//! - [`Action::Durable`] follows the sync of everything below its position. So at most one batch
+//!   can be torn: a valid batch behind a bad one is corruption and not the end of the stream.
+//! - A segment is used again only after a header with a checkpoint above it is durable. A group
+//!   that finds no room is refused with the reason and changes nothing; [`Action::Room`] follows
+//!   when the checkpoint has moved.
+//! - An incarnation first makes the last batch that it found durable, then a header with its number
+//!   and the position at which it begins, and only then writes batches. A batch that its
+//!   predecessor left half written thus never counts, even if an interrupted write completes it.
+//! - After a failed write or sync nothing more is written or reported as durable.
+//!
+//! The driver carries out one [`Action::Write`] or [`Action::Sync`] at a time and reports each with
+//! [`Event::Done`]. Must not know devices, threads, or the meaning of records.
+
+use std::collections::VecDeque;
+
+use plexus_base::{Incarnation, NodeId, wire::Writer};
+
+use super::{
+    Batch, BatchHead, Geometry, Group, Lsn, StreamHeader, batch,
+    footer::TouchedBlocks,
+    geometry::{BATCH_HEAD, FOOTER_ENTRY, whole_pages},
+};
+
+/// An input of the writer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A client waits until everything below this position is durable.
+    Want(Lsn),
+    /// Records below this position are not needed any more. It is the start of a batch, or beyond
+    /// the last durable one, which stays in any case.
+    Checkpoint(Lsn),
+    /// No group follows, and no record is needed when all are durable.
+    Close,
+    /// The last write or sync has ended; true if it succeeded.
+    Done(bool),
+}
+
+/// An output of the writer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Write these bytes at this offset of the device.
+    Write(u64, Vec<u8>),
+    /// Make everything that was written durable.
+    Sync,
+    /// The header of this incarnation is durable.
+    Opened,
+    /// Everything below this position is durable.
+    Durable(Lsn),
+    /// A group that was refused may be tried again.
+    Room,
+    /// The header that closes the stream is durable.
+    Closed,
+    /// A write or sync failed, and nothing more becomes durable.
+    Failed,
+}
+
+/// The reason why a group was not appended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AppendError {
+    /// The group must wait for the checkpoint.
+    #[error(
+        "redo stream of {node} is full: a group of {needed} bytes finds {free} bytes; it waits until the blocks \
+         changed since {checkpoint} are on disk"
+    )]
+    Full {
+        /// The node of the stream.
+        node: NodeId,
+        /// The bytes of the group.
+        needed: u64,
+        /// The bytes that are free.
+        free: u64,
+        /// The durable checkpoint.
+        checkpoint: Lsn,
+    },
+    /// The stream takes no more groups.
+    #[error("redo stream of {0} is closed: the node is leaving")]
+    Closed(NodeId),
+    /// A write or sync has failed.
+    #[error("redo stream of {0} failed: see the log for the disk; the node must end and be recovered")]
+    Failed(NodeId),
+}
+
+/// The position of an appended group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Appended {
+    /// The start of the batch that contains the group: a position for a checkpoint.
+    pub start: Lsn,
+    /// The end of the group. The group is durable when everything below this position is.
+    pub end: Lsn,
+}
+
+/// The end of a stream as the next incarnation finds it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StreamTail {
+    /// The header in force.
+    pub header: StreamHeader,
+    /// The position behind the last valid batch.
+    pub end: Lsn,
+    /// The last valid batch from the checkpoint on.
+    pub last: Option<Batch>,
+    /// The blocks touched by the last segment.
+    pub touched: TouchedBlocks,
+    /// The highest clock of all batches.
+    pub clock: u64,
+}
+
+/// A batch that is not being written yet.
+struct OpenBatch {
+    lsn: Lsn,
+    footer: u32,
+    content: Writer,
+    length: u64,
+}
+
+/// Writes under way, and what holds after their sync.
+#[derive(Default)]
+struct Flight {
+    /// The writes that have not begun.
+    writes: VecDeque<Action>,
+    is_syncing: bool,
+    /// The start and the end of the batch.
+    batch: Option<(Lsn, Lsn)>,
+    header: Option<StreamHeader>,
+}
+
+/// The writer of one incarnation. See the [module](self).
+pub struct StreamWriter {
+    incarnation: Incarnation,
+    /// The position at which this incarnation begins.
+    begin: Lsn,
+    /// The last header that was written, and the last one that is durable.
+    written: StreamHeader,
+    synced: StreamHeader,
+    /// The last batch of the incarnation before, until it is written again.
+    tail: Option<Batch>,
+    /// The batches that wait, by position. Groups are appended to the last one.
+    waiting: VecDeque<OpenBatch>,
+    flight: Option<Flight>,
+    /// The position behind all batches.
+    end: Lsn,
+    /// Everything below is durable.
+    durable: Lsn,
+    /// The start of the last durable batch: the highest possible checkpoint.
+    last_durable: Lsn,
+    wanted: Lsn,
+    /// The checkpoint of the next header.
+    checkpoint: Lsn,
+    /// The checksum of the last batch that was sealed.
+    checksum: u32,
+    clock: u64,
+    /// The blocks touched by the segment of the last batch.
+    touched: TouchedBlocks,
+    has_refused: bool,
+    is_closing: bool,
+    has_failed: bool,
+}
+
+impl StreamWriter {
+    /// Opens a stream for an incarnation that is higher than all before.
+    /// [`Action::Opened`] follows.
+    ///
+    /// # Panics
+    /// If an earlier opening had this incarnation or a higher one.
+    pub fn open(tail: StreamTail, incarnation: Incarnation, out: &mut impl FnMut(Action)) -> Self {
+        let StreamTail { header, end, last, touched, clock } = tail;
+        assert!(incarnation > header.incarnation, "an incarnation opens a stream once");
+        let last_durable = last.as_ref().map_or(header.checkpoint, |last| last.head().lsn);
+        let mut writer = Self {
+            incarnation,
+            begin: end,
+            written: header,
+            synced: header,
+            checksum: last.as_ref().map_or(0, Batch::checksum),
+            tail: last,
+            waiting: VecDeque::new(),
+            flight: None,
+            end,
+            // What was found is durable when the stream is open.
+            durable: header.begin,
+            last_durable,
+            wanted: end,
+            checkpoint: header.checkpoint,
+            clock,
+            touched,
+            has_refused: false,
+            is_closing: false,
+            has_failed: false,
+        };
+        writer.start(out);
+        writer
+    }
+
+    /// Appends a group. It becomes durable after [`Event::Want`], or with later groups.
+    ///
+    /// # Errors
+    /// The stream is full, closed, or has failed. Then nothing has changed.
+    ///
+    /// # Panics
+    /// If the group is empty, or longer than [`Geometry::group_max`].
+    pub fn append(&mut self, group: &Group, out: &mut impl FnMut(Action)) -> Result<Appended, AppendError> {
+        let (geometry, node) = (self.geometry(), self.written.node);
+        let needed = group.bytes().len() as u64;
+        assert!((1..=geometry.group_max()).contains(&needed), "a group of {needed} bytes");
+        if self.has_failed {
+            return Err(AppendError::Failed(node));
+        }
+        if self.is_closing {
+            return Err(AppendError::Closed(node));
+        }
+        if !self.waiting.back().is_some_and(|batch| batch.has_room(geometry, needed)) {
+            let lsn = self.place(needed);
+            let (limit, checkpoint) = (geometry.limit(self.synced.checkpoint), self.synced.checkpoint);
+            if lsn >= limit {
+                self.has_refused = true;
+                let free = limit.0.saturating_sub(self.end.0);
+                return Err(AppendError::Full { node, needed, free, checkpoint });
+            }
+            self.begin_batch(lsn);
+        }
+        let batch = self.waiting.back_mut().expect("a batch with room");
+        batch.content.bytes(group.bytes());
+        batch.length += needed;
+        let appended = Appended { start: batch.lsn, end: batch.lsn.after(batch.length) };
+        self.end = batch.lsn.after(whole_pages(batch.length));
+        group.blocks().iter().for_each(|(block, version)| self.touched.note(geometry, *block, *version));
+        self.clock = self.clock.max(group.clock());
+        self.start(out);
+        Ok(appended)
+    }
+
+    /// Handles an event and returns the resulting actions through `out`.
+    ///
+    /// # Panics
+    /// If the end of a write or sync is reported that was not requested.
+    pub fn handle(&mut self, event: Event, out: &mut impl FnMut(Action)) {
+        match event {
+            Event::Want(lsn) => self.wanted = self.wanted.max(lsn.min(self.end)),
+            Event::Checkpoint(lsn) => self.checkpoint = self.checkpoint.max(lsn.min(self.last_durable)),
+            Event::Close => self.is_closing = true,
+            Event::Done(true) => return self.done(out),
+            Event::Done(false) => {
+                (self.flight, self.has_failed) = (None, true);
+                out(Action::Failed);
+            }
+        }
+        self.start(out);
+    }
+
+    /// Returns the position up to which everything is durable.
+    pub fn durable(&self) -> Lsn {
+        self.durable
+    }
+
+    /// Returns the bytes that can be appended before the durable checkpoint must move.
+    pub fn room(&self) -> u64 {
+        self.geometry().limit(self.synced.checkpoint).0 - self.end.0
+    }
+
+    /// Returns the last header that is durable.
+    pub fn header(&self) -> &StreamHeader {
+        &self.synced
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.written.geometry
+    }
+
+    fn is_open(&self) -> bool {
+        self.synced.incarnation == self.incarnation
+    }
+
+    /// Returns the start of a new batch for `needed` bytes: behind the last one, or in the next
+    /// segment if this one has no room.
+    fn place(&self, needed: u64) -> Lsn {
+        let next = self.geometry().next_segment(self.end);
+        let end = self.end.after(whole_pages(BATCH_HEAD + needed));
+        if self.geometry().is_segment_start(self.end) || end <= next { self.end } else { next }
+    }
+
+    fn begin_batch(&mut self, lsn: Lsn) {
+        let mut content = batch::begin();
+        let mut footer = 0;
+        if self.geometry().is_segment_start(lsn) {
+            footer = std::mem::take(&mut self.touched).put(&mut content);
+        }
+        let length = BATCH_HEAD + u64::from(footer) * FOOTER_ENTRY;
+        self.waiting.push_back(OpenBatch { lsn, footer, content, length });
+    }
+
+    /// Starts the next flight if none is under way and there is something to write.
+    fn start(&mut self, out: &mut impl FnMut(Action)) {
+        if self.flight.is_some() || self.has_failed {
+            return;
+        }
+        let mut flight = Flight::default();
+        if let Some(tail) = self.tail.take() {
+            // Its own flight: a header that says where we begin must not be durable before it.
+            flight.writes.push_back(self.write(&tail));
+        } else {
+            if let Some(header) = self.next_header() {
+                flight.writes.push_back(Action::Write(header.offset(), header.encode()));
+                (self.written, flight.header) = (header, Some(header));
+            }
+            if let Some(batch) = self.next_batch() {
+                flight.writes.push_back(self.write(&batch));
+                flight.batch = Some((batch.head().lsn, batch.end()));
+            }
+        }
+        if let Some(first) = flight.writes.pop_front() {
+            self.flight = Some(flight);
+            out(first);
+        }
+    }
+
+    fn write(&self, batch: &Batch) -> Action {
+        Action::Write(self.geometry().offset(batch.head().lsn), batch.bytes().to_vec())
+    }
+
+    /// Returns the header to write, unless the last one says the same.
+    fn next_header(&self) -> Option<StreamHeader> {
+        let same = StreamHeader {
+            incarnation: self.incarnation,
+            begin: self.begin,
+            checkpoint: self.checkpoint,
+            is_closed: self.is_closing && self.durable == self.end,
+            ..self.written
+        };
+        (same != self.written).then(|| StreamHeader { number: same.number + 1, ..same })
+    }
+
+    /// Seals the next batch if a client waits for it or it can take no more.
+    fn next_batch(&mut self) -> Option<Batch> {
+        let is_due = self.wanted > self.durable || self.waiting.len() > 1 || self.is_closing;
+        if !is_due || !self.is_open() {
+            return None;
+        }
+        let OpenBatch { lsn, footer, content, .. } = self.waiting.pop_front()?;
+        let (node, incarnation, clock) = (self.written.node, self.incarnation, self.clock);
+        let head = BatchHead { node, incarnation, lsn, clock, footer, previous: self.checksum };
+        let batch = Batch::seal(head, content.finish());
+        self.checksum = batch.checksum();
+        Some(batch)
+    }
+
+    /// Continues a flight whose last step has succeeded.
+    fn done(&mut self, out: &mut impl FnMut(Action)) {
+        let flight = self.flight.as_mut().expect("a write or sync is under way");
+        if let Some(write) = flight.writes.pop_front() {
+            return out(write);
+        }
+        if !flight.is_syncing {
+            flight.is_syncing = true;
+            return out(Action::Sync);
+        }
+        let Flight { batch, header, .. } = self.flight.take().unwrap_or_default();
+        if let Some(header) = header {
+            self.header_is_durable(header, out);
+        }
+        if let Some((start, end)) = batch {
+            (self.last_durable, self.durable) = (start, end);
+            out(Action::Durable(end));
+        }
+        self.start(out);
+    }
+
+    fn header_is_durable(&mut self, header: StreamHeader, out: &mut impl FnMut(Action)) {
+        let before = std::mem::replace(&mut self.synced, header);
+        if before.incarnation != header.incarnation {
+            self.durable = self.begin;
+            out(Action::Opened);
+        }
+        if before.checkpoint < header.checkpoint && std::mem::take(&mut self.has_refused) {
+            out(Action::Room);
+        }
+        if header.is_closed {
+            out(Action::Closed);
+        }
+    }
+}
+
+impl OpenBatch {
+    /// Returns true if `needed` more bytes fit into the batch and its segment.
+    fn has_room(&self, geometry: Geometry, needed: u64) -> bool {
+        let length = whole_pages(self.length + needed);
+        length <= geometry.batch_max() && self.lsn.after(length) <= geometry.next_segment(self.lsn)
+    }
+}

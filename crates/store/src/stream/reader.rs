@@ -1,0 +1,275 @@
+//! Reads a stream from a device: its valid end, its records from the checkpoint on, and a scan that
+//! uses the footers of segments.
+//!
+//! The valid end is the first position at which the next batch is missing. The next batch is behind
+//! the last one or, if that segment had no room for it, at the start of the next segment; it
+//! repeats the checksum of the last one. A writer makes each batch durable before it writes the
+//! next. A valid batch behind a missing one is thus corruption, an error that names the position.
+//! So is an end before the position at which the current incarnation begins.
+
+use std::collections::BTreeMap;
+
+use plexus_base::{BlockId, NodeId, wire::DecodeError};
+use plexus_disks::{Buffer, Device, DiskError, Version};
+
+use super::protocol::{
+    Batch, BatchHead, Geometry, HEADERS, Lsn, PAGE, StreamHeader, StreamTail, TouchedBlocks, newest,
+};
+
+/// The reason why a stream cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum StreamError {
+    /// The device failed.
+    #[error("redo stream: {0}")]
+    Disk(#[from] DiskError),
+    /// Neither header is sound, or one has a newer format.
+    #[error("redo stream: {0}; restore the stream from a copy, or use the version of plexus that wrote it")]
+    Header(DecodeError),
+    /// The device is shorter than the stream.
+    #[error(
+        "redo stream of {node}: a segment is missing: {found} bytes of {expected}; restore the stream from a copy"
+    )]
+    Missing {
+        /// The node of the stream.
+        node: NodeId,
+        /// The bytes of the device.
+        found: u64,
+        /// The bytes that the header names.
+        expected: u64,
+    },
+    /// The stream belongs to another node or cluster.
+    #[error(
+        "redo stream of {found} of cluster {found_cluster:032x} where that of {expected} of cluster \
+         {expected_cluster:032x} is expected; correct the path"
+    )]
+    Foreign {
+        /// The node of the stream.
+        found: NodeId,
+        /// The cluster of the stream.
+        found_cluster: u128,
+        /// The expected node.
+        expected: NodeId,
+        /// The expected cluster.
+        expected_cluster: u128,
+    },
+    /// Batches are missing or damaged in front of valid ones.
+    #[error(
+        "redo stream of {node} is damaged at {lsn} (byte {offset}): no valid batch is there, and {evidence}; restore \
+         the stream from a copy"
+    )]
+    Corrupt {
+        /// The node of the stream.
+        node: NodeId,
+        /// The position of the missing batch.
+        lsn: Lsn,
+        /// Its offset on the device.
+        offset: u64,
+        /// The reason why this is not the end.
+        evidence: Evidence,
+    },
+}
+
+/// The evidence that a stream goes on behind a missing batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Evidence {
+    /// A valid batch of the same incarnation or a later one is behind it.
+    #[error("a valid one at {0} is behind it")]
+    BatchBehind(Lsn),
+    /// The incarnation that wrote last found more batches.
+    #[error("the last incarnation of the node began at {0}")]
+    BeginsBehind(Lsn),
+}
+
+/// The blocks and the end that a scan finds in a stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StreamScan {
+    /// The highest version of each block with a record at or above the checkpoint. Blocks with
+    /// records only shortly below it may be there too.
+    pub highest: BTreeMap<BlockId, Version>,
+    /// The end, for the next incarnation.
+    pub tail: StreamTail,
+}
+
+/// An iterator over the valid batches of a stream, from the checkpoint on.
+pub struct StreamReader<'a> {
+    device: &'a dyn Device,
+    header: StreamHeader,
+    /// The position of the next batch, unless it is in the next segment.
+    next: Lsn,
+    /// The checksum of the last batch; `None` where the reader began.
+    previous: Option<u32>,
+}
+
+impl<'a> StreamReader<'a> {
+    /// Reads the headers of the stream on `device`.
+    ///
+    /// # Errors
+    /// The device fails or has no stream, or only a part of one.
+    pub fn open(device: &'a dyn Device) -> Result<Self, StreamError> {
+        let mut headers = Buffer::zeroed(HEADERS);
+        let found = device.length();
+        let readable = headers.len().min(found as usize / PAGE as usize * PAGE as usize);
+        device.read(0, &mut headers[..readable])?;
+        let header = newest(&headers).map_err(StreamError::Header)?;
+        let (node, expected) = (header.node, header.geometry.length());
+        if found < expected {
+            return Err(StreamError::Missing { node, found, expected });
+        }
+        Ok(Self { device, header, next: header.checkpoint, previous: None })
+    }
+
+    /// Refuses the stream of another cluster or node.
+    ///
+    /// # Errors
+    /// The header names others.
+    pub fn of(self, cluster: u128, node: NodeId) -> Result<Self, StreamError> {
+        let StreamHeader { cluster: found_cluster, node: found, .. } = self.header;
+        if (found_cluster, found) == (cluster, node) {
+            return Ok(self);
+        }
+        Err(StreamError::Foreign { found, found_cluster, expected: node, expected_cluster: cluster })
+    }
+
+    /// Returns the header in force.
+    #[must_use]
+    pub fn header(&self) -> &StreamHeader {
+        &self.header
+    }
+
+    /// Reads the next batch, or returns `None` at the end of the stream.
+    ///
+    /// # Errors
+    /// The device fails, or the stream is damaged here.
+    pub fn next_batch(&mut self) -> Result<Option<Batch>, StreamError> {
+        let geometry = self.geometry();
+        let behind = geometry.next_segment(self.next);
+        // Where the reader begins, and at the start of a segment, there is a batch or the end.
+        let may_skip = self.previous.is_some() && !geometry.is_segment_start(self.next);
+        for lsn in [Some(self.next), may_skip.then_some(behind)].into_iter().flatten() {
+            if let Some(batch) = self.batch_at(lsn)?.filter(|batch| self.follows(batch.head())) {
+                (self.next, self.previous) = (batch.end(), Some(batch.checksum()));
+                return Ok(Some(batch));
+            }
+        }
+        self.check_end()?;
+        Ok(None)
+    }
+
+    /// Finds the highest version of each block, and the end. Segments with a footer are not read.
+    ///
+    /// # Errors
+    /// The device fails, or a part of the stream that was read is damaged.
+    pub fn scan(mut self) -> Result<StreamScan, StreamError> {
+        let geometry = self.geometry();
+        let mut highest = BTreeMap::new();
+        let mut raise = |block: BlockId, version: Version| {
+            let highest: &mut Version = highest.entry(block).or_insert(version);
+            *highest = version.max(*highest);
+        };
+        // A segment is complete once the next one has begun.
+        loop {
+            let start = geometry.next_segment(self.next);
+            let Some(first) = self.batch_at(start)?.filter(|batch| self.is_current(batch.head())) else {
+                break;
+            };
+            if first.head().footer == 0 {
+                while let Some(batch) = self.next_batch()?.filter(|batch| batch.head().lsn < start) {
+                    batch.records().for_each(|(_, record, _)| raise(record.block, record.after));
+                }
+            }
+            first.footer().for_each(|(block, version)| raise(block, version));
+            (self.next, self.previous) = (start, None);
+        }
+        let mut touched = TouchedBlocks::default();
+        let mut last = None;
+        while let Some(batch) = self.next_batch()? {
+            for (_, record, _) in batch.records() {
+                raise(record.block, record.after);
+                touched.note(geometry, record.block, record.after);
+            }
+            last = Some(batch);
+        }
+        let clock = last.as_ref().map_or(0, |batch: &Batch| batch.head().clock);
+        let tail = StreamTail { header: self.header, end: self.next, last, touched, clock };
+        Ok(StreamScan { highest, tail })
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.header.geometry
+    }
+
+    /// Returns true if a batch is the one behind the last.
+    fn follows(&self, head: &BatchHead) -> bool {
+        self.is_current(head) && self.previous.is_none_or(|previous| previous == head.previous)
+    }
+
+    /// Returns true if the incarnation that wrote a batch was to write at its position.
+    fn is_current(&self, head: &BatchHead) -> bool {
+        match head.lsn < self.header.begin {
+            true => head.incarnation < self.header.incarnation,
+            false => head.incarnation == self.header.incarnation,
+        }
+    }
+
+    /// Reads the batch that begins at `lsn`, if a valid one does.
+    fn batch_at(&self, lsn: Lsn) -> Result<Option<Batch>, StreamError> {
+        let found = self.any_batch_at(lsn)?;
+        Ok(found.filter(|batch| batch.head().lsn == lsn))
+    }
+
+    /// Reads the valid batch of this node at the place of `lsn`, whatever position it names.
+    fn any_batch_at(&self, lsn: Lsn) -> Result<Option<Batch>, StreamError> {
+        let offset = self.geometry().offset(lsn);
+        let mut page = Buffer::zeroed(PAGE as usize);
+        self.device.read(offset, &mut page)?;
+        let Ok((head, length)) = Batch::peek(&page) else { return Ok(None) };
+        let room = self.geometry().next_segment(lsn).0 - lsn.0;
+        if head.node != self.header.node || length > room.min(self.geometry().batch_max()) {
+            return Ok(None);
+        }
+        let mut bytes = page.to_vec();
+        bytes.resize(length as usize, 0);
+        if length > PAGE {
+            let mut rest = Buffer::zeroed((length - PAGE) as usize);
+            self.device.read(offset + PAGE, &mut rest)?;
+            bytes[PAGE as usize..].copy_from_slice(&rest);
+        }
+        Ok(Batch::decode(bytes).ok())
+    }
+
+    /// Checks that the stream ends here: no later batch is where one can follow a missing one.
+    fn check_end(&self) -> Result<(), StreamError> {
+        let (geometry, here) = (self.geometry(), self.next);
+        let corrupt = |evidence| {
+            let (node, offset) = (self.header.node, geometry.offset(here));
+            Err(StreamError::Corrupt { node, lsn: here, offset, evidence })
+        };
+        if here < self.header.begin {
+            return corrupt(Evidence::BeginsBehind(self.header.begin));
+        }
+        for start in [here, geometry.next_segment(here)] {
+            let room = geometry.next_segment(start).0 - start.0;
+            let mut pages = Buffer::zeroed(room.min(geometry.batch_max() + PAGE) as usize);
+            self.device.read(geometry.offset(start), &mut pages)?;
+            let heads = pages.chunks(PAGE as usize).map(Batch::peek);
+            for (index, (head, _)) in
+                heads.enumerate().filter_map(|(index, peeked)| Some((index, peeked.ok()?)))
+            {
+                let is_later = head.lsn >= here && head.incarnation >= self.header.incarnation;
+                let at = start.after(index as u64 * PAGE);
+                if is_later && let Some(batch) = self.any_batch_at(at)? {
+                    return corrupt(Evidence::BatchBehind(batch.head().lsn));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Iterator for StreamReader<'_> {
+    type Item = Result<Batch, StreamError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_batch().transpose()
+    }
+}
