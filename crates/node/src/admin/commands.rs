@@ -13,7 +13,10 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::{
-    admin::control::{CommandSlots, Commands, Progress},
+    admin::{
+        control::{CommandSlots, Commands, Progress},
+        memory::MemoryUse,
+    },
     boot::config::Config,
     lifecycle::{Ending, Lifecycle, Stage},
     records::settle::Settled,
@@ -38,6 +41,9 @@ pub struct Status {
     /// The number of blocks that are refused because a failed node had their latest version, in
     /// this run or an earlier one.
     pub blocks_lost: u64,
+    /// The memory of the process.
+    #[serde(default)]
+    pub memory: MemoryUse,
     /// The status of links and cache; all zero before the node serves.
     #[serde(flatten)]
     pub runtime: RuntimeStatus,
@@ -162,6 +168,7 @@ fn status(on: &CommandContext, _: Value, _: Progress<'_>) -> Result<Value, Strin
         run: on.run,
         uptime_s: uptime.0 as f64 / 1e9,
         blocks_lost: runtime.map_or(on.lost_before, |runtime| runtime.blocks_lost()),
+        memory: MemoryUse::now(),
         runtime: runtime.map(|runtime| runtime.status()).unwrap_or_default(),
     })
 }

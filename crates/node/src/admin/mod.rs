@@ -6,4 +6,5 @@ pub mod control;
 pub(crate) mod forward;
 pub mod grouping;
 pub mod locking;
+pub mod memory;
 pub mod registry;

@@ -78,6 +78,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     for line in membership(&config, &alive) {
         output::line(&line)?;
     }
+    for status in &alive {
+        output::line(&memory(&config, status))?;
+    }
     for (name, seen) in &nodes {
         match seen {
             Seen::Alive(status) => {
@@ -145,6 +148,19 @@ fn row(status: &Status) -> [String; 12] {
         count(runtime.blocks_written),
         count(runtime.unauthenticated),
     ]
+}
+
+/// Returns the line about the memory of a node and its use.
+fn memory(config: &Config, status: &Status) -> String {
+    let Status { name, memory, .. } = status;
+    format!(
+        "memory of {name}: {}: {} shared (its cache of {} MiB, windows and rings, and those of peers on its host), {} heap, {} program",
+        bytes(memory.total()),
+        bytes(memory.shared),
+        config.cache_mib,
+        bytes(memory.heap),
+        bytes(memory.program),
+    )
 }
 
 /// Returns the number of lost blocks and a description, from the running nodes or from the last

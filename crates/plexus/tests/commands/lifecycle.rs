@@ -29,6 +29,7 @@ fn a_cluster_goes_up_and_down_and_up_again() {
         }
         let table = cluster.run("status").said().ok();
         assert!(table.contains("votes: 3 of 3 voting files answer, 2 needed"), "{table}");
+        assert!(table.contains("memory of n3: "), "{table}");
         assert!(table.lines().nth(1).unwrap().starts_with("n1 "), "{table}");
 
         assert!(cluster.run("up").said().ok().contains("all nodes are already running"));
