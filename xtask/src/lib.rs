@@ -5,6 +5,7 @@ mod compare;
 pub mod executive;
 pub mod interconnect;
 pub mod mutate;
+pub mod package;
 pub mod tidy;
 pub mod verify;
 

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use xtask::{command, executive, interconnect, mutate, tidy, verify};
+use xtask::{command, executive, interconnect, mutate, package, tidy, verify};
 
 /// The project's own commands.
 #[derive(Parser)]
@@ -56,6 +56,8 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// Build the Debian package and the tar file of a release.
+    Package(package::Options),
     /// Run benchmarks beside other systems.
     #[command(subcommand)]
     Bench(Bench),
@@ -126,6 +128,7 @@ fn run(command: Command) -> Result<()> {
             let seconds = ((minutes * 60.0).ceil() as u64).to_string();
             command::run(checks(&root, "torture").args(["soak", &seconds, &seed.to_string()]))
         }
+        Command::Package(options) => package::run(&root, &options),
         Command::Sim { options } => command::run(checks(&root, "sim").args(options)),
         Command::Bench(Bench::Interconnect(options)) => interconnect::run(&root, &options),
         Command::Bench(Bench::Executive(options)) => executive::run(&root, &options),

@@ -43,7 +43,8 @@ mod tests {
 
     #[test]
     fn the_uses_are_read_from_the_status_of_a_process() {
-        let text = "Name:\tplexus\nVmRSS:\t  60 kB\nRssAnon:\t  10 kB\nRssFile:\t  20 kB\nRssShmem:\t  30 kB\n";
+        let text =
+            "Name:\tplexus\nVmRSS:\t  60 kB\nRssAnon:\t  10 kB\nRssFile:\t  20 kB\nRssShmem:\t  30 kB\n";
         let expected = MemoryUse { shared: 30 << 10, heap: 10 << 10, program: 20 << 10 };
         assert_eq!(MemoryUse::of(text), expected);
         assert_eq!(MemoryUse::of("RssAnon: a lot"), MemoryUse::default());

@@ -136,7 +136,7 @@ fn a_configuration_that_is_wrong_says_where() {
     contains(&cluster.run("up").said().refusal(), "is not a cluster; make one with `plexus init");
     fs::write(cluster.dir().join("cluster.toml"), &good).unwrap();
     contains(
-        &cluster.run("node").args(["n7"]).said().refusal(),
+        &cluster.run("node").args(["n7"]).said().refusal_with(2),
         "there is no node `n7`; the nodes are n1, n2",
     );
     let elsewhere = cluster.run("up").env("PLEXUS_HOST", "mars").said().refusal();
