@@ -152,7 +152,9 @@ fn a_removed_nodes_table_goes_and_the_others_keep_their_numbers() {
         move |tables: &mut Vec<String>| {
             let n1 = tables.iter().find(|table| table.contains("name = \"n1\"")).unwrap();
             let n4 = n1.replace("number = 0 ", &format!("number = {number} ")).replace("\"n1\"", "\"n4\"");
-            tables.insert(0, n4.replacen(":7400\"", ":7410\"", 1));
+            let port: u16 =
+                n4.split_once("\naddress = \"").unwrap().1.split([':', '"']).nth(1).unwrap().parse().unwrap();
+            tables.insert(0, n4.replacen(&format!(":{port}\""), &format!(":{}\"", port + 10), 1));
         }
     };
     edit_tables(&cluster, n4(1));

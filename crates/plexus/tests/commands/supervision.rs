@@ -32,7 +32,7 @@ fn until_returned(cluster: &Cluster, before: i32) {
 
 fn is_down_for_good(status: &Value, node: usize) -> bool {
     let node = &status["nodes"][node];
-    node["state"] == "down" && node["returns"] == false
+    (node["state"] == "down" || node["state"] == "removed") && node["returns"] == false
 }
 
 #[test]
