@@ -30,7 +30,7 @@ pub mod service;
 mod shards;
 mod subsystems;
 
-pub use admin::{acceptor, commands, control, grouping, locking, registry};
+pub use admin::{acceptor, commands, control, grouping, locking, memory, registry};
 pub use boot::{
     config, create, down, janitor, keys, last_end, launch, layout, lifeline, machine, service_manager,
     supervisor, temporary,
