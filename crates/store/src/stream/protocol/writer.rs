@@ -132,7 +132,7 @@ struct Flight {
     header: Option<StreamHeader>,
 }
 
-/// The writer of one incarnation. See the [module](self).
+/// The writer of one incarnation. The module describes its contract.
 pub struct StreamWriter {
     incarnation: Incarnation,
     /// The position at which this incarnation begins.
