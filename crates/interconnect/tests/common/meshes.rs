@@ -70,7 +70,7 @@ pub(crate) fn has_ofi() -> bool {
 }
 
 /// Polls until it is `done`.
-pub(crate) fn until(what: &str, done: impl Fn() -> bool) {
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + LIMIT;
     while !done() {
         assert!(Instant::now() < end, "{what} did not happen");
