@@ -18,8 +18,9 @@ use super::{
 };
 
 /// The number of reports by which a heartbeat may go back in a file that has lost power. A node
-/// counts one report per file and one for its peers in each heartbeat interval: with three files,
-/// 512 are 128 intervals. A block that [must be durable](Writes::must_be_durable) never goes back.
+/// counts one report per file and one for its peers in each heartbeat interval, or fewer at rest:
+/// with three files, 512 are 128 intervals or more. A block that
+/// [must be durable](Writes::must_be_durable) never goes back.
 pub const MAX_UNDURABLE_REPORTS: u64 = 512;
 
 /// The lag, in reports, at which heartbeats are made durable in the background. A disk that syncs
@@ -201,4 +202,36 @@ pub(super) struct Finished {
     pub(super) started: Nanos,
     /// The number of the report that it wrote. A turn without one renews no lease.
     pub(super) reported: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use plexus_base::{Incarnation, NodeSet};
+
+    use super::*;
+    use crate::protocol::{FileId, Profile, View};
+
+    #[test]
+    fn the_ballot_in_force_is_never_written_over() {
+        let decided = Arc::new(View::first(NodeSet::first(1), [(FileId(1), None)]));
+        let mut file = FileState::new(NodeId(0), decided.files[0], Nanos(0));
+        let mut contents = Contents::default();
+        let report = || Report::first(NodeId(0), Incarnation(1), &Profile::LAN, Arc::clone(&decided));
+        for counter in 0..5 {
+            let decided = Arc::clone(&decided);
+            let newest = Arc::new(Ballot { counter, mbal: 0, bal: 0, proposed: None, decided });
+            let in_force = contents.nodes[0].ballot().cloned();
+            let Writes { heartbeat, ballot } = file.begin(Nanos(0), Some(&newest), report);
+            if let Some((slot, ballot)) = ballot {
+                let blocks = &mut contents.nodes[0];
+                // A torn write leaves a bad block.
+                blocks.ballots[usize::from(slot)] = Block::Bad;
+                assert_eq!(blocks.ballot().cloned(), in_force, "ballot {counter}");
+                blocks.ballots[usize::from(slot)] = Block::Good(ballot);
+            }
+            contents.nodes[0].heartbeat = heartbeat.map_or_else(Block::default, Block::Good);
+            assert!(file.finished(&contents).is_some());
+        }
+        assert_eq!(contents.nodes[0].ballot().map(|ballot| ballot.counter), Some(4));
+    }
 }

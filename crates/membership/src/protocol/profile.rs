@@ -169,6 +169,13 @@ impl Profile {
         Nanos(time.0 + drift + self.kill_margin.0)
     }
 
+    /// Returns the time of silence after which a peer is suspected. A peer with lost links then
+    /// counts as not heard.
+    #[must_use]
+    pub fn suspicion(&self) -> Nanos {
+        Nanos(3 * self.heartbeat.0)
+    }
+
     /// Returns how long a split must look the same before a node is evicted. By then each side has
     /// read the other side's connectivity from the voting files.
     #[must_use]

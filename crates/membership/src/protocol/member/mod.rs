@@ -393,7 +393,7 @@ impl Member {
         self.plan_next_view(now, out);
         self.begin_turns(now, out);
         self.send_report(now, out);
-        out.push(Action::Wake(self.wake()));
+        out.push(Action::Wake(self.wake(now)));
     }
 
     fn end(&mut self, last: Action, out: &mut Vec<Action>) {
@@ -657,8 +657,9 @@ impl Member {
     }
 
     /// Returns the time of the next due work.
-    fn wake(&self) -> Nanos {
-        let turns = self.files.values().filter(|state| self.may_begin(state)).map(|state| state.next);
+    fn wake(&self, now: Nanos) -> Nanos {
+        let rest = self.rest(now);
+        let turns = self.files.values().filter(|state| self.may_begin(state)).map(|state| state.next + rest);
         let waits = self.waits.iter().map(|wait| wait.until);
         let lease = self.opened.is_some().then_some(self.lease_until);
         let soonest = turns.chain(waits).chain(lease).chain([self.next_plan]).min();

@@ -80,7 +80,7 @@ impl Member {
 
     /// Returns the time until which each other member that may live promises that it knows no view
     /// without this node.
-    fn promises(&self) -> impl Iterator<Item = (NodeId, Nanos)> {
+    pub(super) fn promises(&self) -> impl Iterator<Item = (NodeId, Nanos)> {
         let others = self.decided.members().without(self.me).iter();
         let others = others.filter_map(|node| Some((node, self.decided.incarnation(node)?)));
         let alive = others.filter(|(node, incarnation)| !self.peers.is_dead(*node, *incarnation));

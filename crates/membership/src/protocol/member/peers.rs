@@ -11,10 +11,6 @@ use super::super::{
     view::Clean,
 };
 
-/// After this many heartbeats of silence a peer is suspected, and a peer with lost links is not
-/// heard any more.
-const SUSPECTED_FOR: u64 = 3;
-
 #[derive(Clone, Debug, Default)]
 struct Peer {
     report: Option<Arc<Report>>,
@@ -96,7 +92,7 @@ impl Peers {
         let is_its = peer.report.as_ref().is_some_and(|report| report.incarnation <= incarnation);
         if is_its {
             // `None` is less than any time. The clock begins with the machine, perhaps just now.
-            let latest = (now.0 + SUSPECTED_FOR * profile.heartbeat.0).checked_sub(profile.evict.0);
+            let latest = (now.0 + profile.suspicion().0).checked_sub(profile.evict.0);
             peer.heard = peer.heard.min(latest.map(Nanos));
         }
     }
@@ -158,7 +154,7 @@ impl Peers {
         let within = |node: NodeId, time: Nanos| {
             self.alive(node).filter(|_| self.0[node.index()].heard.is_some_and(|at| now.since(at) < time))
         };
-        let lately = Nanos(SUSPECTED_FOR * profile.heartbeat.0);
+        let lately = profile.suspicion();
         let nodes = (0..MAX_NODES as u8).map(NodeId);
         let speaking: NodeSet = nodes.clone().filter(|node| within(*node, lately).is_some()).collect();
         let is_doubted = |node: NodeId| {

@@ -1,4 +1,8 @@
 //! Turns at the voting files: when each begins, and how its result is used.
+//!
+//! Turns at a file are one heartbeat apart. They are a third of a lease apart while the node [is at
+//! rest](Member::is_at_rest): all other members promise, and nothing is wanted of the files but the
+//! lease. Turns are the largest part of the work of an idle node.
 
 use std::sync::Arc;
 
@@ -15,7 +19,8 @@ use crate::protocol::{
 impl Member {
     /// Begins a turn at every file that is due.
     pub(super) fn begin_turns(&mut self, now: Nanos, out: &mut Vec<Action>) {
-        let due = self.files.values().filter(|state| state.next <= now && self.may_begin(state));
+        let rest = self.rest(now);
+        let due = self.files.values().filter(|state| state.next + rest <= now && self.may_begin(state));
         let due: Vec<FileId> = due.map(|state| state.file.id).collect();
         for id in due {
             let report = self.report(now);
@@ -31,6 +36,37 @@ impl Member {
     pub(super) fn may_begin(&self, state: &FileState) -> bool {
         let is_left_alone = state.is_set_aside && self.decided.file(state.file.id).is_some();
         state.turn.is_none() && !is_left_alone
+    }
+
+    /// Returns the time that turns wait for beyond [`FileState::next`].
+    pub(super) fn rest(&self, now: Nanos) -> Nanos {
+        match self.is_at_rest(now) {
+            true => Nanos(self.profile.lease.0 / 3 - self.profile.heartbeat.0),
+            false => Nanos(0),
+        }
+    }
+
+    /// Returns true if all other members promise as they do while nothing is lost, and no view
+    /// change, config change or remember request is wanted or under way. A node that misses a
+    /// peer's reports is not at rest long before it evicts the peer, and long before its own lease
+    /// ends.
+    fn is_at_rest(&self, now: Nanos) -> bool {
+        let epoch = self.decided.epoch;
+        let is_settled =
+            self.entered == epoch && self.opened.as_ref().is_some_and(|view| view.epoch == epoch);
+        let is_wanted = self.leaving
+            || self.plan.is_some()
+            || self.config_change.is_some()
+            || self.paxos.as_ref().is_none_or(Paxos::is_proposing)
+            || !self.returning.is_empty();
+        let is_good =
+            |state: &FileState| !state.is_set_aside && state.ballot().is_some() && !self.lacks(state);
+        let promised = self.promises().map(|(_, until)| until).min();
+        let usual = now + Nanos(self.profile.lease.0 - self.profile.suspicion().0);
+        is_settled
+            && !is_wanted
+            && self.files.values().all(is_good)
+            && promised.is_some_and(|promised| promised >= usual)
     }
 
     /// Handles the end of a turn.
@@ -101,14 +137,18 @@ impl Member {
     /// Schedules immediate turns at files that lack the newest ballot or a report since the last
     /// remember request.
     pub(super) fn schedule_urgent_turns(&mut self, now: Nanos) {
-        let newest = self.paxos.as_ref().map(|paxos| paxos.own().counter);
-        for state in self.files.values_mut() {
-            let lacks_ballot =
-                newest.is_some_and(|newest| state.ballot().is_some_and(|ballot| ballot < newest));
-            if lacks_ballot || self.remembering.is_some_and(|asked| state.reported <= asked) {
-                state.next = now;
-            }
+        let lacking = self.files.values().filter(|state| self.lacks(state));
+        let lacking: Vec<FileId> = lacking.map(|state| state.file.id).collect();
+        for id in lacking {
+            self.files.get_mut(&id).expect("it is lacking").next = now;
         }
+    }
+
+    /// Returns true if a file lacks the newest ballot or a report since the last remember request.
+    fn lacks(&self, state: &FileState) -> bool {
+        let newest = self.paxos.as_ref().map(|paxos| paxos.own().counter);
+        newest.is_some_and(|newest| state.ballot().is_some_and(|ballot| ballot < newest))
+            || self.remembering.is_some_and(|asked| state.reported <= asked)
     }
 
     /// Answers the remember request when a majority of the files was written and read since.
@@ -172,10 +212,10 @@ impl Member {
 
 #[cfg(test)]
 mod tests {
-    use plexus_base::{Incarnation, NodeId, NodeSet};
+    use plexus_base::{Epoch, Incarnation, NodeId, NodeSet};
 
     use super::*;
-    use crate::protocol::{Ballot, Block, Event, Profile, View};
+    use crate::protocol::{Ballot, Block, Event, Profile, Report, ReportNumber, Seat, View};
 
     #[test]
     fn a_joining_node_ends_when_the_files_have_lost_what_it_read_there() {
@@ -196,5 +236,86 @@ mod tests {
         assert!(matches!(goes_on[..], [.., Action::Wake(_)]), "{goes_on:?}");
         let ends = found(Contents::default());
         assert_eq!(ends, [Action::SetAside(file), Action::Die(StopReason::FilesOlder)]);
+    }
+
+    /// A member that acts in a view with one peer, and its voting file.
+    struct Pair {
+        member: Member,
+        contents: Contents,
+        /// The number of the last report to the peer.
+        sent: u64,
+        now: Nanos,
+    }
+
+    const STEP: Nanos = Nanos::from_ms(5);
+
+    impl Pair {
+        fn new() -> Self {
+            let mut view = View::first(NodeSet::first(2), [(FileId(7), None)]);
+            view.epoch = Epoch(1);
+            (0..2).for_each(|node| view.seats[node] = Seat::In(Incarnation(1)));
+            let now = Nanos::from_ms(1000);
+            let mut member = Member::new(NodeId(0), Incarnation(1), Profile::LAN, Arc::new(view), now);
+            (member.opened, member.entered) = (Some(Arc::clone(&member.decided)), Epoch(1));
+            member.lease_until = now + Profile::LAN.lease;
+            Self { member, contents: Contents::default(), sent: 0, now }
+        }
+
+        /// Handles an event, and executes turns at once. Returns the number of turns.
+        fn handle(&mut self, event: Event) -> usize {
+            let mut out = Vec::new();
+            self.member.handle(self.now, event, &mut out);
+            let mut turns = 0;
+            for action in out {
+                match action {
+                    Action::Send { report, .. } => self.sent = report.counter,
+                    Action::Turn { file, writes } => {
+                        let own = &mut self.contents.nodes[0];
+                        own.heartbeat = writes.heartbeat.map_or(own.heartbeat.clone(), Block::Good);
+                        if let Some((slot, ballot)) = writes.ballot {
+                            own.ballots[usize::from(slot)] = Block::Good(ballot);
+                        }
+                        let result = Ok(Box::new(self.contents.clone()));
+                        turns += 1 + self.handle(Event::Finished { file: file.id, result });
+                    }
+                    Action::Die(reason) => panic!("{reason}"),
+                    _ => {}
+                }
+            }
+            turns
+        }
+
+        /// Lets a time pass. The peer reports in each step if it `speaks`. Returns the number of
+        /// turns.
+        fn pass(&mut self, ms: u64, speaks: bool) -> usize {
+            let (end, mut turns) = (self.now + Nanos::from_ms(ms), 0);
+            while self.now < end {
+                self.now = self.now + STEP;
+                turns += self.handle(Event::Tick);
+                if speaks {
+                    let decided = Arc::clone(&self.member.decided);
+                    let mut report = Report::first(NodeId(1), Incarnation(1), &Profile::LAN, decided);
+                    (report.counter, report.opened, report.reaches) = (self.now.0, Epoch(1), true);
+                    report.hears = NodeSet::from_iter([NodeId(0)]);
+                    report.echo[0] = ReportNumber { incarnation: Incarnation(1), counter: self.sent };
+                    turns += self.handle(Event::Heard(Arc::new(report)));
+                }
+            }
+            turns
+        }
+    }
+
+    #[test]
+    fn turns_are_rare_while_all_others_promise_and_frequent_as_soon_as_one_is_missed() {
+        let mut pair = Pair::new();
+        pair.pass(1000, true);
+        let at_rest = pair.pass(3000, true);
+        assert_eq!(at_rest, 10, "a third of a lease apart");
+        // The first turn without a pause comes when the peer is suspected.
+        pair.pass(Profile::LAN.suspicion().0 / 1_000_000, false);
+        assert_eq!(pair.pass(500, false), 5, "a heartbeat apart");
+        pair.pass(1000, true);
+        assert_eq!(pair.pass(3000, true), 10, "the peer is back");
+        assert!(pair.handle(Event::Remember(5)) > 0, "a request is not kept waiting");
     }
 }
