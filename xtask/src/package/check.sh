@@ -37,6 +37,8 @@ int main(void) {
 }
 PROGRAM
 cc program.c $(pkg-config --cflags --libs plexus) -o program
+readelf --dynamic program | grep -F '[libplexus.so.0.1]'
+ldconfig -p | grep -F 'libplexus.so.0.1 '
 ./program
 plexus down
 say "systemd accepts the units"
@@ -58,7 +60,7 @@ tar --extract --gzip --file plexus.tar.gz --directory anywhere --strip-component
 anywhere/bin/plexus --version
 export PKG_CONFIG_PATH=/tmp/anywhere/lib/pkgconfig
 cc program.c $(pkg-config --cflags --libs plexus) -Wl,-rpath,/tmp/anywhere/lib -o program
-ldd program | grep /tmp/anywhere/lib/libplexus.so
+ldd program | grep /tmp/anywhere/lib/libplexus.so.0.1
 STEPS
 cd "$top/root/tmp"
 chroot "$top/root" sh -euc 'cd /tmp && exec sh -eu ./steps'

@@ -8,7 +8,7 @@ mod check;
 
 use std::{
     fs,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
     process::Command,
 };
@@ -41,10 +41,13 @@ struct Places {
 /// A step fails; the error names it.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
     let program = command::built_program(root, "plexus", "plexus")?;
-    let libraries = ["build", "--release", "--package", "plexus-capi"];
-    command::run(command::cargo(root).args(libraries))?;
     let built = program.parent().context("the program has no directory")?;
     let version = env!("CARGO_PKG_VERSION");
+    let soname = soname(version);
+    let library = ["rustc", "--release", "--package", "plexus-capi", "--"];
+    command::run(command::cargo(root).args(library).arg(format!("-Clink-arg=-Wl,-soname,{soname}")))?;
+    // Programs that are linked to the library where it was built look for this name.
+    link("libplexus.so", &built.join(&soname))?;
     let out = root.join(&options.out);
     fs::create_dir_all(&out)?;
     let staged = tempfile::tempdir()?;
@@ -52,7 +55,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     let name = format!("plexus-{version}-{}", std::env::consts::ARCH);
     let tree = staged.path().join(&name);
     let places = Places { lib: "lib".into(), zsh: "zsh/site-functions", fish: "fish/vendor_completions.d" };
-    stage(root, built, &tree, "${pcfiledir}/../..", &places)?;
+    stage(root, [built, &tree], version, "${pcfiledir}/../..", &places)?;
     make_readable(&tree)?;
     let archive = out.join(format!("{name}.tar.gz"));
     let mut tar = Command::new("tar");
@@ -70,9 +73,13 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     let tree = staged.path().join("deb");
     let multiarch = format!("lib/{}-linux-gnu", std::env::consts::ARCH);
     let places = Places { lib: multiarch, zsh: "zsh/vendor-completions", fish: "fish/vendor_completions.d" };
-    stage(root, built, &tree.join("usr"), "/usr", &places)?;
+    stage(root, [built, &tree.join("usr")], version, "/usr", &places)?;
     let control = control(version, &architecture, &fs::read(&program)?);
     write(&tree.join("DEBIAN/control"), control.as_bytes(), 0o644)?;
+    write(&tree.join("DEBIAN/triggers"), b"activate-noawait ldconfig\n", 0o644)?;
+    let series = soname.trim_start_matches("libplexus.so.");
+    let shlibs = format!("libplexus {series} plexus (>= {version})\n");
+    write(&tree.join("DEBIAN/shlibs"), shlibs.as_bytes(), 0o644)?;
     let sums = "find usr -type f | LC_ALL=C sort | xargs md5sum > DEBIAN/md5sums";
     command::run(Command::new("sh").args(["-c", sums]).current_dir(&tree))?;
     make_readable(&tree)?;
@@ -85,17 +92,21 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
 }
 
 /// Copies all files to their places below `tree`, which will be installed as `prefix`.
-fn stage(root: &Path, built: &Path, tree: &Path, prefix: &str, places: &Places) -> Result<()> {
+fn stage(root: &Path, [built, tree]: [&Path; 2], version: &str, prefix: &str, places: &Places) -> Result<()> {
     let copy = |from: &Path, to: &str, mode| {
         write(&tree.join(to), &fs::read(from).with_context(|| from.display().to_string())?, mode)
     };
     let lib = &places.lib;
     copy(&built.join("plexus"), "bin/plexus", 0o755)?;
-    copy(&built.join("libplexus.so"), &format!("{lib}/libplexus.so"), 0o644)?;
+    let library = format!("libplexus.so.{version}");
+    copy(&built.join("libplexus.so"), &format!("{lib}/{library}"), 0o644)?;
+    let soname = soname(version);
+    link(&library, &tree.join(lib).join(&soname))?;
+    link(&soname, &tree.join(lib).join("libplexus.so"))?;
     copy(&built.join("libplexus.a"), &format!("{lib}/libplexus.a"), 0o644)?;
     if command::found("strip") {
         // Without the lines of source code, which only developers need.
-        let files = ["bin/plexus".to_owned(), format!("{lib}/libplexus.so"), format!("{lib}/libplexus.a")];
+        let files = ["bin/plexus".to_owned(), format!("{lib}/{library}"), format!("{lib}/libplexus.a")];
         command::run(Command::new("strip").arg("--strip-debug").args(files).current_dir(tree))?;
     }
     copy(&root.join("crates/capi/include/plexus.h"), "include/plexus.h", 0o644)?;
@@ -132,6 +143,20 @@ fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
     fs::create_dir_all(path.parent().context("a file is in a directory")?)?;
     fs::write(path, bytes).with_context(|| path.display().to_string())?;
     Ok(fs::set_permissions(path, fs::Permissions::from_mode(mode))?)
+}
+
+/// Makes a symbolic link, in place of an existing one.
+fn link(to: &str, path: &Path) -> Result<()> {
+    let _ = fs::remove_file(path);
+    symlink(to, path).with_context(|| path.display().to_string())
+}
+
+/// Returns the name by which programs find the library at run time. It changes with each version
+/// that may be incompatible: before version 1 with the second number, then with the first.
+fn soname(version: &str) -> String {
+    let numbers: Vec<&str> = version.split('.').collect();
+    let counted = if numbers[0] == "0" { 2 } else { 1 };
+    format!("libplexus.so.{}", numbers[..counted].join("."))
 }
 
 /// Makes a tree readable by all users, whatever the umask.
@@ -198,6 +223,12 @@ fn commit_time(root: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_name_of_the_library_changes_with_incompatible_versions() {
+        let names = ["0.1.0", "0.1.7", "0.2.0", "1.4.2", "12.0.0"].map(soname);
+        assert_eq!(names, ["0.1", "0.1", "0.2", "1", "12"].map(|series| format!("libplexus.so.{series}")));
+    }
 
     #[test]
     fn package_needs_the_newest_c_library_that_the_program_names() {
