@@ -15,6 +15,12 @@ pub enum DiskError {
         /// The file.
         path: PathBuf,
     },
+    /// Writes were made, and a sync that covers them failed.
+    #[error("the write is not durable: {why}")]
+    NotDurable {
+        /// The failure of the sync.
+        why: String,
+    },
     /// The file system has too little room for its disks.
     #[error(
         "{path}: {needed_mib} MiB needed for the disk group, {free_mib} MiB free; make room or ask for a smaller group"

@@ -135,10 +135,16 @@ impl Group {
     pub fn write(&self, block: BlockId, from: &[u8]) -> Result<(), DiskError> {
         let (disk, offset) = self.place(block)?;
         assert_eq!(from.len(), self.shape.block_size.bytes(), "a write is one block");
-        if self.guard.get().is_some_and(|guard| !guard()) {
+        if !self.may_write() {
             return Err(DiskError::NoMember { path: disk.path.clone() });
         }
         disk.write(offset, from)
+    }
+
+    /// Returns false if the guard forbids writes: the node may be no member any more.
+    #[must_use]
+    pub fn may_write(&self) -> bool {
+        self.guard.get().is_none_or(|guard| guard())
     }
 
     /// Makes every write that has returned durable.

@@ -108,7 +108,12 @@ pub struct Pool {
 struct Shared {
     queue: Mutex<Queue>,
     work: Condvar,
+    /// True if a write is complete only when it is durable.
+    syncs: bool,
 }
+
+/// The most writes that one sync covers.
+const WRITES_PER_SYNC: usize = 32;
 
 #[derive(Default)]
 struct Queue {
@@ -117,18 +122,20 @@ struct Queue {
 }
 
 impl Pool {
-    /// Starts `threads` (at least 1), which call `complete` for each job. The callback must be
-    /// quick and must not wait for another job of this pool.
+    /// Starts `threads` (at least 1), which call `complete` for each job: for a write when it is
+    /// durable, if the pool `syncs`. The callback must be quick and must not wait for another job
+    /// of this pool.
     ///
     /// # Errors
     /// The system refuses a thread.
     pub fn new(
         group: &Arc<Group>,
         threads: usize,
+        syncs: bool,
         complete: impl Fn(IoCompletion) + Send + Sync + 'static,
     ) -> std::io::Result<Self> {
         assert!(threads > 0, "a pool has threads");
-        let shared = Arc::new(Shared { queue: Mutex::default(), work: Condvar::new() });
+        let shared = Arc::new(Shared { queue: Mutex::default(), work: Condvar::new(), syncs });
         let complete = Arc::new(complete);
         let mut pool = Self { shared: Arc::clone(&shared), threads: Vec::with_capacity(threads) };
         for number in 0..threads {
@@ -182,12 +189,38 @@ impl Shared {
     }
 
     fn serve(&self, group: &Group, complete: &(impl Fn(IoCompletion) + ?Sized)) {
-        while let Some(Job { token, op, block, mut memory }) = self.next() {
+        while let Some(job) = self.next() {
+            if job.op == Op::Write && self.syncs {
+                self.write_durably(job, group, complete);
+                continue;
+            }
+            let Job { token, op, block, mut memory } = job;
             let result = match op {
                 Op::Read => read(group, block, memory.bytes()),
                 Op::Write => write(group, block, memory.shared()),
             };
             complete(IoCompletion { token, op, block, result });
+        }
+    }
+
+    /// Does a write and those at the front of the queue, with one sync.
+    fn write_durably(&self, first: Job, group: &Group, complete: &(impl Fn(IoCompletion) + ?Sized)) {
+        let mut jobs = vec![first];
+        let mut queue = self.lock();
+        while jobs.len() < WRITES_PER_SYNC && queue.jobs.front().is_some_and(|job| job.op == Op::Write) {
+            jobs.extend(queue.jobs.pop_front());
+        }
+        drop(queue);
+        let mut written = Vec::with_capacity(jobs.len());
+        for Job { token, op, block, memory } in jobs {
+            let result = write(group, block, memory.shared());
+            written.push(IoCompletion { token, op, block, result });
+        }
+        let synced = group.sync().map_err(|why| why.to_string());
+        for done in written {
+            let is_durable = || synced.clone().map_err(|why| DiskError::NotDurable { why });
+            let result = done.result.and_then(|version| is_durable().map(|()| version));
+            complete(IoCompletion { result, ..done });
         }
     }
 }

@@ -2,9 +2,10 @@
 //! each block.
 //!
 //! [`Group`] finds, checks and moves blocks. [`Page`] gives a block its identity: version, writer,
-//! checksum. [`Pool`] joins the two on threads of its own, so that no client thread waits for a
-//! disk and no unverified block is used. A [`Device`] is the bytes below a disk or a stream of
-//! redo. The global cache decides which node may write a block; this crate does not.
+//! checksum. A [`Patch`] is a change of its bytes. [`Pool`] joins groups and pages on threads of
+//! its own, so that no client thread waits for a disk and no unverified block is used. A [`Device`]
+//! is the bytes below a disk or a stream of redo. The global cache decides which node may write a
+//! block; this crate does not.
 
 mod device;
 mod error;
@@ -12,6 +13,7 @@ mod group;
 mod io;
 mod label;
 mod page;
+mod patch;
 
 pub use device::{Device, DeviceFault, FileDevice, SECTOR, SimulatedDevice};
 pub use error::DiskError;
@@ -23,4 +25,7 @@ pub use label::{BlockSize, GroupId, Shape};
 #[doc(hidden)]
 pub use page::page_any;
 pub use page::{HEADER, Page, PageError, PageType, TRAILER, Version, Writer};
+#[doc(hidden)]
+pub use patch::patch_any;
+pub use patch::{Patch, apply_patch, patch_ranges};
 pub use plexus_base::aligned::{ALIGN, Buffer};

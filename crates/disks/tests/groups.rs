@@ -144,7 +144,7 @@ fn the_pool_writes_what_is_sealed_and_verifies_what_it_reads() {
     let made = made(2, 16, 200);
     let group = Arc::new(Group::open(&made.paths, &made.shape).unwrap());
     let (sender, done) = mpsc::channel();
-    let pool = Pool::new(&group, 2, move |completion| sender.send(completion).unwrap()).unwrap();
+    let pool = Pool::new(&group, 2, true, move |completion| sender.send(completion).unwrap()).unwrap();
     let mut frame = Buffer::zeroed(16384);
     assert_eq!(one(&pool, &done, Op::Read, 100, &mut frame).unwrap(), Version(0));
 

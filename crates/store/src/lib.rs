@@ -2,8 +2,12 @@
 //! acknowledged.
 //!
 //! A node writes its changes to one [`stream`]: a ring of segments on a device. After a death the
-//! blocks of the dead node are replayed over the streams of all nodes
-//! ([`stream::protocol::replay`]). `docs/redo.md` has the rules. Nothing uses streams yet: the
-//! cache, recovery and transactions come on top of them.
+//! blocks of the dead node are replayed over the streams of all nodes ([`recovery`]).
+//! [`NodeRedo`] gives both to the cache of a node. `docs/redo.md` has
+//! the rules.
 
+mod node;
+pub mod recovery;
 pub mod stream;
+
+pub use node::{NodeRedo, RedoSettings};

@@ -46,7 +46,8 @@ fn main() {
 fn write(path: &Path, incarnation: u64) {
     let device = FileDevice::open(path).expect("a device");
     let scan = StreamReader::open(&device).and_then(StreamReader::scan).expect("a stream");
-    let stream = RedoStream::open(Arc::new(device), scan.tail, Incarnation(incarnation)).expect("it opens");
+    let stream = RedoStream::open(Arc::new(device), scan.tail, Incarnation(incarnation), drop);
+    let stream = stream.expect("it opens");
     let starts = std::sync::Mutex::new(BTreeMap::new());
     thread::scope(|scope| {
         for writer in 0..WRITERS {

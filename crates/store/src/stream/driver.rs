@@ -48,6 +48,17 @@ pub fn create(path: &Path, cluster: u128, node: NodeId, geometry: Geometry) -> R
     Ok(device.sync()?)
 }
 
+/// The progress of a stream, for clients that do not wait.
+#[derive(Clone, Debug)]
+pub enum RedoProgress {
+    /// Everything below this position is durable.
+    Durable(Lsn),
+    /// The checkpoint has moved: a group that was refused may be tried again.
+    Room,
+    /// The device has failed, and nothing more becomes durable.
+    Failed(RedoError),
+}
+
 /// The stream of this incarnation of a node.
 pub struct RedoStream {
     shared: Arc<Shared>,
@@ -73,7 +84,7 @@ struct State {
 
 impl RedoStream {
     /// Opens a stream for a new incarnation, behind the end that a scan has found, and waits until
-    /// this is durable.
+    /// this is durable. `told` is called on the stream's thread and must be quick.
     ///
     /// # Errors
     /// The device fails, or the system refuses a thread.
@@ -84,6 +95,7 @@ impl RedoStream {
         device: Arc<dyn Device>,
         tail: StreamTail,
         incarnation: Incarnation,
+        told: impl Fn(RedoProgress) + Send + 'static,
     ) -> Result<Self, OpenError> {
         let mut steps = VecDeque::new();
         let writer = StreamWriter::open(tail, incarnation, &mut |action| steps.push_back(action));
@@ -93,7 +105,7 @@ impl RedoStream {
         let shared = Arc::new(Shared { state: Mutex::new(state), work, progress });
         let thread = thread::Builder::new().name("plexus-redo".into()).spawn({
             let shared = Arc::clone(&shared);
-            move || shared.write(&*device)
+            move || shared.write(&*device, &told)
         })?;
         let stream = Self { shared, thread: Some(thread) };
         stream.shared.wait(|state| state.is_open.then_some(()))?;
@@ -138,6 +150,35 @@ impl RedoStream {
         self.shared.wait(|state| (state.writer.durable() >= lsn).then_some(()))
     }
 
+    /// Makes everything below `lsn` durable without waiting for it.
+    pub fn want(&self, lsn: Lsn) {
+        self.handle(Event::Want(lsn));
+    }
+
+    /// Returns the position below which everything is durable.
+    #[must_use]
+    pub fn durable(&self) -> Lsn {
+        self.shared.lock().writer.durable()
+    }
+
+    /// Returns the position behind all groups.
+    #[must_use]
+    pub fn end(&self) -> Lsn {
+        self.shared.lock().writer.end()
+    }
+
+    /// Returns a position at or below that of the next group, for a checkpoint.
+    #[must_use]
+    pub fn position(&self) -> Lsn {
+        self.shared.lock().writer.position()
+    }
+
+    /// Returns the bytes that can be appended before the checkpoint must move.
+    #[must_use]
+    pub fn room(&self) -> u64 {
+        self.shared.lock().writer.room()
+    }
+
     /// Moves the checkpoint: records below `lsn` are not needed any more. It is the start of a
     /// batch ([`Appended::start`]), or beyond everything that is durable.
     pub fn checkpoint(&self, lsn: Lsn) {
@@ -148,13 +189,15 @@ impl RedoStream {
     ///
     /// # Errors
     /// The device fails.
-    pub fn close(self) -> Result<(), RedoError> {
+    pub fn close(&self) -> Result<(), RedoError> {
         self.handle(Event::Close);
         self.shared.wait(|state| state.is_closed.then_some(()))
     }
 
     fn handle(&self, event: Event) {
-        self.shared.lock().handle(event);
+        // Progress comes with the end of a step only, on the stream's thread.
+        let progress = self.shared.lock().handle(event);
+        debug_assert!(progress.is_empty(), "{progress:?}");
         self.shared.work.notify_one();
     }
 }
@@ -187,7 +230,9 @@ impl State {
         writer.append(group, &mut |action| steps.push_back(action))
     }
 
-    fn handle(&mut self, event: Event) {
+    /// Handles an event, and returns the progress for the callback.
+    fn handle(&mut self, event: Event) -> Vec<RedoProgress> {
+        let mut progress = Vec::new();
         let mut actions = Vec::new();
         self.writer.handle(event, &mut |action| actions.push(action));
         for action in actions {
@@ -195,10 +240,17 @@ impl State {
                 Action::Write(..) | Action::Sync => self.steps.push_back(action),
                 Action::Opened => self.is_open = true,
                 Action::Closed => self.is_closed = true,
-                // Clients look at the state after each step.
-                Action::Durable(_) | Action::Room | Action::Failed => {}
+                Action::Durable(lsn) => progress.push(RedoProgress::Durable(lsn)),
+                Action::Room => progress.push(RedoProgress::Room),
+                Action::Failed => progress.extend(self.failure().map(RedoProgress::Failed)),
             }
         }
+        progress
+    }
+
+    fn failure(&self) -> Option<RedoError> {
+        let (node, why) = (self.writer.header().node, self.failure.clone()?);
+        Some(RedoError::Device { node, why })
     }
 }
 
@@ -211,9 +263,8 @@ impl Shared {
     fn wait<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> Result<T, RedoError> {
         let mut state = self.lock();
         loop {
-            if let Some(why) = &state.failure {
-                let (node, why) = (state.writer.header().node, Arc::clone(why));
-                return Err(RedoError::Device { node, why });
+            if let Some(failure) = state.failure() {
+                return Err(failure);
             }
             if let Some(found) = look(&mut state) {
                 return Ok(found);
@@ -223,7 +274,7 @@ impl Shared {
     }
 
     /// Carries out the steps of the writer until the stream is dropped and the last step has ended.
-    fn write(&self, device: &dyn Device) {
+    fn write(&self, device: &dyn Device, told: &dyn Fn(RedoProgress)) {
         let is_idle = |state: &mut State| state.steps.is_empty() && !state.is_dropped;
         loop {
             let mut state =
@@ -237,8 +288,10 @@ impl Shared {
             let mut state = self.lock();
             let has_succeeded = result.is_ok();
             state.failure = result.err().map(Arc::new);
-            state.handle(Event::Done(has_succeeded));
+            let progress = state.handle(Event::Done(has_succeeded));
+            drop(state);
             self.progress.notify_all();
+            progress.into_iter().for_each(told);
         }
     }
 }

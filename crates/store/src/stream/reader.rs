@@ -6,6 +6,10 @@
 //! repeats the checksum of the last one. A writer makes each batch durable before it writes the
 //! next. A valid batch behind a missing one is thus corruption, an error that names the position.
 //! So is an end before the position at which the current incarnation begins.
+//!
+//! The stream of a running node changes while it is read. [`StreamReader::of_running`] reads what
+//! was durable when the reading began, and takes any missing batch for the end. Where the writer
+//! has used a segment again, reading goes on at the checkpoint that allowed it.
 
 use std::collections::BTreeMap;
 
@@ -90,14 +94,27 @@ pub struct StreamScan {
     pub tail: StreamTail,
 }
 
+/// The bytes that are read at once. A longer batch is read at once too.
+const READ_AHEAD: u64 = 1 << 20;
+
 /// An iterator over the valid batches of a stream, from the checkpoint on.
 pub struct StreamReader<'a> {
     device: &'a dyn Device,
     header: StreamHeader,
+    /// True if the writer may be at work.
+    is_running: bool,
+    window: Window,
     /// The position of the next batch, unless it is in the next segment.
     next: Lsn,
     /// The checksum of the last batch; `None` where the reader began.
     previous: Option<u32>,
+}
+
+/// The bytes of the device that were read last.
+struct Window {
+    offset: u64,
+    length: usize,
+    buffer: Buffer,
 }
 
 impl<'a> StreamReader<'a> {
@@ -106,16 +123,19 @@ impl<'a> StreamReader<'a> {
     /// # Errors
     /// The device fails or has no stream, or only a part of one.
     pub fn open(device: &'a dyn Device) -> Result<Self, StreamError> {
-        let mut headers = Buffer::zeroed(HEADERS);
-        let found = device.length();
-        let readable = headers.len().min(found as usize / PAGE as usize * PAGE as usize);
-        device.read(0, &mut headers[..readable])?;
-        let header = newest(&headers).map_err(StreamError::Header)?;
-        let (node, expected) = (header.node, header.geometry.length());
+        let header = read_header(device)?;
+        let (node, found, expected) = (header.node, device.length(), header.geometry.length());
         if found < expected {
             return Err(StreamError::Missing { node, found, expected });
         }
-        Ok(Self { device, header, next: header.checkpoint, previous: None })
+        let window = Window { offset: 0, length: 0, buffer: Buffer::zeroed(0) };
+        Ok(Self { device, header, is_running: false, window, next: header.checkpoint, previous: None })
+    }
+
+    /// Reads the stream of a running node, whose end is not checked.
+    #[must_use]
+    pub fn of_running(self) -> Self {
+        Self { is_running: true, ..self }
     }
 
     /// Refuses the stream of another cluster or node.
@@ -141,6 +161,53 @@ impl<'a> StreamReader<'a> {
     /// # Errors
     /// The device fails, or the stream is damaged here.
     pub fn next_batch(&mut self) -> Result<Option<Batch>, StreamError> {
+        loop {
+            if let Some(batch) = self.following()? {
+                return Ok(Some(batch));
+            }
+            if !self.is_running {
+                return self.check_end().map(|()| None);
+            }
+            let checkpoint = read_header(self.device)?.checkpoint;
+            if checkpoint <= self.next {
+                return Ok(None);
+            }
+            self.resume(checkpoint);
+        }
+    }
+
+    /// Judges the end at which the reading of a running stream has stopped. More batches may have
+    /// come since.
+    ///
+    /// # Errors
+    /// The device fails, or the stream is damaged there.
+    pub fn check_running_end(&mut self) -> Result<(), StreamError> {
+        self.window.length = 0;
+        let Err(damage) = self.check_end() else { return Ok(()) };
+        // The writer wrote a batch that is behind the end after the one that was missing.
+        self.window.length = 0;
+        let has_moved = self.following()?.is_some() || read_header(self.device)?.checkpoint > self.next;
+        if has_moved { Ok(()) } else { Err(damage) }
+    }
+
+    /// Continues at `lsn`, where a batch begins, whatever batch is before it.
+    pub fn resume(&mut self, lsn: Lsn) {
+        (self.next, self.previous, self.window.length) = (lsn, None, 0);
+    }
+
+    /// Returns the blocks of the segment of `lsn` with their last versions, if the segment is
+    /// complete and has a footer.
+    ///
+    /// # Errors
+    /// The device fails.
+    pub fn footer(&mut self, lsn: Lsn) -> Result<Option<BTreeMap<BlockId, Version>>, StreamError> {
+        let first = self.batch_at(self.geometry().next_segment(lsn))?;
+        let first = first.filter(|first| first.head().footer > 0 && self.is_current(first.head()));
+        Ok(first.map(|first| first.footer().collect()))
+    }
+
+    /// Reads the batch behind the last one, if it is there.
+    fn following(&mut self) -> Result<Option<Batch>, StreamError> {
         let geometry = self.geometry();
         let behind = geometry.next_segment(self.next);
         // Where the reader begins, and at the start of a segment, there is a batch or the end.
@@ -151,7 +218,6 @@ impl<'a> StreamReader<'a> {
                 return Ok(Some(batch));
             }
         }
-        self.check_end()?;
         Ok(None)
     }
 
@@ -189,6 +255,9 @@ impl<'a> StreamReader<'a> {
             }
             last = Some(batch);
         }
+        if self.is_running {
+            self.check_running_end()?;
+        }
         let clock = last.as_ref().map_or(0, |batch: &Batch| batch.head().clock);
         let tail = StreamTail { header: self.header, end: self.next, last, touched, clock };
         Ok(StreamScan { highest, tail })
@@ -212,36 +281,46 @@ impl<'a> StreamReader<'a> {
     }
 
     /// Reads the batch that begins at `lsn`, if a valid one does.
-    fn batch_at(&self, lsn: Lsn) -> Result<Option<Batch>, StreamError> {
+    fn batch_at(&mut self, lsn: Lsn) -> Result<Option<Batch>, StreamError> {
         let found = self.any_batch_at(lsn)?;
         Ok(found.filter(|batch| batch.head().lsn == lsn))
     }
 
     /// Reads the valid batch of this node at the place of `lsn`, whatever position it names.
-    fn any_batch_at(&self, lsn: Lsn) -> Result<Option<Batch>, StreamError> {
+    fn any_batch_at(&mut self, lsn: Lsn) -> Result<Option<Batch>, StreamError> {
         let offset = self.geometry().offset(lsn);
-        let mut page = Buffer::zeroed(PAGE as usize);
-        self.device.read(offset, &mut page)?;
-        let Ok((head, length)) = Batch::peek(&page) else { return Ok(None) };
         let room = self.geometry().next_segment(lsn).0 - lsn.0;
-        if head.node != self.header.node || length > room.min(self.geometry().batch_max()) {
+        let longest = room.min(self.geometry().batch_max());
+        let node = self.header.node;
+        let Ok((head, length)) = Batch::peek(self.bytes(offset, PAGE)?) else { return Ok(None) };
+        if head.node != node || length > longest {
             return Ok(None);
         }
-        let mut bytes = page.to_vec();
-        bytes.resize(length as usize, 0);
-        if length > PAGE {
-            let mut rest = Buffer::zeroed((length - PAGE) as usize);
-            self.device.read(offset + PAGE, &mut rest)?;
-            bytes[PAGE as usize..].copy_from_slice(&rest);
+        Ok(Batch::decode(self.bytes(offset, length)?.to_vec()).ok())
+    }
+
+    /// Returns bytes of the segments, which may have been read before.
+    fn bytes(&mut self, offset: u64, length: u64) -> Result<&[u8], StreamError> {
+        let Window { offset: start, length: filled, buffer } = &mut self.window;
+        if offset < *start || offset + length > *start + *filled as u64 {
+            let ahead = READ_AHEAD.min(self.header.geometry.length() - offset).max(length) as usize;
+            if buffer.len() < ahead {
+                *buffer = Buffer::zeroed(ahead);
+            }
+            *filled = 0;
+            self.device.read(offset, &mut buffer[..ahead])?;
+            (*start, *filled) = (offset, ahead);
         }
-        Ok(Batch::decode(bytes).ok())
+        let from = (offset - *start) as usize;
+        Ok(&buffer[from..from + length as usize])
     }
 
     /// Checks that the stream ends here: no later batch is where one can follow a missing one.
-    fn check_end(&self) -> Result<(), StreamError> {
+    fn check_end(&mut self) -> Result<(), StreamError> {
         let (geometry, here) = (self.geometry(), self.next);
+        let node = self.header.node;
         let corrupt = |evidence| {
-            let (node, offset) = (self.header.node, geometry.offset(here));
+            let offset = geometry.offset(here);
             Err(StreamError::Corrupt { node, lsn: here, offset, evidence })
         };
         if here < self.header.begin {
@@ -264,6 +343,13 @@ impl<'a> StreamReader<'a> {
         }
         Ok(())
     }
+}
+
+fn read_header(device: &dyn Device) -> Result<StreamHeader, StreamError> {
+    let mut headers = Buffer::zeroed(HEADERS);
+    let readable = headers.len().min(device.length() as usize / PAGE as usize * PAGE as usize);
+    device.read(0, &mut headers[..readable])?;
+    newest(&headers).map_err(StreamError::Header)
 }
 
 impl Iterator for StreamReader<'_> {

@@ -40,6 +40,7 @@ pub(super) const BATCH_HEAD: u64 = 64;
 const _: () = assert!(BATCH_HEAD + FOOTER_MAX * FOOTER_ENTRY + GROUP_MAX <= BATCH_MAX);
 
 wire::newtypes!(Lsn(u64));
+wire::layout! { impl Geometry: 12 { segment_bytes: u64, segments: u32 } }
 
 /// A byte position in a stream.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -72,7 +73,7 @@ impl fmt::Display for Lsn {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
     segment_bytes: u64,
-    segments: u64,
+    segments: u32,
 }
 
 impl Geometry {
@@ -83,18 +84,27 @@ impl Geometry {
     /// other numbers.
     #[must_use]
     pub fn new(segment_bytes: u64, segments: u32) -> Option<Self> {
-        let segments = u64::from(segments);
-        let is_possible = segment_bytes.is_multiple_of(PAGE)
-            && (4 * PAGE..=LENGTH_MAX).contains(&segment_bytes)
-            && segments >= 2
-            && segments.saturating_mul(segment_bytes) <= LENGTH_MAX;
-        is_possible.then_some(Self { segment_bytes, segments })
+        let geometry = Self { segment_bytes, segments };
+        geometry.is_possible().then_some(geometry)
+    }
+
+    /// Returns true for numbers that [`Self::new`] accepts.
+    pub(super) fn is_possible(self) -> bool {
+        self.segment_bytes.is_multiple_of(PAGE)
+            && (4 * PAGE..=LENGTH_MAX).contains(&self.segment_bytes)
+            && self.segments >= 2
+            && self.segment_bytes.saturating_mul(self.segments.into()) <= LENGTH_MAX
     }
 
     /// Returns the bytes of the device.
     #[must_use]
     pub fn length(self) -> u64 {
-        DATA_START + self.segment_bytes * self.segments
+        DATA_START + self.data_bytes()
+    }
+
+    /// Returns the bytes of all segments.
+    fn data_bytes(self) -> u64 {
+        self.segment_bytes * u64::from(self.segments)
     }
 
     /// Returns the bytes of a segment.
@@ -106,13 +116,13 @@ impl Geometry {
     /// Returns the number of segments.
     #[must_use]
     pub fn segments(self) -> u32 {
-        self.segments as u32
+        self.segments
     }
 
     /// Returns the offset of a position on the device.
     #[must_use]
     pub fn offset(self, lsn: Lsn) -> u64 {
-        DATA_START + lsn.0 % (self.segment_bytes * self.segments)
+        DATA_START + lsn.0 % self.data_bytes()
     }
 
     /// Returns the start of the segment behind the one of `lsn`.
@@ -131,7 +141,7 @@ impl Geometry {
     /// `checkpoint`.
     #[must_use]
     pub fn limit(self, checkpoint: Lsn) -> Lsn {
-        Lsn((checkpoint.0 / self.segment_bytes + self.segments) * self.segment_bytes)
+        Lsn(checkpoint.0 / self.segment_bytes * self.segment_bytes + self.data_bytes())
     }
 
     /// Returns the most bytes of the records of one group.

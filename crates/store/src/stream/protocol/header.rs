@@ -37,9 +37,9 @@ const CRC_AT: usize = 12;
 
 wire::layout! {
     struct Front: 16 { magic: [u8; 8], format: u32, crc: u32 }
-    struct Layout: 62 {
-        cluster: u128, number: u64, incarnation: Incarnation, begin: Lsn, checkpoint: Lsn, segment_bytes: u64,
-        segments: u32, node: NodeId, is_closed: bool
+    impl StreamHeader: 62 {
+        cluster: u128, number: u64, incarnation: Incarnation, begin: Lsn, checkpoint: Lsn, geometry: Geometry,
+        node: NodeId, is_closed: bool
     }
 }
 
@@ -89,20 +89,8 @@ impl StreamHeader {
     /// Returns the bytes of the header.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let Self { cluster, node, incarnation, begin, checkpoint, is_closed, geometry, number } = *self;
         let mut writer = Writer::with(&Front { magic: MAGIC, format: FORMAT, crc: 0 }, HEADER);
-        let (segment_bytes, segments) = (geometry.segment_bytes(), geometry.segments());
-        writer.put(&Layout {
-            cluster,
-            number,
-            incarnation,
-            begin,
-            checkpoint,
-            segment_bytes,
-            segments,
-            node,
-            is_closed,
-        });
+        writer.put(self);
         writer.fill(HEADER);
         let mut bytes = writer.finish();
         wire::seal(&mut bytes, CRC_AT);
@@ -118,22 +106,12 @@ impl StreamHeader {
             require_magic(magic, MAGIC)?;
             wire::verify(bytes, CRC_AT)?;
             require_version(format, FORMAT)?;
-            let Layout {
-                cluster,
-                number,
-                incarnation,
-                begin,
-                checkpoint,
-                segment_bytes,
-                segments,
-                node,
-                is_closed,
-            } = reader.take()?;
-            let geometry = Geometry::new(segment_bytes, segments).ok_or(Fault::Field("segments"))?;
-            require(begin.is_valid() && checkpoint.is_valid(), "position")?;
-            require(number < u64::MAX, "number")?;
+            let header: Self = reader.take()?;
+            require(header.geometry.is_possible(), "segments")?;
+            require(header.begin.is_valid() && header.checkpoint.is_valid(), "position")?;
+            require(header.number < u64::MAX, "number")?;
             require(reader.rest().iter().all(|byte| *byte == 0), "unused field")?;
-            Ok(Self { cluster, node, incarnation, begin, checkpoint, is_closed, geometry, number })
+            Ok(header)
         })
     }
 }

@@ -9,7 +9,7 @@
 //! | 8 | 8 | block |
 //! | 16 | 8 | version before; of an image the version that it shows |
 //! | 24 | 8 | version after; of an image the same |
-//! | 32 | | the bytes: of a change whatever its maker needs to repeat it, of an image the block |
+//! | 32 | | the bytes: of a change a patch of the user bytes, of an image the whole page |
 //!
 //! The number of a kind is never used again. An unknown kind is a decode error: a program that does
 //! not know a record cannot replay the block.
@@ -58,7 +58,7 @@ pub struct Record<'a> {
     pub before: Version,
     /// The version of the block afterwards.
     pub after: Version,
-    /// The change as its maker encoded it, or the block.
+    /// The change as an encoded patch, or the page.
     pub bytes: &'a [u8],
 }
 

@@ -2,21 +2,40 @@
 //!
 //! The changes of a block are totally ordered by its version, over all nodes, so the streams need
 //! no common position. A change applies only to exactly the version before it. Older records are
-//! skipped, carried ones that occur twice too. A torn block starts from its newest image. A record
-//! that nothing leads to is an error and never guessed over.
+//! skipped, carried ones that occur twice too. Replay starts from the newest whole contents: those
+//! on disk or an image. A record that nothing leads to is an error and never guessed over.
 //!
 //! Must not know what a change means: the caller applies it.
 
-use plexus_base::{BlockId, NodeId};
-use plexus_disks::Version;
+use std::fmt;
+
+use plexus_base::{BlockId, Incarnation, NodeId, wire::DecodeError};
+use plexus_disks::{Version, Writer};
 
 use super::{Lsn, Record, RecordKind};
+
+/// The identity of a stream in messages. A node has several, in places from 0 on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct StreamName {
+    /// The node.
+    pub node: NodeId,
+    /// The number of the stream among those of the node.
+    pub place: u8,
+}
+
+impl fmt::Display for StreamName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stream {} of {}", self.place, self.node)
+    }
+}
 
 /// A record and its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LocatedRecord<'a> {
-    /// The node of the stream.
-    pub node: NodeId,
+    /// The stream.
+    pub stream: StreamName,
+    /// The incarnation of the node that wrote the record.
+    pub incarnation: Incarnation,
     /// The position in the stream.
     pub lsn: Lsn,
     /// The record.
@@ -28,8 +47,8 @@ pub struct LocatedRecord<'a> {
 pub enum BlockOnDisk {
     /// The block is whole.
     Whole(Version, Vec<u8>),
-    /// The block is torn or damaged.
-    Torn,
+    /// The block is torn or damaged. It had this version at least.
+    Torn(Version),
 }
 
 /// A block after replay.
@@ -39,16 +58,18 @@ pub struct ReplayedBlock {
     pub version: Version,
     /// The contents.
     pub bytes: Vec<u8>,
+    /// The incarnation whose stream has the last change that was applied.
+    pub writer: Option<Writer>,
     /// True if the disk does not have these contents, so that they must be written.
     pub is_owed: bool,
 }
 
 /// The reason why a block cannot be replayed. Other blocks are not affected.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReplayError {
     /// Records are missing.
     #[error(
-        "{block}: redo is missing: it has {version}, and the next record (stream of {node}, {lsn}) applies to {next}; \
+        "{block}: redo is missing: it has {version}, and the next record ({stream}, {lsn}) applies to {next}; \
          restore the stream that lacks records, or the block from a copy"
     )]
     Gap {
@@ -58,33 +79,61 @@ pub enum ReplayError {
         version: Version,
         /// The version that the next record needs.
         next: Version,
-        /// The node of the stream with that record.
-        node: NodeId,
+        /// The stream with that record.
+        stream: StreamName,
         /// Its position.
         lsn: Lsn,
     },
     /// Two different records lead on from one version.
     #[error(
-        "{block}: redo contradicts itself after {version}: the streams of {node} ({lsn}) and {other} ({other_lsn}) \
-         differ; restore the block from a copy"
+        "{block}: redo contradicts itself after {version}: {stream} ({lsn}) and {other} ({other_lsn}) differ; \
+         restore the block from a copy"
     )]
     Fork {
         /// The block.
         block: BlockId,
         /// The version before both records.
         version: Version,
-        /// The node of the stream with one record.
-        node: NodeId,
+        /// The stream with one record.
+        stream: StreamName,
         /// Its position.
         lsn: Lsn,
-        /// The node of the stream with the other record.
-        other: NodeId,
+        /// The stream with the other record.
+        other: StreamName,
         /// Its position.
         other_lsn: Lsn,
     },
     /// The block is torn and no stream has an image of it.
     #[error("{0} is torn, and no redo stream has an image of it; restore the block from a copy")]
     NoImage(BlockId),
+    /// The redo of a torn block ends too early.
+    #[error(
+        "{block} is torn, and redo leads only to {version} while the block had {at_least}; restore the block from a copy"
+    )]
+    Short {
+        /// The block.
+        block: BlockId,
+        /// The version that was reached.
+        version: Version,
+        /// The version that the torn block shows.
+        at_least: Version,
+    },
+    /// A record cannot be applied.
+    #[error(
+        "{block}: the record after {version} ({stream}, {lsn}) cannot be applied: {why}; restore the block from a copy"
+    )]
+    Malformed {
+        /// The block.
+        block: BlockId,
+        /// The version before.
+        version: Version,
+        /// The stream.
+        stream: StreamName,
+        /// The position.
+        lsn: Lsn,
+        /// The reason.
+        why: DecodeError,
+    },
 }
 
 /// Returns the newest contents of `block`. `records` are those of all streams, from their
@@ -96,20 +145,24 @@ pub fn replay<'a>(
     block: BlockId,
     disk: BlockOnDisk,
     records: impl IntoIterator<Item = LocatedRecord<'a>>,
-    mut apply: impl FnMut(&mut Vec<u8>, &[u8]),
+    mut apply: impl FnMut(&mut Vec<u8>, &[u8]) -> Result<(), DecodeError>,
 ) -> Result<ReplayedBlock, ReplayError> {
     let all = records.into_iter().filter(|located| located.record.block == block);
     let (mut changes, images): (Vec<_>, Vec<_>) =
         all.partition(|located| located.record.kind == RecordKind::Change);
     let newest = images.into_iter().max_by_key(|located| located.record.after);
-    let (mut version, mut bytes, mut is_owed) = match disk {
-        BlockOnDisk::Whole(version, bytes) => (version, bytes, false),
-        BlockOnDisk::Torn => {
+    let (mut version, mut bytes, at_least) = match disk {
+        BlockOnDisk::Whole(version, bytes) if newest.is_none_or(|image| image.record.after <= version) => {
+            (version, bytes, None)
+        }
+        BlockOnDisk::Whole(at_least, _) | BlockOnDisk::Torn(at_least) => {
             let image = newest.ok_or(ReplayError::NoImage(block))?.record;
-            (image.after, image.bytes.to_vec(), true)
+            (image.after, image.bytes.to_vec(), Some(at_least))
         }
     };
-    changes.sort_by_key(|LocatedRecord { node, lsn, record }| (record.before, record.after, *node, *lsn));
+    changes.sort_by_key(|LocatedRecord { stream, lsn, record, .. }| {
+        (record.before, record.after, *stream, *lsn)
+    });
     let mut last: Option<LocatedRecord<'_>> = None;
     for change in changes {
         let Record { before, after, bytes: what, .. } = change.record;
@@ -122,19 +175,20 @@ pub fn replay<'a>(
         if before != version {
             return Err(gap(&change, version));
         }
-        apply(&mut bytes, what);
-        (version, is_owed, last) = (after, true, Some(change));
+        let LocatedRecord { stream, lsn, .. } = change;
+        apply(&mut bytes, what).map_err(|why| ReplayError::Malformed { block, version, stream, lsn, why })?;
+        (version, last) = (after, Some(change));
     }
-    match newest.filter(|image| image.record.after > version) {
-        // The block had this version, and nothing leads to it.
-        Some(image) => Err(gap(&image, version)),
-        None => Ok(ReplayedBlock { version, bytes, is_owed }),
+    if let Some(at_least) = at_least.filter(|at_least| *at_least > version) {
+        return Err(ReplayError::Short { block, version, at_least });
     }
+    let writer = last.map(|last| Writer { node: last.stream.node, incarnation: last.incarnation });
+    Ok(ReplayedBlock { version, bytes, writer, is_owed: writer.is_some() || at_least.is_some() })
 }
 
 fn gap(at: &LocatedRecord<'_>, version: Version) -> ReplayError {
-    let LocatedRecord { node, lsn, record } = *at;
-    ReplayError::Gap { block: record.block, version, next: record.before, node, lsn }
+    let LocatedRecord { stream, lsn, record, .. } = *at;
+    ReplayError::Gap { block: record.block, version, next: record.before, stream, lsn }
 }
 
 /// Checks that two records that lead on from one version are the same one, carried.
@@ -146,9 +200,9 @@ fn same(one: &LocatedRecord<'_>, other: &LocatedRecord<'_>) -> Result<(), Replay
     Err(ReplayError::Fork {
         block: first.block,
         version: first.before,
-        node: one.node,
+        stream: one.stream,
         lsn: one.lsn,
-        other: other.node,
+        other: other.stream,
         other_lsn: other.lsn,
     })
 }
@@ -162,7 +216,8 @@ mod tests {
     const BLOCK: BlockId = BlockId(7);
 
     fn at(node: u8, lsn: u64, record: Record<'_>) -> LocatedRecord<'_> {
-        LocatedRecord { node: NodeId(node), lsn: Lsn(lsn), record }
+        let stream = StreamName { node: NodeId(node), place: 0 };
+        LocatedRecord { stream, incarnation: Incarnation(9), lsn: Lsn(lsn), record }
     }
 
     fn change(before: u64, what: &[u8]) -> Record<'_> {
@@ -171,12 +226,16 @@ mod tests {
 
     /// Replays the block, whose changes append bytes.
     fn replayed(disk: BlockOnDisk, records: &[LocatedRecord<'_>]) -> Result<(u64, String, bool), String> {
-        let result =
-            replay(BLOCK, disk, records.iter().copied(), |bytes, what| bytes.extend_from_slice(what));
+        let result = replay(BLOCK, disk, records.iter().copied(), append);
         let shown = |block: ReplayedBlock| {
             (block.version.0, String::from_utf8_lossy(&block.bytes).into_owned(), block.is_owed)
         };
         result.map(shown).map_err(|error| error.to_string())
+    }
+
+    fn append(bytes: &mut Vec<u8>, what: &[u8]) -> Result<(), DecodeError> {
+        bytes.extend_from_slice(what);
+        Ok(())
     }
 
     fn whole(version: u64, bytes: &str) -> BlockOnDisk {
@@ -205,11 +264,10 @@ mod tests {
         let records = [at(0, 90, change(1, b"b")), at(2, 50, change(3, b"d"))];
         let error = replayed(whole(1, "a"), &records).unwrap_err();
         assert!(error.starts_with("block 7: redo is missing: it has version 2"), "{error}");
-        assert!(error.contains("(stream of node 2, LSN 50) applies to version 3"), "{error}");
-        // An image shows that the block had a version to which nothing leads.
+        assert!(error.contains("(stream 0 of node 2, LSN 50) applies to version 3"), "{error}");
+        // An image shows the whole block, whatever led to it.
         let image = at(1, 60, Record::image(BLOCK, Version(3), b"abc"));
-        let error = replayed(whole(1, "a"), &[records[0], image]).unwrap_err();
-        assert!(error.contains("(stream of node 1, LSN 60) applies to version 3"), "{error}");
+        assert_eq!(replayed(whole(1, "a"), &[image, records[1]]), Ok((4, "abcd".into(), true)));
     }
 
     #[test]
@@ -218,9 +276,12 @@ mod tests {
         let new = at(2, 30, Record::image(BLOCK, Version(3), b"abc"));
         // Change 2 is gone: the checkpoint of its stream has passed it.
         let records = [old, at(0, 11, change(1, b"b")), new, at(2, 31, change(3, b"d"))];
-        assert_eq!(replayed(BlockOnDisk::Torn, &records), Ok((4, "abcd".into(), true)));
-        assert_eq!(replayed(BlockOnDisk::Torn, &records[..3]), Ok((3, "abc".into(), true)));
-        let error = replayed(BlockOnDisk::Torn, &records[1..2]).unwrap_err();
+        assert_eq!(replayed(BlockOnDisk::Torn(Version(2)), &records), Ok((4, "abcd".into(), true)));
+        assert_eq!(replayed(BlockOnDisk::Torn(Version(2)), &records[..3]), Ok((3, "abc".into(), true)));
+        // A block that was damaged later: redo of that time is gone, and the image is too old.
+        let error = replayed(BlockOnDisk::Torn(Version(5)), &records).unwrap_err();
+        assert!(error.contains("leads only to version 4 while the block had version 5"), "{error}");
+        let error = replayed(BlockOnDisk::Torn(Version(2)), &records[1..2]).unwrap_err();
         assert!(error.contains("block 7 is torn, and no redo stream has an image"), "{error}");
     }
 
@@ -232,7 +293,7 @@ mod tests {
         let fork = [at(0, 10, change(1, b"b")), at(1, 20, change(1, b"B"))];
         let error = replayed(whole(1, "a"), &fork).unwrap_err();
         assert!(error.contains("contradicts itself after version 1"), "{error}");
-        assert!(error.contains("node 0 (LSN 10) and node 1 (LSN 20)"), "{error}");
+        assert!(error.contains("stream 0 of node 0 (LSN 10) and stream 0 of node 1 (LSN 20)"), "{error}");
     }
 
     /// Gives the changes of a block to random streams, with images; trims what is on disk; and
@@ -259,10 +320,11 @@ mod tests {
                     records.push(at((node + 1) % 3, before * 100 + 2, Record { is_carried, ..record }));
                 }
             }
-            records.sort_by_key(|located| (located.node, located.lsn));
-            let append = |bytes: &mut Vec<u8>, what: &[u8]| bytes.extend_from_slice(what);
+            records.sort_by_key(|located| (located.stream, located.lsn));
             let disk = BlockOnDisk::Whole(Version(on_disk), contents[..on_disk as usize].to_vec());
-            for disk in [disk.clone(), BlockOnDisk::Torn].into_iter().filter(|_| trimmed < newest) {
+            for disk in
+                [disk.clone(), BlockOnDisk::Torn(Version(on_disk))].into_iter().filter(|_| trimmed < newest)
+            {
                 let block = replay(BLOCK, disk, records.iter().copied(), append).expect("a complete chain");
                 assert_eq!((block.version.0, block.bytes), (newest, contents.clone()), "seed {seed}");
             }

@@ -12,9 +12,10 @@
 //! - A segment is used again only after a header with a checkpoint above it is durable. A group
 //!   that finds no room is refused with the reason and changes nothing; [`Action::Room`] follows
 //!   when the checkpoint has moved.
-//! - An incarnation first makes the last batch that it found durable, then a header with its number
-//!   and the position at which it begins, and only then writes batches. A batch that its
-//!   predecessor left half written thus never counts, even if an interrupted write completes it.
+//! - An incarnation first makes durable what it found (the last batch by writing it again), then a
+//!   header with its number and the position at which it begins, and only then writes batches. A
+//!   batch that its predecessor left half written thus never counts, even if an interrupted write
+//!   completes it.
 //! - After a failed write or sync nothing more is written or reported as durable.
 //!
 //! The driver carries out one [`Action::Write`] or [`Action::Sync`] at a time and reports each with
@@ -188,13 +189,19 @@ impl StreamWriter {
             durable: header.begin,
             last_durable,
             wanted: end,
-            checkpoint: header.checkpoint,
+            // No block needs the records of a closed stream.
+            checkpoint: if header.is_closed { last_durable } else { header.checkpoint },
             clock,
             touched,
             has_refused: false,
             is_closing: false,
             has_failed: false,
         };
+        if writer.tail.is_none() {
+            // A header that was found must be durable before another one is written.
+            writer.flight = Some(Flight { is_syncing: true, ..Flight::default() });
+            out(Action::Sync);
+        }
         writer.start(out);
         writer
     }
@@ -260,9 +267,19 @@ impl StreamWriter {
         self.durable
     }
 
+    /// Returns the position behind all groups, padded to whole pages.
+    pub fn end(&self) -> Lsn {
+        self.end
+    }
+
     /// Returns the bytes that can be appended before the durable checkpoint must move.
     pub fn room(&self) -> u64 {
         self.geometry().limit(self.synced.checkpoint).0 - self.end.0
+    }
+
+    /// Returns a position at or below that of the next group: the start of a batch.
+    pub fn position(&self) -> Lsn {
+        self.waiting.back().map_or(self.end, |batch| batch.lsn)
     }
 
     /// Returns the last header that is durable.

@@ -1,0 +1,588 @@
+//! The redo of a running node: its stream, which sessions and workers share, and two threads that
+//! recover the streams of nodes that are gone, for the latest view that any worker has entered.
+//!
+//! One thread opens the own stream and scans those of others. The other one writes: it replays
+//! blocks and closes streams, one thing at a time, and a new view cancels what it does for an
+//! earlier one. So when it answers that it has drained, nothing of an earlier view is written any
+//! more.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{AcqRel, Acquire, Relaxed, Release},
+        },
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use plexus_base::{BlockId, Epoch, Incarnation, NodeId, WorkerId};
+use plexus_cache::{LoggedChange, RedoAnswers, RedoFailed, RedoLog};
+use plexus_disks::{Group as DiskGroup, Version};
+
+use crate::{
+    recovery::{DeadStream, PreparedStream, RedoFiles},
+    stream::{
+        driver::{RedoProgress, RedoStream},
+        protocol::{Group, Lsn, Record},
+    },
+};
+
+/// The interval after which a change that waits for room looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// The interval of the messages about a full stream, and of attempts to read streams that cannot be
+/// read.
+const SAY_EVERY: Duration = Duration::from_secs(5);
+
+/// The bytes of heads and ranges that a change has in addition to the bytes of two pages.
+const CHANGE_OVERHEAD: u64 = 16 << 10;
+
+/// The settings of a node's redo.
+pub struct RedoSettings {
+    /// The number of workers.
+    pub workers: u8,
+    /// The streams of the cluster.
+    pub files: RedoFiles,
+    /// The stream of this incarnation.
+    pub stream: PreparedStream,
+    /// Called when the stream has failed: the node must end.
+    pub failed: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+/// The redo of a node. The threads end when this is dropped.
+pub struct NodeRedo {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    workers: u8,
+    files: RedoFiles,
+    /// Called when the stream has failed.
+    failed: Box<dyn Fn(&str) + Send + Sync>,
+    group: Arc<DiskGroup>,
+    answers: RedoAnswers,
+    /// The stream until it is open, and then.
+    prepared: Mutex<Option<PreparedStream>>,
+    stream: OnceLock<RedoStream>,
+    /// The bytes of the stream.
+    length: u64,
+    /// True if half of the stream is in use, which the checkpoints are told once.
+    is_half_used: AtomicBool,
+    durable: AtomicU64,
+    /// The bytes that a change may need, and the bytes that are reserved.
+    change_bytes: u64,
+    reserved: AtomicU64,
+    /// By worker: the position that it waits for; 0: none.
+    wanted: Box<[AtomicU64]>,
+    /// True once the node is leaving.
+    is_leaving: AtomicBool,
+    /// True if the recovery under way is void.
+    cancel: AtomicBool,
+    jobs: Mutex<Jobs>,
+    work: Condvar,
+    /// Wakes threads that wait for the stream.
+    opened: Condvar,
+    /// Wakes the thread that makes checkpoints.
+    due: Condvar,
+}
+
+/// The requests to the thread, all for one view.
+struct Jobs {
+    is_ended: bool,
+    must_open: bool,
+    failure: Option<RedoFailed>,
+    epoch: Epoch,
+    members: Vec<(NodeId, Incarnation)>,
+    /// The workers in this view that were not told that the thread has drained.
+    draining: Vec<WorkerId>,
+    /// The workers in this view that were not told the result of the scan.
+    scanning: Vec<WorkerId>,
+    scanned: Option<Scanned>,
+    replays: Vec<(WorkerId, Vec<BlockId>)>,
+    closes: Vec<WorkerId>,
+}
+
+impl Jobs {
+    fn of(epoch: Epoch, members: Vec<(NodeId, Incarnation)>, is_ended: bool, must_open: bool) -> Self {
+        let (draining, scanning, replays, closes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (failure, scanned) = (None, None);
+        Self { is_ended, must_open, failure, epoch, members, draining, scanning, scanned, replays, closes }
+    }
+}
+
+#[derive(Clone)]
+struct Scanned {
+    dead: Arc<Vec<DeadStream>>,
+    blocks: Arc<Vec<(BlockId, Version)>>,
+}
+
+/// The next step of the thread that reads.
+enum Look {
+    Open,
+    Scan(Vec<(NodeId, Incarnation)>),
+    Scanned(Vec<WorkerId>, Scanned),
+    End,
+}
+
+/// The next step of the thread that writes.
+enum Step {
+    Drained(Vec<WorkerId>),
+    Replay(Vec<(WorkerId, Vec<BlockId>)>, Scanned, Vec<(NodeId, Incarnation)>),
+    Close(Scanned),
+    End,
+}
+
+impl NodeRedo {
+    /// Starts the threads. The stream is opened when the node first masters blocks.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    pub fn start(settings: RedoSettings, group: Arc<DiskGroup>, answers: RedoAnswers) -> io::Result<Self> {
+        let change_bytes = 2 * group.shape().block_size.bytes() as u64 + CHANGE_OVERHEAD;
+        let RedoSettings { workers, files, stream, failed } = settings;
+        let wanted = (0..workers).map(|_| AtomicU64::new(0)).collect();
+        let shared = Arc::new(Shared {
+            workers,
+            files,
+            failed,
+            length: stream.geometry().length(),
+            prepared: Mutex::new(Some(stream)),
+            is_half_used: AtomicBool::new(false),
+            group,
+            answers,
+            stream: OnceLock::new(),
+            durable: AtomicU64::new(0),
+            change_bytes,
+            reserved: AtomicU64::new(0),
+            wanted,
+            is_leaving: AtomicBool::new(false),
+            cancel: AtomicBool::new(false),
+            jobs: Mutex::new(Jobs::of(Epoch(0), Vec::new(), false, false)),
+            work: Condvar::new(),
+            opened: Condvar::new(),
+            due: Condvar::new(),
+        });
+        let (looks, writes) = (Arc::clone(&shared), Arc::clone(&shared));
+        thread::Builder::new().name("plexus-scan".into()).spawn(move || Shared::look(&looks))?;
+        thread::Builder::new().name("plexus-recovery".into()).spawn(move || writes.write())?;
+        Ok(Self { shared })
+    }
+
+    /// Waits until a checkpoint is due: after `every`, or when half of the stream is used. Returns
+    /// false when this has [ended](Self::end).
+    pub fn wait_for_checkpoint(&self, every: Duration) -> bool {
+        let is_early = |jobs: &mut Jobs| !jobs.is_ended && !self.shared.is_half_used.load(Acquire);
+        let jobs = self.shared.due.wait_timeout_while(self.shared.lock(), every, is_early);
+        let (jobs, _) = jobs.unwrap_or_else(PoisonError::into_inner);
+        !jobs.is_ended
+    }
+
+    /// Moves the checkpoint: the workers need no record below `oldest`, or none that was durable
+    /// when `durable` was read.
+    pub fn checkpoint(&self, durable: u64, oldest: Option<u64>) {
+        if let Some(stream) = self.shared.stream.get() {
+            stream.checkpoint(Lsn(oldest.unwrap_or(u64::MAX).min(durable)));
+            self.shared.is_half_used.store(false, Release);
+        }
+    }
+
+    /// Notes that the node is leaving: a failure of the stream no longer ends it. No change
+    /// follows.
+    pub fn leaving(&self) {
+        self.shared.is_leaving.store(true, Release);
+    }
+
+    /// Closes the stream: no change follows, and no record of it is needed any more.
+    pub fn close_stream(&self) {
+        if let Some(Err(why)) = self.shared.stream.get().map(RedoStream::close) {
+            tracing::warn!("{why}");
+        }
+    }
+
+    /// Ends the threads.
+    pub fn end(&self) {
+        self.shared.lock().is_ended = true;
+        self.shared.cancel.store(true, Release);
+        self.shared.work.notify_all();
+        self.shared.opened.notify_all();
+        self.shared.due.notify_all();
+    }
+}
+
+impl Drop for NodeRedo {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl RedoLog for NodeRedo {
+    fn reserve(&self) -> Result<(), RedoFailed> {
+        let stream = self.shared.opened()?;
+        let (need, slack) = (self.shared.change_bytes, self.shared.length / 8);
+        let mut said = Instant::now();
+        loop {
+            let reserved = self.shared.reserved.fetch_add(need, AcqRel) + need;
+            let room = stream.room();
+            if room < self.shared.length / 2 && !self.shared.is_half_used.swap(true, AcqRel) {
+                // Under the lock, so that the thread does not miss it before it waits.
+                let _jobs = self.shared.lock();
+                self.shared.due.notify_all();
+            }
+            // The end of a segment may stay empty behind each group.
+            if room >= 2 * reserved + slack {
+                return Ok(());
+            }
+            self.shared.reserved.fetch_sub(need, AcqRel);
+            if said.elapsed() >= SAY_EVERY {
+                tracing::warn!("the redo stream is full: changes wait until changed blocks are on disk");
+                said = Instant::now();
+            }
+            thread::sleep(LOOK_AGAIN);
+            self.shared.check()?;
+        }
+    }
+
+    fn release(&self) {
+        self.shared.reserved.fetch_sub(self.shared.change_bytes, AcqRel);
+    }
+
+    fn append(&self, change: &LoggedChange<'_>) -> u64 {
+        let LoggedChange { block, before, image, change } = *change;
+        let mut group = Group::default();
+        if let Some(image) = image {
+            group.push(&Record::image(block, before, image));
+        }
+        if let Some((after, bytes)) = change {
+            group.push(&Record::change(block, before, after, bytes));
+            self.release();
+        }
+        let appended = self.shared.stream.get().map(|stream| stream.try_append(&group));
+        match appended {
+            Some(Ok(appended)) => appended.end.0,
+            Some(Err(why)) => {
+                self.shared.fail(&why.to_string());
+                u64::MAX
+            }
+            None => {
+                self.shared.fail("redo was logged before the stream was open");
+                u64::MAX
+            }
+        }
+    }
+
+    fn position(&self) -> u64 {
+        self.shared.stream.get().map_or(1, |stream| stream.position().0)
+    }
+
+    fn durable(&self) -> u64 {
+        self.shared.durable.load(Acquire)
+    }
+
+    fn flush(&self, worker: WorkerId, end: u64) {
+        self.shared.wanted[worker.index()].fetch_max(end, AcqRel);
+        if let Some(stream) = self.shared.stream.get() {
+            stream.want(Lsn(end));
+            // It may have become durable before the worker was noted.
+            let durable = stream.durable().0;
+            if durable >= end {
+                self.shared.tell_durable(durable);
+            }
+        }
+    }
+
+    fn wait_durable(&self, end: u64) -> Result<(), RedoFailed> {
+        if self.durable() >= end {
+            return Ok(());
+        }
+        let stream = self.shared.opened()?;
+        stream.wait_durable(Lsn(end)).map_err(|why| RedoFailed(why.to_string()))
+    }
+
+    fn begin(&self) {
+        if self.shared.stream.get().is_none() {
+            self.shared.lock().must_open = true;
+            self.shared.work.notify_all();
+        }
+    }
+
+    fn recover(&self, worker: WorkerId, epoch: Epoch, members: Vec<(NodeId, Incarnation)>) {
+        let mut jobs = self.shared.lock();
+        if epoch > jobs.epoch {
+            let Jobs { is_ended, must_open, .. } = *jobs;
+            *jobs = Jobs { failure: jobs.failure.take(), ..Jobs::of(epoch, members, is_ended, must_open) };
+            self.shared.cancel.store(true, Release);
+        }
+        if epoch == jobs.epoch {
+            jobs.draining.push(worker);
+            jobs.scanning.push(worker);
+        }
+        self.shared.work.notify_all();
+    }
+
+    fn replay(&self, worker: WorkerId, epoch: Epoch, blocks: Vec<BlockId>) {
+        let mut jobs = self.shared.lock();
+        if epoch == jobs.epoch {
+            jobs.replays.push((worker, blocks));
+        }
+        self.shared.work.notify_all();
+    }
+
+    fn close(&self, worker: WorkerId, epoch: Epoch) {
+        let mut jobs = self.shared.lock();
+        if epoch == jobs.epoch {
+            jobs.closes.push(worker);
+        }
+        self.shared.work.notify_all();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check(&self) -> Result<(), RedoFailed> {
+        let jobs = self.lock();
+        match &jobs.failure {
+            Some(failure) => Err(failure.clone()),
+            None if jobs.is_ended => Err(RedoFailed("the node is shutting down".into())),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the stream when it is open.
+    fn opened(&self) -> Result<&RedoStream, RedoFailed> {
+        if let Some(stream) = self.stream.get() {
+            return Ok(stream);
+        }
+        let mut jobs = self.lock();
+        loop {
+            if let Some(failure) = &jobs.failure {
+                return Err(failure.clone());
+            }
+            if jobs.is_ended {
+                return Err(RedoFailed("the node is shutting down".into()));
+            }
+            if let Some(stream) = self.stream.get() {
+                return Ok(stream);
+            }
+            jobs = self.opened.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The stream has failed: the node must end, so that others recover its blocks.
+    fn fail(&self, why: &str) {
+        let is_first = self.lock().failure.replace(RedoFailed(why.into())).is_none();
+        self.opened.notify_all();
+        if self.is_leaving.load(Acquire) {
+            tracing::warn!("{why}");
+        } else if is_first {
+            (self.failed)(why);
+        }
+    }
+
+    fn tell_durable(&self, durable: u64) {
+        self.durable.fetch_max(durable, AcqRel);
+        for (worker, wanted) in (0..).map(WorkerId).zip(&self.wanted) {
+            let now = wanted.load(Acquire);
+            if now > 0 && now <= durable && wanted.compare_exchange(now, 0, AcqRel, Relaxed).is_ok() {
+                self.answers.durable(worker, durable);
+            } else if now > 0 {
+                // Other blocks of the worker may be durable already.
+                self.answers.durable(worker, durable);
+            }
+        }
+    }
+
+    fn progress(&self, progress: RedoProgress) {
+        match progress {
+            RedoProgress::Durable(end) => self.tell_durable(end.0),
+            RedoProgress::Room => {}
+            RedoProgress::Failed(why) => self.fail(&why.to_string()),
+        }
+    }
+
+    /// Opens the stream and scans those of others.
+    fn look(self: &Arc<Self>) {
+        loop {
+            let (epoch, look) = self.next_look();
+            match look {
+                Look::End => return,
+                Look::Open => self.open(),
+                Look::Scan(members) => self.scan(epoch, &members),
+                Look::Scanned(workers, scanned) => {
+                    for worker in workers {
+                        self.answers.scanned(worker, epoch, Arc::clone(&scanned.blocks));
+                    }
+                }
+            }
+        }
+    }
+
+    fn next_look(&self) -> (Epoch, Look) {
+        let mut jobs = self.lock();
+        loop {
+            if jobs.is_ended {
+                return (jobs.epoch, Look::End);
+            }
+            if jobs.must_open && self.stream.get().is_none() && jobs.failure.is_none() {
+                return (jobs.epoch, Look::Open);
+            }
+            if !jobs.scanning.is_empty() {
+                let look = match jobs.scanned.clone() {
+                    None => Look::Scan(jobs.members.clone()),
+                    Some(scanned) => Look::Scanned(std::mem::take(&mut jobs.scanning), scanned),
+                };
+                return (jobs.epoch, look);
+            }
+            jobs = self.work.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Replays blocks and closes streams.
+    fn write(&self) {
+        loop {
+            let (epoch, step) = self.next();
+            match step {
+                Step::End => return,
+                Step::Drained(workers) => {
+                    workers.into_iter().for_each(|worker| self.answers.drained(worker, epoch));
+                }
+                Step::Replay(replays, scanned, members) => self.replay(epoch, replays, &scanned, &members),
+                Step::Close(scanned) => {
+                    for dead in &*scanned.dead {
+                        let path = dead.file().path.display();
+                        match self.files.close(dead) {
+                            Ok(()) => tracing::info!("{path}: recovered, closed"),
+                            Err(why) => tracing::warn!("{why}"),
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn next(&self) -> (Epoch, Step) {
+        let mut jobs = self.lock();
+        loop {
+            if jobs.is_ended {
+                return (jobs.epoch, Step::End);
+            }
+            if !jobs.draining.is_empty() {
+                // The thread is here, so nothing is under way.
+                self.cancel.store(false, Release);
+                return (jobs.epoch, Step::Drained(std::mem::take(&mut jobs.draining)));
+            }
+            match jobs.scanned.clone() {
+                Some(scanned) if !jobs.replays.is_empty() => {
+                    let members = jobs.members.clone();
+                    let replays = std::mem::take(&mut jobs.replays);
+                    return (jobs.epoch, Step::Replay(replays, scanned, members));
+                }
+                Some(scanned) if jobs.closes.len() == usize::from(self.workers) => {
+                    jobs.closes.clear();
+                    return (jobs.epoch, Step::Close(scanned));
+                }
+                _ => {}
+            }
+            jobs = self.work.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn open(self: &Arc<Self>) {
+        let Some(prepared) = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+            return;
+        };
+        let told = Arc::downgrade(self);
+        let told = move |progress| {
+            if let Some(shared) = told.upgrade() {
+                shared.progress(progress);
+            }
+        };
+        match prepared.open(told) {
+            Ok(stream) => {
+                self.durable.fetch_max(stream.durable().0, AcqRel);
+                let is_first = self.stream.set(stream).is_ok();
+                debug_assert!(is_first, "only this thread opens the stream");
+            }
+            Err(why) => self.fail(&why.to_string()),
+        }
+        let _jobs = self.lock();
+        self.opened.notify_all();
+    }
+
+    fn scan(&self, epoch: Epoch, members: &[(NodeId, Incarnation)]) {
+        let began = Instant::now();
+        let mut blocks = BTreeMap::new();
+        let dead = self.files.unfinished(members).and_then(|dead| {
+            for stream in &dead {
+                if self.lock().epoch != epoch {
+                    break;
+                }
+                for (block, version) in self.files.scan(stream)?.highest {
+                    let highest = blocks.entry(block).or_insert(version);
+                    *highest = version.max(*highest);
+                }
+            }
+            Ok(dead)
+        });
+        let mut jobs = self.lock();
+        match dead {
+            // A view that has come meanwhile asks again.
+            _ if jobs.epoch != epoch => {}
+            Ok(dead) => {
+                if !dead.is_empty() {
+                    let (streams, blocks, ms) = (dead.len(), blocks.len(), began.elapsed().as_millis());
+                    tracing::info!(
+                        "scanned {streams} redo streams of nodes that are gone: {blocks} blocks, {ms} ms"
+                    );
+                }
+                let blocks = Arc::new(blocks.into_iter().collect());
+                jobs.scanned = Some(Scanned { dead: Arc::new(dead), blocks });
+                self.work.notify_all();
+            }
+            Err(why) => {
+                tracing::error!(
+                    "blocks that no node holds wait, because their redo cannot be scanned: {why}"
+                );
+                let (guard, _) =
+                    self.work.wait_timeout(jobs, SAY_EVERY).unwrap_or_else(PoisonError::into_inner);
+                drop(guard);
+            }
+        }
+    }
+
+    fn replay(
+        &self,
+        epoch: Epoch,
+        replays: Vec<(WorkerId, Vec<BlockId>)>,
+        scanned: &Scanned,
+        members: &[(NodeId, Incarnation)],
+    ) {
+        let began = Instant::now();
+        let owner: BTreeMap<BlockId, WorkerId> = replays
+            .into_iter()
+            .flat_map(|(worker, blocks)| blocks.into_iter().map(move |block| (block, worker)))
+            .collect();
+        let living = match self.files.living(members) {
+            Ok(living) => living,
+            Err(why) => {
+                let refuse = |(block, worker): (&BlockId, &WorkerId)| {
+                    self.answers.replayed(*worker, epoch, *block, Err(format!("{block}: {why}")));
+                };
+                return owner.iter().for_each(refuse);
+            }
+        };
+        let blocks: Vec<BlockId> = owner.keys().copied().collect();
+        let count = blocks.len();
+        let answer = |block: BlockId, result| self.answers.replayed(owner[&block], epoch, block, result);
+        let (dead, group) = (&scanned.dead, &self.group);
+        self.files.replay(blocks, dead, &living, group, &self.cancel, answer);
+        tracing::info!("replayed {count} blocks in {} ms", began.elapsed().as_millis());
+    }
+}

@@ -1,0 +1,350 @@
+//! The files of the streams of all nodes: `<node name>.<place>` in one directory.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use plexus_base::{Incarnation, NodeId, durable};
+use plexus_disks::{Device, DiskError, FileDevice};
+
+use crate::stream::{
+    driver::{self, OpenError, RedoProgress, RedoStream},
+    protocol::{Geometry, StreamHeader, StreamTail, replay::StreamName},
+    reader::{StreamError, StreamReader, StreamScan},
+};
+
+/// The most streams of a node. Each is left by an incarnation whose recovery has not ended.
+pub const PLACES: u8 = 8;
+
+/// The directory with the redo streams of a cluster.
+pub struct RedoFiles {
+    directory: PathBuf,
+    cluster: u128,
+    guard: Guard,
+}
+
+/// Returns false if this node may write no more: then others may have recovered its stream.
+type Guard = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// A stream's file that is written only as long as the guard allows it.
+struct GuardedFile {
+    file: FileDevice,
+    path: PathBuf,
+    guard: Guard,
+}
+
+impl Device for GuardedFile {
+    fn length(&self) -> u64 {
+        self.file.length()
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), DiskError> {
+        self.file.read(offset, into)
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) -> Result<(), DiskError> {
+        match (self.guard)() {
+            true => self.file.write(offset, from),
+            false => Err(DiskError::NoMember { path: self.path.clone() }),
+        }
+    }
+
+    fn sync(&self) -> Result<(), DiskError> {
+        self.file.sync()
+    }
+}
+
+/// A redo stream in its file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StreamFile {
+    /// The file.
+    pub path: PathBuf,
+    /// The number of the stream among those of its node.
+    pub place: u8,
+    /// The header as it was found.
+    pub header: StreamHeader,
+}
+
+/// A stream that a new incarnation can open.
+pub struct PreparedStream {
+    device: GuardedFile,
+    tail: StreamTail,
+    incarnation: Incarnation,
+}
+
+/// A stream that is not closed and whose incarnation is not a member.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeadStream(pub(super) StreamFile);
+
+/// The reason why streams cannot be used. It names the file.
+#[derive(Debug, thiserror::Error)]
+pub enum RedoFileError {
+    /// The directory cannot be read.
+    #[error(
+        "{}: the directory of the redo streams cannot be read: {why}; if no node ever wrote redo, create it, else \
+         mount or restore it", path.display()
+    )]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// The system's reason.
+        why: io::Error,
+    },
+    /// A stream cannot be used.
+    #[error("{}: {why}", path.display())]
+    Stream {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        why: Box<StreamError>,
+    },
+    /// The own stream cannot be opened.
+    #[error("{}: {why}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        why: Box<OpenError>,
+    },
+    /// The stream of the dead incarnation was opened again.
+    #[error("{}: {node} has begun again after this stream was recovered; look for unfinished streams again", path.display())]
+    Reopened {
+        /// The file.
+        path: PathBuf,
+        /// The node.
+        node: NodeId,
+    },
+    /// All streams of the node wait for recovery.
+    #[error(
+        "{}: {name} has {PLACES} redo streams and none is closed; start the other nodes, which recover their blocks, \
+         or see `plexus redo`", path.display()
+    )]
+    NoPlace {
+        /// The directory.
+        path: PathBuf,
+        /// The node.
+        name: String,
+    },
+}
+
+impl RedoFiles {
+    /// Names the streams of a cluster. No file is touched.
+    pub fn new(directory: impl Into<PathBuf>, cluster: u128) -> Self {
+        Self { directory: directory.into(), cluster, guard: Arc::new(|| true) }
+    }
+
+    /// Asks `guard` before each write to a stream: a node that is no member must not write.
+    #[must_use]
+    pub fn guarded(self, guard: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self { guard: Arc::new(guard), ..self }
+    }
+
+    /// Finds a stream for a new incarnation of a node: a closed one, or a new one with this
+    /// geometry. A new one is written as a whole, so a node does this before it is a member.
+    ///
+    /// # Errors
+    /// All places are taken, a file of the node cannot be used, or there is no room for another.
+    pub fn prepare(
+        &self,
+        node: NodeId,
+        name: &str,
+        incarnation: Incarnation,
+        geometry: Geometry,
+    ) -> Result<PreparedStream, RedoFileError> {
+        let mut free = None;
+        for place in 0..PLACES {
+            let path = self.path(name, place);
+            if !path.exists() {
+                free = free.or(Some((path, place)));
+                continue;
+            }
+            let file = self.look(path, place)?;
+            let is_usable = file.header.is_closed && file.header.incarnation < incarnation;
+            if !is_usable {
+                continue;
+            }
+            match self.prepared(&file, incarnation) {
+                Ok(prepared) => return Ok(prepared),
+                // No block needs the records of a closed stream, but nothing is known of its end.
+                Err(StreamError::Corrupt { .. }) => {}
+                Err(why) => return Err(stream(&file.path)(why)),
+            }
+        }
+        let no_place = || RedoFileError::NoPlace { path: self.directory.clone(), name: name.into() };
+        let (path, place) = free.ok_or_else(no_place)?;
+        self.create(&path, node, geometry).map_err(stream(&path))?;
+        let file = self.look(path, place)?;
+        self.prepared(&file, incarnation).map_err(stream(&file.path))
+    }
+
+    /// Returns all streams, in the order of their names, each with its header or the reason why it
+    /// cannot be used.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn list(&self) -> Result<Vec<Result<StreamFile, RedoFileError>>, RedoFileError> {
+        let failed = |why| RedoFileError::Directory { path: self.directory.clone(), why };
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&self.directory).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            let place = path.extension().and_then(|place| place.to_str()?.parse().ok());
+            files.extend(place.map(|place: u8| (path, place)));
+        }
+        files.sort();
+        Ok(files.into_iter().map(|(path, place)| self.look(path, place)).collect())
+    }
+
+    /// Returns the streams of the dead: all that are not closed, without those of the members
+    /// `live`.
+    ///
+    /// # Errors
+    /// A stream cannot be used: it may have blocks that need recovery.
+    pub fn unfinished(&self, live: &[(NodeId, Incarnation)]) -> Result<Vec<DeadStream>, RedoFileError> {
+        let open = self.open_streams()?;
+        let is_live = |file: &StreamFile| live.contains(&(file.header.node, file.header.incarnation));
+        Ok(open.into_iter().filter(|file| !is_live(file)).map(DeadStream).collect())
+    }
+
+    /// Returns the streams of the members `live`.
+    ///
+    /// # Errors
+    /// As [`RedoFiles::unfinished`].
+    pub fn living(&self, live: &[(NodeId, Incarnation)]) -> Result<Vec<StreamFile>, RedoFileError> {
+        let mut open = self.open_streams()?;
+        open.retain(|file| live.contains(&(file.header.node, file.header.incarnation)));
+        Ok(open)
+    }
+
+    /// Seals the stream of a dead incarnation, and finds the blocks that it changed with their
+    /// highest versions, and its end. The seal is a sync: the end that is found is there after
+    /// every later crash.
+    ///
+    /// # Errors
+    /// The stream cannot be read, or was opened again.
+    pub fn scan(&self, dead: &DeadStream) -> Result<StreamScan, RedoFileError> {
+        let DeadStream(StreamFile { path, header, .. }) = dead;
+        let scan = || {
+            let device = FileDevice::open(path)?;
+            device.sync()?;
+            StreamReader::open(&device)?.of(self.cluster, header.node)?.scan()
+        };
+        let scan = scan().map_err(stream(path))?;
+        if scan.tail.header.incarnation != header.incarnation {
+            return Err(RedoFileError::Reopened { path: path.clone(), node: header.node });
+        }
+        Ok(scan)
+    }
+
+    /// Closes the stream of a dead incarnation: no block needs its records. A stream that was
+    /// closed, and perhaps opened again since, stays as it is.
+    ///
+    /// # Errors
+    /// The stream cannot be written.
+    pub fn close(&self, dead: &DeadStream) -> Result<(), RedoFileError> {
+        let DeadStream(StreamFile { path, header, .. }) = dead;
+        let close = || {
+            let (path, guard) = (path.clone(), Arc::clone(&self.guard));
+            let device = GuardedFile { file: FileDevice::open(&path)?, path, guard };
+            let found = *StreamReader::open(&device)?.of(self.cluster, header.node)?.header();
+            if found.is_closed || found.incarnation != header.incarnation {
+                return Ok(());
+            }
+            let closed = StreamHeader { is_closed: true, number: found.number + 1, ..found };
+            device.write(closed.offset(), &closed.encode())?;
+            Ok(device.sync()?)
+        };
+        close().map_err(stream(path))
+    }
+
+    fn path(&self, name: &str, place: u8) -> PathBuf {
+        self.directory.join(format!("{name}.{place}"))
+    }
+
+    fn open_streams(&self) -> Result<Vec<StreamFile>, RedoFileError> {
+        let mut files: Vec<_> = self.list()?.into_iter().collect::<Result<_, _>>()?;
+        files.retain(|file: &StreamFile| !file.header.is_closed);
+        Ok(files)
+    }
+
+    /// Reads the header of a stream, and refuses that of another cluster.
+    fn look(&self, path: PathBuf, place: u8) -> Result<StreamFile, RedoFileError> {
+        let header = || {
+            let device = FileDevice::open(&path)?;
+            let reader = StreamReader::open(&device)?;
+            let node = reader.header().node;
+            reader.of(self.cluster, node).map(|reader| *reader.header())
+        };
+        match header() {
+            Ok(header) => Ok(StreamFile { path, place, header }),
+            Err(why) => Err(stream(&path)(why)),
+        }
+    }
+
+    fn prepared(&self, file: &StreamFile, incarnation: Incarnation) -> Result<PreparedStream, StreamError> {
+        let path = file.path.clone();
+        let device = FileDevice::open(&path)?;
+        let StreamScan { tail, .. } =
+            StreamReader::open(&device)?.of(self.cluster, file.header.node)?.scan()?;
+        let device = GuardedFile { file: device, path, guard: Arc::clone(&self.guard) };
+        Ok(PreparedStream { device, tail, incarnation })
+    }
+
+    /// Creates a stream, whose name appears when the file is complete.
+    fn create(&self, path: &Path, node: NodeId, geometry: Geometry) -> Result<(), StreamError> {
+        let new = durable::beside(path);
+        // A node that died while it created a stream has left this file.
+        let _ = fs::remove_file(&new);
+        driver::create(&new, self.cluster, node, geometry)?;
+        Ok(durable::rename(&new, path).map_err(|why| DiskError::Io {
+            what: "naming a redo stream",
+            path: path.into(),
+            source: why,
+        })?)
+    }
+}
+
+impl PreparedStream {
+    /// Returns the geometry of the stream.
+    #[must_use]
+    pub fn geometry(&self) -> Geometry {
+        self.tail.header.geometry
+    }
+
+    /// Opens the stream. `told` is that of [`RedoStream::open`]. The incarnation must be a member
+    /// of the view: other members recover and close the stream of an incarnation that is not.
+    ///
+    /// # Errors
+    /// The file cannot be written, or the system refuses a thread.
+    pub fn open(self, told: impl Fn(RedoProgress) + Send + 'static) -> Result<RedoStream, RedoFileError> {
+        let path = self.device.path.clone();
+        RedoStream::open(Arc::new(self.device), self.tail, self.incarnation, told)
+            .map_err(|why| RedoFileError::Open { path, why: Box::new(why) })
+    }
+}
+
+impl StreamFile {
+    /// Returns the name of the file: the node's name and the place.
+    #[must_use]
+    pub fn file_name(&self) -> String {
+        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// Returns the identity of the stream in messages about records.
+    pub(super) fn name(&self) -> StreamName {
+        StreamName { node: self.header.node, place: self.place }
+    }
+}
+
+impl DeadStream {
+    /// Returns the file of the stream.
+    #[must_use]
+    pub fn file(&self) -> &StreamFile {
+        &self.0
+    }
+}
+
+fn stream(path: &Path) -> impl FnOnce(StreamError) -> RedoFileError {
+    move |why| RedoFileError::Stream { path: path.into(), why: Box::new(why) }
+}

@@ -1,0 +1,123 @@
+//! Replay of blocks to the disk group.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use plexus_base::BlockId;
+use plexus_disks::{Buffer, Group, Page, PageError, Version, apply_patch};
+
+use super::{
+    files::{DeadStream, RedoFiles, StreamFile},
+    records::{GatheredRecords, RecordsOfBlock},
+};
+use crate::stream::protocol::{
+    RecordKind,
+    replay::{BlockOnDisk, ReplayedBlock, replay},
+};
+
+/// The blocks that one sync covers.
+const BLOCKS_PER_SYNC: usize = 256;
+
+impl RedoFiles {
+    /// Brings blocks to their newest version on disk, from the records of the dead and of the
+    /// running nodes, whose streams must be durable as far as these blocks are concerned. No node
+    /// holds one of the blocks or changes it meanwhile.
+    ///
+    /// `each` gets every block with its version, in the order of the blocks, after a sync that
+    /// covers it; or the reason why it cannot be replayed, and then the block on disk is as it
+    /// was. After `cancel` is set, the other blocks are not reported.
+    pub fn replay(
+        &self,
+        blocks: impl IntoIterator<Item = BlockId>,
+        dead: &[DeadStream],
+        living: &[StreamFile],
+        group: &Group,
+        cancel: &AtomicBool,
+        mut each: impl FnMut(BlockId, Result<Version, String>),
+    ) {
+        let mut records = GatheredRecords::of(blocks);
+        let dead = dead.iter().map(|DeadStream(file)| (file, false));
+        for (file, is_running) in dead.chain(living.iter().map(|file| (file, true))) {
+            records.add(file, is_running, cancel);
+        }
+        for blocks in records.blocks().chunks(BLOCKS_PER_SYNC) {
+            let mut results = Vec::new();
+            for block in blocks {
+                if cancel.load(Relaxed) {
+                    return;
+                }
+                let of_block = records.take(*block);
+                results.push((*block, bring_up(&of_block, *block, &records, group)));
+            }
+            // A dead node may have written a block that needs nothing more, and not synced it.
+            let synced = group.sync().map_err(|why| why.to_string());
+            for (block, result) in results {
+                let why = |why: &String| format!("{block}: replay is not durable: {why}");
+                each(block, result.and_then(|version| synced.as_ref().map(|()| version).map_err(why)));
+            }
+        }
+    }
+}
+
+/// Replays one block, and writes it if that changed it or it was torn.
+fn bring_up(
+    records: &RecordsOfBlock,
+    block: BlockId,
+    all: &GatheredRecords,
+    group: &Group,
+) -> Result<Version, String> {
+    let mut buffer = Buffer::zeroed(group.shape().block_size.bytes());
+    group.read(block, &mut buffer).map_err(|why| why.to_string())?;
+    let disk = on_disk(block, &buffer).map_err(|why| why.to_string())?;
+    if matches!(disk, BlockOnDisk::Torn(_)) {
+        check_image(records, block, buffer.len())?;
+    }
+    let apply = |bytes: &mut Vec<u8>, patch: &[u8]| apply_patch(Page::of(&mut bytes[..]).user_mut(), patch);
+    let replayed = replay(block, disk, records.iter(), apply).map_err(|why| why.to_string());
+    // Damage explains a gap, and what is behind it.
+    let ReplayedBlock { version, bytes, writer, is_owed } = replayed.map_err(|why| {
+        all.check(block, Version(0)).err().map_or(why.clone(), |damage| format!("{why}; {damage}"))
+    })?;
+    all.check(block, version)?;
+    if is_owed {
+        buffer.copy_from_slice(&bytes);
+        let mut page = Page::of(&mut buffer[..]);
+        if let Some(writer) = writer {
+            page.stamp(block, writer, version);
+        }
+        page.seal();
+        group.write(block, &buffer).map_err(|why| why.to_string())?;
+    }
+    Ok(version)
+}
+
+/// Judges the bytes at the place of a block. Bytes that no interrupted write leaves are an error.
+fn on_disk(block: BlockId, bytes: &[u8]) -> Result<BlockOnDisk, PageError> {
+    match Page::of(bytes).verify(block) {
+        Ok(version) => Ok(BlockOnDisk::Whole(version, bytes.to_vec())),
+        Err(PageError::Torn { head, tail, .. }) => Ok(BlockOnDisk::Torn(head.max(tail))),
+        Err(PageError::Flipped { .. }) => Ok(BlockOnDisk::Torn(Page::of(bytes).version())),
+        // Only the middle of the first write has arrived.
+        Err(PageError::NotAPage { found: [0, 0, 0, 0], .. }) => Ok(BlockOnDisk::Torn(Version(0))),
+        Err(why) => Err(why),
+    }
+}
+
+/// Checks that the newest image of a block is a page of it.
+fn check_image(records: &RecordsOfBlock, block: BlockId, length: usize) -> Result<(), String> {
+    let image = records.iter().find(|located| located.record.kind == RecordKind::Image);
+    let Some(located) = image else { return Ok(()) };
+    let bytes = located.record.bytes;
+    let is_page = bytes.len() == length && {
+        // The checksum is that of the last write, or none.
+        let mut page = Page::of(bytes.to_vec());
+        page.seal();
+        page.verify(block) == Ok(located.record.after)
+    };
+    if is_page {
+        return Ok(());
+    }
+    let (stream, lsn, version) = (located.stream, located.lsn, located.record.after);
+    Err(format!(
+        "{block}: is torn, and its image at {version} ({stream}, {lsn}) is no page of it; restore the block from a copy"
+    ))
+}

@@ -1,0 +1,144 @@
+//! A stream as its threads see it: progress without waiting, and reading while it is written.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+use plexus_base::{BlockId, Incarnation, NodeId};
+use plexus_disks::{Device, DeviceFault, FileDevice, SimulatedDevice, Version};
+use plexus_store::stream::{
+    driver::{RedoProgress, RedoStream, create},
+    protocol::{Geometry, Group, Lsn, PAGE, Record, StreamHeader},
+    reader::StreamReader,
+};
+
+const NODE: NodeId = NodeId(1);
+
+/// The longest wait for something that must happen.
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn group(number: u64) -> Group {
+    let mut group = Group::default();
+    group.push(&Record::change(BlockId(1), Version(number), Version(number + 1), &[7; 500]));
+    group
+}
+
+#[test]
+fn clients_hear_of_progress_and_of_a_failure_without_waiting() {
+    let geometry = Geometry::new(8 * PAGE, 2).expect("segments");
+    let device = Arc::new(SimulatedDevice::new(geometry.length()));
+    device.write(0, &StreamHeader::new(5, NODE, geometry).encode()).expect("written");
+    let tail = StreamReader::open(&*device).and_then(StreamReader::scan).expect("a stream").tail;
+    let (told, progress) = mpsc::channel();
+    let told = move |step| told.send(step).expect("the test listens");
+    let stream = RedoStream::open(Arc::<SimulatedDevice>::clone(&device), tail, Incarnation(1), told);
+    let stream = stream.expect("it opens");
+    let next = || progress.recv_timeout(LIMIT).expect("progress");
+    let (room, begin) = (stream.room(), stream.end());
+    assert_eq!(stream.durable(), begin);
+    let appended = stream.try_append(&group(1)).expect("room");
+    assert!(stream.end() > begin && stream.room() < room);
+    stream.want(appended.end);
+    assert!(matches!(next(), RedoProgress::Durable(lsn) if lsn >= appended.end));
+    assert!(stream.durable() >= appended.end);
+    // Fill it: a group is refused, and the checkpoint makes room.
+    let refused = (2..).find(|number| stream.try_append(&group(*number)).is_err());
+    stream.want(Lsn(u64::MAX));
+    while stream.durable() < stream.end() {
+        assert!(matches!(next(), RedoProgress::Durable(_)));
+    }
+    stream.checkpoint(stream.durable());
+    while !matches!(next(), RedoProgress::Room) {}
+    device.fail_next(DeviceFault::SyncFails);
+    stream.want(stream.try_append(&group(refused.expect("it fills"))).expect("room").end);
+    let failed = loop {
+        if let RedoProgress::Failed(why) = next() {
+            break why.to_string();
+        }
+    };
+    assert!(failed.starts_with("redo stream of node 1 has failed: simulated device"), "{failed}");
+}
+
+#[test]
+fn a_running_stream_is_read_up_to_what_was_durable_when_the_reading_began() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("redo");
+    create(&path, 5, NODE, Geometry::new(64 * PAGE, 3).expect("segments")).expect("a stream");
+    let device = FileDevice::open(&path).expect("a device");
+    let tail = StreamReader::open(&device).and_then(StreamReader::scan).expect("a stream").tail;
+    let stream = RedoStream::open(Arc::new(device), tail, Incarnation(1), drop).expect("it opens");
+    let (durable, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let mut most_checkpoints = 0;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0.. {
+                let appended = stream.append(&group(number)).expect("a group");
+                stream.wait_durable(appended.end).expect("durable");
+                durable.store(number + 1, SeqCst);
+                if number % 40 == 0 {
+                    stream.checkpoint(appended.start);
+                }
+                if is_over.load(SeqCst) {
+                    break;
+                }
+            }
+        });
+        for _ in 0..300 {
+            let before = durable.load(SeqCst);
+            let device = FileDevice::open(&path).expect("a device");
+            let mut reader = StreamReader::open(&device).expect("a stream").of_running();
+            let mut checkpoint = reader.header().checkpoint;
+            let mut last: Option<(Lsn, u64)> = None;
+            while let Some(batch) = reader.next_batch().expect("no damage") {
+                for (lsn, record, _) in batch.records() {
+                    let number = record.after.0;
+                    if let Some((at, _)) = last.filter(|(_, last)| last + 1 != number) {
+                        // Only what a checkpoint has passed meanwhile is left out.
+                        checkpoint = StreamReader::open(&device).expect("a stream").header().checkpoint;
+                        assert!(at < checkpoint, "version {number} after {last:?}");
+                        most_checkpoints += 1;
+                    }
+                    last = Some((lsn, number));
+                }
+            }
+            let found = last.map_or(0, |(_, last)| last);
+            assert!(found >= before, "{found} of {before} found, from {checkpoint}");
+        }
+        is_over.store(true, SeqCst);
+    });
+    println!("{most_checkpoints} times a checkpoint overtook the reader");
+}
+
+#[test]
+fn a_reader_that_the_writer_overtakes_goes_on_at_the_checkpoint() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("redo");
+    // More than the reader reads ahead.
+    create(&path, 5, NODE, Geometry::new(512 * PAGE, 3).expect("segments")).expect("a stream");
+    let device = FileDevice::open(&path).expect("a device");
+    let tail = StreamReader::open(&device).and_then(StreamReader::scan).expect("a stream").tail;
+    let stream = RedoStream::open(Arc::new(device), tail, Incarnation(1), drop).expect("it opens");
+    let append = |number: u64| {
+        let mut group = Group::default();
+        group.push(&Record::change(BlockId(1), Version(number), Version(number + 1), &[7; 100_000]));
+        let appended = stream.append(&group).expect("a group");
+        stream.wait_durable(appended.end).expect("durable");
+        appended.start
+    };
+    (0..50).for_each(|number| {
+        append(number);
+    });
+    let device = FileDevice::open(&path).expect("a device");
+    let mut reader = StreamReader::open(&device).expect("a stream").of_running();
+    assert!(reader.next_batch().expect("no damage").is_some());
+    (50..150).for_each(|number| stream.checkpoint(append(number)));
+    let batches = reader.map(|batch| batch.expect("no damage"));
+    let last = batches.last().expect("it goes on");
+    assert!(last.records().all(|(_, record, _)| record.after == Version(150)), "{:?}", last.head());
+}
