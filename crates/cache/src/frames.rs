@@ -52,7 +52,7 @@ use plexus_base::BlockId;
 use plexus_disks::{FrameMemory, Page};
 use plexus_fabric::Window;
 
-use crate::protocol::{Config, Contents, Mode, Slot};
+use crate::protocol::{Config, Contents, Mode, RedoSpan, Slot};
 
 const MODE: u64 = 0b11;
 const CLOSING: u64 = 1 << 2;
@@ -73,6 +73,18 @@ pub const MAX_BLOCKS: u64 = 1 << 32;
 #[derive(Default)]
 struct Word(AtomicU64);
 
+/// The value of [`Records::first`] of a block that is owed without a record in this node's stream.
+const OWED: u64 = u64::MAX;
+
+/// The redo records of a frame's block, which the session with the latch or the worker changes.
+#[derive(Default)]
+struct Records {
+    /// A position at or below the oldest record; 0: the write-back is not owed; [`OWED`].
+    first: AtomicU64,
+    /// The end of the newest record.
+    last: AtomicU64,
+}
+
 /// The frames of one worker: their words, hints and memory.
 pub(crate) struct FrameTable {
     config: Config,
@@ -80,6 +92,7 @@ pub(crate) struct FrameTable {
     window: Arc<Window>,
     words: Box<[Word]>,
     hints: Box<[AtomicU32]>,
+    records: Box<[Records]>,
 }
 
 impl FrameTable {
@@ -97,6 +110,7 @@ impl FrameTable {
             window,
             words: (0..slots).map(|_| Word::default()).collect(),
             hints: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+            records: (0..slots).map(|_| Records::default()).collect(),
         }
     }
 
@@ -235,7 +249,40 @@ impl FrameTable {
         let dirty = self.word(slot).load(Acquire) & DIRTY != 0;
         // SAFETY: the frame is closed and idle, and this is the worker.
         let version = Page::of(unsafe { self.block(slot) }).version();
-        Contents { dirty, version: version.0 }
+        Contents { dirty, version: version.0, redo: self.redo(slot) }
+    }
+
+    /// Returns whether a change of the block must begin with an image. For the session with the
+    /// latch.
+    pub(crate) fn needs_image(&self, slot: Slot) -> bool {
+        self.records[slot.index()].first.load(Relaxed) == 0
+    }
+
+    /// Notes a position at or below the next record, before it is appended: a checkpoint that is
+    /// taken meanwhile must not pass it. For the session with the latch, or the worker.
+    pub(crate) fn will_log(&self, slot: Slot, position: u64) {
+        let first = &self.records[slot.index()].first;
+        if matches!(first.load(Relaxed), 0 | OWED) {
+            first.store(position, Release);
+        }
+    }
+
+    /// Notes the end of a record. As [`will_log`](Self::will_log).
+    pub(crate) fn logged(&self, slot: Slot, end: u64) {
+        self.records[slot.index()].last.store(end, Release);
+    }
+
+    /// Returns the records of the block.
+    pub(crate) fn redo(&self, slot: Slot) -> RedoSpan {
+        let Records { first, last } = &self.records[slot.index()];
+        let first = first.load(Acquire);
+        RedoSpan { first: if first == OWED { 0 } else { first }, last: last.load(Acquire) }
+    }
+
+    /// Returns the position of the oldest record that a frame needs.
+    pub(crate) fn oldest_record(&self) -> Option<u64> {
+        let firsts = self.records.iter().map(|records| records.first.load(Acquire));
+        firsts.filter(|first| !matches!(*first, 0 | OWED)).min()
     }
 }
 
@@ -271,6 +318,17 @@ impl FrameTable {
         let word = self.word(slot);
         debug_assert_eq!(word.load(Relaxed) & (PINS | LATCH), 0, "{slot:?} forgotten while in use");
         word.store(0, Release);
+        self.arrived(slot, false);
+    }
+
+    pub(crate) fn arrived(&self, slot: Slot, owed: bool) {
+        let Records { first, last } = &self.records[slot.index()];
+        first.store(if owed { OWED } else { 0 }, Release);
+        last.store(0, Release);
+    }
+
+    pub(crate) fn cleaned(&self, slot: Slot) {
+        self.records[slot.index()].first.store(0, Release);
     }
 
     pub(crate) fn expect(&self, slot: Slot, generation: u32) {
@@ -294,6 +352,7 @@ mod tests {
             blocks: 1000,
             sets: 1,
             ways: 8,
+            redo: false,
         };
         FrameTable::new(config, Arc::new(Window::create(WindowId(0), 8 * 4096, 4096).unwrap()))
     }
@@ -328,7 +387,7 @@ mod tests {
         assert_eq!(table.hit(block, Mode::S), None, "closing");
         assert!(!table.unpin(Slot(0)));
         assert!(table.unpin(Slot(0)), "the last one");
-        assert_eq!(table.contents(Slot(0)), Contents { dirty: false, version: 0 });
+        assert_eq!(table.contents(Slot(0)), Contents::default());
     }
 
     /// Sessions change a counter under the latch while a worker closes and opens the frame. No

@@ -7,10 +7,10 @@
 use std::ops::{Deref, DerefMut};
 
 use plexus_base::BlockId;
-use plexus_disks::{HEADER, Page, TRAILER, Version};
+use plexus_disks::{HEADER, Page, Patch, TRAILER, Version};
 
 use crate::{
-    Session,
+    LoggedChange, Session,
     frames::FrameTable,
     protocol::{Granted, Slot},
     service::CacheTask,
@@ -85,17 +85,68 @@ impl Drop for Read<'_> {
     }
 }
 
+/// A change that was made: with it a session can wait until the change is durable.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Committed(pub(crate) u64);
+
 /// A block that is being changed: its user bytes. If they were borrowed mutably, the block gets a
-/// new version when this is dropped.
+/// new version when this is committed or dropped.
 pub struct Change<'s> {
     lent: Lent<'s>,
     block: BlockId,
     changed: bool,
+    /// The page before the change, if changes are logged and there is one.
+    before: Vec<u8>,
+    /// True once the change was stamped and logged.
+    finished: bool,
+    /// The end of the redo of this change.
+    redo_end: u64,
 }
 
 impl<'s> Change<'s> {
     pub(crate) fn new(session: &'s Session, block: BlockId, granted: Granted) -> Self {
-        Self { lent: Lent::new(session, block, granted), block, changed: false }
+        let lent = Lent::new(session, block, granted);
+        Self { lent, block, changed: false, before: Vec::new(), finished: false, redo_end: 0 }
+    }
+
+    /// Ends the change. Its redo is appended, and becomes durable later:
+    /// [`Cache::wait_durable`](crate::Cache::wait_durable) waits for that.
+    pub fn commit(mut self) -> Committed {
+        self.finish();
+        Committed(self.redo_end)
+    }
+
+    fn begin(&mut self) {
+        if !self.changed && self.lent.session.redo().is_some() {
+            self.before = self.lent.session.buffer().take();
+            self.before.clear();
+            self.before.extend_from_slice(self.lent.page());
+        }
+        self.changed = true;
+    }
+
+    /// Gives the changed block its new version and logs the change.
+    fn finish(&mut self) {
+        if !self.changed || std::mem::replace(&mut self.finished, true) {
+            return;
+        }
+        let (block, writer) = (self.block, self.lent.session.writer());
+        let before = self.version();
+        let Some(after) = before.0.checked_add(1).map(Version) else {
+            tracing::error!("{block} has the last version there is; its page is damaged");
+            return;
+        };
+        Page::of(self.page_mut()).stamp(block, writer, after);
+        let Lent { session, table, slot } = self.lent;
+        if let Some(redo) = session.redo() {
+            let change = Patch::difference(Page::of(&self.before).user(), self.lent.user()).finish();
+            let image = table.needs_image(slot).then_some(&self.before[..]);
+            table.will_log(slot, redo.position());
+            self.redo_end =
+                redo.append(&LoggedChange { block, before, image, change: Some((after, &change)) });
+            table.logged(slot, self.redo_end);
+            session.buffer().set(std::mem::take(&mut self.before));
+        }
     }
 
     /// Returns the number of changes of the block before this one.
@@ -120,7 +171,7 @@ impl Deref for Change<'_> {
 
 impl DerefMut for Change<'_> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.changed = true;
+        self.begin();
         let page = self.page_mut();
         let end = page.len() - TRAILER;
         &mut page[HEADER..end]
@@ -129,13 +180,9 @@ impl DerefMut for Change<'_> {
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
-        if self.changed {
-            let (block, writer) = (self.block, self.lent.session.writer());
-            let mut page = Page::of(self.page_mut());
-            match page.version().0.checked_add(1) {
-                Some(next) => page.stamp(block, writer, Version(next)),
-                None => tracing::error!("{block} has the last version there is; its page is damaged"),
-            }
+        self.finish();
+        if self.redo_end == 0 {
+            self.lent.session.redo().inspect(|redo| redo.release());
         }
         if self.lent.table.unlatch(self.lent.slot, self.changed) {
             self.lent.tell(CacheTask::Idle(self.lent.slot));

@@ -10,12 +10,14 @@ mod faults;
 mod frames;
 mod guard;
 pub mod protocol;
+mod redo;
 mod service;
 mod session;
 mod wiring;
 
 pub use frames::MAX_BLOCKS;
-pub use guard::{Change, Read};
+pub use guard::{Change, Committed, Read};
+pub use redo::{LoggedChange, RedoAnswers, RedoFailed, RedoLog};
 pub use service::{CacheService, CacheTask, window_of};
 pub use session::{Cache, CacheError, LostRecord, Session};
 pub use wiring::{CacheSettings, wire};

@@ -1,20 +1,23 @@
 //! The cache on one worker: passes events to the shard and carries out its actions.
 
-use std::sync::{Arc, Weak};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Weak},
+};
 
-use plexus_base::{BlockId, Epoch, NodeId, WorkerId, clock};
-use plexus_disks::{DiskError, IoCompletion, Job, Op, Page, Pool};
+use plexus_base::{BlockId, Epoch, Incarnation, NodeId, WorkerId, clock};
+use plexus_disks::{DiskError, IoCompletion, Job, Op, Page, Pool, Version};
 use plexus_fabric::{Put, WindowId};
 use plexus_interconnect::{Channel, Kind, Message, Net, Reply};
 use plexus_membership::subsystem::{Subsystem, WorkerPort};
 
 use crate::{
-    LostRecord,
+    LoggedChange, LostRecord, RedoLog,
     faults::Faults,
     frames::FrameTable,
     protocol::{
-        self, Action, BlockError, Contents, Counts, Event, Granted, LossHistory, Lost, Members, Mode, Shard,
-        ShardDriver, Slot, Ticket,
+        self, Action, BlockError, Contents, Counts, Event, Granted, LossHistory, Lost, Members, Mode,
+        RedoSpan, Shard, ShardDriver, Slot, Ticket,
     },
 };
 
@@ -37,8 +40,21 @@ pub enum CacheTask {
     Freed(Slot),
     /// A disk read or write is complete.
     Disk(IoCompletion),
-    /// Write every owed block; answered with the number of blocks that could not be written.
-    Checkpoint(Reply<u32>),
+    /// Write every owed block with a redo record below a position, and ask for the writes of blocks
+    /// that were given away with one; `u64::MAX`: every owed block. Answered with the number of
+    /// blocks that could not be written.
+    Checkpoint(u64, Reply<u32>),
+    /// Answer with the oldest redo record that this worker needs, and the number of debts given
+    /// away.
+    Oldest(Reply<(Option<u64>, u64)>),
+    /// The redo stream is durable up to this position.
+    Durable(u64),
+    /// No replay of an earlier view is under way.
+    Drained(Epoch),
+    /// The blocks in the redo streams of nodes that are not members of a view.
+    Scanned(Epoch, Arc<Vec<(BlockId, Version)>>),
+    /// The disk has this version of a replayed block, or it cannot be recovered.
+    Replayed(Epoch, BlockId, Result<Version, String>),
     /// Write every owed block and give all blocks up; answered with the number of blocks kept.
     HandBack(Reply<u32>),
     /// Answer with the counts so far.
@@ -69,10 +85,14 @@ pub struct CacheService {
     expected: Vec<u64>,
     waiting: Vec<Option<Reply<Answer>>>,
     actions: Vec<Action>,
-    checkpoints: Vec<Reply<u32>>,
+    /// The checkpoints under way, in order.
+    checkpoints: VecDeque<Reply<u32>>,
     hand_backs: Vec<Reply<u32>>,
     leaves: Vec<Reply<()>>,
     record: Arc<dyn LostRecord>,
+    redo: Option<Arc<dyn RedoLog>>,
+    /// The members of the last view.
+    members: Vec<(NodeId, Incarnation)>,
     /// The last view in which all masters were open.
     complete: Epoch,
     port: Weak<Port>,
@@ -87,7 +107,8 @@ impl CacheService {
         frames: Arc<FrameTable>,
         pool: Pool,
         faults: Arc<Faults>,
-        (record, port): (Arc<dyn LostRecord>, Weak<Port>),
+        (record, redo): (Arc<dyn LostRecord>, Option<Arc<dyn RedoLog>>),
+        port: Weak<Port>,
     ) -> Self {
         let mut shard = Shard::new(config);
         let (epoch, lost) = record.known(config.worker);
@@ -101,10 +122,12 @@ impl CacheService {
             expected: vec![0; config.slots() as usize],
             waiting: Vec::new(),
             actions: Vec::with_capacity(64),
-            checkpoints: Vec::new(),
+            checkpoints: VecDeque::new(),
             hand_backs: Vec::new(),
             leaves: Vec::new(),
             record,
+            redo,
+            members: Vec::new(),
             complete: Epoch(0),
             port,
         }
@@ -128,6 +151,7 @@ impl Subsystem for CacheService {
     fn view(&mut self, net: &mut Net, members: &Members, before: LossHistory) {
         // The pages of reads under way are not used: newer ones may have been written since.
         self.expected.fill(0);
+        self.members.clone_from(&members.members);
         self.drive(net, |shard, io| shard.view(clock::now(), (members, before), io));
     }
 
@@ -153,11 +177,27 @@ impl Subsystem for CacheService {
             }
             CacheTask::Freed(slot) => self.handle(net, Event::Freed { slot }),
             CacheTask::Disk(done) => self.disk(net, &done),
-            CacheTask::Checkpoint(reply) => {
-                self.checkpoints.push(reply);
-                if self.checkpoints.len() == 1 {
-                    self.handle(net, Event::Checkpoint);
+            CacheTask::Checkpoint(below, reply) => {
+                self.checkpoints.push_back(reply);
+                self.handle(net, Event::Checkpoint { below });
+            }
+            CacheTask::Oldest(reply) => {
+                let oldest = [self.shard.oldest_handed_over(), self.frames.oldest_record()];
+                reply.send((oldest.into_iter().flatten().min(), self.shard.handed_over() as u64));
+            }
+            CacheTask::Durable(end) => self.handle(net, Event::Durable { end }),
+            CacheTask::Drained(epoch) => self.handle(net, Event::Drained { epoch }),
+            CacheTask::Scanned(epoch, blocks) => {
+                let blocks = blocks.iter().map(|(block, version)| (*block, version.0));
+                self.drive(net, |shard, io| shard.scanned(clock::now(), epoch, blocks, io));
+            }
+            CacheTask::Replayed(epoch, block, result) => {
+                if let Err(why) = &result {
+                    tracing::error!("{why}");
+                    self.faults.remember(block, why.clone());
                 }
+                let version = result.ok().map(|version| version.0);
+                self.handle(net, Event::Replayed { epoch, block, version });
             }
             CacheTask::HandBack(reply) => {
                 self.hand_backs.push(reply);
@@ -216,7 +256,8 @@ impl CacheService {
     /// Calls the shard and carries out its actions.
     fn drive(&mut self, net: &mut Net, does: impl FnOnce(&mut Shard, &mut Out<'_>)) {
         let mut actions = std::mem::take(&mut self.actions);
-        let mut out = Out { net, frames: &self.frames, window: self.window, actions: &mut actions };
+        let redo = self.redo.as_deref();
+        let mut out = Out { net, frames: &self.frames, window: self.window, actions: &mut actions, redo };
         does(&mut self.shard, &mut out);
         let epoch = self.shard.epoch();
         if self.complete != epoch && self.shard.is_open() {
@@ -239,6 +280,7 @@ impl CacheService {
             Action::SendBehind { to, message } => send(net, to, Channel::CacheBlocks, &message),
             Action::RecordLost { seq } => self.record(seq),
             Action::Open { epoch } => {
+                self.redo.iter().for_each(|redo| redo.begin());
                 tracing::debug!(worker = self.shard.config().worker.0, epoch = epoch.0, "the cache is open");
             }
             Action::MayLeave => answer_all(&mut self.leaves, ()),
@@ -256,15 +298,31 @@ impl CacheService {
                 }
             }
             Action::CheckpointDone { failed } => {
-                answer_all(&mut self.checkpoints, failed);
+                if let Some(reply) = self.checkpoints.pop_front() {
+                    reply.send(failed);
+                }
             }
             Action::HandedBack { kept } => {
                 answer_all(&mut self.hand_backs, kept);
             }
+            Action::Flush { end } => self.log().flush(self.worker(), end),
+            Action::Recover { epoch } => self.log().recover(self.worker(), epoch, self.members.clone()),
+            Action::Replay { epoch } => {
+                self.log().replay(self.worker(), epoch, self.shard.in_doubt().collect());
+            }
+            Action::CloseStreams { epoch } => self.log().close(self.worker(), epoch),
             Action::Fault { from, what } => {
                 net.fault(from, format_args!("{what}: the nodes no longer agree on who holds what"));
             }
         }
+    }
+
+    fn worker(&self) -> WorkerId {
+        self.shard.config().worker
+    }
+
+    fn log(&self) -> &dyn RedoLog {
+        self.redo.as_deref().expect("the shard was told that there is redo")
     }
 
     /// Records a change of the lost blocks.
@@ -300,6 +358,7 @@ struct Out<'a> {
     frames: &'a FrameTable,
     window: WindowId,
     actions: &'a mut Vec<Action>,
+    redo: Option<&'a dyn RedoLog>,
 }
 
 impl ShardDriver for Out<'_> {
@@ -329,6 +388,34 @@ impl ShardDriver for Out<'_> {
 
     fn forget(&mut self, slot: Slot) {
         self.frames.forget(slot);
+    }
+
+    fn arrived(&mut self, slot: Slot, owed: bool) {
+        self.frames.arrived(slot, owed);
+    }
+
+    fn cleaned(&mut self, slot: Slot) {
+        self.frames.cleaned(slot);
+    }
+
+    #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
+    fn log_image(&mut self, slot: Slot, block: BlockId) -> RedoSpan {
+        let redo = self.redo.expect("the shard was told that there is redo");
+        // SAFETY: the shard logs images of frames that nothing changes until this returns.
+        let page = unsafe { self.frames.block(slot) };
+        let before = Page::of(page).version();
+        self.frames.will_log(slot, redo.position());
+        let change = LoggedChange { block, before, image: Some(page), change: None };
+        self.frames.logged(slot, redo.append(&change));
+        self.frames.redo(slot)
+    }
+
+    fn durable(&self) -> u64 {
+        self.redo.map_or(0, RedoLog::durable)
+    }
+
+    fn redo(&self, slot: Slot) -> RedoSpan {
+        self.frames.redo(slot)
     }
 
     fn expect(&mut self, slot: Slot, generation: u32) {

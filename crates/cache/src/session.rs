@@ -1,8 +1,11 @@
 //! Sessions, with which programs inside a node read and change blocks.
 
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, Ordering::Relaxed},
+use std::{
+    cell::Cell,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use plexus_base::{BlockId, Epoch, WorkerId};
@@ -10,9 +13,10 @@ use plexus_disks::Writer;
 use plexus_interconnect::ReplySlot;
 
 use crate::{
+    RedoFailed, RedoLog,
     faults::Faults,
     frames::FrameTable,
-    guard::{Change, Read},
+    guard::{Change, Committed, Read},
     protocol::{Ask, BlockError, Granted, Lost},
     service::{Answer, CacheTask, Port},
 };
@@ -30,6 +34,9 @@ pub enum CacheError {
     /// The block's latest version was lost with a node.
     #[error("{0} was lost when a node died; `plexus up --accept-lost` takes what the disk has")]
     Lost(BlockId),
+    /// The redo of the block is incomplete or damaged.
+    #[error("{0}")]
+    Unrecovered(String),
     /// The block cannot be read from disk, or its page there is not the one that was written.
     #[error("{0}")]
     Damaged(String),
@@ -44,6 +51,9 @@ pub enum CacheError {
         /// The number of blocks of the group.
         blocks: u64,
     },
+    /// The redo stream of this node has failed.
+    #[error(transparent)]
+    Redo(#[from] RedoFailed),
     /// The nodes disagree about the master of the block.
     #[error("{0} was refused by its master: the nodes do not have the same configuration")]
     Refused(BlockId),
@@ -80,6 +90,7 @@ struct Inner {
     blocks: u64,
     writer: Writer,
     faults: Arc<Faults>,
+    redo: Option<Arc<dyn RedoLog>>,
     /// True once no session gets a block any more.
     closed: AtomicBool,
     sessions: Mutex<Sessions>,
@@ -98,9 +109,10 @@ impl Cache {
         blocks: u64,
         writer: Writer,
         faults: Arc<Faults>,
+        redo: Option<Arc<dyn RedoLog>>,
     ) -> Self {
         let (closed, sessions) = (AtomicBool::new(false), Mutex::default());
-        Self { inner: Arc::new(Inner { port, tables, blocks, writer, faults, closed, sessions }) }
+        Self { inner: Arc::new(Inner { port, tables, blocks, writer, faults, redo, closed, sessions }) }
     }
 
     /// Makes a session for the calling thread.
@@ -117,6 +129,7 @@ impl Cache {
             slot: ReplySlot::new(),
             hits: 0,
             waits: 0,
+            before: Cell::default(),
             unsend: std::marker::PhantomData,
         }
     }
@@ -130,6 +143,24 @@ impl Cache {
     /// Refuses every later request of sessions for a block. Blocks in use stay so.
     pub fn close(&self) {
         self.inner.closed.store(true, Relaxed);
+    }
+
+    /// Waits until a change is durable: then no death of nodes loses it. Without redo it returns at
+    /// once.
+    ///
+    /// # Errors
+    /// The redo stream has failed.
+    pub fn wait_durable(&self, committed: Committed) -> Result<(), CacheError> {
+        match &self.inner.redo {
+            Some(redo) if committed.0 > 0 => Ok(redo.wait_durable(committed.0)?),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns whether changes are logged.
+    #[must_use]
+    pub fn logs_changes(&self) -> bool {
+        self.inner.redo.is_some()
     }
 
     /// Returns the number of frames that hold a block now.
@@ -149,6 +180,7 @@ impl Cache {
             BlockError::Unreadable | BlockError::Corrupt | BlockError::Stale => CacheError::Damaged(fault()),
             BlockError::WriteFailed => CacheError::WriteFailed(fault()),
             BlockError::NotMaster => CacheError::Refused(block),
+            BlockError::Lost if self.logs_changes() => CacheError::Unrecovered(fault()),
             BlockError::Lost => CacheError::Lost(block),
         }
     }
@@ -164,6 +196,8 @@ pub struct Session {
     hits: u64,
     /// The blocks that this session had to wait for.
     waits: u64,
+    /// The buffer for a page before its change.
+    before: Cell<Vec<u8>>,
     /// The slot wakes the thread that made the session, so the session stays there.
     unsend: std::marker::PhantomData<*const ()>,
 }
@@ -200,8 +234,17 @@ impl Session {
     /// # Errors
     /// See [`CacheError`].
     pub fn change(&mut self, block: BlockId) -> Result<Change<'_>, CacheError> {
-        let granted = self.obtain(block, Ask::X)?;
-        Ok(Change::new(self, block, granted))
+        if let Some(redo) = self.redo() {
+            // Before the block is latched: the log may wait for a write of this block.
+            redo.reserve()?;
+        }
+        match self.obtain(block, Ask::X) {
+            Ok(granted) => Ok(Change::new(self, block, granted)),
+            Err(error) => {
+                self.redo().inspect(|redo| redo.release());
+                Err(error)
+            }
+        }
     }
 
     /// Returns how often this session had to wait for a block so far.
@@ -243,6 +286,16 @@ impl Session {
     /// Hands the worker of `table` a task without waiting for it.
     pub(crate) fn tell(&self, table: &FrameTable, task: CacheTask) {
         self.cache.inner.port.submit(table.config().worker, task);
+    }
+
+    /// Returns the redo stream of this node, if changes are logged.
+    pub(crate) fn redo(&self) -> Option<&dyn RedoLog> {
+        self.cache.inner.redo.as_deref()
+    }
+
+    /// Returns the buffer for a page before its change.
+    pub(crate) fn buffer(&self) -> &Cell<Vec<u8>> {
+        &self.before
     }
 
     /// Returns the writer that changes of this node are stamped with.

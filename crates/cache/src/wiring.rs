@@ -8,7 +8,7 @@ use plexus_disks::{Group, IoCompletion, Pool, Writer};
 use plexus_fabric::Window;
 
 use crate::{
-    Cache, CacheService, CacheTask, LostRecord,
+    Cache, CacheService, CacheTask, LostRecord, RedoAnswers, RedoLog,
     faults::Faults,
     frames::FrameTable,
     protocol::Config,
@@ -37,7 +37,8 @@ pub struct CacheSettings {
 }
 
 /// Makes the services, one for each worker, to which `port` leads; the cache for programs; and the
-/// windows that peers must know. `record` keeps the losses with ended nodes.
+/// windows that peers must know. `record` keeps the losses with ended nodes. `redo` makes the redo
+/// stream, if changes are logged.
 ///
 /// # Errors
 /// There is too little memory, or the system refuses a thread.
@@ -46,6 +47,7 @@ pub fn wire(
     settings: CacheSettings,
     group: &Arc<Group>,
     record: &Arc<dyn LostRecord>,
+    redo: impl FnOnce(RedoAnswers) -> Option<Arc<dyn RedoLog>>,
     port: Arc<Port>,
 ) -> Result<(Vec<CacheService>, Cache, Vec<Arc<Window>>), Box<dyn Error>> {
     let CacheSettings { me, incarnation, nodes, workers, cache_bytes, io_threads } = settings;
@@ -53,9 +55,10 @@ pub fn wire(
     let frames = cache_bytes / u64::from(workers) / block_size as u64;
     let sets = ((frames / u64::from(WAYS)) as u32).max(1);
     let faults = Arc::<Faults>::default();
+    let redo = redo(RedoAnswers::new(&port));
     let (mut services, mut tables, mut windows) = (Vec::new(), Vec::new(), Vec::new());
     for worker in (0..workers).map(WorkerId) {
-        let config = Config { me, nodes, worker, workers, blocks, sets, ways: WAYS };
+        let config = Config { me, nodes, worker, workers, blocks, sets, ways: WAYS, redo: redo.is_some() };
         let len = config.slots() as usize * block_size;
         let window = Arc::new(Window::create(window_of(worker), len, block_size as u32)?);
         windows.push(window.clone());
@@ -68,10 +71,12 @@ pub fn wire(
                 port.submit(worker, CacheTask::Disk(completion));
             }
         };
-        let pool = Pool::new(group, io_threads, complete)?;
-        services.push(CacheService::new(config, table.clone(), pool, faults.clone(), (record.clone(), port)));
+        let pool = Pool::new(group, io_threads, redo.is_some(), complete)?;
+        let (record, redo) = (record.clone(), redo.clone());
+        services.push(CacheService::new(config, table.clone(), pool, faults.clone(), (record, redo), port));
         tables.push(table);
     }
-    let cache = Cache::new(port, tables, blocks, Writer { node: me, incarnation }, faults);
+    let writer = Writer { node: me, incarnation };
+    let cache = Cache::new(port, tables, blocks, writer, faults, redo);
     Ok((services, cache, windows))
 }

@@ -53,6 +53,12 @@ plexus_base::counts! {
         debts_taken,
         /// Requests refused because the block is lost.
         lost_refused,
+        /// Frames that waited until their redo was durable.
+        flush_waits,
+        /// Blocks in doubt that replay recovered.
+        recovered,
+        /// Blocks in doubt whose redo is incomplete or damaged.
+        unrecovered,
         /// Messages of an older view, dropped.
         old_epoch,
         /// Messages of a newer view, kept aside.

@@ -10,7 +10,7 @@
 //! unless no node holds the block. Then the requester reads the disk, which must not meet a write,
 //! so the read takes its turn like a conversion that leaves no holder.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use plexus_base::{BlockId, NodeId, NodeSet};
 
@@ -27,18 +27,19 @@ use super::{
 enum Pending {
     Request { from: NodeId, ask: Ask, have: Mode, target: Target },
     Evict { from: NodeId, version: u64 },
+    Ensure { from: NodeId, version: u64 },
 }
 
 impl Pending {
     fn from(&self) -> NodeId {
         match self {
-            Self::Request { from, .. } | Self::Evict { from, .. } => *from,
+            Self::Request { from, .. } | Self::Evict { from, .. } | Self::Ensure { from, .. } => *from,
         }
     }
 
     /// Returns whether it may change the holders of the block.
     fn converts(&self) -> bool {
-        !matches!(self, Self::Request { ask: Ask::Cr, .. })
+        !matches!(self, Self::Request { ask: Ask::Cr, .. } | Self::Ensure { .. })
     }
 }
 
@@ -71,6 +72,8 @@ struct Entry {
     /// True if no node had X since the block was last read from disk: the disk has the holders'
     /// version.
     clean: bool,
+    /// The holder that owes the write-back, unless the disk has the holders' version.
+    debtor: Option<NodeId>,
     /// The version that must be found on disk while no node holds the block; 0: unknown.
     version: u64,
     /// The number of the last conversion begun.
@@ -85,11 +88,31 @@ impl Entry {
         holders: NodeSet::EMPTY,
         exclusive: false,
         clean: false,
+        debtor: None,
         version: 0,
         seq: 0,
         conversion: None,
         queue: List::EMPTY,
     };
+}
+
+/// The blocks that no node may read from disk now, because the redo of nodes that are gone may have
+/// later versions.
+#[derive(Debug)]
+pub(super) enum Doubt {
+    /// Every block: the streams have not been scanned.
+    All,
+    /// These blocks: they have not been replayed.
+    Some(HashSet<BlockId, Fixed>),
+}
+
+impl Doubt {
+    pub(super) fn contains(&self, block: BlockId) -> bool {
+        match self {
+            Self::All => true,
+            Self::Some(blocks) => !blocks.is_empty() && blocks.contains(&block),
+        }
+    }
 }
 
 /// The directory's outgoing messages: the receiver, the block, the content.
@@ -110,6 +133,10 @@ pub(super) struct Directory {
     pending: Lists<Pending>,
     /// The number of conversions in flight.
     in_flight: usize,
+    /// The blocks whose requests wait for recovery.
+    pub(super) doubt: Doubt,
+    /// The blocks that cannot be recovered.
+    pub(super) unrecovered: HashSet<BlockId, Fixed>,
     /// True when this node is about to leave: no conversion begins any more.
     pub(super) closing: bool,
 }
@@ -124,6 +151,8 @@ impl Directory {
             entries: HashMap::default(),
             pending: Lists::new(),
             in_flight: 0,
+            doubt: Doubt::Some(HashSet::default()),
+            unrecovered: HashSet::default(),
             closing: false,
         }
     }
@@ -133,6 +162,7 @@ impl Directory {
         self.entries.clear();
         self.pending = Lists::new();
         (self.in_flight, self.closing) = (0, false);
+        self.unrecovered.clear();
     }
 
     /// Returns the state of each block if no conversion finishes: the possible holders include the
@@ -150,9 +180,64 @@ impl Directory {
     }
 
     /// Restores a block that members report as held, or whose version on disk they report.
-    pub(super) fn restore(&mut self, block: BlockId, holders: NodeSet, exclusive: bool, known: (bool, u64)) {
-        let (clean, version) = known;
-        self.entries.insert(block, Entry { holders, exclusive, clean, version, ..Entry::NEW });
+    pub(super) fn restore(
+        &mut self,
+        block: BlockId,
+        (holders, exclusive, debtor): (NodeSet, bool, Option<NodeId>),
+        (clean, version): (bool, u64),
+    ) {
+        self.entries.insert(block, Entry { holders, exclusive, clean, debtor, version, ..Entry::NEW });
+    }
+
+    /// Names the holder that takes over the debt of a restored block.
+    pub(super) fn set_debtor(&mut self, block: BlockId, node: NodeId) {
+        self.entries.get_mut(&block).expect("a restored block").debtor = Some(node);
+    }
+
+    /// Returns whether a node holds the block.
+    pub(super) fn is_held(&self, block: BlockId) -> bool {
+        self.entries.get(&block).is_some_and(|entry| !entry.holders.is_empty())
+    }
+
+    /// Lets the requests go on that waited for the scan of redo streams. Those for `blocks` wait
+    /// further.
+    pub(super) fn scanned(&mut self, blocks: HashSet<BlockId, Fixed>, mail: &mut Mail) {
+        self.doubt = Doubt::Some(blocks);
+        let waits = |entry: &Entry| entry.conversion.is_none() && !entry.queue.is_empty();
+        let mut waiting: Vec<BlockId> =
+            self.entries.iter().filter(|(_, entry)| waits(entry)).map(|(block, _)| *block).collect();
+        waiting.sort_unstable();
+        waiting.into_iter().for_each(|block| self.proceed(block, mail));
+    }
+
+    /// Ends the doubt about a block: the disk has `version` of it, or it cannot be recovered.
+    pub(super) fn replayed(&mut self, block: BlockId, version: Option<u64>, mail: &mut Mail) {
+        if let Doubt::Some(blocks) = &mut self.doubt {
+            blocks.remove(&block);
+        }
+        match version {
+            Some(version) => self.entries.entry(block).or_insert(Entry::NEW).version = version,
+            None => _ = self.unrecovered.insert(block),
+        }
+        self.proceed(block, mail);
+    }
+
+    /// Handles a request to have the block written.
+    pub(super) fn ensure(
+        &mut self,
+        from: NodeId,
+        block: BlockId,
+        version: u64,
+        mail: &mut Mail,
+    ) -> Result<(), Fault> {
+        let entry = self.entries.entry(block).or_insert(Entry::NEW);
+        let ensures = |waiting: &Pending| matches!(waiting, Pending::Ensure { .. }) && waiting.from() == from;
+        if self.pending.iter(entry.queue).any(|waiting| ensures(&waiting)) {
+            return Err("a second request to write one block");
+        }
+        self.pending.push_back(&mut entry.queue, Pending::Ensure { from, version });
+        self.proceed(block, mail);
+        Ok(())
     }
 
     /// Returns the holders of `block`, and whether in X; `None` while that is about to change.
@@ -181,7 +266,11 @@ impl Directory {
         let request = Pending::Request { from, ask, have, target };
         // One frame of the node's set asks for the block, the others for copies. The conversion in
         // flight does not count: a `Done` may be overtaken by the next request.
-        let same = |waiting: &Pending| waiting.from() == from && waiting.converts() == request.converts();
+        let same = |waiting: &Pending| {
+            waiting.from() == from
+                && waiting.converts() == request.converts()
+                && !matches!(waiting, Pending::Ensure { .. })
+        };
         let most = if request.converts() { 1 } else { self.ways };
         if self.pending.iter(entry.queue).filter(same).count() >= most {
             return Err("more requests for a block than a node can have");
@@ -255,13 +344,16 @@ impl Directory {
         match (held, conversion.ask) {
             (true, Ask::S) => {
                 entry.clean |= conversion.from == From::Disk;
+                if conversion.from == From::Disk {
+                    entry.debtor = None;
+                }
                 entry.exclusive = false;
                 entry.holders.insert(from);
             }
             (true, Ask::X) => {
                 entry.holders = NodeSet::EMPTY;
                 entry.holders.insert(from);
-                (entry.exclusive, entry.clean) = (true, false);
+                (entry.exclusive, entry.clean, entry.debtor) = (true, false, Some(from));
             }
             (true, Ask::Cr) => return Err("a consistent copy was kept"),
             (false, _) if conversion.from == From::Disk => {}
@@ -281,17 +373,38 @@ impl Directory {
         let Some(entry) = self.entries.get_mut(&block) else { return };
         let waits = |pending: Option<Pending>| matches!(pending, Some(Pending::Request { .. }));
         while entry.conversion.is_none() {
-            if self.closing && waits(self.pending.front(entry.queue)) {
+            let next = self.pending.front(entry.queue);
+            if self.closing && waits(next) {
+                break;
+            }
+            let reads_disk = entry.holders.is_empty() && !matches!(next, Some(Pending::Evict { .. }));
+            if reads_disk && self.doubt.contains(block) {
                 break;
             }
             match self.pending.pop_front(&mut entry.queue) {
                 None => break,
                 Some(Pending::Evict { from, version }) => {
+                    // A debtor has written before it leaves.
+                    entry.debtor = entry.debtor.filter(|debtor| *debtor != from);
                     if entry.holders.remove(from) && entry.holders.is_empty() {
                         // The last to leave has written what it owed: this version is on the disk.
                         (entry.version, entry.exclusive) = (version, false);
                     }
                     mail.push((from, block, MessageBody::Evicted));
+                }
+                Some(Pending::Ensure { from, version }) => {
+                    if self.unrecovered.contains(&block) {
+                        mail.push((from, block, MessageBody::Saved { version: 0 }));
+                    } else if let Some(debtor) = entry.debtor {
+                        mail.push((debtor, block, MessageBody::Save { requester: from, version }));
+                    } else {
+                        mail.push((from, block, MessageBody::Saved { version }));
+                    }
+                }
+                Some(Pending::Request { from, target, .. })
+                    if entry.holders.is_empty() && self.unrecovered.contains(&block) =>
+                {
+                    mail.push((from, block, MessageBody::Refused { target, lost: true }));
                 }
                 Some(Pending::Request { from, ask: Ask::Cr, target, .. }) if !entry.holders.is_empty() => {
                     let holder = source(entry.holders, [from, me], entry.seq);

@@ -13,7 +13,7 @@
 
 use plexus_base::{BlockId, Nanos, NodeId};
 
-use super::{Ask, Mode, lists::List, message::Target};
+use super::{Ask, Mode, RedoSpan, lists::List, message::Target};
 
 /// The use of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +47,8 @@ pub(super) enum Disk {
     },
     /// A read granted in an earlier view is under way; its result is dropped.
     Discarding,
+    /// The redo of the block must become durable before it leaves or is written.
+    Flushing,
     Writing,
 }
 
@@ -87,6 +89,8 @@ pub(super) enum Order {
     Drop { seq: u32 },
     /// Write the block if it is owed, for a checkpoint.
     Save,
+    /// Write the block if it is owed, and tell a node that gave the debt away in this version.
+    SaveFor { requester: NodeId, version: u64 },
 }
 
 impl Order {
@@ -96,7 +100,7 @@ impl Order {
         match self {
             Self::Give { ask, .. } => *ask != Ask::Cr,
             Self::Drop { .. } => true,
-            Self::Save => false,
+            Self::Save | Self::SaveFor { .. } => false,
         }
     }
 }
@@ -118,6 +122,8 @@ pub(super) struct Frame {
     pub(super) stuck: bool,
     /// The version of the block when the frame was last closed.
     pub(super) version: u64,
+    /// The redo records of the block when the frame was last closed.
+    pub(super) redo: RedoSpan,
     /// The generation: odd while a put is expected.
     pub(super) generation: u32,
     pub(super) asked: Option<BlockRequest>,
@@ -141,6 +147,7 @@ impl Frame {
         behind: false,
         stuck: false,
         version: 0,
+        redo: RedoSpan { first: 0, last: 0 },
         generation: 0,
         asked: None,
         orders: List::EMPTY,

@@ -57,7 +57,7 @@ impl Random {
 
     fn body(&mut self) -> MessageBody {
         let (ask, target, seq, flag) = (self.ask(), self.target(), self.below(8) as u32, self.percent(50));
-        match self.below(if self.views { 16 } else { 9 }) {
+        match self.below(if self.views { 19 } else { 12 }) {
             0 => MessageBody::Request { ask, have: self.of(&[Mode::N, Mode::S, Mode::X]), target },
             1 | 2 => {
                 MessageBody::Forward { ask, requester: NodeId(self.below(4) as u8), target, seq, owed: flag }
@@ -72,13 +72,16 @@ impl Random {
             7 => MessageBody::Evict { mode: self.of(&[Mode::N, Mode::S, Mode::X]), version: self.below(4) },
             8 if flag => MessageBody::Evicted,
             8 => MessageBody::Refused { target, lost: self.of(&[false, true]) },
-            9 | 10 => MessageBody::Mark { blocks: flag },
-            11 => MessageBody::Held {
+            9 => MessageBody::Ensure { version: self.below(4) },
+            10 => MessageBody::Save { requester: NodeId(self.below(4) as u8), version: self.below(4) },
+            11 => MessageBody::Saved { version: self.below(4) },
+            12 | 13 => MessageBody::Mark { blocks: flag },
+            14 => MessageBody::Held {
                 mode: self.of(&[Mode::N, Mode::S, Mode::X]),
                 owed: flag,
                 behind: self.percent(50),
             },
-            12 => {
+            15 => {
                 let epoch = |random: &mut Self| Epoch(random.below(6) as u32);
                 let partition = BlockId(self.below(BLOCKS + 1)).partition();
                 match self.below(3) {
@@ -87,19 +90,21 @@ impl Random {
                     _ => MessageBody::Lost { partition, last: BlockId(self.below(BLOCKS + 2)) },
                 }
             }
-            13 => {
+            16 => {
                 let epoch = Epoch(self.below(6) as u32);
                 MessageBody::Reported {
                     witness: self.of(&[Witness::None, Witness::Recorded(epoch), Witness::Present]),
                 }
             }
-            14 => self.of(&[MessageBody::Opened, MessageBody::Kept, MessageBody::Published]),
+            17 => self.of(&[MessageBody::Opened, MessageBody::Kept, MessageBody::Published]),
             _ => self.of(&[
                 MessageBody::Owe,
                 MessageBody::More,
                 MessageBody::Accept,
                 MessageBody::Leaving,
                 MessageBody::Noted,
+                MessageBody::Recovered,
+                MessageBody::HandedOver { version: 2 },
             ]),
         }
     }
@@ -131,6 +136,11 @@ impl SimulatedFrame {
 #[derive(Default)]
 struct World {
     frames: Vec<SimulatedFrame>,
+    /// True if changes are logged, in a stream up to `end`.
+    logs: bool,
+    end: u64,
+    scans: Vec<Epoch>,
+    replays: Option<Epoch>,
     /// Sessions that wait.
     waiting: Vec<Ticket>,
     private: Vec<Slot>,
@@ -182,6 +192,26 @@ impl ShardDriver for World {
 
     fn expect(&mut self, _slot: Slot, _generation: u32) {}
 
+    fn arrived(&mut self, slot: Slot, _owed: bool) {
+        self.frames[slot.index()].contents.redo = RedoSpan::default();
+    }
+
+    fn cleaned(&mut self, slot: Slot) {
+        self.frames[slot.index()].contents.redo.first = 0;
+    }
+
+    fn log_image(&mut self, slot: Slot, _block: BlockId) -> RedoSpan {
+        self.log(slot)
+    }
+
+    fn durable(&self) -> u64 {
+        0
+    }
+
+    fn redo(&self, slot: Slot) -> RedoSpan {
+        self.frames[slot.index()].contents.redo
+    }
+
     fn push(&mut self, action: Action) {
         match action {
             Action::Send { to, message } | Action::SendBehind { to, message } => {
@@ -213,7 +243,14 @@ impl ShardDriver for World {
             }
             Action::RecordLost { seq } => self.disk.push(Event::LostRecorded { seq }),
             Action::Open { epoch } => self.opened = Some(epoch),
-            Action::MayLeave
+            Action::Flush { end } => self.disk.push(Event::Durable { end }),
+            Action::Recover { epoch } => {
+                self.disk.push(Event::Drained { epoch });
+                self.scans.push(epoch);
+            }
+            Action::Replay { epoch } => self.replays = Some(epoch),
+            Action::CloseStreams { .. }
+            | Action::MayLeave
             | Action::WriteFailed { .. }
             | Action::CheckpointDone { .. }
             | Action::HandedBack { .. } => {}
@@ -230,6 +267,30 @@ impl ShardDriver for World {
 }
 
 impl World {
+    /// Appends a record to the redo stream, if there is one.
+    fn log(&mut self, slot: Slot) -> RedoSpan {
+        let redo = &mut self.frames[slot.index()].contents.redo;
+        if self.logs {
+            self.end += 1;
+            *redo = RedoSpan { first: if redo.first == 0 { self.end } else { redo.first }, last: self.end };
+        }
+        *redo
+    }
+
+    /// Ends a scan, if one is under way, or begins the replays that the shard asked for.
+    fn recover(&mut self, shard: &mut Shard, random: &mut Random) {
+        if let Some(epoch) = self.scans.pop() {
+            let blocks = (0..BLOCKS + 1).map(BlockId).filter(|_| random.percent(30)).map(|block| (block, 3));
+            shard.scanned(Nanos(0), epoch, blocks.collect::<Vec<_>>(), self);
+        }
+        if let Some(epoch) = self.replays.take() {
+            for block in shard.in_doubt().collect::<Vec<_>>() {
+                let version = random.percent(80).then_some(3);
+                self.disk.push(Event::Replayed { epoch, block, version });
+            }
+        }
+    }
+
     /// Records a message of the shard and prepares possible answers.
     fn sent(&mut self, to: NodeId, message: Message) {
         let Message { block, body, .. } = message;
@@ -275,6 +336,7 @@ impl World {
             MessageBody::Held { .. } => self.next.push((to, block, MessageBody::Owe)),
             MessageBody::Published => self.next.push((to, block, MessageBody::Kept)),
             MessageBody::Leaving => self.next.push((to, block, MessageBody::Noted)),
+            MessageBody::Ensure { version } => self.next.push((to, block, MessageBody::Saved { version })),
             MessageBody::Accept => self.accepts += 1,
             _ => {}
         }
@@ -318,8 +380,10 @@ impl World {
         let frame = &mut self.frames[slot];
         let mode = frame.pins.pop()?;
         if mode == Mode::X {
-            frame.contents = Contents { dirty: true, version: frame.contents.version + 1 };
+            (frame.contents.dirty, frame.contents.version) = (true, frame.contents.version + 1);
+            self.log(Slot(slot as u32));
         }
+        let frame = &mut self.frames[slot];
         let told = frame.pins.is_empty() && std::mem::take(&mut frame.notify);
         Some(told.then_some(Event::Idle { slot: Slot(slot as u32), contents: frame.contents }))
     }
@@ -368,14 +432,15 @@ impl World {
                         self.frames[slot.index()].busy = false;
                         *ok = random.percent(80);
                     }
-                    Event::LostRecorded { .. } => {}
-                    _ => unreachable!("only these are put there"),
+                    _ => {}
                 }
                 Some(done)
             }
             36..39 => self.private.pop().map(|slot| Event::Freed { slot }),
             _ if random.views && random.percent(20) => Some(Event::Leave),
-            _ if random.percent(50) => Some(Event::Checkpoint),
+            _ if random.percent(50) => {
+                Some(Event::Checkpoint { below: random.of(&[u64::MAX, self.end, self.end / 2]) })
+            }
             _ if random.percent(10) => Some(Event::HandBack),
             _ => None,
         }
@@ -443,11 +508,13 @@ fn run(seed: u64, views: bool, all: &mut Counts) -> (bool, u64) {
         blocks: BLOCKS,
         sets: 1 + random.below(2) as u32,
         ways: 2 + random.below(u64::from(WAYS) - 1) as u32,
+        redo: random.percent(50),
     };
     let mut shard = Shard::new(config);
     let mut world = World {
         frames: vec![SimulatedFrame::default(); config.slots() as usize],
         quick: Random { state: !seed << 32, views },
+        logs: config.redo,
         ..World::default()
     };
     if !views {
@@ -467,6 +534,9 @@ fn run(seed: u64, views: bool, all: &mut Counts) -> (bool, u64) {
             refused += u64::from(accept(&mut shard, &mut world, &seen));
             seen = shard.lost().clone();
         }
+        if random.percent(30) {
+            world.recover(&mut shard, &mut random);
+        }
         let event = if random.percent(share) {
             Some(world.remote(&mut random))
         } else {
@@ -480,6 +550,7 @@ fn run(seed: u64, views: bool, all: &mut Counts) -> (bool, u64) {
     let view = world.last_view();
     shard.view(Nanos(0), (&view, tests::KNOWN), &mut world);
     for step in 0.. {
+        world.recover(&mut shard, &mut random);
         let event = if step < 50 && random.percent(50) {
             world.remote(&mut random)
         } else if let Some(event) = world.last() {

@@ -7,7 +7,7 @@
 use plexus_base::BlockId;
 
 use super::{
-    Action, Ask, Contents, Granted, Mode, Shard, ShardDriver, Slot,
+    Action, Ask, Contents, Granted, Mode, RedoSpan, Shard, ShardDriver, Slot,
     directory::Fault,
     frame::{Disk, Leave, Order, Phase, Usage},
     message::{Message, MessageBody, Source},
@@ -37,7 +37,7 @@ impl Shard {
                 self.private(block, target).is_some()
             }
             (Order::Give { ask, requester, .. }, _) => ask == Ask::Cr || requester != self.config.me,
-            (Order::Save, _) => true,
+            (Order::Save | Order::SaveFor { .. }, _) => true,
         };
         if !fits {
             return Err("an order that does not fit the mode held");
@@ -66,9 +66,9 @@ impl Shard {
     }
 
     /// Returns the most orders for a frame: each frame of a block's set, at each node, asks for one
-    /// thing at a time; and a checkpoint may want the block written.
+    /// thing at a time; and each node, and a checkpoint, may want the block written.
     fn orders_max(&self) -> usize {
-        usize::from(self.config.nodes) * self.config.ways as usize + 1
+        usize::from(self.config.nodes) * (self.config.ways as usize + 1) + 1
     }
 
     /// Does everything that can be done with a held frame now.
@@ -80,9 +80,9 @@ impl Shard {
             }
             self.upgrade(slot, io);
             let order = self.orders.front(frame.orders);
-            if let Some(Order::Give { ask: Ask::S | Ask::Cr, .. }) = order
-                && frame.mode == Mode::S
-            {
+            let is_copy = matches!(order, Some(Order::Give { ask: Ask::S | Ask::Cr, .. }))
+                || matches!(order, Some(Order::SaveFor { .. })) && !frame.owed;
+            if is_copy && frame.mode == Mode::S {
                 // A copy of a shared block disturbs no session.
                 self.obey(slot, io);
                 continue;
@@ -105,9 +105,9 @@ impl Shard {
                         break;
                     }
                 }
-                Phase::Closed if frame.disk == Disk::Writing => {
-                    // The frame is idle and unchanged until the write is done: it may be copied,
-                    // but not given away.
+                Phase::Closed if matches!(frame.disk, Disk::Writing | Disk::Flushing) => {
+                    // The frame is idle and unchanged until then: it may be copied, but not given
+                    // away.
                     if !matches!(order, Some(Order::Give { ask: Ask::Cr, .. })) {
                         break;
                     }
@@ -196,7 +196,7 @@ impl Shard {
         assert!(!contents.dirty || frame.mode == Mode::X, "{} changed without X", frame.block);
         frame.phase = Phase::Closed;
         frame.owed |= contents.dirty;
-        frame.version = contents.version;
+        (frame.version, frame.redo) = (contents.version, contents.redo);
     }
 
     /// Handles the removal of the last pin.
@@ -209,17 +209,25 @@ impl Shard {
     fn obey(&mut self, slot: usize, io: &mut impl ShardDriver) -> bool {
         let frame = self.frames[slot];
         let order = self.orders.front(frame.orders).expect("there is an order");
-        if order == Order::Save && frame.owed {
+        if matches!(order, Order::Save | Order::SaveFor { .. }) && frame.owed {
             self.write(slot, io);
+            return false;
+        }
+        if matches!(order, Order::Drop { .. } | Order::Give { ask: Ask::X, .. }) && !self.is_durable(slot, io)
+        {
             return false;
         }
         self.orders.pop_front(&mut self.frames[slot].orders);
         self.frames[slot].turn = None;
         match order {
             Order::Save => self.saved(true),
+            Order::SaveFor { requester, version } => {
+                self.send(requester, frame.block, MessageBody::Saved { version }, io);
+            }
             Order::Drop { seq } => {
                 assert!(frame.mode == Mode::S && frame.phase == Phase::Closed && frame.disk == Disk::Quiet);
                 self.counts.invalidated += 1;
+                self.hand_over(slot);
                 let body = MessageBody::Invalidated { seq, owed: frame.owed };
                 self.send(self.master(frame.block), frame.block, body, io);
                 self.lose(slot, io);
@@ -248,6 +256,7 @@ impl Shard {
                     }
                     Ask::X => {
                         self.counts.given += 1;
+                        self.hand_over(slot);
                         self.lose(slot, io);
                     }
                 }
@@ -260,6 +269,7 @@ impl Shard {
     fn lose(&mut self, slot: usize, io: &mut impl ShardDriver) {
         let frame = &mut self.frames[slot];
         (frame.mode, frame.owed, frame.behind, frame.stuck) = (Mode::N, false, false, false);
+        frame.redo = RedoSpan::default();
         io.forget(Slot(slot as u32));
         while let Some(order) = self.orders.pop_front(&mut self.frames[slot].orders) {
             assert_eq!(order, Order::Save, "an order after the one that takes the block away");
@@ -280,6 +290,10 @@ impl Shard {
     pub(super) fn write(&mut self, slot: usize, io: &mut impl ShardDriver) {
         let frame = &mut self.frames[slot];
         assert!(frame.phase == Phase::Closed && frame.disk == Disk::Quiet && frame.mode != Mode::N);
+        if !self.is_durable(slot, io) {
+            return;
+        }
+        let frame = &mut self.frames[slot];
         frame.disk = Disk::Writing;
         io.push(Action::WriteDisk { slot: Slot(slot as u32), block: frame.block });
     }
@@ -291,8 +305,11 @@ impl Shard {
         frame.disk = Disk::Quiet;
         frame.stuck = !ok;
         if ok {
-            (frame.owed, frame.behind) = (false, false);
+            (frame.owed, frame.behind, frame.redo.first) = (false, false, 0);
             self.counts.disk_writes += 1;
+            io.cleaned(Slot(slot as u32));
+            let (block, version) = (frame.block, frame.version);
+            self.is_on_disk(block, version, io);
         } else {
             self.counts.write_failures += 1;
             io.push(Action::WriteFailed { block: frame.block });
@@ -304,10 +321,18 @@ impl Shard {
     /// Keeps the block after a failed write, and tells the sessions and sweeps that wanted it
     /// written or gone.
     fn write_failed(&mut self, slot: usize, io: &mut impl ShardDriver) {
-        while self.orders.front(self.frames[slot].orders) == Some(Order::Save) {
+        while let Some(order @ (Order::Save | Order::SaveFor { .. })) =
+            self.orders.front(self.frames[slot].orders)
+        {
             self.orders.pop_front(&mut self.frames[slot].orders);
             self.frames[slot].turn = None;
-            self.saved(false);
+            match order {
+                Order::SaveFor { requester, .. } => {
+                    let block = self.frames[slot].block;
+                    self.send(requester, block, MessageBody::Saved { version: 0 }, io);
+                }
+                _ => self.saved(false),
+            }
         }
         if self.frames[slot].leave == Leave::Chosen {
             self.unchoose(slot);

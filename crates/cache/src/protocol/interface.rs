@@ -80,6 +80,8 @@ pub struct Config {
     pub sets: u32,
     /// The frames in a set, 2 to 64.
     pub ways: u32,
+    /// True if changes are logged in redo streams: then no block is lost with a node.
+    pub redo: bool,
 }
 
 impl Config {
@@ -145,8 +147,32 @@ pub enum Event {
         /// The frame.
         slot: Slot,
     },
-    /// Write every owed block; answered by [`Action::CheckpointDone`].
-    Checkpoint,
+    /// Write every owed block with a record below this position of the redo stream, and have the
+    /// blocks written that this node gave away with such records; `u64::MAX`: write every owed
+    /// block. Answered by [`Action::CheckpointDone`] after this node's own writes.
+    Checkpoint {
+        /// The position.
+        below: u64,
+    },
+    /// A block of an [`Action::Replay`] is done.
+    Replayed {
+        /// The view of the action.
+        epoch: Epoch,
+        /// The block.
+        block: BlockId,
+        /// The version that the disk has now, durably; `None` if the redo is incomplete or damaged.
+        version: Option<u64>,
+    },
+    /// The redo stream of this node is durable up to a position.
+    Durable {
+        /// The position behind everything durable.
+        end: u64,
+    },
+    /// Nothing that [`Action::Replay`] began in an earlier view is under way any more.
+    Drained {
+        /// The view of the [`Action::Recover`] that this answers.
+        epoch: Epoch,
+    },
     /// Write every owed block and give all blocks up; answered by [`Action::HandedBack`]. Later
     /// sessions are turned away, those that wait are served first. The shard stays the master of
     /// its blocks.
@@ -193,6 +219,22 @@ pub trait ShardDriver {
     /// Empties the frame. Called only while nothing is pinned.
     fn forget(&mut self, slot: Slot);
 
+    /// Notes that a block has come into the frame, and whether this node owes its write-back from
+    /// now on. The frame has no redo record in this node's stream.
+    fn arrived(&mut self, slot: Slot, owed: bool);
+
+    /// Notes that the block is on disk: the next change begins with an image.
+    fn cleaned(&mut self, slot: Slot);
+
+    /// Appends an image of the block to the redo stream. Called only while no session changes it.
+    fn log_image(&mut self, slot: Slot, block: BlockId) -> RedoSpan;
+
+    /// Returns the position up to which the redo stream is durable.
+    fn durable(&self) -> u64;
+
+    /// Returns the redo records of the block, which sessions may be changing.
+    fn redo(&self, slot: Slot) -> RedoSpan;
+
     /// Sets the frame's generation: odd while a put from another node is expected. A put with
     /// another generation must be refused.
     fn expect(&mut self, slot: Slot, generation: u32);
@@ -233,6 +275,30 @@ pub enum Action {
         slot: Slot,
         /// The block.
         block: BlockId,
+    },
+    /// Make the redo stream durable up to a position; answered by [`Event::Durable`].
+    Flush {
+        /// The position.
+        end: u64,
+    },
+    /// A view begins. End every replay of earlier views and answer with [`Event::Drained`]. Then
+    /// scan the redo streams of nodes that are not members and answer with
+    /// [`super::Shard::scanned`].
+    Recover {
+        /// The view.
+        epoch: Epoch,
+    },
+    /// Replay the blocks of [`super::Shard::in_doubt`] and write them to disk; each is answered by
+    /// [`Event::Replayed`].
+    Replay {
+        /// The view.
+        epoch: Epoch,
+    },
+    /// No record of the streams scanned in this view is needed any more, as far as this worker's
+    /// blocks are concerned.
+    CloseStreams {
+        /// The view.
+        epoch: Epoch,
     },
     /// A write failed. The block stays here and is still owed.
     WriteFailed {
@@ -305,7 +371,7 @@ pub enum BlockError {
     WriteFailed,
     /// The asked node does not master this block: the nodes do not agree on the configuration.
     NotMaster,
-    /// The block's latest version may have been lost with a node.
+    /// The block's latest version may have been lost with a node, or its redo is incomplete.
     Lost,
 }
 
@@ -316,4 +382,15 @@ pub struct Contents {
     pub dirty: bool,
     /// The version in the page.
     pub version: u64,
+    /// The redo records of the block.
+    pub redo: RedoSpan,
+}
+
+/// The records of a block in this node's redo stream since its write-back is owed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RedoSpan {
+    /// A position at or below the oldest record; 0: there is none.
+    pub first: u64,
+    /// The end of the newest record.
+    pub last: u64,
 }

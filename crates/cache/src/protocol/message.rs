@@ -214,6 +214,31 @@ pub enum MessageBody {
     Published,
     /// Member to master: what was published is on record.
     Kept,
+    /// Giver of a debt to master: have the block written, unless the disk has the version already.
+    Ensure {
+        /// The version that the giver had.
+        version: u64,
+    },
+    /// Master to the node that owes the write-back: write the block and tell `requester`.
+    Save {
+        /// The node that gave the debt away.
+        requester: NodeId,
+        /// The version of its request.
+        version: u64,
+    },
+    /// Answer to [`Ensure`](Self::Ensure).
+    Saved {
+        /// The version of the request, which the disk has or is beyond; 0: it could not be written.
+        version: u64,
+    },
+    /// Member to master: I gave the debt of the block away, and do not know that it was written.
+    HandedOver {
+        /// The version that I had.
+        version: u64,
+    },
+    /// Master to the member that closes redo streams: of my blocks the disk has everything that the
+    /// streams of nodes that are gone contain.
+    Recovered,
     /// Master to member: requests are welcome.
     Opened,
     /// Receiver to sender: a step of items of a report or a publication was taken; send more.
@@ -239,6 +264,7 @@ impl MessageBody {
                 | Self::Lost { .. }
                 | Self::Reported { .. }
                 | Self::Owe
+                | Self::HandedOver { .. }
                 | Self::Published
         )
     }
@@ -254,6 +280,7 @@ impl MessageBody {
                 | Self::Published
                 | Self::Kept
                 | Self::Opened
+                | Self::Recovered
                 | Self::More
                 | Self::Accept
                 | Self::Leaving
@@ -265,10 +292,11 @@ impl MessageBody {
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
-            Self::Request { .. } | Self::Evict { .. } | Self::Accept => Kind::Request,
+            Self::Request { .. } | Self::Evict { .. } | Self::Ensure { .. } | Self::Accept => Kind::Request,
             Self::Forward { .. }
             | Self::Invalidate { .. }
             | Self::Evicted
+            | Self::Save { .. }
             | Self::Mark { blocks: false }
             | Self::Opened => Kind::Forward,
             Self::Invalidated { .. }
@@ -278,6 +306,8 @@ impl MessageBody {
             | Self::Mark { blocks: true }
             | Self::Leaving
             | Self::Kept
+            | Self::Saved { .. }
+            | Self::Recovered
             | Self::More
             | Self::Noted => Kind::Reply,
             item => {
@@ -390,6 +420,11 @@ impl Message {
             MessageBody::Accept => Wire { tag: 21, ..base },
             MessageBody::Leaving => Wire { tag: 22, ..base },
             MessageBody::Noted => Wire { tag: 23, ..base },
+            MessageBody::Ensure { version } => Wire { tag: 24, version, ..base },
+            MessageBody::Save { requester, version } => Wire { tag: 25, node: requester.0, version, ..base },
+            MessageBody::Saved { version } => Wire { tag: 26, version, ..base },
+            MessageBody::HandedOver { version } => Wire { tag: 27, version, ..base },
+            MessageBody::Recovered => Wire { tag: 28, ..base },
         }
     }
 
@@ -460,6 +495,11 @@ fn body(wire: &Wire) -> Result<MessageBody, Fault> {
         21 => MessageBody::Accept,
         22 => MessageBody::Leaving,
         23 => MessageBody::Noted,
+        24 => MessageBody::Ensure { version: wire.version },
+        25 => MessageBody::Save { requester: NodeId::from_raw(wire.node)?, version: wire.version },
+        26 => MessageBody::Saved { version: wire.version },
+        27 => MessageBody::HandedOver { version: wire.version },
+        28 => MessageBody::Recovered,
         _ => return Err(Fault::Field("tag")),
     })
 }
@@ -491,6 +531,11 @@ mod tests {
             MessageBody::Accept,
             MessageBody::Leaving,
             MessageBody::Noted,
+            MessageBody::Ensure { version: 7 },
+            MessageBody::Save { requester: NodeId(3), version: u64::MAX },
+            MessageBody::Saved { version: 8 },
+            MessageBody::HandedOver { version: 9 },
+            MessageBody::Recovered,
         ];
         for on in [false, true] {
             bodies.push(MessageBody::Invalidated { seq: 4, owed: on });
@@ -525,6 +570,6 @@ mod tests {
     #[test]
     fn the_bytes_stay_as_they_are() {
         let bytes = every_shape().iter().flat_map(Message::encode).collect::<Vec<_>>();
-        assert_eq!((bytes.len(), plexus_base::crc32c(&bytes)), (2360, 2_592_201_227));
+        assert_eq!((bytes.len(), plexus_base::crc32c(&bytes)), (2560, 587_550_663));
     }
 }

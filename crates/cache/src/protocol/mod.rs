@@ -64,6 +64,7 @@ mod lost;
 mod message;
 mod past;
 mod rebuild;
+mod redo;
 mod requester;
 mod streams;
 mod sweep;
@@ -79,7 +80,7 @@ pub use plexus_membership::{partitions::Members, protocol::LossHistory};
 
 pub use counts::Counts;
 pub use interface::{
-    Action, Ask, BlockError, Config, Contents, Event, Granted, Mode, ShardDriver, Slot, Ticket,
+    Action, Ask, BlockError, Config, Contents, Event, Granted, Mode, RedoSpan, ShardDriver, Slot, Ticket,
 };
 pub use lost::{Lost, Run};
 pub use message::{Kind, Message, MessageBody, Source, Target, Witness};
@@ -115,6 +116,7 @@ pub struct Shard {
     /// The messages of this node to itself.
     inbox: VecDeque<(BlockId, MessageBody)>,
     views: Views,
+    redo: redo::Redo,
     arrivals: u64,
     grants: u64,
     ids: u32,
@@ -146,6 +148,7 @@ impl Shard {
             mail: Vec::new(),
             inbox: VecDeque::new(),
             views: Views::new(&config),
+            redo: redo::Redo::default(),
             arrivals: 0,
             grants: 0,
             ids: 0,
@@ -246,6 +249,7 @@ impl Shard {
             && self.views.rebuild.is_none()
             && self.views.publishing.is_none()
             && self.views.streams.is_quiet()
+            && self.redo.is_quiet()
             && self.queues.iter().all(|queue| queue.is_empty())
             && self.frames.iter().all(|f| {
                 f.waiters.is_empty()
@@ -269,7 +273,13 @@ impl Shard {
             Event::Read { slot, result } => self.read(slot.index(), result, io),
             Event::Wrote { slot, ok } => self.wrote(slot.index(), ok, io),
             Event::Freed { slot } => self.freed(slot.index()),
-            Event::Checkpoint => self.begin_checkpoint(),
+            Event::Checkpoint { below } => {
+                self.begin_checkpoint(below);
+                self.ask_for_writes(below, io);
+            }
+            Event::Durable { end } => self.durable(end, io),
+            Event::Replayed { epoch, block, version } => self.replayed(epoch, (block, version), io),
+            Event::Drained { epoch } => self.drained(epoch, io),
             Event::HandBack => self.begin_hand_back(),
             Event::LostRecorded { seq } => self.lost_recorded(seq, io),
             Event::Leave if self.views.leaving == LeaveProgress::Stays => {
@@ -337,6 +347,11 @@ impl Shard {
         if let Err(what) = self.dispatch(from, block, body, io) {
             self.fault(from, what, io);
         }
+        self.deliver(io);
+    }
+
+    /// Sends what the directory has to send, and reports its faults.
+    fn deliver(&mut self, io: &mut impl ShardDriver) {
         while let Some((node, what)) = self.directory.faults.pop() {
             self.fault(node, what, io);
         }
@@ -370,6 +385,7 @@ impl Shard {
                 | MessageBody::Invalidated { .. }
                 | MessageBody::Done { .. }
                 | MessageBody::Evict { .. }
+                | MessageBody::Ensure { .. }
         );
         if for_master && master != self.config.me {
             if let MessageBody::Request { target, .. } = body {
@@ -397,12 +413,17 @@ impl Shard {
             MessageBody::Done { seq, held } => {
                 self.directory.done(from, block, (seq, held), &mut self.counts, mail)
             }
-            MessageBody::Forward { .. } | MessageBody::Invalidate { .. } | MessageBody::Evicted
+            MessageBody::Ensure { version } => self.directory.ensure(from, block, version, mail),
+            MessageBody::Saved { version } => self.write_answered(block, version, io),
+            MessageBody::Forward { .. }
+            | MessageBody::Invalidate { .. }
+            | MessageBody::Save { .. }
+            | MessageBody::Evicted
                 if from != master =>
             {
                 Err("an order from someone who is not the block's master")
             }
-            MessageBody::Forward { requester, .. }
+            MessageBody::Forward { requester, .. } | MessageBody::Save { requester, .. }
                 if requester.0 >= self.config.nodes || !self.views.members.contains(requester) =>
             {
                 Err("an order for a node that is no member")
@@ -411,6 +432,9 @@ impl Shard {
                 self.order(block, Order::Give { ask, requester, target, seq, owed }, io)
             }
             MessageBody::Invalidate { seq } => self.order(block, Order::Drop { seq }, io),
+            MessageBody::Save { requester, version } => {
+                self.order(block, Order::SaveFor { requester, version }, io)
+            }
             MessageBody::Evicted => self.evicted(block, io),
             MessageBody::Grant { .. } => self.grant(from, block, body, io),
             MessageBody::Refused { .. } if from != master => {
@@ -434,6 +458,7 @@ impl Shard {
             MessageBody::Kept => self.kept(from, io),
             MessageBody::Opened => self.opened(from, io),
             MessageBody::Noted => self.noted(from),
+            MessageBody::Recovered => self.member_recovered(from, io),
             MessageBody::Accept => {
                 self.accept(io);
                 Ok(())

@@ -43,6 +43,8 @@ struct Seen {
     holders: NodeSet,
     exclusive: bool,
     owed: bool,
+    /// The node that may owe the write-back.
+    debtor: Option<NodeId>,
     /// True if the disk has the version of the holders.
     current: bool,
 }
@@ -88,6 +90,7 @@ impl Rebuild {
             holders: NodeSet::EMPTY,
             exclusive: false,
             owed: false,
+            debtor: None,
             current: false,
         });
         if seen.holders.contains(from) {
@@ -102,6 +105,9 @@ impl Rebuild {
         seen.holders.insert(from);
         seen.exclusive |= mode == Mode::X;
         seen.owed |= owed;
+        if owed || mode == Mode::X {
+            seen.debtor = Some(from);
+        }
         seen.current |= !owed && !behind;
         Ok(())
     }
@@ -144,7 +150,7 @@ impl Shard {
             self.send(from, BlockId(0), MessageBody::More, io);
         }
         match item {
-            MessageBody::Owe => return self.owe(from, block),
+            MessageBody::Owe => return self.owe(from, block, io),
             MessageBody::Published => {
                 self.published(from, io);
                 return Ok(());
@@ -159,10 +165,14 @@ impl Shard {
         let rebuild = self.views.rebuild.as_mut().filter(|rebuild| rebuild.awaited.contains(from));
         let rebuild = rebuild.ok_or(UNASKED)?;
         match item {
-            MessageBody::Held { .. } | MessageBody::Doubt { .. } if !own => {
+            MessageBody::Held { .. } | MessageBody::Doubt { .. } | MessageBody::HandedOver { .. } if !own => {
                 Err("a report for another master")
             }
             MessageBody::Held { mode, owed, behind } => rebuild.hold(from, block, (mode, owed, behind)),
+            MessageBody::HandedOver { .. } => {
+                self.redo.note_handed_over(block);
+                Ok(())
+            }
             MessageBody::Doubt { opened } => {
                 rebuild.doubts.push((block, opened));
                 Ok(())
@@ -209,7 +219,8 @@ impl Shard {
         let me = self.config.me;
         let mut rebuild = self.views.rebuild.take().expect("called when all have reported");
         let mut lost = std::mem::take(&mut rebuild.known.1);
-        for partition in self.partitions().filter(|partition| self.views.master(*partition) == me) {
+        let redo = self.config.redo;
+        for partition in self.partitions().filter(|partition| !redo && self.views.master(*partition) == me) {
             let place = self.views.place(partition);
             if rebuild.is_orphaned(place) && self.config.blocks > 0 {
                 lost.insert(Run { partition, first: BlockId(0), last: BlockId(self.config.blocks - 1) });
@@ -224,17 +235,20 @@ impl Shard {
         held.sort_unstable_by_key(|(block, _)| *block);
         for (block, version) in self.views.past.versions() {
             let place = self.views.place(block.partition());
-            let mine = self.master(block) == me && rebuild.places[place].0 == self.views.opened[place];
+            let mine =
+                !redo && self.master(block) == me && rebuild.places[place].0 == self.views.opened[place];
             if mine && !rebuild.is_orphaned(place) && !lost.contains(block) {
-                self.directory.restore(block, NodeSet::EMPTY, false, (false, version));
+                self.directory.restore(block, (NodeSet::EMPTY, false, None), (false, version));
             }
         }
         let mut owes = Vec::new();
-        for (block, Seen { holders, exclusive, owed, current }) in held {
+        for (block, Seen { holders, exclusive, owed, debtor, current }) in held {
             lost.remove(block);
-            self.directory.restore(block, holders, exclusive, (!exclusive && current, 0));
+            self.directory.restore(block, (holders, exclusive, debtor), (!exclusive && current, 0));
             if !exclusive && !owed && !current {
-                owes.push((block, holders.lowest().expect("a member reported it")));
+                let node = holders.lowest().expect("a member reported it");
+                self.directory.set_debtor(block, node);
+                owes.push((block, node));
             }
         }
         let any_lost = rebuild.any_lost;
@@ -332,7 +346,7 @@ impl Shard {
     }
 
     /// Takes over the debt of a block that was lost with a node.
-    fn owe(&mut self, from: NodeId, block: BlockId) -> Result<(), Fault> {
+    fn owe(&mut self, from: NodeId, block: BlockId, io: &mut impl ShardDriver) -> Result<(), Fault> {
         const FAULT: Fault = "a debt of a block that is not held behind the disk";
         if from != self.master(block) || self.views.open.contains(from) {
             return Err("a debt from someone who may not give one");
@@ -344,6 +358,7 @@ impl Shard {
         }
         frame.owed = true;
         self.counts.debts_taken += 1;
+        self.log_image(slot, io);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use plexus_base::{BlockId, NodeId};
 
 use super::{
-    Action, Ask, BlockError, FREE, Granted, Mode, PRIVATE, Shard, ShardDriver, Slot, Ticket,
+    Action, Ask, BlockError, FREE, Granted, Mode, PRIVATE, RedoSpan, Shard, ShardDriver, Slot, Ticket,
     directory::Fault,
     frame::{BlockRequest, Disk, Frame, Leave, Phase, Usage, Waiter},
     lists::List,
@@ -188,6 +188,10 @@ impl Shard {
             self.wake_private(slot, io);
             return Ok(());
         }
+        if source == Source::Data || owed {
+            io.arrived(Slot(slot as u32), owed);
+            frame.redo = RedoSpan::default();
+        }
         frame.mode = ask.mode();
         frame.owed |= owed;
         frame.behind |= behind;
@@ -223,6 +227,7 @@ impl Shard {
             Ok(version) => {
                 let frame = &mut self.frames[slot];
                 (frame.mode, frame.version) = (ask.mode(), version);
+                io.arrived(Slot(slot as u32), false);
                 self.settle(slot, io);
             }
             Err(error) => {

@@ -1,7 +1,9 @@
 //! Sweeps over all frames: checkpoints and hand-back, a window of frames at a time.
 
+use std::collections::VecDeque;
+
 use super::{
-    Action, Mode, Shard, ShardDriver,
+    Action, Mode, Shard, ShardDriver, Slot,
     frame::{Leave, Order, Usage},
 };
 
@@ -11,6 +13,8 @@ const WINDOW: u32 = 32;
 
 #[derive(Debug)]
 struct Checkpoint {
+    /// Blocks without a redo record below this position are left out; `u64::MAX`: none.
+    below: u64,
     cursor: usize,
     outstanding: u32,
     failed: u32,
@@ -27,7 +31,7 @@ struct HandBack {
 pub(super) struct Sweeps {
     checkpoint: Option<Checkpoint>,
     /// The checkpoints that were asked for while one was running.
-    checkpoints_waiting: u32,
+    checkpoints_waiting: VecDeque<u64>,
     hand_back: Option<HandBack>,
     /// The frames whose block is to leave.
     leaving: u32,
@@ -40,11 +44,11 @@ impl Sweeps {
 }
 
 impl Shard {
-    pub(super) fn begin_checkpoint(&mut self) {
+    pub(super) fn begin_checkpoint(&mut self, below: u64) {
         if self.sweeps.checkpoint.is_some() {
-            self.sweeps.checkpoints_waiting += 1;
+            self.sweeps.checkpoints_waiting.push_back(below);
         } else {
-            self.sweeps.checkpoint = Some(Checkpoint { cursor: 0, outstanding: 0, failed: 0 });
+            self.sweeps.checkpoint = Some(Checkpoint { below, cursor: 0, outstanding: 0, failed: 0 });
         }
     }
 
@@ -89,6 +93,7 @@ impl Shard {
 
     fn sweep_checkpoint(&mut self, io: &mut impl ShardDriver) -> bool {
         let Some(checkpoint) = &mut self.sweeps.checkpoint else { return false };
+        let below = checkpoint.below;
         while checkpoint.cursor < self.frames.len() {
             if checkpoint.outstanding == WINDOW {
                 return false;
@@ -97,7 +102,9 @@ impl Shard {
             checkpoint.cursor += 1;
             let frame = &mut self.frames[slot];
             // In X only the frame's word shows whether it was changed.
-            if frame.is_held() && (frame.owed || frame.mode == Mode::X) {
+            let may_owe = frame.is_held() && (frame.owed || frame.mode == Mode::X);
+            let first = || io.redo(Slot(slot as u32)).first;
+            if may_owe && (below == u64::MAX || (1..below).contains(&first())) {
                 checkpoint.outstanding += 1;
                 self.orders.push_back(&mut frame.orders, Order::Save);
                 self.settle(slot, io);
@@ -109,9 +116,8 @@ impl Shard {
         }
         io.push(Action::CheckpointDone { failed: checkpoint.failed });
         self.sweeps.checkpoint = None;
-        if self.sweeps.checkpoints_waiting > 0 {
-            self.sweeps.checkpoints_waiting -= 1;
-            self.begin_checkpoint();
+        if let Some(below) = self.sweeps.checkpoints_waiting.pop_front() {
+            self.begin_checkpoint(below);
         }
         true
     }

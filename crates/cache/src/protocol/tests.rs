@@ -41,11 +41,25 @@ impl ShardDriver for Log {
         true
     }
     fn close(&mut self, slot: Slot) -> Option<Contents> {
-        (!self.pinned.contains(&slot)).then_some(Contents { dirty: false, version: 1 })
+        (!self.pinned.contains(&slot)).then_some(UNCHANGED)
     }
     fn forget(&mut self, _slot: Slot) {}
     fn expect(&mut self, _slot: Slot, _generation: u32) {}
+    fn arrived(&mut self, _slot: Slot, _owed: bool) {}
+    fn cleaned(&mut self, _slot: Slot) {}
+    fn log_image(&mut self, _slot: Slot, _block: BlockId) -> RedoSpan {
+        RedoSpan::default()
+    }
+    fn durable(&self) -> u64 {
+        0
+    }
+    fn redo(&self, _slot: Slot) -> RedoSpan {
+        RedoSpan::default()
+    }
 }
+
+/// A block that no session changed.
+const UNCHANGED: Contents = Contents { dirty: false, version: 1, redo: RedoSpan { first: 0, last: 0 } };
 
 /// A history without losses that a node would have to know.
 pub(super) const KNOWN: LossHistory = LossHistory { needs: Epoch(0), intact: Epoch(0) };
@@ -110,7 +124,7 @@ impl World {
 
     fn idle(&mut self, slot: Slot) -> Vec<Did> {
         self.log.pinned.retain(|pinned| *pinned != slot);
-        self.tell(Event::Idle { slot, contents: Contents { dirty: false, version: 1 } })
+        self.tell(Event::Idle { slot, contents: UNCHANGED })
     }
 }
 
@@ -145,6 +159,7 @@ fn opened_without(last: u8, epoch: Epoch, nodes: u8, ways: u32) -> World {
 /// say.
 pub(super) fn open(shard: &mut Shard, view: &Members, io: &mut impl ShardDriver) {
     shard.view(Nanos(0), (view, KNOWN), io);
+    shard.handle(Nanos(0), Event::Drained { epoch: view.epoch }, io);
     let me = shard.config().me;
     for body in [
         MessageBody::Mark { blocks: true },
@@ -162,7 +177,8 @@ pub(super) fn open(shard: &mut Shard, view: &Members, io: &mut impl ShardDriver)
 
 fn without_view(nodes: u8, ways: u32) -> World {
     let (me, worker) = (NodeId(0), WorkerId(0));
-    let shard = Shard::new(Config { me, nodes, worker, workers: 1, blocks: BLOCKS, sets: 1, ways });
+    let shard =
+        Shard::new(Config { me, nodes, worker, workers: 1, blocks: BLOCKS, sets: 1, ways, redo: false });
     World { shard, log: Log::default() }
 }
 
@@ -423,11 +439,11 @@ fn a_holder_has_no_more_orders_than_there_are_frames_to_serve() {
     let heard: Vec<_> = (0..20).map(|_| faults(&world.hear(1, block, COPY)).len()).collect();
     assert_eq!(
         heard.iter().position(|faults| *faults > 0),
-        Some(9),
-        "two nodes, four frames each, and a checkpoint"
+        Some(11),
+        "two nodes, four frames and a write each, and a checkpoint"
     );
     let did = world.idle(slot);
-    assert_eq!(did.iter().filter(|did| matches!(did, Did::Shipped(..))).count(), 9);
+    assert_eq!(did.iter().filter(|did| matches!(did, Did::Shipped(..))).count(), 11);
 }
 
 #[test]

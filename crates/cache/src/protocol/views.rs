@@ -257,7 +257,9 @@ impl Shard {
             views.settled.iter_mut().for_each(|settled| settled.gone.insert(node));
         }
 
-        let replaced = if views.epoch == Epoch(0) && views.known_as_of >= view.epoch {
+        let replaced = if self.config.redo {
+            None
+        } else if views.epoch == Epoch(0) && views.known_as_of >= view.epoch {
             // The voting files are older than the record. They may have forgotten anything, and no
             // other record is worth more.
             Some((view.epoch, everything(&self.config)))
@@ -291,6 +293,7 @@ impl Shard {
         views.records.clear();
         self.counts.views += 1;
 
+        self.begin_recovery(io);
         (0..self.frames.len()).for_each(|slot| self.suspend(slot, io));
         self.repeat_leave_announcement(others, io);
         for node in others.iter() {
@@ -373,6 +376,7 @@ impl Shard {
         let frame = &mut self.frames[slot];
         (frame.mode, frame.granted) = (ask.mode(), self.grants);
         (frame.owed, frame.behind) = (owed, behind);
+        io.arrived(Slot(slot as u32), owed);
         self.settle(slot, io);
         true
     }
@@ -393,9 +397,12 @@ impl Shard {
         Ok(())
     }
 
-    /// Reports the blocks held here, which are certain once all marks are in.
-    fn settle_view(&mut self, io: &mut impl ShardDriver) {
-        if !self.views.marks.is_some_and(|marks| marks.forwards.is_empty() && marks.blocks.is_empty()) {
+    /// Reports the blocks held here, which are certain once all marks are in. No replay of an
+    /// earlier view may write to disk any more: other masters open these blocks.
+    pub(super) fn settle_view(&mut self, io: &mut impl ShardDriver) {
+        let has_marks =
+            self.views.marks.is_some_and(|marks| marks.forwards.is_empty() && marks.blocks.is_empty());
+        if !has_marks || !self.redo.is_drained() {
             return;
         }
         self.views.marks = None;
@@ -443,14 +450,17 @@ impl Shard {
             report.push((frame.block, held));
         }
         self.counts.reported += report.len() as u64;
-        for block in self.views.past.doubted() {
+        report.extend(self.redo.reports());
+        let doubted = if self.config.redo { Vec::new() } else { self.views.past.doubted() };
+        for block in doubted {
             let opened = self.views.opened[self.views.place(block.partition())];
             report.push((block, MessageBody::Doubt { opened }));
         }
         for (block, item) in report {
             self.say(self.master(block), block, item, io);
         }
-        for partition in self.partitions() {
+        let redo = self.config.redo;
+        for partition in self.partitions().filter(|_| !redo) {
             let place = self.views.place(partition);
             let (opened, orphaned) = (self.views.opened[place], self.views.orphaned(place));
             if opened.max(orphaned) > Epoch(0) {
@@ -509,6 +519,9 @@ impl Shard {
             if frame.usage != Usage::Free && self.master(frame.block) == master {
                 self.resume(slot, io);
             }
+        }
+        if master == self.config.me {
+            self.begin_replay(io);
         }
         Ok(())
     }

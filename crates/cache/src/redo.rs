@@ -1,0 +1,114 @@
+//! The redo stream and the recovery of a node, as the cache uses them.
+
+use std::sync::{Arc, Weak};
+
+use plexus_base::{BlockId, Epoch, Incarnation, NodeId, WorkerId};
+use plexus_disks::Version;
+
+use crate::{CacheTask, service::Port};
+
+/// One change of a block.
+#[derive(Clone, Copy, Debug)]
+pub struct LoggedChange<'a> {
+    /// The block.
+    pub block: BlockId,
+    /// The version before the change.
+    pub before: Version,
+    /// The whole page before the change, if it is to be logged.
+    pub image: Option<&'a [u8]>,
+    /// The version after the change, and the change of the user's bytes as
+    /// [`plexus_disks::Patch`] encodes it; `None`: only the image is logged.
+    pub change: Option<(Version, &'a [u8])>,
+}
+
+/// The redo stream of this node has failed; the node must end.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct RedoFailed(pub String);
+
+/// The redo stream of a node, and the streams of nodes that are gone.
+///
+/// Methods without a result return at once. Answers come to the [`RedoAnswers`] that were given to
+/// the log.
+pub trait RedoLog: Send + Sync {
+    /// Waits until the stream has room for a change, and reserves it for one
+    /// [`append`](Self::append) or [`release`](Self::release).
+    ///
+    /// # Errors
+    /// The stream has failed.
+    fn reserve(&self) -> Result<(), RedoFailed>;
+
+    /// Gives a reservation back.
+    fn release(&self);
+
+    /// Appends a change with a reservation and returns the end of its records.
+    fn append(&self, change: &LoggedChange<'_>) -> u64;
+
+    /// Returns a position at or below that of the next record.
+    fn position(&self) -> u64;
+
+    /// Returns the position up to which the stream is durable.
+    fn durable(&self) -> u64;
+
+    /// Makes everything below `end` durable for a worker; answered by [`RedoAnswers::durable`].
+    fn flush(&self, worker: WorkerId, end: u64);
+
+    /// Waits until everything below `end` is durable.
+    ///
+    /// # Errors
+    /// The stream has failed.
+    fn wait_durable(&self, end: u64) -> Result<(), RedoFailed>;
+
+    /// A master of this node is open: by now every member has drained in this view. The stream of
+    /// this incarnation may be opened, and no other node takes it for one of a dead node.
+    fn begin(&self);
+
+    /// A worker enters a view: see [`Action::Recover`](crate::protocol::Action::Recover).
+    fn recover(&self, worker: WorkerId, epoch: Epoch, members: Vec<(NodeId, Incarnation)>);
+
+    /// Replays blocks for a worker.
+    fn replay(&self, worker: WorkerId, epoch: Epoch, blocks: Vec<BlockId>);
+
+    /// A worker needs the streams no more that were scanned in a view. They are closed when all
+    /// workers have said so.
+    fn close(&self, worker: WorkerId, epoch: Epoch);
+}
+
+/// The way by which a [`RedoLog`] answers the workers.
+#[derive(Clone)]
+pub struct RedoAnswers {
+    port: Weak<Port>,
+}
+
+impl RedoAnswers {
+    pub(crate) fn new(port: &Arc<Port>) -> Self {
+        Self { port: Arc::downgrade(port) }
+    }
+
+    /// Everything below `end` is durable.
+    pub fn durable(&self, worker: WorkerId, end: u64) {
+        self.tell(worker, CacheTask::Durable(end));
+    }
+
+    /// Nothing that was begun for this worker in an earlier view is under way.
+    pub fn drained(&self, worker: WorkerId, epoch: Epoch) {
+        self.tell(worker, CacheTask::Drained(epoch));
+    }
+
+    /// The blocks in the streams of nodes that are not members, with their highest versions.
+    pub fn scanned(&self, worker: WorkerId, epoch: Epoch, blocks: Arc<Vec<(BlockId, Version)>>) {
+        self.tell(worker, CacheTask::Scanned(epoch, blocks));
+    }
+
+    /// The disk has a version of a replayed block, or the reason why it cannot be recovered.
+    pub fn replayed(&self, worker: WorkerId, epoch: Epoch, block: BlockId, result: Result<Version, String>) {
+        self.tell(worker, CacheTask::Replayed(epoch, block, result));
+    }
+
+    fn tell(&self, worker: WorkerId, task: CacheTask) {
+        // There is no port while the node ends.
+        if let Some(port) = self.port.upgrade() {
+            port.submit(worker, task);
+        }
+    }
+}
