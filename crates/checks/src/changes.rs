@@ -326,7 +326,41 @@ impl Cluster {
             }
         }
         self.changes.died = true;
+        if self.params.redo {
+            self.undo(node);
+        }
         self.end(node);
+    }
+
+    /// Takes a dead node's redo that is not durable, in part, and notes the blocks whose last
+    /// change may be gone with it.
+    fn undo(&mut self, node: usize) {
+        let (owner, kept) = (self.owner(node), self.engine.random.bits());
+        self.streams[owner].tear(kept);
+        for block in (0..self.params.blocks).map(BlockId) {
+            let last = self.truth.last(block);
+            let has_last = |other: u8| {
+                let local = self.local(other, block);
+                // A shared copy may be evicted before its holder takes over the debt.
+                let is_debtor = local.owes(block) || local.shard.holds(block) == (Mode::X, false);
+                let is_last = |frame: &crate::frames::Frame| frame.block == block && frame.page == last;
+                is_debtor && local.frames.frames.iter().any(is_last)
+            };
+            if !self.living().any(|other| usize::from(other) != node && has_last(other)) {
+                self.truth.doubt(block);
+                self.sessions.iter_mut().for_each(|session| session.forgive(block));
+            }
+        }
+    }
+
+    /// Returns the owner numbers of the members of a view.
+    pub(crate) fn owners_of(&self, epoch: Epoch) -> Vec<usize> {
+        let view = self.changes.views.iter().find(|view| view.epoch == epoch).expect("a view");
+        let nodes = usize::from(self.params.nodes);
+        view.members
+            .iter()
+            .map(|(node, incarnation)| node.index() + nodes * (incarnation.0 as usize - 1))
+            .collect()
     }
 
     /// After a death, marks the blocks whose masters are gone as suspect: those of dead masters,
@@ -490,6 +524,9 @@ impl Cluster {
         for block in (0..self.params.blocks).map(BlockId) {
             let shard = &self.locals[at].shard;
             if block.partition().worker(self.params.workers) == worker && shard.master(block) == me {
+                if self.params.redo {
+                    continue;
+                }
                 recorded::check(self, at, block)?;
                 if named::check(self, at, block, current)? && self.engine.random.percent(80) {
                     self.engine.schedule_in(1..=200_000, None, ClusterEvent::Change(Change::Accept));

@@ -26,6 +26,7 @@ use crate::{
     records::Record,
     scenario::{Carrier, Params},
     sessions::Session,
+    streams::SimStream,
     transport::{Arrival, Direct, Linked, NetEvent, Port, Step, Transport},
 };
 
@@ -61,6 +62,14 @@ pub enum ClusterEvent {
     Die(usize),
     /// The members change.
     Change(Change),
+    /// The redo stream of an owner is durable up to where it was when the flush began.
+    Flushed(usize),
+    /// A worker has scanned the streams of nodes that are not members of a view.
+    Scanned(usize, Epoch),
+    /// A worker replays a block in a view.
+    Replay(usize, Epoch, BlockId),
+    /// The disk has a replayed block.
+    Replayed(usize, Epoch, Page),
 }
 
 /// The phase of a run.
@@ -88,6 +97,11 @@ pub struct Local {
     pub opened: bool,
     /// True if the node may leave.
     pub may_leave: bool,
+    /// The time by which no replay writes any more.
+    pub(crate) replays_until: u64,
+    /// The streams that were scanned last, and the view in which they are no longer needed.
+    pub(crate) scanned: Vec<usize>,
+    pub(crate) closes: Option<Epoch>,
 }
 
 impl Local {
@@ -99,6 +113,9 @@ impl Local {
             handed_back: None,
             opened: false,
             may_leave: false,
+            replays_until: 0,
+            scanned: Vec::new(),
+            closes: None,
         }
     }
 
@@ -143,6 +160,9 @@ pub struct Cluster {
     pub(crate) changes: Changes,
     /// The records of lost blocks, by worker position; they survive incarnations.
     pub(crate) records: Vec<Record>,
+    /// The redo stream of each incarnation, by owner.
+    pub(crate) streams: Vec<SimStream>,
+    pub(crate) streams_closed: u64,
     /// The counters of shards that have ended.
     pub(crate) ended: Vec<Counts>,
     pub(crate) turns: Turns,
@@ -185,6 +205,10 @@ impl Cluster {
             debts_under_way: vec![0; params.blocks as usize],
             last_given: vec![None; params.blocks as usize],
             changes: Changes::new(&params),
+            streams: (0..nodes * (1 + params.changes as usize))
+                .map(|owner| SimStream::new(NodeId((owner % nodes) as u8)))
+                .collect(),
+            streams_closed: 0,
             ended: Vec::new(),
             touched: Vec::new(),
             done: Vec::new(),
@@ -354,7 +378,8 @@ impl Cluster {
                 self.shard(local, Event::Read { slot, result })?;
             }
             ClusterEvent::DiskLands(owner, page) => {
-                let dead = self.engine.is_dead(owner);
+                let (dead, mut page) = (self.engine.is_dead(owner), page);
+                page.torn = dead && self.params.redo && self.engine.random.percent(30);
                 if !dead || !self.changes.fenced[owner] && self.engine.random.percent(50) {
                     self.note(page.block, || format!("the disk has {page:?}"));
                     self.disk.write_lands(page)?;
@@ -364,6 +389,9 @@ impl Cluster {
                 self.disk.write_ends(page.block);
                 self.changes.ended(local, slot, true);
                 let frame = self.locals[local].frames.frames[slot.index()];
+                if ok {
+                    self.truth.is_durable(page.block, page.version);
+                }
                 if frame.page != page || frame.pinned() {
                     return Err(Broken::new("debt", page.block, "changed while it was being written".into()));
                 }
@@ -373,7 +401,14 @@ impl Cluster {
             ClusterEvent::Checkpoint(local) => {
                 if self.phase == Phase::Running {
                     self.locals[local].checkpoints += 1;
-                    self.shard(local, Event::Checkpoint)?;
+                    let node = local / usize::from(self.params.workers);
+                    let mut below = u64::MAX;
+                    if self.params.redo {
+                        self.advance_checkpoint(node);
+                        let end = self.streams[self.owner(node)].end();
+                        below = *self.engine.random.pick(&[u64::MAX, end, end / 2]);
+                    }
+                    self.shard(local, Event::Checkpoint { below })?;
                     self.plan_checkpoint(local);
                 }
             }
@@ -381,6 +416,10 @@ impl Cluster {
             ClusterEvent::Record(local) => self.end_record(local)?,
             ClusterEvent::Die(node) => self.die(node),
             ClusterEvent::Change(change) => self.change(change)?,
+            ClusterEvent::Flushed(owner) => self.flushed(owner),
+            ClusterEvent::Scanned(at, epoch) => self.scan(at, epoch)?,
+            ClusterEvent::Replay(at, epoch, block) => self.replay_one(at, epoch, block)?,
+            ClusterEvent::Replayed(at, epoch, page) => self.replayed(at, epoch, page)?,
         }
         self.check()?;
         Ok(true)
@@ -400,6 +439,9 @@ impl Cluster {
             if self.is_settled(block) {
                 debt::check(self, block)?;
                 union::check(self, block)?;
+            }
+            if self.params.redo {
+                self.check_recoverable(block)?;
             }
         }
         self.touched = touched;
@@ -479,6 +521,7 @@ pub(crate) fn config(params: &Params, node: u8, worker: u8) -> Config {
         blocks: params.blocks,
         sets: params.sets,
         ways: params.ways,
+        redo: params.redo,
     }
 }
 
@@ -499,6 +542,7 @@ impl Simulation for Cluster {
         drive(self)?;
         let outcome = Outcome::of(&self.engine, self.operations);
         let outcome = outcome.with(self.counts().iter().flat_map(Counts::named));
+        let outcome = outcome.with([("streams_closed", self.streams_closed)]);
         Ok(Outcome { rails_lost: self.transport.rails_lost(), ..outcome })
     }
 }

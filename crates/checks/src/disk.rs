@@ -63,6 +63,11 @@ impl Disk {
         Ok(())
     }
 
+    /// Returns true if a write of the block is in flight.
+    pub fn is_writing(&self, block: BlockId) -> bool {
+        self.writing[block.0 as usize] > 0
+    }
+
     /// Ends a write.
     pub fn write_ends(&mut self, block: BlockId) {
         self.writing[block.0 as usize] -= 1;

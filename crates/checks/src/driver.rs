@@ -29,8 +29,10 @@ impl Cluster {
         does: impl FnOnce(&mut Shard, Nanos, &mut Out<'_>),
     ) -> Result<(), Broken> {
         let mut done = std::mem::take(&mut self.done);
+        let owner = self.owner(at / usize::from(self.params.workers));
         let Local { shard, frames, .. } = &mut self.locals[at];
-        does(shard, Nanos(self.engine.now()), &mut Out { frames, done: &mut done });
+        let stream = &mut self.streams[owner];
+        does(shard, Nanos(self.engine.now()), &mut Out { frames, done: &mut done, stream });
         self.note_insight(at);
         self.carry_out(at, done)
     }
@@ -59,7 +61,7 @@ impl Cluster {
         let slot = match event {
             Event::Want { block, .. } => return Some(*block),
             Event::Message { message: Message { body: MessageBody::Mark { .. }, .. }, .. }
-            | Event::Checkpoint => {
+            | Event::Checkpoint { .. } => {
                 return None;
             }
             Event::Message { message, .. } => return Some(message.block),
@@ -100,6 +102,10 @@ impl Cluster {
                 self.engine.schedule(after, Some(owner), ClusterEvent::DiskRead(at, slot, block));
             }
             Action::WriteDisk { slot, block } => self.write(at, slot, block)?,
+            Action::Flush { end } => self.flush(owner, end),
+            Action::Recover { epoch } => self.recover(at, epoch),
+            Action::Replay { epoch } => self.begin_replays(at, epoch),
+            Action::CloseStreams { epoch } => self.close_streams(at, epoch),
             Action::WriteFailed { .. } => {}
             Action::Wake { ticket, result } => {
                 self.sessions[ticket.0 as usize].asked = false;

@@ -5,9 +5,9 @@
 //! is expected.
 
 use plexus_base::{BlockId, NodeId};
-use plexus_cache::protocol::{Action, Config, Contents, Message, Mode, ShardDriver, Slot, Ticket};
+use plexus_cache::protocol::{Action, Config, Contents, Message, Mode, RedoSpan, ShardDriver, Slot, Ticket};
 
-use crate::{page::Page, transport::Put};
+use crate::{page::Page, streams::SimStream, transport::Put};
 
 /// A frame with its state.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +30,10 @@ pub struct Frame {
     pub generation: u32,
     /// The content.
     pub page: Page,
+    /// True if the write-back is owed: a change needs no image.
+    pub owes: bool,
+    /// The records in this node's redo stream since then.
+    pub redo: RedoSpan,
 }
 
 impl Frame {
@@ -65,6 +69,8 @@ impl SimFrames {
             writer: false,
             generation: 0,
             page: nothing,
+            owes: false,
+            redo: RedoSpan::default(),
         };
         Self { frames: vec![frame; config.slots() as usize], config }
     }
@@ -118,7 +124,7 @@ impl SimFrames {
 
 impl Frame {
     fn contents(&self) -> Contents {
-        Contents { dirty: self.dirty, version: self.page.version }
+        Contents { dirty: self.dirty, version: self.page.version, redo: self.redo }
     }
 
     /// Returns the contents for the shard, which knows them from now on.
@@ -146,6 +152,7 @@ pub(crate) enum Done {
 pub(crate) struct Out<'a> {
     pub(crate) frames: &'a mut SimFrames,
     pub(crate) done: &'a mut Vec<Done>,
+    pub(crate) stream: &'a mut SimStream,
 }
 
 impl Out<'_> {
@@ -191,7 +198,34 @@ impl ShardDriver for Out<'_> {
     fn forget(&mut self, slot: Slot) {
         let frame = self.frame(slot);
         assert!(!frame.pinned(), "dropped while pinned");
+        (frame.owes, frame.redo) = (false, RedoSpan::default());
         (frame.mode, frame.closing, frame.dirty) = (Mode::N, true, false);
+    }
+
+    fn arrived(&mut self, slot: Slot, owed: bool) {
+        let frame = self.frame(slot);
+        (frame.owes, frame.redo) = (owed, RedoSpan::default());
+    }
+
+    fn cleaned(&mut self, slot: Slot) {
+        let frame = self.frame(slot);
+        (frame.owes, frame.redo.first) = (false, 0);
+    }
+
+    fn log_image(&mut self, slot: Slot, block: BlockId) -> RedoSpan {
+        let frame = &mut self.frames.frames[slot.index()];
+        assert!(frame.page.block == block && !frame.writer, "an image of a block in use");
+        self.stream.log(&mut frame.redo, Some(frame.page), None);
+        frame.owes = true;
+        frame.redo
+    }
+
+    fn durable(&self) -> u64 {
+        self.stream.durable()
+    }
+
+    fn redo(&self, slot: Slot) -> RedoSpan {
+        self.frames.frames[slot.index()].redo
     }
 
     fn expect(&mut self, slot: Slot, generation: u32) {

@@ -30,6 +30,7 @@ pub mod scale;
 pub mod scenario;
 mod sessions;
 mod spread;
+mod streams;
 pub mod transport;
 
 use plexus_sim::Random;

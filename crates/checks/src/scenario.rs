@@ -83,6 +83,8 @@ pub struct Params {
     pub change_ns: u64,
     /// True if all nodes may be down at once, followed by a cold start.
     pub all_may_die: bool,
+    /// True if changes are logged: then no death loses a durable one.
+    pub redo: bool,
 }
 
 /// A scenario: its name and how it draws its parameters.
@@ -102,7 +104,7 @@ pub struct Scenario {
 }
 
 /// All scenarios.
-pub const ALL: [Scenario; 21] = [
+pub const ALL: [Scenario; 22] = [
     scenario("calm", "room for everything, nothing fails", calm),
     scenario("hot", "one or two blocks that all sessions use", hot),
     scenario("crowded", "more blocks than frames: evictions, sessions waiting for a frame", crowded),
@@ -111,6 +113,7 @@ pub const ALL: [Scenario; 21] = [
     scenario("leaving", "a node hands back its blocks while others continue", leaving),
     scenario("views", "nodes die, leave and come back, and the others continue; lost blocks are named and accepted", views),
     scenario("cold_start", "as views, and all nodes may die or leave: a cold start uses their records", cold_start),
+    scenario("recovery", "nodes die, also all at once and during recovery; redo gives every durable change", recovery),
     scenario("death", "a node dies for good, and the others continue; lost blocks are named", death),
     scenario("rails", "the real link core; rails are lost and come back", rails),
     scenario("links", "links alone: bursts over two-slot rings, rails lost and back", links).of(|seed, params, _| Box::new(Links::new(seed, params))),
@@ -193,6 +196,7 @@ impl Scenario {
             changes: 0,
             change_ns: 0,
             all_may_die: false,
+            redo: false,
         };
         (self.vary)(&mut params, random);
         params
@@ -262,6 +266,16 @@ fn cold_start(params: &mut Params, random: &mut Random) {
     views(params, random);
     params.nodes = random.between(1, 4) as u8;
     params.all_may_die = true;
+}
+
+fn recovery(params: &mut Params, random: &mut Random) {
+    views(params, random);
+    params.redo = true;
+    params.all_may_die = random.percent(70);
+    params.nodes = random.between(if params.all_may_die { 1 } else { 2 }, 4) as u8;
+    params.checkpoint_ns = *random.pick(&[5_000, 20_000, 100_000]);
+    params.carrier = Carrier::Direct;
+    params.cuts_ns = 0;
 }
 
 fn rails(params: &mut Params, random: &mut Random) {

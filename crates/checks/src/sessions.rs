@@ -130,7 +130,10 @@ impl Cluster {
         } else {
             Ask::S
         };
-        let floor = self.truth.last(block).version;
+        let floor = match self.truth.is_uncertain(block) {
+            true => self.truth.durable(block),
+            false => self.truth.last(block).version,
+        };
         let at = self.index(node.0, block);
         self.sessions[session].state = State::Waits { ask, block, floor };
         if let Some(slot) = self.locals[at].frames.hit(block, ask.mode()) {
@@ -183,6 +186,12 @@ impl Cluster {
             Granted::Private(slot) => (slot, None),
         };
         self.note(block, || format!("{node} session {session} has it: {granted:?} for {ask:?}"));
+        let page = self.locals[at].frames.frames[slot.index()].page;
+        // A shared copy may vanish before a view without the dead node has settled.
+        let is_final = pin == Some(Mode::X) || pin.is_some() && self.is_settled(block);
+        if is_final && self.truth.found(page) {
+            self.sessions.iter_mut().for_each(|session| session.forgive(block));
+        }
         let page = &mut self.locals[at].frames.frames[slot.index()].page;
         match pin {
             None => self.truth.consistent(block, floor, *page)?,
@@ -212,15 +221,28 @@ impl Cluster {
         if mode == Mode::X {
             frame.page.torn = false;
             self.truth.read(block, frame.page)?;
+            let before = frame.page;
             frame.page.version += 1;
             frame.page.value += 1;
             frame.dirty = true;
-            self.truth.commit(frame.page);
             self.acknowledged[block.0 as usize] += 1;
+            if self.params.redo {
+                // Values that tell apart the changes that follow an undone one.
+                frame.page.value = self.engine.random.bits();
+                let owner = self.changes.owners[node.index()];
+                let image = (!frame.owes).then_some(before);
+                self.streams[owner].log(&mut frame.redo, image, Some((before.version, frame.page)));
+                frame.owes = true;
+            }
+            self.truth.commit(frame.page);
         } else {
             self.truth.read(block, frame.page)?;
         }
         let version = frame.page.version;
+        if self.params.redo && mode == Mode::X && self.engine.random.percent(50) {
+            let owner = self.owner(node.index());
+            self.flush(owner, self.streams[owner].end());
+        }
         let told = self.locals[at].frames.unpin(slot, mode);
         self.note(block, || format!("{node} session {session} leaves it in version {version}"));
         if let Some(contents) = told {

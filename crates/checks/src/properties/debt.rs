@@ -22,7 +22,11 @@ pub fn check(cluster: &Cluster, block: BlockId) -> Result<(), Broken> {
     }
     let debts = debtors + passing + cluster.debts_under_way[block.0 as usize];
     let (last, disk) = (cluster.truth.last(block).version, cluster.disk.page(block).version);
-    if debts > 1 || debts == 0 && disk != last && !cluster.changes.is_lost(block) {
+    let master = cluster.changes.view().master(block.partition());
+    let is_excused = cluster.changes.is_lost(block)
+        || cluster.truth.is_uncertain(block)
+        || cluster.params.redo && cluster.local(master.0, block).shard.is_in_doubt(block);
+    if debts > 1 || debts == 0 && disk != last && !is_excused {
         let what =
             format!("{debts} debts ({debtors} with nodes), the disk has version {disk}, the last is {last}");
         return Err(Broken::new("debt", block, what));
@@ -33,9 +37,9 @@ pub fn check(cluster: &Cluster, block: BlockId) -> Result<(), Broken> {
 /// Checks a write that reaches the disk.
 ///
 /// # Errors
-/// The write takes the disk back to an older version, or contains half of a change.
+/// The write takes the disk back to an older version. A torn page is one of a node that died.
 pub fn never_backwards(old: Page, new: Page) -> Result<(), Broken> {
-    if new.version >= old.version && !new.torn && (new.version > old.version || new == old) {
+    if new.torn || old.torn || new.version >= old.version && (new.version > old.version || new == old) {
         return Ok(());
     }
     Err(Broken::new("debt", new.block, format!("the disk goes from {old:?} to {new:?}")))

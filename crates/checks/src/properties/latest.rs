@@ -1,4 +1,5 @@
-//! Checks that reads return the last committed change.
+//! Checks that reads return the last committed change. With redo, a change that is not durable may
+//! vanish with its node: the next session that gets the block shows which change is the last.
 //!
 //! A session that holds S or X sees the last committed change. A consistent read sees a change that
 //! was the last at some moment between its start and its end. No session sees a change half done.
@@ -8,22 +9,86 @@ use plexus_base::BlockId;
 use crate::{failure::Broken, page::Page};
 
 /// The committed pages, as a global observer knows them.
-pub struct Truth(Vec<Page>);
+pub struct Truth(Vec<Known>);
+
+/// The committed pages of one block.
+struct Known {
+    last: Page,
+    /// All versions that the block had, with their values.
+    history: Vec<(u64, u64)>,
+    /// The last version that no death of nodes can undo.
+    durable: u64,
+    /// True if the death of a node may have undone changes above `durable`.
+    uncertain: bool,
+}
 
 impl Truth {
     /// Creates blocks without changes.
     pub fn new(blocks: u64) -> Self {
-        Self((0..blocks).map(|block| Page::first(BlockId(block))).collect())
+        let known = |last: Page| Known {
+            last,
+            history: vec![(last.version, last.value)],
+            durable: last.version,
+            uncertain: false,
+        };
+        Self((0..blocks).map(|block| known(Page::first(BlockId(block)))).collect())
     }
 
     /// Returns the last committed content.
     pub fn last(&self, block: BlockId) -> Page {
-        self.0[block.0 as usize]
+        self.0[block.0 as usize].last
+    }
+
+    fn known(&mut self, block: BlockId) -> &mut Known {
+        &mut self.0[block.0 as usize]
+    }
+
+    /// Returns the last version that no death of nodes can undo.
+    pub fn durable(&self, block: BlockId) -> u64 {
+        self.0[block.0 as usize].durable
+    }
+
+    /// Notes that no death of nodes can undo a version.
+    pub fn is_durable(&mut self, block: BlockId, version: u64) {
+        let known = self.known(block);
+        known.durable = known.durable.max(version);
+    }
+
+    /// Returns true if the block had this content.
+    pub fn had(&self, block: BlockId, version: u64, value: u64) -> bool {
+        self.0[block.0 as usize].history.contains(&(version, value))
+    }
+
+    /// Notes that a node died that may have had the last changes alone.
+    pub fn doubt(&mut self, block: BlockId) {
+        let known = self.known(block);
+        known.uncertain = known.durable < known.last.version;
+    }
+
+    /// Returns true if it is not known which change is the last.
+    pub fn is_uncertain(&self, block: BlockId) -> bool {
+        self.0[block.0 as usize].uncertain
+    }
+
+    /// Takes what a session finds as the last change, if that is not known. Returns true if changes
+    /// were undone.
+    pub fn found(&mut self, page: Page) -> bool {
+        let known = self.known(page.block);
+        let is_possible = page.version >= known.durable && !page.torn && page.version <= known.last.version;
+        if !known.uncertain || !is_possible || !known.history.contains(&(page.version, page.value)) {
+            return false;
+        }
+        known.uncertain = false;
+        let undone = known.last != page;
+        known.last = page;
+        undone
     }
 
     /// Records a committed change.
     pub fn commit(&mut self, page: Page) {
-        self.0[page.block.0 as usize] = page;
+        let known = self.known(page.block);
+        known.last = page;
+        known.history.push((page.version, page.value));
     }
 
     /// Checks what a session reads in a block that it holds.
@@ -32,7 +97,8 @@ impl Truth {
     /// It is not the last committed content.
     pub fn read(&self, block: BlockId, page: Page) -> Result<(), Broken> {
         let last = self.last(block);
-        if page == last {
+        let is_possible = || page.version >= self.durable(block) && self.had(block, page.version, page.value);
+        if page == last || self.is_uncertain(block) && !page.torn && is_possible() {
             return Ok(());
         }
         Err(Broken::new("latest", block, format!("read {page:?}, the last committed is {last:?}")))
@@ -44,7 +110,8 @@ impl Truth {
     /// The content was not the last at any moment since the read began.
     pub fn consistent(&self, block: BlockId, floor: u64, page: Page) -> Result<(), Broken> {
         let last = self.last(block).version;
-        if page.block == block && !page.torn && (floor..=last).contains(&page.version) {
+        let had = || self.had(block, page.version, page.value);
+        if page.block == block && !page.torn && page.version >= floor && had() {
             return Ok(());
         }
         Err(Broken::new(

@@ -11,6 +11,7 @@ pub mod exclusive;
 pub mod latest;
 pub mod named;
 pub mod recorded;
+pub mod recoverable;
 pub mod sums;
 pub mod turns;
 pub mod union;

@@ -5,7 +5,7 @@ use plexus_base::{BlockId, NodeId};
 use plexus_disks::Version;
 use plexus_store::stream::protocol::{
     Batch, Group, Lsn, Record, RecordKind, StreamWriter,
-    replay::{BlockOnDisk, LocatedRecord, replay},
+    replay::{BlockOnDisk, LocatedRecord, StreamName, replay},
 };
 
 use super::block;
@@ -124,17 +124,21 @@ impl Blocks {
         let records: Vec<(Lsn, LocatedRecord<'_>)> = batches
             .iter()
             .flat_map(|batch| {
-                batch
-                    .records()
-                    .map(|(lsn, record, _)| (batch.head().lsn, LocatedRecord { node, lsn, record }))
+                let (stream, incarnation) = (StreamName { node, place: 0 }, batch.head().incarnation);
+                batch.records().map(move |(lsn, record, _)| {
+                    (batch.head().lsn, LocatedRecord { stream, incarnation, lsn, record })
+                })
             })
             .collect();
         for (at, state) in self.0.iter_mut().enumerate() {
             let disk = match state.is_torn {
-                true => BlockOnDisk::Torn,
+                true => BlockOnDisk::Torn(Version(state.on_disk.0)),
                 false => BlockOnDisk::Whole(Version(state.on_disk.0), state.on_disk.1.clone()),
             };
-            let apply = |bytes: &mut Vec<u8>, what: &[u8]| *bytes = what.to_vec();
+            let apply = |bytes: &mut Vec<u8>, what: &[u8]| {
+                *bytes = what.to_vec();
+                Ok(())
+            };
             let located = records.iter().map(|(_, located)| *located);
             let replayed = replay(block(at), disk, located, apply).map_err(|error| error.to_string())?;
             let newest = log.iter().rev().flat_map(|group| &group.changes).find(|(number, ..)| *number == at);

@@ -28,6 +28,9 @@ use crate::{
 
 const NODE: NodeId = NodeId(3);
 
+/// The bytes of both headers.
+const HEADERS: u64 = 2 * PAGE;
+
 /// The parameters of a run.
 #[derive(Clone, Copy)]
 pub struct Plan {
@@ -54,6 +57,8 @@ pub struct Redo {
     actions: VecDeque<Action>,
     /// The step under way. `Some(result)` for a write, which the device has got already.
     step: Option<Option<bool>>,
+    /// The places of the headers that were written and not synced.
+    unsynced_headers: Vec<u64>,
     /// True if something was done during this step.
     has_acted: bool,
     is_open: bool,
@@ -148,6 +153,7 @@ impl Redo {
             writer,
             actions,
             step: None,
+            unsynced_headers: Vec::new(),
             has_acted: false,
             is_open: false,
             is_closed: false,
@@ -178,7 +184,7 @@ impl Redo {
             };
             if groups > 0 && self.is_open && (acts || is_free) {
                 self.has_acted = true;
-                groups -= u64::from(self.act(groups)?);
+                groups -= self.act(groups)?;
             } else {
                 self.advance()?;
             }
@@ -198,8 +204,8 @@ impl Redo {
         if may_misdirect { self.misdirect() } else { self.close() }
     }
 
-    /// Does one thing that a node does; returns true if a group was appended.
-    fn act(&mut self, groups: u64) -> Result<bool, String> {
+    /// Does one thing that a node does; returns the number of groups that were appended.
+    fn act(&mut self, groups: u64) -> Result<u64, String> {
         let choice = match &mut self.chance {
             Chance::Drawn(random) => random.below(10),
             Chance::Every { .. } => {
@@ -212,21 +218,31 @@ impl Redo {
         };
         if self.is_full || choice == 9 {
             self.handle(Event::Want(Lsn(u64::MAX)))?;
-            self.blocks.write_back(self.writer.durable(), |_| true);
+            // Not all at once: the checkpoint moves on while a header is being written.
+            let chance = &mut self.chance;
+            self.blocks.write_back(self.writer.durable(), |_| chance.of_drawn(2) == 0);
             let checkpoint = self.blocks.checkpoint(self.writer.durable());
             self.checkpoint = self.checkpoint.max(checkpoint);
             self.handle(Event::Checkpoint(checkpoint))?;
-            if self.is_full || !matches!(self.chance, Chance::Every { .. }) {
-                return Ok(false);
+            if self.is_full {
+                // Nothing that the checkpoint frees may be used before its header is durable.
+                let mut appended = 0;
+                while appended < groups && self.append()? {
+                    appended += 1;
+                }
+                return Ok(appended);
+            }
+            if !matches!(self.chance, Chance::Every { .. }) {
+                return Ok(0);
             }
         }
         if choice == 8
             && let Chance::Drawn(random) = &mut self.chance
         {
             self.blocks.write_back(self.writer.durable(), |_| random.percent(50));
-            return Ok(false);
+            return Ok(0);
         }
-        self.append()
+        self.append().map(u64::from)
     }
 
     fn append(&mut self) -> Result<bool, String> {
@@ -267,7 +283,10 @@ impl Redo {
         let Some(step) = self.step.take() else { return Ok(()) };
         self.events += 1;
         self.has_acted = false;
-        let has_succeeded = step.unwrap_or_else(|| self.device.sync().is_ok());
+        let has_succeeded = step.unwrap_or_else(|| {
+            self.unsynced_headers.clear();
+            self.device.sync().is_ok()
+        });
         self.digest.add(self.events * 4 + u64::from(step.is_some()) * 2 + u64::from(has_succeeded));
         self.handle(Event::Done(has_succeeded))?;
         if self.has_failed {
@@ -297,8 +316,10 @@ impl Redo {
             }
             match action {
                 Action::Write(offset, bytes) => {
+                    self.keeps_what_is_needed(offset, &bytes)?;
                     self.fail_at_times();
                     self.digest.add(offset);
+                    self.unsynced_headers.extend(Some(offset).filter(|offset| *offset < HEADERS));
                     self.step = Some(Some(self.device.write(offset, &bytes).is_ok()));
                 }
                 Action::Sync => self.step = Some(None),
@@ -317,6 +338,20 @@ impl Redo {
             }
         }
         Ok(())
+    }
+
+    /// Checks that a write leaves the durable groups above the durable checkpoint as they are.
+    fn keeps_what_is_needed(&self, offset: u64, bytes: &[u8]) -> Result<(), String> {
+        let StreamHeader { geometry, checkpoint, .. } = *self.writer.header();
+        let written = offset..offset + bytes.len() as u64;
+        let needed = self.log.iter().rev().take_while(|group| group.start >= checkpoint);
+        let mut hit =
+            needed.filter(|group| group.is_durable && written.contains(&geometry.offset(group.start)));
+        let Some(group) = hit.next() else { return Ok(()) };
+        // The next incarnation writes the last batch again.
+        let mut found = vec![0; bytes.len()];
+        self.device.read(offset, &mut found).map_err(|error| error.to_string())?;
+        if found == bytes { Ok(()) } else { Err(format!("the group up to {} is overwritten", group.end)) }
     }
 
     fn fail_at_times(&mut self) {
@@ -344,6 +379,13 @@ impl Redo {
         }
         if power {
             self.device.lose_power(|sectors| survivors(chance, sectors));
+            // All of a header is in one sector, which is torn as well.
+            for header in self.unsynced_headers.iter().copied() {
+                if chance.of_drawn(4) == 1 {
+                    self.device.damage(header, |bytes| bytes[40] ^= 4);
+                }
+            }
+            self.unsynced_headers.clear();
             self.tallies[TORN].1 += u64::from(self.blocks.tear(self.writer.durable(), chance));
         }
         self.actions.clear();

@@ -1,0 +1,281 @@
+//! The redo streams of a simulated cluster, and what a node does with those of others: scan,
+//! replay, close.
+//!
+//! A position counts groups. A node that dies keeps what is durable of its stream, and any part of
+//! the rest from its beginning.
+
+use plexus_base::{BlockId, Epoch, Incarnation, NodeId};
+use plexus_cache::protocol::{Event, RedoSpan};
+use plexus_disks::Version;
+use plexus_store::stream::protocol::{
+    Lsn, Record,
+    replay::{BlockOnDisk, LocatedRecord, ReplayedBlock, StreamName, replay},
+};
+
+use crate::{
+    cluster::{Cluster, ClusterEvent},
+    failure::Broken,
+    page::Page,
+    properties::recoverable,
+};
+
+/// A record of the stream.
+#[derive(Clone, Copy, Debug)]
+struct SimRecord {
+    group: u64,
+    block: BlockId,
+    before: u64,
+    after: u64,
+    value: [u8; 8],
+}
+
+/// The stream of one incarnation.
+#[derive(Clone, Debug)]
+pub(crate) struct SimStream {
+    node: NodeId,
+    records: Vec<SimRecord>,
+    /// The position behind the last group.
+    end: u64,
+    durable: u64,
+    checkpoint: u64,
+    /// The position that a flush under way makes durable, and the one that is wanted.
+    flushing: Option<u64>,
+    wanted: u64,
+    /// True from the first group until the stream is closed. By then every member has drained in a
+    /// view with this incarnation, so no one takes it for dead.
+    pub(crate) is_open: bool,
+}
+
+impl SimStream {
+    pub(crate) fn new(node: NodeId) -> Self {
+        let records = Vec::new();
+        let (end, durable, checkpoint, wanted) = (1, 1, 1, 1);
+        Self { node, records, end, durable, checkpoint, flushing: None, wanted, is_open: false }
+    }
+
+    /// Appends a group: an image of `before`, or a change from it to `after`, or both.
+    pub(crate) fn log(&mut self, span: &mut RedoSpan, before: Option<Page>, after: Option<(u64, Page)>) {
+        self.is_open = true;
+        let group = self.end;
+        self.end += 1;
+        let record = |page: Page, before| SimRecord {
+            group,
+            block: page.block,
+            before,
+            after: page.version,
+            value: page.value.to_le_bytes(),
+        };
+        self.records.extend(before.map(|page| record(page, page.version)));
+        self.records.extend(after.map(|(before, page)| record(page, before)));
+        *span = RedoSpan { first: if span.first == 0 { group } else { span.first }, last: self.end };
+    }
+
+    /// Returns the position behind the last group.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    pub(crate) fn durable(&self) -> u64 {
+        self.durable
+    }
+
+    /// Keeps a part of the groups that are not durable: the node has died.
+    pub(crate) fn tear(&mut self, kept: u64) {
+        self.end = self.durable + kept % (self.end - self.durable + 1);
+        self.records.retain(|record| record.group < self.end);
+        (self.durable, self.flushing) = (self.end, None);
+    }
+
+    pub(crate) fn advance(&mut self, checkpoint: u64) {
+        self.checkpoint = self.checkpoint.max(checkpoint.min(self.durable));
+        self.records.retain(|record| record.group >= self.checkpoint);
+    }
+
+    fn located(&self, durable_only: bool) -> impl Iterator<Item = LocatedRecord<'_>> {
+        let end = if durable_only { self.durable } else { self.end };
+        self.records.iter().filter(move |record| record.group < end).map(|record| {
+            let SimRecord { group, block, before, after, ref value } = *record;
+            let record = match before == after {
+                true => Record::image(block, Version(after), value),
+                false => Record::change(block, Version(before), Version(after), value),
+            };
+            let stream = StreamName { node: self.node, place: 0 };
+            LocatedRecord { stream, incarnation: Incarnation(1), lsn: Lsn(group), record }
+        })
+    }
+}
+
+impl Cluster {
+    /// Returns the version and value that replay of these streams gives a block.
+    fn replay_block(
+        &self,
+        block: BlockId,
+        disk: BlockOnDisk,
+        durable_only: bool,
+        streams: impl Iterator<Item = usize>,
+    ) -> Result<ReplayedBlock, String> {
+        let records = streams.flat_map(|owner| self.streams[owner].located(durable_only));
+        let apply = |bytes: &mut Vec<u8>, what: &[u8]| {
+            bytes.copy_from_slice(what);
+            Ok(())
+        };
+        replay(block, disk, records, apply).map_err(|error| error.to_string())
+    }
+
+    fn on_disk(&self, block: BlockId) -> BlockOnDisk {
+        let page = self.disk.page(block);
+        match page.torn {
+            true => BlockOnDisk::Torn(Version(0)),
+            false => BlockOnDisk::Whole(Version(page.version), page.value.to_le_bytes().to_vec()),
+        }
+    }
+
+    /// Checks what would be there of a block if all nodes died now: with the shortest and the
+    /// longest tails, and with a write under way torn.
+    pub(crate) fn check_recoverable(&self, block: BlockId) -> Result<(), Broken> {
+        let open = || (0..self.streams.len()).filter(|owner| self.streams[*owner].is_open);
+        for durable_only in [true, false] {
+            for torn in [false, true] {
+                if torn && !self.disk.is_writing(block) {
+                    continue;
+                }
+                let disk = if torn { BlockOnDisk::Torn(Version(0)) } else { self.on_disk(block) };
+                let replayed = self.replay_block(block, disk, durable_only, open());
+                recoverable::check(&self.truth, block, replayed, (durable_only, torn))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the stream of an incarnation durable up to `end`, later.
+    pub(crate) fn flush(&mut self, owner: usize, end: u64) {
+        let stream = &mut self.streams[owner];
+        stream.wanted = stream.wanted.max(end);
+        if stream.flushing.is_none() && stream.wanted > stream.durable {
+            stream.flushing = Some(stream.end);
+            let after = self.params.disk.draw(&mut self.engine.random);
+            self.engine.schedule(after, Some(owner), ClusterEvent::Flushed(owner));
+        }
+    }
+
+    pub(crate) fn flushed(&mut self, owner: usize) {
+        let stream = &mut self.streams[owner];
+        let before = stream.durable;
+        stream.durable = stream.flushing.take().expect("a flush is under way");
+        let (end, node, wanted) = (stream.durable, stream.node, stream.wanted);
+        for record in stream.records.iter().filter(|record| (before..end).contains(&record.group)) {
+            self.truth.is_durable(record.block, record.after);
+        }
+        for at in self.indices(node.0) {
+            self.schedule_at(node.index(), ..1_000, ClusterEvent::Shard(at, Event::Durable { end }));
+        }
+        self.flush(owner, wanted);
+    }
+
+    /// Moves the checkpoint of a node's stream as far as its workers allow.
+    pub(crate) fn advance_checkpoint(&mut self, node: usize) {
+        let owner = self.owner(node);
+        let locals = &self.locals[self.indices(node as u8)];
+        let oldest = locals.iter().flat_map(|local| {
+            let frames = local.frames.frames.iter().filter(|frame| frame.owes);
+            let firsts = frames.map(|frame| frame.redo.first).filter(|first| *first > 0);
+            firsts.chain(local.shard.oldest_handed_over())
+        });
+        let oldest = oldest.min().unwrap_or(u64::MAX);
+        self.streams[owner].advance(oldest);
+    }
+
+    /// Begins the recovery of a view at a worker: what it replays for an earlier one ends first.
+    pub(crate) fn recover(&mut self, at: usize, epoch: Epoch) {
+        let node = self.port(at).node.index();
+        let rest = self.locals[at].replays_until.saturating_sub(self.engine.now());
+        let drained = ClusterEvent::Shard(at, Event::Drained { epoch });
+        self.schedule_at(node, rest + 1..rest + 5_000, drained);
+        self.schedule_at(node, rest + 5_000..=rest + 60_000, ClusterEvent::Scanned(at, epoch));
+    }
+
+    /// Returns the streams of nodes that are not members of a view.
+    fn dead_streams(&self, epoch: Epoch) -> Vec<usize> {
+        let members: Vec<usize> = self.owners_of(epoch);
+        (0..self.streams.len())
+            .filter(|owner| self.streams[*owner].is_open && !members.contains(owner))
+            .collect()
+    }
+
+    pub(crate) fn scan(&mut self, at: usize, epoch: Epoch) -> Result<(), Broken> {
+        if self.locals[at].shard.epoch() != epoch || self.has_later_view(at, epoch) {
+            return Ok(());
+        }
+        let dead = self.dead_streams(epoch);
+        let mut found = Vec::new();
+        for block in (0..self.params.blocks).map(BlockId) {
+            let records = dead.iter().flat_map(|owner| &self.streams[*owner].records);
+            let last = records.filter(|record| record.block == block).map(|record| record.after).max();
+            found.extend(last.map(|version| (block, version)));
+        }
+        self.locals[at].scanned = dead;
+        self.drive(at, |shard, now, io| shard.scanned(now, epoch, found, io))
+    }
+
+    /// Begins to replay the blocks in doubt at a worker.
+    pub(crate) fn begin_replays(&mut self, at: usize, epoch: Epoch) {
+        let node = self.port(at).node.index();
+        for block in self.locals[at].shard.in_doubt().collect::<Vec<_>>() {
+            self.schedule_at(node, 1..=30_000, ClusterEvent::Replay(at, epoch, block));
+        }
+    }
+
+    /// Replays one block, and writes it if that changed it.
+    pub(crate) fn replay_one(&mut self, at: usize, epoch: Epoch, block: BlockId) -> Result<(), Broken> {
+        if self.locals[at].shard.epoch() != epoch {
+            return Ok(());
+        }
+        if self.disk.is_writing(block) {
+            return Err(Broken::new("recoverable", block, "replayed during a write".into()));
+        }
+        let node = self.port(at).node.index();
+        let owner = self.owner(node);
+        let mut streams = self.dead_streams(epoch);
+        streams.extend(self.owners_of(epoch));
+        let replayed = self.replay_block(block, self.on_disk(block), true, streams.into_iter());
+        let replayed = replayed.map_err(|error| Broken::new("recoverable", block, error))?;
+        let value = u64::from_le_bytes(replayed.bytes.try_into().expect("eight bytes"));
+        let page = Page { block, version: replayed.version.0, value, torn: false };
+        self.note(block, || format!("node {node} replays {page:?}"));
+        // Some writes take long: a later view must wait for them.
+        let slow = *self.engine.random.pick(&[1, 1, 30]);
+        let after = if replayed.is_owed { slow * self.params.disk.draw(&mut self.engine.random) } else { 0 };
+        if replayed.is_owed {
+            self.engine.schedule(after, None, ClusterEvent::DiskLands(owner, page));
+        }
+        self.locals[at].replays_until = self.locals[at].replays_until.max(self.engine.now() + after);
+        let done = ClusterEvent::Replayed(at, epoch, page);
+        self.schedule_at(node, after + 1..=after + 5_000, done);
+        Ok(())
+    }
+
+    pub(crate) fn replayed(&mut self, at: usize, epoch: Epoch, page: Page) -> Result<(), Broken> {
+        self.truth.is_durable(page.block, page.version);
+        self.shard(at, Event::Replayed { epoch, block: page.block, version: Some(page.version) })
+    }
+
+    /// Returns true if a worker of the node is in a later view: that ends the node's recovery of
+    /// this one.
+    fn has_later_view(&self, at: usize, epoch: Epoch) -> bool {
+        self.locals_of(self.port(at).node.0).iter().any(|local| local.shard.epoch() > epoch)
+    }
+
+    /// Closes the scanned streams once every worker of the node needs them no more.
+    pub(crate) fn close_streams(&mut self, at: usize, epoch: Epoch) {
+        self.locals[at].closes = Some(epoch);
+        let locals = &self.locals[self.indices(self.port(at).node.0)];
+        if locals.iter().all(|local| local.closes == Some(epoch)) && !self.has_later_view(at, epoch) {
+            let scanned = |owner: &usize| locals.iter().all(|local| local.scanned.contains(owner));
+            let closed: Vec<usize> = locals[0].scanned.iter().copied().filter(scanned).collect();
+            for owner in closed {
+                self.streams[owner].is_open = false;
+                self.streams_closed += 1;
+            }
+        }
+    }
+}
