@@ -73,20 +73,47 @@ pub(crate) fn everywhere<T: DeserializeOwned>(
     call: &Call<'_>,
     interrupted: &AtomicBool,
 ) -> Result<Vec<T>, RunError> {
-    let start = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default() + AHEAD;
-    let args = (call.args)(start.as_millis() as u64);
-    let requests =
-        config.nodes.iter().map(|node| (node.number.index(), call.command, args.clone())).collect();
-    let time = AHEAD + call.time + TIMEOUT;
-    let answers = ask(config, requests, time, interrupted, &mut |_| {})?;
+    let answers = request_all(config, call, interrupted, false, &mut |_, _| {})?;
     let parsed =
         config.nodes.iter().zip(answers).map(|(node, answer)| parse(&node.name, call.command, answer));
     parsed.collect()
 }
 
+/// As [`everywhere`], but a node may end meanwhile: its result is the last progress that it
+/// reported.
+pub(crate) fn everywhere_alive<T: DeserializeOwned>(
+    config: &Config,
+    call: &Call<'_>,
+    interrupted: &AtomicBool,
+) -> Result<Vec<Result<T, Value>>, RunError> {
+    let mut progress = vec![Value::Null; config.nodes.len()];
+    let answers = request_all(config, call, interrupted, true, &mut |index, value| progress[index] = value)?;
+    let nodes = config.nodes.iter().zip(answers).zip(progress);
+    let parsed = nodes.map(|((node, answer), last)| match answer {
+        Some(answer) => Ok(Ok(parse(&node.name, call.command, Some(answer))?)),
+        None => Ok(Err(last)),
+    });
+    parsed.collect()
+}
+
+fn request_all(
+    config: &Config,
+    call: &Call<'_>,
+    interrupted: &AtomicBool,
+    may_end: bool,
+    tell: &mut dyn FnMut(usize, Value),
+) -> Result<Vec<Option<Value>>, RunError> {
+    let start = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default() + AHEAD;
+    let args = (call.args)(start.as_millis() as u64);
+    let requests =
+        config.nodes.iter().map(|node| (node.number.index(), call.command, args.clone())).collect();
+    let time = AHEAD + call.time + TIMEOUT;
+    request(config, requests, time, interrupted, may_end, tell)
+}
+
 /// A report of a node over its control socket.
 enum NodeReport {
-    Progress(Value),
+    Progress(usize, Value),
     /// The end of the request with this index.
     End(usize, Result<Value, ControlError>),
 }
@@ -103,6 +130,19 @@ pub(crate) fn ask(
     interrupted: &AtomicBool,
     tell: &mut dyn FnMut(Value),
 ) -> Result<Vec<Option<Value>>, RunError> {
+    request(config, requests, time, interrupted, false, &mut |_, value| tell(value))
+}
+
+/// As [`ask`]; `tell` gets the index of the request too. With `may_end`, a node that ends is one
+/// that did not answer.
+fn request(
+    config: &Config,
+    requests: Vec<(usize, &'static str, Value)>,
+    time: Duration,
+    interrupted: &AtomicBool,
+    may_end: bool,
+    tell: &mut dyn FnMut(usize, Value),
+) -> Result<Vec<Option<Value>>, RunError> {
     let mut results = vec![None; requests.len()];
     let (sender, reports) = mpsc::channel();
     for (index, (node, command, args)) in requests.into_iter().enumerate() {
@@ -111,7 +151,8 @@ pub(crate) fn ask(
         let sender = sender.clone();
         // The thread is not joined: it ends with its node, and a hanging one is not waited for.
         thread::spawn(move || {
-            let end = control.call(command, args, |value| drop(sender.send(NodeReport::Progress(value))));
+            let tell = |value| drop(sender.send(NodeReport::Progress(index, value)));
+            let end = control.call(command, args, tell);
             let _ = sender.send(NodeReport::End(index, end));
         });
     }
@@ -123,8 +164,9 @@ pub(crate) fn ask(
             return Err(RunError::Interrupted);
         }
         match reports.recv_timeout(LOOK_EVERY) {
-            Ok(NodeReport::Progress(value)) => tell(value),
+            Ok(NodeReport::Progress(index, value)) => tell(index, value),
             Ok(NodeReport::End(index, Ok(value))) => results[index] = Some(value),
+            Ok(NodeReport::End(_, Err(ControlError::Ended { .. }))) if may_end => {}
             Ok(NodeReport::End(_, Err(error))) => {
                 deadline = deadline.min(Instant::now() + LAST_WORDS);
                 failure = Some(match failure {

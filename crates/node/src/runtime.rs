@@ -124,7 +124,8 @@ impl NodeRuntime {
     }
 
     fn shards(&self) -> Shards {
-        Shards { workers: self.workers.clone(), group: self.group.clone() }
+        let redo = self.handles.cache.redo.clone();
+        Shards { workers: self.workers.clone(), group: self.group.clone(), redo }
     }
 
     /// Returns the cluster's configuration.
@@ -144,7 +145,7 @@ impl NodeRuntime {
 
     /// Returns the cache, for clients in this process.
     pub fn cache(&self) -> &Cache {
-        &self.handles.cache
+        &self.handles.cache.cache
     }
 
     /// Returns the workers, by number.
@@ -189,6 +190,7 @@ impl NodeRuntime {
         }
         // Tells the others that nothing is lost with this node.
         let shards = self.shards();
+        shards.close_redo(ending == Ending::Together);
         let may_leave: Vec<()> = shards.ask_within(LEAVE_WITHIN, CacheTask::Leave);
         let recorded = match (ending, may_leave.len() == usize::from(shards.count())) {
             (Ending::Together, _) => Ok(()),
@@ -294,7 +296,7 @@ impl NodeRuntime {
 
     /// Refuses new changes. Changes under way end while the blocks are handed back.
     pub fn quiesce(&self) {
-        self.handles.cache.close();
+        self.handles.cache.cache.close();
     }
 
     /// Writes every owed block and gives up all blocks. Call it after every node has quiesced; a
@@ -303,7 +305,7 @@ impl NodeRuntime {
     /// # Errors
     /// Some blocks were not handed back and are still held; the text is one line for the user.
     pub fn hand_back(&self, progress: &mut dyn FnMut(u64)) -> Result<HandedBack, String> {
-        let (gave_up, before) = (self.handles.cache.occupied() as u64, self.counts().disk_writes);
+        let (gave_up, before) = (self.handles.cache.cache.occupied() as u64, self.counts().disk_writes);
         let shards = self.shards();
         let answers = shards.ask_within(HAND_BACK_WITHIN, CacheTask::HandBack);
         if answers.len() != usize::from(shards.count()) {
@@ -330,6 +332,7 @@ impl Drop for NodeRuntime {
         self.membership.stop();
         let mut threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         threads.checkpoints.take();
+        self.handles.cache.redo.iter().for_each(|redo| redo.end());
         drop(self.door.lock().unwrap_or_else(PoisonError::into_inner).take());
         if let Some(watcher) = threads.watcher.take() {
             // Fails if the watcher has ended already.

@@ -6,10 +6,11 @@ use std::{
 };
 
 use plexus_base::WorkerId;
-use plexus_cache::{CacheService, CacheTask};
+use plexus_cache::{CacheService, CacheTask, RedoLog};
 use plexus_disks::Group;
 use plexus_interconnect::Reply;
 use plexus_membership::subsystem::{WorkerPort, ask_each};
+use plexus_store::NodeRedo;
 
 use crate::service::Workers;
 
@@ -20,6 +21,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 pub(crate) struct Shards {
     pub(crate) workers: Arc<Workers>,
     pub(crate) group: Arc<Group>,
+    pub(crate) redo: Option<Arc<NodeRedo>>,
 }
 
 impl Shards {
@@ -48,8 +50,8 @@ impl Shards {
 
     /// Writes all owed blocks at regular intervals until `ended` closes.
     pub(crate) fn checkpoint_every(&self, every: Duration, ended: &mpsc::Receiver<()>) {
-        while ended.recv_timeout(every) == Err(mpsc::RecvTimeoutError::Timeout) {
-            let answers = self.ask(CacheTask::Checkpoint);
+        while self.wait_for_checkpoint(every, ended) {
+            let answers = self.ask(|reply| CacheTask::Checkpoint(u64::MAX, reply));
             let synced = self.group.sync();
             let silent = usize::from(self.count()) - answers.len();
             if silent > 0 {
@@ -64,6 +66,42 @@ impl Shards {
             }
             if let Err(error) = synced {
                 tracing::error!("checkpoint: {error}");
+            }
+            self.move_redo_checkpoint();
+        }
+    }
+
+    /// Waits until a checkpoint is due. Returns false when `ended` closes or the redo has ended.
+    fn wait_for_checkpoint(&self, every: Duration, ended: &mpsc::Receiver<()>) -> bool {
+        let Some(redo) = &self.redo else {
+            return ended.recv_timeout(every) == Err(mpsc::RecvTimeoutError::Timeout);
+        };
+        redo.wait_for_checkpoint(every)
+    }
+
+    /// Frees the part of the redo stream that no block needs.
+    fn move_redo_checkpoint(&self) {
+        if let Some(redo) = &self.redo {
+            // Before the workers look: a record that is appended meanwhile is not durable by then.
+            let durable = redo.durable();
+            let oldest: Vec<(Option<u64>, u64)> = self.ask(CacheTask::Oldest);
+            if oldest.len() == usize::from(self.count()) {
+                redo.checkpoint(durable, oldest.into_iter().filter_map(|(oldest, _)| oldest).min());
+            }
+        }
+    }
+
+    /// Closes the redo stream of this node, which has handed back, if `all` nodes have or if no
+    /// other node owes a block whose records are there. Otherwise the others close it when they
+    /// have written those blocks.
+    pub(crate) fn close_redo(&self, all: bool) {
+        if let Some(redo) = &self.redo {
+            redo.leaving();
+            let oldest: Vec<(Option<u64>, u64)> = self.ask(CacheTask::Oldest);
+            let is_needed = oldest.len() < usize::from(self.count())
+                || oldest.iter().any(|(oldest, handed_over)| oldest.is_some() || *handed_over > 0);
+            if all || !is_needed {
+                redo.close_stream();
             }
         }
     }

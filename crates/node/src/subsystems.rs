@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use plexus_attach::Programs;
 use plexus_base::{MAX_NODES, NodeId};
-use plexus_cache::{Cache, CacheService};
+use plexus_cache::{Cache, CacheService, RedoAnswers, RedoLog};
 use plexus_fabric::Window;
 use plexus_interconnect::{Channel, Message, Net};
 use plexus_locks::{LockManager, LockService};
@@ -20,10 +20,13 @@ use plexus_membership::{
     subsystem::{Subsystem, WorkerPort, assert_disjoint, set_of},
 };
 use plexus_registry::{Files, Registry, RegistryService, protocol::ClusterName};
+use plexus_store::{NodeRedo, RedoSettings, recovery::RedoFiles};
 
 #[cfg(test)]
 use crate::echo::EchoService;
-use crate::{admin::forward::ForwardService, records::state::Ledger, runtime::Parts, service::Workers};
+use crate::{
+    admin::forward::ForwardService, member::Die, records::state::Ledger, runtime::Parts, service::Workers,
+};
 
 /// The number of threads of each worker that wait for the disks.
 const IO_THREADS: usize = 2;
@@ -200,10 +203,10 @@ subsystems! {
 }
 
 impl Install for CacheService {
-    type Handle = Cache;
+    type Handle = CacheHandle;
 
     fn install(node: &Making<'_>, port: Arc<dyn WorkerPort<Self>>) -> Result<Installed<Self>, String> {
-        let Parts { config, me, incarnation, recorder, group, .. } = node.parts;
+        let Parts { config, me, incarnation, recorder, group, die, .. } = node.parts;
         let settings = plexus_cache::CacheSettings {
             me: *me,
             incarnation: *incarnation,
@@ -214,10 +217,56 @@ impl Install for CacheService {
             io_threads: IO_THREADS,
         };
         let ledger = Ledger::start(recorder.clone(), config.workers).map_err(|error| error.to_string())?;
-        let (parts, handle, windows) = plexus_cache::wire(settings, group, &(Arc::new(ledger) as _), port)
-            .map_err(|error| error.to_string())?;
-        Ok(Installed { parts, windows, handle })
+        let mut redo = Ok(None);
+        let make_redo = |answers| {
+            redo = start_redo(node.parts, answers, die.clone());
+            redo.as_ref().ok()?.clone().map(|redo| redo as Arc<dyn RedoLog>)
+        };
+        let (parts, cache, windows) =
+            plexus_cache::wire(settings, group, &(Arc::new(ledger) as _), make_redo, port)
+                .map_err(|error| error.to_string())?;
+        Ok(Installed { parts, windows, handle: CacheHandle { cache, redo: redo? } })
     }
+}
+
+/// The cache of a node, and its redo if changes are logged.
+pub(crate) struct CacheHandle {
+    pub(crate) cache: Cache,
+    pub(crate) redo: Option<Arc<NodeRedo>>,
+}
+
+/// Starts the redo of the node, if the cluster has redo.
+fn start_redo(parts: &Parts<'_>, answers: RedoAnswers, die: Die) -> Result<Option<Arc<NodeRedo>>, String> {
+    let Parts { config, me, incarnation, group, .. } = parts;
+    let directory = config.redo();
+    let files = RedoFiles::new(directory.clone(), config.id.0);
+    let Some(geometry) = config.redo_geometry() else {
+        // Without redo these changes would be lost silently.
+        return match directory.exists().then(|| files.unfinished(&[])).transpose() {
+            Ok(None) => Ok(None),
+            Ok(Some(open)) if open.is_empty() => Ok(None),
+            Ok(Some(open)) => Err(format!(
+                "redo_mib = 0, but {} has changes that may not be on the disks; start with the redo_mib of \
+                 before and end the cluster with `plexus down --all` first",
+                open[0].file().path.display()
+            )),
+            Err(why) => Err(why.to_string()),
+        };
+    };
+    std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    let files = files.guarded({
+        let group = group.clone();
+        move || group.may_write()
+    });
+    let stream = files.prepare(*me, &config.name_of(*me), *incarnation, geometry);
+    let settings = RedoSettings {
+        workers: config.workers,
+        stream: stream.map_err(|error| error.to_string())?,
+        files,
+        failed: Box::new(move |why| die(why)),
+    };
+    let redo = NodeRedo::start(settings, group.clone(), answers).map_err(|error| error.to_string())?;
+    Ok(Some(Arc::new(redo)))
 }
 
 impl Install for LockService {

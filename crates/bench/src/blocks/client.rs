@@ -1,9 +1,11 @@
 //! A client of the block workload: a thread that reads and changes blocks as fast as it gets them.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use plexus_base::BlockId;
 use plexus_cache::{Cache, CacheError};
 
-use super::{Order, Workload, counted};
+use super::{Durability, Order, Workload, counted};
 use crate::{
     Responses, clock,
     stage::{MEASURING, OVER, Stage},
@@ -47,10 +49,17 @@ pub(super) struct ClientSlot {
     pub(super) of: usize,
 }
 
-/// Works until the stage is over. A failure ends all clients of the node.
-pub(super) fn work(cache: &Cache, workload: &Workload, place: ClientSlot, stage: &Stage) -> Done {
+/// Works until the stage is over, and shows the number of acknowledged changes meanwhile. A failure
+/// ends all clients of the node.
+pub(super) fn work(
+    cache: &Cache,
+    workload: &Workload,
+    place: ClientSlot,
+    stage: &Stage,
+    acknowledged: &AtomicU64,
+) -> Done {
     let mut done = Done::default();
-    if let Err(why) = Client::new(workload, place).work(cache, stage, &mut done) {
+    if let Err(why) = Client::new(workload, place).work(cache, stage, &mut done, acknowledged) {
         stage.fail(why);
     }
     done
@@ -78,7 +87,13 @@ impl<'a> Client<'a> {
         }
     }
 
-    fn work(&mut self, cache: &Cache, stage: &Stage, done: &mut Done) -> Result<(), String> {
+    fn work(
+        &mut self,
+        cache: &Cache,
+        stage: &Stage,
+        done: &mut Done,
+        acknowledged: &AtomicU64,
+    ) -> Result<(), String> {
         let mut session = cache.session();
         let mut last = clock::now();
         let mut waits = session.waits();
@@ -92,8 +107,12 @@ impl<'a> Client<'a> {
             if changes {
                 let mut page = session.change(block).map_err(line)?;
                 self.change(block, &mut page)?;
-                drop(page);
+                let committed = page.commit();
+                if self.workload.durability == Durability::Commit {
+                    cache.wait_durable(committed).map_err(line)?;
+                }
                 done.acknowledged += 1;
+                acknowledged.store(done.acknowledged, Relaxed);
             } else {
                 let page = match self.workload.consistent_reads {
                     false => session.read(block),

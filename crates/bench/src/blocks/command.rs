@@ -38,11 +38,9 @@ fn run(
     let config = runtime.config();
     let user_bytes = config.block_size.bytes() - HEADER - TRAILER;
     workload.check(runtime.members().len(), user_bytes, runtime.cache().blocks())?;
-    answer(
-        running.run(start_unix_ms, |start| {
-            node::run(runtime, &workload, start, &mut || progress(Value::Null))
-        })?,
-    )
+    answer(running.run(start_unix_ms, |start| {
+        node::run(runtime, &workload, start, &mut |acknowledged| progress(acknowledged.into()))
+    })?)
 }
 
 fn sum(runtime: &NodeRuntime, args: Value) -> Result<Value, String> {

@@ -15,6 +15,6 @@ mod report;
 mod run;
 
 pub use node::{NodeCounts, NodeResult};
-pub use parameters::{Order, Workload};
+pub use parameters::{Durability, Order, Workload};
 pub use report::{Report, Switches};
 pub use run::run;

@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::{Instant, SystemTime},
 };
 
@@ -92,7 +93,8 @@ impl Moment {
     }
 }
 
-/// Runs the workload's clients on this node, starting at `start`; `wanted` returns false to cancel.
+/// Runs the workload's clients on this node, starting at `start`. `tell` gets the acknowledged
+/// changes of each client from time to time, and returns false to cancel.
 ///
 /// # Errors
 /// One line for the user.
@@ -100,18 +102,21 @@ pub(super) fn run(
     runtime: &NodeRuntime,
     workload: &Workload,
     start: SystemTime,
-    wanted: &mut dyn FnMut() -> bool,
+    tell: &mut dyn FnMut(&[u64]) -> bool,
 ) -> Result<NodeResult, String> {
     let (cache, clients, members) = (runtime.cache(), workload.clients as usize, runtime.members());
     let me = members.iter().take_while(|node| *node < runtime.me()).count();
-    let work = |client| {
+    let acknowledged: Vec<AtomicU64> = (0..clients).map(|_| AtomicU64::new(0)).collect();
+    let work = |client: usize| {
         let place = ClientSlot { slot: me * clients + client, of: clients * members.len() };
-        move |stage: &Stage| client::work(cache, workload, place, stage)
+        let acknowledged = &acknowledged[client];
+        move |stage: &Stage| client::work(cache, workload, place, stage, acknowledged)
     };
+    let mut wanted = || tell(&acknowledged.iter().map(|count| count.load(Relaxed)).collect::<Vec<_>>());
     let Workload { warm_ms, measured_ms, .. } = *workload;
     let times = Times { start, warm_ms, measured_ms };
     let Measured { done, before, after } =
-        stage::run(times, (0..clients).map(work), || Moment::now(runtime), wanted)?;
+        stage::run(times, (0..clients).map(work), || Moment::now(runtime), &mut wanted)?;
     let mut responses = Responses::new();
     done.iter().for_each(|done| responses.merge(&done.waits));
     Ok(NodeResult {

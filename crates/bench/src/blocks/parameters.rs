@@ -24,6 +24,18 @@ named! {
     }
 }
 
+named! {
+    /// When a change counts as acknowledged.
+    #[derive(Default)]
+    Durability, "durability" {
+        /// When its redo is durable. In a cluster without redo, as `none`.
+        #[default]
+        Commit "commit",
+        /// When it is made.
+        None "none",
+    }
+}
+
 /// A workload, the same on every node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -38,6 +50,8 @@ pub struct Workload {
     pub consistent_reads: bool,
     /// How the next block is chosen.
     pub order: Order,
+    /// When a change counts as acknowledged.
+    pub durability: Durability,
     /// Milliseconds before measuring begins.
     pub warm_ms: u64,
     /// Milliseconds that are measured.
@@ -54,6 +68,7 @@ impl Default for Workload {
             writes_percent: 50,
             consistent_reads: false,
             order: Order::Random,
+            durability: Durability::Commit,
             warm_ms: 300,
             measured_ms: 3000,
             seed: 1,

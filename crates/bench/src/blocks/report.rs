@@ -64,6 +64,9 @@ pub struct Report {
     pub changes_acknowledged: u64,
     /// The changes found in the blocks.
     pub changes_found: u64,
+    /// The nodes that ended during the run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ended: Vec<String>,
     /// The messages by channel and size.
     #[serde(skip)]
     pub traffic: Traffic,
@@ -119,6 +122,7 @@ impl Report {
             messages,
             bytes,
             changes_acknowledged: results.iter().flat_map(|result| &result.acknowledged).sum(),
+            ended: Vec::new(),
             changes_found,
             traffic,
         }

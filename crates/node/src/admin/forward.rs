@@ -91,10 +91,14 @@ fn pass_on(
 ) -> Result<Forwarded, String> {
     let start = Instant::now();
     loop {
-        let said = attempt(runtime, node, request, within, progress)?;
-        let unconnected = matches!(&said, Forwarded::Unreachable(why) if why.starts_with(NO_CONNECTION));
-        if !unconnected || start.elapsed() >= within.min(CONNECTED_WITHIN) || !progress(Value::Null) {
-            return Ok(said);
+        let why = match attempt(runtime, node, request, within, progress)? {
+            Ok(said) => return Ok(said),
+            Err(why) => why,
+        };
+        let may_connect = why == NoAnswer::Unconnected && start.elapsed() < within.min(CONNECTED_WITHIN);
+        if !may_connect || !progress(Value::Null) {
+            let problem = runtime.problem(node).map_or(String::new(), |problem| format!(": {problem}"));
+            return Ok(Forwarded::Unreachable(format!("{why}{problem}")));
         }
         thread::sleep(AGAIN_AFTER);
     }
@@ -106,29 +110,25 @@ fn attempt(
     request: &[u8],
     within: Duration,
     progress: Progress<'_>,
-) -> Result<Forwarded, String> {
+) -> Result<Result<Forwarded, NoAnswer>, String> {
+    let unreachable = |why: String| Ok(Ok(Forwarded::Unreachable(why)));
     let Some(view) = runtime.view() else {
-        return Ok(Forwarded::Unreachable("the node that was asked is not a member itself".into()));
+        return unreachable("the node that was asked is not a member itself".into());
     };
     if !view.members().contains(node) {
         let belongs = view.cluster().contains(node);
-        return Ok(if belongs { Forwarded::Down } else { Forwarded::Removed });
+        return Ok(Ok(if belongs { Forwarded::Down } else { Forwarded::Removed }));
     }
     let answer = runtime.forwarder().ask(node, request.to_vec());
     let end = Instant::now() + within;
     loop {
         match answer.recv_timeout(LOOK_EVERY) {
-            Ok(Ok(bytes)) => return Ok(Forwarded::of(&bytes)),
-            Ok(Err(why)) => {
-                let problem = runtime.problem(node).map_or(String::new(), |problem| format!(": {problem}"));
-                return Ok(Forwarded::Unreachable(format!("{why}{problem}")));
-            }
+            Ok(answer) => return Ok(answer.map(|bytes| Forwarded::of(&bytes))),
             Err(mpsc::RecvTimeoutError::Disconnected) => {
-                return Ok(Forwarded::Unreachable("the node that was asked is ending".into()));
+                return unreachable("the node that was asked is ending".into());
             }
             Err(mpsc::RecvTimeoutError::Timeout) if Instant::now() >= end => {
-                let why = format!("it did not answer within {} s", within.as_secs());
-                return Ok(Forwarded::Unreachable(why));
+                return unreachable(format!("it did not answer within {} s", within.as_secs()));
             }
             Err(mpsc::RecvTimeoutError::Timeout) if progress(Value::Null) => {}
             Err(mpsc::RecvTimeoutError::Timeout) => return Err("the client has gone".into()),
@@ -148,11 +148,22 @@ impl Forwarded {
     }
 }
 
-/// The reason of a request that was not sent.
-const NO_CONNECTION: &str = "there is no connection to it";
+/// The reason why a peer has not answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NoAnswer {
+    /// The request was not sent.
+    #[error("there is no connection to it")]
+    Unconnected,
+    /// The request was sent, and the link is lost.
+    #[error("its connection was lost before it answered")]
+    Lost,
+    /// The limit of requests is reached.
+    #[error("too many requests wait for it already")]
+    Busy,
+}
 
 /// The answer of a peer, or the reason why there is none.
-type Answer = Result<Vec<u8>, &'static str>;
+type Answer = Result<Vec<u8>, NoAnswer>;
 
 /// The request that an answer belongs to.
 #[derive(Clone, Copy, Debug)]
@@ -206,13 +217,13 @@ impl Subsystem for ForwardService {
             ForwardTask::Ask(to, _, reply)
                 if self.calls.values().filter(|(of, _)| *of == to).count() >= WAITING_MAX =>
             {
-                reply.send(Err("too many requests wait for it already"));
+                reply.send(Err(NoAnswer::Busy));
             }
             ForwardTask::Ask(to, request, reply) => {
                 self.last += 1;
                 match net.call(to, Channel::Control, &request, self.last) {
                     Ok(()) => drop(self.calls.insert(self.last, (to, reply))),
-                    Err(_) => reply.send(Err(NO_CONNECTION)),
+                    Err(_) => reply.send(Err(NoAnswer::Unconnected)),
                 }
             }
             // Another incarnation of the peer did not ask.
@@ -232,7 +243,7 @@ impl Subsystem for ForwardService {
     }
 
     fn call_failed(&mut self, _: &mut Net, _: NodeId, token: u64) {
-        self.answered(token, Err("its connection was lost before it answered"));
+        self.answered(token, Err(NoAnswer::Lost));
     }
 }
 

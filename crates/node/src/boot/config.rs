@@ -19,6 +19,7 @@ use plexus_base::{MAX_NODES, NodeId, NodeSet, Waiting};
 use plexus_disks::{BlockSize, GroupId, Shape};
 use plexus_fabric::RailKind;
 use plexus_membership::protocol::View;
+use plexus_store::stream::protocol::{Geometry, PAGE};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
 pub use self::{
@@ -51,6 +52,15 @@ pub const PROGRAM_WINDOW_MIB: u32 = 16;
 /// The most memory for windows in MiB; a starting node takes every page of it.
 pub const MAX_PROGRAM_WINDOW_MIB: u32 = 2048;
 
+/// The limits of the length of a redo stream in MiB. The longest one is written before a node first
+/// starts.
+pub const MIN_REDO_MIB: u32 = 16;
+/// See [`MIN_REDO_MIB`].
+pub const MAX_REDO_MIB: u32 = 64 << 10;
+
+/// The least number of segments of a redo stream: one is in use while others are freed.
+const REDO_SEGMENTS: u64 = 4;
+
 /// The identifier of a cluster; random, made by `init`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ClusterId(pub u128);
@@ -82,6 +92,8 @@ pub struct Config {
     pub program_window_mib: u32,
     /// The seconds between checkpoints.
     pub checkpoint_seconds: u32,
+    /// The length of each redo stream in MiB; 0: changes are not logged.
+    pub redo_mib: u32,
     /// The settings of the interconnect.
     pub interconnect: Interconnect,
     /// The settings of the membership.
@@ -168,6 +180,8 @@ struct Text {
     program_window_mib: u32,
     checkpoint_seconds: u32,
     #[serde(default)]
+    redo_mib: u32,
+    #[serde(default)]
     interconnect: Interconnect,
     #[serde(default)]
     membership: Membership,
@@ -244,6 +258,7 @@ impl Config {
             cache_mib: 1,
             program_window_mib: PROGRAM_WINDOW_MIB,
             checkpoint_seconds: 5,
+            redo_mib: 0,
             interconnect: Interconnect::default(),
             membership: Membership::default(),
             voting: create::voting_files(&dir, &nodes)?,
@@ -301,6 +316,18 @@ impl Config {
     /// Returns the shape of the disk group.
     pub fn shape(&self) -> Shape {
         Shape { id: GroupId(self.id.0), block_size: self.block_size, blocks: self.blocks }
+    }
+
+    /// Returns the directory of the redo streams: beside the first disk, which every node opens.
+    pub fn redo(&self) -> PathBuf {
+        self.disks[0].with_file_name("redo")
+    }
+
+    /// Returns the shape of a redo stream; `None` if changes are not logged.
+    pub fn redo_geometry(&self) -> Option<Geometry> {
+        let bytes = u64::from(self.redo_mib) << 20;
+        let segments = bytes.div_ceil(Geometry::SEGMENT_BYTES).max(REDO_SEGMENTS);
+        Geometry::new(bytes / segments / PAGE * PAGE, segments as u32).filter(|_| bytes > 0)
     }
 
     /// Returns the bytes that a node shares with its peers and programs: the cache, the windows of

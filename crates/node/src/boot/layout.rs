@@ -8,7 +8,7 @@
 //! | `disks/` | the disks of the group, unless the configuration puts them elsewhere |
 //! | `voting/` | the voting files, unless the configuration puts them elsewhere |
 //! | `run/NAME.lock` | locked while node NAME lives; holds its process id |
-//! | `run/NAME.supervisor` | locked while the process lives that returns NAME after an eviction |
+//! | `run/NAME.supervisor` | locked while the process lives that returns NAME after an eviction; signed with the time of the return, in milliseconds since the host has booted |
 //! | `run/NAME.sock` | its control socket |
 //! | `run/NAME.attach` | the socket at which programs attach to it |
 //! | `run/NUMBER.peers` | the socket at which the other nodes of its host reach it |

@@ -7,7 +7,8 @@
 //!
 //! The supervisor holds `run/NAME.supervisor` from before the first run of the node to the end of
 //! the last one, also while no process of the node exists. A command that ends a node thus always
-//! finds one of the two. It receives these signals:
+//! finds one of the two. In place of an incarnation it signs the time at which the node returns, in
+//! milliseconds of the host's clock since boot; 0 while the node runs. It receives these signals:
 //!
 //! | signal | action |
 //! |---|---|
@@ -25,6 +26,7 @@ use std::{
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+    time::{ClockId, clock_gettime},
 };
 use signal_hook::{
     consts::{SIGINT, SIGTERM, SIGUSR1},
@@ -58,7 +60,7 @@ pub fn run(dir: &ClusterDir, name: &str, mut node: Command) -> Result<u8, StateE
     let failed = |error| StateError::io("supervising the node", path.clone())(error);
     // A holder of the lock must have its handlers, because it receives signals.
     let mut signals = Signals::take().map_err(failed)?;
-    let _lock = match Lock::try_take(&path, 0).map_err(failed)? {
+    let lock = match Lock::try_take(&path, 0).map_err(failed)? {
         Ok(lock) => lock,
         Err(holder) => {
             return Err(StateError::Running { name: name.into(), pid: holder.map(|holder| holder.pid) });
@@ -86,9 +88,12 @@ pub fn run(dir: &ClusterDir, name: &str, mut node: Command) -> Result<u8, StateE
             pause = FIRST_PAUSE;
         }
         tracing::warn!("{name} returns in {} s", pause.as_secs());
+        // The time is only shown to users.
+        let _ = lock.sign((since_boot() + pause).as_millis() as u64);
         if signals.end_within(pause).map_err(failed)? {
             return Ok(0);
         }
+        let _ = lock.sign(0);
         (pause, is_return) = ((pause * 2).min(LONGEST_PAUSE), true);
     }
 }
@@ -108,9 +113,17 @@ pub(crate) fn announce_eviction(dir: &ClusterDir, name: &str) {
     }
 }
 
-/// Returns true if the node called `name` has a supervisor on this machine.
-pub fn is_supervised(dir: &ClusterDir, name: &str) -> bool {
-    matches!(Lock::look(&dir.supervisor(name)), Ok(Look::Held(_)))
+/// Returns the time after which the supervisor of a node on this machine starts it again; zero if
+/// it runs or starts now. `None`: the node has no supervisor.
+pub fn returns_in(dir: &ClusterDir, name: &str) -> Option<Duration> {
+    let Ok(Look::Held(holder)) = Lock::look(&dir.supervisor(name)) else { return None };
+    let at = holder.map_or(Duration::ZERO, |holder| Duration::from_millis(holder.incarnation));
+    Some(at.saturating_sub(since_boot()))
+}
+
+/// Returns the time since the host has booted, which all its processes share.
+fn since_boot() -> Duration {
+    clock_gettime(ClockId::Boottime).try_into().unwrap_or_default()
 }
 
 /// Ends the supervisor of a node that is down, so that the node does not return. Returns whether

@@ -75,7 +75,7 @@ pub fn files_any(bytes: &[u8]) -> usize {
 
 /// A lock on a file, held until it is dropped or its process ends.
 #[derive(Debug)]
-pub(crate) struct Lock(#[expect(dead_code, reason = "held, not used")] File);
+pub(crate) struct Lock(File);
 
 /// The process that signed a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,9 +123,18 @@ impl Lock {
             }
             std::thread::yield_now();
         }
+        let lock = Self(file);
+        lock.sign(incarnation)?;
+        Ok(Ok(lock))
+    }
+
+    /// Signs the lock with another number.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn sign(&self, incarnation: u64) -> io::Result<()> {
         let signature = format!("{} {incarnation}", std::process::id());
-        file.write_all_at(format!("{signature:<width$}\n", width = SIGNED - 1).as_bytes(), 0)?;
-        Ok(Ok(Self(file)))
+        self.0.write_all_at(format!("{signature:<width$}\n", width = SIGNED - 1).as_bytes(), 0)
     }
 
     /// Returns the present or last holder of the lock at `path`.

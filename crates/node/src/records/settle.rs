@@ -65,8 +65,13 @@ impl Settled {
         let nodes: Vec<_> =
             nodes.map(|node| (node.number, &node.name, &node.host, addresses(node), &node.rails)).collect();
         let settings = format!(
-            "{} {} {:?} {} {:?} {nodes:?}",
-            config.id, config.workers, config.block_size, config.blocks, config.interconnect
+            "{} {} {:?} {} {} {:?} {nodes:?}",
+            config.id,
+            config.workers,
+            config.block_size,
+            config.blocks,
+            config.redo_mib > 0,
+            config.interconnect
         );
         u64::from(crc32c(settings.as_bytes()))
     }

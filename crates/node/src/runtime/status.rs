@@ -118,7 +118,7 @@ impl NodeRuntime {
             members: members.iter().map(|node| self.config.name_of(node)).collect(),
             membership: self.membership.status(),
             peers: peers.collect(),
-            blocks_held: self.handles.cache.occupied() as u64,
+            blocks_held: self.handles.cache.cache.occupied() as u64,
             blocks_written: self.counts().disk_writes,
             unauthenticated: self.mesh.unauthenticated(),
             programs: self.programs(),

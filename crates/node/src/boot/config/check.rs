@@ -6,8 +6,8 @@ use plexus_fabric::RailKind;
 use plexus_interconnect::mesh::MAX_SLOTS;
 
 use super::{
-    ClusterId, Config, Encrypt, FORMAT, GroupText, MAX_BLOCKS, MAX_PROGRAM_WINDOW_MIB, MIN_FRAMES_PER_WORKER,
-    NodeConfig, Text, Voting,
+    ClusterId, Config, Encrypt, FORMAT, GroupText, MAX_BLOCKS, MAX_PROGRAM_WINDOW_MIB, MAX_REDO_MIB,
+    MIN_FRAMES_PER_WORKER, MIN_REDO_MIB, NodeConfig, Text, Voting,
 };
 use crate::boot::layout::ClusterDir;
 
@@ -48,6 +48,12 @@ pub(super) fn check(dir: &ClusterDir, text: Text) -> Result<Config, String> {
     if text.checkpoint_seconds == 0 {
         return Err("checkpoint_seconds = 0: use at least 1".into());
     }
+    if text.redo_mib != 0 && !(MIN_REDO_MIB..=MAX_REDO_MIB).contains(&text.redo_mib) {
+        return Err(format!(
+            "redo_mib = {}: use {MIN_REDO_MIB} to {MAX_REDO_MIB}, or 0 for a cluster without redo",
+            text.redo_mib
+        ));
+    }
     text.interconnect.check()?;
     text.membership.times()?;
     super::membership::check(dir, &text.voting, &text.node)?;
@@ -63,6 +69,7 @@ pub(super) fn check(dir: &ClusterDir, text: Text) -> Result<Config, String> {
         cache_mib: text.cache_mib,
         program_window_mib: text.program_window_mib,
         checkpoint_seconds: text.checkpoint_seconds,
+        redo_mib: text.redo_mib,
         interconnect: text.interconnect,
         membership: text.membership,
         voting: text

@@ -2,11 +2,20 @@
 
 use std::{fmt::Write, path::Path};
 
-use super::{Config, FORMAT, Interconnect, MIN_FRAMES_PER_WORKER, Membership, Voting};
+use super::{Config, FORMAT, Interconnect, MIN_FRAMES_PER_WORKER, MIN_REDO_MIB, Membership, Voting};
 
 pub(super) fn text(config: &Config) -> String {
     let Config {
-        name, id, workers, waiting, cache_mib, program_window_mib, checkpoint_seconds, blocks, ..
+        name,
+        id,
+        workers,
+        waiting,
+        cache_mib,
+        program_window_mib,
+        checkpoint_seconds,
+        redo_mib,
+        blocks,
+        ..
     } = config;
     let Interconnect { encrypt, peer_timeout_ms, probe_ms, ofi_provider } = &config.interconnect;
     let encrypt = encrypt.name();
@@ -49,6 +58,10 @@ program_window_mib = {program_window_mib}
 
 # How often changed blocks are written to the disks, in seconds.
 checkpoint_seconds = {checkpoint_seconds}
+
+# Length of a node's redo stream in MiB, {MIN_REDO_MIB} or more; the same on every node. With redo no death of nodes loses an
+# acknowledged change. 0: changes are not logged.
+redo_mib = {redo_mib}
 
 [interconnect]
 # What goes over a network: "auto" encrypts it between different hosts, "always" also between nodes of one host, "never"
