@@ -49,6 +49,10 @@ pub(crate) struct Args {
     /// Memory of each node's cache in MiB.
     #[arg(long, default_value_t = 64, value_name = "MIB")]
     cache_mib: u32,
+    /// Size of each node's redo stream in MiB. With redo no death of nodes loses an acknowledged
+    /// change; 0: changes are not logged.
+    #[arg(long, default_value_t = 64, value_name = "MIB")]
+    redo_mib: u32,
     /// Size of the disk group in MiB.
     #[arg(long, default_value_t = 256, value_name = "MIB")]
     size_mib: u64,
@@ -201,6 +205,7 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
         waiting: args.waiting,
         block_size,
         cache_mib: args.cache_mib,
+        redo_mib: args.redo_mib,
         blocks: args.size_mib.saturating_mul(1024) / u64::from(args.block_size),
         ..new
     })

@@ -8,8 +8,8 @@ use plexus_bench::RunError;
 use plexus_disks::BlockSize;
 use plexus_node::{
     Parameters, TemporaryCluster,
-    config::Config,
-    control::{ANSWER_WITHIN, ControlError, Seen},
+    config::{Config, NodeConfig, this_host},
+    control::{ANSWER_WITHIN, Control, ControlError, Seen, on_its_host},
 };
 use rustix::fs::Access;
 use serde_json::Value;
@@ -106,6 +106,26 @@ pub(crate) fn explained(error: impl Into<anyhow::Error>) -> anyhow::Error {
         }
         _ => error,
     }
+}
+
+/// Checks that these nodes run on this machine. Requests to measure are not forwarded.
+pub(crate) fn check_here<'a>(
+    config: &Config,
+    nodes: impl Iterator<Item = &'a NodeConfig> + Clone,
+) -> anyhow::Result<()> {
+    for node in nodes.clone() {
+        let Err(error) = Control::connect(&config.dir, &node.name) else { continue };
+        let is_elsewhere = matches!(error, ControlError::NotRunning { .. }) && node.host != this_host();
+        if is_elsewhere && nodes.clone().any(|other| other.host != node.host) {
+            bail!(
+                "{} belongs on {}, and other nodes that take part do not: only nodes of one machine can be measured together; between two machines use `plexus perf --listen`",
+                node.name,
+                node.host
+            );
+        }
+        bail!(on_its_host(config, error));
+    }
+    Ok(())
 }
 
 /// Returns the rails that a running cluster uses, as its first node reports them.

@@ -20,6 +20,7 @@ mod node;
 mod pace;
 mod perf;
 mod rails;
+mod redo;
 mod registry;
 mod stat;
 mod status;
@@ -80,6 +81,8 @@ pub(crate) enum Command {
     Group(group::Args),
     /// Read, change, watch, back up and restore the registry.
     Registry(registry::Args),
+    /// Show the redo streams and their records, from the files.
+    Redo(redo::Args),
     /// Show every rail of every pair of nodes: in use, or why it is not used.
     Rails(rails::Args),
     /// Show the traffic of the interconnect: by channel and message size, once, as a log or live.
@@ -116,6 +119,7 @@ impl Command {
             Self::Locks(args) => locks::run(args),
             Self::Group(args) => group::run(args),
             Self::Registry(args) => registry::run(args),
+            Self::Redo(args) => redo::run(args),
             Self::Rails(args) => rails::run(args),
             Self::Stat(args) => stat::run(args),
             Self::Metrics(args) => metrics::run(args),

@@ -1,6 +1,6 @@
 //! `plexus status`: shows the nodes of a cluster.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use plexus_node::{
     blocks::thousands,
@@ -42,10 +42,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                 Seen::Silent(why) | Seen::Unreachable(why) => {
                     Ok(serde_json::json!({ "name": name, "state": status.state(), "why": why }))
                 }
-                Seen::Down | Seen::Removed => Ok(serde_json::json!({
-                    "name": name, "state": status.state(), "last_end": last_end(&config.dir, name, false),
-                    "returns": supervisor::is_supervised(&config.dir, name),
-                })),
+                Seen::Down | Seen::Removed => {
+                    let returns_in = supervisor::returns_in(&config.dir, name);
+                    Ok(serde_json::json!({
+                        "name": name, "state": status.state(), "last_end": last_end(&config.dir, name, false),
+                        "returns": returns_in.is_some(), "returns_in_s": returns_in.map(|time| time.as_secs_f64()),
+                    }))
+                }
             })
             .collect::<Result<_, _>>()?;
         return output::json(&serde_json::json!({
@@ -109,9 +112,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             Seen::Down => match last_end(&config.dir, name, false) {
                 Some(end) => {
                     let LastEnd { at, why } = end;
-                    let next = match supervisor::is_supervised(&config.dir, name) {
-                        true => "it returns by itself; `plexus up` starts it now",
-                        false => "`plexus up` starts it",
+                    let next = match supervisor::returns_in(&config.dir, name) {
+                        Some(Duration::ZERO) => "it is starting again".into(),
+                        Some(time) => format!(
+                            "it returns by itself in {} s; `plexus up` starts it now",
+                            time.as_millis().div_ceil(1000)
+                        ),
+                        None => "`plexus up` starts it".to_owned(),
                     };
                     output::line(&format!("{name}: down since {at}: {why}; {next}"))?;
                 }

@@ -95,7 +95,7 @@ impl Cluster {
     fn init(self, nodes: usize) -> Self {
         let cluster = self;
         let count = nodes.to_string();
-        let args = ["--nodes", &count, "--size-mib", "8", "--cache-mib", "4"];
+        let args = ["--nodes", &count, "--size-mib", "8", "--cache-mib", "4", "--redo-mib", "16"];
         cluster.run("init").args(args).said().ok();
         // The loopback network has sixteen million addresses: one for each cluster of each test
         // process.
@@ -164,6 +164,12 @@ impl Cluster {
         let mut run = run([command]);
         run.0.args((command != "init").then_some("-C")).arg(self.dir());
         run
+    }
+
+    /// Turns redo off, so that the death of a node loses blocks.
+    pub(crate) fn without_redo(self) -> Self {
+        self.edit("redo_mib = 16", "redo_mib = 0");
+        self
     }
 
     /// Replaces text in the configuration.

@@ -36,7 +36,7 @@ fn registry<'a>(cluster: &Cluster, args: impl IntoIterator<Item = &'a str>) -> C
 /// Runs a test with a cluster of three nodes that run, all of whose files are on a disk of its own.
 fn on_disk(test: impl FnOnce(&Cluster) + Send) {
     let place = tempfile::tempdir().unwrap();
-    let ran = on_small_disk(place.path(), 72, || {
+    let ran = on_small_disk(place.path(), 136, || {
         let cluster = Cluster::within(place.path(), 3);
         cluster.run("up").said().ok();
         test(&cluster);

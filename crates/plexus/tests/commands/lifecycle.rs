@@ -63,7 +63,8 @@ fn the_cluster_is_found_without_being_named() {
 
 #[test]
 fn what_a_killed_node_may_have_lost_is_named_until_it_is_accepted() {
-    let cluster = Cluster::up(3);
+    let cluster = Cluster::new(3).without_redo();
+    cluster.run("up").said().ok();
     let killed = cluster.pids()[1];
     signal(killed, Signal::KILL);
     wait_for_end(killed);
@@ -114,7 +115,8 @@ fn what_a_killed_node_may_have_lost_is_named_until_it_is_accepted() {
 
 #[test]
 fn what_is_lost_is_accepted_while_the_nodes_run() {
-    let cluster = Cluster::up(3);
+    let cluster = Cluster::new(3).without_redo();
+    cluster.run("up").said().ok();
     let killed = cluster.pids()[1];
     signal(killed, Signal::KILL);
     wait_for_end(killed);
@@ -145,7 +147,7 @@ fn what_is_lost_is_accepted_while_the_nodes_run() {
 /// block.
 #[test]
 fn a_node_that_cannot_know_what_is_lost_takes_nothing_as_good() {
-    let cluster = Cluster::on_hosts(&["earth", "mars"]);
+    let cluster = Cluster::on_hosts(&["earth", "mars"]).without_redo();
     let records = cluster.dir().join("state");
     let up = |host| cluster.run("up").env("PLEXUS_HOST", host).args(["--json"]).said().json();
     let lost = |host| up(host)["blocks_lost"].as_u64().unwrap();

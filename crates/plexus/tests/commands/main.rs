@@ -19,6 +19,8 @@ mod one_node;
 mod perf;
 mod programs;
 mod readme;
+mod recovery;
+mod redo;
 mod registry;
 mod several_hosts;
 mod supervision;

@@ -178,6 +178,11 @@ fn commands_reach_the_nodes_of_the_other_machine_through_a_local_node() {
         "{refusal}"
     );
 
+    for measure in ["perf n1 n2", "bench locks", "bench blocks"] {
+        let refusal = alpha(&format!("plexus {measure}")).refusal();
+        assert!(refusal.contains("n2 belongs on beta, and other nodes that take part do not"), "{refusal}");
+    }
+
     // A node that does not answer is a member that is not reached, and not one that is down.
     let n2 = machines.pid("alpha", 1);
     signal(n2, Signal::STOP);

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use plexus_bench::{
-    blocks::{self, Order, Report, Workload},
+    blocks::{self, Durability, Order, Report, Workload},
     report::{Panel, Panels, count},
 };
 use plexus_node::config::Config;
@@ -38,6 +38,10 @@ pub(crate) struct BlocksArgs {
     /// How clients choose blocks: random, or round (one after the other).
     #[arg(long, default_value_t = Order::Random)]
     order: Order,
+    /// When a change is acknowledged: commit (its redo is durable) or none (it is made). Without
+    /// redo in the cluster (redo_mib = 0), none.
+    #[arg(long, default_value_t = Durability::Commit)]
+    durability: Durability,
     /// Seconds of measurement for each combination.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
@@ -85,6 +89,7 @@ impl BlocksArgs {
             writes_percent: self.writes,
             consistent_reads: self.consistent_reads,
             order: self.order,
+            durability: self.durability,
             warm_ms: measured::ms("--warm-up", self.warm_up)?,
             measured_ms: measured::ms("--seconds", self.seconds)?,
             seed: self.seed,
@@ -117,10 +122,18 @@ fn show(reports: &[Report]) -> anyhow::Result<()> {
         output::line(&format!("\n{}", table.to_string().trim_end()))?;
     }
     let sum = |of: fn(&Report) -> u64| reports.iter().map(of).sum();
+    let (acknowledged, found) =
+        (sum(|report| report.changes_acknowledged), sum(|report| report.changes_found));
+    let ended: Vec<&str> = reports.iter().flat_map(|report| &report.ended).map(String::as_str).collect();
+    let (acknowledged, found) = (count(acknowledged), count(found));
+    if ended.is_empty() {
+        return output::line(&format!(
+            "\nchanges acknowledged {acknowledged}, found in the blocks {found}: none lost, none applied twice"
+        ));
+    }
     output::line(&format!(
-        "\nchanges acknowledged {}, found in the blocks {}: none lost, none applied twice",
-        count(sum(|report| report.changes_acknowledged)),
-        count(sum(|report| report.changes_found)),
+        "\n{} ended during the run. Changes known to be acknowledged {acknowledged}, found in the blocks {found}: none lost",
+        ended.join(", ")
     ))
 }
 

@@ -68,6 +68,7 @@ impl BenchClusters {
     ) -> anyhow::Result<()> {
         if !self.is_temporary() && self.cluster.dir().is_some() {
             let config = self.cluster.load()?;
+            measured::check_here(&config, config.nodes.iter())?;
             return measure(&config, &measured::rails_in_use(&config)?);
         }
         let both = ["shm", "tcp"].map(String::from);

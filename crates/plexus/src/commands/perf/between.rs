@@ -49,6 +49,7 @@ pub(super) fn measure(
     if let Some(wait) = waits.iter().find(|wait| of_nodes && !possible(wait)) {
         bail!("--wait {wait}: the nodes wait as cluster.toml says ({as_configured}); use that, or polling");
     }
+    measured::check_here(config, [client, server].into_iter().map(|node| &config.nodes[node]))?;
     let over = over(config, client, server)?;
     let uses = |wanted: &str| over.rail.split(" + ").all(|rail| rail.split(' ').next() == Some(wanted));
     let other = |wanted: &&RailChoice| **wanted != RailChoice::Auto && !uses(&wanted.to_string());

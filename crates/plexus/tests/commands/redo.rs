@@ -1,0 +1,117 @@
+//! Redo streams from the command line.
+
+use std::{os::unix::fs::FileExt, path::PathBuf};
+
+use plexus_base::{BlockId, Incarnation, NodeId};
+use plexus_disks::{Patch, Version};
+use plexus_node::{config::Config, layout::ClusterDir};
+use plexus_store::{
+    recovery::RedoFiles,
+    stream::{
+        driver::RedoStream,
+        protocol::{Geometry, Group, Lsn, PAGE, Record},
+    },
+};
+
+use crate::common::{Cluster, CommandOutput};
+
+/// Opens the stream of a new incarnation of the first node.
+fn stream(cluster: &Cluster, incarnation: u64) -> RedoStream {
+    let config = Config::load(&ClusterDir::new(cluster.dir())).unwrap();
+    let geometry = Geometry::new(16 * PAGE, 2).unwrap();
+    let files = RedoFiles::new(cluster.dir().join("disks/redo"), config.id.0);
+    files.prepare(NodeId(0), "n1", Incarnation(incarnation), geometry).unwrap().open(drop).unwrap()
+}
+
+/// Appends two changes of a block, with an image, in two batches. Returns their starts.
+fn changes(stream: &RedoStream) -> [Lsn; 2] {
+    let mut patch = Patch::default();
+    patch.range(70, &[0xab]).range(80, &[1; 40]);
+    let patch = patch.finish();
+    let mut first = Group::default();
+    first.push(&Record::image(BlockId(7), Version(3), &[0; 4096]));
+    first.push(&Record::change(BlockId(7), Version(3), Version(4), &patch));
+    let mut second = Group::default();
+    second.push(&Record::change(BlockId(7), Version(4), Version(5), b"x"));
+    [first, second].map(|group| {
+        let appended = stream.append(&group).unwrap();
+        stream.wait_durable(appended.end).unwrap();
+        appended.start
+    })
+}
+
+fn redo(cluster: &Cluster, args: &[&str]) -> CommandOutput {
+    let args: Vec<&str> = ["redo"].iter().chain(args).copied().collect();
+    crate::common::run(args).args(["-C", cluster.dir().to_str().unwrap()]).said()
+}
+
+#[test]
+fn streams_and_their_records_are_shown_while_they_are_written_and_afterwards() {
+    let cluster = Cluster::new(1);
+    assert!(redo(&cluster, &[]).ok().starts_with("no redo streams in "));
+    assert_eq!(redo(&cluster, &["--json"]).json()["streams"], serde_json::json!([]));
+    std::fs::create_dir_all(cluster.dir().join("disks/redo")).unwrap();
+    let first = stream(&cluster, 5);
+    changes(&first);
+    let second = stream(&cluster, 6);
+    second.close().unwrap();
+    let shown = redo(&cluster, &["--json"]).json();
+    let open = serde_json::json!({
+        "stream": "n1.0", "node": 0, "incarnation": 5, "state": "open", "checkpoint": 4096, "end": 16384,
+        "bytes": 12288, "blocks": 1, "size": 139264
+    });
+    assert_eq!(shown["streams"][0], open);
+    assert_eq!(
+        (&shown["streams"][1]["state"], &shown["streams"][1]["blocks"]),
+        (&"closed".into(), &0.into())
+    );
+    let text = redo(&cluster, &[]).ok();
+    assert!(text.lines().nth(1).unwrap().starts_with("n1.0    open "), "{text}");
+    assert!(text.contains("12 KiB"), "{text}");
+
+    let dump = redo(&cluster, &["dump", "n1.0"]).ok();
+    let lines: Vec<&str> = dump.lines().map(str::trim_start).collect();
+    assert_eq!(lines[0], "n1.0: node 0, open, from LSN 4096 on");
+    assert!(lines[1].ends_with("  incarnation 5  block 7  image of version 3, 4096 bytes"), "{dump}");
+    let bytes = "01".repeat(32);
+    assert!(lines[2].ends_with(&format!("  block 7  version 3 to 4: at 70 ab, at 80 {bytes}... (40 bytes)")));
+    assert!(lines[3].ends_with("  block 7  version 4 to 5: no patch, 78"), "{dump}");
+    assert_eq!(lines[4], "n1.0: ends at LSN 16384: no later batch is in the file");
+    let all = redo(&cluster, &["dump", "n1"]).ok();
+    assert!(all.starts_with(&dump) && all.contains("n1.1: node 0, closed"), "{all}");
+    let json = redo(&cluster, &["dump", "n1.0", "--json"]).ok();
+    let records: Vec<serde_json::Value> =
+        json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(records[1]["ranges"][0], serde_json::json!({ "offset": 70, "bytes": "ab" }));
+    assert_eq!(records[3]["end"], 16384);
+    let refusal = redo(&cluster, &["dump", "n7"]).refusal();
+    assert!(refusal.contains("n7: no such redo stream; see `plexus redo`"), "{refusal}");
+}
+
+#[test]
+fn a_stream_that_cannot_be_used_is_named_and_the_others_are_shown() {
+    let cluster = Cluster::new(1);
+    std::fs::create_dir_all(cluster.dir().join("disks/redo")).unwrap();
+    let (first, second) = (stream(&cluster, 5), stream(&cluster, 6));
+    let [start, _] = changes(&first);
+    drop((first, second));
+    let path: PathBuf = cluster.dir().join("disks/redo/n1.0");
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let offset = Geometry::new(16 * PAGE, 2).unwrap().offset(start);
+    file.write_all_at(b"damage", offset + 500).unwrap();
+    for args in [&[][..], &["dump"]] {
+        let shown = redo(&cluster, args);
+        let damage = format!("redo/n1.0: redo stream of node 0 is damaged at {start} (byte {offset})");
+        assert!(shown.err.contains(&damage), "{}", shown.err);
+        assert_eq!(shown.out.contains("n1.1"), args.is_empty(), "{}", shown.out);
+        shown.refused();
+    }
+    file.set_len(9000).unwrap();
+    let refusal = redo(&cluster, &["dump", "n1.0"]).refusal();
+    assert!(refusal.contains("n1.0: redo stream of node 0: a segment is missing"), "{refusal}");
+    redo(&cluster, &["dump", "n1.1"]).ok();
+    let refusal = redo(&cluster, &[]).refusal();
+    assert!(
+        refusal.contains("1 of 2 redo streams cannot be used") && refusal.contains("a segment is missing")
+    );
+}
