@@ -301,11 +301,14 @@ impl<S: Service> Worker<S> {
         }
     }
 
-    /// Runs `act` on the worker as soon as the token is free. Ordinary threads may hold the token,
-    /// so real-time threads must not call this: they would never get past them.
+    /// Runs `act` on the worker as soon as the token is free, after all links are dropped that were
+    /// to be dropped before. Ordinary threads may hold the token, so real-time threads must not
+    /// call this: they would never get past them.
     pub fn with<R>(&self, act: impl FnOnce(&mut S, &mut Net) -> R) -> R {
         let shared = &*self.shared;
         let mut core = shared.take();
+        // A message of `act` must wait for the next link instead of ending with a dropped one.
+        core.take_controls(shared);
         let core_ref = &mut *core;
         let result = act(&mut core_ref.service, &mut core_ref.net);
         core.turn(shared);

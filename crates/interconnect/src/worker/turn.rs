@@ -52,10 +52,7 @@ impl<S: Service> Core<S> {
     /// Looks at everything once. Returns how many messages and tasks were handled.
     #[inline]
     pub(super) fn turn(&mut self, shared: &Shared<S>) -> usize {
-        let mut done = 0;
-        if shared.controlled.load(Relaxed) {
-            done += self.obey(shared);
-        }
+        let mut done = self.take_controls(shared);
         let Self { service, net, inbox, .. } = self;
         for peer in net.links.present().iter() {
             let Some(link) = net.links.get_mut(peer) else { continue };
@@ -178,6 +175,12 @@ impl<S: Service> Core<S> {
             // The background thread may sleep for longer.
             shared.watch.nudge();
         }
+    }
+
+    /// Attaches and drops links as asked. Returns how many there were.
+    #[inline]
+    pub(super) fn take_controls(&mut self, shared: &Shared<S>) -> usize {
+        if shared.controlled.load(Relaxed) { self.obey(shared) } else { 0 }
     }
 
     #[cold]

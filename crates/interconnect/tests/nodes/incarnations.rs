@@ -195,6 +195,31 @@ fn is_met(first: u8, rail: RailKind) {
     other.mesh.stop();
 }
 
+#[test]
+fn a_message_behind_the_drop_of_a_link_waits_for_the_next_incarnation() {
+    let (name, addresses) = cluster();
+    let one = node(0, 7, name, &addresses, RailKind::Tcp);
+    let mut other = node(1, 1, name, &addresses, RailKind::Tcp);
+    other.admit(0, 7);
+    one.admit(1, 1);
+    // Another thread may drop the link earlier, so once proves little.
+    for next in 2..10 {
+        one.mesh.wait_connected(LIMIT).unwrap();
+        one.mesh.forget(NodeId(1), Incarnation(next - 1));
+        one.mesh.workers()[0].with(|_, net| {
+            net.send_to_member(NodeId(1), Channel::Services, Kind::Request, &[next as u8]);
+            assert_eq!(net.early(NodeId(1)).count(), 1);
+        });
+        other.mesh.stop();
+        other = node(1, next, name, &addresses, RailKind::Tcp);
+        other.admit(0, 7);
+        one.admit(1, next);
+        other.receives(&[Received::Up(Incarnation(7)), Received::Said(Incarnation(7), next as u8)]);
+    }
+    one.mesh.stop();
+    other.mesh.stop();
+}
+
 /// `stays` goes on while the other node ends and comes again.
 fn comes_again(stays: u8, rail: RailKind) {
     let (name, addresses) = cluster();
