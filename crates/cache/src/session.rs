@@ -174,13 +174,17 @@ impl Cache {
     }
 
     fn error(&self, block: BlockId, error: BlockError) -> CacheError {
-        let fault = || self.inner.faults.of(block).unwrap_or_else(|| format!("{block} cannot be read"));
+        let known = self.inner.faults.of(block);
+        let fault = || known.clone().unwrap_or_else(|| format!("{block} cannot be read"));
         match error {
             BlockError::HandingBack => CacheError::ShuttingDown,
             BlockError::Unreadable | BlockError::Corrupt | BlockError::Stale => CacheError::Damaged(fault()),
             BlockError::WriteFailed => CacheError::WriteFailed(fault()),
             BlockError::NotMaster => CacheError::Refused(block),
-            BlockError::Lost if self.logs_changes() => CacheError::Unrecovered(fault()),
+            // The master has logged the reason. Other nodes do not know it.
+            BlockError::Lost if self.logs_changes() => CacheError::Unrecovered(known.unwrap_or_else(|| {
+                format!("{block} is not recovered: its redo is incomplete or damaged; see the logs of the other nodes")
+            })),
             BlockError::Lost => CacheError::Lost(block),
         }
     }
