@@ -77,6 +77,15 @@ enum Torture {
         #[arg(long, conflicts_with = "minutes")]
         joins: Option<u64>,
     },
+    /// Run three nodes under random faults of nodes and disks; check every acknowledged change.
+    Redo {
+        /// Duration in minutes; fractions are allowed.
+        #[arg(long, default_value_t = 2.0, value_parser = minutes)]
+        minutes: f64,
+        /// Seed of the faults and their times.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
 }
 
 #[derive(Subcommand)]
@@ -116,6 +125,12 @@ fn run(command: Command) -> Result<()> {
                 None => ("executive", (minutes * 60.0).ceil() as u64),
             };
             command::run(torture.arg(what).arg(plexus).args([count.to_string(), seed.to_string()]))
+        }
+        Command::Torture { of: Some(Torture::Redo { minutes, seed }), .. } => {
+            let plexus = command::built_program(&root, "plexus", "plexus")?;
+            let mut torture = checks(&root, "torture");
+            torture.arg("redo").arg(plexus).args(["--minutes", &minutes.to_string()]);
+            command::run(torture.args(["--seed", &seed.to_string()]))
         }
         Command::Torture { shares: Some(mbit), .. } => {
             let mbit = mbit.iter().map(u32::to_string);
@@ -160,5 +175,6 @@ mod tests {
         assert!(!good("xtask torture --shares 40 10 executive"));
         assert!(!good("xtask torture --failovers 5 executive"));
         assert!(!good("xtask torture executive --joins 3 --minutes 2"));
+        assert!(good("xtask torture redo --minutes 0.5 --seed 2") && !good("xtask torture redo --joins 3"));
     }
 }

@@ -9,6 +9,7 @@ pub mod changes;
 pub mod cluster;
 pub mod disk;
 mod driver;
+pub mod durability;
 pub mod executive;
 pub mod failure;
 pub mod faults;

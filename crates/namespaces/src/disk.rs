@@ -1,16 +1,15 @@
-//! A small file system in memory that only one thread and its children see.
+//! Mounts that only one thread and its children see, and a small file system in memory.
 
 use std::{panic::resume_unwind, path::Path, process::Command, thread};
 
 use rustix::thread::UnshareFlags;
 
-/// Runs a function on a thread for which an empty file system of `mib` MiB is mounted at the
-/// directory `at`. Processes that the function starts see it too. It disappears with the last of
-/// them.
+/// Runs a function on a thread whose mounts only it and the threads and processes that it starts
+/// see. The mounts disappear with the last of them, however they end.
 ///
 /// # Errors
-/// Returns the reason why it cannot be mounted here, so that a test can be skipped.
-pub fn on_small_disk<R: Send>(at: &Path, mib: u32, act: impl FnOnce() -> R + Send) -> Result<R, String> {
+/// Returns the reason why this is not possible here, so that a test can be skipped.
+pub fn with_own_mounts<R: Send>(act: impl FnOnce() -> R + Send) -> Result<R, String> {
     let entered = || {
         #[allow(
             deprecated,
@@ -19,11 +18,23 @@ pub fn on_small_disk<R: Send>(at: &Path, mib: u32, act: impl FnOnce() -> R + Sen
         rustix::thread::unshare(UnshareFlags::NEWNS)
             .map_err(|error| format!("a mount namespace: {error}"))?;
         mount(Command::new("mount").args(["--make-rprivate", "/"]))?;
-        let size = format!("size={mib}m");
-        mount(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(at))?;
         Ok(act())
     };
     thread::scope(|scope| scope.spawn(entered).join().unwrap_or_else(|panic| resume_unwind(panic)))
+}
+
+/// Runs a function on a thread for which an empty file system of `mib` MiB is mounted at the
+/// directory `at`. Processes that the function starts see it too. It disappears with the last of
+/// them.
+///
+/// # Errors
+/// Returns the reason why it cannot be mounted here, so that a test can be skipped.
+pub fn on_small_disk<R: Send>(at: &Path, mib: u32, act: impl FnOnce() -> R + Send) -> Result<R, String> {
+    with_own_mounts(|| {
+        let size = format!("size={mib}m");
+        mount(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(at))?;
+        Ok(act())
+    })?
 }
 
 fn mount(command: &mut Command) -> Result<(), String> {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use plexus_base::BlockId;
-use plexus_cache::{Cache, CacheError};
+use plexus_cache::{Cache, CacheError, Session};
 
 use super::{Durability, Order, Workload, counted};
 use crate::{
@@ -65,7 +65,8 @@ pub(super) fn work(
     done
 }
 
-struct Client<'a> {
+/// A client of the workload, with its choice of blocks.
+pub(super) struct Client<'a> {
     workload: &'a Workload,
     slot: usize,
     chance: Chance,
@@ -75,7 +76,8 @@ struct Client<'a> {
 }
 
 impl<'a> Client<'a> {
-    fn new(workload: &'a Workload, place: ClientSlot) -> Self {
+    /// Creates a client.
+    pub(super) fn new(workload: &'a Workload, place: ClientSlot) -> Self {
         let seed = workload.seed.wrapping_mul(0x1_0000_0001).wrapping_add(place.slot as u64);
         Self {
             workload,
@@ -114,13 +116,7 @@ impl<'a> Client<'a> {
                 done.acknowledged += 1;
                 acknowledged.store(done.acknowledged, Relaxed);
             } else {
-                let page = match self.workload.consistent_reads {
-                    false => session.read(block),
-                    true => session.read_consistent(block),
-                };
-                if counted::total(&page.map_err(line)?).is_none() {
-                    return Err(strange(block));
-                }
+                self.read(&mut session, block)?;
             }
             let end = clock::now();
             let waited = session.waits();
@@ -137,6 +133,38 @@ impl<'a> Client<'a> {
             waits = waited;
             last = end;
         }
+    }
+
+    /// Works until `told` returns false. It gets each durable change: the block, and the number of
+    /// its changes by this client.
+    pub(super) fn acknowledge(
+        &mut self,
+        cache: &Cache,
+        told: &mut dyn FnMut(BlockId, u64) -> bool,
+    ) -> Result<(), String> {
+        let mut session = cache.session();
+        loop {
+            let block = BlockId(self.choose());
+            if self.chance.below(100) < u64::from(self.workload.writes_percent) {
+                let mut page = session.change(block).map_err(line)?;
+                self.change(block, &mut page)?;
+                cache.wait_durable(page.commit()).map_err(line)?;
+                if !told(block, self.mine[block.0 as usize]) {
+                    return Ok(());
+                }
+            } else {
+                self.read(&mut session, block)?;
+            }
+        }
+    }
+
+    #[inline]
+    fn read(&self, session: &mut Session, block: BlockId) -> Result<(), String> {
+        let page = match self.workload.consistent_reads {
+            false => session.read(block),
+            true => session.read_consistent(block),
+        };
+        counted::total(&page.map_err(line)?).map(drop).ok_or_else(|| strange(block))
     }
 
     #[inline]

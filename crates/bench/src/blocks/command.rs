@@ -1,4 +1,5 @@
-//! The control commands of the workload: `bench.blocks` and `bench.sum`.
+//! The control commands of the workload: `bench.blocks` and `bench.sum`, and those of
+//! [`recorded`].
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use plexus_node::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Workload, node, parameters::MAX_HOT};
+use super::{Workload, node, parameters::MAX_HOT, recorded};
 use crate::workload::{MAX_CLIENTS, Run, Running, answer, arguments};
 
 /// The arguments of `bench.sum`.
@@ -26,6 +27,7 @@ pub fn register(commands: &Commands, runtime: &Arc<NodeRuntime>) {
     commands.register("bench.blocks", move |args, progress| run(&node, &running, args, progress));
     let node = Arc::clone(runtime);
     commands.register("bench.sum", move |args, _| sum(&node, args));
+    recorded::register(commands, runtime);
 }
 
 fn run(

@@ -11,6 +11,7 @@ pub mod command;
 mod counted;
 mod node;
 mod parameters;
+mod recorded;
 mod report;
 mod run;
 

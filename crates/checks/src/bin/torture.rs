@@ -5,6 +5,7 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, ValueEnum};
 use plexus_checks::{
+    durability,
     executive::{self, views::ClientWork},
     faults::{campaign, member::Member},
 };
@@ -34,6 +35,17 @@ enum Command {
         seconds: u64,
         #[arg(default_value_t = 1)]
         seed: u64,
+    },
+    /// Causes random faults of nodes and disks under changes of blocks for a time.
+    Redo {
+        plexus: PathBuf,
+        #[arg(long, default_value_t = 2.0)]
+        minutes: f64,
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// A part of the names of the faults to cause.
+        #[arg(long, default_value = "")]
+        only: String,
     },
     /// Makes nodes leave and join again.
     Joins {
@@ -100,11 +112,17 @@ fn run(command: Command) -> Result<(), String> {
             let time = Duration::from_secs(seconds);
             let report = executive::campaign::run(plexus, time, seed, &mut |what| eprintln!("{what}"));
             let minutes = seconds as f64 / 60.0;
-            print!("{}", report.map_err(again(&format!("--minutes {minutes:.2} --seed {seed}")))?);
+            print!("{}", report.map_err(again(&format!("executive --minutes {minutes:.2} --seed {seed}")))?);
+        }
+        Command::Redo { plexus, minutes, seed, only } => {
+            let time = Duration::from_secs_f64(minutes * 60.0);
+            let report =
+                durability::campaign::run(plexus, time, seed, &only, &mut |what| eprintln!("{what}"));
+            print!("{}", report.map_err(again(&format!("redo --minutes {minutes:.2} --seed {seed}")))?);
         }
         Command::Joins { plexus, count, seed } => {
             let report = executive::campaign::joins(plexus, count, seed, &mut |what| eprintln!("{what}"));
-            print!("{}", report.map_err(again(&format!("--joins {count} --seed {seed}")))?);
+            print!("{}", report.map_err(again(&format!("executive --joins {count} --seed {seed}")))?);
         }
         Command::Views { plexus, after } => {
             let ms = match after {
@@ -125,5 +143,5 @@ fn run(command: Command) -> Result<(), String> {
 
 /// Appends to a failure the command that repeats the run.
 fn again(options: &str) -> impl Fn(String) -> String {
-    move |why| format!("{why}\nthe same faults again: cargo xtask torture executive {options}")
+    move |why| format!("{why}\nthe same faults again: cargo xtask torture {options}")
 }

@@ -166,7 +166,8 @@ fn beside_clients(
     seed: u64,
     act: impl FnOnce(&mut Nodes, &mut Report) -> Result<(), String>,
 ) -> Result<Report, String> {
-    let spec = Spec { program, count: NODES, networks: NETWORKS, profile: "lan" };
+    let (networks, profile) = (NETWORKS, "lan");
+    let spec = Spec { program, count: NODES, networks, profile, checkpoint_seconds: None };
     let mut nodes = Nodes::start(spec)?;
     let dir = nodes.dir();
     let work = Work::new(dir.clone(), NODES);
@@ -219,36 +220,31 @@ fn strikes(
         }
         let after = if fault.ends_a_incarnation() { epoch } else { epoch - 1 };
         let begins = Instant::now();
-        epoch = whole(nodes, after, report, say).map_err(failed)?;
+        let mut note = |node: usize, status, said: &str| {
+            let last = said.lines().next_back().unwrap_or("said nothing");
+            say(&format!("{}: {last}", Nodes::name(node)));
+            report.note(status, false).map_err(|why| format!("{why}\n{said}"))
+        };
+        epoch = whole(nodes, after, &mut note).map_err(failed)?;
         report.healed.entry(fault).or_default().push(begins.elapsed().as_nanos() as u64);
     }
     Ok(())
 }
 
-/// Starts the nodes that have ended, until all are in one view newer than `after`. Reports nodes
-/// that ended by themselves to `say`.
-fn whole(
+/// Starts the nodes that have ended, until all are in one view newer than `after`. `note` gets
+/// each node that ended by itself, with its exit status and the end of its log.
+pub(crate) fn whole(
     nodes: &mut Nodes,
     after: u64,
-    report: &mut Report,
-    say: &mut dyn FnMut(&str),
+    note: &mut dyn FnMut(usize, ExitStatus, &str) -> Result<(), String>,
 ) -> Result<u64, String> {
     let (all, start) = (nodes.all(), Instant::now());
     loop {
         for node in &all {
-            let ended = match nodes.runs(*node) {
+            match nodes.runs(*node) {
                 Ok(true) => continue,
-                Ok(false) => None,
-                Err(status) => Some(status),
-            };
-            if let Some(status) = ended {
-                let said = nodes.last_said(*node);
-                say(&format!(
-                    "{}: {}",
-                    Nodes::name(*node),
-                    said.lines().next_back().unwrap_or("said nothing")
-                ));
-                report.note(status, false).map_err(|why| format!("{why}\n{said}"))?;
+                Ok(false) => {}
+                Err(status) => note(*node, status, &nodes.last_said(*node))?,
             }
             nodes.up(*node)?;
         }

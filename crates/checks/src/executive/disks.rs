@@ -1,8 +1,9 @@
-//! Files in memory, mounted by FUSE, that fail as disks under voting files do: full, unreadable,
-//! slow, stalled, torn, or restored from an older copy.
+//! Files in memory, mounted by FUSE, that fail as disks do: full, unreadable, slow, stalled, torn,
+//! restored from an older copy, or without what was not synced when the power was lost.
 //!
-//! Every read and write comes here, past all caches. Nothing is left behind: dropping it unmounts
-//! the files, and the system does so when this process ends.
+//! Every read and write comes here, past all caches. All files are in one directory, in which
+//! programs may create, rename and remove files; names are durable at once. Nothing is left behind:
+//! dropping it unmounts the files, and the system does so when this process ends.
 
 use std::{
     collections::BTreeMap,
@@ -11,15 +12,17 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
-    time::{Duration, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use fuser::{
-    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite,
-    Request, WriteFlags,
+    BackgroundSession, BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
+    Generation, INodeNo, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
+    WriteFlags,
 };
 use plexus_sim::Random;
+use rustix::fs::FallocateFlags;
 use tempfile::TempDir;
 
 /// The time for which the kernel may cache file attributes.
@@ -29,7 +32,13 @@ const AT_ONCE: Duration = Duration::ZERO;
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// The threads that serve requests; a slow request occupies one of them.
-const THREADS: usize = 16;
+const THREADS: usize = 32;
+
+/// The bytes that a disk writes as a whole when the power is lost.
+const SECTOR: usize = 512;
+
+/// The blocks of 4 KiB that the file system reports as free.
+const FREE: u64 = 1 << 20;
 
 /// The fault of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -39,6 +48,8 @@ pub enum Wrong {
     Nothing,
     /// Writes fail because the disk is full.
     Full,
+    /// The disk is full: writes fail where the file has no space reserved.
+    NoRoom,
     /// Reads and writes fail.
     Unreadable,
     /// Reads and writes take this much longer.
@@ -53,9 +64,88 @@ pub enum Wrong {
 struct Content {
     bytes: Vec<u8>,
     wrong: Wrong,
+    /// The bytes for which space is reserved behind the end.
+    reserved: usize,
+    /// The number of writes so far.
+    writes: u64,
+    /// The writes that no sync covers, if the files can lose power.
+    unsynced: Vec<UnsyncedWrite>,
 }
 
-type Shared = Arc<Mutex<BTreeMap<String, Content>>>;
+/// A write that a loss of power may undo.
+struct UnsyncedWrite {
+    number: u64,
+    offset: usize,
+    before: Vec<u8>,
+    after: Vec<u8>,
+}
+
+/// All files, by number and by name.
+#[derive(Default)]
+struct Files {
+    contents: BTreeMap<u64, Content>,
+    names: BTreeMap<String, u64>,
+    /// True if writes are remembered until they are synced.
+    can_lose_power: bool,
+    /// The fault of new files.
+    wrong: Wrong,
+}
+
+impl Files {
+    fn add(&mut self, name: String, bytes: Vec<u8>) -> u64 {
+        // Number 1 is the directory. Removed files stay, for those who have them open.
+        let number = self.contents.len() as u64 + 2;
+        self.contents.insert(number, Content { bytes, wrong: self.wrong, ..Content::default() });
+        self.names.insert(name, number);
+        number
+    }
+
+    fn named(&mut self, name: &str) -> Option<&mut Content> {
+        self.contents.get_mut(self.names.get(name)?)
+    }
+}
+
+impl Content {
+    fn write(&mut self, offset: usize, data: &[u8], is_remembered: bool) {
+        let end = offset + data.len();
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        let place = &mut self.bytes[offset..end];
+        self.writes += 1;
+        if is_remembered {
+            let (before, after) = (place.to_vec(), data.to_vec());
+            self.unsynced.push(UnsyncedWrite { number: self.writes, offset, before, after });
+        }
+        place.copy_from_slice(data);
+    }
+
+    /// Undoes the writes that were not synced, and does some of their sectors again.
+    fn lose_power(&mut self, random: &mut Random) {
+        let lost = std::mem::take(&mut self.unsynced);
+        for UnsyncedWrite { offset, before, .. } in lost.iter().rev() {
+            self.bytes[*offset..offset + before.len()].copy_from_slice(before);
+        }
+        // All are lost, or those from one on, or any.
+        let (how, from) = (random.below(3), random.below(lost.len() as u64 + 1));
+        for (index, UnsyncedWrite { offset, after, .. }) in (0..).zip(&lost) {
+            let percent = match how {
+                0 => 0,
+                1 if index == from => 50,
+                1 => u64::from(index < from) * 100,
+                _ => *random.pick(&[0, 50, 100]),
+            };
+            for (sector, bytes) in after.chunks(SECTOR).enumerate() {
+                if random.percent(percent) {
+                    let at = offset + sector * SECTOR;
+                    self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+                }
+            }
+        }
+    }
+}
+
+type Shared = Arc<Mutex<Files>>;
 
 /// The mounted files, unmounted on drop.
 pub struct Disks {
@@ -71,13 +161,32 @@ impl Disks {
     /// # Errors
     /// FUSE is not available here; tests that need it are then skipped.
     pub fn mount(files: impl IntoIterator<Item = (String, Vec<u8>)>) -> io::Result<Self> {
-        let content = |(name, bytes)| (name, Content { bytes, wrong: Wrong::Nothing });
-        let files: Shared = Arc::new(Mutex::new(files.into_iter().map(content).collect()));
+        Self::mount_with(files, false)
+    }
+
+    /// As [`Disks::mount`]; `can_lose_power` allows [`Disks::lose_power`].
+    ///
+    /// # Errors
+    /// As [`Disks::mount`].
+    pub fn mount_with(
+        files: impl IntoIterator<Item = (String, Vec<u8>)>,
+        can_lose_power: bool,
+    ) -> io::Result<Self> {
+        let mut all = Files { can_lose_power, ..Files::default() };
+        for (name, bytes) in files {
+            all.add(name, bytes);
+        }
+        let files: Shared = Arc::new(Mutex::new(all));
         let folder = tempfile::tempdir()?;
         let mut options = Config::default();
         options.n_threads = Some(THREADS);
         let mounted = fuser::spawn_mount(Served(files.clone()), folder.path(), &options)?;
         Ok(Self { files, _mounted: mounted, folder })
+    }
+
+    /// Returns the directory of the files.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// Returns the path of a file.
@@ -87,61 +196,92 @@ impl Disks {
 
     /// Returns the names of all files.
     pub fn names(&self) -> Vec<String> {
-        lock(&self.files).keys().cloned().collect()
+        lock(&self.files).names.keys().cloned().collect()
     }
 
     /// Sets the fault of a file.
     pub fn make(&self, name: &str, wrong: Wrong) {
-        if let Some(file) = lock(&self.files).get_mut(name) {
+        if let Some(file) = lock(&self.files).named(name) {
             file.wrong = wrong;
         }
     }
 
+    /// Sets the fault of all files, also of those that are created later.
+    pub fn make_all(&self, wrong: Wrong) {
+        let mut files = lock(&self.files);
+        files.wrong = wrong;
+        files.contents.values_mut().for_each(|file| file.wrong = wrong);
+    }
+
+    /// Loses all or some of the sectors that were written and not synced. No program may have a
+    /// file open.
+    pub fn lose_power(&self, random: &mut Random) {
+        lock(&self.files).contents.values_mut().for_each(|file| file.lose_power(random));
+    }
+
     /// Returns the content of a file.
     pub fn copy(&self, name: &str) -> Vec<u8> {
-        lock(&self.files).get(name).map_or_else(Vec::new, |file| file.bytes.clone())
+        lock(&self.files).named(name).map_or_else(Vec::new, |file| file.bytes.clone())
     }
 
     /// Restores an older content of a file.
     pub fn restore(&self, name: &str, copy: Vec<u8>) {
-        if let Some(file) = lock(&self.files).get_mut(name) {
-            file.bytes = copy;
+        if let Some(file) = lock(&self.files).named(name) {
+            (file.bytes, file.unsynced) = (copy, Vec::new());
         }
     }
 }
 
-fn lock(files: &Shared) -> MutexGuard<'_, BTreeMap<String, Content>> {
+fn lock(files: &Shared) -> MutexGuard<'_, Files> {
     files.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The file system. The number of a file is its position among the names, from 2 on.
+/// The file system.
 struct Served(Shared);
 
 impl Served {
-    /// Accesses a file, with its delay if it is slow.
-    fn with<R>(
-        &self,
-        number: INodeNo,
-        act: impl FnOnce(&mut Content) -> Result<R, Errno>,
-    ) -> Result<R, Errno> {
-        let at = usize::try_from(u64::from(number)).ok().and_then(|number| number.checked_sub(2));
-        let at = at.ok_or(Errno::ENOENT)?;
-        let wrong = || lock(&self.0).values().nth(at).map(|file| file.wrong);
+    /// Waits as long as an access to a file takes.
+    fn wait(&self, number: INodeNo) {
+        let wrong = || lock(&self.0).contents.get(&u64::from(number)).map(|file| file.wrong);
         if let Some(Wrong::Slow(time)) = wrong() {
             thread::sleep(time);
         }
         while wrong() == Some(Wrong::Stalled) {
             thread::sleep(LOOK_EVERY);
         }
-        act(lock(&self.0).values_mut().nth(at).ok_or(Errno::ENOENT)?)
+    }
+
+    /// Accesses a file, with its delay if it is slow.
+    fn with<R>(
+        &self,
+        number: INodeNo,
+        act: impl FnOnce(&mut Content, bool) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        self.wait(number);
+        let mut files = lock(&self.0);
+        let can_lose_power = files.can_lose_power;
+        act(files.contents.get_mut(&u64::from(number)).ok_or(Errno::ENOENT)?, can_lose_power)
+    }
+
+    /// Makes the writes durable that had ended when this began.
+    fn sync(&self, number: INodeNo) -> Result<(), Errno> {
+        let writes = || lock(&self.0).contents.get(&u64::from(number)).map(|file| file.writes);
+        let covered = writes().ok_or(Errno::ENOENT)?;
+        self.with(number, |file, _| match file.wrong {
+            Wrong::Unreadable => Err(Errno::EIO),
+            _ => {
+                file.unsynced.retain(|write| write.number > covered);
+                Ok(())
+            }
+        })
     }
 
     fn attributes(&self, number: INodeNo) -> Option<FileAttr> {
         let (kind, perm, size) = match u64::from(number) {
             1 => (FileType::Directory, 0o755, 0),
             number => {
-                let at = usize::try_from(number).ok()?.checked_sub(2)?;
-                (FileType::RegularFile, 0o600, lock(&self.0).values().nth(at)?.bytes.len() as u64)
+                let length = lock(&self.0).contents.get(&number)?.bytes.len();
+                (FileType::RegularFile, 0o600, length as u64)
             }
         };
         Some(FileAttr {
@@ -166,8 +306,8 @@ impl Served {
 
 impl Filesystem for Served {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let at = lock(&self.0).keys().position(|known| OsStr::new(known) == name);
-        let number = at.filter(|_| parent == INodeNo::ROOT).map(|at| INodeNo(at as u64 + 2));
+        let number = name.to_str().and_then(|name| lock(&self.0).names.get(name).copied());
+        let number = number.filter(|_| parent == INodeNo::ROOT).map(INodeNo);
         match number.and_then(|number| self.attributes(number)) {
             Some(attributes) => reply.entry(&AT_ONCE, &attributes, Generation(0)),
             None => reply.error(Errno::ENOENT),
@@ -196,7 +336,7 @@ impl Filesystem for Served {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let read = self.with(number, |file| {
+        let read = self.with(number, |file, _| {
             if file.wrong == Wrong::Unreadable {
                 return Err(Errno::EIO);
             }
@@ -222,17 +362,19 @@ impl Filesystem for Served {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let written = self.with(number, |file| {
+        let written = self.with(number, |file, can_lose_power| {
             let whole = match file.wrong {
                 Wrong::Full => return Err(Errno::ENOSPC),
                 Wrong::Unreadable => return Err(Errno::EIO),
                 Wrong::Torn => &data[..data.len() / 2],
-                Wrong::Nothing | Wrong::Slow(_) | Wrong::Stalled => data,
+                _ => data,
             };
-            // Files keep their initial length.
-            let from = usize::try_from(offset).unwrap_or(usize::MAX);
-            let place = from.checked_add(whole.len()).and_then(|to| file.bytes.get_mut(from..to));
-            place.ok_or(Errno::ENOSPC)?.copy_from_slice(whole);
+            let offset = usize::try_from(offset).map_err(|_| Errno::ENOSPC)?;
+            let has_room = offset + whole.len() <= file.reserved.max(file.bytes.len());
+            if file.wrong == Wrong::NoRoom && !has_room {
+                return Err(Errno::ENOSPC);
+            }
+            file.write(offset, whole, can_lose_power);
             if whole.len() == data.len() { Ok(data.len() as u32) } else { Err(Errno::EIO) }
         });
         match written {
@@ -245,8 +387,132 @@ impl Filesystem for Served {
         reply.ok();
     }
 
-    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+    fn fsync(&self, _: &Request, number: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        answer(self.sync(number), reply);
+    }
+
+    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         reply.ok();
+    }
+
+    fn create(&self, _: &Request, _: INodeNo, name: &OsStr, _: u32, _: u32, _: i32, reply: ReplyCreate) {
+        let Some(name) = name.to_str() else { return reply.error(Errno::EINVAL) };
+        let number = INodeNo(lock(&self.0).add(name.into(), Vec::new()));
+        match self.attributes(number) {
+            Some(attributes) => {
+                let direct = FopenFlags::FOPEN_DIRECT_IO;
+                reply.created(&AT_ONCE, &attributes, Generation(0), FileHandle(0), direct);
+            }
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn unlink(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let removed = name.to_str().and_then(|name| lock(&self.0).names.remove(name));
+        answer(removed.map(drop).ok_or(Errno::ENOENT), reply);
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        name: &OsStr,
+        _: INodeNo,
+        new: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let (Some(name), Some(new)) = (name.to_str(), new.to_str()) else {
+            return reply.error(Errno::EINVAL);
+        };
+        let names = &mut lock(&self.0).names;
+        let Some(number) = names.remove(name) else { return reply.error(Errno::ENOENT) };
+        let other = names.insert(new.into(), number);
+        if let Some(other) = other.filter(|_| flags.contains(RenameFlags::RENAME_EXCHANGE)) {
+            names.insert(name.into(), other);
+        }
+        reply.ok();
+    }
+
+    fn readdir(&self, _: &Request, _: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let from = usize::try_from(offset).unwrap_or(usize::MAX);
+        let names = lock(&self.0).names.clone();
+        for (index, (name, number)) in names.iter().enumerate().skip(from) {
+            if reply.add(INodeNo(*number), index as u64 + 1, FileType::RegularFile, name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        let is_full = matches!(lock(&self.0).wrong, Wrong::Full | Wrong::NoRoom);
+        let free = if is_full { 0 } else { FREE };
+        reply.statfs(FREE, free, free, FREE, FREE, 4096, 255, 4096);
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let only_reserves = mode == FallocateFlags::KEEP_SIZE.bits() as i32;
+        let reserved = self.with(number, |file, _| match (file.wrong, only_reserves) {
+            (_, false) => Err(Errno::EOPNOTSUPP),
+            (Wrong::Full | Wrong::NoRoom, _) => Err(Errno::ENOSPC),
+            _ => {
+                file.reserved = file.reserved.max((offset + length) as usize);
+                Ok(())
+            }
+        });
+        answer(reserved, reply);
+    }
+
+    fn setattr(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        _: Option<u32>,
+        _: Option<u32>,
+        _: Option<u32>,
+        size: Option<u64>,
+        _: Option<TimeOrNow>,
+        _: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        if let Some(size) = size.and_then(|size| usize::try_from(size).ok()) {
+            let resized = self.with(number, |file, _| {
+                // A shorter file forgets the writes behind its end.
+                file.unsynced.retain(|write| write.offset + write.after.len() <= size);
+                file.bytes.resize(size, 0);
+                Ok(())
+            });
+            if let Err(errno) = resized {
+                return reply.error(errno);
+            }
+        }
+        match self.attributes(number) {
+            Some(attributes) => reply.attr(&AT_ONCE, &attributes),
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+}
+
+fn answer(result: Result<(), Errno>, reply: ReplyEmpty) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(errno),
     }
 }
 
@@ -297,12 +563,12 @@ impl Disks {
 
     /// Stalls all files.
     pub fn stall(&self) {
-        self.names().iter().for_each(|name| self.make(name, Wrong::Stalled));
+        self.make_all(Wrong::Stalled);
     }
 
     /// Removes the faults of all files.
     pub fn mend(&self) {
-        self.names().iter().for_each(|name| self.make(name, Wrong::Nothing));
+        self.make_all(Wrong::Nothing);
     }
 }
 
@@ -357,10 +623,38 @@ mod tests {
         disks.restore("a", before);
         assert_eq!(read(&a).unwrap(), [3; 4096]);
 
+        disks.make_all(Wrong::NoRoom);
+        a.write_all_at(&[6; 4096], 4096).unwrap();
+        assert_eq!(a.write_at(&[6; 4096], 8192).unwrap_err().kind(), io::ErrorKind::StorageFull);
+        disks.mend();
+
         let slow = Duration::from_millis(20);
         disks.make("a", Wrong::Slow(slow));
         let start = Instant::now();
         read(&a).unwrap();
         assert!(start.elapsed() >= slow);
+    }
+    #[test]
+    fn a_loss_of_power_keeps_what_was_synced_and_any_sectors_of_the_rest() {
+        let disks = match Disks::mount_with([("a".to_owned(), vec![1; 8192])], true) {
+            Ok(disks) => disks,
+            Err(why) => return eprintln!("skipped: no FUSE: {why}"),
+        };
+        let file = File::options().read(true).write(true).open(disks.path("a")).unwrap();
+        let mut random = Random::new(1);
+        let mut seen = [0; 3];
+        for _ in 0..64 {
+            file.write_all_at(&[2; 4096], 0).unwrap();
+            file.sync_data().unwrap();
+            file.write_all_at(&[3; 8192], 0).unwrap();
+            disks.lose_power(&mut random);
+            let bytes = disks.copy("a");
+            assert!(bytes.chunks(SECTOR).all(|sector| sector.iter().all(|byte| *byte == sector[0])));
+            let kept = bytes.iter().filter(|byte| **byte == 3).count();
+            assert!(bytes[..4096].iter().all(|byte| matches!(byte, 2 | 3)) && kept.is_multiple_of(SECTOR));
+            seen[if kept == 0 { 0 } else { 1 + usize::from(kept == bytes.len()) }] += 1;
+            disks.restore("a", vec![1; 8192]);
+        }
+        assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
     }
 }

@@ -5,6 +5,8 @@
 
 use std::{
     fs::{self, File},
+    io,
+    os::unix::fs::symlink,
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
     thread,
@@ -21,7 +23,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use toml::Table;
 
-use super::disks::{Disks, moved};
+use super::disks::{Disks, Wrong, moved};
 
 /// The longest time for anything that nodes do by themselves.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
@@ -34,6 +36,9 @@ const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 
 /// The interval at which a wait checks its condition.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// The length of the redo streams on disks that can fail.
+const REDO_MIB: i64 = 16;
 
 /// The port that nodes listen on.
 const PORT: u16 = 7400;
@@ -49,7 +54,21 @@ pub struct Spec {
     pub networks: usize,
     /// The membership profile, where it can be chosen.
     pub profile: &'static str,
+    /// Puts the blocks, the redo streams and the state files on disks that can fail, and writes
+    /// changed blocks to disk after this many seconds.
+    pub checkpoint_seconds: Option<u32>,
 }
+
+/// Disks under the data of a cluster that can fail.
+pub struct DataDisks {
+    /// The disk of the group, [`GROUP_DISK`], and the redo streams.
+    pub data: Disks,
+    /// The state files of the nodes.
+    pub state: Disks,
+}
+
+/// The file name of the disk of the group.
+pub const GROUP_DISK: &str = "1";
 
 /// A cluster of node processes, as described in the module.
 pub struct Nodes {
@@ -58,6 +77,8 @@ pub struct Nodes {
     nodes: Vec<Option<Child>>,
     /// The disks of the voting files, where FUSE is available.
     disks: Option<Disks>,
+    /// The disks of the data, if they can fail.
+    data: Option<DataDisks>,
     folder: TempDir,
 }
 
@@ -77,14 +98,18 @@ impl Nodes {
     /// # Errors
     /// A missing prerequisite, or the reason why the nodes do not start.
     pub fn start(spec: Spec) -> Result<Self, String> {
-        need(&[("nft", "nftables")])?;
+        // Faults of disks need no packet rules.
+        let has_rules = spec.checkpoint_seconds.is_none();
+        if has_rules {
+            need(&[("nft", "nftables")])?;
+        }
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let hosts = if spec.networks == 0 { 1 } else { spec.count };
         let lan = Lan::new(hosts, spec.networks.max(1))?;
         let nodes = (0..spec.count).map(|_| None).collect();
-        let mut cluster = Self { spec, lan, nodes, disks: None, folder };
+        let mut cluster = Self { spec, lan, nodes, disks: None, data: None, folder };
         cluster.init()?;
-        (0..hosts).try_for_each(|host| cluster.lan.host(host).allow_rules())?;
+        (0..hosts).filter(|_| has_rules).try_for_each(|host| cluster.lan.host(host).allow_rules())?;
         (0..cluster.count()).try_for_each(|node| cluster.up(node))?;
         cluster.agreed(&cluster.all(), 0)?;
         Ok(cluster)
@@ -118,6 +143,11 @@ impl Nodes {
             node.insert("addresses".into(), more.into());
         }
         self.mount(&mut config)?;
+        if let Some(seconds) = self.spec.checkpoint_seconds {
+            config.insert("checkpoint_seconds".into(), i64::from(seconds).into());
+            config.insert("redo_mib".into(), REDO_MIB.into());
+            self.data = Some(self.mount_data().map_err(|why| format!("no FUSE: {why}"))?);
+        }
         fs::write(&path, config.to_string()).map_err(|error| error.to_string())
     }
 
@@ -139,6 +169,45 @@ impl Nodes {
             Err(why) => eprintln!("voting files do not fail in this run: no FUSE: {why}"),
         }
         Ok(())
+    }
+
+    /// Moves the disk of the group, the redo streams and the state files onto disks that can fail.
+    fn mount_data(&self) -> io::Result<DataDisks> {
+        let (dir, disks) = (self.dir(), self.dir().disks());
+        let group = fs::read_dir(&disks)?.next().ok_or(io::ErrorKind::NotFound)??.path();
+        let data = Disks::mount_with([(GROUP_DISK.to_owned(), fs::read(&group)?)], true)?;
+        fs::remove_file(&group)?;
+        symlink(data.path(GROUP_DISK), &group)?;
+        symlink(data.folder(), disks.join("redo"))?;
+        fs::create_dir_all(dir.state())?;
+        let mut files = Vec::new();
+        for entry in fs::read_dir(dir.state())? {
+            let entry = entry?;
+            files.push((entry.file_name().to_string_lossy().into_owned(), fs::read(entry.path())?));
+        }
+        let state = Disks::mount(files)?;
+        fs::remove_dir_all(dir.state())?;
+        symlink(state.folder(), dir.state())?;
+        Ok(DataDisks { data, state })
+    }
+
+    /// Returns the disks of the data, if they can fail.
+    pub fn data(&self) -> Option<&DataDisks> {
+        self.data.as_ref()
+    }
+
+    /// Kills all nodes, and keeps the folder with their logs and a copy of the data when this is
+    /// dropped. Returns its path.
+    pub fn keep(&mut self) -> PathBuf {
+        self.data.iter().for_each(|disks| disks.data.make_all(Wrong::Nothing));
+        self.all().into_iter().for_each(|node| self.kill(node));
+        for name in self.data.iter().flat_map(|disks| disks.data.names()) {
+            // What cannot be copied is missing in the folder, and the failure is reported anyway.
+            let bytes = self.data.as_ref().map(|disks| disks.data.copy(&name)).unwrap_or_default();
+            let _ = fs::write(self.folder.path().join(format!("disk.{name}")), bytes);
+        }
+        self.folder.disable_cleanup(true);
+        self.folder.path().into()
     }
 
     /// Returns the disks under the voting files, if they can fail.

@@ -15,7 +15,7 @@ const TIME: Duration = Duration::from_secs(45);
 const SEED: u64 = 7;
 
 /// Returns the node's program, which another package builds.
-fn plexus() -> PathBuf {
+pub(crate) fn plexus() -> PathBuf {
     let torture: PathBuf = env!("CARGO_BIN_EXE_torture").into();
     let mut cargo = Command::new(env!("CARGO"));
     // Built as for the tests of the whole workspace, so that nothing is built twice.

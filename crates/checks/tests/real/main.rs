@@ -5,6 +5,7 @@
 //! Tests that need network namespaces are skipped where they cannot be created, with a line that
 //! gives the reason.
 
+mod durability;
 mod executive;
 mod one_path;
 mod relay;

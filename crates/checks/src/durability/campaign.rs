@@ -1,0 +1,287 @@
+//! Random faults of nodes and disks, one after the other, while clients change blocks. After each
+//! everything is healed, and every acknowledged change must be there.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    os::unix::process::ExitStatusExt,
+    path::PathBuf,
+    process::ExitStatus,
+    thread,
+    time::{Duration, Instant},
+};
+
+use plexus_namespaces::with_own_mounts;
+use plexus_sim::Random;
+use rustix::process::Signal;
+
+use super::{
+    clients::{Clients, Found, Refusals},
+    damage,
+    faults::Fault,
+};
+use crate::executive::{
+    campaign::whole,
+    disks::Wrong,
+    nodes::{Nodes, Spec, TIMEOUT},
+};
+
+/// The nodes of a cluster.
+pub(super) const NODES: usize = 3;
+
+/// The faults of one cluster; the next one has other settings.
+const ROUNDS: u64 = 12;
+
+/// The exit code of an evicted node, and of one that could not write its redo.
+const PUT_OUT: i32 = 3;
+const FAILED: i32 = 1;
+
+/// The interval at which a wait checks its condition.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// The settings of one cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// The networks between the hosts of the nodes; 0: all on one host.
+    pub networks: usize,
+    /// The interval of checkpoints.
+    pub checkpoint_seconds: u32,
+    /// The blocks that the clients change. The cache of a node has room for 512.
+    pub hot: u64,
+}
+
+impl Settings {
+    fn any(random: &mut Random) -> Self {
+        Self {
+            networks: *random.pick(&[0, 0, 1]),
+            checkpoint_seconds: *random.pick(&[1, 3, 600]),
+            hot: *random.pick(&[12, 150, 1500]),
+        }
+    }
+}
+
+/// The rounds with one fault.
+#[derive(Clone, Debug, Default)]
+pub struct Rounds {
+    /// The nanoseconds from each fault until all blocks answered again.
+    pub recovery: Vec<u64>,
+    /// The acknowledged changes, and those found, since the round before.
+    pub found: Found,
+    /// The nodes that ended by themselves, by their exit.
+    pub ended: BTreeMap<String, u64>,
+}
+
+/// The result of a campaign.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// The rounds of each fault.
+    pub rounds: BTreeMap<Fault, Rounds>,
+    /// The damaged files.
+    pub damage: damage::Report,
+    /// The number of clusters.
+    pub clusters: u64,
+    /// The refusals that clients got meanwhile.
+    pub refusals: Refusals,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:<40} {:>6} {:>10} {:>10} {:>12} {:>10}",
+            "fault", "rounds", "median ms", "longest ms", "acknowledged", "found"
+        )?;
+        for (fault, Rounds { recovery, found, .. }) in &self.rounds {
+            let mut sorted = recovery.clone();
+            sorted.sort_unstable();
+            let ms = |ns: Option<&u64>| ns.map_or(0, |ns| ns / 1_000_000);
+            writeln!(
+                f,
+                "{:<40} {:>6} {:>10} {:>10} {:>12} {:>10}",
+                fault.name(),
+                sorted.len(),
+                ms(sorted.get(sorted.len() / 2)),
+                ms(sorted.last()),
+                found.acknowledged,
+                found.found
+            )?;
+        }
+        write!(f, "{}", self.damage)?;
+        for (fault, Rounds { ended, .. }) in self.rounds.iter().filter(|(_, rounds)| !rounds.ended.is_empty())
+        {
+            writeln!(f, "nodes that ended by themselves, {}: {ended:?}", fault.name())?;
+        }
+        for (count, example) in self.refusals.values() {
+            writeln!(f, "refused {count} times to clients: {example}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Causes faults for `time`, drawn from `seed`, and damages disks at the end; with `only` just the
+/// faults whose name has this part. Reports progress to `say`.
+///
+/// # Errors
+/// A change is missing or a block is refused, with the round; or a prerequisite is missing.
+pub fn run(
+    program: PathBuf,
+    time: Duration,
+    seed: u64,
+    only: &str,
+    say: &mut (dyn FnMut(&str) + Send),
+) -> Result<Report, String> {
+    let known: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| fault.name().contains(only)).collect();
+    if known.is_empty() {
+        return Err(format!("no fault is named `{only}`: {}", Fault::ALL.map(Fault::name).join(", ")));
+    }
+    with_own_mounts(|| {
+        let (mut report, mut random, start) = (Report::default(), Random::new(seed), Instant::now());
+        while start.elapsed() < time {
+            let settings = Settings::any(&mut random);
+            let faults: Vec<Fault> = (0..ROUNDS).map(|_| *random.pick(&known)).collect();
+            let end = (start, time);
+            on_cluster(program.clone(), settings, seed + report.clusters, &faults, end, &mut report, say)?;
+        }
+        damage::run(program, &mut random, &mut report.damage, say)?;
+        Ok(report)
+    })?
+}
+
+/// Causes each fault once, on one cluster, and damages disks.
+///
+/// # Errors
+/// As [`run`].
+pub fn each(program: PathBuf, seed: u64, say: &mut (dyn FnMut(&str) + Send)) -> Result<Report, String> {
+    with_own_mounts(|| {
+        let mut report = Report::default();
+        let settings = Settings { networks: 0, checkpoint_seconds: 1, hot: 150 };
+        let end = (Instant::now(), Duration::MAX);
+        on_cluster(program.clone(), settings, seed, &Fault::ALL, end, &mut report, say)?;
+        damage::run(program, &mut Random::new(seed), &mut report.damage, say)?;
+        Ok(report)
+    })?
+}
+
+/// Creates a cluster with disks that can fail.
+pub(super) fn cluster(program: PathBuf, settings: Settings) -> Result<Nodes, String> {
+    let Settings { networks, checkpoint_seconds, .. } = settings;
+    let checkpoint_seconds = Some(checkpoint_seconds);
+    Nodes::start(Spec { program, count: NODES, networks, profile: "lan", checkpoint_seconds })
+}
+
+/// Adds to a failure where the logs are.
+pub(super) fn kept(nodes: &mut Nodes, why: String) -> String {
+    format!("{why}\nlogs and disks: {}", nodes.keep().display())
+}
+
+fn on_cluster(
+    program: PathBuf,
+    settings: Settings,
+    seed: u64,
+    faults: &[Fault],
+    (start, time): (Instant, Duration),
+    report: &mut Report,
+    say: &mut (dyn FnMut(&str) + Send),
+) -> Result<(), String> {
+    report.clusters += 1;
+    say(&format!("cluster {}: {settings:?}", report.clusters));
+    let mut nodes = cluster(program, settings)?;
+    let clients = Clients::new(nodes.dir(), NODES, settings.hot);
+    let mut random = Random::new(seed);
+    let ran = clients.beside(seed, || {
+        let mut epoch = nodes.agreed(&nodes.all(), 0)?;
+        let mut last = Found::default();
+        for (number, fault) in (1..).zip(faults) {
+            if start.elapsed() > time {
+                break;
+            }
+            let rounds = report.rounds.entry(*fault).or_default();
+            let failed =
+                |why| format!("cluster {} {settings:?}, round {number}, {fault}: {why}", report.clusters);
+            let found =
+                round(&mut nodes, &clients, *fault, &mut epoch, rounds, &mut random).map_err(failed)?;
+            rounds.found.acknowledged += found.acknowledged - last.acknowledged;
+            rounds.found.found += found.found.saturating_sub(last.found);
+            last = found;
+            let ms = rounds.recovery.last().copied().unwrap_or(0) / 1_000_000;
+            say(&format!("round {number}, {fault}: {ms} ms, {} changes", found.found));
+        }
+        Ok(())
+    });
+    clients.add_refusals(&mut report.refusals);
+    ran.map_err(|why| kept(&mut nodes, why))
+}
+
+/// Causes a fault, heals it, and checks the blocks.
+fn round(
+    nodes: &mut Nodes,
+    clients: &Clients,
+    fault: Fault,
+    epoch: &mut u64,
+    rounds: &mut Rounds,
+    random: &mut Random,
+) -> Result<Found, String> {
+    thread::sleep(Duration::from_millis(200 + random.below(1000)));
+    let struck = fault.strike(nodes, random)?;
+    let mut note = |node: usize, status: ExitStatus, said: &str| {
+        *rounds.ended.entry(status.to_string()).or_default() += 1;
+        match status.code() {
+            Some(PUT_OUT) => Ok(()),
+            Some(FAILED) if fault.fails_writes() => Ok(()),
+            // An evicted node may have to kill itself, and the fault may have killed it.
+            None if status.signal() == Some(Signal::KILL.as_raw()) => Ok(()),
+            _ => Err(format!("{} ended with {status}\n{said}", Nodes::name(node))),
+        }
+    };
+    let mut living = Vec::new();
+    for node in nodes.all() {
+        match nodes.runs(node) {
+            Ok(true) => living.push(node),
+            Ok(false) => {}
+            Err(status) => note(node, status, &nodes.last_said(node))?,
+        }
+    }
+    let mut recovery = None;
+    // The others recover without the dead, or beside their return. Full state files are no reason
+    // to end.
+    let is_state = fault == Fault::FullState;
+    if is_state || !living.is_empty() && !fault.is_of_disks() && random.percent(50) {
+        recovery = Some(answers(nodes, clients, &living)?.duration_since(struck));
+    }
+    if let Some(disks) = nodes.data() {
+        [&disks.data, &disks.state].into_iter().for_each(|disks| disks.make_all(Wrong::Nothing));
+    }
+    // A view may be there already, so the one before counts.
+    *epoch = whole(nodes, epoch.saturating_sub(1), &mut note)?;
+    let answered = answers(nodes, clients, &nodes.all())?;
+    rounds.recovery.push(recovery.unwrap_or_else(|| answered.duration_since(struck)).as_nanos() as u64);
+    let node = random.below(NODES as u64) as usize;
+    let (found, refused) = clients.check(node)?;
+    match refused.first() {
+        None => Ok(found),
+        Some(why) => Err(format!("{} refuses {} blocks: {why}", Nodes::name(node), refused.len())),
+    }
+}
+
+/// Waits until one of these nodes reads all blocks.
+fn answers(nodes: &mut Nodes, clients: &Clients, living: &[usize]) -> Result<Instant, String> {
+    let start = Instant::now();
+    let mut last = String::new();
+    while start.elapsed() < TIMEOUT {
+        for node in living {
+            match clients.counts(*node) {
+                Ok(counts) => match counts.into_iter().find_map(Result::err) {
+                    None => return Ok(Instant::now()),
+                    Some(why) => last = why,
+                },
+                Err(why) => last = why,
+            }
+        }
+        if living.iter().all(|node| nodes.runs(*node) != Ok(true)) {
+            break;
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+    let said: Vec<String> = living.iter().map(|node| nodes.last_said(*node)).collect();
+    Err(format!("no node reads all blocks: {last}\n{}", said.join("\n--\n")))
+}

@@ -1,0 +1,201 @@
+//! The faults of nodes and of the disks under their data.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use plexus_sim::Random;
+use rustix::process::Signal;
+
+use crate::executive::{
+    disks::{Disks, Wrong},
+    nodes::{GROUP_DISK, Nodes},
+};
+
+/// Longer than a lease and the wait of the others beyond it.
+const PAST_THE_LEASE: Duration = Duration::from_millis(2500);
+
+/// The longest time between the two deaths of a fault with two.
+const BETWEEN_MS: u64 = 300;
+
+/// A fault of the cluster.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Fault {
+    /// One or two of the nodes are killed at once.
+    KillSome,
+    /// All nodes are killed at once.
+    KillAll,
+    /// A node is killed, and another one while the others recover.
+    KillSecond,
+    /// All nodes are killed and started, and some are killed again while they recover.
+    KillRecovery,
+    /// A node is killed, started, and killed again while it starts, several times.
+    KillStart,
+    /// A node is stopped for longer than its lease, and continued.
+    Stop,
+    /// A disk is full for a while.
+    Full,
+    /// The disks are slow for a while, and a node may be killed meanwhile.
+    Slow,
+    /// The disks do not answer for a while, and a node may be killed meanwhile.
+    Hung,
+    /// All nodes lose power: writes that were not synced are lost or torn.
+    Power,
+    /// The disk of the state files is full while a node is killed.
+    FullState,
+}
+
+plexus_base::named! {
+    impl Fault {
+        KillSome "kill -9 of one or two",
+        KillAll "kill -9 of all",
+        KillSecond "kill -9 of a second during recovery",
+        KillRecovery "kill -9 of all, again while they start",
+        KillStart "kill -9 of a node that starts",
+        Stop "stopped past its lease",
+        Full "disk full",
+        Slow "slow disk",
+        Hung "hung disk",
+        Power "loss of power",
+        FullState "state disk full, kill -9 of one",
+    }
+}
+
+impl Fault {
+    /// Returns true if a node may end by itself, because it could not write its redo.
+    pub fn fails_writes(self) -> bool {
+        matches!(self, Self::Full | Self::Hung)
+    }
+
+    /// Returns true if disks under the data may be faulty until they are healed.
+    pub fn is_of_disks(self) -> bool {
+        matches!(self, Self::Full | Self::Slow | Self::Hung)
+    }
+
+    /// Causes the fault, and returns when blocks may have become unavailable. Nodes may be dead and
+    /// disks may be faulty afterwards.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub fn strike(self, nodes: &mut Nodes, random: &mut Random) -> Result<Instant, String> {
+        let count = nodes.count() as u64;
+        let node = random.below(count) as usize;
+        let other = (node + 1 + random.below(count - 1) as usize) % nodes.count();
+        let start = Instant::now();
+        match self {
+            Self::KillSome => {
+                let both = random.percent(50);
+                nodes.signal(node, Signal::KILL);
+                if both {
+                    nodes.kill(other);
+                }
+                nodes.kill(node);
+            }
+            Self::KillAll => kill_all(nodes),
+            Self::KillSecond => {
+                nodes.kill(node);
+                pause(random, BETWEEN_MS);
+                nodes.kill(other);
+            }
+            Self::KillRecovery => {
+                kill_all(nodes);
+                for _ in 0..=random.below(2) {
+                    for node in nodes.all() {
+                        if !nodes.runs(node).unwrap_or(false) {
+                            nodes.up(node)?;
+                        }
+                    }
+                    pause(random, 1500);
+                    nodes.all().into_iter().for_each(|node| {
+                        if random.percent(70) {
+                            nodes.kill(node);
+                        }
+                    });
+                }
+            }
+            Self::KillStart => {
+                nodes.kill(node);
+                for _ in 0..=random.below(3) {
+                    nodes.up(node)?;
+                    pause(random, 600);
+                    nodes.kill(node);
+                }
+            }
+            Self::Stop => {
+                nodes.signal(node, Signal::STOP);
+                thread::sleep(PAST_THE_LEASE);
+                pause(random, 1000);
+                nodes.signal(node, Signal::CONT);
+                // The others have put it out: it must end by itself, and write nothing more.
+                nodes.ended(node)?;
+            }
+            Self::Full => {
+                fail_some(nodes, Wrong::Full, random);
+                pause(random, 1500);
+                if random.percent(30) {
+                    nodes.kill(node);
+                    pause(random, 500);
+                }
+            }
+            Self::Slow => {
+                fail_some(nodes, Wrong::Slow(Duration::from_millis(5 + random.below(200))), random);
+                kill_meanwhile(nodes, node, random, 1500);
+            }
+            Self::Hung => {
+                fail_some(nodes, Wrong::Stalled, random);
+                kill_meanwhile(nodes, node, random, 4000);
+            }
+            Self::Power => {
+                kill_all(nodes);
+                if let Some(disks) = nodes.data() {
+                    disks.data.lose_power(random);
+                }
+            }
+            Self::FullState => {
+                if let Some(disks) = nodes.data() {
+                    disks.state.make_all(Wrong::NoRoom);
+                }
+                nodes.kill(node);
+            }
+        }
+        Ok(start)
+    }
+}
+
+fn pause(random: &mut Random, at_most_ms: u64) {
+    thread::sleep(Duration::from_millis(random.below(at_most_ms)));
+}
+
+/// Kills all nodes at once.
+fn kill_all(nodes: &mut Nodes) {
+    nodes.all().into_iter().for_each(|node| nodes.signal(node, Signal::KILL));
+    nodes.all().into_iter().for_each(|node| nodes.kill(node));
+}
+
+/// Lets all files under the data fail, or the disk of the group, or the streams of one node.
+fn fail_some(nodes: &Nodes, wrong: Wrong, random: &mut Random) {
+    let Some(disks) = nodes.data() else { return };
+    let all: &Disks = &disks.data;
+    match random.below(3) {
+        0 => all.make_all(wrong),
+        1 => all.make(GROUP_DISK, wrong),
+        _ => {
+            let stream = format!("{}.", Nodes::name(random.below(nodes.count() as u64) as usize));
+            all.names()
+                .iter()
+                .filter(|name| name.starts_with(&stream))
+                .for_each(|name| all.make(name, wrong));
+        }
+    }
+}
+
+/// Waits, and kills a node at half time in half of the cases. Its process ends when the disk
+/// answers.
+fn kill_meanwhile(nodes: &Nodes, node: usize, random: &mut Random, at_most_ms: u64) {
+    pause(random, at_most_ms / 2);
+    if random.percent(50) {
+        nodes.signal(node, Signal::KILL);
+    }
+    pause(random, at_most_ms / 2);
+}
