@@ -22,6 +22,7 @@ use plexus_interconnect::{LinkInfo, RailReport, Worker, mesh::Mesh};
 use plexus_locks::LockManager;
 use plexus_membership::{groups::Groups, protocol::View, runtime::Membership};
 use plexus_registry::Registry;
+use plexus_store::stream::protocol::StreamCounts;
 
 pub use self::join::{JoinError, Parts};
 pub use self::status::{PeerStatus, ProgramsStatus, RuntimeStatus};
@@ -172,6 +173,11 @@ impl NodeRuntime {
         let mut sum = Counts::default();
         answers.iter().for_each(|counts| sum.add(counts));
         (answers.len() == usize::from(shards.count())).then_some(sum)
+    }
+
+    /// Returns the counts of the redo stream; all are 0 in a cluster without redo.
+    pub fn redo_counts(&self) -> StreamCounts {
+        self.handles.cache.redo.as_ref().map(|redo| redo.counts()).unwrap_or_default()
     }
 
     /// Returns the membership of this node.

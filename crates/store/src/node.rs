@@ -28,7 +28,7 @@ use crate::{
     recovery::{DeadStream, PreparedStream, RedoFiles},
     stream::{
         driver::{RedoProgress, RedoStream},
-        protocol::{Group, Lsn, Record},
+        protocol::{Group, Lsn, Record, StreamCounts},
     },
 };
 
@@ -189,6 +189,12 @@ impl NodeRedo {
             stream.checkpoint(Lsn(oldest.unwrap_or(u64::MAX).min(durable)));
             self.shared.is_half_used.store(false, Release);
         }
+    }
+
+    /// Returns the counts of the stream.
+    #[must_use]
+    pub fn counts(&self) -> StreamCounts {
+        self.shared.stream.get().map(RedoStream::counts).unwrap_or_default()
     }
 
     /// Notes that the node is leaving: a failure of the stream no longer ends it. No change

@@ -19,9 +19,11 @@ pub(super) struct Done {
     /// The reads and changes during the measurement.
     pub(super) reads: u64,
     pub(super) changes: u64,
-    /// The response times of operations that waited for a block, and of the others.
+    /// The response times of operations that waited for a block, and the number of the others.
     pub(super) waits: Responses,
     pub(super) hits: u64,
+    /// The response times of changes that waited until their redo was durable.
+    pub(super) change_responses: Responses,
 }
 
 /// Random numbers by SplitMix64 (Steele et al. 2014): a few instructions, the same sequence for the
@@ -124,6 +126,9 @@ impl<'a> Client<'a> {
             if now == MEASURING {
                 done.changes += u64::from(changes);
                 done.reads += u64::from(!changes);
+                if changes && self.workload.durability == Durability::Commit {
+                    done.change_responses.record(end.since(last).0);
+                }
                 if waited == waits {
                     done.hits += 1;
                 } else {

@@ -1,5 +1,5 @@
-//! The control commands of the workload: `bench.blocks` and `bench.sum`, and those of
-//! [`recorded`].
+//! The control commands of the workload: `bench.blocks` and `bench.sum`, and for the measurement of
+//! recovery `bench.probe` and `bench.fill`.
 
 use std::sync::Arc;
 
@@ -11,12 +11,16 @@ use plexus_node::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Workload, node, parameters::MAX_HOT, recorded};
+use super::{Workload, node, parameters::MAX_HOT, probe};
 use crate::workload::{MAX_CLIENTS, Run, Running, answer, arguments};
 
 /// The arguments of `bench.sum`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Sum {
+    /// The first block.
+    #[serde(default)]
+    pub(super) first: u64,
+    /// The number of blocks.
     pub(super) hot: u64,
     pub(super) slots: usize,
 }
@@ -27,7 +31,10 @@ pub fn register(commands: &Commands, runtime: &Arc<NodeRuntime>) {
     commands.register("bench.blocks", move |args, progress| run(&node, &running, args, progress));
     let node = Arc::clone(runtime);
     commands.register("bench.sum", move |args, _| sum(&node, args));
-    recorded::register(commands, runtime);
+    let node = Arc::clone(runtime);
+    commands.register("bench.probe", move |args, _| answer(probe::probe(&node, &arguments(args)?)?));
+    let node = Arc::clone(runtime);
+    commands.register("bench.fill", move |args, _| answer(probe::fill(&node, &arguments(args)?)?));
 }
 
 fn run(
@@ -46,10 +53,10 @@ fn run(
 }
 
 fn sum(runtime: &NodeRuntime, args: Value) -> Result<Value, String> {
-    let Sum { hot, slots } = arguments(args)?;
+    let Sum { first, hot, slots } = arguments(args)?;
     let most = MAX_CLIENTS as usize * runtime.config().nodes.len();
     if hot > MAX_HOT || slots > most {
         return Err(format!("sums over at most {MAX_HOT} blocks and {most} clients"));
     }
-    answer(node::sum(runtime.cache(), hot, slots)?)
+    answer(node::sum(runtime.cache(), first, hot, slots)?)
 }

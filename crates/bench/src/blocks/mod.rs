@@ -4,18 +4,20 @@
 //! Every change is counted twice: in the block, under the latch of its writer (`counted.rs`), and
 //! by the client after the change. At the end both must agree, so a lost or repeated change is
 //! found. [`command`] runs in the nodes; [`run()`] starts it on all of them at once, merges and
-//! checks.
+//! checks. [`Recovery`] measures the death of nodes under this workload.
 
 mod client;
 pub mod command;
 mod counted;
 mod node;
 mod parameters;
-mod recorded;
+mod probe;
+mod recovery;
 mod report;
 mod run;
 
 pub use node::{NodeCounts, NodeResult};
 pub use parameters::{Durability, Order, Workload};
+pub use recovery::{DeathReport, Recovery, StartReport};
 pub use report::{Report, Switches};
 pub use run::run;

@@ -10,6 +10,7 @@ use plexus_base::BlockId;
 use plexus_cache::{Cache, protocol::Counts};
 use plexus_node::runtime::NodeRuntime;
 use plexus_observe::Traffic;
+use plexus_store::stream::protocol::StreamCounts;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -23,24 +24,28 @@ use crate::{
 };
 
 macro_rules! node_counts {
-    ($($field:ident: $count:ident),+) => {
-        /// The counters of one node's cache during the measurement.
+    ($($field:ident: $count:ident),+; $($redo_field:ident: $redo_count:ident),+) => {
+        /// The counters of one node's cache and redo stream during the measurement.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-        #[allow(missing_docs, reason = "they are counts of `plexus_cache::protocol::Counts`")]
-        pub struct NodeCounts { $(pub $field: u64),+ }
+        #[allow(missing_docs, reason = "they are counts of `Counts` and `StreamCounts`")]
+        pub struct NodeCounts { $(pub $field: u64,)+ $(pub $redo_field: u64),+ }
 
         impl NodeCounts {
-            fn of(counts: &Counts) -> Self {
-                Self { $($field: counts.$count),+ }
+            fn of(counts: &Counts, redo: &StreamCounts) -> Self {
+                Self { $($field: counts.$count,)+ $($redo_field: redo.$redo_count),+ }
             }
 
             /// Adds the counters of another node.
             pub fn add(&mut self, other: &Self) {
                 $(self.$field = self.$field.wrapping_add(other.$field);)+
+                $(self.$redo_field = self.$redo_field.wrapping_add(other.$redo_field);)+
             }
 
             fn since(&self, earlier: &Self) -> Self {
-                Self { $($field: self.$field.saturating_sub(earlier.$field)),+ }
+                Self {
+                    $($field: self.$field.saturating_sub(earlier.$field),)+
+                    $($redo_field: self.$redo_field.saturating_sub(earlier.$redo_field)),+
+                }
             }
         }
     };
@@ -48,7 +53,9 @@ macro_rules! node_counts {
 
 node_counts! {
     two_message: transfers_2, three_message: transfers_3, consistent_copies: copies_in, grants_keep: grants_keep,
-    grants_disk: grants_disk, disk_reads: disk_reads, disk_writes: disk_writes, turns: turns
+    grants_disk: grants_disk, disk_reads: disk_reads, disk_writes: disk_writes, turns: turns, flush_waits: flush_waits;
+    redo_groups: groups, redo_bytes: record_bytes, redo_image_bytes: image_bytes, redo_batches: batches,
+    redo_batch_bytes: batch_bytes, redo_syncs: syncs
 }
 
 /// The result of one node.
@@ -66,6 +73,8 @@ pub struct NodeResult {
     pub hits: u64,
     /// The response times of the other operations.
     pub responses: Responses,
+    /// The response times of changes, until they were acknowledged.
+    pub change_responses: Responses,
     /// The CPU time and context switches of the whole node.
     pub usage: Usage,
     /// The counters of its cache.
@@ -86,7 +95,7 @@ impl Moment {
     fn now(runtime: &NodeRuntime) -> io::Result<Self> {
         Ok(Self {
             traffic: Traffic::of(&runtime.links()),
-            counts: NodeCounts::of(&runtime.counts()),
+            counts: NodeCounts::of(&runtime.counts(), &runtime.redo_counts()),
             usage: Usage::now()?,
             at: Instant::now(),
         })
@@ -118,7 +127,11 @@ pub(super) fn run(
     let Measured { done, before, after } =
         stage::run(times, (0..clients).map(work), || Moment::now(runtime), &mut wanted)?;
     let mut responses = Responses::new();
-    done.iter().for_each(|done| responses.merge(&done.waits));
+    let mut change_responses = Responses::new();
+    for done in &done {
+        responses.merge(&done.waits);
+        change_responses.merge(&done.change_responses);
+    }
     Ok(NodeResult {
         acknowledged: done.iter().map(|done| done.acknowledged).collect(),
         measured_ns: (after.at - before.at).as_nanos() as u64,
@@ -126,6 +139,7 @@ pub(super) fn run(
         changes: done.iter().map(|done| done.changes).sum(),
         hits: done.iter().map(|done| done.hits).sum(),
         responses,
+        change_responses,
         usage: after.usage.since(&before.usage),
         counts: after.counts.since(&before.counts),
         traffic: after.traffic.since(&before.traffic),
@@ -142,10 +156,10 @@ pub(super) struct Sums {
 }
 
 /// Reads the blocks and adds up their counts.
-pub(super) fn sum(cache: &Cache, hot: u64, slots: usize) -> Result<Sums, String> {
+pub(super) fn sum(cache: &Cache, first: u64, blocks: u64, slots: usize) -> Result<Sums, String> {
     let mut sums = Sums { total: 0, slots: vec![0; slots] };
     let mut session = cache.session();
-    for block in (0..hot).map(BlockId) {
+    for block in (0..blocks).map(|place| BlockId(first.saturating_add(place))) {
         let page = session.read(block).map_err(|error| error.to_string())?;
         let total = counted::total(&page).ok_or_else(|| client::strange(block))?;
         sums.total = sums.total.wrapping_add(total);

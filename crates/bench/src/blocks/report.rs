@@ -45,6 +45,8 @@ pub struct Report {
     pub changes_per_s: f64,
     /// The response times of reads and changes that waited for the block.
     pub response_us: ResponseUs,
+    /// The response times of changes until their redo was durable; zero if none waited for that.
+    pub change_us: ResponseUs,
     /// The CPU time of all nodes for each block.
     pub cpu_us_per_block: f64,
     /// The CPU time of all nodes, in cores.
@@ -80,7 +82,7 @@ impl Report {
         results: &[NodeResult],
         changes_found: u64,
     ) -> Self {
-        let mut responses = Responses::new();
+        let (mut responses, mut change_responses) = (Responses::new(), Responses::new());
         let (mut usage, mut counts, mut traffic) =
             (Usage::default(), NodeCounts::default(), Traffic::default());
         let (mut blocks_per_s, mut operations_per_s, mut changes_per_s, mut seconds) = (0.0, 0.0, 0.0, 0.0);
@@ -93,6 +95,7 @@ impl Report {
             changes_per_s += result.changes as f64 / node_seconds;
             seconds += node_seconds / results.len() as f64;
             responses.merge(&result.responses);
+            change_responses.merge(&result.change_responses);
             usage.add(&result.usage);
             counts.add(&result.counts);
             traffic.merge(&result.traffic);
@@ -114,6 +117,7 @@ impl Report {
             operations_per_s: thousandths(operations_per_s),
             changes_per_s: thousandths(changes_per_s),
             response_us: responses.summary(),
+            change_us: change_responses.summary(),
             cpu_us_per_block: thousandths(usage.cpu_ns as f64 / 1000.0 / blocks as f64),
             cpu_cores: thousandths(usage.cpu_ns as f64 / 1e9 / seconds.max(1e-9)),
             context_switches: Switches { voluntary: usage.voluntary, involuntary: usage.involuntary },

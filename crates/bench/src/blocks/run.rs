@@ -67,7 +67,7 @@ pub fn run(
 }
 
 fn sums(config: &Config, name: &str, workload: &Workload, slots: usize) -> Result<Sums, RunError> {
-    let args = to_json(&Sum { hot: workload.hot, slots });
+    let args = to_json(&Sum { first: 0, hot: workload.hot, slots });
     let mut control = Control::connect(&config.dir, name)?;
     control.set_timeout(TIMEOUT)?;
     parse(name, "bench.sum", Some(control.call("bench.sum", args, |_| {})?))
@@ -121,6 +121,7 @@ mod tests {
             changes: 0,
             hits: 0,
             responses: Responses::new(),
+            change_responses: Responses::new(),
             usage: Usage::default(),
             counts: super::super::NodeCounts::default(),
             traffic: plexus_observe::Traffic::default(),

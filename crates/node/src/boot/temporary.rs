@@ -11,6 +11,7 @@ use std::{
 
 use plexus_disks::BlockSize;
 use plexus_fabric::RailKind;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
     admin::control::{Control, ControlError},
@@ -71,6 +72,8 @@ impl Parameters {
 /// A running temporary cluster. Dropping it kills the nodes and removes everything.
 #[derive(Debug)]
 pub struct TemporaryCluster {
+    /// As the cluster was started.
+    parameters: Parameters,
     config: Config,
     nodes: Vec<Launched>,
     janitor: Option<Janitor>,
@@ -120,32 +123,57 @@ impl TemporaryCluster {
         janitor::mark(dir).map_err(io_error("marking its directory"))?;
 
         create::create(&config)?;
-        let mut cluster = Self { config, nodes: Vec::new(), janitor: Some(janitor), lifelines: Vec::new() };
+        let (parameters, janitor) = (parameters.clone(), Some(janitor));
+        let mut cluster = Self { parameters, config, nodes: Vec::new(), janitor, lifelines: Vec::new() };
         for index in 0..nodes.len() {
-            let namespace = parameters.network_namespaces.get(index).map(PathBuf::as_path);
-            cluster.launch(index, namespace, &parameters.program)?;
+            let (launched, lifeline) = cluster.launch(index)?;
+            cluster.nodes.push(launched);
+            cluster.lifelines.push(lifeline);
         }
         wait_until_ready(&cluster.config.dir, &mut cluster.nodes, READY_WITHIN, progress)?;
         Ok(cluster)
     }
 
-    fn launch(
-        &mut self,
-        index: usize,
-        namespace: Option<&Path>,
-        program: &Path,
-    ) -> Result<(), TemporaryError> {
+    fn launch(&mut self, index: usize) -> Result<(Launched, io::PipeWriter), TemporaryError> {
         let (reader, writer) = io::pipe().map_err(io_error("a lifeline"))?;
         let (dir, name) = (&self.config.dir, &self.config.nodes[index].name);
-        let launch = Launch { program, dir, name, lifeline: Some(reader), network_namespace: namespace };
-        let launched = launch.start()?;
-        let pid = launched.child.id();
-        self.nodes.push(launched);
-        self.lifelines.push(writer);
+        let Parameters { program, network_namespaces, .. } = &self.parameters;
+        let network_namespace = network_namespaces.get(index).map(PathBuf::as_path);
+        let launched =
+            Launch { program, dir, name, lifeline: Some(reader), network_namespace }.start()?;
         if let Some(janitor) = &mut self.janitor {
-            janitor.watch_pid(pid).map_err(io_error("having a node watched"))?;
+            janitor.watch_pid(launched.child.id()).map_err(io_error("having a node watched"))?;
         }
-        Ok(())
+        Ok((launched, writer))
+    }
+
+    /// Kills nodes with SIGKILL, all at once.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn kill(&self, nodes: &[usize]) -> Result<(), TemporaryError> {
+        let kill = |node: &usize| Ok(kill_process(Pid::from_child(&self.nodes[*node].child), Signal::KILL)?);
+        nodes.iter().try_for_each(kill).map_err(io_error("killing a node"))
+    }
+
+    /// Waits until the processes of killed nodes have ended.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn wait_for_end(&mut self, nodes: &[usize]) -> Result<(), TemporaryError> {
+        let wait = |node: &usize| self.nodes[*node].child.wait().map(drop);
+        nodes.iter().try_for_each(wait).map_err(io_error("waiting for the end of a node"))
+    }
+
+    /// Starts nodes again that have ended; returns when they serve.
+    ///
+    /// # Errors
+    /// See [`TemporaryError`].
+    pub fn start_again(&mut self, nodes: &[usize]) -> Result<(), TemporaryError> {
+        for node in nodes {
+            (self.nodes[*node], self.lifelines[*node]) = self.launch(*node)?;
+        }
+        Ok(wait_until_ready(&self.config.dir, &mut self.nodes, READY_WITHIN, &mut |_, _| {})?)
     }
 
     /// Returns the cluster's configuration.

@@ -16,7 +16,8 @@ use plexus_disks::{Device, DiskError, FileDevice};
 
 use super::{
     protocol::{
-        Action, AppendError, Appended, Event, Geometry, Group, Lsn, StreamHeader, StreamTail, StreamWriter,
+        Action, AppendError, Appended, Event, Geometry, Group, Lsn, StreamCounts, StreamHeader, StreamTail,
+        StreamWriter,
     },
     reader::StreamError,
 };
@@ -177,6 +178,12 @@ impl RedoStream {
     #[must_use]
     pub fn room(&self) -> u64 {
         self.shared.lock().writer.room()
+    }
+
+    /// Returns the counts since the stream was opened.
+    #[must_use]
+    pub fn counts(&self) -> StreamCounts {
+        self.shared.lock().writer.counts()
     }
 
     /// Moves the checkpoint: records below `lsn` are not needed any more. It is the start of a

@@ -38,6 +38,12 @@ pub(super) struct BenchClusters {
     /// Memory of each node's cache in MiB [default: 32, for locks 2].
     #[arg(long, value_name = "MIB", conflicts_with = "cluster")]
     cache_mib: Option<u32>,
+    /// Redo stream of each node in MiB; 0: changes are not logged [default: 0].
+    #[arg(long, value_name = "MIB", conflicts_with = "cluster")]
+    redo: Option<u32>,
+    /// Seconds between checkpoints [default: 5].
+    #[arg(long, value_name = "SECONDS", conflicts_with = "cluster")]
+    checkpoint: Option<u32>,
 }
 
 /// The requirements of a workload on a temporary cluster.
@@ -57,7 +63,8 @@ impl BenchClusters {
     fn is_temporary(&self) -> bool {
         let numbers = [self.nodes.is_some(), self.workers.is_some(), self.block_size.is_some()];
         let others = [self.waiting.is_some(), self.cache_mib.is_some(), !self.rail.is_empty()];
-        self.temporary || self.pin || numbers.contains(&true) || others.contains(&true)
+        let redo = [self.redo.is_some(), self.checkpoint.is_some()];
+        self.temporary || self.pin || [&numbers[..], &others, &redo].concat().contains(&true)
     }
 
     /// Calls `measure` with the configuration and rail of each cluster.
@@ -83,7 +90,11 @@ impl BenchClusters {
                 hot: needs.hot,
                 pin: self.pin,
             };
-            let cluster = TemporaryCluster::start(&wanted.parameters()?, &mut |_, _| {})?;
+            let mut parameters = wanted.parameters()?;
+            parameters.config.redo_mib = self.redo.unwrap_or_default();
+            let seconds = self.checkpoint.unwrap_or(parameters.config.checkpoint_seconds);
+            parameters.config.checkpoint_seconds = seconds;
+            let cluster = TemporaryCluster::start(&parameters, &mut |_, _| {})?;
             measure(cluster.config(), rail).map_err(measured::explained)?;
             measured::take_down(cluster)?;
         }

@@ -3,6 +3,7 @@
 mod blocks;
 mod clusters;
 mod locks;
+mod recovery;
 
 pub(crate) use blocks::write_chart;
 
@@ -19,6 +20,8 @@ enum BenchWorkload {
     Blocks(Box<blocks::BlocksArgs>),
     /// Clients take and release locks as fast as possible; tokens and counts are checked.
     Locks(Box<locks::LocksArgs>),
+    /// Kill a node under load on a temporary cluster, then all: how long the others wait.
+    Recovery(recovery::RecoveryArgs),
 }
 
 /// Runs `plexus bench`.
@@ -26,5 +29,6 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     match args.workload {
         BenchWorkload::Blocks(args) => blocks::run(&args),
         BenchWorkload::Locks(args) => locks::run(&args),
+        BenchWorkload::Recovery(args) => recovery::run(&args),
     }
 }

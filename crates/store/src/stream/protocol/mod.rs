@@ -27,4 +27,4 @@ pub use geometry::{Geometry, Lsn, PAGE};
 pub use header::header_any;
 pub use header::{HEADERS, StreamHeader, newest};
 pub use record::{Group, Record, RecordKind};
-pub use writer::{Action, AppendError, Appended, Event, StreamTail, StreamWriter};
+pub use writer::{Action, AppendError, Appended, Event, StreamCounts, StreamTail, StreamWriter};

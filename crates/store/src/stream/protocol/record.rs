@@ -98,6 +98,7 @@ pub struct Group {
     /// The start of the last record.
     last: usize,
     blocks: Vec<(BlockId, Version)>,
+    image_bytes: u64,
     clock: u64,
 }
 
@@ -113,6 +114,9 @@ impl Group {
         let head = RecordHead { kind, flags, zero: Zeros, length: bytes.len() as u32, block, before, after };
         self.bytes.extend_from_slice(&wire::encode::<_, RECORD_HEAD>(&head));
         self.bytes.extend_from_slice(bytes);
+        if kind == RecordKind::Image {
+            self.image_bytes += (self.bytes.len() - self.last) as u64;
+        }
         self.blocks.push((block, after));
         self
     }
@@ -131,6 +135,11 @@ impl Group {
     /// Returns the block of each record and its version afterwards.
     pub(super) fn blocks(&self) -> &[(BlockId, Version)] {
         &self.blocks
+    }
+
+    /// Returns the bytes of the images among the records.
+    pub(super) fn image_bytes(&self) -> u64 {
+        self.image_bytes
     }
 
     pub(super) fn clock(&self) -> u64 {

@@ -114,6 +114,24 @@ pub struct StreamTail {
     pub clock: u64,
 }
 
+plexus_base::counts! {
+    /// Counts of a stream since it was opened.
+    pub struct StreamCounts {
+        /// Groups that were appended.
+        groups,
+        /// Bytes of their records.
+        record_bytes,
+        /// Bytes of the images among the records.
+        image_bytes,
+        /// Batches that were written.
+        batches,
+        /// Bytes of the batches, with heads and the unused part of their last page.
+        batch_bytes,
+        /// Syncs.
+        syncs,
+    }
+}
+
 /// A batch that is not being written yet.
 struct OpenBatch {
     lsn: Lsn,
@@ -163,6 +181,7 @@ pub struct StreamWriter {
     has_refused: bool,
     is_closing: bool,
     has_failed: bool,
+    counts: StreamCounts,
 }
 
 impl StreamWriter {
@@ -196,6 +215,7 @@ impl StreamWriter {
             has_refused: false,
             is_closing: false,
             has_failed: false,
+            counts: StreamCounts::default(),
         };
         if writer.tail.is_none() {
             // A header that was found must be durable before another one is written.
@@ -238,6 +258,9 @@ impl StreamWriter {
         batch.length += needed;
         let appended = Appended { start: batch.lsn, end: batch.lsn.after(batch.length) };
         self.end = batch.lsn.after(whole_pages(batch.length));
+        self.counts.groups += 1;
+        self.counts.record_bytes += needed;
+        self.counts.image_bytes += group.image_bytes();
         group.blocks().iter().for_each(|(block, version)| self.touched.note(geometry, *block, *version));
         self.clock = self.clock.max(group.clock());
         self.start(out);
@@ -280,6 +303,11 @@ impl StreamWriter {
     /// Returns a position at or below that of the next group: the start of a batch.
     pub fn position(&self) -> Lsn {
         self.waiting.back().map_or(self.end, |batch| batch.lsn)
+    }
+
+    /// Returns the counts since the stream was opened.
+    pub fn counts(&self) -> StreamCounts {
+        self.counts
     }
 
     /// Returns the last header that is durable.
@@ -365,6 +393,8 @@ impl StreamWriter {
         let head = BatchHead { node, incarnation, lsn, clock, footer, previous: self.checksum };
         let batch = Batch::seal(head, content.finish());
         self.checksum = batch.checksum();
+        self.counts.batches += 1;
+        self.counts.batch_bytes += batch.bytes().len() as u64;
         Some(batch)
     }
 
@@ -376,6 +406,7 @@ impl StreamWriter {
         }
         if !flight.is_syncing {
             flight.is_syncing = true;
+            self.counts.syncs += 1;
             return out(Action::Sync);
         }
         let Flight { batch, header, .. } = self.flight.take().unwrap_or_default();
