@@ -6,6 +6,7 @@ pub mod executive;
 pub mod interconnect;
 pub mod mutate;
 pub mod package;
+pub mod redo;
 pub mod tidy;
 pub mod verify;
 

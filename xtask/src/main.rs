@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use xtask::{command, executive, interconnect, mutate, package, tidy, verify};
+use xtask::{command, executive, interconnect, mutate, package, redo, tidy, verify};
 
 /// The project's own commands.
 #[derive(Parser)]
@@ -94,6 +94,8 @@ enum Bench {
     Interconnect(interconnect::Options),
     /// Compare the executive with etcd, Redis, flock, the bare round trip and Corosync (as root).
     Executive(executive::Options),
+    /// Measure redo: durable changes, hand-over and recovery, beside the limits of the disk.
+    Redo(redo::Options),
 }
 
 fn main() -> ExitCode {
@@ -147,6 +149,7 @@ fn run(command: Command) -> Result<()> {
         Command::Sim { options } => command::run(checks(&root, "sim").args(options)),
         Command::Bench(Bench::Interconnect(options)) => interconnect::run(&root, &options),
         Command::Bench(Bench::Executive(options)) => executive::run(&root, &options),
+        Command::Bench(Bench::Redo(options)) => redo::run(&root, &options),
     }
 }
 

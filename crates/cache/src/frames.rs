@@ -52,7 +52,7 @@ use plexus_base::BlockId;
 use plexus_disks::{FrameMemory, Page};
 use plexus_fabric::Window;
 
-use crate::protocol::{Config, Contents, Mode, RedoSpan, Slot};
+use crate::protocol::{Config, Contents, HANDED_OVER_BYTES, Mode, RedoSpan, Slot};
 
 const MODE: u64 = 0b11;
 const CLOSING: u64 = 1 << 2;
@@ -84,6 +84,12 @@ struct Records {
     /// The end of the newest record.
     last: AtomicU64,
 }
+
+/// The memory for the redo of a block that is owed or was given away with its debt.
+pub const REDO_BYTES_PER_BLOCK: usize = size_of::<Records>() + HANDED_OVER_BYTES;
+
+// A million dirty blocks need less than 100 MiB.
+const _: () = assert!(REDO_BYTES_PER_BLOCK * 1_000_000 < 100 << 20);
 
 /// The frames of one worker: their words, hints and memory.
 pub(crate) struct FrameTable {

@@ -15,7 +15,7 @@ mod service;
 mod session;
 mod wiring;
 
-pub use frames::MAX_BLOCKS;
+pub use frames::{MAX_BLOCKS, REDO_BYTES_PER_BLOCK};
 pub use guard::{Change, Committed, Read};
 pub use redo::{LoggedChange, RedoAnswers, RedoFailed, RedoLog};
 pub use service::{CacheService, CacheTask, window_of};

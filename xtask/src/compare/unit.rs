@@ -13,11 +13,13 @@ pub(crate) enum Unit {
     Megabytes,
     /// Percent of a core: less is better.
     Percent,
+    /// A number without a unit: less is better.
+    Number,
 }
 
 impl Unit {
     pub(crate) fn less_is_better(self) -> bool {
-        matches!(self, Self::Ns | Self::Ms | Self::Percent)
+        matches!(self, Self::Ns | Self::Ms | Self::Percent | Self::Number)
     }
 
     /// Formats a value with its unit, to about three significant digits.
@@ -32,6 +34,7 @@ impl Unit {
             Self::PerSecond => format!("{:.2} M/s", value / 1e6),
             Self::Megabytes => format!("{:.2} GB/s", value / 1e3),
             Self::Percent => format!("{value:.2} %"),
+            Self::Number => format!("{value:.2}"),
         }
     }
 }

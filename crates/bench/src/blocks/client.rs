@@ -108,11 +108,13 @@ impl<'a> Client<'a> {
             }
             let block = BlockId(self.choose());
             let changes = self.chance.below(100) < u64::from(self.workload.writes_percent);
+            let mut made = None;
             if changes {
                 let mut page = session.change(block).map_err(line)?;
                 self.change(block, &mut page)?;
                 let committed = page.commit();
                 if self.workload.durability == Durability::Commit {
+                    made = Some(clock::now());
                     cache.wait_durable(committed).map_err(line)?;
                 }
                 done.acknowledged += 1;
@@ -132,7 +134,7 @@ impl<'a> Client<'a> {
                 if waited == waits {
                     done.hits += 1;
                 } else {
-                    done.waits.record(end.since(last).0);
+                    done.waits.record(made.unwrap_or(end).since(last).0);
                 }
             }
             waits = waited;

@@ -18,6 +18,7 @@ mod run;
 
 pub use node::{NodeCounts, NodeResult};
 pub use parameters::{Durability, Order, Workload};
+pub use plexus_cache::REDO_BYTES_PER_BLOCK;
 pub use recovery::{DeathReport, Recovery, StartReport};
 pub use report::{Report, Switches};
 pub use run::run;

@@ -84,6 +84,7 @@ pub use interface::{
 };
 pub use lost::{Lost, Run};
 pub use message::{Kind, Message, MessageBody, Source, Target, Witness};
+pub(crate) use redo::HANDED_OVER_BYTES;
 
 use directory::{Directory, Fault, Mail};
 use frame::{Frame, Order, Usage, Waiter};

@@ -36,6 +36,9 @@ struct HandedOver {
     first: u64,
 }
 
+/// The memory of an entry of the hand-over table. The nodes of the map are at least half full.
+pub(crate) const HANDED_OVER_BYTES: usize = 2 * (size_of::<BlockId>() + size_of::<HandedOver>());
+
 /// The recovery of the present view.
 #[derive(Debug, Default)]
 struct Recovery {

@@ -139,8 +139,7 @@ impl TemporaryCluster {
         let (dir, name) = (&self.config.dir, &self.config.nodes[index].name);
         let Parameters { program, network_namespaces, .. } = &self.parameters;
         let network_namespace = network_namespaces.get(index).map(PathBuf::as_path);
-        let launched =
-            Launch { program, dir, name, lifeline: Some(reader), network_namespace }.start()?;
+        let launched = Launch { program, dir, name, lifeline: Some(reader), network_namespace }.start()?;
         if let Some(janitor) = &mut self.janitor {
             janitor.watch_pid(launched.child.id()).map_err(io_error("having a node watched"))?;
         }

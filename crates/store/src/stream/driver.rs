@@ -2,13 +2,26 @@
 //!
 //! Clients append, and wait until their groups are durable; the writes and syncs of all of them are
 //! those of [`StreamWriter`]. The thread carries out one at a time.
+//!
+//! **Gathering.** Clients that commit one change after the other come back shortly after a sync. A
+//! flight that began at the end of the last one would miss them, so every flight would have half of
+//! the clients. The thread therefore waits for as many clients as waited at the end of the last
+//! flight: at most for half the time of that flight, and not at all for a client that does not wait
+//! itself ([`RedoStream::want`]), as a worker that hands a block over.
 
 use std::{
     collections::VecDeque,
     io,
     path::Path,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    thread::{self, JoinHandle},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Acquire, Release},
+        },
+    },
+    thread::{self, JoinHandle, Thread},
+    time::{Duration, Instant},
 };
 
 use plexus_base::{Incarnation, NodeId};
@@ -70,13 +83,27 @@ struct Shared {
     state: Mutex<State>,
     /// Wakes the thread: there is a step, or no more will come.
     work: Condvar,
-    /// Wakes clients: a step has ended.
+    /// Wakes clients that wait for anything but a position: a step has ended.
     progress: Condvar,
+    /// Everything below is durable: the position of the writer, for clients that wait.
+    durable: AtomicU64,
+    has_failed: AtomicBool,
+}
+
+/// A client that waits until everything below a position is durable.
+struct Waiter {
+    lsn: Lsn,
+    thread: Thread,
 }
 
 struct State {
     writer: StreamWriter,
     steps: VecDeque<Action>,
+    waiters: Vec<Waiter>,
+    /// The highest position of a client that waits: the writer is told after the gathering.
+    wanted: Lsn,
+    /// The number of clients for which the next flight waits, and until when.
+    gathering: Option<(usize, Instant)>,
     is_open: bool,
     is_closed: bool,
     is_dropped: bool,
@@ -101,9 +128,16 @@ impl RedoStream {
         let mut steps = VecDeque::new();
         let writer = StreamWriter::open(tail, incarnation, &mut |action| steps.push_back(action));
         let (is_open, is_closed, is_dropped, failure) = (false, false, false, None);
-        let state = State { writer, steps, is_open, is_closed, is_dropped, failure };
-        let (work, progress) = (Condvar::new(), Condvar::new());
-        let shared = Arc::new(Shared { state: Mutex::new(state), work, progress });
+        let (waiters, wanted, gathering) = (Vec::new(), Lsn(0), None);
+        let state =
+            State { writer, steps, waiters, wanted, gathering, is_open, is_closed, is_dropped, failure };
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            work: Condvar::new(),
+            progress: Condvar::new(),
+            durable: AtomicU64::new(0),
+            has_failed: AtomicBool::new(false),
+        });
         let thread = thread::Builder::new().name("plexus-redo".into()).spawn({
             let shared = Arc::clone(&shared);
             move || shared.write(&*device, &told)
@@ -125,7 +159,8 @@ impl RedoStream {
             Err(AppendError::Full { .. }) => None,
             result => Some(result),
         })?;
-        self.shared.work.notify_one();
+        let state = self.shared.lock();
+        self.shared.wake(state);
         Ok(appended?)
     }
 
@@ -137,8 +172,9 @@ impl RedoStream {
     /// # Panics
     /// As [`StreamWriter::append`].
     pub fn try_append(&self, group: &Group) -> Result<Appended, AppendError> {
-        let appended = self.shared.lock().append(group);
-        self.shared.work.notify_one();
+        let mut state = self.shared.lock();
+        let appended = state.append(group);
+        self.shared.wake(state);
         appended
     }
 
@@ -147,11 +183,31 @@ impl RedoStream {
     /// # Errors
     /// The device fails.
     pub fn wait_durable(&self, lsn: Lsn) -> Result<(), RedoError> {
-        self.handle(Event::Want(lsn));
-        self.shared.wait(|state| (state.writer.durable() >= lsn).then_some(()))
+        let mut state = self.shared.lock();
+        if let Some(failure) = state.failure() {
+            return Err(failure);
+        }
+        if state.writer.durable() >= lsn {
+            return Ok(());
+        }
+        state.waiters.push(Waiter { lsn, thread: thread::current() });
+        state.wanted = state.wanted.max(lsn);
+        self.shared.wake(state);
+        // The thread of the stream wakes every waiter once. Other wake-ups are possible.
+        loop {
+            thread::park();
+            if self.shared.durable.load(Acquire) >= lsn.0 {
+                return Ok(());
+            }
+            if self.shared.has_failed.load(Acquire)
+                && let Some(failure) = self.shared.lock().failure()
+            {
+                return Err(failure);
+            }
+        }
     }
 
-    /// Makes everything below `lsn` durable without waiting for it.
+    /// Makes everything below `lsn` durable without waiting for it. The flight begins at once.
     pub fn want(&self, lsn: Lsn) {
         self.handle(Event::Want(lsn));
     }
@@ -203,9 +259,10 @@ impl RedoStream {
 
     fn handle(&self, event: Event) {
         // Progress comes with the end of a step only, on the stream's thread.
-        let progress = self.shared.lock().handle(event);
+        let mut state = self.shared.lock();
+        let progress = state.handle(event);
         debug_assert!(progress.is_empty(), "{progress:?}");
-        self.shared.work.notify_one();
+        self.shared.wake(state);
     }
 }
 
@@ -255,6 +312,32 @@ impl State {
         progress
     }
 
+    /// Returns true if clients wait for a flight that has not begun, and none is under way.
+    fn waits(&self) -> bool {
+        self.wanted > self.writer.durable() && self.writer.is_idle()
+    }
+
+    /// Returns true if there is something to do for the thread.
+    fn must_wake(&self) -> bool {
+        let clients = self.waiters.len();
+        let gathers = self.gathering.is_some_and(|(wanted, _)| clients < wanted);
+        // The first client wakes the thread: it must wait no longer than the gathering may take.
+        !self.steps.is_empty() || self.waits() && (!gathers || clients == 1)
+    }
+
+    /// Returns the time for which the next flight still waits for clients.
+    fn gathers_for(&self) -> Option<Duration> {
+        let (clients, until) = self.gathering?;
+        let left = until.saturating_duration_since(Instant::now());
+        (self.waiters.len() < clients && !left.is_zero()).then_some(left)
+    }
+
+    /// Removes and returns the clients that need not wait any more.
+    fn released(&mut self) -> Vec<Waiter> {
+        let (durable, has_failed) = (self.writer.durable(), self.failure.is_some());
+        self.waiters.extract_if(.., |waiter| waiter.lsn <= durable || has_failed).collect()
+    }
+
     fn failure(&self) -> Option<RedoError> {
         let (node, why) = (self.writer.header().node, self.failure.clone()?);
         Some(RedoError::Device { node, why })
@@ -280,14 +363,54 @@ impl Shared {
         }
     }
 
+    /// Gives the state back, and wakes the thread if there is something to do for it.
+    fn wake(&self, state: MutexGuard<'_, State>) {
+        let must_wake = state.must_wake();
+        // Before the wake-up: the thread would have to wait for the state at once.
+        drop(state);
+        if must_wake {
+            self.work.notify_one();
+        }
+    }
+
+    /// Returns the next step of the writer; `None` when the stream is dropped and the last step has
+    /// ended.
+    fn next(&self) -> Option<Action> {
+        let mut state = self.lock();
+        loop {
+            if let Some(step) = state.steps.pop_front() {
+                return Some(step);
+            }
+            if state.waits() {
+                if let Some(left) = state.gathers_for() {
+                    let waited = self.work.wait_timeout(state, left);
+                    (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+                    continue;
+                }
+                let wanted = state.wanted;
+                state.handle(Event::Want(wanted));
+                state.gathering = None;
+                // Nothing begins before the stream is open, or after a failure.
+                if !state.steps.is_empty() {
+                    continue;
+                }
+            }
+            if state.is_dropped {
+                return None;
+            }
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
     /// Carries out the steps of the writer until the stream is dropped and the last step has ended.
     fn write(&self, device: &dyn Device, told: &dyn Fn(RedoProgress)) {
-        let is_idle = |state: &mut State| state.steps.is_empty() && !state.is_dropped;
-        loop {
-            let mut state =
-                self.work.wait_while(self.lock(), is_idle).unwrap_or_else(PoisonError::into_inner);
-            let Some(step) = state.steps.pop_front() else { return };
-            drop(state);
+        let mut begin = Instant::now();
+        let mut is_new = true;
+        while let Some(step) = self.next() {
+            if std::mem::take(&mut is_new) {
+                begin = Instant::now();
+            }
+            let is_sync = matches!(step, Action::Sync);
             let result = match step {
                 Action::Write(offset, bytes) => device.write(offset, &bytes),
                 _ => device.sync(),
@@ -296,7 +419,17 @@ impl Shared {
             let has_succeeded = result.is_ok();
             state.failure = result.err().map(Arc::new);
             let progress = state.handle(Event::Done(has_succeeded));
+            if has_succeeded && !is_sync {
+                continue;
+            }
+            is_new = true;
+            self.durable.store(state.writer.durable().0, Release);
+            self.has_failed.store(!has_succeeded, Release);
+            let (clients, now) = (state.waiters.len(), Instant::now());
+            let released = state.released();
+            state.gathering = (!released.is_empty()).then(|| (clients, now + (now - begin) / 2));
             drop(state);
+            released.iter().for_each(|waiter| waiter.thread.unpark());
             self.progress.notify_all();
             progress.into_iter().for_each(told);
         }

@@ -3,7 +3,7 @@
 use anyhow::bail;
 use plexus_base::Waiting;
 use plexus_bench::{
-    blocks::{DeathReport, Recovery, StartReport, Workload},
+    blocks::{DeathReport, REDO_BYTES_PER_BLOCK, Recovery, StartReport, Workload},
     report::{count, rate},
 };
 use plexus_node::TemporaryCluster;
@@ -73,7 +73,10 @@ pub(crate) fn run(args: &RecoveryArgs) -> anyhow::Result<()> {
     let start = recovery.start(&mut cluster).map_err(measured::explained)?;
     measured::take_down(cluster)?;
     if args.json {
-        return output::json(&serde_json::json!({ "death": death, "start": start }));
+        let memory = 1_000_000 * REDO_BYTES_PER_BLOCK;
+        let found =
+            serde_json::json!({ "death": death, "start": start, "memory_per_million_blocks": memory });
+        return output::json(&found);
     }
     show(&death, &start)
 }

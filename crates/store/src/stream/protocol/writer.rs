@@ -295,6 +295,11 @@ impl StreamWriter {
         self.end
     }
 
+    /// Returns true if no write or sync is under way, and none will begin without an event.
+    pub fn is_idle(&self) -> bool {
+        self.flight.is_none()
+    }
+
     /// Returns the bytes that can be appended before the durable checkpoint must move.
     pub fn room(&self) -> u64 {
         self.geometry().limit(self.synced.checkpoint).0 - self.end.0

@@ -1,0 +1,88 @@
+//! The limits of the disk: writes that are synced one by one, and sequential reads. `fio` measures
+//! both if it is installed; otherwise a loop of this program measures the syncs.
+
+use std::{
+    fs::File,
+    os::unix::fs::FileExt,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use tempfile::TempDir;
+
+use super::rows::*;
+use crate::command::{found, json_within};
+
+/// The bytes of a write: those of a batch of redo with some changes.
+const WRITE: usize = 4096;
+
+/// The bytes of the file.
+const FILE: usize = 64 << 20;
+
+/// The duration of a measurement.
+const TIME: Duration = Duration::from_secs(1);
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A file on the file system of temporary clusters.
+pub(super) struct Disk {
+    folder: TempDir,
+    has_fio: bool,
+}
+
+impl Disk {
+    pub(super) fn new() -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let file = File::create(folder.path().join("file"))?;
+        let chunk = vec![1; 1 << 20];
+        (0..FILE).step_by(chunk.len()).try_for_each(|at| file.write_all_at(&chunk, at as u64))?;
+        file.sync_all()?;
+        Ok(Self { folder, has_fio: found("fio") })
+    }
+
+    /// Returns the name of the program that measures the disk.
+    pub(super) fn name(&self) -> &'static str {
+        if self.has_fio { "fio" } else { "a loop of write and fdatasync" }
+    }
+
+    fn fio(&self, arguments: &[&str]) -> Result<serde_json::Value> {
+        let mut fio = Command::new("fio");
+        fio.args(["--name=redo", "--ioengine=psync", "--direct=1", "--overwrite=1", "--time_based"]);
+        fio.arg(format!("--filename={}", self.folder.path().join("file").display()));
+        fio.args([
+            &format!("--size={FILE}"),
+            &format!("--runtime={}", TIME.as_secs()),
+            "--output-format=json",
+        ]);
+        let mut report = json_within(fio.args(arguments), TIMEOUT)?;
+        Ok(report["jobs"][0].take())
+    }
+
+    /// Measures writes of 4 KiB, each with a sync, one after the other.
+    pub(super) fn syncs(&self) -> Result<Vec<(&'static str, f64)>> {
+        let per_second = if self.has_fio {
+            let job = self.fio(&["--rw=write", &format!("--bs={WRITE}"), "--fdatasync=1"])?;
+            job["write"]["iops"].as_f64().context("fio printed no write.iops")?
+        } else {
+            let file = File::options().write(true).open(self.folder.path().join("file"))?;
+            let (start, bytes, mut done) = (Instant::now(), [7; WRITE], 0);
+            while start.elapsed() < TIME {
+                file.write_all_at(&bytes, (done * WRITE % FILE) as u64)?;
+                file.sync_data()?;
+                done += 1;
+            }
+            done as f64 / start.elapsed().as_secs_f64()
+        };
+        ensure!(per_second > 0.0, "no write was synced");
+        Ok(vec![(SYNCS, per_second)])
+    }
+
+    /// Measures reads of 1 MiB, one after the other.
+    pub(super) fn reads(&self) -> Result<Vec<(&'static str, f64)>> {
+        ensure!(self.has_fio, "fio is not installed");
+        let job = self.fio(&["--rw=read", "--bs=1m"])?;
+        let rate = job["read"]["bw_bytes"].as_f64().context("fio printed no read.bw_bytes")?;
+        Ok(vec![(READS, rate / 1e6)])
+    }
+}
