@@ -75,7 +75,10 @@ impl Plexus {
         // Each block was changed by the other node 32 changes before.
         let durable = of(&format!("{redo} --hot 64"))?;
         let fresh = of(&format!("{redo} --hot 1"))?;
-        let off = of("--hot 64")?;
+        // The clients pause as long as they wait for their redo above: workers sleep meanwhile.
+        let pause =
+            durable["change_us"]["p50"].as_f64().context("plexus bench blocks printed no change_us")?;
+        let off = of(&format!("--hot 64 --pause {pause:.0}"))?;
         Ok(vec![
             (DURABLE[place], median_ns(&durable)?),
             (FRESH[place], 1e9 / number(&fresh, "blocks_per_s")?.max(1.0)),

@@ -1,6 +1,10 @@
 //! A client of the block workload: a thread that reads and changes blocks as fast as it gets them.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    thread,
+    time::Duration,
+};
 
 use plexus_base::BlockId;
 use plexus_cache::{Cache, CacheError, Session};
@@ -139,6 +143,10 @@ impl<'a> Client<'a> {
             }
             waits = waited;
             last = end;
+            if self.workload.pause_us > 0 {
+                thread::sleep(Duration::from_micros(self.workload.pause_us));
+                last = clock::now();
+            }
         }
     }
 

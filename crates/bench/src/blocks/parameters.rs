@@ -52,6 +52,9 @@ pub struct Workload {
     pub order: Order,
     /// When a change counts as acknowledged.
     pub durability: Durability,
+    /// Microseconds that a client sleeps after each operation.
+    #[serde(default)]
+    pub pause_us: u64,
     /// Milliseconds before measuring begins.
     pub warm_ms: u64,
     /// Milliseconds that are measured.
@@ -69,6 +72,7 @@ impl Default for Workload {
             consistent_reads: false,
             order: Order::Random,
             durability: Durability::Commit,
+            pause_us: 0,
             warm_ms: 300,
             measured_ms: 3000,
             seed: 1,
@@ -85,6 +89,9 @@ impl Workload {
     pub fn check(&self, nodes: usize, user_bytes: usize, blocks: u64) -> Result<(), String> {
         check_clients(self.clients)?;
         check_times(self.warm_ms, self.measured_ms)?;
+        if self.pause_us > 1_000_000 {
+            return Err(format!("a pause of {} us: use at most 1000000", self.pause_us));
+        }
         if self.writes_percent > 100 {
             return Err(format!("{} % writes: use 0 to 100", self.writes_percent));
         }
@@ -116,6 +123,7 @@ mod tests {
             (Workload { clients: 0, ..good.clone() }, "0 clients"),
             (Workload { clients: 256, ..good.clone() }, "use at most 167"),
             (Workload { writes_percent: 101, ..good.clone() }, "101 % writes"),
+            (Workload { pause_us: 1_000_001, ..good.clone() }, "1000001 us"),
             (Workload { hot: 4097, ..good.clone() }, "use 1 to 4096"),
             (Workload { measured_ms: 1, ..good.clone() }, "measure for"),
         ] {

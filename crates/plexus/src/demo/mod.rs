@@ -16,7 +16,7 @@ use std::{
 use anyhow::{Context, bail};
 use plexus_base::Waiting;
 use plexus_bench::{
-    blocks::{self, Order, Report, Workload},
+    blocks::{self, DeathReport, Order, Recovery, Report, Workload},
     perf::{self, Driving, Op, Over, Plan, Row, Test, Trial, Until},
 };
 use plexus_node::{Parameters, TemporaryCluster, config::Config};
@@ -47,6 +47,16 @@ const SWEEP_SHARE: f64 = 0.4;
 
 /// The numbers of clients on each node in the sweep for the chart.
 const SWEEP_CLIENTS: [u32; 4] = [1, 2, 4, 8];
+
+/// The blocks that only the killed node has changed.
+const CHANGED_BLOCKS: u64 = 128;
+
+/// The redo of the killed node: its bytes, and the size of each stream in MiB.
+const REDO_BYTES: u64 = 4 << 20;
+const REDO_MIB: u32 = 32;
+
+/// The time of the run in which a node is killed, in milliseconds.
+const DEATH_MS: u64 = 2500;
 
 /// The warm-up before every run, in milliseconds.
 const WARM_MS: u64 = 200;
@@ -83,13 +93,15 @@ pub(crate) struct DemoResult {
     pub(crate) no_1gbit: Option<String>,
     /// The reports of three nodes on contended blocks.
     pub(crate) cluster: Vec<Report>,
+    /// The death of one of three nodes with redo.
+    pub(crate) death: DeathReport,
     /// The reports of two nodes by the number of clients.
     pub(crate) sweep: Vec<Report>,
     /// The messages of the three nodes over shm, by channel and size.
     pub(crate) traffic: plexus_observe::Traffic,
-    /// The acknowledged changes of all runs.
+    /// The acknowledged changes of all runs in which no node was killed.
     pub(crate) changes_acknowledged: u64,
-    /// The changes found in the blocks after all runs.
+    /// The changes found in the blocks after these runs.
     pub(crate) changes_found: u64,
     /// The path of the chart.
     pub(crate) svg: PathBuf,
@@ -150,6 +162,10 @@ impl Demo {
         let traffic = over_shm.map(|report| report.traffic.clone()).unwrap_or_default();
         printer.traffic(&traffic)?;
 
+        printer.death_begins()?;
+        let death = self.death(printer, interrupted)?;
+        printer.death(&death)?;
+
         printer.sweep_begins()?;
         let mut sweep = Vec::new();
         for on_rail in two_nodes(Waiting::Adaptive, gigabit.as_ref())? {
@@ -173,6 +189,7 @@ impl Demo {
             pair,
             perf,
             cluster,
+            death,
             sweep,
         };
         printer.end(&result)?;
@@ -188,12 +205,7 @@ impl Demo {
         printer: &mut DemoPrinter,
         interrupted: &AtomicBool,
     ) -> anyhow::Result<Vec<Report>> {
-        let stop = || -> anyhow::Result<()> {
-            match interrupted.load(Ordering::Relaxed) {
-                true => bail!("interrupted; the temporary cluster was removed"),
-                false => Ok(()),
-            }
-        };
+        let stop = || stop(interrupted);
         stop()?;
         printer.starting(on_rail.rail, on_rail.parameters.config.nodes.len(), workloads);
         let cluster = TemporaryCluster::start(&on_rail.parameters, &mut |_, _| {})?;
@@ -210,6 +222,25 @@ impl Demo {
         more.map_err(measured::explained)?;
         measured::take_down(cluster)?;
         Ok(reports)
+    }
+
+    /// Kills one of three nodes with redo under load, and starts it again.
+    fn death(&self, printer: &DemoPrinter, interrupted: &AtomicBool) -> anyhow::Result<DeathReport> {
+        stop(interrupted)?;
+        let workload = Workload { clients: 2, warm_ms: WARM_MS, measured_ms: DEATH_MS, ..self.contended() };
+        let recovery = Recovery { workload, changed: CHANGED_BLOCKS, redo_bytes: REDO_BYTES };
+        let mut parameters = three_nodes("shm")?;
+        let config = &mut parameters.config;
+        // No checkpoint comes meanwhile.
+        (config.redo_mib, config.checkpoint_seconds) = (REDO_MIB, 3600);
+        config.blocks = config.blocks.max(recovery.blocks());
+        printer.starting("shm", config.nodes.len(), std::slice::from_ref(&recovery.workload));
+        let mut cluster = TemporaryCluster::start(&parameters, &mut |_, _| {})?;
+        let death = recovery.death(&mut cluster, "shm", interrupted);
+        stop(interrupted)?;
+        let death = death.map_err(measured::explained)?;
+        measured::take_down(cluster)?;
+        Ok(death)
     }
 
     fn run_ms(&self, share: f64) -> u64 {
@@ -251,6 +282,14 @@ impl Demo {
             ..Workload::default()
         };
         SWEEP_CLIENTS.map(workload).into()
+    }
+}
+
+/// Fails if a signal has interrupted the demonstration.
+fn stop(interrupted: &AtomicBool) -> anyhow::Result<()> {
+    match interrupted.load(Ordering::Relaxed) {
+        true => bail!("interrupted; the temporary cluster was removed"),
+        false => Ok(()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use plexus_base::counters::SIZES;
 use plexus_bench::{
-    blocks::{Report, Workload},
+    blocks::{DeathReport, Report, Workload},
     perf::Row,
     report::{Table, bytes, count, rate, ratio, us},
 };
@@ -39,7 +39,7 @@ impl DemoPrinter {
     }
 
     pub(super) fn sweep_begins(&self) -> anyhow::Result<()> {
-        self.line("\n4. Two nodes by the number of clients, half of the operations change one of 64 blocks")
+        self.line("\n5. Two nodes by the number of clients, half of the operations change one of 64 blocks")
     }
 
     pub(super) fn starting(&self, rail: &str, nodes: usize, workloads: &[Workload]) {
@@ -150,6 +150,32 @@ impl DemoPrinter {
         self.line(table.to_string().trim_end())
     }
 
+    pub(super) fn death_begins(&self) -> anyhow::Result<()> {
+        self.line(
+            "\n4. Three nodes with redo (shm): one is killed with SIGKILL under load, and started again",
+        )
+    }
+
+    pub(super) fn death(&self, death: &DeathReport) -> anyhow::Result<()> {
+        self.line("")?;
+        let mut table = Table::new(["clients of the other nodes go on with", "after"]).indent(3);
+        for (what, ms) in [
+            ("locks and all that needs only the new view", death.view_ms),
+            ("blocks that the other nodes hold", death.held_ms),
+            ("blocks that no node holds, not changed by the dead node", death.unchanged_ms),
+            ("blocks that the dead node had changed, the last of them", death.all_ms),
+        ] {
+            table.row([what.to_owned(), format!("{ms:.0} ms")]);
+        }
+        self.line(table.to_string().trim_end())?;
+        self.line(&format!(
+            "\n   Durable changes acknowledged {}, found in the blocks {}: none was lost.\n   {} was started again and serves.",
+            count(death.load.changes_acknowledged + death.changes_made),
+            count(death.load.changes_found + death.changes_found),
+            death.victim
+        ))
+    }
+
     pub(super) fn end(&self, found: &DemoResult) -> anyhow::Result<()> {
         self.line("")?;
         let mut table =
@@ -166,7 +192,7 @@ impl DemoPrinter {
         }
         self.line(table.to_string().trim_end())?;
         self.line(&format!(
-            "\n5. Changes acknowledged to clients {}, found in the blocks {}:\n   none was lost, none was applied twice.",
+            "\n6. Changes acknowledged to clients in the other parts {}, found in the blocks {}:\n   none was lost, none was applied twice.",
             count(found.changes_acknowledged),
             count(found.changes_found)
         ))?;

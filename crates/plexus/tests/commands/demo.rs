@@ -110,7 +110,7 @@ fn end_of(mut child: Child) -> (Option<i32>, String) {
 }
 
 #[test]
-fn it_shows_both_interconnects_and_loses_nothing() {
+fn it_shows_both_interconnects_kills_a_node_and_loses_nothing() {
     let demo = Demo::new("whole");
     let found = demo.command("0.1").said().json();
     demo.assert_nothing_left();
@@ -134,6 +134,13 @@ fn it_shows_both_interconnects_and_loses_nothing() {
     for ratio in ["ratio_blocks_per_s", "ratio_cpu_per_block"] {
         assert_eq!(found[ratio].is_f64(), is_idle, "{ratio}: {found}");
     }
+    let (death, load) = (&found["death"], &found["death"]["load"]);
+    assert_eq!((&death["victim"], &load["ended"][0]), (&"n3".into(), &"n3".into()), "{death}");
+    let ms = |name: &str| death[name].as_f64().unwrap();
+    assert!(0.0 < ms("view_ms") && ms("view_ms") < ms("all_ms"), "{death}");
+    assert!(death["changes_made"].as_u64().unwrap() > 0, "{death}");
+    assert_eq!(death["changes_made"], death["changes_found"], "{death}");
+    assert!(load["changes_found"].as_u64() >= load["changes_acknowledged"].as_u64(), "{load}");
     assert!(found["changes_found"].as_u64().unwrap() > 0);
     assert_eq!(found["changes_acknowledged"], found["changes_found"]);
     let svg = fs::read_to_string(found["svg"].as_str().unwrap()).unwrap();

@@ -1,6 +1,9 @@
 //! Replay of blocks to the disk group.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::{
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread,
+};
 
 use plexus_base::BlockId;
 use plexus_disks::{Buffer, Group, Page, PageError, Version, apply_patch};
@@ -13,6 +16,9 @@ use crate::stream::protocol::{
     RecordKind,
     replay::{BlockOnDisk, ReplayedBlock, replay},
 };
+
+/// The threads that read and write blocks, to keep a disk busy.
+const THREADS: usize = 4;
 
 /// The blocks that one sync covers.
 const BLOCKS_PER_SYNC: usize = 256;
@@ -40,13 +46,10 @@ impl RedoFiles {
             records.add(file, is_running, cancel);
         }
         for blocks in records.blocks().chunks(BLOCKS_PER_SYNC) {
-            let mut results = Vec::new();
-            for block in blocks {
-                if cancel.load(Relaxed) {
-                    return;
-                }
-                let of_block = records.take(*block);
-                results.push((*block, bring_up(&of_block, *block, &records, group)));
+            let taken: Vec<_> = blocks.iter().map(|block| (*block, records.take(*block))).collect();
+            let results = bring_up_all(&taken, &records, group, cancel);
+            if cancel.load(Relaxed) {
+                return;
             }
             // A dead node may have written a block that needs nothing more, and not synced it.
             let synced = group.sync().map_err(|why| why.to_string());
@@ -56,6 +59,30 @@ impl RedoFiles {
             }
         }
     }
+}
+
+/// Replays blocks on several threads, and returns their results in the same order. After `cancel` is
+/// set, some are missing; no thread is left.
+fn bring_up_all(
+    blocks: &[(BlockId, RecordsOfBlock)],
+    all: &GatheredRecords,
+    group: &Group,
+    cancel: &AtomicBool,
+) -> Vec<(BlockId, Result<Version, String>)> {
+    let part = &|part: &[(BlockId, RecordsOfBlock)]| -> Vec<_> {
+        let wanted = part.iter().take_while(|_| !cancel.load(Relaxed));
+        wanted.map(|(block, records)| (*block, bring_up(records, *block, all, group))).collect()
+    };
+    let mut parts = blocks.chunks(blocks.len().div_ceil(THREADS).max(1));
+    let first = parts.next().unwrap_or_default();
+    thread::scope(|scope| {
+        let others: Vec<_> = parts.map(|blocks| scope.spawn(move || part(blocks))).collect();
+        let mut results = part(first);
+        for other in others {
+            results.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        results
+    })
 }
 
 /// Replays one block, and writes it if that changed it or it was torn.

@@ -42,6 +42,9 @@ pub(crate) struct BlocksArgs {
     /// redo in the cluster (redo_mib = 0), none.
     #[arg(long, default_value_t = Durability::Commit)]
     durability: Durability,
+    /// Microseconds that a client sleeps after each operation.
+    #[arg(long, default_value_t = 0, value_name = "US")]
+    pause: u64,
     /// Seconds of measurement for each combination.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
@@ -90,6 +93,7 @@ impl BlocksArgs {
             consistent_reads: self.consistent_reads,
             order: self.order,
             durability: self.durability,
+            pause_us: self.pause,
             warm_ms: measured::ms("--warm-up", self.warm_up)?,
             measured_ms: measured::ms("--seconds", self.seconds)?,
             seed: self.seed,
