@@ -40,6 +40,9 @@ const READ_AFTERWARDS: u64 = 64;
 /// The pause between two blocks of a client that waits for blocks.
 const PAUSE_US: u64 = 500;
 
+/// The time after a new view in which a client may still meet a block that waits for it.
+const SETTLES_US: u64 = 20_000;
+
 /// The longest wait for any answer.
 const TIMEOUT: Duration = Duration::from_secs(150);
 
@@ -170,14 +173,15 @@ impl Recovery {
         let found = self.sum(cluster, 1)? - before;
         lost(filled.changes, found)?;
         cluster.start_again(&[victim]).map_err(failed)?;
+        let until_us = killed_us + (view_ms * 1e3) as u64 + SETTLES_US;
         let since = |us: u64| thousandths(us.saturating_sub(killed_us) as f64 / 1e3);
         Ok(DeathReport {
             victim: config.nodes[victim].name.clone(),
             redo_bytes: filled.redo_bytes,
             changed_blocks: self.changed,
             view_ms: thousandths(view_ms),
-            held_ms: since(end_of_longest(&held, killed_us)),
-            unchanged_ms: since(end_of_longest(&unchanged, killed_us)),
+            held_ms: since(end_of_longest(&held, killed_us, until_us)),
+            unchanged_ms: since(end_of_longest(&unchanged, killed_us, until_us)),
             first_changed_ms: since(changed.waits.first().map_or(changed.end_us, |wait| wait.1)),
             all_ms: since(changed.end_us),
             changes_made: filled.changes,
@@ -231,9 +235,10 @@ impl Recovery {
     }
 }
 
-/// Returns the end of the longest wait after the kill.
-fn end_of_longest(waits: &[(u64, u64)], killed_us: u64) -> u64 {
-    let after = waits.iter().filter(|(_, end)| *end > killed_us);
+/// Returns the end of the longest wait after the kill. Later than `until_us` no wait begins that has
+/// to do with it.
+fn end_of_longest(waits: &[(u64, u64)], killed_us: u64, until_us: u64) -> u64 {
+    let after = waits.iter().filter(|(start, end)| *end > killed_us && *start <= until_us);
     let longest = after.max_by_key(|(start, end)| end - start.max(&killed_us));
     longest.map_or(killed_us, |(_, end)| *end)
 }
@@ -287,9 +292,10 @@ mod tests {
     #[test]
     fn only_waits_after_the_kill_count() {
         let waits = [(0, 90), (95, 130), (131, 150), (160, 180)];
-        assert_eq!(end_of_longest(&waits, 100), 130);
-        assert_eq!(end_of_longest(&waits, 160), 180);
-        assert_eq!(end_of_longest(&waits, 200), 200);
+        assert_eq!(end_of_longest(&waits, 100, 150), 130);
+        assert_eq!(end_of_longest(&waits, 160, 170), 180);
+        assert_eq!(end_of_longest(&waits, 200, 300), 200);
+        assert_eq!(end_of_longest(&[(95, 110), (200, 900)], 100, 150), 110, "a later stall");
     }
 
     #[test]
