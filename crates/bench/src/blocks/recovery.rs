@@ -1,5 +1,5 @@
-//! The measurement of recovery on a temporary cluster: nodes are killed with SIGKILL under the block
-//! workload. It measures how long clients of the other nodes wait, and checks that every
+//! The measurement of recovery on a temporary cluster: nodes are killed with SIGKILL under the
+//! block workload. It measures how long clients of the other nodes wait, and checks that every
 //! acknowledged change is there.
 //!
 //! | blocks, in this order | use |
@@ -235,8 +235,8 @@ impl Recovery {
     }
 }
 
-/// Returns the end of the longest wait after the kill. Later than `until_us` no wait begins that has
-/// to do with it.
+/// Returns the end of the longest wait after the kill that began before `until_us`. Later waits
+/// have other reasons.
 fn end_of_longest(waits: &[(u64, u64)], killed_us: u64, until_us: u64) -> u64 {
     let after = waits.iter().filter(|(start, end)| *end > killed_us && *start <= until_us);
     let longest = after.max_by_key(|(start, end)| end - start.max(&killed_us));

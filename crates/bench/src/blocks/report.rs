@@ -43,7 +43,8 @@ pub struct Report {
     pub operations_per_s: f64,
     /// The changes per second.
     pub changes_per_s: f64,
-    /// The response times of reads and changes that waited for the block, without the wait for redo.
+    /// The response times of reads and changes that waited for the block. The wait for redo is left
+    /// out.
     pub response_us: ResponseUs,
     /// The response times of changes until their redo was durable; zero if none waited for that.
     pub change_us: ResponseUs,

@@ -61,8 +61,8 @@ impl RedoFiles {
     }
 }
 
-/// Replays blocks on several threads, and returns their results in the same order. After `cancel` is
-/// set, some are missing; no thread is left.
+/// Replays blocks on several threads, and returns their results in the same order. After `cancel`
+/// is set, some are missing; no thread is left.
 fn bring_up_all(
     blocks: &[(BlockId, RecordsOfBlock)],
     all: &GatheredRecords,
