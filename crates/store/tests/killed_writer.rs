@@ -4,12 +4,12 @@
 //! The test starts itself as the process that is killed.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     env,
     io::{BufRead, BufReader, Write},
     path::Path,
     process::{Command, Stdio},
-    sync::Arc,
+    sync::{Arc, Mutex},
     thread,
 };
 
@@ -27,8 +27,9 @@ const WRITERS: u64 = 3;
 const ROUNDS: u64 = 15;
 /// The records of a group, each of which names the writer and the number of its group.
 const RECORDS: u64 = 3;
-/// The groups of each writer that no checkpoint passes.
-const KEPT: usize = 40;
+/// The last groups of all writers, which no checkpoint passes: so few that those of two
+/// incarnations have room in the ring.
+const KEPT: usize = 60;
 
 fn main() {
     let arguments: Vec<String> = env::args().collect();
@@ -48,12 +49,11 @@ fn write(path: &Path, incarnation: u64) {
     let scan = StreamReader::open(&device).and_then(StreamReader::scan).expect("a stream");
     let stream = RedoStream::open(Arc::new(device), scan.tail, Incarnation(incarnation), drop);
     let stream = stream.expect("it opens");
-    let starts = std::sync::Mutex::new(BTreeMap::new());
+    let kept = Mutex::new(VecDeque::new());
     thread::scope(|scope| {
         for writer in 0..WRITERS {
-            let (stream, starts) = (&stream, &starts);
+            let (stream, kept) = (&stream, &kept);
             scope.spawn(move || {
-                let mut kept = Vec::new();
                 for number in 1.. {
                     let what = [incarnation, writer, number].map(u64::to_le_bytes).concat();
                     let mut group = Group::default();
@@ -66,12 +66,10 @@ fn write(path: &Path, incarnation: u64) {
                     stream.wait_durable(appended.end).expect("durable");
                     let line = format!("{incarnation} {writer} {number} {}\n", appended.start.0);
                     std::io::stdout().write_all(line.as_bytes()).expect("the parent reads");
-                    kept.push(appended.start);
-                    let oldest = kept[kept.len().saturating_sub(KEPT)];
-                    let mut starts = starts.lock().expect("no thread panics");
-                    starts.insert(writer, oldest);
-                    if starts.len() as u64 == WRITERS {
-                        stream.checkpoint(starts.values().min().copied().expect("a start"));
+                    let mut kept = kept.lock().expect("no thread panics");
+                    kept.push_back(appended.start);
+                    if kept.len() > KEPT {
+                        stream.checkpoint(kept.pop_front().expect("more than none"));
                     }
                 }
             });
