@@ -57,15 +57,6 @@ pub struct Clients {
 /// Refusals by their text without numbers, with their count and one whole text.
 pub type Refusals = BTreeMap<String, (u64, String)>;
 
-/// The result of a check.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Found {
-    /// The acknowledged changes.
-    pub acknowledged: u64,
-    /// The changes that the blocks count.
-    pub found: u64,
-}
-
 /// The counts of the blocks that a node reads: by client, or the reason why a block is refused.
 pub type Counts = Vec<Result<Vec<u64>, String>>;
 
@@ -185,20 +176,20 @@ impl Clients {
     }
 
     /// Reads the blocks at a node, and checks that they have every acknowledged change and no
-    /// others. Blocks that the node refuses are returned with its reason.
+    /// others. Returns the number of acknowledged changes, and the reasons for blocks that the node
+    /// refuses.
     ///
     /// # Errors
     /// The node does not answer, or the counts are wrong.
-    pub fn check(&self, node: usize) -> Result<(Found, Vec<String>), String> {
+    pub fn check(&self, node: usize) -> Result<(u64, Vec<String>), String> {
         let before = self.record();
         let counts = self.counts(node)?;
-        let mut result = Found::default();
+        let mut all = 0;
         for (slot, record) in before.iter().enumerate() {
-            result.acknowledged += record.changes.iter().sum::<u64>();
+            all += record.changes.iter().sum::<u64>();
             for (block, counts) in (0..).zip(&counts) {
                 let Ok(counts) = counts else { continue };
                 let (found, acknowledged) = (counts[slot], record.changes[block]);
-                result.found += found;
                 if found < acknowledged {
                     return Err(format!(
                         "block {block}: client {slot} made {acknowledged} changes, and {} reads {found}",
@@ -216,7 +207,7 @@ impl Clients {
             thread::sleep(RESTS);
         }
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone().map_or(Ok(()), Err)?;
-        Ok((result, counts.into_iter().filter_map(Result::err).collect()))
+        Ok((all, counts.into_iter().filter_map(Result::err).collect()))
     }
 }
 
