@@ -19,5 +19,5 @@ pub use frames::{MAX_BLOCKS, REDO_BYTES_PER_BLOCK};
 pub use guard::{Change, Committed, Read};
 pub use redo::{LoggedChange, RedoAnswers, RedoFailed, RedoLog};
 pub use service::{CacheService, CacheTask, window_of};
-pub use session::{Cache, CacheError, LostRecord, Session};
+pub use session::{Cache, CacheError, Session};
 pub use wiring::{CacheSettings, wire};

@@ -1,9 +1,6 @@
 //! The cache on one worker: passes events to the shard and carries out its actions.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Weak},
-};
+use std::{collections::VecDeque, sync::Arc};
 
 use plexus_base::{BlockId, Epoch, Incarnation, NodeId, WorkerId, clock};
 use plexus_disks::{DiskError, IoCompletion, Job, Op, Page, Pool, Version};
@@ -12,12 +9,12 @@ use plexus_interconnect::{Channel, Kind, Message, Net, Reply};
 use plexus_membership::subsystem::{Subsystem, WorkerPort};
 
 use crate::{
-    LoggedChange, LostRecord, RedoLog,
+    LoggedChange, RedoLog,
     faults::Faults,
     frames::FrameTable,
     protocol::{
-        self, Action, BlockError, Contents, Counts, Event, Granted, LossHistory, Lost, Members, Mode,
-        RedoSpan, Shard, ShardDriver, Slot, Ticket,
+        self, Action, BlockError, Contents, Counts, Event, Granted, Members, Mode, RedoSpan, Shard,
+        ShardDriver, Slot, Ticket,
     },
 };
 
@@ -59,11 +56,6 @@ pub enum CacheTask {
     HandBack(Reply<u32>),
     /// Answer with the counts so far.
     Counts(Reply<Counts>),
-    /// The lost blocks are on record, up to the record of this number: see [`LostRecord`].
-    LostRecorded(u64),
-    /// Accept the lost blocks as they are on disk, at all members. The request is dropped while
-    /// members change, and if more blocks are lost than these.
-    AcceptLost(Arc<Lost>),
     /// Prepare to leave: this node has handed everything back. Answered when it may leave.
     Leave(Reply<()>),
 }
@@ -89,13 +81,9 @@ pub struct CacheService {
     checkpoints: VecDeque<Reply<u32>>,
     hand_backs: Vec<Reply<u32>>,
     leaves: Vec<Reply<()>>,
-    record: Arc<dyn LostRecord>,
     redo: Option<Arc<dyn RedoLog>>,
     /// The members of the last view.
     members: Vec<(NodeId, Incarnation)>,
-    /// The last view in which all masters were open.
-    complete: Epoch,
-    port: Weak<Port>,
 }
 
 /// The port by which tasks reach the workers.
@@ -107,14 +95,10 @@ impl CacheService {
         frames: Arc<FrameTable>,
         pool: Pool,
         faults: Arc<Faults>,
-        (record, redo): (Arc<dyn LostRecord>, Option<Arc<dyn RedoLog>>),
-        port: Weak<Port>,
+        redo: Option<Arc<dyn RedoLog>>,
     ) -> Self {
-        let mut shard = Shard::new(config);
-        let (epoch, lost) = record.known(config.worker);
-        shard.recall(epoch, lost);
         Self {
-            shard,
+            shard: Shard::new(config),
             window: window_of(config.worker),
             frames,
             pool,
@@ -125,11 +109,8 @@ impl CacheService {
             checkpoints: VecDeque::new(),
             hand_backs: Vec::new(),
             leaves: Vec::new(),
-            record,
             redo,
             members: Vec::new(),
-            complete: Epoch(0),
-            port,
         }
     }
 }
@@ -148,11 +129,11 @@ impl Subsystem for CacheService {
     }
 
     /// Hands the next view to the shard; see [`Shard::view`].
-    fn view(&mut self, net: &mut Net, members: &Members, before: LossHistory) {
+    fn view(&mut self, net: &mut Net, members: &Members) {
         // The pages of reads under way are not used: newer ones may have been written since.
         self.expected.fill(0);
         self.members.clone_from(&members.members);
-        self.drive(net, |shard, io| shard.view(clock::now(), (members, before), io));
+        self.drive(net, |shard, io| shard.view(clock::now(), members, io));
     }
 
     /// Returns whether all masters of the last view have opened.
@@ -204,10 +185,6 @@ impl Subsystem for CacheService {
                 self.handle(net, Event::HandBack);
             }
             CacheTask::Counts(reply) => reply.send(*self.shard.counts()),
-            CacheTask::LostRecorded(seq) => self.handle(net, Event::LostRecorded { seq }),
-            CacheTask::AcceptLost(seen) => {
-                self.drive(net, |shard, io| shard.accept_lost(clock::now(), &seen, io));
-            }
             CacheTask::Leave(reply) => {
                 self.leaves.push(reply);
                 self.handle(net, Event::Leave);
@@ -259,11 +236,6 @@ impl CacheService {
         let redo = self.redo.as_deref();
         let mut out = Out { net, frames: &self.frames, window: self.window, actions: &mut actions, redo };
         does(&mut self.shard, &mut out);
-        let epoch = self.shard.epoch();
-        if self.complete != epoch && self.shard.is_open() {
-            self.complete = epoch;
-            self.record.complete(self.shard.config().worker, epoch);
-        }
         self.carry_out(net, actions);
     }
 
@@ -278,7 +250,6 @@ impl CacheService {
         match action {
             Action::Send { to, message } => send(net, to, Channel::CacheRequests, &message),
             Action::SendBehind { to, message } => send(net, to, Channel::CacheBlocks, &message),
-            Action::RecordLost { seq } => self.record(seq),
             Action::Open { epoch } => {
                 self.redo.iter().for_each(|redo| redo.begin());
                 tracing::debug!(worker = self.shard.config().worker.0, epoch = epoch.0, "the cache is open");
@@ -323,18 +294,6 @@ impl CacheService {
 
     fn log(&self) -> &dyn RedoLog {
         self.redo.as_deref().expect("the shard was told that there is redo")
-    }
-
-    /// Records a change of the lost blocks.
-    fn record(&self, seq: u64) {
-        let (worker, port) = (self.shard.config().worker, self.port.clone());
-        let done = move || {
-            // There is no port while the node ends.
-            if let Some(port) = port.upgrade() {
-                port.submit(worker, CacheTask::LostRecorded(seq));
-            }
-        };
-        self.record.record(worker, self.shard.lost().clone(), Box::new(done));
     }
 
     #[allow(unsafe_code, reason = "the frame table lends memory by contract")]

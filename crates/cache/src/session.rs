@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use plexus_base::{BlockId, Epoch, WorkerId};
+use plexus_base::BlockId;
 use plexus_disks::Writer;
 use plexus_interconnect::ReplySlot;
 
@@ -17,7 +17,7 @@ use crate::{
     faults::Faults,
     frames::FrameTable,
     guard::{Change, Committed, Read},
-    protocol::{Ask, BlockError, Granted, Lost},
+    protocol::{Ask, BlockError, Granted},
     service::{Answer, CacheTask, Port},
 };
 
@@ -31,9 +31,6 @@ pub enum CacheError {
     /// The node is being shut down.
     #[error("the node is shutting down")]
     ShuttingDown,
-    /// The block's latest version was lost with a node.
-    #[error("{0} was lost when a node died; `plexus up --accept-lost` takes what the disk has")]
-    Lost(BlockId),
     /// The redo of the block is incomplete or damaged.
     #[error("{0}")]
     Unrecovered(String),
@@ -57,25 +54,6 @@ pub enum CacheError {
     /// The nodes disagree about the master of the block.
     #[error("{0} was refused by its master: the nodes do not have the same configuration")]
     Refused(BlockId),
-}
-
-/// The record of lost blocks that a node keeps while members change. The node decides when to read
-/// it again. Records of earlier runs are used on a cold start and ignored when joining a running
-/// cluster.
-pub trait LostRecord: Send + Sync {
-    /// Returns the recorded losses before the first view, and the view as of which they are
-    /// complete. Losses of partitions of other workers than `worker` are left out.
-    fn known(&self, worker: WorkerId) -> (Epoch, Lost);
-
-    /// Records `lost` in place of all earlier losses of `worker`. Calls `done` once that is
-    /// durable: from any thread, at once or later, after any number of attempts. It must not wait,
-    /// since the worker calls it. Of several records under way the last counts; for the others
-    /// `done` need not be called.
-    fn record(&self, worker: WorkerId, lost: Lost, done: Box<dyn FnOnce() + Send>);
-
-    /// Notes that all masters are open in this view: the record of `worker` is complete as of it.
-    /// It must not wait: the worker calls it before it answers that the node may leave.
-    fn complete(&self, worker: WorkerId, epoch: Epoch);
 }
 
 /// The cache of a node, as programs use it. Cheap to clone.
@@ -182,10 +160,9 @@ impl Cache {
             BlockError::WriteFailed => CacheError::WriteFailed(fault()),
             BlockError::NotMaster => CacheError::Refused(block),
             // The master has logged the reason. Other nodes do not know it.
-            BlockError::Lost if self.logs_changes() => CacheError::Unrecovered(known.unwrap_or_else(|| {
+            BlockError::Unrecovered => CacheError::Unrecovered(known.unwrap_or_else(|| {
                 format!("{block} is not recovered: its redo is incomplete or damaged; see the logs of the other nodes")
             })),
-            BlockError::Lost => CacheError::Lost(block),
         }
     }
 }

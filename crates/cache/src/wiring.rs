@@ -8,7 +8,7 @@ use plexus_disks::{Group, IoCompletion, Pool, Writer};
 use plexus_fabric::Window;
 
 use crate::{
-    Cache, CacheService, CacheTask, LostRecord, RedoAnswers, RedoLog,
+    Cache, CacheService, CacheTask, RedoAnswers, RedoLog,
     faults::Faults,
     frames::FrameTable,
     protocol::Config,
@@ -37,8 +37,7 @@ pub struct CacheSettings {
 }
 
 /// Makes the services, one for each worker, to which `port` leads; the cache for programs; and the
-/// windows that peers must know. `record` keeps the losses with ended nodes. `redo` makes the redo
-/// stream, if changes are logged.
+/// windows that peers must know. `redo` makes the redo stream, if changes are logged.
 ///
 /// # Errors
 /// There is too little memory, or the system refuses a thread.
@@ -46,7 +45,6 @@ pub struct CacheSettings {
 pub fn wire(
     settings: CacheSettings,
     group: &Arc<Group>,
-    record: &Arc<dyn LostRecord>,
     redo: impl FnOnce(RedoAnswers) -> Option<Arc<dyn RedoLog>>,
     port: Arc<Port>,
 ) -> Result<(Vec<CacheService>, Cache, Vec<Arc<Window>>), Box<dyn Error>> {
@@ -63,8 +61,7 @@ pub fn wire(
         let window = Arc::new(Window::create(window_of(worker), len, block_size as u32)?);
         windows.push(window.clone());
         let table = Arc::new(FrameTable::new(config, window));
-        let port = Arc::downgrade(&port);
-        let told = port.clone();
+        let told = Arc::downgrade(&port);
         let complete = move |completion: IoCompletion| {
             // There is no port when the node is ending and has waited for all necessary jobs.
             if let Some(port) = told.upgrade() {
@@ -72,8 +69,7 @@ pub fn wire(
             }
         };
         let pool = Pool::new(group, io_threads, redo.is_some(), complete)?;
-        let (record, redo) = (record.clone(), redo.clone());
-        services.push(CacheService::new(config, table.clone(), pool, faults.clone(), (record, redo), port));
+        services.push(CacheService::new(config, table.clone(), pool, faults.clone(), redo.clone()));
         tables.push(table);
     }
     let writer = Writer { node: me, incarnation };

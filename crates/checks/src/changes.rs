@@ -6,19 +6,16 @@
 //! last disk writes may reach the disk. Afterwards nothing of them arrives. Every run begins with a
 //! first view.
 //!
-//! In most scenarios at least one participant of the last view stays alive. Where all nodes may die
-//! ([`Params::all_may_die`]), a cold start uses the records of the nodes. This module counts deaths
-//! to know the true state (`insight.rs`).
+//! In most scenarios at least one participant of the last view stays alive, unless all nodes may
+//! die ([`Params::all_may_die`]).
 
 use plexus_base::{BlockId, Epoch, NodeId};
-use plexus_cache::protocol::{Event, Lost, Members, Mode, Slot};
+use plexus_cache::protocol::{Event, Members, Mode, Slot};
 
 use crate::{
     cluster::{Cluster, ClusterEvent, Local, Phase, config},
     failure::Broken,
     harness::{self, Instance},
-    insight::Past,
-    properties::{named, recorded},
     scenario::{Carrier, Params},
 };
 
@@ -33,8 +30,6 @@ const DIE_NS: u64 = 20_000;
 pub enum Change {
     /// A node dies or leaves, or membership decides again without need.
     Next,
-    /// An operator accepts what is lost.
-    Accept,
     /// A node starts another incarnation.
     Join(usize),
     /// A leaving node checks whether it may leave.
@@ -67,29 +62,14 @@ pub struct Changes {
     /// True if no access of the incarnation reaches the disk any more, by owner.
     pub(crate) fenced: Vec<bool>,
     views: Vec<Members>,
-    pub(crate) past: Past,
-    /// The first view whose masters may have been the last to open.
-    open_since: usize,
     accesses: Vec<Access>,
-    /// True if a node died since.
-    died: bool,
     leaving: Option<usize>,
     made: u64,
-    /// True if the master has named the block as lost, by block.
-    pub(crate) lost: Vec<bool>,
-    /// True if an operator asked to accept it since.
-    pub(crate) accepted: Vec<bool>,
-    /// The lost blocks when an operator last looked before accepting, by worker.
-    seen: Vec<Lost>,
-    /// The view in which the block was accepted as it is on the disk.
-    pub(crate) taken: Vec<Epoch>,
-    /// True if a node died that may have had the latest version.
-    pub(crate) suspect: Vec<bool>,
 }
 
 impl Changes {
     pub(crate) fn new(params: &Params) -> Self {
-        let (nodes, blocks) = (usize::from(params.nodes), params.blocks as usize);
+        let nodes = usize::from(params.nodes);
         let mut cluster = harness::Cluster::new(nodes);
         (0..nodes).for_each(|node| _ = cluster.start(node, |_| ()));
         Self {
@@ -97,27 +77,14 @@ impl Changes {
             owners: (0..nodes).collect(),
             fenced: vec![false; nodes * (1 + params.changes as usize)],
             views: Vec::new(),
-            past: Past::new(params),
-            open_since: 0,
             accesses: Vec::new(),
-            died: false,
             leaving: None,
             made: 0,
-            lost: vec![false; blocks],
-            accepted: vec![false; blocks],
-            seen: vec![Lost::default(); nodes * usize::from(params.workers)],
-            taken: vec![Epoch(0); blocks],
-            suspect: vec![false; blocks],
         }
     }
 
     pub(crate) fn view(&self) -> &Members {
         self.views.last().expect("a first view")
-    }
-
-    /// Returns true if the master has named the block as lost.
-    pub fn is_lost(&self, block: BlockId) -> bool {
-        self.lost[block.0 as usize]
     }
 
     /// Returns true if a message sent in a view can reach a node: there is a link to the
@@ -158,10 +125,6 @@ impl Cluster {
     pub(crate) fn change(&mut self, change: Change) -> Result<(), Broken> {
         match change {
             Change::Next => return self.next_change(),
-            Change::Accept => {
-                let node = self.living().next();
-                return node.map_or(Ok(()), |node| self.accept_what_was_seen(usize::from(node)));
-            }
             Change::Join(node) if self.phase == Phase::Running || self.living().next().is_none() => {
                 self.join(node);
             }
@@ -183,14 +146,6 @@ impl Cluster {
             shard.epoch() == epoch && shard.is_open()
         };
         self.changes.is_current() && (self.changes.views.len() == 1 || self.living().all(open))
-    }
-
-    /// Returns the members of a view that still run in the incarnation that the view has.
-    pub(crate) fn members_alive(&self, epoch: Epoch) -> impl Iterator<Item = u8> {
-        let view =
-            self.changes.views.iter().find(|view| view.epoch == epoch).expect("a view that was decided");
-        let alive = self.changes.nodes.members();
-        view.members.iter().filter(move |member| alive.contains(member)).map(|(node, _)| node.0)
     }
 
     /// Returns true if another node of the last settled view stays.
@@ -233,45 +188,6 @@ impl Cluster {
         Ok(())
     }
 
-    /// Accepts the lost blocks as an operator does.
-    ///
-    /// # Errors
-    /// A property does not hold.
-    pub fn accept_lost(&mut self, node: usize) -> Result<(), Broken> {
-        for local in self.indices(node as u8) {
-            let seen = self.locals[local].shard.lost().clone();
-            self.accept(local, &seen)?;
-        }
-        Ok(())
-    }
-
-    /// Accepts the lost blocks, perhaps from an older listing: the command is refused if more
-    /// blocks are lost by now.
-    fn accept_what_was_seen(&mut self, node: usize) -> Result<(), Broken> {
-        for local in self.indices(node as u8) {
-            let now = self.locals[local].shard.lost().clone();
-            let before = std::mem::replace(&mut self.changes.seen[local], now.clone());
-            let seen = if self.engine.random.below(2) == 0 { before } else { now };
-            self.accept(local, &seen)?;
-        }
-        Ok(())
-    }
-
-    fn accept(&mut self, local: usize, seen: &Lost) -> Result<(), Broken> {
-        let shard = &self.locals[local].shard;
-        // The command accepts all of them or none.
-        if shard.is_open() && shard.lost().is_within(seen) {
-            let worker = shard.config().worker;
-            for block in (0..self.params.blocks).map(BlockId) {
-                let is_its = block.partition().worker(self.params.workers) == worker;
-                if is_its && self.changes.is_lost(block) && seen.contains(block) {
-                    self.changes.accepted[block.0 as usize] = true;
-                }
-            }
-        }
-        self.drive(local, |shard, now, io| shard.accept_lost(now, seen, io))
-    }
-
     fn look_later(&mut self, node: usize) {
         let look = Change::Look(self.changes.nodes.instance(node));
         self.engine.schedule(LOOK_NS, Some(self.owner(node)), ClusterEvent::Change(look));
@@ -283,7 +199,6 @@ impl Cluster {
         let node = instance.node;
         let locals = self.indices(node as u8);
         if self.locals[locals.clone()].iter().all(|local| local.may_leave) {
-            self.is_clean(node, instance.member().1);
             let most = *self.engine.random.pick(&[1, self.params.change_ns]);
             self.schedule_at(node, 1..=most, ClusterEvent::Change(Change::Go(instance)));
             return Ok(());
@@ -316,27 +231,18 @@ impl Cluster {
     }
 
     fn kill(&mut self, node: usize) {
-        let dead = NodeId(node as u8);
-        for block in (0..self.params.blocks).map(BlockId) {
-            let had = self.local(dead.0, block).shard.has_frame(block);
-            let given =
-                self.last_given[block.0 as usize].is_some_and(|(from, to)| [from, to].contains(&dead));
-            if had || given {
-                self.changes.suspect[block.0 as usize] = true;
-            }
-        }
-        self.changes.died = true;
-        if self.params.redo {
-            self.undo(node);
-        }
+        self.undo(node);
         self.end(node);
     }
 
-    /// Takes a dead node's redo that is not durable, in part, and notes the blocks whose last
-    /// change may be gone with it.
+    /// Notes the blocks whose last changes may be gone with a node that dies. With redo a part of
+    /// its records that are not durable stays. Without redo, also a block that others have may go:
+    /// they drop their copies if the dead node was to give the block.
     fn undo(&mut self, node: usize) {
-        let (owner, kept) = (self.owner(node), self.engine.random.bits());
-        self.streams[owner].tear(kept);
+        if self.params.redo {
+            let (owner, kept) = (self.owner(node), self.engine.random.bits());
+            self.streams[owner].tear(kept);
+        }
         for block in (0..self.params.blocks).map(BlockId) {
             let last = self.truth.last(block);
             let has_last = |other: u8| {
@@ -346,7 +252,8 @@ impl Cluster {
                 let is_last = |frame: &crate::frames::Frame| frame.block == block && frame.page == last;
                 is_debtor && local.frames.frames.iter().any(is_last)
             };
-            if !self.living().any(|other| usize::from(other) != node && has_last(other)) {
+            let stays = || self.living().any(|other| usize::from(other) != node && has_last(other));
+            if !self.params.redo || self.truth.durable(block) < last.version && !stays() {
                 self.truth.doubt(block);
                 self.sessions.iter_mut().for_each(|session| session.forgive(block));
             }
@@ -363,32 +270,15 @@ impl Cluster {
             .collect()
     }
 
-    /// After a death, marks the blocks whose masters are gone as suspect: those of dead masters,
-    /// and of masters that left at the same time.
-    fn suspect_orphans(&mut self) {
-        let changes = &mut self.changes;
-        let is_gone = |view: &Members, block: BlockId| {
-            let master = changes.nodes.instance(view.master(block.partition()).index());
-            !changes.nodes.is_up(master) || !view.members.contains(&master.member())
-        };
-        for block in (0..self.params.blocks).map(BlockId).filter(|_| changes.died) {
-            if changes.views[changes.open_since..].iter().any(|view| is_gone(view, block)) {
-                changes.suspect[block.0 as usize] = true;
-            }
-        }
-    }
-
     /// Ends an incarnation.
     fn end(&mut self, node: usize) {
         self.engine.kill(self.owner(node));
         self.changes.nodes.kill(node, |_, _| 0);
-        self.suspect_orphans();
         if self.changes.leaving == Some(node) {
             self.changes.leaving = None;
         }
         for at in self.indices(node as u8) {
             self.turns.void(at);
-            self.tear_record(at);
             self.ended.push(*self.locals[at].shard.counts());
         }
         for session in 0..self.sessions.len() {
@@ -431,8 +321,6 @@ impl Cluster {
         changes.owners[node] = node + changes.owners.len() * (incarnation as usize - 1);
         for (worker, at) in self.indices(node as u8).enumerate() {
             self.locals[at] = Local::new(config(&self.params, node as u8, worker as u8));
-            let (epoch, lost) = self.records[at].recalled();
-            self.locals[at].shard.recall(epoch, lost);
             if self.params.checkpoint_ns > 0 {
                 self.plan_checkpoint(at);
             }
@@ -469,7 +357,6 @@ impl Cluster {
         let further = if engine.random.percent(10) { 2 } else { 1 };
         let epoch = Epoch(changes.views.last().map_or(0, |view| view.epoch.0) + further);
         changes.views.push(Members { epoch, members: changes.nodes.members() });
-        self.note_decision();
         self.debts_under_way.fill(0);
         let view = self.changes.views.len() - 1;
         for Instance { node, .. } in self.changes.nodes.instances() {
@@ -508,84 +395,15 @@ impl Cluster {
             let worker = self.port(at).worker;
             self.note(block, || format!("{me} worker {worker} <- {next:?}"));
         }
-        let before = self.changes.past.view(next.epoch).loss_history(me);
-        self.drive(at, |shard, now, io| shard.view(now, (&next, before), io))
+        self.drive(at, |shard, now, io| shard.view(now, &next, io))
     }
 
-    /// Checks a master that has opened.
-    pub(crate) fn opens(&mut self, at: usize, epoch: Epoch) -> Result<(), Broken> {
+    /// Notes that a master has opened.
+    pub(crate) fn opens(&mut self, at: usize, epoch: Epoch) {
         self.locals[at].opened = true;
-        let me = self.port(at).node;
-        let worker = self.locals[at].shard.config().worker;
+        let (me, worker) = (self.port(at).node, self.port(at).worker);
         if let Some(block) = self.traced {
-            self.note(block, || format!("{me} opens worker {} in {epoch:?}", worker.0));
+            self.note(block, || format!("{me} opens worker {worker} in {epoch:?}"));
         }
-        let current = epoch == self.epoch() && self.changes.is_current();
-        for block in (0..self.params.blocks).map(BlockId) {
-            let shard = &self.locals[at].shard;
-            if block.partition().worker(self.params.workers) == worker && shard.master(block) == me {
-                if self.params.redo {
-                    continue;
-                }
-                recorded::check(self, at, block)?;
-                if named::check(self, at, block, current)? && self.engine.random.percent(80) {
-                    self.engine.schedule_in(1..=200_000, None, ClusterEvent::Change(Change::Accept));
-                }
-                if current {
-                    self.changes.suspect[block.0 as usize] = false;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Notes that the lost blocks of a worker have changed: blocks that its master names no more
-    /// were accepted.
-    pub(crate) fn take_back(&mut self, at: usize) -> Result<(), Broken> {
-        let me = self.port(at).node;
-        for block in (0..self.params.blocks)
-            .map(BlockId)
-            .filter(|block| self.index(me.0, *block) == at)
-            .collect::<Vec<_>>()
-        {
-            let shard = &self.locals[at].shard;
-            if shard.masters() && shard.master(block) == me && !shard.lost().contains(block) {
-                let index = block.0 as usize;
-                if self.changes.lost[index] && !self.changes.accepted[index] {
-                    return Err(Broken::new("named", block, "lost, but not accepted by any operator".into()));
-                }
-                self.accepts(block);
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes the content on the disk as the current version of a lost block.
-    pub(crate) fn accepts(&mut self, block: BlockId) {
-        if !self.changes.lost[block.0 as usize] {
-            return;
-        }
-        self.changes.lost[block.0 as usize] = false;
-        self.changes.taken[block.0 as usize] = self.epoch();
-        let page = self.disk.page(block);
-        self.truth.commit(page);
-        self.acknowledged[block.0 as usize] = page.value;
-        self.sessions.iter_mut().for_each(|session| session.forgive(block));
-        self.note(block, || format!("accepted as {page:?}"));
-    }
-
-    /// Forgets the masters of earlier views once all are open in a view.
-    pub(crate) fn forget_masters(&mut self) {
-        if self.changes.open_since + 1 < self.changes.views.len()
-            && (0..self.params.blocks).map(BlockId).all(|block| self.is_settled(block))
-        {
-            self.changes.open_since = self.changes.views.len() - 1;
-            self.changes.died = false;
-        }
-    }
-
-    /// Returns true if a living node still holds the block.
-    pub(crate) fn is_held(&self, block: BlockId) -> bool {
-        self.living().any(|node| self.local(node, block).shard.holds(block).0 != Mode::N)
     }
 }

@@ -23,7 +23,6 @@ use crate::{
     harness::{Outcome, Simulation},
     page::Page,
     properties::{debt, delivery::Delivery, ends, exclusive, latest::Truth, sums, turns::Turns, union},
-    records::Record,
     scenario::{Carrier, Params},
     sessions::Session,
     streams::SimStream,
@@ -56,8 +55,6 @@ pub enum ClusterEvent {
     Checkpoint(usize),
     /// A node hands back.
     HandBack(usize),
-    /// A record of lost blocks is written, or writing it failed.
-    Record(usize),
     /// A node dies as soon as the others can continue without it.
     Die(usize),
     /// The members change.
@@ -152,14 +149,10 @@ pub struct Cluster {
     pub operations: u64,
     pub(crate) locals: Vec<Local>,
     pub(crate) sessions: Vec<Session>,
-    pub(crate) acknowledged: Vec<u64>,
     pub(crate) transport: Box<dyn Transport>,
     pub(crate) debts_under_way: Vec<i64>,
-    pub(crate) last_given: Vec<Option<(NodeId, NodeId)>>,
     /// The members, and the effect of their changes on blocks.
     pub(crate) changes: Changes,
-    /// The records of lost blocks, by worker position; they survive incarnations.
-    pub(crate) records: Vec<Record>,
     /// The redo stream of each incarnation, by owner.
     pub(crate) streams: Vec<SimStream>,
     pub(crate) streams_closed: u64,
@@ -191,7 +184,6 @@ impl Cluster {
         };
         let mut cluster = Self {
             engine,
-            records: vec![Record::default(); locals.len()],
             delivery: Delivery::new(nodes, usize::from(params.workers)),
             truth: Truth::new(params.blocks),
             disk: Disk::new(params.blocks),
@@ -199,11 +191,9 @@ impl Cluster {
             operations: 0,
             locals,
             sessions,
-            acknowledged: vec![0; params.blocks as usize],
             transport,
             turns: Turns::default(),
             debts_under_way: vec![0; params.blocks as usize],
-            last_given: vec![None; params.blocks as usize],
             changes: Changes::new(&params),
             streams: (0..nodes * (1 + params.changes as usize))
                 .map(|owner| SimStream::new(NodeId((owner % nodes) as u8)))
@@ -413,7 +403,6 @@ impl Cluster {
                 }
             }
             ClusterEvent::HandBack(node) => self.hand_back(node)?,
-            ClusterEvent::Record(local) => self.end_record(local)?,
             ClusterEvent::Die(node) => self.die(node),
             ClusterEvent::Change(change) => self.change(change)?,
             ClusterEvent::Flushed(owner) => self.flushed(owner),
@@ -428,7 +417,6 @@ impl Cluster {
     /// Checks the blocks that the event touched, and regularly all blocks: an event for one block
     /// may change another.
     fn check(&mut self) -> Result<(), Broken> {
-        self.forget_masters();
         let mut touched = std::mem::take(&mut self.touched);
         if self.engine.events().is_multiple_of(16) {
             touched.clear();
@@ -566,7 +554,6 @@ fn drive(cluster: &mut Cluster) -> Result<(), Broken> {
         }
     }
     ends::check(cluster)?;
-    accept(cluster)?;
     cluster.phase = Phase::HandingBack;
     for node in cluster.living().collect::<Vec<_>>() {
         cluster.hand_back(usize::from(node))?;
@@ -586,21 +573,4 @@ fn drive(cluster: &mut Cluster) -> Result<(), Broken> {
         }
     }
     sums::check(cluster)
-}
-
-/// Accepts the lost blocks at one node, and checks that no block is lost anywhere.
-fn accept(cluster: &mut Cluster) -> Result<(), Broken> {
-    let one = cluster.living().next().expect("a living node");
-    cluster.accept_lost(usize::from(one))?;
-    while cluster.step()? {}
-    ends::check(cluster)?;
-    for node in cluster.living() {
-        if cluster.locals_of(node).iter().any(|local| !local.shard.lost().is_empty()) {
-            return Err(Broken::general(
-                "named",
-                format!("node {node} still counts an accepted block as lost"),
-            ));
-        }
-    }
-    Ok(())
 }

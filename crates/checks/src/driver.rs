@@ -2,7 +2,7 @@
 //! its actions.
 
 use plexus_base::{BlockId, Epoch, Nanos, NodeId};
-use plexus_cache::protocol::{Action, Ask, Event, Message, MessageBody, Shard, Slot, Source};
+use plexus_cache::protocol::{Action, Ask, Event, Message, MessageBody, Shard, Slot};
 
 use crate::{
     cluster::{Cluster, ClusterEvent, Local, Phase},
@@ -33,7 +33,6 @@ impl Cluster {
         let Local { shard, frames, .. } = &mut self.locals[at];
         let stream = &mut self.streams[owner];
         does(shard, Nanos(self.engine.now()), &mut Out { frames, done: &mut done, stream });
-        self.note_insight(at);
         self.carry_out(at, done)
     }
 
@@ -88,11 +87,7 @@ impl Cluster {
                 }
             }
             Action::SendBehind { to, message } => self.post_on(at, to, message, None, true),
-            Action::RecordLost { seq } => {
-                self.take_back(at)?;
-                self.begin_record(at, seq);
-            }
-            Action::Open { epoch } => self.opens(at, epoch)?,
+            Action::Open { epoch } => self.opens(at, epoch),
             Action::MayLeave => self.locals[at].may_leave = true,
             Action::ReadDisk { slot, block, .. } => {
                 self.note(block, || format!("node {node} reads the disk into {slot:?}"));
@@ -158,9 +153,6 @@ impl Cluster {
         if !matches!(message.body, MessageBody::Mark { .. }) {
             let Message { epoch, block, body } = message;
             self.note(block, || format!("{} -> {to}: {epoch:?} {body:?} {put:?}", from.node));
-        }
-        if matches!(message.body, MessageBody::Grant { ask: Ask::X, source: Source::Data, .. }) {
-            self.last_given[message.block.0 as usize] = Some((from.node, to));
         }
         if !self.changes.reaches(self.locals[at].shard.epoch(), to) {
             return;

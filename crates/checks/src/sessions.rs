@@ -32,7 +32,7 @@ enum State {
         slot: Slot,
         floor: u64,
         pin: Option<Mode>,
-        /// True for a consistent copy of a block that is lost now.
+        /// True for a consistent copy of a block whose changes were undone since.
         forgiven: bool,
     },
     /// Its node takes no more operations, or none are left.
@@ -56,7 +56,7 @@ impl Session {
         (self.asked, self.state) = (false, State::Idle);
     }
 
-    /// Skips the comparison of `block` in the current operation: its committed content is lost.
+    /// Skips the comparison of `block` in the current operation: its last changes were undone.
     pub(crate) fn forgive(&mut self, of: BlockId) {
         match &mut self.state {
             State::Waits { block, floor, .. } if *block == of => *floor = 0,
@@ -187,8 +187,10 @@ impl Cluster {
         };
         self.note(block, || format!("{node} session {session} has it: {granted:?} for {ask:?}"));
         let page = self.locals[at].frames.frames[slot.index()].page;
-        // A shared copy may vanish before a view without the dead node has settled.
-        let is_final = pin == Some(Mode::X) || pin.is_some() && self.is_settled(block);
+        // A shared copy may vanish before a view without the dead node has settled. So may any copy
+        // without redo.
+        let is_safe = self.params.redo && pin == Some(Mode::X);
+        let is_final = is_safe || pin.is_some() && self.is_settled(block);
         if is_final && self.truth.found(page) {
             self.sessions.iter_mut().for_each(|session| session.forgive(block));
         }
@@ -223,12 +225,10 @@ impl Cluster {
             self.truth.read(block, frame.page)?;
             let before = frame.page;
             frame.page.version += 1;
-            frame.page.value += 1;
+            // Values that tell apart the changes that follow an undone one.
+            frame.page.value = self.engine.random.bits();
             frame.dirty = true;
-            self.acknowledged[block.0 as usize] += 1;
             if self.params.redo {
-                // Values that tell apart the changes that follow an undone one.
-                frame.page.value = self.engine.random.bits();
                 let owner = self.changes.owners[node.index()];
                 let image = (!frame.owes).then_some(before);
                 self.streams[owner].log(&mut frame.redo, image, Some((before.version, frame.page)));

@@ -14,10 +14,7 @@ use std::{
 
 use plexus_base::{Incarnation, Nanos, NodeId, WorkerId, clock};
 use plexus_interconnect::{Channel, Message, Net, Reply};
-use plexus_membership::{
-    LossHistory,
-    subsystem::{Subsystem, WorkerPort},
-};
+use plexus_membership::subsystem::{Subsystem, WorkerPort};
 
 use crate::{
     clock::Clock,
@@ -155,7 +152,7 @@ impl Subsystem for LockService {
     const CHANNELS: &'static [Channel] = &[Channel::Locks];
     type Task = LockTask;
 
-    fn view(&mut self, net: &mut Net, view: &Members, _: LossHistory) {
+    fn view(&mut self, net: &mut Net, view: &Members) {
         let Some(gate) = self.early.take() else { return self.handle(net, Event::View(view.clone())) };
         let mut actions = std::mem::take(&mut self.actions);
         self.shard = Some(Shard::begin(self.config, gate, view.clone(), &mut actions));

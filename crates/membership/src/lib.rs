@@ -17,4 +17,4 @@ pub mod runtime;
 pub mod subsystem;
 pub mod voting;
 
-pub use protocol::{LossHistory, partitions};
+pub use protocol::partitions;

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use plexus_base::{NodeId, WorkerId};
 use plexus_interconnect::{Channel, Message, Net, Reply, Signal};
 
-use crate::{partitions::Members, protocol::LossHistory};
+use crate::partitions::Members;
 
 /// The part of a subsystem on one worker. The thread that drives the worker makes all calls, one at
 /// a time; none may block.
@@ -33,10 +33,9 @@ pub trait Subsystem: Send + Sized + 'static {
     type Task: Send + 'static;
 
     /// Handles a view, newer than the last, that is open. A node outside of it has stopped, and no
-    /// link leads to it any more. `before` is what membership knows of the time before this node
-    /// was a member.
-    fn view(&mut self, net: &mut Net, view: &Members, before: LossHistory) {
-        let _ = (net, view, before);
+    /// link leads to it any more.
+    fn view(&mut self, net: &mut Net, view: &Members) {
+        let _ = (net, view);
     }
 
     /// Handles a message on one of its channels.

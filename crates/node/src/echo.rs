@@ -6,7 +6,6 @@ use std::{collections::BTreeMap, sync::Arc};
 use plexus_base::{NodeId, WorkerId};
 use plexus_interconnect::{Channel, Message, Net, Reply};
 use plexus_membership::{
-    LossHistory,
     partitions::Members,
     subsystem::{Subsystem, WorkerPort},
 };
@@ -37,7 +36,7 @@ impl Subsystem for EchoService {
     const CHANNELS: &'static [Channel] = &[Channel::Application3];
     type Task = EchoTask;
 
-    fn view(&mut self, _: &mut Net, view: &Members, _: LossHistory) {
+    fn view(&mut self, _: &mut Net, view: &Members) {
         self.members = view.members.len();
     }
 

@@ -8,7 +8,7 @@
 //! | `runtime` | the parts of a running node: links, cache, disk group |
 //! | `member` | the node as a member of its cluster: views, dead peers, config changes |
 //! | `admin` | the [control socket](control) and its [commands] |
-//! | `records` | the files that a node keeps between two runs: [`state`], [`settle`] |
+//! | `records` | the files that a node keeps from one incarnation to the next: [`state`] |
 //!
 //! The modules that other crates use are exported at the root of this crate.
 
@@ -37,7 +37,7 @@ pub use boot::{
 };
 pub use member::config_changes;
 pub use node::{Node, NodeError};
-pub use records::{blocks, settle, state};
+pub use records::state;
 pub use temporary::{Parameters, TemporaryCluster};
 
 #[doc(hidden)]

@@ -5,7 +5,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
 };
 
 use plexus_base::Nanos;
@@ -59,7 +59,7 @@ pub enum Ending {
 /// The lifecycle of one node in one run.
 #[derive(Debug)]
 pub struct Lifecycle {
-    recorder: Arc<Recorder>,
+    recorder: Recorder,
     since: Nanos,
     state: Mutex<State>,
     changed: Condvar,
@@ -73,7 +73,7 @@ struct State {
 }
 
 impl Lifecycle {
-    pub(crate) fn new(recorder: Arc<Recorder>) -> Self {
+    pub(crate) fn new(recorder: Recorder) -> Self {
         let state = State { stage: Stage::Starting, why: None, ending: None };
         Self { recorder, since: plexus_base::clock::now(), state: Mutex::new(state), changed: Condvar::new() }
     }
@@ -116,9 +116,8 @@ impl Lifecycle {
         }
     }
 
-    /// Records durably that the node takes part in the run. This comes before it serves its first
-    /// message: a node that ends after it without a further record counts as crashed, and its
-    /// partitions may be lost.
+    /// Records durably that the incarnation has begun, before it serves its first message: a node
+    /// that ends after it without a further record counts as crashed.
     ///
     /// # Errors
     /// The record cannot be written; the node must not serve.

@@ -20,7 +20,7 @@ use plexus_base::{Epoch, Incarnation, NodeId, NodeSet, WorkerId, clock};
 use plexus_interconnect::mesh::Mesh;
 use plexus_membership::{
     partitions::Members,
-    protocol::{Clean, FINAL_LOG_TIME, StopReason, View},
+    protocol::{FINAL_LOG_TIME, StopReason, View},
     runtime::{FencingProof, LeaseBasis, Membership, MembershipEnd, MembershipObserver, Transition},
 };
 use rustix::process::Signal;
@@ -30,7 +30,6 @@ use crate::{
     lifecycle::{Ending, Lifecycle},
     member::fence::Fence,
     member::vitals::Vitals,
-    records::state::Recorder,
     service::{NodeService, NodeTask, Workers},
 };
 
@@ -43,7 +42,6 @@ pub(crate) struct Member {
     me: NodeId,
     incarnation: Incarnation,
     lifecycle: Arc<Lifecycle>,
-    recorder: Arc<Recorder>,
     workers: Arc<Workers>,
     mesh: Mutex<Weak<Mesh<NodeService>>>,
     membership: OnceLock<Weak<Membership>>,
@@ -90,7 +88,6 @@ impl Member {
         me: NodeId,
         incarnation: Incarnation,
         lifecycle: Arc<Lifecycle>,
-        recorder: Arc<Recorder>,
         workers: Arc<Workers>,
         die: Die,
     ) -> Self {
@@ -100,7 +97,6 @@ impl Member {
             me,
             incarnation,
             lifecycle,
-            recorder,
             workers,
             mesh: Mutex::default(),
             membership: OnceLock::new(),
@@ -140,14 +136,6 @@ impl Member {
         let all = self.views().rebuilt.one_more(epoch) == Some(self.config.workers);
         if let Some(membership) = self.membership.get().and_then(Weak::upgrade).filter(|_| all) {
             membership.rebuilt(epoch);
-        }
-    }
-
-    /// Reports that this incarnation has handed everything back and starts nothing more.
-    pub(crate) fn handed_back(&self) {
-        if let Some(membership) = self.membership.get().and_then(Weak::upgrade) {
-            membership
-                .clean(self.me, Clean { incarnation: self.incarnation, intact: self.recorder.intact() });
         }
     }
 
@@ -264,14 +252,8 @@ impl MembershipObserver for Member {
 
     fn opened(&self, view: &Arc<View>, transition: &Transition) {
         let members = Members::from(&**view);
-        if let Err(error) = self.recorder.opened(&members) {
-            // Without a record of the view, its losses could not be named later.
-            return self.die(&error.to_string());
-        }
         for worker in self.workers.all() {
-            worker.with(|service, net| {
-                service.view(net, &members, view.loss_history(self.me));
-            });
+            worker.with(|service, net| service.view(net, &members));
         }
         let phases = transition.phases;
         tracing::info!(

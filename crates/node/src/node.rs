@@ -2,7 +2,7 @@
 //!
 //! [`Node::start`] returns when the node serves; [`Node::run_until_stopped`] waits until a command
 //! or a signal ends it. This file fixes the order of the steps. The node takes its lock first. It
-//! settles the last run before the new one starts. It checks disks and addresses before it contacts
+//! checks disks and addresses before it contacts
 //! peers. It writes its record before it serves the first message.
 
 use std::{io, path::PathBuf, sync::Arc, thread, thread::JoinHandle};
@@ -27,8 +27,7 @@ use crate::{
     member::Die,
     member::config_changes,
     member::newcomers,
-    records::settle::{self, Entry},
-    records::state::{Recorder, StateError},
+    records::state::{self, Entry, Recorder, StateError},
     runtime::{JoinError, NodeRuntime, Parts},
 };
 
@@ -48,7 +47,7 @@ pub enum NodeError {
     /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The record of runs cannot be used, or another process has the lock.
+    /// The record of the node cannot be used, or another process has the lock.
     #[error(transparent)]
     State(#[from] StateError),
     /// The disk group cannot be opened.
@@ -101,20 +100,19 @@ impl Node {
         let config = Arc::new(config);
         let (me, node) = config.node(name)?;
         machine::pin(name, &node.cores)?;
-        let entry = settle::enter(&config, name)?;
-        let recorder =
-            Arc::new(Recorder::new(&config.dir, name, entry.incarnation, config.workers, &entry.settled));
-        let lifecycle = Arc::new(Lifecycle::new(recorder.clone()));
+        let entry = state::enter(&config.dir, name)?;
+        let recorder = Recorder::new(&config.dir, name, entry.incarnation);
+        let lifecycle = Arc::new(Lifecycle::new(recorder));
         let signals =
             SignalThread::start(&lifecycle).map_err(|source| NodeError::Io { what: "signals", source })?;
         let known = Commands::default();
-        let on = CommandContext::new(&config, name, &entry.settled, &lifecycle);
+        let on = CommandContext::new(&config, name, &lifecycle);
         commands::register(&known, &on, false, commands::FIRST);
         let path = config.dir.socket(name);
         let server =
             Server::start(&path, known.clone()).map_err(|source| NodeError::Control { path, source })?;
 
-        let runtime = Arc::new(join(&config, me, node, &entry, &lifecycle, recorder, Arc::new(die))?);
+        let runtime = Arc::new(join(&config, me, node, &entry, &lifecycle, Arc::new(die))?);
         on.place_runtime(&runtime);
         for all in [locking::COMMANDS, registry::COMMANDS, grouping::COMMANDS, forward::COMMANDS] {
             commands::register(&known, &on, true, all);
@@ -131,7 +129,7 @@ impl Node {
             .map_err(|source| NodeError::Io { what: "a thread for the commands of other nodes", source })?;
         runtime.open_attach_server().map_err(NodeError::Runtime)?;
         lifecycle.reach(Stage::Running);
-        tracing::info!(run = entry.settled.run, incarnation = entry.incarnation.0, "{name} serves");
+        tracing::info!(incarnation = entry.incarnation.0, "{name} serves");
         Ok(Self { lifecycle, runtime, _server: server, _signals: signals, _entry: entry })
     }
 
@@ -148,7 +146,7 @@ impl Node {
     /// Waits until the end of the node is requested, then ends it.
     ///
     /// # Errors
-    /// The final record or blocks cannot be written; the next start reports the losses.
+    /// The final record or blocks cannot be written; the next start recovers from redo.
     pub fn run_until_stopped(self) -> Result<(), NodeError> {
         let ending = self.lifecycle.wait_for_end();
         if ending == Ending::Leave && self.lifecycle.stage().0 != Stage::Stopped {
@@ -168,7 +166,6 @@ fn join(
     node: &NodeConfig,
     entry: &Entry,
     lifecycle: &Arc<Lifecycle>,
-    recorder: Arc<Recorder>,
     die: Die,
 ) -> Result<NodeRuntime, NodeError> {
     let group = Group::open(&config.disks, &config.shape())?;
@@ -185,8 +182,6 @@ fn join(
         config: Arc::clone(config),
         me,
         incarnation: entry.incarnation,
-        settled: &entry.settled,
-        recorder,
         group: Arc::new(group),
         lifecycle: Arc::clone(lifecycle),
         die,

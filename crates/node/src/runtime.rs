@@ -4,7 +4,6 @@
 //! [`NodeRuntime::hand_back`], [`NodeRuntime::leave`].
 
 mod join;
-mod lost;
 mod status;
 
 use std::{
@@ -32,7 +31,7 @@ use crate::{
     boot::keys::KeyFiles,
     lifecycle::{Ending, Lifecycle},
     member::Member,
-    records::state::{Recorder, StateError},
+    records::state::StateError,
     service::{NodeService, WorkerNotice, Workers},
     shards::Shards,
     subsystems::Handles,
@@ -65,8 +64,6 @@ pub struct NodeRuntime {
     mesh: Arc<Mesh<NodeService>>,
     member: Arc<Member>,
     membership: Arc<Membership>,
-    recorder: Arc<Recorder>,
-    lost: lost::Counted,
     keys: Arc<KeyFiles>,
     benchmark: Arc<Window>,
     threads: Mutex<Threads>,
@@ -188,25 +185,18 @@ impl NodeRuntime {
     /// Leaves the cluster after the hand-back, alone or together with all other nodes.
     ///
     /// # Errors
-    /// The record cannot be written. Then only the other nodes know that nothing is lost.
+    /// The record cannot be written, and stays that of a crashed node.
     pub fn leave(&self, ending: Ending) -> Result<(), StateError> {
-        if ending == Ending::Together {
-            // The leave is on record already, and no other node needs to know it.
-            self.member.handed_back();
-        }
-        // Tells the others that nothing is lost with this node.
         let shards = self.shards();
         shards.close_redo(ending == Ending::Together);
         let may_leave: Vec<()> = shards.ask_within(LEAVE_WITHIN, CacheTask::Leave);
         let recorded = match (ending, may_leave.len() == usize::from(shards.count())) {
             (Ending::Together, _) => Ok(()),
-            (Ending::Leave, true) => {
-                let recorded = self.lifecycle.left();
-                self.member.handed_back();
-                recorded
-            }
+            (Ending::Leave, true) => self.lifecycle.left(),
             (Ending::Leave, false) => {
-                tracing::warn!("operations of this node did not end in time: its partitions count as lost");
+                tracing::warn!(
+                    "operations of this node did not end in time: the others recover as after a crash"
+                );
                 Ok(())
             }
         };

@@ -9,7 +9,6 @@ use plexus_fabric::Lost;
 use plexus_interconnect::{Channel, Message, Net, Service, Signal, Worker};
 use plexus_locks::LockService;
 use plexus_membership::{
-    LossHistory,
     partitions::Members,
     subsystem::{self, Subsystem, WorkerPort},
 };
@@ -56,10 +55,10 @@ impl NodeService {
     }
 
     /// Enters the next view. A node that is not in it has stopped before.
-    pub(crate) fn view(&mut self, net: &mut Net, members: &Members, before: LossHistory) {
+    pub(crate) fn view(&mut self, net: &mut Net, members: &Members) {
         subsystem::enter(net, self.view.as_ref(), members);
         self.view = Some(members.clone());
-        self.subsystems.view(net, members, before);
+        self.subsystems.view(net, members);
         self.rebuilding = Some(members.epoch);
         self.check(net);
     }

@@ -5,11 +5,10 @@ use std::{
     time::Duration,
 };
 
-use plexus_base::WorkerId;
 use plexus_cache::{CacheService, CacheTask, RedoLog};
 use plexus_disks::Group;
 use plexus_interconnect::Reply;
-use plexus_membership::subsystem::{WorkerPort, ask_each};
+use plexus_membership::subsystem::ask_each;
 use plexus_store::NodeRedo;
 
 use crate::service::Workers;
@@ -40,12 +39,6 @@ impl Shards {
         question: impl Fn(Reply<T>) -> CacheTask,
     ) -> Vec<T> {
         ask_each::<CacheService, T>(&*self.workers, self.count(), limit, question)
-    }
-
-    /// Gives every shard a task.
-    pub(crate) fn tell(&self, task: impl Fn() -> CacheTask) {
-        let port: &dyn WorkerPort<CacheService> = &*self.workers;
-        (0..self.count()).for_each(|worker| port.submit(WorkerId(worker), task()));
     }
 
     /// Writes all owed blocks at regular intervals until `ended` closes.

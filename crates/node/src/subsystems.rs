@@ -13,7 +13,6 @@ use plexus_fabric::Window;
 use plexus_interconnect::{Channel, Message, Net};
 use plexus_locks::{LockManager, LockService};
 use plexus_membership::{
-    LossHistory,
     groups::{GroupService, Groups},
     partitions::Members,
     runtime::Membership,
@@ -24,9 +23,7 @@ use plexus_store::{NodeRedo, RedoSettings, recovery::RedoFiles};
 
 #[cfg(test)]
 use crate::echo::EchoService;
-use crate::{
-    admin::forward::ForwardService, member::Die, records::state::Ledger, runtime::Parts, service::Workers,
-};
+use crate::{admin::forward::ForwardService, member::Die, runtime::Parts, service::Workers};
 
 /// The number of threads of each worker that wait for the disks.
 const IO_THREADS: usize = 2;
@@ -45,7 +42,7 @@ pub(crate) trait Install: Subsystem {
 
 /// The inputs of [`Install::install`].
 pub(crate) struct Making<'a> {
-    pub(crate) parts: &'a Parts<'a>,
+    pub(crate) parts: &'a Parts,
     /// The membership, set once it has started.
     pub(crate) membership: Arc<OnceLock<Weak<Membership>>>,
 }
@@ -124,8 +121,8 @@ macro_rules! subsystems {
         }
 
         impl Subsystems {
-            pub(crate) fn view(&mut self, net: &mut Net, view: &Members, before: LossHistory) {
-                $($(#[$when])* if let Some(part) = &mut self.$name { part.view(net, view, before); })*
+            pub(crate) fn view(&mut self, net: &mut Net, view: &Members) {
+                $($(#[$when])* if let Some(part) = &mut self.$name { part.view(net, view); })*
             }
 
             /// Handles a message; returns false if its channel has no subsystem here.
@@ -206,7 +203,7 @@ impl Install for CacheService {
     type Handle = CacheHandle;
 
     fn install(node: &Making<'_>, port: Arc<dyn WorkerPort<Self>>) -> Result<Installed<Self>, String> {
-        let Parts { config, me, incarnation, recorder, group, die, .. } = node.parts;
+        let Parts { config, me, incarnation, group, die, .. } = node.parts;
         let settings = plexus_cache::CacheSettings {
             me: *me,
             incarnation: *incarnation,
@@ -216,15 +213,13 @@ impl Install for CacheService {
             cache_bytes: u64::from(config.cache_mib) << 20,
             io_threads: IO_THREADS,
         };
-        let ledger = Ledger::start(recorder.clone(), config.workers).map_err(|error| error.to_string())?;
         let mut redo = Ok(None);
         let make_redo = |answers| {
             redo = start_redo(node.parts, answers, die.clone());
             redo.as_ref().ok()?.clone().map(|redo| redo as Arc<dyn RedoLog>)
         };
         let (parts, cache, windows) =
-            plexus_cache::wire(settings, group, &(Arc::new(ledger) as _), make_redo, port)
-                .map_err(|error| error.to_string())?;
+            plexus_cache::wire(settings, group, make_redo, port).map_err(|error| error.to_string())?;
         Ok(Installed { parts, windows, handle: CacheHandle { cache, redo: redo? } })
     }
 }
@@ -236,7 +231,7 @@ pub(crate) struct CacheHandle {
 }
 
 /// Starts the redo of the node, if the cluster has redo.
-fn start_redo(parts: &Parts<'_>, answers: RedoAnswers, die: Die) -> Result<Option<Arc<NodeRedo>>, String> {
+fn start_redo(parts: &Parts, answers: RedoAnswers, die: Die) -> Result<Option<Arc<NodeRedo>>, String> {
     let Parts { config, me, incarnation, group, .. } = parts;
     let directory = config.redo();
     let files = RedoFiles::new(directory.clone(), config.id.0);

@@ -11,7 +11,6 @@ use std::{collections::BTreeMap, sync::Arc};
 use plexus_base::{Epoch, Incarnation, NodeId, WorkerId, wire::DecodeError};
 use plexus_interconnect::{Bytes, Channel, Kind, Message, Net, Reply};
 use plexus_membership::{
-    LossHistory,
     partitions::Members,
     subsystem::{Subsystem, WorkerPort},
 };
@@ -113,7 +112,7 @@ impl Subsystem for RegistryService {
     const CHANNELS: &'static [Channel] = &[Channel::Registry];
     type Task = RegistryTask;
 
-    fn view(&mut self, net: &mut Net, members: &Members, _: LossHistory) {
+    fn view(&mut self, net: &mut Net, members: &Members) {
         let nodes = members.members.iter().map(|(node, _)| *node).collect();
         self.shared.board().epoch = members.epoch;
         self.handle(net, Happened::View(View { epoch: members.epoch, members: nodes }));

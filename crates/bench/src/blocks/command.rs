@@ -1,5 +1,5 @@
-//! The control commands of the workload: `bench.blocks` and `bench.sum`, and for the measurement of
-//! recovery `bench.probe` and `bench.fill`.
+//! The control commands of the workload: `bench.blocks` and `bench.sum`, those of [`recorded`], and
+//! for the measurement of recovery `bench.probe` and `bench.fill`.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use plexus_node::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Workload, node, parameters::MAX_HOT, probe};
+use super::{Workload, node, parameters::MAX_HOT, probe, recorded};
 use crate::workload::{MAX_CLIENTS, Run, Running, answer, arguments};
 
 /// The arguments of `bench.sum`.
@@ -31,6 +31,7 @@ pub fn register(commands: &Commands, runtime: &Arc<NodeRuntime>) {
     commands.register("bench.blocks", move |args, progress| run(&node, &running, args, progress));
     let node = Arc::clone(runtime);
     commands.register("bench.sum", move |args, _| sum(&node, args));
+    recorded::register(commands, runtime);
     let node = Arc::clone(runtime);
     commands.register("bench.probe", move |args, _| answer(probe::probe(&node, &arguments(args)?)?));
     let node = Arc::clone(runtime);

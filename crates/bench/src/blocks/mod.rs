@@ -12,6 +12,7 @@ mod counted;
 mod node;
 mod parameters;
 mod probe;
+mod recorded;
 mod recovery;
 mod report;
 mod run;

@@ -51,8 +51,6 @@ plexus_base::counts! {
         reported,
         /// Debts taken over because the nodes that owed them are gone.
         debts_taken,
-        /// Requests refused because the block is lost.
-        lost_refused,
         /// Frames that waited until their redo was durable.
         flush_waits,
         /// Blocks in doubt that replay recovered.

@@ -19,7 +19,6 @@ use super::{
     hasher::Fixed,
     lists::{List, Lists},
     message::{MessageBody, Source, Target},
-    past::Known,
 };
 
 /// A message for a block that waits for its turn.
@@ -69,9 +68,6 @@ struct Entry {
     holders: NodeSet,
     /// True if the one holder has X.
     exclusive: bool,
-    /// True if no node had X since the block was last read from disk: the disk has the holders'
-    /// version.
-    clean: bool,
     /// The holder that owes the write-back, unless the disk has the holders' version.
     debtor: Option<NodeId>,
     /// The version that must be found on disk while no node holds the block; 0: unknown.
@@ -87,7 +83,6 @@ impl Entry {
     const NEW: Self = Self {
         holders: NodeSet::EMPTY,
         exclusive: false,
-        clean: false,
         debtor: None,
         version: 0,
         seq: 0,
@@ -165,28 +160,13 @@ impl Directory {
         self.unrecovered.clear();
     }
 
-    /// Returns the state of each block if no conversion finishes: the possible holders include the
-    /// requester in flight.
-    pub(super) fn known(&self) -> impl Iterator<Item = (BlockId, Known)> {
-        self.entries.iter().map(|(block, entry)| {
-            let mut known =
-                Known { holders: entry.holders, clean: entry.clean, version: entry.version, doubted: false };
-            if let Some(conversion) = entry.conversion.filter(|conversion| conversion.ask != Ask::Cr) {
-                known.clean = conversion.ask == Ask::S && (known.clean || conversion.from == From::Disk);
-                known.holders.insert(conversion.requester);
-            }
-            (*block, known)
-        })
-    }
-
-    /// Restores a block that members report as held, or whose version on disk they report.
+    /// Restores a block that members report as held.
     pub(super) fn restore(
         &mut self,
         block: BlockId,
         (holders, exclusive, debtor): (NodeSet, bool, Option<NodeId>),
-        (clean, version): (bool, u64),
     ) {
-        self.entries.insert(block, Entry { holders, exclusive, clean, debtor, version, ..Entry::NEW });
+        self.entries.insert(block, Entry { holders, exclusive, debtor, ..Entry::NEW });
     }
 
     /// Names the holder that takes over the debt of a restored block.
@@ -343,7 +323,6 @@ impl Directory {
             .ok_or(FAULT)?;
         match (held, conversion.ask) {
             (true, Ask::S) => {
-                entry.clean |= conversion.from == From::Disk;
                 if conversion.from == From::Disk {
                     entry.debtor = None;
                 }
@@ -353,7 +332,7 @@ impl Directory {
             (true, Ask::X) => {
                 entry.holders = NodeSet::EMPTY;
                 entry.holders.insert(from);
-                (entry.exclusive, entry.clean, entry.debtor) = (true, false, Some(from));
+                (entry.exclusive, entry.debtor) = (true, Some(from));
             }
             (true, Ask::Cr) => return Err("a consistent copy was kept"),
             (false, _) if conversion.from == From::Disk => {}
@@ -404,7 +383,7 @@ impl Directory {
                 Some(Pending::Request { from, target, .. })
                     if entry.holders.is_empty() && self.unrecovered.contains(&block) =>
                 {
-                    mail.push((from, block, MessageBody::Refused { target, lost: true }));
+                    mail.push((from, block, MessageBody::Refused { target, unrecovered: true }));
                 }
                 Some(Pending::Request { from, ask: Ask::Cr, target, .. }) if !entry.holders.is_empty() => {
                     let holder = source(entry.holders, [from, me], entry.seq);

@@ -80,7 +80,8 @@ pub struct Config {
     pub sets: u32,
     /// The frames in a set, 2 to 64.
     pub ways: u32,
-    /// True if changes are logged in redo streams: then no block is lost with a node.
+    /// True if changes are logged in redo streams. If not, what a node has not written to disk is
+    /// gone with it, and a block that no other node holds is as the disk has it.
     pub redo: bool,
 }
 
@@ -177,11 +178,6 @@ pub enum Event {
     /// sessions are turned away, those that wait are served first. The shard stays the master of
     /// its blocks.
     HandBack,
-    /// [`Action::RecordLost`] is done, durably.
-    LostRecorded {
-        /// The number of the action.
-        seq: u64,
-    },
     /// This node is about to leave and has handed everything back; answered by
     /// [`Action::MayLeave`]. From now on this node grants nothing.
     Leave,
@@ -323,12 +319,6 @@ pub enum Action {
         /// Blocks still held and owed.
         kept: u32,
     },
-    /// The lost blocks have changed. Record [`super::Shard::lost`] as it is now; answered by
-    /// [`Event::LostRecorded`].
-    RecordLost {
-        /// The number to name in the answer. An answer covers all earlier numbers.
-        seq: u64,
-    },
     /// The blocks mastered here are known and granted again.
     Open {
         /// The view in which they are.
@@ -371,8 +361,8 @@ pub enum BlockError {
     WriteFailed,
     /// The asked node does not master this block: the nodes do not agree on the configuration.
     NotMaster,
-    /// The block's latest version may have been lost with a node, or its redo is incomplete.
-    Lost,
+    /// The block's redo is incomplete or damaged.
+    Unrecovered,
 }
 
 /// The state of the block in an idle frame.

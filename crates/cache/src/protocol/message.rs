@@ -9,20 +9,20 @@
 //!  0     1  tag
 //!  1     1  mode or ask
 //!  2     1  node (Forward: the requester)
-//!  3     1  flags: bit 0 owed, bit 1 behind (Reported: recorded), bit 2 held (Reported: present), bit 3 blocks, bits 4-5 source, bits 6-7 why
+//!  3     1  flags: bit 0 owed, bit 1 behind, bit 2 held, bit 3 blocks, bits 4-5 source, bits 6-7 why
 //!  4     4  epoch
-//!  8     8  block (Lost: the first)
-//! 16     4  slot (Place, Lost: the partition)
-//! 20     4  generation (Place, Doubt: the epoch of opening; Reported: of the record)
-//! 24     4  id (Place: the epoch that is gone)
+//!  8     8  block
+//! 16     4  slot
+//! 20     4  generation
+//! 24     4  id
 //! 28     4  seq
-//! 32     8  version (Lost: the last block)
+//! 32     8  version
 //! ```
 //!
 //! Messages from tag 10 on belong to a change of view, and are about no block unless one is named.
 
 use plexus_base::{
-    BlockId, Epoch, NodeId, Partition,
+    BlockId, Epoch, NodeId,
     wire::{self, DecodeError, Fault, Fixed, bits, require},
 };
 
@@ -50,19 +50,6 @@ pub struct Message {
     pub block: BlockId,
     /// The content.
     pub body: MessageBody,
-}
-
-/// The value of a member's knowledge of losses before a view; a greater value replaces a lesser
-/// one.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Witness {
-    /// Losses may be missing: the member joined a cluster whose earlier members are gone, and its
-    /// own record is older.
-    None,
-    /// The member misses no later loss, and its record holds the state as of this view.
-    Recorded(Epoch),
-    /// All masters of a view were open to it.
-    Present,
 }
 
 /// The frame that a waiting node wants its data in, and the name of its request.
@@ -162,9 +149,8 @@ pub enum MessageBody {
     Refused {
         /// The request that this answers.
         target: Target,
-        /// The block's latest version may have been lost with a node; otherwise the node does not
-        /// master the block.
-        lost: bool,
+        /// The block's redo is incomplete or damaged; otherwise the node does not master the block.
+        unrecovered: bool,
     },
     /// Member to member: everything that I sent in earlier views on this lane is ahead of this.
     Mark {
@@ -180,40 +166,14 @@ pub enum MessageBody {
         /// True if the disk may be older than the copy, whichever node owes the write-back.
         behind: bool,
     },
-    /// Member to master: my knowledge of the masters that opened a partition.
-    Place {
-        /// The partition.
-        partition: Partition,
-        /// The last view in which I opened it as its master; 0: none.
-        opened: Epoch,
-        /// The last view in which a node that is gone may have opened it; 0: none.
-        orphaned: Epoch,
-    },
-    /// Former master of the block to its master: the latest version may be with a node that is
-    /// gone.
-    Doubt {
-        /// The view in which I opened the block's partition.
-        opened: Epoch,
-    },
-    /// Master to member: blocks are lost, from this message's block to `last`, those of one
-    /// partition.
-    Lost {
-        /// The partition.
-        partition: Partition,
-        /// The last block.
-        last: BlockId,
-    },
     /// Member to master: the report is complete.
-    Reported {
-        /// The value of the member as a witness of losses before this view.
-        witness: Witness,
-    },
+    Reported,
     /// Master to holder: you owe the write-back of the block.
     Owe,
-    /// Master to member: the blocks of my partitions named since are lost, and no others.
-    Published,
-    /// Member to master: what was published is on record.
-    Kept,
+    /// Master to holder: these were all debts that you owe from now on.
+    DebtsNamed,
+    /// Answer to [`DebtsNamed`](Self::DebtsNamed): they are taken.
+    DebtsTaken,
     /// Giver of a debt to master: have the block written, unless the disk has the version already.
     Ensure {
         /// The version that the giver had.
@@ -241,10 +201,8 @@ pub enum MessageBody {
     Recovered,
     /// Master to member: requests are welcome.
     Opened,
-    /// Receiver to sender: a step of items of a report or a publication was taken; send more.
+    /// Receiver to sender: a step of items was taken; send more.
     More,
-    /// Member to master: accept the lost blocks as they are on disk.
-    Accept,
     /// Member to member, behind all blocks that it gave away: I hold and grant nothing any more,
     /// and am about to leave.
     Leaving,
@@ -253,36 +211,26 @@ pub enum MessageBody {
 }
 
 impl MessageBody {
-    /// Returns whether it is an item of a report or a publication; their number under way is
-    /// limited.
+    /// Returns whether it is an item of a report or of the debts that a master names; their number
+    /// under way is limited.
     pub(super) fn is_item(&self) -> bool {
         matches!(
             self,
-            Self::Held { .. }
-                | Self::Place { .. }
-                | Self::Doubt { .. }
-                | Self::Lost { .. }
-                | Self::Reported { .. }
-                | Self::Owe
-                | Self::HandedOver { .. }
-                | Self::Published
+            Self::Held { .. } | Self::Reported | Self::Owe | Self::HandedOver { .. } | Self::DebtsNamed
         )
     }
 
-    /// Returns whether it is about its message's block, and not about a partition or the view.
+    /// Returns whether it is about its message's block, and not about the view.
     pub(super) fn has_block(&self) -> bool {
         !matches!(
             self,
             Self::Mark { .. }
-                | Self::Place { .. }
-                | Self::Lost { .. }
-                | Self::Reported { .. }
-                | Self::Published
-                | Self::Kept
+                | Self::Reported
+                | Self::DebtsNamed
+                | Self::DebtsTaken
                 | Self::Opened
                 | Self::Recovered
                 | Self::More
-                | Self::Accept
                 | Self::Leaving
                 | Self::Noted
         )
@@ -292,7 +240,7 @@ impl MessageBody {
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
-            Self::Request { .. } | Self::Evict { .. } | Self::Ensure { .. } | Self::Accept => Kind::Request,
+            Self::Request { .. } | Self::Evict { .. } | Self::Ensure { .. } => Kind::Request,
             Self::Forward { .. }
             | Self::Invalidate { .. }
             | Self::Evicted
@@ -305,7 +253,7 @@ impl MessageBody {
             | Self::Refused { .. }
             | Self::Mark { blocks: true }
             | Self::Leaving
-            | Self::Kept
+            | Self::DebtsTaken
             | Self::Saved { .. }
             | Self::Recovered
             | Self::More
@@ -335,7 +283,7 @@ const BEHIND: u8 = 2;
 const HELD: u8 = 4;
 const BLOCKS: u8 = 8;
 const SOURCE_SHIFT: u8 = 4;
-const LOST: u8 = 0x40;
+const UNRECOVERED: u8 = 0x40;
 const NOT_MASTER: u8 = 0x80;
 
 impl Message {
@@ -390,41 +338,26 @@ impl Message {
             MessageBody::Done { seq, held } => Wire { tag: 6, flags: bits([(held, HELD)]), seq, ..base },
             MessageBody::Evict { mode, version } => Wire { tag: 7, mode: mode as u8, version, ..base },
             MessageBody::Evicted => Wire { tag: 8, ..base },
-            MessageBody::Refused { target, lost } => {
-                Wire { tag: 9, flags: if lost { LOST } else { NOT_MASTER }, ..aimed(target) }
+            MessageBody::Refused { target, unrecovered } => {
+                Wire { tag: 9, flags: if unrecovered { UNRECOVERED } else { NOT_MASTER }, ..aimed(target) }
             }
             MessageBody::Mark { blocks } => Wire { tag: 10, flags: bits([(blocks, BLOCKS)]), ..base },
             MessageBody::Held { mode, owed, behind } => {
                 Wire { tag: 11, mode: mode as u8, flags: bits([(owed, OWED), (behind, BEHIND)]), ..base }
             }
-            MessageBody::Place { partition, opened, orphaned } => {
-                Wire { tag: 12, slot: u32::from(partition.0), generation: opened.0, id: orphaned.0, ..base }
-            }
-            MessageBody::Doubt { opened } => Wire { tag: 13, generation: opened.0, ..base },
-            MessageBody::Lost { partition, last } => {
-                Wire { tag: 14, slot: u32::from(partition.0), version: last.0, ..base }
-            }
-            MessageBody::Reported { witness } => {
-                let (flags, epoch) = match witness {
-                    Witness::None => (0, Epoch(0)),
-                    Witness::Recorded(epoch) => (BEHIND, epoch),
-                    Witness::Present => (HELD, Epoch(0)),
-                };
-                Wire { tag: 15, flags, generation: epoch.0, ..base }
-            }
-            MessageBody::Owe => Wire { tag: 16, ..base },
-            MessageBody::Published => Wire { tag: 17, ..base },
-            MessageBody::Kept => Wire { tag: 18, ..base },
-            MessageBody::Opened => Wire { tag: 19, ..base },
-            MessageBody::More => Wire { tag: 20, ..base },
-            MessageBody::Accept => Wire { tag: 21, ..base },
-            MessageBody::Leaving => Wire { tag: 22, ..base },
-            MessageBody::Noted => Wire { tag: 23, ..base },
-            MessageBody::Ensure { version } => Wire { tag: 24, version, ..base },
-            MessageBody::Save { requester, version } => Wire { tag: 25, node: requester.0, version, ..base },
-            MessageBody::Saved { version } => Wire { tag: 26, version, ..base },
-            MessageBody::HandedOver { version } => Wire { tag: 27, version, ..base },
-            MessageBody::Recovered => Wire { tag: 28, ..base },
+            MessageBody::Reported => Wire { tag: 12, ..base },
+            MessageBody::Owe => Wire { tag: 13, ..base },
+            MessageBody::DebtsNamed => Wire { tag: 14, ..base },
+            MessageBody::DebtsTaken => Wire { tag: 15, ..base },
+            MessageBody::Opened => Wire { tag: 16, ..base },
+            MessageBody::More => Wire { tag: 17, ..base },
+            MessageBody::Leaving => Wire { tag: 18, ..base },
+            MessageBody::Noted => Wire { tag: 19, ..base },
+            MessageBody::Ensure { version } => Wire { tag: 20, version, ..base },
+            MessageBody::Save { requester, version } => Wire { tag: 21, node: requester.0, version, ..base },
+            MessageBody::Saved { version } => Wire { tag: 22, version, ..base },
+            MessageBody::HandedOver { version } => Wire { tag: 23, version, ..base },
+            MessageBody::Recovered => Wire { tag: 24, ..base },
         }
     }
 
@@ -469,44 +402,24 @@ fn body(wire: &Wire) -> Result<MessageBody, Fault> {
         6 => MessageBody::Done { seq, held: wire.flags & HELD != 0 },
         7 => MessageBody::Evict { mode: Mode::from_raw(wire.mode)?, version: wire.version },
         8 => MessageBody::Evicted,
-        9 => MessageBody::Refused { target, lost: wire.flags == LOST },
+        9 => MessageBody::Refused { target, unrecovered: wire.flags == UNRECOVERED },
         10 => MessageBody::Mark { blocks: wire.flags & BLOCKS != 0 },
         11 => MessageBody::Held { mode: Mode::from_raw(wire.mode)?, owed, behind: wire.flags & BEHIND != 0 },
-        12 => MessageBody::Place {
-            partition: partition(wire.slot)?,
-            opened: Epoch(wire.generation),
-            orphaned: Epoch(wire.id),
-        },
-        13 => MessageBody::Doubt { opened: Epoch(wire.generation) },
-        14 => MessageBody::Lost { partition: partition(wire.slot)?, last: BlockId(wire.version) },
-        15 => {
-            let witness = match wire.flags {
-                HELD => Witness::Present,
-                BEHIND => Witness::Recorded(Epoch(wire.generation)),
-                _ => Witness::None,
-            };
-            MessageBody::Reported { witness }
-        }
-        16 => MessageBody::Owe,
-        17 => MessageBody::Published,
-        18 => MessageBody::Kept,
-        19 => MessageBody::Opened,
-        20 => MessageBody::More,
-        21 => MessageBody::Accept,
-        22 => MessageBody::Leaving,
-        23 => MessageBody::Noted,
-        24 => MessageBody::Ensure { version: wire.version },
-        25 => MessageBody::Save { requester: NodeId::from_raw(wire.node)?, version: wire.version },
-        26 => MessageBody::Saved { version: wire.version },
-        27 => MessageBody::HandedOver { version: wire.version },
-        28 => MessageBody::Recovered,
+        12 => MessageBody::Reported,
+        13 => MessageBody::Owe,
+        14 => MessageBody::DebtsNamed,
+        15 => MessageBody::DebtsTaken,
+        16 => MessageBody::Opened,
+        17 => MessageBody::More,
+        18 => MessageBody::Leaving,
+        19 => MessageBody::Noted,
+        20 => MessageBody::Ensure { version: wire.version },
+        21 => MessageBody::Save { requester: NodeId::from_raw(wire.node)?, version: wire.version },
+        22 => MessageBody::Saved { version: wire.version },
+        23 => MessageBody::HandedOver { version: wire.version },
+        24 => MessageBody::Recovered,
         _ => return Err(Fault::Field("tag")),
     })
-}
-
-fn partition(number: u32) -> Result<Partition, Fault> {
-    require(number < u32::from(Partition::COUNT), "partition")?;
-    Ok(Partition(number as u16))
 }
 
 #[cfg(test)]
@@ -518,17 +431,14 @@ mod tests {
         let mut bodies = vec![
             MessageBody::Evicted,
             MessageBody::Invalidate { seq: 3 },
-            MessageBody::Refused { target, lost: false },
-            MessageBody::Refused { target, lost: true },
-            MessageBody::Place { partition: Partition(4095), opened: Epoch(3), orphaned: Epoch(u32::MAX) },
-            MessageBody::Doubt { opened: Epoch(2) },
-            MessageBody::Lost { partition: Partition(1), last: BlockId(u64::MAX) },
+            MessageBody::Refused { target, unrecovered: false },
+            MessageBody::Refused { target, unrecovered: true },
             MessageBody::Owe,
-            MessageBody::Published,
-            MessageBody::Kept,
+            MessageBody::Reported,
+            MessageBody::DebtsNamed,
+            MessageBody::DebtsTaken,
             MessageBody::Opened,
             MessageBody::More,
-            MessageBody::Accept,
             MessageBody::Leaving,
             MessageBody::Noted,
             MessageBody::Ensure { version: 7 },
@@ -541,9 +451,6 @@ mod tests {
             bodies.push(MessageBody::Invalidated { seq: 4, owed: on });
             bodies.push(MessageBody::Done { seq: u32::MAX, held: on });
             bodies.push(MessageBody::Mark { blocks: on });
-            let recorded = Witness::Recorded(Epoch(u32::from(on)));
-            bodies.push(MessageBody::Reported { witness: if on { Witness::Present } else { Witness::None } });
-            bodies.push(MessageBody::Reported { witness: recorded });
             bodies.push(MessageBody::Held { mode: Mode::X, owed: on, behind: !on });
             for ask in [Ask::S, Ask::X, Ask::Cr] {
                 bodies.push(MessageBody::Request { ask, have: if on { Mode::S } else { Mode::N }, target });
@@ -570,6 +477,6 @@ mod tests {
     #[test]
     fn the_bytes_stay_as_they_are() {
         let bytes = every_shape().iter().flat_map(Message::encode).collect::<Vec<_>>();
-        assert_eq!((bytes.len(), plexus_base::crc32c(&bytes)), (2560, 587_550_663));
+        assert_eq!((bytes.len(), plexus_base::crc32c(&bytes)), (2280, 4_120_614_647));
     }
 }

@@ -60,9 +60,7 @@ mod hasher;
 mod holder;
 mod interface;
 mod lists;
-mod lost;
 mod message;
-mod past;
 mod rebuild;
 mod redo;
 mod requester;
@@ -76,14 +74,13 @@ use std::collections::VecDeque;
 
 use plexus_base::{BlockId, Epoch, Nanos, NodeId, NodeSet};
 use plexus_membership::gate::Admission;
-pub use plexus_membership::{partitions::Members, protocol::LossHistory};
+pub use plexus_membership::partitions::Members;
 
 pub use counts::Counts;
 pub use interface::{
     Action, Ask, BlockError, Config, Contents, Event, Granted, Mode, RedoSpan, ShardDriver, Slot, Ticket,
 };
-pub use lost::{Lost, Run};
-pub use message::{Kind, Message, MessageBody, Source, Target, Witness};
+pub use message::{Kind, Message, MessageBody, Source, Target};
 pub(crate) use redo::HANDED_OVER_BYTES;
 
 use directory::{Directory, Fault, Mail};
@@ -220,21 +217,6 @@ impl Shard {
         self.find(block).is_some()
     }
 
-    /// Returns the lost blocks of all masters, as this member knows them.
-    #[must_use]
-    pub fn lost(&self) -> &Lost {
-        &self.views.lost
-    }
-
-    /// Takes the record of earlier incarnations before the first view: the lost blocks, and the
-    /// view as of which the record is complete.
-    pub fn recall(&mut self, epoch: Epoch, mut lost: Lost) {
-        assert_eq!(self.views.epoch, Epoch(0), "what is on record is handed in before the first view");
-        let Config { worker, workers, .. } = self.config;
-        lost.remove_partitions(|partition| partition.worker(workers) != worker);
-        (self.views.lost, self.views.known_as_of) = (lost, epoch);
-    }
-
     /// Returns the holders of `block` as its master knows them, and whether in X; `None` while that
     /// is about to change.
     #[must_use]
@@ -248,7 +230,7 @@ impl Shard {
         self.directory.is_quiet()
             && self.views.marks.is_none()
             && self.views.rebuild.is_none()
-            && self.views.publishing.is_none()
+            && self.views.owing.is_empty()
             && self.views.streams.is_quiet()
             && self.redo.is_quiet()
             && self.queues.iter().all(|queue| queue.is_empty())
@@ -282,7 +264,6 @@ impl Shard {
             Event::Replayed { epoch, block, version } => self.replayed(epoch, (block, version), io),
             Event::Drained { epoch } => self.drained(epoch, io),
             Event::HandBack => self.begin_hand_back(),
-            Event::LostRecorded { seq } => self.lost_recorded(seq, io),
             Event::Leave if self.views.leaving == LeaveProgress::Stays => {
                 self.views.leaving = LeaveProgress::Wanted
             }
@@ -293,23 +274,13 @@ impl Shard {
 
     /// Enters the next view. [`plexus_membership`] hands views to every worker of every member;
     /// some may be missed. A node outside the view has ended, and no message of it arrives any
-    /// more. Between members that stay no message is lost or doubled. `before` is what the
-    /// membership knows of the time before this node was a member.
+    /// more. Between members that stay no message is lost or doubled.
     ///
     /// # Panics
     /// If the driver broke its contract: the view is not newer, or does not contain this node.
-    pub fn view(&mut self, now: Nanos, (view, before): (&Members, LossHistory), io: &mut impl ShardDriver) {
+    pub fn view(&mut self, now: Nanos, view: &Members, io: &mut impl ShardDriver) {
         self.now = now;
-        self.change(view, before, io);
-        self.finish(io);
-    }
-
-    /// Accepts lost blocks as they are on disk from now on, whichever member masters them. The
-    /// request is dropped while members change, or if more blocks are lost than the operator has
-    /// `seen`.
-    pub fn accept_lost(&mut self, now: Nanos, seen: &Lost, io: &mut impl ShardDriver) {
-        self.now = now;
-        self.ask_to_accept(seen, io);
+        self.change(view, io);
         self.finish(io);
     }
 
@@ -390,7 +361,7 @@ impl Shard {
         );
         if for_master && master != self.config.me {
             if let MessageBody::Request { target, .. } = body {
-                self.send(from, block, MessageBody::Refused { target, lost: false }, io);
+                self.send(from, block, MessageBody::Refused { target, unrecovered: false }, io);
             }
             return Err("a message for another master");
         }
@@ -399,11 +370,6 @@ impl Shard {
         }
         let mail = &mut self.mail;
         match body {
-            MessageBody::Request { target, .. } if self.views.lost.contains(block) => {
-                self.counts.lost_refused += 1;
-                self.send(from, block, MessageBody::Refused { target, lost: true }, io);
-                Ok(())
-            }
             MessageBody::Request { ask, have, target } => {
                 self.directory.request(from, block, (ask, have, target), mail)
             }
@@ -441,7 +407,7 @@ impl Shard {
             MessageBody::Refused { .. } if from != master => {
                 Err("a refusal from someone who is not the block's master")
             }
-            MessageBody::Refused { target, lost } => self.refused(block, target, lost, io),
+            MessageBody::Refused { target, unrecovered } => self.refused(block, target, unrecovered, io),
             item => self.item(from, block, item, io),
         }
     }
@@ -456,16 +422,11 @@ impl Shard {
     ) -> Result<(), Fault> {
         match body {
             MessageBody::Mark { blocks } => self.mark(from, blocks, io),
-            MessageBody::Kept => self.kept(from, io),
+            MessageBody::DebtsTaken => self.debts_taken(from, io),
             MessageBody::Opened => self.opened(from, io),
             MessageBody::Noted => self.noted(from),
             MessageBody::Recovered => self.member_recovered(from, io),
-            MessageBody::Accept => {
-                self.accept(io);
-                Ok(())
-            }
             MessageBody::Leaving => {
-                self.views.note_leaver(from);
                 self.send(from, BlockId(0), MessageBody::Noted, io);
                 Ok(())
             }

@@ -243,12 +243,12 @@ impl Shard {
         &mut self,
         block: BlockId,
         target: Target,
-        lost: bool,
+        unrecovered: bool,
         io: &mut impl ShardDriver,
     ) -> Result<(), Fault> {
         let (slot, _) = self.asked(block, target)?;
         self.answered(slot, io);
-        let error = if lost { BlockError::Lost } else { BlockError::NotMaster };
+        let error = if unrecovered { BlockError::Unrecovered } else { BlockError::NotMaster };
         self.fail_waiters(slot, error, io);
         if self.frames[slot].mode == Mode::N {
             self.release(slot);

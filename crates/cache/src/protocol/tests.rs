@@ -4,8 +4,6 @@ use plexus_base::{BlockId, Epoch, Incarnation, Nanos, NodeId, WorkerId};
 
 use super::*;
 
-mod witnesses;
-
 /// An action of the shard, in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Did {
@@ -61,9 +59,6 @@ impl ShardDriver for Log {
 /// A block that no session changed.
 const UNCHANGED: Contents = Contents { dirty: false, version: 1, redo: RedoSpan { first: 0, last: 0 } };
 
-/// A history without losses that a node would have to know.
-pub(super) const KNOWN: LossHistory = LossHistory { needs: Epoch(0), intact: Epoch(0) };
-
 const EPOCH: Epoch = Epoch(5);
 const BLOCKS: u64 = 1000;
 
@@ -80,16 +75,10 @@ impl World {
     }
 
     fn view(&mut self, epoch: u32, members: &[(u8, u64)]) -> Vec<Did> {
-        self.view_after(0, epoch, members)
-    }
-
-    /// Hands the shard a view in which no loss occurred since `needs`.
-    fn view_after(&mut self, needs: u32, epoch: u32, members: &[(u8, u64)]) -> Vec<Did> {
         let members =
             members.iter().map(|(node, incarnation)| (NodeId(*node), Incarnation(*incarnation))).collect();
         let view = Members { epoch: Epoch(epoch), members };
-        let before = LossHistory { needs: Epoch(needs), ..KNOWN };
-        self.shard.view(Nanos(0), (&view, before), &mut self.log);
+        self.shard.view(Nanos(0), &view, &mut self.log);
         std::mem::take(&mut self.log.done)
     }
 
@@ -158,13 +147,13 @@ fn opened_without(last: u8, epoch: Epoch, nodes: u8, ways: u32) -> World {
 /// A shard opens in its first view, where all others are new as well and say what correct members
 /// say.
 pub(super) fn open(shard: &mut Shard, view: &Members, io: &mut impl ShardDriver) {
-    shard.view(Nanos(0), (view, KNOWN), io);
+    shard.view(Nanos(0), view, io);
     shard.handle(Nanos(0), Event::Drained { epoch: view.epoch }, io);
     let me = shard.config().me;
     for body in [
         MessageBody::Mark { blocks: true },
         MessageBody::Mark { blocks: false },
-        MessageBody::Reported { witness: Witness::Recorded(Epoch(0)) },
+        MessageBody::Reported,
         MessageBody::Opened,
     ] {
         for from in view.members.iter().map(|(node, _)| *node).filter(|node| *node != me) {
@@ -288,7 +277,7 @@ fn other_views_are_refused_or_kept_and_nonsense_is_named() {
         MessageBody::Done { seq: 1, held: true },
         MessageBody::Invalidated { seq: 1, owed: true },
         MessageBody::Evict { mode: Mode::X, version: 1 },
-        MessageBody::Refused { target: ELSEWHERE, lost: false },
+        MessageBody::Refused { target: ELSEWHERE, unrecovered: false },
         MessageBody::Forward { ask: Ask::X, requester: NodeId(1), target: ELSEWHERE, seq: 1, owed: false },
     ];
     for body in nonsense {
@@ -385,7 +374,7 @@ fn only_the_master_refuses() {
     let mut world = opened(EPOCH, 3, 4);
     let block = (0..).map(BlockId).find(|block| master(*block, 3) == NodeId(1)).unwrap();
     let target = requested(&world.want(1, block, Ask::X)).unwrap();
-    let refused = MessageBody::Refused { target, lost: false };
+    let refused = MessageBody::Refused { target, unrecovered: false };
     let did = world.hear(2, block, refused);
     assert_eq!(faults(&did), [(2, "a refusal from someone who is not the block's master")]);
     let result = Err(BlockError::NotMaster);
@@ -488,16 +477,12 @@ fn sessions_go_on_through_a_change_of_view() {
     assert_eq!(sent(&did, 1), [MessageBody::Mark { blocks: false }]);
     assert!(!world.shard.is_open() && world.shard.holds(BlockId(7)).0 == Mode::X);
     let did = world.say(1, 2, MessageBody::Mark { blocks: false });
-    // Half of all partitions move to the newcomer: more than may be said at once.
-    let mut said = sent(&did, 1);
-    while said.last() != Some(&MessageBody::Reported { witness: Witness::Present }) {
-        let more = sent(&world.say(1, 2, MessageBody::More), 1);
-        assert!(!more.is_empty(), "half of a report: {}", said.len());
-        said.extend(more);
-    }
-    assert!(said.len() > 1500, "{}", said.len());
+    let held = MessageBody::Held { mode: Mode::X, owed: false, behind: false };
+    let expected = if world.shard.master(BlockId(7)) == NodeId(1) { vec![held] } else { Vec::new() };
+    let said = sent(&did, 1);
+    assert_eq!(said, expected.into_iter().chain([MessageBody::Reported]).collect::<Vec<_>>());
     assert!(world.idle(slot).contains(&Did::Pinned(Ticket(2))));
-    let did = world.say(1, 2, MessageBody::Reported { witness: Witness::Recorded(Epoch(0)) });
+    let did = world.say(1, 2, MessageBody::Reported);
     assert!(sent(&did, 1).ends_with(&[MessageBody::Opened]), "{did:?}");
     world.say(1, 2, MessageBody::Opened);
     assert!(world.shard.is_open() && faults(&did).is_empty());
@@ -549,13 +534,13 @@ fn a_leaver_stays_one_in_every_later_view() {
             assert!(said < did.iter().position(is_mark).expect("a mark"), "{did:?}");
         }
         let mut did = Vec::new();
-        for (witness, from) in [(Witness::Present, 1), (Witness::None, 2)] {
+        for from in [1, 2] {
             for body in
                 [MessageBody::Noted, MessageBody::Mark { blocks: true }, MessageBody::Mark { blocks: false }]
             {
                 did.extend(world.say(from, 2, body));
             }
-            did.extend(world.say(from, 2, MessageBody::Reported { witness }));
+            did.extend(world.say(from, 2, MessageBody::Reported));
         }
         assert!(world.shard.masters() && !did.contains(&Did::Other(Action::MayLeave)), "before all are open");
         let block = (0..BLOCKS).map(BlockId).find(|block| world.shard.master(*block) == NodeId(0)).unwrap();
@@ -566,44 +551,27 @@ fn a_leaver_stays_one_in_every_later_view() {
     }
 }
 
-/// No block is lost with a node that left, for a newcomer either that missed the first
-/// announcement.
+/// A master opens when the holders have the debts of the dead on themselves: before, another node
+/// could get the block in X without the debt.
 #[test]
-fn a_newcomer_that_settled_with_a_leaver_names_nothing_as_lost() {
-    for leaves in [false, true] {
-        let mut world = without_view(3, 4);
-        world.view(9, &[(0, 1), (1, 1), (2, 1)]);
-        if leaves {
-            let did = world.say(1, 9, MessageBody::Leaving);
-            assert_eq!(sent(&did, 1), [MessageBody::Noted]);
-        }
+fn a_master_opens_after_the_debts_of_the_dead_are_taken() {
+    let mut world = opened_without(1, Epoch(1), 3, 4);
+    let block = (0..BLOCKS)
+        .map(BlockId)
+        .find(|block| master(*block, 3) == NodeId(0) && master(*block, 2) == NodeId(0))
+        .unwrap();
+    world.view(2, &[(0, 1), (1, 1), (2, 1)]);
+    for body in [MessageBody::Mark { blocks: true }, MessageBody::Mark { blocks: false }] {
         for from in [1, 2] {
-            world.say(from, 9, MessageBody::Mark { blocks: true });
-            world.say(from, 9, MessageBody::Mark { blocks: false });
+            world.say(from, 2, body);
         }
-        world.view(10, &[(0, 1), (2, 1)]);
-        for body in [
-            MessageBody::Mark { blocks: true },
-            MessageBody::Mark { blocks: false },
-            MessageBody::Reported { witness: Witness::Present },
-        ] {
-            world.say(2, 10, body);
-        }
-        assert_eq!((world.shard.masters(), world.shard.lost().is_empty()), (leaves, leaves));
     }
-}
-
-/// All other nodes may die now: then the lost blocks must be found on disk, and not only have been
-/// known.
-#[test]
-fn a_record_under_way_is_waited_for_in_the_next_view_too() {
-    let mut world = opened(Epoch(1), 2, 4);
-    let did = world.view(2, &[(0, 1)]);
-    assert_eq!(did, [Did::Other(Action::RecordLost { seq: 1 })]);
-    // It names the same, so there is nothing more to record.
-    assert_eq!(world.view(3, &[(0, 1)]), []);
-    assert!(!world.shard.is_open() && !world.shard.lost().is_empty());
-    let did = world.tell(Event::LostRecorded { seq: 1 });
-    assert_eq!(did, [Did::Other(Action::Open { epoch: Epoch(3) })]);
-    assert!(world.shard.is_open());
+    world.say(2, 2, MessageBody::Reported);
+    world.say_of(1, 2, (block, MessageBody::Held { mode: Mode::S, owed: false, behind: true }));
+    let did = world.say(1, 2, MessageBody::Reported);
+    assert_eq!(sent(&did, 1), [MessageBody::Owe, MessageBody::DebtsNamed]);
+    assert!(!did.contains(&Did::Other(Action::Open { epoch: Epoch(2) })), "{did:?}");
+    assert_eq!(faults(&world.say(2, 2, MessageBody::DebtsTaken)).len(), 1, "it was named none");
+    let did = world.say(1, 2, MessageBody::DebtsTaken);
+    assert!(did.contains(&Did::Other(Action::Open { epoch: Epoch(2) })), "{did:?}");
 }

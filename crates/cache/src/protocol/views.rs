@@ -10,8 +10,8 @@
 //!    only copy. `Evicted` arrives ahead of the mark among the forwards. A node without that answer
 //!    by then still holds the block, if its master is a member. With all marks in (*settled*) no
 //!    block can come into any frame, and held blocks stay as they are until an order comes.
-//! 3. Each member reports to the masters of the new view: the blocks that it holds, its knowledge
-//!    as a former master, and the lost blocks. [`super::rebuild`] handles these reports.
+//! 3. Each member reports the blocks that it holds to the masters of the new view.
+//!    [`super::rebuild`] handles these reports.
 //! 4. A master sends [`MessageBody::Opened`], and the members with waiting sessions ask it again.
 //!
 //! All messages between settled members belong to one epoch: a master opens when all have settled,
@@ -22,16 +22,13 @@ use plexus_base::{BlockId, Epoch, Incarnation, NodeId, NodeSet, Partition};
 use plexus_membership::{
     gate::{EpochGate, Latest},
     partitions::Members,
-    protocol::LossHistory,
 };
 
 use super::{
-    Action, Ask, Config, Lost, Message, MessageBody, Mode, Shard, ShardDriver, Slot, Source, Witness,
+    Action, Ask, Config, Message, MessageBody, Mode, Shard, ShardDriver, Slot, Source,
     directory::Fault,
     frame::{Disk, Leave, Order, Usage},
-    lost::Run,
-    past::Past,
-    rebuild::{Publishing, Rebuild},
+    rebuild::Rebuild,
     streams::Streams,
 };
 
@@ -39,13 +36,11 @@ use super::{
 /// may follow them.
 const PARKED_MAX: usize = 8;
 
-/// A view in which this node had all marks: from then on its masters may have opened.
+/// The last view in which this node had all marks.
 #[derive(Debug)]
 struct Settled {
     epoch: Epoch,
     masters: Vec<NodeId>,
-    /// Who of its members is gone since.
-    gone: NodeSet,
 }
 
 /// The marks that have not come.
@@ -67,37 +62,13 @@ pub(super) struct Views {
     /// The masters that may be asked.
     pub(super) open: NodeSet,
     pub(super) marks: Option<Marks>,
-    /// The settled views since all masters were last open, the latest last.
-    settled: Vec<Settled>,
-    /// The members that are gone since the last of them.
+    settled: Option<Settled>,
+    /// The members that are gone since.
     gone: NodeSet,
-    /// True if a member has died without leaving since all masters were last open.
-    died: bool,
-    /// True once all masters were open: then the known losses are those published, and not those on
-    /// record.
-    initiated: bool,
-    /// The view as of which the record of earlier incarnations has all losses.
-    pub(super) known_as_of: Epoch,
-    /// The view that a record must cover to count.
-    needs: Epoch,
-    /// The members that have announced their leave.
-    leavers: NodeSet,
-    /// By place: the view in which this node opened it, unless another node is known to have opened
-    /// it later.
-    pub(super) opened: Vec<Epoch>,
-    pub(super) past: Past,
     pub(super) rebuild: Option<Rebuild>,
-    pub(super) publishing: Option<Publishing>,
+    /// The members that have not taken the debts that this master named.
+    pub(super) owing: NodeSet,
     pub(super) streams: Streams,
-    /// The lost blocks that their masters have published.
-    pub(super) lost: Lost,
-    /// The publications in progress, by master.
-    pub(super) arriving: Vec<Lost>,
-    /// The last record asked for, and the last that is durable: they go on through all views.
-    pub(super) recording: u64,
-    pub(super) recorded: u64,
-    /// The masters that wait for a record.
-    pub(super) records: Vec<(u64, NodeId)>,
     pub(super) leaving: LeaveProgress,
     pub(super) gate: EpochGate<Latest<NodeId, Message>>,
 }
@@ -119,21 +90,6 @@ fn partitions_of(config: &Config) -> impl Iterator<Item = Partition> + use<> {
     (0..Partition::COUNT).map(Partition).filter(move |partition| partition.worker(workers) == worker)
 }
 
-/// Returns all blocks of a worker.
-fn everything(config: &Config) -> Lost {
-    let mut lost = Lost::default();
-    if let Some(last) = config.blocks.checked_sub(1) {
-        let run = |partition| Run { partition, first: BlockId(0), last: BlockId(last) };
-        partitions_of(config).for_each(|partition| lost.insert(run(partition)));
-    }
-    lost
-}
-
-/// Returns the place of a partition among those of its worker.
-pub(super) fn place_of(partition: Partition, workers: u8) -> usize {
-    usize::from(partition.0 / u16::from(workers))
-}
-
 impl Views {
     pub(super) fn new(config: &Config) -> Self {
         let places = partitions_of(config).count();
@@ -145,70 +101,23 @@ impl Views {
             workers: config.workers,
             open: NodeSet::EMPTY,
             marks: None,
-            settled: Vec::new(),
+            settled: None,
             gone: NodeSet::EMPTY,
-            died: false,
-            initiated: false,
-            known_as_of: Epoch(0),
-            needs: Epoch(0),
-            leavers: NodeSet::EMPTY,
-            opened: vec![Epoch(0); places],
-            past: Past::default(),
             rebuild: None,
-            publishing: None,
+            owing: NodeSet::EMPTY,
             streams: Streams::new(usize::from(config.nodes)),
-            lost: Lost::default(),
-            arriving: vec![Lost::default(); usize::from(config.nodes)],
-            recording: 0,
-            recorded: 0,
-            records: Vec::new(),
             leaving: LeaveProgress::Stays,
             gate: EpochGate::new(Latest::new(PARKED_MAX)),
         }
     }
 
-    pub(super) fn place(&self, partition: Partition) -> usize {
-        place_of(partition, self.workers)
+    /// Returns the place of a partition among those of its worker.
+    fn place(&self, partition: Partition) -> usize {
+        usize::from(partition.0 / u16::from(self.workers))
     }
 
-    pub(super) fn master(&self, partition: Partition) -> NodeId {
+    fn master(&self, partition: Partition) -> NodeId {
         self.masters[self.place(partition)]
-    }
-
-    /// Returns the last view in which a node that is gone may have opened the place; 0: none.
-    fn orphaned(&self, place: usize) -> Epoch {
-        let gone = self.settled.iter().filter(|view| view.gone.contains(view.masters[place]));
-        let last = gone.map(|view| view.epoch).max().filter(|_| self.died);
-        last.unwrap_or(Epoch(0))
-    }
-
-    fn witness(&self) -> Witness {
-        match (self.initiated, self.known_as_of >= self.needs) {
-            (true, _) => Witness::Present,
-            (false, true) => Witness::Recorded(self.known_as_of),
-            (false, false) => Witness::None,
-        }
-    }
-
-    /// Notes that this node knows all blocks that it masters in this view.
-    pub(super) fn open_own(&mut self, me: NodeId) {
-        for (opened, master) in self.opened.iter_mut().zip(&self.masters) {
-            if *master == me {
-                *opened = self.epoch;
-            }
-        }
-        self.forget_past(me);
-    }
-
-    /// Forgets the past of the blocks that `master` masters: it knows them itself.
-    fn forget_past(&mut self, master: NodeId) {
-        let Self { past, masters, workers, .. } = self;
-        past.retain(|block| masters[place_of(block.partition(), *workers)] != master);
-    }
-
-    /// Notes that a member has announced its leave to this one.
-    pub(super) fn note_leaver(&mut self, leaver: NodeId) {
-        self.leavers.insert(leaver);
     }
 
     /// Returns whether all masters are open.
@@ -224,58 +133,24 @@ impl Shard {
         self.views.master(block.partition())
     }
 
-    /// Returns the partitions of this worker.
-    pub(super) fn partitions(&self) -> impl Iterator<Item = Partition> + use<> {
-        partitions_of(&self.config)
-    }
-
     /// Returns whether the master of `block` may be asked.
     pub(super) fn may_ask(&self, block: BlockId) -> bool {
         self.views.open.contains(self.master(block))
     }
 
     /// Enters the next view.
-    pub(super) fn change(&mut self, view: &Members, before: LossHistory, io: &mut impl ShardDriver) {
+    pub(super) fn change(&mut self, view: &Members, io: &mut impl ShardDriver) {
         let me = self.config.me;
         let parked = self.views.gate.enter(view.epoch);
         assert!(view.incarnation(me).is_some(), "a view without this node");
-        let views = &mut self.views;
-        let gone: NodeSet = views
-            .incarnations
-            .iter()
-            .filter(|(node, incarnation)| view.incarnation(*node) != Some(*incarnation))
-            .map(|(node, _)| *node)
-            .collect();
-        if views.open.contains(me) {
-            views.past.take(self.directory.known());
-        }
         self.directory.clear();
-        views.past.without(gone);
-        views.gone = views.gone.iter().chain(gone.iter()).collect();
-        for node in gone.iter() {
-            views.died |= !views.leavers.remove(node);
-            views.settled.iter_mut().for_each(|settled| settled.gone.insert(node));
-        }
-
-        let replaced = if self.config.redo {
-            None
-        } else if views.epoch == Epoch(0) && views.known_as_of >= view.epoch {
-            // The voting files are older than the record. They may have forgotten anything, and no
-            // other record is worth more.
-            Some((view.epoch, everything(&self.config)))
-        } else {
-            let is_void = !views.initiated && views.known_as_of < before.intact;
-            is_void.then(|| (before.intact, Lost::default()))
-        };
-        if let Some((epoch, lost)) = replaced {
-            views.known_as_of = epoch;
-            if lost != views.lost {
-                views.lost = lost;
-                views.recording += 1;
-                io.push(Action::RecordLost { seq: views.recording });
+        let views = &mut self.views;
+        for (node, incarnation) in &views.incarnations {
+            if view.incarnation(*node) != Some(*incarnation) {
+                views.gone.insert(*node);
             }
         }
-        (views.epoch, views.needs) = (view.epoch, before.needs);
+        views.epoch = view.epoch;
         views.incarnations.clone_from(&view.members);
         views.members = view.members.iter().map(|(node, _)| *node).collect();
         assert!(
@@ -286,11 +161,9 @@ impl Shard {
         views.open = NodeSet::EMPTY;
         let others = views.members.without(me);
         views.marks = Some(Marks { forwards: others, blocks: others });
-        views.rebuild = Some(Rebuild::new(views.members, views.masters.len()));
-        views.publishing = None;
+        views.rebuild = Some(Rebuild::new(views.members));
+        views.owing = NodeSet::EMPTY;
         views.streams.clear();
-        views.arriving.fill(Lost::default());
-        views.records.clear();
         self.counts.views += 1;
 
         self.begin_recovery(io);
@@ -337,9 +210,9 @@ impl Shard {
         io: &mut impl ShardDriver,
     ) {
         let mut done = false;
-        if let (Some(marks), Some(last)) = (self.views.marks, self.views.settled.last())
+        if let (Some(marks), Some(last)) = (self.views.marks, &self.views.settled)
             && last.epoch == epoch
-            && !last.gone.contains(from)
+            && !self.views.gone.contains(from)
         {
             let place = self.views.place(block.partition());
             let was_master = last.masters.get(place) == Some(&from);
@@ -410,11 +283,7 @@ impl Shard {
         self.report_all(io);
         let views = &mut self.views;
         views.gone = NodeSet::EMPTY;
-        views.settled.push(Settled {
-            epoch: views.epoch,
-            masters: views.masters.clone(),
-            gone: NodeSet::EMPTY,
-        });
+        views.settled = Some(Settled { epoch: views.epoch, masters: views.masters.clone() });
     }
 
     /// Ends all waiting of a frame for messages of earlier views.
@@ -427,7 +296,7 @@ impl Shard {
             return;
         }
         let place = self.views.place(frame.block.partition());
-        let was_master = self.views.settled.last().map(|view| view.masters[place]);
+        let was_master = self.views.settled.as_ref().map(|view| view.masters[place]);
         if frame.mode != Mode::N && was_master.is_some_and(|master| !self.views.gone.contains(master)) {
             // The master is a member and did not confirm the eviction: it never happened.
             self.frames[slot].leave = Leave::Chosen;
@@ -451,34 +320,15 @@ impl Shard {
         }
         self.counts.reported += report.len() as u64;
         report.extend(self.redo.reports());
-        let doubted = if self.config.redo { Vec::new() } else { self.views.past.doubted() };
-        for block in doubted {
-            let opened = self.views.opened[self.views.place(block.partition())];
-            report.push((block, MessageBody::Doubt { opened }));
-        }
         for (block, item) in report {
             self.say(self.master(block), block, item, io);
         }
-        let redo = self.config.redo;
-        for partition in self.partitions().filter(|_| !redo) {
-            let place = self.views.place(partition);
-            let (opened, orphaned) = (self.views.opened[place], self.views.orphaned(place));
-            if opened.max(orphaned) > Epoch(0) {
-                let item = MessageBody::Place { partition, opened, orphaned };
-                self.say(self.views.master(partition), BlockId(0), item, io);
-            }
-        }
-        let runs: Vec<Run> = self.views.lost.runs().collect();
-        for Run { partition, first, last } in runs {
-            self.say(self.views.master(partition), first, MessageBody::Lost { partition, last }, io);
-        }
-        let witness = self.views.witness();
         for node in self.views.members.iter() {
-            self.say(node, BlockId(0), MessageBody::Reported { witness }, io);
+            self.say(node, BlockId(0), MessageBody::Reported, io);
         }
     }
 
-    /// Queues an item of a report or a publication.
+    /// Queues an item of a report, or of the debts that this master names.
     pub(super) fn say(&mut self, to: NodeId, block: BlockId, item: MessageBody, io: &mut impl ShardDriver) {
         if to == self.config.me {
             self.inbox.push_back((block, item));
@@ -500,20 +350,7 @@ impl Shard {
         if self.views.marks.is_some() || self.views.open.contains(master) {
             return Err("a master opened that could not");
         }
-        let views = &mut self.views;
-        views.open.insert(master);
-        if master != self.config.me {
-            views.forget_past(master);
-            let Views { opened, masters, .. } = views;
-            let theirs = opened.iter_mut().zip(masters).filter(|(_, of)| **of == master);
-            theirs.for_each(|(opened, _)| *opened = Epoch(0));
-        }
-        if views.all_open() {
-            let epoch = views.epoch;
-            views.settled.retain(|view| view.epoch == epoch);
-            views.died = false;
-            views.initiated = true;
-        }
+        self.views.open.insert(master);
         for slot in 0..self.frames.len() {
             let frame = &self.frames[slot];
             if frame.usage != Usage::Free && self.master(frame.block) == master {

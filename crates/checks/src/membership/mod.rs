@@ -29,8 +29,6 @@ use crate::{
 pub enum Sabotage {
     /// Clocks differ by far more than the profile allows.
     Drift,
-    /// A restarted node reports that its last incarnation had handed back all it held.
-    MisreadRecord,
     /// A restarted node uses the number of its last incarnation.
     SameIncarnation,
     /// Files lose a third of the writes.

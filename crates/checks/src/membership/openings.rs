@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use plexus_base::{Incarnation, MAX_NODES, Nanos, NodeId};
-use plexus_membership::protocol::{Clean, Profile, Report, Seat, View};
+use plexus_membership::protocol::{Profile, Report, Seat, View};
 use plexus_sim::Random;
 
 use super::world::{MembershipEvent, RIVAL, World};
@@ -185,7 +185,7 @@ impl Openings {
         if seats == self.chosen.seats || no_member {
             return Ok(());
         }
-        let view = self.chosen.next(seats, self.chosen.files.clone(), &[Clean::NONE; MAX_NODES]);
+        let view = self.chosen.next(seats, self.chosen.files.clone());
         let view = Arc::new(view);
         for file in 0..self.chosen.majority() {
             let after = self.while_ns();

@@ -6,16 +6,12 @@
 //! | `epochs` | an incarnation learns and opens views in order, and a later incarnation opens none that an earlier one opened |
 //! | `apart` | of two nodes that may act, each is a member of the other's view, in its incarnation; one that has opened a view may act in the one before until it has entered it |
 //! | `evicted` | an incarnation that was a member and is no longer opens no view |
-//! | `sound` | a view without an incarnation that did not leave *clean* says so: older records do not count as complete |
 //! | `remembered` | a remembered generation is returned to every node that asks afterwards |
 //!
 //! The run checks three more: `ends` (after healing, all nodes are in one view in time, and stay
 //! there), `side` (the correct side continues) and `stall` (stalled files end no node).
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use plexus_base::{Epoch, Incarnation, NodeId};
 use plexus_membership::protocol::View;
@@ -36,8 +32,6 @@ struct Acting {
 #[derive(Default)]
 pub(super) struct Witness {
     views: BTreeMap<u32, Arc<View>>,
-    /// The incarnations that have handed back all they held.
-    clean: BTreeSet<(NodeId, Incarnation)>,
     acting: BTreeMap<u8, Acting>,
     /// The last epoch learned, by node and incarnation.
     learned: BTreeMap<(u8, u64), u32>,
@@ -63,31 +57,11 @@ impl Witness {
         if known != view {
             return broken("one view", format!("{node} learned {view:?}, another node before {known:?}"));
         }
-        if let Some(before) = self.views.get(&(epoch - 1))
-            && let Some((gone, incarnation)) = before.gone(view).find(|gone| !self.clean.contains(gone))
-            && view.sound != view.epoch
-        {
-            let what = format!(
-                "{gone} ended in incarnation {}, and held what is nowhere else: {view:?} counts it out",
-                incarnation.0
-            );
-            return broken("sound", what);
-        }
         let last = self.learned.insert((node.0, incarnation.0), epoch).unwrap_or_default();
         if last >= epoch {
             return broken("epochs", format!("{node} learned view {epoch} after view {last}"));
         }
         Ok(())
-    }
-
-    /// Notes that an incarnation has handed back all it held.
-    pub(super) fn clean(&mut self, node: NodeId, incarnation: Incarnation) {
-        self.clean.insert((node, incarnation));
-    }
-
-    /// Returns true if an incarnation has handed back all it held.
-    pub(super) fn is_clean(&self, node: NodeId, incarnation: Incarnation) -> bool {
-        self.clean.contains(&(node, incarnation))
     }
 
     /// Notes that an incarnation opens a view with a lease until `until`.
@@ -219,34 +193,12 @@ mod tests {
         let views =
             [view(1, Seat::In(incarnation)), view(2, Seat::Out(incarnation)), view(3, Seat::In(incarnation))];
         let mut witness = Witness::default();
-        witness.clean(node, incarnation);
         witness.decided(node, incarnation, &views[0]).expect("the first");
         witness.opened(node, incarnation, &views[0], 10, 0).expect("the first");
         witness.decided(NodeId(0), incarnation, &views[1]).expect("the second");
         witness.decided(NodeId(0), incarnation, &views[2]).expect("the third");
         let broken = witness.opened(node, incarnation, &views[2], 10, 5).expect_err("it was evicted");
         assert_eq!(broken.property, "evicted");
-    }
-
-    #[test]
-    fn unclean_removal_reported_as_clean_is_detected() {
-        let (node, incarnation) = (NodeId(1), Incarnation(1));
-        let mut first = View::first(NodeSet::first(2), [(FileId(1), None)]);
-        first.seats[1] = Seat::In(incarnation);
-        let mut without = View { epoch: Epoch(1), ..first.clone() };
-        without.seats[1] = Seat::Out(incarnation);
-        let said = View { sound: Epoch(1), ..without.clone() };
-        for (view, is_clean, property) in
-            [(&without, false, Some("sound")), (&without, true, None), (&said, false, None)]
-        {
-            let mut witness = Witness::default();
-            if is_clean {
-                witness.clean(node, incarnation);
-            }
-            witness.views.insert(0, Arc::new(first.clone()));
-            let found = witness.decided(NodeId(0), Incarnation(1), &Arc::new(view.clone()));
-            assert_eq!(found.err().map(|broken| broken.property), property);
-        }
     }
 
     #[test]

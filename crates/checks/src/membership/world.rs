@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use plexus_base::{Epoch, Incarnation, Nanos, NodeId};
 use plexus_membership::protocol::{
-    Action, Clean, ConfigChange, ConfigChangeRefusal, Contents, Event, Member, NodeBlocks, Profile, Report,
+    Action, ConfigChange, ConfigChangeRefusal, Contents, Event, Member, NodeBlocks, Profile, Report,
     TurnFailed, View, Writes,
 };
 use plexus_sim::Engine;
@@ -237,16 +237,7 @@ impl World {
         let first = Arc::clone(&self.first);
         one.member =
             Some(Member::new(NodeId(node as u8), incarnation, self.profile, first, one.clock.at(now)));
-        // Its record tells how its last incarnation ended.
-        let last = Incarnation(incarnation.0 - 1);
-        let misread = self.sabotage == Some(Sabotage::MisreadRecord);
-        match misread || self.witness.is_clean(NodeId(node as u8), last) {
-            true => {
-                let clean = Clean { incarnation: last, intact: Epoch(0) };
-                self.handle(node, Event::Clean(NodeId(node as u8), clean))
-            }
-            false => self.handle(node, Event::Tick),
-        }
+        self.handle(node, Event::Tick)
     }
 
     /// Tells a node that learns of a view which former member incarnations are over: its own
@@ -325,15 +316,6 @@ impl World {
 
     pub(super) fn config_change(&mut self, node: usize, config_change: ConfigChange) -> Result<(), Broken> {
         self.handle(node, Event::ConfigChange(config_change))
-    }
-
-    /// Hands back all that a node held, and makes it leave.
-    pub(super) fn hand_back(&mut self, node: usize) -> Result<(), Broken> {
-        let (id, incarnation) = (NodeId(node as u8), Incarnation(self.nodes[node].incarnation));
-        let Some(member) = &self.nodes[node].member else { return Ok(()) };
-        let intact = member.opened().map_or(Epoch(0), |view| view.epoch);
-        self.witness.clean(id, incarnation);
-        self.handle(node, Event::Clean(id, Clean { incarnation, intact }))
     }
 
     /// Handles one event; returns `true` for [`MembershipEvent::Next`].

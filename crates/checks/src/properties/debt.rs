@@ -23,8 +23,7 @@ pub fn check(cluster: &Cluster, block: BlockId) -> Result<(), Broken> {
     let debts = debtors + passing + cluster.debts_under_way[block.0 as usize];
     let (last, disk) = (cluster.truth.last(block).version, cluster.disk.page(block).version);
     let master = cluster.changes.view().master(block.partition());
-    let is_excused = cluster.changes.is_lost(block)
-        || cluster.truth.is_uncertain(block)
+    let is_excused = cluster.truth.is_uncertain(block)
         || cluster.params.redo && cluster.local(master.0, block).shard.is_in_doubt(block);
     if debts > 1 || debts == 0 && disk != last && !is_excused {
         let what =

@@ -1,5 +1,6 @@
-//! Checks that reads return the last committed change. With redo, a change that is not durable may
-//! vanish with its node: the next session that gets the block shows which change is the last.
+//! Checks that reads return the last committed change. A change that is not durable may vanish with
+//! its node: the next session that gets the block shows which change is the last. Without redo,
+//! only a write to disk makes a change durable.
 //!
 //! A session that holds S or X sees the last committed change. A consistent read sees a change that
 //! was the last at some moment between its start and its end. No session sees a change half done.
@@ -59,10 +60,9 @@ impl Truth {
         self.0[block.0 as usize].history.contains(&(version, value))
     }
 
-    /// Notes that a node died that may have had the last changes alone.
+    /// Notes that the last changes may be gone with a node.
     pub fn doubt(&mut self, block: BlockId) {
-        let known = self.known(block);
-        known.uncertain = known.durable < known.last.version;
+        self.known(block).uncertain = true;
     }
 
     /// Returns true if it is not known which change is the last.

@@ -9,8 +9,6 @@ pub mod delivery;
 pub mod ends;
 pub mod exclusive;
 pub mod latest;
-pub mod named;
-pub mod recorded;
 pub mod recoverable;
 pub mod sums;
 pub mod turns;

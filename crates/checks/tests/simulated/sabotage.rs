@@ -90,7 +90,6 @@ fn faults_of_membership_are_detected() {
         (Sabotage::Drift, "apart", 150),
         (Sabotage::NeverEntered, "apart", 20),
         (Sabotage::SameIncarnation, "epochs", 60),
-        (Sabotage::MisreadRecord, "sound", 20),
         // Files that count as older, and a view that is forgotten after everything has lost power.
         (Sabotage::UnsettledBallots, "side", 80),
         (Sabotage::UnsettledBallots, "one view", 80),

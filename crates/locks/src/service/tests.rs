@@ -55,7 +55,7 @@ fn view() -> Members {
 /// Takes the worker and then its service into a view.
 fn view_in(service: &mut LockService, net: &mut Net, last: Option<&Members>, next: &Members) {
     enter(net, last, next);
-    service.view(net, next, LossHistory { needs: Epoch(0), intact: Epoch(0) });
+    service.view(net, next);
 }
 
 fn request(lock: u64, master: NodeId) -> LockRequest {

@@ -8,10 +8,7 @@ use super::{
     clients::{GroupClients, GroupTask},
     protocol,
 };
-use crate::{
-    protocol::{LossHistory, partitions::Members},
-    subsystem::Subsystem,
-};
+use crate::{partitions::Members, subsystem::Subsystem};
 
 /// The groups on worker 0; see the module.
 pub struct GroupService {
@@ -40,7 +37,7 @@ impl Subsystem for GroupService {
     const CHANNELS: &'static [Channel] = &[Channel::Membership];
     type Task = GroupTask;
 
-    fn view(&mut self, net: &mut Net, view: &Members, _: LossHistory) {
+    fn view(&mut self, net: &mut Net, view: &Members) {
         self.clients.view(view);
         self.flush(net);
     }

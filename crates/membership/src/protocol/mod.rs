@@ -21,4 +21,4 @@ pub use paxos::{Paxos, PaxosProgress};
 pub use profile::{FINAL_LOG_TIME, Profile, ProfileError};
 pub use record::{Ballot, Block, Contents, NodeBlocks, Report, ReportNumber};
 pub use split::Connectivity;
-pub use view::{Clean, FileId, InvalidFileId, LossHistory, MAX_FILES, Seat, View, VotingFile};
+pub use view::{FileId, InvalidFileId, MAX_FILES, Seat, View, VotingFile};

@@ -4,10 +4,7 @@ use std::sync::Arc;
 
 use plexus_base::{Epoch, Incarnation, MAX_NODES, Nanos, NodeId, NodeSet};
 
-use super::{
-    profile::Profile,
-    view::{Clean, View},
-};
+use super::{profile::Profile, view::View};
 
 /// The number of a report.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -53,8 +50,6 @@ pub struct Report {
     pub registry: u64,
     /// For each node, the last incarnation that is proved dead; 0: none.
     pub dead: [Incarnation; MAX_NODES],
-    /// For each node, the last incarnation that is known to be clean.
-    pub clean: [Clean; MAX_NODES],
     /// The last view that the node knows to be decided.
     pub decided: Arc<View>,
 }
@@ -76,7 +71,6 @@ impl Report {
             echo: [ReportNumber::default(); MAX_NODES],
             registry: 0,
             dead: [Incarnation(0); MAX_NODES],
-            clean: [Clean::NONE; MAX_NODES],
             decided,
         }
     }

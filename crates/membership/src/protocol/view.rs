@@ -81,41 +81,6 @@ pub struct View {
     pub seats: [Seat; MAX_NODES],
     /// The voting files, ordered by identifier; at most [`MAX_FILES`].
     pub files: Vec<VotingFile>,
-    /// The members that have been members since the cold start, when no member of the previous view
-    /// was left.
-    pub founders: NodeSet,
-    /// Since this epoch, every member that was removed had handed back everything (it was *clean*).
-    pub sound: Epoch,
-    /// The value of [`View::sound`] at the cold start.
-    pub basis: Epoch,
-    /// The epoch as of which no data was lost, according to removed members that were clean.
-    pub intact: Epoch,
-}
-
-/// An incarnation that has handed back everything it held and starts nothing new.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Clean {
-    /// The incarnation; 0: none.
-    pub incarnation: Incarnation,
-    /// The epoch as of which it knew that no data was lost; 0: data was lost.
-    pub intact: Epoch,
-}
-
-impl Clean {
-    /// No clean incarnation.
-    pub const NONE: Self = Self { incarnation: Incarnation(0), intact: Epoch(0) };
-}
-
-/// The losses that a member must know about from before it joined. Clean members have written their
-/// memory to the disks. For other members, the remaining members know which nodes were members with
-/// them and what these have recorded.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LossHistory {
-    /// A node that knows the losses as of this epoch or a later one knows all losses before it
-    /// became a member.
-    pub needs: Epoch,
-    /// The epoch as of which no data was lost.
-    pub intact: Epoch,
 }
 
 impl View {
@@ -131,39 +96,13 @@ impl View {
         let mut files: Vec<VotingFile> = files.into_iter().map(file).collect();
         files.sort_unstable();
         assert!((1..=MAX_FILES).contains(&files.len()), "{} voting files", files.len());
-        let none = Epoch(0);
-        Self { epoch: none, seats, files, founders: NodeSet::EMPTY, sound: none, basis: none, intact: none }
+        Self { epoch: Epoch(0), seats, files }
     }
 
-    /// Returns the next view with these seats and files. `clean` has the last clean incarnation of
-    /// each node.
+    /// Returns the next view with these seats and files.
     #[must_use]
-    pub fn next(&self, seats: [Seat; MAX_NODES], files: Vec<VotingFile>, clean: &[Clean; MAX_NODES]) -> Self {
-        let epoch = Epoch(self.epoch.0 + 1);
-        let mut next = Self { epoch, seats, files, ..self.clone() };
-        let gone = || self.gone(&next).map(|(node, incarnation)| (incarnation, clean[node.index()]));
-        // A higher epoch belongs to views of the time before the voting files were replaced by
-        // older ones.
-        let knew = |clean: Clean| clean.intact > Epoch(0) && (self.sound..epoch).contains(&clean.intact);
-        if gone().any(|(incarnation, clean)| clean.incarnation != incarnation) {
-            next.sound = epoch;
-        } else if gone().any(|(_, clean)| knew(clean)) {
-            next.intact = epoch;
-        }
-        let stays = |node: &NodeId| self.incarnation(*node) == next.incarnation(*node);
-        if self.members().iter().any(|node| stays(&node)) {
-            next.founders = self.founders.iter().filter(stays).collect();
-        } else {
-            (next.founders, next.basis) = (next.members(), next.sound);
-        }
-        next
-    }
-
-    /// Returns the loss history for `node`.
-    #[must_use]
-    pub fn loss_history(&self, node: NodeId) -> LossHistory {
-        let needs = if self.founders.contains(node) { self.basis } else { self.sound };
-        LossHistory { needs, intact: self.intact }
+    pub fn next(&self, seats: [Seat; MAX_NODES], files: Vec<VotingFile>) -> Self {
+        Self { epoch: Epoch(self.epoch.0 + 1), seats, files }
     }
 
     /// Returns the members.
@@ -258,49 +197,6 @@ mod tests {
             view.incarnations().collect::<Vec<_>>(),
             [(node, Incarnation(4)), (NodeId(2), Incarnation(5))]
         );
-    }
-
-    #[test]
-    fn an_unclean_end_is_remembered_and_founders_have_missed_nothing() {
-        let none = [Clean::NONE; MAX_NODES];
-        let clean = |incarnation, intact| {
-            let mut clean = none;
-            clean[0] = Clean { incarnation: Incarnation(incarnation), intact: Epoch(intact) };
-            clean
-        };
-        let step = |view: &View, node: usize, seat: Seat, clean: &[Clean; MAX_NODES]| {
-            let mut seats = view.seats;
-            seats[node] = seat;
-            view.next(seats, view.files.clone(), clean)
-        };
-        let needs = |view: &View| [0, 1].map(|node| view.loss_history(NodeId(node)).needs.0);
-        let first = View::first(NodeSet::first(2), [(FileId(1), None)]);
-        let (a, b) = (Seat::In(Incarnation(1)), Seat::In(Incarnation(7)));
-        let (left, again) = (Seat::Out(Incarnation(1)), Seat::In(Incarnation(2)));
-        let alone = step(&first, 0, a, &none);
-        let both = step(&alone, 1, b, &none);
-        assert_eq!((both.epoch, needs(&both)), (Epoch(2), [0, 0]));
-
-        assert_eq!(needs(&step(&both, 0, left, &none)), [3, 3], "the founder is gone");
-        let died = step(&both, 1, Seat::Out(Incarnation(7)), &none);
-        assert_eq!(needs(&died), [0, 3], "the founder is left");
-        assert_eq!(needs(&step(&both, 0, left, &clean(1, 0))), [0, 0]);
-
-        // Another incarnation of a node counts as another member.
-        assert_eq!(needs(&step(&died, 0, again, &none)), [4, 4]);
-        let ended = step(&died, 0, again, &clean(1, 0));
-        assert_eq!(
-            (needs(&ended), ended.intact),
-            ([3, 3], Epoch(0)),
-            "the member of that time knows the losses"
-        );
-        let empty = step(&ended, 0, Seat::Out(Incarnation(2)), &clean(2, 4));
-        let next = step(&empty, 1, b, &none);
-        assert_eq!((needs(&next), next.intact), ([3, 3], Epoch(5)), "no data was lost");
-        let late = step(&ended, 0, Seat::Out(Incarnation(2)), &clean(2, 2));
-        assert_eq!(late.intact, Epoch(0), "its knowledge is older than the last death");
-        let other = step(&ended, 0, Seat::Out(Incarnation(2)), &clean(2, 5));
-        assert_eq!(other.intact, Epoch(0), "its knowledge is of a view that does not exist");
     }
 
     #[test]

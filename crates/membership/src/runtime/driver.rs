@@ -99,7 +99,7 @@ impl Driver {
         sockets: Vec<UdpSocket>,
         parts: DriverParts,
     ) -> io::Result<Self> {
-        let Settings { me, incarnation, clean, profile, first, cluster, peers, files, .. } = settings;
+        let Settings { me, incarnation, profile, first, cluster, peers, files, .. } = settings;
         let mut session = [0; 16];
         getrandom::fill(&mut session).map_err(io::Error::other)?;
         let mut network = Network::new((me, incarnation), cluster, session, keys, sockets)?;
@@ -131,7 +131,7 @@ impl Driver {
             config_change: None,
             leaving: Vec::new(),
             remembering: Vec::new(),
-            events: clean.into_iter().map(|(node, clean)| Event::Clean(node, clean)).collect(),
+            events: VecDeque::new(),
             wake: now,
             phase: Phase::Running,
         })
@@ -351,7 +351,6 @@ impl Driver {
             }
             Input::Lost(node, incarnation) => Event::Lost(node, incarnation),
             Input::Dead(node, incarnation) => Event::Dead(node, incarnation),
-            Input::Clean(node, clean) => Event::Clean(node, clean),
             Input::Fenced(node, incarnation, Some(proof)) => {
                 self.history.ended(node, incarnation, FencingState::Proved(proof));
                 Event::Dead(node, incarnation)

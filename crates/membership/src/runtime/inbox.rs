@@ -17,7 +17,7 @@ use plexus_interconnect::mesh::Key;
 
 use super::{ConfigChangeError, FencingProof, Status};
 use crate::{
-    protocol::{Clean, ConfigChange, FileId},
+    protocol::{ConfigChange, FileId},
     voting::FinishedTurn,
 };
 
@@ -29,7 +29,6 @@ pub(super) enum Input {
     Turned(FileId, FinishedTurn),
     Lost(NodeId, Incarnation),
     Dead(NodeId, Incarnation),
-    Clean(NodeId, Clean),
     /// The result of a fence.
     Fenced(NodeId, Incarnation, Option<FencingProof>),
     ConfigChange(ConfigChange, Answer),

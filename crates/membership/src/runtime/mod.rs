@@ -77,9 +77,7 @@ use self::{
 };
 #[cfg(doc)]
 use crate::protocol::Member;
-use crate::protocol::{
-    Clean, ConfigChange, ConfigChangeRefusal, FileId, Profile, ProfileError, StopReason, View,
-};
+use crate::protocol::{ConfigChange, ConfigChangeRefusal, FileId, Profile, ProfileError, StopReason, View};
 
 /// The interval at which the cluster's keys are read.
 const KEYS: Duration = Duration::from_secs(1);
@@ -91,8 +89,6 @@ pub struct Settings {
     pub me: NodeId,
     /// The incarnation, higher than any earlier one of this node.
     pub incarnation: Incarnation,
-    /// Incarnations of any node that are known to have been clean when they ended.
-    pub clean: Vec<(NodeId, Clean)>,
     /// The times of the cluster.
     pub profile: Profile,
     /// The initial view (epoch 0) with the configured nodes and voting files, or any later view.
@@ -347,11 +343,6 @@ impl Membership {
     /// Reports that an incarnation is proved dead, with all its I/O.
     pub fn dead(&self, node: NodeId, incarnation: Incarnation) {
         self.inbox.post(Input::Dead(node, incarnation));
-    }
-
-    /// Reports that an incarnation is clean: its leave loses no data.
-    pub fn clean(&self, node: NodeId, clean: Clean) {
-        self.inbox.post(Input::Clean(node, clean));
     }
 
     /// Reports that all subsystems have been rebuilt in this view.

@@ -284,7 +284,6 @@ impl Cluster {
         Settings {
             me: NodeId(node),
             incarnation: Incarnation(1 + self.incarnations.fetch_add(1, Ordering::Relaxed)),
-            clean: Vec::new(),
             profile: self.profile,
             first: self.first.clone(),
             cluster: NAME,

@@ -1,4 +1,4 @@
-//! The commands that every node has: `status`, `accept_lost`, `quiesce`, `handback`, `exit`.
+//! The commands that every node has: `status`, `quiesce`, `handback`, `exit`.
 //!
 //! To end a cluster without loss, all nodes quiesce, then all hand back, then all exit with
 //! `{"clean":true}`; see [`crate::boot::down`]. An `exit` without it makes the node leave alone.
@@ -19,7 +19,6 @@ use crate::{
     },
     boot::config::Config,
     lifecycle::{Ending, Lifecycle, Stage},
-    records::settle::Settled,
     runtime::{NodeRuntime, RuntimeStatus},
 };
 
@@ -34,13 +33,8 @@ pub struct Status {
     pub state: Stage,
     /// The reason why it has stopped, if it has.
     pub why: Option<String>,
-    /// The number of the run.
-    pub run: u64,
     /// The seconds since its start.
     pub uptime_s: f64,
-    /// The number of blocks that are refused because a failed node had their latest version, in
-    /// this run or an earlier one.
-    pub blocks_lost: u64,
     /// The memory of the process.
     #[serde(default)]
     pub memory: MemoryUse,
@@ -92,26 +86,17 @@ pub(crate) struct CommandContext {
     pub(crate) config: Arc<Config>,
     name: String,
     lifecycle: Arc<Lifecycle>,
-    run: u64,
-    lost_before: u64,
     places: CommandSlots,
     runtime: OnceLock<Arc<NodeRuntime>>,
 }
 
 impl CommandContext {
     /// Creates the context of a node that has no runtime yet.
-    pub(crate) fn new(
-        config: &Arc<Config>,
-        name: &str,
-        settled: &Settled,
-        lifecycle: &Arc<Lifecycle>,
-    ) -> Arc<Self> {
+    pub(crate) fn new(config: &Arc<Config>, name: &str, lifecycle: &Arc<Lifecycle>) -> Arc<Self> {
         Arc::new(Self {
             config: Arc::clone(config),
             name: name.into(),
             lifecycle: Arc::clone(lifecycle),
-            run: settled.run,
-            lost_before: settled.lost.len(),
             places: CommandSlots::default(),
             runtime: OnceLock::new(),
         })
@@ -153,8 +138,7 @@ pub(crate) fn register(
 pub(crate) const FIRST: &[(&str, Run)] = &[("status", status), ("exit", exit)];
 
 /// The commands of this module that need the runtime.
-pub(crate) const COMMANDS: &[(&str, Run)] =
-    &[("accept_lost", accept_lost), ("quiesce", quiesce), ("handback", hand_back)];
+pub(crate) const COMMANDS: &[(&str, Run)] = &[("quiesce", quiesce), ("handback", hand_back)];
 
 fn status(on: &CommandContext, _: Value, _: Progress<'_>) -> Result<Value, String> {
     let (state, why) = on.lifecycle.stage();
@@ -165,9 +149,7 @@ fn status(on: &CommandContext, _: Value, _: Progress<'_>) -> Result<Value, Strin
         pid: std::process::id(),
         state,
         why,
-        run: on.run,
         uptime_s: uptime.0 as f64 / 1e9,
-        blocks_lost: runtime.map_or(on.lost_before, |runtime| runtime.blocks_lost()),
         memory: MemoryUse::now(),
         runtime: runtime.map(|runtime| runtime.status()).unwrap_or_default(),
     })
@@ -181,11 +163,6 @@ fn exit(on: &CommandContext, args: Value, _: Progress<'_>) -> Result<Value, Stri
     let ending = if clean { Ending::Together } else { Ending::Leave };
     on.lifecycle.end(ending).map_err(|error| error.to_string())?;
     Ok(json!({}))
-}
-
-fn accept_lost(on: &CommandContext, _: Value, _: Progress<'_>) -> Result<Value, String> {
-    expect(&on.lifecycle, &[Stage::Running])?;
-    Ok(json!({ "accepted": on.runtime().accept_lost()? }))
 }
 
 fn quiesce(on: &CommandContext, _: Value, _: Progress<'_>) -> Result<Value, String> {

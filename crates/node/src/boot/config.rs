@@ -15,7 +15,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use plexus_base::{MAX_NODES, NodeId, NodeSet, Waiting};
+use plexus_base::{MAX_NODES, NodeId, NodeSet, Waiting, crc32c};
 use plexus_disks::{BlockSize, GroupId, Shape};
 use plexus_fabric::RailKind;
 use plexus_membership::protocol::View;
@@ -379,6 +379,27 @@ impl Config {
     /// A known node is different in that list; the text says what to change.
     pub fn learn(&self, nodes: &Nodes) -> Result<(), String> {
         self.nodes.learn(nodes).map_err(|why| format!("{}: {why}", self.dir.config().display()))
+    }
+
+    /// Returns a value that changes with what two nodes of one cluster must agree on before they
+    /// serve each other: the settings that are the same for all, and these two nodes. The lists of
+    /// the two may differ in other nodes: ones that were added or removed since one of the two has
+    /// started.
+    pub fn fingerprint(&self, one: NodeId, other: NodeId) -> u64 {
+        let addresses = |node: &NodeConfig| node.all_addresses().collect::<Vec<_>>();
+        let nodes = self.nodes.iter().filter(|node| [one, other].contains(&node.number));
+        let nodes: Vec<_> =
+            nodes.map(|node| (node.number, &node.name, &node.host, addresses(node), &node.rails)).collect();
+        let settings = format!(
+            "{} {} {:?} {} {} {:?} {nodes:?}",
+            self.id,
+            self.workers,
+            self.block_size,
+            self.blocks,
+            self.redo_mib > 0,
+            self.interconnect
+        );
+        u64::from(crc32c(settings.as_bytes()))
     }
 
     /// Returns true if network traffic between two different nodes is encrypted.

@@ -13,10 +13,9 @@
 //! | `run/NAME.attach` | the socket at which programs attach to it |
 //! | `run/NUMBER.peers` | the socket at which the other nodes of its host reach it |
 //! | `log/NAME.log` | what a node started by `plexus up` says |
-//! | `state/NAME.json` | NAME's last run: its incarnation, whether it left (`phase`), its last view, what it knew to be lost, and as of which view that was all (`known_as_of`; 0: not known) |
+//! | `state/NAME.json` | NAME's last incarnation, and whether it left in order (`phase`) |
 //! | `state/NAME.registry.1`, `.2` | NAME's two copies of the registry |
 //! | `state/*.new` | the next contents of such a file: the earlier ones, with space to grow |
-//! | `state/lost.json` | what the nodes of this machine found when they began: the number of the run, the blocks known to be lost, `known_as_of` as above, and lives with which nothing was lost (`clean`: node, incarnation, as of which view it knew that nothing was, or 0) |
 
 use std::path::{Path, PathBuf};
 
@@ -82,12 +81,8 @@ paths! {
     log(name) = logs / "{name}.log";
     /// Returns the directory for state that outlives a node.
     state = root / "state";
-    /// Returns the path of the record of a node's last run.
+    /// Returns the path of the record of a node's last incarnation.
     record(name) = state / "{name}.json";
-    /// Returns the path of the record of runs and lost blocks.
-    lost = state / "lost.json";
     /// Returns the path of the lock of a command that starts nodes.
     start_lock = state / "start.lock";
-    /// Returns the path of the lock for settling the last run.
-    settle_lock = state / "settle.lock";
 }

@@ -40,7 +40,6 @@ use crate::{
     admin::control::ANSWER_WITHIN,
     admin::grouping::NEWCOMERS,
     boot::config::{Config, Nodes},
-    records::settle::Settled,
     runtime::NodeRuntime,
 };
 
@@ -142,7 +141,7 @@ fn listed(runtime: &NodeRuntime, node: NodeId, fingerprint: u64) -> Result<Nodes
     let Some(one) = config.nodes.get(node.index()) else {
         return Err(format!("{}: there is no node {} yet; copy the file here", path.display(), node.0));
     };
-    match Settled::fingerprint(&config, node, node) == fingerprint {
+    match config.fingerprint(node, node) == fingerprint {
         true => Ok([one.clone()].into_iter().collect()),
         false => Err(format!("{}: not as elsewhere; copy the file here", path.display())),
     }
@@ -167,7 +166,7 @@ pub(crate) fn tell(config: &Config, runtime: &NodeRuntime, place: &VotingFileLoc
 pub(crate) fn tell_of_node(runtime: &NodeRuntime, name: &str) -> Result<NodeId, String> {
     let config = runtime.as_listed()?;
     let (node, _) = config.node(name).map_err(|error| error.to_string())?;
-    let fingerprint = Settled::fingerprint(&config, node, node);
+    let fingerprint = config.fingerprint(node, node);
     let view = || members(runtime.membership().status());
     let mut told = false;
     in_group(runtime, |group| {

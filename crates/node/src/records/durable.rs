@@ -15,10 +15,10 @@ use rustix::{
 use serde::{Serialize, de::DeserializeOwned};
 use tempfile::NamedTempFile;
 
-use crate::{records::settle::Settled, records::state::Record};
+use crate::records::state::Record;
 
-/// The bytes by which a record may grow on a full disk. Only a list of lost blocks makes it long.
-const RESERVE: u64 = 64 << 10;
+/// The bytes by which a record may grow on a full disk.
+const RESERVE: u64 = 4 << 10;
 
 /// The bytes of a signed lock. Its length never changes, so a new signature needs no space.
 const SIGNED: usize = 64;
@@ -66,11 +66,8 @@ pub fn files_any(bytes: &[u8]) -> usize {
         let again = serde_json::to_vec(&record).and_then(|text| serde_json::from_slice(&text));
         again.is_ok_and(|again: Record| again == record)
     });
-    // A node counts the losses and shows them to the user.
-    let settled = serde_json::from_slice::<Settled>(bytes);
-    let settled = settled.is_ok_and(|settled| !settled.lost.to_string().is_empty());
     let holder = std::str::from_utf8(bytes).is_ok_and(|text| signature(text).is_some());
-    [record, settled, holder].into_iter().filter(|taken| *taken).count()
+    [record, holder].into_iter().filter(|taken| *taken).count()
 }
 
 /// A lock on a file, held until it is dropped or its process ends.
@@ -146,16 +143,6 @@ impl Lock {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             file => signed(&mut file?),
         }
-    }
-
-    /// Takes the lock, and waits until it is free.
-    ///
-    /// # Errors
-    /// The system's.
-    pub(crate) fn take(path: &Path) -> io::Result<Self> {
-        let file = open(path)?;
-        flock(&file, FlockOperation::LockExclusive)?;
-        Ok(Self(file))
     }
 
     /// Returns the state of the lock at `path`. To find out, it shares the lock for a moment.

@@ -1,6 +1,4 @@
-//! The files that a node keeps between two runs of its cluster.
+//! The files that a node keeps from one incarnation to the next.
 
-pub mod blocks;
 pub(crate) mod durable;
-pub mod settle;
 pub mod state;

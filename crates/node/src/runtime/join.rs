@@ -8,21 +8,19 @@ use std::{
 };
 
 use plexus_attach::{ARENA, ProgramUsage, Programs};
-use plexus_base::{Epoch, Incarnation, NodeId};
+use plexus_base::{Incarnation, NodeId};
 use plexus_disks::Group;
 use plexus_fabric::Window;
 use plexus_interconnect::mesh::{self, Mesh};
-use plexus_membership::{protocol::Clean, runtime::Membership};
+use plexus_membership::runtime::Membership;
 
-use super::{BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES, NodeRuntime, end, lost};
+use super::{BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES, NodeRuntime, end};
 use crate::{
     boot::config::Config,
     boot::keys::KeyFiles,
     lifecycle::{Ending, Lifecycle},
     member::watcher::Watcher,
     member::{Die, Member},
-    records::settle::Settled,
-    records::state::Recorder,
     service::{NodeService, WorkerNotice, Workers},
     subsystems::{Making, install},
 };
@@ -31,17 +29,13 @@ use crate::{
 const SAY_EVERY: Duration = Duration::from_millis(500);
 
 /// The inputs of [`NodeRuntime::join`].
-pub struct Parts<'a> {
+pub struct Parts {
     /// The configuration of the cluster.
     pub config: Arc<Config>,
     /// The number of this node.
     pub me: NodeId,
     /// The incarnation of this node.
     pub incarnation: Incarnation,
-    /// The settled state of the last run.
-    pub settled: &'a Settled,
-    /// The writer of the record of this run.
-    pub recorder: Arc<Recorder>,
     /// The disk group.
     pub group: Arc<Group>,
     /// The lifecycle of the node.
@@ -72,12 +66,12 @@ impl NodeRuntime {
     ///
     /// # Errors
     /// See [`JoinError`].
-    pub fn join(parts: Parts<'_>) -> Result<Self, JoinError> {
+    pub fn join(parts: Parts) -> Result<Self, JoinError> {
         let workers = Arc::<Workers>::default();
         let memory = Arc::new(OnceLock::new());
         let making = Making { parts: &parts, membership: memory.clone() };
         let (subsystems, handles, mut windows) = install(&making, &workers)?;
-        let Parts { config, me, incarnation, settled, recorder, group, lifecycle, die } = parts;
+        let Parts { config, me, incarnation, group, lifecycle, die } = parts;
         let benchmark = Window::create(BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES, 0);
         let benchmark = Arc::new(benchmark.map_err(|error| error.to_string())?);
         windows.push(benchmark.clone());
@@ -87,15 +81,8 @@ impl NodeRuntime {
 
         let usage: Vec<_> = (0..config.workers).map(|_| Arc::<ProgramUsage>::default()).collect();
         let (tell, notices) = mpsc::channel();
-        let member = Arc::new(Member::new(
-            config.clone(),
-            me,
-            incarnation,
-            lifecycle.clone(),
-            recorder.clone(),
-            workers.clone(),
-            die,
-        ));
+        let member =
+            Arc::new(Member::new(config.clone(), me, incarnation, lifecycle.clone(), workers.clone(), die));
         let services = (subsystems.into_iter().enumerate())
             .map(|(worker, subsystems)| {
                 let usage = usage[worker].clone();
@@ -110,7 +97,7 @@ impl NodeRuntime {
         let mesh = Mesh::start(mesh_config, services, |_| ()).map_err(|error| error.to_string())?;
         Workers::start(mesh.workers().to_vec(), &workers);
         member.place_mesh(&mesh);
-        let settings = membership_settings(&config, me, incarnation, settled, keys.clone());
+        let settings = membership_settings(&config, me, incarnation, keys.clone());
         let membership = settings.and_then(|settings| {
             Membership::start(settings, member.clone())
                 .map_err(|error| format!("{}: {error}", config.nodes[me.index()].name))
@@ -130,8 +117,6 @@ impl NodeRuntime {
             mesh,
             member,
             membership,
-            recorder,
-            lost: lost::Counted::default(),
             keys,
             benchmark,
             threads: Mutex::default(),
@@ -266,7 +251,6 @@ fn membership_settings(
     config: &Config,
     me: NodeId,
     incarnation: Incarnation,
-    settled: &Settled,
     keys: Arc<KeyFiles>,
 ) -> Result<plexus_membership::runtime::Settings, String> {
     let name = &config.nodes[me.index()].name;
@@ -275,11 +259,6 @@ fn membership_settings(
     Ok(plexus_membership::runtime::Settings {
         me,
         incarnation,
-        clean: (settled.clean.iter())
-            .map(|(node, incarnation, intact)| {
-                (NodeId(*node), Clean { incarnation: Incarnation(*incarnation), intact: Epoch(*intact) })
-            })
-            .collect(),
         profile: config.membership.times()?,
         first: config.first_view(),
         cluster: config.id.0.to_le_bytes(),
@@ -298,7 +277,7 @@ pub(super) fn peer(config: &Config, me: NodeId, id: NodeId) -> mesh::Peer {
         addresses: config.nodes[id.index()].all_addresses().collect(),
         rails: config.rails(me, id),
         encrypt: config.encrypts(me, id),
-        fingerprint: Settled::fingerprint(config, me, id),
+        fingerprint: config.fingerprint(me, id),
     }
 }
 

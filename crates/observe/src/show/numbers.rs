@@ -1,6 +1,18 @@
 //! Numbers as readable text.
 
-pub use plexus_node::blocks::thousands as count;
+/// Returns a number with commas between groups of three digits.
+#[must_use]
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
 
 /// Returns a rate per second, rounded to an integer.
 pub fn rate(per_second: f64) -> String {

@@ -4,7 +4,7 @@ use anyhow::bail;
 use plexus_node::{
     config::{Config, this_host},
     down::{self, Down, DownScope},
-    settle, supervisor,
+    supervisor,
 };
 use plexus_observe::show::count;
 
@@ -51,11 +51,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         let stop = manager.stop_command(&config);
         output::progress(&format!("a node that systemd is about to restart is stopped by `{stop}`"));
     }
-    let lost = settle::settled(&config)?.lost;
     if args.json {
-        let mut json = serde_json::to_value(&down)?;
-        json["blocks_lost"] = lost.len().into();
-        output::json(&json)?;
+        output::json(&serde_json::to_value(&down)?)?;
     } else if down.ended.is_empty() && down.left.is_empty() {
         let here = if args.all { "" } else { " on this machine" };
         output::line(&format!("{}: no node runs{here}", config.name))?;
@@ -69,12 +66,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             down.ended.len(),
             count(held),
             count(written),
-            match lost.is_empty() {
-                true if !others.is_empty() => "nothing is lost".into(),
-                true => "everything is on disk".into(),
-                false => format!(
-                    "the last changes of {lost} are lost, and everything else is on disk; `plexus up --accept-lost` accepts these blocks as they are"
-                ),
+            match others.is_empty() {
+                true => "everything is on disk",
+                false => "nothing is lost",
             }
         ))?;
     }
@@ -90,7 +84,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         bail!("{} did not end{why}; see its log and end the process by hand", down.left.join(", "));
     }
     if let Some(why) = down.why {
-        bail!("down, but not cleanly: {why}; `plexus up` will name the blocks that are lost, if any");
+        let then = match config.redo_mib {
+            0 => "changes that were not on disk are gone, as there is no redo",
+            _ => "the next `plexus up` recovers from redo what is not on disk",
+        };
+        bail!("down, but not cleanly: {why}; {then}");
     }
     Ok(())
 }

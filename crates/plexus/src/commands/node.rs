@@ -60,7 +60,7 @@ enum NodeCommand {
     Remove {
         #[command(flatten)]
         node: NodeArgs,
-        /// Remove a node that is down; blocks that only it had are lost.
+        /// Remove a node that is down; the others recover what only it had from its redo.
         #[arg(long)]
         force: bool,
     },
@@ -139,7 +139,7 @@ impl NodeArgs {
     fn start(&self, cluster: &ClusterOptions) -> anyhow::Result<()> {
         let config = cluster.load()?;
         vote::check_is_local(&config, &self.name)?;
-        let outcome = up::start_nodes(&config, &[&self.name], false, cluster.json)?;
+        let outcome = up::start_nodes(&config, &[&self.name], cluster.json)?;
         outcome.failed.into_iter().next().map_or(Ok(()), |removed| Err(removed.into()))
     }
 

@@ -3,12 +3,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use plexus_node::{
-    blocks::thousands,
     commands::Status,
     config::{Config, this_host},
     control::{Seen, status_of_cluster},
     last_end::{LastEnd, last_end},
-    settle, supervisor,
+    supervisor,
 };
 use plexus_observe::show::{Table, bytes, count, duration};
 
@@ -33,7 +32,6 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let config = args.cluster.load()?;
     let names: Vec<_> = config.nodes.iter().map(|node| node.name.as_str()).collect();
     let nodes = status_of_cluster(&config, &names);
-    let lost = lost(&config, &nodes)?;
     if args.json {
         let nodes: Vec<_> = nodes
             .iter()
@@ -52,7 +50,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             })
             .collect::<Result<_, _>>()?;
         return output::json(&serde_json::json!({
-            "cluster": config.name, "id": config.id.to_string(), "nodes": nodes, "blocks_lost": lost.0,
+            "cluster": config.name, "id": config.id.to_string(), "nodes": nodes,
         }));
     }
     let heads = [
@@ -133,7 +131,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             },
         }
     }
-    print_lost(&config, lost)
+    Ok(())
 }
 
 fn row(status: &Status) -> [String; 12] {
@@ -168,29 +166,6 @@ fn memory(config: &Config, status: &Status) -> String {
         bytes(memory.heap),
         bytes(memory.program),
     )
-}
-
-/// Returns the number of lost blocks and a description, from the running nodes or from the last
-/// run.
-fn lost(config: &Config, nodes: &[(String, Seen<Status>)]) -> anyhow::Result<(u64, String)> {
-    let live = nodes.iter().filter_map(|(_, seen)| Some(seen.alive()?.blocks_lost)).max();
-    Ok(match live {
-        Some(lost) => (lost, format!("{} blocks", thousands(lost))),
-        None => {
-            let lost = settle::settled(config)?.lost;
-            (lost.len(), lost.to_string())
-        }
-    })
-}
-
-fn print_lost(config: &Config, (number, blocks): (u64, String)) -> anyhow::Result<()> {
-    if number == 0 {
-        return Ok(());
-    }
-    let dir = config.dir.root().display();
-    output::line(&format!(
-        "lost: {blocks}; to accept them as they are on disk, run `plexus up -C {dir} --accept-lost`"
-    ))
 }
 
 /// Returns the lines about voting files, lease, fencing and view changes, as the first member sees

@@ -12,14 +12,13 @@ use std::{
 
 use anyhow::{Context, bail};
 use plexus_node::{
-    blocks::{Blocks, thousands},
     commands::Status,
     config::{Config, this_host},
-    control::{Control, Seen},
+    control::Seen,
     create,
     launch::{self, Launch, LaunchError, Launched},
     lifecycle::Stage,
-    settle, supervisor,
+    supervisor,
 };
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
@@ -34,16 +33,6 @@ use crate::output;
 /// The longest time for the nodes to join.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
-/// The longest wait for the number of lost blocks, which members know after a rebuild: normally
-/// within milliseconds.
-const KNOWN_WITHIN: Duration = Duration::from_secs(5);
-
-/// The message if that time has passed.
-const NOT_KNOWN: &str = "not every node has reported its lost blocks yet";
-
-/// The longest time to accept lost blocks; a node gives up earlier and reports the reason.
-const ACCEPT_WITHIN: Duration = Duration::from_secs(60);
-
 /// The longest time for nodes of a failed start to end by themselves, and the polling interval.
 const END_WITHIN: Duration = Duration::from_secs(10);
 const ASK_EVERY: Duration = Duration::from_millis(5);
@@ -53,9 +42,6 @@ const ASK_EVERY: Duration = Duration::from_millis(5);
 pub(crate) struct Args {
     #[command(flatten)]
     cluster: Cluster,
-    /// Accept lost blocks as they are on disk, without their last acknowledged changes.
-    #[arg(long)]
-    accept_lost: bool,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
@@ -65,26 +51,18 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let config = args.cluster.load()?;
     let names: Vec<_> = local_nodes(&config)?.into_iter().map(|node| node.name.as_str()).collect();
-    start_nodes(&config, &names, args.accept_lost, args.json)?;
+    start_nodes(&config, &names, args.json)?;
     Ok(())
 }
 
 /// Starts those of the nodes called `names` that do not run, and prints the result.
 ///
 /// # Errors
-/// A node did not start, or the blocks were not accepted. Nodes that run go on.
-pub(crate) fn start_nodes(
-    config: &Config,
-    names: &[&str],
-    accept_lost: bool,
-    json: bool,
-) -> anyhow::Result<UpOutcome> {
+/// A node did not start. Nodes that run go on.
+pub(crate) fn start_nodes(config: &Config, names: &[&str], json: bool) -> anyhow::Result<UpOutcome> {
     let interrupted = interrupted()?;
     create::complete(config, &this_host())?;
     let seen = launch::look_at_all(&config.dir, names);
-    if let Some(why) = seen.iter().find_map(|(_, seen)| seen.silence()).filter(|_| accept_lost) {
-        bail!("no blocks were accepted: {why}");
-    }
     if let Some(status) = seen.iter().find_map(|(_, seen)| ending(seen)) {
         bail!(
             "{} has {}: `plexus down` runs, or did not end it; run `plexus down`, then `plexus up`",
@@ -102,29 +80,13 @@ pub(crate) fn start_nodes(
     }
     let now = names_of(&now);
     let absent: Vec<_> = names.iter().copied().filter(|name| !now.iter().any(|now| now == name)).collect();
-    let lost = settle::settle(config)?.lost;
     let failed = start(config, &absent, &interrupted)?;
     let seen = launch::look_at_all(&config.dir, names);
     let up = names_of(&seen);
     let up: Vec<_> = up.iter().map(String::as_str).collect();
     let started = seen.iter().filter(|(name, _)| !running.contains(name));
     let started = started.filter_map(|(name, seen)| Some((name.clone(), seen.alive()?.pid))).collect();
-    let mut outcome =
-        UpOutcome { running, started, failed, accepted: 0, lost: Some(lost.len()), named: lost };
-    if !up.is_empty() {
-        outcome.lost = known_lost(config, &up);
-        if accept_lost && outcome.lost != Some(0) {
-            if outcome.lost.is_none() {
-                bail!("no blocks were accepted: {NOT_KNOWN}; see `plexus status`, then try again");
-            }
-            outcome.accepted = accept(config, &up)?;
-            outcome.lost = known_lost(config, &up);
-        }
-    }
-    // The nodes may know of more lost blocks, or of blocks accepted since.
-    if outcome.lost != Some(outcome.named.len()) {
-        outcome.named = Blocks::EMPTY;
-    }
+    let outcome = UpOutcome { running, started, failed };
     report(json, config, &outcome)?;
     let failed = outcome.failed.iter().filter(|failure| !is_removed(failure)).map(ToString::to_string);
     match failed.collect::<Vec<_>>() {
@@ -140,11 +102,6 @@ pub(crate) struct UpOutcome {
     started: Vec<(String, u32)>,
     /// The nodes that did not start.
     pub(crate) failed: Vec<LaunchError>,
-    accepted: u64,
-    /// The number of lost blocks, if known.
-    lost: Option<u64>,
-    /// The lost blocks themselves, if known here.
-    named: Blocks,
 }
 
 /// Returns true if the node did not start because it does not belong to the cluster.
@@ -182,40 +139,6 @@ fn lock(config: &Config, interrupted: &AtomicBool) -> anyhow::Result<File> {
 /// Returns the status of a node that no longer serves, because it was told to end.
 fn ending(seen: &Seen<Status>) -> Option<&Status> {
     seen.alive().filter(|status| matches!(status.state, Stage::Quiesced | Stage::HandedBack))
-}
-
-/// Returns the number of lost blocks, if all these nodes know it in time.
-fn known_lost(config: &Config, names: &[&str]) -> Option<u64> {
-    let end = Instant::now() + KNOWN_WITHIN;
-    loop {
-        let seen = launch::look_at_all(&config.dir, names);
-        let knows = |status: &Status| {
-            let last =
-                status.runtime.membership.as_ref().and_then(|membership| membership.transitions.last());
-            last.is_some_and(|last| last.phases.rebuild.is_some())
-        };
-        let known = seen.iter().map(|(_, seen)| seen.alive().filter(|status| knows(status)));
-        if let Some(lost) = known.map(|status| Some(status?.blocks_lost)).collect::<Option<Vec<_>>>() {
-            return lost.into_iter().max();
-        }
-        if Instant::now() >= end {
-            return None;
-        }
-        std::thread::sleep(ASK_EVERY);
-    }
-}
-
-/// Accepts the lost blocks as they are on disk, recorded by each of these nodes. Returns their
-/// number.
-fn accept(config: &Config, names: &[&str]) -> anyhow::Result<u64> {
-    let mut most = 0;
-    for name in names {
-        let mut control = Control::connect(&config.dir, name)?;
-        control.set_timeout(ACCEPT_WITHIN)?;
-        let answer = control.call("accept_lost", serde_json::Value::Null, |_| {})?;
-        most = most.max(answer["accepted"].as_u64().unwrap_or_default());
-    }
-    Ok(most)
 }
 
 /// Starts the nodes called `names` and waits for them. Returns the failures; nodes that failed are
@@ -300,7 +223,7 @@ fn stop(nodes: &mut [Launched]) {
 }
 
 fn report(json: bool, config: &Config, outcome: &UpOutcome) -> anyhow::Result<()> {
-    let UpOutcome { running, started, failed, accepted, lost, named } = outcome;
+    let UpOutcome { running, started, failed } = outcome;
     let removed: Vec<_> = failed.iter().filter(|failure| is_removed(failure)).collect();
     if json {
         let started: Vec<_> =
@@ -309,21 +232,8 @@ fn report(json: bool, config: &Config, outcome: &UpOutcome) -> anyhow::Result<()
         let failed: Vec<_> = failed.iter().filter(|failure| !is_removed(failure)).collect();
         return output::json(&serde_json::json!({
             "started": started, "running_before": running, "removed": lines(&removed),
-            "failed": lines(&failed), "lost": named, "blocks_lost": lost, "blocks_accepted": accepted,
+            "failed": lines(&failed),
         }));
-    }
-    if *accepted > 0 {
-        output::line(&format!("accepted as they are on disk: {} blocks", thousands(*accepted)))?;
-    }
-    if lost.is_none() {
-        output::line(&format!("{NOT_KNOWN}; see `plexus status`"))?;
-    }
-    if let Some(lost) = lost.filter(|lost| *lost > 0) {
-        let blocks = if named.is_empty() { format!("{} blocks", thousands(lost)) } else { named.to_string() };
-        let dir = config.dir.root().display();
-        output::line(&format!(
-            "lost, and refused until `plexus up -C {dir} --accept-lost`: {blocks} (a node died before their last changes reached the disk)"
-        ))?;
     }
     removed.iter().try_for_each(|removed| output::line(&removed.to_string()))?;
     let names: Vec<_> = started.iter().map(|(name, pid)| format!("{name} (pid {pid})")).collect();

@@ -142,7 +142,7 @@ fn a_configuration_that_is_wrong_says_where() {
     let elsewhere = cluster.run("up").env("PLEXUS_HOST", "mars").said().refusal();
     contains(&elsewhere, "no node belongs on this machine, mars; the nodes belong on ");
     // None of this is remembered.
-    assert_eq!(cluster.run("up").args(["--json"]).said().json()["blocks_lost"], 0);
+    cluster.run("up").said().ok();
     cluster.run("down").said().ok();
 }
 
@@ -161,10 +161,7 @@ fn a_port_in_use_stops_the_start_of_its_node_alone() {
     contains(&refusal, "; running: n1");
     drop(taken);
     let up = cluster.run("up").args(["--json"]).said().json();
-    assert_eq!(
-        (&up["running_before"], &up["blocks_lost"]),
-        (&serde_json::json!(["n1"]), &serde_json::json!(0))
-    );
+    assert_eq!(up["running_before"], serde_json::json!(["n1"]));
     cluster.run("down").said().ok();
 }
 

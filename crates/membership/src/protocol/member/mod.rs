@@ -45,7 +45,7 @@ use super::{
     paxos::Paxos,
     profile::Profile,
     record::{Contents, Report, ReportNumber},
-    view::{Clean, FileId, MAX_FILES, Seat, View, VotingFile},
+    view::{FileId, MAX_FILES, Seat, View, VotingFile},
 };
 
 /// The epoch used for a file that no view has taken in. A file's state is dropped when the file is
@@ -124,8 +124,6 @@ pub enum Event {
     Lost(NodeId, Incarnation),
     /// The process of this incarnation is proved to have ended, with all its I/O.
     Dead(NodeId, Incarnation),
-    /// An incarnation is clean: its end loses no data.
-    Clean(NodeId, Clean),
     /// The observer has entered this opened view and acts in no earlier one.
     Entered(Epoch),
     /// An operator requests a config change.
@@ -225,7 +223,6 @@ struct ReportedState {
     opened: Epoch,
     decided: Epoch,
     dead: [Incarnation; MAX_NODES],
-    clean: [Clean; MAX_NODES],
 }
 
 /// One node's part in the membership. See the [module](self) for the contract.
@@ -371,7 +368,6 @@ impl Member {
             Event::Finished { file, result } => self.finished(file, result, now, out),
             Event::Lost(node, incarnation) => self.peers.lost(node, incarnation, now, &self.profile),
             Event::Dead(node, incarnation) => self.proved_dead(node, incarnation, now, out),
-            Event::Clean(node, clean) => self.peers.handed_back(node, clean),
             Event::Entered(epoch) => self.entered = self.entered.max(epoch),
             Event::ConfigChange(config_change) => self.config_change(config_change, now, out),
             Event::Registry(generation) => self.registry = self.registry.max(generation),
@@ -439,9 +435,6 @@ impl Member {
         {
             self.proved_dead(NodeId(node as u8), *incarnation, now, out);
         }
-        for (node, clean) in report.clean.iter().enumerate() {
-            self.peers.handed_back(NodeId(node as u8), *clean);
-        }
     }
 
     /// Handles the proof that an incarnation has ended. It may be an earlier incarnation of this
@@ -478,7 +471,6 @@ impl Member {
             opened: self.entered,
             decided: self.decided.epoch,
             dead: self.peers.dead(),
-            clean: self.peers.clean(),
         }
     }
 
@@ -626,7 +618,7 @@ impl Member {
     /// Returns a new report of this node's state, with the next number.
     fn report(&mut self, now: Nanos) -> Report {
         self.counter += 1;
-        let ReportedState { hears, reaches, leaving, opened, dead, clean, .. } = self.reported_state(now);
+        let ReportedState { hears, reaches, leaving, opened, dead, .. } = self.reported_state(now);
         Report {
             node: self.me,
             incarnation: self.incarnation,
@@ -640,7 +632,6 @@ impl Member {
             echo: self.peers.echo(),
             registry: self.registry,
             dead,
-            clean,
             decided: Arc::clone(&self.decided),
         }
     }

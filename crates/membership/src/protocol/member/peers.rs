@@ -8,7 +8,6 @@ use plexus_base::{Incarnation, MAX_NODES, Nanos, NodeId, NodeSet};
 use super::super::{
     profile::Profile,
     record::{Report, ReportNumber},
-    view::Clean,
 };
 
 #[derive(Clone, Debug, Default)]
@@ -27,8 +26,6 @@ struct Peer {
     reached: Nanos,
     /// The last incarnation that is proved dead.
     dead: u64,
-    /// The last incarnation that is known to be clean.
-    clean: Option<Clean>,
     /// The last incarnation with which the links were lost.
     lost: u64,
 }
@@ -127,16 +124,6 @@ impl Peers {
     pub(super) fn proved_dead(&mut self, node: NodeId, incarnation: Incarnation) {
         let peer = &mut self.0[node.index()];
         peer.dead = peer.dead.max(incarnation.0);
-    }
-
-    pub(super) fn handed_back(&mut self, node: NodeId, clean: Clean) {
-        if let Some(peer) = self.0.get_mut(node.index()) {
-            peer.clean = peer.clean.max(Some(clean));
-        }
-    }
-
-    pub(super) fn clean(&self) -> [Clean; MAX_NODES] {
-        self.0.each_ref().map(|peer| peer.clean.unwrap_or(Clean::NONE))
     }
 
     pub(super) fn is_dead(&self, node: NodeId, incarnation: Incarnation) -> bool {

@@ -116,7 +116,7 @@ impl Member {
         if seats == decided.seats && files == decided.files {
             return None;
         }
-        let view = decided.next(seats, files, &self.peers.clean());
+        let view = decided.next(seats, files);
         let delay = self.delay(&view, choice.late, is_requested, now);
         Some((view, delay))
     }

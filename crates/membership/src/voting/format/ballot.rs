@@ -7,8 +7,8 @@
 //! | 52 | 4 | 1 if a view was proposed, else 0 |
 //! | 56 | 8 | mbal: the ballot that the node takes part in |
 //! | 64 | 8 | bal: the ballot in which it proposed, 0 none |
-//! | 72 | 536 | the last decided view |
-//! | 608 | 536 | the view that it proposed, or zeros |
+//! | 72 | 520 | the last decided view |
+//! | 592 | 520 | the view that it proposed, or zeros |
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use super::view::{self, ViewLayout};
 use crate::protocol::Ballot;
 
 wire::layout! {
-    pub(super) struct Layout: 1096 {
+    pub(super) struct Layout: 1064 {
         instance: u32, has_proposed: bool, zero: Zeros<3>, mbal: u64, bal: u64, decided: ViewLayout, proposed: ViewLayout
     }
 }

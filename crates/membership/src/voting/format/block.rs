@@ -3,7 +3,7 @@
 //! | byte | size | field |
 //! |---|---|---|
 //! | 0 | 4 | magic, `PLXV` |
-//! | 4 | 2 | format, 3 |
+//! | 4 | 2 | format, 4 |
 //! | 6 | 1 | kind: 1 header, 2 heartbeat, 3 ballot |
 //! | 7 | 1 | the node that writes it; 0 in the header |
 //! | 8 | 16 | the cluster's random name |
@@ -29,7 +29,7 @@ pub(super) const MAX_COUNTER: u64 = u64::MAX / 2;
 pub const BLOCK: usize = 4096;
 
 const MAGIC: [u8; 4] = *b"PLXV";
-const FORMAT: u16 = 3;
+const FORMAT: u16 = 4;
 
 wire::newtypes!(ClusterId(u128));
 

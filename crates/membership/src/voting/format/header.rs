@@ -3,7 +3,7 @@
 //!
 //! | byte | size | field |
 //! |---|---|---|
-//! | 48 | 536 | the view that was the last when the file was made (as in a ballot) |
+//! | 48 | 520 | the view that was the last when the file was made (as in a ballot) |
 
 use plexus_base::{
     NodeId,

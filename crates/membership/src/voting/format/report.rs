@@ -2,7 +2,7 @@
 //!
 //! | byte | size | field |
 //! |---|---|---|
-//! | 0 | 2 | format, 3 |
+//! | 0 | 2 | format, 4 |
 //! | 2 | 1 | node |
 //! | 3 | 1 | bit 0: reaches a majority of the voting files; bit 1: wants to leave |
 //! | 4 | 4 | epoch of the view that it acts in, 0 none |
@@ -15,9 +15,7 @@
 //! | 48 | 16 x 16 | by node: incarnation and counter of the last report heard over the interconnect, 0 none |
 //! | 304 | 8 | greatest generation of the registry that is to be remembered |
 //! | 312 | 16 x 8 | by node: last incarnation that is proved to be over, 0 none |
-//! | 440 | 16 x 8 | by node: last incarnation that is known to have handed back all that it held, 0 none |
-//! | 568 | 16 x 4 | by node: epoch of the view as of which that incarnation knew nothing to be lost, 0 none |
-//! | 632 | 536 | the last view that it knows to be decided (as in a ballot) |
+//! | 440 | 520 | the last view that it knows to be decided (as in a ballot) |
 
 use std::sync::Arc;
 
@@ -30,21 +28,21 @@ use super::{
     block::MAX_COUNTER,
     view::{self, ViewLayout},
 };
-use crate::protocol::{Clean, Report, ReportNumber};
+use crate::protocol::{Report, ReportNumber};
 
 /// The number of bytes of a message.
 pub const MESSAGE: usize = Layout::LEN;
 
-const FORMAT: u16 = 3;
+const FORMAT: u16 = 4;
 const REACHES: u8 = 1;
 const LEAVING: u8 = 2;
 
 wire::layout! { impl ReportNumber: 16 { incarnation: Incarnation, counter: u64 } }
 
 wire::layout! {
-    pub(super) struct Layout: 1168 {
+    pub(super) struct Layout: 960 {
         format: u16, node: NodeId, flags: u8, opened: Epoch, incarnation: Incarnation, counter: u64, lease: Nanos, hears: NodeSet,
-        zero: Zeros<6>, disk_timeout: Nanos, echo: [ReportNumber; MAX_NODES], registry: u64, dead: [u64; MAX_NODES], clean: [u64; MAX_NODES], intact: [u32; MAX_NODES],
+        zero: Zeros<6>, disk_timeout: Nanos, echo: [ReportNumber; MAX_NODES], registry: u64, dead: [u64; MAX_NODES],
         decided: ViewLayout
     }
 }
@@ -78,8 +76,6 @@ pub(super) fn encode(report: &Report) -> Layout {
         echo: report.echo,
         registry: report.registry,
         dead: report.dead.map(|incarnation| incarnation.0),
-        clean: report.clean.map(|clean| clean.incarnation.0),
-        intact: report.clean.map(|clean| clean.intact.0),
         decided: view::encode(&report.decided),
     }
 }
@@ -105,10 +101,6 @@ pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Report, Fault> {
         echo,
         registry,
         dead: layout.dead.map(Incarnation),
-        clean: std::array::from_fn(|node| Clean {
-            incarnation: Incarnation(layout.clean[node]),
-            intact: Epoch(layout.intact[node]),
-        }),
         decided: Arc::new(view::decode(&layout.decided)?),
     })
 }

@@ -4,17 +4,12 @@
 //! |---|---|---|
 //! | 0 | 4 | epoch |
 //! | 4 | 1 | number of voting files, 1 to 16 |
-//! | 5 | 1 | zero |
-//! | 6 | 2 | members since the cold start, a bit each |
-//! | 8 | 4 | epoch of the view since which every removed member had handed back, 0 always |
-//! | 12 | 4 | the same at the cold start |
-//! | 16 | 4 | epoch of the view as of which nothing was lost, 0 none |
-//! | 20 | 4 | zero |
-//! | 24 | 16 x 16 | by node: incarnation (8), 0 no such node, 1 no member (of both the incarnation is the last that was one), 2 member (1), zero (7) |
-//! | 280 | 16 x 16 | voting files by id, then zeros: id (8), epoch of the view that took it in (4), node that serves it or 255 (1), zero (3) |
+//! | 5 | 3 | zero |
+//! | 8 | 16 x 16 | by node: incarnation (8), 0 no such node, 1 no member (of both the incarnation is the last that was one), 2 member (1), zero (7) |
+//! | 264 | 16 x 16 | voting files by id, then zeros: id (8), epoch of the view that took it in (4), node that serves it or 255 (1), zero (3) |
 
 use plexus_base::{
-    Epoch, Incarnation, MAX_NODES, NodeId, NodeSet,
+    Epoch, Incarnation, MAX_NODES, NodeId,
     wire::{self, Fault, Fixed, Zeros, require},
 };
 
@@ -34,23 +29,16 @@ wire::layout! {
 
     /// A view as it is laid out: zeros by default.
     #[derive(Default)]
-    pub(super) struct ViewLayout: 536 {
-        epoch: u32, count: u8, zero: Zeros<1>, founders: NodeSet, sound: u32, basis: u32, intact: u32, more: Zeros<4>,
+    pub(super) struct ViewLayout: 520 {
+        epoch: u32, count: u8, zero: Zeros<3>,
         seats: [SeatLayout; MAX_NODES], files: [FileLayout; MAX_FILES]
     }
 }
 
 /// Returns a view's layout.
 pub(super) fn encode(view: &View) -> ViewLayout {
-    let mut layout = ViewLayout {
-        epoch: view.epoch.0,
-        count: view.files.len() as u8,
-        founders: view.founders,
-        sound: view.sound.0,
-        basis: view.basis.0,
-        intact: view.intact.0,
-        ..ViewLayout::default()
-    };
+    let mut layout =
+        ViewLayout { epoch: view.epoch.0, count: view.files.len() as u8, ..ViewLayout::default() };
     for (place, seat) in layout.seats.iter_mut().zip(view.seats) {
         (place.state, place.incarnation) = match seat {
             Seat::Free(incarnation) => (0, incarnation.0),
@@ -84,16 +72,9 @@ pub(super) fn decode(layout: &ViewLayout) -> Result<View, Fault> {
     };
     let files = layout.files[..count].iter().map(file).collect::<Result<Vec<_>, _>>()?;
     let ordered = files.windows(2).all(|pair| pair[0].id < pair[1].id);
-    let epochs = [layout.epoch, layout.sound, layout.basis, layout.intact];
-    let [epoch, sound, basis, intact] = epochs.map(Epoch);
-    let view = View { epoch, seats, files, founders: layout.founders, sound, basis, intact };
+    let view = View { epoch: Epoch(layout.epoch), seats, files };
     // A valid view leaves room for later views, and has zeros behind its files.
-    let can_be = ordered
-        && view.epoch.0 < MAX_EPOCH
-        && view.basis <= view.sound
-        && view.sound.max(view.intact) <= view.epoch
-        && view.founders.iter().all(|node| view.members().contains(node))
-        && encode(&view) == *layout;
+    let can_be = ordered && view.epoch.0 < MAX_EPOCH && encode(&view) == *layout;
     require(can_be, "view")?;
     Ok(view)
 }

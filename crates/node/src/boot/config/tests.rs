@@ -332,3 +332,29 @@ fn a_missing_file_says_how_to_make_one() {
     let line = Config::load(&ClusterDir::new("/nowhere/c9")).unwrap_err().to_string();
     assert!(line.contains("make one with `plexus init /nowhere/c9`"), "{line}");
 }
+
+#[test]
+fn a_fingerprint_tells_what_differs() {
+    let node = |number: u8| {
+        NodeConfig::new(number, &format!("n{number}"), ([127, 0, 0, 1], u16::from(number) + 1).into(), vec![])
+    };
+    let config = Config::new(ClusterDir::new("/c"), "c", (0..3).map(node).collect()).unwrap();
+    let (one, two) = (NodeId(0), NodeId(1));
+    let base = config.fingerprint(one, two);
+    assert_eq!(base, config.fingerprint(two, one));
+    let mut other = config.clone();
+    other.nodes[0].address.set_port(9);
+    assert_ne!(base, other.fingerprint(one, two));
+    let mut other = config.clone();
+    other.interconnect.ofi_provider = Some("tcp".into());
+    assert_ne!(base, other.fingerprint(one, two));
+    // A third node is none of their concern, and may be missing in the list of one of them.
+    let third = NodeId(2);
+    let with_third = config.fingerprint(one, third);
+    let mut other = config.clone();
+    other.nodes[1].address.set_port(9);
+    assert_eq!(with_third, other.fingerprint(one, third));
+    assert_ne!(base, other.fingerprint(one, two));
+    other.nodes = other.nodes.iter().filter(|node| node.number != two).cloned().collect();
+    assert_eq!(with_third, other.fingerprint(third, one));
+}
