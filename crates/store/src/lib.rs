@@ -10,4 +10,4 @@ mod node;
 pub mod recovery;
 pub mod stream;
 
-pub use node::{NodeRedo, RedoSettings};
+pub use node::{NodeRedo, RecoveryPhase, RecoveryStatus, RedoSettings};

@@ -23,6 +23,7 @@ use std::{
 use plexus_base::{BlockId, Epoch, Incarnation, NodeId, WorkerId};
 use plexus_cache::{LoggedChange, RedoAnswers, RedoFailed, RedoLog};
 use plexus_disks::{Group as DiskGroup, Version};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     recovery::{DeadStream, PreparedStream, RedoFiles},
@@ -52,6 +53,46 @@ pub struct RedoSettings {
     pub stream: PreparedStream,
     /// Called when the stream has failed: the node must end.
     pub failed: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+/// The part of a node in the last recovery: its scan of the streams of nodes that were gone, and
+/// its replay of the blocks that it masters.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct RecoveryStatus {
+    /// The epoch of the view; 0: nothing was ever recovered.
+    pub epoch: u32,
+    /// The phase.
+    pub phase: RecoveryPhase,
+    /// The number of scanned streams.
+    pub streams: u64,
+    /// The number of blocks in these streams.
+    pub scanned: u64,
+    /// The milliseconds of the scan.
+    pub scan_ms: f64,
+    /// The number of blocks that this node replays: those that it masters and no node holds.
+    pub blocks: u64,
+    /// The number of blocks that were replayed to disk.
+    pub replayed: u64,
+    /// The number of blocks that are refused because their redo is incomplete or damaged.
+    pub refused: u64,
+    /// The milliseconds of the replay.
+    pub replay_ms: f64,
+    /// The reason why the scan is tried again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// A phase of a recovery.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RecoveryPhase {
+    /// The streams are read. Requests for blocks that no node holds wait.
+    Scanning,
+    /// Blocks are written to disk. Requests for those that are not yet wait.
+    Replaying,
+    /// No request waits.
+    #[default]
+    Over,
 }
 
 /// The redo of a node. The threads end when this is dropped.
@@ -89,6 +130,7 @@ struct Shared {
     opened: Condvar,
     /// Wakes the thread that makes checkpoints.
     due: Condvar,
+    recovery: Mutex<RecoveryStatus>,
 }
 
 /// The requests to the thread, all for one view.
@@ -166,6 +208,7 @@ impl NodeRedo {
             work: Condvar::new(),
             opened: Condvar::new(),
             due: Condvar::new(),
+            recovery: Mutex::default(),
         });
         let (looks, writes) = (Arc::clone(&shared), Arc::clone(&shared));
         thread::Builder::new().name("plexus-scan".into()).spawn(move || Shared::look(&looks))?;
@@ -195,6 +238,12 @@ impl NodeRedo {
     #[must_use]
     pub fn counts(&self) -> StreamCounts {
         self.shared.stream.get().map(RedoStream::counts).unwrap_or_default()
+    }
+
+    /// Returns the last recovery that had a stream to scan.
+    #[must_use]
+    pub fn recovery(&self) -> RecoveryStatus {
+        self.shared.recovery().clone()
     }
 
     /// Notes that the node is leaving: a failure of the stream no longer ends it. No change
@@ -265,9 +314,12 @@ impl RedoLog for NodeRedo {
         }
         if let Some((after, bytes)) = change {
             group.push(&Record::change(block, before, after, bytes));
-            self.release();
         }
         let appended = self.shared.stream.get().map(|stream| stream.try_append(&group));
+        if change.is_some() {
+            // After the append: the room is in use now.
+            self.release();
+        }
         match appended {
             Some(Ok(appended)) => appended.end.0,
             Some(Err(why)) => {
@@ -350,6 +402,10 @@ impl RedoLog for NodeRedo {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Jobs> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn recovery(&self) -> MutexGuard<'_, RecoveryStatus> {
+        self.recovery.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn check(&self) -> Result<(), RedoFailed> {
@@ -526,6 +582,10 @@ impl Shared {
         let began = Instant::now();
         let mut blocks = BTreeMap::new();
         let dead = self.files.unfinished(members).and_then(|dead| {
+            if !dead.is_empty() {
+                let (phase, streams) = (RecoveryPhase::Scanning, dead.len() as u64);
+                *self.recovery() = RecoveryStatus { epoch: epoch.0, phase, streams, ..Default::default() };
+            }
             for stream in &dead {
                 if self.lock().epoch != epoch {
                     break;
@@ -543,10 +603,13 @@ impl Shared {
             _ if jobs.epoch != epoch => {}
             Ok(dead) => {
                 if !dead.is_empty() {
-                    let (streams, blocks, ms) = (dead.len(), blocks.len(), began.elapsed().as_millis());
+                    let (streams, blocks, took) = (dead.len(), blocks.len(), milliseconds(began));
                     tracing::info!(
-                        "scanned {streams} redo streams of nodes that are gone: {blocks} blocks, {ms} ms"
+                        "scanned {streams} redo streams of nodes that are gone: {blocks} blocks, {took:.0} ms"
                     );
+                    let mut recovery = self.recovery();
+                    (recovery.scanned, recovery.scan_ms) = (blocks as u64, took);
+                    recovery.phase = RecoveryPhase::Over;
                 }
                 let blocks = Arc::new(blocks.into_iter().collect());
                 jobs.scanned = Some(Scanned { dead: Arc::new(dead), blocks });
@@ -556,9 +619,14 @@ impl Shared {
                 tracing::error!(
                     "blocks that no node holds wait, because their redo cannot be scanned: {why}"
                 );
-                let (guard, _) =
-                    self.work.wait_timeout(jobs, SAY_EVERY).unwrap_or_else(PoisonError::into_inner);
-                drop(guard);
+                let (phase, problem) = (RecoveryPhase::Scanning, Some(why.to_string()));
+                *self.recovery() = RecoveryStatus { epoch: epoch.0, phase, problem, ..Default::default() };
+                let is_early = |jobs: &mut Jobs| {
+                    let must_open = jobs.must_open && self.stream.get().is_none();
+                    jobs.epoch == epoch && !jobs.is_ended && !must_open
+                };
+                let waited = self.work.wait_timeout_while(jobs, SAY_EVERY, is_early);
+                drop(waited.unwrap_or_else(PoisonError::into_inner));
             }
         }
     }
@@ -586,9 +654,29 @@ impl Shared {
         };
         let blocks: Vec<BlockId> = owner.keys().copied().collect();
         let count = blocks.len();
-        let answer = |block: BlockId, result| self.answers.replayed(owner[&block], epoch, block, result);
+        {
+            let mut recovery = self.recovery();
+            // A block may be in doubt although no stream has it: a living node gave it away.
+            recovery.epoch = epoch.0;
+            (recovery.phase, recovery.blocks) = (RecoveryPhase::Replaying, recovery.blocks + count as u64);
+        }
+        let answer = |block: BlockId, result: Result<Version, String>| {
+            let mut recovery = self.recovery();
+            recovery.replayed += u64::from(result.is_ok());
+            recovery.refused += u64::from(result.is_err());
+            drop(recovery);
+            self.answers.replayed(owner[&block], epoch, block, result);
+        };
         let (dead, group) = (&scanned.dead, &self.group);
         self.files.replay(blocks, dead, &living, group, &self.cancel, answer);
-        tracing::info!("replayed {count} blocks in {} ms", began.elapsed().as_millis());
+        let took = milliseconds(began);
+        tracing::info!("replayed {count} blocks in {took:.0} ms");
+        let mut recovery = self.recovery();
+        recovery.replay_ms += took;
+        recovery.phase = RecoveryPhase::Over;
     }
+}
+
+fn milliseconds(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e3
 }

@@ -5,6 +5,7 @@ use std::{path::PathBuf, sync::PoisonError};
 use plexus_attach::AttachServer;
 use plexus_client::wire::limits::MAX_CLIENTS;
 use plexus_interconnect::RailState;
+use plexus_store::RecoveryStatus;
 use serde::{Deserialize, Serialize};
 
 use super::NodeRuntime;
@@ -33,6 +34,9 @@ pub struct RuntimeStatus {
     /// The problem with the files of the cluster's keys, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keys: Option<String>,
+    /// The last recovery from redo, if there was any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<RecoveryStatus>,
     /// The full disks of this node, and the problems of its copies of the registry.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trouble: Vec<String>,
@@ -113,6 +117,7 @@ impl NodeRuntime {
         });
         let opened = self.member.opened();
         let members = opened.as_ref().map(|view| view.members()).unwrap_or_default();
+        let recovery = self.handles.cache.redo.as_ref().map(|redo| redo.recovery());
         RuntimeStatus {
             epoch: opened.map_or(0, |view| view.epoch.0),
             members: members.iter().map(|node| self.config.name_of(node)).collect(),
@@ -123,6 +128,7 @@ impl NodeRuntime {
             unauthenticated: self.mesh.unauthenticated(),
             programs: self.programs(),
             keys: self.keys.problem(),
+            recovery: recovery.filter(|recovery| recovery.epoch > 0),
             trouble: full([self.config.dir.state(), self.config.dir.logs()])
                 .into_iter()
                 .chain(self.handles.registry.status().trouble)

@@ -10,6 +10,7 @@ use plexus_node::{
     supervisor,
 };
 use plexus_observe::show::{Table, bytes, count, duration};
+use plexus_store::{RecoveryPhase, RecoveryStatus};
 
 use super::cluster::Cluster;
 use crate::output;
@@ -94,6 +95,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                 if let Some(problem) = &status.runtime.keys {
                     output::line(&format!("{name}: keys: {problem}"))?;
                 }
+                if let Some(recovery) = &status.runtime.recovery {
+                    output::line(&format!("{name}: {}", recovery_line(recovery)))?;
+                }
                 for problem in &status.runtime.trouble {
                     output::line(&format!("{name}: {problem}"))?;
                 }
@@ -132,6 +136,37 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns the line about the last recovery at a node.
+fn recovery_line(recovery: &RecoveryStatus) -> String {
+    let RecoveryStatus { epoch, phase, streams, scanned, scan_ms, blocks, replayed, refused, .. } = recovery;
+    let plural = if *streams == 1 { "" } else { "s" };
+    let scan = format!("recovery in view {epoch}: {streams} redo stream{plural}");
+    let mut line = match (phase, &recovery.problem) {
+        (RecoveryPhase::Scanning, Some(why)) => {
+            format!("{scan}: blocks that no node holds wait, because the scan fails: {why}")
+        }
+        (RecoveryPhase::Scanning, None) => format!("{scan} to scan; blocks that no node holds wait"),
+        (RecoveryPhase::Replaying, _) => format!(
+            "{scan} scanned in {scan_ms:.0} ms; {} of {} blocks replayed, the others wait",
+            count(*replayed),
+            count(*blocks)
+        ),
+        (RecoveryPhase::Over, _) => format!(
+            "{scan} with {} blocks scanned in {scan_ms:.0} ms, {} replayed here in {:.0} ms",
+            count(*scanned),
+            count(*replayed),
+            recovery.replay_ms
+        ),
+    };
+    if *refused > 0 {
+        line += &format!(
+            "; {} blocks are refused because their redo is incomplete or damaged; the log names them",
+            count(*refused)
+        );
+    }
+    line
 }
 
 fn row(status: &Status) -> [String; 12] {

@@ -45,6 +45,18 @@ fn a_node_killed_under_load_loses_nothing_and_the_others_go_on() {
     let report = &CommandOutput::of(load.wait_with_output().unwrap()).json()["blocks"][0];
     assert_eq!((&report["ended"], &report["nodes"]), (&json!(["n2"]), &json!(2)), "{report}");
     assert!(report["changes_found"].as_u64() >= report["changes_acknowledged"].as_u64(), "{report}");
+    // Each of the others shows its part in the recovery.
+    cluster.wait_until("the recovery is over", |status| {
+        [0, 2].iter().all(|node| status["nodes"][*node]["recovery"]["phase"] == "over")
+    });
+    let status = cluster.run("status").args(["--json"]).said().json();
+    let sum = |field: &str| -> u64 {
+        [0, 2].iter().map(|node| status["nodes"][*node]["recovery"][field].as_u64().unwrap()).sum()
+    };
+    assert_eq!((sum("streams"), sum("refused")), (2, 0), "{status}");
+    assert!(sum("replayed") == sum("blocks") && sum("scanned") > 0, "{status}");
+    let text = cluster.run("status").said().ok();
+    assert!(text.contains("n1: recovery in view ") && text.contains(": 1 redo stream with "), "{text}");
     let mut again = crate::common::run(["node", "start", "n2"]);
     again.0.arg("-C").arg(cluster.dir());
     again.said().ok();
