@@ -188,7 +188,7 @@ impl NodeRuntime {
     /// The record cannot be written, and stays that of a crashed node.
     pub fn leave(&self, ending: Ending) -> Result<(), StateError> {
         let shards = self.shards();
-        shards.close_redo(ending == Ending::Together);
+        shards.close_redo();
         let may_leave: Vec<()> = shards.ask_within(LEAVE_WITHIN, CacheTask::Leave);
         let recorded = match (ending, may_leave.len() == usize::from(shards.count())) {
             (Ending::Together, _) => Ok(()),
@@ -316,6 +316,7 @@ impl NodeRuntime {
             ));
         }
         self.group.sync().map_err(|error| error.to_string())?;
+        shards.settle_redo();
         let written = self.counts().disk_writes - before;
         progress(written);
         Ok(HandedBack { gave_up, written })

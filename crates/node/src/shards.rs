@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, mpsc},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use plexus_cache::{CacheService, CacheTask, RedoLog};
@@ -15,6 +15,11 @@ use crate::service::Workers;
 
 /// The longest that a shard may take to answer, even when it writes all its blocks.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+
+/// The longest wait until others have written blocks that this node gave away, and the interval at
+/// which they are asked.
+const SETTLE_WITHIN: Duration = Duration::from_secs(2);
+const SETTLE_EVERY: Duration = Duration::from_millis(5);
 
 /// All shards of the node's cache.
 pub(crate) struct Shards {
@@ -84,18 +89,34 @@ impl Shards {
         }
     }
 
-    /// Closes the redo stream of this node, which has handed back, if `all` nodes have or if no
-    /// other node owes a block whose records are there. Otherwise the others close it when they
-    /// have written those blocks.
-    pub(crate) fn close_redo(&self, all: bool) {
+    /// Has the blocks written that this node gave away with records in its redo stream. Gives up
+    /// after a time: then the stream stays open, and the next start recovers from it.
+    pub(crate) fn settle_redo(&self) {
+        let begin = Instant::now();
+        while self.needs_redo() && begin.elapsed() < SETTLE_WITHIN {
+            self.ask(|reply| CacheTask::Checkpoint(u64::MAX, reply));
+            std::thread::sleep(SETTLE_EVERY);
+        }
+    }
+
+    /// Closes the redo stream of this node, which has handed back, unless another node owes a block
+    /// whose records are there. Then the others close it when they have written those blocks.
+    pub(crate) fn close_redo(&self) {
         if let Some(redo) = &self.redo {
             redo.leaving();
-            let oldest: Vec<(Option<u64>, u64)> = self.ask(CacheTask::Oldest);
-            let is_needed = oldest.len() < usize::from(self.count())
-                || oldest.iter().any(|(oldest, handed_over)| oldest.is_some() || *handed_over > 0);
-            if all || !is_needed {
+            if !self.needs_redo() {
                 redo.close_stream();
             }
         }
+    }
+
+    /// Returns whether a block may need a record of this node's redo stream.
+    fn needs_redo(&self) -> bool {
+        if self.redo.is_none() {
+            return false;
+        }
+        let oldest: Vec<(Option<u64>, u64)> = self.ask(CacheTask::Oldest);
+        oldest.len() < usize::from(self.count())
+            || oldest.iter().any(|(oldest, handed_over)| oldest.is_some() || *handed_over > 0)
     }
 }

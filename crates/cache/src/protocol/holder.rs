@@ -213,8 +213,10 @@ impl Shard {
             self.write(slot, io);
             return false;
         }
-        if matches!(order, Order::Drop { .. } | Order::Give { ask: Ask::X, .. }) && !self.is_durable(slot, io)
-        {
+        // A shared copy of what is not durable could vanish, and no node would know.
+        let is_first_copy = frame.mode == Mode::X && matches!(order, Order::Give { ask: Ask::S, .. });
+        let leaves = matches!(order, Order::Drop { .. } | Order::Give { ask: Ask::X, .. });
+        if (leaves || is_first_copy) && !self.is_durable(slot, io) {
             return false;
         }
         self.orders.pop_front(&mut self.frames[slot].orders);

@@ -6,8 +6,9 @@
 //! passed them on are gone.
 //!
 //! **Debt.** The node that owes reports it. If none does and the disk may be older than every copy,
-//! the debt was lost with a node or with a message: one of the holders owes it from now on. The
-//! master opens when these holders have taken their debts.
+//! the debtor is gone: one of the holders owes the block from now on. With redo a block in no
+//! scanned stream and in no hand-over table is on disk, so the master waits for the scan if there
+//! are such blocks. It opens when these holders have taken their debts.
 //!
 //! **Blocks that no member holds** are as the disk has them, once redo is recovered
 //! ([`super::redo`]). Without redo, the changes of a dead node that were not on disk are gone.
@@ -126,16 +127,33 @@ impl Shard {
         }
     }
 
-    /// Restores the holders and the debts once all members have reported.
+    /// Restores the holders once all members have reported.
     fn resolve(&mut self, io: &mut impl ShardDriver) {
         let rebuild = self.views.rebuild.as_mut().expect("called when all have reported");
         let mut held: Vec<(BlockId, Seen)> = rebuild.held.drain().collect();
         held.sort_unstable_by_key(|(block, _)| *block);
-        let mut owing = NodeSet::EMPTY;
         for (block, Seen { holders, exclusive, owed, debtor, current }) in held {
             self.directory.restore(block, (holders, exclusive, debtor));
             if !exclusive && !owed && !current {
                 let node = holders.lowest().expect("a member reported it");
+                self.views.debts.push((block, node));
+            }
+        }
+        self.name_debts(io);
+    }
+
+    /// Names the debts of nodes that are gone to holders of the blocks, as soon as they are known.
+    pub(super) fn name_debts(&mut self, io: &mut impl ShardDriver) {
+        let is_resolved = self.views.rebuild.as_ref().is_some_and(|rebuild| rebuild.awaited.is_empty());
+        if !is_resolved || !self.views.owing.is_empty() {
+            return;
+        }
+        if self.config.redo && !self.views.debts.is_empty() && !self.redo.is_scanned() {
+            return;
+        }
+        let mut owing = NodeSet::EMPTY;
+        for (block, node) in std::mem::take(&mut self.views.debts) {
+            if !self.config.redo || self.redo.may_be_newer_than_disk(block) {
                 self.directory.set_debtor(block, node);
                 owing.insert(node);
                 self.say(node, block, MessageBody::Owe, io);
@@ -170,7 +188,8 @@ impl Shard {
         io.push(Action::Open { epoch });
     }
 
-    /// Takes over the debt of a block that was lost with a node.
+    /// Takes over the debt of a held block whose debtor is gone. The block may be on disk already:
+    /// a write may then tear it when no other image is left.
     fn owe(&mut self, from: NodeId, block: BlockId, io: &mut impl ShardDriver) -> Result<(), Fault> {
         const FAULT: Fault = "a debt of a block that is not held behind the disk";
         if from != self.master(block) || self.views.open.contains(from) {

@@ -1,7 +1,7 @@
 //! Redo in the shard: durability before a block leaves, the hand-over table, and recovery.
 //!
-//! **Durability.** A block leaves this node in X, loses its debt by an invalidation, or is written
-//! to disk only when the records of its changes are durable. Until then its frame is
+//! **Durability.** A block leaves this node in X or S, loses its debt by an invalidation, or is
+//! written to disk only when the records of its changes are durable. Until then its frame is
 //! [`Disk::Flushing`], which others may copy from.
 //!
 //! **Hand-over table.** When a debt leaves, this node's stream still has records that recovery
@@ -45,7 +45,7 @@ struct Recovery {
     /// True once nothing of an earlier view's replay is under way.
     is_drained: bool,
     /// The blocks mastered here that the scanned streams contain, with their highest versions.
-    scanned: Option<Vec<(BlockId, u64)>>,
+    scanned: Option<BTreeMap<BlockId, u64>>,
     /// The blocks mastered here whose debt a member gave away.
     handed_over: BTreeSet<BlockId>,
     /// True once the blocks in doubt are known.
@@ -80,6 +80,17 @@ impl Redo {
 
     pub(super) fn is_drained(&self) -> bool {
         self.recovery.is_drained
+    }
+
+    pub(super) fn is_scanned(&self) -> bool {
+        self.recovery.scanned.is_some()
+    }
+
+    /// Returns whether the streams of nodes that are gone, or of members that gave the block away,
+    /// may have changes that are not on disk.
+    pub(super) fn may_be_newer_than_disk(&self, block: BlockId) -> bool {
+        let Recovery { scanned, handed_over, .. } = &self.recovery;
+        handed_over.contains(&block) || scanned.as_ref().is_none_or(|scanned| scanned.contains_key(&block))
     }
 
     /// Returns the debts given away, as items of a report.
@@ -263,6 +274,7 @@ impl Shard {
             };
             let scanned = blocks.into_iter().filter(|(block, _)| mine(*block)).collect();
             self.redo.recovery.scanned = Some(scanned);
+            self.name_debts(io);
             self.begin_replay(io);
         }
         self.finish(io);
@@ -277,10 +289,11 @@ impl Shard {
             return;
         }
         recovery.has_begun = true;
-        let all = scanned.iter().map(|(block, _)| *block).chain(recovery.handed_over.iter().copied());
+        let all = scanned.keys().chain(&recovery.handed_over).copied();
         recovery.replaying = all.filter(|block| !self.directory.is_held(*block)).collect();
-        let is_held = |(block, _): &&(BlockId, u64)| !recovery.replaying.contains(block);
-        recovery.unsaved = scanned.iter().filter(is_held).copied().collect();
+        let is_held = |(block, _): &(&BlockId, &u64)| !recovery.replaying.contains(*block);
+        recovery.unsaved =
+            scanned.iter().filter(is_held).map(|(block, version)| (*block, *version)).collect();
         let doubt = recovery.replaying.iter().copied().collect();
         if !recovery.replaying.is_empty() {
             io.push(Action::Replay { epoch: self.views.epoch });

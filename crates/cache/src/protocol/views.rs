@@ -66,6 +66,8 @@ pub(super) struct Views {
     /// The members that are gone since.
     gone: NodeSet,
     pub(super) rebuild: Option<Rebuild>,
+    /// The blocks whose debtor may be gone, each with the holder that would owe it.
+    pub(super) debts: Vec<(BlockId, NodeId)>,
     /// The members that have not taken the debts that this master named.
     pub(super) owing: NodeSet,
     pub(super) streams: Streams,
@@ -104,6 +106,7 @@ impl Views {
             settled: None,
             gone: NodeSet::EMPTY,
             rebuild: None,
+            debts: Vec::new(),
             owing: NodeSet::EMPTY,
             streams: Streams::new(usize::from(config.nodes)),
             leaving: LeaveProgress::Stays,
@@ -162,6 +165,7 @@ impl Shard {
         let others = views.members.without(me);
         views.marks = Some(Marks { forwards: others, blocks: others });
         views.rebuild = Some(Rebuild::new(views.members));
+        views.debts.clear();
         views.owing = NodeSet::EMPTY;
         views.streams.clear();
         self.counts.views += 1;

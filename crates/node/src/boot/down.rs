@@ -1,7 +1,7 @@
 //! The end of a cluster without loss: all nodes quiesce, then all hand back, then all exit.
 //!
 //! The phases must not overlap, because a node that has handed back is still the master of what
-//! others hold. So no node records a clean leave before all nodes have handed back.
+//! others hold. So no node records that it left before all nodes have handed back.
 //!
 //! A node that ends alone goes through the same phases and then leaves: the others take over as
 //! masters. So do the nodes of one host, one after the other, while nodes of other hosts go on.
@@ -71,7 +71,7 @@ pub struct Down {
     pub ended: Vec<Ended>,
     /// True if every node handed back; otherwise `why` has the obstacle.
     pub clean: bool,
-    /// The obstacle to a clean end.
+    /// The reason why not all nodes handed back and left.
     pub why: Option<String>,
     /// The nodes that did not end.
     pub left: Vec<String>,
@@ -273,7 +273,8 @@ fn stop(
     }
 }
 
-/// Returns the obstacle to a clean end: a node that has stopped, or a member that does not answer.
+/// Returns the reason why not all nodes can hand back: a node that has stopped, or a member that
+/// does not answer.
 fn obstacle(running: &[Status]) -> Option<String> {
     if let Some(status) = running.iter().find(|status| status.state == Stage::Stopped) {
         return Some(format!(

@@ -143,7 +143,7 @@ fn handed_back_blocks_are_there_in_the_next_run() {
         assert_eq!(node.runtime().status().blocks_held, 0);
     }
     drop(nodes);
-    // The records show no clean end, but the disks have everything. Read them without the records.
+    // The disks have everything: read them.
     let group = plexus_disks::Group::open(&config.disks, &config.shape()).unwrap();
     let mut buffer = plexus_disks::Buffer::zeroed(16 << 10);
     for (number, count) in changed.iter().enumerate() {
