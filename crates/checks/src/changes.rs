@@ -287,6 +287,7 @@ impl Cluster {
                 self.sessions[session].end();
             }
         }
+        self.kill_tasks(node);
         for other in self.changes.nodes.nodes().filter(|other| *other != node) {
             self.sever(other, node);
             if self.engine.random.percent(50) {
@@ -331,6 +332,7 @@ impl Cluster {
             self.sessions[session].begin();
             self.schedule_at(node, ..1000, ClusterEvent::Session(session));
         }
+        self.begin_tasks(node);
         self.decide_soon();
     }
 

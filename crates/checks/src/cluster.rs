@@ -26,6 +26,7 @@ use crate::{
     scenario::{Carrier, Params},
     sessions::Session,
     streams::SimStream,
+    tasks::SimTask,
     transport::{Arrival, Direct, Linked, NetEvent, Port, Step, Transport},
 };
 
@@ -39,6 +40,10 @@ pub enum ClusterEvent {
     Session(usize),
     /// A session's wait is over.
     Woken(usize, Result<Granted, BlockError>),
+    /// A wait of a task for a block is over.
+    TaskWoken(usize, u64, Result<Granted, BlockError>),
+    /// A pause of a task is over.
+    TaskRests(usize, u64),
     /// An event for a shard.
     Shard(usize, Event),
     /// An event of the transport.
@@ -149,6 +154,7 @@ pub struct Cluster {
     pub operations: u64,
     pub(crate) locals: Vec<Local>,
     pub(crate) sessions: Vec<Session>,
+    pub(crate) tasks: Vec<SimTask>,
     pub(crate) transport: Box<dyn Transport>,
     pub(crate) debts_under_way: Vec<i64>,
     /// The members, and the effect of their changes on blocks.
@@ -191,6 +197,9 @@ impl Cluster {
             operations: 0,
             locals,
             sessions,
+            tasks: (0..nodes * params.tasks as usize)
+                .map(|n| SimTask::new(NodeId((n % nodes) as u8)))
+                .collect(),
             transport,
             turns: Turns::default(),
             debts_under_way: vec![0; params.blocks as usize],
@@ -216,6 +225,7 @@ impl Cluster {
         for session in 0..self.sessions.len() {
             self.schedule_at(self.sessions[session].node.index(), ..1000, ClusterEvent::Session(session));
         }
+        (0..self.params.nodes).for_each(|node| self.begin_tasks(usize::from(node)));
         if self.params.checkpoint_ns > 0 {
             (0..self.locals.len()).for_each(|local| self.plan_checkpoint(local));
         }
@@ -309,6 +319,7 @@ impl Cluster {
     /// Returns true if no living session will begin another operation.
     pub fn all_finished(&self) -> bool {
         self.sessions.iter().all(|session| !self.is_alive(session.node) || session.is_finished())
+            && self.running_tasks() == 0
     }
 
     /// Marks a block for a check after the event, and keeps the event if the block is traced.
@@ -333,6 +344,8 @@ impl Cluster {
         match event {
             ClusterEvent::Session(session) => self.session_step(session)?,
             ClusterEvent::Woken(session, result) => self.session_woken(session, result)?,
+            ClusterEvent::TaskWoken(task, wait, result) => self.task_woken(task, wait, result)?,
+            ClusterEvent::TaskRests(task, wait) => self.task_rested(task, wait)?,
             ClusterEvent::Shard(local, event) => {
                 if let Event::Message { message, .. } = &event
                     && driver::carries_debt(message, self.epoch())
@@ -438,8 +451,10 @@ impl Cluster {
 
     /// Notes the sessions that an order must let go first.
     fn expect_turns(&mut self, at: usize, event: &Event) {
-        if let Event::Want { ticket, .. } = event {
-            self.sessions[ticket.0 as usize].asked = true;
+        if let Event::Want { ticket, .. } = event
+            && let Some(session) = self.sessions.get_mut(ticket.0 as usize)
+        {
+            session.asked = true;
         }
         let Event::Message { message, .. } = event else { return };
         let block = message.block;
@@ -485,6 +500,7 @@ impl Cluster {
     /// Stops failures and new operations.
     pub fn heal(&mut self) {
         self.phase = Phase::Healed;
+        self.end_tasks();
         self.transport.heal();
         (0..usize::from(self.params.nodes)).for_each(|node| self.engine.resume(self.owner(node)));
     }

@@ -8,6 +8,7 @@ use crate::{
     cluster::{Cluster, ClusterEvent, Local, Phase},
     failure::Broken,
     frames::{Done, Out},
+    tasks,
     transport::{Arrival, Packet, Port, Put, Step},
 };
 
@@ -102,6 +103,10 @@ impl Cluster {
             Action::Replay { epoch } => self.begin_replays(at, epoch),
             Action::CloseStreams { epoch } => self.close_streams(at, epoch),
             Action::WriteFailed { .. } => {}
+            Action::Wake { ticket, result } if tasks::is_task(ticket) => {
+                let (task, wait) = tasks::wait_of(ticket);
+                self.engine.schedule_in(..2_000, Some(owner), ClusterEvent::TaskWoken(task, wait, result));
+            }
             Action::Wake { ticket, result } => {
                 self.sessions[ticket.0 as usize].asked = false;
                 self.turns.woken(ticket.0 as usize);

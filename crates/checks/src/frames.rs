@@ -215,6 +215,7 @@ impl ShardDriver for Out<'_> {
     fn log_image(&mut self, slot: Slot, block: BlockId) -> RedoSpan {
         let frame = &mut self.frames.frames[slot.index()];
         assert!(frame.page.block == block && !frame.writer, "an image of a block in use");
+        self.stream.begin_group();
         self.stream.log(&mut frame.redo, Some(frame.page), None);
         frame.owes = true;
         frame.redo

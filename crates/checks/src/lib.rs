@@ -30,6 +30,7 @@ pub mod scenario;
 mod sessions;
 mod spread;
 mod streams;
+mod tasks;
 pub mod transport;
 
 use plexus_sim::Random;

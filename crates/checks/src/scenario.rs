@@ -39,7 +39,9 @@ pub struct Params {
     pub blocks: u64,
     /// Sessions on each node.
     pub sessions: u32,
-    /// The reads and changes of all sessions together.
+    /// Tasks on each node.
+    pub tasks: u32,
+    /// The reads and changes of all sessions and tasks together.
     pub operations: u64,
     /// The percentage of operations that change a block.
     pub change_percent: u64,
@@ -104,7 +106,7 @@ pub struct Scenario {
 }
 
 /// All scenarios.
-pub const ALL: [Scenario; 22] = [
+pub const ALL: [Scenario; 23] = [
     scenario("calm", "room for everything, nothing fails", calm),
     scenario("hot", "one or two blocks that all sessions use", hot),
     scenario("crowded", "more blocks than frames: evictions, sessions waiting for a frame", crowded),
@@ -114,6 +116,7 @@ pub const ALL: [Scenario; 22] = [
     scenario("views", "nodes die, leave and come back, and the others continue; without redo, so changes are undone", views),
     scenario("cold_start", "as views, and all nodes may die or leave", cold_start),
     scenario("recovery", "nodes die, also all at once and during recovery; redo gives every durable change", recovery),
+    scenario("tasks", "as recovery, with tasks that change several blocks at once, or end while they wait", tasks),
     scenario("death", "a node dies for good, and the others continue", death),
     scenario("rails", "the real link core; rails are lost and come back", rails),
     scenario("links", "links alone: bursts over two-slot rings, rails lost and back", links).of(|seed, params, _| Box::new(Links::new(seed, params))),
@@ -166,6 +169,7 @@ impl Scenario {
             ways: random.between(3, 8) as u32,
             blocks: random.between(2, 8),
             sessions: random.between(1, 4) as u32,
+            tasks: 0,
             operations: random.between(50, 400),
             change_percent: random.between(10, 90),
             consistent_percent: *random.pick(&[0, 10, 50]),
@@ -276,6 +280,13 @@ fn recovery(params: &mut Params, random: &mut Random) {
     params.checkpoint_ns = *random.pick(&[5_000, 20_000, 100_000]);
     params.carrier = Carrier::Direct;
     params.cuts_ns = 0;
+}
+
+fn tasks(params: &mut Params, random: &mut Random) {
+    recovery(params, random);
+    params.sessions = random.between(0, 2) as u32;
+    params.tasks = random.between(1, 4) as u32;
+    params.blocks = random.between(3, 10);
 }
 
 fn rails(params: &mut Params, random: &mut Random) {

@@ -6,6 +6,7 @@ use plexus_cache::protocol::{Ask, BlockError, Event, Granted, Mode, Slot, Ticket
 use crate::{
     cluster::{Cluster, ClusterEvent, Phase},
     failure::Broken,
+    page::Page,
 };
 
 /// A client of the cache at one node.
@@ -180,12 +181,26 @@ impl Cluster {
             return Err(Broken::general("ends", format!("session {session} was woken twice")));
         };
         let node = self.sessions[session].node;
+        self.note(block, || format!("{node} session {session} has it: {granted:?} for {ask:?}"));
+        let (slot, pin) = self.begin_use(node, block, (granted, ask), floor)?;
+        self.sessions[session].state = State::Has { block, slot, floor, pin, forgiven: false };
+        self.after(session, self.params.hold_ns);
+        Ok(())
+    }
+
+    /// Checks what a session or task gets.
+    pub(crate) fn begin_use(
+        &mut self,
+        node: NodeId,
+        block: BlockId,
+        (granted, ask): (Granted, Ask),
+        floor: u64,
+    ) -> Result<(Slot, Option<Mode>), Broken> {
         let at = self.index(node.0, block);
         let (slot, pin) = match granted {
             Granted::Pinned(slot) => (slot, Some(ask.mode())),
             Granted::Private(slot) => (slot, None),
         };
-        self.note(block, || format!("{node} session {session} has it: {granted:?} for {ask:?}"));
         let page = self.locals[at].frames.frames[slot.index()].page;
         // A shared copy may vanish before a view without the dead node has settled. So may any copy
         // without redo.
@@ -193,6 +208,7 @@ impl Cluster {
         let is_final = is_safe || pin.is_some() && self.is_settled(block);
         if is_final && self.truth.found(page) {
             self.sessions.iter_mut().for_each(|session| session.forgive(block));
+            self.tasks.iter_mut().for_each(|task| task.forgive(block));
         }
         let page = &mut self.locals[at].frames.frames[slot.index()].page;
         match pin {
@@ -200,9 +216,7 @@ impl Cluster {
             Some(_) => self.truth.read(block, *page)?,
         }
         page.torn = pin == Some(Mode::X);
-        self.sessions[session].state = State::Has { block, slot, floor, pin, forgiven: false };
-        self.after(session, self.params.hold_ns);
-        Ok(())
+        Ok((slot, pin))
     }
 
     fn end_operation(
@@ -220,34 +234,51 @@ impl Cluster {
             }
             return self.shard(at, Event::Freed { slot });
         };
+        let version = frame.page.version;
+        self.truth.read(block, Page { torn: frame.page.torn && mode != Mode::X, ..frame.page })?;
         if mode == Mode::X {
-            frame.page.torn = false;
-            self.truth.read(block, frame.page)?;
-            let before = frame.page;
-            frame.page.version += 1;
-            // Values that tell apart the changes that follow an undone one.
-            frame.page.value = self.engine.random.bits();
-            frame.dirty = true;
             if self.params.redo {
                 let owner = self.changes.owners[node.index()];
-                let image = (!frame.owes).then_some(before);
-                self.streams[owner].log(&mut frame.redo, image, Some((before.version, frame.page)));
-                frame.owes = true;
+                self.streams[owner].begin_group();
             }
-            self.truth.commit(frame.page);
-        } else {
-            self.truth.read(block, frame.page)?;
+            let value = self.engine.random.bits();
+            self.make_change(node, block, slot, value);
         }
-        let version = frame.page.version;
         if self.params.redo && mode == Mode::X && self.engine.random.percent(50) {
             let owner = self.owner(node.index());
             self.flush(owner, self.streams[owner].end());
         }
-        let told = self.locals[at].frames.unpin(slot, mode);
-        self.note(block, || format!("{node} session {session} leaves it in version {version}"));
-        if let Some(contents) = told {
+        self.end_use(node, block, slot, mode);
+        self.note(block, || format!("{node} session {session} leaves it, found in version {version}"));
+        Ok(())
+    }
+
+    /// Changes a latched block, in the group of redo that was begun last. Values tell apart the
+    /// changes that follow an undone one.
+    pub(crate) fn make_change(&mut self, node: NodeId, block: BlockId, slot: Slot, value: u64) {
+        let at = self.index(node.0, block);
+        let frame = &mut self.locals[at].frames.frames[slot.index()];
+        frame.page.torn = false;
+        let before = frame.page;
+        (frame.page.version, frame.page.value) = (before.version + 1, value);
+        frame.dirty = true;
+        if self.params.redo {
+            let owner = self.changes.owners[node.index()];
+            let image = (!frame.owes).then_some(before);
+            self.streams[owner].log(&mut frame.redo, image, Some((before.version, frame.page)));
+            frame.owes = true;
+        }
+        self.truth.commit(frame.page);
+    }
+
+    /// Removes the pin or latch of a session or task.
+    pub(crate) fn end_use(&mut self, node: NodeId, block: BlockId, slot: Slot, mode: Mode) {
+        let at = self.index(node.0, block);
+        if mode == Mode::X {
+            self.locals[at].frames.frames[slot.index()].page.torn = false;
+        }
+        if let Some(contents) = self.locals[at].frames.unpin(slot, mode) {
             self.schedule_at(node.index(), ..500, ClusterEvent::Shard(at, Event::Idle { slot, contents }));
         }
-        Ok(())
     }
 }

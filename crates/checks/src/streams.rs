@@ -53,11 +53,16 @@ impl SimStream {
         Self { node, records, end, durable, checkpoint, flushing: None, wanted, is_open: false }
     }
 
-    /// Appends a group: an image of `before`, or a change from it to `after`, or both.
-    pub(crate) fn log(&mut self, span: &mut RedoSpan, before: Option<Page>, after: Option<(u64, Page)>) {
+    /// Begins a group.
+    pub(crate) fn begin_group(&mut self) {
         self.is_open = true;
-        let group = self.end;
         self.end += 1;
+    }
+
+    /// Appends to the group that was begun last: an image of `before`, or a change from it to
+    /// `after`, or both.
+    pub(crate) fn log(&mut self, span: &mut RedoSpan, before: Option<Page>, after: Option<(u64, Page)>) {
+        let group = self.end - 1;
         let record = |page: Page, before| SimRecord {
             group,
             block: page.block,

@@ -20,6 +20,10 @@ pub fn check(cluster: &Cluster) -> Result<(), Broken> {
         let what = format!("session {session} waits forever ({} in all)", cluster.waiting_sessions().count());
         return Err(Broken { property: "ends", block, what });
     }
+    if cluster.running_tasks() > 0 {
+        let what = format!("{} tasks wait forever", cluster.running_tasks());
+        return Err(Broken::general("ends", what));
+    }
     for node in cluster.living() {
         if !cluster.locals_of(node).iter().all(|local| local.shard.is_quiet()) {
             return Err(Broken::general("ends", format!("a shard of node {node} is not at rest")));

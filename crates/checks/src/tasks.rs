@@ -1,0 +1,605 @@
+//! Tasks in the simulator: [`Blocks`] over simulated shards, and tasks that use it.
+//!
+//! A task is a future. While it is polled it cannot use the cluster, so it leaves requests in a
+//! mailbox. The cluster carries them out after the poll, and polls again if one was answered.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    future::{Future, poll_fn},
+    ops::{Deref, DerefMut},
+    pin::Pin,
+    rc::Rc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    task::{Context, Poll, Wake, Waker},
+};
+
+use futures_util::lock::{Mutex, MutexGuard};
+use plexus_base::{BlockId, NodeId};
+use plexus_cache::{
+    Blocks, CacheError, Committed,
+    protocol::{Ask, BlockError, Event, Granted, Mode, Slot, Ticket},
+};
+use plexus_sim::Random;
+
+use crate::{
+    cluster::{Cluster, ClusterEvent, Phase},
+    failure::Broken,
+};
+
+/// Tickets of tasks have this bit.
+const TASK: u64 = 1 << 63;
+
+/// Returns whether a ticket belongs to a task.
+pub(crate) fn is_task(ticket: Ticket) -> bool {
+    ticket.0 & TASK != 0
+}
+
+/// Returns the task of a ticket, and its wait.
+pub(crate) fn wait_of(ticket: Ticket) -> (usize, u64) {
+    ((ticket.0 & !TASK) as usize >> 32, ticket.0 & 0xffff_ffff)
+}
+
+/// A request of a task to the cluster.
+#[derive(Clone, Debug)]
+enum Request {
+    Want {
+        wait: u64,
+        block: BlockId,
+        ask: Ask,
+    },
+    Try {
+        wait: u64,
+        block: BlockId,
+    },
+    /// The task does not wait any more.
+    Abandon(u64),
+    /// The task has read the block, or has not changed it.
+    GiveBack(BlockId, Slot, Option<Mode>),
+    /// Changes, as a group: the new value of each block.
+    Commit(u64, Vec<(BlockId, Slot, u64)>),
+    Durable {
+        wait: u64,
+        commit: u64,
+    },
+    Rest {
+        wait: u64,
+        ns: u64,
+    },
+    /// The task begins an operation.
+    Begin,
+}
+
+/// The answer to a request that waits.
+#[derive(Clone, Debug)]
+enum Answer {
+    Granted {
+        block: BlockId,
+        slot: Slot,
+        mode: Option<Mode>,
+        value: u64,
+    },
+    Refused(BlockError),
+    /// The block is not here, or in use.
+    Missing,
+    Done,
+}
+
+#[derive(Default)]
+struct Mail {
+    last: u64,
+    requests: Vec<Request>,
+    answers: BTreeMap<u64, Answer>,
+    is_over: bool,
+}
+
+/// The blocks, as a task of a simulated node uses them.
+struct SimBlocks {
+    mail: Rc<RefCell<Mail>>,
+    blocks: u64,
+    alone: Rc<Mutex<()>>,
+}
+
+/// A block that a task reads.
+struct SimRead<'a> {
+    of: &'a SimBlocks,
+    lent: (BlockId, Slot, Option<Mode>),
+    value: [u8; 8],
+}
+
+/// A block that a task changes.
+struct SimChange<'a> {
+    of: &'a SimBlocks,
+    lent: (BlockId, Slot),
+    value: [u8; 8],
+    is_changed: bool,
+    is_over: Cell<bool>,
+}
+
+impl Deref for SimRead<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.value
+    }
+}
+
+impl Drop for SimRead<'_> {
+    fn drop(&mut self) {
+        let (block, slot, mode) = self.lent;
+        self.of.tell(Request::GiveBack(block, slot, mode));
+    }
+}
+
+impl Deref for SimChange<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.value
+    }
+}
+
+impl DerefMut for SimChange<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.is_changed = true;
+        &mut self.value
+    }
+}
+
+impl Drop for SimChange<'_> {
+    fn drop(&mut self) {
+        let (block, slot) = self.lent;
+        match (self.is_over.get(), self.is_changed) {
+            (true, _) => {}
+            (false, true) => _ = self.of.log(vec![(block, slot, u64::from_le_bytes(self.value))]),
+            (false, false) => self.of.tell(Request::GiveBack(block, slot, Some(Mode::X))),
+        }
+    }
+}
+
+/// A wait, which the cluster must forget if the task does.
+struct Wait<'a>(&'a SimBlocks, u64);
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        // An answer that came and was not taken is given back by the cluster, too.
+        self.0.tell(Request::Abandon(self.1));
+    }
+}
+
+impl SimBlocks {
+    fn tell(&self, request: Request) {
+        self.mail.borrow_mut().requests.push(request);
+    }
+
+    fn next(&self) -> u64 {
+        let mut mail = self.mail.borrow_mut();
+        mail.last += 1;
+        mail.last
+    }
+
+    /// Makes a request and waits for its answer.
+    async fn ask(&self, request: impl FnOnce(u64) -> Request) -> Answer {
+        let wait = Wait(self, self.next());
+        self.tell(request(wait.1));
+        poll_fn(|_| self.mail.borrow_mut().answers.remove(&wait.1).map_or(Poll::Pending, Poll::Ready)).await
+    }
+
+    async fn get(&self, block: BlockId, ask: Ask) -> Result<(Slot, Option<Mode>, [u8; 8]), CacheError> {
+        match self.ask(|wait| Request::Want { wait, block, ask }).await {
+            Answer::Granted { slot, mode, value, .. } => Ok((slot, mode, value.to_le_bytes())),
+            Answer::Refused(BlockError::HandingBack) => Err(CacheError::ShuttingDown),
+            other => Err(CacheError::Damaged(format!("{block}: {other:?}"))),
+        }
+    }
+
+    fn log(&self, group: Vec<(BlockId, Slot, u64)>) -> Committed {
+        let commit = self.next();
+        self.tell(Request::Commit(commit, group));
+        Committed(commit)
+    }
+
+    async fn rest(&self, ns: u64) {
+        self.ask(|wait| Request::Rest { wait, ns }).await;
+    }
+
+    fn is_over(&self) -> bool {
+        self.mail.borrow().is_over
+    }
+}
+
+impl Blocks for SimBlocks {
+    type Read<'a> = SimRead<'a>;
+    type Change<'a> = SimChange<'a>;
+    type Alone<'a> = MutexGuard<'a, ()>;
+
+    fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    async fn read(&self, block: BlockId) -> Result<SimRead<'_>, CacheError> {
+        let (slot, mode, value) = self.get(block, Ask::S).await?;
+        Ok(SimRead { of: self, lent: (block, slot, mode), value })
+    }
+
+    async fn read_consistent(&self, block: BlockId) -> Result<SimRead<'_>, CacheError> {
+        let (slot, mode, value) = self.get(block, Ask::Cr).await?;
+        Ok(SimRead { of: self, lent: (block, slot, mode), value })
+    }
+
+    fn prefetch(&self, block: BlockId, mode: Mode) {
+        let (wait, ask) = (self.next(), if mode == Mode::X { Ask::X } else { Ask::S });
+        self.tell(Request::Want { wait, block, ask });
+        self.tell(Request::Abandon(wait));
+    }
+
+    fn commit(&self, changes: Vec<SimChange<'_>>) -> Committed {
+        changes.iter().for_each(|change| change.is_over.set(true));
+        let (changed, same): (Vec<_>, Vec<_>) = changes.iter().partition(|change| change.is_changed);
+        same.iter()
+            .for_each(|change| self.tell(Request::GiveBack(change.lent.0, change.lent.1, Some(Mode::X))));
+        let value =
+            |change: &&SimChange<'_>| (change.lent.0, change.lent.1, u64::from_le_bytes(change.value));
+        self.log(changed.iter().map(value).collect())
+    }
+
+    async fn durable(&self, committed: Committed) -> Result<(), CacheError> {
+        self.ask(|wait| Request::Durable { wait, commit: committed.0 }).await;
+        Ok(())
+    }
+
+    async fn reserve(&self, _changes: u32) -> Result<(), CacheError> {
+        Ok(())
+    }
+
+    fn try_reserve(&self, _changes: u32) -> Result<bool, CacheError> {
+        Ok(true)
+    }
+
+    fn release(&self, _changes: u32) {}
+
+    async fn latch(&self, block: BlockId) -> Result<SimChange<'_>, CacheError> {
+        let (slot, _, value) = self.get(block, Ask::X).await?;
+        Ok(self.latched(block, slot, value))
+    }
+
+    async fn try_latch(&self, block: BlockId) -> Result<Option<SimChange<'_>>, CacheError> {
+        Ok(match self.ask(|wait| Request::Try { wait, block }).await {
+            Answer::Granted { slot, value, .. } => Some(self.latched(block, slot, value.to_le_bytes())),
+            _ => None,
+        })
+    }
+
+    async fn alone(&self) -> MutexGuard<'_, ()> {
+        self.alone.lock().await
+    }
+}
+
+impl SimBlocks {
+    fn latched(&self, block: BlockId, slot: Slot, value: [u8; 8]) -> SimChange<'_> {
+        SimChange { of: self, lent: (block, slot), value, is_changed: false, is_over: Cell::new(false) }
+    }
+}
+
+/// Runs a future, or drops it after a time.
+async fn within<T>(blocks: &SimBlocks, ns: u64, future: impl Future<Output = T>) -> Option<T> {
+    let (mut future, mut rest) = (std::pin::pin!(future), std::pin::pin!(blocks.rest(ns)));
+    poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(result) => Poll::Ready(Some(result)),
+        Poll::Pending => rest.as_mut().poll(context).map(|()| None),
+    })
+    .await
+}
+
+/// The most blocks that a task changes at once, with so many frames in a set. While one task of a
+/// node waits, the others must find a frame.
+fn most_blocks(ways: u32) -> u64 {
+    u64::from(ways - 1).clamp(1, 3)
+}
+
+/// The work of a task until the run is over, or its node ends.
+async fn work(blocks: SimBlocks, mut random: Random, ways: u32, hold_ns: u64) {
+    let blocks = &blocks;
+    while !blocks.is_over() {
+        blocks.tell(Request::Begin);
+        let patience = random.percent(30).then(|| random.below(20_000));
+        let operation = operation(blocks, &mut random, ways, hold_ns);
+        let result = match patience {
+            Some(ns) => within(blocks, ns, operation).await,
+            None => Some(operation.await),
+        };
+        if let Some(Err(CacheError::ShuttingDown)) = result {
+            return;
+        }
+        blocks.rest(random.below(2_000)).await;
+    }
+}
+
+async fn operation(
+    blocks: &SimBlocks,
+    random: &mut Random,
+    ways: u32,
+    hold_ns: u64,
+) -> Result<(), CacheError> {
+    let first = random.below(blocks.blocks());
+    let block = |place: u64| BlockId((first + place) % blocks.blocks());
+    match random.below(8) {
+        0 => drop(blocks.read(block(0)).await?),
+        1 => drop(blocks.read_consistent(block(0)).await?),
+        2 => blocks.prefetch(block(0), *random.pick(&[Mode::S, Mode::X])),
+        3 => {
+            let mut one = blocks.change(block(0)).await?;
+            let mut changes = Vec::new();
+            if ways > 2 && blocks.blocks() > 1 {
+                changes.extend(blocks.try_change(block(1)).await?);
+            }
+            one.copy_from_slice(&random.bits().to_le_bytes());
+            changes.iter_mut().for_each(|two| two.copy_from_slice(&random.bits().to_le_bytes()));
+            changes.push(one);
+            blocks.commit(changes);
+        }
+        _ => {
+            let count = 1 + random.below(most_blocks(ways).min(blocks.blocks()));
+            let mut wanted: Vec<_> = (0..count).map(block).collect();
+            if random.percent(50) {
+                wanted.reverse();
+            }
+            let mut changes = blocks.change_all(&wanted).await?;
+            blocks.rest(random.below(hold_ns)).await;
+            for change in &mut changes {
+                if random.percent(90) {
+                    change.copy_from_slice(&random.bits().to_le_bytes());
+                }
+            }
+            let committed = blocks.commit(changes);
+            if random.percent(50) {
+                blocks.durable(committed).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// True if a task is to be polled.
+#[derive(Default)]
+struct IsReady(AtomicBool);
+
+impl Wake for IsReady {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// A task of a simulated node.
+pub(crate) struct SimTask {
+    node: NodeId,
+    mail: Rc<RefCell<Mail>>,
+    future: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    is_ready: Arc<IsReady>,
+    /// The waits for blocks: the block, the way it is wanted, its version when the wait began, and
+    /// false if the task does not wait any more.
+    waits: BTreeMap<u64, (BlockId, Ask, u64, bool)>,
+    /// By commit: the end of its redo.
+    commits: BTreeMap<u64, u64>,
+}
+
+impl SimTask {
+    pub(crate) fn new(node: NodeId) -> Self {
+        Self {
+            node,
+            mail: Rc::default(),
+            future: None,
+            is_ready: Arc::default(),
+            waits: BTreeMap::new(),
+            commits: BTreeMap::new(),
+        }
+    }
+}
+
+impl SimTask {
+    /// Skips the comparison of `block` with its version when a wait began: its last changes were
+    /// undone.
+    pub(crate) fn forgive(&mut self, block: BlockId) {
+        self.waits.values_mut().filter(|wait| wait.0 == block).for_each(|wait| wait.2 = 0);
+    }
+}
+
+impl Cluster {
+    /// Returns the number of tasks that have not ended.
+    pub(crate) fn running_tasks(&self) -> usize {
+        self.tasks.iter().filter(|task| task.future.is_some()).count()
+    }
+
+    /// Begins the tasks of a node.
+    pub(crate) fn begin_tasks(&mut self, node: usize) {
+        let alone = Rc::new(Mutex::new(()));
+        for task in 0..self.tasks.len() {
+            if self.tasks[task].node.index() != node || self.phase > Phase::Running {
+                continue;
+            }
+            let random = Random::new(self.engine.random.bits());
+            let mail = Rc::clone(&self.tasks[task].mail);
+            let blocks = SimBlocks { mail, blocks: self.params.blocks, alone: Rc::clone(&alone) };
+            let work = work(blocks, random, self.params.ways, self.params.hold_ns);
+            self.tasks[task].future = Some(Box::pin(work));
+            self.schedule_at(node, ..1_000, ClusterEvent::TaskRests(task, 0));
+        }
+    }
+
+    /// Ends the tasks of a node that has died.
+    pub(crate) fn kill_tasks(&mut self, node: usize) {
+        for task in self.tasks.iter_mut().filter(|task| task.node.index() == node) {
+            task.future = None;
+            let mut mail = task.mail.borrow_mut();
+            mail.requests.clear();
+            mail.answers.clear();
+            drop(mail);
+            task.waits.clear();
+            task.commits.clear();
+        }
+    }
+
+    /// Lets the tasks end after their current operations.
+    pub(crate) fn end_tasks(&mut self) {
+        self.tasks.iter().for_each(|task| task.mail.borrow_mut().is_over = true);
+    }
+
+    /// Ends a pause of a task.
+    pub(crate) fn task_rested(&mut self, task: usize, wait: u64) -> Result<(), Broken> {
+        let commit = self.tasks[task].commits.get(&wait).copied();
+        let owner = self.owner(self.tasks[task].node.index());
+        if commit.is_some_and(|end| self.streams[owner].durable() < end) {
+            // The wait for a commit, which has the same number.
+            self.schedule_at(self.tasks[task].node.index(), ..2_000, ClusterEvent::TaskRests(task, wait));
+            return Ok(());
+        }
+        self.answer(task, wait, Answer::Done);
+        self.poll_tasks()
+    }
+
+    /// Handles the answer of a shard to a task.
+    pub(crate) fn task_woken(
+        &mut self,
+        task: usize,
+        wait: u64,
+        result: Result<Granted, BlockError>,
+    ) -> Result<(), Broken> {
+        let (block, ask, floor, is_wanted) =
+            self.tasks[task].waits.remove(&wait).expect("a wait of the task");
+        match result {
+            Err(error @ (BlockError::Corrupt | BlockError::Stale | BlockError::NotMaster)) => {
+                return Err(Broken::new("latest", block, format!("refused: {error:?}")));
+            }
+            Err(error) if is_wanted => self.answer(task, wait, Answer::Refused(error)),
+            Err(_) => {}
+            Ok(granted) => self.task_granted(task, wait, (block, granted, ask, floor), is_wanted)?,
+        }
+        self.poll_tasks()
+    }
+
+    fn task_granted(
+        &mut self,
+        task: usize,
+        wait: u64,
+        (block, granted, ask, floor): (BlockId, Granted, Ask, u64),
+        is_wanted: bool,
+    ) -> Result<(), Broken> {
+        let node = self.tasks[task].node;
+        self.note(block, || format!("{node} task {task} has it: {granted:?} for {ask:?}"));
+        let (slot, mode) = self.begin_use(node, block, (granted, ask), floor)?;
+        if !is_wanted {
+            return self.give_back(node, block, slot, mode);
+        }
+        let at = self.index(node.0, block);
+        let value = self.locals[at].frames.frames[slot.index()].page.value;
+        self.answer(task, wait, Answer::Granted { block, slot, mode, value });
+        Ok(())
+    }
+
+    fn give_back(
+        &mut self,
+        node: NodeId,
+        block: BlockId,
+        slot: Slot,
+        mode: Option<Mode>,
+    ) -> Result<(), Broken> {
+        match mode {
+            None => self.shard(self.index(node.0, block), Event::Freed { slot }),
+            Some(mode) => {
+                self.end_use(node, block, slot, mode);
+                Ok(())
+            }
+        }
+    }
+
+    fn answer(&mut self, task: usize, wait: u64, answer: Answer) {
+        let SimTask { mail, is_ready, .. } = &self.tasks[task];
+        mail.borrow_mut().answers.insert(wait, answer);
+        is_ready.0.store(true, Relaxed);
+    }
+
+    /// Polls all tasks that can go on, and carries out their requests.
+    fn poll_tasks(&mut self) -> Result<(), Broken> {
+        while let Some(task) = self.tasks.iter().position(|task| task.is_ready.0.swap(false, Relaxed)) {
+            let SimTask { future, is_ready, mail, .. } = &mut self.tasks[task];
+            let waker = Waker::from(Arc::clone(is_ready));
+            let Some(running) = future else { continue };
+            if running.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+                *future = None;
+            }
+            let requests = std::mem::take(&mut mail.borrow_mut().requests);
+            for request in requests {
+                self.carry_out_request(task, request)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn carry_out_request(&mut self, task: usize, request: Request) -> Result<(), Broken> {
+        let node = self.tasks[task].node;
+        match request {
+            Request::Begin => self.operations += 1,
+            Request::Want { wait, block, ask } => {
+                let at = self.index(node.0, block);
+                let floor = match self.truth.is_uncertain(block) {
+                    true => self.truth.durable(block),
+                    false => self.truth.last(block).version,
+                };
+                if let Some(slot) = self.locals[at].frames.hit(block, ask.mode()) {
+                    return self.task_granted(task, wait, (block, Granted::Pinned(slot), ask, floor), true);
+                }
+                self.tasks[task].waits.insert(wait, (block, ask, floor, true));
+                let ticket = Ticket(TASK | (task as u64) << 32 | wait);
+                let want = Event::Want { ticket, block, ask };
+                self.schedule_at(node.index(), ..300, ClusterEvent::Shard(at, want));
+            }
+            Request::Try { wait, block } => {
+                let at = self.index(node.0, block);
+                match self.locals[at].frames.hit(block, Mode::X) {
+                    Some(slot) => {
+                        let granted = (block, Granted::Pinned(slot), Ask::X, 0);
+                        self.task_granted(task, wait, granted, true)?;
+                    }
+                    None => self.answer(task, wait, Answer::Missing),
+                }
+            }
+            Request::Abandon(wait) => {
+                if let Some((.., is_wanted)) = self.tasks[task].waits.get_mut(&wait) {
+                    *is_wanted = false;
+                }
+                let left = self.tasks[task].mail.borrow_mut().answers.remove(&wait);
+                if let Some(Answer::Granted { block, slot, mode, .. }) = left {
+                    self.give_back(node, block, slot, mode)?;
+                }
+            }
+            Request::GiveBack(block, slot, mode) => self.give_back(node, block, slot, mode)?,
+            Request::Commit(commit, group) => {
+                let owner = self.owner(node.index());
+                if self.params.redo && !group.is_empty() {
+                    self.streams[owner].begin_group();
+                }
+                for (block, slot, value) in &group {
+                    self.make_change(node, *block, *slot, *value);
+                    self.note(*block, || format!("{node} task {task} has changed it"));
+                }
+                for (block, slot, _) in group {
+                    self.end_use(node, block, slot, Mode::X);
+                }
+                let end = self.streams[owner].end();
+                self.tasks[task].commits.insert(commit, end);
+            }
+            Request::Durable { wait, commit } => {
+                let end = self.tasks[task].commits[&commit];
+                self.flush(self.owner(node.index()), end);
+                self.tasks[task].commits.insert(wait, end);
+                self.schedule_at(node.index(), ..2_000, ClusterEvent::TaskRests(task, wait));
+            }
+            Request::Rest { wait, ns } => {
+                let ns = if self.phase > Phase::Running { ns.min(50_000) } else { ns };
+                self.schedule_at(node.index(), ns..=ns, ClusterEvent::TaskRests(task, wait));
+            }
+        }
+        Ok(())
+    }
+}
