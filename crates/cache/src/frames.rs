@@ -156,6 +156,13 @@ impl FrameTable {
         None
     }
 
+    /// Returns whether the block is here in a sufficient mode.
+    pub(crate) fn is_here(&self, block: BlockId, mode: Mode) -> bool {
+        let first = self.config.set(block) * self.config.ways;
+        let is_it = |word: u64| word >> BLOCK == block.0 && word & MODE >= (mode as u64).max(1);
+        (first..first + self.config.ways).any(|slot| is_it(self.word(Slot(slot)).load(Relaxed)))
+    }
+
     #[inline]
     fn take(&self, slot: Slot, block: BlockId, mode: Mode) -> bool {
         let word = self.word(slot);

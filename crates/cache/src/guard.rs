@@ -1,38 +1,43 @@
-//! The guards of a block that a session has: pinned to read, or latched to change, until the guard
-//! is dropped.
+//! The guards of a block that a task has: pinned to read, or latched to change, until the guard is
+//! dropped.
 //!
 //! [`crate::frames`] states the rules of pins and the latch, and so why lending the frame's memory
 //! is sound.
 
-use std::ops::{Deref, DerefMut};
+use std::{
+    cell::Cell,
+    mem,
+    ops::{Deref, DerefMut},
+};
 
 use plexus_base::BlockId;
 use plexus_disks::{HEADER, Page, Patch, TRAILER, Version};
 
 use crate::{
-    LoggedChange, Session,
+    Cache, LoggedChange,
+    cache::Held,
     frames::FrameTable,
-    protocol::{Granted, Slot},
+    protocol::{Ask, Granted, Mode, Slot},
     service::CacheTask,
 };
 
 /// The common part of both guards: a frame that stays as it is while this exists.
-struct Lent<'s> {
-    session: &'s Session,
-    table: &'s FrameTable,
+struct Lent<'a> {
+    cache: &'a Cache,
+    table: &'a FrameTable,
     slot: Slot,
+    waited: bool,
 }
 
-impl<'s> Lent<'s> {
-    fn new(session: &'s Session, block: BlockId, granted: Granted) -> Self {
-        let (Granted::Pinned(slot) | Granted::Private(slot)) = granted;
-        Self { session, table: session.table(block), slot }
+impl<'a> Lent<'a> {
+    fn new(cache: &'a Cache, block: BlockId, held: Held) -> Self {
+        let (Granted::Pinned(slot) | Granted::Private(slot)) = held.granted;
+        Self { cache, table: cache.table(block), slot, waited: held.waited }
     }
 
     #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
     fn page(&self) -> &[u8] {
-        // SAFETY: pinned, latched or private to this session until the guard around this is
-        // dropped.
+        // SAFETY: pinned, latched or private to this task until the guard around this is dropped.
         unsafe { self.table.block(self.slot) }
     }
 
@@ -45,26 +50,47 @@ impl<'s> Lent<'s> {
         &page[HEADER..page.len() - TRAILER]
     }
 
-    fn tell(&self, task: CacheTask) {
-        self.session.tell(self.table, task);
+    fn tell(&self, task: Option<CacheTask>) {
+        task.into_iter().for_each(|task| self.cache.tell(self.table, task));
+    }
+}
+
+/// Gives back a block that was granted and not changed. Returns the task for the worker, if it must
+/// be told.
+pub(crate) fn undo(table: &FrameTable, granted: Granted, ask: Ask) -> Option<CacheTask> {
+    match granted {
+        Granted::Private(slot) => Some(CacheTask::Freed(slot)),
+        Granted::Pinned(slot) => {
+            let tells = match ask.mode() {
+                Mode::X => table.unlatch(slot, false),
+                _ => table.unpin(slot),
+            };
+            tells.then_some(CacheTask::Idle(slot))
+        }
     }
 }
 
 /// A block that is being read: its user bytes.
-pub struct Read<'s> {
-    lent: Lent<'s>,
+pub struct Read<'a> {
+    lent: Lent<'a>,
     granted: Granted,
 }
 
-impl<'s> Read<'s> {
-    pub(crate) fn new(session: &'s Session, block: BlockId, granted: Granted) -> Self {
-        Self { lent: Lent::new(session, block, granted), granted }
+impl<'a> Read<'a> {
+    pub(crate) fn new(cache: &'a Cache, block: BlockId, held: Held) -> Self {
+        Self { lent: Lent::new(cache, block, held), granted: held.granted }
     }
 
     /// Returns the number of changes of the block.
     #[must_use]
     pub fn version(&self) -> Version {
         self.lent.version()
+    }
+
+    /// Returns whether the task waited for the block.
+    #[must_use]
+    pub fn waited(&self) -> bool {
+        self.lent.waited
     }
 }
 
@@ -77,76 +103,43 @@ impl Deref for Read<'_> {
 
 impl Drop for Read<'_> {
     fn drop(&mut self) {
-        match self.granted {
-            Granted::Pinned(slot) if self.lent.table.unpin(slot) => self.lent.tell(CacheTask::Idle(slot)),
-            Granted::Pinned(_) => {}
-            Granted::Private(slot) => self.lent.tell(CacheTask::Freed(slot)),
-        }
+        self.lent.tell(undo(self.lent.table, self.granted, Ask::S));
     }
 }
 
-/// A change that was made: with it a session can wait until the change is durable.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Committed(pub(crate) u64);
+/// Changes that were made: with it a task can wait until they are durable.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Committed(pub u64);
 
 /// A block that is being changed: its user bytes. If they were borrowed mutably, the block gets a
 /// new version when this is committed or dropped.
-pub struct Change<'s> {
-    lent: Lent<'s>,
+pub struct Change<'a> {
+    lent: Lent<'a>,
     block: BlockId,
     changed: bool,
     /// The page before the change, if changes are logged and there is one.
     before: Vec<u8>,
     /// True once the change was stamped and logged.
     finished: bool,
-    /// The end of the redo of this change.
-    redo_end: u64,
+    /// True while the log has room reserved for the change.
+    reserved: bool,
 }
 
-impl<'s> Change<'s> {
-    pub(crate) fn new(session: &'s Session, block: BlockId, granted: Granted) -> Self {
-        let lent = Lent::new(session, block, granted);
-        Self { lent, block, changed: false, before: Vec::new(), finished: false, redo_end: 0 }
+thread_local! {
+    /// A buffer for a page before its change.
+    static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+impl<'a> Change<'a> {
+    pub(crate) fn new(cache: &'a Cache, block: BlockId, held: Held) -> Self {
+        let (lent, reserved) = (Lent::new(cache, block, held), cache.redo().is_some());
+        Self { lent, block, changed: false, before: Vec::new(), finished: false, reserved }
     }
 
     /// Ends the change. Its redo is appended, and becomes durable later:
-    /// [`Cache::wait_durable`](crate::Cache::wait_durable) waits for that.
+    /// [`Blocks::durable`](crate::Blocks::durable) waits for that.
     pub fn commit(mut self) -> Committed {
-        self.finish();
-        Committed(self.redo_end)
-    }
-
-    fn begin(&mut self) {
-        if !self.changed && self.lent.session.redo().is_some() {
-            self.before = self.lent.session.buffer().take();
-            self.before.clear();
-            self.before.extend_from_slice(self.lent.page());
-        }
-        self.changed = true;
-    }
-
-    /// Gives the changed block its new version and logs the change.
-    fn finish(&mut self) {
-        if !self.changed || std::mem::replace(&mut self.finished, true) {
-            return;
-        }
-        let (block, writer) = (self.block, self.lent.session.writer());
-        let before = self.version();
-        let Some(after) = before.0.checked_add(1).map(Version) else {
-            tracing::error!("{block} has the last version there is; its page is damaged");
-            return;
-        };
-        Page::of(self.page_mut()).stamp(block, writer, after);
-        let Lent { session, table, slot } = self.lent;
-        if let Some(redo) = session.redo() {
-            let change = Patch::difference(Page::of(&self.before).user(), self.lent.user()).finish();
-            let image = table.needs_image(slot).then_some(&self.before[..]);
-            table.will_log(slot, redo.position());
-            self.redo_end =
-                redo.append(&LoggedChange { block, before, image, change: Some((after, &change)) });
-            table.logged(slot, self.redo_end);
-            session.buffer().set(std::mem::take(&mut self.before));
-        }
+        log_group(self.lent.cache, std::slice::from_mut(&mut self))
     }
 
     /// Returns the number of changes of the block before this one.
@@ -155,11 +148,74 @@ impl<'s> Change<'s> {
         self.lent.version()
     }
 
+    /// Returns whether the task waited for the block.
+    #[must_use]
+    pub fn waited(&self) -> bool {
+        self.lent.waited
+    }
+
+    fn begin(&mut self) {
+        if !self.changed && self.lent.cache.redo().is_some() {
+            self.before = BUFFER.take();
+            self.before.clear();
+            self.before.extend_from_slice(self.lent.page());
+        }
+        self.changed = true;
+    }
+
+    /// Gives a changed block its new version. Returns the version before, and the new one; `None`
+    /// if there is nothing to log.
+    fn stamp(&mut self) -> Option<(Version, Version)> {
+        if !self.changed || mem::replace(&mut self.finished, true) {
+            return None;
+        }
+        let (block, writer, before) = (self.block, self.lent.cache.writer(), self.version());
+        let Some(after) = before.0.checked_add(1).map(Version) else {
+            tracing::error!("{block} has the last version there is; its page is damaged");
+            return None;
+        };
+        Page::of(self.page_mut()).stamp(block, writer, after);
+        Some((before, after))
+    }
+
     #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
     fn page_mut(&mut self) -> &mut [u8] {
         // SAFETY: latched until this guard is dropped, and `&mut self` allows one slice at a time.
         unsafe { self.lent.table.block_mut(self.lent.slot) }
     }
+}
+
+/// Stamps and logs changes as one group of records. No block of the group leaves this node before
+/// all of it is durable: the end of the group is the end of the last record of each block, and they
+/// stay latched until that is noted.
+pub(crate) fn log_group(cache: &Cache, changes: &mut [Change<'_>]) -> Committed {
+    let versions: Vec<_> = changes.iter_mut().map(Change::stamp).collect();
+    let Some(redo) = cache.redo().filter(|_| versions.iter().any(Option::is_some)) else {
+        return Committed::default();
+    };
+    let logged =
+        || changes.iter().zip(&versions).filter_map(|(change, versions)| Some((change, (*versions)?)));
+    let difference =
+        |change: &Change<'_>| Patch::difference(Page::of(&change.before).user(), change.lent.user());
+    let patches: Vec<_> = logged().map(|(change, _)| difference(change).finish()).collect();
+    let group: Vec<_> = logged()
+        .zip(&patches)
+        .map(|((change, (before, after)), patch)| {
+            let image = change.lent.table.needs_image(change.lent.slot).then_some(&change.before[..]);
+            LoggedChange { block: change.block, before, image, change: Some((after, patch)) }
+        })
+        .collect();
+    logged().for_each(|(change, _)| change.lent.table.will_log(change.lent.slot, redo.position()));
+    let end = redo.append(&group);
+    logged().for_each(|(change, _)| change.lent.table.logged(change.lent.slot, end));
+    drop(group);
+    for (change, versions) in changes.iter_mut().zip(versions) {
+        if versions.is_some() {
+            change.reserved = false;
+            BUFFER.set(mem::take(&mut change.before));
+        }
+    }
+    Committed(end)
 }
 
 impl Deref for Change<'_> {
@@ -180,12 +236,12 @@ impl DerefMut for Change<'_> {
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
-        self.finish();
-        if self.redo_end == 0 {
-            self.lent.session.redo().inspect(|redo| redo.release());
+        log_group(self.lent.cache, std::slice::from_mut(self));
+        if self.reserved {
+            self.lent.cache.redo().inspect(|redo| redo.release(1));
         }
         if self.lent.table.unlatch(self.lent.slot, self.changed) {
-            self.lent.tell(CacheTask::Idle(self.lent.slot));
+            self.lent.tell(Some(CacheTask::Idle(self.lent.slot)));
         }
     }
 }

@@ -3,21 +3,29 @@
 //!
 //! [`protocol`] is the pure protocol; the rest of this crate is its driver. Each worker of a node
 //! has a [`CacheService`]: the shard of its partitions, its frames, its disk reads and writes.
-//! Programs use a [`Session`] of the [`Cache`]. A session pins a block at once if the block is
-//! here, free and in the needed mode. For anything else it asks the worker.
+//! Programs use [`Blocks`], which the [`Cache`] implements: many tasks on a thread wait for blocks.
+//! A [`Session`] is its blocking form. A task pins a block at once if the block is here, free and
+//! in the needed mode. For anything else it asks the worker.
 
+mod blocks;
+mod cache;
 mod faults;
 mod frames;
+mod grant;
 mod guard;
 pub mod protocol;
 mod redo;
 mod service;
 mod session;
+mod tasks;
 mod wiring;
 
+pub use blocks::{Blocks, GROUP_BLOCKS};
+pub use cache::{Cache, CacheError};
 pub use frames::{MAX_BLOCKS, REDO_BYTES_PER_BLOCK};
+pub use grant::GrantReply;
 pub use guard::{Change, Committed, Read};
 pub use redo::{LoggedChange, RedoAnswers, RedoFailed, RedoLog};
 pub use service::{CacheService, CacheTask, window_of};
-pub use session::{Cache, CacheError, Session};
+pub use session::Session;
 pub use wiring::{CacheSettings, wire};

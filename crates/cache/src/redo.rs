@@ -1,6 +1,9 @@
 //! The redo stream and the recovery of a node, as the cache uses them.
 
-use std::sync::{Arc, Weak};
+use std::{
+    sync::{Arc, Weak},
+    task::{Context, Poll},
+};
 
 use plexus_base::{BlockId, Epoch, Incarnation, NodeId, WorkerId};
 use plexus_disks::Version;
@@ -31,18 +34,19 @@ pub struct RedoFailed(pub String);
 /// Methods without a result return at once. Answers come to the [`RedoAnswers`] that were given to
 /// the log.
 pub trait RedoLog: Send + Sync {
-    /// Waits until the stream has room for a change, and reserves it for one
-    /// [`append`](Self::append) or [`release`](Self::release).
+    /// Reserves room in the stream for changes, each for one [`append`](Self::append) or
+    /// [`release`](Self::release). If there is none, the task is woken when there may be.
     ///
     /// # Errors
     /// The stream has failed.
-    fn reserve(&self) -> Result<(), RedoFailed>;
+    fn poll_reserve(&self, changes: u32, context: &mut Context<'_>) -> Poll<Result<(), RedoFailed>>;
 
-    /// Gives a reservation back.
-    fn release(&self);
+    /// Gives reservations back.
+    fn release(&self, changes: u32);
 
-    /// Appends a change with a reservation and returns the end of its records.
-    fn append(&self, change: &LoggedChange<'_>) -> u64;
+    /// Appends changes as one group, each with a reservation unless it is only an image. Returns
+    /// the end of the group.
+    fn append(&self, group: &[LoggedChange<'_>]) -> u64;
 
     /// Returns a position at or below that of the next record.
     fn position(&self) -> u64;
@@ -57,7 +61,7 @@ pub trait RedoLog: Send + Sync {
     ///
     /// # Errors
     /// The stream has failed.
-    fn wait_durable(&self, end: u64) -> Result<(), RedoFailed>;
+    fn poll_durable(&self, end: u64, context: &mut Context<'_>) -> Poll<Result<(), RedoFailed>>;
 
     /// A master of this node is open: by now every member has drained in this view. The stream of
     /// this incarnation may be opened, and no other node takes it for one of a dead node.

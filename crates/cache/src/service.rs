@@ -12,24 +12,24 @@ use crate::{
     LoggedChange, RedoLog,
     faults::Faults,
     frames::FrameTable,
+    grant::GrantReply,
+    guard::undo,
     protocol::{
-        self, Action, BlockError, Contents, Counts, Event, Granted, Members, Mode, RedoSpan, Shard,
-        ShardDriver, Slot, Ticket,
+        self, Action, Ask, BlockError, Contents, Counts, Event, Members, Mode, RedoSpan, Shard, ShardDriver,
+        Slot, Ticket,
     },
 };
 
 /// A request of a session, an I/O thread or the node to a worker.
 pub enum CacheTask {
-    /// A session waits for a block.
+    /// A task waits for a block.
     Want {
-        /// The session's number.
-        session: u32,
         /// The block.
         block: BlockId,
-        /// The way the session wants the block.
-        ask: protocol::Ask,
-        /// The reply to the session.
-        reply: Reply<Answer>,
+        /// The way the task wants the block.
+        ask: Ask,
+        /// The reply to the task.
+        reply: GrantReply,
     },
     /// The last pin of a closing frame is gone.
     Idle(Slot),
@@ -60,9 +60,6 @@ pub enum CacheTask {
     Leave(Reply<()>),
 }
 
-/// The answer to a session that waits.
-pub(crate) type Answer = Result<Granted, BlockError>;
-
 /// The driver of the cache protocol on one worker.
 pub struct CacheService {
     shard: Shard,
@@ -75,7 +72,11 @@ pub struct CacheService {
     faults: Arc<Faults>,
     /// By slot: the version that a disk read under way must find, 0 if any.
     expected: Vec<u64>,
-    waiting: Vec<Option<Reply<Answer>>>,
+    /// By ticket: the requests of tasks that wait, and the free tickets.
+    waiting: Vec<Option<(Ask, GrantReply)>>,
+    free: Vec<usize>,
+    /// Blocks that were granted to tasks which have ended.
+    unwanted: Vec<CacheTask>,
     actions: Vec<Action>,
     /// The checkpoints under way, in order.
     checkpoints: VecDeque<Reply<u32>>,
@@ -105,6 +106,8 @@ impl CacheService {
             faults,
             expected: vec![0; config.slots() as usize],
             waiting: Vec::new(),
+            free: Vec::new(),
+            unwanted: Vec::new(),
             actions: Vec::with_capacity(64),
             checkpoints: VecDeque::new(),
             hand_backs: Vec::new(),
@@ -144,13 +147,13 @@ impl Subsystem for CacheService {
     #[inline]
     fn task(&mut self, net: &mut Net, task: CacheTask) {
         match task {
-            CacheTask::Want { session, block, ask, reply } => {
-                let place = session as usize;
-                if place >= self.waiting.len() {
-                    self.waiting.resize_with(place + 1, || None);
-                }
-                self.waiting[place] = Some(reply);
-                self.handle(net, Event::Want { ticket: Ticket(u64::from(session)), block, ask });
+            CacheTask::Want { block, ask, reply } => {
+                let place = self.free.pop().unwrap_or_else(|| {
+                    self.waiting.push(None);
+                    self.waiting.len() - 1
+                });
+                self.waiting[place] = Some((ask, reply));
+                self.handle(net, Event::Want { ticket: Ticket(place as u64), block, ask });
             }
             CacheTask::Idle(slot) => {
                 let contents = self.frames.contents(slot);
@@ -237,6 +240,10 @@ impl CacheService {
         let mut out = Out { net, frames: &self.frames, window: self.window, actions: &mut actions, redo };
         does(&mut self.shard, &mut out);
         self.carry_out(net, actions);
+        // After the actions, which are done in order.
+        while let Some(task) = self.unwanted.pop() {
+            self.task(net, task);
+        }
     }
 
     fn carry_out(&mut self, net: &mut Net, mut actions: Vec<Action>) {
@@ -264,8 +271,12 @@ impl CacheService {
                 tracing::error!("{block} could not be written; it stays in memory and is tried again");
             }
             Action::Wake { ticket, result } => {
-                if let Some(reply) = self.waiting[ticket.0 as usize].take() {
-                    reply.send(result);
+                let place = ticket.0 as usize;
+                if let Some((ask, reply)) = self.waiting[place].take() {
+                    self.free.push(place);
+                    if let Some(Ok(granted)) = reply.send(result) {
+                        self.unwanted.extend(undo(&self.frames, granted, ask));
+                    }
                 }
             }
             Action::CheckpointDone { failed } => {
@@ -365,7 +376,7 @@ impl ShardDriver for Out<'_> {
         let before = Page::of(page).version();
         self.frames.will_log(slot, redo.position());
         let change = LoggedChange { block, before, image: Some(page), change: None };
-        self.frames.logged(slot, redo.append(&change));
+        self.frames.logged(slot, redo.append(&[change]));
         self.frames.redo(slot)
     }
 

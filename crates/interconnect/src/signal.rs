@@ -88,7 +88,7 @@ impl Signal {
     }
 
     /// Sleeps until an answer has come.
-    pub(crate) fn park(&self) {
+    pub fn park(&self) {
         if !self.leave(PARKED) {
             return;
         }

@@ -52,7 +52,7 @@ pub(crate) fn ask_and_wait(
     }
     let slot = slot.unwrap_or_else(own);
     let task = asked.map(|(request, notices)| LockTask::Ask(request, notices, slot.reply()));
-    port.wait(worker, task, slot.signal());
+    port.wait(worker, &mut task.into_iter(), slot.signal());
     let result = slot.take();
     SLOT.set(Some(slot));
     result.unwrap_or(Err(LockError::Stopped))

@@ -92,9 +92,8 @@ pub trait WorkerPort<S: Subsystem>: Send + Sync {
     /// answer.
     fn attend(&self, worker: WorkerId);
 
-    /// Submits a task, if there is one, and waits for the signal of the calling thread. It drives
-    /// the worker meanwhile.
-    fn wait(&self, worker: WorkerId, task: Option<S::Task>, signal: &Signal);
+    /// Submits tasks and waits for the signal of the calling thread. It drives the worker meanwhile.
+    fn wait(&self, worker: WorkerId, tasks: &mut dyn Iterator<Item = S::Task>, signal: &Signal);
 }
 
 /// Moves a worker into a view, before its subsystems. Drops queued messages to incarnations that

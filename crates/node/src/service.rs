@@ -223,9 +223,9 @@ where
     }
 
     #[inline]
-    fn wait(&self, worker: WorkerId, task: Option<S::Task>, signal: &Signal) {
+    fn wait(&self, worker: WorkerId, tasks: &mut dyn Iterator<Item = S::Task>, signal: &Signal) {
         let worker = &self.all()[worker.index()];
-        task.into_iter().for_each(|task| worker.push(Subsystems::wrap(task)));
+        tasks.for_each(|task| worker.push(Subsystems::wrap(task)));
         worker.wait(signal);
     }
 }

@@ -8,6 +8,7 @@
 
 mod node;
 pub mod recovery;
+mod room;
 pub mod stream;
 
 pub use node::{NodeRedo, RecoveryPhase, RecoveryStatus, RedoSettings};

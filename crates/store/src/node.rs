@@ -13,9 +13,10 @@ use std::{
         Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{
             AtomicBool, AtomicU64,
-            Ordering::{AcqRel, Acquire, Relaxed, Release},
+            Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
         },
     },
+    task::{Context, Poll},
     thread,
     time::{Duration, Instant},
 };
@@ -27,17 +28,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     recovery::{DeadStream, PreparedStream, RedoFiles},
+    room::RoomWaiters,
     stream::{
         driver::{RedoProgress, RedoStream},
         protocol::{Group, Lsn, Record, StreamCounts},
     },
 };
 
-/// The interval after which a change that waits for room looks again.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
-
-/// The interval of the messages about a full stream, and of attempts to read streams that cannot be
-/// read.
+/// The time after which changes that wait for room are reported, and the interval of attempts to
+/// read streams that cannot be read.
 const SAY_EVERY: Duration = Duration::from_secs(5);
 
 /// The bytes of heads and ranges that a change has in addition to the bytes of two pages.
@@ -126,8 +125,8 @@ struct Shared {
     cancel: AtomicBool,
     jobs: Mutex<Jobs>,
     work: Condvar,
-    /// Wakes threads that wait for the stream.
-    opened: Condvar,
+    /// The tasks that wait until the stream is open and has room.
+    waiters: RoomWaiters,
     /// Wakes the thread that makes checkpoints.
     due: Condvar,
     recovery: Mutex<RecoveryStatus>,
@@ -206,7 +205,7 @@ impl NodeRedo {
             cancel: AtomicBool::new(false),
             jobs: Mutex::new(Jobs::of(Epoch(0), Vec::new(), false, false)),
             work: Condvar::new(),
-            opened: Condvar::new(),
+            waiters: RoomWaiters::default(),
             due: Condvar::new(),
             recovery: Mutex::default(),
         });
@@ -228,6 +227,9 @@ impl NodeRedo {
     /// Moves the checkpoint: the workers need no record below `oldest`, or none that was durable
     /// when `durable` was read.
     pub fn checkpoint(&self, durable: u64, oldest: Option<u64>) {
+        if self.shared.waiters.waited().is_some_and(|waited| waited >= SAY_EVERY) {
+            tracing::warn!("the redo stream is full: changes wait until changed blocks are on disk");
+        }
         if let Some(stream) = self.shared.stream.get() {
             stream.checkpoint(Lsn(oldest.unwrap_or(u64::MAX).min(durable)));
             self.shared.is_half_used.store(false, Release);
@@ -264,7 +266,7 @@ impl NodeRedo {
         self.shared.lock().is_ended = true;
         self.shared.cancel.store(true, Release);
         self.shared.work.notify_all();
-        self.shared.opened.notify_all();
+        self.shared.waiters.wake();
         self.shared.due.notify_all();
     }
 }
@@ -276,50 +278,36 @@ impl Drop for NodeRedo {
 }
 
 impl RedoLog for NodeRedo {
-    fn reserve(&self) -> Result<(), RedoFailed> {
-        let stream = self.shared.opened()?;
-        let (need, slack) = (self.shared.change_bytes, self.shared.length / 8);
-        let mut said = Instant::now();
-        loop {
-            let reserved = self.shared.reserved.fetch_add(need, AcqRel) + need;
-            let room = stream.room();
-            if room < self.shared.length / 2 && !self.shared.is_half_used.swap(true, AcqRel) {
-                // Under the lock, so that the thread does not miss it before it waits.
-                let _jobs = self.shared.lock();
-                self.shared.due.notify_all();
+    fn poll_reserve(&self, changes: u32, context: &mut Context<'_>) -> Poll<Result<(), RedoFailed>> {
+        if !self.shared.reserve(changes)? {
+            self.shared.waiters.wait(context.waker());
+            // There may be room since.
+            if !self.shared.reserve(changes)? {
+                return Poll::Pending;
             }
-            // The end of a segment may stay empty behind each group.
-            if room >= 2 * reserved + slack {
-                return Ok(());
-            }
-            self.shared.reserved.fetch_sub(need, AcqRel);
-            if said.elapsed() >= SAY_EVERY {
-                tracing::warn!("the redo stream is full: changes wait until changed blocks are on disk");
-                said = Instant::now();
-            }
-            thread::sleep(LOOK_AGAIN);
-            self.shared.check()?;
         }
+        self.shared.waiters.served();
+        Poll::Ready(Ok(()))
     }
 
-    fn release(&self) {
-        self.shared.reserved.fetch_sub(self.shared.change_bytes, AcqRel);
+    fn release(&self, changes: u32) {
+        self.shared.reserved.fetch_sub(u64::from(changes) * self.shared.change_bytes, SeqCst);
+        self.shared.waiters.wake();
     }
 
-    fn append(&self, change: &LoggedChange<'_>) -> u64 {
-        let LoggedChange { block, before, image, change } = *change;
+    fn append(&self, changes: &[LoggedChange<'_>]) -> u64 {
         let mut group = Group::default();
-        if let Some(image) = image {
-            group.push(&Record::image(block, before, image));
-        }
-        if let Some((after, bytes)) = change {
-            group.push(&Record::change(block, before, after, bytes));
+        for LoggedChange { block, before, image, change } in changes {
+            if let Some(image) = image {
+                group.push(&Record::image(*block, *before, image));
+            }
+            if let Some((after, bytes)) = change {
+                group.push(&Record::change(*block, *before, *after, bytes));
+            }
         }
         let appended = self.shared.stream.get().map(|stream| stream.try_append(&group));
-        if change.is_some() {
-            // After the append: the room is in use now.
-            self.release();
-        }
+        // After the append: the room is in use now.
+        self.release(changes.iter().filter(|change| change.change.is_some()).count() as u32);
         match appended {
             Some(Ok(appended)) => appended.end.0,
             Some(Err(why)) => {
@@ -353,12 +341,14 @@ impl RedoLog for NodeRedo {
         }
     }
 
-    fn wait_durable(&self, end: u64) -> Result<(), RedoFailed> {
+    fn poll_durable(&self, end: u64, context: &mut Context<'_>) -> Poll<Result<(), RedoFailed>> {
         if self.durable() >= end {
-            return Ok(());
+            return Poll::Ready(Ok(()));
         }
-        let stream = self.shared.opened()?;
-        stream.wait_durable(Lsn(end)).map_err(|why| RedoFailed(why.to_string()))
+        let Some(stream) = self.shared.stream.get() else {
+            return Poll::Ready(Err(RedoFailed("redo was logged before the stream was open".into())));
+        };
+        stream.poll_durable(Lsn(end), context).map_err(|why| RedoFailed(why.to_string()))
     }
 
     fn begin(&self) {
@@ -417,30 +407,28 @@ impl Shared {
         }
     }
 
-    /// Returns the stream when it is open.
-    fn opened(&self) -> Result<&RedoStream, RedoFailed> {
-        if let Some(stream) = self.stream.get() {
-            return Ok(stream);
+    /// Reserves room in the stream for changes, if it is open and there is room.
+    fn reserve(&self, changes: u32) -> Result<bool, RedoFailed> {
+        let Some(stream) = self.stream.get() else { return self.check().map(|()| false) };
+        let (need, slack) = (u64::from(changes) * self.change_bytes, self.length / 8);
+        let room = stream.room();
+        if room < self.length / 2 && !self.is_half_used.swap(true, AcqRel) {
+            // Under the lock, so that the thread does not miss it before it waits.
+            let _jobs = self.lock();
+            self.due.notify_all();
         }
-        let mut jobs = self.lock();
-        loop {
-            if let Some(failure) = &jobs.failure {
-                return Err(failure.clone());
-            }
-            if jobs.is_ended {
-                return Err(RedoFailed("the node is shutting down".into()));
-            }
-            if let Some(stream) = self.stream.get() {
-                return Ok(stream);
-            }
-            jobs = self.opened.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+        // The end of a segment may stay empty behind each group.
+        let fits = |reserved: u64| (room >= 2 * (reserved + need) + slack).then_some(reserved + need);
+        match self.reserved.fetch_update(SeqCst, SeqCst, fits) {
+            Ok(_) => Ok(true),
+            Err(_) => self.check().map(|()| false),
         }
     }
 
     /// The stream has failed: the node must end, so that others recover its blocks.
     fn fail(&self, why: &str) {
         let is_first = self.lock().failure.replace(RedoFailed(why.into())).is_none();
-        self.opened.notify_all();
+        self.waiters.wake();
         if self.is_leaving.load(Acquire) {
             tracing::warn!("{why}");
         } else if is_first {
@@ -464,7 +452,7 @@ impl Shared {
     fn progress(&self, progress: RedoProgress) {
         match progress {
             RedoProgress::Durable(end) => self.tell_durable(end.0),
-            RedoProgress::Room => {}
+            RedoProgress::Room => self.waiters.wake(),
             RedoProgress::Failed(why) => self.fail(&why.to_string()),
         }
     }
@@ -574,8 +562,7 @@ impl Shared {
             }
             Err(why) => self.fail(&why.to_string()),
         }
-        let _jobs = self.lock();
-        self.opened.notify_all();
+        self.waiters.wake();
     }
 
     fn scan(&self, epoch: Epoch, members: &[(NodeId, Incarnation)]) {

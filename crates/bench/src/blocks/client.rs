@@ -1,4 +1,4 @@
-//! A client of the block workload: a thread that reads and changes blocks as fast as it gets them.
+//! A client of the block workload: a task that reads and changes blocks as fast as it gets them.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -7,7 +7,7 @@ use std::{
 };
 
 use plexus_base::BlockId;
-use plexus_cache::{Cache, CacheError, Session};
+use plexus_cache::{Blocks, Cache, CacheError, Change, Committed};
 
 use super::{Durability, Order, Workload, counted};
 use crate::{
@@ -57,7 +57,7 @@ pub(super) struct ClientSlot {
 
 /// Works until the stage is over, and shows the number of acknowledged changes meanwhile. A failure
 /// ends all clients of the node.
-pub(super) fn work(
+pub(super) async fn work(
     cache: &Cache,
     workload: &Workload,
     place: ClientSlot,
@@ -65,7 +65,7 @@ pub(super) fn work(
     acknowledged: &AtomicU64,
 ) -> Done {
     let mut done = Done::default();
-    if let Err(why) = Client::new(workload, place).work(cache, stage, &mut done, acknowledged) {
+    if let Err(why) = Client::new(workload, place).work(cache, stage, &mut done, acknowledged).await {
         stage.fail(why);
     }
     done
@@ -79,6 +79,8 @@ pub(super) struct Client<'a> {
     next: u64,
     /// The number of changes of each block by this client; `u64::MAX` before its first visit.
     mine: Vec<u64>,
+    /// True if the client of this slot always changed whole groups.
+    has_whole_groups: bool,
 }
 
 impl<'a> Client<'a> {
@@ -92,19 +94,18 @@ impl<'a> Client<'a> {
             // Clients start apart, so that none follows another from the start.
             next: place.slot as u64 * workload.hot / place.of as u64,
             mine: vec![u64::MAX; workload.hot as usize],
+            has_whole_groups: false,
         }
     }
 
-    fn work(
+    async fn work(
         &mut self,
         cache: &Cache,
         stage: &Stage,
         done: &mut Done,
         acknowledged: &AtomicU64,
     ) -> Result<(), String> {
-        let mut session = cache.session();
         let mut last = clock::now();
-        let mut waits = session.waits();
         loop {
             let now = stage.now();
             if now == OVER {
@@ -113,35 +114,34 @@ impl<'a> Client<'a> {
             let block = BlockId(self.choose());
             let changes = self.chance.below(100) < u64::from(self.workload.writes_percent);
             let mut made = None;
+            let waited;
+            let made_blocks = if changes { u64::from(self.workload.group) } else { 0 };
             if changes {
-                let mut page = session.change(block).map_err(line)?;
-                self.change(block, &mut page)?;
-                let committed = page.commit();
+                let committed;
+                (committed, waited) = self.change(cache, block).await?;
                 if self.workload.durability == Durability::Commit {
                     made = Some(clock::now());
-                    cache.wait_durable(committed).map_err(line)?;
+                    cache.durable(committed).await.map_err(line)?;
                 }
-                done.acknowledged += 1;
+                done.acknowledged += made_blocks;
                 acknowledged.store(done.acknowledged, Relaxed);
             } else {
-                self.read(&mut session, block)?;
+                waited = self.read(cache, block).await?;
             }
             let end = clock::now();
-            let waited = session.waits();
             // An operation that began before the stage and ended in it counts for neither.
             if now == MEASURING {
-                done.changes += u64::from(changes);
+                done.changes += made_blocks;
                 done.reads += u64::from(!changes);
                 if changes && self.workload.durability == Durability::Commit {
                     done.change_responses.record(end.since(last).0);
                 }
-                if waited == waits {
-                    done.hits += 1;
-                } else {
+                if waited {
                     done.waits.record(made.unwrap_or(end).since(last).0);
+                } else {
+                    done.hits += 1;
                 }
             }
-            waits = waited;
             last = end;
             if self.workload.pause_us > 0 {
                 thread::sleep(Duration::from_micros(self.workload.pause_us));
@@ -151,35 +151,37 @@ impl<'a> Client<'a> {
     }
 
     /// Works until `told` returns false. It gets each durable change: the block, and the number of
-    /// its changes by this client.
-    pub(super) fn acknowledge(
+    /// its changes by this client. All earlier clients of this slot had the same groups: half a
+    /// group is an error.
+    pub(super) async fn acknowledge(
         &mut self,
         cache: &Cache,
         told: &mut dyn FnMut(BlockId, u64) -> bool,
     ) -> Result<(), String> {
-        let mut session = cache.session();
+        self.has_whole_groups = true;
         loop {
             let block = BlockId(self.choose());
             if self.chance.below(100) < u64::from(self.workload.writes_percent) {
-                let mut page = session.change(block).map_err(line)?;
-                self.change(block, &mut page)?;
-                cache.wait_durable(page.commit()).map_err(line)?;
-                if !told(block, self.mine[block.0 as usize]) {
+                let (committed, _) = self.change(cache, block).await?;
+                cache.durable(committed).await.map_err(line)?;
+                if !self.group_of(block).all(|block| told(block, self.mine[block.0 as usize])) {
                     return Ok(());
                 }
             } else {
-                self.read(&mut session, block)?;
+                self.read(cache, block).await?;
             }
         }
     }
 
+    /// Reads a block, and returns whether it had to wait for it.
     #[inline]
-    fn read(&self, session: &mut Session, block: BlockId) -> Result<(), String> {
+    async fn read(&self, cache: &Cache, block: BlockId) -> Result<bool, String> {
         let page = match self.workload.consistent_reads {
-            false => session.read(block),
-            true => session.read_consistent(block),
+            false => cache.read(block).await,
+            true => cache.read_consistent(block).await,
         };
-        counted::total(&page.map_err(line)?).map(drop).ok_or_else(|| strange(block))
+        let page = page.map_err(line)?;
+        counted::total(&page).map(|_| page.waited()).ok_or_else(|| strange(block))
     }
 
     #[inline]
@@ -194,8 +196,38 @@ impl<'a> Client<'a> {
         }
     }
 
+    /// Returns the blocks that are changed together with a block.
+    fn group_of(&self, block: BlockId) -> impl Iterator<Item = BlockId> + use<> {
+        let (group, first) =
+            (u64::from(self.workload.group), block.0 - block.0 % u64::from(self.workload.group));
+        (first..first + group).map(BlockId)
+    }
+
+    /// Changes a block, or its group. Returns whether the client waited for a block.
     #[inline]
-    fn change(&mut self, block: BlockId, user: &mut [u8]) -> Result<(), String> {
+    async fn change(&mut self, cache: &Cache, block: BlockId) -> Result<(Committed, bool), String> {
+        if self.workload.group == 1 {
+            let mut page = cache.change(block).await.map_err(line)?;
+            self.count(block, &mut page)?;
+            let waited = page.waited();
+            return Ok((page.commit(), waited));
+        }
+        let blocks: Vec<BlockId> = self.group_of(block).collect();
+        let mut pages = cache.change_all(&blocks).await.map_err(line)?;
+        let counts = || pages.iter().map(|page| counted::of_slot(page, self.slot));
+        if self.has_whole_groups && counts().any(|count| Some(count) != counts().next()) {
+            let counts: Vec<_> = counts().collect();
+            return Err(format!("{block}: a part of a group was lost: this client made {counts:?} changes"));
+        }
+        for (block, page) in blocks.into_iter().zip(&mut pages) {
+            self.count(block, page)?;
+        }
+        let waited = pages.iter().any(Change::waited);
+        Ok((cache.commit(pages), waited))
+    }
+
+    #[inline]
+    fn count(&mut self, block: BlockId, user: &mut [u8]) -> Result<(), String> {
         let mine = &mut self.mine[block.0 as usize];
         let there = counted::of_slot(user, self.slot);
         if *mine == u64::MAX {
@@ -250,12 +282,12 @@ mod tests {
         let workload = Workload { hot: 1, ..Workload::default() };
         let mut one = client(&workload, 1);
         let mut user = vec![0; 4096 - 72];
-        one.change(BlockId(0), &mut user).unwrap();
+        one.count(BlockId(0), &mut user).unwrap();
         let before = user.clone();
-        one.change(BlockId(0), &mut user).unwrap();
-        let why = one.change(BlockId(0), &mut before.clone()).unwrap_err();
+        one.count(BlockId(0), &mut user).unwrap();
+        let why = one.count(BlockId(0), &mut before.clone()).unwrap_err();
         assert!(why.contains("lost or made twice"), "{why}");
         user[0] ^= 1;
-        assert!(client(&workload, 2).change(BlockId(0), &mut user).unwrap_err().contains("does not add up"));
+        assert!(client(&workload, 2).count(BlockId(0), &mut user).unwrap_err().contains("does not add up"));
     }
 }

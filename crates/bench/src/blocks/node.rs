@@ -116,16 +116,26 @@ pub(super) fn run(
     let (cache, clients, members) = (runtime.cache(), workload.clients as usize, runtime.members());
     let me = members.iter().take_while(|node| *node < runtime.me()).count();
     let acknowledged: Vec<AtomicU64> = (0..clients).map(|_| AtomicU64::new(0)).collect();
-    let work = |client: usize| {
-        let place = ClientSlot { slot: me * clients + client, of: clients * members.len() };
-        let acknowledged = &acknowledged[client];
-        move |stage: &Stage| client::work(cache, workload, place, stage, acknowledged)
+    let threads = workload.threads(usize::from(runtime.config().workers));
+    let acknowledged_ref = &acknowledged;
+    let work = |thread: usize| {
+        move |stage: &Stage| {
+            let clients = (thread..clients).step_by(threads).map(|client| {
+                let place = ClientSlot { slot: me * clients + client, of: clients * members.len() };
+                let done = client::work(cache, workload, place, stage, &acknowledged_ref[client]);
+                async move { (client, done.await) }
+            });
+            cache.run(clients)
+        }
     };
     let mut wanted = || tell(&acknowledged.iter().map(|count| count.load(Relaxed)).collect::<Vec<_>>());
     let Workload { warm_ms, measured_ms, .. } = *workload;
     let times = Times { start, warm_ms, measured_ms };
     let Measured { done, before, after } =
-        stage::run(times, (0..clients).map(work), || Moment::now(runtime), &mut wanted)?;
+        stage::run(times, (0..threads).map(work), || Moment::now(runtime), &mut wanted)?;
+    let mut done: Vec<_> = done.into_iter().flatten().collect();
+    done.sort_unstable_by_key(|(client, _)| *client);
+    let done: Vec<_> = done.into_iter().map(|(_, done)| done).collect();
     let mut responses = Responses::new();
     let mut change_responses = Responses::new();
     for done in &done {

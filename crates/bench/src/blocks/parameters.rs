@@ -1,5 +1,6 @@
 //! The parameters of the block workload.
 
+use plexus_cache::GROUP_BLOCKS;
 use serde::{Deserialize, Serialize};
 
 use super::counted;
@@ -52,6 +53,13 @@ pub struct Workload {
     pub order: Order,
     /// When a change counts as acknowledged.
     pub durability: Durability,
+    /// The number of neighbouring blocks that a client changes in one group.
+    #[serde(default = "one")]
+    pub group: u32,
+    /// The threads on each node that run the clients; 0: as many as the node has workers, or one
+    /// for each client if clients pause.
+    #[serde(default)]
+    pub threads: u32,
     /// Microseconds that a client sleeps after each operation.
     #[serde(default)]
     pub pause_us: u64,
@@ -63,6 +71,10 @@ pub struct Workload {
     pub seed: u64,
 }
 
+fn one() -> u32 {
+    1
+}
+
 impl Default for Workload {
     fn default() -> Self {
         Self {
@@ -72,6 +84,8 @@ impl Default for Workload {
             consistent_reads: false,
             order: Order::Random,
             durability: Durability::Commit,
+            group: 1,
+            threads: 0,
             pause_us: 0,
             warm_ms: 300,
             measured_ms: 3000,
@@ -81,6 +95,16 @@ impl Default for Workload {
 }
 
 impl Workload {
+    /// Returns the number of threads that run the clients of a node with `workers` workers.
+    pub(super) fn threads(&self, workers: usize) -> usize {
+        let clients = self.clients as usize;
+        match self.threads {
+            0 if self.pause_us > 0 => clients,
+            0 => workers.min(clients),
+            threads => threads as usize,
+        }
+    }
+
     /// Checks that `nodes` nodes can run the workload on `blocks` blocks of `user_bytes` user
     /// bytes.
     ///
@@ -89,6 +113,21 @@ impl Workload {
     pub fn check(&self, nodes: usize, user_bytes: usize, blocks: u64) -> Result<(), String> {
         check_clients(self.clients)?;
         check_times(self.warm_ms, self.measured_ms)?;
+        if self.threads > self.clients {
+            return Err(format!(
+                "{} threads for {} clients: use at most one for each",
+                self.threads, self.clients
+            ));
+        }
+        if self.group == 0
+            || self.group as usize > GROUP_BLOCKS
+            || !self.hot.is_multiple_of(self.group.into())
+        {
+            return Err(format!(
+                "groups of {} blocks: use 1 to {GROUP_BLOCKS}, and a multiple of it for the hot blocks ({})",
+                self.group, self.hot
+            ));
+        }
         if self.pause_us > 1_000_000 {
             return Err(format!("a pause of {} us: use at most 1000000", self.pause_us));
         }
@@ -126,6 +165,9 @@ mod tests {
             (Workload { pause_us: 1_000_001, ..good.clone() }, "1000001 us"),
             (Workload { hot: 4097, ..good.clone() }, "use 1 to 4096"),
             (Workload { measured_ms: 1, ..good.clone() }, "measure for"),
+            (Workload { group: 9, ..good.clone() }, "groups of 9 blocks"),
+            (Workload { group: 3, ..good.clone() }, "a multiple of it"),
+            (Workload { threads: 5, ..good.clone() }, "5 threads for 4 clients"),
         ] {
             let why = bad.check(3, user, 4096).unwrap_err();
             assert!(why.contains(part), "{why}");

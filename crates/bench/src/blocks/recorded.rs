@@ -56,7 +56,8 @@ fn acknowledge(runtime: &NodeRuntime, args: Value, progress: Progress<'_>) -> Re
     let Acknowledge { workload, slot } = arguments(args)?;
     check(runtime, workload.hot, slot + 1)?;
     let mut told = |block: BlockId, changes: u64| progress(json!([block.0, changes]));
-    Client::new(&workload, ClientSlot { slot, of: slot + 1 }).acknowledge(runtime.cache(), &mut told)?;
+    let (cache, mut client) = (runtime.cache(), Client::new(&workload, ClientSlot { slot, of: slot + 1 }));
+    cache.block_on(client.acknowledge(cache, &mut told))?;
     Ok(Value::Null)
 }
 

@@ -116,8 +116,8 @@ mod tests {
 
         fn attend(&self, _: WorkerId) {}
 
-        fn wait(&self, worker: WorkerId, task: Option<LockTask>, _: &Signal) {
-            task.into_iter().for_each(|task| self.submit(worker, task));
+        fn wait(&self, worker: WorkerId, tasks: &mut dyn Iterator<Item = LockTask>, _: &Signal) {
+            tasks.for_each(|task| self.submit(worker, task));
         }
     }
 

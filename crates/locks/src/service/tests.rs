@@ -44,7 +44,7 @@ impl WorkerPort<LockService> for Nowhere {
 
     fn attend(&self, _: WorkerId) {}
 
-    fn wait(&self, _: WorkerId, _: Option<LockTask>, _: &Signal) {}
+    fn wait(&self, _: WorkerId, _: &mut dyn Iterator<Item = LockTask>, _: &Signal) {}
 }
 
 fn view() -> Members {

@@ -48,7 +48,7 @@ impl WorkerPort<GroupService> for TestPort {
         unreachable!()
     }
 
-    fn wait(&self, _: WorkerId, _: Option<GroupTask>, _: &Signal) {
+    fn wait(&self, _: WorkerId, _: &mut dyn Iterator<Item = GroupTask>, _: &Signal) {
         unreachable!()
     }
 }

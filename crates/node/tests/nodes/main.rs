@@ -18,3 +18,4 @@ mod programs;
 mod registry;
 mod shared_blocks;
 mod starting;
+mod tasks;

@@ -25,15 +25,15 @@ use plexus_node::{
     state::{self, Phase},
 };
 
-struct Shape {
-    nodes: usize,
-    workers: u8,
-    rail: RailKind,
-    waiting: Waiting,
-    kib: u32,
+pub(crate) struct Shape {
+    pub(crate) nodes: usize,
+    pub(crate) workers: u8,
+    pub(crate) rail: RailKind,
+    pub(crate) waiting: Waiting,
+    pub(crate) kib: u32,
 }
 
-fn start(place: &std::path::Path, shape: &Shape) -> Vec<Node> {
+pub(crate) fn start(place: &std::path::Path, shape: &Shape) -> Vec<Node> {
     let config = crate::cluster::config(place, shape.nodes, shape.rail, 4_000);
     let config = Config {
         workers: shape.workers,

@@ -13,13 +13,8 @@ use std::{
     collections::VecDeque,
     io,
     path::Path,
-    sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{
-            AtomicBool, AtomicU64,
-            Ordering::{Acquire, Release},
-        },
-    },
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Wake, Waker},
     thread::{self, JoinHandle, Thread},
     time::{Duration, Instant},
 };
@@ -85,15 +80,21 @@ struct Shared {
     work: Condvar,
     /// Wakes clients that wait for anything but a position: a step has ended.
     progress: Condvar,
-    /// Everything below is durable: the position of the writer, for clients that wait.
-    durable: AtomicU64,
-    has_failed: AtomicBool,
 }
 
 /// A client that waits until everything below a position is durable.
 struct Waiter {
     lsn: Lsn,
-    thread: Thread,
+    waker: Waker,
+}
+
+/// Wakes a thread that waits.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
 }
 
 struct State {
@@ -131,13 +132,8 @@ impl RedoStream {
         let (waiters, wanted, gathering) = (Vec::new(), Lsn(0), None);
         let state =
             State { writer, steps, waiters, wanted, gathering, is_open, is_closed, is_dropped, failure };
-        let shared = Arc::new(Shared {
-            state: Mutex::new(state),
-            work: Condvar::new(),
-            progress: Condvar::new(),
-            durable: AtomicU64::new(0),
-            has_failed: AtomicBool::new(false),
-        });
+        let shared =
+            Arc::new(Shared { state: Mutex::new(state), work: Condvar::new(), progress: Condvar::new() });
         let thread = thread::Builder::new().name("plexus-redo".into()).spawn({
             let shared = Arc::clone(&shared);
             move || shared.write(&*device, &told)
@@ -182,27 +178,33 @@ impl RedoStream {
     ///
     /// # Errors
     /// The device fails.
-    pub fn wait_durable(&self, lsn: Lsn) -> Result<(), RedoError> {
+    pub fn poll_durable(&self, lsn: Lsn, context: &Context<'_>) -> Poll<Result<(), RedoError>> {
         let mut state = self.shared.lock();
         if let Some(failure) = state.failure() {
-            return Err(failure);
+            return Poll::Ready(Err(failure));
         }
         if state.writer.durable() >= lsn {
-            return Ok(());
+            return Poll::Ready(Ok(()));
         }
-        state.waiters.push(Waiter { lsn, thread: thread::current() });
-        state.wanted = state.wanted.max(lsn);
-        self.shared.wake(state);
-        // The thread of the stream wakes every waiter once. Other wake-ups are possible.
+        let is_known = |waiter: &Waiter| waiter.lsn == lsn && waiter.waker.will_wake(context.waker());
+        if !state.waiters.iter().any(is_known) {
+            state.waiters.push(Waiter { lsn, waker: context.waker().clone() });
+            state.wanted = state.wanted.max(lsn);
+            self.shared.wake(state);
+        }
+        Poll::Pending
+    }
+
+    /// Blocks the thread until everything below `lsn` is durable.
+    ///
+    /// # Errors
+    /// The device fails.
+    pub fn wait_durable(&self, lsn: Lsn) -> Result<(), RedoError> {
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
         loop {
-            thread::park();
-            if self.shared.durable.load(Acquire) >= lsn.0 {
-                return Ok(());
-            }
-            if self.shared.has_failed.load(Acquire)
-                && let Some(failure) = self.shared.lock().failure()
-            {
-                return Err(failure);
+            match self.poll_durable(lsn, &Context::from_waker(&waker)) {
+                Poll::Ready(result) => return result,
+                Poll::Pending => thread::park(),
             }
         }
     }
@@ -423,13 +425,11 @@ impl Shared {
                 continue;
             }
             is_new = true;
-            self.durable.store(state.writer.durable().0, Release);
-            self.has_failed.store(!has_succeeded, Release);
             let (clients, now) = (state.waiters.len(), Instant::now());
             let released = state.released();
             state.gathering = (!released.is_empty()).then(|| (clients, now + (now - begin) / 2));
             drop(state);
-            released.iter().for_each(|waiter| waiter.thread.unpark());
+            released.into_iter().for_each(|waiter| waiter.waker.wake());
             self.progress.notify_all();
             progress.into_iter().for_each(told);
         }

@@ -42,6 +42,13 @@ pub(crate) struct BlocksArgs {
     /// redo in the cluster (redo_mib = 0), none.
     #[arg(long, default_value_t = Durability::Commit)]
     durability: Durability,
+    /// Neighbouring blocks that a client changes in one group: all of them or none.
+    #[arg(long, default_value_t = 1, value_name = "BLOCKS")]
+    group: u32,
+    /// Threads on each node that run the clients; 0: as many as the node has workers, or one for
+    /// each client with --pause.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    threads: u32,
     /// Microseconds that a client sleeps after each operation.
     #[arg(long, default_value_t = 0, value_name = "US")]
     pause: u64,
@@ -93,6 +100,8 @@ impl BlocksArgs {
             consistent_reads: self.consistent_reads,
             order: self.order,
             durability: self.durability,
+            group: self.group,
+            threads: self.threads,
             pause_us: self.pause,
             warm_ms: measured::ms("--warm-up", self.warm_up)?,
             measured_ms: measured::ms("--seconds", self.seconds)?,

@@ -1,0 +1,189 @@
+//! The interface to blocks for code that waits.
+
+use std::ops::{Deref, DerefMut};
+
+use plexus_base::BlockId;
+
+use crate::{CacheError, Committed, protocol::Mode};
+
+/// The most blocks that one group of changes may have. Their frames are pinned at the same time,
+/// and their redo is one group of records: both need a bound.
+pub const GROUP_BLOCKS: usize = 8;
+
+/// The number of attempts to latch all blocks of a group without waiting for one while others are
+/// latched.
+const ATTEMPTS: usize = 3;
+
+/// Blocks that every node reads and changes.
+///
+/// The methods that wait are for tasks ([`Cache::run`](crate::Cache::run)). A task stays on its
+/// thread, and may be dropped while it waits. There is one implementation over the workers of a
+/// node, and one in the simulator.
+///
+/// **A task that has a block must not wait for another**, or two tasks could wait for each other
+/// for ever. For several blocks at a time there are [`change_all`](Self::change_all), which latches
+/// them in the order of their numbers, and [`try_change`](Self::try_change), which does not wait.
+///
+/// All methods that give a block fail as [`CacheError`] says.
+#[allow(async_fn_in_trait, reason = "tasks stay on their thread")]
+pub trait Blocks {
+    /// A block that is being read: its user bytes.
+    type Read<'a>: Deref<Target = [u8]>
+    where
+        Self: 'a;
+
+    /// A block that is being changed: its user bytes. No other task, here or on another node, has
+    /// it meanwhile.
+    type Change<'a>: DerefMut<Target = [u8]>
+    where
+        Self: 'a;
+
+    /// The right to wait for a block while others are latched.
+    type Alone<'a>
+    where
+        Self: 'a;
+
+    /// Returns the number of blocks.
+    fn blocks(&self) -> u64;
+
+    /// Waits for a block for reading. It stays here afterwards until another node changes it or the
+    /// room is needed.
+    async fn read(&self, block: BlockId) -> Result<Self::Read<'_>, CacheError>;
+
+    /// Waits for a copy of a block as it was at some moment between call and return. A node that is
+    /// changing the block keeps it.
+    async fn read_consistent(&self, block: BlockId) -> Result<Self::Read<'_>, CacheError>;
+
+    /// Asks for a block that will be needed in `mode`, without waiting for it.
+    fn prefetch(&self, block: BlockId, mode: Mode);
+
+    /// Ends changes as one group: after every death of nodes all of them are there, or none. The
+    /// redo of the group is appended, and becomes durable later.
+    ///
+    /// A change that is dropped instead is a group of its own.
+    fn commit(&self, changes: Vec<Self::Change<'_>>) -> Committed;
+
+    /// Waits until changes are durable: then no death of nodes loses them. Without redo it returns
+    /// at once.
+    async fn durable(&self, committed: Committed) -> Result<(), CacheError>;
+
+    /// Waits for a block for changing.
+    async fn change(&self, block: BlockId) -> Result<Self::Change<'_>, CacheError> {
+        // Before the block is latched: the log may wait for a write of this block.
+        let mut reserved = Reserved::new(self, 1).await?;
+        let change = self.latch(block).await?;
+        reserved.changes -= 1;
+        Ok(change)
+    }
+
+    /// Waits for several different blocks for changing, and returns them in the order of `blocks`.
+    ///
+    /// # Panics
+    /// If a block is named twice, or there are more than [`GROUP_BLOCKS`].
+    async fn change_all(&self, blocks: &[BlockId]) -> Result<Vec<Self::Change<'_>>, CacheError> {
+        let mut order: Vec<(BlockId, usize)> = blocks.iter().copied().zip(0..).collect();
+        order.sort_unstable();
+        assert!(order.len() <= GROUP_BLOCKS, "a group has at most {GROUP_BLOCKS} blocks");
+        assert!(order.is_sorted_by(|one, next| one.0 < next.0), "a group has different blocks");
+        let all = order.len() as u32;
+        let mut latched = Vec::with_capacity(order.len());
+        for _ in 0..ATTEMPTS {
+            let mut reserved = Reserved::new(self, all).await?;
+            let Some(missing) = latch_here(&mut reserved, &order, &mut latched).await? else {
+                return Ok(in_order(latched));
+            };
+            latched.clear();
+            drop(reserved);
+            let later = order.iter().map(|(block, _)| *block).filter(|block| *block != missing);
+            later.for_each(|block| self.prefetch(block, Mode::X));
+            // It comes here, and is free for others again.
+            drop(self.change(missing).await?);
+        }
+        // Other tasks want some of these blocks, too. A set has fewer frames than tasks could latch
+        // while they wait for other frames, so only one task of a node waits in this way.
+        let mut reserved = Reserved::new(self, all).await?;
+        let _alone = self.alone().await;
+        for (block, place) in order {
+            latched.push((place, self.latch(block).await?));
+            reserved.changes -= 1;
+        }
+        Ok(in_order(latched))
+    }
+
+    /// Returns a block for changing if it is here and free, and the log has room. It never waits
+    /// for another task, so a task may call it that has blocks.
+    async fn try_change(&self, block: BlockId) -> Result<Option<Self::Change<'_>>, CacheError> {
+        if !self.try_reserve(1)? {
+            return Ok(None);
+        }
+        let mut reserved = Reserved { blocks: self, changes: 1 };
+        let change = self.try_latch(block).await?;
+        reserved.changes -= u32::from(change.is_some());
+        Ok(change)
+    }
+
+    /// Waits until the log has room for changes, and reserves it. A change gives it back when it
+    /// ends.
+    #[doc(hidden)]
+    async fn reserve(&self, changes: u32) -> Result<(), CacheError>;
+
+    /// Reserves room in the log if there is enough.
+    #[doc(hidden)]
+    fn try_reserve(&self, changes: u32) -> Result<bool, CacheError>;
+
+    /// Gives room in the log back that no change has.
+    #[doc(hidden)]
+    fn release(&self, changes: u32);
+
+    /// Waits for a block for changing, with a reservation that was made for it.
+    #[doc(hidden)]
+    async fn latch(&self, block: BlockId) -> Result<Self::Change<'_>, CacheError>;
+
+    /// Returns a block for changing if it is here and free, as [`latch`](Self::latch).
+    #[doc(hidden)]
+    async fn try_latch(&self, block: BlockId) -> Result<Option<Self::Change<'_>>, CacheError>;
+
+    /// Waits until this is the only task of the node that may wait for a block while it has others.
+    #[doc(hidden)]
+    async fn alone(&self) -> Self::Alone<'_>;
+}
+
+/// Room in the log for changes that have no block yet.
+struct Reserved<'a, B: Blocks + ?Sized> {
+    blocks: &'a B,
+    changes: u32,
+}
+
+impl<'a, B: Blocks + ?Sized> Reserved<'a, B> {
+    async fn new(blocks: &'a B, changes: u32) -> Result<Self, CacheError> {
+        blocks.reserve(changes).await?;
+        Ok(Self { blocks, changes })
+    }
+}
+
+impl<B: Blocks + ?Sized> Drop for Reserved<'_, B> {
+    fn drop(&mut self) {
+        if self.changes > 0 {
+            self.blocks.release(self.changes);
+        }
+    }
+}
+
+/// Latches blocks that are here and free. Returns the first that is not.
+async fn latch_here<'a, B: Blocks + ?Sized>(
+    reserved: &mut Reserved<'a, B>,
+    order: &[(BlockId, usize)],
+    latched: &mut Vec<(usize, B::Change<'a>)>,
+) -> Result<Option<BlockId>, CacheError> {
+    for (block, place) in order {
+        let Some(change) = reserved.blocks.try_latch(*block).await? else { return Ok(Some(*block)) };
+        reserved.changes -= 1;
+        latched.push((*place, change));
+    }
+    Ok(None)
+}
+
+fn in_order<T>(mut latched: Vec<(usize, T)>) -> Vec<T> {
+    latched.sort_unstable_by_key(|(place, _)| *place);
+    latched.into_iter().map(|(_, change)| change).collect()
+}

@@ -1,0 +1,284 @@
+//! The cache of a node, as programs inside the node use it.
+
+use std::{
+    future::{Future, poll_fn},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    task::{Context, Poll, Waker},
+};
+
+use futures_util::lock::{Mutex, MutexGuard};
+use plexus_base::BlockId;
+use plexus_disks::Writer;
+
+use crate::{
+    Blocks, RedoFailed, RedoLog,
+    faults::Faults,
+    frames::FrameTable,
+    grant::{Grant, GrantReply},
+    guard::{Change, Committed, Read, log_group, undo},
+    protocol::{Ask, BlockError, Granted, Mode},
+    service::{CacheTask, Port},
+    tasks,
+};
+
+/// The reason why a task did not get a block.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CacheError {
+    /// The node is being shut down.
+    #[error("the node is shutting down")]
+    ShuttingDown,
+    /// The redo of the block is incomplete or damaged.
+    #[error("{0}")]
+    Unrecovered(String),
+    /// The block cannot be read from disk, or its page there is not the one that was written.
+    #[error("{0}")]
+    Damaged(String),
+    /// There is no room in memory because blocks cannot be written.
+    #[error("no room in memory: blocks that must leave cannot be written ({0})")]
+    WriteFailed(String),
+    /// The group has fewer blocks.
+    #[error("{block} does not exist: the group has {blocks} blocks")]
+    OutOfRange {
+        /// The requested block.
+        block: BlockId,
+        /// The number of blocks of the group.
+        blocks: u64,
+    },
+    /// The redo stream of this node has failed.
+    #[error(transparent)]
+    Redo(#[from] RedoFailed),
+    /// The nodes disagree about the master of the block.
+    #[error("{0} was refused by its master: the nodes do not have the same configuration")]
+    Refused(BlockId),
+}
+
+/// The cache of a node. Cheap to clone. [`Blocks`] is its interface for tasks, [`Session`](crate::Session)
+/// the one for a thread with one block at a time.
+#[derive(Clone)]
+pub struct Cache {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    port: Arc<Port>,
+    tables: Vec<Arc<FrameTable>>,
+    blocks: u64,
+    writer: Writer,
+    faults: Arc<Faults>,
+    redo: Option<Arc<dyn RedoLog>>,
+    /// True once no task gets a block any more.
+    closed: AtomicBool,
+    /// Held by the task that waits for a block and has others meanwhile.
+    alone: Mutex<()>,
+}
+
+/// A block that a task got.
+#[derive(Clone, Copy)]
+pub(crate) struct Held {
+    pub(crate) granted: Granted,
+    /// True if the task waited for a worker.
+    pub(crate) waited: bool,
+}
+
+impl Cache {
+    pub(crate) fn new(
+        port: Arc<Port>,
+        tables: Vec<Arc<FrameTable>>,
+        blocks: u64,
+        writer: Writer,
+        faults: Arc<Faults>,
+        redo: Option<Arc<dyn RedoLog>>,
+    ) -> Self {
+        let (closed, alone) = (AtomicBool::new(false), Mutex::new(()));
+        Self { inner: Arc::new(Inner { port, tables, blocks, writer, faults, redo, closed, alone }) }
+    }
+
+    /// Runs tasks on the calling thread until all have ended, and returns their results in the
+    /// order in which they ended. The thread drives the workers of the node while the tasks wait.
+    pub fn run<T>(&self, tasks: impl IntoIterator<Item: Future<Output = T>>) -> Vec<T> {
+        tasks::run(&*self.inner.port, tasks)
+    }
+
+    /// Runs a future to its end.
+    ///
+    /// # Panics
+    /// In a task: a task awaits instead.
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        tasks::block_on(&*self.inner.port, future)
+    }
+
+    /// Refuses every later request for a block. Blocks in use stay so.
+    pub fn close(&self) {
+        self.inner.closed.store(true, Relaxed);
+    }
+
+    /// Waits until a change is durable, as [`Blocks::durable`].
+    ///
+    /// # Errors
+    /// The redo stream has failed.
+    pub fn wait_durable(&self, committed: Committed) -> Result<(), CacheError> {
+        self.block_on(self.durable(committed))
+    }
+
+    /// Returns the number of blocks.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.inner.blocks
+    }
+
+    /// Returns whether changes are logged.
+    #[must_use]
+    pub fn logs_changes(&self) -> bool {
+        self.inner.redo.is_some()
+    }
+
+    /// Returns the number of frames that hold a block now.
+    #[must_use]
+    pub fn occupied(&self) -> usize {
+        self.inner.tables.iter().map(|table| table.occupied()).sum()
+    }
+
+    fn error(&self, block: BlockId, error: BlockError) -> CacheError {
+        let known = self.inner.faults.of(block);
+        let fault = || known.clone().unwrap_or_else(|| format!("{block} cannot be read"));
+        match error {
+            BlockError::HandingBack => CacheError::ShuttingDown,
+            BlockError::Unreadable | BlockError::Corrupt | BlockError::Stale => CacheError::Damaged(fault()),
+            BlockError::WriteFailed => CacheError::WriteFailed(fault()),
+            BlockError::NotMaster => CacheError::Refused(block),
+            // The master has logged the reason. Other nodes do not know it.
+            BlockError::Unrecovered => CacheError::Unrecovered(known.unwrap_or_else(|| {
+                format!("{block} is not recovered: its redo is incomplete or damaged; see the logs of the other nodes")
+            })),
+        }
+    }
+
+    /// Checks that a task may ask for a block, and returns the frames that it may be in.
+    fn check(&self, block: BlockId) -> Result<&FrameTable, CacheError> {
+        let inner = &*self.inner;
+        if block.0 >= inner.blocks {
+            return Err(CacheError::OutOfRange { block, blocks: inner.blocks });
+        }
+        if inner.closed.load(Relaxed) {
+            return Err(CacheError::ShuttingDown);
+        }
+        Ok(self.table(block))
+    }
+
+    async fn obtain(&self, block: BlockId, ask: Ask) -> Result<Held, CacheError> {
+        let table = self.check(block)?;
+        let (port, worker) = (&*self.inner.port, table.config().worker);
+        tasks::give_way(port, worker).await;
+        if let Some(slot) = table.hit(block, ask.mode()) {
+            return Ok(Held { granted: Granted::Pinned(slot), waited: false });
+        }
+        let back = |granted| {
+            undo(table, granted, ask).into_iter().for_each(|task| port.submit(worker, task));
+        };
+        let (grant, reply) = Grant::new(&back);
+        tasks::request(port, worker, CacheTask::Want { block, ask, reply });
+        match grant.await {
+            Some(Ok(granted)) => Ok(Held { granted, waited: true }),
+            Some(Err(error)) => Err(self.error(block, error)),
+            None => Err(CacheError::ShuttingDown),
+        }
+    }
+
+    /// Returns the frames that the block may be in.
+    pub(crate) fn table(&self, block: BlockId) -> &FrameTable {
+        let tables = &self.inner.tables;
+        &tables[block.partition().worker(tables.len() as u8).index()]
+    }
+
+    /// Hands the worker of `table` a task without waiting for it.
+    pub(crate) fn tell(&self, table: &FrameTable, task: CacheTask) {
+        self.inner.port.submit(table.config().worker, task);
+    }
+
+    /// Returns the redo stream of this node, if changes are logged.
+    pub(crate) fn redo(&self) -> Option<&dyn RedoLog> {
+        self.inner.redo.as_deref()
+    }
+
+    /// Returns the writer that changes of this node are stamped with.
+    pub(crate) fn writer(&self) -> Writer {
+        self.inner.writer
+    }
+}
+
+impl Blocks for Cache {
+    type Read<'a> = Read<'a>;
+    type Change<'a> = Change<'a>;
+    type Alone<'a> = MutexGuard<'a, ()>;
+
+    fn blocks(&self) -> u64 {
+        self.blocks()
+    }
+
+    async fn read(&self, block: BlockId) -> Result<Read<'_>, CacheError> {
+        Ok(Read::new(self, block, self.obtain(block, Ask::S).await?))
+    }
+
+    async fn read_consistent(&self, block: BlockId) -> Result<Read<'_>, CacheError> {
+        Ok(Read::new(self, block, self.obtain(block, Ask::Cr).await?))
+    }
+
+    fn prefetch(&self, block: BlockId, mode: Mode) {
+        let ask = if mode == Mode::X { Ask::X } else { Ask::S };
+        let Ok(table) = self.check(block) else { return };
+        if !table.is_here(block, mode) {
+            let want = CacheTask::Want { block, ask, reply: GrantReply::unwanted() };
+            tasks::request(&*self.inner.port, table.config().worker, want);
+        }
+    }
+
+    async fn reserve(&self, changes: u32) -> Result<(), CacheError> {
+        if let Some(redo) = self.redo() {
+            poll_fn(|context| redo.poll_reserve(changes, context)).await?;
+        }
+        Ok(())
+    }
+
+    fn try_reserve(&self, changes: u32) -> Result<bool, CacheError> {
+        let mut context = Context::from_waker(Waker::noop());
+        match self.redo().map(|redo| redo.poll_reserve(changes, &mut context)) {
+            Some(Poll::Ready(result)) => Ok(result.map(|()| true)?),
+            Some(Poll::Pending) => Ok(false),
+            None => Ok(true),
+        }
+    }
+
+    fn release(&self, changes: u32) {
+        self.redo().inspect(|redo| redo.release(changes));
+    }
+
+    async fn latch(&self, block: BlockId) -> Result<Change<'_>, CacheError> {
+        Ok(Change::new(self, block, self.obtain(block, Ask::X).await?))
+    }
+
+    async fn try_latch(&self, block: BlockId) -> Result<Option<Change<'_>>, CacheError> {
+        let slot = self.check(block)?.hit(block, Mode::X);
+        let held = slot.map(|slot| Held { granted: Granted::Pinned(slot), waited: false });
+        Ok(held.map(|held| Change::new(self, block, held)))
+    }
+
+    async fn alone(&self) -> MutexGuard<'_, ()> {
+        self.inner.alone.lock().await
+    }
+
+    fn commit(&self, mut changes: Vec<Change<'_>>) -> Committed {
+        log_group(self, &mut changes)
+    }
+
+    async fn durable(&self, committed: Committed) -> Result<(), CacheError> {
+        match self.redo() {
+            Some(redo) if committed.0 > 0 => {
+                Ok(poll_fn(|context| redo.poll_durable(committed.0, context)).await?)
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Tasks that wait for blocks, many on each thread: groups of changes are whole, a task that ends
+//! while it waits keeps nothing, and nothing is lost.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    task::Poll,
+};
+
+use plexus_base::{BlockId, Waiting};
+use plexus_cache::{Blocks, Cache, protocol::Mode};
+use plexus_fabric::RailKind;
+use plexus_node::Node;
+
+use crate::shared_blocks::{Shape, start};
+
+/// The blocks of the accounts: more than there are frames.
+const ACCOUNTS: u64 = 400;
+
+/// The first accounts, which half of the tasks want.
+const HOT: u64 = 8;
+
+fn account(number: u64) -> BlockId {
+    BlockId(number * 7)
+}
+
+fn balance(bytes: &[u8]) -> i64 {
+    i64::from_le_bytes(bytes[..8].try_into().unwrap())
+}
+
+fn add(bytes: &mut [u8], amount: i64) {
+    let sum = balance(bytes) + amount;
+    bytes[..8].copy_from_slice(&sum.to_le_bytes());
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 20) % end
+    }
+}
+
+/// Runs a future until it has waited this often, and drops it then.
+async fn at_most<T>(waits: u64, future: impl Future<Output = T>) -> Option<T> {
+    let (mut future, mut left) = (pin!(future), waits);
+    poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(result) => Poll::Ready(Some(result)),
+        Poll::Pending if left == 0 => Poll::Ready(None),
+        Poll::Pending => {
+            left -= 1;
+            Poll::Pending
+        }
+    })
+    .await
+}
+
+/// Moves amounts between accounts.
+async fn transfer(cache: &Cache, seed: u64, rounds: u64) {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    for _ in 0..rounds {
+        let among = if random.below(2) == 0 { HOT } else { ACCOUNTS };
+        let first = random.below(among);
+        let accounts: Vec<_> =
+            (0..2 + random.below(3)).map(|more| account((first + more * 13) % ACCOUNTS)).collect();
+        // Some tasks give up, at any step.
+        let waits = if random.below(3) == 0 { random.below(4) } else { u64::MAX };
+        let Some(changes) = at_most(waits, cache.change_all(&accounts)).await else { continue };
+        let mut changes = changes.unwrap();
+        let amount = random.below(1000) as i64;
+        let last = changes.len() as i64 - 1;
+        add(&mut changes[0], -amount * last);
+        changes[1..].iter_mut().for_each(|change| add(change, amount));
+        if random.below(4) == 0 {
+            cache.prefetch(account(random.below(ACCOUNTS)), Mode::X);
+        }
+        let committed = cache.commit(changes);
+        cache.durable(committed).await.unwrap();
+    }
+}
+
+fn total(node: &Node) -> i64 {
+    let mut session = node.runtime().cache().session();
+    (0..ACCOUNTS).map(|number| balance(&session.change(account(number)).unwrap())).sum()
+}
+
+#[test]
+fn groups_of_changes_by_many_tasks_add_up_and_no_frame_stays_in_use() {
+    for (rail, waiting) in [(RailKind::Shm, Waiting::Adaptive), (RailKind::Tcp, Waiting::Polling)] {
+        let dir = tempfile::tempdir().unwrap();
+        let nodes = start(dir.path(), &Shape { nodes: 3, workers: 2, rail, waiting, kib: 4 });
+        std::thread::scope(|scope| {
+            for (place, node) in nodes.iter().enumerate() {
+                let cache = node.runtime().cache();
+                scope.spawn(move || {
+                    cache.run((0..24).map(|task| transfer(cache, place as u64 * 100 + task, 60)))
+                });
+            }
+        });
+        // Every block can be changed on every node.
+        nodes.iter().for_each(|node| assert_eq!(total(node), 0, "{rail}"));
+    }
+}
+
+#[test]
+fn a_second_block_is_taken_only_if_it_is_here_and_free() {
+    let dir = tempfile::tempdir().unwrap();
+    let shape = Shape { nodes: 2, workers: 1, rail: RailKind::Shm, waiting: Waiting::Adaptive, kib: 4 };
+    let nodes = start(dir.path(), &shape);
+    let (here, there) = (nodes[0].runtime().cache(), nodes[1].runtime().cache());
+    let (one, two) = (BlockId(1), BlockId(2));
+    there.block_on(async { drop(there.change(two).await.unwrap()) });
+    here.block_on(async {
+        let first = here.change(one).await.unwrap();
+        assert!(here.try_change(two).await.unwrap().is_none(), "it is on another node");
+        assert!(here.try_change(one).await.unwrap().is_none(), "it is in use");
+        drop(first);
+        here.prefetch(two, Mode::X);
+        let mut looks = 0;
+        loop {
+            if let Some(mut second) = here.try_change(two).await.unwrap() {
+                add(&mut second, 5);
+                break;
+            }
+            looks += 1;
+            assert!(looks < 10_000, "a block that was asked for comes");
+            // The thread drives the worker while a task waits.
+            drop(here.read(BlockId(100 + looks)).await.unwrap());
+        }
+        drop(here.change_all(&[two, one]).await.unwrap());
+    });
+    assert_eq!(balance(&there.session().read(two).unwrap()), 5);
+}
