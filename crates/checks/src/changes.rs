@@ -10,7 +10,7 @@
 //! die ([`Params::all_may_die`]).
 
 use plexus_base::{BlockId, Epoch, NodeId};
-use plexus_cache::protocol::{Event, Members, Mode, Slot};
+use plexus_cache::protocol::{Event, Members, Slot};
 
 use crate::{
     cluster::{Cluster, ClusterEvent, Local, Phase, config},
@@ -245,14 +245,8 @@ impl Cluster {
         }
         for block in (0..self.params.blocks).map(BlockId) {
             let last = self.truth.last(block);
-            let has_last = |other: u8| {
-                let local = self.local(other, block);
-                // A shared copy may be evicted before its holder takes over the debt.
-                let is_debtor = local.owes(block) || local.shard.holds(block) == (Mode::X, false);
-                let is_last = |frame: &crate::frames::Frame| frame.block == block && frame.page == last;
-                is_debtor && local.frames.frames.iter().any(is_last)
-            };
-            let stays = || self.living().any(|other| usize::from(other) != node && has_last(other));
+            let keeps = |other: u8| self.local(other, block).keeps(last);
+            let stays = || self.living().any(|other| usize::from(other) != node && keeps(other));
             if !self.params.redo || self.truth.durable(block) < last.version && !stays() {
                 self.truth.doubt(block);
                 self.sessions.iter_mut().for_each(|session| session.forgive(block));

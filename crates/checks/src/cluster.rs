@@ -25,7 +25,7 @@ use crate::{
     properties::{debt, delivery::Delivery, ends, exclusive, latest::Truth, sums, turns::Turns, union},
     scenario::{Carrier, Params},
     sessions::Session,
-    streams::SimStream,
+    streams::{SimStream, check_recoverable},
     tasks::SimTask,
     transport::{Arrival, Direct, Linked, NetEvent, Port, Step, Transport},
 };
@@ -86,6 +86,7 @@ pub enum Phase {
 }
 
 /// One worker of one node.
+#[derive(Clone, Hash)]
 pub struct Local {
     /// The code under test.
     pub shard: Shard,
@@ -133,6 +134,16 @@ impl Local {
         let dirty =
             |frame: &crate::frames::Frame| frame.block == block && frame.mode == Mode::X && frame.dirty;
         self.shard.holds(block).1 || self.frames.frames.iter().any(dirty)
+    }
+}
+
+impl Local {
+    /// Returns true if the worker has this page and loses it only with its node. A shared copy may
+    /// be evicted before its holder takes over the debt.
+    pub(crate) fn keeps(&self, page: Page) -> bool {
+        let is_debtor = self.owes(page.block) || self.shard.holds(page.block) == (Mode::X, false);
+        let has = |frame: &crate::frames::Frame| frame.block == page.block && frame.page == page;
+        is_debtor && self.frames.frames.iter().any(has)
     }
 }
 
@@ -442,7 +453,7 @@ impl Cluster {
                 union::check(self, block)?;
             }
             if self.params.redo {
-                self.check_recoverable(block)?;
+                check_recoverable(&self.truth, &self.disk, &self.streams, block)?;
             }
         }
         self.touched = touched;

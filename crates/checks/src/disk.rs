@@ -5,6 +5,7 @@ use plexus_base::BlockId;
 use crate::{failure::Broken, page::Page, properties::debt};
 
 /// The pages, and the accesses in flight.
+#[derive(Clone, Hash)]
 pub struct Disk {
     pages: Vec<Page>,
     writing: Vec<u32>,

@@ -10,7 +10,7 @@ use plexus_cache::protocol::{Action, Config, Contents, Message, Mode, RedoSpan, 
 use crate::{page::Page, streams::SimStream, transport::Put};
 
 /// A frame with its state.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Hash, Debug)]
 pub struct Frame {
     /// The block that sessions find here.
     pub block: BlockId,
@@ -49,6 +49,7 @@ impl Frame {
 }
 
 /// All frames of a worker.
+#[derive(Clone, Hash)]
 pub struct SimFrames {
     /// The frames, by slot.
     pub frames: Vec<Frame>,

@@ -19,6 +19,7 @@ pub mod harness;
 pub mod links;
 pub mod locks;
 pub mod membership;
+pub mod one_block;
 pub mod page;
 pub mod paths;
 pub mod properties;

@@ -3,7 +3,7 @@
 use plexus_base::BlockId;
 
 /// The content of a frame or of a block on the disk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Page {
     /// The block number.
     pub block: BlockId,

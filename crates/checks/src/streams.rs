@@ -13,14 +13,15 @@ use plexus_store::stream::protocol::{
 };
 
 use crate::{
-    cluster::{Cluster, ClusterEvent},
+    cluster::{Cluster, ClusterEvent, Local},
+    disk::Disk,
     failure::Broken,
     page::Page,
-    properties::recoverable,
+    properties::{latest::Truth, recoverable},
 };
 
 /// A record of the stream.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Hash, Debug)]
 struct SimRecord {
     group: u64,
     block: BlockId,
@@ -30,7 +31,7 @@ struct SimRecord {
 }
 
 /// The stream of one incarnation.
-#[derive(Clone, Debug)]
+#[derive(Clone, Hash, Debug)]
 pub(crate) struct SimStream {
     node: NodeId,
     records: Vec<SimRecord>,
@@ -91,9 +92,35 @@ impl SimStream {
         (self.durable, self.flushing) = (self.end, None);
     }
 
-    pub(crate) fn advance(&mut self, checkpoint: u64) {
+    /// Makes the stream durable up to `end`, and returns the blocks with their versions that become
+    /// durable.
+    pub(crate) fn synced(&mut self, end: u64) -> impl Iterator<Item = (BlockId, u64)> {
+        let before = std::mem::replace(&mut self.durable, end);
+        let new = self.records.iter().filter(move |record| (before..end).contains(&record.group));
+        new.map(|record| (record.block, record.after))
+    }
+
+    /// Wants the stream to be durable up to `end`.
+    pub(crate) fn want(&mut self, end: u64) {
+        self.wanted = self.wanted.max(end);
+    }
+
+    /// Returns true if more is to become durable than is.
+    pub(crate) fn wants(&self) -> bool {
+        self.wanted > self.durable
+    }
+
+    /// Returns the highest version of a block in the stream.
+    pub(crate) fn highest(&self, of: BlockId) -> Option<u64> {
+        self.records.iter().filter(|record| record.block == of).map(|record| record.after).max()
+    }
+
+    /// Moves the checkpoint. Returns true if records went.
+    pub(crate) fn advance(&mut self, checkpoint: u64) -> bool {
+        let before = self.records.len();
         self.checkpoint = self.checkpoint.max(checkpoint.min(self.durable));
         self.records.retain(|record| record.group >= self.checkpoint);
+        self.records.len() < before
     }
 
     fn located(&self, durable_only: bool) -> impl Iterator<Item = LocatedRecord<'_>> {
@@ -110,53 +137,78 @@ impl SimStream {
     }
 }
 
-impl Cluster {
-    /// Returns the version and value that replay of these streams gives a block.
-    fn replay_block(
-        &self,
-        block: BlockId,
-        disk: BlockOnDisk,
-        durable_only: bool,
-        streams: impl Iterator<Item = usize>,
-    ) -> Result<ReplayedBlock, String> {
-        let records = streams.flat_map(|owner| self.streams[owner].located(durable_only));
-        let apply = |bytes: &mut Vec<u8>, what: &[u8]| {
-            bytes.copy_from_slice(what);
-            Ok(())
-        };
-        replay(block, disk, records, apply).map_err(|error| error.to_string())
-    }
-
-    fn on_disk(&self, block: BlockId) -> BlockOnDisk {
-        let page = self.disk.page(block);
-        match page.torn {
-            true => BlockOnDisk::Torn(Version(0)),
-            false => BlockOnDisk::Whole(Version(page.version), page.value.to_le_bytes().to_vec()),
-        }
-    }
-
-    /// Checks what would be there of a block if all nodes died now: with the shortest and the
-    /// longest tails, and with a write under way torn.
-    pub(crate) fn check_recoverable(&self, block: BlockId) -> Result<(), Broken> {
-        let open = || (0..self.streams.len()).filter(|owner| self.streams[*owner].is_open);
-        for durable_only in [true, false] {
-            for torn in [false, true] {
-                if torn && !self.disk.is_writing(block) {
-                    continue;
-                }
-                let disk = if torn { BlockOnDisk::Torn(Version(0)) } else { self.on_disk(block) };
-                let replayed = self.replay_block(block, disk, durable_only, open());
-                recoverable::check(&self.truth, block, replayed, (durable_only, torn))?;
-            }
-        }
+fn replayed<'a>(
+    block: BlockId,
+    disk: BlockOnDisk,
+    durable_only: bool,
+    streams: impl Iterator<Item = &'a SimStream>,
+) -> Result<ReplayedBlock, String> {
+    let records = streams.flat_map(|stream| stream.located(durable_only));
+    let apply = |bytes: &mut Vec<u8>, what: &[u8]| {
+        bytes.copy_from_slice(what);
         Ok(())
+    };
+    replay(block, disk, records, apply).map_err(|error| error.to_string())
+}
+
+fn on_disk(page: Page) -> BlockOnDisk {
+    match page.torn {
+        true => BlockOnDisk::Torn(Version(0)),
+        false => BlockOnDisk::Whole(Version(page.version), page.value.to_le_bytes().to_vec()),
     }
+}
+
+/// Replays the durable records of a block, and returns its page, and true if that must be written.
+pub(crate) fn replay_page<'a>(
+    disk: Page,
+    streams: impl Iterator<Item = &'a SimStream>,
+) -> Result<(Page, bool), Broken> {
+    let block = disk.block;
+    let result = replayed(block, on_disk(disk), true, streams);
+    let result = result.map_err(|error| Broken::new("recoverable", block, error))?;
+    let value = u64::from_le_bytes(result.bytes.try_into().expect("eight bytes"));
+    Ok((Page { block, version: result.version.0, value, torn: false }, result.is_owed))
+}
+
+/// Checks what would be there of a block if all nodes died now: with the shortest and the longest
+/// tails, and with a write under way torn.
+pub(crate) fn check_recoverable(
+    truth: &Truth,
+    disk: &Disk,
+    streams: &[SimStream],
+    block: BlockId,
+) -> Result<(), Broken> {
+    for durable_only in [true, false] {
+        for torn in [false, true] {
+            if torn && !disk.is_writing(block) {
+                continue;
+            }
+            let disk = if torn { BlockOnDisk::Torn(Version(0)) } else { on_disk(disk.page(block)) };
+            let open = streams.iter().filter(|stream| stream.is_open);
+            let replayed = replayed(block, disk, durable_only, open);
+            recoverable::check(truth, block, replayed, (durable_only, torn))?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the position of the oldest record that a node needs in its stream, from its workers.
+pub(crate) fn oldest_needed(locals: &[Local]) -> u64 {
+    let oldest = locals.iter().flat_map(|local| {
+        let frames = local.frames.frames.iter().filter(|frame| frame.owes);
+        let firsts = frames.map(|frame| frame.redo.first).filter(|first| *first > 0);
+        firsts.chain(local.shard.oldest_handed_over())
+    });
+    oldest.min().unwrap_or(u64::MAX)
+}
+
+impl Cluster {
 
     /// Makes the stream of an incarnation durable up to `end`, later.
     pub(crate) fn flush(&mut self, owner: usize, end: u64) {
         let stream = &mut self.streams[owner];
-        stream.wanted = stream.wanted.max(end);
-        if stream.flushing.is_none() && stream.wanted > stream.durable {
+        stream.want(end);
+        if stream.flushing.is_none() && stream.wants() {
             stream.flushing = Some(stream.end);
             let after = self.params.disk.draw(&mut self.engine.random);
             self.engine.schedule(after, Some(owner), ClusterEvent::Flushed(owner));
@@ -165,12 +217,9 @@ impl Cluster {
 
     pub(crate) fn flushed(&mut self, owner: usize) {
         let stream = &mut self.streams[owner];
-        let before = stream.durable;
-        stream.durable = stream.flushing.take().expect("a flush is under way");
-        let (end, node, wanted) = (stream.durable, stream.node, stream.wanted);
-        for record in stream.records.iter().filter(|record| (before..end).contains(&record.group)) {
-            self.truth.is_durable(record.block, record.after);
-        }
+        let end = stream.flushing.take().expect("a flush is under way");
+        let (node, wanted) = (stream.node, stream.wanted);
+        stream.synced(end).for_each(|(block, version)| self.truth.is_durable(block, version));
         for at in self.indices(node.0) {
             self.schedule_at(node.index(), ..1_000, ClusterEvent::Shard(at, Event::Durable { end }));
         }
@@ -180,13 +229,7 @@ impl Cluster {
     /// Moves the checkpoint of a node's stream as far as its workers allow.
     pub(crate) fn advance_checkpoint(&mut self, node: usize) {
         let owner = self.owner(node);
-        let locals = &self.locals[self.indices(node as u8)];
-        let oldest = locals.iter().flat_map(|local| {
-            let frames = local.frames.frames.iter().filter(|frame| frame.owes);
-            let firsts = frames.map(|frame| frame.redo.first).filter(|first| *first > 0);
-            firsts.chain(local.shard.oldest_handed_over())
-        });
-        let oldest = oldest.min().unwrap_or(u64::MAX);
+        let oldest = oldest_needed(self.locals_of(node as u8));
         self.streams[owner].advance(oldest);
     }
 
@@ -214,8 +257,7 @@ impl Cluster {
         let dead = self.dead_streams(epoch);
         let mut found = Vec::new();
         for block in (0..self.params.blocks).map(BlockId) {
-            let records = dead.iter().flat_map(|owner| &self.streams[*owner].records);
-            let last = records.filter(|record| record.block == block).map(|record| record.after).max();
+            let last = dead.iter().filter_map(|owner| self.streams[*owner].highest(block)).max();
             found.extend(last.map(|version| (block, version)));
         }
         self.locals[at].scanned = dead;
@@ -242,15 +284,13 @@ impl Cluster {
         let owner = self.owner(node);
         let mut streams = self.dead_streams(epoch);
         streams.extend(self.owners_of(epoch));
-        let replayed = self.replay_block(block, self.on_disk(block), true, streams.into_iter());
-        let replayed = replayed.map_err(|error| Broken::new("recoverable", block, error))?;
-        let value = u64::from_le_bytes(replayed.bytes.try_into().expect("eight bytes"));
-        let page = Page { block, version: replayed.version.0, value, torn: false };
+        let streams = streams.into_iter().map(|owner| &self.streams[owner]);
+        let (page, is_owed) = replay_page(self.disk.page(block), streams)?;
         self.note(block, || format!("node {node} replays {page:?}"));
         // Some writes take long: a later view must wait for them.
         let slow = *self.engine.random.pick(&[1, 1, 30]);
-        let after = if replayed.is_owed { slow * self.params.disk.draw(&mut self.engine.random) } else { 0 };
-        if replayed.is_owed {
+        let after = if is_owed { slow * self.params.disk.draw(&mut self.engine.random) } else { 0 };
+        if is_owed {
             self.engine.schedule(after, None, ClusterEvent::DiskLands(owner, page));
         }
         self.locals[at].replays_until = self.locals[at].replays_until.max(self.engine.now() + after);

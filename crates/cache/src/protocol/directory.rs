@@ -10,19 +10,19 @@
 //! unless no node holds the block. Then the requester reads the disk, which must not meet a write,
 //! so the read takes its turn like a conversion that leaves no holder.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::BTreeSet;
 
 use plexus_base::{BlockId, NodeId, NodeSet};
 
 use super::{
     Ask, Config, Counts, Mode,
-    hasher::Fixed,
+    hasher::BlockMap,
     lists::{List, Lists},
     message::{MessageBody, Source, Target},
 };
 
 /// A message for a block that waits for its turn.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Hash, Debug)]
 enum Pending {
     Request { from: NodeId, ask: Ask, have: Mode, target: Target },
     Evict { from: NodeId, version: u64 },
@@ -43,7 +43,7 @@ impl Pending {
 }
 
 /// The conversion in flight.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Hash, Debug)]
 struct Conversion {
     requester: NodeId,
     ask: Ask,
@@ -56,14 +56,14 @@ struct Conversion {
     owed: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum From {
     Holder(NodeId),
     Requester,
     Disk,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Hash, Debug)]
 struct Entry {
     holders: NodeSet,
     /// True if the one holder has X.
@@ -93,12 +93,12 @@ impl Entry {
 
 /// The blocks that no node may read from disk now, because the redo of nodes that are gone may have
 /// later versions.
-#[derive(Debug)]
+#[derive(Clone, Hash, Debug)]
 pub(super) enum Doubt {
     /// Every block: the streams have not been scanned.
     All,
     /// These blocks: they have not been replayed.
-    Some(HashSet<BlockId, Fixed>),
+    Some(BTreeSet<BlockId>),
 }
 
 impl Doubt {
@@ -116,22 +116,21 @@ pub(super) type Mail = Vec<(NodeId, BlockId, MessageBody)>;
 /// A protocol violation of a peer.
 pub(super) type Fault = &'static str;
 
-#[derive(Debug)]
+#[derive(Clone, Hash, Debug)]
 pub(super) struct Directory {
     me: NodeId,
     /// The frames in a set: a node never asks for more copies of one block at a time.
     ways: usize,
     /// The faults of requests that waited, with their senders.
     pub(super) faults: Vec<(NodeId, Fault)>,
-    // The hasher is fixed: the same on every run.
-    entries: HashMap<BlockId, Entry, Fixed>,
+    entries: BlockMap<Entry>,
     pending: Lists<Pending>,
     /// The number of conversions in flight.
     in_flight: usize,
     /// The blocks whose requests wait for recovery.
     pub(super) doubt: Doubt,
     /// The blocks that cannot be recovered.
-    pub(super) unrecovered: HashSet<BlockId, Fixed>,
+    pub(super) unrecovered: BTreeSet<BlockId>,
     /// True when this node is about to leave: no conversion begins any more.
     pub(super) closing: bool,
 }
@@ -143,11 +142,11 @@ impl Directory {
             me,
             ways,
             faults: Vec::new(),
-            entries: HashMap::default(),
+            entries: BlockMap::default(),
             pending: Lists::new(),
             in_flight: 0,
-            doubt: Doubt::Some(HashSet::default()),
-            unrecovered: HashSet::default(),
+            doubt: Doubt::Some(BTreeSet::new()),
+            unrecovered: BTreeSet::new(),
             closing: false,
         }
     }
@@ -181,7 +180,7 @@ impl Directory {
 
     /// Lets the requests go on that waited for the scan of redo streams. Those for `blocks` wait
     /// further.
-    pub(super) fn scanned(&mut self, blocks: HashSet<BlockId, Fixed>, mail: &mut Mail) {
+    pub(super) fn scanned(&mut self, blocks: BTreeSet<BlockId>, mail: &mut Mail) {
         self.doubt = Doubt::Some(blocks);
         let waits = |entry: &Entry| entry.conversion.is_none() && !entry.queue.is_empty();
         let mut waiting: Vec<BlockId> =

@@ -16,7 +16,7 @@ use plexus_base::{BlockId, Nanos, NodeId};
 use super::{Ask, Mode, RedoSpan, lists::List, message::Target};
 
 /// The use of a frame.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Usage {
     Free,
     /// The frame holds a block that searches find, or waits for it.
@@ -26,7 +26,7 @@ pub(super) enum Usage {
 }
 
 /// The access that sessions have to a frame.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Phase {
     /// Nothing is pinned and nothing can be: only the shard uses the frame.
     Closed,
@@ -37,7 +37,7 @@ pub(super) enum Phase {
 }
 
 /// The disk operation of a frame.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Disk {
     Quiet,
     Reading {
@@ -53,7 +53,7 @@ pub(super) enum Disk {
 }
 
 /// The progress of a block that is to leave this node.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Leave {
     No,
     /// The shard has decided; the frame is to be closed, and written if owed.
@@ -63,7 +63,7 @@ pub(super) enum Leave {
 }
 
 /// A request that the master has not answered yet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct BlockRequest {
     pub(super) ask: Ask,
     pub(super) id: u32,
@@ -71,7 +71,7 @@ pub(super) struct BlockRequest {
 }
 
 /// A local session that waits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Waiter {
     pub(super) ticket: super::Ticket,
     pub(super) block: BlockId,
@@ -81,7 +81,7 @@ pub(super) struct Waiter {
 }
 
 /// An order to a holder.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Order {
     /// Give the block, or a copy, to another node.
     Give { ask: Ask, requester: NodeId, target: Target, seq: u32, owed: bool },
@@ -105,7 +105,7 @@ impl Order {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Hash, Debug)]
 pub(super) struct Frame {
     pub(super) block: BlockId,
     pub(super) usage: Usage,

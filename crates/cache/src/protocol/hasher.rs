@@ -1,8 +1,43 @@
 //! The hasher of the directory: the block's own hash, the same in every run and on every node.
 
-use std::hash::{BuildHasher, Hasher};
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, Hash, Hasher},
+    ops::{Deref, DerefMut},
+};
 
 use plexus_base::BlockId;
+
+/// A map by block, which has a hash itself: that of its entries in the order of the blocks.
+#[derive(Clone, Debug)]
+pub(super) struct BlockMap<V>(HashMap<BlockId, V, Fixed>);
+
+impl<V> Default for BlockMap<V> {
+    fn default() -> Self {
+        Self(HashMap::default())
+    }
+}
+
+impl<V> Deref for BlockMap<V> {
+    type Target = HashMap<BlockId, V, Fixed>;
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl<V> DerefMut for BlockMap<V> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+impl<V: Hash> Hash for BlockMap<V> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let mut entries: Vec<_> = self.0.iter().collect();
+        entries.sort_unstable_by_key(|(block, _)| **block);
+        entries.hash(state);
+    }
+}
 
 /// Builds [`BlockHasher`]s; no secret, because block numbers come from members of the cluster.
 #[derive(Clone, Copy, Debug, Default)]

@@ -64,7 +64,7 @@ impl Ask {
 }
 
 /// The parameters of a shard.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Config {
     /// The number of this node.
     pub me: NodeId,
@@ -377,7 +377,7 @@ pub struct Contents {
 }
 
 /// The records of a block in this node's redo stream since its write-back is owed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct RedoSpan {
     /// A position at or below the oldest record; 0: there is none.
     pub first: u64,

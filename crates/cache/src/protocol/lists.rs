@@ -1,11 +1,13 @@
 //! Many FIFO lists in one growing array, so that queues of waiters, orders and requests allocate
 //! nothing once warm.
 
+use std::hash::{Hash, Hasher};
+
 /// The number that ends a list.
 const END: u32 = u32::MAX;
 
 /// One list: its ends in a [`Lists`]. It must be emptied before it is dropped.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct List {
     head: u32,
     tail: u32,
@@ -20,7 +22,7 @@ impl List {
 }
 
 /// The elements of all lists.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Lists<T> {
     nodes: Vec<(T, u32)>,
     free: u32,
@@ -100,6 +102,21 @@ impl<T: Copy> Lists<T> {
                 value
             })
         })
+    }
+}
+
+/// Elements that are in a list. Removed ones that are still in the array decide nothing.
+impl<T: Copy + Hash> Hash for Lists<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let mut is_free = vec![false; self.nodes.len()];
+        let mut at = self.free;
+        while at != END {
+            is_free[at as usize] = true;
+            at = self.nodes[at as usize].1;
+        }
+        for (at, node) in self.nodes.iter().enumerate().filter(|(at, _)| !is_free[*at]) {
+            (at, node).hash(state);
+        }
     }
 }
 

@@ -42,7 +42,7 @@ pub enum Kind {
 }
 
 /// One message about one block.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Message {
     /// The sender's view.
     pub epoch: Epoch,
@@ -53,7 +53,7 @@ pub struct Message {
 }
 
 /// The frame that a waiting node wants its data in, and the name of its request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Target {
     /// The requester's frame.
     pub slot: Slot,
@@ -64,7 +64,7 @@ pub struct Target {
 }
 
 /// The place of a granted block.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Source {
     /// The block arrived in the frame, ahead of this message.
     Data,
@@ -78,7 +78,7 @@ pub enum Source {
 }
 
 /// The content of a message.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MessageBody {
     /// Requester to master: give me the block.
     Request {

@@ -96,6 +96,9 @@ const FREE: BlockId = BlockId(u64::MAX);
 const PRIVATE: BlockId = BlockId(u64::MAX - 1);
 
 /// All blocks of one worker of one node, in every role. See the [module](self).
+///
+/// Shards with one hash behave the same: a test can explore every order of events.
+#[derive(Clone, Hash)]
 pub struct Shard {
     config: Config,
     now: Nanos,

@@ -13,16 +13,14 @@
 //! **Blocks that no member holds** are as the disk has them, once redo is recovered
 //! ([`super::redo`]). Without redo, the changes of a dead node that were not on disk are gone.
 
-use std::collections::HashMap;
-
 use plexus_base::{BlockId, NodeId, NodeSet};
 
 use super::{
-    Action, MessageBody, Mode, Shard, ShardDriver, directory::Fault, hasher::Fixed, views::LeaveProgress,
+    Action, MessageBody, Mode, Shard, ShardDriver, directory::Fault, hasher::BlockMap, views::LeaveProgress,
 };
 
 /// The reports of members about one block.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Hash, Debug)]
 struct Seen {
     holders: NodeSet,
     exclusive: bool,
@@ -34,16 +32,16 @@ struct Seen {
 }
 
 /// The reports of members about the blocks mastered here.
-#[derive(Debug)]
+#[derive(Clone, Hash, Debug)]
 pub(super) struct Rebuild {
     /// The members that have not reported everything.
     awaited: NodeSet,
-    held: HashMap<BlockId, Seen, Fixed>,
+    held: BlockMap<Seen>,
 }
 
 impl Rebuild {
     pub(super) fn new(members: NodeSet) -> Self {
-        Self { awaited: members, held: HashMap::default() }
+        Self { awaited: members, held: BlockMap::default() }
     }
 
     fn hold(

@@ -14,7 +14,7 @@
 //! member holds at once, the others after the scan. When the disk has every block of the scanned
 //! streams, they are closed.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use plexus_base::{BlockId, Epoch, Nanos, NodeId, NodeSet};
 
@@ -22,7 +22,6 @@ use super::{
     Action, RedoSpan, Shard, ShardDriver, Slot,
     directory::{Doubt, Fault},
     frame::Disk,
-    hasher::Fixed,
     message::MessageBody,
 };
 
@@ -30,7 +29,7 @@ use super::{
 const WINDOW: u32 = 64;
 
 /// A debt that this node gave away.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Hash, Debug)]
 struct HandedOver {
     version: u64,
     first: u64,
@@ -40,7 +39,7 @@ struct HandedOver {
 pub(crate) const HANDED_OVER_BYTES: usize = 2 * (size_of::<BlockId>() + size_of::<HandedOver>());
 
 /// The recovery of the present view.
-#[derive(Debug, Default)]
+#[derive(Clone, Hash, Debug, Default)]
 struct Recovery {
     /// True once nothing of an earlier view's replay is under way.
     is_drained: bool,
@@ -60,7 +59,7 @@ struct Recovery {
 }
 
 /// The state of redo in a shard.
-#[derive(Debug, Default)]
+#[derive(Clone, Hash, Debug, Default)]
 pub(super) struct Redo {
     durable: u64,
     wanted: u64,
@@ -68,7 +67,7 @@ pub(super) struct Redo {
     handed_over: BTreeMap<BlockId, HandedOver>,
     /// The blocks whose write is to be asked for, and those for which it was.
     to_ask: VecDeque<BlockId>,
-    asked: HashSet<BlockId, Fixed>,
+    asked: BTreeSet<BlockId>,
     under_way: u32,
     recovery: Recovery,
 }
@@ -294,7 +293,7 @@ impl Shard {
         let is_held = |(block, _): &(&BlockId, &u64)| !recovery.replaying.contains(*block);
         recovery.unsaved =
             scanned.iter().filter(is_held).map(|(block, version)| (*block, *version)).collect();
-        let doubt = recovery.replaying.iter().copied().collect();
+        let doubt = recovery.replaying.clone();
         if !recovery.replaying.is_empty() {
             io.push(Action::Replay { epoch: self.views.epoch });
         }

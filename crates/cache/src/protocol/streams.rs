@@ -13,7 +13,7 @@ const WINDOW: u32 = 512;
 const STEP: u32 = WINDOW / 2;
 
 /// The items to and from one node.
-#[derive(Debug, Default)]
+#[derive(Clone, Hash, Debug, Default)]
 struct Stream {
     waiting: VecDeque<(BlockId, MessageBody)>,
     under_way: u32,
@@ -22,7 +22,7 @@ struct Stream {
 }
 
 /// The streams to and from all nodes.
-#[derive(Debug)]
+#[derive(Clone, Hash, Debug)]
 pub(super) struct Streams(Vec<Stream>);
 
 impl Streams {

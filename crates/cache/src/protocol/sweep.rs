@@ -11,7 +11,7 @@ use super::{
 /// busy, and few enough that a session rarely wants one of them next.
 const WINDOW: u32 = 32;
 
-#[derive(Debug)]
+#[derive(Clone, Hash, Debug)]
 struct Checkpoint {
     /// Blocks without a redo record below this position are left out; `u64::MAX`: none.
     below: u64,
@@ -20,14 +20,14 @@ struct Checkpoint {
     failed: u32,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Hash, Debug)]
 struct HandBack {
     cursor: usize,
     answered: bool,
 }
 
 /// The progress of all sweeps.
-#[derive(Debug, Default)]
+#[derive(Clone, Hash, Debug, Default)]
 pub(super) struct Sweeps {
     checkpoint: Option<Checkpoint>,
     /// The checkpoints that were asked for while one was running.

@@ -37,21 +37,21 @@ use super::{
 const PARKED_MAX: usize = 8;
 
 /// The last view in which this node had all marks.
-#[derive(Debug)]
+#[derive(Clone, Hash, Debug)]
 struct Settled {
     epoch: Epoch,
     masters: Vec<NodeId>,
 }
 
 /// The marks that have not come.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Hash, Debug)]
 pub(super) struct Marks {
     forwards: NodeSet,
     blocks: NodeSet,
 }
 
 /// The state of the views in this shard.
-#[derive(Debug)]
+#[derive(Clone, Hash, Debug)]
 pub(super) struct Views {
     pub(super) epoch: Epoch,
     pub(super) members: NodeSet,
@@ -76,7 +76,7 @@ pub(super) struct Views {
 }
 
 /// The progress of this node's leave.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum LeaveProgress {
     Stays,
     /// Leave is to be announced as soon as nothing is under way.

@@ -4,13 +4,14 @@ use std::{
     collections::{HashSet, VecDeque},
     fmt::Debug,
     hash::{Hash, Hasher},
+    panic::{AssertUnwindSafe, catch_unwind},
 };
 
 use plexus_base::Epoch;
 use plexus_membership::protocol::partitions::Members;
 use plexus_sim::Digest;
 
-use super::{Cluster, Lane};
+use super::{Cluster, Lane, run::panicked};
 
 /// The maximum number of nodes of an explored cluster.
 const MOST: usize = 3;
@@ -41,7 +42,12 @@ impl<N, M> Scope<N, M> {
 
     /// Sends a message to the last incarnation of a node, if it is up.
     pub fn send(&mut self, from: usize, to: usize, message: M) {
-        let lane = self.lane(from, to);
+        self.send_in(from, to, 0, message);
+    }
+
+    /// Sends a message in a class: those of other classes may overtake it.
+    pub fn send_in(&mut self, from: usize, to: usize, class: usize, message: M) {
+        let lane = Lane { class, ..self.lane(from, to) };
         if self.cluster.is_up(lane.to) {
             self.cluster.send(lane, message, 0, 0);
         }
@@ -56,6 +62,11 @@ impl<N, M> Scope<N, M> {
         self.epoch.0 += 1;
         let view = Members { epoch: self.epoch, members };
         view.members.iter().for_each(|(node, _)| self.views[node.index()].push_back(view.clone()));
+    }
+
+    /// Returns the epoch of the last view that was decided.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
     }
 
     fn lane(&self, from: usize, to: usize) -> Lane {
@@ -89,6 +100,10 @@ pub trait World: Clone + Hash {
     type Message: Clone + Hash;
     /// The steps besides those of every cluster.
     type Own: Copy + Debug;
+
+    /// True if a node that ends may leave any last part of its messages unsent. If not, all of them
+    /// stay under way, and the world drops those that a node must not receive in a later view.
+    const UNSENT: bool = true;
 
     /// Returns the scope with its cluster.
     fn scope(&mut self) -> &mut Scope<Self::Node, Self::Message>;
@@ -130,8 +145,8 @@ pub trait World: Clone + Hash {
         1
     }
 
-    /// Handles the end of an incarnation.
-    fn ended(&mut self, _node: usize, _way: usize) {}
+    /// Handles the end of an incarnation, which leaves its last state.
+    fn ended(&mut self, _node: usize, _way: usize, _last: Self::Node) {}
 
     /// Checks the properties of a state in which no further event is pending.
     ///
@@ -160,6 +175,9 @@ fn steps<W: World>(world: &W) -> Vec<Step<W::Own>> {
         steps.extend((views > 1).then_some(Step::Miss(node)));
         if scope.ends > 0 && cluster.up().count() > scope.least_up {
             let left = |to| {
+                if !W::UNSENT {
+                    return 0..=0;
+                }
                 let said = if to < scope.views.len() { cluster.under_way(scope.lane(node, to)) } else { 0 };
                 0..=said
             };
@@ -205,11 +223,11 @@ fn take<W: World>(world: &mut W, step: Step<W::Own>) -> Result<(), String> {
             let scope = world.scope();
             scope.ends -= 1;
             scope.views[node].clear();
-            let ended = scope.cluster.kill(node, |lane, _| left[lane.to.node]);
+            let sent = |lane: &Lane, said| if W::UNSENT { left[lane.to.node] } else { said };
+            let last = scope.cluster.kill(node, sent).expect("it was up");
             scope.cluster.silence(|lane| lane.to.node == node);
             scope.cluster.tidy();
-            assert!(ended.is_some(), "it was up");
-            world.ended(node, way);
+            world.ended(node, way, last);
             world.scope().decide();
             Ok(())
         }
@@ -223,6 +241,30 @@ fn take<W: World>(world: &mut W, step: Step<W::Own>) -> Result<(), String> {
             Ok(())
         }
         Step::Own(own) => world.act(own),
+    }
+}
+
+/// Takes a step; a panic is an error too.
+fn attempt<W: World>(world: &mut W, step: Step<W::Own>) -> Result<(), String> {
+    let result = catch_unwind(AssertUnwindSafe(|| take(world, step)));
+    result.unwrap_or_else(|panic| Err(panicked(&*panic, None).what))
+}
+
+/// Takes the steps that are possible without events from outside, in one order, until the world is
+/// at rest.
+///
+/// # Errors
+/// The property that does not hold.
+pub fn settle<W: World>(world: &mut W) -> Result<(), String> {
+    loop {
+        let open = steps(world);
+        let inside = |step: &&Step<W::Own>| match step {
+            Step::Deliver(_) | Step::Learn(_) => true,
+            Step::Own(own) => !W::is_outside(own),
+            Step::Miss(_) | Step::End(..) | Step::Start(_) => false,
+        };
+        let Some(step) = open.iter().find(inside) else { return Ok(()) };
+        attempt(world, *step)?;
     }
 }
 
@@ -252,7 +294,7 @@ pub fn explore<W: World>(first: W) -> Result<Worlds, String> {
         };
         let mut next = world.clone();
         taken.push(step);
-        take(&mut next, step).map_err(|what| format!("{what}, after {taken:?}"))?;
+        attempt(&mut next, step).map_err(|what| format!("{what}, after {taken:?}"))?;
         if !known.insert(key(&next)) {
             taken.pop();
             continue;

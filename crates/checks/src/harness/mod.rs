@@ -167,6 +167,11 @@ impl<N, M> Cluster<N, M> {
         self.lanes.iter().filter(|(_, queue)| !queue.messages.is_empty()).map(|(lane, _)| *lane)
     }
 
+    /// Returns the messages under way.
+    pub fn messages(&self) -> impl Iterator<Item = &M> {
+        self.lanes.values().flat_map(|queue| &queue.messages)
+    }
+
     /// Returns the number of messages under way on a lane.
     pub fn under_way(&self, lane: Lane) -> usize {
         self.lanes.get(&lane).map_or(0, |queue| queue.messages.len())

@@ -67,7 +67,8 @@ pub fn drive<S: Simulation + ?Sized>(run: &mut S) -> Result<Outcome, Broken> {
     result.unwrap_or_else(|panic| Err(panicked(&*panic, run.last_block())))
 }
 
-fn panicked(panic: &(dyn Any + Send), block: Option<BlockId>) -> Broken {
+/// Returns the report of a panic.
+pub(super) fn panicked(panic: &(dyn Any + Send), block: Option<BlockId>) -> Broken {
     let text = panic.downcast_ref::<String>().cloned();
     let what = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default();
     Broken { property: "assertion", block, what }

@@ -6,25 +6,44 @@
 
 use plexus_base::BlockId;
 
-use crate::{cluster::Cluster, failure::Broken, page::Page};
+use crate::{
+    cluster::{Cluster, Local},
+    failure::Broken,
+    page::Page,
+};
 
 /// Checks one block.
 ///
 /// # Errors
 /// No node owes it, or two do.
 pub fn check(cluster: &Cluster, block: BlockId) -> Result<(), Broken> {
-    let mut debtors = 0;
-    let mut passing = 0;
-    for node in cluster.living() {
-        let local = cluster.local(node, block);
-        debtors += i64::from(local.owes(block));
-        passing += i64::from(local.shard.passes_debt(block));
-    }
-    let debts = debtors + passing + cluster.debts_under_way[block.0 as usize];
-    let (last, disk) = (cluster.truth.last(block).version, cluster.disk.page(block).version);
+    let versions = (cluster.truth.last(block).version, cluster.disk.page(block).version);
     let master = cluster.changes.view().master(block.partition());
     let is_excused = cluster.truth.is_uncertain(block)
         || cluster.params.redo && cluster.local(master.0, block).shard.is_in_doubt(block);
+    let locals = cluster.living().map(|node| cluster.local(node, block));
+    one_owes(locals, cluster.debts_under_way[block.0 as usize], block, versions, is_excused)
+}
+
+/// Checks one block at its workers of all nodes, with the debts in messages under way, the last
+/// version and that of the disk. `is_excused`: the last changes may be undone or wait for replay.
+///
+/// # Errors
+/// No node owes it, or two do.
+pub fn one_owes<'a>(
+    locals: impl Iterator<Item = &'a Local>,
+    under_way: i64,
+    block: BlockId,
+    (last, disk): (u64, u64),
+    is_excused: bool,
+) -> Result<(), Broken> {
+    let mut debtors = 0;
+    let mut passing = 0;
+    for local in locals {
+        debtors += i64::from(local.owes(block));
+        passing += i64::from(local.shard.passes_debt(block));
+    }
+    let debts = debtors + passing + under_way;
     if debts > 1 || debts == 0 && disk != last && !is_excused {
         let what =
             format!("{debts} debts ({debtors} with nodes), the disk has version {disk}, the last is {last}");

@@ -5,28 +5,38 @@
 use plexus_base::BlockId;
 use plexus_cache::protocol::Mode;
 
-use crate::{cluster::Cluster, failure::Broken};
+use crate::{
+    cluster::{Cluster, Local},
+    failure::Broken,
+};
 
 /// Checks one block.
 ///
 /// # Errors
 /// The modes held at each node.
 pub fn check(cluster: &Cluster, block: BlockId) -> Result<(), Broken> {
-    let (mut exclusive, mut shared) = (0, 0);
-    for node in cluster.living() {
-        let local = cluster.local(node, block);
+    alone(cluster.living().map(|node| cluster.local(node, block)), block)
+}
+
+/// Checks one block at its workers of all nodes.
+///
+/// # Errors
+/// The modes held at each node.
+pub fn alone<'a>(locals: impl Iterator<Item = &'a Local>, block: BlockId) -> Result<(), Broken> {
+    let mut modes = Vec::new();
+    for local in locals {
+        let node = local.shard.config().me;
         let (held, _) = local.shard.holds(block);
         let usable = local.usable(block);
         if usable > held {
-            let what = format!("node {node} holds {held:?}, but its sessions can use {usable:?}");
+            let what = format!("{node} holds {held:?}, but its sessions can use {usable:?}");
             return Err(Broken::new("exclusive", block, what));
         }
-        exclusive += u32::from(held == Mode::X);
-        shared += u32::from(held == Mode::S);
+        modes.push(held);
     }
+    let count = |mode| modes.iter().filter(|held| **held == mode).count();
+    let (exclusive, shared) = (count(Mode::X), count(Mode::S));
     if exclusive > 1 || exclusive == 1 && shared > 0 {
-        let modes: Vec<Mode> =
-            cluster.living().map(|node| cluster.local(node, block).shard.holds(block).0).collect();
         return Err(Broken::new("exclusive", block, format!("X is not alone: {modes:?}")));
     }
     Ok(())

@@ -10,9 +10,11 @@ use plexus_base::BlockId;
 use crate::{failure::Broken, page::Page};
 
 /// The committed pages, as a global observer knows them.
+#[derive(Clone, Hash)]
 pub struct Truth(Vec<Known>);
 
 /// The committed pages of one block.
+#[derive(Clone, Hash)]
 struct Known {
     last: Page,
     /// All versions that the block had, with their values.

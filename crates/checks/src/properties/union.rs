@@ -4,7 +4,10 @@
 use plexus_base::{BlockId, NodeSet};
 use plexus_cache::protocol::Mode;
 
-use crate::{cluster::Cluster, failure::Broken};
+use crate::{
+    cluster::{Cluster, Local},
+    failure::Broken,
+};
 
 /// Checks one block of a master that is open, unless the block is about to change hands.
 ///
@@ -12,10 +15,22 @@ use crate::{cluster::Cluster, failure::Broken};
 /// The holders in the directory and the actual holders.
 pub fn check(cluster: &Cluster, block: BlockId) -> Result<(), Broken> {
     let master = cluster.changes.view().master(block.partition());
-    let Some((known, exclusive)) = cluster.local(master.0, block).shard.holders(block) else { return Ok(()) };
+    let locals = cluster.living().map(|node| cluster.local(node, block));
+    knows_all(cluster.local(master.0, block), locals, block)
+}
+
+/// Checks one block at its workers of all nodes, of which `master` is that of its master.
+///
+/// # Errors
+/// The holders in the directory and the actual holders.
+pub fn knows_all<'a>(
+    master: &Local,
+    locals: impl Iterator<Item = &'a Local>,
+    block: BlockId,
+) -> Result<(), Broken> {
+    let Some((known, exclusive)) = master.shard.holders(block) else { return Ok(()) };
     let (mut holders, mut modes) = (NodeSet::EMPTY, Vec::new());
-    for node in cluster.living() {
-        let shard = &cluster.local(node, block).shard;
+    for Local { shard, .. } in locals {
         if shard.is_leaving(block) {
             return Ok(());
         }

@@ -266,7 +266,7 @@ impl World for Explored {
         1 + usize::from(self.kept[node].writing.is_some())
     }
 
-    fn ended(&mut self, node: usize, way: usize) {
+    fn ended(&mut self, node: usize, way: usize, _last: Node) {
         let kept = &mut self.kept[node];
         kept.next = None;
         if let Some(writing) = kept.writing.take().filter(|_| way == 1) {

@@ -13,7 +13,7 @@ pub use linked::Linked;
 use crate::{cluster::ClusterEvent, page::Page};
 
 /// A block on its way into a frame.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Hash, Debug)]
 pub struct Put {
     /// The frame.
     pub slot: Slot,

@@ -5,6 +5,7 @@ mod disk_paxos;
 mod groups_explored;
 mod locks;
 mod membership;
+mod one_block;
 mod readme;
 mod redo;
 mod registry;
