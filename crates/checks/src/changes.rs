@@ -250,6 +250,7 @@ impl Cluster {
             if !self.params.redo || self.truth.durable(block) < last.version && !stays() {
                 self.truth.doubt(block);
                 self.sessions.iter_mut().for_each(|session| session.forgive(block));
+                self.tasks.iter_mut().for_each(|task| task.forgive(block));
             }
         }
     }

@@ -203,7 +203,6 @@ pub(crate) fn oldest_needed(locals: &[Local]) -> u64 {
 }
 
 impl Cluster {
-
     /// Makes the stream of an incarnation durable up to `end`, later.
     pub(crate) fn flush(&mut self, owner: usize, end: u64) {
         let stream = &mut self.streams[owner];

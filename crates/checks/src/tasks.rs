@@ -282,16 +282,6 @@ impl SimBlocks {
     }
 }
 
-/// Runs a future, or drops it after a time.
-async fn within<T>(blocks: &SimBlocks, ns: u64, future: impl Future<Output = T>) -> Option<T> {
-    let (mut future, mut rest) = (std::pin::pin!(future), std::pin::pin!(blocks.rest(ns)));
-    poll_fn(|context| match future.as_mut().poll(context) {
-        Poll::Ready(result) => Poll::Ready(Some(result)),
-        Poll::Pending => rest.as_mut().poll(context).map(|()| None),
-    })
-    .await
-}
-
 /// The most blocks that a task changes at once, with so many frames in a set. While one task of a
 /// node waits, the others must find a frame.
 fn most_blocks(ways: u32) -> u64 {
@@ -303,13 +293,8 @@ async fn work(blocks: SimBlocks, mut random: Random, ways: u32, hold_ns: u64) {
     let blocks = &blocks;
     while !blocks.is_over() {
         blocks.tell(Request::Begin);
-        let patience = random.percent(30).then(|| random.below(20_000));
-        let operation = operation(blocks, &mut random, ways, hold_ns);
-        let result = match patience {
-            Some(ns) => within(blocks, ns, operation).await,
-            None => Some(operation.await),
-        };
-        if let Some(Err(CacheError::ShuttingDown)) = result {
+        let result = operation(blocks, &mut random, ways, hold_ns).await;
+        if let Err(CacheError::ShuttingDown) = result {
             return;
         }
         blocks.rest(random.below(2_000)).await;
@@ -411,6 +396,15 @@ impl Cluster {
         self.tasks.iter().filter(|task| task.future.is_some()).count()
     }
 
+    /// Returns the tasks that have not ended, with the blocks that they have asked for.
+    pub(crate) fn waiting_tasks(&self) -> impl Iterator<Item = (usize, NodeId, Vec<(BlockId, Ask)>)> {
+        let waiting = self.tasks.iter().enumerate().filter(|(_, task)| task.future.is_some());
+        waiting.map(|(number, task)| {
+            let blocks = task.waits.values().map(|(block, ask, ..)| (*block, *ask)).collect();
+            (number, task.node, blocks)
+        })
+    }
+
     /// Begins the tasks of a node.
     pub(crate) fn begin_tasks(&mut self, node: usize) {
         let alone = Rc::new(Mutex::new(()));
@@ -449,8 +443,9 @@ impl Cluster {
     pub(crate) fn task_rested(&mut self, task: usize, wait: u64) -> Result<(), Broken> {
         let commit = self.tasks[task].commits.get(&wait).copied();
         let owner = self.owner(self.tasks[task].node.index());
-        if commit.is_some_and(|end| self.streams[owner].durable() < end) {
+        if let Some(end) = commit.filter(|end| self.streams[owner].durable() < *end) {
             // The wait for a commit, which has the same number.
+            self.flush(owner, end);
             self.schedule_at(self.tasks[task].node.index(), ..2_000, ClusterEvent::TaskRests(task, wait));
             return Ok(());
         }

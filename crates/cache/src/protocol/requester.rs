@@ -343,7 +343,9 @@ impl Shard {
             }
         }
         let waiting = self.waiters.iter(self.queues[set]).count();
-        while self.slots_of(set).filter(|slot| self.frames[*slot].leave != Leave::No).count() < waiting {
+        // A frame in use does not count: the task that uses it may be one of those that wait.
+        let leaves = |frame: &Frame| frame.leave != Leave::No && frame.phase != Phase::Closing;
+        while self.slots_of(set).filter(|slot| leaves(&self.frames[*slot])).count() < waiting {
             let Some(slot) = self.victim(set) else { break };
             self.choose(slot);
             self.settle(slot, io);

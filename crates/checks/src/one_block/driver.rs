@@ -118,11 +118,8 @@ impl OneBlock {
             }
             Action::Flush { end } => self.streams[*owner].want(end),
             Action::Recover { .. } => {
-                *recovery = Recovery {
-                    must_drain: true,
-                    replaying: recovery.replaying,
-                    ..Recovery::default()
-                };
+                *recovery =
+                    Recovery { must_drain: true, replaying: recovery.replaying, ..Recovery::default() };
             }
             Action::Replay { .. } => recovery.must_replay = local.shard.in_doubt().next().is_some(),
             Action::CloseStreams { .. } => {
@@ -132,8 +129,12 @@ impl OneBlock {
             Action::CheckpointDone { .. } => local.checkpoints -= 1,
             Action::HandedBack { kept } => local.handed_back = Some(kept),
             Action::Open { .. } | Action::MayLeave => {}
-            Action::WriteFailed { .. } => return Err(broken("debt", "a write failed that did not fail".into())),
-            Action::Fault { from, what } => return Err(broken("fault", format!("node {at} says of {from}: {what}"))),
+            Action::WriteFailed { .. } => {
+                return Err(broken("debt", "a write failed that did not fail".into()));
+            }
+            Action::Fault { from, what } => {
+                return Err(broken("fault", format!("node {at} says of {from}: {what}")));
+            }
         }
         Ok(())
     }
@@ -216,8 +217,7 @@ impl OneBlock {
 
     /// Ends the use of the block; with X it is a change.
     fn end_use(&mut self, at: usize) -> Result<(), Broken> {
-        let Node { local, owner, session, .. } =
-            self.scope.cluster.node_mut(at).expect("a node that is up");
+        let Node { local, owner, session, .. } = self.scope.cluster.node_mut(at).expect("a node that is up");
         let Session::Has { slot, mode } = std::mem::replace(session, Session::Idle) else {
             return Err(broken("ends", format!("the session of node {at} has nothing")));
         };
@@ -229,6 +229,7 @@ impl OneBlock {
             self.changes += 1;
             (frame.page.version, frame.page.value) = (before.version + 1, self.changes);
             let image = (!frame.owes).then_some(before);
+            self.streams[*owner].begin_group();
             self.streams[*owner].log(&mut frame.redo, image, Some((before.version, frame.page)));
             (frame.dirty, frame.owes) = (true, true);
             self.truth.commit(frame.page);
@@ -333,4 +334,3 @@ impl OneBlock {
         }
     }
 }
-

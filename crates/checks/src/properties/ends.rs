@@ -16,13 +16,13 @@ pub const EVENTS_PER_OPERATION: u64 = 20_000;
 pub fn check(cluster: &Cluster) -> Result<(), Broken> {
     cluster.transport.rest().map_err(|what| Broken::general("ends", what))?;
     cluster.delivery.complete()?;
+    let tasks: Vec<_> = cluster.waiting_tasks().collect();
+    if !tasks.is_empty() {
+        return Err(Broken::general("ends", format!("tasks wait forever, for these blocks: {tasks:?}")));
+    }
     if let Some((session, block)) = cluster.waiting_sessions().next() {
         let what = format!("session {session} waits forever ({} in all)", cluster.waiting_sessions().count());
         return Err(Broken { property: "ends", block, what });
-    }
-    if cluster.running_tasks() > 0 {
-        let what = format!("{} tasks wait forever", cluster.running_tasks());
-        return Err(Broken::general("ends", what));
     }
     for node in cluster.living() {
         if !cluster.locals_of(node).iter().all(|local| local.shard.is_quiet()) {
