@@ -55,8 +55,8 @@ pub enum CacheError {
     Refused(BlockId),
 }
 
-/// The cache of a node. Cheap to clone. [`Blocks`] is its interface for tasks, [`Session`](crate::Session)
-/// the one for a thread with one block at a time.
+/// The cache of a node. Cheap to clone. [`Blocks`] is its interface for tasks,
+/// [`Session`](crate::Session) the one for a thread with one block at a time.
 #[derive(Clone)]
 pub struct Cache {
     inner: Arc<Inner>,
@@ -77,7 +77,7 @@ struct Inner {
 
 /// A block that a task got.
 #[derive(Clone, Copy)]
-pub(crate) struct Held {
+pub(crate) struct TaskBlock {
     pub(crate) granted: Granted,
     /// True if the task waited for a worker.
     pub(crate) waited: bool,
@@ -168,12 +168,12 @@ impl Cache {
         Ok(self.table(block))
     }
 
-    async fn obtain(&self, block: BlockId, ask: Ask) -> Result<Held, CacheError> {
+    async fn obtain(&self, block: BlockId, ask: Ask) -> Result<TaskBlock, CacheError> {
         let table = self.check(block)?;
         let (port, worker) = (&*self.inner.port, table.config().worker);
         tasks::give_way(port, worker).await;
         if let Some(slot) = table.hit(block, ask.mode()) {
-            return Ok(Held { granted: Granted::Pinned(slot), waited: false });
+            return Ok(TaskBlock { granted: Granted::Pinned(slot), waited: false });
         }
         let back = |granted| {
             undo(table, granted, ask).into_iter().for_each(|task| port.submit(worker, task));
@@ -181,7 +181,7 @@ impl Cache {
         let (grant, reply) = Grant::new(&back);
         tasks::request(port, worker, CacheTask::Want { block, ask, reply });
         match grant.await {
-            Some(Ok(granted)) => Ok(Held { granted, waited: true }),
+            Some(Ok(granted)) => Ok(TaskBlock { granted, waited: true }),
             Some(Err(error)) => Err(self.error(block, error)),
             None => Err(CacheError::ShuttingDown),
         }
@@ -261,7 +261,7 @@ impl Blocks for Cache {
 
     async fn try_latch(&self, block: BlockId) -> Result<Option<Change<'_>>, CacheError> {
         let slot = self.check(block)?.hit(block, Mode::X);
-        let held = slot.map(|slot| Held { granted: Granted::Pinned(slot), waited: false });
+        let held = slot.map(|slot| TaskBlock { granted: Granted::Pinned(slot), waited: false });
         Ok(held.map(|held| Change::new(self, block, held)))
     }
 

@@ -15,7 +15,7 @@ use plexus_disks::{HEADER, Page, Patch, TRAILER, Version};
 
 use crate::{
     Cache, LoggedChange,
-    cache::Held,
+    cache::TaskBlock,
     frames::FrameTable,
     protocol::{Ask, Granted, Mode, Slot},
     service::CacheTask,
@@ -30,7 +30,7 @@ struct Lent<'a> {
 }
 
 impl<'a> Lent<'a> {
-    fn new(cache: &'a Cache, block: BlockId, held: Held) -> Self {
+    fn new(cache: &'a Cache, block: BlockId, held: TaskBlock) -> Self {
         let (Granted::Pinned(slot) | Granted::Private(slot)) = held.granted;
         Self { cache, table: cache.table(block), slot, waited: held.waited }
     }
@@ -77,7 +77,7 @@ pub struct Read<'a> {
 }
 
 impl<'a> Read<'a> {
-    pub(crate) fn new(cache: &'a Cache, block: BlockId, held: Held) -> Self {
+    pub(crate) fn new(cache: &'a Cache, block: BlockId, held: TaskBlock) -> Self {
         Self { lent: Lent::new(cache, block, held), granted: held.granted }
     }
 
@@ -131,7 +131,7 @@ thread_local! {
 }
 
 impl<'a> Change<'a> {
-    pub(crate) fn new(cache: &'a Cache, block: BlockId, held: Held) -> Self {
+    pub(crate) fn new(cache: &'a Cache, block: BlockId, held: TaskBlock) -> Self {
         let (lent, reserved) = (Lent::new(cache, block, held), cache.redo().is_some());
         Self { lent, block, changed: false, before: Vec::new(), finished: false, reserved }
     }

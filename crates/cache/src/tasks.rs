@@ -162,7 +162,8 @@ impl Drop for Waiting {
     }
 }
 
-/// Lets other tasks of the thread go on, once in a while; called for each block that was found here.
+/// Lets other tasks of the thread go on, once in a while. It is called for each block that was
+/// found here.
 pub(crate) async fn give_way(port: &Port, worker: WorkerId) {
     let is_due = THREAD.with(|thread| {
         thread.hits.update(|hits| hits.wrapping_add(1));

@@ -92,7 +92,8 @@ pub trait WorkerPort<S: Subsystem>: Send + Sync {
     /// answer.
     fn attend(&self, worker: WorkerId);
 
-    /// Submits tasks and waits for the signal of the calling thread. It drives the worker meanwhile.
+    /// Submits tasks and waits for the signal of the calling thread, which drives the worker
+    /// meanwhile.
     fn wait(&self, worker: WorkerId, tasks: &mut dyn Iterator<Item = S::Task>, signal: &Signal);
 }
 

@@ -40,7 +40,7 @@ const BLOCK: BlockId = BlockId(1);
 /// Workers of each node, one of which has the block: so many that its tables are small.
 const WORKERS: u8 = 255;
 
-/// How often something may happen in a run.
+/// Limits the number of events of each kind in a run.
 #[derive(Clone, Copy, Hash, Debug)]
 pub struct Limits {
     /// The nodes.
