@@ -189,17 +189,21 @@ impl NodeRuntime {
     pub fn leave(&self, ending: Ending) -> Result<(), StateError> {
         let shards = self.shards();
         shards.close_redo();
-        let may_leave: Vec<()> = shards.ask_within(LEAVE_WITHIN, CacheTask::Leave);
-        let recorded = match (ending, may_leave.len() == usize::from(shards.count())) {
-            (Ending::Together, _) => Ok(()),
-            (Ending::Leave, true) => self.lifecycle.left(),
-            (Ending::Leave, false) => {
-                tracing::warn!(
-                    "operations of this node did not end in time: the others recover as after a crash"
-                );
-                Ok(())
-            }
+        // The others end too if no majority of the voting files is left to them. Until then this
+        // node grants the blocks that it masters: they need them to end.
+        let ends_first = ending == Ending::Leave && !self.leaves_a_majority();
+        let may_leave: Vec<()> = match ends_first {
+            true => Vec::new(),
+            false => shards.ask_within(LEAVE_WITHIN, CacheTask::Leave),
         };
+        let mut recorded = Ok(());
+        if ending == Ending::Leave && may_leave.len() == usize::from(shards.count()) {
+            recorded = self.lifecycle.left();
+        } else if ending == Ending::Leave && !ends_first {
+            tracing::warn!(
+                "operations of this node did not end in time: the others recover as after a crash"
+            );
+        }
         let (tell, told) = mpsc::channel();
         let membership = self.membership.clone();
         thread::spawn(move || {
@@ -210,8 +214,20 @@ impl NodeRuntime {
             tracing::warn!(
                 "the others did not confirm the leave of this node in time: they wait for its lease"
             );
+        } else if ends_first {
+            recorded = self.lifecycle.left();
         }
         recorded
+    }
+
+    /// Returns true if the other members have a majority of the voting files without those that
+    /// this node serves.
+    fn leaves_a_majority(&self) -> bool {
+        let Some(status) = self.membership.status() else { return true };
+        let is_other =
+            |host: u8| host != self.me.0 && status.members.iter().any(|member| member.node == host);
+        let left = status.files.iter().filter(|file| file.votes && file.host.is_none_or(is_other)).count();
+        left >= status.quorum.needed
     }
 
     /// Returns this node's configuration with the nodes that `cluster.toml` lists now.

@@ -18,7 +18,7 @@ use rustix::process::Signal;
 use super::{
     clients::{Clients, Refusals},
     damage,
-    faults::Fault,
+    faults::{Fault, PUT_OUT},
 };
 use crate::executive::{
     campaign::whole,
@@ -32,8 +32,7 @@ pub(super) const NODES: usize = 3;
 /// The faults of one cluster; the next one has other settings.
 const ROUNDS: u64 = 12;
 
-/// The exit code of an evicted node, and of one that could not write its redo.
-const PUT_OUT: i32 = 3;
+/// The exit code of a node that could not write its redo.
 const FAILED: i32 = 1;
 
 /// The interval at which a wait checks its condition.
@@ -42,7 +41,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// The settings of one cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// The networks between the hosts of the nodes; 0: all on one host.
+    /// The networks between the hosts of the nodes, each of which serves a voting file; 0: all are
+    /// on one host, which has the voting files.
     pub networks: usize,
     /// The interval of checkpoints.
     pub checkpoint_seconds: u32,
@@ -158,6 +158,8 @@ pub fn each(program: PathBuf, seed: u64, say: &mut (dyn FnMut(&str) + Send)) -> 
         let settings = Settings { networks: 0, checkpoint_seconds: 1, hot: 150 };
         let end = (Instant::now(), Duration::MAX);
         on_cluster(program.clone(), settings, seed, &Fault::ALL, end, &mut report, say)?;
+        let hosts = Settings { networks: 1, ..settings };
+        on_cluster(program.clone(), hosts, seed, &[Fault::InTurn], end, &mut report, say)?;
         damage::run(program, &mut Random::new(seed), &mut report.damage, say)?;
         Ok(report)
     })?
@@ -245,7 +247,8 @@ fn round(
     // The others recover without the dead, or beside their return. Full state files are no reason
     // to end.
     let is_state = fault == Fault::FullState;
-    if is_state || !living.is_empty() && !fault.is_of_disks() && random.percent(50) {
+    let has_votes = !living.is_empty() && (nodes.hosts() == 1 || 2 * living.len() > NODES);
+    if is_state || has_votes && !fault.is_of_disks() && random.percent(50) {
         recovery = Some(answers(nodes, clients, &living)?.duration_since(struck));
     }
     if let Some(disks) = nodes.data() {

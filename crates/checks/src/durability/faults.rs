@@ -1,6 +1,7 @@
 //! The faults of nodes and of the disks under their data.
 
 use std::{
+    process::ExitStatus,
     thread,
     time::{Duration, Instant},
 };
@@ -18,6 +19,12 @@ const PAST_THE_LEASE: Duration = Duration::from_millis(2500);
 
 /// The longest time between the two deaths of a fault with two.
 const BETWEEN_MS: u64 = 300;
+
+/// The exit code of an evicted node.
+pub(super) const PUT_OUT: i32 = 3;
+
+/// The exit code of a node that gets SIGTERM while it is ending.
+const SECOND_TERM: i32 = 143;
 
 /// A fault of the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -44,6 +51,9 @@ pub enum Fault {
     Power,
     /// The disk of the state files is full while a node is killed.
     FullState,
+    /// The nodes are told to end, one after the other. A voting file that a node serves ends with
+    /// it.
+    InTurn,
 }
 
 plexus_base::named! {
@@ -59,6 +69,7 @@ plexus_base::named! {
         Hung "hung disk",
         Power "loss of power",
         FullState "state disk full, kill -9 of one",
+        InTurn "nodes end in turn",
     }
 }
 
@@ -157,6 +168,20 @@ impl Fault {
                     disks.state.make_all(Wrong::NoRoom);
                 }
                 nodes.kill(node);
+            }
+            Self::InTurn => {
+                for index in 0..nodes.count() {
+                    let node = (node + index) % nodes.count();
+                    let status = nodes.leave(node)?;
+                    // Without a majority of the voting files a node may have ended by itself, or it
+                    // was ending, so that the signal was its second one.
+                    let ends = |status: &ExitStatus| matches!(status.code(), Some(0 | PUT_OUT | SECOND_TERM));
+                    if let Some(status) = status.filter(|status| !ends(status)) {
+                        let name = Nodes::name(node);
+                        return Err(format!("{name} ended with {status}\n{}", nodes.last_said(node)));
+                    }
+                    pause(random, 1000);
+                }
             }
         }
         Ok(start)

@@ -55,7 +55,7 @@ pub struct Spec {
     /// The membership profile, where it can be chosen.
     pub profile: &'static str,
     /// Puts the blocks, the redo streams and the state files on disks that can fail, and writes
-    /// changed blocks to disk after this many seconds.
+    /// changed blocks to disk after this many seconds. Each host serves a voting file.
     pub checkpoint_seconds: Option<u32>,
 }
 
@@ -144,11 +144,21 @@ impl Nodes {
         }
         self.mount(&mut config)?;
         if let Some(seconds) = self.spec.checkpoint_seconds {
+            self.serve_voting_files(&mut config);
             config.insert("checkpoint_seconds".into(), i64::from(seconds).into());
             config.insert("redo_mib".into(), REDO_MIB.into());
             self.data = Some(self.mount_data().map_err(|why| format!("no FUSE: {why}"))?);
         }
         fs::write(&path, config.to_string()).map_err(|error| error.to_string())
+    }
+
+    /// Lets each host serve a voting file, if there are several.
+    fn serve_voting_files(&self, config: &mut Table) {
+        let files = config.get_mut("voting").and_then(|files| files.as_array_mut());
+        let files = files.into_iter().flatten().filter_map(toml::Value::as_table_mut);
+        for (node, file) in files.take(self.lan.hosts()).enumerate().filter(|_| self.lan.hosts() > 1) {
+            file.insert("node".into(), Self::name(node).into());
+        }
     }
 
     /// Moves the voting files onto disks that can fail.
@@ -222,6 +232,11 @@ impl Nodes {
     /// Returns the number of nodes.
     pub fn count(&self) -> usize {
         self.spec.count
+    }
+
+    /// Returns the number of hosts.
+    pub fn hosts(&self) -> usize {
+        self.lan.hosts()
     }
 
     /// Returns the numbers of all nodes.
