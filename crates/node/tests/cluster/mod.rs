@@ -17,10 +17,11 @@ use plexus_fabric::RailKind;
 use plexus_locks::{LockManager, SurveyedResource};
 use plexus_membership::groups::Groups;
 use plexus_node::{
-    Node,
+    Node, NodeError,
     config::{Config, Membership, NodeConfig},
     create,
     layout::ClusterDir,
+    machine::MachineError,
     runtime::{NodeRuntime, ProgramsStatus},
 };
 use plexus_registry::Registry;
@@ -62,7 +63,17 @@ pub(crate) fn config(place: &Path, nodes: usize, rail: RailKind, lease_ms: u32) 
 
 /// Starts a node of a cluster that was created.
 pub(crate) fn start(config: &Config, name: &str) -> Node {
-    Node::start(config.clone(), name, |_, _| (), |why| eprintln!("{why}")).unwrap()
+    let begin = Instant::now();
+    loop {
+        match Node::start(config.clone(), name, |_, _| (), |why| eprintln!("{why}")) {
+            // A process that another test starts has the sockets of this one until it executes its
+            // program, and so the address of a node that has just ended.
+            Err(NodeError::Machine(MachineError::AddressInUse { .. })) if begin.elapsed() < TIMEOUT => {
+                thread::yield_now();
+            }
+            started => return started.unwrap(),
+        }
+    }
 }
 
 /// Starts all nodes of a cluster that was created.

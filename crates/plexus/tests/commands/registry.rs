@@ -171,7 +171,7 @@ fn a_damaged_copy_is_said_and_repaired_and_a_node_that_lost_both_gets_them_back(
     let cluster = Cluster::up(2);
     let version = set(&cluster, "n1", "a", "1");
     // The last node has the newest generation.
-    cluster.run("node stop n2").said().ok();
+    run(["node", "stop", "n2", "-C", cluster.dir().to_str().unwrap()]).said().ok();
     cluster.run("down").said().ok();
     let [one, _] = copies(&cluster, "n1");
     let mut bytes = fs::read(&one).unwrap();
