@@ -1,18 +1,18 @@
 //! Threads that read and write blocks, so that other threads need not wait for a disk.
 //!
 //! A [`Job`] carries a token. Its [`IoCompletion`] goes to the callback of the [`Pool`], on an I/O
-//! thread. No job allocates memory. The pool verifies each block that it reads. The owner seals a
-//! page before it submits a write, because others may read the page during the write.
+//! thread. The pool verifies each block that it reads. A write has a buffer of its own with a sealed
+//! page ([`Page::seal`]), so its owner may go on with the block.
 //!
 //! Jobs may complete in any order: a second job for the same block must wait for the first.
 //! Dropping the pool completes every submitted job.
 //!
 //! # Unsafe
 //!
-//! A job points to a frame of the cache, which is mapped memory that no borrow describes.
-//! [`FrameMemory::new`] states the contract. From `submit` until the completion, a frame to read
-//! into belongs to the I/O thread alone, and a frame to write from does not change. The cache
-//! ensures this: it has closed the frame to local sessions, and asked no peer to put data into it.
+//! A read points to a frame of the cache, which is mapped memory that no borrow describes.
+//! [`FrameMemory::new`] states the contract. From `submit` until the completion, the frame belongs
+//! to the I/O thread alone. The cache ensures this: it has closed the frame to local sessions, and
+//! asked no peer to put data into it.
 
 use std::{
     collections::VecDeque,
@@ -23,9 +23,9 @@ use std::{
 
 use plexus_base::BlockId;
 
-use crate::{DiskError, Group, Page, Version};
+use crate::{Buffer, DiskError, Group, Page, Version};
 
-/// The memory of one frame, lent to an I/O thread for one job.
+/// The memory of one frame, lent to an I/O thread for one read.
 #[derive(Debug)]
 pub struct FrameMemory {
     start: NonNull<u8>,
@@ -40,19 +40,12 @@ impl FrameMemory {
     /// Takes the `len` bytes at `start`.
     ///
     /// # Safety
-    /// `start..start + len` is mapped and initialized. No other code of any process touches it (for
-    /// a write: changes it) until the completion of its job, or until this value is dropped
-    /// unsubmitted.
+    /// `start..start + len` is mapped and initialized. No other code of any process touches it
+    /// until the completion of its job, or until this value is dropped unsubmitted.
     #[allow(unsafe_code, reason = "frames are mapped memory")]
     #[must_use]
     pub unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
         Self { start, len }
-    }
-
-    #[allow(unsafe_code, reason = "frames are mapped memory")]
-    fn shared(&self) -> &[u8] {
-        // SAFETY: `new` vouches for the range, and that it does not change meanwhile.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
     #[allow(unsafe_code, reason = "frames are mapped memory")]
@@ -63,37 +56,32 @@ impl FrameMemory {
     }
 }
 
-/// The operation of a job.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// The operation of a job, and its memory, one block long.
 pub enum Op {
     /// Fill the frame from disk and verify it.
-    Read,
-    /// Write the frame, which the submitter has sealed ([`Page::seal`]).
-    Write,
+    Read(FrameMemory),
+    /// Write the page, which the submitter has sealed ([`Page::seal`]).
+    Write(Buffer),
 }
 
 /// One read or write of one block.
-#[derive(Debug)]
 pub struct Job {
     /// The submitter's token, which comes back in the completion and is not interpreted.
     pub token: u64,
-    /// The operation: read or write.
-    pub op: Op,
     /// The block.
     pub block: BlockId,
-    /// The frame, one block long.
-    pub memory: FrameMemory,
+    /// The operation.
+    pub op: Op,
 }
 
-/// The result of a job. The frame belongs to the submitter again.
-#[derive(Debug)]
+/// The result of a job. The memory belongs to the submitter again.
 pub struct IoCompletion {
     /// The token of the job.
     pub token: u64,
-    /// The operation of the job.
-    pub op: Op,
     /// The block.
     pub block: BlockId,
+    /// The buffer of a write; `None` after a read.
+    pub written: Option<Buffer>,
     /// The version that was read or written (0: never written), or the error. After a failed read
     /// the frame's content is arbitrary.
     pub result: Result<Version, DiskError>,
@@ -149,7 +137,7 @@ impl Pool {
     /// Queues one job.
     ///
     /// # Panics
-    /// On the I/O thread, if the frame is not one block long.
+    /// On the I/O thread, if the memory is not one block long.
     pub fn submit(&self, job: Job) {
         self.shared.lock().jobs.push_back(job);
         self.shared.work.notify_one();
@@ -190,16 +178,10 @@ impl Shared {
 
     fn serve(&self, group: &Group, complete: &(impl Fn(IoCompletion) + ?Sized)) {
         while let Some(job) = self.next() {
-            if job.op == Op::Write && self.syncs {
-                self.write_durably(job, group, complete);
-                continue;
+            match job {
+                Job { op: Op::Write(_), .. } if self.syncs => self.write_durably(job, group, complete),
+                job => complete(carry_out(group, job)),
             }
-            let Job { token, op, block, mut memory } = job;
-            let result = match op {
-                Op::Read => read(group, block, memory.bytes()),
-                Op::Write => write(group, block, memory.shared()),
-            };
-            complete(IoCompletion { token, op, block, result });
         }
     }
 
@@ -207,15 +189,12 @@ impl Shared {
     fn write_durably(&self, first: Job, group: &Group, complete: &(impl Fn(IoCompletion) + ?Sized)) {
         let mut jobs = vec![first];
         let mut queue = self.lock();
-        while jobs.len() < WRITES_PER_SYNC && queue.jobs.front().is_some_and(|job| job.op == Op::Write) {
+        let is_write = |job: &Job| matches!(job.op, Op::Write(_));
+        while jobs.len() < WRITES_PER_SYNC && queue.jobs.front().is_some_and(is_write) {
             jobs.extend(queue.jobs.pop_front());
         }
         drop(queue);
-        let mut written = Vec::with_capacity(jobs.len());
-        for Job { token, op, block, memory } in jobs {
-            let result = write(group, block, memory.shared());
-            written.push(IoCompletion { token, op, block, result });
-        }
+        let written: Vec<_> = jobs.into_iter().map(|job| carry_out(group, job)).collect();
         let synced = group.sync().map_err(|why| why.to_string());
         for done in written {
             let is_durable = || synced.clone().map_err(|why| DiskError::NotDurable { why });
@@ -223,6 +202,14 @@ impl Shared {
             complete(IoCompletion { result, ..done });
         }
     }
+}
+
+fn carry_out(group: &Group, Job { token, block, op }: Job) -> IoCompletion {
+    let (result, written) = match op {
+        Op::Read(mut memory) => (read(group, block, memory.bytes()), None),
+        Op::Write(page) => (write(group, block, &page), Some(page)),
+    };
+    IoCompletion { token, block, written, result }
 }
 
 fn read(group: &Group, block: BlockId, frame: &mut [u8]) -> Result<Version, DiskError> {
