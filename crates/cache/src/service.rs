@@ -6,7 +6,7 @@ use std::{
 };
 
 use plexus_base::{BlockId, Epoch, Incarnation, NodeId, WorkerId, clock};
-use plexus_disks::{Buffer, DiskError, IoCompletion, Job, Op, Page, Pool, Version};
+use plexus_disks::{BlockIo, Buffer, DiskError, IoCompletion, Job, Op, Page, Version};
 use plexus_fabric::{Put, WindowId};
 use plexus_interconnect::{Channel, Kind, Message, Net, Reply};
 use plexus_membership::subsystem::{Subsystem, WorkerPort};
@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// A request of a session, an I/O thread or the node to a worker.
+/// A request of a session or the node to a worker.
 pub enum CacheTask {
     /// A task waits for a block.
     Want {
@@ -38,8 +38,6 @@ pub enum CacheTask {
     Idle(Slot),
     /// A consistent copy has been read.
     Freed(Slot),
-    /// A disk read or write is complete.
-    Disk(IoCompletion),
     /// Write every owed block with a redo record below a position, and ask for the writes of blocks
     /// that were given away with one; `u64::MAX`: every owed block. Answered with the number of
     /// blocks that could not be written.
@@ -89,10 +87,11 @@ impl Copies {
 /// The driver of the cache protocol on one worker.
 pub struct CacheService {
     shard: Shard,
-    /// Declared before the frames, which its jobs use: fields are dropped in this order. It is
-    /// dropped outside of the worker, because it waits for its jobs, whose completions come to the
-    /// worker.
-    pool: Pool,
+    /// Declared before the frames, which its reads use: fields are dropped in this order. It is
+    /// dropped outside of the worker, because it waits for its jobs.
+    io: BlockIo,
+    /// The disk reads and writes that have ended.
+    ended: Vec<IoCompletion>,
     frames: Arc<FrameTable>,
     copies: Copies,
     window: WindowId,
@@ -121,7 +120,7 @@ impl CacheService {
     pub(crate) fn new(
         config: protocol::Config,
         frames: Arc<FrameTable>,
-        pool: Pool,
+        io: BlockIo,
         faults: Arc<Faults>,
         redo: Option<Arc<dyn RedoLog>>,
     ) -> Self {
@@ -130,7 +129,8 @@ impl CacheService {
             window: window_of(config.worker),
             frames,
             copies: Copies::default(),
-            pool,
+            io,
+            ended: Vec::new(),
             faults,
             expected: vec![0; config.slots() as usize],
             waiting: Vec::new(),
@@ -188,7 +188,6 @@ impl Subsystem for CacheService {
                 self.handle(net, Event::Idle { slot, contents });
             }
             CacheTask::Freed(slot) => self.handle(net, Event::Freed { slot }),
-            CacheTask::Disk(done) => self.disk(net, done),
             CacheTask::Checkpoint(below, reply) => {
                 self.checkpoints.push_back(reply);
                 self.handle(net, Event::Checkpoint { below });
@@ -229,6 +228,26 @@ impl Subsystem for CacheService {
 }
 
 impl CacheService {
+    /// Handles the disk reads and writes that have ended, and begins those that are wanted. Runs in
+    /// every turn of the worker. Returns how many have ended.
+    #[inline]
+    pub fn turn(&mut self, net: &mut Net) -> usize {
+        let mut ended = std::mem::take(&mut self.ended);
+        self.io.reap(&mut ended);
+        let count = ended.len();
+        ended.drain(..).for_each(|done| self.disk(net, done));
+        self.ended = ended;
+        self.io.begin();
+        count
+    }
+
+    /// Returns whether [`CacheService::turn`] has something to do. If not, the event of the disks
+    /// wakes the worker as soon as it has.
+    #[inline]
+    pub fn pending(&mut self) -> bool {
+        self.io.pending()
+    }
+
     fn disk(&mut self, net: &mut Net, done: IoCompletion) {
         let slot = Slot(done.token as u32);
         if let Err(error) = &done.result {
@@ -302,7 +321,7 @@ impl CacheService {
             }
             Action::WriteDisk { slot, block } => {
                 let copy = self.copies.made.remove(&slot).expect("the shard copied the frame");
-                self.pool.submit(Job { token: u64::from(slot.0), block, op: Op::Write(copy) });
+                self.io.submit(Job { token: u64::from(slot.0), block, op: Op::Write(copy) });
             }
             Action::WriteFailed { block } => {
                 tracing::error!("{block} could not be written; it stays in memory and is tried again");
@@ -345,11 +364,11 @@ impl CacheService {
     }
 
     #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
-    fn read(&self, slot: Slot, block: BlockId) {
+    fn read(&mut self, slot: Slot, block: BlockId) {
         // SAFETY: the shard reads into frames that are closed and idle, and does nothing with them
         // until it is told of the completion.
         let memory = unsafe { self.frames.for_io(slot) };
-        self.pool.submit(Job { token: u64::from(slot.0), block, op: Op::Read(memory) });
+        self.io.submit(Job { token: u64::from(slot.0), block, op: Op::Read(memory) });
     }
 }
 

@@ -1,94 +1,20 @@
-//! Threads that read and write blocks, so that other threads need not wait for a disk.
+//! Threads that read and write blocks.
 //!
-//! A [`Job`] carries a token. Its [`IoCompletion`] goes to the callback of the [`Pool`], on an I/O
-//! thread. The pool verifies each block that it reads. A write has a buffer of its own with a sealed
-//! page ([`Page::seal`]), so its owner may go on with the block.
-//!
-//! Jobs may complete in any order: a second job for the same block must wait for the first.
 //! Dropping the pool completes every submitted job.
-//!
-//! # Unsafe
-//!
-//! A read points to a frame of the cache, which is mapped memory that no borrow describes.
-//! [`FrameMemory::new`] states the contract. From `submit` until the completion, the frame belongs
-//! to the I/O thread alone. The cache ensures this: it has closed the frame to local sessions, and
-//! asked no peer to put data into it.
 
 use std::{
     collections::VecDeque,
-    ptr::NonNull,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
 };
 
 use plexus_base::BlockId;
 
-use crate::{Buffer, DiskError, Group, Page, Version};
-
-/// The memory of one frame, lent to an I/O thread for one read.
-#[derive(Debug)]
-pub struct FrameMemory {
-    start: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: `new` makes its caller promise that no other thread or process touches the memory.
-#[allow(unsafe_code, reason = "the promise of `new` holds on every thread")]
-unsafe impl Send for FrameMemory {}
-
-impl FrameMemory {
-    /// Takes the `len` bytes at `start`.
-    ///
-    /// # Safety
-    /// `start..start + len` is mapped and initialized. No other code of any process touches it
-    /// until the completion of its job, or until this value is dropped unsubmitted.
-    #[allow(unsafe_code, reason = "frames are mapped memory")]
-    #[must_use]
-    pub unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
-        Self { start, len }
-    }
-
-    #[allow(unsafe_code, reason = "frames are mapped memory")]
-    fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: `new` vouches for the range and for our being alone with it; `&mut self` for
-        // there being one slice at a time.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
-    }
-}
-
-/// The operation of a job, and its memory, one block long.
-pub enum Op {
-    /// Fill the frame from disk and verify it.
-    Read(FrameMemory),
-    /// Write the page, which the submitter has sealed ([`Page::seal`]).
-    Write(Buffer),
-}
-
-/// One read or write of one block.
-pub struct Job {
-    /// The submitter's token, which comes back in the completion and is not interpreted.
-    pub token: u64,
-    /// The block.
-    pub block: BlockId,
-    /// The operation.
-    pub op: Op,
-}
-
-/// The result of a job. The memory belongs to the submitter again.
-pub struct IoCompletion {
-    /// The token of the job.
-    pub token: u64,
-    /// The block.
-    pub block: BlockId,
-    /// The buffer of a write; `None` after a read.
-    pub written: Option<Buffer>,
-    /// The version that was read or written (0: never written), or the error. After a failed read
-    /// the frame's content is arbitrary.
-    pub result: Result<Version, DiskError>,
-}
+use super::{IoCompletion, Job, Op, verify};
+use crate::{DiskError, Group, Page, Version};
 
 /// The I/O threads of one group.
-pub struct Pool {
+pub(super) struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -110,13 +36,13 @@ struct Queue {
 }
 
 impl Pool {
-    /// Starts `threads` (at least 1), which call `complete` for each job: for a write when it is
+    /// Starts threads, which call `complete` for each job: for a write when it is
     /// durable, if the pool `syncs`. The callback must be quick and must not wait for another job
     /// of this pool.
     ///
     /// # Errors
     /// The system refuses a thread.
-    pub fn new(
+    pub(super) fn new(
         group: &Arc<Group>,
         threads: usize,
         syncs: bool,
@@ -138,15 +64,9 @@ impl Pool {
     ///
     /// # Panics
     /// On the I/O thread, if the memory is not one block long.
-    pub fn submit(&self, job: Job) {
+    pub(super) fn submit(&self, job: Job) {
         self.shared.lock().jobs.push_back(job);
         self.shared.work.notify_one();
-    }
-
-    /// Returns the number of jobs that wait for a thread.
-    #[must_use]
-    pub fn queued(&self) -> usize {
-        self.shared.lock().jobs.len()
     }
 }
 
@@ -214,13 +134,7 @@ fn carry_out(group: &Group, Job { token, block, op }: Job) -> IoCompletion {
 
 fn read(group: &Group, block: BlockId, frame: &mut [u8]) -> Result<Version, DiskError> {
     group.read(block, frame)?;
-    match Page::of(&frame).verify(block) {
-        Ok(version) => Ok(version),
-        Err(page) => {
-            let (path, offset) = group.locate(block)?;
-            Err(DiskError::Page { path: path.into(), offset, page })
-        }
-    }
+    verify(group, block, frame)
 }
 
 fn write(group: &Group, block: BlockId, frame: &[u8]) -> Result<Version, DiskError> {
