@@ -27,7 +27,7 @@
 //! |---|---|
 //! | pinned, not latched | sessions read; the worker reads (ships a copy) |
 //! | latched | the one session |
-//! | closed and idle (or never opened) | the worker; an I/O thread or one peer's put that the worker asked for |
+//! | closed and idle (or never opened) | the worker; one disk read or one peer's put that the worker asked for |
 //!
 //! A peer's put is valid only where [`FrameTable::expect`] announced it, which the worker does for
 //! closed frames alone. A peer on the same host is trusted to keep to that, as it belongs to the
@@ -76,7 +76,8 @@ struct Word(AtomicU64);
 /// The value of [`Records::first`] of a block that is owed without a record in this node's stream.
 const OWED: u64 = u64::MAX;
 
-/// The redo records of a frame's block, which the session with the latch or the worker changes.
+/// The redo records of a frame's block, which the session with the latch or the worker changes. The
+/// worker does so in a closed frame; after a failed write also while sessions use it.
 #[derive(Default)]
 struct Records {
     /// A position at or below the oldest record; 0: the write-back is not owed; [`OWED`].
@@ -127,6 +128,10 @@ impl FrameTable {
 
     pub(crate) fn config(&self) -> &Config {
         &self.config
+    }
+
+    pub(crate) fn block_size(&self) -> usize {
+        self.block_size
     }
 
     /// Returns the offset of a frame in the window.
@@ -245,10 +250,10 @@ impl FrameTable {
         unsafe { std::slice::from_raw_parts_mut(self.start(slot).as_ptr(), self.block_size) }
     }
 
-    /// Returns the memory of a frame for an I/O thread.
+    /// Returns the memory of a frame for a disk read.
     ///
     /// # Safety
-    /// The caller is the worker, the frame is closed and idle, and stays so until the I/O is
+    /// The caller is the worker, the frame is closed and idle, and stays so until the read is
     /// complete.
     pub(crate) unsafe fn for_io(&self, slot: Slot) -> FrameMemory {
         // SAFETY: mapped for the life of the table, which outlives the I/O pool; and ours alone,
@@ -275,9 +280,8 @@ impl FrameTable {
     /// taken meanwhile must not pass it. For the session with the latch, or the worker.
     pub(crate) fn will_log(&self, slot: Slot, position: u64) {
         let first = &self.records[slot.index()].first;
-        if matches!(first.load(Relaxed), 0 | OWED) {
-            first.store(position, Release);
-        }
+        // One step, because the worker may return an older position after a failed write.
+        let _ = first.fetch_update(Release, Relaxed, |first| matches!(first, 0 | OWED).then_some(position));
     }
 
     /// Notes the end of a record. As [`will_log`](Self::will_log).
@@ -340,8 +344,21 @@ impl FrameTable {
         last.store(0, Release);
     }
 
-    pub(crate) fn cleaned(&self, slot: Slot) {
-        self.records[slot.index()].first.store(0, Release);
+    /// Copies the block in a closed, idle frame, for a write: from now on a change begins with an
+    /// image. Returns the position of the oldest record until now, 0 if there is none.
+    pub(crate) fn copy(&self, slot: Slot, into: &mut [u8]) -> u64 {
+        // SAFETY: the frame is closed and idle, and this is the worker.
+        into.copy_from_slice(unsafe { self.block(slot) });
+        let first = self.records[slot.index()].first.swap(0, Release);
+        if first == OWED { 0 } else { first }
+    }
+
+    /// Returns the oldest record, which the block still needs, after a failed write. Sessions may
+    /// use the frame.
+    pub(crate) fn write_failed(&self, slot: Slot, first: u64) {
+        let before = if first == 0 { OWED } else { first };
+        let oldest = |now: u64| Some(if now == 0 { before } else { now.min(before) });
+        let _ = self.records[slot.index()].first.fetch_update(Release, Relaxed, oldest);
     }
 
     pub(crate) fn expect(&self, slot: Slot, generation: u32) {

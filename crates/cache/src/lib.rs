@@ -28,4 +28,4 @@ pub use guard::{Change, Committed, Read};
 pub use redo::{LoggedChange, RedoAnswers, RedoFailed, RedoLog};
 pub use service::{CacheService, CacheTask, window_of};
 pub use session::Session;
-pub use wiring::{CacheSettings, wire};
+pub use wiring::{CacheParts, CacheSettings, wire};

@@ -1,9 +1,12 @@
 //! The cache on one worker: passes events to the shard and carries out its actions.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
 use plexus_base::{BlockId, Epoch, Incarnation, NodeId, WorkerId, clock};
-use plexus_disks::{DiskError, IoCompletion, Job, Op, Page, Pool, Version};
+use plexus_disks::{BlockIo, Buffer, DiskError, IoCompletion, Job, Op, Page, Version};
 use plexus_fabric::{Put, WindowId};
 use plexus_interconnect::{Channel, Kind, Message, Net, Reply};
 use plexus_membership::subsystem::{Subsystem, WorkerPort};
@@ -20,7 +23,7 @@ use crate::{
     },
 };
 
-/// A request of a session, an I/O thread or the node to a worker.
+/// A request of a session or the node to a worker.
 pub enum CacheTask {
     /// A task waits for a block.
     Want {
@@ -35,8 +38,6 @@ pub enum CacheTask {
     Idle(Slot),
     /// A consistent copy has been read.
     Freed(Slot),
-    /// A disk read or write is complete.
-    Disk(IoCompletion),
     /// Write every owed block with a redo record below a position, and ask for the writes of blocks
     /// that were given away with one; `u64::MAX`: every owed block. Answered with the number of
     /// blocks that could not be written.
@@ -60,14 +61,39 @@ pub enum CacheTask {
     Leave(Reply<()>),
 }
 
+/// The most buffers for writes that are kept for later ones.
+const SPARE_COPIES: usize = 64;
+
+/// The copies of blocks that are to be written, by frame.
+#[derive(Default)]
+struct Copies {
+    made: BTreeMap<Slot, Buffer>,
+    spare: Vec<Buffer>,
+}
+
+impl Copies {
+    /// Returns a buffer of one block.
+    fn buffer(&mut self, len: usize) -> Buffer {
+        self.spare.pop().unwrap_or_else(|| Buffer::zeroed(len))
+    }
+
+    fn recycle(&mut self, buffer: Buffer) {
+        if self.spare.len() < SPARE_COPIES {
+            self.spare.push(buffer);
+        }
+    }
+}
+
 /// The driver of the cache protocol on one worker.
 pub struct CacheService {
     shard: Shard,
-    /// Declared before the frames, which its jobs use: fields are dropped in this order. It is
-    /// dropped outside of the worker, because it waits for its jobs, whose completions come to the
-    /// worker.
-    pool: Pool,
+    /// Declared before the frames, which its reads use: fields are dropped in this order. It is
+    /// dropped outside of the worker, because it waits for its jobs.
+    io: BlockIo,
+    /// The disk reads and writes that have ended.
+    ended: Vec<IoCompletion>,
     frames: Arc<FrameTable>,
+    copies: Copies,
     window: WindowId,
     faults: Arc<Faults>,
     /// By slot: the version that a disk read under way must find, 0 if any.
@@ -94,7 +120,7 @@ impl CacheService {
     pub(crate) fn new(
         config: protocol::Config,
         frames: Arc<FrameTable>,
-        pool: Pool,
+        io: BlockIo,
         faults: Arc<Faults>,
         redo: Option<Arc<dyn RedoLog>>,
     ) -> Self {
@@ -102,7 +128,9 @@ impl CacheService {
             shard: Shard::new(config),
             window: window_of(config.worker),
             frames,
-            pool,
+            copies: Copies::default(),
+            io,
+            ended: Vec::new(),
             faults,
             expected: vec![0; config.slots() as usize],
             waiting: Vec::new(),
@@ -160,13 +188,16 @@ impl Subsystem for CacheService {
                 self.handle(net, Event::Idle { slot, contents });
             }
             CacheTask::Freed(slot) => self.handle(net, Event::Freed { slot }),
-            CacheTask::Disk(done) => self.disk(net, &done),
             CacheTask::Checkpoint(below, reply) => {
                 self.checkpoints.push_back(reply);
                 self.handle(net, Event::Checkpoint { below });
             }
             CacheTask::Oldest(reply) => {
-                let oldest = [self.shard.oldest_handed_over(), self.frames.oldest_record()];
+                let oldest = [
+                    self.shard.oldest_handed_over(),
+                    self.shard.oldest_copied(),
+                    self.frames.oldest_record(),
+                ];
                 reply.send((oldest.into_iter().flatten().min(), self.shard.handed_over() as u64));
             }
             CacheTask::Durable(end) => self.handle(net, Event::Durable { end }),
@@ -197,17 +228,38 @@ impl Subsystem for CacheService {
 }
 
 impl CacheService {
-    fn disk(&mut self, net: &mut Net, done: &IoCompletion) {
+    /// Handles the disk reads and writes that have ended, and begins those that are wanted. Runs in
+    /// every turn of the worker. Returns how many have ended.
+    #[inline]
+    pub fn turn(&mut self, net: &mut Net) -> usize {
+        let mut ended = std::mem::take(&mut self.ended);
+        self.io.reap(&mut ended);
+        let count = ended.len();
+        ended.drain(..).for_each(|done| self.disk(net, done));
+        self.ended = ended;
+        self.io.begin();
+        count
+    }
+
+    /// Returns whether [`CacheService::turn`] has something to do. If not, the event of the disks
+    /// wakes the worker as soon as it has.
+    #[inline]
+    pub fn pending(&mut self) -> bool {
+        self.io.pending()
+    }
+
+    fn disk(&mut self, net: &mut Net, done: IoCompletion) {
         let slot = Slot(done.token as u32);
         if let Err(error) = &done.result {
             tracing::error!("{error}");
             self.faults.remember(done.block, error.to_string());
         }
-        let event = match (done.op, &done.result) {
-            (Op::Write, result) => Event::Wrote { slot, ok: result.is_ok() },
-            (Op::Read, Ok(version)) => Event::Read { slot, result: self.fresh(slot, done.block, version.0) },
-            (Op::Read, Err(DiskError::Page { .. })) => Event::Read { slot, result: Err(BlockError::Corrupt) },
-            (Op::Read, Err(_)) => Event::Read { slot, result: Err(BlockError::Unreadable) },
+        let is_write = done.written.map(|buffer| self.copies.recycle(buffer)).is_some();
+        let event = match &done.result {
+            result if is_write => Event::Wrote { slot, ok: result.is_ok() },
+            Ok(version) => Event::Read { slot, result: self.fresh(slot, done.block, version.0) },
+            Err(DiskError::Page { .. }) => Event::Read { slot, result: Err(BlockError::Corrupt) },
+            Err(_) => Event::Read { slot, result: Err(BlockError::Unreadable) },
         };
         self.handle(net, event);
     }
@@ -237,7 +289,8 @@ impl CacheService {
     fn drive(&mut self, net: &mut Net, does: impl FnOnce(&mut Shard, &mut Out<'_>)) {
         let mut actions = std::mem::take(&mut self.actions);
         let redo = self.redo.as_deref();
-        let mut out = Out { net, frames: &self.frames, window: self.window, actions: &mut actions, redo };
+        let (frames, copies, window) = (&self.frames, &mut self.copies, self.window);
+        let mut out = Out { net, frames, copies, window, actions: &mut actions, redo };
         does(&mut self.shard, &mut out);
         self.carry_out(net, actions);
         // After the actions, which are done in order.
@@ -264,9 +317,12 @@ impl CacheService {
             Action::MayLeave => answer_all(&mut self.leaves, ()),
             Action::ReadDisk { slot, block, expect } => {
                 self.expected[slot.index()] = expect;
-                self.disk_job(Op::Read, slot, block);
+                self.read(slot, block);
             }
-            Action::WriteDisk { slot, block } => self.disk_job(Op::Write, slot, block),
+            Action::WriteDisk { slot, block } => {
+                let copy = self.copies.made.remove(&slot).expect("the shard copied the frame");
+                self.io.submit(Job { token: u64::from(slot.0), block, op: Op::Write(copy) });
+            }
             Action::WriteFailed { block } => {
                 tracing::error!("{block} could not be written; it stays in memory and is tried again");
             }
@@ -308,17 +364,11 @@ impl CacheService {
     }
 
     #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
-    fn disk_job(&self, op: Op, slot: Slot, block: BlockId) {
-        if op == Op::Write {
-            // The page is sealed here and not on the I/O thread: during the write, copies of the
-            // block may be sent. SAFETY: the frame is closed and idle, this is the worker, and
-            // nothing was sent that was not copied.
-            Page::of(unsafe { self.frames.block_mut(slot) }).seal();
-        }
-        // SAFETY: the shard reads into and writes from frames that are closed and idle, and changes
-        // nothing in them until it is told of the completion; a write only reads.
+    fn read(&mut self, slot: Slot, block: BlockId) {
+        // SAFETY: the shard reads into frames that are closed and idle, and does nothing with them
+        // until it is told of the completion.
         let memory = unsafe { self.frames.for_io(slot) };
-        self.pool.submit(Job { token: u64::from(slot.0), op, block, memory });
+        self.io.submit(Job { token: u64::from(slot.0), block, op: Op::Read(memory) });
     }
 }
 
@@ -326,6 +376,7 @@ impl CacheService {
 struct Out<'a> {
     net: &'a mut Net,
     frames: &'a FrameTable,
+    copies: &'a mut Copies,
     window: WindowId,
     actions: &'a mut Vec<Action>,
     redo: Option<&'a dyn RedoLog>,
@@ -364,8 +415,16 @@ impl ShardDriver for Out<'_> {
         self.frames.arrived(slot, owed);
     }
 
-    fn cleaned(&mut self, slot: Slot) {
-        self.frames.cleaned(slot);
+    fn copy(&mut self, slot: Slot) -> u64 {
+        let mut copy = self.copies.buffer(self.frames.block_size());
+        let first = self.frames.copy(slot, &mut copy);
+        Page::of(&mut copy[..]).seal();
+        self.copies.made.insert(slot, copy);
+        first
+    }
+
+    fn write_failed(&mut self, slot: Slot, first: u64) {
+        self.frames.write_failed(slot, first);
     }
 
     #[allow(unsafe_code, reason = "the frame table lends memory by contract")]

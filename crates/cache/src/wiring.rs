@@ -1,14 +1,14 @@
 //! Construction of a node's cache: windows and frames, the services that run on the workers, and
 //! the cache that programs use.
 
-use std::{error::Error, sync::Arc};
+use std::{error::Error, os::fd::OwnedFd, sync::Arc};
 
 use plexus_base::{Incarnation, NodeId, WorkerId};
-use plexus_disks::{Group, IoCompletion, Pool, Writer};
+use plexus_disks::{BlockIo, BlockIoSettings, DiskReads, Group, Writer};
 use plexus_fabric::Window;
 
 use crate::{
-    Cache, CacheService, CacheTask, RedoAnswers, RedoLog,
+    Cache, CacheService, RedoAnswers, RedoLog,
     faults::Faults,
     frames::FrameTable,
     protocol::Config,
@@ -32,47 +32,59 @@ pub struct CacheSettings {
     pub workers: u8,
     /// The memory for blocks, over all workers, in bytes; at least 16 blocks for each worker.
     pub cache_bytes: u64,
-    /// The number of threads that wait for the disks.
+    /// The number of threads of each worker that wait for the disks.
     pub io_threads: usize,
+    /// The way in which blocks are read from disk.
+    pub disk_reads: DiskReads,
 }
 
-/// Makes the services, one for each worker, to which `port` leads; the cache for programs; and the
-/// windows that peers must know. `redo` makes the redo stream, if changes are logged.
+/// The parts of a node's cache.
+pub struct CacheParts {
+    /// The services, one for each worker.
+    pub services: Vec<CacheService>,
+    /// The events that must wake the workers, one for each: [`BlockIo::event`].
+    pub events: Vec<OwnedFd>,
+    /// The cache for programs.
+    pub cache: Cache,
+    /// The windows that peers must know.
+    pub windows: Vec<Arc<Window>>,
+    /// The way in which blocks are read from disk, with the reason if it is not the one wanted.
+    pub disk_reads: String,
+}
+
+/// Makes the parts of a cache. `port` leads to the services; `redo` makes the redo stream, if
+/// changes are logged.
 ///
 /// # Errors
 /// There is too little memory, or the system refuses a thread.
-#[allow(clippy::type_complexity, reason = "each is used once")]
 pub fn wire(
     settings: CacheSettings,
     group: &Arc<Group>,
     redo: impl FnOnce(RedoAnswers) -> Option<Arc<dyn RedoLog>>,
     port: Arc<Port>,
-) -> Result<(Vec<CacheService>, Cache, Vec<Arc<Window>>), Box<dyn Error>> {
-    let CacheSettings { me, incarnation, nodes, workers, cache_bytes, io_threads } = settings;
+) -> Result<CacheParts, Box<dyn Error>> {
+    let CacheSettings { me, incarnation, nodes, workers, cache_bytes, io_threads, disk_reads } = settings;
     let (blocks, block_size) = (group.shape().blocks, group.shape().block_size.bytes());
     let frames = cache_bytes / u64::from(workers) / block_size as u64;
     let sets = ((frames / u64::from(WAYS)) as u32).max(1);
     let faults = Arc::<Faults>::default();
     let redo = redo(RedoAnswers::new(&port));
     let (mut services, mut tables, mut windows) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut events, mut reads) = (Vec::new(), String::new());
+    let io = BlockIoSettings { reads: disk_reads, threads: io_threads, syncs: redo.is_some() };
     for worker in (0..workers).map(WorkerId) {
         let config = Config { me, nodes, worker, workers, blocks, sets, ways: WAYS, redo: redo.is_some() };
         let len = config.slots() as usize * block_size;
         let window = Arc::new(Window::create(window_of(worker), len, block_size as u32)?);
         windows.push(window.clone());
         let table = Arc::new(FrameTable::new(config, window));
-        let told = Arc::downgrade(&port);
-        let complete = move |completion: IoCompletion| {
-            // There is no port when the node is ending and has waited for all necessary jobs.
-            if let Some(port) = told.upgrade() {
-                port.submit(worker, CacheTask::Disk(completion));
-            }
-        };
-        let pool = Pool::new(group, io_threads, redo.is_some(), complete)?;
-        services.push(CacheService::new(config, table.clone(), pool, faults.clone(), redo.clone()));
+        let io = BlockIo::new(group, io)?;
+        events.push(io.event()?);
+        reads = io.reads().to_owned();
+        services.push(CacheService::new(config, table.clone(), io, faults.clone(), redo.clone()));
         tables.push(table);
     }
     let writer = Writer { node: me, incarnation };
     let cache = Cache::new(port, tables, blocks, writer, faults, redo);
-    Ok((services, cache, windows))
+    Ok(CacheParts { services, events, cache, windows, disk_reads: reads })
 }

@@ -357,14 +357,17 @@ impl Cluster {
             ClusterEvent::Woken(session, result) => self.session_woken(session, result)?,
             ClusterEvent::TaskWoken(task, wait, result) => self.task_woken(task, wait, result)?,
             ClusterEvent::TaskRests(task, wait) => self.task_rested(task, wait)?,
-            ClusterEvent::Shard(local, event) => {
+            ClusterEvent::Shard(local, mut event) => {
                 if let Event::Message { message, .. } = &event
                     && driver::carries_debt(message, self.epoch())
                 {
                     self.debts_under_way[message.block.0 as usize] -= 1;
                 }
-                if let Event::Idle { slot, contents } = &event {
-                    assert_eq!(self.locals[local].frames.frames[slot.index()].hand_over(), *contents);
+                if let Event::Idle { slot, contents } = &mut event {
+                    // A write that has failed meanwhile returned the oldest record.
+                    let now = self.locals[local].frames.frames[slot.index()].hand_over();
+                    assert_eq!((now.version, now.dirty), (contents.version, contents.dirty));
+                    *contents = now;
                 }
                 self.expect_turns(local, &event);
                 self.shard(local, event)?;
@@ -402,12 +405,10 @@ impl Cluster {
             ClusterEvent::DiskWrote(local, slot, page, ok) => {
                 self.disk.write_ends(page.block);
                 self.changes.ended(local, slot, true);
-                let frame = self.locals[local].frames.frames[slot.index()];
+                let copy = self.locals[local].frames.frames[slot.index()].copy.take();
+                assert_eq!(copy, Some(page), "the copy of a write under way");
                 if ok {
                     self.truth.is_durable(page.block, page.version);
-                }
-                if frame.page != page || frame.pinned() {
-                    return Err(Broken::new("debt", page.block, "changed while it was being written".into()));
                 }
                 self.shard(local, Event::Wrote { slot, ok })?;
             }

@@ -124,11 +124,11 @@ impl Cluster {
     fn write(&mut self, at: usize, slot: Slot, block: BlockId) -> Result<(), Broken> {
         let node = at / usize::from(self.params.workers);
         let owner = self.owner(node);
-        let frame = self.locals[at].frames.frames[slot.index()];
-        self.note(block, || format!("node {node} writes {:?}", frame.page));
-        if frame.pinned() || frame.page.torn || frame.page.block != block {
-            return Err(Broken::new("debt", block, format!("writes {:?} while in use", frame.page)));
-        }
+        let copy = self.locals[at].frames.frames[slot.index()].copy;
+        self.note(block, || format!("node {node} writes {copy:?}"));
+        let Some(page) = copy.filter(|page| page.block == block) else {
+            return Err(Broken::new("debt", block, format!("writes {copy:?}")));
+        };
         self.disk.write_begins(block)?;
         self.changes.begins(owner, at, (slot, block), true);
         let random = &mut self.engine.random;
@@ -137,13 +137,9 @@ impl Cluster {
         let lands = !fails || random.percent(50);
         let (first, then) = (self.params.disk.draw(random), random.below(1_000));
         if lands {
-            self.engine.schedule(first, None, ClusterEvent::DiskLands(owner, frame.page));
+            self.engine.schedule(first, None, ClusterEvent::DiskLands(owner, page));
         }
-        self.engine.schedule(
-            first + then,
-            Some(owner),
-            ClusterEvent::DiskWrote(at, slot, frame.page, !fails),
-        );
+        self.engine.schedule(first + then, Some(owner), ClusterEvent::DiskWrote(at, slot, page, !fails));
         Ok(())
     }
 

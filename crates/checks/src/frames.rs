@@ -30,6 +30,8 @@ pub struct Frame {
     pub generation: u32,
     /// The content.
     pub page: Page,
+    /// The copy that is to be written to disk.
+    pub copy: Option<Page>,
     /// True if the write-back is owed: a change needs no image.
     pub owes: bool,
     /// The records in this node's redo stream since then.
@@ -70,6 +72,7 @@ impl SimFrames {
             writer: false,
             generation: 0,
             page: nothing,
+            copy: None,
             owes: false,
             redo: RedoSpan::default(),
         };
@@ -208,9 +211,18 @@ impl ShardDriver for Out<'_> {
         (frame.owes, frame.redo) = (owed, RedoSpan::default());
     }
 
-    fn cleaned(&mut self, slot: Slot) {
+    fn copy(&mut self, slot: Slot) -> u64 {
         let frame = self.frame(slot);
-        (frame.owes, frame.redo.first) = (false, 0);
+        assert!(!frame.pinned() && frame.closing && !frame.page.torn, "copied for the disk while in use");
+        assert_eq!(frame.copy.replace(frame.page), None, "two writes of one frame");
+        frame.owes = false;
+        std::mem::take(&mut frame.redo.first)
+    }
+
+    fn write_failed(&mut self, slot: Slot, first: u64) {
+        let frame = self.frame(slot);
+        frame.owes = true;
+        frame.redo.first = if first == 0 { frame.redo.first } else { first };
     }
 
     fn log_image(&mut self, slot: Slot, block: BlockId) -> RedoSpan {

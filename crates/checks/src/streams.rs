@@ -197,7 +197,7 @@ pub(crate) fn oldest_needed(locals: &[Local]) -> u64 {
     let oldest = locals.iter().flat_map(|local| {
         let frames = local.frames.frames.iter().filter(|frame| frame.owes);
         let firsts = frames.map(|frame| frame.redo.first).filter(|first| *first > 0);
-        firsts.chain(local.shard.oldest_handed_over())
+        firsts.chain(local.shard.oldest_handed_over()).chain(local.shard.oldest_copied())
     });
     oldest.min().unwrap_or(u64::MAX)
 }

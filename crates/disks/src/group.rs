@@ -163,7 +163,7 @@ impl Group {
         self.place(block).map(|(disk, offset)| (disk.path.as_path(), offset))
     }
 
-    fn place(&self, block: BlockId) -> Result<(&FileDevice, u64), DiskError> {
+    pub(crate) fn place(&self, block: BlockId) -> Result<(&FileDevice, u64), DiskError> {
         if block.0 >= self.shape.blocks {
             return Err(DiskError::OutOfRange { block, blocks: self.shape.blocks });
         }

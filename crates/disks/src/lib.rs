@@ -2,8 +2,8 @@
 //! each block.
 //!
 //! [`Group`] finds, checks and moves blocks. [`Page`] gives a block its identity: version, writer,
-//! checksum. A [`Patch`] is a change of its bytes. [`Pool`] joins groups and pages on threads of
-//! its own, so that no client thread waits for a disk and no unverified block is used. A [`Device`]
+//! checksum. A [`Patch`] is a change of its bytes. [`BlockIo`] joins groups and pages, so that no
+//! client thread waits for a disk and no unverified block is used. A [`Device`]
 //! is the bytes below a disk or a stream of redo. The global cache decides which node may write a
 //! block; this crate does not.
 
@@ -18,7 +18,7 @@ mod patch;
 pub use device::{Device, DeviceFault, FileDevice, SECTOR, SimulatedDevice};
 pub use error::DiskError;
 pub use group::{DATA_START, Group, Guard, UNIT};
-pub use io::{FrameMemory, IoCompletion, Job, Op, Pool};
+pub use io::{BlockIo, BlockIoSettings, DiskReads, FrameMemory, IoCompletion, Job, Op};
 #[doc(hidden)]
 pub use label::label_any;
 pub use label::{BlockSize, GroupId, Shape};

@@ -4,15 +4,10 @@ use std::{
     fs::{self, OpenOptions},
     os::unix::fs::FileExt,
     path::PathBuf,
-    ptr::NonNull,
-    sync::{Arc, mpsc},
 };
 
-use plexus_base::{BlockId, Incarnation, NodeId};
-use plexus_disks::{
-    BlockSize, Buffer, DATA_START, DiskError, FrameMemory, Group, GroupId, Job, Op, Page, Pool, Shape,
-    Version, Writer,
-};
+use plexus_base::BlockId;
+use plexus_disks::{BlockSize, Buffer, DATA_START, DiskError, Group, GroupId, Shape};
 
 struct Made {
     directory: tempfile::TempDir,
@@ -120,48 +115,6 @@ fn damage_to_a_disk_is_named() {
     assert!(refused(&made.paths, &made.shape).contains("malformed label of a disk: it is cut off"));
     file.set_len(0).unwrap();
     assert!(refused(&made.paths, &made.shape).contains("is empty"));
-}
-
-/// Runs one job and waits for it.
-#[allow(unsafe_code, reason = "frames are handed over as raw memory")]
-fn one(
-    pool: &Pool,
-    done: &mpsc::Receiver<plexus_disks::IoCompletion>,
-    op: Op,
-    block: u64,
-    frame: &mut Buffer,
-) -> Result<Version, DiskError> {
-    // SAFETY: `frame` is borrowed until the completion has arrived.
-    let memory = unsafe { FrameMemory::new(NonNull::new(frame.as_mut_ptr()).unwrap(), frame.len()) };
-    pool.submit(Job { token: block ^ 77, op, block: BlockId(block), memory });
-    let completion = done.recv().unwrap();
-    assert_eq!((completion.token, completion.op, completion.block), (block ^ 77, op, BlockId(block)));
-    completion.result
-}
-
-#[test]
-fn the_pool_writes_what_is_sealed_and_verifies_what_it_reads() {
-    let made = made(2, 16, 200);
-    let group = Arc::new(Group::open(&made.paths, &made.shape).unwrap());
-    let (sender, done) = mpsc::channel();
-    let pool = Pool::new(&group, 2, true, move |completion| sender.send(completion).unwrap()).unwrap();
-    let mut frame = Buffer::zeroed(16384);
-    assert_eq!(one(&pool, &done, Op::Read, 100, &mut frame).unwrap(), Version(0));
-
-    let mut page = Page::of(&mut frame[..]);
-    page.user_mut().fill(9);
-    page.stamp(BlockId(100), Writer { node: NodeId(1), incarnation: Incarnation(5) }, Version(1));
-    page.seal();
-    assert_eq!(one(&pool, &done, Op::Write, 100, &mut frame).unwrap(), Version(1));
-    frame.fill(0);
-    assert_eq!(one(&pool, &done, Op::Read, 100, &mut frame).unwrap(), Version(1));
-    assert!(Page::of(&frame[..]).user().iter().all(|byte| *byte == 9));
-
-    let (path, offset) = group.locate(BlockId(100)).unwrap();
-    OpenOptions::new().write(true).open(path).unwrap().write_all_at(&[8], offset + 5000).unwrap();
-    let error = one(&pool, &done, Op::Read, 100, &mut frame).unwrap_err().to_string();
-    assert!(error.contains("disk1, byte ") && error.contains("block 100 is damaged: checksum"), "{error}");
-    assert!(matches!(one(&pool, &done, Op::Read, 200, &mut frame), Err(DiskError::OutOfRange { .. })));
 }
 
 #[test]

@@ -17,7 +17,7 @@ use plexus_base::{NodeId, NodeSet};
 use plexus_cache::{Cache, CacheTask, protocol::Counts};
 use plexus_disks::Group;
 use plexus_fabric::{Window, WindowId};
-use plexus_interconnect::{LinkInfo, RailReport, Worker, mesh::Mesh};
+use plexus_interconnect::{LinkInfo, Listening, RailReport, Worker, mesh::Mesh};
 use plexus_locks::LockManager;
 use plexus_membership::{groups::Groups, protocol::View, runtime::Membership};
 use plexus_registry::Registry;
@@ -71,6 +71,8 @@ pub struct NodeRuntime {
     /// The counts of what programs have, by worker.
     usage: Vec<Arc<ProgramUsage>>,
     door: Mutex<Option<AttachServer>>,
+    /// The events of disks, which wake the workers.
+    _disk_events: Vec<Listening>,
 }
 
 #[derive(Default)]

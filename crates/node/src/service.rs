@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock, Weak, mpsc};
 
 use plexus_attach::Programs;
 use plexus_base::{Epoch, Incarnation, NodeId, WorkerId};
+use plexus_cache::CacheService;
 use plexus_fabric::Lost;
 use plexus_interconnect::{Channel, Message, Net, Service, Signal, Worker};
 use plexus_locks::LockService;
@@ -163,11 +164,18 @@ impl Service for NodeService {
 
     #[inline]
     fn turn(&mut self, net: &mut Net) -> usize {
+        let ended = self.subsystems.cache.as_mut().map_or(0, |cache| cache.turn(net));
+        if ended > 0 {
+            self.check(net);
+        }
         let done = self.subsystems.locks.as_mut().map_or(0, |locks| self.programs.turn(net, locks));
-        done + self.ports.turn(net)
+        ended + done + self.ports.turn(net)
     }
 
     fn pending(&mut self) -> bool {
+        if self.subsystems.cache.as_mut().is_some_and(CacheService::pending) {
+            return true;
+        }
         let has_notices = self.subsystems.locks.as_ref().map(LockService::has_notices);
         has_notices.is_some_and(|has_notices| has_notices || self.programs.pending()) || self.ports.pending()
     }

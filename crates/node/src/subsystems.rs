@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use plexus_attach::Programs;
 use plexus_base::{MAX_NODES, NodeId};
-use plexus_cache::{Cache, CacheService, RedoAnswers, RedoLog};
-use plexus_fabric::Window;
+use plexus_cache::{Cache, CacheParts, CacheService, RedoAnswers, RedoLog};
+use plexus_fabric::{Event, Window};
 use plexus_interconnect::{Channel, Message, Net};
 use plexus_locks::{LockManager, LockService};
 use plexus_membership::{
@@ -212,15 +212,19 @@ impl Install for CacheService {
             workers: config.workers,
             cache_bytes: u64::from(config.cache_mib) << 20,
             io_threads: IO_THREADS,
+            disk_reads: config.disk_reads,
         };
         let mut redo = Ok(None);
         let make_redo = |answers| {
             redo = start_redo(node.parts, answers, die.clone());
             redo.as_ref().ok()?.clone().map(|redo| redo as Arc<dyn RedoLog>)
         };
-        let (parts, cache, windows) =
+        let CacheParts { services, events, cache, windows, disk_reads } =
             plexus_cache::wire(settings, group, make_redo, port).map_err(|error| error.to_string())?;
-        Ok(Installed { parts, windows, handle: CacheHandle { cache, redo: redo? } })
+        let events = events.into_iter().map(Event::from_peer).collect::<Result<_, _>>();
+        let disk_events = events.map_err(|error| format!("the events of disks: {error}"))?;
+        let handle = CacheHandle { cache, redo: redo?, disk_events, disk_reads };
+        Ok(Installed { parts: services, windows, handle })
     }
 }
 
@@ -228,6 +232,10 @@ impl Install for CacheService {
 pub(crate) struct CacheHandle {
     pub(crate) cache: Cache,
     pub(crate) redo: Option<Arc<NodeRedo>>,
+    /// The events that must wake the workers, by worker, until they are listened to.
+    pub(crate) disk_events: Vec<Event>,
+    /// The way in which blocks are read from disk.
+    pub(crate) disk_reads: String,
 }
 
 /// Starts the redo of the node, if the cluster has redo.

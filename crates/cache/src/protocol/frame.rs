@@ -47,9 +47,19 @@ pub(super) enum Disk {
     },
     /// A read granted in an earlier view is under way; its result is dropped.
     Discarding,
-    /// The redo of the block must become durable before it leaves or is written.
+    /// The redo of the block must become durable before it leaves.
     Flushing,
-    Writing,
+    /// A copy of the block is being written, or waits until its redo is durable. Sessions may use
+    /// the frame; the block does not leave.
+    Writing(BlockCopy),
+}
+
+/// The copy of a block that is being written.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct BlockCopy {
+    pub(super) version: u64,
+    /// The oldest record that is needed until the copy is on disk; 0: none.
+    pub(super) first: u64,
 }
 
 /// The progress of a block that is to leave this node.
@@ -94,6 +104,11 @@ pub(super) enum Order {
 }
 
 impl Order {
+    /// Returns whether a write of the block obeys it.
+    pub(super) fn is_save(&self) -> bool {
+        matches!(self, Self::Save | Self::SaveFor { .. })
+    }
+
     /// Returns whether it is part of a conversion: then the master orders nothing more until it is
     /// obeyed.
     pub(super) fn converts(&self) -> bool {
@@ -128,6 +143,8 @@ pub(super) struct Frame {
     pub(super) generation: u32,
     pub(super) asked: Option<BlockRequest>,
     pub(super) orders: List,
+    /// The orders to write the block that the write under way obeys.
+    pub(super) saves: List,
     /// Set once the first order has been seen: sessions up to this arrival go before it.
     pub(super) turn: Option<u64>,
     pub(super) waiters: List,
@@ -151,6 +168,7 @@ impl Frame {
         generation: 0,
         asked: None,
         orders: List::EMPTY,
+        saves: List::EMPTY,
         turn: None,
         waiters: List::EMPTY,
         granted: 0,

@@ -102,9 +102,20 @@ struct SimulatedFrame {
     notify: bool,
     mode: Mode,
     pins: Vec<Mode>,
-    /// True while the disk reads into it or writes from it.
+    /// True while the disk reads into it.
     busy: bool,
+    /// The state of the copy that is being written.
+    copy: CopyState,
     contents: Contents,
+}
+
+/// The copy of a frame for the disk.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum CopyState {
+    #[default]
+    None,
+    Made,
+    Writing,
 }
 
 impl SimulatedFrame {
@@ -179,8 +190,16 @@ impl ShardDriver for World {
         self.frames[slot.index()].contents.redo = RedoSpan::default();
     }
 
-    fn cleaned(&mut self, slot: Slot) {
-        self.frames[slot.index()].contents.redo.first = 0;
+    fn copy(&mut self, slot: Slot) -> u64 {
+        let frame = &mut self.frames[slot.index()];
+        assert!(frame.at_peace() && !frame.open && frame.copy == CopyState::None, "copied in use");
+        frame.copy = CopyState::Made;
+        std::mem::take(&mut frame.contents.redo.first)
+    }
+
+    fn write_failed(&mut self, slot: Slot, first: u64) {
+        let redo = &mut self.frames[slot.index()].contents.redo;
+        redo.first = if first == 0 { redo.first } else { first };
     }
 
     fn log_image(&mut self, slot: Slot, _block: BlockId) -> RedoSpan {
@@ -208,9 +227,8 @@ impl ShardDriver for World {
                 self.disk.push(Event::Read { slot, result: Ok(1) });
             }
             Action::WriteDisk { slot, block } => {
-                let frame = &mut self.frames[slot.index()];
-                assert!(frame.at_peace() && !frame.open && block.0 < BLOCKS, "written while in use");
-                frame.busy = true;
+                let copy = std::mem::replace(&mut self.frames[slot.index()].copy, CopyState::Writing);
+                assert!(copy == CopyState::Made && block.0 < BLOCKS, "written without a copy");
                 self.disk.push(Event::Wrote { slot, ok: true });
             }
             Action::Wake { ticket, result } => {
@@ -384,6 +402,7 @@ impl World {
         let done = self.disk.pop()?;
         if let Event::Read { slot, .. } | Event::Wrote { slot, .. } = done {
             self.frames[slot.index()].busy = false;
+            self.frames[slot.index()].copy = CopyState::None;
         }
         Some(done)
     }
@@ -410,7 +429,7 @@ impl World {
                         }
                     }
                     Event::Wrote { slot, ok } => {
-                        self.frames[slot.index()].busy = false;
+                        self.frames[slot.index()].copy = CopyState::None;
                         *ok = random.percent(80);
                     }
                     _ => {}

@@ -9,7 +9,8 @@ use plexus_base::BlockId;
 use super::{
     Action, Ask, Contents, Granted, Mode, RedoSpan, Shard, ShardDriver, Slot,
     directory::Fault,
-    frame::{Disk, Leave, Order, Phase, Usage},
+    frame::{BlockCopy, Disk, Leave, Order, Phase, Usage},
+    lists::List,
     message::{Message, MessageBody, Source},
 };
 
@@ -90,7 +91,9 @@ impl Shard {
             if order.is_some() && frame.turn.is_none() {
                 self.frames[slot].turn = Some(self.arrivals);
             }
-            let serves_sessions = order.is_none() && frame.leave == Leave::No;
+            let is_writing = matches!(frame.disk, Disk::Writing(_));
+            let is_free = order.is_none_or(|order| is_writing && order.is_save());
+            let serves_sessions = is_free && frame.leave == Leave::No;
             match frame.phase {
                 Phase::Closing => break,
                 Phase::Open(offered) => {
@@ -105,13 +108,16 @@ impl Shard {
                         break;
                     }
                 }
-                Phase::Closed if matches!(frame.disk, Disk::Writing | Disk::Flushing) => {
-                    // The frame is idle and unchanged until then: it may be copied, but not given
-                    // away.
-                    if !matches!(order, Some(Order::Give { ask: Ask::Cr, .. })) {
+                // The block does not leave until then. It may be copied, and used where a copy of
+                // it is written.
+                Phase::Closed if frame.disk == Disk::Flushing || is_writing => {
+                    if matches!(order, Some(Order::Give { ask: Ask::Cr, .. })) {
+                        self.obey(slot, io);
+                    } else if is_writing && serves_sessions {
+                        self.admit(slot, None, io);
+                    } else {
                         break;
                     }
-                    self.obey(slot, io);
                 }
                 Phase::Closed if order.is_some() => {
                     let turn = self.frames[slot].turn;
@@ -160,7 +166,7 @@ impl Shard {
     /// Opens a closed frame and admits the first sessions that can share it.
     fn admit(&mut self, slot: usize, turn: Option<u64>, io: &mut impl ShardDriver) {
         let (block, mode) = (self.frames[slot].block, self.frames[slot].mode);
-        debug_assert_eq!((self.frames[slot].phase, self.frames[slot].disk), (Phase::Closed, Disk::Quiet));
+        debug_assert!(self.frames[slot].phase == Phase::Closed && self.frames[slot].disk != Disk::Flushing);
         self.frames[slot].phase = Phase::Open(mode);
         io.open(Slot(slot as u32), block, mode);
         let mut shared = false;
@@ -209,9 +215,9 @@ impl Shard {
     fn obey(&mut self, slot: usize, io: &mut impl ShardDriver) -> bool {
         let frame = self.frames[slot];
         let order = self.orders.front(frame.orders).expect("there is an order");
-        if matches!(order, Order::Save | Order::SaveFor { .. }) && frame.owed {
+        if order.is_save() && frame.owed {
             self.write(slot, io);
-            return false;
+            return true;
         }
         // A shared copy of what is not durable could vanish, and no node would know.
         let is_first_copy = frame.mode == Mode::X && matches!(order, Order::Give { ask: Ask::S, .. });
@@ -288,54 +294,75 @@ impl Shard {
         }
     }
 
-    /// Writes the block, which is idle and stays so until the write is done.
-    pub(super) fn write(&mut self, slot: usize, io: &mut impl ShardDriver) {
+    /// Copies the block, which is idle, and writes the copy as soon as its redo is durable.
+    fn write(&mut self, slot: usize, io: &mut impl ShardDriver) {
         let frame = &mut self.frames[slot];
         assert!(frame.phase == Phase::Closed && frame.disk == Disk::Quiet && frame.mode != Mode::N);
-        if !self.is_durable(slot, io) {
-            return;
+        let first = io.copy(Slot(slot as u32));
+        frame.disk = Disk::Writing(BlockCopy { version: frame.version, first });
+        frame.redo.first = 0;
+        while self.orders.front(frame.orders).is_some_and(|order| order.is_save()) {
+            let order = self.orders.pop_front(&mut frame.orders).expect("there is an order");
+            self.orders.push_back(&mut frame.saves, order);
+            frame.turn = None;
         }
-        let frame = &mut self.frames[slot];
-        frame.disk = Disk::Writing;
-        io.push(Action::WriteDisk { slot: Slot(slot as u32), block: frame.block });
+        let block = frame.block;
+        self.copies(slot, true);
+        if self.is_flushed(slot, io) {
+            io.push(Action::WriteDisk { slot: Slot(slot as u32), block });
+        }
     }
 
     /// Handles the end of a write.
     pub(super) fn wrote(&mut self, slot: usize, ok: bool, io: &mut impl ShardDriver) {
         let frame = &mut self.frames[slot];
-        assert_eq!(frame.disk, Disk::Writing, "a write that was not requested is finished");
-        frame.disk = Disk::Quiet;
-        frame.stuck = !ok;
+        let Disk::Writing(copy) = frame.disk else {
+            panic!("a write that was not requested is finished");
+        };
+        (frame.disk, frame.stuck) = (Disk::Quiet, !ok);
+        let (block, saves) = (frame.block, std::mem::replace(&mut frame.saves, List::EMPTY));
         if ok {
-            (frame.owed, frame.behind, frame.redo.first) = (false, false, 0);
+            // What sessions have changed since the copy is owed still.
+            let is_current = frame.version == copy.version;
+            (frame.owed, frame.behind) = (!is_current, !is_current);
             self.counts.disk_writes += 1;
-            io.cleaned(Slot(slot as u32));
-            let (block, version) = (frame.block, frame.version);
-            self.is_on_disk(block, version, io);
         } else {
+            io.write_failed(Slot(slot as u32), copy.first);
+            frame.redo = io.redo(Slot(slot as u32));
             self.counts.write_failures += 1;
-            io.push(Action::WriteFailed { block: frame.block });
-            self.write_failed(slot, io);
+            io.push(Action::WriteFailed { block });
+        }
+        self.copies(slot, false);
+        self.answer_saves(block, saves, ok.then_some(copy.version), io);
+        if ok {
+            self.is_on_disk(block, copy.version, io);
+        } else {
+            self.keep(slot, io);
         }
         self.settle(slot, io);
     }
 
-    /// Keeps the block after a failed write, and tells the sessions and sweeps that wanted it
-    /// written or gone.
-    fn write_failed(&mut self, slot: usize, io: &mut impl ShardDriver) {
-        while let Some(order @ (Order::Save | Order::SaveFor { .. })) =
-            self.orders.front(self.frames[slot].orders)
-        {
-            self.orders.pop_front(&mut self.frames[slot].orders);
-            self.frames[slot].turn = None;
+    /// Answers the orders that a write has obeyed, with the version that the disk has.
+    fn answer_saves(
+        &mut self,
+        block: BlockId,
+        mut saves: List,
+        version: Option<u64>,
+        io: &mut impl ShardDriver,
+    ) {
+        while let Some(order) = self.orders.pop_front(&mut saves) {
             match order {
                 Order::SaveFor { requester, .. } => {
-                    let block = self.frames[slot].block;
-                    self.send(requester, block, MessageBody::Saved { version: 0 }, io);
+                    let version = version.unwrap_or(0);
+                    self.send(requester, block, MessageBody::Saved { version }, io);
                 }
-                _ => self.saved(false),
+                _ => self.saved(version.is_some()),
             }
         }
+    }
+
+    /// Keeps a block after a failed write that was to make room.
+    fn keep(&mut self, slot: usize, io: &mut impl ShardDriver) {
         if self.frames[slot].leave == Leave::Chosen {
             self.unchoose(slot);
             self.cannot_leave(slot, io);

@@ -136,11 +136,11 @@ pub enum Event {
         /// The version of the block that is now in the frame, or the reason why there is none.
         result: Result<u64, BlockError>,
     },
-    /// An [`Action::WriteDisk`] is finished, durably if `ok`.
+    /// An [`Action::WriteDisk`] is finished, durably if `ok`. The frame may have changed since.
     Wrote {
         /// The frame.
         slot: Slot,
-        /// True if the block is on the disk now.
+        /// True if the copy is on the disk now.
         ok: bool,
     },
     /// The session is finished with the private frame that [`Granted::Private`] gave it.
@@ -219,8 +219,15 @@ pub trait ShardDriver {
     /// now on. The frame has no redo record in this node's stream.
     fn arrived(&mut self, slot: Slot, owed: bool);
 
-    /// Notes that the block is on disk: the next change begins with an image.
-    fn cleaned(&mut self, slot: Slot);
+    /// Copies the block for a write to disk *before this returns*: sessions may change the frame
+    /// from then on. A change of the block begins with an image, as if the disk had the copy.
+    /// Returns the position of the oldest record until now (0: there is none). Called only while
+    /// the frame is closed and idle, and once until [`Event::Wrote`].
+    fn copy(&mut self, slot: Slot) -> u64;
+
+    /// Notes that the copy could not be written. The block needs its records from `first` on (0:
+    /// from the oldest since the copy).
+    fn write_failed(&mut self, slot: Slot, first: u64);
 
     /// Appends an image of the block to the redo stream. Called only while no session changes it.
     fn log_image(&mut self, slot: Slot, block: BlockId) -> RedoSpan;
@@ -264,8 +271,8 @@ pub enum Action {
         /// The version that must be found; 0: any.
         expect: u64,
     },
-    /// Write the frame to `block`, durably; answered by [`Event::Wrote`]. Nothing changes the frame
-    /// meanwhile.
+    /// Write the [copy](ShardDriver::copy) of a frame to `block`, durably; answered by
+    /// [`Event::Wrote`].
     WriteDisk {
         /// The frame.
         slot: Slot,

@@ -26,7 +26,7 @@
 //! - *Debt*: for a block newer than the disk, exactly one node owes the write-back. X to S keeps
 //!   the debt; X to X and invalidation move it. The debtor writes before it gives the block up.
 //!   While a write is in flight the block is not given away, so no late write overtakes a newer
-//!   version.
+//!   version. Sessions of the node go on, because a copy is written.
 //! - No node sends a request for a block whose eviction is unanswered, and no block leaves whose
 //!   request is unanswered.
 //! - Sessions that wait when an order from the master is first seen go before it (a *turn*) if the

@@ -2,7 +2,12 @@
 //!
 //! **Durability.** A block leaves this node in X or S, loses its debt by an invalidation, or is
 //! written to disk only when the records of its changes are durable. Until then its frame is
-//! [`Disk::Flushing`], which others may copy from.
+//! [`Disk::Flushing`], which others may copy from. A write is made from a copy of the block, and
+//! waits as [`Disk::Writing`]: sessions go on.
+//!
+//! **Writes.** A copy on disk ends the need for the records up to its version. The first change
+//! after the copy logs an image, so the records before it are needed only until the copy is there:
+//! [`Shard::oldest_copied`].
 //!
 //! **Hand-over table.** When a debt leaves, this node's stream still has records that recovery
 //! needs until the block is on disk. The entry stays until the node that owes has written the
@@ -63,7 +68,10 @@ struct Recovery {
 pub(super) struct Redo {
     durable: u64,
     wanted: u64,
-    flushing: Vec<usize>,
+    /// The frames that wait until the stream is durable up to a position.
+    flushing: Vec<(usize, u64)>,
+    /// The frames of which a copy is being written.
+    copied: BTreeSet<usize>,
     handed_over: BTreeMap<BlockId, HandedOver>,
     /// The blocks whose write is to be asked for, and those for which it was.
     to_ask: VecDeque<BlockId>,
@@ -113,6 +121,22 @@ impl Shard {
         self.redo.handed_over.values().map(|handed| handed.first).min()
     }
 
+    /// Returns the position of the oldest record that a write under way needs.
+    #[must_use]
+    pub fn oldest_copied(&self) -> Option<u64> {
+        let copies = self.redo.copied.iter().map(|slot| self.frames[*slot].disk);
+        let firsts =
+            copies.filter_map(|disk| if let Disk::Writing(copy) = disk { Some(copy.first) } else { None });
+        firsts.filter(|first| *first > 0).min()
+    }
+
+    /// Notes that the write of a copy begins or ends.
+    pub(super) fn copies(&mut self, slot: usize, begins: bool) {
+        let copied = &mut self.redo.copied;
+        let is_new = if begins { copied.insert(slot) } else { copied.remove(&slot) };
+        debug_assert!(is_new, "two writes of one frame");
+    }
+
     /// Returns the number of debts in the hand-over table.
     #[must_use]
     pub fn handed_over(&self) -> usize {
@@ -132,8 +156,17 @@ impl Shard {
 
     /// Returns whether every record of the block is durable. If not, the frame waits for that.
     pub(super) fn is_durable(&mut self, slot: usize, io: &mut impl ShardDriver) -> bool {
-        let frame = &mut self.frames[slot];
-        let end = frame.redo.last;
+        let is_flushed = self.is_flushed(slot, io);
+        if !is_flushed {
+            self.frames[slot].disk = Disk::Flushing;
+        }
+        is_flushed
+    }
+
+    /// Returns whether every record of the block is durable. If not, [`Self::durable`] looks at the
+    /// frame's disk operation when they are.
+    pub(super) fn is_flushed(&mut self, slot: usize, io: &mut impl ShardDriver) -> bool {
+        let end = self.frames[slot].redo.last;
         if end <= self.redo.durable {
             return true;
         }
@@ -141,8 +174,7 @@ impl Shard {
         if end <= self.redo.durable {
             return true;
         }
-        frame.disk = Disk::Flushing;
-        self.redo.flushing.push(slot);
+        self.redo.flushing.push((slot, end));
         self.counts.flush_waits += 1;
         if end > self.redo.wanted {
             self.redo.wanted = end;
@@ -155,12 +187,15 @@ impl Shard {
     pub(super) fn durable(&mut self, end: u64, io: &mut impl ShardDriver) {
         self.redo.durable = self.redo.durable.max(end);
         let durable = self.redo.durable;
-        let frames = &self.frames;
-        let done: Vec<usize> =
-            self.redo.flushing.extract_if(.., |slot| frames[*slot].redo.last <= durable).collect();
-        for slot in done {
-            self.frames[slot].disk = Disk::Quiet;
-            self.settle(slot, io);
+        let done: Vec<_> = self.redo.flushing.extract_if(.., |(_, end)| *end <= durable).collect();
+        for (slot, _) in done {
+            let frame = &mut self.frames[slot];
+            if let Disk::Writing(_) = frame.disk {
+                io.push(Action::WriteDisk { slot: Slot(slot as u32), block: frame.block });
+            } else {
+                frame.disk = Disk::Quiet;
+                self.settle(slot, io);
+            }
         }
     }
 

@@ -44,7 +44,10 @@ impl ShardDriver for Log {
     fn forget(&mut self, _slot: Slot) {}
     fn expect(&mut self, _slot: Slot, _generation: u32) {}
     fn arrived(&mut self, _slot: Slot, _owed: bool) {}
-    fn cleaned(&mut self, _slot: Slot) {}
+    fn copy(&mut self, _slot: Slot) -> u64 {
+        0
+    }
+    fn write_failed(&mut self, _slot: Slot, _first: u64) {}
     fn log_image(&mut self, _slot: Slot, _block: BlockId) -> RedoSpan {
         RedoSpan::default()
     }

@@ -195,6 +195,7 @@ impl Shard {
         if let Disk::Reading { .. } = frame.disk {
             frame.disk = Disk::Discarding;
         }
+        while self.orders.remove_first(&mut frame.saves, |order| *order != Order::Save).is_some() {}
         let mut forgot = false;
         while self.orders.remove_first(&mut frame.orders, |order| *order != Order::Save).is_some() {
             forgot = true;

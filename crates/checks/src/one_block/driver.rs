@@ -109,11 +109,11 @@ impl OneBlock {
                 self.disk.read_begins(block)?;
             }
             Action::WriteDisk { slot, block } => {
-                let frame = local.frames.frames[slot.index()];
-                if frame.pinned() || frame.page.torn || frame.page.block != block {
-                    return Err(broken("debt", format!("writes {:?} while in use", frame.page)));
+                let copy = local.frames.frames[slot.index()].copy;
+                if copy.is_none_or(|page| page.block != block) {
+                    return Err(broken("debt", format!("writes {copy:?}")));
                 }
-                accesses.push(Access { slot, page: Some(frame.page), is_discarded: false });
+                accesses.push(Access { slot, page: copy, is_discarded: false });
                 self.disk.write_begins(block)?;
             }
             Action::Flush { end } => self.streams[*owner].want(end),
@@ -250,9 +250,7 @@ impl OneBlock {
             let version = frame.page.version;
             return self.event(at, Event::Read { slot, result: Ok(version) });
         };
-        if frame.page != page || frame.pinned() {
-            return Err(broken("debt", "changed while it was being written".into()));
-        }
+        frame.copy = None;
         self.lands(page)?;
         self.event(at, Event::Wrote { slot, ok: true })
     }

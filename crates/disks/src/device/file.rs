@@ -70,7 +70,7 @@ impl FileDevice {
         Ok(Self { path: path.into(), file, is_direct, length, has_failed: AtomicBool::new(false) })
     }
 
-    fn failure(&self, source: io::Error, expected: u64) -> DiskError {
+    pub(crate) fn failure(&self, source: io::Error, expected: u64) -> DiskError {
         match (source.kind(), self.file.metadata()) {
             (io::ErrorKind::UnexpectedEof, Ok(now)) => {
                 DiskError::Truncated { path: self.path.clone(), found: now.len(), expected }

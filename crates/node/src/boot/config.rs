@@ -16,7 +16,7 @@ use std::{
 };
 
 use plexus_base::{MAX_NODES, NodeId, NodeSet, Waiting, crc32c};
-use plexus_disks::{BlockSize, GroupId, Shape};
+use plexus_disks::{BlockSize, DiskReads, GroupId, Shape};
 use plexus_fabric::RailKind;
 use plexus_membership::protocol::View;
 use plexus_store::stream::protocol::{Geometry, PAGE};
@@ -94,6 +94,8 @@ pub struct Config {
     pub checkpoint_seconds: u32,
     /// The length of each redo stream in MiB; 0: changes are not logged.
     pub redo_mib: u32,
+    /// The way in which blocks are read from the disks.
+    pub disk_reads: DiskReads,
     /// The settings of the interconnect.
     pub interconnect: Interconnect,
     /// The settings of the membership.
@@ -181,6 +183,8 @@ struct Text {
     checkpoint_seconds: u32,
     #[serde(default)]
     redo_mib: u32,
+    #[serde(default, deserialize_with = "disk_reads")]
+    disk_reads: DiskReads,
     #[serde(default)]
     interconnect: Interconnect,
     #[serde(default)]
@@ -259,6 +263,7 @@ impl Config {
             program_window_mib: PROGRAM_WINDOW_MIB,
             checkpoint_seconds: 5,
             redo_mib: 0,
+            disk_reads: DiskReads::default(),
             interconnect: Interconnect::default(),
             membership: Membership::default(),
             voting: create::voting_files(&dir, &nodes)?,
@@ -465,6 +470,10 @@ fn number<'de, D: Deserializer<'de>>(from: D) -> Result<NodeId, D::Error> {
 
 fn program_window_mib() -> u32 {
     PROGRAM_WINDOW_MIB
+}
+
+fn disk_reads<'de, D: Deserializer<'de>>(from: D) -> Result<DiskReads, D::Error> {
+    String::deserialize(from)?.parse().map_err(D::Error::custom)
 }
 
 fn waiting<'de, D: Deserializer<'de>>(from: D) -> Result<Waiting, D::Error> {

@@ -70,7 +70,7 @@ impl NodeRuntime {
         let workers = Arc::<Workers>::default();
         let memory = Arc::new(OnceLock::new());
         let making = Making { parts: &parts, membership: memory.clone() };
-        let (subsystems, handles, mut windows) = install(&making, &workers)?;
+        let (subsystems, mut handles, mut windows) = install(&making, &workers)?;
         let Parts { config, me, incarnation, group, lifecycle, die } = parts;
         let benchmark = Window::create(BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES, 0);
         let benchmark = Arc::new(benchmark.map_err(|error| error.to_string())?);
@@ -96,6 +96,10 @@ impl NodeRuntime {
         lifecycle.begin().map_err(|error| error.to_string())?;
         let mesh = Mesh::start(mesh_config, services, |_| ()).map_err(|error| error.to_string())?;
         Workers::start(mesh.workers().to_vec(), &workers);
+        let events = std::mem::take(&mut handles.cache.disk_events);
+        let listening = mesh.workers().iter().zip(events).map(|(worker, event)| worker.listen(event));
+        let disk_events = listening.collect::<Result<_, _>>();
+        let disk_events = disk_events.map_err(|error| format!("the events of disks: {error}"))?;
         member.place_mesh(&mesh);
         let settings = membership_settings(&config, me, incarnation, keys.clone());
         let membership = settings.and_then(|settings| {
@@ -123,6 +127,7 @@ impl NodeRuntime {
             arena,
             usage,
             door: Mutex::default(),
+            _disk_events: disk_events,
         };
         let ready = runtime
             .start_threads(tell, notices)

@@ -26,6 +26,9 @@ pub struct RuntimeStatus {
     pub blocks_held: u64,
     /// The number of blocks written to the disks so far.
     pub blocks_written: u64,
+    /// The way in which blocks are read from the disks, with the reason if it is not the one wanted.
+    #[serde(default)]
+    pub disk_reads: String,
     /// The number of refused connections whose peer did not authenticate.
     pub unauthenticated: u64,
     /// The resources of attached programs.
@@ -125,6 +128,7 @@ impl NodeRuntime {
             peers: peers.collect(),
             blocks_held: self.handles.cache.cache.occupied() as u64,
             blocks_written: self.counts().disk_writes,
+            disk_reads: self.handles.cache.disk_reads.clone(),
             unauthenticated: self.mesh.unauthenticated(),
             programs: self.programs(),
             keys: self.keys.problem(),

@@ -98,6 +98,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                 if let Some(recovery) = &status.runtime.recovery {
                     output::line(&format!("{name}: {}", recovery_line(recovery)))?;
                 }
+                if status.runtime.disk_reads.starts_with("threads") {
+                    output::line(&format!("{name}: disks are read by {}", status.runtime.disk_reads))?;
+                }
                 for problem in &status.runtime.trouble {
                     output::line(&format!("{name}: {problem}"))?;
                 }

@@ -70,6 +70,7 @@ pub(super) fn check(dir: &ClusterDir, text: Text) -> Result<Config, String> {
         program_window_mib: text.program_window_mib,
         checkpoint_seconds: text.checkpoint_seconds,
         redo_mib: text.redo_mib,
+        disk_reads: text.disk_reads,
         interconnect: text.interconnect,
         membership: text.membership,
         voting: text

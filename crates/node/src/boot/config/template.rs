@@ -14,6 +14,7 @@ pub(super) fn text(config: &Config) -> String {
         program_window_mib,
         checkpoint_seconds,
         redo_mib,
+        disk_reads,
         blocks,
         ..
     } = config;
@@ -62,6 +63,9 @@ checkpoint_seconds = {checkpoint_seconds}
 # Length of a node's redo stream in MiB, {MIN_REDO_MIB} or more; the same on every node. With redo no death of nodes loses an
 # acknowledged change. 0: changes are not logged.
 redo_mib = {redo_mib}
+
+# How blocks are read from the disks: "io_uring" (threads where the system does not allow it), or "threads".
+disk_reads = "{disk_reads}"
 
 [interconnect]
 # What goes over a network: "auto" encrypts it between different hosts, "always" also between nodes of one host, "never"

@@ -1,0 +1,256 @@
+//! Reads and writes of blocks that no thread of a worker waits for.
+//!
+//! A [`Job`] carries a token, which its [`IoCompletion`] returns. Jobs may complete in any order: a
+//! second job for the same block must wait for the first. Each block that is read is verified. A
+//! write has a buffer of its own with a sealed page ([`Page::seal`]), so its owner may go on with
+//! the block.
+//!
+//! **Reads** go through a ring of io_uring that the owner itself submits to, or through threads
+//! where the system refuses a ring or the configuration wants none. **Writes** always go through
+//! threads. The end of a process proves that its threads write nothing more; it does not wait for
+//! writes of a ring. Measured with a slow disk: a killed process was gone after 3 ms, and its
+//! writes reached the disk for 3 s. Other nodes recover its blocks by then.
+//!
+//! **Waking.** The owner calls [`BlockIo::reap`] in its turns. Before it sleeps it asks
+//! [`BlockIo::pending`]: if that is false, the next completion signals the [event](BlockIo::event).
+//! While the owner is awake no event is signalled.
+//!
+//! # Unsafe
+//!
+//! A read points to a frame of the cache, which is mapped memory that no borrow describes.
+//! [`FrameMemory::new`] states the contract. From `submit` until the completion, the frame belongs
+//! to an I/O thread or to the kernel alone. The cache ensures this: it has closed the frame to local
+//! sessions, and asked no peer to put data into it. Dropping a [`BlockIo`] waits for every read under
+//! way, so the memory outlives them.
+
+mod pool;
+mod ring;
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    ptr::NonNull,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use plexus_base::BlockId;
+use rustix::event::{EventfdFlags, eventfd};
+
+use self::{pool::Pool, ring::Ring};
+use crate::{Buffer, DiskError, Group, Page, Version};
+
+/// The memory of one frame, lent to the disk for one read.
+#[derive(Debug)]
+pub struct FrameMemory {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: `new` makes its caller promise that no other thread or process touches the memory.
+#[allow(unsafe_code, reason = "the promise of `new` holds on every thread")]
+unsafe impl Send for FrameMemory {}
+
+impl FrameMemory {
+    /// Takes the `len` bytes at `start`.
+    ///
+    /// # Safety
+    /// `start..start + len` is mapped and initialized. No other code of any process touches it
+    /// until the completion of its job, or until this value is dropped unsubmitted.
+    #[allow(unsafe_code, reason = "frames are mapped memory")]
+    #[must_use]
+    pub unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
+        Self { start, len }
+    }
+
+    #[allow(unsafe_code, reason = "frames are mapped memory")]
+    fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: `new` vouches for the range and for our being alone with it; `&mut self` for
+        // there being one slice at a time.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+/// The operation of a job, and its memory, one block long.
+pub enum Op {
+    /// Fill the frame from disk and verify it.
+    Read(FrameMemory),
+    /// Write the page, which the submitter has sealed ([`Page::seal`]).
+    Write(Buffer),
+}
+
+/// One read or write of one block.
+pub struct Job {
+    /// The submitter's token, which comes back in the completion and is not interpreted.
+    pub token: u64,
+    /// The block.
+    pub block: BlockId,
+    /// The operation.
+    pub op: Op,
+}
+
+/// The result of a job. The memory belongs to the submitter again.
+pub struct IoCompletion {
+    /// The token of the job.
+    pub token: u64,
+    /// The block.
+    pub block: BlockId,
+    /// The buffer of a write; `None` after a read.
+    pub written: Option<Buffer>,
+    /// The version that was read or written (0: never written), or the error. After a failed read
+    /// the frame's content is arbitrary.
+    pub result: Result<Version, DiskError>,
+}
+
+/// The way in which blocks are read from disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum DiskReads {
+    /// Through a ring of io_uring where the system allows it, else by threads.
+    #[default]
+    Ring,
+    /// By threads.
+    Threads,
+}
+
+plexus_base::named! { impl DiskReads as "way to read disks" { Ring "io_uring", Threads "threads" } }
+
+/// The settings of a [`BlockIo`].
+#[derive(Clone, Copy, Debug)]
+pub struct BlockIoSettings {
+    /// The way in which blocks are read.
+    pub reads: DiskReads,
+    /// The number of threads, at least 1.
+    pub threads: usize,
+    /// True if a write is complete only when it is durable.
+    pub syncs: bool,
+}
+
+/// The reads and writes of one owner, which calls it from one thread at a time.
+pub struct BlockIo {
+    ring: Option<Ring>,
+    pool: Pool,
+    ended: Arc<Ended>,
+    /// The jobs of the pool that were not reaped.
+    pooled: usize,
+    reads: String,
+}
+
+/// The jobs that the pool has ended.
+struct Ended {
+    state: Mutex<EndedState>,
+    event: OwnedFd,
+}
+
+#[derive(Default)]
+struct EndedState {
+    jobs: Vec<IoCompletion>,
+    /// True if the owner sleeps unless the event is signalled.
+    is_armed: bool,
+}
+
+impl Ended {
+    fn lock(&self) -> MutexGuard<'_, EndedState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, job: IoCompletion) {
+        let mut state = self.lock();
+        state.jobs.push(job);
+        let is_armed = std::mem::take(&mut state.is_armed);
+        drop(state);
+        if is_armed {
+            // It fails only if the counter is full, and then the event is signalled.
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+impl BlockIo {
+    /// Starts the threads, and makes the ring if the settings want one and the system allows it.
+    ///
+    /// # Errors
+    /// The system refuses a thread or a descriptor.
+    pub fn new(group: &Arc<Group>, settings: BlockIoSettings) -> io::Result<Self> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (ring, reads) = match settings.reads {
+            DiskReads::Threads => (None, "threads".into()),
+            DiskReads::Ring => match Ring::new(group.clone(), event.as_fd()) {
+                Ok(ring) => (Some(ring), "io_uring".into()),
+                Err(why) => (None, format!("threads (io_uring: {why})")),
+            },
+        };
+        let ended = Arc::new(Ended { state: Mutex::default(), event });
+        let told = ended.clone();
+        let complete = move |job| told.push(job);
+        let pool = Pool::new(group, settings.threads, settings.syncs, complete)?;
+        Ok(Self { ring, pool, ended, pooled: 0, reads })
+    }
+
+    /// Returns the way in which blocks are read, with the reason if it is not the one wanted.
+    #[must_use]
+    pub fn reads(&self) -> &str {
+        &self.reads
+    }
+
+    /// Returns the event: an eventfd in non-blocking mode that becomes readable. Nothing needs to be
+    /// read from it.
+    ///
+    /// # Errors
+    /// No descriptor is free.
+    pub fn event(&self) -> io::Result<OwnedFd> {
+        self.ended.event.try_clone()
+    }
+
+    /// Queues one job. A read begins with the next [`BlockIo::begin`].
+    ///
+    /// # Panics
+    /// Here or on an I/O thread, if the memory is not one block long.
+    pub fn submit(&mut self, job: Job) {
+        match (&mut self.ring, job) {
+            (Some(ring), Job { token, block, op: Op::Read(memory) }) => ring.submit(token, block, memory),
+            (_, job) => {
+                self.pooled += 1;
+                self.pool.submit(job);
+            }
+        }
+    }
+
+    /// Begins the queued reads, with one system call.
+    pub fn begin(&mut self) {
+        self.ring.iter_mut().for_each(Ring::begin);
+    }
+
+    /// Adds the jobs that have ended to `jobs`.
+    pub fn reap(&mut self, jobs: &mut Vec<IoCompletion>) {
+        if self.pooled > 0 {
+            let mut ended = self.ended.lock();
+            ended.is_armed = false;
+            self.pooled -= ended.jobs.len();
+            jobs.append(&mut ended.jobs);
+        }
+        self.ring.iter_mut().for_each(|ring| ring.reap(jobs));
+    }
+
+    /// Returns whether [`BlockIo::reap`] or [`BlockIo::begin`] has something to do. If not, the
+    /// event is signalled as soon as that changes.
+    pub fn pending(&mut self) -> bool {
+        if self.pooled > 0 {
+            let mut ended = self.ended.lock();
+            if !ended.jobs.is_empty() {
+                return true;
+            }
+            ended.is_armed = true;
+        }
+        self.ring.as_mut().is_some_and(Ring::pending)
+    }
+}
+
+/// Returns the version of a block that was read, if its page is sound.
+fn verify(group: &Group, block: BlockId, frame: &[u8]) -> Result<Version, DiskError> {
+    match Page::of(frame).verify(block) {
+        Ok(version) => Ok(version),
+        Err(page) => {
+            let (path, offset) = group.locate(block)?;
+            Err(DiskError::Page { path: path.into(), offset, page })
+        }
+    }
+}
