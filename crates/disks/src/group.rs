@@ -312,7 +312,7 @@ pub(crate) fn create_file(path: &Path) -> Result<File, DiskError> {
 
 /// Gives a new file its length and its room: with one call where the file system can, else by
 /// writing zeros.
-fn preallocate(file: &File, length: u64) -> io::Result<()> {
+pub(crate) fn preallocate(file: &File, length: u64) -> io::Result<()> {
     match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::OPNOTSUPP) => write_zeros(file, length),

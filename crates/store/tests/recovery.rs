@@ -291,7 +291,7 @@ fn files_that_are_no_streams_of_this_cluster_are_refused_by_name() {
     for (change, expected) in [
         (
             (|bytes| change_format(bytes)) as fn(&mut Vec<u8>),
-            "it has version 2, this program reads version 1",
+            "it has version 3, this program reads version 2",
         ),
         (|bytes| bytes.truncate(9 * BLOCK_BYTES), "a segment is missing: 36864 bytes of"),
         (|bytes| bytes[..2 * BLOCK_BYTES].fill(0), "restore the stream from a copy"),
@@ -314,7 +314,7 @@ fn files_that_are_no_streams_of_this_cluster_are_refused_by_name() {
 /// Gives both headers a newer format.
 fn change_format(bytes: &mut [u8]) {
     for header in bytes[..2 * BLOCK_BYTES].chunks_mut(BLOCK_BYTES).filter(|header| header[0] != 0) {
-        header[8] = 2;
+        header[8] = 3;
         plexus_base::wire::seal(header, 12);
     }
 }

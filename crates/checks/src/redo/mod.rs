@@ -4,7 +4,7 @@
 //! After every crash the records from the checkpoint on are exactly the groups that were appended
 //! there, up to some end: none is missing, half, changed or invented, and every group that was
 //! reported as durable is among them. Once an incarnation has opened the stream behind that end,
-//! the end is final. Replay of these records gives each block as the last of them left it, also a
+//! the end is final. Batches are written only where zeros or batches are durable. Replay of these records gives each block as the last of them left it, also a
 //! block that was torn. At last, damage to a batch in front of others is an error and never taken
 //! for the end.
 
@@ -57,6 +57,10 @@ pub struct Redo {
     actions: VecDeque<Action>,
     /// The step under way. `Some(result)` for a write, which the device has got already.
     step: Option<Option<bool>>,
+    /// The end of the zeros that are being written, and the result.
+    zeroing: Option<(u64, bool)>,
+    /// The offset below which zeros or batches were durable.
+    zeroed: u64,
     /// The places of the headers that were written and not synced.
     unsynced_headers: Vec<u64>,
     /// True if something was done during this step.
@@ -74,7 +78,7 @@ pub struct Redo {
     /// The highest checkpoint that was asked for.
     checkpoint: Lsn,
     events: u64,
-    tallies: [(&'static str, u64); 5],
+    tallies: [(&'static str, u64); 6],
 }
 
 const CRASHES: usize = 0;
@@ -82,6 +86,7 @@ const REFUSED: usize = 1;
 const TORN: usize = 2;
 const DAMAGED: usize = 3;
 const FOOTERS: usize = 4;
+const ZEROS: usize = 5;
 
 impl Simulation for Redo {
     fn now(&self) -> u64 {
@@ -141,6 +146,8 @@ impl Redo {
         let header = StreamHeader::new(7, NODE, geometry);
         device.write(header.offset(), &header.encode()).expect("a new device works");
         device.sync().expect("a new device works");
+        let zeroed = geometry.offset(geometry.first_zeros());
+        device.damage(zeroed, |unwritten| unwritten.fill(0xa5));
         let scan = StreamReader::open(&device).and_then(StreamReader::scan).expect("a new stream");
         let mut actions = VecDeque::new();
         let writer = StreamWriter::open(scan.tail, Incarnation(1), &mut |action| actions.push_back(action));
@@ -153,6 +160,8 @@ impl Redo {
             writer,
             actions,
             step: None,
+            zeroing: None,
+            zeroed,
             unsynced_headers: Vec::new(),
             has_acted: false,
             is_open: false,
@@ -164,7 +173,7 @@ impl Redo {
             blocks: Blocks::default(),
             checkpoint: Lsn::FIRST,
             events: 0,
-            tallies: [("crashes", 0), ("refused", 0), ("torn", 0), ("damaged", 0), ("footers", 0)],
+            tallies: [("crashes", 0), ("refused", 0), ("torn", 0), ("damaged", 0), ("footers", 0), ("zeros", 0)],
         }
     }
 
@@ -175,8 +184,8 @@ impl Redo {
     pub fn run(&mut self) -> Result<(), String> {
         self.take_actions()?;
         let mut groups = self.plan.groups;
-        while groups > 0 || self.step.is_some() {
-            let is_free = self.step.is_none();
+        while groups > 0 || self.is_busy() {
+            let is_free = !self.is_busy();
             let acts = match &mut self.chance {
                 Chance::Drawn(random) => random.percent(40),
                 // Also during each sync, where groups gather.
@@ -278,8 +287,25 @@ impl Redo {
         Ok(true)
     }
 
-    /// Ends the step that is under way.
+    fn is_busy(&self) -> bool {
+        self.step.is_some() || self.zeroing.is_some()
+    }
+
+    /// Ends the step or the zeros that are under way.
     fn advance(&mut self) -> Result<(), String> {
+        if self.step.is_none() || self.chance.of_drawn(3) == 0 {
+            if let Some((end, is_written)) = self.zeroing.take() {
+                let is_durable = is_written && self.device.sync().is_ok();
+                if is_durable {
+                    self.zeroed = end;
+                    self.unsynced_headers.clear();
+                }
+                self.events += 1;
+                self.tallies[ZEROS].1 += 1;
+                self.handle(Event::Zeroed(is_durable))?;
+                return if self.has_failed { self.crash(true) } else { Ok(()) };
+            }
+        }
         let Some(step) = self.step.take() else { return Ok(()) };
         self.events += 1;
         self.has_acted = false;
@@ -296,7 +322,7 @@ impl Redo {
     }
 
     fn settle(&mut self) -> Result<(), String> {
-        while self.step.is_some() {
+        while self.is_busy() {
             self.advance()?;
         }
         Ok(())
@@ -317,12 +343,22 @@ impl Redo {
             match action {
                 Action::Write(offset, bytes) => {
                     self.keeps_what_is_needed(offset, &bytes)?;
+                    if offset >= HEADERS && offset + bytes.len() as u64 > self.zeroed {
+                        return Err(format!("a batch at byte {offset} where no zeros are durable"));
+                    }
                     self.fail_at_times();
                     self.digest.add(offset);
                     self.unsynced_headers.extend(Some(offset).filter(|offset| *offset < HEADERS));
                     self.step = Some(Some(self.device.write(offset, &bytes).is_ok()));
                 }
                 Action::Sync => self.step = Some(None),
+                Action::Zero(offset, length) => {
+                    let zeros = vec![0; length as usize];
+                    self.keeps_what_is_needed(offset, &zeros)?;
+                    self.fail_at_times();
+                    let is_written = self.device.write(offset, &zeros).is_ok();
+                    self.zeroing = Some((offset + length, is_written));
+                }
                 Action::Opened => {
                     self.is_open = true;
                     self.log.truncate(self.found);
@@ -389,6 +425,7 @@ impl Redo {
             self.tallies[TORN].1 += u64::from(self.blocks.tear(self.writer.durable(), chance));
         }
         self.actions.clear();
+        self.zeroing = None;
         (self.is_open, self.has_failed, self.is_full, self.has_acted) = (false, false, false, false);
         self.reopen()
     }

@@ -9,9 +9,14 @@ fn no_seed_loses_durable_groups() {
     let sums = sums("redo", 1500);
     println!("{sums:?}");
     assert!(sums.operations > 30_000, "{sums:?}");
-    for (name, least) in
-        [("crashes", 3_000), ("refused", 300), ("torn", 100), ("damaged", 1_000), ("footers", 500)]
-    {
+    for (name, least) in [
+        ("crashes", 3_000),
+        ("refused", 300),
+        ("torn", 100),
+        ("damaged", 1_000),
+        ("footers", 500),
+        ("zeros", 5_000),
+    ] {
         assert!(sums.tallies[name] > least, "{sums:?}");
     }
 }

@@ -17,7 +17,7 @@ use rustix::fs::OFlags;
 use super::Device;
 use crate::{
     DiskError, UNIT,
-    group::{check_room, create_file},
+    group::{check_room, create_file, preallocate},
 };
 
 /// A device in a file. All I/O is positioned, so threads may share it.
@@ -31,15 +31,17 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Creates a file of `length` zeros that were written, so that no later write changes more than
-    /// the bytes that it names. The file is durable when this returns.
+    /// Creates a file of `length` bytes, so that no later write finds its file system full, and
+    /// writes zeros to the first `zeros` of them. The first write of any other bytes also changes
+    /// what the file system knows of the file. The file is durable when this returns.
     ///
     /// # Errors
     /// A file exists, the room does not suffice, or the system refuses. Then no new file remains.
-    pub fn create(path: &Path, length: u64) -> Result<Self, DiskError> {
+    pub fn create(path: &Path, length: u64, zeros: u64) -> Result<Self, DiskError> {
         check_room(&[path.to_owned()], length)?;
         let file = create_file(path)?;
-        let made = write_zeros(&file, length).and_then(|()| file.sync_all());
+        let made = preallocate(&file, length).and_then(|()| write_zeros(&file, zeros));
+        let made = made.and_then(|()| file.sync_all());
         let made = made.and_then(|()| durable::sync_name(path));
         made.map_err(DiskError::io("writing zeros", path)).and_then(|()| Self::open(path)).inspect_err(|_| {
             // The error that led here is the one to report.

@@ -142,7 +142,7 @@ impl RedoFiles {
     }
 
     /// Finds a stream for a new incarnation of a node: a closed one, or a new one with this
-    /// geometry. A new one is written as a whole, so a node does this before it is a member.
+    /// geometry. A part of a new one is written, so a node does this before it is a member.
     ///
     /// # Errors
     /// All places are taken, a file of the node cannot be used, or there is no room for another.
@@ -317,7 +317,7 @@ impl PreparedStream {
     ///
     /// # Errors
     /// The file cannot be written, or the system refuses a thread.
-    pub fn open(self, told: impl Fn(RedoProgress) + Send + 'static) -> Result<RedoStream, RedoFileError> {
+    pub fn open(self, told: impl Fn(RedoProgress) + Send + Sync + 'static) -> Result<RedoStream, RedoFileError> {
         let path = self.device.path.clone();
         RedoStream::open(Arc::new(self.device), self.tail, self.incarnation, told)
             .map_err(|why| RedoFileError::Open { path, why: Box::new(why) })

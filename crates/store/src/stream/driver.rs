@@ -8,6 +8,8 @@
 //! the clients. The thread therefore waits for as many clients as waited at the end of the last
 //! flight: at most for half the time of that flight, and not at all for a client that does not wait
 //! itself ([`RedoStream::want`]), as a worker that hands a block over.
+//!
+//! Zeros are written by a second thread, which ends when the device was used as a whole.
 
 use std::{
     collections::VecDeque,
@@ -20,7 +22,7 @@ use std::{
 };
 
 use plexus_base::{Incarnation, NodeId};
-use plexus_disks::{Device, DiskError, FileDevice};
+use plexus_disks::{Buffer, Device, DiskError, FileDevice, UNIT};
 
 use super::{
     protocol::{
@@ -46,12 +48,14 @@ pub enum RedoError {
     Append(#[from] AppendError),
 }
 
-/// Creates a stream in a new file of zeros, which takes as long as writing them.
+/// Creates a stream in a new file, of which a part is written. A file system that cannot reserve
+/// the rest takes as long as for writing it.
 ///
 /// # Errors
 /// The file exists, its file system has no room, or the system refuses.
 pub fn create(path: &Path, cluster: u128, node: NodeId, geometry: Geometry) -> Result<(), StreamError> {
-    let device = FileDevice::create(path, geometry.length())?;
+    let zeros = geometry.offset(geometry.first_zeros());
+    let device = FileDevice::create(path, geometry.length(), zeros)?;
     let header = StreamHeader::new(cluster, node, geometry);
     device.write(header.offset(), &header.encode())?;
     Ok(device.sync()?)
@@ -71,13 +75,15 @@ pub enum RedoProgress {
 /// The stream of this incarnation of a node.
 pub struct RedoStream {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 struct Shared {
     state: Mutex<State>,
     /// Wakes the thread: there is a step, or no more will come.
     work: Condvar,
+    /// Wakes the thread that writes zeros, as `work`.
+    zeros_due: Condvar,
     /// Wakes clients that wait for anything but a position: a step has ended.
     progress: Condvar,
 }
@@ -100,6 +106,8 @@ impl Wake for Unpark {
 struct State {
     writer: StreamWriter,
     steps: VecDeque<Action>,
+    /// The offset and number of zeros to write.
+    zeros: Option<(u64, u64)>,
     waiters: Vec<Waiter>,
     /// The highest position of a client that waits: the writer is told after the gathering.
     wanted: Lsn,
@@ -113,7 +121,7 @@ struct State {
 
 impl RedoStream {
     /// Opens a stream for a new incarnation, behind the end that a scan has found, and waits until
-    /// this is durable. `told` is called on the stream's thread and must be quick.
+    /// this is durable. `told` is called on the stream's threads and must be quick.
     ///
     /// # Errors
     /// The device fails, or the system refuses a thread.
@@ -124,21 +132,28 @@ impl RedoStream {
         device: Arc<dyn Device>,
         tail: StreamTail,
         incarnation: Incarnation,
-        told: impl Fn(RedoProgress) + Send + 'static,
+        told: impl Fn(RedoProgress) + Send + Sync + 'static,
     ) -> Result<Self, OpenError> {
         let mut steps = VecDeque::new();
         let writer = StreamWriter::open(tail, incarnation, &mut |action| steps.push_back(action));
         let (is_open, is_closed, is_dropped, failure) = (false, false, false, None);
-        let (waiters, wanted, gathering) = (Vec::new(), Lsn(0), None);
+        let (waiters, wanted, gathering, zeros) = (Vec::new(), Lsn(0), None, None);
+        let is_zeroed = writer.is_zeroed();
         let state =
-            State { writer, steps, waiters, wanted, gathering, is_open, is_closed, is_dropped, failure };
-        let shared =
-            Arc::new(Shared { state: Mutex::new(state), work: Condvar::new(), progress: Condvar::new() });
-        let thread = thread::Builder::new().name("plexus-redo".into()).spawn({
-            let shared = Arc::clone(&shared);
-            move || shared.write(&*device, &told)
-        })?;
-        let stream = Self { shared, thread: Some(thread) };
+            State { writer, steps, zeros, waiters, wanted, gathering, is_open, is_closed, is_dropped, failure };
+        let (work, zeros_due, progress) = (Condvar::new(), Condvar::new(), Condvar::new());
+        let shared = Arc::new(Shared { state: Mutex::new(state), work, zeros_due, progress });
+        let mut stream = Self { shared: Arc::clone(&shared), threads: Vec::new() };
+        let told = Arc::new(told);
+        let mut spawn = |name: &str, run: fn(&Shared, &dyn Device, &dyn Fn(RedoProgress))| {
+            let (shared, device, told) = (Arc::clone(&shared), Arc::clone(&device), Arc::clone(&told));
+            let thread = thread::Builder::new().name(name.into());
+            thread.spawn(move || run(&shared, &*device, &*told)).map(|thread| stream.threads.push(thread))
+        };
+        spawn("plexus-redo", Shared::write)?;
+        if !is_zeroed {
+            spawn("plexus-zeros", Shared::zero)?;
+        }
         stream.shared.wait(|state| state.is_open.then_some(()))?;
         Ok(stream)
     }
@@ -283,7 +298,8 @@ impl Drop for RedoStream {
     fn drop(&mut self) {
         self.shared.lock().is_dropped = true;
         self.shared.work.notify_one();
-        if let Some(thread) = self.thread.take() {
+        self.shared.zeros_due.notify_one();
+        for thread in self.threads.drain(..) {
             // A panic of the thread was reported when it happened.
             let _ = thread.join();
         }
@@ -292,8 +308,11 @@ impl Drop for RedoStream {
 
 impl State {
     fn append(&mut self, group: &Group) -> Result<Appended, AppendError> {
-        let Self { writer, steps, .. } = self;
-        writer.append(group, &mut |action| steps.push_back(action))
+        let Self { writer, steps, zeros, .. } = self;
+        writer.append(group, &mut |action| match action {
+            Action::Zero(offset, bytes) => *zeros = Some((offset, bytes)),
+            step => steps.push_back(step),
+        })
     }
 
     /// Handles an event, and returns the progress for the callback.
@@ -304,6 +323,7 @@ impl State {
         for action in actions {
             match action {
                 Action::Write(..) | Action::Sync => self.steps.push_back(action),
+                Action::Zero(offset, bytes) => self.zeros = Some((offset, bytes)),
                 Action::Opened => self.is_open = true,
                 Action::Closed => self.is_closed = true,
                 Action::Durable(lsn) => progress.push(RedoProgress::Durable(lsn)),
@@ -367,11 +387,14 @@ impl Shared {
 
     /// Gives the state back, and wakes the thread if there is something to do for it.
     fn wake(&self, state: MutexGuard<'_, State>) {
-        let must_wake = state.must_wake();
+        let (must_wake, must_zero) = (state.must_wake(), state.zeros.is_some());
         // Before the wake-up: the thread would have to wait for the state at once.
         drop(state);
         if must_wake {
             self.work.notify_one();
+        }
+        if must_zero {
+            self.zeros_due.notify_one();
         }
     }
 
@@ -419,8 +442,11 @@ impl Shared {
             };
             let mut state = self.lock();
             let has_succeeded = result.is_ok();
-            state.failure = result.err().map(Arc::new);
+            state.failure = state.failure.take().or(result.err().map(Arc::new));
             let progress = state.handle(Event::Done(has_succeeded));
+            if state.zeros.is_some() {
+                self.zeros_due.notify_one();
+            }
             if has_succeeded && !is_sync {
                 continue;
             }
@@ -429,6 +455,37 @@ impl Shared {
             let released = state.released();
             state.gathering = (!released.is_empty()).then(|| (clients, now + (now - begin) / 2));
             drop(state);
+            released.into_iter().for_each(|waiter| waiter.waker.wake());
+            self.progress.notify_all();
+            progress.into_iter().for_each(told);
+        }
+    }
+
+    /// Returns the next zeros to write; `None` when no more will be.
+    fn next_zeros(&self) -> Option<(u64, u64)> {
+        let is_idle = |state: &mut State| {
+            let is_over = state.is_dropped || state.failure.is_some() || state.writer.is_zeroed();
+            state.zeros.is_none() && !is_over
+        };
+        let state = self.zeros_due.wait_while(self.lock(), is_idle);
+        state.unwrap_or_else(PoisonError::into_inner).zeros.take()
+    }
+
+    /// Writes the zeros that the writer wants ahead of its batches.
+    fn zero(&self, device: &dyn Device, told: &dyn Fn(RedoProgress)) {
+        let zeros = Buffer::zeroed(UNIT as usize);
+        while let Some((offset, bytes)) = self.next_zeros() {
+            let mut pieces = (0..bytes).step_by(zeros.len());
+            let written = pieces.try_for_each(|at| {
+                device.write(offset + at, &zeros[..UNIT.min(bytes - at) as usize])
+            });
+            let result = written.and_then(|()| device.sync());
+            let mut state = self.lock();
+            let has_succeeded = result.is_ok();
+            state.failure = state.failure.take().or(result.err().map(Arc::new));
+            let progress = state.handle(Event::Zeroed(has_succeeded));
+            let released = state.released();
+            self.wake(state);
             released.into_iter().for_each(|waiter| waiter.waker.wake());
             self.progress.notify_all();
             progress.into_iter().for_each(told);

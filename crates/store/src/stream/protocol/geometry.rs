@@ -119,6 +119,29 @@ impl Geometry {
         self.segments
     }
 
+    /// Returns the position below which a new device has zeros.
+    #[must_use]
+    pub fn first_zeros(self) -> Lsn {
+        self.zeros_for(Lsn(0))
+    }
+
+    /// Returns the position up to which zeros are wanted for a stream that ends at `end`: half a
+    /// segment ahead, as long as the device was not used as a whole.
+    pub(super) fn zeros_for(self, end: Lsn) -> Lsn {
+        let ahead = self.segment_bytes / 2 / PAGE * PAGE;
+        end.after(ahead).min(self.second_round())
+    }
+
+    /// Returns the most bytes of zeros that are written at once.
+    pub(super) fn zeros_max(self) -> u64 {
+        whole_pages(self.segment_bytes / 8)
+    }
+
+    /// Returns the position at which the first segment is used again.
+    pub(super) fn second_round(self) -> Lsn {
+        Lsn(self.data_bytes())
+    }
+
     /// Returns the offset of a position on the device.
     #[must_use]
     pub fn offset(self, lsn: Lsn) -> u64 {

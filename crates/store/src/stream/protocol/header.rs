@@ -5,18 +5,19 @@
 //! | byte | size | field |
 //! |---|---|---|
 //! | 0 | 8 | magic, `PLEXREDO` |
-//! | 8 | 4 | format, 1 |
+//! | 8 | 4 | format, 2 |
 //! | 12 | 4 | CRC-32C of the 4096 bytes with this field zero |
 //! | 16 | 16 | the cluster's random name |
 //! | 32 | 8 | number of the header: one more than of the one before |
 //! | 40 | 8 | incarnation that writes the stream; 0: none yet |
 //! | 48 | 8 | LSN at which this incarnation begins: batches of others end there |
 //! | 56 | 8 | checkpoint LSN: the start of a durable batch; what is below is not needed |
-//! | 64 | 8 | bytes of a segment |
-//! | 72 | 4 | segments |
-//! | 76 | 1 | node |
-//! | 77 | 1 | 1 if the stream is closed: no block needs its records |
-//! | 78 | 4018 | zero |
+//! | 64 | 8 | LSN below which every byte of the device was written when the header was |
+//! | 72 | 8 | bytes of a segment |
+//! | 80 | 4 | segments |
+//! | 84 | 1 | node |
+//! | 85 | 1 | 1 if the stream is closed: no block needs its records |
+//! | 86 | 4010 | zero |
 
 use plexus_base::{
     Incarnation, NodeId,
@@ -32,14 +33,14 @@ const HEADER: usize = PAGE as usize;
 pub const HEADERS: usize = 2 * HEADER;
 
 const MAGIC: [u8; 8] = *b"PLEXREDO";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const CRC_AT: usize = 12;
 
 wire::layout! {
     struct Front: 16 { magic: [u8; 8], format: u32, crc: u32 }
-    impl StreamHeader: 62 {
-        cluster: u128, number: u64, incarnation: Incarnation, begin: Lsn, checkpoint: Lsn, geometry: Geometry,
-        node: NodeId, is_closed: bool
+    impl StreamHeader: 70 {
+        cluster: u128, number: u64, incarnation: Incarnation, begin: Lsn, checkpoint: Lsn, zeroed: Lsn,
+        geometry: Geometry, node: NodeId, is_closed: bool
     }
 }
 
@@ -56,6 +57,8 @@ pub struct StreamHeader {
     pub begin: Lsn,
     /// The position from which records are needed.
     pub checkpoint: Lsn,
+    /// The position below which every byte of the device was written at least once.
+    pub zeroed: Lsn,
     /// True if no record is needed.
     pub is_closed: bool,
     /// The segments.
@@ -74,6 +77,7 @@ impl StreamHeader {
             incarnation: Incarnation(0),
             begin: Lsn::FIRST,
             checkpoint: Lsn::FIRST,
+            zeroed: geometry.first_zeros(),
             is_closed: true,
             geometry,
             number: 0,
@@ -174,11 +178,11 @@ mod tests {
     #[test]
     fn a_header_of_another_version_is_not_passed_over() {
         let mut newer = header(5).encode();
-        newer[8] = 2;
+        newer[8] = 3;
         wire::seal(&mut newer, CRC_AT);
         for headers in [[header(4).encode(), newer.clone()].concat(), [newer, header(4).encode()].concat()] {
             let error = newest(&headers).unwrap_err().to_string();
-            assert!(error.contains("it has version 2, this program reads version 1"), "{error}");
+            assert!(error.contains("it has version 3, this program reads version 2"), "{error}");
         }
     }
 

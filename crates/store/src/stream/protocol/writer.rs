@@ -16,10 +16,13 @@
 //!   header with its number and the position at which it begins, and only then writes batches. A
 //!   batch that its predecessor left half written thus never counts, even if an interrupted write
 //!   completes it.
+//! - A batch is written only where zeros or batches were durable before. So its sync concerns no
+//!   more than its bytes; the file system has nothing else to note. Zeros are written half a
+//!   segment ahead, behind everything that any incarnation may have written.
 //! - After a failed write or sync nothing more is written or reported as durable.
 //!
 //! The driver carries out one [`Action::Write`] or [`Action::Sync`] at a time and reports each with
-//! [`Event::Done`]. Must not know devices, threads, or the meaning of records.
+//! [`Event::Done`]; beside them one [`Action::Zero`], and [`Event::Zeroed`]. Must not know devices, threads, or the meaning of records.
 
 use std::collections::VecDeque;
 
@@ -43,6 +46,8 @@ pub enum Event {
     Close,
     /// The last write or sync has ended; true if it succeeded.
     Done(bool),
+    /// The zeros that were requested are durable, or have failed.
+    Zeroed(bool),
 }
 
 /// An output of the writer.
@@ -52,6 +57,8 @@ pub enum Action {
     Write(u64, Vec<u8>),
     /// Make everything that was written durable.
     Sync,
+    /// Write so many zeros at this offset of the device, and make them durable.
+    Zero(u64, u64),
     /// The header of this incarnation is durable.
     Opened,
     /// Everything below this position is durable.
@@ -173,6 +180,10 @@ pub struct StreamWriter {
     wanted: Lsn,
     /// The checkpoint of the next header.
     checkpoint: Lsn,
+    /// The position below which every byte was written, and the one that zeros under way will
+    /// reach.
+    zeroed: Lsn,
+    zeroing: Option<Lsn>,
     /// The checksum of the last batch that was sealed.
     checksum: u32,
     clock: u64,
@@ -210,6 +221,8 @@ impl StreamWriter {
             wanted: end,
             // No block needs the records of a closed stream.
             checkpoint: if header.is_closed { last_durable } else { header.checkpoint },
+            zeroed: header.zeroed.max(end),
+            zeroing: None,
             clock,
             touched,
             has_refused: false,
@@ -277,6 +290,11 @@ impl StreamWriter {
             Event::Checkpoint(lsn) => self.checkpoint = self.checkpoint.max(lsn.min(self.last_durable)),
             Event::Close => self.is_closing = true,
             Event::Done(true) => return self.done(out),
+            Event::Zeroed(true) => self.zeroed = self.zeroing.take().expect("zeros are under way"),
+            Event::Zeroed(false) => {
+                self.has_failed = true;
+                out(Action::Failed);
+            }
             Event::Done(false) => {
                 (self.flight, self.has_failed) = (None, true);
                 out(Action::Failed);
@@ -303,6 +321,11 @@ impl StreamWriter {
     /// Returns the bytes that can be appended before the durable checkpoint must move.
     pub fn room(&self) -> u64 {
         self.geometry().limit(self.synced.checkpoint).0 - self.end.0
+    }
+
+    /// Returns true if no more zeros will be written.
+    pub fn is_zeroed(&self) -> bool {
+        self.zeroed >= self.geometry().second_round()
     }
 
     /// Returns a position at or below that of the next group: the start of a batch.
@@ -346,8 +369,21 @@ impl StreamWriter {
         self.waiting.push_back(OpenBatch { lsn, footer, content, length });
     }
 
+    /// Starts to write zeros if the stream comes close to where none are.
+    fn zero_ahead(&mut self, out: &mut impl FnMut(Action)) {
+        let (geometry, from) = (self.geometry(), self.zeroed);
+        let wanted = geometry.zeros_for(self.end);
+        if from >= wanted || self.zeroing.is_some() || !self.is_open() || self.has_failed {
+            return;
+        }
+        let bytes = geometry.zeros_max().min(geometry.second_round().0 - from.0);
+        self.zeroing = Some(from.after(bytes));
+        out(Action::Zero(geometry.offset(from), bytes));
+    }
+
     /// Starts the next flight if none is under way and there is something to write.
     fn start(&mut self, out: &mut impl FnMut(Action)) {
+        self.zero_ahead(out);
         if self.flight.is_some() || self.has_failed {
             return;
         }
@@ -384,13 +420,17 @@ impl StreamWriter {
             is_closed: self.is_closing && self.durable == self.end,
             ..self.written
         };
-        (same != self.written).then(|| StreamHeader { number: same.number + 1, ..same })
+        let zeroed = self.zeroed;
+        (same != self.written).then(|| StreamHeader { number: same.number + 1, zeroed, ..same })
     }
 
     /// Seals the next batch if a client waits for it or it can take no more.
     fn next_batch(&mut self) -> Option<Batch> {
         let is_due = self.wanted > self.durable || self.waiting.len() > 1 || self.is_closing;
-        if !is_due || !self.is_open() {
+        let has_zeros = |batch: &OpenBatch| {
+            self.is_zeroed() || batch.lsn.after(whole_pages(batch.length)) <= self.zeroed
+        };
+        if !is_due || !self.is_open() || !self.waiting.front().is_some_and(has_zeros) {
             return None;
         }
         let OpenBatch { lsn, footer, content, .. } = self.waiting.pop_front()?;
@@ -406,6 +446,10 @@ impl StreamWriter {
     /// Continues a flight whose last step has succeeded.
     fn done(&mut self, out: &mut impl FnMut(Action)) {
         let flight = self.flight.as_mut().expect("a write or sync is under way");
+        if self.has_failed {
+            self.flight = None;
+            return;
+        }
         if let Some(write) = flight.writes.pop_front() {
             return out(write);
         }
