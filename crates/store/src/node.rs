@@ -568,16 +568,16 @@ impl Shared {
     fn scan(&self, epoch: Epoch, members: &[(NodeId, Incarnation)]) {
         let began = Instant::now();
         let mut blocks = BTreeMap::new();
-        let dead = self.files.unfinished(members).and_then(|dead| {
+        let dead = self.files.unfinished(members).and_then(|mut dead| {
             if !dead.is_empty() {
                 let (phase, streams) = (RecoveryPhase::Scanning, dead.len() as u64);
                 *self.recovery() = RecoveryStatus { epoch: epoch.0, phase, streams, ..Default::default() };
             }
-            for stream in &dead {
+            for stream in &mut dead {
                 if self.lock().epoch != epoch {
                     break;
                 }
-                for (block, version) in self.files.scan(stream)?.highest {
+                for (block, version) in self.files.scan(stream)? {
                     let highest = blocks.entry(block).or_insert(version);
                     *highest = version.max(*highest);
                 }

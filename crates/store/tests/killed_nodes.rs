@@ -83,14 +83,14 @@ fn show(user: &mut [u8], version: u64) {
 
 /// Recovers all blocks, and closes the streams.
 fn recover(files: &Files, mut each: impl FnMut(u64, u64)) {
-    let dead = files.dead();
+    let mut dead = files.dead();
+    let scans: Vec<_> = dead.iter_mut().map(|dead| files.redo.scan(dead).expect("a scan")).collect();
     let all = (0..BLOCKS).map(BlockId);
     files.redo.replay(all, &dead, &[], &files.group, &AtomicBool::new(false), |block, result| {
         each(block.0, result.expect("it is recovered").0);
     });
-    for dead in &dead {
-        let scan = files.redo.scan(dead).expect("a scan");
-        for (block, version) in scan.highest {
+    for (dead, highest) in dead.iter().zip(scans) {
+        for (block, version) in highest {
             assert!(files.block(block.0).version() >= version, "{block} at {version}");
         }
         files.redo.close(dead).expect("it closes");

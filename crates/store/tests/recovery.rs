@@ -49,8 +49,8 @@ fn a_block_that_moved_between_dead_nodes_is_on_disk_after_recovery_and_streams_c
     let live = (NodeId(2), Incarnation(12));
     assert_eq!(files.redo.unfinished(&[live]).expect("streams").len(), 1);
     assert_eq!(files.redo.living(&[live]).expect("streams")[0].header.node, NodeId(2));
-    let dead = files.dead();
-    let highest: Vec<_> = dead.iter().map(|dead| files.redo.scan(dead).expect("a scan").highest).collect();
+    let mut dead = files.dead();
+    let highest: Vec<_> = dead.iter_mut().map(|dead| files.redo.scan(dead).expect("a scan")).collect();
     assert_eq!(highest.iter().map(|highest| highest[&BlockId(7)].0).collect::<Vec<_>>(), [29, 27]);
     assert_eq!(files.block(7).version().0, 9);
     let results = files.replay(&[7, 8, 9], &dead);
@@ -73,9 +73,9 @@ fn a_block_that_moved_between_dead_nodes_is_on_disk_after_recovery_and_streams_c
     let mut block = files.block(7);
     changed(&one, &mut block, 30);
     drop(one);
-    let dead = files.dead();
+    let mut dead = files.dead();
     assert_eq!(dead.len(), 1);
-    let highest = files.redo.scan(&dead[0]).expect("a scan").highest;
+    let highest = files.redo.scan(&mut dead[0]).expect("a scan");
     assert_eq!(
         (highest.get(&BlockId(7)).map(|version| version.0), highest.get(&BlockId(8))),
         (Some(30), None)
@@ -191,51 +191,57 @@ fn a_gap_is_refused_by_name_and_other_blocks_are_recovered() {
     assert_eq!(files.block(7).version().0, 0, "nothing is written over a gap");
 }
 
-/// Changes blocks in order, some in each segment, and flips a bit of the batch of `damaged`.
-/// Returns the last block.
-fn damaged_stream(files: &Files, damaged: u64) -> u64 {
+/// The blocks of a damaged stream: some in each segment, the last ones in a segment that goes on.
+const IN_ORDER: u64 = 18;
+
+/// Changes blocks in order, and damages the batches of some.
+fn damaged_stream(files: &Files, damaged: &[u64]) {
     let node = files.node(1, 11, 16);
-    let mut offset = None;
-    let last = (0..18).inspect(|number| {
-        let mut block = files.block(*number);
-        changed(&node, &mut block, 1);
-        if *number == damaged {
-            let lsn = block.appended.expect("changed").start;
-            offset = Some(Geometry::new(16 * PAGE, 4).expect("segments").offset(lsn));
-        }
-    });
-    let last = last.last().expect("blocks");
+    let starts: Vec<_> = (0..IN_ORDER)
+        .map(|number| {
+            let mut block = files.block(number);
+            changed(&node, &mut block, 1);
+            block.appended.expect("changed").start
+        })
+        .collect();
     drop(node);
     let file = OpenOptions::new().write(true).open(files.root.join("redo/n1.0")).expect("it opens");
-    file.write_all_at(b"damage", offset.expect("it was changed") + 1000).expect("it is written");
-    last
+    let geometry = Geometry::new(16 * PAGE, 4).expect("segments");
+    for block in damaged {
+        let offset = geometry.offset(starts[*block as usize]);
+        file.write_all_at(b"damage", offset + 1000).expect("it is written");
+    }
 }
 
 #[test]
-fn damage_in_a_stream_stops_exactly_the_blocks_of_its_segment_that_lack_records() {
-    let (_directory, files) = files();
-    let last = damaged_stream(&files, 2);
-    let dead = files.dead();
-    let highest = files.redo.scan(&dead[0]).expect("footers name all blocks").highest;
-    let results = files.replay(&(0..=last).collect::<Vec<_>>(), &dead);
-    assert_eq!(highest.len(), results.len());
-    for (block, result) in results {
-        match (block, result) {
-            (2, Err(why)) => {
-                assert!(why.starts_with("block 2: has version 0, and damaged redo leads it to version 1: "));
-                assert!(why.contains("redo/n1.0: redo stream of node 1 is damaged at LSN"), "{why}");
+fn damage_in_a_stream_stops_exactly_the_blocks_that_lack_records() {
+    for damaged in 0..IN_ORDER - 1 {
+        let (_directory, files) = files();
+        damaged_stream(&files, &[damaged]);
+        let mut dead = files.dead();
+        let highest = files.redo.scan(&mut dead[0]).expect("footers name all blocks");
+        let results = files.replay(&(0..IN_ORDER).collect::<Vec<_>>(), &dead);
+        assert_eq!(highest.len(), results.len());
+        for (block, result) in results {
+            if block != damaged {
+                assert_eq!((block, result), (block, Ok(1)), "{damaged} is damaged");
+                continue;
             }
-            (block, result) => assert_eq!((block, result), (block, Ok(1))),
+            let why = result.expect_err("its record is damaged");
+            let what = format!("block {block}: has version 0, and damaged redo leads it to version 1: ");
+            assert!(why.starts_with(&what), "{why}");
+            assert!(why.contains("redo/n1.0: redo stream of node 1 is damaged at LSN"), "{why}");
         }
     }
 }
 
 #[test]
-fn damage_in_the_last_segment_stops_the_scan_and_every_block() {
+fn damage_of_batches_in_a_row_in_the_last_segment_stops_the_scan_and_every_block() {
     let (_directory, files) = files();
-    let last = damaged_stream(&files, 16);
-    let dead = files.dead();
-    let error = files.redo.scan(&dead[0]).expect_err("no footer names the blocks").to_string();
+    damaged_stream(&files, &[15, 16]);
+    let last = IN_ORDER - 1;
+    let mut dead = files.dead();
+    let error = files.redo.scan(&mut dead[0]).expect_err("no footer names the blocks").to_string();
     assert!(error.contains("redo/n1.0: redo stream of node 1 is damaged at LSN"), "{error}");
     let results = files.replay(&[0, last], &dead);
     for result in results.values() {

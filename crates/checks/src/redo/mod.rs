@@ -6,7 +6,7 @@
 //! reported as durable is among them. Once an incarnation has opened the stream behind that end,
 //! the end is final. Batches are written only where zeros or batches are durable. Replay of these records gives each block as the last of them left it, also a
 //! block that was torn. At last, damage to a batch in front of others is an error and never taken
-//! for the end.
+//! for the end, the other batches are found, and the blocks that may lack records are named.
 
 mod blocks;
 
@@ -16,8 +16,8 @@ use plexus_base::{BlockId, Incarnation, NodeId};
 use plexus_disks::{Device, DeviceFault, SimulatedDevice};
 use plexus_sim::{Digest, Random};
 use plexus_store::stream::{
-    protocol::{Action, AppendError, Batch, Event, Geometry, Lsn, PAGE, StreamHeader, StreamWriter},
-    reader::{StreamError, StreamReader},
+    protocol::{Action, AppendError, Batch, Event, Geometry, Lsn, PAGE, Record, StreamHeader, StreamWriter},
+    reader::{StreamDamage, StreamError, StreamReader},
 };
 
 use self::blocks::{Blocks, LoggedGroup};
@@ -78,7 +78,7 @@ pub struct Redo {
     /// The highest checkpoint that was asked for.
     checkpoint: Lsn,
     events: u64,
-    tallies: [(&'static str, u64); 6],
+    tallies: [(&'static str, u64); 7],
 }
 
 const CRASHES: usize = 0;
@@ -87,6 +87,7 @@ const TORN: usize = 2;
 const DAMAGED: usize = 3;
 const FOOTERS: usize = 4;
 const ZEROS: usize = 5;
+const NAMED: usize = 6;
 
 impl Simulation for Redo {
     fn now(&self) -> u64 {
@@ -173,7 +174,15 @@ impl Redo {
             blocks: Blocks::default(),
             checkpoint: Lsn::FIRST,
             events: 0,
-            tallies: [("crashes", 0), ("refused", 0), ("torn", 0), ("damaged", 0), ("footers", 0), ("zeros", 0)],
+            tallies: [
+                ("crashes", 0),
+                ("refused", 0),
+                ("torn", 0),
+                ("damaged", 0),
+                ("footers", 0),
+                ("zeros", 0),
+                ("named", 0),
+            ],
         }
     }
 
@@ -489,7 +498,7 @@ impl Redo {
         }
     }
 
-    /// Flips a bit of each batch that has another behind it: reading must fail.
+    /// Flips a bit of each batch that has another behind it: reading must fail, or go on behind it.
     fn damage(&mut self) -> Result<(), String> {
         let batches = self.read().map_err(|error| error.to_string())?;
         for batch in batches.iter().rev().skip(1) {
@@ -497,6 +506,7 @@ impl Redo {
             let at = geometry.offset(batch.head().lsn) + self.chance.of_drawn(batch.bytes().len()) as u64;
             self.device.damage(at, |bytes| bytes[0] ^= 4);
             let result = self.read();
+            let gone = self.reads_around(&batches, batch);
             self.device.damage(at, |bytes| bytes[0] ^= 4);
             self.tallies[DAMAGED].1 += 1;
             match result {
@@ -504,8 +514,35 @@ impl Redo {
                 Err(StreamError::Corrupt { lsn, .. }) if lsn < batch.head().lsn => {}
                 other => return Err(format!("damage at {} gives {other:?}", batch.head().lsn)),
             }
+            self.tallies[NAMED].1 += u64::from(gone?);
         }
         Ok(())
+    }
+
+    /// Reads the stream, of which a batch is damaged. Returns true if its blocks are named.
+    fn reads_around(&self, batches: &[Batch], damaged: &Batch) -> Result<bool, String> {
+        let failed = |why: StreamError| format!("damage at {} ends the reading: {why}", damaged.head().lsn);
+        let mut reader = StreamReader::open(&self.device).map_err(failed)?;
+        let mut expected = batches.iter().filter(|batch| *batch != damaged);
+        let mut named = None;
+        while let Some(next) = reader.next_or_damage().map_err(failed)? {
+            match next {
+                Ok(batch) if expected.next() == Some(&batch) => {}
+                Ok(batch) => return Err(format!("{} is not the next batch", batch.head().lsn)),
+                Err(StreamDamage { blocks, .. }) => named = Some(blocks),
+            }
+        }
+        let named = named.ok_or("no damage is found")?;
+        if expected.next().is_some() {
+            return Err("batches behind a damage are missing".into());
+        }
+        let Some(blocks) = named else { return Ok(false) };
+        for (_, Record { block, after, .. }, _) in damaged.records() {
+            if blocks.get(&block).is_none_or(|last| *last < after) {
+                return Err(format!("{block}: the damage of {after} is not named"));
+            }
+        }
+        Ok(true)
     }
 
     /// Misdirects one write and writes on: reading fails or gives everything.

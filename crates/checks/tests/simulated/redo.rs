@@ -16,6 +16,7 @@ fn no_seed_loses_durable_groups() {
         ("damaged", 1_000),
         ("footers", 500),
         ("zeros", 5_000),
+        ("named", 1_000),
     ] {
         assert!(sums.tallies[name] > least, "{sums:?}");
     }

@@ -52,8 +52,7 @@ pub const PROGRAM_WINDOW_MIB: u32 = 16;
 /// The most memory for windows in MiB; a starting node takes every page of it.
 pub const MAX_PROGRAM_WINDOW_MIB: u32 = 2048;
 
-/// The limits of the length of a redo stream in MiB. The longest one is written before a node first
-/// starts.
+/// The limits of the length of a redo stream in MiB.
 pub const MIN_REDO_MIB: u32 = 16;
 /// See [`MIN_REDO_MIB`].
 pub const MAX_REDO_MIB: u32 = 64 << 10;

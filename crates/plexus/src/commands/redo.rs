@@ -12,7 +12,7 @@ use plexus_store::{
     recovery::{RedoFileError, RedoFiles, StreamFile},
     stream::{
         protocol::{Lsn, Record, RecordKind},
-        reader::{StreamError, StreamReader},
+        reader::{StreamDamage, StreamError, StreamReader},
     },
 };
 use serde::Serialize;
@@ -124,8 +124,9 @@ fn row(file: &StreamFile) -> Result<StreamRow> {
         let device = FileDevice::open(&file.path)?;
         StreamReader::open(&device)?.of_running().scan()
     };
-    let scan = scan().map_err(|why| fault(file, &why))?;
-    let (header, end) = (scan.tail.header, scan.tail.end);
+    let scan = scan().and_then(|scan| scan.damage.map_or(Ok((scan.highest, scan.tail)), Err));
+    let (highest, tail) = scan.map_err(|why| fault(file, &why))?;
+    let (header, end) = (tail.header, tail.end);
     let is_open = !header.is_closed;
     Ok(StreamRow {
         stream: file.file_name(),
@@ -135,7 +136,7 @@ fn row(file: &StreamFile) -> Result<StreamRow> {
         checkpoint: header.checkpoint.0,
         end: end.0,
         bytes: if is_open { end.0 - header.checkpoint.0 } else { 0 },
-        blocks: if is_open { scan.highest.len() } else { 0 },
+        blocks: if is_open { highest.len() } else { 0 },
         size: header.geometry.length(),
     })
 }
@@ -180,7 +181,15 @@ fn dump_stream(file: &StreamFile, is_json: bool) -> Result<()> {
         output::line(&format!("{name}: {}, {state}, from {} on", header.node, header.checkpoint))?;
     }
     let mut end = header.checkpoint;
-    while let Some(batch) = reader.next_batch().map_err(failed)? {
+    let mut damage = None;
+    while let Some(batch) = reader.next_or_damage().map_err(failed)? {
+        let batch = match batch {
+            Ok(batch) => batch,
+            Err(StreamDamage { why, .. }) => {
+                damage.get_or_insert(why);
+                continue;
+            }
+        };
         end = batch.end();
         for (lsn, record, _) in batch.records() {
             let incarnation = batch.head().incarnation.0;
@@ -193,7 +202,7 @@ fn dump_stream(file: &StreamFile, is_json: bool) -> Result<()> {
             return Ok(());
         }
     }
-    reader.check_running_end().map_err(failed)?;
+    damage.map_or(Ok(()), Err).map_err(failed)?;
     match is_json {
         true => output::json_line(&json!({ "stream": name, "end": end.0, "state": state })),
         false => output::line(&format!("{name}: ends at {end}: no later batch is in the file")),

@@ -1,17 +1,18 @@
 //! The files of the streams of all nodes: `<node name>.<place>` in one directory.
 
 use std::{
+    collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use plexus_base::{Incarnation, NodeId, durable};
-use plexus_disks::{Device, DiskError, FileDevice};
+use plexus_base::{BlockId, Incarnation, NodeId, durable};
+use plexus_disks::{Device, DiskError, FileDevice, Version};
 
 use crate::stream::{
     driver::{self, OpenError, RedoProgress, RedoStream},
-    protocol::{Geometry, StreamHeader, StreamTail, replay::StreamName},
+    protocol::{Batch, Geometry, StreamHeader, StreamTail, replay::StreamName},
     reader::{StreamError, StreamReader, StreamScan},
 };
 
@@ -76,7 +77,11 @@ pub struct PreparedStream {
 
 /// A stream that is not closed and whose incarnation is not a member.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DeadStream(pub(super) StreamFile);
+pub struct DeadStream {
+    pub(super) file: StreamFile,
+    /// The batches of the last segment if the scan has read them.
+    pub(super) read: Vec<Batch>,
+}
 
 /// The reason why streams cannot be used. It names the file.
 #[derive(Debug, thiserror::Error)]
@@ -204,7 +209,8 @@ impl RedoFiles {
     pub fn unfinished(&self, live: &[(NodeId, Incarnation)]) -> Result<Vec<DeadStream>, RedoFileError> {
         let open = self.open_streams()?;
         let is_live = |file: &StreamFile| live.contains(&(file.header.node, file.header.incarnation));
-        Ok(open.into_iter().filter(|file| !is_live(file)).map(DeadStream).collect())
+        let dead = open.into_iter().filter(|file| !is_live(file));
+        Ok(dead.map(|file| DeadStream { file, read: Vec::new() }).collect())
     }
 
     /// Returns the streams of the members `live`.
@@ -218,13 +224,13 @@ impl RedoFiles {
     }
 
     /// Seals the stream of a dead incarnation, and finds the blocks that it changed with their
-    /// highest versions, and its end. The seal is a sync: the end that is found is there after
-    /// every later crash.
+    /// highest versions. The seal is a sync: the end that is found is there after every later
+    /// crash. `dead` keeps what was read for a [replay](Self::replay).
     ///
     /// # Errors
     /// The stream cannot be read, or was opened again.
-    pub fn scan(&self, dead: &DeadStream) -> Result<StreamScan, RedoFileError> {
-        let DeadStream(StreamFile { path, header, .. }) = dead;
+    pub fn scan(&self, dead: &mut DeadStream) -> Result<BTreeMap<BlockId, Version>, RedoFileError> {
+        let DeadStream { file: StreamFile { path, header, .. }, read } = dead;
         let scan = || {
             let device = FileDevice::open(path)?;
             device.sync()?;
@@ -234,7 +240,8 @@ impl RedoFiles {
         if scan.tail.header.incarnation != header.incarnation {
             return Err(RedoFileError::Reopened { path: path.clone(), node: header.node });
         }
-        Ok(scan)
+        *read = scan.batches;
+        Ok(scan.highest)
     }
 
     /// Closes the stream of a dead incarnation: no block needs its records. A stream that was
@@ -243,7 +250,7 @@ impl RedoFiles {
     /// # Errors
     /// The stream cannot be written.
     pub fn close(&self, dead: &DeadStream) -> Result<(), RedoFileError> {
-        let DeadStream(StreamFile { path, header, .. }) = dead;
+        let StreamFile { path, header, .. } = &dead.file;
         let close = || {
             let (path, guard) = (path.clone(), Arc::clone(&self.guard));
             let device = GuardedFile { file: FileDevice::open(&path)?, path, guard };
@@ -285,8 +292,11 @@ impl RedoFiles {
     fn prepared(&self, file: &StreamFile, incarnation: Incarnation) -> Result<PreparedStream, StreamError> {
         let path = file.path.clone();
         let device = FileDevice::open(&path)?;
-        let StreamScan { tail, .. } =
+        let StreamScan { tail, damage, .. } =
             StreamReader::open(&device)?.of(self.cluster, file.header.node)?.scan()?;
+        if let Some(damage) = damage {
+            return Err(damage);
+        }
         let device = GuardedFile { file: device, path, guard: Arc::clone(&self.guard) };
         Ok(PreparedStream { device, tail, incarnation })
     }
@@ -317,7 +327,10 @@ impl PreparedStream {
     ///
     /// # Errors
     /// The file cannot be written, or the system refuses a thread.
-    pub fn open(self, told: impl Fn(RedoProgress) + Send + Sync + 'static) -> Result<RedoStream, RedoFileError> {
+    pub fn open(
+        self,
+        told: impl Fn(RedoProgress) + Send + Sync + 'static,
+    ) -> Result<RedoStream, RedoFileError> {
         let path = self.device.path.clone();
         RedoStream::open(Arc::new(self.device), self.tail, self.incarnation, told)
             .map_err(|why| RedoFileError::Open { path, why: Box::new(why) })
@@ -341,7 +354,7 @@ impl DeadStream {
     /// Returns the file of the stream.
     #[must_use]
     pub fn file(&self) -> &StreamFile {
-        &self.0
+        &self.file
     }
 }
 

@@ -14,6 +14,7 @@
 //! Every step can be repeated, by the same node or by others, after a crash at any moment. Writes
 //! are the caller's duty to fence: it calls only after the dead nodes can write no more.
 
+mod ahead;
 mod files;
 mod records;
 mod replay;

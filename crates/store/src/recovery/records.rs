@@ -6,25 +6,26 @@
 use std::{
     collections::BTreeMap,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread,
 };
 
 use plexus_base::{BlockId, Incarnation};
-use plexus_disks::{FileDevice, Version};
+use plexus_disks::{Device, FileDevice, Version};
 
-use super::files::StreamFile;
+use super::{ahead::ReadAhead, files::StreamFile};
 use crate::stream::{
     protocol::{
         Batch, Lsn, Record, RecordKind,
         replay::{LocatedRecord, StreamName},
     },
-    reader::{Evidence, StreamError, StreamReader},
+    reader::{StreamDamage, StreamError, StreamReader},
 };
 
 /// The records of some blocks.
 #[derive(Default)]
 pub(super) struct GatheredRecords {
     blocks: BTreeMap<BlockId, BlockRecords>,
-    damages: Vec<StreamDamage>,
+    damages: Vec<LocatedDamage>,
 }
 
 #[derive(Default)]
@@ -44,11 +45,10 @@ struct KeptRecord {
 }
 
 /// A part of a stream that cannot be read.
-struct StreamDamage {
+struct LocatedDamage {
     /// The file and the reason.
     what: String,
-    /// The last versions of the blocks with records in the segments of that part; `None` if they
-    /// are not known, and any block may have records there.
+    /// As in [`StreamDamage`].
     blocks: Option<BTreeMap<BlockId, Version>>,
 }
 
@@ -64,11 +64,12 @@ impl GatheredRecords {
         self.blocks.keys().copied().collect()
     }
 
-    /// Adds the records of a stream, which its node may be writing. Stops early if `cancel` is set.
-    pub(super) fn add(&mut self, file: &StreamFile, is_running: bool, cancel: &AtomicBool) {
-        if let Err(why) = self.read(file, is_running, cancel) {
+    /// Adds the records of a stream, which its node may be writing. Its batches from the first of
+    /// `read` on were read before. Stops early if `cancel` is set.
+    pub(super) fn add(&mut self, file: &StreamFile, read: &[Batch], is_running: bool, cancel: &AtomicBool) {
+        if let Err(why) = self.read(file, read, is_running, cancel) {
             let what = format!("{}: {why}", file.path.display());
-            self.damages.push(StreamDamage { what, blocks: None });
+            self.damages.push(LocatedDamage { what, blocks: None });
         }
     }
 
@@ -84,7 +85,7 @@ impl GatheredRecords {
     /// # Errors
     /// The damage, for the user.
     pub(super) fn check(&self, block: BlockId, version: Version) -> Result<(), String> {
-        for StreamDamage { what, blocks } in &self.damages {
+        for LocatedDamage { what, blocks } in &self.damages {
             match blocks.as_ref().map(|blocks| blocks.get(&block)) {
                 Some(None) => {}
                 Some(Some(last)) if *last <= version => {}
@@ -103,30 +104,36 @@ impl GatheredRecords {
         Ok(())
     }
 
-    fn read(&mut self, file: &StreamFile, is_running: bool, cancel: &AtomicBool) -> Result<(), StreamError> {
+    fn read(
+        &mut self,
+        file: &StreamFile,
+        read: &[Batch],
+        is_running: bool,
+        cancel: &AtomicBool,
+    ) -> Result<(), StreamError> {
         let device = FileDevice::open(&file.path)?;
-        let mut reader = StreamReader::open(&device)?;
-        if is_running {
-            reader = reader.of_running();
-        }
-        while !cancel.load(Relaxed) {
-            match reader.next_batch() {
-                Ok(Some(batch)) => self.keep(file.name(), &batch),
-                Ok(None) => break,
-                Err(StreamError::Corrupt { node, lsn, offset, evidence: Evidence::BatchBehind(behind) })
-                    if behind > lsn =>
-                {
-                    let blocks = blocks_between(&mut reader, lsn, behind)?;
-                    let evidence = Evidence::BatchBehind(behind);
-                    let why = StreamError::Corrupt { node, lsn, offset, evidence };
-                    let what = format!("{}: {why}", file.path.display());
-                    self.damages.push(StreamDamage { what, blocks });
-                    reader.resume(behind);
-                }
-                Err(why) => return Err(why),
+        thread::scope(|scope| {
+            let device: &dyn Device = &device;
+            let device = ReadAhead::new(device, scope);
+            let mut reader = StreamReader::open(&device)?;
+            if is_running {
+                reader = reader.of_running();
             }
-        }
-        Ok(())
+            let end = read.first().map_or(Lsn(u64::MAX), |first| first.head().lsn);
+            while reader.position() < end && !cancel.load(Relaxed) {
+                match reader.next_or_damage()? {
+                    None => break,
+                    Some(Ok(batch)) if batch.head().lsn >= end => break,
+                    Some(Ok(batch)) => self.keep(file.name(), &batch),
+                    Some(Err(StreamDamage { why, blocks })) => {
+                        let what = format!("{}: {why}", file.path.display());
+                        self.damages.push(LocatedDamage { what, blocks });
+                    }
+                }
+            }
+            read.iter().for_each(|batch| self.keep(file.name(), batch));
+            Ok(())
+        })
     }
 
     fn keep(&mut self, stream: StreamName, batch: &Batch) {
@@ -161,24 +168,4 @@ impl RecordsOfBlock {
             LocatedRecord { stream, incarnation, lsn, record }
         })
     }
-}
-
-/// Returns the last versions of the blocks of the segments between two positions, or `None` if one
-/// of them has no footer.
-fn blocks_between(
-    reader: &mut StreamReader<'_>,
-    from: Lsn,
-    end: Lsn,
-) -> Result<Option<BTreeMap<BlockId, Version>>, StreamError> {
-    let mut all: BTreeMap<BlockId, Version> = BTreeMap::new();
-    let mut at = from;
-    while at < end {
-        let Some(blocks) = reader.footer(at)? else { return Ok(None) };
-        for (block, version) in blocks {
-            let last = all.entry(block).or_insert(version);
-            *last = version.max(*last);
-        }
-        at = reader.header().geometry.next_segment(at);
-    }
-    Ok(Some(all))
 }

@@ -41,23 +41,42 @@ impl RedoFiles {
         mut each: impl FnMut(BlockId, Result<Version, String>),
     ) {
         let mut records = GatheredRecords::of(blocks);
-        let dead = dead.iter().map(|DeadStream(file)| (file, false));
-        for (file, is_running) in dead.chain(living.iter().map(|file| (file, true))) {
-            records.add(file, is_running, cancel);
+        for DeadStream { file, read } in dead {
+            records.add(file, read, false, cancel);
         }
-        for blocks in records.blocks().chunks(BLOCKS_PER_SYNC) {
+        living.iter().for_each(|file| records.add(file, &[], true, cancel));
+        let mut written = Vec::new();
+        let blocks = records.blocks();
+        // The last part is empty: it only syncs the one before.
+        for blocks in blocks.chunks(BLOCKS_PER_SYNC).chain([&[][..]]) {
             let taken: Vec<_> = blocks.iter().map(|block| (*block, records.take(*block))).collect();
-            let results = bring_up_all(&taken, &records, group, cancel);
+            let next = thread::scope(|scope| {
+                let next = scope.spawn(|| bring_up_all(&taken, &records, group, cancel));
+                report(std::mem::take(&mut written), group, &mut each);
+                next.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            });
             if cancel.load(Relaxed) {
                 return;
             }
-            // A dead node may have written a block that needs nothing more, and not synced it.
-            let synced = group.sync().map_err(|why| why.to_string());
-            for (block, result) in results {
-                let why = |why: &String| format!("{block}: replay is not durable: {why}");
-                each(block, result.and_then(|version| synced.as_ref().map(|()| version).map_err(why)));
-            }
+            written = next;
         }
+    }
+}
+
+/// Reports blocks after a sync. A dead node may have written a block that needs nothing more, and
+/// not synced it.
+fn report(
+    written: Vec<(BlockId, Result<Version, String>)>,
+    group: &Group,
+    each: &mut impl FnMut(BlockId, Result<Version, String>),
+) {
+    if written.is_empty() {
+        return;
+    }
+    let synced = group.sync().map_err(|why| why.to_string());
+    for (block, result) in written {
+        let why = |why: &String| format!("{block}: replay is not durable: {why}");
+        each(block, result.and_then(|version| synced.as_ref().map(|()| version).map_err(why)));
     }
 }
 

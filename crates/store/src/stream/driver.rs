@@ -139,8 +139,18 @@ impl RedoStream {
         let (is_open, is_closed, is_dropped, failure) = (false, false, false, None);
         let (waiters, wanted, gathering, zeros) = (Vec::new(), Lsn(0), None, None);
         let is_zeroed = writer.is_zeroed();
-        let state =
-            State { writer, steps, zeros, waiters, wanted, gathering, is_open, is_closed, is_dropped, failure };
+        let state = State {
+            writer,
+            steps,
+            zeros,
+            waiters,
+            wanted,
+            gathering,
+            is_open,
+            is_closed,
+            is_dropped,
+            failure,
+        };
         let (work, zeros_due, progress) = (Condvar::new(), Condvar::new(), Condvar::new());
         let shared = Arc::new(Shared { state: Mutex::new(state), work, zeros_due, progress });
         let mut stream = Self { shared: Arc::clone(&shared), threads: Vec::new() };
@@ -476,9 +486,8 @@ impl Shared {
         let zeros = Buffer::zeroed(UNIT as usize);
         while let Some((offset, bytes)) = self.next_zeros() {
             let mut pieces = (0..bytes).step_by(zeros.len());
-            let written = pieces.try_for_each(|at| {
-                device.write(offset + at, &zeros[..UNIT.min(bytes - at) as usize])
-            });
+            let written =
+                pieces.try_for_each(|at| device.write(offset + at, &zeros[..UNIT.min(bytes - at) as usize]));
             let result = written.and_then(|()| device.sync());
             let mut state = self.lock();
             let has_succeeded = result.is_ok();

@@ -85,17 +85,31 @@ pub enum Evidence {
 }
 
 /// The blocks and the end that a scan finds in a stream.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub struct StreamScan {
     /// The highest version of each block with a record at or above the checkpoint. Blocks with
     /// records only shortly below it may be there too.
     pub highest: BTreeMap<BlockId, Version>,
     /// The end, for the next incarnation.
     pub tail: StreamTail,
+    /// The batches of the last segment, which were read. There are none if any was damaged.
+    pub batches: Vec<Batch>,
+    /// The first damage. `highest` has the blocks of the damaged parts.
+    pub damage: Option<StreamError>,
+}
+
+/// A part of a stream that cannot be read, in front of valid batches.
+#[derive(Debug)]
+pub struct StreamDamage {
+    /// The reason, with the position.
+    pub why: StreamError,
+    /// The last versions of the blocks with records in the segments or the batch of that part;
+    /// `None` if they are not known, and any block may have records there.
+    pub blocks: Option<BTreeMap<BlockId, Version>>,
 }
 
 /// The bytes that are read at once. A longer batch is read at once too.
-const READ_AHEAD: u64 = 1 << 20;
+const READ_AHEAD: u64 = 4 << 20;
 
 /// An iterator over the valid batches of a stream, from the checkpoint on.
 pub struct StreamReader<'a> {
@@ -156,6 +170,12 @@ impl<'a> StreamReader<'a> {
         &self.header
     }
 
+    /// Returns the position of the next batch, unless it is in the next segment.
+    #[must_use]
+    pub fn position(&self) -> Lsn {
+        self.next
+    }
+
     /// Reads the next batch, or returns `None` at the end of the stream.
     ///
     /// # Errors
@@ -176,12 +196,31 @@ impl<'a> StreamReader<'a> {
         }
     }
 
-    /// Judges the end at which the reading of a running stream has stopped. More batches may have
-    /// come since.
+    /// Reads the next batch. Where the stream is damaged in front of valid batches, it describes the
+    /// damage and goes on with the first of them. Returns `None` at the end of the stream.
     ///
     /// # Errors
-    /// The device fails, or the stream is damaged there.
-    pub fn check_running_end(&mut self) -> Result<(), StreamError> {
+    /// The device fails, or no batch follows where one must be.
+    pub fn next_or_damage(&mut self) -> Result<Option<Result<Batch, StreamDamage>>, StreamError> {
+        let next = match self.next_batch() {
+            Ok(None) if self.is_running => self.check_running_end().map(|()| None),
+            next => next,
+        };
+        match next {
+            Err(why @ StreamError::Corrupt { lsn, evidence: Evidence::BatchBehind(behind), .. })
+                if behind > lsn =>
+            {
+                let blocks = self.blocks_between(lsn, behind)?;
+                self.resume(behind);
+                Ok(Some(Err(StreamDamage { why, blocks })))
+            }
+            next => Ok(next?.map(Ok)),
+        }
+    }
+
+    /// Judges the end at which the reading of a running stream has stopped. More batches may have
+    /// come since.
+    fn check_running_end(&mut self) -> Result<(), StreamError> {
         self.window.length = 0;
         let Err(damage) = self.check_end() else { return Ok(()) };
         // The writer wrote a batch that is behind the end after the one that was missing.
@@ -191,19 +230,31 @@ impl<'a> StreamReader<'a> {
     }
 
     /// Continues at `lsn`, where a batch begins, whatever batch is before it.
-    pub fn resume(&mut self, lsn: Lsn) {
+    fn resume(&mut self, lsn: Lsn) {
         (self.next, self.previous, self.window.length) = (lsn, None, 0);
     }
 
-    /// Returns the blocks of the segment of `lsn` with their last versions, if the segment is
-    /// complete and has a footer.
-    ///
-    /// # Errors
-    /// The device fails.
-    pub fn footer(&mut self, lsn: Lsn) -> Result<Option<BTreeMap<BlockId, Version>>, StreamError> {
-        let first = self.batch_at(self.geometry().next_segment(lsn))?;
-        let first = first.filter(|first| first.head().footer > 0 && self.is_current(first.head()));
-        Ok(first.map(|first| first.footer().collect()))
+    /// Returns the last versions of the blocks of the damaged part between two positions, from the
+    /// footer of the batch behind it or those of its segments; `None` if one of them is missing.
+    fn blocks_between(
+        &mut self,
+        from: Lsn,
+        behind: Lsn,
+    ) -> Result<Option<BTreeMap<BlockId, Version>>, StreamError> {
+        let has_footer = |batch: &Batch| batch.head().footer > 0;
+        let next = self.batch_at(behind)?.filter(has_footer);
+        if let Some(next) = next.filter(|next| next.head().since <= from) {
+            return Ok(Some(next.footer().collect()));
+        }
+        let mut blocks = BTreeMap::new();
+        let mut at = from;
+        while at < behind {
+            at = self.geometry().next_segment(at);
+            let first = self.batch_at(at)?.filter(has_footer);
+            let Some(first) = first.filter(|first| self.is_current(first.head())) else { return Ok(None) };
+            first.footer().for_each(|(block, version)| raise(&mut blocks, block, version));
+        }
+        Ok(Some(blocks))
     }
 
     /// Reads the batch behind the last one, if it is there.
@@ -224,14 +275,11 @@ impl<'a> StreamReader<'a> {
     /// Finds the highest version of each block, and the end. Segments with a footer are not read.
     ///
     /// # Errors
-    /// The device fails, or a part of the stream that was read is damaged.
+    /// The device fails, or a part of the stream that was read is damaged and its blocks are not
+    /// known.
     pub fn scan(mut self) -> Result<StreamScan, StreamError> {
         let geometry = self.geometry();
-        let mut highest = BTreeMap::new();
-        let mut raise = |block: BlockId, version: Version| {
-            let highest: &mut Version = highest.entry(block).or_insert(version);
-            *highest = version.max(*highest);
-        };
+        let (mut highest, mut damage) = (BTreeMap::new(), None);
         // A segment is complete once the next one has begun.
         loop {
             let start = geometry.next_segment(self.next);
@@ -239,28 +287,47 @@ impl<'a> StreamReader<'a> {
                 break;
             };
             if first.head().footer == 0 {
-                while let Some(batch) = self.next_batch()?.filter(|batch| batch.head().lsn < start) {
-                    batch.records().for_each(|(_, record, _)| raise(record.block, record.after));
-                }
+                while self.next < start && self.scan_next(&mut highest, &mut damage)?.is_some() {}
             }
-            first.footer().for_each(|(block, version)| raise(block, version));
+            first.footer().for_each(|(block, version)| raise(&mut highest, block, version));
             (self.next, self.previous) = (start, None);
         }
+        let since = self.next;
         let mut touched = TouchedBlocks::default();
-        let mut last = None;
-        while let Some(batch) = self.next_batch()? {
-            for (_, record, _) in batch.records() {
-                raise(record.block, record.after);
-                touched.note(geometry, record.block, record.after);
+        let mut batches = Vec::new();
+        while let Some(batch) = self.scan_next(&mut highest, &mut damage)? {
+            batch.records().for_each(|(_, record, _)| touched.note(geometry, record.block, record.after));
+            batches.push(batch);
+        }
+        let last: Option<Batch> = batches.last().cloned();
+        let clock = last.as_ref().map_or(0, |batch| batch.head().clock);
+        let tail = StreamTail { header: self.header, end: self.next, last, touched, since, clock };
+        if damage.is_some() {
+            batches.clear();
+        }
+        Ok(StreamScan { highest, tail, batches, damage })
+    }
+
+    /// Notes the blocks of the next batch, which is returned, and those of damaged parts before it.
+    fn scan_next(
+        &mut self,
+        highest: &mut BTreeMap<BlockId, Version>,
+        damage: &mut Option<StreamError>,
+    ) -> Result<Option<Batch>, StreamError> {
+        loop {
+            match self.next_or_damage()? {
+                None => return Ok(None),
+                Some(Ok(batch)) => {
+                    batch.records().for_each(|(_, record, _)| raise(highest, record.block, record.after));
+                    return Ok(Some(batch));
+                }
+                Some(Err(StreamDamage { why, blocks })) => {
+                    let Some(blocks) = blocks else { return Err(why) };
+                    blocks.into_iter().for_each(|(block, version)| raise(highest, block, version));
+                    damage.get_or_insert(why);
+                }
             }
-            last = Some(batch);
         }
-        if self.is_running {
-            self.check_running_end()?;
-        }
-        let clock = last.as_ref().map_or(0, |batch: &Batch| batch.head().clock);
-        let tail = StreamTail { header: self.header, end: self.next, last, touched, clock };
-        Ok(StreamScan { highest, tail })
     }
 
     fn geometry(&self) -> Geometry {
@@ -302,14 +369,21 @@ impl<'a> StreamReader<'a> {
     /// Returns bytes of the segments, which may have been read before.
     fn bytes(&mut self, offset: u64, length: u64) -> Result<&[u8], StreamError> {
         let Window { offset: start, length: filled, buffer } = &mut self.window;
-        if offset < *start || offset + length > *start + *filled as u64 {
-            let ahead = READ_AHEAD.min(self.header.geometry.length() - offset).max(length) as usize;
-            if buffer.len() < ahead {
-                *buffer = Buffer::zeroed(ahead);
+        let end = *start + *filled as u64;
+        if offset < *start || offset + length > end {
+            // What is read follows what was read before, so that a device can read ahead.
+            let kept = if (*start..end).contains(&offset) { end - offset } else { 0 };
+            let left = self.header.geometry.length() - offset - kept;
+            let ahead = READ_AHEAD.min(left).max(length - kept);
+            let all = (kept + ahead) as usize;
+            if buffer.len() < all {
+                let before = std::mem::replace(buffer, Buffer::zeroed(all));
+                buffer[..*filled].copy_from_slice(&before[..*filled]);
             }
+            buffer.copy_within(*filled - kept as usize..*filled, 0);
             *filled = 0;
-            self.device.read(offset, &mut buffer[..ahead])?;
-            (*start, *filled) = (offset, ahead);
+            self.device.read(offset + kept, &mut buffer[kept as usize..all])?;
+            (*start, *filled) = (offset, all);
         }
         let from = (offset - *start) as usize;
         Ok(&buffer[from..from + length as usize])
@@ -323,9 +397,6 @@ impl<'a> StreamReader<'a> {
             let offset = geometry.offset(here);
             Err(StreamError::Corrupt { node, lsn: here, offset, evidence })
         };
-        if here < self.header.begin {
-            return corrupt(Evidence::BeginsBehind(self.header.begin));
-        }
         for start in [here, geometry.next_segment(here)] {
             let room = geometry.next_segment(start).0 - start.0;
             let mut pages = Buffer::zeroed(room.min(geometry.batch_max() + PAGE) as usize);
@@ -334,15 +405,24 @@ impl<'a> StreamReader<'a> {
             for (index, (head, _)) in
                 heads.enumerate().filter_map(|(index, peeked)| Some((index, peeked.ok()?)))
             {
-                let is_later = head.lsn >= here && head.incarnation >= self.header.incarnation;
+                let is_newer = head.incarnation > self.header.incarnation;
+                let is_later = head.lsn >= here && (is_newer || self.is_current(&head));
                 let at = start.after(index as u64 * PAGE);
                 if is_later && let Some(batch) = self.any_batch_at(at)? {
                     return corrupt(Evidence::BatchBehind(batch.head().lsn));
                 }
             }
         }
+        if here < self.header.begin {
+            return corrupt(Evidence::BeginsBehind(self.header.begin));
+        }
         Ok(())
     }
+}
+
+fn raise(highest: &mut BTreeMap<BlockId, Version>, block: BlockId, version: Version) {
+    let highest = highest.entry(block).or_insert(version);
+    *highest = version.max(*highest);
 }
 
 fn read_header(device: &dyn Device) -> Result<StreamHeader, StreamError> {

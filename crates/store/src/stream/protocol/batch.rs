@@ -4,19 +4,23 @@
 //! | byte | size | field |
 //! |---|---|---|
 //! | 0 | 4 | magic, `PLXR` |
-//! | 4 | 2 | format, 1 |
+//! | 4 | 2 | format, 2 |
 //! | 6 | 1 | node |
 //! | 7 | 1 | zero |
 //! | 8 | 8 | incarnation |
 //! | 16 | 8 | LSN of the batch |
 //! | 24 | 8 | clock: the highest commit number that the node has drawn |
 //! | 32 | 4 | length of head, footer and records |
-//! | 36 | 4 | entries of the footer; more than 0 only at the start of a segment |
+//! | 36 | 4 | entries of the footer; 0: too many blocks, or the first batch of the stream |
 //! | 40 | 4 | checksum of the batch before, 0: the first of the stream |
-//! | 44 | 16 | zero |
+//! | 44 | 8 | LSN from which on the footer counts: it has the blocks of all batches between it and this one |
+//! | 52 | 8 | zero |
 //! | 60 | 4 | CRC-32C of the whole pages with this field zero |
-//! | 64 | 16 each | footer of the segment before, by block: block (8), last version (8) |
+//! | 64 | 16 each | footer of what is before, by block: block (8), last version (8) |
 //! | | | the records, group by group |
+//!
+//! The footer at the start of a segment is that of the segment before. Any other footer is that of
+//! the batch before: where one batch is damaged, the next one names the blocks that lack records.
 //!
 //! The position, the incarnation and the checksum of the batch before make a batch that was left
 //! from an earlier use of the place, or that follows a missing one, invalid.
@@ -33,14 +37,14 @@ use super::{
 };
 
 const MAGIC: [u8; 4] = *b"PLXR";
-const FORMAT: u16 = 1;
+const FORMAT: u16 = 2;
 const CRC_AT: usize = 60;
 const WHAT: &str = "batch of a redo stream";
 
 wire::layout! {
     struct HeadLayout: 64 {
         magic: [u8; 4], format: u16, node: NodeId, zero: Zeros<1>, incarnation: Incarnation, lsn: Lsn, clock: u64,
-        length: u32, footer: u32, previous: u32, zeros: Zeros<16>, checksum: u32
+        length: u32, footer: u32, previous: u32, since: Lsn, zeros: Zeros<8>, checksum: u32
     }
 }
 
@@ -61,6 +65,8 @@ pub struct BatchHead {
     pub footer: u32,
     /// The checksum of the batch before.
     pub previous: u32,
+    /// The position from which on the footer counts.
+    pub since: Lsn,
 }
 
 /// A batch whose bytes were checked completely.
@@ -83,7 +89,7 @@ pub(super) fn begin() -> Writer {
 impl Batch {
     /// Completes the bytes of a batch that was started with [`begin`].
     pub(super) fn seal(head: BatchHead, mut bytes: Vec<u8>) -> Self {
-        let BatchHead { node, incarnation, lsn, clock, footer, previous } = head;
+        let BatchHead { node, incarnation, lsn, clock, footer, previous, since } = head;
         let length = bytes.len();
         let layout = HeadLayout {
             magic: MAGIC,
@@ -96,6 +102,7 @@ impl Batch {
             length: length as u32,
             footer,
             previous,
+            since,
             zeros: Zeros,
             checksum: 0,
         };
@@ -149,7 +156,7 @@ impl Batch {
         &self.bytes
     }
 
-    /// Iterates over the footer of the segment before: its blocks with their last versions.
+    /// Iterates over the footer: the blocks of what is before with their last versions.
     pub fn footer(&self) -> impl Iterator<Item = (BlockId, Version)> {
         let mut reader = self.reader();
         (0..self.head.footer).map_while(move |_| footer::take(&mut reader).ok())
@@ -179,10 +186,10 @@ fn head(reader: &mut Reader<'_>) -> Result<(BatchHead, HeadLayout), Fault> {
     let layout: HeadLayout = reader.take()?;
     require_magic(layout.magic, MAGIC)?;
     require_version(layout.format, FORMAT)?;
-    let HeadLayout { node, incarnation, lsn, clock, length, footer, previous, .. } = layout;
+    let HeadLayout { node, incarnation, lsn, clock, length, footer, previous, since, .. } = layout;
     require(lsn.is_valid(), "position")?;
     require(length as usize >= HeadLayout::LEN, "length")?;
-    Ok((BatchHead { node, incarnation, lsn, clock, footer, previous }, layout))
+    Ok((BatchHead { node, incarnation, lsn, clock, footer, previous, since }, layout))
 }
 
 fn check(bytes: &[u8]) -> Result<(BatchHead, usize), Fault> {
@@ -238,6 +245,7 @@ mod tests {
         clock: 6,
         footer: 2,
         previous: 99,
+        since: Lsn(2 * PAGE),
     };
 
     fn batch() -> Batch {

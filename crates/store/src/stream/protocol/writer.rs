@@ -115,8 +115,10 @@ pub struct StreamTail {
     pub end: Lsn,
     /// The last valid batch from the checkpoint on.
     pub last: Option<Batch>,
-    /// The blocks touched by the last segment.
+    /// The blocks touched by the last segment, from the position `since` on.
     pub touched: TouchedBlocks,
+    /// See `touched`.
+    pub since: Lsn,
     /// The highest clock of all batches.
     pub clock: u64,
 }
@@ -143,6 +145,7 @@ plexus_base::counts! {
 struct OpenBatch {
     lsn: Lsn,
     footer: u32,
+    since: Lsn,
     content: Writer,
     length: u64,
 }
@@ -187,8 +190,12 @@ pub struct StreamWriter {
     /// The checksum of the last batch that was sealed.
     checksum: u32,
     clock: u64,
-    /// The blocks touched by the segment of the last batch.
+    /// The blocks touched by the segment of the last batch, and from which position on.
     touched: TouchedBlocks,
+    since: Lsn,
+    /// The same of the last batch.
+    last_touched: TouchedBlocks,
+    last_since: Lsn,
     has_refused: bool,
     is_closing: bool,
     has_failed: bool,
@@ -202,9 +209,13 @@ impl StreamWriter {
     /// # Panics
     /// If an earlier opening had this incarnation or a higher one.
     pub fn open(tail: StreamTail, incarnation: Incarnation, out: &mut impl FnMut(Action)) -> Self {
-        let StreamTail { header, end, last, touched, clock } = tail;
+        let StreamTail { header, end, last, touched, since, clock } = tail;
         assert!(incarnation > header.incarnation, "an incarnation opens a stream once");
         let last_durable = last.as_ref().map_or(header.checkpoint, |last| last.head().lsn);
+        let mut last_touched = TouchedBlocks::default();
+        for (_, record, _) in last.iter().flat_map(Batch::records) {
+            last_touched.note(header.geometry, record.block, record.after);
+        }
         let mut writer = Self {
             incarnation,
             begin: end,
@@ -225,6 +236,9 @@ impl StreamWriter {
             zeroing: None,
             clock,
             touched,
+            since,
+            last_touched,
+            last_since: last_durable,
             has_refused: false,
             is_closing: false,
             has_failed: false,
@@ -274,7 +288,10 @@ impl StreamWriter {
         self.counts.groups += 1;
         self.counts.record_bytes += needed;
         self.counts.image_bytes += group.image_bytes();
-        group.blocks().iter().for_each(|(block, version)| self.touched.note(geometry, *block, *version));
+        for (block, version) in group.blocks() {
+            self.touched.note(geometry, *block, *version);
+            self.last_touched.note(geometry, *block, *version);
+        }
         self.clock = self.clock.max(group.clock());
         self.start(out);
         Ok(appended)
@@ -355,18 +372,21 @@ impl StreamWriter {
     /// segment if this one has no room.
     fn place(&self, needed: u64) -> Lsn {
         let next = self.geometry().next_segment(self.end);
-        let end = self.end.after(whole_pages(BATCH_HEAD + needed));
+        let end = self.end.after(whole_pages(BATCH_HEAD + self.last_touched.bytes() + needed));
         if self.geometry().is_segment_start(self.end) || end <= next { self.end } else { next }
     }
 
     fn begin_batch(&mut self, lsn: Lsn) {
         let mut content = batch::begin();
-        let mut footer = 0;
+        let mut touched = std::mem::take(&mut self.last_touched);
+        let mut since = std::mem::replace(&mut self.last_since, self.end);
         if self.geometry().is_segment_start(lsn) {
-            footer = std::mem::take(&mut self.touched).put(&mut content);
+            touched = std::mem::take(&mut self.touched);
+            since = std::mem::replace(&mut self.since, self.end);
         }
+        let footer = touched.put(&mut content);
         let length = BATCH_HEAD + u64::from(footer) * FOOTER_ENTRY;
-        self.waiting.push_back(OpenBatch { lsn, footer, content, length });
+        self.waiting.push_back(OpenBatch { lsn, footer, since, content, length });
     }
 
     /// Starts to write zeros if the stream comes close to where none are.
@@ -427,15 +447,14 @@ impl StreamWriter {
     /// Seals the next batch if a client waits for it or it can take no more.
     fn next_batch(&mut self) -> Option<Batch> {
         let is_due = self.wanted > self.durable || self.waiting.len() > 1 || self.is_closing;
-        let has_zeros = |batch: &OpenBatch| {
-            self.is_zeroed() || batch.lsn.after(whole_pages(batch.length)) <= self.zeroed
-        };
+        let has_zeros =
+            |batch: &OpenBatch| self.is_zeroed() || batch.lsn.after(whole_pages(batch.length)) <= self.zeroed;
         if !is_due || !self.is_open() || !self.waiting.front().is_some_and(has_zeros) {
             return None;
         }
-        let OpenBatch { lsn, footer, content, .. } = self.waiting.pop_front()?;
+        let OpenBatch { lsn, footer, since, content, .. } = self.waiting.pop_front()?;
         let (node, incarnation, clock) = (self.written.node, self.incarnation, self.clock);
-        let head = BatchHead { node, incarnation, lsn, clock, footer, previous: self.checksum };
+        let head = BatchHead { node, incarnation, lsn, clock, footer, previous: self.checksum, since };
         let batch = Batch::seal(head, content.finish());
         self.checksum = batch.checksum();
         self.counts.batches += 1;
