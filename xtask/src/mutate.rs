@@ -206,13 +206,19 @@ fn test(root: &Path, copy: &Path, tests: &Tests) -> Result<Outcome> {
         let status = child.0.wait()?;
         let text = out.text()?;
         if !status.success() {
-            let failed =
-                text.lines().find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
-            return Ok(Outcome::Failed(failed.map_or_else(|| status.to_string(), str::to_owned)));
+            return Ok(Outcome::Failed(failure(&text).unwrap_or_else(|| status.to_string())));
         }
         count += tests_run(&text);
     }
     Ok(if count == 0 { Outcome::NoTests } else { Outcome::Passed })
+}
+
+/// Returns the test that failed, and the seed of the simulator if there is one.
+fn failure(text: &str) -> Option<String> {
+    let test = text.lines().find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"))?;
+    let seed =
+        text.lines().find_map(|line| line.starts_with("scenario ").then_some(line.split_once(" at ")?.0));
+    Some(seed.map_or_else(|| test.to_owned(), |seed| format!("{test}, {seed}")))
 }
 
 /// Returns the test programs that cargo built, each with the folder of its package.
@@ -319,6 +325,8 @@ mod tests {
         let messages = "{\"profile\":{\"test\":true},\"executable\":\"/t/a\",\"manifest_path\":\"/w/a/Cargo.toml\"}\n\
                         {\"profile\":{\"test\":false},\"executable\":\"/t/b\",\"manifest_path\":\"/w/b/Cargo.toml\"}\n";
         assert_eq!(programs(messages), [(PathBuf::from("/t/a"), PathBuf::from("/w/a"))]);
+        let text = "test a ... ok\ntest b ... FAILED\nscenario views seed 7 at 3 ns: property\n";
+        assert_eq!(failure(text).as_deref(), Some("b, scenario views seed 7"));
         assert_eq!(tests_run("running 3 tests\ntest result: ok. 3 passed; 0 failed; 0 ignored\n"), 3);
     }
 }

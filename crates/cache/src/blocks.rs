@@ -71,7 +71,7 @@ pub trait Blocks {
     async fn change(&self, block: BlockId) -> Result<Self::Change<'_>, CacheError> {
         // Before the block is latched: the log may wait for a write of this block.
         let mut reserved = Reserved::new(self, 1).await?;
-        let change = self.latch(block).await?;
+        let change = self.latch(block, false).await?;
         reserved.changes -= 1;
         Ok(change)
     }
@@ -87,27 +87,23 @@ pub trait Blocks {
         assert!(order.is_sorted_by(|one, next| one.0 < next.0), "a group has different blocks");
         let all = order.len() as u32;
         let mut latched = Vec::with_capacity(order.len());
-        for _ in 0..ATTEMPTS {
+        let mut attempts = 0;
+        loop {
             let mut reserved = Reserved::new(self, all).await?;
-            let Some(missing) = latch_here(&mut reserved, &order, &mut latched).await? else {
-                return Ok(in_order(latched));
-            };
+            // Other tasks want some of these blocks, too. A set has fewer frames than tasks could
+            // latch while they wait for other frames, so only one task of a node waits in this way.
+            // It may be refused a frame: then it waits without blocks, as in an attempt.
+            let alone = if attempts < ATTEMPTS { None } else { Some(self.alone().await) };
+            let missing = latch_all(&mut reserved, &order, alone.is_some(), &mut latched).await?;
+            let Some(missing) = missing else { return Ok(in_order(latched)) };
+            attempts += 1;
             latched.clear();
-            drop(reserved);
+            drop((reserved, alone));
             let later = order.iter().map(|(block, _)| *block).filter(|block| *block != missing);
             later.for_each(|block| self.prefetch(block, Mode::X));
             // It comes here, and is free for others again.
             drop(self.change(missing).await?);
         }
-        // Other tasks want some of these blocks, too. A set has fewer frames than tasks could latch
-        // while they wait for other frames, so only one task of a node waits in this way.
-        let mut reserved = Reserved::new(self, all).await?;
-        let _alone = self.alone().await;
-        for (block, place) in order {
-            latched.push((place, self.latch(block).await?));
-            reserved.changes -= 1;
-        }
-        Ok(in_order(latched))
     }
 
     /// Returns a block for changing if it is here and free, and the log has room. It never waits
@@ -135,9 +131,10 @@ pub trait Blocks {
     #[doc(hidden)]
     fn release(&self, changes: u32);
 
-    /// Waits for a block for changing, with a reservation that was made for it.
+    /// Waits for a block for changing, with a reservation that was made for it. `has_others`: the
+    /// task has other blocks meanwhile, so this may fail with [`CacheError::NoFrame`].
     #[doc(hidden)]
-    async fn latch(&self, block: BlockId) -> Result<Self::Change<'_>, CacheError>;
+    async fn latch(&self, block: BlockId, has_others: bool) -> Result<Self::Change<'_>, CacheError>;
 
     /// Returns a block for changing if it is here and free, as [`latch`](Self::latch).
     #[doc(hidden)]
@@ -169,14 +166,24 @@ impl<B: Blocks + ?Sized> Drop for Reserved<'_, B> {
     }
 }
 
-/// Latches blocks that are here and free. Returns the first that is not.
-async fn latch_here<'a, B: Blocks + ?Sized>(
+/// Latches all blocks in their order, those that are here and free, or each after a wait for it.
+/// Returns the first that could not be latched.
+async fn latch_all<'a, B: Blocks + ?Sized>(
     reserved: &mut Reserved<'a, B>,
     order: &[(BlockId, usize)],
+    waits: bool,
     latched: &mut Vec<(usize, B::Change<'a>)>,
 ) -> Result<Option<BlockId>, CacheError> {
     for (block, place) in order {
-        let Some(change) = reserved.blocks.try_latch(*block).await? else { return Ok(Some(*block)) };
+        let change = if waits {
+            match reserved.blocks.latch(*block, !latched.is_empty()).await {
+                Err(CacheError::NoFrame(_)) => None,
+                change => Some(change?),
+            }
+        } else {
+            reserved.blocks.try_latch(*block).await?
+        };
+        let Some(change) = change else { return Ok(Some(*block)) };
         reserved.changes -= 1;
         latched.push((*place, change));
     }

@@ -36,6 +36,10 @@ pub enum CacheError {
     /// The block cannot be read from disk, or its page there is not the one that was written.
     #[error("{0}")]
     Damaged(String),
+    /// The task has other blocks, and every frame that this one could have waits for another node,
+    /// which may wait for those blocks. [`Blocks::change_all`] gives them up and begins again.
+    #[error("no frame for {0} while other blocks are latched")]
+    NoFrame(BlockId),
     /// There is no room in memory because blocks cannot be written.
     #[error("no room in memory: blocks that must leave cannot be written ({0})")]
     WriteFailed(String),
@@ -148,6 +152,7 @@ impl Cache {
             BlockError::HandingBack => CacheError::ShuttingDown,
             BlockError::Unreadable | BlockError::Corrupt | BlockError::Stale => CacheError::Damaged(fault()),
             BlockError::WriteFailed => CacheError::WriteFailed(fault()),
+            BlockError::NoFrame => CacheError::NoFrame(block),
             BlockError::NotMaster => CacheError::Refused(block),
             // The master has logged the reason. Other nodes do not know it.
             BlockError::Unrecovered => CacheError::Unrecovered(known.unwrap_or_else(|| {
@@ -168,7 +173,7 @@ impl Cache {
         Ok(self.table(block))
     }
 
-    async fn obtain(&self, block: BlockId, ask: Ask) -> Result<TaskBlock, CacheError> {
+    async fn obtain(&self, block: BlockId, ask: Ask, has_others: bool) -> Result<TaskBlock, CacheError> {
         let table = self.check(block)?;
         let (port, worker) = (&*self.inner.port, table.config().worker);
         tasks::give_way(port, worker).await;
@@ -179,7 +184,7 @@ impl Cache {
             undo(table, granted, ask).into_iter().for_each(|task| port.submit(worker, task));
         };
         let (grant, reply) = Grant::new(&back);
-        tasks::request(port, worker, CacheTask::Want { block, ask, reply });
+        tasks::request(port, worker, CacheTask::Want { block, ask, has_others, reply });
         match grant.await {
             Some(Ok(granted)) => Ok(TaskBlock { granted, waited: true }),
             Some(Err(error)) => Err(self.error(block, error)),
@@ -219,18 +224,18 @@ impl Blocks for Cache {
     }
 
     async fn read(&self, block: BlockId) -> Result<Read<'_>, CacheError> {
-        Ok(Read::new(self, block, self.obtain(block, Ask::S).await?))
+        Ok(Read::new(self, block, self.obtain(block, Ask::S, false).await?))
     }
 
     async fn read_consistent(&self, block: BlockId) -> Result<Read<'_>, CacheError> {
-        Ok(Read::new(self, block, self.obtain(block, Ask::Cr).await?))
+        Ok(Read::new(self, block, self.obtain(block, Ask::Cr, false).await?))
     }
 
     fn prefetch(&self, block: BlockId, mode: Mode) {
         let ask = if mode == Mode::X { Ask::X } else { Ask::S };
         let Ok(table) = self.check(block) else { return };
         if !table.is_here(block, mode) {
-            let want = CacheTask::Want { block, ask, reply: GrantReply::unwanted() };
+            let want = CacheTask::Want { block, ask, has_others: false, reply: GrantReply::unwanted() };
             tasks::request(&*self.inner.port, table.config().worker, want);
         }
     }
@@ -255,8 +260,8 @@ impl Blocks for Cache {
         self.redo().inspect(|redo| redo.release(changes));
     }
 
-    async fn latch(&self, block: BlockId) -> Result<Change<'_>, CacheError> {
-        Ok(Change::new(self, block, self.obtain(block, Ask::X).await?))
+    async fn latch(&self, block: BlockId, has_others: bool) -> Result<Change<'_>, CacheError> {
+        Ok(Change::new(self, block, self.obtain(block, Ask::X, has_others).await?))
     }
 
     async fn try_latch(&self, block: BlockId) -> Result<Option<Change<'_>>, CacheError> {

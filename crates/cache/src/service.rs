@@ -31,6 +31,8 @@ pub enum CacheTask {
         block: BlockId,
         /// The way the task wants the block.
         ask: Ask,
+        /// True if the task keeps other blocks latched meanwhile.
+        has_others: bool,
         /// The reply to the task.
         reply: GrantReply,
     },
@@ -175,13 +177,13 @@ impl Subsystem for CacheService {
     #[inline]
     fn task(&mut self, net: &mut Net, task: CacheTask) {
         match task {
-            CacheTask::Want { block, ask, reply } => {
+            CacheTask::Want { block, ask, has_others, reply } => {
                 let place = self.free.pop().unwrap_or_else(|| {
                     self.waiting.push(None);
                     self.waiting.len() - 1
                 });
                 self.waiting[place] = Some((ask, reply));
-                self.handle(net, Event::Want { ticket: Ticket(place as u64), block, ask });
+                self.handle(net, Event::Want { ticket: Ticket(place as u64), block, ask, has_others });
             }
             CacheTask::Idle(slot) => {
                 let contents = self.frames.contents(slot);

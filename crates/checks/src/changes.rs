@@ -22,6 +22,11 @@ use crate::{
 /// The time after which a leaving node checks again whether it may leave.
 const LOOK_NS: u64 = 20_000;
 
+/// The looks after which a node leaves as after a crash, as a real one does after `LEAVE_WITHIN`. A
+/// task of another node may have a block on its way through this master, and wait for another one
+/// of this master, which begins nothing any more.
+const LOOKS: u32 = 1_000;
+
 /// The time after which a node that is to die checks again whether others can continue without it.
 const DIE_NS: u64 = 20_000;
 
@@ -64,6 +69,8 @@ pub struct Changes {
     views: Vec<Members>,
     accesses: Vec<Access>,
     leaving: Option<usize>,
+    /// How often the leaving node has looked in vain whether it may leave.
+    looks: u32,
     made: u64,
 }
 
@@ -79,6 +86,7 @@ impl Changes {
             views: Vec::new(),
             accesses: Vec::new(),
             leaving: None,
+            looks: 0,
             made: 0,
         }
     }
@@ -179,7 +187,7 @@ impl Cluster {
             60..80
                 if (self.params.all_may_die || self.others_stay(node)) && self.changes.leaving.is_none() =>
             {
-                self.changes.leaving = Some(node);
+                (self.changes.leaving, self.changes.looks) = (Some(node), 0);
                 self.hand_back(node)?;
                 self.look_later(node);
             }
@@ -201,6 +209,11 @@ impl Cluster {
         if self.locals[locals.clone()].iter().all(|local| local.may_leave) {
             let most = *self.engine.random.pick(&[1, self.params.change_ns]);
             self.schedule_at(node, 1..=most, ClusterEvent::Change(Change::Go(instance)));
+            return Ok(());
+        }
+        self.changes.looks += 1;
+        if self.changes.looks > LOOKS && (self.params.all_may_die || self.others_stay(node)) {
+            self.kill(node);
             return Ok(());
         }
         for at in locals {

@@ -578,7 +578,9 @@ fn drive(cluster: &mut Cluster) -> Result<(), Broken> {
             break;
         }
         if cluster.engine.events() > limit {
-            return Err(Broken::general("ends", "does not come to rest".into()));
+            let tasks: Vec<_> = cluster.waiting_tasks().collect();
+            let what = format!("does not come to rest; tasks that have not ended: {tasks:?}");
+            return Err(Broken::general("ends", what));
         }
     }
     ends::check(cluster)?;

@@ -116,7 +116,7 @@ pub const ALL: [Scenario; 23] = [
     scenario("views", "nodes die, leave and come back, and the others continue; without redo, so changes are undone", views),
     scenario("cold_start", "as views, and all nodes may die or leave", cold_start),
     scenario("recovery", "nodes die, also all at once and during recovery; redo gives every durable change", recovery),
-    scenario("tasks", "as recovery, with tasks that change several blocks at once", tasks),
+    scenario("tasks", "as recovery, with tasks that change several blocks at once, or end while they wait", tasks),
     scenario("death", "a node dies for good, and the others continue", death),
     scenario("rails", "the real link core; rails are lost and come back", rails),
     scenario("links", "links alone: bursts over two-slot rings, rails lost and back", links).of(|seed, params, _| Box::new(Links::new(seed, params))),

@@ -140,7 +140,7 @@ impl Cluster {
         if let Some(slot) = self.locals[at].frames.hit(block, ask.mode()) {
             return self.begin_holding(session, Granted::Pinned(slot));
         }
-        let want = Event::Want { ticket: Ticket(session as u64), block, ask };
+        let want = Event::Want { ticket: Ticket(session as u64), block, ask, has_others: false };
         self.schedule_at(node.index(), ..300, ClusterEvent::Shard(at, want));
         Ok(())
     }

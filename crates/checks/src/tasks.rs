@@ -50,6 +50,7 @@ enum Request {
         wait: u64,
         block: BlockId,
         ask: Ask,
+        has_others: bool,
     },
     Try {
         wait: u64,
@@ -186,10 +187,16 @@ impl SimBlocks {
         poll_fn(|_| self.mail.borrow_mut().answers.remove(&wait.1).map_or(Poll::Pending, Poll::Ready)).await
     }
 
-    async fn get(&self, block: BlockId, ask: Ask) -> Result<(Slot, Option<Mode>, [u8; 8]), CacheError> {
-        match self.ask(|wait| Request::Want { wait, block, ask }).await {
+    async fn get(
+        &self,
+        block: BlockId,
+        ask: Ask,
+        has_others: bool,
+    ) -> Result<(Slot, Option<Mode>, [u8; 8]), CacheError> {
+        match self.ask(|wait| Request::Want { wait, block, ask, has_others }).await {
             Answer::Granted { slot, mode, value, .. } => Ok((slot, mode, value.to_le_bytes())),
             Answer::Refused(BlockError::HandingBack) => Err(CacheError::ShuttingDown),
+            Answer::Refused(BlockError::NoFrame) => Err(CacheError::NoFrame(block)),
             other => Err(CacheError::Damaged(format!("{block}: {other:?}"))),
         }
     }
@@ -219,18 +226,18 @@ impl Blocks for SimBlocks {
     }
 
     async fn read(&self, block: BlockId) -> Result<SimRead<'_>, CacheError> {
-        let (slot, mode, value) = self.get(block, Ask::S).await?;
+        let (slot, mode, value) = self.get(block, Ask::S, false).await?;
         Ok(SimRead { of: self, lent: (block, slot, mode), value })
     }
 
     async fn read_consistent(&self, block: BlockId) -> Result<SimRead<'_>, CacheError> {
-        let (slot, mode, value) = self.get(block, Ask::Cr).await?;
+        let (slot, mode, value) = self.get(block, Ask::Cr, false).await?;
         Ok(SimRead { of: self, lent: (block, slot, mode), value })
     }
 
     fn prefetch(&self, block: BlockId, mode: Mode) {
         let (wait, ask) = (self.next(), if mode == Mode::X { Ask::X } else { Ask::S });
-        self.tell(Request::Want { wait, block, ask });
+        self.tell(Request::Want { wait, block, ask, has_others: false });
         self.tell(Request::Abandon(wait));
     }
 
@@ -259,8 +266,8 @@ impl Blocks for SimBlocks {
 
     fn release(&self, _changes: u32) {}
 
-    async fn latch(&self, block: BlockId) -> Result<SimChange<'_>, CacheError> {
-        let (slot, _, value) = self.get(block, Ask::X).await?;
+    async fn latch(&self, block: BlockId, has_others: bool) -> Result<SimChange<'_>, CacheError> {
+        let (slot, _, value) = self.get(block, Ask::X, has_others).await?;
         Ok(self.latched(block, slot, value))
     }
 
@@ -282,6 +289,16 @@ impl SimBlocks {
     }
 }
 
+/// Runs a future, or drops it after a time.
+async fn within<T>(blocks: &SimBlocks, ns: u64, future: impl Future<Output = T>) -> Option<T> {
+    let (mut future, mut rest) = (std::pin::pin!(future), std::pin::pin!(blocks.rest(ns)));
+    poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(result) => Poll::Ready(Some(result)),
+        Poll::Pending => rest.as_mut().poll(context).map(|()| None),
+    })
+    .await
+}
+
 /// The most blocks that a task changes at once, with so many frames in a set. While one task of a
 /// node waits, the others must find a frame.
 fn most_blocks(ways: u32) -> u64 {
@@ -293,8 +310,13 @@ async fn work(blocks: SimBlocks, mut random: Random, ways: u32, hold_ns: u64) {
     let blocks = &blocks;
     while !blocks.is_over() {
         blocks.tell(Request::Begin);
-        let result = operation(blocks, &mut random, ways, hold_ns).await;
-        if let Err(CacheError::ShuttingDown) = result {
+        let patience = random.percent(30).then(|| random.below(20_000));
+        let operation = operation(blocks, &mut random, ways, hold_ns);
+        let result = match patience {
+            Some(ns) => within(blocks, ns, operation).await,
+            None => Some(operation.await),
+        };
+        if let Some(Err(CacheError::ShuttingDown)) = result {
             return;
         }
         blocks.rest(random.below(2_000)).await;
@@ -535,7 +557,7 @@ impl Cluster {
         let node = self.tasks[task].node;
         match request {
             Request::Begin => self.operations += 1,
-            Request::Want { wait, block, ask } => {
+            Request::Want { wait, block, ask, has_others } => {
                 let at = self.index(node.0, block);
                 let floor = match self.truth.is_uncertain(block) {
                     true => self.truth.durable(block),
@@ -546,7 +568,7 @@ impl Cluster {
                 }
                 self.tasks[task].waits.insert(wait, (block, ask, floor, true));
                 let ticket = Ticket(TASK | (task as u64) << 32 | wait);
-                let want = Event::Want { ticket, block, ask };
+                let want = Event::Want { ticket, block, ask, has_others };
                 self.schedule_at(node.index(), ..300, ClusterEvent::Shard(at, want));
             }
             Request::Try { wait, block } => {

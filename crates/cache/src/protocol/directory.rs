@@ -36,10 +36,21 @@ impl Pending {
         }
     }
 
-    /// Returns whether it may change the holders of the block.
-    fn converts(&self) -> bool {
-        !matches!(self, Self::Request { ask: Ask::Cr, .. } | Self::Ensure { .. })
+    fn kind(&self) -> PendingKind {
+        match self {
+            Self::Request { ask: Ask::Cr, .. } => PendingKind::Copy,
+            Self::Request { .. } | Self::Evict { .. } => PendingKind::Conversion,
+            Self::Ensure { .. } => PendingKind::Write,
+        }
     }
+}
+
+/// What a message may change: the holders of the block, nothing, or the block on disk.
+#[derive(PartialEq, Eq)]
+enum PendingKind {
+    Conversion,
+    Copy,
+    Write,
 }
 
 /// The conversion in flight.
@@ -209,14 +220,8 @@ impl Directory {
         version: u64,
         mail: &mut Mail,
     ) -> Result<(), Fault> {
-        let entry = self.entries.entry(block).or_insert(Entry::NEW);
-        let ensures = |waiting: &Pending| matches!(waiting, Pending::Ensure { .. }) && waiting.from() == from;
-        if self.pending.iter(entry.queue).any(|waiting| ensures(&waiting)) {
-            return Err("a second request to write one block");
-        }
-        self.pending.push_back(&mut entry.queue, Pending::Ensure { from, version });
-        self.proceed(block, mail);
-        Ok(())
+        self.entries.entry(block).or_insert(Entry::NEW);
+        self.enqueue(block, Pending::Ensure { from, version }, mail)
     }
 
     /// Returns the holders of `block`, and whether in X; `None` while that is about to change.
@@ -241,22 +246,8 @@ impl Directory {
         (ask, have, target): (Ask, Mode, Target),
         mail: &mut Mail,
     ) -> Result<(), Fault> {
-        let entry = self.entries.entry(block).or_insert(Entry::NEW);
-        let request = Pending::Request { from, ask, have, target };
-        // One frame of the node's set asks for the block, the others for copies. The conversion in
-        // flight does not count: a `Done` may be overtaken by the next request.
-        let same = |waiting: &Pending| {
-            waiting.from() == from
-                && waiting.converts() == request.converts()
-                && !matches!(waiting, Pending::Ensure { .. })
-        };
-        let most = if request.converts() { 1 } else { self.ways };
-        if self.pending.iter(entry.queue).filter(same).count() >= most {
-            return Err("more requests for a block than a node can have");
-        }
-        self.pending.push_back(&mut entry.queue, request);
-        self.proceed(block, mail);
-        Ok(())
+        self.entries.entry(block).or_insert(Entry::NEW);
+        self.enqueue(block, Pending::Request { from, ask, have, target }, mail)
     }
 
     /// Removes a holder at its own request. The answer is sent once no conversion is in flight,
@@ -269,12 +260,24 @@ impl Directory {
         version: u64,
         mail: &mut Mail,
     ) -> Result<(), Fault> {
+        self.enqueue(block, Pending::Evict { from, version }, mail)
+    }
+
+    /// Lets a message wait for its turn, unless its sender has too many of the kind. The conversion
+    /// in flight does not count: a `Done` may be overtaken by the next request.
+    fn enqueue(&mut self, block: BlockId, message: Pending, mail: &mut Mail) -> Result<(), Fault> {
         let entry = self.entries.get_mut(&block).ok_or("Evict of a block that was not requested")?;
-        let evicts = |waiting: &Pending| waiting.from() == from && matches!(waiting, Pending::Evict { .. });
-        if self.pending.iter(entry.queue).any(|waiting| evicts(&waiting)) {
-            return Err("Evict of a block that is being evicted");
+        // One frame of the node's set asks for the block or gives it up, the others ask for copies.
+        let most = if message.kind() == PendingKind::Copy { self.ways } else { 1 };
+        let is_same =
+            |waiting: &Pending| (waiting.from(), waiting.kind()) == (message.from(), message.kind());
+        if self.pending.iter(entry.queue).filter(is_same).count() >= most {
+            return Err("more requests for a block than a node can have");
         }
-        self.pending.push_front(&mut entry.queue, Pending::Evict { from, version });
+        match message {
+            Pending::Evict { .. } => self.pending.push_front(&mut entry.queue, message),
+            _ => self.pending.push_back(&mut entry.queue, message),
+        }
         self.proceed(block, mail);
         Ok(())
     }

@@ -86,6 +86,8 @@ pub(super) struct Waiter {
     pub(super) ticket: super::Ticket,
     pub(super) block: BlockId,
     pub(super) ask: Ask,
+    /// True if the session keeps other blocks pinned meanwhile.
+    pub(super) has_others: bool,
     /// The number in the order of arrival.
     pub(super) arrival: u64,
 }

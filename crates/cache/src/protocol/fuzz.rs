@@ -413,7 +413,13 @@ impl World {
             0..15 if self.waiting.len() < 8 => {
                 let ticket = Ticket(ticket);
                 self.waiting.push(ticket);
-                Some(Event::Want { ticket, block: BlockId(random.below(BLOCKS)), ask: random.ask() })
+                let has_others = random.percent(20);
+                Some(Event::Want {
+                    ticket,
+                    block: BlockId(random.below(BLOCKS)),
+                    ask: random.ask(),
+                    has_others,
+                })
             }
             0..30 => {
                 let slot = random.below(self.frames.len() as u64) as usize;

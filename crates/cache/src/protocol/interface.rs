@@ -113,6 +113,10 @@ pub enum Event {
         block: BlockId,
         /// The way it wants the block.
         ask: Ask,
+        /// True if the session keeps other blocks pinned until it has this one. Then it does not
+        /// wait for a frame that only an answer of another node can free
+        /// ([`BlockError::NoFrame`]): that node may wait for the pinned blocks.
+        has_others: bool,
     },
     /// A message from another node. One that came behind a put is delivered after the data.
     Message {
@@ -366,6 +370,9 @@ pub enum BlockError {
     Stale,
     /// There is no room in memory because a block that has to leave could not be written.
     WriteFailed,
+    /// The session has other blocks, and every frame that this one could have waits for another
+    /// node.
+    NoFrame,
     /// The asked node does not master this block: the nodes do not agree on the configuration.
     NotMaster,
     /// The block's redo is incomplete or damaged.

@@ -32,6 +32,9 @@
 //! - Sessions that wait when an order from the master is first seen go before it (a *turn*) if the
 //!   mode held suffices; later ones wait for the next grant. So each move of a hot block lets
 //!   sessions work, and no session waits for ever.
+//! - A session that has other blocks does not wait for the requests of others: while it waits for a
+//!   frame, at least one frame of the set leaves without the help of any session. If there is none,
+//!   the session is refused, gives its blocks up and begins again.
 //! - A grant of X overtakes no order. Grants with data arrive on another lane than the master's
 //!   orders. That is safe: the master orders nothing of a node between the begin of its conversion
 //!   and its `Done`, and a node asks for a block in one frame at a time.
@@ -253,7 +256,10 @@ impl Shard {
     pub fn handle(&mut self, now: Nanos, event: Event, io: &mut impl ShardDriver) {
         self.now = now;
         match event {
-            Event::Want { ticket, block, ask } => self.want(ticket, block, ask, io),
+            Event::Want { ticket, block, ask, has_others } => {
+                self.arrivals += 1;
+                self.want(Waiter { ticket, block, ask, has_others, arrival: self.arrivals }, io);
+            }
             Event::Message { from, message } => self.arrived(from, message, io),
             Event::Idle { slot, contents } => self.idle(slot.index(), contents, io),
             Event::Read { slot, result } => self.read(slot.index(), result, io),

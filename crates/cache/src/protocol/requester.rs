@@ -3,7 +3,7 @@
 use plexus_base::{BlockId, NodeId};
 
 use super::{
-    Action, Ask, BlockError, FREE, Granted, Mode, PRIVATE, RedoSpan, Shard, ShardDriver, Slot, Ticket,
+    Action, Ask, BlockError, FREE, Granted, Mode, PRIVATE, RedoSpan, Shard, ShardDriver, Slot,
     directory::Fault,
     frame::{BlockRequest, Disk, Frame, Leave, Phase, Usage, Waiter},
     lists::List,
@@ -12,7 +12,8 @@ use super::{
 
 impl Shard {
     /// Handles a session that wants a block.
-    pub(super) fn want(&mut self, ticket: Ticket, block: BlockId, ask: Ask, io: &mut impl ShardDriver) {
+    pub(super) fn want(&mut self, waiter: Waiter, io: &mut impl ShardDriver) {
+        let Waiter { ticket, block, .. } = waiter;
         self.counts.wants += 1;
         assert_eq!(
             block.partition().worker(self.config.workers),
@@ -23,8 +24,6 @@ impl Shard {
             io.push(Action::Wake { ticket, result: Err(BlockError::HandingBack) });
             return;
         }
-        self.arrivals += 1;
-        let waiter = Waiter { ticket, block, ask, arrival: self.arrivals };
         assert!(block.0 < self.config.blocks, "no such block");
         let set = self.config.set(block) as usize;
         if let Some(slot) = self.find(block) {
@@ -33,9 +32,18 @@ impl Shard {
             self.start(slot, waiter, io);
         } else {
             self.counts.full_sets += 1;
-            self.waiters.push_back(&mut self.queues[set], waiter);
-            self.ripe.push(set as u32);
+            self.enqueue(set, waiter);
         }
+    }
+
+    /// Lets a session wait for any frame of the set. One that has other blocks comes first: it does
+    /// not wait for the requests of those ahead of it.
+    fn enqueue(&mut self, set: usize, waiter: Waiter) {
+        match waiter.has_others {
+            true => self.waiters.push_front(&mut self.queues[set], waiter),
+            false => self.waiters.push_back(&mut self.queues[set], waiter),
+        }
+        self.ripe.push(set as u32);
     }
 
     /// Lets a session wait at a frame that has the block or will have it.
@@ -297,7 +305,7 @@ impl Shard {
         *frame = Frame { generation: frame.generation, ..Frame::FREE };
         self.tags[slot] = FREE;
         while let Some(waiter) = self.waiters.pop_front(&mut waiters) {
-            self.waiters.push_back(&mut self.queues[set], waiter);
+            self.enqueue(set, waiter);
         }
         if !self.queues[set].is_empty() {
             self.ripe.push(set as u32);
@@ -349,6 +357,17 @@ impl Shard {
             let Some(slot) = self.victim(set) else { break };
             self.choose(slot);
             self.settle(slot, io);
+        }
+        let is_stuck = |waiter: &Waiter| {
+            waiter.has_others
+                && self.find(waiter.block).is_none()
+                && self.free_slot(set).is_none()
+                && !self.slots_of(set).any(|slot| leaves(&self.frames[slot]))
+        };
+        if let Some(waiter) = self.waiters.front(self.queues[set]).filter(is_stuck) {
+            self.waiters.pop_front(&mut self.queues[set]);
+            io.push(Action::Wake { ticket: waiter.ticket, result: Err(BlockError::NoFrame) });
+            self.ripe.push(set as u32);
         }
     }
 

@@ -178,7 +178,10 @@ impl OneBlock {
         *session = Session::Waits { ask, floor };
         match local.frames.hit(BLOCK, ask.mode()) {
             Some(slot) => self.woken(at, Ok(Granted::Pinned(slot))),
-            None => self.event(at, Event::Want { ticket: Ticket(0), block: BLOCK, ask }),
+            None => {
+                let want = Event::Want { ticket: Ticket(0), block: BLOCK, ask, has_others: false };
+                self.event(at, want)
+            }
         }
     }
 
