@@ -89,6 +89,59 @@ fn streams_and_their_records_are_shown_while_they_are_written_and_afterwards() {
 }
 
 #[test]
+fn files_that_are_no_streams_of_the_cluster_stop_a_node_and_stay_as_they_are() {
+    let cluster = Cluster::new(1);
+    let directory = cluster.dir().join("disks/redo");
+    // A disk group of an earlier version has no streams.
+    assert!(redo(&cluster, &[]).ok().starts_with("no redo streams in "));
+    std::fs::create_dir_all(&directory).unwrap();
+    drop(stream(&cluster, 5));
+    let path = directory.join("n1.0");
+    let good = std::fs::read(&path).unwrap();
+    let (other, foreign) = (directory.join("n9.0"), RedoFiles::new(&directory, 77));
+    let geometry = Geometry::new(16 * PAGE, 2).unwrap();
+    drop(foreign.prepare(NodeId(0), "n9", Incarnation(5), geometry).unwrap());
+    let foreign = std::fs::read(&other).unwrap();
+    std::fs::remove_file(&other).unwrap();
+    let mut newer = good.clone();
+    newer[..2 * PAGE as usize].chunks_mut(PAGE as usize).for_each(|header| {
+        header[8] = 3;
+        plexus_base::wire::seal(header, 12);
+    });
+    for (bad, reason) in [
+        (foreign, "redo stream of node 0 of cluster 0000000000000000000000000000004d where that of node 0"),
+        (good[..9000].to_vec(), "a segment is missing: 9000 bytes of 139264; restore the stream from a copy"),
+        (newer, "it has version 3, this program reads version 2; use the same version of plexus everywhere"),
+        (
+            vec![0; 139_264],
+            "it does not begin with the magic bytes of the format; restore the stream from a copy",
+        ),
+        (Vec::new(), "restore the stream from a copy, or use the version of plexus that wrote it"),
+    ] {
+        std::fs::write(&path, &bad).unwrap();
+        let refusals = [&[][..], &["dump"], &["dump", "n1.0"]].map(|args| redo(&cluster, args).refusal());
+        let up = cluster.run("up").said().refusal();
+        for refusal in refusals.into_iter().chain([up]) {
+            assert!(refusal.contains("redo/n1.0: redo stream"), "{refusal}");
+            assert!(refusal.contains(reason), "{refusal}");
+        }
+        assert!(std::fs::read(&path).unwrap() == bad, "the file was changed");
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1);
+    }
+    // The stream of an earlier incarnation is recovered and closed, and the node writes another.
+    std::fs::write(&path, good).unwrap();
+    cluster.run("up").said().ok();
+    let shown = || redo(&cluster, &["--json"]).json();
+    let is_closed = |shown: &serde_json::Value| shown["streams"][0]["state"] == "closed";
+    let shown = crate::common::until("the stream is recovered", shown, is_closed);
+    assert_eq!(
+        (&shown["streams"][0]["incarnation"], &shown["streams"][1]["state"]),
+        (&5.into(), &"open".into())
+    );
+    cluster.run("down").said().ok();
+}
+
+#[test]
 fn a_stream_that_cannot_be_used_is_named_and_the_others_are_shown() {
     let cluster = Cluster::new(1);
     std::fs::create_dir_all(cluster.dir().join("disks/redo")).unwrap();

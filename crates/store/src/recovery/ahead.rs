@@ -1,7 +1,5 @@
 //! A device that is read in order: while the caller works on what was read, a thread reads what is
-//! behind it.
-//!
-//! Must not be used for a device whose reader expects what was written since the last read.
+//! behind it. So what is read is at least as new as the read before.
 
 use std::{
     sync::{Mutex, PoisonError},

@@ -18,7 +18,7 @@ use crate::stream::protocol::{
 };
 
 /// The threads that read and write blocks, to keep a disk busy.
-const THREADS: usize = 4;
+const THREADS: usize = 8;
 
 /// The blocks that one sync covers.
 const BLOCKS_PER_SYNC: usize = 256;
