@@ -317,7 +317,10 @@ impl PreparedStream {
     ///
     /// # Errors
     /// The file cannot be written, or the system refuses a thread.
-    pub fn open(self, told: impl Fn(RedoProgress) + Send + 'static) -> Result<RedoStream, RedoFileError> {
+    pub fn open(
+        self,
+        told: impl Fn(RedoProgress) + Send + Sync + 'static,
+    ) -> Result<RedoStream, RedoFileError> {
         let path = self.device.path.clone();
         RedoStream::open(Arc::new(self.device), self.tail, self.incarnation, told)
             .map_err(|why| RedoFileError::Open { path, why: Box::new(why) })
