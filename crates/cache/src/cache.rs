@@ -279,9 +279,9 @@ impl Blocks for Cache {
     }
 
     async fn durable(&self, committed: Committed) -> Result<(), CacheError> {
-        match self.redo() {
+        match &self.inner.redo {
             Some(redo) if committed.0 > 0 => {
-                Ok(poll_fn(|context| redo.poll_durable(committed.0, context)).await?)
+                Ok(poll_fn(|context| redo.poll_durable(committed.0, context, tasks::flies(redo))).await?)
             }
             _ => Ok(()),
         }

@@ -1,8 +1,9 @@
 //! Runs code that waits for blocks: any number of tasks on one thread.
 //!
 //! A task is a future. While all tasks of a thread wait, the thread drives a worker of the node,
-//! which brings the answers; if none of them waits for a worker, it sleeps. Requests of tasks are
-//! collected until all tasks wait, and reach the worker together.
+//! which brings the answers. If none of them waits for a worker, it writes the redo for which they
+//! wait, or sleeps. Requests of tasks are collected until all tasks wait, and reach the worker
+//! together. So do changes that wait for their redo.
 
 use std::{
     cell::{Cell, RefCell},
@@ -19,7 +20,7 @@ use futures_util::stream::{FuturesUnordered, Stream};
 use plexus_base::WorkerId;
 use plexus_interconnect::Signal;
 
-use crate::{CacheTask, service::Port};
+use crate::{CacheTask, RedoLog, service::Port};
 
 /// A task that only finds blocks here gives way to the other tasks of its thread once in this many
 /// times, and the thread attends the worker. Otherwise it could keep peers waiting that want those
@@ -49,6 +50,8 @@ struct Thread {
     /// The number of requests without an answer, and the worker of the last one.
     waiting: Cell<usize>,
     worker: Cell<WorkerId>,
+    /// The redo stream that the thread has promised to write.
+    redo: RefCell<Option<Arc<dyn RedoLog>>>,
     /// The number of blocks that tasks found here.
     hits: Cell<u32>,
 }
@@ -63,17 +66,19 @@ thread_local! {
             requests: RefCell::default(),
             waiting: Cell::new(0),
             worker: Cell::new(WorkerId(0)),
+            redo: RefCell::default(),
             hits: Cell::new(0),
         }
     };
 }
 
 /// Marks the thread as one that runs no task, when dropped.
-struct Ends<'a>(&'a Cell<bool>);
+struct Ends<'a>(&'a Thread);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
-        self.0.set(false);
+        self.0.is_running.set(false);
+        self.0.kick();
     }
 }
 
@@ -84,7 +89,7 @@ impl Drop for Ends<'_> {
 pub(crate) fn block_on<T>(port: &Port, future: impl Future<Output = T>) -> T {
     THREAD.with(|thread| {
         assert!(!thread.is_running.replace(true), "a task must not block its thread: await instead");
-        let _ends = Ends(&thread.is_running);
+        let _ends = Ends(thread);
         let mut future = pin!(future);
         loop {
             if let Poll::Ready(result) = future.as_mut().poll(&mut Context::from_waker(&thread.waker)) {
@@ -125,6 +130,11 @@ impl Thread {
         let (mine, others): (VecDeque<_>, VecDeque<_>) =
             requests.into_iter().partition(|(worker, _)| drives && *worker == driven);
         others.into_iter().for_each(|(worker, task)| port.submit(worker, task));
+        if drives || signal.is_set() {
+            self.kick();
+        } else if let Some(redo) = self.redo.take() {
+            redo.fly(&|| signal.is_set());
+        }
         if drives {
             port.wait(driven, &mut mine.into_iter().map(|(_, task)| task), signal);
         } else {
@@ -132,6 +142,21 @@ impl Thread {
             signal.take();
         }
     }
+
+    /// Lets another thread write the redo that this one has promised to write.
+    fn kick(&self) {
+        self.redo.take().inspect(|redo| redo.kick());
+    }
+}
+
+/// Returns whether the thread runs tasks, and so promises to write a redo stream.
+pub(crate) fn flies(redo: &Arc<dyn RedoLog>) -> bool {
+    THREAD.with(|thread| {
+        if thread.is_running.get() {
+            thread.redo.borrow_mut().get_or_insert_with(|| Arc::clone(redo));
+        }
+        thread.is_running.get()
+    })
 }
 
 /// Hands a request to a worker: together with those of other tasks, if the thread runs tasks.

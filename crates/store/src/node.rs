@@ -341,14 +341,22 @@ impl RedoLog for NodeRedo {
         }
     }
 
-    fn poll_durable(&self, end: u64, context: &mut Context<'_>) -> Poll<Result<(), RedoFailed>> {
+    fn poll_durable(&self, end: u64, context: &mut Context<'_>, flies: bool) -> Poll<Result<(), RedoFailed>> {
         if self.durable() >= end {
             return Poll::Ready(Ok(()));
         }
         let Some(stream) = self.shared.stream.get() else {
             return Poll::Ready(Err(RedoFailed("redo was logged before the stream was open".into())));
         };
-        stream.poll_durable(Lsn(end), context).map_err(|why| RedoFailed(why.to_string()))
+        stream.poll_durable(Lsn(end), context, flies).map_err(|why| RedoFailed(why.to_string()))
+    }
+
+    fn fly(&self, is_over: &dyn Fn() -> bool) {
+        self.shared.stream.get().inspect(|stream| stream.fly(is_over));
+    }
+
+    fn kick(&self) {
+        self.shared.stream.get().inspect(|stream| stream.kick());
     }
 
     fn begin(&self) {

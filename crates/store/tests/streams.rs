@@ -6,7 +6,8 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
         mpsc,
     },
-    thread,
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
     time::Duration,
 };
 
@@ -141,4 +142,57 @@ fn a_reader_that_the_writer_overtakes_goes_on_at_the_checkpoint() {
     let batches = reader.map(|batch| batch.expect("no damage"));
     let last = batches.last().expect("it goes on");
     assert!(last.records().all(|(_, record, _)| record.after == Version(150)), "{:?}", last.head());
+}
+
+/// A thread that waits, and true once it need not wait any more.
+struct Woken(Thread, AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.1.store(true, SeqCst);
+        self.0.unpark();
+    }
+}
+
+/// Waits until a group is durable, and writes the stream meanwhile, or has it written by others.
+fn fly(stream: &RedoStream, end: Lsn, kicks: bool) {
+    loop {
+        let woken = Arc::new(Woken(thread::current(), AtomicBool::new(false)));
+        let waker = Waker::from(Arc::clone(&woken));
+        match stream.poll_durable(end, &Context::from_waker(&waker), true) {
+            Poll::Ready(result) => return result.expect("durable"),
+            Poll::Pending if kicks => stream.kick(),
+            Poll::Pending => stream.fly(&|| woken.1.load(SeqCst)),
+        }
+        while !woken.1.load(SeqCst) {
+            thread::park();
+        }
+    }
+}
+
+#[test]
+fn every_client_goes_on_whichever_thread_writes() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("redo");
+    create(&path, 5, NODE, Geometry::new(64 * PAGE, 3).expect("segments")).expect("a stream");
+    for (flying, kicking, waiting) in [(1, 0, 0), (3, 0, 0), (2, 1, 1), (1, 0, 3)] {
+        let device = FileDevice::open(&path).expect("a device");
+        let tail = StreamReader::open(&device).and_then(StreamReader::scan).expect("a stream").tail;
+        let incarnation = Incarnation(tail.header.incarnation.0 + 1);
+        let stream = RedoStream::open(Arc::new(device), tail, incarnation, drop).expect("it opens");
+        let work = |wait: &dyn Fn(Lsn)| {
+            for number in 0..200 {
+                let appended = stream.append(&group(number)).expect("a group");
+                wait(appended.end);
+                assert!(stream.durable() >= appended.end);
+                stream.checkpoint(appended.start);
+            }
+        };
+        let wait = |end| stream.wait_durable(end).expect("durable");
+        thread::scope(|scope| {
+            (0..flying).for_each(|_| _ = scope.spawn(|| work(&|end| fly(&stream, end, false))));
+            (0..kicking).for_each(|_| _ = scope.spawn(|| work(&|end| fly(&stream, end, true))));
+            (0..waiting).for_each(|_| _ = scope.spawn(|| work(&wait)));
+        });
+    }
 }

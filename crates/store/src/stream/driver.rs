@@ -1,11 +1,16 @@
-//! A stream that threads share: one thread writes it to a device.
+//! A stream that threads share: one thread at a time writes it to a device.
 //!
 //! Clients append, and wait until their groups are durable; the writes and syncs of all of them are
-//! those of [`StreamWriter`]. The thread carries out one at a time.
+//! those of [`StreamWriter`], one after the other. The *pilot* carries them out. A thread that waits
+//! for nothing else becomes the pilot if there is none ([`RedoStream::fly`]): that saves two switches
+//! of threads for each flight. It is the pilot for one flight, or until its own wait is over. At all
+//! other times the thread of the stream is the pilot. No wake-up is lost: when a pilot
+//! goes, or a client comes, the thread is woken if there is something to do, unless that client has
+//! promised to fly or to call [`RedoStream::kick`].
 //!
 //! **Gathering.** Clients that commit one change after the other come back shortly after a sync. A
 //! flight that began at the end of the last one would miss them, so every flight would have half of
-//! the clients. The thread therefore waits for as many clients as waited at the end of the last
+//! the clients. The pilot therefore waits for as many clients as waited at the end of the last
 //! flight: at most for half the time of that flight, and not at all for a client that does not wait
 //! itself ([`RedoStream::want`]), as a worker that hands a block over.
 //!
@@ -75,6 +80,8 @@ pub enum RedoProgress {
 /// The stream of this incarnation of a node.
 pub struct RedoStream {
     shared: Arc<Shared>,
+    device: Arc<dyn Device>,
+    told: Arc<dyn Fn(RedoProgress) + Send + Sync>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -82,6 +89,8 @@ struct Shared {
     state: Mutex<State>,
     /// Wakes the thread: there is a step, or no more will come.
     work: Condvar,
+    /// Wakes the pilot that waits for more clients, if it is a client itself.
+    gathered: Condvar,
     /// Wakes the thread that writes zeros, as `work`.
     zeros_due: Condvar,
     /// Wakes clients that wait for anything but a position: a step has ended.
@@ -113,6 +122,8 @@ struct State {
     wanted: Lsn,
     /// The number of clients for which the next flight waits, and until when.
     gathering: Option<(usize, Instant)>,
+    /// True while a client is the pilot.
+    is_flown: bool,
     is_open: bool,
     is_closed: bool,
     is_dropped: bool,
@@ -121,7 +132,7 @@ struct State {
 
 impl RedoStream {
     /// Opens a stream for a new incarnation, behind the end that a scan has found, and waits until
-    /// this is durable. `told` is called on the stream's threads and must be quick.
+    /// this is durable. `told` is called on any thread, and must be quick.
     ///
     /// # Errors
     /// The device fails, or the system refuses a thread.
@@ -136,7 +147,7 @@ impl RedoStream {
     ) -> Result<Self, OpenError> {
         let mut steps = VecDeque::new();
         let writer = StreamWriter::open(tail, incarnation, &mut |action| steps.push_back(action));
-        let (is_open, is_closed, is_dropped, failure) = (false, false, false, None);
+        let (is_flown, is_open, is_closed, is_dropped, failure) = (false, false, false, false, None);
         let (waiters, wanted, gathering, zeros) = (Vec::new(), Lsn(0), None, None);
         let is_zeroed = writer.is_zeroed();
         let state = State {
@@ -146,26 +157,30 @@ impl RedoStream {
             waiters,
             wanted,
             gathering,
+            is_flown,
             is_open,
             is_closed,
             is_dropped,
             failure,
         };
-        let (work, zeros_due, progress) = (Condvar::new(), Condvar::new(), Condvar::new());
-        let shared = Arc::new(Shared { state: Mutex::new(state), work, zeros_due, progress });
-        let mut stream = Self { shared: Arc::clone(&shared), threads: Vec::new() };
-        let told = Arc::new(told);
-        let mut spawn = |name: &str, run: fn(&Shared, &dyn Device, &dyn Fn(RedoProgress))| {
-            let (shared, device, told) = (Arc::clone(&shared), Arc::clone(&device), Arc::clone(&told));
-            let thread = thread::Builder::new().name(name.into());
-            thread.spawn(move || run(&shared, &*device, &*told)).map(|thread| stream.threads.push(thread))
-        };
-        spawn("plexus-redo", Shared::write)?;
+        let (work, gathered, zeros_due) = (Condvar::new(), Condvar::new(), Condvar::new());
+        let (state, progress) = (Mutex::new(state), Condvar::new());
+        let shared = Arc::new(Shared { state, work, gathered, zeros_due, progress });
+        let mut stream = Self { shared, device, told: Arc::new(told), threads: Vec::new() };
+        stream.spawn("plexus-redo", |shared, device, told| shared.write(device, told, None))?;
         if !is_zeroed {
-            spawn("plexus-zeros", Shared::zero)?;
+            stream.spawn("plexus-zeros", Shared::zero)?;
         }
         stream.shared.wait(|state| state.is_open.then_some(()))?;
         Ok(stream)
+    }
+
+    fn spawn(&mut self, name: &str, run: fn(&Shared, &dyn Device, &dyn Fn(RedoProgress))) -> io::Result<()> {
+        let (shared, device, told) =
+            (Arc::clone(&self.shared), Arc::clone(&self.device), Arc::clone(&self.told));
+        let thread = thread::Builder::new().name(name.into());
+        self.threads.push(thread.spawn(move || run(&shared, &*device, &*told))?);
+        Ok(())
     }
 
     /// Appends a group, and waits while the stream is full.
@@ -199,11 +214,12 @@ impl RedoStream {
         appended
     }
 
-    /// Waits until everything below `lsn` is durable.
+    /// Waits until everything below `lsn` is durable. With `flies`, the thread promises to call
+    /// [`fly`](Self::fly) or [`kick`](Self::kick) soon.
     ///
     /// # Errors
     /// The device fails.
-    pub fn poll_durable(&self, lsn: Lsn, context: &Context<'_>) -> Poll<Result<(), RedoError>> {
+    pub fn poll_durable(&self, lsn: Lsn, context: &Context<'_>, flies: bool) -> Poll<Result<(), RedoError>> {
         let mut state = self.shared.lock();
         if let Some(failure) = state.failure() {
             return Poll::Ready(Err(failure));
@@ -215,9 +231,36 @@ impl RedoStream {
         if !state.waiters.iter().any(is_known) {
             state.waiters.push(Waiter { lsn, waker: context.waker().clone() });
             state.wanted = state.wanted.max(lsn);
-            self.shared.wake(state);
+            if !flies || state.is_flown {
+                self.shared.wake(state);
+            }
         }
         Poll::Pending
+    }
+
+    /// Has the flights begin for which clients wait that have promised to fly.
+    pub fn kick(&self) {
+        self.shared.wake(self.shared.lock());
+    }
+
+    /// Makes the calling thread the pilot, unless there is one or nothing to do. It returns when the
+    /// wait of the thread `is_over` and a flight has landed, or when no client waits.
+    pub fn fly(&self, is_over: &dyn Fn() -> bool) {
+        let mut state = self.shared.lock();
+        if state.is_flown || !state.writer.is_idle() {
+            return self.shared.wake(state);
+        }
+        state.is_flown = true;
+        drop(state);
+        self.shared.write(&*self.device, &*self.told, Some(is_over));
+        let mut state = self.shared.lock();
+        state.is_flown = false;
+        // Clients that found a pilot rely on it that there is another.
+        let needs_pilot = !state.steps.is_empty() || state.waits() || state.is_dropped;
+        drop(state);
+        if needs_pilot {
+            self.shared.work.notify_one();
+        }
     }
 
     /// Blocks the thread until everything below `lsn` is durable.
@@ -227,7 +270,7 @@ impl RedoStream {
     pub fn wait_durable(&self, lsn: Lsn) -> Result<(), RedoError> {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         loop {
-            match self.poll_durable(lsn, &Context::from_waker(&waker)) {
+            match self.poll_durable(lsn, &Context::from_waker(&waker), false) {
                 Poll::Ready(result) => return result,
                 Poll::Pending => thread::park(),
             }
@@ -395,30 +438,36 @@ impl Shared {
         }
     }
 
-    /// Gives the state back, and wakes the thread if there is something to do for it.
+    /// Gives the state back, and wakes the pilot if there is something to do for it.
     fn wake(&self, state: MutexGuard<'_, State>) {
-        let (must_wake, must_zero) = (state.must_wake(), state.zeros.is_some());
-        // Before the wake-up: the thread would have to wait for the state at once.
+        let (must_wake, is_flown) = (state.must_wake(), state.is_flown);
+        let must_zero = state.zeros.is_some();
+        // Before the wake-up: the pilot would have to wait for the state at once.
         drop(state);
         if must_wake {
-            self.work.notify_one();
+            if is_flown { self.gathered.notify_one() } else { self.work.notify_one() }
         }
         if must_zero {
             self.zeros_due.notify_one();
         }
     }
 
-    /// Returns the next step of the writer; `None` when the stream is dropped and the last step has
-    /// ended.
-    fn next(&self) -> Option<Action> {
+    /// Returns the next step of the writer. `None`: for the thread, when the stream is dropped and
+    /// the last step has ended; for a client, when there is none.
+    fn next(&self, is_client: bool) -> Option<Action> {
         let mut state = self.lock();
         loop {
+            if state.is_flown && !is_client {
+                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
             if let Some(step) = state.steps.pop_front() {
                 return Some(step);
             }
             if state.waits() {
                 if let Some(left) = state.gathers_for() {
-                    let waited = self.work.wait_timeout(state, left);
+                    let pilot = if is_client { &self.gathered } else { &self.work };
+                    let waited = pilot.wait_timeout(state, left);
                     (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
                     continue;
                 }
@@ -430,18 +479,21 @@ impl Shared {
                     continue;
                 }
             }
-            if state.is_dropped {
+            if state.is_dropped || is_client {
                 return None;
             }
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Carries out the steps of the writer until the stream is dropped and the last step has ended.
-    fn write(&self, device: &dyn Device, told: &dyn Fn(RedoProgress)) {
+    /// Carries out the steps of the writer: those of a client's flight, until its wait `is_over`; or
+    /// all until the stream is dropped and the last step has ended.
+    fn write(&self, device: &dyn Device, told: &dyn Fn(RedoProgress), is_over: Option<&dyn Fn() -> bool>) {
         let mut begin = Instant::now();
         let mut is_new = true;
-        while let Some(step) = self.next() {
+        while !(is_new && is_over.is_some_and(|is_over| is_over()))
+            && let Some(step) = self.next(is_over.is_some())
+        {
             if std::mem::take(&mut is_new) {
                 begin = Instant::now();
             }
