@@ -578,6 +578,7 @@ impl Cluster {
                     self.make_change(node, *block, *slot, *value);
                     self.note(*block, || format!("{node} task {task} has changed it"));
                 }
+                self.truth.is_group(group.iter().map(|(block, ..)| *block));
                 for (block, slot, _) in group {
                     self.end_use(node, block, slot, Mode::X);
                 }
