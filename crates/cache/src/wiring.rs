@@ -34,6 +34,8 @@ pub struct CacheSettings {
     pub cache_bytes: u64,
     /// The number of threads that wait for the disks.
     pub io_threads: usize,
+    /// The most bytes of records that travel with a block because they are not durable.
+    pub carry_bytes: u32,
 }
 
 /// Makes the services, one for each worker, to which `port` leads; the cache for programs; and the
@@ -48,7 +50,7 @@ pub fn wire(
     redo: impl FnOnce(RedoAnswers) -> Option<Arc<dyn RedoLog>>,
     port: Arc<Port>,
 ) -> Result<(Vec<CacheService>, Cache, Vec<Arc<Window>>), Box<dyn Error>> {
-    let CacheSettings { me, incarnation, nodes, workers, cache_bytes, io_threads } = settings;
+    let CacheSettings { me, incarnation, nodes, workers, cache_bytes, io_threads, carry_bytes } = settings;
     let (blocks, block_size) = (group.shape().blocks, group.shape().block_size.bytes());
     let frames = cache_bytes / u64::from(workers) / block_size as u64;
     let sets = ((frames / u64::from(WAYS)) as u32).max(1);
@@ -56,7 +58,8 @@ pub fn wire(
     let redo = redo(RedoAnswers::new(&port));
     let (mut services, mut tables, mut windows) = (Vec::new(), Vec::new(), Vec::new());
     for worker in (0..workers).map(WorkerId) {
-        let config = Config { me, nodes, worker, workers, blocks, sets, ways: WAYS, redo: redo.is_some() };
+        let (ways, has_redo) = (WAYS, redo.is_some());
+        let config = Config { me, nodes, worker, workers, blocks, sets, ways, redo: has_redo, carry_bytes };
         let len = config.slots() as usize * block_size;
         let window = Arc::new(Window::create(window_of(worker), len, block_size as u32)?);
         windows.push(window.clone());

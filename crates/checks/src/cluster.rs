@@ -538,6 +538,7 @@ pub(crate) fn config(params: &Params, node: u8, worker: u8) -> Config {
         sets: params.sets,
         ways: params.ways,
         redo: params.redo,
+        carry_bytes: params.carried,
     }
 }
 

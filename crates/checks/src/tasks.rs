@@ -572,7 +572,7 @@ impl Cluster {
             Request::Commit(commit, group) => {
                 let owner = self.owner(node.index());
                 if self.params.redo && !group.is_empty() {
-                    self.streams[owner].begin_group();
+                    self.streams[owner].begin_group(group.len());
                 }
                 for (block, slot, value) in &group {
                     self.make_change(node, *block, *slot, *value);

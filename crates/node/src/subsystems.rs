@@ -212,6 +212,7 @@ impl Install for CacheService {
             workers: config.workers,
             cache_bytes: u64::from(config.cache_mib) << 20,
             io_threads: IO_THREADS,
+            carry_bytes: config.carry_bytes,
         };
         let mut redo = Ok(None);
         let make_redo = |answers| {

@@ -6,7 +6,10 @@ use plexus_checks::one_block::{Limits, explored};
 #[test]
 fn no_order_of_events_loses_a_durable_change_of_a_block() {
     let none = Limits::NONE;
-    for (limits, least) in [(Limits { changes: 2, deaths: 1, ..none }, 1)] {
+    for (limits, least) in [
+        (Limits { changes: 2, deaths: 1, ..none }, 1),
+        (Limits { changes: 3, deaths: 1, carried: 2, ..none }, 1),
+    ] {
         let worlds = explored(limits).unwrap_or_else(|what| panic!("{what}"));
         println!("{limits:?}: {worlds:?}");
         assert!(worlds.all > least && worlds.at_rest > 10, "{limits:?}: {worlds:?}");

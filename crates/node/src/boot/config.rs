@@ -58,6 +58,12 @@ pub const MIN_REDO_MIB: u32 = 16;
 /// See [`MIN_REDO_MIB`].
 pub const MAX_REDO_MIB: u32 = 64 << 10;
 
+/// The default of the bytes of redo that travel with a block.
+pub const CARRY_BYTES: u32 = 4096;
+
+/// The most bytes of redo that may travel with a block: they are behind the message in one frame.
+pub const MAX_CARRY_BYTES: u32 = 8192;
+
 /// The least number of segments of a redo stream: one is in use while others are freed.
 const REDO_SEGMENTS: u64 = 4;
 
@@ -94,6 +100,9 @@ pub struct Config {
     pub checkpoint_seconds: u32,
     /// The length of each redo stream in MiB; 0: changes are not logged.
     pub redo_mib: u32,
+    /// The most bytes of redo that travel with a block because they are not durable; 0: a changed
+    /// block waits until its redo is durable.
+    pub carry_bytes: u32,
     /// The settings of the interconnect.
     pub interconnect: Interconnect,
     /// The settings of the membership.
@@ -181,6 +190,8 @@ struct Text {
     checkpoint_seconds: u32,
     #[serde(default)]
     redo_mib: u32,
+    #[serde(default = "carry_bytes")]
+    carry_bytes: u32,
     #[serde(default)]
     interconnect: Interconnect,
     #[serde(default)]
@@ -259,6 +270,7 @@ impl Config {
             program_window_mib: PROGRAM_WINDOW_MIB,
             checkpoint_seconds: 5,
             redo_mib: 0,
+            carry_bytes: CARRY_BYTES,
             interconnect: Interconnect::default(),
             membership: Membership::default(),
             voting: create::voting_files(&dir, &nodes)?,
@@ -465,6 +477,10 @@ fn number<'de, D: Deserializer<'de>>(from: D) -> Result<NodeId, D::Error> {
 
 fn program_window_mib() -> u32 {
     PROGRAM_WINDOW_MIB
+}
+
+fn carry_bytes() -> u32 {
+    CARRY_BYTES
 }
 
 fn waiting<'de, D: Deserializer<'de>>(from: D) -> Result<Waiting, D::Error> {

@@ -14,6 +14,7 @@ pub(super) fn text(config: &Config) -> String {
         program_window_mib,
         checkpoint_seconds,
         redo_mib,
+        carry_bytes,
         blocks,
         ..
     } = config;
@@ -62,6 +63,10 @@ checkpoint_seconds = {checkpoint_seconds}
 # Length of a node's redo stream in MiB, {MIN_REDO_MIB} or more; the same on every node. With redo no death of nodes loses an
 # acknowledged change. 0: changes are not logged.
 redo_mib = {redo_mib}
+
+# The most bytes of redo that travel with a block to the next node that changes it. A block with more waits until its redo is
+# on disk. 0: it always waits.
+carry_bytes = {carry_bytes}
 
 [interconnect]
 # What goes over a network: "auto" encrypts it between different hosts, "always" also between nodes of one host, "never"
