@@ -4,9 +4,10 @@
 //! After every crash the records from the checkpoint on are exactly the groups that were appended
 //! there, up to some end: none is missing, half, changed or invented, and every group that was
 //! reported as durable is among them. Once an incarnation has opened the stream behind that end,
-//! the end is final. Batches are written only where zeros or batches are durable. Replay of these records gives each block as the last of them left it, also a
-//! block that was torn. At last, damage to a batch in front of others is an error and never taken
-//! for the end, the other batches are found, and the blocks that may lack records are named.
+//! the end is final. Batches are written only where zeros or batches are durable. Replay of these
+//! records gives each block as the last of them left it, also a block that was torn. At last,
+//! damage to a batch in front of others is an error and never taken for the end, the other batches
+//! are found, and the blocks that may lack records are named.
 
 mod blocks;
 
@@ -302,18 +303,18 @@ impl Redo {
 
     /// Ends the step or the zeros that are under way.
     fn advance(&mut self) -> Result<(), String> {
-        if self.step.is_none() || self.chance.of_drawn(3) == 0 {
-            if let Some((end, is_written)) = self.zeroing.take() {
-                let is_durable = is_written && self.device.sync().is_ok();
-                if is_durable {
-                    self.zeroed = end;
-                    self.unsynced_headers.clear();
-                }
-                self.events += 1;
-                self.tallies[ZEROS].1 += 1;
-                self.handle(Event::Zeroed(is_durable))?;
-                return if self.has_failed { self.crash(true) } else { Ok(()) };
+        if (self.step.is_none() || self.chance.of_drawn(3) == 0)
+            && let Some((end, is_written)) = self.zeroing.take()
+        {
+            let is_durable = is_written && self.device.sync().is_ok();
+            if is_durable {
+                self.zeroed = end;
+                self.unsynced_headers.clear();
             }
+            self.events += 1;
+            self.tallies[ZEROS].1 += 1;
+            self.handle(Event::Zeroed(is_durable))?;
+            return if self.has_failed { self.crash(true) } else { Ok(()) };
         }
         let Some(step) = self.step.take() else { return Ok(()) };
         self.events += 1;

@@ -196,8 +196,8 @@ impl<'a> StreamReader<'a> {
         }
     }
 
-    /// Reads the next batch. Where the stream is damaged in front of valid batches, it describes the
-    /// damage and goes on with the first of them. Returns `None` at the end of the stream.
+    /// Reads the next batch. Where the stream is damaged in front of valid batches, it describes
+    /// the damage and goes on with the first of them. Returns `None` at the end of the stream.
     ///
     /// # Errors
     /// The device fails, or no batch follows where one must be.

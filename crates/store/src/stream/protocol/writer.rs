@@ -22,7 +22,8 @@
 //! - After a failed write or sync nothing more is written or reported as durable.
 //!
 //! The driver carries out one [`Action::Write`] or [`Action::Sync`] at a time and reports each with
-//! [`Event::Done`]; beside them one [`Action::Zero`], and [`Event::Zeroed`]. Must not know devices, threads, or the meaning of records.
+//! [`Event::Done`]; beside them one [`Action::Zero`], and [`Event::Zeroed`]. Must not know devices,
+//! threads, or the meaning of records.
 
 use std::collections::VecDeque;
 
