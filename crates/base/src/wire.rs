@@ -214,6 +214,12 @@ impl Writer {
         self
     }
 
+    /// Returns the bytes so far.
+    #[must_use]
+    pub fn so_far(&self) -> &[u8] {
+        &self.0
+    }
+
     /// Returns all bytes.
     #[inline]
     #[must_use]

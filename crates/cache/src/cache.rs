@@ -6,7 +6,6 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
-    task::{Context, Poll, Waker},
 };
 
 use futures_util::lock::{Mutex, MutexGuard};
@@ -248,12 +247,7 @@ impl Blocks for Cache {
     }
 
     fn try_reserve(&self, changes: u32) -> Result<bool, CacheError> {
-        let mut context = Context::from_waker(Waker::noop());
-        match self.redo().map(|redo| redo.poll_reserve(changes, &mut context)) {
-            Some(Poll::Ready(result)) => Ok(result.map(|()| true)?),
-            Some(Poll::Pending) => Ok(false),
-            None => Ok(true),
-        }
+        self.redo().map_or(Ok(true), |redo| Ok(redo.try_reserve(changes)?))
     }
 
     fn release(&self, changes: u32) {

@@ -84,6 +84,8 @@ struct Records {
     first: AtomicU64,
     /// The end of the newest record.
     last: AtomicU64,
+    /// The end of the newest record that may not travel with the block.
+    force: AtomicU64,
 }
 
 /// The memory for the redo of a block that is owed or was given away with its debt.
@@ -284,16 +286,21 @@ impl FrameTable {
         let _ = first.fetch_update(Release, Relaxed, |first| matches!(first, 0 | OWED).then_some(position));
     }
 
-    /// Notes the end of a record. As [`will_log`](Self::will_log).
-    pub(crate) fn logged(&self, slot: Slot, end: u64) {
-        self.records[slot.index()].last.store(end, Release);
+    /// Notes the end of a record, and whether it may not travel with the block. As
+    /// [`will_log`](Self::will_log).
+    pub(crate) fn logged(&self, slot: Slot, end: u64, is_forced: bool) {
+        let Records { last, force, .. } = &self.records[slot.index()];
+        last.store(end, Release);
+        if is_forced {
+            force.store(end, Release);
+        }
     }
 
     /// Returns the records of the block.
     pub(crate) fn redo(&self, slot: Slot) -> RedoSpan {
-        let Records { first, last } = &self.records[slot.index()];
-        let first = first.load(Acquire);
-        RedoSpan { first: if first == OWED { 0 } else { first }, last: last.load(Acquire) }
+        let Records { first, last, force } = &self.records[slot.index()];
+        let (first, last, force) = (first.load(Acquire), last.load(Acquire), force.load(Acquire));
+        RedoSpan { first: if first == OWED { 0 } else { first }, last, force }
     }
 
     /// Returns the position of the oldest record that a frame needs.
@@ -335,13 +342,15 @@ impl FrameTable {
         let word = self.word(slot);
         debug_assert_eq!(word.load(Relaxed) & (PINS | LATCH), 0, "{slot:?} forgotten while in use");
         word.store(0, Release);
-        self.arrived(slot, false);
+        self.arrived(slot, false, RedoSpan::default());
     }
 
-    pub(crate) fn arrived(&self, slot: Slot, owed: bool) {
-        let Records { first, last } = &self.records[slot.index()];
-        first.store(if owed { OWED } else { 0 }, Release);
-        last.store(0, Release);
+    pub(crate) fn arrived(&self, slot: Slot, owed: bool, redo: RedoSpan) {
+        let Records { first, last, force } = &self.records[slot.index()];
+        let oldest = if redo.first > 0 { redo.first } else { OWED };
+        first.store(if owed { oldest } else { 0 }, Release);
+        last.store(redo.last, Release);
+        force.store(redo.force, Release);
     }
 
     /// Copies the block in a closed, idle frame, for a write: from now on a change begins with an
@@ -383,6 +392,7 @@ mod tests {
             sets: 1,
             ways: 8,
             redo: false,
+            carry_bytes: 0,
         };
         FrameTable::new(config, Arc::new(Window::create(WindowId(0), 8 * 4096, 4096).unwrap()))
     }

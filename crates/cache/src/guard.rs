@@ -17,7 +17,7 @@ use crate::{
     Cache, LoggedChange,
     cache::TaskBlock,
     frames::FrameTable,
-    protocol::{Ask, Granted, Mode, Slot},
+    protocol::{Ask, Granted, Mode, RedoSpan, Slot},
     service::CacheTask,
 };
 
@@ -207,7 +207,10 @@ pub(crate) fn log_group(cache: &Cache, changes: &mut [Change<'_>]) -> Committed 
         .collect();
     logged().for_each(|(change, _)| change.lent.table.will_log(change.lent.slot, redo.position()));
     let end = redo.append(&group);
-    logged().for_each(|(change, _)| change.lent.table.logged(change.lent.slot, end));
+    for ((change, _), LoggedChange { image, .. }) in logged().zip(&group) {
+        let is_forced = RedoSpan::is_forced(image.is_some(), group.len());
+        change.lent.table.logged(change.lent.slot, end, is_forced);
+    }
     drop(group);
     for (change, versions) in changes.iter_mut().zip(versions) {
         if versions.is_some() {

@@ -5,7 +5,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use plexus_base::{BlockId, Epoch, Incarnation, NodeId, WorkerId};
+use plexus_base::{BlockId, Epoch, Incarnation, NodeId, WorkerId, wire::DecodeError};
 use plexus_disks::Version;
 
 use crate::{CacheTask, service::Port};
@@ -41,12 +41,35 @@ pub trait RedoLog: Send + Sync {
     /// The stream has failed.
     fn poll_reserve(&self, changes: u32, context: &mut Context<'_>) -> Poll<Result<(), RedoFailed>>;
 
+    /// Reserves room as [`poll_reserve`](Self::poll_reserve), if there is enough now.
+    ///
+    /// # Errors
+    /// The stream has failed.
+    fn try_reserve(&self, changes: u32) -> Result<bool, RedoFailed>;
+
     /// Gives reservations back.
     fn release(&self, changes: u32);
 
     /// Appends changes as one group, each with a reservation unless it is only an image. Returns
     /// the end of the group.
     fn append(&self, group: &[LoggedChange<'_>]) -> u64;
+
+    /// Returns the records of a block that are not durable, encoded to travel with it; `None` if
+    /// they are longer than `limit` bytes.
+    fn carry(&self, block: BlockId, limit: usize) -> Option<Vec<u8>>;
+
+    /// Appends the records that came with a block, without those that lead to a version up to
+    /// `known`. The room for one change was reserved, and stays so. Returns the end of the records;
+    /// `None` if there is none to append.
+    ///
+    /// # Errors
+    /// The bytes are not carried records of the block.
+    fn append_carried(
+        &self,
+        block: BlockId,
+        known: Version,
+        records: &[u8],
+    ) -> Result<Option<u64>, DecodeError>;
 
     /// Returns a position at or below that of the next record.
     fn position(&self) -> u64;

@@ -155,8 +155,13 @@ impl Subsystem for CacheService {
 
     #[inline]
     fn message(&mut self, net: &mut Net, message: Message<'_>) {
-        match protocol::Message::decode(message.payload) {
-            Ok(decoded) => self.handle(net, Event::Message { from: message.from, message: decoded }),
+        match protocol::Message::decode_with_redo(message.payload) {
+            Ok((decoded, records)) => {
+                let (from, now) = (message.from, clock::now());
+                let came = (!records.is_empty()).then_some((from, records));
+                let event = Event::Message { from, message: decoded };
+                self.drive(net, came, |shard, io| shard.handle(now, event, io));
+            }
             Err(error) => net.fault(message.from, format_args!("not a cache message: {error}")),
         }
     }
@@ -166,7 +171,7 @@ impl Subsystem for CacheService {
         // The pages of reads under way are not used: newer ones may have been written since.
         self.expected.fill(0);
         self.members.clone_from(&members.members);
-        self.drive(net, |shard, io| shard.view(clock::now(), members, io));
+        self.drive(net, None, |shard, io| shard.view(clock::now(), members, io));
     }
 
     /// Returns whether all masters of the last view have opened.
@@ -206,7 +211,7 @@ impl Subsystem for CacheService {
             CacheTask::Drained(epoch) => self.handle(net, Event::Drained { epoch }),
             CacheTask::Scanned(epoch, blocks) => {
                 let blocks = blocks.iter().map(|(block, version)| (*block, version.0));
-                self.drive(net, |shard, io| shard.scanned(clock::now(), epoch, blocks, io));
+                self.drive(net, None, |shard, io| shard.scanned(clock::now(), epoch, blocks, io));
             }
             CacheTask::Replayed(epoch, block, result) => {
                 if let Err(why) = &result {
@@ -284,15 +289,29 @@ impl CacheService {
     }
 
     fn handle(&mut self, net: &mut Net, event: Event) {
-        self.drive(net, |shard, io| shard.handle(clock::now(), event, io));
+        self.drive(net, None, |shard, io| shard.handle(clock::now(), event, io));
     }
 
-    /// Calls the shard and carries out its actions.
-    fn drive(&mut self, net: &mut Net, does: impl FnOnce(&mut Shard, &mut Out<'_>)) {
+    /// Calls the shard and carries out its actions. `came`: the records behind a message, and its
+    /// sender.
+    fn drive(
+        &mut self,
+        net: &mut Net,
+        came: Option<(NodeId, &[u8])>,
+        does: impl FnOnce(&mut Shard, &mut Out<'_>),
+    ) {
         let mut actions = std::mem::take(&mut self.actions);
-        let redo = self.redo.as_deref();
-        let (frames, copies, window) = (&self.frames, &mut self.copies, self.window);
-        let mut out = Out { net, frames, copies, window, actions: &mut actions, redo };
+        let mut out = Out {
+            net,
+            frames: &self.frames,
+            copies: &mut self.copies,
+            window: self.window,
+            actions: &mut actions,
+            redo: self.redo.as_deref(),
+            carry_bytes: self.shard.config().carry_bytes as usize,
+            carried: None,
+            came,
+        };
         does(&mut self.shard, &mut out);
         self.carry_out(net, actions);
         // After the actions, which are done in order.
@@ -382,6 +401,11 @@ struct Out<'a> {
     window: WindowId,
     actions: &'a mut Vec<Action>,
     redo: Option<&'a dyn RedoLog>,
+    carry_bytes: usize,
+    /// The records for the next block that is shipped.
+    carried: Option<Vec<u8>>,
+    /// The records that came with a block, and their sender.
+    came: Option<(NodeId, &'a [u8])>,
 }
 
 impl ShardDriver for Out<'_> {
@@ -394,7 +418,16 @@ impl ShardDriver for Out<'_> {
         // SAFETY: the shard ships frames that nothing changes until this returns.
         let data = unsafe { self.frames.block(slot) };
         let put = Put { window: self.window, offset: self.frames.offset(dest), generation, data };
-        let _ = self.net.put(to, Channel::CacheBlocks, kind(&message), 0, put, &message.encode());
+        let mut payload = Vec::new();
+        let payload = match self.carried.take() {
+            Some(records) => {
+                payload.extend_from_slice(&message.encode());
+                payload.extend_from_slice(&records);
+                &payload[..]
+            }
+            None => &message.encode(),
+        };
+        let _ = self.net.put(to, Channel::CacheBlocks, kind(&message), 0, put, payload);
     }
 
     fn open(&mut self, slot: Slot, block: BlockId, mode: Mode) {
@@ -413,8 +446,35 @@ impl ShardDriver for Out<'_> {
         self.frames.forget(slot);
     }
 
-    fn arrived(&mut self, slot: Slot, owed: bool) {
-        self.frames.arrived(slot, owed);
+    fn append(&mut self, _: Slot, block: BlockId, known: u64) -> RedoSpan {
+        let (Some(redo), Some((from, records))) = (self.redo, self.came.take()) else {
+            return RedoSpan::default();
+        };
+        // A checkpoint asks this worker, so it sees the records in the frame.
+        let first = redo.position();
+        match redo.append_carried(block, Version(known), records) {
+            Ok(Some(last)) => return RedoSpan { first, last, force: 0 },
+            Ok(None) => {}
+            Err(error) => self.net.fault(from, format_args!("not redo of {block}: {error}")),
+        }
+        RedoSpan::default()
+    }
+
+    fn arrived(&mut self, slot: Slot, owed: bool, redo: RedoSpan) {
+        self.frames.arrived(slot, owed, redo);
+    }
+
+    fn carry(&mut self, block: BlockId) -> bool {
+        self.carried = self.redo.and_then(|redo| redo.carry(block, self.carry_bytes));
+        self.carried.is_some()
+    }
+
+    fn reserve(&mut self) -> bool {
+        self.redo.is_some_and(|redo| redo.try_reserve(1) == Ok(true))
+    }
+
+    fn release(&mut self) {
+        self.redo.inspect(|redo| redo.release(1));
     }
 
     fn copy(&mut self, slot: Slot) -> u64 {
@@ -437,7 +497,7 @@ impl ShardDriver for Out<'_> {
         let before = Page::of(page).version();
         self.frames.will_log(slot, redo.position());
         let change = LoggedChange { block, before, image: Some(page), change: None };
-        self.frames.logged(slot, redo.append(&[change]));
+        self.frames.logged(slot, redo.append(&[change]), true);
         self.frames.redo(slot)
     }
 

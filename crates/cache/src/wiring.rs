@@ -36,6 +36,8 @@ pub struct CacheSettings {
     pub io_threads: usize,
     /// The way in which blocks are read from disk.
     pub disk_reads: DiskReads,
+    /// The most bytes of records that travel with a block because they are not durable.
+    pub carry_bytes: u32,
 }
 
 /// The parts of a node's cache.
@@ -63,7 +65,8 @@ pub fn wire(
     redo: impl FnOnce(RedoAnswers) -> Option<Arc<dyn RedoLog>>,
     port: Arc<Port>,
 ) -> Result<CacheParts, Box<dyn Error>> {
-    let CacheSettings { me, incarnation, nodes, workers, cache_bytes, io_threads, disk_reads } = settings;
+    let CacheSettings { me, incarnation, nodes, workers, cache_bytes, io_threads, disk_reads, carry_bytes } =
+        settings;
     let (blocks, block_size) = (group.shape().blocks, group.shape().block_size.bytes());
     let frames = cache_bytes / u64::from(workers) / block_size as u64;
     let sets = ((frames / u64::from(WAYS)) as u32).max(1);
@@ -73,7 +76,8 @@ pub fn wire(
     let (mut events, mut reads) = (Vec::new(), String::new());
     let io = BlockIoSettings { reads: disk_reads, threads: io_threads, syncs: redo.is_some() };
     for worker in (0..workers).map(WorkerId) {
-        let config = Config { me, nodes, worker, workers, blocks, sets, ways: WAYS, redo: redo.is_some() };
+        let (ways, has_redo) = (WAYS, redo.is_some());
+        let config = Config { me, nodes, worker, workers, blocks, sets, ways, redo: has_redo, carry_bytes };
         let len = config.slots() as usize * block_size;
         let window = Arc::new(Window::create(window_of(worker), len, block_size as u32)?);
         windows.push(window.clone());

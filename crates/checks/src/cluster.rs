@@ -364,10 +364,9 @@ impl Cluster {
                     self.debts_under_way[message.block.0 as usize] -= 1;
                 }
                 if let Event::Idle { slot, contents } = &mut event {
-                    // A write that has failed meanwhile returned the oldest record.
-                    let now = self.locals[local].frames.frames[slot.index()].hand_over();
-                    assert_eq!((now.version, now.dirty), (contents.version, contents.dirty));
-                    *contents = now;
+                    // An image may have been logged since the last pin went, and a write that has
+                    // failed meanwhile returned the oldest record.
+                    *contents = self.locals[local].frames.frames[slot.index()].hand_over();
                 }
                 self.expect_turns(local, &event);
                 self.shard(local, event)?;
@@ -458,7 +457,7 @@ impl Cluster {
             }
         }
         self.touched = touched;
-        Ok(())
+        self.truth.check_groups()
     }
 
     /// Notes the sessions that an order must let go first.
@@ -538,6 +537,7 @@ pub(crate) fn config(params: &Params, node: u8, worker: u8) -> Config {
         sets: params.sets,
         ways: params.ways,
         redo: params.redo,
+        carry_bytes: params.carried,
     }
 }
 

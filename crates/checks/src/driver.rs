@@ -8,6 +8,7 @@ use crate::{
     cluster::{Cluster, ClusterEvent, Local, Phase},
     failure::Broken,
     frames::{Done, Out},
+    streams::Carried,
     tasks,
     transport::{Arrival, Packet, Port, Put, Step},
 };
@@ -33,7 +34,8 @@ impl Cluster {
         let owner = self.owner(at / usize::from(self.params.workers));
         let Local { shard, frames, .. } = &mut self.locals[at];
         let stream = &mut self.streams[owner];
-        does(shard, Nanos(self.engine.now()), &mut Out { frames, done: &mut done, stream });
+        let carried = Carried::default();
+        does(shard, Nanos(self.engine.now()), &mut Out { frames, done: &mut done, stream, carried });
         self.carry_out(at, done)
     }
 
@@ -185,7 +187,7 @@ impl Cluster {
             match arrival {
                 Arrival::Land(to, put) => {
                     let local = self.index_of(to);
-                    let landed = self.locals[local].frames.land(put.slot, put.generation, put.page);
+                    let landed = self.locals[local].frames.land(put);
                     if !landed && self.is_alive(to.node) {
                         let what = format!("{} did not expect {put:?}", to.node);
                         return Err(Broken::new("latest", put.page.block, what));

@@ -7,7 +7,11 @@
 use plexus_base::{BlockId, NodeId};
 use plexus_cache::protocol::{Action, Config, Contents, Message, Mode, RedoSpan, ShardDriver, Slot, Ticket};
 
-use crate::{page::Page, streams::SimStream, transport::Put};
+use crate::{
+    page::Page,
+    streams::{Carried, SimStream},
+    transport::Put,
+};
 
 /// A frame with its state.
 #[derive(Clone, Copy, Hash, Debug)]
@@ -36,6 +40,8 @@ pub struct Frame {
     pub owes: bool,
     /// The records in this node's redo stream since then.
     pub redo: RedoSpan,
+    /// The records that came with the put that is expected.
+    pub came: Carried,
 }
 
 impl Frame {
@@ -75,6 +81,7 @@ impl SimFrames {
             copy: None,
             owes: false,
             redo: RedoSpan::default(),
+            came: Carried::default(),
         };
         Self { frames: vec![frame; config.slots() as usize], config }
     }
@@ -115,13 +122,13 @@ impl SimFrames {
     }
 
     /// Writes a put that arrives; returns true if it was expected.
-    pub fn land(&mut self, slot: Slot, generation: u32, page: Page) -> bool {
+    pub fn land(&mut self, Put { slot, generation, page, carried }: Put) -> bool {
         let frame = &mut self.frames[slot.index()];
         if frame.generation != generation || generation.is_multiple_of(2) {
             return false;
         }
         assert!(!frame.pinned() && frame.closing, "a put into a frame in use");
-        frame.page = page;
+        (frame.page, frame.came) = (page, carried);
         true
     }
 }
@@ -157,6 +164,8 @@ pub(crate) struct Out<'a> {
     pub(crate) frames: &'a mut SimFrames,
     pub(crate) done: &'a mut Vec<Done>,
     pub(crate) stream: &'a mut SimStream,
+    /// The records for the next block that is shipped.
+    pub(crate) carried: Carried,
 }
 
 impl Out<'_> {
@@ -173,7 +182,8 @@ impl ShardDriver for Out<'_> {
     fn ship(&mut self, to: NodeId, slot: Slot, dest: Slot, generation: u32, message: Message) {
         let frame = *self.frame(slot);
         let in_use = frame.writer || frame.mode == Mode::X && !frame.closing;
-        let put = Put { slot: dest, generation, page: frame.page };
+        let carried = std::mem::take(&mut self.carried);
+        let put = Put { slot: dest, generation, page: frame.page, carried };
         self.done.push(Done::Ship { to, message, put, in_use });
     }
 
@@ -206,9 +216,29 @@ impl ShardDriver for Out<'_> {
         (frame.mode, frame.closing, frame.dirty) = (Mode::N, true, false);
     }
 
-    fn arrived(&mut self, slot: Slot, owed: bool) {
+    fn append(&mut self, slot: Slot, block: BlockId, known: u64) -> RedoSpan {
+        let frame = &mut self.frames.frames[slot.index()];
+        assert!(frame.page.block == block, "another block has come");
+        self.stream.append_carried(frame.came, known)
+    }
+
+    fn arrived(&mut self, slot: Slot, owed: bool, redo: RedoSpan) {
         let frame = self.frame(slot);
-        (frame.owes, frame.redo) = (owed, RedoSpan::default());
+        (frame.owes, frame.redo) = (owed, redo);
+    }
+
+    fn carry(&mut self, block: BlockId) -> bool {
+        let carried = self.stream.carry(block, self.frames.config.carry_bytes);
+        self.carried = carried.unwrap_or_default();
+        carried.is_some()
+    }
+
+    fn reserve(&mut self) -> bool {
+        self.stream.reserve()
+    }
+
+    fn release(&mut self) {
+        self.stream.release();
     }
 
     fn copy(&mut self, slot: Slot) -> u64 {
@@ -228,7 +258,7 @@ impl ShardDriver for Out<'_> {
     fn log_image(&mut self, slot: Slot, block: BlockId) -> RedoSpan {
         let frame = &mut self.frames.frames[slot.index()];
         assert!(frame.page.block == block && !frame.writer, "an image of a block in use");
-        self.stream.begin_group();
+        self.stream.begin_group(1);
         self.stream.log(&mut frame.redo, Some(frame.page), None);
         frame.owes = true;
         frame.redo
@@ -243,6 +273,7 @@ impl ShardDriver for Out<'_> {
     }
 
     fn expect(&mut self, slot: Slot, generation: u32) {
-        self.frame(slot).generation = generation;
+        let frame = self.frame(slot);
+        (frame.generation, frame.came) = (generation, Carried::default());
     }
 }

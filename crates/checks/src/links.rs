@@ -14,6 +14,7 @@ use crate::{
     page::Page,
     properties::{delivery::Delivery, ends},
     scenario::Params,
+    streams::Carried,
     transport::{Arrival, Linked, Packet, Port, Put, Step, Transport},
 };
 
@@ -136,7 +137,7 @@ impl Links {
                 let slot = Slot(random.below(4) as u32);
                 let stream = (node, to as u8, worker, kind as u8);
                 self.puts.push(Sent { stream, place: slot, landed: false, delivered: false });
-                Put { slot, generation: self.puts.len() as u32 - 1, page }
+                Put { slot, generation: self.puts.len() as u32 - 1, page, carried: Carried::default() }
             });
             // On one channel, long frames use one lane and short ones the other; puts with them
             // arrive in the order sent.

@@ -13,6 +13,7 @@ use crate::{
     paths::Paths,
     redo::Redo,
     registry::{copies::Copies, replicas::World as Replicas},
+    streams::CARRIED_MAX,
 };
 
 /// The transport of messages.
@@ -87,6 +88,8 @@ pub struct Params {
     pub all_may_die: bool,
     /// True if changes are logged: then no death loses a durable one.
     pub redo: bool,
+    /// The most records that travel with a block.
+    pub carried: u32,
 }
 
 /// A scenario: its name and how it draws its parameters.
@@ -201,6 +204,7 @@ impl Scenario {
             change_ns: 0,
             all_may_die: false,
             redo: false,
+            carried: 0,
         };
         (self.vary)(&mut params, random);
         params
@@ -275,6 +279,7 @@ fn cold_start(params: &mut Params, random: &mut Random) {
 fn recovery(params: &mut Params, random: &mut Random) {
     views(params, random);
     params.redo = true;
+    params.carried = *random.pick(&[0, 1, CARRIED_MAX as u32]);
     params.all_may_die = random.percent(70);
     params.nodes = random.between(if params.all_may_die { 1 } else { 2 }, 4) as u8;
     params.checkpoint_ns = *random.pick(&[5_000, 20_000, 100_000]);

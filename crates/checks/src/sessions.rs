@@ -239,7 +239,7 @@ impl Cluster {
         if mode == Mode::X {
             if self.params.redo {
                 let owner = self.changes.owners[node.index()];
-                self.streams[owner].begin_group();
+                self.streams[owner].begin_group(1);
             }
             let value = self.engine.random.bits();
             self.make_change(node, block, slot, value);

@@ -1,7 +1,8 @@
 //! The redo streams of a simulated cluster, and what a node does with those of others: scan,
 //! replay, close.
 //!
-//! A position counts groups. A node that dies keeps what is durable of its stream, and any part of
+//! A position counts groups, and the length of records that travel with a block is their number. A
+//! node that dies keeps what is durable of its stream, and any part of
 //! the rest from its beginning.
 
 use plexus_base::{BlockId, Epoch, Incarnation, NodeId};
@@ -22,13 +23,23 @@ use crate::{
 
 /// A record of the stream.
 #[derive(Clone, Copy, Hash, Debug)]
-struct SimRecord {
+pub(crate) struct SimRecord {
     group: u64,
     block: BlockId,
     before: u64,
     after: u64,
     value: [u8; 8],
 }
+
+/// The most records that travel with a block, in any run.
+pub(crate) const CARRIED_MAX: usize = 2;
+
+/// The reservations for records that come with a block.
+const RESERVED_MAX: u32 = 2;
+
+/// Records that travel with a block.
+#[derive(Clone, Copy, Hash, Debug, Default)]
+pub struct Carried([Option<SimRecord>; CARRIED_MAX]);
 
 /// The stream of one incarnation.
 #[derive(Clone, Hash, Debug)]
@@ -42,6 +53,10 @@ pub(crate) struct SimStream {
     /// The position that a flush under way makes durable, and the one that is wanted.
     flushing: Option<u64>,
     wanted: u64,
+    /// The number of blocks of the last group.
+    blocks: usize,
+    /// The reservations that are in use.
+    reserved: u32,
     /// True from the first group until the stream is closed. By then every member has drained in a
     /// view with this incarnation, so no one takes it for dead.
     pub(crate) is_open: bool,
@@ -51,12 +66,13 @@ impl SimStream {
     pub(crate) fn new(node: NodeId) -> Self {
         let records = Vec::new();
         let (end, durable, checkpoint, wanted) = (1, 1, 1, 1);
-        Self { node, records, end, durable, checkpoint, flushing: None, wanted, is_open: false }
+        let (flushing, blocks, reserved, is_open) = (None, 0, 0, false);
+        Self { node, records, end, durable, checkpoint, flushing, wanted, blocks, reserved, is_open }
     }
 
-    /// Begins a group.
-    pub(crate) fn begin_group(&mut self) {
-        self.is_open = true;
+    /// Begins a group with records of so many blocks.
+    pub(crate) fn begin_group(&mut self, blocks: usize) {
+        (self.is_open, self.blocks) = (true, blocks);
         self.end += 1;
     }
 
@@ -73,7 +89,46 @@ impl SimStream {
         };
         self.records.extend(before.map(|page| record(page, page.version)));
         self.records.extend(after.map(|(before, page)| record(page, before)));
-        *span = RedoSpan { first: if span.first == 0 { group } else { span.first }, last: self.end };
+        let is_forced = RedoSpan::is_forced(before.is_some(), self.blocks);
+        let force = if is_forced { self.end } else { span.force };
+        *span = RedoSpan { first: if span.first == 0 { group } else { span.first }, last: self.end, force };
+    }
+
+    /// Returns the records of a block that are not durable, if there are at most `limit`.
+    pub(crate) fn carry(&self, block: BlockId, limit: u32) -> Option<Carried> {
+        let is_carried = |record: &&SimRecord| record.group >= self.durable && record.block == block;
+        let mut carried = Carried::default();
+        for (count, record) in self.records.iter().filter(is_carried).enumerate() {
+            if count >= limit as usize {
+                return None;
+            }
+            carried.0[count] = Some(*record);
+        }
+        Some(carried)
+    }
+
+    /// Appends the records that came with a block, except those up to a version.
+    pub(crate) fn append_carried(&mut self, carried: Carried, known: u64) -> RedoSpan {
+        let mut new = carried.0.into_iter().flatten().filter(|record| record.after > known).peekable();
+        if new.peek().is_none() {
+            return RedoSpan::default();
+        }
+        assert!(self.reserved > 0, "records came for which no room is reserved");
+        self.begin_group(1);
+        let group = self.end - 1;
+        self.records.extend(new.map(|record| SimRecord { group, ..record }));
+        RedoSpan { first: group, last: self.end, force: 0 }
+    }
+
+    /// Reserves room for records that come with a block, if there is some.
+    pub(crate) fn reserve(&mut self) -> bool {
+        let has_room = self.reserved < RESERVED_MAX;
+        self.reserved += u32::from(has_room);
+        has_room
+    }
+
+    pub(crate) fn release(&mut self) {
+        self.reserved = self.reserved.checked_sub(1).expect("a reservation");
     }
 
     /// Returns the position behind the last group.

@@ -594,12 +594,13 @@ impl Cluster {
             Request::Commit(commit, group) => {
                 let owner = self.owner(node.index());
                 if self.params.redo && !group.is_empty() {
-                    self.streams[owner].begin_group();
+                    self.streams[owner].begin_group(group.len());
                 }
                 for (block, slot, value) in &group {
                     self.make_change(node, *block, *slot, *value);
                     self.note(*block, || format!("{node} task {task} has changed it"));
                 }
+                self.truth.is_group(group.iter().map(|(block, ..)| *block));
                 for (block, slot, _) in group {
                     self.end_use(node, block, slot, Mode::X);
                 }

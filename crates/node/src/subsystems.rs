@@ -213,6 +213,7 @@ impl Install for CacheService {
             cache_bytes: u64::from(config.cache_mib) << 20,
             io_threads: IO_THREADS,
             disk_reads: config.disk_reads,
+            carry_bytes: config.carry_bytes,
         };
         let mut redo = Ok(None);
         let make_redo = |answers| {

@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plexus_base::{BlockId, Epoch, Incarnation, NodeId, WorkerId};
+use plexus_base::{BlockId, Epoch, Incarnation, NodeId, WorkerId, wire::DecodeError};
 use plexus_cache::{LoggedChange, RedoAnswers, RedoFailed, RedoLog};
 use plexus_disks::{Group as DiskGroup, Version};
 use serde::{Deserialize, Serialize};
@@ -290,6 +290,10 @@ impl RedoLog for NodeRedo {
         Poll::Ready(Ok(()))
     }
 
+    fn try_reserve(&self, changes: u32) -> Result<bool, RedoFailed> {
+        self.shared.reserve(changes)
+    }
+
     fn release(&self, changes: u32) {
         self.shared.reserved.fetch_sub(u64::from(changes) * self.shared.change_bytes, SeqCst);
         self.shared.waiters.wake();
@@ -305,20 +309,24 @@ impl RedoLog for NodeRedo {
                 group.push(&Record::change(*block, *before, *after, bytes));
             }
         }
-        let appended = self.shared.stream.get().map(|stream| stream.try_append(&group));
+        let end = self.shared.append(&group);
         // After the append: the room is in use now.
         self.release(changes.iter().filter(|change| change.change.is_some()).count() as u32);
-        match appended {
-            Some(Ok(appended)) => appended.end.0,
-            Some(Err(why)) => {
-                self.shared.fail(&why.to_string());
-                u64::MAX
-            }
-            None => {
-                self.shared.fail("redo was logged before the stream was open");
-                u64::MAX
-            }
-        }
+        end
+    }
+
+    fn carry(&self, block: BlockId, limit: usize) -> Option<Vec<u8>> {
+        self.shared.stream.get()?.carry(block, limit).map(Group::into_bytes)
+    }
+
+    fn append_carried(
+        &self,
+        block: BlockId,
+        known: Version,
+        records: &[u8],
+    ) -> Result<Option<u64>, DecodeError> {
+        let group = Group::of_carried(block, known, records)?;
+        Ok((!group.is_empty()).then(|| self.shared.append(&group)))
     }
 
     fn position(&self) -> u64 {
@@ -412,6 +420,21 @@ impl Shared {
             Some(failure) => Err(failure.clone()),
             None if jobs.is_ended => Err(RedoFailed("the node is shutting down".into())),
             None => Ok(()),
+        }
+    }
+
+    /// Appends a group for which there is room. Returns its end.
+    fn append(&self, group: &Group) -> u64 {
+        match self.stream.get().map(|stream| stream.try_append(group)) {
+            Some(Ok(appended)) => appended.end.0,
+            Some(Err(why)) => {
+                self.fail(&why.to_string());
+                u64::MAX
+            }
+            None => {
+                self.fail("redo was logged before the stream was open");
+                u64::MAX
+            }
         }
     }
 

@@ -45,9 +45,14 @@ fn clients_hear_of_progress_and_of_a_failure_without_waiting() {
     assert_eq!(stream.durable(), begin);
     let appended = stream.try_append(&group(1)).expect("room");
     assert!(stream.end() > begin && stream.room() < room);
+    // Until it is durable its record can travel with the block.
+    let carried = |limit| stream.carry(BlockId(1), limit).map(|group| group.into_bytes().len());
+    assert_eq!((carried(532), carried(531)), (Some(532), None));
+    assert!(stream.carry(BlockId(2), 0).is_some_and(|group| group.is_empty()));
     stream.want(appended.end);
     assert!(matches!(next(), RedoProgress::Durable(lsn) if lsn >= appended.end));
     assert!(stream.durable() >= appended.end);
+    assert_eq!(carried(0), Some(0));
     // Fill it: a group is refused, and the checkpoint makes room.
     let refused = (2..).find(|number| stream.try_append(&group(*number)).is_err());
     stream.want(Lsn(u64::MAX));

@@ -79,10 +79,16 @@ impl Plexus {
         let pause =
             durable["change_us"]["p50"].as_f64().context("plexus bench blocks printed no change_us")?;
         let off = of(&format!("--hot 64 --pause {pause:.0}"))?;
+        let hot = |carried: u32| -> Result<f64> {
+            let block = format!("--nodes 2 --rail {rail} --clients 4 --hot 1 --seconds {SECONDS}");
+            number(&self.blocks(&format!("{block} {redo} --carry {carried}"))?[0], "changes_per_s")
+        };
         Ok(vec![
             (DURABLE[place], median_ns(&durable)?),
             (FRESH[place], 1e9 / number(&fresh, "blocks_per_s")?.max(1.0)),
             (OFF[place], median_ns(&off)?),
+            (CARRIED[place], hot(4096)?),
+            (FLUSHED[place], hot(0)?),
         ])
     }
 

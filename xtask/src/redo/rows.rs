@@ -20,6 +20,13 @@ pub(super) const WRITTEN_ALONE: &str = "bytes written for each changed byte, 1 c
 pub(super) const WRITES: &str = "writes for each change, 64 clients";
 pub(super) const DURABLE: [&str; 2] = ["hand-over, redo durable, shm", "hand-over, redo durable, tcp"];
 pub(super) const FRESH: [&str; 2] = ["hand-over, just changed, shm", "hand-over, just changed, tcp"];
+/// A hot block that two nodes change: its redo travels with it, or is durable before it leaves.
+pub(super) const CARRIED: [&str; 2] =
+    ["durable changes/s of a hot block, two nodes, shm", "durable changes/s of a hot block, two nodes, tcp"];
+pub(super) const FLUSHED: [&str; 2] = [
+    "durable changes/s of a hot block, flushed first, shm",
+    "durable changes/s of a hot block, flushed first, tcp",
+];
 pub(super) const OFF: [&str; 2] = ["hand-over, redo off, shm", "hand-over, redo off, tcp"];
 pub(super) const PASSED: &str = "blocks/s passed to and fro, redo off, shm, polling";
 pub(super) const P99_WITHOUT: &str = "p99 of durable changes, no checkpoint";
@@ -146,6 +153,7 @@ pub(super) fn rows(figures: &Figures, is_large: bool) -> Vec<Row> {
         let in_flushes =
             Row { ours: of(FRESH[rail]), ..row(FRESH[rail], flush_ns, "a sync of the disk", Goal::None) };
         rows.push(in_flushes);
+        rows.push(row(CARRIED[rail], of(FLUSHED[rail]), "flushed before it moves", Goal::Share(1.0)));
     }
     rows.push(row(PASSED, Some(PASSED_BEFORE), "before there was redo", Goal::Share(1.0 / 1.05)));
     let mut recovery = |names: &RecoveryFigures| {
@@ -176,7 +184,8 @@ pub(super) fn rows(figures: &Figures, is_large: bool) -> Vec<Row> {
 pub(super) fn unit(figure: &str) -> Unit {
     match figure {
         READS => Unit::Megabytes,
-        figure if figure == SYNCS || figure == PASSED || CHANGES.contains(&figure) => Unit::PerSecond,
+        figure if figure == SYNCS || figure == PASSED => Unit::PerSecond,
+        figure if figure.starts_with("durable changes/s") => Unit::PerSecond,
         figure if figure.starts_with("hand-over") || figure.starts_with("p99") => Unit::Ns,
         figure if figure.starts_with("kill -9") => Unit::Ms,
         _ => Unit::Number,

@@ -58,6 +58,8 @@ plexus_base::counts! {
         reported,
         /// Debts taken over because the nodes that owed them are gone.
         debts_taken,
+        /// Blocks given away with records that were not durable.
+        carried,
         /// Frames that waited until their redo was durable.
         flush_waits,
         /// Blocks in doubt that replay recovered.

@@ -78,6 +78,8 @@ pub(super) struct BlockRequest {
     pub(super) ask: Ask,
     pub(super) id: u32,
     pub(super) at: Nanos,
+    /// True if room is reserved for records that come with the block.
+    pub(super) takes_redo: bool,
 }
 
 /// A local session that waits.
@@ -166,7 +168,7 @@ impl Frame {
         behind: false,
         stuck: false,
         version: 0,
-        redo: RedoSpan { first: 0, last: 0 },
+        redo: RedoSpan { first: 0, last: 0, force: 0 },
         generation: 0,
         asked: None,
         orders: List::EMPTY,

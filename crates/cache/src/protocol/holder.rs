@@ -222,7 +222,9 @@ impl Shard {
         // A shared copy of what is not durable could vanish, and no node would know.
         let is_first_copy = frame.mode == Mode::X && matches!(order, Order::Give { ask: Ask::S, .. });
         let leaves = matches!(order, Order::Drop { .. } | Order::Give { ask: Ask::X, .. });
-        if (leaves || is_first_copy) && !self.is_durable(slot, io) {
+        let is_carried = matches!(order, Order::Give { ask: Ask::X, target, .. }
+            if target.takes_redo && self.carries(slot, io));
+        if (leaves || is_first_copy) && !is_carried && !self.is_durable(slot, io) {
             return false;
         }
         self.orders.pop_front(&mut self.frames[slot].orders);

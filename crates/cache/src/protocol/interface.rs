@@ -83,6 +83,8 @@ pub struct Config {
     /// True if changes are logged in redo streams. If not, what a node has not written to disk is
     /// gone with it, and a block that no other node holds is as the disk has it.
     pub redo: bool,
+    /// The most bytes of records that travel with a block because they are not durable; 0: none do.
+    pub carry_bytes: u32,
 }
 
 impl Config {
@@ -199,9 +201,10 @@ pub trait ShardDriver {
     /// returned.
     fn push(&mut self, action: Action);
 
-    /// Puts the block in `slot` into the frame `dest` of `to` (never `me`), followed by the
-    /// message, on the lane for blocks. The bytes must be sent or copied *before this returns*: the
-    /// shard may then let sessions change the frame, or have another block put into it.
+    /// Puts the block in `slot` into the frame `dest` of `to` (never `me`), followed by the message
+    /// with the records that [`carry`](Self::carry) has gathered, on the lane for blocks. The bytes
+    /// must be sent or copied *before this returns*: the shard may then let sessions change the
+    /// frame, or have another block put into it.
     fn ship(&mut self, to: NodeId, slot: Slot, dest: Slot, generation: u32, message: Message);
 
     /// Offers `block` in `mode` (S or X) to local sessions: sets the mode and clears CLOSING,
@@ -219,9 +222,24 @@ pub trait ShardDriver {
     /// Empties the frame. Called only while nothing is pinned.
     fn forget(&mut self, slot: Slot);
 
-    /// Notes that a block has come into the frame, and whether this node owes its write-back from
-    /// now on. The frame has no redo record in this node's stream.
-    fn arrived(&mut self, slot: Slot, owed: bool);
+    /// Appends the records that came with the block to this node's redo stream, except those that
+    /// lead to a version up to `known`. Returns where they are.
+    fn append(&mut self, slot: Slot, block: BlockId, known: u64) -> RedoSpan;
+
+    /// Notes that a block has come into the frame, whether this node owes its write-back from now
+    /// on, and its records in this node's stream.
+    fn arrived(&mut self, slot: Slot, owed: bool, redo: RedoSpan);
+
+    /// Gathers the records of the block that are not durable, to travel with it. Returns false if
+    /// they are longer than [`Config::carry_bytes`].
+    fn carry(&mut self, block: BlockId) -> bool;
+
+    /// Reserves room in the redo stream for records that come with a block. Returns false if there
+    /// is none.
+    fn reserve(&mut self) -> bool;
+
+    /// Gives back a reservation, after the records have come or when they will not come.
+    fn release(&mut self);
 
     /// Copies the block for a write to disk *before this returns*: sessions may change the frame
     /// from then on. A change of the block begins with an image, as if the disk had the copy.
@@ -397,4 +415,16 @@ pub struct RedoSpan {
     pub first: u64,
     /// The end of the newest record.
     pub last: u64,
+    /// The end of the newest record that may not travel with the block: an image, or a change that
+    /// is in a group with changes of other blocks.
+    pub force: u64,
+}
+
+impl RedoSpan {
+    /// Returns whether the records of a change may not travel with its block: there is an image
+    /// among them, or their group has several blocks, which must not be separated.
+    #[must_use]
+    pub fn is_forced(has_image: bool, blocks: usize) -> bool {
+        has_image || blocks > 1
+    }
 }

@@ -9,7 +9,8 @@
 //!  0     1  tag
 //!  1     1  mode or ask
 //!  2     1  node (Forward: the requester)
-//!  3     1  flags: bit 0 owed, bit 1 behind, bit 2 held, bit 3 blocks, bits 4-5 source, bits 6-7 why
+//!  3     1  flags: bit 0 owed, bit 1 behind, bit 2 held or (with a slot) takes redo, bit 3 blocks,
+//!          bits 4-5 source, bits 6-7 why
 //!  4     4  epoch
 //!  8     8  block
 //! 16     4  slot
@@ -61,6 +62,8 @@ pub struct Target {
     pub generation: u32,
     /// The requester's number for the request.
     pub id: u32,
+    /// True if the requester has reserved room for records that travel with the block.
+    pub takes_redo: bool,
 }
 
 /// The place of a granted block.
@@ -278,9 +281,12 @@ wire::layout! {
     }
 }
 
+const WHAT: &str = "cache message";
+
 const OWED: u8 = 1;
 const BEHIND: u8 = 2;
 const HELD: u8 = 4;
+const TAKES_REDO: u8 = 4;
 const BLOCKS: u8 = 8;
 const SOURCE_SHIFT: u8 = 4;
 const UNRECOVERED: u8 = 0x40;
@@ -302,20 +308,18 @@ impl Message {
             slot: target.slot.0,
             generation: target.generation,
             id: target.id,
+            flags: bits([(target.takes_redo, TAKES_REDO)]),
             ..base
         };
         match self.body {
             MessageBody::Request { ask, have, target } => {
                 Wire { tag: 1, mode: ask as u8, node: have as u8, ..aimed(target) }
             }
-            MessageBody::Forward { ask, requester, target, seq, owed } => Wire {
-                tag: 2,
-                mode: ask as u8,
-                node: requester.0,
-                flags: bits([(owed, OWED)]),
-                seq,
-                ..aimed(target)
-            },
+            MessageBody::Forward { ask, requester, target, seq, owed } => {
+                let aimed = aimed(target);
+                let flags = aimed.flags | bits([(owed, OWED)]);
+                Wire { tag: 2, mode: ask as u8, node: requester.0, flags, seq, ..aimed }
+            }
             MessageBody::Invalidate { seq } => Wire { tag: 3, seq, ..base },
             MessageBody::Invalidated { seq, owed } => {
                 Wire { tag: 4, flags: bits([(owed, OWED)]), seq, ..base }
@@ -326,20 +330,17 @@ impl Message {
                     Source::Keep => (1, 0),
                     Source::Disk { version } => (2, version),
                 };
-                Wire {
-                    tag: 5,
-                    mode: ask as u8,
-                    flags: bits([(owed, OWED), (behind, BEHIND)]) | number << SOURCE_SHIFT,
-                    seq,
-                    version,
-                    ..aimed(target)
-                }
+                let aimed = aimed(target);
+                let flags = aimed.flags | bits([(owed, OWED), (behind, BEHIND)]) | number << SOURCE_SHIFT;
+                Wire { tag: 5, mode: ask as u8, flags, seq, version, ..aimed }
             }
             MessageBody::Done { seq, held } => Wire { tag: 6, flags: bits([(held, HELD)]), seq, ..base },
             MessageBody::Evict { mode, version } => Wire { tag: 7, mode: mode as u8, version, ..base },
             MessageBody::Evicted => Wire { tag: 8, ..base },
             MessageBody::Refused { target, unrecovered } => {
-                Wire { tag: 9, flags: if unrecovered { UNRECOVERED } else { NOT_MASTER }, ..aimed(target) }
+                let aimed = aimed(target);
+                let why = if unrecovered { UNRECOVERED } else { NOT_MASTER };
+                Wire { tag: 9, flags: aimed.flags | why, ..aimed }
             }
             MessageBody::Mark { blocks } => Wire { tag: 10, flags: bits([(blocks, BLOCKS)]), ..base },
             MessageBody::Held { mode, owed, behind } => {
@@ -361,12 +362,25 @@ impl Message {
         }
     }
 
+    /// Decodes a message that came with a block, and the records behind it.
+    ///
+    /// # Errors
+    /// The bytes do not begin with the encoding of a message, or it is none with which records
+    /// come.
+    pub fn decode_with_redo(bytes: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
+        let (head, records) = bytes.split_at(bytes.len().min(Self::LEN));
+        let message = Self::decode(head)?;
+        let brings = matches!(message.body, MessageBody::Grant { ask: Ask::X, source: Source::Data, .. });
+        require(brings || records.is_empty(), "length").map_err(|fault| fault.of(WHAT))?;
+        Ok((message, records))
+    }
+
     /// Decodes a message.
     ///
     /// # Errors
     /// The bytes are not the encoding of any message.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        wire::decode("cache message", bytes, |reader| {
+        wire::decode(WHAT, bytes, |reader| {
             let wire: Wire = reader.take()?;
             let message = Self { epoch: Epoch(wire.epoch), block: BlockId(wire.block), body: body(&wire)? };
             // Unused fields must be as the encoder leaves them.
@@ -380,7 +394,8 @@ impl Message {
 fn body(wire: &Wire) -> Result<MessageBody, Fault> {
     let (seq, owed) = (wire.seq, wire.flags & OWED != 0);
     let ask = || Ask::from_raw(wire.mode);
-    let target = Target { slot: Slot(wire.slot), generation: wire.generation, id: wire.id };
+    let takes_redo = wire.flags & TAKES_REDO != 0;
+    let target = Target { slot: Slot(wire.slot), generation: wire.generation, id: wire.id, takes_redo };
     Ok(match wire.tag {
         1 => MessageBody::Request { ask: ask()?, have: Mode::from_raw(wire.node)?, target },
         2 => {
@@ -402,7 +417,7 @@ fn body(wire: &Wire) -> Result<MessageBody, Fault> {
         6 => MessageBody::Done { seq, held: wire.flags & HELD != 0 },
         7 => MessageBody::Evict { mode: Mode::from_raw(wire.mode)?, version: wire.version },
         8 => MessageBody::Evicted,
-        9 => MessageBody::Refused { target, unrecovered: wire.flags == UNRECOVERED },
+        9 => MessageBody::Refused { target, unrecovered: wire.flags & UNRECOVERED != 0 },
         10 => MessageBody::Mark { blocks: wire.flags & BLOCKS != 0 },
         11 => MessageBody::Held { mode: Mode::from_raw(wire.mode)?, owed, behind: wire.flags & BEHIND != 0 },
         12 => MessageBody::Reported,
@@ -427,7 +442,7 @@ mod tests {
     use super::*;
 
     fn every_shape() -> Vec<Message> {
-        let target = Target { slot: Slot(7), generation: 9, id: 0x0102_0304 };
+        let target = Target { slot: Slot(7), generation: 9, id: 0x0102_0304, takes_redo: true };
         let mut bodies = vec![
             MessageBody::Evicted,
             MessageBody::Invalidate { seq: 3 },
@@ -475,8 +490,20 @@ mod tests {
     }
 
     #[test]
+    fn redo_is_only_behind_a_grant_of_x_with_its_block() {
+        for message in every_shape() {
+            let bytes = [&message.encode()[..], b"records"].concat();
+            let grants = matches!(message.body, MessageBody::Grant { ask: Ask::X, source: Source::Data, .. });
+            let decoded = Message::decode_with_redo(&bytes);
+            assert_eq!(decoded.ok(), grants.then_some((message, &b"records"[..])));
+            assert_eq!(Message::decode_with_redo(&bytes[..Message::LEN]), Ok((message, &b""[..])));
+            assert!(Message::decode_with_redo(&bytes[..Message::LEN - 1]).is_err());
+        }
+    }
+
+    #[test]
     fn the_bytes_stay_as_they_are() {
         let bytes = every_shape().iter().flat_map(Message::encode).collect::<Vec<_>>();
-        assert_eq!((bytes.len(), plexus_base::crc32c(&bytes)), (2280, 4_120_614_647));
+        assert_eq!((bytes.len(), plexus_base::crc32c(&bytes)), (2280, 3_695_804_264));
     }
 }

@@ -220,15 +220,15 @@ impl Shard {
         }
     }
 
-    /// Begins no more conversions. Announces the leave once this node holds no block and no
-    /// conversion is in flight.
+    /// Begins no more conversions. Announces the leave once this node holds no block, no conversion
+    /// is in flight, and a replay would find all records of the blocks that it gave away.
     fn end_conversions(&mut self, io: &mut impl ShardDriver) {
         let is_free = |frame: &super::Frame| frame.usage == super::Usage::Free;
         if !self.sweeps.hands_back() || !self.frames.iter().all(is_free) {
             return;
         }
         self.directory.closing = true;
-        if !self.directory.converts() {
+        if !self.directory.converts() && self.has_flushed_debts(io) {
             self.announce_leave(self.views.members.without(self.config.me), io);
         }
     }

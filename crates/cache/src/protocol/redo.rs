@@ -1,9 +1,10 @@
 //! Redo in the shard: durability before a block leaves, the hand-over table, and recovery.
 //!
-//! **Durability.** A block leaves this node in X or S, loses its debt by an invalidation, or is
-//! written to disk only when the records of its changes are durable. Until then its frame is
-//! [`Disk::Flushing`], which others may copy from. A write is made from a copy of the block, and
-//! waits as [`Disk::Writing`]: sessions go on.
+//! **Durability.** A block leaves this node in S, or loses its debt by an invalidation, only when
+//! the records of its changes are durable. Until then its frame is [`Disk::Flushing`], which others
+//! may copy from. It leaves in X with the records that are not durable, if they can be separated
+//! from this stream, are few, and the receiver has room. A write is made from a copy of the block,
+//! and waits for the records as [`Disk::Writing`]: sessions go on.
 //!
 //! **Writes.** A copy on disk ends the need for the records up to its version. The first change
 //! after the copy logs an image, so the records before it are needed only until the copy is there:
@@ -11,7 +12,8 @@
 //!
 //! **Hand-over table.** When a debt leaves, this node's stream still has records that recovery
 //! needs until the block is on disk. The entry stays until the node that owes has written the
-//! block. Old entries ask for that through the master ([`MessageBody::Ensure`]).
+//! block. Old entries ask for that through the master ([`MessageBody::Ensure`]). An entry also says
+//! which records need not be appended again when the block comes back.
 //!
 //! **Recovery**, in each view: the driver scans the streams of nodes that are no members. A block
 //! in them, or in the hand-over table of a member, is *in doubt* if no member holds it. Its
@@ -26,7 +28,7 @@ use plexus_base::{BlockId, Epoch, Nanos, NodeId, NodeSet};
 use super::{
     Action, RedoSpan, Shard, ShardDriver, Slot,
     directory::{Doubt, Fault},
-    frame::Disk,
+    frame::{Disk, Frame},
     message::MessageBody,
 };
 
@@ -34,10 +36,14 @@ use super::{
 const WINDOW: u32 = 64;
 
 /// A debt that this node gave away.
-#[derive(Clone, Copy, Hash, Debug)]
+#[derive(Clone, Copy, Hash, Debug, Default)]
 struct HandedOver {
+    /// The version that this node had. Every record that leads to it is in this node's stream, or
+    /// is durable in another one.
     version: u64,
+    /// A position at or below the oldest record, and the end of the newest.
     first: u64,
+    last: u64,
 }
 
 /// The memory of an entry of the hand-over table. The nodes of the map are at least half full.
@@ -183,6 +189,42 @@ impl Shard {
         false
     }
 
+    /// Returns whether the records of a block that are not durable can travel with it. They are
+    /// gathered then.
+    pub(super) fn carries(&mut self, slot: usize, io: &mut impl ShardDriver) -> bool {
+        let Frame { block, redo: RedoSpan { last, force, .. }, .. } = self.frames[slot];
+        self.redo.durable = self.redo.durable.max(io.durable());
+        let durable = self.redo.durable;
+        let is_carried = last > durable && force <= durable && io.carry(block);
+        self.counts.carried += u64::from(is_carried);
+        is_carried
+    }
+
+    /// Notes that a block has come into a frame. The records that came with it are appended to this
+    /// node's stream, unless it has them since the block was here last.
+    pub(super) fn arrive(&mut self, slot: usize, owed: bool, io: &mut impl ShardDriver) {
+        let block = self.frames[slot].block;
+        let has = self.redo.handed_over.get(&block).copied().unwrap_or_default();
+        let came = io.append(Slot(slot as u32), block, has.version);
+        let redo = RedoSpan { last: came.last.max(has.last), ..came };
+        io.arrived(Slot(slot as u32), owed, redo);
+        self.frames[slot].redo = redo;
+    }
+
+    /// Returns whether the records of all debts that were given away are durable. If not, they will
+    /// be: the node that got a block may be gone with the records that travelled, and a replay must
+    /// not miss what this stream writes later.
+    pub(super) fn has_flushed_debts(&mut self, io: &mut impl ShardDriver) -> bool {
+        let redo = &mut self.redo;
+        let end = redo.handed_over.values().map(|handed| handed.last).max().unwrap_or_default();
+        redo.durable = redo.durable.max(io.durable());
+        if end > redo.durable.max(redo.wanted) {
+            redo.wanted = end;
+            io.push(Action::Flush { end });
+        }
+        end <= redo.durable
+    }
+
     /// Notes that the stream is durable up to `end`.
     pub(super) fn durable(&mut self, end: u64, io: &mut impl ShardDriver) {
         self.redo.durable = self.redo.durable.max(end);
@@ -197,19 +239,20 @@ impl Shard {
                 self.settle(slot, io);
             }
         }
+        self.settle_view(io);
     }
 
     /// Notes that the debt of the block in a frame leaves this node.
     pub(super) fn hand_over(&mut self, slot: usize) {
         let frame = &self.frames[slot];
-        let RedoSpan { first, .. } = frame.redo;
+        let RedoSpan { first, last, .. } = frame.redo;
         if !frame.owed || first == 0 {
             return;
         }
         let (version, handed) = (frame.version, self.redo.handed_over.entry(frame.block));
         handed
-            .and_modify(|handed| (handed.version, handed.first) = (version, handed.first.min(first)))
-            .or_insert(HandedOver { version, first });
+            .and_modify(|handed| *handed = HandedOver { version, first: handed.first.min(first), last })
+            .or_insert(HandedOver { version, first, last });
     }
 
     /// Notes that the disk has a version of the block.

@@ -3,7 +3,7 @@
 use plexus_base::{BlockId, NodeId};
 
 use super::{
-    Action, Ask, BlockError, FREE, Granted, Mode, PRIVATE, RedoSpan, Shard, ShardDriver, Slot,
+    Action, Ask, BlockError, FREE, Granted, Mode, PRIVATE, Shard, ShardDriver, Slot,
     directory::Fault,
     frame::{BlockRequest, Disk, Frame, Leave, Phase, Usage, Waiter},
     lists::List,
@@ -105,9 +105,11 @@ impl Shard {
         self.ids = self.ids.wrapping_add(1);
         self.counts.requests += 1;
         frame.generation = frame.generation.wrapping_add(1);
-        frame.asked = Some(BlockRequest { ask, id: self.ids, at: self.now });
+        let takes_redo = ask == Ask::X && self.config.carry_bytes > 0 && io.reserve();
+        frame.asked = Some(BlockRequest { ask, id: self.ids, at: self.now, takes_redo });
         io.expect(Slot(slot as u32), frame.generation);
-        let target = Target { slot: Slot(slot as u32), generation: frame.generation, id: self.ids };
+        let target =
+            Target { slot: Slot(slot as u32), generation: frame.generation, id: self.ids, takes_redo };
         let (block, have) = (frame.block, frame.mode);
         self.send(self.master(block), block, MessageBody::Request { ask, have, target }, io);
     }
@@ -143,10 +145,12 @@ impl Shard {
         (self.frames[slot].usage == Usage::Private).then_some(slot)
     }
 
-    /// Ends the announcement of a put.
+    /// Ends the announcement of a put, after the records that came with it were appended.
     pub(super) fn answered(&mut self, slot: usize, io: &mut impl ShardDriver) {
         let frame = &mut self.frames[slot];
-        frame.asked = None;
+        if frame.asked.take().is_some_and(|asked| asked.takes_redo) {
+            io.release();
+        }
         frame.generation = frame.generation.wrapping_add(1);
         io.expect(Slot(slot as u32), frame.generation);
     }
@@ -175,6 +179,9 @@ impl Shard {
         if !fits || self.is_ordered_away(slot) {
             return Err("a grant that does not fit its request");
         }
+        if ask != Ask::Cr && (source == Source::Data || source == Source::Keep && owed) {
+            self.arrive(slot, owed, io);
+        }
         self.answered(slot, io);
         self.grants += 1;
         self.counts.asked_ns += self.now.since(asked.at).0;
@@ -195,10 +202,6 @@ impl Shard {
             self.counts.copies_in += 1;
             self.wake_private(slot, io);
             return Ok(());
-        }
-        if source == Source::Data || owed {
-            io.arrived(Slot(slot as u32), owed);
-            frame.redo = RedoSpan::default();
         }
         frame.mode = ask.mode();
         frame.owed |= owed;
@@ -235,7 +238,7 @@ impl Shard {
             Ok(version) => {
                 let frame = &mut self.frames[slot];
                 (frame.mode, frame.version) = (ask.mode(), version);
-                io.arrived(Slot(slot as u32), false);
+                self.arrive(slot, false, io);
                 self.settle(slot, io);
             }
             Err(error) => {

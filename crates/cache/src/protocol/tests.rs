@@ -10,6 +10,8 @@ enum Did {
     Opened(Slot, Mode),
     Pinned(Ticket),
     Shipped(NodeId, BlockId),
+    /// Records were gathered that travel with the block shipped next.
+    Carried(BlockId),
     Other(Action),
 }
 
@@ -43,7 +45,18 @@ impl ShardDriver for Log {
     }
     fn forget(&mut self, _slot: Slot) {}
     fn expect(&mut self, _slot: Slot, _generation: u32) {}
-    fn arrived(&mut self, _slot: Slot, _owed: bool) {}
+    fn append(&mut self, _slot: Slot, _block: BlockId, _known: u64) -> RedoSpan {
+        RedoSpan::default()
+    }
+    fn arrived(&mut self, _slot: Slot, _owed: bool, _redo: RedoSpan) {}
+    fn carry(&mut self, block: BlockId) -> bool {
+        self.done.push(Did::Carried(block));
+        true
+    }
+    fn reserve(&mut self) -> bool {
+        false
+    }
+    fn release(&mut self) {}
     fn copy(&mut self, _slot: Slot) -> u64 {
         0
     }
@@ -60,7 +73,8 @@ impl ShardDriver for Log {
 }
 
 /// A block that no session changed.
-const UNCHANGED: Contents = Contents { dirty: false, version: 1, redo: RedoSpan { first: 0, last: 0 } };
+const UNCHANGED: Contents =
+    Contents { dirty: false, version: 1, redo: RedoSpan { first: 0, last: 0, force: 0 } };
 
 const EPOCH: Epoch = Epoch(5);
 const BLOCKS: u64 = 1000;
@@ -169,8 +183,17 @@ pub(super) fn open(shard: &mut Shard, view: &Members, io: &mut impl ShardDriver)
 
 fn without_view(nodes: u8, ways: u32) -> World {
     let (me, worker) = (NodeId(0), WorkerId(0));
-    let shard =
-        Shard::new(Config { me, nodes, worker, workers: 1, blocks: BLOCKS, sets: 1, ways, redo: false });
+    let shard = Shard::new(Config {
+        me,
+        nodes,
+        worker,
+        workers: 1,
+        blocks: BLOCKS,
+        sets: 1,
+        ways,
+        redo: false,
+        carry_bytes: 0,
+    });
     World { shard, log: Log::default() }
 }
 
@@ -206,7 +229,7 @@ fn sent(did: &[Did], to: u8) -> Vec<MessageBody> {
     did.iter().filter_map(sent).collect()
 }
 
-const ELSEWHERE: Target = Target { slot: Slot(3), generation: 1, id: 9 };
+const ELSEWHERE: Target = Target { slot: Slot(3), generation: 1, id: 9, takes_redo: false };
 
 #[test]
 fn bytes_leave_before_the_next_session_is_let_in() {
@@ -529,6 +552,60 @@ fn a_leaver_ends_its_operations_and_begins_none() {
     assert_eq!(world.say_of(1, 1, (other, request)), []);
     let did = world.say(1, 1, MessageBody::Noted);
     assert_eq!(did, [Did::Other(Action::MayLeave)]);
+}
+
+/// Changes the block in a frame, with records up to position 9 that are not durable, and gives it
+/// to the other node.
+fn change_and_give(world: &mut World, block: BlockId, slot: Slot) -> Vec<Did> {
+    let target = Target { takes_redo: true, ..ELSEWHERE };
+    world.hear(
+        1,
+        block,
+        MessageBody::Forward { ask: Ask::X, requester: NodeId(1), target, seq: 2, owed: false },
+    );
+    world.log.pinned.clear();
+    let contents = Contents { dirty: true, version: 2, redo: RedoSpan { first: 3, last: 9, force: 0 } };
+    world.tell(Event::Idle { slot, contents })
+}
+
+/// Another node replays the block if the node that got it dies. It must not miss records that this
+/// node writes later.
+#[test]
+fn a_node_that_gave_changes_away_reports_and_leaves_when_they_are_durable() {
+    let flush = Did::Other(Action::Flush { end: 9 });
+    let mut world = world(2);
+    let block = theirs().next().unwrap();
+    let slot = world.get(1, block, Ask::X);
+    let did = change_and_give(&mut world, block, slot);
+    assert_eq!(did, [Did::Carried(block), Did::Shipped(NodeId(1), block)], "it does not wait");
+    world.tell(Event::HandBack);
+    assert_eq!(world.tell(Event::Leave), [flush]);
+    let did = world.view(6, &[(0, 1), (1, 1)]);
+    assert!(
+        !did.iter().any(|did| matches!(did, Did::Other(Action::SendBehind { message, .. })
+        if message.body == MessageBody::Leaving)),
+        "{did:?}"
+    );
+    world.say(1, 6, MessageBody::Mark { blocks: true });
+    assert_eq!(world.say(1, 6, MessageBody::Mark { blocks: false }), []);
+    let did = world.tell(Event::Durable { end: 9 });
+    assert!(sent(&did, 1).contains(&MessageBody::HandedOver { version: 2 }), "{did:?}");
+}
+
+/// A block that comes back without a record that this node has already is not durable before that
+/// record is.
+#[test]
+fn a_block_that_comes_back_keeps_the_end_of_its_records() {
+    let mut world = world(2);
+    let block = theirs().next().unwrap();
+    let slot = world.get(1, block, Ask::X);
+    change_and_give(&mut world, block, slot);
+    let target = requested(&world.want(2, block, Ask::X)).expect("a request");
+    let grant =
+        MessageBody::Grant { ask: Ask::X, target, seq: 3, source: Source::Data, owed: true, behind: true };
+    world.hear(1, block, grant);
+    let slot = world.shard.find(block).expect("a frame");
+    assert_eq!(world.shard.frames[slot].redo, RedoSpan { first: 0, last: 9, force: 0 });
 }
 
 /// Other members rely on it that a leaver begins nothing: a node that settles with it later has to

@@ -245,6 +245,9 @@ impl Shard {
         if asked.ask != ask || self.frames[slot].mode != Mode::N {
             return false;
         }
+        if ask != Ask::Cr {
+            self.arrive(slot, owed, io);
+        }
         self.answered(slot, io);
         if ask == Ask::Cr {
             self.wake_private(slot, io);
@@ -254,7 +257,6 @@ impl Shard {
         let frame = &mut self.frames[slot];
         (frame.mode, frame.granted) = (ask.mode(), self.grants);
         (frame.owed, frame.behind) = (owed, behind);
-        io.arrived(Slot(slot as u32), owed);
         self.settle(slot, io);
         true
     }
@@ -280,7 +282,7 @@ impl Shard {
     pub(super) fn settle_view(&mut self, io: &mut impl ShardDriver) {
         let has_marks =
             self.views.marks.is_some_and(|marks| marks.forwards.is_empty() && marks.blocks.is_empty());
-        if !has_marks || !self.redo.is_drained() {
+        if !has_marks || !self.redo.is_drained() || !self.has_flushed_debts(io) {
             return;
         }
         self.views.marks = None;

@@ -47,12 +47,15 @@ struct Block {
     /// Nodes that start again.
     #[arg(long, default_value_t = 0)]
     starts: u8,
+    /// Records that travel with the block.
+    #[arg(long, default_value_t = 0)]
+    carried: u8,
 }
 
 impl Block {
     fn limits(&self, deaths: u8) -> Limits {
-        let Self { nodes, changes, reads, copies, checkpoints, hand_backs, starts } = *self;
-        Limits { nodes, changes, reads, copies, checkpoints, hand_backs, deaths, starts }
+        let Self { nodes, changes, reads, copies, checkpoints, hand_backs, starts, carried } = *self;
+        Limits { nodes, changes, reads, copies, checkpoints, hand_backs, deaths, starts, carried }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
     failure::Broken,
     frames::{Done, Out},
     page::Page,
-    streams::{oldest_needed, replay_page},
+    streams::{Carried, oldest_needed, replay_page},
     transport::Put,
 };
 
@@ -73,7 +73,8 @@ impl OneBlock {
         let mut done = Vec::new();
         let Node { local, owner, .. } = self.scope.cluster.node_mut(at).expect("a node that is up");
         let (frames, stream) = (&mut local.frames, &mut self.streams[*owner]);
-        does(&mut local.shard, Nanos(0), &mut Out { frames, done: &mut done, stream });
+        let carried = Carried::default();
+        does(&mut local.shard, Nanos(0), &mut Out { frames, done: &mut done, stream, carried });
         for done in done {
             match done {
                 Done::Action(action) => self.act_on(at, action)?,
@@ -232,7 +233,7 @@ impl OneBlock {
             self.changes += 1;
             (frame.page.version, frame.page.value) = (before.version + 1, self.changes);
             let image = (!frame.owes).then_some(before);
-            self.streams[*owner].begin_group();
+            self.streams[*owner].begin_group(1);
             self.streams[*owner].log(&mut frame.redo, image, Some((before.version, frame.page)));
             (frame.dirty, frame.owes) = (true, true);
             self.truth.commit(frame.page);

@@ -59,6 +59,8 @@ pub struct Limits {
     pub deaths: u8,
     /// Nodes that start again after their death.
     pub starts: u8,
+    /// Records that travel with the block.
+    pub carried: u8,
 }
 
 impl Limits {
@@ -72,6 +74,7 @@ impl Limits {
         hand_backs: 0,
         deaths: 0,
         starts: 0,
+        carried: 0,
     };
 
     /// Returns how many more sessions may ask in this way.
@@ -283,7 +286,7 @@ impl World for OneBlock {
     fn hear(&mut self, lane: Lane, Packet { message, put }: Packet) -> Result<(), String> {
         let (at, from) = (lane.to.node, NodeId(lane.from.node as u8));
         if let Some(put) = put
-            && !self.node_mut(at).local.frames.land(put.slot, put.generation, put.page)
+            && !self.node_mut(at).local.frames.land(put)
         {
             return Err(format!("latest: node {at} did not expect {put:?}"));
         }
@@ -306,6 +309,7 @@ impl World for OneBlock {
             sets: 1,
             ways: 2,
             redo: true,
+            carry_bytes: u32::from(self.limits.carried),
         };
         let node = Node {
             local: Local::new(config),

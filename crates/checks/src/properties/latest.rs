@@ -11,7 +11,11 @@ use crate::{failure::Broken, page::Page};
 
 /// The committed pages, as a global observer knows them.
 #[derive(Clone, Hash)]
-pub struct Truth(Vec<Known>);
+pub struct Truth {
+    known: Vec<Known>,
+    /// The groups of several blocks that are not durable, with the versions of their blocks.
+    groups: Vec<Vec<(BlockId, u64)>>,
+}
 
 /// The committed pages of one block.
 #[derive(Clone, Hash)]
@@ -34,21 +38,22 @@ impl Truth {
             durable: last.version,
             uncertain: false,
         };
-        Self((0..blocks).map(|block| known(Page::first(BlockId(block)))).collect())
+        let known = (0..blocks).map(|block| known(Page::first(BlockId(block)))).collect();
+        Self { known, groups: Vec::new() }
     }
 
     /// Returns the last committed content.
     pub fn last(&self, block: BlockId) -> Page {
-        self.0[block.0 as usize].last
+        self.known[block.0 as usize].last
     }
 
     fn known(&mut self, block: BlockId) -> &mut Known {
-        &mut self.0[block.0 as usize]
+        &mut self.known[block.0 as usize]
     }
 
     /// Returns the last version that no death of nodes can undo.
     pub fn durable(&self, block: BlockId) -> u64 {
-        self.0[block.0 as usize].durable
+        self.known[block.0 as usize].durable
     }
 
     /// Notes that no death of nodes can undo a version.
@@ -59,17 +64,45 @@ impl Truth {
 
     /// Returns true if the block had this content.
     pub fn had(&self, block: BlockId, version: u64, value: u64) -> bool {
-        self.0[block.0 as usize].history.contains(&(version, value))
+        self.known[block.0 as usize].history.contains(&(version, value))
     }
 
     /// Notes that the last changes may be gone with a node.
     pub fn doubt(&mut self, block: BlockId) {
         self.known(block).uncertain = true;
+        self.groups.retain(|group| group.iter().all(|(other, _)| *other != block));
+    }
+
+    /// Notes that the last changes of these blocks are one group.
+    pub fn is_group(&mut self, blocks: impl IntoIterator<Item = BlockId>) {
+        let group = blocks.into_iter().map(|block| (block, self.last(block).version)).collect();
+        self.groups.push(group);
+    }
+
+    /// Checks that of each group all changes are durable, or none.
+    ///
+    /// # Errors
+    /// Some are.
+    pub fn check_groups(&mut self) -> Result<(), Broken> {
+        for group in std::mem::take(&mut self.groups) {
+            let is_durable = |(block, version): &&(BlockId, u64)| self.durable(*block) >= *version;
+            let durable = group.iter().filter(is_durable).count();
+            if durable == 0 {
+                self.groups.push(group);
+            } else if durable < group.len() {
+                return Err(Broken::new(
+                    "recoverable",
+                    group[0].0,
+                    format!("a part of {group:?} is durable"),
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Returns true if it is not known which change is the last.
     pub fn is_uncertain(&self, block: BlockId) -> bool {
-        self.0[block.0 as usize].uncertain
+        self.known[block.0 as usize].uncertain
     }
 
     /// Takes what a session finds as the last change, if that is not known. Returns true if changes

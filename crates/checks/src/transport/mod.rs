@@ -10,7 +10,7 @@ use plexus_sim::Engine;
 pub use direct::Direct;
 pub use linked::Linked;
 
-use crate::{cluster::ClusterEvent, page::Page};
+use crate::{cluster::ClusterEvent, page::Page, streams::Carried};
 
 /// A block on its way into a frame.
 #[derive(Clone, Copy, Hash, Debug)]
@@ -21,6 +21,8 @@ pub struct Put {
     pub generation: u32,
     /// The bytes.
     pub page: Page,
+    /// The redo that travels with the block.
+    pub carried: Carried,
 }
 
 /// One message, with the block ahead of it.

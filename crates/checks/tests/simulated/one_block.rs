@@ -6,8 +6,11 @@ use plexus_checks::one_block::{Limits, explored};
 #[test]
 fn no_order_of_events_loses_a_durable_change_of_a_block() {
     let none = Limits::NONE;
-    let limits = Limits { changes: 2, deaths: 1, ..none };
-    let worlds = explored(limits).unwrap_or_else(|what| panic!("{what}"));
-    println!("{limits:?}: {worlds:?}");
-    assert!(worlds.at_rest > 10, "{limits:?}: {worlds:?}");
+    for limits in
+        [Limits { changes: 2, deaths: 1, ..none }, Limits { changes: 3, deaths: 1, carried: 2, ..none }]
+    {
+        let worlds = explored(limits).unwrap_or_else(|what| panic!("{what}"));
+        println!("{limits:?}: {worlds:?}");
+        assert!(worlds.at_rest > 10, "{limits:?}: {worlds:?}");
+    }
 }

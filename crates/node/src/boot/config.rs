@@ -57,6 +57,12 @@ pub const MIN_REDO_MIB: u32 = 16;
 /// See [`MIN_REDO_MIB`].
 pub const MAX_REDO_MIB: u32 = 64 << 10;
 
+/// The default of the bytes of redo that travel with a block.
+pub const CARRY_BYTES: u32 = 4096;
+
+/// The most bytes of redo that may travel with a block: they are behind the message in one frame.
+pub const MAX_CARRY_BYTES: u32 = 8192;
+
 /// The least number of segments of a redo stream: one is in use while others are freed.
 const REDO_SEGMENTS: u64 = 4;
 
@@ -95,6 +101,9 @@ pub struct Config {
     pub redo_mib: u32,
     /// The way in which blocks are read from the disks.
     pub disk_reads: DiskReads,
+    /// The most bytes of redo that travel with a block because they are not durable; 0: a changed
+    /// block waits until its redo is durable.
+    pub carry_bytes: u32,
     /// The settings of the interconnect.
     pub interconnect: Interconnect,
     /// The settings of the membership.
@@ -184,6 +193,8 @@ struct Text {
     redo_mib: u32,
     #[serde(default, deserialize_with = "disk_reads")]
     disk_reads: DiskReads,
+    #[serde(default = "carry_bytes")]
+    carry_bytes: u32,
     #[serde(default)]
     interconnect: Interconnect,
     #[serde(default)]
@@ -263,6 +274,7 @@ impl Config {
             checkpoint_seconds: 5,
             redo_mib: 0,
             disk_reads: DiskReads::default(),
+            carry_bytes: CARRY_BYTES,
             interconnect: Interconnect::default(),
             membership: Membership::default(),
             voting: create::voting_files(&dir, &nodes)?,
@@ -473,6 +485,10 @@ fn program_window_mib() -> u32 {
 
 fn disk_reads<'de, D: Deserializer<'de>>(from: D) -> Result<DiskReads, D::Error> {
     String::deserialize(from)?.parse().map_err(D::Error::custom)
+}
+
+fn carry_bytes() -> u32 {
+    CARRY_BYTES
 }
 
 fn waiting<'de, D: Deserializer<'de>>(from: D) -> Result<Waiting, D::Error> {

@@ -26,7 +26,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plexus_base::{Incarnation, NodeId};
+use plexus_base::{BlockId, Incarnation, NodeId};
 use plexus_disks::{Buffer, Device, DiskError, FileDevice, UNIT};
 
 use super::{
@@ -304,6 +304,12 @@ impl RedoStream {
     #[must_use]
     pub fn room(&self) -> u64 {
         self.shared.lock().writer.room()
+    }
+
+    /// Returns the records of a block that are not durable, as [`StreamWriter::carry`].
+    #[must_use]
+    pub fn carry(&self, block: BlockId, limit: usize) -> Option<Group> {
+        self.shared.lock().writer.carry(block, limit)
     }
 
     /// Returns the counts since the stream was opened.

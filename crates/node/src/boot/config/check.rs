@@ -6,8 +6,8 @@ use plexus_fabric::RailKind;
 use plexus_interconnect::mesh::MAX_SLOTS;
 
 use super::{
-    ClusterId, Config, Encrypt, FORMAT, GroupText, MAX_BLOCKS, MAX_PROGRAM_WINDOW_MIB, MAX_REDO_MIB,
-    MIN_FRAMES_PER_WORKER, MIN_REDO_MIB, NodeConfig, Text, Voting,
+    ClusterId, Config, Encrypt, FORMAT, GroupText, MAX_BLOCKS, MAX_CARRY_BYTES, MAX_PROGRAM_WINDOW_MIB,
+    MAX_REDO_MIB, MIN_FRAMES_PER_WORKER, MIN_REDO_MIB, NodeConfig, Text, Voting,
 };
 use crate::boot::layout::ClusterDir;
 
@@ -54,6 +54,9 @@ pub(super) fn check(dir: &ClusterDir, text: Text) -> Result<Config, String> {
             text.redo_mib
         ));
     }
+    if text.carry_bytes > MAX_CARRY_BYTES {
+        return Err(format!("carry_bytes = {}: use 0 to {MAX_CARRY_BYTES}", text.carry_bytes));
+    }
     text.interconnect.check()?;
     text.membership.times()?;
     super::membership::check(dir, &text.voting, &text.node)?;
@@ -71,6 +74,7 @@ pub(super) fn check(dir: &ClusterDir, text: Text) -> Result<Config, String> {
         checkpoint_seconds: text.checkpoint_seconds,
         redo_mib: text.redo_mib,
         disk_reads: text.disk_reads,
+        carry_bytes: text.carry_bytes,
         interconnect: text.interconnect,
         membership: text.membership,
         voting: text

@@ -15,6 +15,7 @@ pub(super) fn text(config: &Config) -> String {
         checkpoint_seconds,
         redo_mib,
         disk_reads,
+        carry_bytes,
         blocks,
         ..
     } = config;
@@ -66,6 +67,10 @@ redo_mib = {redo_mib}
 
 # How blocks are read from the disks: "io_uring" (threads where the system does not allow it), or "threads".
 disk_reads = "{disk_reads}"
+
+# The most bytes of redo that travel with a block to the next node that changes it. A block with more waits until its redo is
+# on disk. 0: it always waits.
+carry_bytes = {carry_bytes}
 
 [interconnect]
 # What goes over a network: "auto" encrypts it between different hosts, "always" also between nodes of one host, "never"

@@ -41,6 +41,10 @@ pub(super) struct BenchClusters {
     /// Redo stream of each node in MiB; 0: changes are not logged [default: 0].
     #[arg(long, value_name = "MIB", conflicts_with = "cluster")]
     redo: Option<u32>,
+    /// The most bytes of redo that travel with a block; 0: a changed block waits until its redo is
+    /// durable [default: 4096].
+    #[arg(long, value_name = "BYTES", conflicts_with = "cluster")]
+    carry: Option<u32>,
     /// Seconds between checkpoints [default: 5].
     #[arg(long, value_name = "SECONDS", conflicts_with = "cluster")]
     checkpoint: Option<u32>,
@@ -63,7 +67,7 @@ impl BenchClusters {
     fn is_temporary(&self) -> bool {
         let numbers = [self.nodes.is_some(), self.workers.is_some(), self.block_size.is_some()];
         let others = [self.waiting.is_some(), self.cache_mib.is_some(), !self.rail.is_empty()];
-        let redo = [self.redo.is_some(), self.checkpoint.is_some()];
+        let redo = [self.redo.is_some(), self.carry.is_some(), self.checkpoint.is_some()];
         self.temporary || self.pin || [&numbers[..], &others, &redo].concat().contains(&true)
     }
 
@@ -92,6 +96,7 @@ impl BenchClusters {
             };
             let mut parameters = wanted.parameters()?;
             parameters.config.redo_mib = self.redo.unwrap_or_default();
+            parameters.config.carry_bytes = self.carry.unwrap_or(parameters.config.carry_bytes);
             let seconds = self.checkpoint.unwrap_or(parameters.config.checkpoint_seconds);
             parameters.config.checkpoint_seconds = seconds;
             let cluster = TemporaryCluster::start(&parameters, &mut |_, _| {})?;

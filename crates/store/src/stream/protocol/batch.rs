@@ -32,7 +32,7 @@ use plexus_base::{
 use plexus_disks::Version;
 
 use super::{
-    Lsn, Record, footer,
+    Group, Lsn, Record, footer,
     geometry::{BATCH_HEAD, FOOTER_ENTRY, whole_pages},
 };
 
@@ -165,21 +165,29 @@ impl Batch {
     /// Iterates over the records. The position of a record is that of its end. The flag is true for
     /// the last record of its group.
     pub fn records(&self) -> impl Iterator<Item = (Lsn, Record<'_>, bool)> {
-        let mut reader = self.reader();
-        let _ = reader.bytes(self.head.footer as usize * FOOTER_ENTRY as usize);
-        let end = self.head.lsn.after(self.length as u64);
-        // The bytes were checked: the iteration ends with them.
-        std::iter::from_fn(move || {
-            let (record, goes_on) = Record::take(&mut reader).ok()?;
-            let left = reader.clone().rest().len() as u64;
-            Some((Lsn(end.0 - left), record, !goes_on))
-        })
+        records(self.head.lsn, self.head.footer, &self.bytes[..self.length])
     }
 
     /// Returns a reader of what is behind the head.
     fn reader(&self) -> Reader<'_> {
         Reader::new(&self.bytes[HeadLayout::LEN..self.length])
     }
+}
+
+/// Iterates over the records of a batch that may not be sealed yet, as [`Batch::records`].
+pub(super) fn records(
+    lsn: Lsn,
+    footer: u32,
+    bytes: &[u8],
+) -> impl Iterator<Item = (Lsn, Record<'_>, bool)> + use<'_> {
+    let mut reader = Reader::new(&bytes[HeadLayout::LEN + footer as usize * FOOTER_ENTRY as usize..]);
+    let end = lsn.after(bytes.len() as u64);
+    // The bytes were checked or made here: the iteration ends with them.
+    std::iter::from_fn(move || {
+        let (record, goes_on) = Record::take(&mut reader).ok()?;
+        let left = reader.clone().rest().len() as u64;
+        Some((Lsn(end.0 - left), record, !goes_on))
+    })
 }
 
 fn head(reader: &mut Reader<'_>) -> Result<(BatchHead, HeadLayout), Fault> {
@@ -224,6 +232,7 @@ pub fn batch_any(bytes: &[u8]) -> usize {
     wire::seal(&mut mended, CRC_AT);
     let read = |bytes: &[u8]| {
         let _ = Batch::peek(bytes);
+        let _ = Group::of_carried(BlockId(7), Version(1), bytes);
         let Ok(batch) = Batch::decode(bytes.to_vec()) else { return false };
         assert!(batch.records().last().is_none_or(|(end, _, is_last)| is_last && end <= batch.end()));
         let unsealed = bytes[..batch.length].to_vec();
@@ -236,7 +245,7 @@ pub fn batch_any(bytes: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stream::protocol::{Geometry, Group, PAGE, footer::TouchedBlocks};
+    use crate::stream::protocol::{Geometry, PAGE, footer::TouchedBlocks};
 
     const HEAD: BatchHead = BatchHead {
         node: NodeId(2),

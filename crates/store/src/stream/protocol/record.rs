@@ -16,7 +16,7 @@
 
 use plexus_base::{
     BlockId,
-    wire::{self, Fault, Fixed, Reader, Zeros, require},
+    wire::{self, DecodeError, Fault, Fixed, Reader, Zeros, require},
 };
 use plexus_disks::Version;
 
@@ -121,6 +121,38 @@ impl Group {
         self
     }
 
+    /// Decodes the records of `block` that came with it from another node, without those that lead
+    /// to a version up to `known`.
+    ///
+    /// # Errors
+    /// The bytes are not carried changes of the block.
+    pub fn of_carried(block: BlockId, known: Version, bytes: &[u8]) -> Result<Self, DecodeError> {
+        wire::decode("carried redo", bytes, |reader| {
+            let mut group = Self::default();
+            while !reader.is_empty() {
+                let (record, _) = Record::take(reader)?;
+                let fits = record.is_carried && record.kind == RecordKind::Change && record.block == block;
+                require(fits, "record")?;
+                if record.after > known {
+                    group.push(&record);
+                }
+            }
+            Ok(group)
+        })
+    }
+
+    /// Returns true if there is no record.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Returns the encoded records, to travel with their block.
+    #[must_use]
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
     /// Raises the clock of the group: the highest commit number that its maker has drawn.
     pub fn raise_clock(&mut self, clock: u64) -> &mut Self {
         self.clock = self.clock.max(clock);
@@ -163,6 +195,29 @@ mod tests {
         let mut next = || Record::take(&mut reader);
         assert_eq!([next(), next(), next()], [Ok((image, true)), Ok((change, true)), Ok((carried, false))]);
         assert_eq!(next(), Err(Fault::CutOff));
+    }
+
+    #[test]
+    fn only_carried_changes_of_the_block_are_taken() {
+        let carried = |block, before| Record {
+            is_carried: true,
+            ..Record::change(BlockId(block), Version(before), Version(before + 1), b"a")
+        };
+        let taken = |records: &[Record<'_>], known| {
+            let mut group = Group::default();
+            records.iter().for_each(|record| _ = group.push(record));
+            let taken = Group::of_carried(BlockId(7), Version(known), &group.into_bytes());
+            taken.map(|group| group.blocks().iter().map(|(_, after)| after.0).collect::<Vec<_>>())
+        };
+        let both = [carried(7, 1), carried(7, 4)];
+        assert_eq!(taken(&both, 0), Ok(vec![2, 5]));
+        assert_eq!(taken(&both, 2), Ok(vec![5]));
+        assert_eq!(taken(&both, 5), Ok(vec![]));
+        let own = Record { is_carried: false, ..carried(7, 1) };
+        let image = Record { is_carried: true, ..Record::image(BlockId(7), Version(1), b"page") };
+        for wrong in [carried(8, 1), own, image] {
+            assert!(taken(&[carried(7, 1), wrong], 9).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]

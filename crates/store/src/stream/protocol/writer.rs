@@ -26,10 +26,10 @@
 
 use std::collections::VecDeque;
 
-use plexus_base::{Incarnation, NodeId, wire::Writer};
+use plexus_base::{BlockId, Incarnation, NodeId, wire::Writer};
 
 use super::{
-    Batch, BatchHead, Geometry, Group, Lsn, StreamHeader, batch,
+    Batch, BatchHead, Geometry, Group, Lsn, Record, StreamHeader, batch,
     footer::TouchedBlocks,
     geometry::{BATCH_HEAD, FOOTER_ENTRY, whole_pages},
 };
@@ -156,8 +156,7 @@ struct Flight {
     /// The writes that have not begun.
     writes: VecDeque<Action>,
     is_syncing: bool,
-    /// The start and the end of the batch.
-    batch: Option<(Lsn, Lsn)>,
+    batch: Option<Batch>,
     header: Option<StreamHeader>,
 }
 
@@ -350,6 +349,21 @@ impl StreamWriter {
         self.waiting.back().map_or(self.end, |batch| batch.lsn)
     }
 
+    /// Returns the records of a block that are not durable, marked as carried; `None` if they are
+    /// longer than `limit` bytes, or will never be durable.
+    pub fn carry(&self, block: BlockId, limit: usize) -> Option<Group> {
+        let flying = self.flight.iter().filter_map(|flight| flight.batch.as_ref()).flat_map(Batch::records);
+        let waiting = self.waiting.iter().flat_map(OpenBatch::records);
+        let mut group = Group::default();
+        for (_, record, _) in flying.chain(waiting).filter(|(_, record, _)| record.block == block) {
+            group.push(&Record { is_carried: true, ..record });
+            if group.bytes().len() > limit {
+                return None;
+            }
+        }
+        (!self.has_failed).then_some(group)
+    }
+
     /// Returns the counts since the stream was opened.
     pub fn counts(&self) -> StreamCounts {
         self.counts
@@ -418,7 +432,7 @@ impl StreamWriter {
             }
             if let Some(batch) = self.next_batch() {
                 flight.writes.push_back(self.write(&batch));
-                flight.batch = Some((batch.head().lsn, batch.end()));
+                flight.batch = Some(batch);
             }
         }
         if let Some(first) = flight.writes.pop_front() {
@@ -481,9 +495,9 @@ impl StreamWriter {
         if let Some(header) = header {
             self.header_is_durable(header, out);
         }
-        if let Some((start, end)) = batch {
-            (self.last_durable, self.durable) = (start, end);
-            out(Action::Durable(end));
+        if let Some(batch) = batch {
+            (self.last_durable, self.durable) = (batch.head().lsn, batch.end());
+            out(Action::Durable(batch.end()));
         }
         self.start(out);
     }
@@ -504,6 +518,10 @@ impl StreamWriter {
 }
 
 impl OpenBatch {
+    fn records(&self) -> impl Iterator<Item = (Lsn, Record<'_>, bool)> {
+        batch::records(self.lsn, self.footer, self.content.so_far())
+    }
+
     /// Returns true if `needed` more bytes fit into the batch and its segment.
     fn has_room(&self, geometry: Geometry, needed: u64) -> bool {
         let length = whole_pages(self.length + needed);
