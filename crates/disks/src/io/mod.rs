@@ -19,9 +19,9 @@
 //!
 //! A read points to a frame of the cache, which is mapped memory that no borrow describes.
 //! [`FrameMemory::new`] states the contract. From `submit` until the completion, the frame belongs
-//! to an I/O thread or to the kernel alone. The cache ensures this: it has closed the frame to local
-//! sessions, and asked no peer to put data into it. Dropping a [`BlockIo`] waits for every read under
-//! way, so the memory outlives them.
+//! to an I/O thread or to the kernel alone. The cache ensures this: it has closed the frame to
+//! local sessions, and asked no peer to put data into it. Dropping a [`BlockIo`] waits for every
+//! read under way, so the memory outlives them.
 
 mod pool;
 mod ring;
@@ -191,8 +191,8 @@ impl BlockIo {
         &self.reads
     }
 
-    /// Returns the event: an eventfd in non-blocking mode that becomes readable. Nothing needs to be
-    /// read from it.
+    /// Returns the event: an eventfd in non-blocking mode that becomes readable. Nothing needs to
+    /// be read from it.
     ///
     /// # Errors
     /// No descriptor is free.

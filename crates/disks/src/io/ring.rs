@@ -213,8 +213,8 @@ fn completion(token: u64, block: BlockId, result: Result<Version, DiskError>) ->
     IoCompletion { token, block, written: None, result }
 }
 
-/// Returns whether an attempt is to be repeated: it was interrupted, the kernel has no memory at the
-/// moment, or the thread that submitted a read has ended.
+/// Returns whether an attempt is to be repeated: it was interrupted, the kernel has no memory at
+/// the moment, or the thread that submitted a read has ended.
 fn is_passing(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let passing = [Errno::INTR, Errno::AGAIN, Errno::BUSY, Errno::CANCELED];

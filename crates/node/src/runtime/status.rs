@@ -26,7 +26,8 @@ pub struct RuntimeStatus {
     pub blocks_held: u64,
     /// The number of blocks written to the disks so far.
     pub blocks_written: u64,
-    /// The way in which blocks are read from the disks, with the reason if it is not the one wanted.
+    /// The way in which blocks are read from the disks, with the reason if it is not the one
+    /// wanted.
     #[serde(default)]
     pub disk_reads: String,
     /// The number of refused connections whose peer did not authenticate.

@@ -1,10 +1,10 @@
 //! A stream that threads share: one thread at a time writes it to a device.
 //!
 //! Clients append, and wait until their groups are durable; the writes and syncs of all of them are
-//! those of [`StreamWriter`], one after the other. The *pilot* carries them out. A thread that waits
-//! for nothing else becomes the pilot if there is none ([`RedoStream::fly`]): that saves two switches
-//! of threads for each flight. It is the pilot for one flight, or until its own wait is over. At all
-//! other times the thread of the stream is the pilot. No wake-up is lost: when a pilot
+//! those of [`StreamWriter`], one after the other. The *pilot* carries them out. A thread that
+//! waits for nothing else becomes the pilot if there is none ([`RedoStream::fly`]): that saves two
+//! switches of threads for each flight. It is the pilot for one flight, or until its own wait is
+//! over. At all other times the thread of the stream is the pilot. No wake-up is lost: when a pilot
 //! goes, or a client comes, the thread is woken if there is something to do, unless that client has
 //! promised to fly or to call [`RedoStream::kick`].
 //!
@@ -243,8 +243,8 @@ impl RedoStream {
         self.shared.wake(self.shared.lock());
     }
 
-    /// Makes the calling thread the pilot, unless there is one or nothing to do. It returns when the
-    /// wait of the thread `is_over` and a flight has landed, or when no client waits.
+    /// Makes the calling thread the pilot, unless there is one or nothing to do. It returns when
+    /// the wait of the thread `is_over` and a flight has landed, or when no client waits.
     pub fn fly(&self, is_over: &dyn Fn() -> bool) {
         let mut state = self.shared.lock();
         if state.is_flown || !state.writer.is_idle() {
@@ -492,8 +492,8 @@ impl Shared {
         }
     }
 
-    /// Carries out the steps of the writer: those of a client's flight, until its wait `is_over`; or
-    /// all until the stream is dropped and the last step has ended.
+    /// Carries out the steps of the writer: those of a client's flight, until its wait `is_over`;
+    /// or all until the stream is dropped and the last step has ended.
     fn write(&self, device: &dyn Device, told: &dyn Fn(RedoProgress), is_over: Option<&dyn Fn() -> bool>) {
         let mut begin = Instant::now();
         let mut is_new = true;
