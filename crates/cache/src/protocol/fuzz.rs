@@ -18,7 +18,7 @@ const BLOCKS: u64 = 6;
 const EPOCH: Epoch = Epoch(1);
 const SEEDS: u64 = 5_000;
 /// The seeds with changes of view; such a change is as much work as all the rest of a seed.
-const SEEDS_OF_VIEWS: u64 = 1_000;
+const SEEDS_OF_VIEWS: u64 = 3_000;
 const STEPS: u32 = 200;
 
 #[derive(Default)]

@@ -91,6 +91,11 @@ impl Redo {
         self.asked.is_empty() && self.recovery.replaying.is_empty()
     }
 
+    /// Notes that a frame does not wait for the stream any more.
+    pub(super) fn forget_wait(&mut self, slot: usize) {
+        self.flushing.retain(|(waiting, _)| *waiting != slot);
+    }
+
     pub(super) fn is_drained(&self) -> bool {
         self.recovery.is_drained
     }

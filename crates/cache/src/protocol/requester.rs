@@ -305,6 +305,10 @@ impl Shard {
         let frame = &mut self.frames[slot];
         assert!(frame.mode == Mode::N && !frame.owed && frame.orders.is_empty() && frame.asked.is_none());
         let mut waiters = frame.waiters;
+        if frame.disk == Disk::Flushing {
+            // A view took the order away that waited.
+            self.redo.forget_wait(slot);
+        }
         *frame = Frame { generation: frame.generation, ..Frame::FREE };
         self.tags[slot] = FREE;
         while let Some(waiter) = self.waiters.pop_front(&mut waiters) {

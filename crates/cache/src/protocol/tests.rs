@@ -460,10 +460,13 @@ fn a_node_has_no_more_requests_than_frames() {
             }
         }
     }
+    // A node gives a block up only while it asks for nothing.
     let evict = MessageBody::Evict { mode: Mode::X, version: 1 };
+    assert_eq!(faults(&world.hear(1, block, evict)), [(1, MANY)]);
+    let block = ours(4);
+    world.hear(1, block, request(Ask::X));
     assert!(world.hear(1, block, evict).is_empty());
-    let did = world.hear(1, block, evict);
-    assert_eq!(faults(&did), [(1, MANY)]);
+    assert_eq!(faults(&world.hear(1, block, evict)), [(1, MANY)]);
 }
 
 #[test]
