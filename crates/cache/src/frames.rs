@@ -40,7 +40,7 @@
 use std::{
     ptr::NonNull,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{
             AtomicU32, AtomicU64,
             Ordering::{AcqRel, Acquire, Relaxed, Release},
@@ -52,7 +52,10 @@ use plexus_base::BlockId;
 use plexus_disks::{FrameMemory, Page};
 use plexus_fabric::Window;
 
-use crate::protocol::{Config, Contents, HANDED_OVER_BYTES, Mode, RedoSpan, Slot};
+use crate::{
+    owed::{OWED_BYTES, OwedList},
+    protocol::{Config, Contents, HANDED_OVER_BYTES, Mode, RedoSpan, Slot},
+};
 
 const MODE: u64 = 0b11;
 const CLOSING: u64 = 1 << 2;
@@ -76,6 +79,9 @@ struct Word(AtomicU64);
 /// The value of [`Records::first`] of a block that is owed without a record in this node's stream.
 const OWED: u64 = u64::MAX;
 
+/// The value of [`Records::first`] of a block that is owed where changes are not logged.
+const UNLOGGED: u64 = 1;
+
 /// The redo records of a frame's block, which the session with the latch or the worker changes.
 #[derive(Default)]
 struct Records {
@@ -86,10 +92,15 @@ struct Records {
 }
 
 /// The memory for the redo of a block that is owed or was given away with its debt.
-pub const REDO_BYTES_PER_BLOCK: usize = size_of::<Records>() + HANDED_OVER_BYTES;
+pub const REDO_BYTES_PER_BLOCK: usize = size_of::<Records>() + OWED_BYTES + HANDED_OVER_BYTES;
 
 // A million dirty blocks need less than 100 MiB.
 const _: () = assert!(REDO_BYTES_PER_BLOCK * 1_000_000 < 100 << 20);
+
+/// Returns whether the oldest record has a position.
+fn has_record(first: u64) -> bool {
+    !matches!(first, 0 | OWED)
+}
 
 /// The frames of one worker: their words, hints and memory.
 pub(crate) struct FrameTable {
@@ -99,6 +110,8 @@ pub(crate) struct FrameTable {
     words: Box<[Word]>,
     hints: Box<[AtomicU32]>,
     records: Box<[Records]>,
+    /// The frames with a position in [`Records::first`], which changes only under this lock.
+    owed: Mutex<OwedList>,
 }
 
 impl FrameTable {
@@ -117,6 +130,7 @@ impl FrameTable {
             words: (0..slots).map(|_| Word::default()).collect(),
             hints: (0..slots).map(|_| AtomicU32::new(0)).collect(),
             records: (0..slots).map(|_| Records::default()).collect(),
+            owed: Mutex::new(OwedList::new(slots)),
         }
     }
 
@@ -274,10 +288,39 @@ impl FrameTable {
     /// Notes a position at or below the next record, before it is appended: a checkpoint that is
     /// taken meanwhile must not pass it. For the session with the latch, or the worker.
     pub(crate) fn will_log(&self, slot: Slot, position: u64) {
-        let first = &self.records[slot.index()].first;
-        if matches!(first.load(Relaxed), 0 | OWED) {
-            first.store(position, Release);
+        if !has_record(self.first(slot.0)) {
+            self.set_first(slot, position);
         }
+    }
+
+    /// Notes a change where changes are not logged. As [`will_log`](Self::will_log).
+    pub(crate) fn will_write(&self, slot: Slot) {
+        self.will_log(slot, UNLOGGED);
+    }
+
+    fn first(&self, slot: u32) -> u64 {
+        self.records[slot as usize].first.load(Acquire)
+    }
+
+    /// Sets the position of the oldest record, 0 or [`OWED`].
+    fn set_first(&self, slot: Slot, first: u64) {
+        let before = self.first(slot.0);
+        if !has_record(before) && !has_record(first) {
+            self.records[slot.index()].first.store(first, Release);
+            return;
+        }
+        let mut owed = self.owed();
+        if has_record(before) {
+            owed.remove(slot.0);
+        }
+        self.records[slot.index()].first.store(first, Release);
+        if has_record(first) {
+            owed.insert(slot.0, |slot| self.first(slot));
+        }
+    }
+
+    fn owed(&self) -> MutexGuard<'_, OwedList> {
+        self.owed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes the end of a record. As [`will_log`](Self::will_log).
@@ -287,6 +330,9 @@ impl FrameTable {
 
     /// Returns the records of the block.
     pub(crate) fn redo(&self, slot: Slot) -> RedoSpan {
+        if !self.config.redo {
+            return RedoSpan::default();
+        }
         let Records { first, last } = &self.records[slot.index()];
         let first = first.load(Acquire);
         RedoSpan { first: if first == OWED { 0 } else { first }, last: last.load(Acquire) }
@@ -294,8 +340,13 @@ impl FrameTable {
 
     /// Returns the position of the oldest record that a frame needs.
     pub(crate) fn oldest_record(&self) -> Option<u64> {
-        let firsts = self.records.iter().map(|records| records.first.load(Acquire));
-        firsts.filter(|first| !matches!(*first, 0 | OWED)).min()
+        self.oldest_owed(|_| true).map(|(_, first)| first)
+    }
+
+    /// Returns the frame with the oldest record of those that are wanted, and the position.
+    pub(crate) fn oldest_owed(&self, is_wanted: impl Fn(Slot) -> bool) -> Option<(Slot, u64)> {
+        let slot = self.owed().iter().find(|slot| is_wanted(Slot(*slot)))?;
+        Some((Slot(slot), self.first(slot)))
     }
 }
 
@@ -335,13 +386,13 @@ impl FrameTable {
     }
 
     pub(crate) fn arrived(&self, slot: Slot, owed: bool) {
-        let Records { first, last } = &self.records[slot.index()];
-        first.store(if owed { OWED } else { 0 }, Release);
-        last.store(0, Release);
+        let owes = if self.config.redo { OWED } else { UNLOGGED };
+        self.set_first(slot, if owed { owes } else { 0 });
+        self.records[slot.index()].last.store(0, Release);
     }
 
     pub(crate) fn cleaned(&self, slot: Slot) {
-        self.records[slot.index()].first.store(0, Release);
+        self.set_first(slot, 0);
     }
 
     pub(crate) fn expect(&self, slot: Slot, generation: u32) {

@@ -40,8 +40,7 @@ pub enum CacheTask {
     /// A disk read or write is complete.
     Disk(IoCompletion),
     /// Write every owed block with a redo record below a position, and ask for the writes of blocks
-    /// that were given away with one; `u64::MAX`: every owed block. Answered with the number of
-    /// blocks that could not be written.
+    /// that were given away with one. Answered with the number of blocks that could not be written.
     Checkpoint(u64, Reply<u32>),
     /// Answer with the oldest redo record that this worker needs, and the number of debts given
     /// away.
@@ -386,8 +385,8 @@ impl ShardDriver for Out<'_> {
         self.redo.map_or(0, RedoLog::durable)
     }
 
-    fn redo(&self, slot: Slot) -> RedoSpan {
-        self.frames.redo(slot)
+    fn oldest_owed(&self, is_wanted: impl Fn(Slot) -> bool) -> Option<(Slot, u64)> {
+        self.frames.oldest_owed(is_wanted)
     }
 
     fn expect(&mut self, slot: Slot, generation: u32) {
