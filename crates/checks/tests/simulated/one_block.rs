@@ -6,7 +6,12 @@ use plexus_checks::one_block::{Limits, explored};
 #[test]
 fn no_order_of_events_loses_a_durable_change_of_a_block() {
     let none = Limits::NONE;
-    for (limits, least) in [(Limits { changes: 2, deaths: 1, ..none }, 1)] {
+    for (limits, least) in [
+        (Limits { changes: 2, reads: 1, checkpoints: 1, deaths: 1, ..none }, 30_000),
+        (Limits { changes: 2, checkpoints: 1, hand_backs: 1, deaths: 1, ..none }, 15_000),
+        (Limits { changes: 1, deaths: 2, starts: 1, ..none }, 25_000),
+        (Limits { nodes: 3, changes: 1, deaths: 2, ..none }, 20_000),
+    ] {
         let worlds = explored(limits).unwrap_or_else(|what| panic!("{what}"));
         println!("{limits:?}: {worlds:?}");
         assert!(worlds.all > least && worlds.at_rest > 10, "{limits:?}: {worlds:?}");
