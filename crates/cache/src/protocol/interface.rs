@@ -153,7 +153,8 @@ pub enum Event {
         slot: Slot,
     },
     /// Write every owed block with a record below this position of the redo stream, the oldest
-    /// first, and have the blocks written that this node gave away with such records. Answered by [`Action::CheckpointDone`] after this node's own writes.
+    /// first, and have the blocks written that this node gave away with such records. Answered by
+    /// [`Action::CheckpointDone`] after this node's own writes.
     Checkpoint {
         /// The position.
         below: u64,
