@@ -40,7 +40,7 @@
 use std::{
     ptr::NonNull,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{
             AtomicU32, AtomicU64,
             Ordering::{AcqRel, Acquire, Relaxed, Release},
@@ -52,7 +52,10 @@ use plexus_base::BlockId;
 use plexus_disks::{FrameMemory, Page};
 use plexus_fabric::Window;
 
-use crate::protocol::{Config, Contents, HANDED_OVER_BYTES, Mode, RedoSpan, Slot};
+use crate::{
+    owed::{OWED_BYTES, OwedList},
+    protocol::{Config, Contents, HANDED_OVER_BYTES, Mode, RedoSpan, Slot},
+};
 
 const MODE: u64 = 0b11;
 const CLOSING: u64 = 1 << 2;
@@ -76,6 +79,9 @@ struct Word(AtomicU64);
 /// The value of [`Records::first`] of a block that is owed without a record in this node's stream.
 const OWED: u64 = u64::MAX;
 
+/// The value of [`Records::first`] of a block that is owed where changes are not logged.
+const UNLOGGED: u64 = 1;
+
 /// The redo records of a frame's block, which the session with the latch or the worker changes. The
 /// worker does so in a closed frame; after a failed write also while sessions use it.
 #[derive(Default)]
@@ -89,10 +95,15 @@ struct Records {
 }
 
 /// The memory for the redo of a block that is owed or was given away with its debt.
-pub const REDO_BYTES_PER_BLOCK: usize = size_of::<Records>() + HANDED_OVER_BYTES;
+pub const REDO_BYTES_PER_BLOCK: usize = size_of::<Records>() + OWED_BYTES + HANDED_OVER_BYTES;
 
 // A million dirty blocks need less than 100 MiB.
 const _: () = assert!(REDO_BYTES_PER_BLOCK * 1_000_000 < 100 << 20);
+
+/// Returns whether the oldest record has a position.
+fn has_record(first: u64) -> bool {
+    !matches!(first, 0 | OWED)
+}
 
 /// The frames of one worker: their words, hints and memory.
 pub(crate) struct FrameTable {
@@ -102,6 +113,8 @@ pub(crate) struct FrameTable {
     words: Box<[Word]>,
     hints: Box<[AtomicU32]>,
     records: Box<[Records]>,
+    /// The frames with a position in [`Records::first`], which changes only under this lock.
+    owed: Mutex<OwedList>,
 }
 
 impl FrameTable {
@@ -120,6 +133,7 @@ impl FrameTable {
             words: (0..slots).map(|_| Word::default()).collect(),
             hints: (0..slots).map(|_| AtomicU32::new(0)).collect(),
             records: (0..slots).map(|_| Records::default()).collect(),
+            owed: Mutex::new(OwedList::new(slots)),
         }
     }
 
@@ -281,9 +295,38 @@ impl FrameTable {
     /// Notes a position at or below the next record, before it is appended: a checkpoint that is
     /// taken meanwhile must not pass it. For the session with the latch, or the worker.
     pub(crate) fn will_log(&self, slot: Slot, position: u64) {
-        let first = &self.records[slot.index()].first;
-        // One step, because the worker may return an older position after a failed write.
-        let _ = first.fetch_update(Release, Relaxed, |first| matches!(first, 0 | OWED).then_some(position));
+        if !has_record(self.first(slot.0)) {
+            // The worker may return an older position after a failed write.
+            self.update_first(slot, |now| if has_record(now) { now } else { position });
+        }
+    }
+
+    /// Notes a change where changes are not logged. As [`will_log`](Self::will_log).
+    pub(crate) fn will_write(&self, slot: Slot) {
+        self.will_log(slot, UNLOGGED);
+    }
+
+    fn first(&self, slot: u32) -> u64 {
+        self.records[slot as usize].first.load(Acquire)
+    }
+
+    /// Changes the position of the oldest record, 0 or [`OWED`]. Returns the one before.
+    fn update_first(&self, slot: Slot, next: impl FnOnce(u64) -> u64) -> u64 {
+        let mut owed = self.owed();
+        let before = self.first(slot.0);
+        let next = next(before);
+        if has_record(before) {
+            owed.remove(slot.0);
+        }
+        self.records[slot.index()].first.store(next, Release);
+        if has_record(next) {
+            owed.insert(slot.0, |slot| self.first(slot));
+        }
+        before
+    }
+
+    fn owed(&self) -> MutexGuard<'_, OwedList> {
+        self.owed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes the end of a record, and whether it may not travel with the block. As
@@ -298,6 +341,9 @@ impl FrameTable {
 
     /// Returns the records of the block.
     pub(crate) fn redo(&self, slot: Slot) -> RedoSpan {
+        if !self.config.redo {
+            return RedoSpan::default();
+        }
         let Records { first, last, force } = &self.records[slot.index()];
         let (first, last, force) = (first.load(Acquire), last.load(Acquire), force.load(Acquire));
         RedoSpan { first: if first == OWED { 0 } else { first }, last, force }
@@ -305,8 +351,13 @@ impl FrameTable {
 
     /// Returns the position of the oldest record that a frame needs.
     pub(crate) fn oldest_record(&self) -> Option<u64> {
-        let firsts = self.records.iter().map(|records| records.first.load(Acquire));
-        firsts.filter(|first| !matches!(*first, 0 | OWED)).min()
+        self.oldest_owed(|_| true).map(|(_, first)| first)
+    }
+
+    /// Returns the frame with the oldest record of those that are wanted, and the position.
+    pub(crate) fn oldest_owed(&self, is_wanted: impl Fn(Slot) -> bool) -> Option<(Slot, u64)> {
+        let slot = self.owed().iter().find(|slot| is_wanted(Slot(*slot)))?;
+        Some((Slot(slot), self.first(slot)))
     }
 }
 
@@ -346,9 +397,19 @@ impl FrameTable {
     }
 
     pub(crate) fn arrived(&self, slot: Slot, owed: bool, redo: RedoSpan) {
-        let Records { first, last, force } = &self.records[slot.index()];
-        let oldest = if redo.first > 0 { redo.first } else { OWED };
-        first.store(if owed { oldest } else { 0 }, Release);
+        let oldest = match redo.first {
+            0 if self.config.redo => OWED,
+            0 => UNLOGGED,
+            first => first,
+        };
+        let first = if owed { oldest } else { 0 };
+        // A block that comes and goes unchanged needs no lock.
+        if has_record(first) || has_record(self.first(slot.0)) {
+            self.update_first(slot, |_| first);
+        } else {
+            self.records[slot.index()].first.store(first, Release);
+        }
+        let Records { last, force, .. } = &self.records[slot.index()];
         last.store(redo.last, Release);
         force.store(redo.force, Release);
     }
@@ -358,16 +419,15 @@ impl FrameTable {
     pub(crate) fn copy(&self, slot: Slot, into: &mut [u8]) -> u64 {
         // SAFETY: the frame is closed and idle, and this is the worker.
         into.copy_from_slice(unsafe { self.block(slot) });
-        let first = self.records[slot.index()].first.swap(0, Release);
-        if first == OWED { 0 } else { first }
+        let first = self.update_first(slot, |_| 0);
+        if has_record(first) { first } else { 0 }
     }
 
     /// Returns the oldest record, which the block still needs, after a failed write. Sessions may
     /// use the frame.
     pub(crate) fn write_failed(&self, slot: Slot, first: u64) {
         let before = if first == 0 { OWED } else { first };
-        let oldest = |now: u64| Some(if now == 0 { before } else { now.min(before) });
-        let _ = self.records[slot.index()].first.fetch_update(Release, Relaxed, oldest);
+        self.update_first(slot, |now| if now == 0 { before } else { now.min(before) });
     }
 
     pub(crate) fn expect(&self, slot: Slot, generation: u32) {

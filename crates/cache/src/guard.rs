@@ -243,6 +243,10 @@ impl Drop for Change<'_> {
         if self.reserved {
             self.lent.cache.redo().inspect(|redo| redo.release(1));
         }
+        if self.changed {
+            // If it was not logged.
+            self.lent.table.will_write(self.lent.slot);
+        }
         if self.lent.table.unlatch(self.lent.slot, self.changed) {
             self.lent.tell(Some(CacheTask::Idle(self.lent.slot)));
         }

@@ -13,6 +13,7 @@ mod faults;
 mod frames;
 mod grant;
 mod guard;
+mod owed;
 pub mod protocol;
 mod redo;
 mod service;

@@ -41,8 +41,7 @@ pub enum CacheTask {
     /// A consistent copy has been read.
     Freed(Slot),
     /// Write every owed block with a redo record below a position, and ask for the writes of blocks
-    /// that were given away with one; `u64::MAX`: every owed block. Answered with the number of
-    /// blocks that could not be written.
+    /// that were given away with one. Answered with the number of blocks that could not be written.
     Checkpoint(u64, Reply<u32>),
     /// Answer with the oldest redo record that this worker needs, and the number of debts given
     /// away.
@@ -485,8 +484,9 @@ impl ShardDriver for Out<'_> {
         first
     }
 
-    fn write_failed(&mut self, slot: Slot, first: u64) {
+    fn write_failed(&mut self, slot: Slot, first: u64) -> RedoSpan {
         self.frames.write_failed(slot, first);
+        self.frames.redo(slot)
     }
 
     #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
@@ -505,8 +505,8 @@ impl ShardDriver for Out<'_> {
         self.redo.map_or(0, RedoLog::durable)
     }
 
-    fn redo(&self, slot: Slot) -> RedoSpan {
-        self.frames.redo(slot)
+    fn oldest_owed(&self, is_wanted: impl Fn(Slot) -> bool) -> Option<(Slot, u64)> {
+        self.frames.oldest_owed(is_wanted)
     }
 
     fn expect(&mut self, slot: Slot, generation: u32) {

@@ -92,8 +92,8 @@ pub struct Local {
     pub shard: Shard,
     /// Its frames.
     pub frames: SimFrames,
-    /// The checkpoints begun and not yet done.
-    pub checkpoints: u32,
+    /// The checkpoints begun and not yet done: the positions below which they write.
+    pub checkpoints: VecDeque<u64>,
     /// The number of blocks that were kept, once hand-back is over.
     pub handed_back: Option<u32>,
     /// True if it has opened its masters in some view.
@@ -112,7 +112,7 @@ impl Local {
         Self {
             shard: Shard::new(config),
             frames: SimFrames::new(config),
-            checkpoints: 0,
+            checkpoints: VecDeque::new(),
             handed_back: None,
             opened: false,
             may_leave: false,
@@ -414,7 +414,6 @@ impl Cluster {
             ClusterEvent::Pause(node, begin) => self.pause(node, begin),
             ClusterEvent::Checkpoint(local) => {
                 if self.phase == Phase::Running {
-                    self.locals[local].checkpoints += 1;
                     let node = local / usize::from(self.params.workers);
                     let mut below = u64::MAX;
                     if self.params.redo {
@@ -422,6 +421,7 @@ impl Cluster {
                         let end = self.streams[self.owner(node)].end();
                         below = *self.engine.random.pick(&[u64::MAX, end, end / 2]);
                     }
+                    self.locals[local].checkpoints.push_back(below);
                     self.shard(local, Event::Checkpoint { below })?;
                     self.plan_checkpoint(local);
                 }
@@ -596,8 +596,8 @@ fn drive(cluster: &mut Cluster) -> Result<(), Broken> {
     ends::check(cluster)?;
     for node in cluster.living() {
         for local in cluster.locals_of(node) {
-            if local.checkpoints > 0 || local.handed_back != Some(0) {
-                let what = format!("checkpoints {}, hand-back {:?}", local.checkpoints, local.handed_back);
+            if !local.checkpoints.is_empty() || local.handed_back != Some(0) {
+                let what = format!("checkpoints {:?}, hand-back {:?}", local.checkpoints, local.handed_back);
                 return Err(Broken::general("ends", format!("node {node} did not answer: {what}")));
             }
         }

@@ -8,6 +8,7 @@ use crate::{
     cluster::{Cluster, ClusterEvent, Local, Phase},
     failure::Broken,
     frames::{Done, Out},
+    properties::checkpoint,
     streams::Carried,
     tasks,
     transport::{Arrival, Packet, Port, Put, Step},
@@ -114,7 +115,13 @@ impl Cluster {
                 self.turns.woken(ticket.0 as usize);
                 self.engine.schedule_in(..2_000, Some(owner), ClusterEvent::Woken(ticket.0 as usize, result));
             }
-            Action::CheckpointDone { .. } => self.locals[at].checkpoints -= 1,
+            Action::CheckpointDone { failed } => {
+                let below = self.locals[at].checkpoints.pop_front().expect("a checkpoint that began");
+                // A block whose write fails meanwhile is owed again.
+                if failed == 0 && self.params.write_failures == 0 {
+                    checkpoint::check(&self.locals[at], below)?;
+                }
+            }
             Action::HandedBack { kept } => self.locals[at].handed_back = Some(kept),
             Action::Fault { from, what } => {
                 return Err(Broken::general("fault", format!("node {node} says of {from}: {what}")));

@@ -249,10 +249,11 @@ impl ShardDriver for Out<'_> {
         std::mem::take(&mut frame.redo.first)
     }
 
-    fn write_failed(&mut self, slot: Slot, first: u64) {
+    fn write_failed(&mut self, slot: Slot, first: u64) -> RedoSpan {
         let frame = self.frame(slot);
         frame.owes = true;
         frame.redo.first = if first == 0 { frame.redo.first } else { first };
+        frame.redo
     }
 
     fn log_image(&mut self, slot: Slot, block: BlockId) -> RedoSpan {
@@ -268,8 +269,14 @@ impl ShardDriver for Out<'_> {
         self.stream.durable()
     }
 
-    fn redo(&self, slot: Slot) -> RedoSpan {
-        self.frames.frames[slot.index()].redo
+    fn oldest_owed(&self, is_wanted: impl Fn(Slot) -> bool) -> Option<(Slot, u64)> {
+        let is_logged = self.frames.config.redo;
+        let first = |frame: &Frame| match is_logged {
+            true => frame.redo.first,
+            false => u64::from(frame.owes),
+        };
+        let owed = (0..).map(Slot).zip(self.frames.frames.iter().map(first));
+        owed.filter(|(slot, first)| *first > 0 && is_wanted(*slot)).min_by_key(|(_, first)| *first)
     }
 
     fn expect(&mut self, slot: Slot, generation: u32) {

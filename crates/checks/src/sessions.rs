@@ -266,8 +266,8 @@ impl Cluster {
             let owner = self.changes.owners[node.index()];
             let image = (!frame.owes).then_some(before);
             self.streams[owner].log(&mut frame.redo, image, Some((before.version, frame.page)));
-            frame.owes = true;
         }
+        frame.owes = true;
         self.truth.commit(frame.page);
     }
 

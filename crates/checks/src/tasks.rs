@@ -310,9 +310,9 @@ async fn work(blocks: SimBlocks, mut random: Random, ways: u32, hold_ns: u64) {
     let blocks = &blocks;
     while !blocks.is_over() {
         blocks.tell(Request::Begin);
-        let patience = random.percent(30).then(|| random.below(20_000));
+        let timeout_ns = random.percent(30).then(|| random.below(20_000));
         let operation = operation(blocks, &mut random, ways, hold_ns);
-        let result = match patience {
+        let result = match timeout_ns {
             Some(ns) => within(blocks, ns, operation).await,
             None => Some(operation.await),
         };

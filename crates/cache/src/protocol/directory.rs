@@ -45,7 +45,7 @@ impl Pending {
     }
 }
 
-/// The effect of a message: on the holders of the block, none, or on the block on disk.
+/// The effect of a message: on the holders of the block, on nothing, or on the block on disk.
 #[derive(PartialEq, Eq)]
 enum PendingKind {
     Conversion,

@@ -154,6 +154,8 @@ pub(super) struct Frame {
     pub(super) waiters: List,
     /// The time of the last grant.
     pub(super) granted: u64,
+    /// The number of the last checkpoint that wanted the block written.
+    pub(super) checkpoint: u32,
 }
 
 impl Frame {
@@ -176,6 +178,7 @@ impl Frame {
         turn: None,
         waiters: List::EMPTY,
         granted: 0,
+        checkpoint: 0,
     };
 
     /// Returns whether the copy here is known to be the latest version of the block. It is not

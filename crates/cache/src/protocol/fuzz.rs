@@ -219,9 +219,10 @@ impl ShardDriver for World {
         std::mem::take(&mut frame.contents.redo.first)
     }
 
-    fn write_failed(&mut self, slot: Slot, first: u64) {
+    fn write_failed(&mut self, slot: Slot, first: u64) -> RedoSpan {
         let redo = &mut self.frames[slot.index()].contents.redo;
         redo.first = if first == 0 { redo.first } else { first };
+        *redo
     }
 
     fn log_image(&mut self, slot: Slot, _block: BlockId) -> RedoSpan {
@@ -232,8 +233,10 @@ impl ShardDriver for World {
         0
     }
 
-    fn redo(&self, slot: Slot) -> RedoSpan {
-        self.frames[slot.index()].contents.redo
+    fn oldest_owed(&self, is_wanted: impl Fn(Slot) -> bool) -> Option<(Slot, u64)> {
+        let first = |slot: Slot| self.frames[slot.index()].contents.redo.first;
+        let owed = (0..self.frames.len() as u32).map(Slot).filter(|slot| first(*slot) > 0);
+        owed.filter(|slot| is_wanted(*slot)).map(|slot| (slot, first(slot))).min_by_key(|(_, first)| *first)
     }
 
     fn push(&mut self, action: Action) {

@@ -329,8 +329,7 @@ impl Shard {
             (frame.owed, frame.behind) = (!is_current, !is_current);
             self.counts.disk_writes += 1;
         } else {
-            io.write_failed(Slot(slot as u32), copy.first);
-            frame.redo = io.redo(Slot(slot as u32));
+            frame.redo = io.write_failed(Slot(slot as u32), copy.first);
             self.counts.write_failures += 1;
             io.push(Action::WriteFailed { block });
         }

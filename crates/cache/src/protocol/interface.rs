@@ -154,9 +154,9 @@ pub enum Event {
         /// The frame.
         slot: Slot,
     },
-    /// Write every owed block with a record below this position of the redo stream, and have the
-    /// blocks written that this node gave away with such records; `u64::MAX`: write every owed
-    /// block. Answered by [`Action::CheckpointDone`] after this node's own writes.
+    /// Write every owed block with a record below this position of the redo stream, the oldest
+    /// first, and have the blocks written that this node gave away with such records. Answered by
+    /// [`Action::CheckpointDone`] after this node's own writes.
     Checkpoint {
         /// The position.
         below: u64,
@@ -248,8 +248,8 @@ pub trait ShardDriver {
     fn copy(&mut self, slot: Slot) -> u64;
 
     /// Notes that the copy could not be written. The block needs its records from `first` on (0:
-    /// from the oldest since the copy).
-    fn write_failed(&mut self, slot: Slot, first: u64);
+    /// from the oldest since the copy). Returns the records that it has now.
+    fn write_failed(&mut self, slot: Slot, first: u64) -> RedoSpan;
 
     /// Appends an image of the block to the redo stream. Called only while no session changes it.
     fn log_image(&mut self, slot: Slot, block: BlockId) -> RedoSpan;
@@ -257,8 +257,11 @@ pub trait ShardDriver {
     /// Returns the position up to which the redo stream is durable.
     fn durable(&self) -> u64;
 
-    /// Returns the redo records of the block, which sessions may be changing.
-    fn redo(&self, slot: Slot) -> RedoSpan;
+    /// Returns the frame with the oldest redo record of those that are wanted, and its position.
+    /// Only frames that need a write have one. Where changes are not logged all positions are the
+    /// same, and a debt that arrives has one; else its records are in streams of other nodes, which
+    /// ask for the write.
+    fn oldest_owed(&self, is_wanted: impl Fn(Slot) -> bool) -> Option<(Slot, u64)>;
 
     /// Sets the frame's generation: odd while a put from another node is expected. A put with
     /// another generation must be refused.

@@ -435,11 +435,13 @@ impl Shard {
         Ok(())
     }
 
-    /// Logs the image with which a debt begins that no other node has records of.
+    /// Notes that a debt begins which no other node has records of, and logs the image for it.
     pub(super) fn log_image(&mut self, slot: usize, io: &mut impl ShardDriver) {
         if self.config.redo {
             let block = self.frames[slot].block;
             self.frames[slot].redo = io.log_image(Slot(slot as u32), block);
+        } else {
+            io.arrived(Slot(slot as u32), true, RedoSpan::default());
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Sweeps over all frames: checkpoints and hand-back, a window of frames at a time.
+//! Checkpoints, and the sweep over all frames of a hand-back: a window of frames at a time.
 
 use std::collections::VecDeque;
 
 use super::{
-    Action, Mode, Shard, ShardDriver, Slot,
+    Action, Shard, ShardDriver, Slot,
     frame::{Leave, Order, Usage},
 };
 
@@ -13,9 +13,8 @@ const WINDOW: u32 = 32;
 
 #[derive(Clone, Hash, Debug)]
 struct Checkpoint {
-    /// Blocks without a redo record below this position are left out; `u64::MAX`: none.
+    /// Blocks without a redo record below this position are left out.
     below: u64,
-    cursor: usize,
     outstanding: u32,
     failed: u32,
 }
@@ -30,6 +29,8 @@ struct HandBack {
 #[derive(Clone, Hash, Debug, Default)]
 pub(super) struct Sweeps {
     checkpoint: Option<Checkpoint>,
+    /// The number of checkpoints begun.
+    begun: u32,
     /// The checkpoints that were asked for while one was running.
     checkpoints_waiting: VecDeque<u64>,
     hand_back: Option<HandBack>,
@@ -48,7 +49,8 @@ impl Shard {
         if self.sweeps.checkpoint.is_some() {
             self.sweeps.checkpoints_waiting.push_back(below);
         } else {
-            self.sweeps.checkpoint = Some(Checkpoint { below, cursor: 0, outstanding: 0, failed: 0 });
+            self.sweeps.begun = self.sweeps.begun.wrapping_add(1);
+            self.sweeps.checkpoint = Some(Checkpoint { below, outstanding: 0, failed: 0 });
         }
     }
 
@@ -93,23 +95,21 @@ impl Shard {
 
     fn sweep_checkpoint(&mut self, io: &mut impl ShardDriver) -> bool {
         let Some(checkpoint) = &mut self.sweeps.checkpoint else { return false };
-        let below = checkpoint.below;
-        while checkpoint.cursor < self.frames.len() {
-            if checkpoint.outstanding == WINDOW {
-                return false;
-            }
-            let slot = checkpoint.cursor;
-            checkpoint.cursor += 1;
-            let frame = &mut self.frames[slot];
-            // In X only the frame's word shows whether it was changed.
-            let may_owe = frame.is_held() && (frame.owed || frame.mode == Mode::X);
-            let first = || io.redo(Slot(slot as u32)).first;
-            if may_owe && (below == u64::MAX || (1..below).contains(&first())) {
-                checkpoint.outstanding += 1;
-                self.orders.push_back(&mut frame.orders, Order::Save);
-                self.settle(slot, io);
-                return true;
-            }
+        if checkpoint.outstanding == WINDOW {
+            return false;
+        }
+        // Each block once: it may be changed again before the checkpoint is over.
+        let (frames, begun) = (&mut self.frames, self.sweeps.begun);
+        let is_wanted =
+            |slot: Slot| frames[slot.index()].is_held() && frames[slot.index()].checkpoint != begun;
+        let oldest = io.oldest_owed(is_wanted).filter(|(_, first)| *first < checkpoint.below);
+        if let Some((slot, _)) = oldest {
+            checkpoint.outstanding += 1;
+            let frame = &mut frames[slot.index()];
+            frame.checkpoint = begun;
+            self.orders.push_back(&mut frame.orders, Order::Save);
+            self.settle(slot.index(), io);
+            return true;
         }
         if checkpoint.outstanding > 0 {
             return false;

@@ -60,15 +60,17 @@ impl ShardDriver for Log {
     fn copy(&mut self, _slot: Slot) -> u64 {
         0
     }
-    fn write_failed(&mut self, _slot: Slot, _first: u64) {}
+    fn write_failed(&mut self, _slot: Slot, _first: u64) -> RedoSpan {
+        RedoSpan::default()
+    }
     fn log_image(&mut self, _slot: Slot, _block: BlockId) -> RedoSpan {
         RedoSpan::default()
     }
     fn durable(&self) -> u64 {
         0
     }
-    fn redo(&self, _slot: Slot) -> RedoSpan {
-        RedoSpan::default()
+    fn oldest_owed(&self, _: impl Fn(Slot) -> bool) -> Option<(Slot, u64)> {
+        None
     }
 }
 
@@ -460,10 +462,10 @@ fn a_node_has_no_more_requests_than_frames() {
             }
         }
     }
-    // A node gives a block up only while it asks for nothing.
+    // A node gives a block up while it asks for nothing, and once.
     let evict = MessageBody::Evict { mode: Mode::X, version: 1 };
     assert_eq!(faults(&world.hear(1, block, evict)), [(1, MANY)]);
-    let block = ours(4);
+    let mut world = opened(EPOCH, 3, 4);
     world.hear(1, block, request(Ask::X));
     assert!(world.hear(1, block, evict).is_empty());
     assert_eq!(faults(&world.hear(1, block, evict)), [(1, MANY)]);

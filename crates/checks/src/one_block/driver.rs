@@ -34,7 +34,7 @@ impl OneBlock {
             Own::EndAccess(at, access) => self.end_access(at, access),
             Own::Checkpoint(at) => {
                 self.limits.checkpoints -= 1;
-                self.node_mut(at).local.checkpoints += 1;
+                self.node_mut(at).local.checkpoints.push_back(u64::MAX);
                 self.event(at, Event::Checkpoint { below: u64::MAX })
             }
             Own::Cut(at) => {
@@ -127,7 +127,7 @@ impl OneBlock {
                 local.scanned.iter().for_each(|owner| self.streams[*owner].is_open = false);
             }
             Action::Wake { result, .. } => self.woken(at, result)?,
-            Action::CheckpointDone { .. } => local.checkpoints -= 1,
+            Action::CheckpointDone { .. } => _ = local.checkpoints.pop_front(),
             Action::HandedBack { kept } => local.handed_back = Some(kept),
             Action::Open { .. } | Action::MayLeave => {}
             Action::WriteFailed { .. } => {

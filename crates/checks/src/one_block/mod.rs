@@ -258,7 +258,7 @@ impl World for OneBlock {
             let others = [
                 (matches!(session, Session::Has { .. }), Own::EndUse(at)),
                 (stream.durable() < stream.end(), Own::Flush(at, stream.wants())),
-                (self.limits.checkpoints > 0 && local.checkpoints == 0, Own::Checkpoint(at)),
+                (self.limits.checkpoints > 0 && local.checkpoints.is_empty(), Own::Checkpoint(at)),
                 (stream.clone().advance(oldest), Own::Cut(at)),
                 (self.limits.hand_backs > 0 && local.handed_back.is_none(), Own::HandBack(at)),
                 (recovery.must_drain && recovery.replaying.is_none(), Own::Drained(at)),
@@ -341,7 +341,7 @@ impl World for OneBlock {
             if !local.shard.is_quiet() || !local.shard.is_open() || *session != Session::Idle {
                 return Err(format!("ends: node {at} waits forever"));
             }
-            if local.checkpoints > 0 || local.handed_back.is_some_and(|kept| kept > 0) {
+            if !local.checkpoints.is_empty() || local.handed_back.is_some_and(|kept| kept > 0) {
                 return Err(format!("ends: node {at} did not answer"));
             }
             let dead = self.streams_of(&node.view, false);

@@ -1,0 +1,25 @@
+//! Checks that a checkpoint has written every block that it was to write: else a stream is never
+//! cut, and fills up.
+
+use plexus_cache::protocol::Mode;
+
+use crate::{cluster::Local, failure::Broken, frames::Frame};
+
+/// Checks a worker whose checkpoint of records below a position is done without a failed write.
+///
+/// # Errors
+/// A block is still owed that has such a record.
+pub fn check(local: &Local, below: u64) -> Result<(), Broken> {
+    let is_left = |frame: &&Frame| {
+        let is_owed = frame.owes && (1..below).contains(&frame.redo.first);
+        is_owed && local.shard.holds(frame.block).0 != Mode::N
+    };
+    // Without a limit, blocks that were changed meanwhile are owed again.
+    match local.frames.frames.iter().find(is_left) {
+        Some(frame) if below < u64::MAX => {
+            let what = format!("has a record at {} after a checkpoint of {below}", frame.redo.first);
+            Err(Broken::new("checkpoint", frame.block, what))
+        }
+        _ => Ok(()),
+    }
+}
