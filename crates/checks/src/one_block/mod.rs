@@ -1,6 +1,6 @@
 //! Explores one block of the cache with redo, in every order of events of a small cluster.
 //!
-//! Each node has the real [`Shard`] with two frames, a redo stream and one session. A run begins in
+//! Each node has the real `Shard` with two frames, a redo stream and one session. A run begins in
 //! the first view, which all nodes have entered, with the block on disk. Steps are: a session asks
 //! for the block or ends its use (a change, if it had X), a message arrives, a flush, a read or a
 //! write of the disk ends, a checkpoint begins, a stream is cut at its checkpoint, a node hands
