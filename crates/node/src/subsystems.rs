@@ -267,6 +267,7 @@ fn start_redo(parts: &Parts, answers: RedoAnswers, die: Die) -> Result<Option<Ar
         workers: config.workers,
         stream: stream.map_err(|error| error.to_string())?,
         files,
+        target_bytes: config.recovery_target_bytes(),
         failed: Box::new(move |why| die(why)),
     };
     let redo = NodeRedo::start(settings, group.clone(), answers).map_err(|error| error.to_string())?;

@@ -50,6 +50,9 @@ pub struct RedoSettings {
     pub files: RedoFiles,
     /// The stream of this incarnation.
     pub stream: PreparedStream,
+    /// The most bytes of redo that a recovery should find in the stream: with more a checkpoint is
+    /// due.
+    pub target_bytes: u64,
     /// Called when the stream has failed: the node must end.
     pub failed: Box<dyn Fn(&str) + Send + Sync>,
 }
@@ -111,8 +114,10 @@ struct Shared {
     stream: OnceLock<RedoStream>,
     /// The bytes of the stream.
     length: u64,
-    /// True if half of the stream is in use, which the checkpoints are told once.
-    is_half_used: AtomicBool,
+    /// The bytes of redo since the checkpoint with which the next one is due, and true if it is,
+    /// which the checkpoints are told once.
+    due_bytes: u64,
+    is_due: AtomicBool,
     durable: AtomicU64,
     /// The bytes that a change may need, and the bytes that are reserved.
     change_bytes: u64,
@@ -185,15 +190,16 @@ impl NodeRedo {
     /// The system refuses a thread.
     pub fn start(settings: RedoSettings, group: Arc<DiskGroup>, answers: RedoAnswers) -> io::Result<Self> {
         let change_bytes = 2 * group.shape().block_size.bytes() as u64 + CHANGE_OVERHEAD;
-        let RedoSettings { workers, files, stream, failed } = settings;
+        let RedoSettings { workers, files, stream, target_bytes, failed } = settings;
         let wanted = (0..workers).map(|_| AtomicU64::new(0)).collect();
         let shared = Arc::new(Shared {
             workers,
             files,
             failed,
             length: stream.geometry().length(),
+            due_bytes: (stream.geometry().length() / 2).min(target_bytes),
             prepared: Mutex::new(Some(stream)),
-            is_half_used: AtomicBool::new(false),
+            is_due: AtomicBool::new(false),
             group,
             answers,
             stream: OnceLock::new(),
@@ -215,10 +221,10 @@ impl NodeRedo {
         Ok(Self { shared })
     }
 
-    /// Waits until a checkpoint is due: after `every`, or when half of the stream is used. Returns
-    /// false when this has [ended](Self::end).
+    /// Waits until a checkpoint is due: after `every`, or when half of the stream is used or more
+    /// than [`RedoSettings::target_bytes`]. Returns false when this has [ended](Self::end).
     pub fn wait_for_checkpoint(&self, every: Duration) -> bool {
-        let is_early = |jobs: &mut Jobs| !jobs.is_ended && !self.shared.is_half_used.load(Acquire);
+        let is_early = |jobs: &mut Jobs| !jobs.is_ended && !self.shared.is_due.load(Acquire);
         let jobs = self.shared.due.wait_timeout_while(self.shared.lock(), every, is_early);
         let (jobs, _) = jobs.unwrap_or_else(PoisonError::into_inner);
         !jobs.is_ended
@@ -232,7 +238,7 @@ impl NodeRedo {
         }
         if let Some(stream) = self.shared.stream.get() {
             stream.checkpoint(Lsn(oldest.unwrap_or(u64::MAX).min(durable)));
-            self.shared.is_half_used.store(false, Release);
+            self.shared.is_due.store(false, Release);
         }
     }
 
@@ -442,8 +448,8 @@ impl Shared {
     fn reserve(&self, changes: u32) -> Result<bool, RedoFailed> {
         let Some(stream) = self.stream.get() else { return self.check().map(|()| false) };
         let (need, slack) = (u64::from(changes) * self.change_bytes, self.length / 8);
-        let room = stream.room();
-        if room < self.length / 2 && !self.is_half_used.swap(true, AcqRel) {
+        let (room, used) = stream.room();
+        if used > self.due_bytes && !self.is_due.swap(true, AcqRel) {
             // Under the lock, so that the thread does not miss it before it waits.
             let _jobs = self.lock();
             self.due.notify_all();

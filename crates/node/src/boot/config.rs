@@ -57,6 +57,10 @@ pub const MIN_REDO_MIB: u32 = 16;
 /// See [`MIN_REDO_MIB`].
 pub const MAX_REDO_MIB: u32 = 64 << 10;
 
+/// The bytes of redo that a recovery reads and replays in a second, cautiously: 1 GiB took 3 to 4
+/// seconds (docs/performance.md).
+const RECOVERY_BYTES_PER_SECOND: u64 = 200 << 20;
+
 /// The default of the bytes of redo that travel with a block.
 pub const CARRY_BYTES: u32 = 4096;
 
@@ -97,6 +101,8 @@ pub struct Config {
     pub program_window_mib: u32,
     /// The seconds between checkpoints.
     pub checkpoint_seconds: u32,
+    /// The time in which a recovery should have read the redo of all nodes.
+    pub recovery_target_seconds: u32,
     /// The length of each redo stream in MiB; 0: changes are not logged.
     pub redo_mib: u32,
     /// The way in which blocks are read from the disks.
@@ -189,6 +195,8 @@ struct Text {
     #[serde(default = "program_window_mib")]
     program_window_mib: u32,
     checkpoint_seconds: u32,
+    #[serde(default = "recovery_target_seconds")]
+    recovery_target_seconds: u32,
     #[serde(default)]
     redo_mib: u32,
     #[serde(default, deserialize_with = "disk_reads")]
@@ -272,6 +280,7 @@ impl Config {
             cache_mib: 1,
             program_window_mib: PROGRAM_WINDOW_MIB,
             checkpoint_seconds: 5,
+            recovery_target_seconds: recovery_target_seconds(),
             redo_mib: 0,
             disk_reads: DiskReads::default(),
             carry_bytes: CARRY_BYTES,
@@ -344,6 +353,13 @@ impl Config {
         let bytes = u64::from(self.redo_mib) << 20;
         let segments = bytes.div_ceil(Geometry::SEGMENT_BYTES).max(REDO_SEGMENTS);
         Geometry::new(bytes / segments / PAGE * PAGE, segments as u32).filter(|_| bytes > 0)
+    }
+
+    /// Returns the most bytes of redo of this node that a recovery in the target time can read, with
+    /// those of all others.
+    pub fn recovery_target_bytes(&self) -> u64 {
+        let all = u64::from(self.recovery_target_seconds) * RECOVERY_BYTES_PER_SECOND;
+        all / self.nodes.len().max(1) as u64
     }
 
     /// Returns the bytes that a node shares with its peers and programs: the cache, the windows of
@@ -485,6 +501,10 @@ fn program_window_mib() -> u32 {
 
 fn disk_reads<'de, D: Deserializer<'de>>(from: D) -> Result<DiskReads, D::Error> {
     String::deserialize(from)?.parse().map_err(D::Error::custom)
+}
+
+fn recovery_target_seconds() -> u32 {
+    10
 }
 
 fn carry_bytes() -> u32 {

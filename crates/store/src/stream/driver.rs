@@ -300,10 +300,12 @@ impl RedoStream {
         self.shared.lock().writer.position()
     }
 
-    /// Returns the bytes that can be appended before the checkpoint must move.
+    /// Returns the bytes that can be appended before the checkpoint must move, and those since the
+    /// durable checkpoint.
     #[must_use]
-    pub fn room(&self) -> u64 {
-        self.shared.lock().writer.room()
+    pub fn room(&self) -> (u64, u64) {
+        let state = self.shared.lock();
+        (state.writer.room(), state.writer.used())
     }
 
     /// Returns the records of a block that are not durable, as [`StreamWriter::carry`].

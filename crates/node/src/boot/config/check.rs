@@ -54,6 +54,9 @@ pub(super) fn check(dir: &ClusterDir, text: Text) -> Result<Config, String> {
             text.redo_mib
         ));
     }
+    if text.recovery_target_seconds == 0 {
+        return Err("recovery_target_seconds = 0: use at least 1".into());
+    }
     if text.carry_bytes > MAX_CARRY_BYTES {
         return Err(format!("carry_bytes = {}: use 0 to {MAX_CARRY_BYTES}", text.carry_bytes));
     }
@@ -72,6 +75,7 @@ pub(super) fn check(dir: &ClusterDir, text: Text) -> Result<Config, String> {
         cache_mib: text.cache_mib,
         program_window_mib: text.program_window_mib,
         checkpoint_seconds: text.checkpoint_seconds,
+        recovery_target_seconds: text.recovery_target_seconds,
         redo_mib: text.redo_mib,
         disk_reads: text.disk_reads,
         carry_bytes: text.carry_bytes,

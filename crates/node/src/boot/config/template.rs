@@ -13,6 +13,7 @@ pub(super) fn text(config: &Config) -> String {
         cache_mib,
         program_window_mib,
         checkpoint_seconds,
+        recovery_target_seconds,
         redo_mib,
         disk_reads,
         carry_bytes,
@@ -60,6 +61,9 @@ program_window_mib = {program_window_mib}
 
 # How often changed blocks are written to the disks, in seconds.
 checkpoint_seconds = {checkpoint_seconds}
+
+# The seconds in which a recovery should have read the redo of all nodes: a node with more redo writes its changed blocks earlier.
+recovery_target_seconds = {recovery_target_seconds}
 
 # Length of a node's redo stream in MiB, {MIN_REDO_MIB} or more; the same on every node. With redo no death of nodes loses an
 # acknowledged change. 0: changes are not logged.

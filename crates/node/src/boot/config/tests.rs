@@ -207,6 +207,11 @@ fn each_mistake_has_its_line() {
         ("checkpoint_seconds = 5", "checkpoint_seconds = 0", "use at least 1"),
         (
             "checkpoint_seconds = 5",
+            "recovery_target_seconds = 0\ncheckpoint_seconds = 5",
+            "recovery_target_seconds = 0: use at least 1",
+        ),
+        (
+            "checkpoint_seconds = 5",
             "program_window_mib = 0\ncheckpoint_seconds = 5",
             "program_window_mib = 0: use 1",
         ),

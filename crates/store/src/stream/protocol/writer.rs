@@ -340,6 +340,11 @@ impl StreamWriter {
         self.geometry().limit(self.synced.checkpoint).0 - self.end.0
     }
 
+    /// Returns the bytes since the durable checkpoint.
+    pub fn used(&self) -> u64 {
+        self.end.0 - self.synced.checkpoint.0
+    }
+
     /// Returns true if no more zeros will be written.
     pub fn is_zeroed(&self) -> bool {
         self.zeroed >= self.geometry().second_round()
