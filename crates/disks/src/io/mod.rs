@@ -129,7 +129,8 @@ pub struct BlockIo {
     ring: Option<Ring>,
     pool: Pool,
     ended: Arc<Ended>,
-    /// The jobs of the pool that were not reaped.
+    /// The jobs that were not reaped, and those of the pool among them.
+    outstanding: usize,
     pooled: usize,
     reads: String,
 }
@@ -182,7 +183,7 @@ impl BlockIo {
         let told = ended.clone();
         let complete = move |job| told.push(job);
         let pool = Pool::new(group, settings.threads, settings.syncs, complete)?;
-        Ok(Self { ring, pool, ended, pooled: 0, reads })
+        Ok(Self { ring, pool, ended, outstanding: 0, pooled: 0, reads })
     }
 
     /// Returns the way in which blocks are read, with the reason if it is not the one wanted.
@@ -205,6 +206,7 @@ impl BlockIo {
     /// # Panics
     /// Here or on an I/O thread, if the memory is not one block long.
     pub fn submit(&mut self, job: Job) {
+        self.outstanding += 1;
         match (&mut self.ring, job) {
             (Some(ring), Job { token, block, op: Op::Read(memory) }) => ring.submit(token, block, memory),
             (_, job) => {
@@ -215,12 +217,24 @@ impl BlockIo {
     }
 
     /// Begins the queued reads, with one system call.
+    #[inline]
     pub fn begin(&mut self) {
-        self.ring.iter_mut().for_each(Ring::begin);
+        if self.outstanding > 0 {
+            self.ring.iter_mut().for_each(Ring::begin);
+        }
     }
 
     /// Adds the jobs that have ended to `jobs`.
+    #[inline]
     pub fn reap(&mut self, jobs: &mut Vec<IoCompletion>) {
+        if self.outstanding > 0 {
+            let before = jobs.len();
+            self.reap_all(jobs);
+            self.outstanding -= jobs.len() - before;
+        }
+    }
+
+    fn reap_all(&mut self, jobs: &mut Vec<IoCompletion>) {
         if self.pooled > 0 {
             let mut ended = self.ended.lock();
             ended.is_armed = false;
@@ -232,7 +246,12 @@ impl BlockIo {
 
     /// Returns whether [`BlockIo::reap`] or [`BlockIo::begin`] has something to do. If not, the
     /// event is signalled as soon as that changes.
+    #[inline]
     pub fn pending(&mut self) -> bool {
+        self.outstanding > 0 && self.is_any_pending()
+    }
+
+    fn is_any_pending(&mut self) -> bool {
         if self.pooled > 0 {
             let mut ended = self.ended.lock();
             if !ended.jobs.is_empty() {
