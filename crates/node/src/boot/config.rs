@@ -355,8 +355,8 @@ impl Config {
         Geometry::new(bytes / segments / PAGE * PAGE, segments as u32).filter(|_| bytes > 0)
     }
 
-    /// Returns the bytes of redo of this node that a recovery can read in the target time, with those
-    /// of all others.
+    /// Returns the bytes of redo of this node that a recovery can read in the target time, beside
+    /// those of all others.
     pub fn recovery_target_bytes(&self) -> u64 {
         let all = u64::from(self.recovery_target_seconds) * RECOVERY_BYTES_PER_SECOND;
         all / self.nodes.len().max(1) as u64
