@@ -30,7 +30,7 @@ use plexus_base::{
 use plexus_fabric::{Lane, RailKind};
 
 const MAGIC: [u8; 8] = *b"PLEXUS\r\n";
-const VERSION: u16 = 5;
+const VERSION: u16 = 6;
 
 /// The length of a hello in bytes.
 pub(super) const HELLO: usize = Wire::LEN;
