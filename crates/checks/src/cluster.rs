@@ -366,7 +366,9 @@ impl Cluster {
                 if let Event::Idle { slot, contents } = &mut event {
                     // An image may have been logged since the last pin went, and a write that has
                     // failed meanwhile returned the oldest record.
-                    *contents = self.locals[local].frames.frames[slot.index()].hand_over();
+                    let now = self.locals[local].frames.frames[slot.index()].hand_over();
+                    assert_eq!((now.version, now.dirty), (contents.version, contents.dirty));
+                    *contents = now;
                 }
                 self.expect_turns(local, &event);
                 self.shard(local, event)?;
