@@ -4,9 +4,9 @@ mod commands;
 mod demo;
 mod output;
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches, Parser};
 
 /// Makes a handful of Linux servers work as one machine.
 #[derive(Parser)]
@@ -14,6 +14,12 @@ use clap::Parser;
 struct Cli {
     #[command(subcommand)]
     command: commands::Command,
+    /// The cluster's directory, for each command that works on a cluster.
+    #[arg(short = 'C', value_name = "DIR")]
+    _dir: Option<PathBuf>,
+    /// Print the result as JSON, for each command that can.
+    #[arg(long = "json")]
+    _json: bool,
 }
 
 /// Runs the command and returns its exit code: 0 for success, 1 for a failure (one line on standard
@@ -24,13 +30,18 @@ struct Cli {
 /// `plexus lock` returns the code of the command that it runs: 125 if it fails itself, 126 or 127
 /// if the command cannot be run or does not exist.
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let mut cli = Cli::command();
+    let words = commands::behind_command(&cli, std::env::args_os());
+    let parsed = cli.try_get_matches_from_mut(&words);
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(mut error) => {
-            commands::explain_old_form(&mut error);
+            let command = words.get(1).map(|word| word.to_string_lossy()).unwrap_or_default();
+            commands::explain_old_form(&mut error, &command);
             // If standard error is closed, the exit code is the only report.
             let _ = error.print();
-            return if error.use_stderr() { commands::wrong_usage().into() } else { ExitCode::SUCCESS };
+            let code = commands::wrong_usage(&command).into();
+            return if error.use_stderr() { code } else { ExitCode::SUCCESS };
         }
     };
     match cli.command.run() {

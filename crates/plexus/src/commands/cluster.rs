@@ -1,6 +1,9 @@
 //! The cluster that a command works on.
 
-use std::path::{Path, PathBuf};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, bail};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -59,9 +62,32 @@ impl ClusterOptions {
     }
 }
 
+/// Moves the options `-C` and `--json` that precede a command or its subcommand behind both, where
+/// the command that has them finds them and every other command refuses them.
+pub(crate) fn behind_command(
+    cli: &clap::Command,
+    words: impl IntoIterator<Item = OsString>,
+) -> Vec<OsString> {
+    let mut words = words.into_iter().peekable();
+    let (mut line, mut options, mut command) = (Vec::from_iter(words.next()), Vec::new(), cli);
+    while let Some(word) = words.peek() {
+        if word == "-C" {
+            options.extend(words.by_ref().take(2));
+        } else if word == "--json" || word.as_encoded_bytes().starts_with(b"-C") {
+            options.extend(words.next());
+        } else if let Some(found) = command.find_subcommand(word) {
+            command = found;
+            line.extend(words.next());
+        } else {
+            break;
+        }
+    }
+    line.into_iter().chain(options).chain(words).collect()
+}
+
 /// Adds the option of today to the error about a command line that names a cluster as earlier
 /// versions did: by position, or with `--cluster`.
-pub(crate) fn explain_old_form(error: &mut clap::Error) {
+pub(crate) fn explain_old_form(error: &mut clap::Error, command: &str) {
     if !matches!(
         error.kind(),
         ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand | ErrorKind::ArgumentConflict
@@ -70,9 +96,8 @@ pub(crate) fn explain_old_form(error: &mut clap::Error) {
     }
     let word = error.get(ContextKind::InvalidArg).or(error.get(ContextKind::InvalidSubcommand));
     let Some(ContextValue::String(word)) = word else { return };
-    let command = std::env::args().nth(1).unwrap_or_default();
     let had_position = ["up", "status", "down", "locks", "rails", "stat", "metrics", "key", "bench", "node"];
-    if word == "--cluster" || !word.starts_with(['-', '[', '<']) && had_position.contains(&&*command) {
+    if word == "--cluster" || !word.starts_with(['-', '[', '<']) && had_position.contains(&command) {
         let tip = format!("a cluster is named with -C, as in `plexus {command} -C DIR`, or by $PLEXUS_DIR");
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }

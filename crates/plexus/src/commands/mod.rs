@@ -31,7 +31,7 @@ mod wait_for;
 
 use clap::Subcommand;
 
-pub(crate) use cluster::explain_old_form;
+pub(crate) use cluster::{behind_command, explain_old_form};
 pub(crate) use perf::MissedThreshold;
 
 /// The exit code of a command that Plexus ran. Plexus exits with the same code and prints nothing.
@@ -49,9 +49,8 @@ pub(crate) struct CommandFailure {
 
 /// Returns the exit code for wrong usage. `plexus lock` uses another, since small numbers belong to
 /// the command that it runs.
-pub(crate) fn wrong_usage() -> u8 {
-    let runs_a_command = std::env::args_os().nth(1).is_some_and(|name| name == "lock");
-    if runs_a_command { lock::NOT_LOCKED } else { 2 }
+pub(crate) fn wrong_usage(command: &str) -> u8 {
+    if command == "lock" { lock::NOT_LOCKED } else { 2 }
 }
 
 /// The commands of `plexus`.

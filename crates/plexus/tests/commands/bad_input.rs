@@ -58,6 +58,50 @@ fn a_cluster_that_is_named_as_earlier_is_answered_with_the_form_of_today() {
 }
 
 #[test]
+fn options_before_the_command_are_taken_as_behind_it() {
+    for line in [
+        "up",
+        "status",
+        "down",
+        "key rotate",
+        "vote remove f",
+        "node add n1",
+        "node n1",
+        "locks",
+        "registry get a",
+        "redo",
+        "rails",
+        "stat",
+        "stat record f",
+        "bench blocks",
+        "perf",
+        "group watch g",
+    ] {
+        let behind = run(line.split(' ').chain(["-C", "no/such", "--json"])).said();
+        contains(&behind.err, "no/such is not a cluster");
+        let words: Vec<_> = line.split(' ').collect();
+        for place in 0..words.len() {
+            let (before, after) = words.split_at(place);
+            let all = [before, &["--json", "-C", "no/such"], after].concat();
+            let said = run(all.iter().copied()).said();
+            assert_eq!((said.code, &said.err), (behind.code, &behind.err), "{all:?}");
+        }
+    }
+    for (line, code) in [("-Cno/such lock a -- true -C x", 125), ("-C=no/such metrics", 1)] {
+        let said = run(line.split(' ')).said();
+        contains(&said.err, "no/such is not a cluster");
+        assert_eq!(said.code, Some(code), "{line}");
+    }
+    for (line, what, code) in
+        [("-C c1 init x", "'-C'", 2), ("--json lock a -- true", "'--json'", 125), ("up -C", "'-C <DIR>'", 2)]
+    {
+        let said = run(line.split(' ')).said();
+        contains(&said.err, what);
+        assert_eq!(said.code, Some(code), "{line}");
+    }
+}
+
+#[test]
 fn a_second_cluster_gets_other_ports_even_if_the_first_is_down() {
     let place = tempfile::tempdir().unwrap();
     let init = |name: &str, nodes: &str| {
