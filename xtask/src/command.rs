@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, PidfdFlags, pidfd_open},
@@ -170,6 +170,27 @@ fn line(command: &Command) -> String {
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
+/// Checks before anything is built or measured that this process is root and that these programs
+/// are installed, each with the name of its package.
+///
+/// # Errors
+/// The text names everything that is missing.
+pub fn require(programs: &[(&str, &str)]) -> Result<()> {
+    let mut missing = not_installed(programs);
+    if !rustix::process::geteuid().is_root() {
+        missing.push("only root may make network namespaces".into());
+    }
+    ensure!(missing.is_empty(), "nothing was started: {}", missing.join("; "));
+    Ok(())
+}
+
+/// Returns a sentence for each of these programs that is not on the path.
+#[must_use]
+pub fn not_installed(programs: &[(&str, &str)]) -> Vec<String> {
+    let missing = programs.iter().filter(|(program, _)| !found(program));
+    missing.map(|(program, package)| format!("`{program}` is not installed (package {package})")).collect()
+}
+
 /// Returns true if `program` is on the path.
 #[must_use]
 pub fn found(program: &str) -> bool {
@@ -180,6 +201,14 @@ pub fn found(program: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_missing_program_is_named_before_anything_starts() {
+        let why = require(&[("sh", "dash"), ("no-such-a", "package-a"), ("no-such-b", "package-b")]);
+        let why = why.expect_err("two are missing").to_string();
+        assert!(why.contains("`no-such-a` is not installed (package package-a); `no-such-b`"), "{why}");
+        assert!(!why.contains("dash"), "{why}");
+    }
 
     fn shell(script: &str) -> Command {
         let mut command = Command::new("sh");

@@ -9,6 +9,11 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use xtask::{command, executive, interconnect, mutate, package, redo, tidy, verify};
 
+/// The programs that faults of networks need, and their packages.
+const IP: (&str, &str) = ("ip", "iproute2");
+const TC: (&str, &str) = ("tc", "iproute2");
+const NFT: (&str, &str) = ("nft", "nftables");
+
 /// The project's own commands.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
@@ -120,6 +125,7 @@ fn run(command: Command) -> Result<()> {
         }
         Command::Mutate(options) => mutate::run(&root, &options),
         Command::Torture { of: Some(Torture::Executive { minutes, seed, joins }), .. } => {
+            command::require(&[IP, NFT])?;
             let plexus = command::built_program(&root, "plexus", "plexus")?;
             let mut torture = checks(&root, "torture");
             let (what, count) = match joins {
@@ -129,19 +135,23 @@ fn run(command: Command) -> Result<()> {
             command::run(torture.arg(what).arg(plexus).args([count.to_string(), seed.to_string()]))
         }
         Command::Torture { of: Some(Torture::Redo { minutes, seed }), .. } => {
+            command::require(&[IP])?;
             let plexus = command::built_program(&root, "plexus", "plexus")?;
             let mut torture = checks(&root, "torture");
             torture.arg("redo").arg(plexus).args(["--minutes", &minutes.to_string()]);
             command::run(torture.args(["--seed", &seed.to_string()]))
         }
         Command::Torture { shares: Some(mbit), .. } => {
+            command::require(&[IP, TC, NFT])?;
             let mbit = mbit.iter().map(u32::to_string);
             command::run(checks(&root, "torture").arg("shares").args(mbit))
         }
         Command::Torture { failovers, .. } => {
+            command::require(&[IP, TC, NFT])?;
             command::run(checks(&root, "torture").args(["failovers", &failovers.to_string()]))
         }
         Command::Soak { minutes, seed } => {
+            command::require(&[IP, TC, NFT])?;
             let seconds = ((minutes * 60.0).ceil() as u64).to_string();
             command::run(checks(&root, "torture").args(["soak", &seconds, &seed.to_string()]))
         }

@@ -2,7 +2,8 @@
 //! failures of nodes with Corosync.
 //!
 //! A round measures everything once in sequence; the table has medians over all rounds. The goals
-//! are in `rows.rs`. Peers that are not installed are not measured; this command installs nothing.
+//! are in `rows.rs`. Programs that Plexus's own rows need are checked first. Peers that are not
+//! installed are not measured, which is said first too; this command installs nothing.
 
 mod corosync;
 mod http;
@@ -14,7 +15,7 @@ mod timed;
 
 use std::{path::Path, time::Duration};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use clap::Args;
 
 use self::{
@@ -25,10 +26,20 @@ use self::{
     rows::*,
 };
 
-use crate::compare::{document, quiet::CoreLoad};
+use crate::{
+    command,
+    compare::{document, quiet::CoreLoad},
+};
 
 /// The name of its section in the document.
 pub(crate) const SECTION: &str = "executive";
+
+/// The programs that failures of Plexus's nodes need, and their packages.
+const TOOLS: &[(&str, &str)] = &[("ip", "iproute2"), ("nft", "nftables")];
+
+/// The programs of the peers, first those of locks, and their packages.
+const PEERS: &[(&str, &str)] =
+    &[("redis-server", "redis-server"), ("etcd", "etcd-server"), ("corosync", "corosync")];
 
 /// The duration of each measurement of a peer.
 const TIME: Duration = Duration::from_secs(1);
@@ -55,7 +66,13 @@ pub struct Options {
 /// # Errors
 /// A Plexus program cannot be built, a goal is missed, or a peer was not measured.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
-    // First, before Plexus runs; on all cores, because clusters use all.
+    if !options.locks_only {
+        command::require(TOOLS)?;
+    }
+    let absent = command::not_installed(if options.locks_only { &PEERS[..2] } else { PEERS });
+    ensure!(!options.write || absent.is_empty(), "nothing was measured: {}", absent.join("; "));
+    absent.iter().for_each(|absent| println!("not measured: {absent}"));
+    // Before Plexus runs; on all cores, because clusters use all.
     let mut load = CoreLoad::on(0..std::thread::available_parallelism()?.get());
     load.sample()?;
     load.permit(options.write, options.anyway)?;
