@@ -1,13 +1,13 @@
 //! The files with the cluster's keys: created, read, and replaced while the cluster runs.
 //!
 //! `keys/cluster.key` is the key; `keys/next.key`, if present, is the newer of two valid keys. A
-//! file has a comment and 64 hexadecimal digits, and only its owner may read it. Nodes read the
-//! files again at every handshake, so changes apply to all later connections and to no existing
-//! ones. A newer key that is unusable (half copied, or readable by others) is reported and ignored:
+//! file has a comment and 64 hexadecimal digits, and only its owner may read it. Only the owner of
+//! `keys` may write there. Nodes read the files again at every handshake, so changes apply to all
+//! later connections and to no existing ones. A newer key that is unusable (half copied, or readable by others) is reported and ignored:
 //! the older one then stays the only one.
 
 use std::{
-    fs::{DirBuilder, File},
+    fs::{self, DirBuilder, File},
     io::{self, Read},
     os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
@@ -25,6 +25,10 @@ const LONGEST: u64 = 4096;
 /// The bits of a file's mode that give access to others.
 const OTHERS: u32 = 0o077;
 
+/// The bits of a directory's mode with which others can replace its files. The names of the files
+/// are no secret.
+const WRITERS: u32 = 0o022;
+
 /// The reason why there is no key, or no new one; each text says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
@@ -35,6 +39,14 @@ pub enum KeyError {
     #[error("{path}: others than its owner may use it (mode {mode:03o}): run `chmod 600 {path}`, and think about `plexus key rotate`", path = .path.display())]
     Open {
         /// The file.
+        path: PathBuf,
+        /// The permissions.
+        mode: u32,
+    },
+    /// Users other than the owner may replace the files in the directory.
+    #[error("{path}: others than its owner may replace the keys in it (mode {mode:03o}): run `chmod 700 {path}`, and think about `plexus key rotate`", path = .path.display())]
+    OpenDirectory {
+        /// The directory.
         path: PathBuf,
         /// The permissions.
         mode: u32,
@@ -75,6 +87,7 @@ pub fn create(dir: &ClusterDir) -> Result<PathBuf, KeyError> {
         }
         _ => {}
     }
+    check_directory(dir)?;
     make(dir.cluster_key(), "to replace it use `plexus key rotate`")
 }
 
@@ -118,7 +131,18 @@ fn make(path: PathBuf, if_there: &'static str) -> Result<PathBuf, KeyError> {
     }
 }
 
+/// Checks that only its owner may replace the files in the directory of the keys.
+fn check_directory(dir: &ClusterDir) -> Result<(), KeyError> {
+    let path = dir.keys();
+    match fs::metadata(&path).map(|found| found.mode() & 0o777) {
+        Ok(mode) if mode & WRITERS != 0 => Err(KeyError::OpenDirectory { path, mode }),
+        // Of a directory that cannot be examined, the error of its files is reported.
+        _ => Ok(()),
+    }
+}
+
 fn read(dir: &ClusterDir, path: &Path) -> Result<Key, KeyError> {
+    check_directory(dir)?;
     file(path).map_err(|error| match error {
         KeyError::Io { path, source } if source.kind() == io::ErrorKind::NotFound => {
             KeyError::Missing(path, dir.root().into())
@@ -226,7 +250,7 @@ impl KeySource for KeyFiles {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, os::unix::fs::PermissionsExt};
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
@@ -322,6 +346,33 @@ mod tests {
         fs::set_permissions(dir.cluster_key(), fs::Permissions::from_mode(0o640)).unwrap();
         let line = KeyFiles::new(dir).keys().unwrap_err();
         assert!(line.contains("mode 640") && line.contains("chmod 600"), "{line}");
+    }
+
+    #[test]
+    fn a_creation_that_was_interrupted_behind_the_directory_is_repeated() {
+        let (_directory, dir) = cluster();
+        DirBuilder::new().mode(0o700).create(dir.keys()).unwrap();
+        create(&dir).unwrap();
+        assert_eq!(KeyFiles::new(dir).read().unwrap().valid.len(), 1);
+    }
+
+    #[test]
+    fn keys_in_a_directory_that_others_may_write_are_refused() {
+        let (_directory, dir) = cluster();
+        create(&dir).unwrap();
+        let files = KeyFiles::new(dir.clone());
+        for mode in [0o777, 0o770, 0o720, 0o1702] {
+            fs::set_permissions(dir.keys(), fs::Permissions::from_mode(mode)).unwrap();
+            let line = files.keys().unwrap_err();
+            let chmod = format!("chmod 700 {}`", dir.keys().display());
+            assert!(line.contains(&format!("mode {:03o}", mode & 0o777)) && line.contains(&chmod), "{line}");
+            for refused in [create(&dir), rotate(&dir), retire(&dir)] {
+                assert!(matches!(refused, Err(KeyError::OpenDirectory { .. })), "{refused:?}");
+            }
+            assert_eq!(files.problem(), Some(line));
+        }
+        fs::set_permissions(dir.keys(), fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(files.keys().unwrap().len(), 1);
     }
 
     #[test]
