@@ -21,7 +21,10 @@ use std::{
 };
 
 use plexus_base::{aligned::Buffer, durable};
-use rustix::fs::{Advice, OFlags};
+use rustix::{
+    fs::{Advice, OFlags},
+    io::Errno,
+};
 
 use super::{
     format::{self, BLOCK, BlockError, FILE, FileName, Header},
@@ -79,12 +82,16 @@ pub fn create(path: &Path, name: FileName, first: &View) -> Result<(), FileError
         }
         return fill(&device, name, first).map_err(FileError::io("write", path));
     }
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let file = file.map_err(FileError::io("create", path))?;
-    let made = fill(&file, name, first).and_then(|()| durable::sync_name(path));
+    if std::fs::symlink_metadata(path).is_ok() {
+        return Err(FileError::io("create", path)(Errno::EXIST.into()));
+    }
+    // It gets its name when it is complete, so an interrupted creation can be repeated.
+    let new = durable::beside(path);
+    let file = durable::make(&new).map_err(FileError::io("create", path))?;
+    let made = fill(&file, name, first).and_then(|()| durable::rename(&new, path));
     made.map_err(|source| {
         // The incomplete file is useless.
-        let _ = std::fs::remove_file(path);
+        let _ = std::fs::remove_file(&new);
         FileError::io("write", path)(source)
     })
 }
@@ -102,6 +109,22 @@ pub fn discard(path: &Path) -> Result<(), FileError> {
     // All other bytes are still zero.
     let emptied = device.write_all_at(&[0; BLOCK], 0).and_then(|()| device.sync_all());
     emptied.map_err(FileError::io("write", path))
+}
+
+/// Returns the name of the voting file at `path`, or `None` if nothing or something else is there.
+///
+/// # Errors
+/// Returns an error if I/O fails.
+pub fn name_at(path: &Path) -> Result<Option<FileName>, FileError> {
+    let mut header = [0; BLOCK];
+    let is_candidate =
+        std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() >= FILE as u64);
+    if !is_candidate && !is_device(path) {
+        return Ok(None);
+    }
+    let read = File::open(path).and_then(|file| file.read_exact_at(&mut header, 0));
+    read.map_err(FileError::io("read", path))?;
+    Ok(Header::name(&header))
 }
 
 /// Checks that the voting file `name` is at `path` on this host.

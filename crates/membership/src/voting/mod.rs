@@ -10,6 +10,6 @@ pub(crate) mod packed;
 mod queue;
 mod syncer;
 
-pub use file::{FileError, create, discard, look};
+pub use file::{FileError, create, discard, look, name_at};
 
 pub(crate) use queue::{FileQueue, FinishedTurn, TurnContents, TurnJob};

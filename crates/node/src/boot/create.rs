@@ -16,7 +16,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use plexus_base::durable::{self, rewrite};
+use plexus_base::durable::rewrite;
 use plexus_disks::{DiskError, Group};
 use plexus_membership::{
     protocol::FileId,
@@ -119,15 +119,21 @@ pub fn voting_files_of_hosts(
     Ok(files)
 }
 
-/// Creates one more voting file of a cluster, at `path`.
+/// Creates one more voting file of a cluster, at `path`. Returns its identifier, and true if it is
+/// new. One of this cluster that is there already is used, because an interrupted command may have
+/// left it.
 ///
 /// # Errors
-/// The path exists, or the system refuses.
-pub fn voting_file(config: &Config, path: &Path) -> Result<FileId, CreateError> {
+/// Something else is at the path, or the system refuses.
+pub fn voting_file(config: &Config, path: &Path) -> Result<(FileId, bool), CreateError> {
+    let found = plexus_membership::voting::name_at(path)?;
+    if let Some(name) = found.filter(|name| name.cluster.0 == config.id.0) {
+        return Ok((name.file, false));
+    }
     let id = getrandom::u64().map_err(io::Error::other);
     let id = FileId(id.map_err(CreateError::io("naming a voting file", path))?);
     make_voting_file(config, id, path)?;
-    Ok(id)
+    Ok((id, true))
 }
 
 fn make_voting_file(config: &Config, id: FileId, path: &Path) -> Result<(), CreateError> {
@@ -194,13 +200,8 @@ pub fn complete(config: &Config, host: &str) -> Result<(), CreateError> {
     let _lock = lock_directory(dir)?;
     // Only now, as another command may have come first.
     for file in config.voting.iter().filter(|file| is_of(config, file, host) && !dir.state().exists()) {
-        let (path, new) = (&file.path, file.path.with_extension("new"));
-        if !path.exists() {
-            // An interrupted command may have left it.
-            let _ = std::fs::remove_file(&new);
-            make_voting_file(config, file.id, &new)?;
-            let named = std::fs::rename(&new, path).and_then(|()| durable::sync_name(path));
-            named.map_err(CreateError::io("creating", path))?;
+        if !file.path.exists() {
+            make_voting_file(config, file.id, &file.path)?;
         }
     }
     // Last, because it shows that the files are complete.
@@ -315,6 +316,20 @@ mod tests {
             fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
+    }
+
+    #[test]
+    fn an_interrupted_creation_names_the_disk_that_it_left_and_can_be_repeated() {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = directory.path().join("shared/0");
+        let config = Config { disks: vec![disk.clone()], ..config(&directory.path().join("c1")) };
+        fs::create_dir(directory.path().join(".c1.plexus-init-1")).unwrap();
+        fs::create_dir(directory.path().join("shared")).unwrap();
+        fs::write(&disk, "half").unwrap();
+        let refused = create(&config).unwrap_err().to_string();
+        assert!(refused.contains(&disk.display().to_string()), "{refused}");
+        fs::remove_file(disk).unwrap();
+        create(&config).unwrap();
     }
 
     #[test]

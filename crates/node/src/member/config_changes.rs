@@ -2,7 +2,7 @@
 //!
 //! The command takes one of `{"add_node": NAME}`, `{"remove_node": NAME}`, `{"add_file": {"id",
 //! "path", "node"}}` and `{"remove_file": ID}`. It is answered when a view with the change is
-//! decided; other changes are refused until then. Before a node is added, all members read
+//! decided, at once if one is; other changes are refused until then. Before a node is added, all members read
 //! `cluster.toml` again. Before a file is added, `{"place_file": {..}}` gives its path on this
 //! node. `{"tell_of_file": {..}}` has this node announce it to all members, and is answered when
 //! all that must open it have done so.
@@ -10,7 +10,10 @@
 use std::path::PathBuf;
 
 use plexus_base::NodeId;
-use plexus_membership::protocol::{ConfigChange, FileId, InvalidFileId};
+use plexus_membership::{
+    protocol::{ConfigChange, ConfigChangeRefusal, FileId, InvalidFileId},
+    runtime::ConfigChangeError,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -93,6 +96,9 @@ fn config_change(on: &CommandContext, asked: Value, _: Progress<'_>) -> Result<V
         }
         ConfigChangeArgs::RemoveFile(id) => ConfigChange::RemoveFile(voting_file(&id)?),
     };
-    on.runtime().membership().config_change(config_change).map_err(|error| error.to_string())?;
-    Ok(json!({}))
+    match on.runtime().membership().config_change(config_change) {
+        // An interrupted command is repeated.
+        Ok(()) | Err(ConfigChangeError::Refused(ConfigChangeRefusal::Done)) => Ok(json!({})),
+        Err(error) => Err(error.to_string()),
+    }
 }

@@ -12,7 +12,9 @@ use plexus_node::{
     down::{self, Ended},
     last_end, launch, lifeline, member,
     runtime::NodeRuntime,
-    service_manager, supervisor,
+    service_manager,
+    state::{self, Phase},
+    supervisor,
 };
 use plexus_observe::{
     Snapshot,
@@ -113,7 +115,8 @@ impl NodeArgs {
             Seen::Down if node.host != this_host() && is_member(&config, name)? => {
                 bail!("{name} runs on {}, and not this machine: run this command there", node.host)
             }
-            _ if !force => bail!(
+            // It may have left just before an earlier command was interrupted.
+            _ if !force && !has_left(&config, name)? => bail!(
                 "{name} is down and cannot hand back what it may have had: start it first (`plexus node start {name}`), or remove it as it is with --force"
             ),
             _ => None,
@@ -176,6 +179,11 @@ fn handed_back(ended: Option<&Ended>) -> String {
     ended.map_or(String::new(), |ended| {
         format!(": it gave back {} blocks and wrote {} of them", count(ended.held), count(ended.written))
     })
+}
+
+/// Returns true if the node has handed everything back before its last end on this machine.
+fn has_left(config: &Config, name: &str) -> anyhow::Result<bool> {
+    Ok(state::record(&config.dir, name)?.is_some_and(|record| record.phase == Phase::Left))
 }
 
 /// Returns true if the running nodes have the node called `name` as a member.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Subcommand;
 use plexus_node::{
+    commands::Status,
     config::{Config, Voting, this_host},
     config_changes::{ConfigChangeArgs, FileArgs},
     control::{ANSWER_WITHIN, Control, ControlError},
@@ -68,23 +69,56 @@ fn add(config: &Config, path: &Path, node: Option<String>) -> Result<Voting> {
         bail!("{}: the path is not UTF-8, as cluster.toml requires; use another path", path.display());
     }
     let mut nodes = connect_all(config)?;
-    let id = create::voting_file(config, &path)?;
-    let file = FileArgs { id: id.to_string(), path: path.clone(), node: node.clone() };
-    if let Err(why) = announce(&mut nodes, &file) {
-        // No node was asked to vote there, so none ever will.
-        create::discard_voting_file(&path)?;
+    let (id, is_new) = create::voting_file(config, &path)?;
+    let file = Voting { id, path, node };
+    let known = seen(config, &mut nodes[0])?.into_iter().find(|known| known.id == id);
+    let listed = config.voting.iter().find(|listed| listed.id == id);
+    if let Some(known) = listed.or(known.as_ref()).filter(|known| known.node != file.node) {
+        let by = known.node.as_deref().map_or("every node opens it".into(), |by| format!("{by} serves it"));
+        bail!("{}: is the voting file {id} already, and {by}; remove it first", file.path.display());
+    }
+    if let Some(listed) =
+        listed.filter(|listed| listed.path.canonicalize().ok() != file.path.canonicalize().ok())
+    {
+        let (path, at) = (file.path.display(), listed.path.display());
+        bail!(
+            "{path}: is a copy of the voting file {id}, which cluster.toml lists as {at}; use another path"
+        );
+    }
+    let asked = FileArgs { id: id.to_string(), path: file.path.clone(), node: file.node.clone() };
+    // cluster.toml has the file before any node votes there: a node that starts must find it.
+    let prepared = announce(&mut nodes, &asked).and_then(|()| match listed {
+        Some(_) => Ok(()),
+        None => edit(config, |text| format!("{text}\n{}", config.voting_table(&file))),
+    });
+    if let Err(why) = prepared {
+        let is_listed = |now: Config| now.voting.iter().any(|listed| listed.id == id);
+        if is_new && !Config::load(&config.dir).is_ok_and(is_listed) {
+            // No node was asked to vote there, so none ever will.
+            create::discard_voting_file(&file.path)?;
+        }
         return Err(why);
     }
     nodes[0].set_timeout(REQUEST_TIMEOUT)?;
-    config_change(&mut nodes[0], &ConfigChangeArgs::AddFile(file)).with_context(|| {
-        let path = path.display();
+    config_change(&mut nodes[0], &ConfigChangeArgs::AddFile(asked)).with_context(|| {
+        let path = file.path.display();
         format!(
-            "{path}: was created and may still become a voting file; remove it if `plexus status` does not list it within a minute"
+            "{path}: is in cluster.toml and may still become a voting file; run this command again, or take it back with `plexus vote remove {id}`"
         )
     })?;
-    let file = Voting { id, path, node };
-    edit(config, |text| format!("{text}\n{}", config.voting_table(&file)))?;
     Ok(file)
+}
+
+/// Returns the voting files that a node knows, as `plexus status` shows them.
+fn seen(config: &Config, node: &mut Control) -> Result<Vec<Voting>> {
+    let status: Status = serde_json::from_value(node.call("status", serde_json::Value::Null, |_| ())?)?;
+    let files = status.runtime.membership.into_iter().flat_map(|membership| membership.files);
+    let name = |host: u8| config.nodes.get(usize::from(host)).map_or("?".into(), |node| node.name.clone());
+    let known = files.filter_map(|file| {
+        let path = file.path.unwrap_or_default().into();
+        Some(Voting { id: file.id.parse().ok()?, path, node: file.host.map(name) })
+    });
+    Ok(known.collect())
 }
 
 /// Makes every node that must open a file do so, on this machine also nodes that are not members.
@@ -110,14 +144,18 @@ pub(crate) fn check_is_local(config: &Config, name: &str) -> Result<()> {
 fn remove(config: &Config, file: &str) -> Result<Voting> {
     let wanted = file.parse().ok();
     let path = std::path::absolute(file)?;
-    let known = config.voting.iter().find(|known| {
+    let mut node = connect(config, None)?;
+    // A file may vote and not be listed, or the other way round, after an interrupted command.
+    let known = config.voting.iter().cloned().chain(seen(config, &mut node)?).find(|known| {
         Some(known.id) == wanted || known.path == path || known.path == config.dir.root().join(file)
     });
     let known = known
         .ok_or_else(|| anyhow!("{file} is not a voting file of {}; see `plexus status`", config.name))?;
-    config_change(&mut connect(config, None)?, &ConfigChangeArgs::RemoveFile(known.id.to_string()))?;
-    edit(config, |text| without(text, &known.id.to_string()))?;
-    Ok(known.clone())
+    config_change(&mut node, &ConfigChangeArgs::RemoveFile(known.id.to_string()))?;
+    edit(config, |text| without(text, &known.id.to_string())).with_context(|| {
+        format!("{} no longer votes, and cluster.toml may still list it; run this command again", known.id)
+    })?;
+    Ok(known)
 }
 
 /// Returns the text without the table of this voting file.

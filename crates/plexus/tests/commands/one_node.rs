@@ -128,6 +128,20 @@ fn a_node_that_is_down_is_removed_only_by_force() {
 }
 
 #[test]
+fn a_removal_that_was_interrupted_when_the_node_had_left_is_repeated() {
+    let cluster = Cluster::up(2);
+    // The first half of the removal.
+    node(&cluster, ["stop", "n2"]).said().ok();
+    for _ in 0..2 {
+        assert_eq!(node(&cluster, ["remove", "--json", "n2"]).said().json()["belongs"], false);
+    }
+    until_members_are(&cluster, &[0], &["n1"]);
+    node(&cluster, ["add", "n2"]).said().ok();
+    cluster.run("up").said().ok();
+    until_members_are(&cluster, &[0, 1], &["n1", "n2"]);
+}
+
+#[test]
 fn a_removed_nodes_table_goes_and_the_others_keep_their_numbers() {
     let cluster = busy();
     node(&cluster, ["remove", "n2"]).said().ok();

@@ -241,9 +241,15 @@ fn units_are_installed_used_and_removed() {
         Err(error) => eprintln!("skipped in part: systemd-analyze: {error}"),
     }
 
+    // As after an interruption between the two.
+    std::fs::remove_file(units.join("plexus-c1.target")).unwrap();
+    systemd(&cluster, ["install", "--user"]).said().ok();
+    assert_eq!(std::fs::read_dir(&units).unwrap().count(), 2);
+
     let home = cluster.parent().to_str().unwrap();
     let up = cluster.run("up").env("HOME", home).env("XDG_CONFIG_HOME", "").said().refusal();
     assert!(up.contains("`systemctl --user start plexus-c1@n1 plexus-c1@n2`"), "{up}");
+    std::fs::remove_file(units.join("plexus-c1@.service")).unwrap();
     systemd(&cluster, ["remove", "--user"]).said().ok();
     assert_eq!(std::fs::read_dir(&units).unwrap().count(), 0);
     assert!(systemd(&cluster, ["remove", "--user"]).said().refusal().contains("there are no units of c1"));
@@ -279,7 +285,9 @@ fn manual_pages_and_completions_cover_the_commands() {
     }
     assert!(pages > 15, "{help}");
     assert!(
-        read("plexus.1").contains("plexus\\-up(1)") && read("plexus-node-stop.1").contains("without loss")
+        read("plexus.1").contains("\\fB\\-C\\fR")
+            && read("plexus.1").contains("plexus\\-up(1)")
+            && read("plexus-node-stop.1").contains("without loss")
     );
     assert!(!place.path().join("plexus-janitor.1").exists(), "a hidden command has no page");
     assert!(

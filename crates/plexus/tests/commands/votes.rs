@@ -56,7 +56,7 @@ fn a_file_is_added_and_removed_whatever_its_name_and_who_may_read_the_configurat
 }
 
 #[test]
-fn a_file_that_may_vote_yet_is_left_alone() {
+fn a_seventeenth_file_is_refused_before_any_node_votes_there() {
     let cluster = Cluster::new(1);
     cluster.prevent_evictions();
     cluster.run("up").said().ok();
@@ -69,11 +69,66 @@ fn a_file_that_may_vote_yet_is_left_alone() {
     }
     let (said, path) = add(17);
     let refused = said.refusal();
-    assert!(
-        refused.contains("there are 16 voting files already") && refused.contains("remove it if"),
-        "{refused}"
-    );
-    assert!(path.exists());
+    assert!(refused.contains("17 voting files; a cluster has 1 to 16"), "{refused}");
+    assert!(!path.exists(), "no node was asked to vote there");
+}
+
+/// The identifiers of the files that vote, as `plexus status` shows them.
+fn voting(cluster: &Cluster) -> Vec<String> {
+    let status = cluster.run("status").args(["--json"]).said().json();
+    let voting = files(&status, 0).iter().filter(|file| file["votes"] == true);
+    voting.map(|file| file["id"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_file_that_votes_and_is_not_listed_is_removed_or_listed_by_the_same_command_again() {
+    let cluster = Cluster::up(2);
+    let config = cluster.dir().join("cluster.toml");
+    let text = || fs::read_to_string(&config).unwrap();
+    let before = text();
+    let path = cluster.parent().join("votes");
+    let path = path.to_str().unwrap();
+    // An interrupted creation is in nobody's way.
+    fs::write(cluster.parent().join("votes.new"), "half").unwrap();
+    let add = || vote(&cluster, ["--json", "add", path]).said().json()["id"].as_str().unwrap().to_owned();
+    let id = add();
+    let listed = text();
+
+    // The file votes, and the table is not there, as with a program that wrote it last.
+    fs::write(&config, &before).unwrap();
+    vote(&cluster, ["remove", &id]).said().ok();
+    assert!(!voting(&cluster).contains(&id) && text() == before);
+    // The table is there, and the file does not vote.
+    fs::write(&config, &listed).unwrap();
+    vote(&cluster, ["remove", path]).said().ok();
+    assert_eq!(text().trim_end(), before.trim_end());
+    let refused = vote(&cluster, ["remove", &id]).said().refusal();
+    assert!(refused.contains("is not a voting file of c1"), "{refused}");
+
+    // The file is there, and is neither listed nor votes; then it votes and is not listed.
+    assert_eq!(add(), id);
+    fs::write(&config, &before).unwrap();
+    cluster.run("down").said().ok();
+    cluster.run("up").said().ok();
+    cluster.wait_until("the nodes miss it", |status| {
+        let misses = |file: &Value| file["error"].as_str().is_some_and(|why| why.contains("no path for it"));
+        files(status, 0).iter().any(misses)
+    });
+    for _ in 0..2 {
+        assert_eq!(add(), id);
+        assert_eq!(text().matches(&id).count(), 1, "{}", text());
+    }
+    until_all_vote(&cluster, 2, 4);
+
+    let copy = cluster.parent().join("copy");
+    fs::copy(path, &copy).unwrap();
+    let refused = vote(&cluster, ["add", copy.to_str().unwrap()]).said().refusal();
+    assert!(refused.contains("is a copy of the voting file") && copy.exists(), "{refused}");
+    let refused = vote(&cluster, ["add", path, "--node", "n2"]).said().refusal();
+    assert!(refused.contains("every node opens it; remove it first"), "{refused}");
+    cluster.run("down").said().ok();
+    cluster.run("up").said().ok();
+    until_all_vote(&cluster, 2, 4);
 }
 
 /// A block device that holds zeros; `None` where none can be made.

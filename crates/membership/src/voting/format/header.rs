@@ -36,6 +36,13 @@ impl Header {
         seal(Self::position(self.name), 0, &view::encode(&self.first))
     }
 
+    /// Returns the name of the file whose header this is, if it is one.
+    #[must_use]
+    pub fn name(bytes: &[u8]) -> Option<FileName> {
+        let (name, _) = block::claimed(bytes);
+        Self::decode(name, bytes).is_ok().then_some(name)
+    }
+
     /// Decodes the header of the file `name`.
     ///
     /// # Errors
