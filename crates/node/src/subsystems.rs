@@ -301,7 +301,7 @@ impl Install for RegistryService {
     type Handle = Registry;
 
     fn install(node: &Making<'_>, port: Arc<dyn WorkerPort<Self>>) -> Result<Installed<Self>, String> {
-        let Parts { config, me, incarnation, .. } = node.parts;
+        let Parts { config, me, incarnation, die, .. } = node.parts;
         let files = Files::new(config.dir.registry(&config.nodes[me.index()].name));
         let settings = plexus_registry::RegistrySettings {
             me: *me,
@@ -309,6 +309,7 @@ impl Install for RegistryService {
             cluster: ClusterName(config.id.0),
             files: files.map_err(|error| error.to_string())?,
             memory: node.membership.clone(),
+            end: die.clone(),
         };
         let (service, handle) = plexus_registry::wire(settings, &port).map_err(|error| error.to_string())?;
         Ok(Installed { parts: vec![service], windows: Vec::new(), handle })

@@ -70,6 +70,8 @@ pub struct Copies {
     files: Files,
     /// The problem of each copy, as far as it is known.
     trouble: [Option<String>; COPIES],
+    /// Whether the last write of each copy failed for another reason than a full disk.
+    is_refused: [bool; COPIES],
 }
 
 impl Copies {
@@ -85,7 +87,8 @@ impl Copies {
         })?;
         let named = |copy: usize, what: &String| format!("{}: {what}", files.places().path(copy).display());
         let trouble = [0, 1].map(|copy| opened.trouble[copy].as_ref().map(|what| named(copy, what)));
-        Ok((Self { store: Store::new(opened.holds), files, trouble }, opened))
+        let is_refused = [false; COPIES];
+        Ok((Self { store: Store::new(opened.holds), files, trouble, is_refused }, opened))
     }
 
     /// Makes contents durable, which must be newer than the last. Returns the generation that
@@ -111,6 +114,11 @@ impl Copies {
         one.or(two).map_err(named)
     }
 
+    /// Returns true if the last contents are in neither copy, for another reason than a full disk.
+    pub fn is_unwritable(&self) -> bool {
+        self.is_refused == [true; COPIES]
+    }
+
     /// Returns the problem of each copy that does not hold the last saved contents.
     pub fn trouble(&self) -> impl Iterator<Item = &str> {
         self.trouble.iter().flatten().map(String::as_str)
@@ -127,6 +135,7 @@ impl Copies {
                     if let Err(error) = &result {
                         self.trouble[copy] =
                             Some(format!("{}: {error}", self.files.places().path(copy).display()));
+                        self.is_refused[copy] = advice(error).is_empty();
                     }
                     let stepped = Event::Stepped(result.is_ok());
                     self.store.handle(stepped, &mut |action| actions.push_back(action));
@@ -136,6 +145,7 @@ impl Copies {
         }
         for (copy, is_whole) in self.store.is_whole().into_iter().enumerate() {
             self.trouble[copy].take_if(|_| is_whole);
+            self.is_refused[copy] &= !is_whole;
         }
         saved
     }

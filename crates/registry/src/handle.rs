@@ -24,6 +24,14 @@ pub enum RegistryError {
     /// The registry refused the command; nothing has changed.
     #[error(transparent)]
     Refused(Refused),
+    /// Members cannot write their copies, so nothing is answered.
+    #[error("members cannot write their copies of the registry")]
+    Unwritable {
+        /// These members.
+        nodes: NodeSet,
+        /// True if the command may be carried out later.
+        was_sent: bool,
+    },
     /// The node is stopping. The command may have been carried out.
     #[error("the cluster has stopped; whether the change was made is known after the next start")]
     Stopped,

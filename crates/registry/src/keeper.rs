@@ -24,6 +24,9 @@ use crate::{
 /// How long after a failure of a copy, or without space for larger contents, it is tried again.
 const REPAIR_EVERY: Duration = Duration::from_secs(1);
 
+/// The number of failures in a row, [`REPAIR_EVERY`] apart, after which copies count as unwritable.
+const LASTING: u32 = 2;
+
 /// A store that remembers for the whole cluster which generation was written last: the voting
 /// files.
 pub trait Memory: Send + Sync + 'static {
@@ -74,6 +77,7 @@ impl Keeper {
             shared: Arc::clone(shared),
             port: port.clone(),
             has_room: true,
+            failures: 0,
         };
         saver.tell();
         saver.reserve();
@@ -141,6 +145,8 @@ struct Saver {
     port: Weak<Port>,
     /// True if the copies have space for larger contents.
     has_room: bool,
+    /// The number of failures in a row to write either copy, for another reason than a full disk.
+    failures: u32,
 }
 
 impl Saver {
@@ -160,9 +166,10 @@ impl Saver {
             // Reported before the save, so that the coordinator knows it when it accepts the next
             // command.
             let room = self.reserve().map(RegistryTask::Room);
+            let can_write = self.count().map(RegistryTask::CanWrite);
             self.tell();
             if let Some(port) = self.port.upgrade() {
-                let tasks = room.into_iter().chain(saved.map(RegistryTask::Saved));
+                let tasks = room.into_iter().chain(can_write).chain(saved.map(RegistryTask::Saved));
                 tasks.for_each(|task| port.submit(WORKER, task));
             }
         }
@@ -170,7 +177,7 @@ impl Saver {
 
     /// Reserves space for larger contents. Returns whether there is any, if it is not as before.
     fn reserve(&mut self) -> Option<bool> {
-        let named = |why| format!("the registry refuses changes: its next copy has no space at {why}");
+        let named = |why| format!("the registry refuses changes: no space can be kept for its next copy: {why}");
         let full = self.copies.reserve().map_err(named).err();
         let has_room = full.is_none();
         let is_new = std::mem::replace(&mut self.has_room, has_room) != has_room;
@@ -182,6 +189,15 @@ impl Saver {
         }
         self.shared.board().full = full;
         is_new.then_some(has_room)
+    }
+
+    /// Counts failures. Returns whether the copies can be written, if that has changed or is still
+    /// not so. One failure may pass; the second shows that the reason lasts.
+    fn count(&mut self) -> Option<bool> {
+        let could_write = self.failures < LASTING;
+        self.failures = if self.copies.is_unwritable() { self.failures.saturating_add(1) } else { 0 };
+        let can_write = self.failures < LASTING;
+        (!can_write || !could_write).then_some(can_write)
     }
 
     /// Reports the problems of the copies, if they have changed.

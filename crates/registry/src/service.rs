@@ -8,7 +8,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use plexus_base::{Epoch, Incarnation, NodeId, WorkerId, wire::DecodeError};
+use plexus_base::{Epoch, Incarnation, NodeId, NodeSet, WorkerId, wire::DecodeError};
 use plexus_interconnect::{Bytes, Channel, Kind, Message, Net, Reply};
 use plexus_membership::{
     partitions::Members,
@@ -42,6 +42,8 @@ pub enum RegistryTask {
     Remembered(Epoch, u64),
     /// Whether the copies have space for larger contents.
     Room(bool),
+    /// Whether the copies can be written.
+    CanWrite(bool),
 }
 
 /// The settings of a node's registry.
@@ -56,6 +58,8 @@ pub struct RegistrySettings {
     pub files: Files,
     /// The store that remembers generations for the whole cluster.
     pub memory: Arc<dyn Memory>,
+    /// Ends the node at once, for this reason.
+    pub end: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
 /// The registry on worker 0; see the module.
@@ -63,6 +67,9 @@ pub struct RegistryService {
     replica: Replica,
     cluster: ClusterName,
     memory: Arc<dyn Memory>,
+    end: Arc<dyn Fn(&str) + Send + Sync>,
+    /// The members that keep all commands from being answered, because they cannot write.
+    unwritable: NodeSet,
     keeper: Arc<Keeper>,
     shared: Arc<Shared>,
     replies: BTreeMap<Ticket, Reply<Answer>>,
@@ -79,7 +86,7 @@ pub fn wire(
     settings: RegistrySettings,
     port: &Arc<Port>,
 ) -> Result<(RegistryService, Registry), CopiesError> {
-    let RegistrySettings { me, incarnation, cluster, files, memory } = settings;
+    let RegistrySettings { me, incarnation, cluster, files, memory, end } = settings;
     let places = files.places().clone();
     let (copies, opened) = Copies::open(files, cluster)?;
     if opened.is_lost {
@@ -97,6 +104,8 @@ pub fn wire(
         replica,
         cluster,
         memory,
+        end,
+        unwritable: NodeSet::EMPTY,
         keeper,
         shared,
         replies: BTreeMap::new(),
@@ -136,6 +145,9 @@ impl Subsystem for RegistryService {
     fn task(&mut self, net: &mut Net, task: RegistryTask) {
         match task {
             RegistryTask::Ask(..) if self.shared.board().is_stopped => {}
+            RegistryTask::Ask(_, reply) if !self.unwritable.is_empty() => {
+                reply.send(Err(RegistryError::Unwritable { nodes: self.unwritable, was_sent: false }));
+            }
             RegistryTask::Ask(command, reply) => {
                 self.tickets += 1;
                 let ticket = Ticket(self.tickets);
@@ -145,6 +157,7 @@ impl Subsystem for RegistryService {
             RegistryTask::Saved(generation) => self.handle(net, Happened::Saved(generation)),
             RegistryTask::Remembered(epoch, known) => self.handle(net, Happened::Remembered(epoch, known)),
             RegistryTask::Room(has_room) => self.handle(net, Happened::Room(has_room)),
+            RegistryTask::CanWrite(can_write) => self.handle(net, Happened::CanWrite(can_write)),
         }
     }
 
@@ -196,6 +209,20 @@ impl RegistryService {
                 if let Some(reply) = self.replies.remove(&ticket) {
                     reply.send(result.map_err(RegistryError::Refused));
                 }
+            }
+            Act::Unwritable(nodes) => {
+                self.unwritable = nodes;
+                if !nodes.is_empty() {
+                    for reply in std::mem::take(&mut self.replies).into_values() {
+                        reply.send(Err(RegistryError::Unwritable { nodes, was_sent: true }));
+                    }
+                }
+            }
+            Act::Leave => {
+                let why = self.shared.board().trouble.join("; ");
+                (self.end)(&format!(
+                    "it cannot write its copies of the registry, and the other members go on without it: {why}"
+                ));
             }
             Act::Fault(from, what) => {
                 net.fault(from, format_args!("{what}: the nodes no longer agree on what the registry holds"));

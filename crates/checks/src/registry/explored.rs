@@ -147,6 +147,8 @@ impl Explored {
                     other => return Err(format!("{at} is answered {other:?}")),
                 }
             }
+            Act::Unwritable(nodes) if nodes.is_empty() => {}
+            Act::Unwritable(_) | Act::Leave => return Err(format!("{at}: every copy can be written")),
             Act::Fault(from, what) => return Err(format!("{from} is said to have sent {what}")),
         }
         Ok(())

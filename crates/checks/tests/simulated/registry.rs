@@ -22,7 +22,7 @@ fn registry_members_agree_in_all_seeds() {
     println!("{sums:?}");
     assert!(sums.operations > 20_000, "{sums:?}");
     for (name, least) in
-        [("crashes", 2_000), ("closed", 100), ("opened", 5), ("taken over", 500), ("full", 200)]
+        [("crashes", 2_000), ("closed", 100), ("opened", 5), ("taken over", 500), ("full", 200), ("left", 50)]
     {
         assert!(sums.tallies[name] > least, "{sums:?}");
     }

@@ -140,6 +140,19 @@ fn done(on: &CommandContext, ask: Ask, progress: Progress<'_>) -> Result<u64, St
                     "the change was not made: the disk of {name} is full; make room there and try again (`plexus status` names the path)"
                 ));
             }
+            Some(Err(RegistryError::Unwritable { nodes, was_sent })) => {
+                let names: Vec<_> = nodes.iter().map(|node| on.config.name_of(node)).collect();
+                let outcome = match (is_look, was_sent) {
+                    (true, _) => "no answer",
+                    (false, true) => "outcome unknown: the change may be made later; no answer",
+                    (false, false) => "the change was not made",
+                };
+                return Err(format!(
+                    "{outcome}, because the copies of the registry on {} cannot be written, and the other members are no majority; \
+                     `plexus status` names the reason",
+                    names.join(", ")
+                ));
+            }
             Some(answer) => return answer.map_err(|error| error.to_string()),
             None if Instant::now() >= end => return Err(unanswered(is_look)),
             None if progress(Value::Null) => {}

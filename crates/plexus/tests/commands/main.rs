@@ -18,6 +18,7 @@ mod observe;
 mod one_node;
 mod perf;
 mod programs;
+mod read_only;
 mod readme;
 mod recovery;
 mod redo;

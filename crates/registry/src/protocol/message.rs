@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use plexus_base::{Epoch, NodeId};
+use plexus_base::{Epoch, NodeId, NodeSet};
 
 use super::{Command, Contents, Origin};
 
@@ -55,4 +55,8 @@ pub enum RegistryMessage {
     /// To all: a number in the order for a command that is not done unless it was done before,
     /// because this node has no space.
     Full(u64, Origin, NodeId),
+    /// To the coordinator: whether the sender can write its copies. At first it can.
+    CanWrite(bool),
+    /// To all: the members that cannot write their copies. They leave, or nothing is answered.
+    Unwritable(NodeSet),
 }

@@ -17,12 +17,12 @@
 //!
 //! | byte | size | field |
 //! |---|---|---|
-//! | 0 | 1 | version, 1 |
+//! | 0 | 1 | version, 2 |
 //! | 1 | 1 | tag |
-//! | 2 | 1 | (Ask, Do) command: 0 look, 1 change, 2 restore; (Have) 1 if the copies are lost; (Room) 1 if there is space; (Full) node without space |
+//! | 2 | 1 | (Ask, Do) command: 0 look, 1 change, 2 restore; (Have) 1 if the copies are lost; (Room, CanWrite) 1 if there is space, or if the copies can be written; (Full) node without space |
 //! | 3 | 1 | (Ask, Do, Full) node that asks |
 //! | 4 | 4 | epoch |
-//! | 8 | 8 | (Have) generation; (Closed) found; (Do, Durable, Committed, Full) number in the order |
+//! | 8 | 8 | (Have) generation; (Closed) found; (Do, Durable, Committed, Full) number in the order; (Unwritable) a bit for each node |
 //! | 16 | 8 | (Ask, Do, Closed, Full) number of the command |
 //! | 24 | 8 | (Ask, Do, Full) incarnation of the origin; (Closed) known |
 //! | 32 | 4 | (change) how many edits |
@@ -30,7 +30,7 @@
 //! | 40 | | (Whole) the image of a copy; (restore) that of a backup; (change) the edits |
 //!
 //! Tags: 1 Have, 2 Fetch, 3 Whole, 4 Begin, 5 Closed, 6 Ask, 7 Do, 8 Durable, 9 Committed,
-//! 10 Room, 11 Full. What a message does not use is zero.
+//! 10 Room, 11 Full, 12 CanWrite, 13 Unwritable. What a message does not use is zero.
 //!
 //! An edit:
 //!
@@ -47,7 +47,7 @@
 use std::sync::Arc;
 
 use plexus_base::{
-    Epoch, Incarnation, NodeId,
+    Epoch, Incarnation, NodeId, NodeSet,
     wire::{self, DecodeError, Fault, Fixed, Reader, Writer, Zeros, require, require_version},
 };
 
@@ -65,7 +65,7 @@ pub const FRAME: usize = 256 << 10;
 /// its edits.
 pub const MESSAGE_MAX: usize = HEAD + IMAGE_MAX + EDITS_MAX * EDIT;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const HEAD: usize = Head::LEN;
 const EDIT: usize = EditHead::LEN;
 const FRAME_HEAD: usize = FrameHead::LEN;
@@ -153,6 +153,8 @@ impl Message {
             RegistryMessage::Full(order, origin, full) => {
                 Head { tag: 11, at: *order, what: full.0, ..asked(head, *origin, &Command::Look) }
             }
+            RegistryMessage::CanWrite(can_write) => Head { tag: 12, what: u8::from(*can_write), ..head },
+            RegistryMessage::Unwritable(nodes) => Head { tag: 13, at: nodes.to_raw().into(), ..head },
         }
     }
 }
@@ -181,6 +183,10 @@ fn body(cluster: ClusterName, head: &Head, reader: &mut Reader<'_>) -> Result<Re
         9 => RegistryMessage::Committed(at),
         10 => RegistryMessage::Room(bool::from_raw(head.what)?),
         11 => RegistryMessage::Full(at, origin(head)?, NodeId::from_raw(head.what)?),
+        12 => RegistryMessage::CanWrite(bool::from_raw(head.what)?),
+        13 => RegistryMessage::Unwritable(NodeSet::from_raw(
+            u16::try_from(at).map_err(|_| Fault::Field("nodes"))?,
+        )?),
         _ => return Err(Fault::Field("tag")),
     })
 }
@@ -328,6 +334,8 @@ mod tests {
             RegistryMessage::Committed(9),
             RegistryMessage::Room(true),
             RegistryMessage::Full(9, origin, NodeId(1)),
+            RegistryMessage::CanWrite(false),
+            RegistryMessage::Unwritable([NodeId(0), NodeId(3)].into_iter().collect()),
         ];
         bodies.map(|body| Message { epoch: Epoch(7), body }).into()
     }

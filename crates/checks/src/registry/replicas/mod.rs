@@ -1,6 +1,6 @@
 //! Checks the members of views that keep the same contents. Nodes crash and come back with older,
-//! newer or lost copies. Views follow each other quickly, and nodes miss some. Disks are slow and
-//! fill up. Clients set, compare, delete, read and restore.
+//! newer or lost copies. Views follow each other quickly, and nodes miss some. Disks are slow, fill
+//! up and refuse writes. Clients set, compare, delete, read and restore.
 //!
 //! The replicas are the code that nodes run. The disk of a node keeps the contents reported as
 //! saved, and possibly the next one; [`super::copies`] checks that two files implement such a disk.
@@ -50,6 +50,8 @@ struct Params {
     damage: u64,
     /// The number of writes, of a thousand, after which the disk is full for some time.
     fills: u64,
+    /// The number of writes, of a thousand, that fail, as all do for some time from then on.
+    refusals: u64,
     /// The factor by which a slow disk is slower.
     slow: u64,
     /// The factor by which the voting state is slower than the entry of a view.
@@ -72,6 +74,7 @@ impl Params {
             ruin: random.percent(10),
             slow_votes: *random.pick(&[1, 1, 30]),
             fills: *random.pick(&[0, 0, 400]),
+            refusals: *random.pick(&[0, 0, 20]),
         }
     }
 }

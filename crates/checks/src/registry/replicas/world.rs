@@ -39,6 +39,10 @@ enum ReplicasEvent {
     Ruin,
     /// The disk of a node has space again.
     Room(Instance),
+    /// The disk of a node has refused a write again.
+    Refused(Instance),
+    /// The disk of a node takes writes again.
+    Mended(usize),
 }
 
 /// A disk that keeps one content.
@@ -52,6 +56,8 @@ struct Disk {
     /// While there is no space for larger contents: the number of commands that may still come,
     /// which got their numbers before the coordinator knew it.
     full: Option<u64>,
+    /// True while it refuses writes.
+    refuses: bool,
 }
 
 /// A node that is up.
@@ -93,6 +99,7 @@ pub struct World {
     opened: u64,
     taken_over: u64,
     full: u64,
+    left: u64,
     /// True once faults and requests have stopped.
     is_healed: bool,
 }
@@ -132,6 +139,7 @@ impl Simulation for World {
             ("opened", self.opened),
             ("taken over", self.taken_over),
             ("full", self.full),
+            ("left", self.left),
         ];
         Ok(Outcome::of(&self.engine, self.answered).with(counted))
     }
@@ -149,6 +157,7 @@ impl World {
             writing: None,
             next: None,
             full: None,
+            refuses: false,
         };
         Self {
             engine: Engine::new(seed, 0),
@@ -171,6 +180,7 @@ impl World {
             opened: 0,
             taken_over: 0,
             full: 0,
+            left: 0,
             is_healed: false,
         }
     }
@@ -246,6 +256,14 @@ impl World {
                 }
             }
             ReplicasEvent::Written(who) if self.cluster.is_up(who) => {
+                if !self.is_healed && self.engine.random.permille(self.params.refusals) {
+                    let disk = &mut self.disks[who.node];
+                    disk.refuses = true;
+                    disk.next = disk.next.take().or(disk.writing.clone());
+                    disk.writing = None;
+                    self.engine.schedule_in(..60_000 * US, None, ReplicasEvent::Mended(who.node));
+                    return self.step(ReplicasEvent::Refused(who));
+                }
                 let disk = &mut self.disks[who.node];
                 let written = disk.writing.take().expect("it was writing");
                 let generation = written.generation();
@@ -263,6 +281,18 @@ impl World {
                 self.write(who);
                 self.handle(who, Happened::Saved(generation))?;
             }
+            ReplicasEvent::Refused(who) if self.cluster.is_up(who) && self.disks[who.node].refuses => {
+                self.engine.schedule_in(1_000 * US..=10_000 * US, None, ReplicasEvent::Refused(who));
+                self.handle(who, Happened::CanWrite(false))?;
+            }
+            ReplicasEvent::Mended(node) => {
+                self.disks[node].refuses = false;
+                let who = self.cluster.instance(node);
+                if self.cluster.is_up(who) {
+                    self.write(who);
+                    self.handle(who, Happened::CanWrite(true))?;
+                }
+            }
             ReplicasEvent::Room(who) => {
                 self.disks[who.node].full = None;
                 if self.cluster.is_up(who) {
@@ -279,7 +309,7 @@ impl World {
                 }
             }
             ReplicasEvent::Client(who) => self.client(who)?,
-            ReplicasEvent::Give(..) | ReplicasEvent::Written(_) => {}
+            ReplicasEvent::Give(..) | ReplicasEvent::Written(_) | ReplicasEvent::Refused(_) => {}
         }
         Ok(())
     }
@@ -300,6 +330,7 @@ impl World {
             Node { view: Epoch(0), replica, follower, shown: None, asked: BTreeMap::new(), is_closed: false }
         });
         self.engine.schedule(US, None, ReplicasEvent::Client(who));
+        self.engine.schedule(1_000 * US, None, ReplicasEvent::Refused(who));
     }
 
     /// Gives a returning node lost or older copies, as long as another node has the shown contents
@@ -448,6 +479,15 @@ impl World {
                     self.history.answers(&operation, &result, node.shown.as_ref())?;
                 }
             }
+            // The driver answers clients, which do not learn whether their commands are done later.
+            Act::Unwritable(_) => {}
+            Act::Leave => {
+                if !self.disks[who.node].refuses || self.members.len() < 3 {
+                    return broken("leaves", format!("node {} ends without a reason", who.node));
+                }
+                self.left += 1;
+                self.kill(who.node);
+            }
             Act::Fault(from, what) => return broken("faults", format!("{from} is said to have sent {what}")),
         }
         Ok(())
@@ -466,7 +506,7 @@ impl World {
     /// Makes an idle disk write the next content.
     fn write(&mut self, who: Instance) {
         let disk = &mut self.disks[who.node];
-        if disk.writing.is_none() && disk.next.is_some() {
+        if disk.writing.is_none() && disk.next.is_some() && !disk.refuses {
             disk.writing = disk.next.take();
             let slow = if self.engine.random.percent(20) { self.params.slow } else { 1 };
             let after = self.engine.random.between(20 * US, 200 * US) * slow;

@@ -57,6 +57,8 @@ pub(super) struct Lead {
     open: VecDeque<(u64, NodeId)>,
     /// The members without space for larger contents.
     full: NodeSet,
+    /// The members that cannot write their copies.
+    unwritable: NodeSet,
 }
 
 impl Lead {
@@ -73,6 +75,7 @@ impl Lead {
             committed: None,
             open: VecDeque::new(),
             full: NodeSet::EMPTY,
+            unwritable: NodeSet::EMPTY,
         }
     }
 
@@ -95,6 +98,15 @@ impl Lead {
             RegistryMessage::Room(false) => {
                 self.full.insert(from);
                 true
+            }
+            RegistryMessage::CanWrite(can_write) => {
+                let before = self.unwritable;
+                match can_write {
+                    true => _ = self.unwritable.remove(from),
+                    false => self.unwritable.insert(from),
+                }
+                says.push(LeadAction::To(self.view.members, RegistryMessage::Unwritable(self.unwritable)));
+                before != self.unwritable
             }
             RegistryMessage::Durable(order) => {
                 let is_begun = matches!(self.stage, Stage::Begun);

@@ -18,6 +18,9 @@
 //! While a member has no space for larger contents, commands with an effect get a number and the
 //! answer that they were not done. So a full disk blocks neither reads nor the other members.
 //!
+//! A member that cannot write its copies at all leaves if the others are a majority of the view.
+//! Otherwise all members learn which ones cannot write, so that clients do not wait.
+//!
 //! Messages of an older epoch are dropped; those of a newer one wait for the view.
 //!
 //! The driver must guarantee: messages between two incarnations arrive in order and once, or not at
@@ -66,6 +69,9 @@ pub enum Happened {
     Remembered(Epoch, u64),
     /// Whether this node has space for larger contents.
     Room(bool),
+    /// Whether this node can write its copies. That it cannot is said again while it lasts, so that
+    /// a node leaves only after all members had time to say the same.
+    CanWrite(bool),
 }
 
 /// An output of the replica, which the driver carries out.
@@ -82,6 +88,11 @@ pub enum Act {
     Show(Changed, Arc<Contents>),
     /// Return the result of a command of this node.
     Done(Ticket, Result<u64, Refused>),
+    /// These members cannot write their copies, and the others are no majority of the view, so no
+    /// command is committed. An empty set ends this.
+    Unwritable(NodeSet),
+    /// This node cannot write its copies and the others can go on: end it.
+    Leave,
     /// A member sent a message that no correct member sends.
     Fault(NodeId, &'static str),
 }
@@ -118,6 +129,10 @@ pub struct Replica {
     lead: Option<Lead>,
     /// True if this node has space for larger contents.
     has_room: bool,
+    /// True if this node can write its copies.
+    can_write: bool,
+    /// The members that cannot, as the coordinator last said.
+    unwritable: NodeSet,
     /// Messages to itself.
     own: VecDeque<RegistryMessage>,
     gate: EpochGate<Latest<NodeId, Message>>,
@@ -143,6 +158,8 @@ impl Replica {
             pending: VecDeque::new(),
             lead: None,
             has_room: true,
+            can_write: true,
+            unwritable: NodeSet::EMPTY,
             own: VecDeque::new(),
             gate: EpochGate::new(Latest::new(PARKED_MAX)),
             asked: VecDeque::new(),
@@ -186,6 +203,13 @@ impl Replica {
                     self.tell_coordinator(RegistryMessage::Room(has_room), out);
                 }
             }
+            Happened::CanWrite(can_write) => {
+                if std::mem::replace(&mut self.can_write, can_write) != can_write {
+                    self.tell_coordinator(RegistryMessage::CanWrite(can_write), out);
+                } else if !can_write && self.unwritable.contains(self.me) && self.others_go_on() {
+                    out(Act::Leave);
+                }
+            }
         }
         while let Some(body) = self.own.pop_front() {
             self.take(self.me, body, out);
@@ -203,6 +227,11 @@ impl Replica {
         // First, so that the coordinator knows it before it gives the first command its number.
         if !self.has_room {
             self.tell_coordinator(RegistryMessage::Room(false), out);
+        }
+        self.unwritable = NodeSet::EMPTY;
+        out(Act::Unwritable(self.unwritable));
+        if !self.can_write {
+            self.tell_coordinator(RegistryMessage::CanWrite(false), out);
         }
         let (generation, is_lost) = (self.accepted.generation, self.is_lost);
         self.tell_coordinator(RegistryMessage::Have { generation, is_lost }, out);
@@ -230,7 +259,8 @@ impl Replica {
             RegistryMessage::Have { .. }
             | RegistryMessage::Ask(..)
             | RegistryMessage::Durable(_)
-            | RegistryMessage::Room(_) => true,
+            | RegistryMessage::Room(_)
+            | RegistryMessage::CanWrite(_) => true,
             // A member sends contents on request, the coordinator to begin the view; to itself it
             // sends first the one, then the other.
             RegistryMessage::Whole(_) => self.lead.as_ref().is_some_and(Lead::is_fetching),
@@ -239,6 +269,7 @@ impl Replica {
             | RegistryMessage::Closed { .. }
             | RegistryMessage::Do(..)
             | RegistryMessage::Full(..)
+            | RegistryMessage::Unwritable(_)
             | RegistryMessage::Committed(_) => false,
         };
         if is_for_lead && self.lead.is_some() {
@@ -261,11 +292,22 @@ impl Replica {
             RegistryMessage::Do(order, origin, command) => self.next(view, order, origin, Ok(&command), out),
             RegistryMessage::Full(order, origin, node) => self.next(view, order, origin, Err(node), out),
             RegistryMessage::Committed(order) => self.committed(order, out),
+            RegistryMessage::Unwritable(nodes) => {
+                self.unwritable = nodes;
+                out(Act::Unwritable(if self.others_go_on() { NodeSet::EMPTY } else { nodes }));
+                true
+            }
             _ => false,
         };
         if !fits {
             out(Act::Fault(from, "what does not follow what it said before"));
         }
+    }
+
+    /// Returns true if the members that can write their copies are a majority of the view.
+    fn others_go_on(&self) -> bool {
+        let members = self.view.map_or(NodeSet::EMPTY, |view| view.members);
+        2 * members.iter().filter(|node| !self.unwritable.contains(*node)).count() > members.len()
     }
 
     /// Begins the view with contents that this member lacks.
