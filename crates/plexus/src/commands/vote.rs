@@ -176,7 +176,11 @@ fn without(text: &str, id: &str) -> String {
 fn edit(config: &Config, change: impl FnOnce(&str) -> String) -> Result<()> {
     let path = config.dir.config();
     let name = || path.display().to_string();
-    let text = change(&std::fs::read_to_string(&path).with_context(name)?);
+    let old = std::fs::read_to_string(&path).with_context(name)?;
+    let text = change(&old);
+    if text == old {
+        return Ok(());
+    }
     Config::parse(&config.dir, &text)?;
     create::replace_config(&config.dir, &text).with_context(name)
 }
