@@ -102,7 +102,7 @@ fn a_file_that_votes_and_is_not_listed_is_removed_or_listed_by_the_same_command_
     fs::write(&config, &listed).unwrap();
     vote(&cluster, ["remove", path]).said().ok();
     assert_eq!(text().trim_end(), before.trim_end());
-    let refused = vote(&cluster, ["remove", &id]).said().refusal();
+    let refused = vote(&cluster, ["remove", "00000000000000ff"]).said().refusal();
     assert!(refused.contains("is not a voting file of c1"), "{refused}");
 
     // The file is there, and is neither listed nor votes; then it votes and is not listed.
