@@ -116,12 +116,14 @@ impl ReservedFile {
         Ok(())
     }
 
-    /// Reserves space for a content that follows the last written one.
+    /// Reserves space for a content that follows the present one.
     ///
     /// # Errors
     /// The disk has no space, or the system refuses.
     pub fn reserve(&mut self) -> io::Result<()> {
-        match fallocate(self.second()?, FallocateFlags::KEEP_SIZE, 0, self.len + self.reserve) {
+        // An earlier process has written the present content if this one has written none.
+        let len = fs::metadata(&self.path).map_or(0, |meta| meta.len()).max(self.len);
+        match fallocate(self.second()?, FallocateFlags::KEEP_SIZE, 0, len + self.reserve) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             done => Ok(done?),
         }
@@ -169,6 +171,19 @@ mod tests {
             let room = fs::metadata(beside(file.path())).unwrap().blocks() * 512;
             assert!(room >= RESERVE, "{room}");
         }
+    }
+
+    #[test]
+    fn the_content_of_an_earlier_process_counts_when_space_is_reserved() {
+        const RESERVE: u64 = 64 << 10;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a");
+        ReservedFile::new(path.clone(), RESERVE).put(&vec![7; 256 << 10]).unwrap();
+        // As a put on a full disk leaves it: without space for a content like this one.
+        fs::remove_file(beside(&path)).unwrap();
+        ReservedFile::new(path.clone(), RESERVE).reserve().unwrap();
+        let room = fs::metadata(beside(&path)).unwrap().blocks() * 512;
+        assert!(room >= (256 << 10) + RESERVE, "{room}");
     }
 
     #[test]
