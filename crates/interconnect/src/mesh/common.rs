@@ -229,6 +229,30 @@ impl MeshState {
         Ok((hello, answer))
     }
 
+    /// Returns the generation of the next rail in a place.
+    pub(super) fn next_generation(&self, place: RailPlace) -> u32 {
+        self.pairs().get(&place.peer).map_or(1, |pair| pair.next_generation(place.slot, place.worker))
+    }
+
+    /// Uses up a generation for a rail to this incarnation of a peer; returns false if another
+    /// attempt has done that, or the incarnation is not admitted.
+    pub(super) fn take_generation(
+        &self,
+        place: RailPlace,
+        generation: u32,
+        incarnation: Incarnation,
+    ) -> bool {
+        let RailPlace { peer, slot, worker } = place;
+        let mut pairs = self.pairs();
+        let Some(pair) = pairs.get_mut(&peer) else { return false };
+        let is_next = pair.next_generation(slot, worker) == generation;
+        let takes = is_next && pair.is_admitted() && !pair.is_other_incarnation(incarnation);
+        if takes {
+            pair.use_generation(slot, worker, generation);
+        }
+        takes
+    }
+
     /// Checks the answer to this node's hello.
     pub(super) fn accepted(&self, bytes: &[u8; HELLO], peer: NodeId) -> Result<Hello, String> {
         let answer = Hello::decode(bytes).map_err(|bad| bad.to_string())?;
@@ -270,11 +294,13 @@ impl MeshState {
         self.changed.notify_all();
     }
 
-    /// Records a failed attempt to connect.
+    /// Records a failed attempt to connect, unless another one has succeeded.
     pub(super) fn failed(&self, place: RailPlace, why: String) {
         let RailPlace { peer, slot, worker } = place;
         tracing::debug!("{peer}: worker {worker}, slot {slot}: not connected: {why}");
-        if let Some(pair) = self.pairs().get_mut(&peer) {
+        if let Some(pair) = self.pairs().get_mut(&peer)
+            && pair.missing(slot).any(|(missing, _)| missing == worker)
+        {
             pair.failed(slot, worker, Instant::now());
             pair.set_problem(slot, why);
         }
@@ -384,6 +410,27 @@ pub(super) mod tests {
         let woken: Result<usize, Errno> = poll(&mut fds, Some(&Timespec::default()));
         common.wake_network.clear();
         woken == Ok(1)
+    }
+
+    #[test]
+    fn of_two_calls_at_the_same_time_one_makes_the_rail() {
+        let common = common(1, 0, RailKind::Shm);
+        let place = RailPlace { peer: NodeId(0), slot: 0, worker: 0 };
+        let (first, second) = (common.next_generation(place), common.next_generation(place));
+        common.admit(NodeId(0), Incarnation(5));
+        assert!(
+            !common.take_generation(place, first, Incarnation(4)),
+            "the answer of an earlier incarnation"
+        );
+        assert!(common.take_generation(place, first, Incarnation(5)));
+        assert!(!common.take_generation(place, second, Incarnation(5)), "both ends could keep another rail");
+        // The first call failed after all.
+        assert!(common.take_generation(place, common.next_generation(place), Incarnation(5)));
+        // The failure of a call that came too late is no problem of the pair.
+        let pair = || common.pairs().get(&NodeId(0)).unwrap().problem();
+        common.pairs().get_mut(&NodeId(0)).unwrap().rail_up(0, 0, 2, Incarnation(5), Instant::now());
+        common.failed(place, "another connection to it is being made".into());
+        assert_eq!(pair(), None);
     }
 
     #[test]

@@ -9,6 +9,11 @@
 //! key: first those of its windows, then for each worker its receive rings (one descriptor) and its
 //! bell (page, event). The caller reports last that it has mapped everything. Only then do the
 //! links exist, one for each worker.
+//!
+//! While incarnations of the peer are admitted one after the other, several threads may call it at
+//! the same time. One of them takes the generation of the rails and reports; the others report
+//! nothing. Otherwise the two nodes could keep the rails of different calls, and each would close
+//! those of the other.
 
 use std::{
     io,
@@ -190,8 +195,8 @@ impl LocalPeers {
         };
         connected.map_err(|error| format!("no answer on this host: {error}"))?;
         let process = same_user(&socket)?;
-        let generation = 1;
         let place = RailPlace { peer, slot, worker: 0 };
+        let generation = self.common.next_generation(place);
         let hello = self.common.hello(place, RailKind::Shm, Lane::Prompt, generation, 0).encode();
         let (calling, greeting) = noise::call(key, self.common.config.cluster, &hello);
         send(&socket, &greeting)?;
@@ -206,6 +211,9 @@ impl LocalPeers {
         self.offer(&socket, &mut session, &rings)?;
         let offer = PeerOffer::receive(&socket, &mut session)?;
         let (rails, gone) = self.map(rings, offer)?;
+        if !self.common.take_generation(place, generation, answer.incarnation) {
+            return Err("another connection to it is being made".into());
+        }
         send(&socket, &session.seal(&GO))?;
         self.watch(process, &socket, &gone)?;
         self.attach(peer, slot, generation, answer.incarnation, rails);

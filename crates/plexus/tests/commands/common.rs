@@ -191,7 +191,8 @@ impl Cluster {
     pub(crate) fn pids(&self) -> Vec<i32> {
         let status = self.run("status").args(["--json"]).said().json();
         let nodes = status["nodes"].as_array().unwrap();
-        nodes.iter().map(|node| node["pid"].as_i64().unwrap() as i32).collect()
+        let pid = |node: &Value| node["pid"].as_i64().unwrap_or_else(|| panic!("{node}")) as i32;
+        nodes.iter().map(pid).collect()
     }
 }
 
