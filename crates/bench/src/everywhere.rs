@@ -13,7 +13,7 @@ use std::{
 
 use plexus_node::{
     config::Config,
-    control::{Control, ControlError},
+    control::{Control, ControlError, ProcessState},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -73,42 +73,52 @@ pub(crate) fn everywhere<T: DeserializeOwned>(
     call: &Call<'_>,
     interrupted: &AtomicBool,
 ) -> Result<Vec<T>, RunError> {
-    let answers = request_all(config, call, interrupted, false, &mut |_, _| {})?;
-    let parsed =
-        config.nodes.iter().zip(answers).map(|(node, answer)| parse(&node.name, call.command, answer));
-    parsed.collect()
-}
-
-/// As [`everywhere`], but a node may end meanwhile: its result is the last progress that it
-/// reported.
-pub(crate) fn everywhere_alive<T: DeserializeOwned>(
-    config: &Config,
-    call: &Call<'_>,
-    interrupted: &AtomicBool,
-) -> Result<Vec<Result<T, Value>>, RunError> {
-    let mut progress = vec![Value::Null; config.nodes.len()];
-    let answers = request_all(config, call, interrupted, true, &mut |index, value| progress[index] = value)?;
-    let nodes = config.nodes.iter().zip(answers).zip(progress);
-    let parsed = nodes.map(|((node, answer), last)| match answer {
-        Some(answer) => Ok(Ok(parse(&node.name, call.command, Some(answer))?)),
-        None => Ok(Err(last)),
+    let answers = request(config, to_all(config, call), false, interrupted, &mut |_| {})?;
+    let parsed = config.nodes.iter().zip(answers).map(|(node, answer)| match answer {
+        Ok(answer) => parse(&node.name, answer),
+        Err(absent) => Err(absent.why.into()),
     });
     parsed.collect()
 }
 
-fn request_all(
+/// A node that has not answered, because it ended or its process is stopped.
+#[derive(Debug)]
+pub(crate) struct Absent {
+    /// The last progress that it reported.
+    pub(crate) progress: Value,
+    /// The reason.
+    pub(crate) why: ControlError,
+}
+
+/// As [`everywhere`], but a node may end or be stopped meanwhile.
+///
+/// # Errors
+/// As [`everywhere`]; also if a node runs and does not answer.
+pub(crate) fn everywhere_alive<T: DeserializeOwned>(
     config: &Config,
     call: &Call<'_>,
     interrupted: &AtomicBool,
-    may_end: bool,
-    tell: &mut dyn FnMut(usize, Value),
-) -> Result<Vec<Option<Value>>, RunError> {
+) -> Result<Vec<Result<T, Absent>>, RunError> {
+    let answers = request(config, to_all(config, call), true, interrupted, &mut |_| {})?;
+    let parsed = config.nodes.iter().zip(answers).map(|(node, answer)| match answer {
+        Ok(answer) => Ok(Ok(parse(&node.name, answer)?)),
+        Err(absent) => Ok(Err(absent)),
+    });
+    parsed.collect()
+}
+
+/// Requests to nodes, and the longest time until all have answered.
+struct Requests {
+    /// The index of the node, the command and its arguments.
+    of: Vec<(usize, &'static str, Value)>,
+    time: Duration,
+}
+
+fn to_all(config: &Config, call: &Call<'_>) -> Requests {
     let start = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default() + AHEAD;
     let args = (call.args)(start.as_millis() as u64);
-    let requests =
-        config.nodes.iter().map(|node| (node.number.index(), call.command, args.clone())).collect();
-    let time = AHEAD + call.time + TIMEOUT;
-    request(config, requests, time, interrupted, may_end, tell)
+    let of = config.nodes.iter().map(|node| (node.number.index(), call.command, args.clone())).collect();
+    Requests { of, time: AHEAD + call.time + TIMEOUT }
 }
 
 /// A report of a node over its control socket.
@@ -119,7 +129,7 @@ enum NodeReport {
 }
 
 /// Sends requests to nodes, each with its command and arguments, and returns their answers in the
-/// order of the requests; `None` is a node that did not answer in `time`. `tell` gets the progress.
+/// order of the requests. `tell` gets the progress.
 ///
 /// # Errors
 /// See [`RunError`]. Work that the nodes have begun ends by itself.
@@ -129,25 +139,26 @@ pub(crate) fn ask(
     time: Duration,
     interrupted: &AtomicBool,
     tell: &mut dyn FnMut(Value),
-) -> Result<Vec<Option<Value>>, RunError> {
-    request(config, requests, time, interrupted, false, &mut |_, value| tell(value))
+) -> Result<Vec<Value>, RunError> {
+    let answers = request(config, Requests { of: requests, time }, false, interrupted, tell)?;
+    answers.into_iter().map(|answer| answer.map_err(|absent| absent.why.into())).collect()
 }
 
-/// As [`ask`]; `tell` gets the index of the request too. With `may_end`, a node that ends is one
-/// that did not answer.
+/// As [`ask`]. With `may_end`, a node that ends or whose process is stopped is absent; else it is
+/// an error.
 fn request(
     config: &Config,
-    requests: Vec<(usize, &'static str, Value)>,
-    time: Duration,
-    interrupted: &AtomicBool,
+    requests: Requests,
     may_end: bool,
-    tell: &mut dyn FnMut(usize, Value),
-) -> Result<Vec<Option<Value>>, RunError> {
-    let mut results = vec![None; requests.len()];
+    interrupted: &AtomicBool,
+    tell: &mut dyn FnMut(Value),
+) -> Result<Vec<Result<Value, Absent>>, RunError> {
     let (sender, reports) = mpsc::channel();
-    for (index, (node, command, args)) in requests.into_iter().enumerate() {
-        let mut control = Control::connect(&config.dir, &config.nodes[node].name)?;
-        control.set_timeout(time)?;
+    let mut waiting = Vec::new();
+    for (index, (node, command, args)) in requests.of.into_iter().enumerate() {
+        let name = &config.nodes[node].name;
+        let mut control = Control::connect(&config.dir, name)?;
+        control.set_timeout(requests.time)?;
         let sender = sender.clone();
         // The thread is not joined: it ends with its node, and a hanging one is not waited for.
         thread::spawn(move || {
@@ -155,24 +166,26 @@ fn request(
             let end = control.call(command, args, tell);
             let _ = sender.send(NodeReport::End(index, end));
         });
+        waiting.push(Waiting { name, command, progress: Value::Null, moved: Instant::now(), end: None });
     }
     drop(sender);
-    let mut failure: Option<ControlError> = None;
-    let mut deadline = Instant::now() + time;
+    let mut deadline = Instant::now() + requests.time;
     while Instant::now() < deadline {
         if interrupted.load(Ordering::Relaxed) {
             return Err(RunError::Interrupted);
         }
         match reports.recv_timeout(LOOK_EVERY) {
-            Ok(NodeReport::Progress(index, value)) => tell(index, value),
-            Ok(NodeReport::End(index, Ok(value))) => results[index] = Some(value),
-            Ok(NodeReport::End(_, Err(ControlError::Ended { .. }))) if may_end => {}
-            Ok(NodeReport::End(_, Err(error))) => {
-                deadline = deadline.min(Instant::now() + LAST_WORDS);
-                failure = Some(match failure {
-                    Some(other) if weight(&other) >= weight(&error) => other,
-                    _ => error,
-                });
+            Ok(NodeReport::Progress(index, value)) => {
+                if waiting[index].progress != value {
+                    (waiting[index].progress, waiting[index].moved) = (value.clone(), Instant::now());
+                }
+                tell(value);
+            }
+            Ok(NodeReport::End(index, end)) => {
+                if end.as_ref().is_err_and(|error| !(may_end && is_absence(error))) {
+                    deadline = deadline.min(Instant::now() + LAST_WORDS);
+                }
+                waiting[index].end = Some(end);
             }
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
@@ -181,7 +194,45 @@ fn request(
     if interrupted.load(Ordering::Relaxed) {
         return Err(RunError::Interrupted);
     }
-    failure.map_or(Ok(results), |error| Err(error.into()))
+    let mut failure: Option<ControlError> = None;
+    let mut answers = Vec::new();
+    for node in waiting {
+        let silent = || ControlError::silent(&config.dir, node.name, node.command, node.moved.elapsed());
+        match node.end.unwrap_or_else(|| Err(silent())) {
+            Ok(answer) => answers.push(Ok(answer)),
+            Err(why) if may_end && is_absence(&why) => {
+                answers.push(Err(Absent { progress: node.progress, why }));
+            }
+            Err(error) => {
+                let is_more = |other: &ControlError| weight(other) < weight(&error);
+                if failure.as_ref().is_none_or(is_more) {
+                    failure = Some(error);
+                }
+            }
+        }
+    }
+    failure.map_or(Ok(answers), |error| Err(error.into()))
+}
+
+/// A request to a node.
+struct Waiting<'a> {
+    name: &'a str,
+    command: &'static str,
+    /// The last progress, and the time since which it is the same.
+    progress: Value,
+    moved: Instant,
+    end: Option<Result<Value, ControlError>>,
+}
+
+/// Returns true if the node cannot answer because it has ended or its process is stopped.
+fn is_absence(error: &ControlError) -> bool {
+    match error {
+        ControlError::Ended { .. } => true,
+        ControlError::Silent { process, .. } => {
+            matches!(process, ProcessState::Ended(_) | ProcessState::Stopped(_))
+        }
+        _ => false,
+    }
 }
 
 /// Returns how informative a failure is. A lost node is the reason why the others stopped.
@@ -189,6 +240,8 @@ fn weight(error: &ControlError) -> u8 {
     match error {
         ControlError::Ended { .. } | ControlError::NotRunning { .. } => 3,
         ControlError::Refused { .. } => 2,
+        // The others may have stopped it.
+        ControlError::Silent { .. } => 0,
         _ => 1,
     }
 }
@@ -199,13 +252,45 @@ pub(crate) fn to_json(args: &impl Serialize) -> Value {
     serde_json::to_value(args).unwrap_or_else(|_| json!({}))
 }
 
-/// Decodes the answer of the node `name` to `command`.
-pub(crate) fn parse<T: DeserializeOwned>(
-    name: &str,
-    command: &str,
-    answer: Option<Value>,
-) -> Result<T, RunError> {
-    let silent = || ControlError::Silent { name: name.into(), command: command.into() };
-    serde_json::from_value(answer.ok_or_else(silent)?)
-        .map_err(|source| RunError::Answer { name: name.into(), source })
+/// Decodes an answer of the node `name`.
+pub(crate) fn parse<T: DeserializeOwned>(name: &str, answer: Value) -> Result<T, RunError> {
+    serde_json::from_value(answer).map_err(|source| RunError::Answer { name: name.into(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, os::unix::net::UnixListener};
+
+    use plexus_node::Parameters;
+
+    use super::*;
+
+    #[test]
+    fn a_node_that_runs_and_does_not_answer_is_not_said_to_have_ended() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = Parameters::new(2, "plexus".into(), directory.path()).unwrap().config;
+        std::fs::create_dir_all(config.dir.run()).unwrap();
+        let sockets = ["n1", "n2"].map(|name| UnixListener::bind(config.dir.socket(name)).unwrap());
+        let run = || {
+            let args = |_| json!({});
+            let call = Call { command: "bench.blocks", args: &args, time: Duration::ZERO };
+            let requests = Requests { time: Duration::from_millis(50), ..to_all(&config, &call) };
+            request(&config, requests, true, &AtomicBool::new(false), &mut |_| {})
+        };
+        // No process has their locks.
+        let locks = ["n1", "n2"].map(|name| File::create(config.dir.lock(name)).unwrap());
+        let absent = run().unwrap();
+        let why = |absent: &Absent| absent.why.to_string();
+        assert!(
+            absent.iter().all(|absent| why(absent.as_ref().unwrap_err()).contains("it has ended")),
+            "{absent:?}"
+        );
+        locks[1].lock().unwrap();
+        let why = run().unwrap_err().to_string();
+        assert!(
+            why.starts_with("n2 does not answer to `bench.blocks` (for 0.") && why.contains("it runs"),
+            "{why}"
+        );
+        drop(sockets);
+    }
 }

@@ -100,6 +100,11 @@ impl Stage {
     }
 
     /// Ends all clients of the node.
+    pub(crate) fn end(&self) {
+        self.reach(OVER);
+    }
+
+    /// Ends all clients of the node with a failure.
     pub(crate) fn fail(&self, why: String) {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
         self.reach(OVER);

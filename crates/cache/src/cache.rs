@@ -118,6 +118,12 @@ impl Cache {
         self.inner.closed.store(true, Relaxed);
     }
 
+    /// Returns true if the cache refuses requests.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.inner.closed.load(Relaxed)
+    }
+
     /// Waits until a change is durable, as [`Blocks::durable`].
     ///
     /// # Errors
@@ -166,7 +172,7 @@ impl Cache {
         if block.0 >= inner.blocks {
             return Err(CacheError::OutOfRange { block, blocks: inner.blocks });
         }
-        if inner.closed.load(Relaxed) {
+        if self.is_closed() {
             return Err(CacheError::ShuttingDown);
         }
         Ok(self.table(block))

@@ -55,8 +55,19 @@ pub(super) struct ClientSlot {
     pub(super) of: usize,
 }
 
+/// The reason why a client cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ClientError {
+    /// The node refuses it a block.
+    #[error(transparent)]
+    Node(#[from] CacheError),
+    /// A block has not what the clients left there.
+    #[error("{0}")]
+    Wrong(String),
+}
+
 /// Works until the stage is over, and shows the number of acknowledged changes meanwhile. A failure
-/// ends all clients of the node.
+/// ends all clients of the node, as does the end of the node.
 pub(super) async fn work(
     cache: &Cache,
     workload: &Workload,
@@ -65,8 +76,11 @@ pub(super) async fn work(
     acknowledged: &AtomicU64,
 ) -> Done {
     let mut done = Done::default();
-    if let Err(why) = Client::new(workload, place).work(cache, stage, &mut done, acknowledged).await {
-        stage.fail(why);
+    match Client::new(workload, place).work(cache, stage, &mut done, acknowledged).await {
+        Ok(()) => {}
+        // The node was told to end, and hands back its blocks.
+        Err(ClientError::Node(_)) if cache.is_closed() => stage.end(),
+        Err(error) => stage.fail(error.to_string()),
     }
     done
 }
@@ -104,7 +118,7 @@ impl<'a> Client<'a> {
         stage: &Stage,
         done: &mut Done,
         acknowledged: &AtomicU64,
-    ) -> Result<(), String> {
+    ) -> Result<(), ClientError> {
         let mut last = clock::now();
         loop {
             let now = stage.now();
@@ -121,7 +135,7 @@ impl<'a> Client<'a> {
                 (committed, waited) = self.change(cache, block).await?;
                 if self.workload.durability == Durability::Commit {
                     made = Some(clock::now());
-                    cache.durable(committed).await.map_err(line)?;
+                    cache.durable(committed).await?;
                 }
                 done.acknowledged += made_blocks;
                 acknowledged.store(done.acknowledged, Relaxed);
@@ -157,13 +171,13 @@ impl<'a> Client<'a> {
         &mut self,
         cache: &Cache,
         told: &mut dyn FnMut(BlockId, u64) -> bool,
-    ) -> Result<(), String> {
+    ) -> Result<(), ClientError> {
         self.has_whole_groups = true;
         loop {
             let block = BlockId(self.choose());
             if self.chance.below(100) < u64::from(self.workload.writes_percent) {
                 let (committed, _) = self.change(cache, block).await?;
-                cache.durable(committed).await.map_err(line)?;
+                cache.durable(committed).await?;
                 if !self.group_of(block).all(|block| told(block, self.mine[block.0 as usize])) {
                     return Ok(());
                 }
@@ -175,13 +189,12 @@ impl<'a> Client<'a> {
 
     /// Reads a block, and returns whether it had to wait for it.
     #[inline]
-    async fn read(&self, cache: &Cache, block: BlockId) -> Result<bool, String> {
+    async fn read(&self, cache: &Cache, block: BlockId) -> Result<bool, ClientError> {
         let page = match self.workload.consistent_reads {
             false => cache.read(block).await,
             true => cache.read_consistent(block).await,
-        };
-        let page = page.map_err(line)?;
-        counted::total(&page).map(|_| page.waited()).ok_or_else(|| strange(block))
+        }?;
+        counted::total(&page).map(|_| page.waited()).ok_or_else(|| ClientError::Wrong(strange(block)))
     }
 
     #[inline]
@@ -205,19 +218,21 @@ impl<'a> Client<'a> {
 
     /// Changes a block, or its group. Returns whether the client waited for a block.
     #[inline]
-    async fn change(&mut self, cache: &Cache, block: BlockId) -> Result<(Committed, bool), String> {
+    async fn change(&mut self, cache: &Cache, block: BlockId) -> Result<(Committed, bool), ClientError> {
         if self.workload.group == 1 {
-            let mut page = cache.change(block).await.map_err(line)?;
+            let mut page = cache.change(block).await?;
             self.count(block, &mut page)?;
             let waited = page.waited();
             return Ok((page.commit(), waited));
         }
         let blocks: Vec<BlockId> = self.group_of(block).collect();
-        let mut pages = cache.change_all(&blocks).await.map_err(line)?;
+        let mut pages = cache.change_all(&blocks).await?;
         let counts = || pages.iter().map(|page| counted::of_slot(page, self.slot));
         if self.has_whole_groups && counts().any(|count| Some(count) != counts().next()) {
             let counts: Vec<_> = counts().collect();
-            return Err(format!("{block}: a part of a group was lost: this client made {counts:?} changes"));
+            return Err(ClientError::Wrong(format!(
+                "{block}: a part of a group was lost: this client made {counts:?} changes"
+            )));
         }
         for (block, page) in blocks.into_iter().zip(&mut pages) {
             self.count(block, page)?;
@@ -227,26 +242,22 @@ impl<'a> Client<'a> {
     }
 
     #[inline]
-    fn count(&mut self, block: BlockId, user: &mut [u8]) -> Result<(), String> {
+    fn count(&mut self, block: BlockId, user: &mut [u8]) -> Result<(), ClientError> {
         let mine = &mut self.mine[block.0 as usize];
         let there = counted::of_slot(user, self.slot);
         if *mine == u64::MAX {
             if counted::total(user).is_none() {
-                return Err(strange(block));
+                return Err(ClientError::Wrong(strange(block)));
             }
         } else if *mine != there {
-            return Err(format!(
+            return Err(ClientError::Wrong(format!(
                 "{block}: this client made change {mine} of it, but the block has {there}: a change was lost or made twice"
-            ));
+            )));
         }
         counted::change(user, self.slot);
         *mine = there + 1;
         Ok(())
     }
-}
-
-fn line(error: CacheError) -> String {
-    error.to_string()
 }
 
 /// Returns the error of a block whose counts do not add up.
@@ -285,9 +296,10 @@ mod tests {
         one.count(BlockId(0), &mut user).unwrap();
         let before = user.clone();
         one.count(BlockId(0), &mut user).unwrap();
-        let why = one.count(BlockId(0), &mut before.clone()).unwrap_err();
+        let why = one.count(BlockId(0), &mut before.clone()).unwrap_err().to_string();
         assert!(why.contains("lost or made twice"), "{why}");
         user[0] ^= 1;
-        assert!(client(&workload, 2).count(BlockId(0), &mut user).unwrap_err().contains("does not add up"));
+        let why = client(&workload, 2).count(BlockId(0), &mut user).unwrap_err().to_string();
+        assert!(why.contains("does not add up"), "{why}");
     }
 }

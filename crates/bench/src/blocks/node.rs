@@ -3,7 +3,7 @@
 use std::{
     io,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
-    time::{Instant, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use plexus_base::BlockId;
@@ -65,6 +65,9 @@ pub struct NodeResult {
     pub acknowledged: Vec<u64>,
     /// The measured time in nanoseconds; all following fields refer to it.
     pub measured_ns: u64,
+    /// The longest time in nanoseconds without an acknowledged change, including the warm-up; 0 if
+    /// the clients only read.
+    pub longest_pause_ns: u64,
     /// The number of reads.
     pub reads: u64,
     /// The number of changes.
@@ -81,6 +84,33 @@ pub struct NodeResult {
     pub counts: NodeCounts,
     /// The messages that it sent, with their bytes, by channel and size.
     pub traffic: Traffic,
+}
+
+/// The end of the workload on one node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum NodeOutcome {
+    /// The clients worked to the end.
+    Done(Box<NodeResult>),
+    /// The node was told to end meanwhile. The value has the acknowledged changes of each client; a
+    /// client may have made one more.
+    Left(Vec<u64>),
+}
+
+/// The longest time without a change. It counts only from one look to another with the same count,
+/// so a late look makes no pause.
+struct LongestPause {
+    count: u64,
+    since: Instant,
+    longest: Duration,
+}
+
+impl LongestPause {
+    fn look(&mut self, count: u64, now: Instant) {
+        match count == self.count {
+            true => self.longest = self.longest.max(now - self.since),
+            false => (self.count, self.since) = (count, now),
+        }
+    }
 }
 
 /// All counters at one time.
@@ -112,7 +142,7 @@ pub(super) fn run(
     workload: &Workload,
     start: SystemTime,
     tell: &mut dyn FnMut(&[u64]) -> bool,
-) -> Result<NodeResult, String> {
+) -> Result<NodeOutcome, String> {
     let (cache, clients, members) = (runtime.cache(), workload.clients as usize, runtime.members());
     let me = members.iter().take_while(|node| *node < runtime.me()).count();
     let acknowledged: Vec<AtomicU64> = (0..clients).map(|_| AtomicU64::new(0)).collect();
@@ -128,11 +158,20 @@ pub(super) fn run(
             cache.run(clients)
         }
     };
-    let mut wanted = || tell(&acknowledged.iter().map(|count| count.load(Relaxed)).collect::<Vec<_>>());
+    let counts = || acknowledged.iter().map(|count| count.load(Relaxed)).collect::<Vec<_>>();
+    let mut pause = LongestPause { count: 0, since: Instant::now(), longest: Duration::ZERO };
+    let mut wanted = || {
+        let counts = counts();
+        pause.look(counts.iter().sum(), Instant::now());
+        tell(&counts)
+    };
     let Workload { warm_ms, measured_ms, .. } = *workload;
     let times = Times { start, warm_ms, measured_ms };
     let Measured { done, before, after } =
         stage::run(times, (0..threads).map(work), || Moment::now(runtime), &mut wanted)?;
+    if cache.is_closed() {
+        return Ok(NodeOutcome::Left(counts()));
+    }
     let mut done: Vec<_> = done.into_iter().flatten().collect();
     done.sort_unstable_by_key(|(client, _)| *client);
     let done: Vec<_> = done.into_iter().map(|(_, done)| done).collect();
@@ -142,7 +181,8 @@ pub(super) fn run(
         responses.merge(&done.waits);
         change_responses.merge(&done.change_responses);
     }
-    Ok(NodeResult {
+    Ok(NodeOutcome::Done(Box::new(NodeResult {
+        longest_pause_ns: if workload.writes_percent > 0 { pause.longest.as_nanos() as u64 } else { 0 },
         acknowledged: done.iter().map(|done| done.acknowledged).collect(),
         measured_ns: (after.at - before.at).as_nanos() as u64,
         reads: done.iter().map(|done| done.reads).sum(),
@@ -153,7 +193,7 @@ pub(super) fn run(
         usage: after.usage.since(&before.usage),
         counts: after.counts.since(&before.counts),
         traffic: after.traffic.since(&before.traffic),
-    })
+    })))
 }
 
 /// The changes counted in the first `hot` blocks: in total, and by each of `slots` clients.
@@ -178,4 +218,20 @@ pub(super) fn sum(cache: &Cache, first: u64, blocks: u64, slots: usize) -> Resul
         }
     }
     Ok(sums)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_the_time_between_looks_at_the_same_count() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut pause = LongestPause { count: 0, since: start, longest: Duration::ZERO };
+        for (count, second) in [(0, 1), (5, 9), (5, 10), (5, 12), (6, 20), (6, 21)] {
+            pause.look(count, at(second));
+        }
+        assert_eq!(pause.longest, Duration::from_secs(3), "the late looks show changes");
+    }
 }

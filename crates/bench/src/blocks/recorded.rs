@@ -57,7 +57,7 @@ fn acknowledge(runtime: &NodeRuntime, args: Value, progress: Progress<'_>) -> Re
     check(runtime, workload.hot, slot + 1)?;
     let mut told = |block: BlockId, changes: u64| progress(json!([block.0, changes]));
     let (cache, mut client) = (runtime.cache(), Client::new(&workload, ClientSlot { slot, of: slot + 1 }));
-    cache.block_on(client.acknowledge(cache, &mut told))?;
+    cache.block_on(client.acknowledge(cache, &mut told)).map_err(|error| error.to_string())?;
     Ok(Value::Null)
 }
 

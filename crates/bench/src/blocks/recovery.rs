@@ -282,7 +282,7 @@ fn call_on<T: DeserializeOwned>(
 ) -> Result<T, RunError> {
     control.set_timeout(TIMEOUT)?;
     let name = format!("n{}", node + 1);
-    parse(&name, command, Some(control.call(command, to_json(args), |_| {})?))
+    parse(&name, control.call(command, to_json(args), |_| {})?)
 }
 
 #[cfg(test)]

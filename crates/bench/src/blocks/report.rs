@@ -67,9 +67,17 @@ pub struct Report {
     pub changes_acknowledged: u64,
     /// The changes found in the blocks.
     pub changes_found: u64,
-    /// The nodes that ended during the run.
+    /// The longest time in milliseconds in which a node acknowledged no change; 0 without changes.
+    pub longest_pause_ms: f64,
+    /// The nodes that ended or left during the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ended: Vec<String>,
+    /// The nodes whose process is stopped.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stopped: Vec<String>,
+    /// One line for each of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub why: Vec<String>,
     /// The messages by channel and size.
     #[serde(skip)]
     pub traffic: Traffic,
@@ -127,7 +135,12 @@ impl Report {
             messages,
             bytes,
             changes_acknowledged: results.iter().flat_map(|result| &result.acknowledged).sum(),
+            longest_pause_ms: thousandths(
+                results.iter().map(|result| result.longest_pause_ns).max().unwrap_or(0) as f64 / 1e6,
+            ),
             ended: Vec::new(),
+            stopped: Vec::new(),
+            why: Vec::new(),
             changes_found,
             traffic,
         }

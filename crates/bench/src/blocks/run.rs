@@ -4,17 +4,24 @@
 use std::{sync::atomic::AtomicBool, time::Duration};
 
 use plexus_disks::{HEADER, TRAILER};
-use plexus_node::{config::Config, control::Control};
+use plexus_node::{
+    config::Config,
+    control::{Control, ControlError, ProcessState},
+};
 
-use super::{Durability, NodeResult, Report, Workload, command::Sum, node::Sums};
+use super::{
+    Durability, NodeResult, Report, Workload,
+    command::Sum,
+    node::{NodeOutcome, Sums},
+};
 use crate::{
-    everywhere::{Call, RunError, TIMEOUT, everywhere, everywhere_alive, parse, to_json},
+    everywhere::{Absent, Call, RunError, TIMEOUT, everywhere, everywhere_alive, parse, to_json},
     workload::Run,
 };
 
 /// Runs `workload` on all nodes of a running cluster. `rail` is the name in the report for the rail
-/// between the nodes. Ends early when `interrupted` is set. With durable changes, nodes may end
-/// meanwhile: what they had acknowledged must be found too.
+/// between the nodes. Ends early when `interrupted` is set. Nodes may leave meanwhile and, with
+/// durable changes, be killed or stopped: what they had acknowledged must be found too.
 ///
 /// # Errors
 /// See [`RunError`]. Work that the nodes have begun ends by itself.
@@ -36,33 +43,42 @@ pub fn run(
         time: Duration::from_millis(workload.warm_ms + workload.measured_ms),
     };
     let is_durable = config.redo_mib > 0 && workload.durability == Durability::Commit;
-    let results: Vec<Result<NodeResult, Vec<u64>>> = if is_durable {
-        let results = everywhere_alive(config, &call, interrupted)?;
-        let told = |last| serde_json::from_value(last).unwrap_or_default();
-        results.into_iter().map(|result| result.map_err(told)).collect()
-    } else {
-        everywhere(config, &call, interrupted)?.into_iter().map(Ok).collect()
+    let outcomes: Vec<Result<NodeOutcome, Absent>> = match is_durable {
+        true => everywhere_alive(config, &call, interrupted)?,
+        false => everywhere(config, &call, interrupted)?.into_iter().map(Ok).collect(),
     };
+    let (mut results, mut ended, mut stopped, mut why) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for (name, outcome) in names.iter().zip(outcomes) {
+        let (told, is_stopped, line) = match outcome {
+            Ok(NodeOutcome::Done(result)) => {
+                results.push(Ok(*result));
+                continue;
+            }
+            Ok(NodeOutcome::Left(told)) => {
+                (told, false, format!("{name} was told to end, and has left the run"))
+            }
+            Err(Absent { progress, why }) => {
+                let told = serde_json::from_value(progress).unwrap_or_default();
+                let is_stopped =
+                    matches!(why, ControlError::Silent { process: ProcessState::Stopped(_), .. });
+                (told, is_stopped, why.to_string())
+            }
+        };
+        results.push(Err(told));
+        if is_stopped { &mut stopped } else { &mut ended }.push((*name).to_owned());
+        why.push(line);
+    }
     // Another node reads than before: it must get the blocks from their current holders.
-    let reader = results.iter().rposition(Result::is_ok);
-    let reader = reader.ok_or_else(|| {
-        RunError::Sums(
-            "every node has ended, so the blocks cannot be read; start the nodes with `plexus up`".into(),
-        )
+    let reader = results.iter().rposition(Result::is_ok).ok_or_else(|| {
+        RunError::Sums(format!("no node is left that could read the blocks: {}", why.join("; ")))
     })?;
     let after = sums(config, names[reader], workload, slots)?;
     let found = check(&before, &after, workload.clients as usize, &results)?;
-    let mut report = {
-        let living: Vec<NodeResult> =
-            results.iter().filter_map(|result| result.as_ref().ok().cloned()).collect();
-        Report::of(config, rail, workload, &living, found)
-    };
-    for (name, told) in
-        names.iter().zip(&results).filter_map(|(name, result)| Some((name, result.as_ref().err()?)))
-    {
-        report.changes_acknowledged += told.iter().sum::<u64>();
-        report.ended.push((*name).to_owned());
-    }
+    let living: Vec<NodeResult> = results.iter().filter_map(|result| result.as_ref().ok().cloned()).collect();
+    let mut report = Report::of(config, rail, workload, &living, found);
+    report.changes_acknowledged +=
+        results.iter().filter_map(|result| result.as_ref().err()).flatten().sum::<u64>();
+    (report.ended, report.stopped, report.why) = (ended, stopped, why);
     Ok(report)
 }
 
@@ -70,7 +86,7 @@ fn sums(config: &Config, name: &str, workload: &Workload, slots: usize) -> Resul
     let args = to_json(&Sum { first: 0, hot: workload.hot, slots });
     let mut control = Control::connect(&config.dir, name)?;
     control.set_timeout(TIMEOUT)?;
-    parse(name, "bench.sum", Some(control.call("bench.sum", args, |_| {})?))
+    parse(name, control.call("bench.sum", args, |_| {})?)
 }
 
 /// Compares the counts in the blocks with those of the clients. Returns the changes found. Of a
@@ -117,6 +133,7 @@ mod tests {
         NodeResult {
             acknowledged: acknowledged.to_vec(),
             measured_ns: 1,
+            longest_pause_ns: 0,
             reads: 0,
             changes: 0,
             hits: 0,

@@ -9,7 +9,10 @@ use std::{
     thread,
 };
 
-use plexus_node::{config::Config, control::Control};
+use plexus_node::{
+    config::Config,
+    control::{Control, ControlError},
+};
 
 use super::command::{Hold, Holds};
 use crate::{
@@ -18,8 +21,8 @@ use crate::{
 };
 
 /// Takes `locks` locks, distributed evenly over the nodes. Calls `held` with the number and the
-/// milliseconds when all are granted, and `ended` when the locks of a node are gone. Returns when
-/// `interrupted` is set or no node is left.
+/// milliseconds when all are granted, and `ended` with the reason when the locks of a node are
+/// gone. Returns when `interrupted` is set or no node is left.
 ///
 /// # Errors
 /// A node could not be asked, or did not get its locks.
@@ -28,7 +31,7 @@ pub fn hold(
     locks: u64,
     interrupted: &AtomicBool,
     held: &mut dyn FnMut(u64, u64),
-    ended: &mut dyn FnMut(&str),
+    ended: &mut dyn FnMut(&str, Option<&ControlError>),
 ) -> Result<(), RunError> {
     let nodes = config.nodes.len();
     let (tell, told) = mpsc::channel();
@@ -58,8 +61,8 @@ pub fn hold(
                 }
             }
             Ok((_, Err(Some(error)))) if holding < nodes => return Err(error.into()),
-            Ok((index, Err(_))) => {
-                config.nodes.iter().nth(index).into_iter().for_each(|node| ended(&node.name))
+            Ok((index, Err(why))) => {
+                config.nodes.iter().nth(index).into_iter().for_each(|node| ended(&node.name, why.as_ref()))
             }
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(()),

@@ -27,5 +27,5 @@ pub fn between(
     let time = Duration::from_millis(plan.total_ms()) + TIMEOUT;
     let mut report = |progress| serde_json::from_value(progress).map_or((), &mut *tell);
     let mut answers = ask(config, requests, time, interrupted, &mut report)?;
-    parse(&config.nodes[client].name, "perf.run", answers.remove(1))
+    parse(&config.nodes[client].name, answers.remove(1))
 }

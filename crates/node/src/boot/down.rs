@@ -344,9 +344,12 @@ impl Running {
         let control = Control::connect(ways.dir, &self.name);
         match control.and_then(|mut control| control.call(command, args, |_| {})) {
             // The process may end before its answer is sent.
-            Err(ControlError::Ended { .. } | ControlError::NotRunning { .. }) if command == "exit" => {
-                Ok(Value::Null)
-            }
+            Err(
+                ControlError::Ended { .. }
+                | ControlError::Dropped { .. }
+                | ControlError::Closed { .. }
+                | ControlError::NotRunning { .. },
+            ) if command == "exit" => Ok(Value::Null),
             Err(error) => {
                 self.refuses = (command == "exit").then(|| error.to_string());
                 Err(error.to_string())

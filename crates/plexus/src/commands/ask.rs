@@ -107,21 +107,30 @@ pub(crate) fn wait_ms(seconds: &str) -> Result<u64, String> {
 
 #[cfg(test)]
 mod tests {
+    use plexus_node::control::ProcessState;
+
     use super::*;
 
     #[test]
     fn the_first_node_that_succeeds_is_used_else_a_running_nodes_error_is_returned() {
-        let down = |name: &str| ControlError::NotRunning { name: name.into(), dir: String::new() };
+        let down =
+            |name: &str| ControlError::NotRunning { name: name.into(), dir: String::new(), last: None };
+        let silent = || ControlError::Silent {
+            name: "silent".into(),
+            command: "status".into(),
+            silence: Duration::from_secs(5),
+            process: ProcessState::Stopped(7),
+        };
         let attempt = |name: &str| match name {
             "up" => Ok(name.to_owned()),
-            "silent" => Err(ControlError::Silent { name: name.into(), command: "status".into() }),
+            "silent" => Err(silent()),
             _ => Err(down(name)),
         };
         let of = |names: &[&str]| {
             first_of(names.iter().copied(), attempt).map_err(|why| why.map(|error| error.to_string()))
         };
         assert_eq!(of(&["down", "silent", "up", "silent"]), Ok("up".into()));
-        assert_eq!(of(&["down", "silent", "down"]), Err(Some("silent does not answer to `status`".into())));
+        assert_eq!(of(&["down", "silent", "down"]), Err(Some(silent().to_string())));
         assert_eq!(of(&["down"]), Err(Some(down("down").to_string())));
         assert_eq!(of(&[]), Err(None));
     }

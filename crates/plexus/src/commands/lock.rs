@@ -93,9 +93,11 @@ fn under_lock(args: Args) -> Result<u8> {
     ask(control, &LockArgs { name: args.name.clone(), mode: args.mode.clone(), wait_ms }, events.clone())?;
     let first = match wait_ms {
         // A node that hangs is waited for no longer than one that answers.
-        Some(ms) => received
-            .recv_timeout(Duration::from_millis(ms) + ANSWER_WITHIN)
-            .map_err(|_| ControlError::Silent { name: node, command: "lock".into() })?,
+        Some(ms) => {
+            let limit = Duration::from_millis(ms) + ANSWER_WITHIN;
+            let silent = |_| ControlError::silent(&config.dir, &node, "lock", limit);
+            received.recv_timeout(limit).map_err(silent)?
+        }
         None => received.recv()?,
     };
     match first {

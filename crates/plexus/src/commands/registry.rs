@@ -171,7 +171,7 @@ fn run_on_node(mut control: Control, command: OneNodeCommand, as_json: bool) -> 
 /// Calls a command that changes the registry. Without an answer its outcome is unknown.
 fn change(control: &mut Control, command: &str, request: Value) -> Result<Value> {
     control.call(command, request, |_| ()).map_err(|error| match error {
-        ControlError::Silent { .. } | ControlError::Ended { .. } => {
+        ControlError::Silent { .. } | ControlError::Ended { .. } | ControlError::Dropped { .. } => {
             anyhow!("outcome unknown: {error}; `plexus registry get` shows whether the change was made")
         }
         error => error.into(),

@@ -119,8 +119,11 @@ fn a_node_that_does_not_answer_is_not_taken_for_one_that_is_down() {
         (status.join().unwrap(), down)
     });
     signal(pid, Signal::CONT);
+    let stopped = format!("its process is stopped (pid {pid}); `kill -CONT {pid}` lets it go on");
     assert!(status.contains("silent") && status.contains("n1 does not answer to `status`"), "{status}");
-    assert!(down.refusal().contains("n1 did not end"));
+    assert!(status.contains(&stopped), "{status}");
+    let down = down.refusal();
+    assert!(down.contains("n1 did not end") && down.contains(&stopped), "{down}");
     cluster.run("down").said().ok();
 }
 
@@ -147,6 +150,8 @@ fn a_suspended_node_is_skipped_and_the_next_one_is_asked() {
     for (number, answer) in answers.iter().enumerate() {
         let why = if number < 4 { "n1 does not answer to `status`" } else { "n2: " };
         assert!(answer.err.contains(why), "{number}: {}{}", answer.out, answer.err);
+        let is_stopped = answer.err.contains("its process is stopped") || number == 4;
+        assert!(is_stopped && !answer.err.contains("ended"), "{number}: {}", answer.err);
     }
 }
 

@@ -289,5 +289,6 @@ fn invalid_locks_and_commands_are_reported() {
     wait_until(&cluster, "all is given up", none);
     cluster.run("down").said().ok();
     let down = lock(&cluster, ["a", "--", "true"]).said().refusal_with(125);
-    assert!(down.contains("n1 is not running"), "{down}");
+    assert!(down.contains("n1 is not running; start it with"), "{down}");
+    assert!(down.contains("(it ended at 20") && down.contains("it was told to end"), "{down}");
 }

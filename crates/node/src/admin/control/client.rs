@@ -4,7 +4,8 @@ use std::{
     io::{self, BufRead, BufReader, Read, Write},
     os::unix::net::UnixStream,
     path::Path,
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use serde_json::Value;
@@ -15,21 +16,31 @@ use rustix::{
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt},
 };
 
-use super::{MAX_LINE, Request, Response};
-use crate::boot::layout::ClusterDir;
+use super::{MAX_LINE, ProcessState, Request, Response};
+use crate::boot::{last_end::LastEnd, layout::ClusterDir};
 
 /// The longest that a node may take to accept a connection. It takes no time unless the node is
 /// suspended and many clients wait already.
 const REACHED_WITHIN: Duration = Duration::from_secs(5);
 
+/// The longest wait for the socket of a process that has none yet, or no longer, and the polling
+/// interval.
+const STARTS_WITHIN: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
 /// A connection to a running node.
 pub struct Control {
+    dir: ClusterDir,
     name: String,
+    /// The incarnation of the node, where it is known.
+    incarnation: Option<u64>,
     stream: BufReader<UnixStream>,
     /// The last command.
     asked: String,
     /// The received part of a line.
     line: Vec<u8>,
+    /// The time of the last request or line.
+    heard: Instant,
 }
 
 /// A response of a node to a command.
@@ -45,34 +56,54 @@ pub enum ControlResponse {
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// The node does not run.
-    #[error("{name} is not running; start it with `plexus up -C {dir}`")]
+    #[error("{name} is not running; start it with `plexus up -C {dir}`{last}", last = ended_at(.last.as_ref()))]
     NotRunning {
         /// The node.
         name: String,
         /// The directory of its cluster.
         dir: String,
+        /// Its last end, if it ever ran.
+        last: Option<LastEnd>,
     },
-    /// The node ended before it answered.
-    #[error("{name} ended while it did `{command}`; see its log")]
+    /// The process of the node ended before it answered.
+    #[error("{name} ended while it did `{command}`{last}", last = ended_at(.last.as_ref()))]
     Ended {
         /// The node.
         name: String,
         /// The command.
         command: String,
+        /// Its end, where it is known.
+        last: Option<LastEnd>,
     },
-    /// The node runs and accepts no connection.
-    #[error("{name} does not take connections; is it stopped?")]
+    /// The node has closed the connection before it answered, and its process is there.
+    #[error("{name} closed the connection while it did `{command}`: {process}")]
+    Dropped {
+        /// The node.
+        name: String,
+        /// The command.
+        command: String,
+        /// The state of its process.
+        process: ProcessState,
+    },
+    /// The process of the node is there and accepts no connection.
+    #[error("{name} does not take connections: {process}")]
     Closed {
         /// The node.
         name: String,
+        /// The state of its process.
+        process: ProcessState,
     },
     /// The node did not answer in time.
-    #[error("{name} does not answer to `{command}`")]
+    #[error("{name} does not answer to `{command}` (for {:.1} s): {process}", .silence.as_secs_f64())]
     Silent {
         /// The node.
         name: String,
         /// The command.
         command: String,
+        /// The time since it was asked, or has last reported progress.
+        silence: Duration,
+        /// The state of its process.
+        process: ProcessState,
     },
     /// The node answered with an error.
     #[error("{name}: {what}")]
@@ -90,6 +121,19 @@ pub enum ControlError {
         /// The reason.
         source: io::Error,
     },
+}
+
+/// Returns the last end of a node as the end of a line.
+fn ended_at(end: Option<&LastEnd>) -> String {
+    end.map_or(String::new(), |LastEnd { at, why }| format!(" (it ended at {at}: {why})"))
+}
+
+impl ControlError {
+    /// Returns the error of a node that has been silent for this time.
+    pub fn silent(dir: &ClusterDir, name: &str, command: &str, silence: Duration) -> Self {
+        let process = ProcessState::of(dir, name);
+        Self::Silent { name: name.into(), command: command.into(), silence, process }
+    }
 }
 
 /// Connects to the socket at `path` within `limit`. A plain connect would wait while the queue of
@@ -123,23 +167,39 @@ impl Control {
     /// # Errors
     /// As for [`Control::connect`].
     pub fn connect_within(dir: &ClusterDir, name: &str, limit: Duration) -> Result<Self, ControlError> {
-        match reach(&dir.socket(name), limit) {
-            Ok(stream) => Ok(Self {
-                name: name.into(),
-                stream: BufReader::new(stream),
-                asked: String::new(),
-                line: Vec::new(),
-            }),
-            Err(error)
-                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
-            {
-                Err(ControlError::NotRunning { name: name.into(), dir: dir.root().display().to_string() })
+        let (until, name) = (Instant::now() + limit.min(STARTS_WITHIN), name.to_owned());
+        let error = loop {
+            let error = match reach(&dir.socket(&name), limit) {
+                Ok(stream) => {
+                    return Ok(Self {
+                        dir: dir.clone(),
+                        incarnation: ProcessState::incarnation(dir, &name),
+                        name,
+                        stream: BufReader::new(stream),
+                        asked: String::new(),
+                        line: Vec::new(),
+                        heard: Instant::now(),
+                    });
+                }
+                Err(error) => error,
+            };
+            let process = match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ProcessState::of(dir, &name),
+                io::ErrorKind::WouldBlock => {
+                    break ControlError::Closed { process: ProcessState::of(dir, &name), name };
+                }
+                _ => break ControlError::Io { name, source: error },
+            };
+            match process {
+                ProcessState::Ended(last) => {
+                    break ControlError::NotRunning { name, dir: dir.root().display().to_string(), last };
+                }
+                process if Instant::now() >= until => break ControlError::Closed { name, process },
+                // The node is about to open its socket, or to end.
+                _ => thread::sleep(LOOK_EVERY),
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                Err(ControlError::Closed { name: name.into() })
-            }
-            Err(source) => Err(ControlError::Io { name: name.into(), source }),
-        }
+        };
+        Err(error)
     }
 
     /// Returns the name of the node.
@@ -189,6 +249,7 @@ impl Control {
     /// See [`ControlError`].
     pub fn ask(&mut self, command: &str, args: Value) -> Result<(), ControlError> {
         command.clone_into(&mut self.asked);
+        self.heard = Instant::now();
         let request = Request { command: command.into(), args };
         let mut line = serde_json::to_vec(&request).map_err(|error| self.io(error.into()))?;
         line.push(b'\n');
@@ -209,12 +270,12 @@ impl Control {
         let read = (&mut self.stream).take(room).read_until(b'\n', &mut self.line);
         read.map_err(|error| self.failed(error))?;
         if self.line.last() != Some(&b'\n') {
-            let (name, command) = (self.name.clone(), self.asked.clone());
             return Err(match (self.line.len() as u64) < MAX_LINE {
-                true => ControlError::Ended { name, command },
+                true => self.closed(),
                 false => self.io(io::Error::other(format!("an answer of more than {MAX_LINE} bytes"))),
             });
         }
+        self.heard = Instant::now();
         let line = std::mem::take(&mut self.line);
         match serde_json::from_slice(&line).map_err(|error| self.io(error.into()))? {
             Response::Progress(value) => Ok(ControlResponse::Progress(value)),
@@ -224,11 +285,21 @@ impl Control {
     }
 
     fn failed(&self, error: io::Error) -> ControlError {
-        let (name, command) = (self.name.clone(), self.asked.clone());
         match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ControlError::Silent { name, command },
-            _ if is_gone(&error) => ControlError::Ended { name, command },
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                ControlError::silent(&self.dir, &self.name, &self.asked, self.heard.elapsed())
+            }
+            _ if is_gone(&error) => self.closed(),
             _ => self.io(error),
+        }
+    }
+
+    /// Returns the error of a connection that the node has closed.
+    fn closed(&self) -> ControlError {
+        let (name, command) = (self.name.clone(), self.asked.clone());
+        match ProcessState::of_closed(&self.dir, &name, self.incarnation) {
+            ProcessState::Ended(last) => ControlError::Ended { name, command, last },
+            process => ControlError::Dropped { name, command, process },
         }
     }
 

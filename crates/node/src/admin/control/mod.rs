@@ -16,6 +16,7 @@
 
 mod client;
 mod places;
+mod process;
 mod reach;
 mod seen;
 mod server;
@@ -30,6 +31,7 @@ use serde_json::Value;
 
 pub use client::{Control, ControlError, ControlResponse};
 pub(crate) use places::CommandSlots;
+pub use process::ProcessState;
 pub(crate) use reach::forward;
 pub use reach::{on_its_host, status_of_cluster};
 pub use seen::{ANSWER_WITHIN, Seen};

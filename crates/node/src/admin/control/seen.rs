@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{Control, ControlError};
-use crate::boot::layout::ClusterDir;
+use crate::boot::{last_end::last_end, layout::ClusterDir};
 
 /// The longest that a node may take to answer a query.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -47,8 +47,9 @@ impl<T> Seen<T> {
             Self::Alive(said) => Ok(said),
             Self::Silent(why) | Self::Unreachable(why) => Err(why.clone()),
             Self::Down => {
+                let last = last_end(dir, name, false);
                 let dir = dir.root().display().to_string();
-                Err(ControlError::NotRunning { name: name.into(), dir }.to_string())
+                Err(ControlError::NotRunning { name: name.into(), dir, last }.to_string())
             }
             Self::Removed => Err(format!("{name} does not belong to the cluster")),
         }

@@ -11,7 +11,7 @@ use std::{
 use serde_json::json;
 
 use super::{server::MAX_CLIENTS, *};
-use crate::boot::layout::ClusterDir;
+use crate::{boot::layout::ClusterDir, records::durable::Lock};
 
 /// Creates the directories of a cluster in `directory`.
 fn cluster(directory: &std::path::Path) -> ClusterDir {
@@ -247,4 +247,46 @@ fn hostile_lines_do_no_harm() {
     let nested = b"[".repeat(100_000);
     assert!(!line_any(&nested), "nor is the stack used up");
     plexus_sim::hostile(&good, |line| assert!(!line_any(line) || line.contains(&b'"')));
+}
+
+#[test]
+fn a_living_process_is_not_said_to_have_ended_and_a_dead_one_not_to_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = cluster(directory.path());
+    fs::create_dir_all(dir.logs()).unwrap();
+    let end = "2026-11-23T07:18:00.818311Z  INFO the node starts: n1\n2026-11-23T07:18:09.818311Z  INFO the node ends: evicted\n";
+    fs::write(dir.log("n1"), end).unwrap();
+    let short = Duration::from_millis(10);
+    let refused = || match Control::connect_within(&dir, "n1", short) {
+        Ok(_) => panic!("connected"),
+        Err(error) => error.to_string(),
+    };
+    let pid = std::process::id();
+    let (runs, ended) = (format!("it runs (pid {pid})"), "it ended at 2026-11-23T07:18:09.818311Z: evicted");
+    assert!(
+        refused().starts_with("n1 is not running; start it") && refused().contains(ended),
+        "{}",
+        refused()
+    );
+    let lock = Lock::try_take(&dir.lock("n1"), 7).unwrap().unwrap();
+    // It has no socket yet, or no longer.
+    assert!(
+        refused().starts_with("n1 does not take connections") && refused().contains(&runs),
+        "{}",
+        refused()
+    );
+    let listener = std::os::unix::net::UnixListener::bind(dir.socket("n1")).unwrap();
+    let mut connections = [(), (), ()].map(|()| Control::connect(&dir, "n1").unwrap());
+    let [silent, dropped, gone] = &mut connections;
+    let accepted = [(), (), ()].map(|()| listener.accept().unwrap());
+    silent.set_timeout(short).unwrap();
+    let error = silent.call("hold", Value::Null, |_| {}).unwrap_err();
+    assert!(matches!(error, ControlError::Silent { .. }) && error.to_string().contains(&runs), "{error}");
+    drop(accepted);
+    let error = dropped.call("hold", Value::Null, |_| {}).unwrap_err();
+    assert!(matches!(error, ControlError::Dropped { .. }) && error.to_string().contains(&runs), "{error}");
+    // Another incarnation of the node runs.
+    lock.sign(8).unwrap();
+    let error = gone.call("hold", Value::Null, |_| {}).unwrap_err();
+    assert!(matches!(error, ControlError::Ended { .. }) && error.to_string().contains(ended), "{error}");
 }

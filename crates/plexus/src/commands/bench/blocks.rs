@@ -18,6 +18,9 @@ use crate::{
     output,
 };
 
+/// The time without a change from which it is shown.
+const LONG_PAUSE_MS: f64 = 1000.0;
+
 /// The arguments of `plexus bench blocks`.
 #[derive(clap::Args)]
 pub(crate) struct BlocksArgs {
@@ -137,16 +140,20 @@ fn show(reports: &[Report]) -> anyhow::Result<()> {
     let sum = |of: fn(&Report) -> u64| reports.iter().map(of).sum();
     let (acknowledged, found) =
         (sum(|report| report.changes_acknowledged), sum(|report| report.changes_found));
-    let ended: Vec<&str> = reports.iter().flat_map(|report| &report.ended).map(String::as_str).collect();
     let (acknowledged, found) = (count(acknowledged), count(found));
-    if ended.is_empty() {
+    let longest_ms = reports.iter().map(|report| report.longest_pause_ms).fold(0.0, f64::max);
+    if longest_ms >= LONG_PAUSE_MS {
+        output::line(&format!("\na node acknowledged no change for {:.1} s", longest_ms / 1e3))?;
+    }
+    let why: Vec<&str> = reports.iter().flat_map(|report| &report.why).map(String::as_str).collect();
+    if why.is_empty() {
         return output::line(&format!(
             "\nchanges acknowledged {acknowledged}, found in the blocks {found}: none lost, none applied twice"
         ));
     }
     output::line(&format!(
-        "\n{} ended during the run. Changes known to be acknowledged {acknowledged}, found in the blocks {found}: none lost",
-        ended.join(", ")
+        "\n{}\nChanges known to be acknowledged {acknowledged}, found in the blocks {found}: none lost",
+        why.join("\n")
     ))
 }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use plexus_bench::locks::{self, Names, Report, Workload};
-use plexus_node::config::Config;
+use plexus_node::{config::Config, control::ControlError};
 
 use super::clusters::{BenchClusters, ClusterNeeds};
 use crate::{
@@ -103,7 +103,10 @@ fn hold(args: &LocksArgs, config: &Config, count: u64, interrupted: &AtomicBool)
         let value = serde_json::json!({ "held": locks, "ms": ms });
         printed = print(format!("{locks} locks held after {ms} ms; held until interrupted"), value);
     };
-    let mut ended = |node: &str| output::progress(&format!("{node} ended; its locks were released"));
+    let mut ended = |node: &str, why: Option<&ControlError>| {
+        let why = why.map_or_else(|| format!("{node} ended the command"), ToString::to_string);
+        output::progress(&format!("{why}; the locks of {node} were released"));
+    };
     locks::hold(config, count, interrupted, &mut held, &mut ended)?;
     printed
 }
