@@ -16,7 +16,7 @@ use plexus_sim::Random;
 use rustix::process::Signal;
 
 use super::{
-    clients::{Clients, Refusals},
+    clients::{Clients, Pauses, Refusals},
     damage,
     faults::{Fault, PUT_OUT},
 };
@@ -34,6 +34,10 @@ const ROUNDS: u64 = 12;
 
 /// The exit code of a node that could not write its redo.
 const FAILED: i32 = 1;
+
+/// The time for which clients work without a fault at first. Without checkpoints by time, their
+/// redo streams become full several times.
+const SOAK: Duration = Duration::from_secs(20);
 
 /// The interval at which a wait checks its condition.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -82,6 +86,8 @@ pub struct Report {
     pub clusters: u64,
     /// The refusals that clients got meanwhile.
     pub refusals: Refusals,
+    /// The times without a change between the faults.
+    pub pauses: Pauses,
 }
 
 impl fmt::Display for Report {
@@ -107,6 +113,9 @@ impl fmt::Display for Report {
         }
         let all: u64 = self.rounds.values().map(|rounds| rounds.acknowledged).sum();
         writeln!(f, "{all} changes acknowledged; after each fault every one was in its block")?;
+        let Pauses { long, longest } = self.pauses;
+        let ms = longest.as_millis();
+        writeln!(f, "without a fault: {long} times no change for a second or more, at most for {ms} ms")?;
         write!(f, "{}", self.damage)?;
         for (fault, Rounds { ended, .. }) in self.rounds.iter().filter(|(_, rounds)| !rounds.ended.is_empty())
         {
@@ -137,6 +146,7 @@ pub fn run(
     }
     with_own_mounts(|| {
         let (mut report, mut random, start) = (Report::default(), Random::new(seed), Instant::now());
+        soak(program.clone(), seed, &mut report.pauses, say)?;
         while start.elapsed() < time {
             let settings = Settings::any(&mut random);
             let faults: Vec<Fault> = (0..ROUNDS).map(|_| *random.pick(&known)).collect();
@@ -163,6 +173,24 @@ pub fn each(program: PathBuf, seed: u64, say: &mut (dyn FnMut(&str) + Send)) -> 
         damage::run(program, &mut Random::new(seed), &mut report.damage, say)?;
         Ok(report)
     })?
+}
+
+/// Lets clients work without any fault: changes must not stand still.
+fn soak(
+    program: PathBuf,
+    seed: u64,
+    pauses: &mut Pauses,
+    say: &mut (dyn FnMut(&str) + Send),
+) -> Result<(), String> {
+    say("changes without a fault");
+    let settings = Settings { networks: 0, checkpoint_seconds: 600, hot: 150 };
+    let mut nodes = cluster(program, settings)?;
+    let clients = Clients::new(nodes.dir(), NODES, settings.hot);
+    let ran = clients.beside(seed, || {
+        clients.undisturbed(SOAK, pauses)?;
+        clients.check(0)
+    });
+    ran.map(drop).map_err(|why| kept(&mut nodes, why))
 }
 
 /// Creates a cluster with disks that can fail.
@@ -199,8 +227,10 @@ fn on_cluster(
                 break;
             }
             let rounds = report.rounds.entry(*fault).or_default();
+            let between = Duration::from_millis(200 + random.below(1000));
             let failed =
                 |why| format!("cluster {} {settings:?}, round {number}, {fault}: {why}", report.clusters);
+            clients.undisturbed(between, &mut report.pauses).map_err(failed)?;
             let found =
                 round(&mut nodes, &clients, *fault, &mut epoch, rounds, &mut random).map_err(failed)?;
             rounds.acknowledged += found - last;
@@ -223,7 +253,6 @@ fn round(
     rounds: &mut Rounds,
     random: &mut Random,
 ) -> Result<u64, String> {
-    thread::sleep(Duration::from_millis(200 + random.below(1000)));
     let struck = fault.strike(nodes, random)?;
     let mut note = |node: usize, status: ExitStatus, said: &str| {
         *rounds.ended.entry(status.to_string()).or_default() += 1;

@@ -9,7 +9,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -38,6 +38,41 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The longest time until all acknowledgements that were sent have been recorded.
 const RECORDED_WITHIN: Duration = Duration::from_secs(10);
 
+/// The time without a change from which it is reported, and the one from which it is a failure: far
+/// longer than a busy machine needs.
+const LONG_PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_LIMIT: Duration = Duration::from_secs(10);
+
+/// The times without a change while there was no fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Pauses {
+    /// The number of those longer than a second.
+    pub long: u64,
+    /// The longest.
+    pub longest: Duration,
+}
+
+/// The present time without a change. It lasts from one look to another with the same count, so a
+/// late look makes none.
+struct Pause {
+    count: u64,
+    since: Instant,
+    length: Duration,
+}
+
+impl Pause {
+    fn look(&mut self, count: u64, now: Instant, pauses: &mut Pauses) {
+        if count != self.count {
+            *self = Self { count, since: now, length: Duration::ZERO };
+            return;
+        }
+        let was_long = self.length >= LONG_PAUSE;
+        self.length = now - self.since;
+        pauses.long += u64::from(self.length >= LONG_PAUSE && !was_long);
+        pauses.longest = pauses.longest.max(self.length);
+    }
+}
+
 /// The changes of a client that were acknowledged.
 #[derive(Clone)]
 struct Acknowledged {
@@ -52,6 +87,8 @@ pub struct Clients {
     dir: ClusterDir,
     hot: u64,
     slots: Vec<Mutex<Acknowledged>>,
+    /// The number of acknowledgements.
+    count: AtomicU64,
     over: AtomicBool,
     /// An observation that must not be made.
     failure: Mutex<Option<String>>,
@@ -72,6 +109,7 @@ impl Clients {
             dir,
             hot,
             slots: (0..nodes * CLIENTS).map(|_| Mutex::new(slot())).collect(),
+            count: AtomicU64::new(0),
             over: AtomicBool::new(false),
             failure: Mutex::default(),
             refusals: Mutex::default(),
@@ -123,6 +161,7 @@ impl Clients {
         while !self.over.load(Ordering::Relaxed) {
             match control.hear() {
                 Ok(ControlResponse::Progress(told)) => {
+                    self.count.fetch_add(1, Ordering::Relaxed);
                     let number = |index: usize| told[index].as_u64().unwrap_or(u64::MAX);
                     if let Some(changes) = self.slot(slot).changes.get_mut(number(0) as usize) {
                         *changes = number(1);
@@ -131,6 +170,25 @@ impl Clients {
                 Ok(ControlResponse::Done(_)) => return Ok(()),
                 Err(ControlError::Silent { .. }) => {}
                 Err(why) => return Err(why),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for this time, and longer while changes stand still. There must be no fault.
+    ///
+    /// # Errors
+    /// No change is acknowledged any more.
+    pub fn undisturbed(&self, time: Duration, pauses: &mut Pauses) -> Result<(), String> {
+        let count = || self.count.load(Ordering::Relaxed);
+        let start = Instant::now();
+        let mut pause = Pause { count: count(), since: start, length: Duration::ZERO };
+        while start.elapsed() < time || pause.length >= LONG_PAUSE {
+            thread::sleep(RESTS);
+            pause.look(count(), Instant::now(), pauses);
+            if pause.length >= PAUSE_LIMIT {
+                let seconds = pause.length.as_secs();
+                return Err(format!("no change was acknowledged for {seconds} s, without any fault"));
             }
         }
         Ok(())
@@ -245,6 +303,19 @@ impl Drop for Over<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_pause_is_counted_once_and_a_late_look_makes_none() {
+        let (start, mut pauses) = (Instant::now(), Pauses::default());
+        let mut pause = Pause { count: 0, since: start, length: Duration::ZERO };
+        for (count, ms, length) in
+            [(0, 900, 900), (1, 5000, 0), (1, 6000, 1000), (1, 6500, 1500), (2, 6600, 0), (2, 7700, 1100)]
+        {
+            pause.look(count, start + Duration::from_millis(ms), &mut pauses);
+            assert_eq!(pause.length, Duration::from_millis(length));
+        }
+        assert_eq!(pauses, Pauses { long: 2, longest: Duration::from_millis(1500) });
+    }
 
     #[test]
     fn a_change_counts_if_it_was_acknowledged_or_its_client_interrupted() {
