@@ -24,6 +24,7 @@ mod recovery;
 mod redo;
 mod registry;
 mod several_hosts;
+mod soak;
 mod supervision;
 mod temporary;
 mod views;
