@@ -86,6 +86,18 @@ pub(crate) struct TaskBlock {
     pub(crate) waited: bool,
 }
 
+/// A wait for room in the redo stream, until this is dropped.
+struct WaitsForRoom<'a> {
+    redo: &'a dyn RedoLog,
+    ticket: Option<u64>,
+}
+
+impl Drop for WaitsForRoom<'_> {
+    fn drop(&mut self) {
+        self.ticket.inspect(|ticket| self.redo.forget(*ticket));
+    }
+}
+
 impl Cache {
     pub(crate) fn new(
         port: Arc<Port>,
@@ -246,10 +258,9 @@ impl Blocks for Cache {
     }
 
     async fn reserve(&self, changes: u32) -> Result<(), CacheError> {
-        if let Some(redo) = self.redo() {
-            poll_fn(|context| redo.poll_reserve(changes, context)).await?;
-        }
-        Ok(())
+        let Some(redo) = self.redo() else { return Ok(()) };
+        let mut waits = WaitsForRoom { redo, ticket: None };
+        Ok(poll_fn(|context| redo.poll_reserve(&mut waits.ticket, changes, context)).await?)
     }
 
     fn try_reserve(&self, changes: u32) -> Result<bool, CacheError> {

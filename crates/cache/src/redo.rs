@@ -1,14 +1,14 @@
 //! The redo stream and the recovery of a node, as the cache uses them.
 
 use std::{
-    sync::{Arc, Weak},
+    sync::Arc,
     task::{Context, Poll},
 };
 
 use plexus_base::{BlockId, Epoch, Incarnation, NodeId, WorkerId, wire::DecodeError};
 use plexus_disks::Version;
 
-use crate::{CacheTask, service::Port};
+use crate::CacheTask;
 
 /// One change of a block.
 #[derive(Clone, Copy, Debug)]
@@ -35,11 +35,20 @@ pub struct RedoFailed(pub String);
 /// the log.
 pub trait RedoLog: Send + Sync {
     /// Reserves room in the stream for changes, each for one [`append`](Self::append) or
-    /// [`release`](Self::release). If there is none, the task is woken when there may be.
+    /// [`release`](Self::release). If there is none, the task is woken when there may be, and
+    /// `ticket` becomes that of its wait: the next poll has it, or it is [forgotten](Self::forget).
     ///
     /// # Errors
     /// The stream has failed.
-    fn poll_reserve(&self, changes: u32, context: &mut Context<'_>) -> Poll<Result<(), RedoFailed>>;
+    fn poll_reserve(
+        &self,
+        ticket: &mut Option<u64>,
+        changes: u32,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), RedoFailed>>;
+
+    /// Ends the wait of a task that wants no room any more.
+    fn forget(&self, ticket: u64);
 
     /// Reserves room as [`poll_reserve`](Self::poll_reserve), if there is enough now.
     ///
@@ -112,12 +121,14 @@ pub trait RedoLog: Send + Sync {
 /// The way by which a [`RedoLog`] answers the workers.
 #[derive(Clone)]
 pub struct RedoAnswers {
-    port: Weak<Port>,
+    tell: Arc<dyn Fn(WorkerId, CacheTask) + Send + Sync>,
 }
 
 impl RedoAnswers {
-    pub(crate) fn new(port: &Arc<Port>) -> Self {
-        Self { port: Arc::downgrade(port) }
+    /// Gives each answer to `tell` as a task for a worker. It is called on any thread, and must be
+    /// quick.
+    pub fn new(tell: impl Fn(WorkerId, CacheTask) + Send + Sync + 'static) -> Self {
+        Self { tell: Arc::new(tell) }
     }
 
     /// Everything below `end` is durable.
@@ -141,9 +152,6 @@ impl RedoAnswers {
     }
 
     fn tell(&self, worker: WorkerId, task: CacheTask) {
-        // There is no port while the node ends.
-        if let Some(port) = self.port.upgrade() {
-            port.submit(worker, task);
-        }
+        (self.tell)(worker, task);
     }
 }

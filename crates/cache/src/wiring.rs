@@ -71,7 +71,11 @@ pub fn wire(
     let frames = cache_bytes / u64::from(workers) / block_size as u64;
     let sets = ((frames / u64::from(WAYS)) as u32).max(1);
     let faults = Arc::<Faults>::default();
-    let redo = redo(RedoAnswers::new(&port));
+    let weak = Arc::downgrade(&port);
+    let redo = redo(RedoAnswers::new(move |worker, task| {
+        // There is no port while the node ends.
+        weak.upgrade().inspect(|port| port.submit(worker, task));
+    }));
     let (mut services, mut tables, mut windows) = (Vec::new(), Vec::new(), Vec::new());
     let (mut events, mut reads) = (Vec::new(), String::new());
     let io = BlockIoSettings { reads: disk_reads, threads: io_threads, syncs: redo.is_some() };

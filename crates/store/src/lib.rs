@@ -12,3 +12,4 @@ mod room;
 pub mod stream;
 
 pub use node::{NodeRedo, RecoveryPhase, RecoveryStatus, RedoSettings};
+pub use room::RoomWaits;

@@ -13,7 +13,7 @@ use std::{
         Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{
             AtomicBool, AtomicU64,
-            Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
+            Ordering::{AcqRel, Acquire, Relaxed, Release},
         },
     },
     task::{Context, Poll},
@@ -28,10 +28,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     recovery::{DeadStream, PreparedStream, RedoFiles},
-    room::RoomWaiters,
+    room::{RoomWaits, SharedRoom},
     stream::{
         driver::{RedoProgress, RedoStream},
-        protocol::{Group, Lsn, Record, StreamCounts},
+        protocol::{Fill, Group, Lsn, Record, Reserved, RoomEvent, StreamCounts},
     },
 };
 
@@ -41,6 +41,10 @@ const SAY_EVERY: Duration = Duration::from_secs(5);
 
 /// The bytes of heads and ranges that a change has in addition to the bytes of two pages.
 const CHANGE_OVERHEAD: u64 = 16 << 10;
+
+/// The end of a group that could not be appended: the stream has failed, and nothing makes it
+/// durable.
+const NOT_APPENDED: u64 = u64::MAX;
 
 /// The settings of a node's redo.
 pub struct RedoSettings {
@@ -114,14 +118,12 @@ struct Shared {
     stream: OnceLock<RedoStream>,
     /// The bytes of the stream.
     length: u64,
-    /// The bytes of redo since the checkpoint with which the next one is due, and true if it is,
-    /// which the checkpoints are told once.
-    due_bytes: u64,
-    is_due: AtomicBool,
     durable: AtomicU64,
-    /// The bytes that a change may need, and the bytes that are reserved.
+    /// The bytes that a change may need.
     change_bytes: u64,
-    reserved: AtomicU64,
+    /// The reservations, the tasks that wait until the stream is open and has room, and the thread
+    /// that makes checkpoints.
+    room: SharedRoom,
     /// By worker: the position that it waits for; 0: none.
     wanted: Box<[AtomicU64]>,
     /// True once the node is leaving.
@@ -130,10 +132,6 @@ struct Shared {
     cancel: AtomicBool,
     jobs: Mutex<Jobs>,
     work: Condvar,
-    /// The tasks that wait until the stream is open and has room.
-    waiters: RoomWaiters,
-    /// Wakes the thread that makes checkpoints.
-    due: Condvar,
     recovery: Mutex<RecoveryStatus>,
 }
 
@@ -192,27 +190,24 @@ impl NodeRedo {
         let change_bytes = 2 * group.shape().block_size.bytes() as u64 + CHANGE_OVERHEAD;
         let RedoSettings { workers, files, stream, target_bytes, failed } = settings;
         let wanted = (0..workers).map(|_| AtomicU64::new(0)).collect();
+        let length = stream.geometry().length();
         let shared = Arc::new(Shared {
             workers,
             files,
             failed,
-            length: stream.geometry().length(),
-            due_bytes: (stream.geometry().length() / 2).min(target_bytes),
+            length,
+            room: SharedRoom::new(length / 8, (length / 2).min(target_bytes)),
             prepared: Mutex::new(Some(stream)),
-            is_due: AtomicBool::new(false),
             group,
             answers,
             stream: OnceLock::new(),
             durable: AtomicU64::new(0),
             change_bytes,
-            reserved: AtomicU64::new(0),
             wanted,
             is_leaving: AtomicBool::new(false),
             cancel: AtomicBool::new(false),
             jobs: Mutex::new(Jobs::of(Epoch(0), Vec::new(), false, false)),
             work: Condvar::new(),
-            waiters: RoomWaiters::default(),
-            due: Condvar::new(),
             recovery: Mutex::default(),
         });
         let (looks, writes) = (Arc::clone(&shared), Arc::clone(&shared));
@@ -222,24 +217,35 @@ impl NodeRedo {
     }
 
     /// Waits until a checkpoint is due: after `every`, or when half of the stream is used or more
-    /// than [`RedoSettings::target_bytes`]. Returns false when this has [ended](Self::end).
+    /// than [`RedoSettings::target_bytes`], or when changes wait for room that nothing else brings.
+    /// Returns false when this has [ended](Self::end) or failed.
     pub fn wait_for_checkpoint(&self, every: Duration) -> bool {
-        let is_early = |jobs: &mut Jobs| !jobs.is_ended && !self.shared.is_due.load(Acquire);
-        let jobs = self.shared.due.wait_timeout_while(self.shared.lock(), every, is_early);
-        let (jobs, _) = jobs.unwrap_or_else(PoisonError::into_inner);
-        !jobs.is_ended
+        self.shared.room.wait_for_checkpoint(every)
     }
 
     /// Moves the checkpoint: the workers need no record below `oldest`, or none that was durable
     /// when `durable` was read.
     pub fn checkpoint(&self, durable: u64, oldest: Option<u64>) {
-        if self.shared.waiters.waited().is_some_and(|waited| waited >= SAY_EVERY) {
-            tracing::warn!("the redo stream is full: changes wait until changed blocks are on disk");
+        let (tasks, waited) = self.shared.room.waits();
+        if waited >= SAY_EVERY {
+            tracing::warn!(
+                "the redo stream is full: {tasks} changes have waited for up to {} s until changed blocks are on disk",
+                waited.as_secs()
+            );
         }
         if let Some(stream) = self.shared.stream.get() {
             stream.checkpoint(Lsn(oldest.unwrap_or(u64::MAX).min(durable)));
-            self.shared.is_due.store(false, Release);
+            self.shared.room.handle(RoomEvent::PassEnded, || self.shared.fill());
         }
+    }
+
+    /// Returns the changes that wait for room in the stream, if any do.
+    #[must_use]
+    pub fn waits(&self) -> Option<RoomWaits> {
+        let (tasks, longest) = self.shared.room.waits();
+        let used_bytes = self.shared.fill().map_or(0, |fill| fill.used);
+        let (longest_ms, stream_bytes) = (longest.as_secs_f64() * 1e3, self.shared.length);
+        (tasks > 0).then_some(RoomWaits { tasks, longest_ms, used_bytes, stream_bytes })
     }
 
     /// Returns the counts of the stream.
@@ -272,8 +278,7 @@ impl NodeRedo {
         self.shared.lock().is_ended = true;
         self.shared.cancel.store(true, Release);
         self.shared.work.notify_all();
-        self.shared.waiters.wake();
-        self.shared.due.notify_all();
+        self.shared.room.end();
     }
 }
 
@@ -284,25 +289,41 @@ impl Drop for NodeRedo {
 }
 
 impl RedoLog for NodeRedo {
-    fn poll_reserve(&self, changes: u32, context: &mut Context<'_>) -> Poll<Result<(), RedoFailed>> {
-        if !self.shared.reserve(changes)? {
-            self.shared.waiters.wait(context.waker());
-            // There may be room since.
-            if !self.shared.reserve(changes)? {
-                return Poll::Pending;
+    fn poll_reserve(
+        &self,
+        ticket: &mut Option<u64>,
+        changes: u32,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), RedoFailed>> {
+        let (bytes, fill) = (self.shared.bytes(changes), || self.shared.fill());
+        let reserved = self.shared.room.reserve(*ticket, bytes, context.waker(), fill);
+        *ticket = None;
+        match reserved {
+            Reserved::Done => Poll::Ready(Ok(())),
+            Reserved::Over => Poll::Ready(Err(self.shared.why_over())),
+            Reserved::Full(waits) => {
+                *ticket = waits;
+                Poll::Pending
             }
         }
-        self.shared.waiters.served();
-        Poll::Ready(Ok(()))
+    }
+
+    fn forget(&self, ticket: u64) {
+        self.shared.room.handle(RoomEvent::Forget(ticket), || self.shared.fill());
     }
 
     fn try_reserve(&self, changes: u32) -> Result<bool, RedoFailed> {
-        self.shared.reserve(changes)
+        let reserve = RoomEvent::Reserve(None, self.shared.bytes(changes), None);
+        match self.shared.room.handle(reserve, || self.shared.fill()) {
+            Reserved::Done => Ok(true),
+            Reserved::Full(_) => Ok(false),
+            Reserved::Over => Err(self.shared.why_over()),
+        }
     }
 
     fn release(&self, changes: u32) {
-        self.shared.reserved.fetch_sub(u64::from(changes) * self.shared.change_bytes, SeqCst);
-        self.shared.waiters.wake();
+        let bytes = self.shared.bytes(changes);
+        self.shared.room.handle(RoomEvent::Release(bytes), || self.shared.fill());
     }
 
     fn append(&self, changes: &[LoggedChange<'_>]) -> u64 {
@@ -345,23 +366,15 @@ impl RedoLog for NodeRedo {
 
     fn flush(&self, worker: WorkerId, end: u64) {
         self.shared.wanted[worker.index()].fetch_max(end, AcqRel);
-        if let Some(stream) = self.shared.stream.get() {
-            stream.want(Lsn(end));
-            // It may have become durable before the worker was noted.
-            let durable = stream.durable().0;
-            if durable >= end {
-                self.shared.tell_durable(durable);
-            }
-        }
+        self.shared.flush(worker);
     }
 
     fn poll_durable(&self, end: u64, context: &mut Context<'_>, flies: bool) -> Poll<Result<(), RedoFailed>> {
         if self.durable() >= end {
             return Poll::Ready(Ok(()));
         }
-        let Some(stream) = self.shared.stream.get() else {
-            return Poll::Ready(Err(RedoFailed("redo was logged before the stream was open".into())));
-        };
+        let stream = self.shared.stream.get().filter(|_| end != NOT_APPENDED);
+        let Some(stream) = stream else { return Poll::Ready(Err(self.shared.why_over())) };
         stream.poll_durable(Lsn(end), context, flies).map_err(|why| RedoFailed(why.to_string()))
     }
 
@@ -420,52 +433,40 @@ impl Shared {
         self.recovery.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn check(&self) -> Result<(), RedoFailed> {
-        let jobs = self.lock();
-        match &jobs.failure {
-            Some(failure) => Err(failure.clone()),
-            None if jobs.is_ended => Err(RedoFailed("the node is shutting down".into())),
-            None => Ok(()),
-        }
+    /// Returns the reason why nothing is appended any more.
+    fn why_over(&self) -> RedoFailed {
+        let failure = self.lock().failure.clone();
+        failure.unwrap_or_else(|| RedoFailed("the node is shutting down".into()))
     }
 
-    /// Appends a group for which there is room. Returns its end.
+    /// Appends a group for which there is room. Returns its end, or [`NOT_APPENDED`].
     fn append(&self, group: &Group) -> u64 {
         match self.stream.get().map(|stream| stream.try_append(group)) {
             Some(Ok(appended)) => appended.end.0,
             Some(Err(why)) => {
                 self.fail(&why.to_string());
-                u64::MAX
+                NOT_APPENDED
             }
             None => {
                 self.fail("redo was logged before the stream was open");
-                u64::MAX
+                NOT_APPENDED
             }
         }
     }
 
-    /// Reserves room in the stream for changes, if it is open and there is room.
-    fn reserve(&self, changes: u32) -> Result<bool, RedoFailed> {
-        let Some(stream) = self.stream.get() else { return self.check().map(|()| false) };
-        let (need, slack) = (u64::from(changes) * self.change_bytes, self.length / 8);
-        let (room, used) = stream.room();
-        if used > self.due_bytes && !self.is_due.swap(true, AcqRel) {
-            // Under the lock, so that the thread does not miss it before it waits.
-            let _jobs = self.lock();
-            self.due.notify_all();
-        }
-        // The end of a segment may stay empty behind each group.
-        let fits = |reserved: u64| (room >= 2 * (reserved + need) + slack).then_some(reserved + need);
-        match self.reserved.fetch_update(SeqCst, SeqCst, fits) {
-            Ok(_) => Ok(true),
-            Err(_) => self.check().map(|()| false),
-        }
+    /// Returns the bytes to reserve for changes.
+    fn bytes(&self, changes: u32) -> u64 {
+        u64::from(changes) * self.change_bytes
+    }
+
+    fn fill(&self) -> Option<Fill> {
+        self.stream.get().map(RedoStream::fill)
     }
 
     /// The stream has failed: the node must end, so that others recover its blocks.
     fn fail(&self, why: &str) {
         let is_first = self.lock().failure.replace(RedoFailed(why.into())).is_none();
-        self.waiters.wake();
+        self.room.end();
         if self.is_leaving.load(Acquire) {
             tracing::warn!("{why}");
         } else if is_first {
@@ -477,19 +478,35 @@ impl Shared {
         self.durable.fetch_max(durable, AcqRel);
         for (worker, wanted) in (0..).map(WorkerId).zip(&self.wanted) {
             let now = wanted.load(Acquire);
-            if now > 0 && now <= durable && wanted.compare_exchange(now, 0, AcqRel, Relaxed).is_ok() {
-                self.answers.durable(worker, durable);
-            } else if now > 0 {
-                // Other blocks of the worker may be durable already.
-                self.answers.durable(worker, durable);
+            if now == 0 {
+                continue;
             }
+            if now <= durable {
+                // It stays if the worker has meanwhile asked for more.
+                let _ = wanted.compare_exchange(now, 0, AcqRel, Relaxed);
+            }
+            // Other blocks of the worker may be durable already.
+            self.answers.durable(worker, durable);
+        }
+    }
+
+    /// Begins to make durable what a worker wants.
+    fn flush(&self, worker: WorkerId) {
+        let (Some(stream), end) = (self.stream.get(), self.wanted[worker.index()].load(Acquire)) else {
+            return;
+        };
+        stream.want(Lsn(end));
+        // It may have become durable before the worker was noted.
+        let durable = stream.durable().0;
+        if durable >= end {
+            self.tell_durable(durable);
         }
     }
 
     fn progress(&self, progress: RedoProgress) {
         match progress {
             RedoProgress::Durable(end) => self.tell_durable(end.0),
-            RedoProgress::Room => self.waiters.wake(),
+            RedoProgress::Room => _ = self.room.handle(RoomEvent::Moved, || self.fill()),
             RedoProgress::Failed(why) => self.fail(&why.to_string()),
         }
     }
@@ -596,10 +613,11 @@ impl Shared {
                 self.durable.fetch_max(stream.durable().0, AcqRel);
                 let is_first = self.stream.set(stream).is_ok();
                 debug_assert!(is_first, "only this thread opens the stream");
+                self.room.handle(RoomEvent::Moved, || self.fill());
+                (0..self.workers).for_each(|worker| self.flush(WorkerId(worker)));
             }
             Err(why) => self.fail(&why.to_string()),
         }
-        self.waiters.wake();
     }
 
     fn scan(&self, epoch: Epoch, members: &[(NodeId, Incarnation)]) {
@@ -704,3 +722,6 @@ impl Shared {
 fn milliseconds(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,92 +1,114 @@
-//! The tasks that wait for room in a stream.
+//! The room in the stream of a node, which tasks, workers and the thread that makes checkpoints
+//! share.
 
 use std::{
     sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering::Relaxed},
     },
     task::Waker,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-/// The tasks that wait, and since when there is at least one.
-#[derive(Default)]
-pub(crate) struct RoomWaiters {
-    /// True if there may be a task. A task sets it before it looks for room again; a thread that
-    /// makes room reads it afterwards.
-    may_wait: AtomicBool,
-    waiters: Mutex<(Vec<Waker>, Option<Instant>)>,
+use plexus_base::clock;
+use serde::{Deserialize, Serialize};
+
+use crate::stream::protocol::{Fill, Reserved, Room, RoomEvent};
+
+/// The time until the next pass when one has not brought enough room: other nodes have yet to write
+/// blocks that were given away. Each further pass in a row comes after twice the time of the last.
+const PASS_AGAIN_AFTER: Duration = Duration::from_millis(10);
+
+/// The most passes in a row of which each waits longer.
+const LONGER_PASSES: u32 = 4;
+
+/// The changes that wait for room in the redo stream of a node.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct RoomWaits {
+    /// The number of tasks that wait.
+    pub tasks: u64,
+    /// The milliseconds for which the first of them has waited.
+    pub longest_ms: f64,
+    /// The bytes of redo whose blocks must be on disk before the whole stream is free.
+    pub used_bytes: u64,
+    /// The bytes of the stream.
+    pub stream_bytes: u64,
 }
 
-impl RoomWaiters {
-    /// Wakes a task when there may be room.
-    pub(crate) fn wait(&self, waker: &Waker) {
-        let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
-        let (tasks, since) = &mut *waiters;
-        if !tasks.iter().any(|task| task.will_wake(waker)) {
-            tasks.push(waker.clone());
-        }
-        since.get_or_insert_with(Instant::now);
-        self.may_wait.store(true, SeqCst);
-    }
-
-    /// Wakes all tasks: there may be room.
-    pub(crate) fn wake(&self) {
-        if self.may_wait.load(SeqCst) {
-            let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
-            self.may_wait.store(false, SeqCst);
-            let tasks = std::mem::take(&mut waiters.0);
-            drop(waiters);
-            tasks.into_iter().for_each(Waker::wake);
-        }
-    }
-
-    /// Notes that a task got its room.
-    pub(crate) fn served(&self) {
-        if self.may_wait.load(SeqCst) {
-            self.waiters.lock().unwrap_or_else(PoisonError::into_inner).1 = None;
-        }
-    }
-
-    /// Returns how long no task has got its room.
-    pub(crate) fn waited(&self) -> Option<Duration> {
-        let waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
-        waiters.1.filter(|_| !waiters.0.is_empty()).map(|since| since.elapsed())
-    }
+/// The room, and the thread that waits until a checkpoint is due.
+pub(crate) struct SharedRoom {
+    room: Mutex<Room<Waker>>,
+    due: Condvar,
+    /// The passes in a row that have not brought enough.
+    in_vain: AtomicU32,
 }
 
-#[cfg(test)]
-mod tests {
-    use std::{
-        sync::{
-            Arc,
-            atomic::{AtomicU32, Ordering::Relaxed},
-        },
-        task::Wake,
-    };
-
-    use super::*;
-
-    #[derive(Default)]
-    struct Counted(AtomicU32);
-
-    impl Wake for Counted {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Relaxed);
+impl SharedRoom {
+    /// Describes the room of a stream that is not open yet, as [`Room::new`].
+    pub(crate) fn new(slack: u64, due_bytes: u64) -> Self {
+        Self {
+            room: Mutex::new(Room::new(slack, due_bytes)),
+            due: Condvar::new(),
+            in_vain: AtomicU32::new(0),
         }
     }
 
-    #[test]
-    fn each_waiting_task_is_woken_once() {
-        let (room, counted) = (RoomWaiters::default(), Arc::new(Counted::default()));
-        let waker = Waker::from(Arc::clone(&counted));
-        room.wake();
-        assert_eq!(room.waited(), None);
-        room.wait(&waker);
-        room.wait(&waker);
-        assert!(room.waited().is_some());
-        room.wake();
-        room.wake();
-        assert_eq!((counted.0.load(Relaxed), room.waited()), (1, None));
+    fn lock(&self) -> MutexGuard<'_, Room<Waker>> {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Handles an event, wakes those whom it concerns, and returns the answer to a reservation.
+    /// `fill` is asked under the lock: whatever adds room later is told later.
+    pub(crate) fn handle(&self, event: RoomEvent<Waker>, fill: impl FnOnce() -> Option<Fill>) -> Reserved {
+        let outcome = self.lock().handle(event, fill);
+        outcome.called.into_iter().for_each(Waker::wake);
+        if outcome.is_due {
+            self.due.notify_all();
+        }
+        outcome.reserved
+    }
+
+    /// Reserves bytes, or has the task woken when there may be room; `ticket` is that of its wait.
+    pub(crate) fn reserve(
+        &self,
+        ticket: Option<u64>,
+        bytes: u64,
+        waker: &Waker,
+        fill: impl Fn() -> Option<Fill>,
+    ) -> Reserved {
+        match self.handle(RoomEvent::Reserve(ticket, bytes, None), &fill) {
+            Reserved::Full(ticket) => {
+                let wait = (waker.clone(), clock::now().0);
+                self.handle(RoomEvent::Reserve(ticket, bytes, Some(wait)), fill)
+            }
+            done => done,
+        }
+    }
+
+    /// Refuses all who wait or come later, and ends the checkpoints.
+    pub(crate) fn end(&self) {
+        self.handle(RoomEvent::Over, || None);
+        self.due.notify_all();
+    }
+
+    /// Waits until a checkpoint is due, or for `every`. Returns false at the end.
+    pub(crate) fn wait_for_checkpoint(&self, every: Duration) -> bool {
+        let room = self.lock();
+        // The last pass has not brought enough.
+        let again = room.is_due();
+        let in_vain = self.in_vain.load(Relaxed).min(LONGER_PASSES);
+        self.in_vain.store(if again { in_vain + 1 } else { 0 }, Relaxed);
+        let is_early = |room: &mut Room<Waker>| !room.is_over() && (again || !room.is_due());
+        let longest = if again { PASS_AGAIN_AFTER * (1 << in_vain) } else { every };
+        let (room, _) =
+            self.due.wait_timeout_while(room, longest, is_early).unwrap_or_else(PoisonError::into_inner);
+        !room.is_over()
+    }
+
+    /// Returns the number of tasks that wait, and for how long the first of them does.
+    pub(crate) fn waits(&self) -> (u64, Duration) {
+        let (tasks, since) = self.lock().waits();
+        let waited = since.map_or(0, |since| clock::now().0.saturating_sub(since));
+        (tasks, Duration::from_nanos(waited))
     }
 }

@@ -68,7 +68,7 @@ fn change(files: &Files, node: u8, round: u64) {
             let at = random.below(blocks.len() as u64) as usize;
             blocks[at].write(&files.group);
         }
-        if node.stream.room().0 < 2 * PAGES * 4096 {
+        if node.stream.fill().free < 2 * PAGES * 4096 {
             blocks.iter_mut().for_each(|block| block.write(&files.group));
             files.group.sync().expect("synced");
             node.stream.checkpoint(Lsn(u64::MAX));

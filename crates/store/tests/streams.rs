@@ -41,11 +41,11 @@ fn clients_hear_of_progress_and_of_a_failure_without_waiting() {
     let stream = RedoStream::open(Arc::<SimulatedDevice>::clone(&device), tail, Incarnation(1), told);
     let stream = stream.expect("it opens");
     let next = || progress.recv_timeout(LIMIT).expect("progress");
-    let ((room, used), begin) = (stream.room(), stream.end());
+    let (before, begin) = (stream.fill(), stream.end());
     assert_eq!(stream.durable(), begin);
     let appended = stream.try_append(&group(1)).expect("room");
-    assert!(stream.end() > begin && stream.room().0 < room);
-    assert_eq!(stream.room().1 - used, room - stream.room().0);
+    assert!(stream.end() > begin && stream.fill().free < before.free);
+    assert_eq!(stream.fill().used - before.used, before.free - stream.fill().free);
     // Until it is durable its record can travel with the block.
     let carried = |limit| stream.carry(BlockId(1), limit).map(|group| group.into_bytes().len());
     assert_eq!((carried(532), carried(531)), (Some(532), None));
@@ -60,10 +60,10 @@ fn clients_hear_of_progress_and_of_a_failure_without_waiting() {
     while stream.durable() < stream.end() {
         assert!(matches!(next(), RedoProgress::Durable(_)));
     }
-    let (_, full) = stream.room();
+    let full = stream.fill().used;
     stream.checkpoint(stream.durable());
     while !matches!(next(), RedoProgress::Room) {}
-    assert!(stream.room().1 < full);
+    assert!(stream.fill().used < full);
     device.fail_next(DeviceFault::SyncFails);
     stream.want(stream.try_append(&group(refused.expect("it fills"))).expect("room").end);
     let failed = loop {

@@ -31,8 +31,8 @@ use plexus_disks::{Buffer, Device, DiskError, FileDevice, UNIT};
 
 use super::{
     protocol::{
-        Action, AppendError, Appended, Event, Geometry, Group, Lsn, StreamCounts, StreamHeader, StreamTail,
-        StreamWriter,
+        Action, AppendError, Appended, Event, Fill, Geometry, Group, Lsn, StreamCounts, StreamHeader,
+        StreamTail, StreamWriter,
     },
     reader::StreamError,
 };
@@ -71,7 +71,7 @@ pub fn create(path: &Path, cluster: u128, node: NodeId, geometry: Geometry) -> R
 pub enum RedoProgress {
     /// Everything below this position is durable.
     Durable(Lsn),
-    /// The checkpoint has moved: a group that was refused may be tried again.
+    /// The checkpoint has moved, so there may be room.
     Room,
     /// The device has failed, and nothing more becomes durable.
     Failed(RedoError),
@@ -300,12 +300,10 @@ impl RedoStream {
         self.shared.lock().writer.position()
     }
 
-    /// Returns the bytes that can be appended before the checkpoint must move, and those since the
-    /// durable checkpoint.
+    /// Returns the fill of the stream.
     #[must_use]
-    pub fn room(&self) -> (u64, u64) {
-        let state = self.shared.lock();
-        (state.writer.room(), state.writer.used())
+    pub fn fill(&self) -> Fill {
+        self.shared.lock().writer.fill()
     }
 
     /// Returns the records of a block that are not durable, as [`StreamWriter::carry`].

@@ -8,6 +8,7 @@
 //! | `footer.rs` | the blocks that a segment touches |
 //! | `record.rs` | records of changes and images, and groups of them |
 //! | `writer.rs` | events in, writes and syncs out |
+//! | `room.rs` | reservations, those who wait for room, and when a checkpoint is due |
 //! | `replay.rs` | one block over the records of several streams |
 
 mod batch;
@@ -16,6 +17,7 @@ mod geometry;
 mod header;
 mod record;
 pub mod replay;
+mod room;
 mod writer;
 
 #[doc(hidden)]
@@ -27,4 +29,5 @@ pub use geometry::{Geometry, Lsn, PAGE};
 pub use header::header_any;
 pub use header::{HEADERS, StreamHeader, newest};
 pub use record::{Group, Record, RecordKind};
+pub use room::{Fill, Reserved, Room, RoomEvent};
 pub use writer::{Action, AppendError, Appended, Event, StreamCounts, StreamTail, StreamWriter};

@@ -11,7 +11,7 @@
 //!   can be torn: a valid batch behind a bad one is corruption and not the end of the stream.
 //! - A segment is used again only after a header with a checkpoint above it is durable. A group
 //!   that finds no room is refused with the reason and changes nothing; [`Action::Room`] follows
-//!   when the checkpoint has moved.
+//!   every checkpoint that has moved, whoever waits for it.
 //! - An incarnation first makes durable what it found (the last batch by writing it again), then a
 //!   header with its number and the position at which it begins, and only then writes batches. A
 //!   batch that its predecessor left half written thus never counts, even if an interrupted write
@@ -30,7 +30,7 @@ use std::collections::VecDeque;
 use plexus_base::{BlockId, Incarnation, NodeId, wire::Writer};
 
 use super::{
-    Batch, BatchHead, Geometry, Group, Lsn, Record, StreamHeader, batch,
+    Batch, BatchHead, Fill, Geometry, Group, Lsn, Record, StreamHeader, batch,
     footer::TouchedBlocks,
     geometry::{BATCH_HEAD, FOOTER_ENTRY, whole_pages},
 };
@@ -64,7 +64,7 @@ pub enum Action {
     Opened,
     /// Everything below this position is durable.
     Durable(Lsn),
-    /// A group that was refused may be tried again.
+    /// The checkpoint has moved, so there may be room.
     Room,
     /// The header that closes the stream is durable.
     Closed,
@@ -196,7 +196,6 @@ pub struct StreamWriter {
     /// The same of the last batch.
     last_touched: TouchedBlocks,
     last_since: Lsn,
-    has_refused: bool,
     is_closing: bool,
     has_failed: bool,
     counts: StreamCounts,
@@ -239,7 +238,6 @@ impl StreamWriter {
             since,
             last_touched,
             last_since: last_durable,
-            has_refused: false,
             is_closing: false,
             has_failed: false,
             counts: StreamCounts::default(),
@@ -274,7 +272,6 @@ impl StreamWriter {
             let lsn = self.place(needed);
             let (limit, checkpoint) = (geometry.limit(self.synced.checkpoint), self.synced.checkpoint);
             if lsn >= limit {
-                self.has_refused = true;
                 let free = limit.0.saturating_sub(self.end.0);
                 return Err(AppendError::Full { node, needed, free, checkpoint });
             }
@@ -335,14 +332,12 @@ impl StreamWriter {
         self.flight.is_none()
     }
 
-    /// Returns the bytes that can be appended before the durable checkpoint must move.
-    pub fn room(&self) -> u64 {
-        self.geometry().limit(self.synced.checkpoint).0 - self.end.0
-    }
-
-    /// Returns the bytes since the durable checkpoint.
-    pub fn used(&self) -> u64 {
-        self.end.0 - self.synced.checkpoint.0
+    /// Returns the fill of the stream.
+    pub fn fill(&self) -> Fill {
+        let of =
+            |checkpoint: Lsn| (self.geometry().limit(checkpoint).0 - self.end.0, self.end.0 - checkpoint.0);
+        let ((free, used), (free_soon, used_soon)) = (of(self.synced.checkpoint), of(self.checkpoint));
+        Fill { free, used, free_soon, used_soon }
     }
 
     /// Returns true if no more zeros will be written.
@@ -514,7 +509,7 @@ impl StreamWriter {
             self.durable = self.begin;
             out(Action::Opened);
         }
-        if before.checkpoint < header.checkpoint && std::mem::take(&mut self.has_refused) {
+        if before.checkpoint < header.checkpoint {
             out(Action::Room);
         }
         if header.is_closed {

@@ -1,0 +1,457 @@
+//! Room in a stream: who may append how much, who waits for room, and when a checkpoint is due.
+//!
+//! A change reserves room before it has a block, and gives the rest back after it was appended. So
+//! the room that tasks find is what is free without the reservations. It becomes more by a release
+//! and by a durable checkpoint, and less by an append, which is always reserved.
+//!
+//! [`Room::handle`] ends every event with the same rule, so no event can forget it:
+//!
+//! - Everyone who waits and would find room now is called, once, until it has looked.
+//! - A checkpoint is due when the stream has enough records. It is also due when someone waits who
+//!   was not called, and neither a called one, nor a release, nor the checkpoint that was asked for
+//!   last will bring room.
+//!
+//! The driver tells it of every checkpoint that is durable, and of the end of every pass over the
+//! blocks that moves the checkpoint. Must not know what calls a waiter, or what a record is.
+
+use std::collections::BTreeMap;
+
+/// The fill of a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Fill {
+    /// The bytes that can be appended before the durable checkpoint must move.
+    pub free: u64,
+    /// The bytes since the durable checkpoint.
+    pub used: u64,
+    /// The same as `free`, once the checkpoint that was asked for last is durable.
+    pub free_soon: u64,
+    /// The same as `used`, once the checkpoint that was asked for last is durable.
+    pub used_soon: u64,
+}
+
+/// An input of [`Room`].
+#[derive(Clone, Debug)]
+pub enum RoomEvent<W> {
+    /// Someone wants to reserve so many bytes. It has this ticket if it has waited. If there is no
+    /// room it waits, if it says how it is called and what time it is.
+    Reserve(Option<u64>, u64, Option<(W, u64)>),
+    /// Someone does not wait any more.
+    Forget(u64),
+    /// So many reserved bytes are free again, or are appended.
+    Release(u64),
+    /// The checkpoint has moved, or the stream is open.
+    Moved,
+    /// A pass that moves the checkpoint has ended.
+    PassEnded,
+    /// Nothing is appended any more.
+    Over,
+}
+
+/// The answer to [`RoomEvent::Reserve`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reserved {
+    /// The bytes are reserved.
+    Done,
+    /// There is no room. The ticket of the wait, if there is one.
+    Full(Option<u64>),
+    /// Nothing is appended any more.
+    Over,
+}
+
+/// The outcome of an event.
+#[derive(Debug)]
+#[must_use = "those who wait must be called"]
+pub struct Outcome<W> {
+    /// The answer, if the event was a reservation.
+    pub reserved: Reserved,
+    /// Those to call: there may be room for them.
+    pub called: Vec<W>,
+    /// True if a checkpoint has become due with this event.
+    pub is_due: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Waiting<W> {
+    bytes: u64,
+    since: u64,
+    /// `None` once it was called.
+    call: Option<W>,
+}
+
+/// The room of a stream. The module describes its contract.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Room<W> {
+    /// The bytes that tasks leave free, for records that are not reserved.
+    slack: u64,
+    /// The bytes since the checkpoint with which the next one is due.
+    due_bytes: u64,
+    reserved: u64,
+    /// By ticket, in the order of their coming.
+    waiting: BTreeMap<u64, Waiting<W>>,
+    is_due: bool,
+    is_over: bool,
+}
+
+impl<W> Room<W> {
+    /// Describes the room of a stream that is not open yet. With `due_bytes` since the checkpoint
+    /// the next one is due.
+    #[must_use]
+    pub fn new(slack: u64, due_bytes: u64) -> Self {
+        Self { slack, due_bytes, reserved: 0, waiting: BTreeMap::new(), is_due: false, is_over: false }
+    }
+
+    /// Handles an event. `fill` is asked for the fill of the stream at most once; it has none
+    /// before it is open.
+    pub fn handle(&mut self, event: RoomEvent<W>, fill: impl FnOnce() -> Option<Fill>) -> Outcome<W> {
+        let must_look = match event {
+            RoomEvent::Reserve(..) | RoomEvent::PassEnded => true,
+            _ => !self.waiting.is_empty(),
+        };
+        let fill = if must_look { fill() } else { None };
+        let mut reserved = Reserved::Full(None);
+        match event {
+            RoomEvent::Reserve(ticket, bytes, wait) => {
+                reserved = self.reserve(ticket, bytes, wait, fill);
+            }
+            RoomEvent::Forget(ticket) => _ = self.waiting.remove(&ticket),
+            RoomEvent::Release(bytes) => self.reserved -= bytes,
+            RoomEvent::Moved => {}
+            RoomEvent::PassEnded => self.is_due = false,
+            RoomEvent::Over => self.is_over = true,
+        }
+        let called = self.call(fill);
+        let is_due = !self.is_due && self.wants_checkpoint(fill);
+        self.is_due |= is_due;
+        Outcome { reserved, called, is_due }
+    }
+
+    /// Returns true if a checkpoint is due.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        self.is_due
+    }
+
+    /// Returns true if nothing is appended any more.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Returns the number of those who wait, and since when the first of them does.
+    #[must_use]
+    pub fn waits(&self) -> (u64, Option<u64>) {
+        (self.waiting.len() as u64, self.waiting.values().map(|waiting| waiting.since).min())
+    }
+
+    fn reserve(
+        &mut self,
+        ticket: Option<u64>,
+        bytes: u64,
+        wait: Option<(W, u64)>,
+        fill: Option<Fill>,
+    ) -> Reserved {
+        if self.is_over || fill.is_some_and(|fill| self.fits(bytes, fill.free)) {
+            ticket.inspect(|ticket| _ = self.waiting.remove(ticket));
+            self.reserved += if self.is_over { 0 } else { bytes };
+            return if self.is_over { Reserved::Over } else { Reserved::Done };
+        }
+        let Some((call, now)) = wait else { return Reserved::Full(ticket) };
+        let next = || self.waiting.last_key_value().map_or(1, |(last, _)| last + 1);
+        let ticket = ticket.unwrap_or_else(next);
+        let since = self.waiting.get(&ticket).map_or(now, |waiting| waiting.since);
+        self.waiting.insert(ticket, Waiting { bytes, since, call: Some(call) });
+        Reserved::Full(Some(ticket))
+    }
+
+    /// Returns whether someone finds room for so many bytes. The end of a segment may stay empty
+    /// behind each group.
+    fn fits(&self, bytes: u64, free: u64) -> bool {
+        free >= 2 * (self.reserved + bytes) + self.slack
+    }
+
+    fn call(&mut self, fill: Option<Fill>) -> Vec<W> {
+        let finds = |room: &Self, bytes| room.is_over || fill.is_some_and(|fill| room.fits(bytes, fill.free));
+        let tickets: Vec<u64> = self
+            .waiting
+            .iter()
+            .filter(|(_, waiting)| waiting.call.is_some() && finds(self, waiting.bytes))
+            .map(|(ticket, _)| *ticket)
+            .collect();
+        tickets.iter().filter_map(|ticket| self.waiting.get_mut(ticket)?.call.take()).collect()
+    }
+
+    fn wants_checkpoint(&self, fill: Option<Fill>) -> bool {
+        let Some(fill) = fill else { return false };
+        let brings_room =
+            |waiting: &Waiting<W>| waiting.call.is_none() || self.fits(waiting.bytes, fill.free_soon);
+        let is_stuck =
+            !self.waiting.is_empty() && self.reserved == 0 && !self.waiting.values().any(brings_room);
+        fill.used_soon > self.due_bytes || is_stuck
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        collections::{HashSet, VecDeque},
+        hash::{BuildHasherDefault, DefaultHasher},
+    };
+
+    use super::*;
+
+    /// The bytes of the explored stream, those that tasks leave free, and those with which a
+    /// checkpoint is due.
+    const LENGTH: u64 = 9;
+    const SLACK: u64 = 1;
+    const DUE: u64 = 4;
+
+    /// Who reserves room: a task with one block, a client with a group of two, and a worker, which
+    /// never waits.
+    const BYTES: [u64; 4] = [1, 1, 2, 1];
+    const WORKER: usize = 3;
+
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    enum Doing {
+        Nothing,
+        Waits { ticket: u64, is_called: bool },
+        Has,
+        HasAppended,
+    }
+
+    #[derive(Clone, PartialEq, Eq, Hash, Debug)]
+    struct World {
+        room: Room<usize>,
+        is_open: bool,
+        used: u64,
+        /// The distance of the checkpoint that was asked for from the durable one.
+        asked: u64,
+        doing: [Doing; 4],
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Open,
+        Poll(usize),
+        Cancel(usize),
+        Append(usize),
+        Release(usize),
+        Pass { moves: bool },
+        Durable,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let room = Room::new(SLACK, DUE);
+            Self { room, is_open: false, used: 0, asked: 0, doing: [Doing::Nothing; 4] }
+        }
+
+        fn fill(&self) -> Option<Fill> {
+            let (used, used_soon) = (self.used, self.used - self.asked);
+            self.is_open.then_some(Fill {
+                free: LENGTH - used,
+                used,
+                free_soon: LENGTH - used_soon,
+                used_soon,
+            })
+        }
+
+        fn steps(&self) -> Vec<Step> {
+            let mut steps = Vec::new();
+            steps.extend((!self.is_open).then_some(Step::Open));
+            steps.extend([Step::Pass { moves: true }, Step::Pass { moves: false }]);
+            steps.extend((self.asked > 0).then_some(Step::Durable));
+            for (who, doing) in self.doing.iter().enumerate() {
+                match doing {
+                    Doing::Nothing => steps.push(Step::Poll(who)),
+                    // A task may be polled without a call.
+                    Doing::Waits { .. } => steps.extend([Step::Poll(who), Step::Cancel(who)]),
+                    Doing::Has => steps.extend([Step::Append(who), Step::Release(who)]),
+                    Doing::HasAppended => steps.push(Step::Release(who)),
+                }
+            }
+            steps
+        }
+
+        fn take(&mut self, step: Step) {
+            let event = match step {
+                Step::Open => {
+                    self.is_open = true;
+                    RoomEvent::Moved
+                }
+                Step::Poll(who) => {
+                    let ticket = match self.doing[who] {
+                        Doing::Waits { ticket, .. } => Some(ticket),
+                        _ => None,
+                    };
+                    RoomEvent::Reserve(ticket, BYTES[who], (who != WORKER).then_some((who, 0)))
+                }
+                Step::Cancel(who) => match std::mem::replace(&mut self.doing[who], Doing::Nothing) {
+                    Doing::Waits { ticket, .. } => RoomEvent::Forget(ticket),
+                    other => panic!("{other:?}"),
+                },
+                Step::Append(who) => {
+                    self.used += BYTES[who];
+                    assert!(self.used <= LENGTH, "a reserved append finds no room");
+                    self.doing[who] = Doing::HasAppended;
+                    return;
+                }
+                Step::Release(who) => {
+                    self.doing[who] = Doing::Nothing;
+                    RoomEvent::Release(BYTES[who])
+                }
+                Step::Pass { moves } => {
+                    self.asked = if moves { self.used } else { self.asked };
+                    RoomEvent::PassEnded
+                }
+                Step::Durable => {
+                    self.used -= std::mem::take(&mut self.asked);
+                    RoomEvent::Moved
+                }
+            };
+            let fill = self.fill();
+            let outcome = self.room.handle(event, || fill);
+            if let Step::Poll(who) = step {
+                self.doing[who] = match outcome.reserved {
+                    Reserved::Done => Doing::Has,
+                    Reserved::Full(Some(ticket)) => Doing::Waits { ticket, is_called: false },
+                    Reserved::Full(None) => Doing::Nothing,
+                    Reserved::Over => panic!("it is not over"),
+                };
+            }
+            for who in outcome.called {
+                match &mut self.doing[who] {
+                    Doing::Waits { is_called, .. } => *is_called = true,
+                    other => panic!("{who} is called: {other:?}"),
+                }
+            }
+        }
+
+        /// Numbers the tickets from 1 on, so that there are finitely many worlds.
+        fn renumber(mut self) -> Self {
+            let tickets: Vec<u64> = self.room.waiting.keys().copied().collect();
+            let number = |ticket| tickets.iter().position(|of| *of == ticket).map_or(0, |at| at as u64 + 1);
+            let waiting = std::mem::take(&mut self.room.waiting);
+            self.room.waiting = waiting.into_iter().map(|(ticket, of)| (number(ticket), of)).collect();
+            for doing in &mut self.doing {
+                if let Doing::Waits { ticket, .. } = doing {
+                    *ticket = number(*ticket);
+                }
+            }
+            self
+        }
+
+        fn check(&self) -> Result<(), &'static str> {
+            let waits = || {
+                (0..).zip(&self.doing).filter_map(|(who, doing)| match doing {
+                    Doing::Waits { is_called, .. } => Some((BYTES[who], *is_called)),
+                    _ => None,
+                })
+            };
+            let has = |(who, doing): (usize, &Doing)| match doing {
+                Doing::Has | Doing::HasAppended => BYTES[who],
+                _ => 0,
+            };
+            let reserved: u64 = (0..).zip(&self.doing).map(has).sum();
+            if (self.room.reserved, self.room.waits().0) != (reserved, waits().count() as u64) {
+                return Err("reservations or waits are miscounted");
+            }
+            let Some(Fill { free, free_soon, .. }) = self.fill() else { return Ok(()) };
+            let fits = |bytes: u64, free: u64| free >= 2 * (reserved + bytes) + SLACK;
+            if waits().any(|(bytes, is_called)| !is_called && fits(bytes, free)) {
+                return Err("there is room, somebody waits, and nobody is called");
+            }
+            let goes_on = reserved > 0
+                || self.room.is_due()
+                || waits().any(|(bytes, is_called)| is_called || fits(bytes, free_soon));
+            if waits().next().is_some() && !goes_on {
+                return Err("somebody waits, and nothing will bring room");
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_client_that_waits_is_woken_whenever_there_is_room() {
+        let (mut seen, mut next) = (
+            HashSet::<World, BuildHasherDefault<DefaultHasher>>::default(),
+            VecDeque::from([(World::new(), Vec::new())]),
+        );
+        let (mut full, mut woken) = (0, 0);
+        while let Some((world, path)) = next.pop_front() {
+            for step in world.steps() {
+                let mut after = world.clone();
+                after.take(step);
+                let mut path: Vec<Step> = path.clone();
+                path.push(step);
+                after.check().unwrap_or_else(|why| panic!("{why}: {after:?} after {path:?}"));
+                let after = after.renumber();
+                if seen.insert(after.clone()) {
+                    let waits = after.room.waits().0;
+                    full += u64::from(
+                        waits == 3 && after.room.waiting.values().all(|waiting| waiting.call.is_some()),
+                    );
+                    woken += u64::from(
+                        waits > 0 && after.room.waiting.values().any(|waiting| waiting.call.is_none()),
+                    );
+                    next.push_back((after, path));
+                }
+            }
+        }
+        assert!(
+            full > 100 && woken > 100,
+            "{} worlds, {full} with only waiters, {woken} with calls",
+            seen.len()
+        );
+    }
+
+    #[test]
+    fn the_end_wakes_all_and_no_one_waits_afterwards() {
+        let mut room = Room::new(SLACK, DUE);
+        let fill = || Some(Fill { free: 0, used: 9, free_soon: 0, used_soon: 9 });
+        let waits = room.handle(RoomEvent::Reserve(None, 1, Some(("one", 7))), fill);
+        assert_eq!((waits.reserved, waits.is_due), (Reserved::Full(Some(1)), true));
+        assert_eq!(
+            room.handle(RoomEvent::Reserve(None, 1, Some(("two", 9))), || None).reserved,
+            Reserved::Full(Some(2))
+        );
+        assert_eq!(room.waits(), (2, Some(7)));
+        assert_eq!(room.handle(RoomEvent::Over, || None).called, ["one", "two"]);
+        let late = room.handle(RoomEvent::Reserve(None, 1, Some(("late", 9))), fill);
+        assert_eq!((late.reserved, late.called.len()), (Reserved::Over, 0));
+    }
+
+    #[test]
+    fn a_wait_that_was_served_after_its_call_is_no_wait_any_more() {
+        let mut room = Room::new(SLACK, DUE);
+        let fill = |free| move || Some(Fill { free, used: 0, free_soon: free, used_soon: 0 });
+        let first = room.handle(RoomEvent::Reserve(None, 1, Some(("first", 7))), fill(0)).reserved;
+        let Reserved::Full(ticket) = first else { panic!("{first:?}") };
+        assert_eq!(room.handle(RoomEvent::Moved, fill(9)).called, ["first"]);
+        // It keeps its time until it is served, also if it finds no room again.
+        assert_eq!(room.handle(RoomEvent::Reserve(ticket, 1, Some(("again", 9))), fill(0)).reserved, first);
+        assert_eq!(
+            (room.waits(), room.handle(RoomEvent::Moved, fill(9)).called),
+            ((1, Some(7)), vec!["again"])
+        );
+        assert_eq!(room.handle(RoomEvent::Reserve(ticket, 1, None), fill(9)).reserved, Reserved::Done);
+        assert_eq!(room.waits(), (0, None));
+        let next = room.handle(RoomEvent::Reserve(None, 1, Some(("next", 30))), fill(0)).reserved;
+        assert_eq!((next, room.waits()), (Reserved::Full(Some(1)), (1, Some(30))));
+    }
+
+    #[test]
+    fn a_pass_that_brings_enough_is_not_repeated_and_what_came_meanwhile_is_not_forgotten() {
+        let mut room: Room<()> = Room::new(SLACK, DUE);
+        let fill = |used, used_soon| {
+            move || Some(Fill { free: LENGTH - used, used, free_soon: LENGTH - used_soon, used_soon })
+        };
+        assert!(room.handle(RoomEvent::Reserve(None, 1, None), fill(5, 5)).is_due);
+        // During the pass the records are still there.
+        assert!(!room.handle(RoomEvent::Reserve(None, 1, None), fill(6, 6)).is_due);
+        // The checkpoint is asked for and not durable yet.
+        assert!(!room.handle(RoomEvent::PassEnded, fill(6, 1)).is_due && !room.is_due());
+        assert!(!room.handle(RoomEvent::Reserve(None, 1, None), fill(6, 1)).is_due);
+        // This pass began before the records that another one must make needless.
+        assert!(room.handle(RoomEvent::PassEnded, fill(9, 5)).is_due && room.is_due());
+    }
+}
