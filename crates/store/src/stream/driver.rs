@@ -122,6 +122,8 @@ struct State {
     wanted: Lsn,
     /// The number of clients for which the next flight waits, and until when.
     gathering: Option<(usize, Instant)>,
+    /// True while a pilot sleeps until then.
+    is_timed: bool,
     /// True while a client is the pilot.
     is_flown: bool,
     is_open: bool,
@@ -147,7 +149,8 @@ impl RedoStream {
     ) -> Result<Self, OpenError> {
         let mut steps = VecDeque::new();
         let writer = StreamWriter::open(tail, incarnation, &mut |action| steps.push_back(action));
-        let (is_flown, is_open, is_closed, is_dropped, failure) = (false, false, false, false, None);
+        let (is_timed, is_flown, failure) = (false, false, None);
+        let (is_open, is_closed, is_dropped) = (false, false, false);
         let (waiters, wanted, gathering, zeros) = (Vec::new(), Lsn(0), None, None);
         let is_zeroed = writer.is_zeroed();
         let state = State {
@@ -157,6 +160,7 @@ impl RedoStream {
             waiters,
             wanted,
             gathering,
+            is_timed,
             is_flown,
             is_open,
             is_closed,
@@ -402,8 +406,8 @@ impl State {
     fn must_wake(&self) -> bool {
         let clients = self.waiters.len();
         let gathers = self.gathering.is_some_and(|(wanted, _)| clients < wanted);
-        // The first client wakes the thread: it must wait no longer than the gathering may take.
-        !self.steps.is_empty() || self.waits() && (!gathers || clients == 1)
+        // A pilot must know for how long the gathering may take, whichever client came first.
+        !self.steps.is_empty() || self.waits() && (!gathers || !self.is_timed)
     }
 
     /// Returns the time for which the next flight still waits for clients.
@@ -473,8 +477,10 @@ impl Shared {
             if state.waits() {
                 if let Some(left) = state.gathers_for() {
                     let pilot = if is_client { &self.gathered } else { &self.work };
+                    state.is_timed = true;
                     let waited = pilot.wait_timeout(state, left);
                     (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+                    state.is_timed = false;
                     continue;
                 }
                 let wanted = state.wanted;
