@@ -50,8 +50,9 @@ struct Thread {
     /// The number of requests without an answer, and the worker of the last one.
     waiting: Cell<usize>,
     worker: Cell<WorkerId>,
-    /// The redo stream that the thread has promised to write.
-    redo: RefCell<Option<Arc<dyn RedoLog>>>,
+    /// The redo streams that the thread has promised to write: one of each node whose changes its
+    /// tasks wait for.
+    redo: RefCell<Vec<Arc<dyn RedoLog>>>,
     /// The number of blocks that tasks found here.
     hits: Cell<u32>,
 }
@@ -130,11 +131,10 @@ impl Thread {
         let (mine, others): (VecDeque<_>, VecDeque<_>) =
             requests.into_iter().partition(|(worker, _)| drives && *worker == driven);
         others.into_iter().for_each(|(worker, task)| port.submit(worker, task));
-        if drives || signal.is_set() {
-            self.kick();
-        } else if let Some(redo) = self.redo.take() {
-            redo.fly(&|| signal.is_set());
-        }
+        // It can write one stream itself.
+        let flown = if drives || signal.is_set() { None } else { self.redo.borrow_mut().pop() };
+        self.kick();
+        flown.inspect(|redo| redo.fly(&|| signal.is_set()));
         if drives {
             port.wait(driven, &mut mine.into_iter().map(|(_, task)| task), signal);
         } else {
@@ -143,9 +143,9 @@ impl Thread {
         }
     }
 
-    /// Lets another thread write the redo that this one has promised to write.
+    /// Lets other threads write the redo that this one has promised to write.
     fn kick(&self) {
-        self.redo.take().inspect(|redo| redo.kick());
+        self.redo.take().iter().for_each(|redo| redo.kick());
     }
 }
 
@@ -153,7 +153,10 @@ impl Thread {
 pub(crate) fn flies(redo: &Arc<dyn RedoLog>) -> bool {
     THREAD.with(|thread| {
         if thread.is_running.get() {
-            thread.redo.borrow_mut().get_or_insert_with(|| Arc::clone(redo));
+            let mut promised = thread.redo.borrow_mut();
+            if !promised.iter().any(|one| Arc::ptr_eq(one, redo)) {
+                promised.push(Arc::clone(redo));
+            }
         }
         thread.is_running.get()
     })
@@ -207,4 +210,102 @@ pub(crate) async fn give_way(port: &Port, worker: WorkerId) {
         Poll::Pending
     })
     .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use plexus_base::{BlockId, Epoch, Incarnation, NodeId, wire::DecodeError};
+    use plexus_disks::Version;
+    use plexus_interconnect::Net;
+    use plexus_membership::subsystem::WorkerPort;
+
+    use super::*;
+    use crate::{CacheService, LoggedChange, RedoFailed};
+
+    /// Workers that no task needs.
+    struct NoWorkers;
+
+    impl WorkerPort<CacheService> for NoWorkers {
+        fn submit(&self, _: WorkerId, _: CacheTask) {}
+        fn offer(&self, _: WorkerId, _: CacheTask) {}
+        fn visit(&self, _: WorkerId, _: &mut dyn FnMut(&mut CacheService, &mut Net)) -> bool {
+            false
+        }
+        fn attend(&self, _: WorkerId) {}
+        fn wait(&self, _: WorkerId, _: &mut dyn Iterator<Item = CacheTask>, _: &Signal) {}
+    }
+
+    /// A stream that becomes durable when anyone writes it.
+    #[derive(Default)]
+    struct Stream(Mutex<(bool, Vec<Waker>)>);
+
+    impl Stream {
+        fn write(&self) {
+            let mut stream = self.0.lock().unwrap();
+            stream.0 = true;
+            stream.1.drain(..).for_each(Waker::wake);
+        }
+    }
+
+    impl RedoLog for Stream {
+        fn poll_durable(&self, _: u64, context: &mut Context<'_>, _: bool) -> Poll<Result<(), RedoFailed>> {
+            let mut stream = self.0.lock().unwrap();
+            stream.1.push(context.waker().clone());
+            if stream.0 { Poll::Ready(Ok(())) } else { Poll::Pending }
+        }
+        fn fly(&self, _: &dyn Fn() -> bool) {
+            self.write();
+        }
+        fn kick(&self) {
+            self.write();
+        }
+
+        fn poll_reserve(
+            &self,
+            _: &mut Option<u64>,
+            _: u32,
+            _: &mut Context<'_>,
+        ) -> Poll<Result<(), RedoFailed>> {
+            unreachable!()
+        }
+        fn forget(&self, _: u64) {}
+        fn try_reserve(&self, _: u32) -> Result<bool, RedoFailed> {
+            unreachable!()
+        }
+        fn release(&self, _: u32) {}
+        fn append(&self, _: &[LoggedChange<'_>]) -> u64 {
+            unreachable!()
+        }
+        fn carry(&self, _: BlockId, _: usize) -> Option<Vec<u8>> {
+            unreachable!()
+        }
+        fn append_carried(&self, _: BlockId, _: Version, _: &[u8]) -> Result<Option<u64>, DecodeError> {
+            unreachable!()
+        }
+        fn position(&self) -> u64 {
+            unreachable!()
+        }
+        fn durable(&self) -> u64 {
+            unreachable!()
+        }
+        fn flush(&self, _: WorkerId, _: u64) {}
+        fn begin(&self) {}
+        fn recover(&self, _: WorkerId, _: Epoch, _: Vec<(NodeId, Incarnation)>) {}
+        fn replay(&self, _: WorkerId, _: Epoch, _: Vec<BlockId>) {}
+        fn close(&self, _: WorkerId, _: Epoch) {}
+    }
+
+    #[test]
+    fn a_thread_has_every_stream_written_for_which_its_tasks_wait() {
+        let streams = [(); 3].map(|()| Arc::<Stream>::default());
+        let logs = streams.clone().map(|stream| stream as Arc<dyn RedoLog>);
+        let wait =
+            |redo: Arc<dyn RedoLog>| poll_fn(move |context| redo.poll_durable(1, context, flies(&redo)));
+        // Without the promise nobody writes, so what comes first must not end the wait of all.
+        let written = run(&NoWorkers, logs.map(wait));
+        assert!(written.iter().all(Result::is_ok) && written.len() == 3);
+        assert!(streams.iter().all(|stream| stream.0.lock().unwrap().0));
+    }
 }
