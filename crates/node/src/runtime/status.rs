@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::PoisonError};
 use plexus_attach::AttachServer;
 use plexus_client::wire::limits::MAX_CLIENTS;
 use plexus_interconnect::RailState;
-use plexus_store::RecoveryStatus;
+use plexus_store::{RecoveryStatus, RoomWaits};
 use serde::{Deserialize, Serialize};
 
 use super::NodeRuntime;
@@ -41,6 +41,9 @@ pub struct RuntimeStatus {
     /// The last recovery from redo, if there was any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery: Option<RecoveryStatus>,
+    /// The changes that wait for room in the redo stream, if any do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redo_waits: Option<RoomWaits>,
     /// The full disks of this node, and the problems of its copies of the registry.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trouble: Vec<String>,
@@ -134,6 +137,7 @@ impl NodeRuntime {
             programs: self.programs(),
             keys: self.keys.problem(),
             recovery: recovery.filter(|recovery| recovery.epoch > 0),
+            redo_waits: self.handles.cache.redo.as_ref().and_then(|redo| redo.waits()),
             trouble: full([self.config.dir.state(), self.config.dir.logs()])
                 .into_iter()
                 .chain(self.handles.registry.status().trouble)

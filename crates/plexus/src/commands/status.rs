@@ -10,7 +10,7 @@ use plexus_node::{
     supervisor,
 };
 use plexus_observe::show::{Table, bytes, count, duration};
-use plexus_store::{RecoveryPhase, RecoveryStatus};
+use plexus_store::{RecoveryPhase, RecoveryStatus, RoomWaits};
 
 use super::cluster::Cluster;
 use crate::output;
@@ -98,6 +98,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                 if let Some(recovery) = &status.runtime.recovery {
                     output::line(&format!("{name}: {}", recovery_line(recovery)))?;
                 }
+                if let Some(waits) = &status.runtime.redo_waits {
+                    output::line(&format!("{name}: {}", waits_line(waits)))?;
+                }
                 if status.runtime.disk_reads.starts_with("threads") {
                     output::line(&format!("{name}: disks are read by {}", status.runtime.disk_reads))?;
                 }
@@ -170,6 +173,19 @@ fn recovery_line(recovery: &RecoveryStatus) -> String {
         );
     }
     line
+}
+
+/// Returns the line about changes that wait for room in the redo stream of a node.
+fn waits_line(waits: &RoomWaits) -> String {
+    let RoomWaits { tasks, longest_ms, used_bytes, stream_bytes } = waits;
+    let changes =
+        if *tasks == 1 { "1 change waits".into() } else { format!("{} changes wait", count(*tasks)) };
+    format!(
+        "{changes} for room in the redo stream, the first for {}; room comes when the blocks of its {} of {} are on disk",
+        duration(longest_ms / 1e3),
+        bytes(*used_bytes),
+        bytes(*stream_bytes),
+    )
 }
 
 fn row(status: &Status) -> [String; 12] {
@@ -282,4 +298,20 @@ fn fencing(nodes: &[&Status]) -> String {
         format!("{node}: {}", kinds.collect::<Vec<_>>().join(", "))
     });
     of_one.collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_that_wait_for_room_are_shown_with_what_brings_it() {
+        let waits = RoomWaits { tasks: 3, longest_ms: 1_500.0, used_bytes: 9 << 20, stream_bytes: 16 << 20 };
+        let line = waits_line(&waits);
+        assert_eq!(
+            line,
+            "3 changes wait for room in the redo stream, the first for 1.5s; \
+             room comes when the blocks of its 9.0 MiB of 16.0 MiB are on disk"
+        );
+    }
 }
