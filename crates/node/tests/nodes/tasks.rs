@@ -4,15 +4,20 @@
 use std::{
     future::{Future, poll_fn},
     pin::pin,
+    sync::mpsc,
     task::Poll,
+    thread,
 };
 
 use plexus_base::{BlockId, Waiting};
 use plexus_cache::{Blocks, Cache, protocol::Mode};
 use plexus_fabric::RailKind;
-use plexus_node::Node;
+use plexus_node::{Node, config::Config, create};
 
-use crate::shared_blocks::{Shape, start};
+use crate::{
+    cluster,
+    shared_blocks::{Shape, start},
+};
 
 /// The blocks of the accounts: more than there are frames.
 const ACCOUNTS: u64 = 400;
@@ -133,4 +138,47 @@ fn a_second_block_is_taken_only_if_it_is_here_and_free() {
         drop(here.change_all(&[two, one]).await.unwrap());
     });
     assert_eq!(balance(&there.session().read(two).unwrap()), 5);
+}
+
+/// Changes every byte of blocks, and waits until each change is durable.
+async fn rewrite(cache: &Cache, seed: u64, rounds: u64) {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    for _ in 0..rounds {
+        let committed = if random.below(4) == 0 {
+            let mut changes = cache.change_all(&[BlockId(random.below(32)), BlockId(40)]).await.unwrap();
+            changes.iter_mut().for_each(|change| change.fill(random.below(256) as u8));
+            cache.commit(changes)
+        } else {
+            let mut change = cache.change(BlockId(random.below(32))).await.unwrap();
+            change.iter_mut().for_each(|byte| *byte = random.below(256) as u8);
+            change.commit()
+        };
+        cache.durable(committed).await.unwrap();
+    }
+}
+
+#[test]
+fn changes_go_on_when_the_redo_stream_becomes_full_again_and_again() {
+    let dir = tempfile::tempdir().unwrap();
+    // A checkpoint is made only when it is due.
+    let config = cluster::config(dir.path(), 2, RailKind::Shm, 30_000);
+    let config = Config { redo_mib: 1, cache_mib: 1, checkpoint_seconds: 3600, blocks: 512, ..config };
+    create::create(&config).unwrap();
+    let nodes = cluster::start_all(&config);
+    let (done, ended) = mpsc::channel();
+    for (place, node) in nodes.iter().enumerate() {
+        let (cache, done) = (node.runtime().cache().clone(), done.clone());
+        thread::spawn(move || {
+            cache.run((0..12).map(|task| rewrite(&cache, place as u64 * 100 + task, 60)));
+            done.send(()).unwrap();
+        });
+    }
+    for _ in &nodes {
+        ended.recv_timeout(cluster::TIMEOUT).expect("every change is made and durable");
+    }
+    for node in &nodes {
+        let written = node.runtime().redo_counts().batch_bytes;
+        assert!(written > 2 << 20, "the stream was not full: {written} bytes");
+        assert_eq!(node.runtime().status().redo_waits, None);
+    }
 }
