@@ -52,6 +52,9 @@ impl Cluster {
                     if matches!(message.body, MessageBody::Grant { ask: Ask::X, .. }) {
                         self.turns.given(at, message.block)?;
                     }
+                    if self.params.redo && matches!(message.body, MessageBody::Grant { ask: Ask::S, .. }) {
+                        self.truth.shared(put.page)?;
+                    }
                     self.post(at, to, message, Some(put));
                 }
             }

@@ -305,7 +305,9 @@ impl Cluster {
     }
 
     pub(crate) fn scan(&mut self, at: usize, epoch: Epoch) -> Result<(), Broken> {
-        if self.locals[at].shard.epoch() != epoch || self.has_later_view(at, epoch) {
+        // The result may be under way to a worker that enters a later view, which ignores it.
+        let is_late = self.locals[at].shard.epoch() != epoch;
+        if !is_late && self.has_later_view(at, epoch) {
             return Ok(());
         }
         let dead = self.dead_streams(epoch);
@@ -314,7 +316,9 @@ impl Cluster {
             let last = dead.iter().filter_map(|owner| self.streams[*owner].highest(block)).max();
             found.extend(last.map(|version| (block, version)));
         }
-        self.locals[at].scanned = dead;
+        if !is_late {
+            self.locals[at].scanned = dead;
+        }
         self.drive(at, |shard, now, io| shard.scanned(now, epoch, found, io))
     }
 

@@ -126,6 +126,22 @@ impl Truth {
         known.history.push((page.version, page.value));
     }
 
+    /// Checks that a shared copy which leaves a node is durable: it may vanish without a trace.
+    ///
+    /// # Errors
+    /// The death of its writer would undo what others have read.
+    pub fn shared(&self, page: Page) -> Result<(), Broken> {
+        let durable = self.durable(page.block);
+        if page.version <= durable {
+            return Ok(());
+        }
+        Err(Broken::new(
+            "latest",
+            page.block,
+            format!("{page:?} is shared, only version {durable} is durable"),
+        ))
+    }
+
     /// Checks what a session reads in a block that it holds.
     ///
     /// # Errors

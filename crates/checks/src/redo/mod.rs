@@ -425,13 +425,15 @@ impl Redo {
         }
         if power {
             self.device.lose_power(|sectors| survivors(chance, sectors));
-            // All of a header is in one sector, which is torn as well.
-            for header in self.unsynced_headers.iter().copied() {
-                if chance.of_drawn(4) == 1 {
-                    self.device.damage(header, |bytes| bytes[40] ^= 4);
-                }
+            // All of a header is in one sector, which is torn as well. Nothing is left if that can
+            // happen to both.
+            let mut headers = std::mem::take(&mut self.unsynced_headers);
+            headers.sort_unstable();
+            headers.dedup();
+            let all = headers.len() > 1 && chance.of(2) == 0;
+            for header in headers.into_iter().filter(|_| all || chance.of_drawn(4) == 1) {
+                self.device.damage(header, |bytes| bytes[40] ^= 4);
             }
-            self.unsynced_headers.clear();
             self.tallies[TORN].1 += u64::from(self.blocks.tear(self.writer.durable(), chance));
         }
         self.actions.clear();
@@ -475,6 +477,9 @@ impl Redo {
         let checkpoint = reader.header().checkpoint;
         if checkpoint > self.checkpoint {
             return Err(format!("the checkpoint {checkpoint} is above {}", self.checkpoint));
+        }
+        if batches.is_empty() && self.log.iter().any(|group| group.is_durable) {
+            return Err(format!("the last batch is gone: no batch is at the checkpoint {checkpoint}"));
         }
         let below = self.log.iter().take_while(|group| group.start < checkpoint).count();
         let mut expected = self.log[below..].iter();
@@ -567,16 +572,50 @@ impl Redo {
         }
     }
 
+    /// Closes the stream, at times while groups are not durable, and at times cuts the power
+    /// meanwhile. A closed stream has all groups.
     fn close(&mut self) -> Result<(), String> {
         self.blocks.write_back(self.writer.durable(), |_| true);
         self.checkpoint = self.writer.durable();
-        self.handle(Event::Close)?;
-        self.settle()?;
-        let reader = StreamReader::open(&self.device).map_err(|error| error.to_string())?;
-        match (self.is_closed, reader.header().is_closed) {
-            (true, true) => Ok(()),
-            other => Err(format!("closing ends as {other:?}")),
+        let mut groups = self.chance.of_drawn(4);
+        while groups > 0 && self.append()? {
+            groups -= 1;
         }
+        self.handle(Event::Close)?;
+        let mut has_power = true;
+        while self.is_busy() && has_power {
+            self.advance()?;
+            has_power = self.chance.of_drawn(8) != 7;
+        }
+        let is_told = std::mem::take(&mut self.is_closed);
+        if !has_power {
+            let chance = &mut self.chance;
+            self.device.lose_power(|sectors| survivors(chance, sectors));
+        }
+        let reader = StreamReader::open(&self.device).map_err(|error| error.to_string())?;
+        let is_closed = reader.header().is_closed;
+        let found = self.check(&self.read().map_err(|error| error.to_string())?)?;
+        match (is_told, is_closed) {
+            (true, false) => Err("a stream is reported as closed and is not".into()),
+            (false, false) if has_power => Err("a stream is never closed".into()),
+            (_, true) if found < self.log.len() => {
+                Err(format!("a stream is closed with {found} of {} groups", self.log.len()))
+            }
+            (_, true) => self.open_closed(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Opens a closed stream, of which no block needs a record, and writes on.
+    fn open_closed(&mut self) -> Result<(), String> {
+        self.blocks.write_back(Lsn(u64::MAX), |_| true);
+        self.checkpoint = self.writer.end();
+        self.crash(true)?;
+        self.settle()?;
+        self.append()?;
+        self.handle(Event::Want(Lsn(u64::MAX)))?;
+        self.settle()?;
+        self.crash(true)
     }
 }
 
