@@ -236,6 +236,21 @@ fn damage_in_a_stream_stops_exactly_the_blocks_that_lack_records() {
 }
 
 #[test]
+fn damage_in_the_stream_of_a_survivor_is_not_taken_for_its_end() {
+    let (_directory, files) = files();
+    damaged_stream(&files, &[3]);
+    let living = files.redo.living(&[(NodeId(1), Incarnation(11))]).expect("streams");
+    assert_eq!(living.len(), 1);
+    let mut results = Vec::new();
+    let (blocks, never) = ([2, 3, 4].map(BlockId), AtomicBool::new(false));
+    files.redo.replay(blocks, &[], &living, &files.group, &never, |_, result| results.push(result));
+    let found: Vec<_> = results.iter().map(|result| result.as_ref().map_or(0, |version| version.0)).collect();
+    assert_eq!(found, [1, 0, 1]);
+    let why = results[1].as_ref().expect_err("its record is damaged");
+    assert!(why.starts_with("block 3: has version 0, and damaged redo leads it to version 1: "), "{why}");
+}
+
+#[test]
 fn damage_of_batches_in_a_row_in_the_last_segment_stops_the_scan_and_every_block() {
     let (_directory, files) = files();
     damaged_stream(&files, &[15, 16]);

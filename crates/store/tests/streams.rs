@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
         mpsc,
     },
@@ -12,7 +12,7 @@ use std::{
 };
 
 use plexus_base::{BlockId, Incarnation, NodeId};
-use plexus_disks::{Device, DeviceFault, FileDevice, SimulatedDevice, Version};
+use plexus_disks::{Device, DeviceFault, DiskError, FileDevice, SimulatedDevice, Version};
 use plexus_store::stream::{
     driver::{RedoProgress, RedoStream, create},
     protocol::{Geometry, Group, Lsn, PAGE, Record, StreamHeader},
@@ -236,4 +236,67 @@ fn two_clients_that_promised_to_write_are_not_left_alone_after_a_flight_with_thr
     };
     flight(3, 1);
     flight(2, 4);
+}
+
+/// A device that tells of each sync by a client, which then waits for the gate.
+struct Gated {
+    device: SimulatedDevice,
+    gate: Mutex<()>,
+    syncs: mpsc::Sender<()>,
+}
+
+impl Device for Gated {
+    fn length(&self) -> u64 {
+        self.device.length()
+    }
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), DiskError> {
+        self.device.read(offset, into)
+    }
+    fn write(&self, offset: u64, from: &[u8]) -> Result<(), DiskError> {
+        self.device.write(offset, from)
+    }
+    fn sync(&self) -> Result<(), DiskError> {
+        // The threads of the stream have names.
+        if thread::current().name().is_none() {
+            self.syncs.send(()).expect("the test listens");
+            drop(self.gate.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+        self.device.sync()
+    }
+}
+
+/// A wait that tells a channel of its end.
+struct Told(mpsc::Sender<()>);
+
+impl Wake for Told {
+    fn wake(self: Arc<Self>) {
+        self.0.send(()).expect("the test listens");
+    }
+}
+
+#[test]
+fn a_client_that_stops_writing_leaves_the_waits_of_others_to_the_next_one() {
+    let geometry = Geometry::new(8 * PAGE, 2).expect("segments");
+    let (syncs, syncing) = mpsc::channel();
+    let device =
+        Arc::new(Gated { device: SimulatedDevice::new(geometry.length()), gate: Mutex::new(()), syncs });
+    // No thread writes zeros, and wakes others when it has.
+    let header = StreamHeader { zeroed: Lsn(u64::MAX), ..StreamHeader::new(5, NODE, geometry) };
+    device.write(0, &header.encode()).expect("written");
+    let tail = StreamReader::open(&*device).and_then(StreamReader::scan).expect("a stream").tail;
+    let stream =
+        RedoStream::open(Arc::<Gated>::clone(&device), tail, Incarnation(1), drop).expect("it opens");
+    let gate = device.gate.lock().expect("the gate");
+    thread::scope(|scope| {
+        scope.spawn(|| fly(&stream, stream.try_append(&group(1)).expect("room").end, false));
+        syncing.recv_timeout(LIMIT).expect("the first client writes");
+        // The next client relies on the first one, which has all that it wants after this sync.
+        let end = stream.try_append(&group(2)).expect("room").end;
+        let (told, over) = mpsc::channel();
+        let waker = Waker::from(Arc::new(Told(told)));
+        assert!(stream.poll_durable(end, &Context::from_waker(&waker), false).is_pending());
+        drop(gate);
+        over.recv_timeout(LIMIT).expect("another thread writes for the second client");
+        assert!(stream.durable() >= end);
+    });
 }

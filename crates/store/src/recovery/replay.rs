@@ -6,7 +6,7 @@ use std::{
 };
 
 use plexus_base::BlockId;
-use plexus_disks::{Buffer, Group, Page, PageError, Version, apply_patch};
+use plexus_disks::{Buffer, DiskError, Group, Page, PageError, Version, apply_patch};
 
 use super::{
     files::{DeadStream, RedoFiles, StreamFile},
@@ -45,21 +45,33 @@ impl RedoFiles {
             records.add(file, read, false, cancel);
         }
         living.iter().for_each(|file| records.add(file, &[], true, cancel));
-        let mut written = Vec::new();
-        let blocks = records.blocks();
+        let blocks: Vec<_> = records.blocks().into_iter().map(|block| (block, records.take(block))).collect();
+        let bring_up = |part: &[_]| bring_up_all(part, &records, group, cancel);
+        in_parts(blocks, bring_up, || group.sync(), cancel, &mut each);
+    }
+}
+
+/// Replays blocks in parts. While one is replayed, the one before is synced and reported.
+fn in_parts<T: Sync>(
+    blocks: impl IntoIterator<Item = T>,
+    bring_up: impl Fn(&[T]) -> Vec<(BlockId, Result<Version, String>)> + Sync,
+    sync: impl Fn() -> Result<(), DiskError>,
+    cancel: &AtomicBool,
+    each: &mut impl FnMut(BlockId, Result<Version, String>),
+) {
+    let (mut blocks, mut written) = (blocks.into_iter(), Vec::new());
+    loop {
         // The last part is empty: it only syncs the one before.
-        for blocks in blocks.chunks(BLOCKS_PER_SYNC).chain([&[][..]]) {
-            let taken: Vec<_> = blocks.iter().map(|block| (*block, records.take(*block))).collect();
-            let next = thread::scope(|scope| {
-                let next = scope.spawn(|| bring_up_all(&taken, &records, group, cancel));
-                report(std::mem::take(&mut written), group, &mut each);
-                next.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            });
-            if cancel.load(Relaxed) {
-                return;
-            }
-            written = next;
+        let part: Vec<T> = blocks.by_ref().take(BLOCKS_PER_SYNC).collect();
+        let next = thread::scope(|scope| {
+            let next = scope.spawn(|| bring_up(&part));
+            report(std::mem::take(&mut written), &sync, each);
+            next.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        if part.is_empty() || cancel.load(Relaxed) {
+            return;
         }
+        written = next;
     }
 }
 
@@ -67,13 +79,13 @@ impl RedoFiles {
 /// not synced it.
 fn report(
     written: Vec<(BlockId, Result<Version, String>)>,
-    group: &Group,
+    sync: impl FnOnce() -> Result<(), DiskError>,
     each: &mut impl FnMut(BlockId, Result<Version, String>),
 ) {
     if written.is_empty() {
         return;
     }
-    let synced = group.sync().map_err(|why| why.to_string());
+    let synced = sync().map_err(|why| why.to_string());
     for (block, result) in written {
         let why = |why: &String| format!("{block}: replay is not durable: {why}");
         each(block, result.and_then(|version| synced.as_ref().map(|()| version).map_err(why)));
@@ -166,4 +178,47 @@ fn check_image(records: &RecordsOfBlock, block: BlockId, length: usize) -> Resul
     Err(format!(
         "{block}: is torn, and its image at {version} ({stream}, {lsn}) is no page of it; restore the block from a copy"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, sync::Mutex};
+
+    use super::*;
+
+    const BLOCKS: u64 = 2 * BLOCKS_PER_SYNC as u64 + 1;
+
+    /// Replays blocks to a disk whose syncs fail or not. Each is reported with its result, and true
+    /// if it is still there when the power is cut at the report.
+    fn replayed(fails: bool) -> Vec<(Result<Version, String>, bool)> {
+        let (written, durable) = (Mutex::new(BTreeSet::new()), Mutex::new(BTreeSet::new()));
+        let bring_up = |part: &[BlockId]| -> Vec<_> {
+            written.lock().expect("written").extend(part.iter().copied());
+            part.iter().map(|block| (*block, Ok(Version(block.0)))).collect()
+        };
+        let sync = || {
+            if fails {
+                return Err(DiskError::NoMember { path: "disk".into() });
+            }
+            durable.lock().expect("durable").clone_from(&written.lock().expect("written"));
+            Ok(())
+        };
+        let mut reports = Vec::new();
+        in_parts((0..BLOCKS).map(BlockId), bring_up, sync, &AtomicBool::new(false), &mut |block, result| {
+            assert_eq!(block.0, reports.len() as u64);
+            reports.push((result, durable.lock().expect("durable").contains(&block)));
+        });
+        reports
+    }
+
+    #[test]
+    fn a_replayed_block_is_reported_when_a_loss_of_power_does_not_undo_it() {
+        let durable = (0..BLOCKS).map(|block| (Ok(Version(block)), true));
+        assert_eq!(replayed(false), durable.collect::<Vec<_>>());
+        let failed = replayed(true);
+        let is_refused = |result: &Result<_, String>| {
+            result.as_ref().is_err_and(|why| why.contains(": replay is not durable: "))
+        };
+        assert!(failed.len() as u64 == BLOCKS && failed.iter().all(|(result, _)| is_refused(result)));
+    }
 }
