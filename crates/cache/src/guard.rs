@@ -252,3 +252,97 @@ impl Drop for Change<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::Arc,
+        task::{Context, Poll},
+    };
+
+    use plexus_base::{Epoch, Incarnation, NodeId, WorkerId, wire::DecodeError};
+    use plexus_disks::Writer;
+    use plexus_fabric::{Window, WindowId};
+    use plexus_interconnect::{Net, Signal};
+    use plexus_membership::subsystem::WorkerPort;
+
+    use super::*;
+    use crate::{Blocks, CacheService, RedoFailed, RedoLog, protocol::Config};
+
+    const END: u64 = 9;
+
+    /// A stream whose groups all end at [`END`], and no worker.
+    struct Stream;
+
+    impl RedoLog for Stream {
+        fn poll_reserve(&self, _: u32, _: &mut Context<'_>) -> Poll<Result<(), RedoFailed>> {
+            Poll::Ready(Ok(()))
+        }
+        fn try_reserve(&self, _: u32) -> Result<bool, RedoFailed> {
+            Ok(true)
+        }
+        fn release(&self, _: u32) {}
+        fn append(&self, _: &[LoggedChange<'_>]) -> u64 {
+            END
+        }
+        fn carry(&self, _: BlockId, _: usize) -> Option<Vec<u8>> {
+            None
+        }
+        fn append_carried(&self, _: BlockId, _: Version, _: &[u8]) -> Result<Option<u64>, DecodeError> {
+            Ok(None)
+        }
+        fn position(&self) -> u64 {
+            3
+        }
+        fn durable(&self) -> u64 {
+            1
+        }
+        fn flush(&self, _: WorkerId, _: u64) {}
+        fn poll_durable(&self, _: u64, _: &mut Context<'_>, _: bool) -> Poll<Result<(), RedoFailed>> {
+            Poll::Pending
+        }
+        fn fly(&self, _: &dyn Fn() -> bool) {}
+        fn kick(&self) {}
+        fn begin(&self) {}
+        fn recover(&self, _: WorkerId, _: Epoch, _: Vec<(NodeId, Incarnation)>) {}
+        fn replay(&self, _: WorkerId, _: Epoch, _: Vec<BlockId>) {}
+        fn close(&self, _: WorkerId, _: Epoch) {}
+    }
+
+    impl WorkerPort<CacheService> for Stream {
+        fn submit(&self, _: WorkerId, _: CacheTask) {}
+        fn offer(&self, _: WorkerId, _: CacheTask) {}
+        fn visit(&self, _: WorkerId, _: &mut dyn FnMut(&mut CacheService, &mut Net)) -> bool {
+            false
+        }
+        fn attend(&self, _: WorkerId) {}
+        fn wait(&self, _: WorkerId, _: &mut dyn Iterator<Item = CacheTask>, _: &Signal) {}
+    }
+
+    /// The worker lets a block go when its last record is durable, and a group is replayed as a
+    /// whole.
+    #[test]
+    fn every_block_of_a_group_waits_for_the_end_of_the_group() {
+        let (me, worker) = (NodeId(0), WorkerId(0));
+        let (nodes, workers, blocks, sets, ways, redo, carry_bytes) = (2, 1, 1000, 1, 8, true, 0);
+        let config = Config { me, nodes, worker, workers, blocks, sets, ways, redo, carry_bytes };
+        let window = Window::create(WindowId(0), 8 * 4096, 4096).expect("a window");
+        let table = Arc::new(FrameTable::new(config, Arc::new(window)));
+        let writer = Writer { node: me, incarnation: Incarnation(1) };
+        let (tables, log): (_, Arc<dyn RedoLog>) = (vec![Arc::clone(&table)], Arc::new(Stream));
+        let cache = Cache::new(Arc::new(Stream), tables, blocks, writer, Arc::default(), Some(log));
+        let slots = [0, 1, 2].map(Slot);
+        let mut changes = slots.map(|slot| {
+            let block = BlockId(u64::from(slot.0) + 5);
+            table.open(slot, block, Mode::X);
+            let granted = Granted::Pinned(table.hit(block, Mode::X).expect("it is here"));
+            Change::new(&cache, block, TaskBlock { granted, waited: false })
+        });
+        changes.iter_mut().for_each(|change| change[0] = 1);
+        assert_eq!(cache.commit(changes.into()), Committed(END));
+        for slot in slots {
+            let contents = table.close(slot).expect("no latch is left");
+            assert_eq!(contents.redo, RedoSpan { first: 3, last: END, force: END }, "{slot:?}");
+        }
+    }
+}

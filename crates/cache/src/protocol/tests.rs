@@ -562,15 +562,33 @@ fn a_leaver_ends_its_operations_and_begins_none() {
 /// Changes the block in a frame, with records up to position 9 that are not durable, and gives it
 /// to the other node.
 fn change_and_give(world: &mut World, block: BlockId, slot: Slot) -> Vec<Did> {
+    change_to_and_give(world, (block, 2), slot, RedoSpan { first: 3, last: 9, force: 0 })
+}
+
+fn change_to_and_give(
+    world: &mut World,
+    (block, version): (BlockId, u64),
+    slot: Slot,
+    redo: RedoSpan,
+) -> Vec<Did> {
     let target = Target { takes_redo: true, ..ELSEWHERE };
+    let seq = version as u32 * 2 - 2;
     world.hear(
         1,
         block,
-        MessageBody::Forward { ask: Ask::X, requester: NodeId(1), target, seq: 2, owed: false },
+        MessageBody::Forward { ask: Ask::X, requester: NodeId(1), target, seq, owed: false },
     );
     world.log.pinned.clear();
-    let contents = Contents { dirty: true, version: 2, redo: RedoSpan { first: 3, last: 9, force: 0 } };
-    world.tell(Event::Idle { slot, contents })
+    world.tell(Event::Idle { slot, contents: Contents { dirty: true, version, redo } })
+}
+
+/// Takes a block back that was given away in version 2.
+fn take_back(world: &mut World, block: BlockId) -> usize {
+    let target = requested(&world.want(2, block, Ask::X)).expect("a request");
+    let grant =
+        MessageBody::Grant { ask: Ask::X, target, seq: 3, source: Source::Data, owed: true, behind: true };
+    world.hear(1, block, grant);
+    world.shard.find(block).expect("a frame")
 }
 
 /// Another node replays the block if the node that got it dies. It must not miss records that this
@@ -605,12 +623,59 @@ fn a_block_that_comes_back_keeps_the_end_of_its_records() {
     let block = theirs().next().unwrap();
     let slot = world.get(1, block, Ask::X);
     change_and_give(&mut world, block, slot);
-    let target = requested(&world.want(2, block, Ask::X)).expect("a request");
-    let grant =
-        MessageBody::Grant { ask: Ask::X, target, seq: 3, source: Source::Data, owed: true, behind: true };
-    world.hear(1, block, grant);
-    let slot = world.shard.find(block).expect("a frame");
+    let slot = take_back(&mut world, block);
     assert_eq!(world.shard.frames[slot].redo, RedoSpan { first: 0, last: 9, force: 0 });
+}
+
+/// The records of the second change may be in no other stream, like those of the first.
+#[test]
+fn a_node_that_gave_a_block_away_twice_reports_when_all_its_records_are_durable() {
+    let mut world = world(2);
+    let block = theirs().next().unwrap();
+    let slot = world.get(1, block, Ask::X);
+    change_and_give(&mut world, block, slot);
+    let slot = Slot(take_back(&mut world, block) as u32);
+    let newer = RedoSpan { first: 10, last: 15, force: 0 };
+    let did = change_to_and_give(&mut world, (block, 3), slot, newer);
+    assert_eq!(did, [Did::Carried(block), Did::Shipped(NodeId(1), block)], "it does not wait");
+    assert_eq!(world.shard.oldest_handed_over(), Some(3), "the records of both changes are needed");
+    world.view(6, &[(0, 1), (1, 1)]);
+    world.say(1, 6, MessageBody::Mark { blocks: true });
+    let did = world.say(1, 6, MessageBody::Mark { blocks: false });
+    assert_eq!(did, [Did::Other(Action::Flush { end: 15 })]);
+    assert_eq!(world.tell(Event::Durable { end: 9 }), []);
+    let did = world.tell(Event::Durable { end: 15 });
+    assert!(sent(&did, 1).contains(&MessageBody::HandedOver { version: 3 }), "{did:?}");
+}
+
+/// A checkpoint asks for the writes of all blocks that were given away, a few at a time.
+#[test]
+fn each_answer_to_a_request_for_a_write_lets_the_next_one_go() {
+    let mut world = world(4);
+    let blocks: Vec<BlockId> = theirs().take(100).collect();
+    for block in blocks.iter().copied() {
+        let slot = world.get(1, block, Ask::X);
+        change_and_give(&mut world, block, slot);
+    }
+    let asked = |did: Vec<Did>| {
+        did.into_iter().filter_map(|did| match did {
+            Did::Other(Action::Send {
+                message: Message { body: MessageBody::Ensure { .. }, block, .. },
+                ..
+            }) => Some(block),
+            _ => None,
+        })
+    };
+    let mut under_way: VecDeque<_> = asked(world.tell(Event::Checkpoint { below: u64::MAX })).collect();
+    let (mut all, most) = (under_way.len(), under_way.len());
+    assert!(most < blocks.len(), "not all at once");
+    while let Some(block) = under_way.pop_front() {
+        let next: Vec<_> = asked(world.hear(1, block, MessageBody::Saved { version: 2 })).collect();
+        all += next.len();
+        under_way.extend(next);
+        assert!(under_way.len() <= most);
+    }
+    assert_eq!((all, world.shard.handed_over()), (blocks.len(), 0));
 }
 
 /// Other members rely on it that a leaver begins nothing: a node that settles with it later has to
