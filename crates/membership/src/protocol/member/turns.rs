@@ -238,6 +238,31 @@ mod tests {
         assert_eq!(ends, [Action::SetAside(file), Action::Die(StopReason::FilesOlder)]);
     }
 
+    /// An older copy lacks what was written to the file since: two of three files must be sound.
+    #[test]
+    fn a_file_that_is_set_aside_does_not_count() {
+        let [first, second, aside] = [1, 2, 3].map(FileId);
+        let view = View::first(NodeSet::first(1), [first, second, aside].map(|file| (file, None)));
+        let now = Nanos::from_ms(1000);
+        let mut member = Member::new(NodeId(0), Incarnation(1), Profile::LAN, Arc::new(view), now);
+        member.remembering = Some(5);
+        let turn = |member: &mut Member, file| {
+            let state = member.files.get_mut(&file).expect("a file of the view");
+            (state.renewed, state.answered, state.reported) = (Some(now), Some(now), 6);
+            state.contents = Some(Contents::default());
+            state.is_set_aside = file == aside;
+            member.recover(now);
+            let mut out = Vec::new();
+            member.remember(&mut out);
+            let is_remembered = out == [Action::Remembered(member.registry)];
+            (member.reaches(now), member.renewed().is_some(), member.paxos.is_some(), is_remembered)
+        };
+        assert_eq!(turn(&mut member, aside), (false, false, false, false));
+        assert_eq!(turn(&mut member, first), (false, false, false, false));
+        assert_eq!(turn(&mut member, second), (true, true, true, true));
+        assert!(!member.may_begin(&member.files[&aside]) && member.may_begin(&member.files[&first]));
+    }
+
     /// A member that acts in a view with one peer, and its voting file.
     struct Pair {
         member: Member,
