@@ -35,7 +35,7 @@ pub use boot::{
     config, create, down, janitor, keys, last_end, launch, layout, lifeline, machine, service_manager,
     supervisor, temporary,
 };
-pub use member::config_changes;
+pub use member::{config_changes, fence_guard};
 pub use node::{Node, NodeError};
 pub use records::state;
 pub use temporary::{Parameters, TemporaryCluster};

@@ -7,6 +7,7 @@
 
 pub mod config_changes;
 mod fence;
+pub mod fence_guard;
 pub(crate) mod newcomers;
 mod vitals;
 pub(crate) mod watcher;

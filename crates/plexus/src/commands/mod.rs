@@ -6,6 +6,7 @@ mod child;
 mod cluster;
 mod demo;
 mod down;
+mod fence_guard;
 mod generate;
 mod group;
 mod init;
@@ -100,6 +101,9 @@ pub(crate) enum Command {
     /// Clean up after another process (internal).
     #[command(hide = true)]
     Janitor(janitor::Args),
+    /// Run a fence command and end everything that it has started (internal).
+    #[command(hide = true)]
+    FenceGuard(fence_guard::Args),
 }
 
 impl Command {
@@ -127,6 +131,7 @@ impl Command {
             Self::Perf(args) => perf::run(*args),
             Self::Generate(args) => generate::run(args),
             Self::Janitor(args) => janitor::run(args),
+            Self::FenceGuard(args) => fence_guard::run(args),
         }
     }
 }
