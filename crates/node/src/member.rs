@@ -13,7 +13,7 @@ mod vitals;
 pub(crate) mod watcher;
 
 use std::{
-    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
+    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -22,7 +22,10 @@ use plexus_interconnect::mesh::Mesh;
 use plexus_membership::{
     partitions::Members,
     protocol::{FINAL_LOG_TIME, StopReason, View},
-    runtime::{FencingProof, LeaseBasis, Membership, MembershipEnd, MembershipObserver, Transition},
+    runtime::{
+        AwaitedProof, FencingProof, LeaseBasis, Membership, MembershipEnd, MembershipObserver, Status,
+        Transition,
+    },
 };
 use rustix::process::Signal;
 
@@ -138,6 +141,41 @@ impl Member {
         if let Some(membership) = self.membership.get().and_then(Weak::upgrade).filter(|_| all) {
             membership.rebuilt(epoch);
         }
+    }
+
+    /// Returns the status of the membership, and a line for each proof that keeps views closed.
+    pub(crate) fn membership_status(&self) -> Option<(Status, Vec<String>)> {
+        let status = self.membership.get()?.upgrade()?.status()?;
+        let line = |awaited: &AwaitedProof| {
+            let name = self.config.name_of(NodeId(awaited.node));
+            let problem = awaited.problem.as_deref().unwrap_or("the first attempt is under way");
+            format!(
+                "view {} does not open: the end of {name} (incarnation {}) must be proved, because it has a \
+                 fence command: {problem}; if {name} is certainly off or cut off from its disks: \
+                 `plexus node fenced {name}`",
+                status.decided, awaited.incarnation
+            )
+        };
+        let lines = status.awaited_proofs.iter().map(line).collect();
+        Some((status, lines))
+    }
+
+    /// Takes an operator's word that an incarnation has ended for certain.
+    ///
+    /// # Errors
+    /// This node knows that it has not, or has no membership.
+    pub(crate) fn vouched(&self, node: NodeId, incarnation: Incarnation) -> Result<(), String> {
+        let name = self.config.name_of(node);
+        let membership = self.membership.get().and_then(Weak::upgrade).ok_or("it has no membership yet")?;
+        if self.fence.runs_here(node, incarnation) {
+            return Err(format!(
+                "{name} (incarnation {}) still runs on this host: end its process",
+                incarnation.0
+            ));
+        }
+        tracing::warn!(incarnation = incarnation.0, "an operator vouches for the end of {name}");
+        membership.dead(node, incarnation);
+        Ok(())
     }
 
     fn mesh(&self) -> Option<Arc<Mesh<NodeService>>> {
@@ -272,23 +310,19 @@ impl MembershipObserver for Member {
         self.changed.notify_all();
     }
 
-    fn fence(&self, node: NodeId, incarnation: Incarnation) -> Option<FencingProof> {
-        let proof = self.fence.end(node, incarnation);
-        match proof {
-            Some(proof) => {
-                tracing::info!(
-                    incarnation = incarnation.0,
-                    "the end of {} is proved ({proof:?})",
-                    self.config.name_of(node)
-                )
-            }
-            None => tracing::warn!(
-                incarnation = incarnation.0,
-                "{}: no proof of its end, so its lease is waited for",
-                self.config.name_of(node)
-            ),
-        }
-        proof
+    fn fence(
+        &self,
+        node: NodeId,
+        incarnation: Incarnation,
+        is_over: &AtomicBool,
+    ) -> Result<FencingProof, String> {
+        let proof = self.fence.end(node, incarnation, is_over)?;
+        tracing::info!(
+            incarnation = incarnation.0,
+            "the end of {} is proved ({proof:?})",
+            self.config.name_of(node)
+        );
+        Ok(proof)
     }
 
     fn name(&self, node: NodeId) -> String {

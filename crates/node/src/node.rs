@@ -5,7 +5,13 @@
 //! checks disks and addresses before it contacts
 //! peers. It writes its record before it serves the first message.
 
-use std::{io, path::PathBuf, sync::Arc, thread, thread::JoinHandle};
+use std::{
+    io,
+    path::PathBuf,
+    sync::{Arc, OnceLock, Weak},
+    thread,
+    thread::JoinHandle,
+};
 
 use plexus_base::NodeId;
 use plexus_disks::{DiskError, Group};
@@ -24,9 +30,9 @@ use crate::{
     boot::config::{Config, ConfigError, NodeConfig},
     boot::machine::{self, MachineError},
     lifecycle::{Ending, Lifecycle, Stage},
-    member::Die,
     member::config_changes,
     member::newcomers,
+    member::{Die, Member},
     records::state::{self, Entry, Recorder, StateError},
     runtime::{JoinError, NodeRuntime, Parts},
 };
@@ -112,7 +118,8 @@ impl Node {
         let server =
             Server::start(&path, known.clone()).map_err(|source| NodeError::Control { path, source })?;
 
-        let runtime = Arc::new(join(&config, me, node, &entry, &lifecycle, Arc::new(die))?);
+        let parts: (Die, _) = (Arc::new(die), Arc::clone(&on.member));
+        let runtime = Arc::new(join(&config, me, node, &entry, &lifecycle, parts)?);
         on.place_runtime(&runtime);
         for all in [locking::COMMANDS, registry::COMMANDS, grouping::COMMANDS, forward::COMMANDS] {
             commands::register(&known, &on, true, all);
@@ -166,7 +173,7 @@ fn join(
     node: &NodeConfig,
     entry: &Entry,
     lifecycle: &Arc<Lifecycle>,
-    die: Die,
+    (die, member): (Die, Arc<OnceLock<Weak<Member>>>),
 ) -> Result<NodeRuntime, NodeError> {
     let group = Group::open(&config.disks, &config.shape())?;
     for path in group.buffered() {
@@ -185,6 +192,7 @@ fn join(
         group: Arc::new(group),
         lifecycle: Arc::clone(lifecycle),
         die,
+        member,
     };
     NodeRuntime::join(parts).map_err(|why| match why {
         _ if lifecycle.is_ending() => NodeError::Interrupted(node.name.clone()),

@@ -211,7 +211,7 @@ impl Membership {
     fn settled(&self) -> u64 {
         let profile = self.world.profile;
         let slack = 6 * profile.heartbeat.0;
-        (profile.evict.0 + profile.settle().0 + profile.wait().0 + slack) * 102 / 100
+        (profile.evict.0 + profile.settle().0 + profile.wait().0 + slack + self.world.proof()) * 102 / 100
     }
 
     fn expect(&self, expected: NodeSet, what: &str) -> Result<(), Broken> {
@@ -344,7 +344,7 @@ impl Membership {
         let Profile { heartbeat, .. } = self.world.profile;
         // Three heartbeats to suspect, three to settle, the proposal, the decision, and the wait
         // for the lease.
-        self.run((9 * heartbeat.0 + self.world.profile.wait().0) * 102 / 100)?;
+        self.run((9 * heartbeat.0 + self.world.profile.wait().0 + self.world.proof()) * 102 / 100)?;
         if !self.has_files(expected) {
             return Ok(());
         }

@@ -13,7 +13,7 @@ mod traffic;
 mod witness;
 mod world;
 
-use plexus_base::{Nanos, NodeId};
+use plexus_base::{Nanos, NodeId, NodeSet};
 use plexus_membership::protocol::Profile;
 use plexus_sim::Random;
 
@@ -29,6 +29,8 @@ use crate::{
 pub enum Sabotage {
     /// Clocks differ by far more than the profile allows.
     Drift,
+    /// The same, but the end of every node must be proved: two sides never act.
+    FencedDrift,
     /// A restarted node uses the number of its last incarnation.
     SameIncarnation,
     /// Files lose a third of the writes.
@@ -45,6 +47,8 @@ pub enum Sabotage {
     NeverEntered,
     /// The check expects that the smaller side continues.
     OtherSide,
+    /// Fence commands succeed and end nothing.
+    LyingFence,
 }
 
 /// The run of one seed.
@@ -87,6 +91,13 @@ impl Membership {
         let mut world = World::new(seed, nodes, &hosts, profile, sabotage);
         world.proofs = random.percent(30);
         world.rests = random.percent(30);
+        let mut proofs = Random::new(seed ^ 0x70_726f_6f66);
+        if proofs.percent(40) || sabotage == Some(Sabotage::LyingFence) {
+            world.require_proofs(&mut proofs);
+        }
+        if sabotage == Some(Sabotage::FencedDrift) {
+            world.require(NodeSet::first(nodes as u8));
+        }
         Self { world, random }
     }
 

@@ -40,6 +40,10 @@ impl Openings {
         profile.disk_timeout = Nanos(profile.lease.0 * random.between(2, 6));
         let mut world = World::new(seed, nodes, &vec![None; files], profile, None);
         (world.proofs, world.rests, world.has_rival) = (random.percent(50), true, true);
+        let mut proofs = Random::new(seed ^ 0x70_726f_6f66);
+        if proofs.percent(40) {
+            world.require_proofs(&mut proofs);
+        }
         let chosen = Arc::clone(&world.first);
         Self { world, random, chosen, reports: 0 }
     }

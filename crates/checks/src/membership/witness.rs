@@ -8,7 +8,8 @@
 //! | `evicted` | an incarnation that was a member and is no longer opens no view |
 //! | `remembered` | a remembered generation is returned to every node that asks afterwards |
 //!
-//! The run checks three more: `ends` (after healing, all nodes are in one view in time, and stay
+//! `world.rs` checks `proved`: a view puts out no incarnation whose end must be proved and that may
+//! still run. The run checks three more: `ends` (after healing, all nodes are in one view in time, and stay
 //! there), `side` (the correct side continues) and `stall` (stalled files end no node).
 
 use std::{collections::BTreeMap, sync::Arc};

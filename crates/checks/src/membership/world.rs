@@ -2,12 +2,12 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use plexus_base::{Epoch, Incarnation, Nanos, NodeId};
+use plexus_base::{Epoch, Incarnation, Nanos, NodeId, NodeSet};
 use plexus_membership::protocol::{
     Action, ConfigChange, ConfigChangeRefusal, Contents, Event, Member, NodeBlocks, Profile, Report,
     TurnFailed, View, Writes,
 };
-use plexus_sim::Engine;
+use plexus_sim::{Engine, Random};
 
 use super::{
     Sabotage,
@@ -57,6 +57,12 @@ pub(super) enum MembershipEvent {
         /// The incarnation whose links are lost.
         lost: Option<Incarnation>,
         dead: Option<Incarnation>,
+    },
+    /// An attempt of an incarnation to prove the end of another, with the number of failed ones.
+    Fence {
+        by: (usize, u64),
+        of: (usize, u64),
+        failed: u64,
     },
     /// A turn is at its file: to write, to read, and on the way back.
     Write(Turn, Writes),
@@ -115,6 +121,11 @@ pub(super) struct Node {
     lease: u64,
     /// The last incarnation that has certainly stopped.
     over: u64,
+    /// The epoch of the view that this incarnation opened last.
+    acts: Option<Epoch>,
+    leaves: bool,
+    /// The nodes whose end must be proved, as this node is configured.
+    must_prove: NodeSet,
     pub(super) deaths: u64,
     pub(super) answers: Vec<(ConfigChange, Result<(), ConfigChangeRefusal>)>,
     pub(super) has_left: bool,
@@ -135,6 +146,8 @@ pub(super) struct World {
     /// True if peers of a process that ends receive proof of its death, and so do nodes that learn
     /// of it later.
     pub(super) proofs: bool,
+    /// The nodes whose end must be proved, as any node is configured.
+    required: NodeSet,
     /// True if the registry asks for nothing to be remembered.
     pub(super) rests: bool,
     /// True if [`RIVAL`] outbids all proposals; messages and turns may take as long as a lease.
@@ -169,7 +182,7 @@ impl World {
         let first = View::first(all_nodes, files.iter().map(|file| (file.name.file, file.host)));
         // Two clocks together differ by no more than the profile allows.
         let most = match sabotage {
-            Some(Sabotage::Drift) => 400_000,
+            Some(Sabotage::Drift | Sabotage::FencedDrift) => 400_000,
             _ => profile.drift_ppm * 10 / 21,
         };
         let node = |engine: &mut Engine<MembershipEvent>| Node {
@@ -187,6 +200,9 @@ impl World {
             turn: 0,
             lease: 0,
             over: 0,
+            acts: None,
+            leaves: false,
+            must_prove: NodeSet::EMPTY,
             deaths: 0,
             answers: Vec::new(),
             has_left: false,
@@ -202,6 +218,7 @@ impl World {
             stalled: vec![vec![0; hosts.len()]; nodes],
             loss_permille: 0,
             proofs: false,
+            required: NodeSet::EMPTY,
             rests: false,
             has_rival: false,
             steady: false,
@@ -218,6 +235,11 @@ impl World {
         self.engine.now()
     }
 
+    /// Returns the longest time in which a node proves the end of another.
+    pub(super) fn proof(&self) -> u64 {
+        if self.required.is_empty() { 0 } else { 6 * self.profile.lease.0 }
+    }
+
     /// Starts a node's next incarnation, unless the node is up.
     pub(super) fn start(&mut self, node: usize) -> Result<(), Broken> {
         if self.nodes[node].member.is_some() || self.nodes[node].down {
@@ -229,6 +251,7 @@ impl World {
             self.sabotage == Some(Sabotage::SameIncarnation) && self.nodes[node].incarnation > 0;
         let one = &mut self.nodes[node];
         one.over = one.incarnation;
+        (one.acts, one.leaves) = (None, false);
         one.incarnation += u64::from(!same_incarnation);
         (one.turn, one.turns, one.lease) = (one.turn + 1, BTreeMap::new(), 0);
         (one.version, one.has_left) = (one.version + 1, false);
@@ -237,6 +260,7 @@ impl World {
         let first = Arc::clone(&self.first);
         one.member =
             Some(Member::new(NodeId(node as u8), incarnation, self.profile, first, one.clock.at(now)));
+        one.member = one.member.take().map(|member| member.requiring_proofs(one.must_prove));
         self.handle(node, Event::Tick)
     }
 
@@ -315,6 +339,7 @@ impl World {
     }
 
     pub(super) fn config_change(&mut self, node: usize, config_change: ConfigChange) -> Result<(), Broken> {
+        self.nodes[node].leaves |= config_change == ConfigChange::Leave;
         self.handle(node, Event::ConfigChange(config_change))
     }
 
@@ -363,6 +388,7 @@ impl World {
                     self.handle(to, Event::Dead(from, incarnation))?;
                 }
             }
+            MembershipEvent::Fence { by, of, failed } => self.fence(by, of, failed)?,
             MembershipEvent::Write(turn, writes) => self.write(turn, &writes),
             MembershipEvent::Read(turn, writes, must_last) => self.read(turn, &writes, must_last),
             MembershipEvent::Replied(turn, result) => {
@@ -426,6 +452,8 @@ impl World {
                 self.opened += 1;
                 let until = self.nodes[node].lease;
                 self.witness.opened(id, incarnation, &view, until, now)?;
+                self.look_for_proofs(node, &view)?;
+                self.nodes[node].acts = Some(view.epoch);
                 let (epoch, after) = (view.epoch, self.entering());
                 self.engine.schedule(
                     after,
@@ -448,7 +476,13 @@ impl World {
             }
             Action::Remembered(generation) => self.witness.remembered(id, generation)?,
             Action::SetAside(..) => self.set_aside += 1,
-            Action::Fence(..) | Action::Stopped { .. } => {}
+            Action::Fence(of, fenced) => {
+                let leaves = self.nodes.get(of.index()).is_some_and(|of| of.leaves);
+                let after = if leaves { self.profile.wait().0 } else { 0 };
+                let (by, of) = ((node, incarnation.0), (of.index(), fenced.0));
+                self.attempt(after, by, of, 0);
+            }
+            Action::Stopped { .. } => {}
             Action::LeaveToo(_) => {
                 // The node hands back first.
                 let after = self.engine.random.between(1, 10 * self.profile.heartbeat.0);
@@ -470,6 +504,72 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Sets the nodes whose end must be proved. A node may have none of these in its configuration.
+    pub(super) fn require_proofs(&mut self, random: &mut Random) {
+        let all = 0..self.nodes.len() as u8;
+        self.required = match random.percent(50) {
+            true => all.map(NodeId).collect(),
+            false => all.map(NodeId).filter(|_| random.percent(50)).collect(),
+        };
+        let one = random.below(self.nodes.len() as u64) as usize;
+        for (node, state) in self.nodes.iter_mut().enumerate() {
+            let knows = node == one || random.percent(70);
+            state.must_prove = if knows { self.required } else { NodeSet::EMPTY };
+        }
+    }
+
+    /// Sets the nodes whose end must be proved, on all nodes.
+    pub(super) fn require(&mut self, required: NodeSet) {
+        self.required = required;
+        self.nodes.iter_mut().for_each(|node| node.must_prove = required);
+    }
+
+    /// Checks that the opened view puts out no incarnation whose end must be proved and that has
+    /// not certainly ended. It counts as acting as long as its process exists, whatever its lease:
+    /// it may have been paused before an action.
+    fn look_for_proofs(&self, opener: usize, view: &View) -> Result<(), Broken> {
+        for node in self.required.without(NodeId(opener as u8)).iter() {
+            let Node { incarnation, over, acts, .. } = self.nodes[node.index()];
+            let may_act = incarnation > over && acts.is_some_and(|epoch| epoch < view.epoch);
+            if may_act && !view.has(node, Incarnation(incarnation)) {
+                let epoch = view.epoch.0;
+                let what =
+                    format!("node {opener} opened view {epoch} without {node}, which was not proved dead");
+                return broken("proved", what);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets a node run its fence command for the other. Where it has none, an operator switches the
+    /// other off and vouches for that.
+    fn attempt(&mut self, after: u64, by: (usize, u64), of: (usize, u64), failed: u64) {
+        if self.required.contains(NodeId(of.0 as u8)) {
+            let after = after + self.engine.random.between(100_000, self.profile.lease.0);
+            self.engine.schedule(after, None, MembershipEvent::Fence { by, of, failed });
+        }
+    }
+
+    /// Ends a fence command: it fails, or it has ended the process.
+    fn fence(&mut self, by: (usize, u64), of: (usize, u64), failed: u64) -> Result<(), Broken> {
+        let (node, incarnation) = of;
+        if self.nodes[by.0].incarnation != by.1 || self.nodes[by.0].member.is_none() {
+            return Ok(());
+        }
+        if failed < 2 && self.engine.random.percent(30) {
+            self.attempt(self.profile.lease.0, by, of, failed + 1);
+            return Ok(());
+        }
+        let lies = self.sabotage == Some(Sabotage::LyingFence);
+        if self.nodes[node].incarnation == incarnation && !lies {
+            let was_up = self.nodes[node].member.is_some();
+            self.crash(node);
+            let one = &mut self.nodes[node];
+            (one.over, one.deaths) = (incarnation, one.deaths + u64::from(was_up));
+        }
+        self.handle(by.0, Event::Dead(NodeId(node as u8), Incarnation(incarnation)))
     }
 
     fn delay(&mut self) -> u64 {

@@ -97,8 +97,12 @@ fn faults_of_membership_are_detected() {
         (Sabotage::UnseenCopy, "old copy", 100),
         (Sabotage::NeverHealed, "ends", 60),
         (Sabotage::OtherSide, "side", 60),
+        (Sabotage::LyingFence, "proved", 60),
     ] {
         detected(seeds, Membership::new, [(fault, property)]);
     }
     assert!(breaks(60, |seed| Membership::new(seed, Some(Sabotage::LyingDisks)), |_| true));
+    // Where every end is proved, leases and clocks need not be right.
+    let new = |seed| Membership::new(seed, Some(Sabotage::FencedDrift));
+    assert!(!breaks(60, new, |broken| ["apart", "proved"].contains(&broken)));
 }

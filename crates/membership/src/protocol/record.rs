@@ -50,6 +50,8 @@ pub struct Report {
     pub registry: u64,
     /// For each node, the last incarnation that is proved dead; 0: none.
     pub dead: [Incarnation; MAX_NODES],
+    /// The nodes whose end must be proved, as far as the sender's configuration says.
+    pub must_prove: NodeSet,
     /// The last view that the node knows to be decided.
     pub decided: Arc<View>,
 }
@@ -71,6 +73,7 @@ impl Report {
             echo: [ReportNumber::default(); MAX_NODES],
             registry: 0,
             dead: [Incarnation(0); MAX_NODES],
+            must_prove: NodeSet::EMPTY,
             decided,
         }
     }

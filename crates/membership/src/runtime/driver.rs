@@ -8,7 +8,6 @@ use std::{
         Arc,
         mpsc::{self, SyncSender},
     },
-    thread,
 };
 
 use plexus_base::{Incarnation, MAX_NODES, Nanos, NodeId};
@@ -18,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::{
     ConfigChangeError, MembershipObserver, Priority, Settings,
     clock::{self, timespec},
+    fences::Fence,
     file_health::FilesHealth,
     files::Files,
     history::History,
@@ -82,8 +82,11 @@ pub(super) struct Driver {
     pub(super) priority: Priority,
     /// For each node, a lease and disk timeout that differ from this node's and were warned of.
     warned_of: BTreeMap<NodeId, (Nanos, Nanos)>,
+    /// The time after which a removed incarnation without a lease has stopped.
+    pub(super) wait: Nanos,
+    pub(super) fences: Vec<Fence>,
     /// For each node, the last incarnation that announced its leave.
-    leavers: [Incarnation; MAX_NODES],
+    pub(super) leavers: [Incarnation; MAX_NODES],
     config_change: Option<Answer>,
     leaving: Vec<Answer>,
     remembering: Vec<SyncSender<u64>>,
@@ -99,7 +102,7 @@ impl Driver {
         sockets: Vec<UdpSocket>,
         parts: DriverParts,
     ) -> io::Result<Self> {
-        let Settings { me, incarnation, profile, first, cluster, peers, files, .. } = settings;
+        let Settings { me, incarnation, profile, first, must_prove, cluster, peers, files, .. } = settings;
         let mut session = [0; 16];
         getrandom::fill(&mut session).map_err(io::Error::other)?;
         let mut network = Network::new((me, incarnation), cluster, session, keys, sockets)?;
@@ -112,7 +115,7 @@ impl Driver {
             cluster,
             lease_time: profile.lease,
             disk_timeout: profile.disk_timeout,
-            member: Member::new(me, incarnation, profile, Arc::new(first), now),
+            member: Member::new(me, incarnation, profile, Arc::new(first), now).requiring_proofs(must_prove),
             files: Files::new(
                 cluster,
                 [profile.disk_timeout, profile.lease],
@@ -127,6 +130,8 @@ impl Driver {
             history: History::default(),
             priority: Priority::Ordinary,
             warned_of: BTreeMap::new(),
+            wait: profile.wait(),
+            fences: Vec::new(),
             leavers: [Incarnation(0); MAX_NODES],
             config_change: None,
             leaving: Vec::new(),
@@ -164,6 +169,7 @@ impl Driver {
                 self.read(datagram);
             }
             self.give_up();
+            self.retry_fences();
         }
         self.close();
     }
@@ -174,7 +180,7 @@ impl Driver {
 
     /// Waits until there is work.
     fn rest(&self, more: bool) {
-        let wakes = [Some(self.wake), self.requester.wake(), self.files.wake()];
+        let wakes = [Some(self.wake), self.requester.wake(), self.files.wake(), self.next_fence()];
         let wake = wakes.into_iter().flatten().min().unwrap_or(self.wake);
         // A flood of datagrams must not occupy the processor.
         match more {
@@ -246,6 +252,7 @@ impl Driver {
                 let how = if proved { FencingState::Reported } else { FencingState::LeaseEnded };
                 self.history.ended(node, incarnation, how);
                 self.history.stopped(now);
+                self.end_fences(node, incarnation);
             }
             Action::SetAside(file) => {
                 let what = "is an older copy of itself; it is set aside and added again in a later view";
@@ -324,23 +331,6 @@ impl Driver {
         }
     }
 
-    fn fence(&mut self, node: NodeId, incarnation: Incarnation) {
-        self.history.fencing(node, incarnation);
-        if self.leavers[node.index()] == incarnation {
-            // A leaving node announces that it has stopped; otherwise its lease is waited for.
-            return;
-        }
-        let (observer, inbox) = (Arc::clone(&self.parts.observer), Arc::clone(&self.parts.inbox));
-        let thread = thread::Builder::new().name(format!("plexus-fence-{}", node.0));
-        let fence = move || inbox.post(Input::Fenced(node, incarnation, observer.fence(node, incarnation)));
-        if let Err(error) = thread.spawn(fence) {
-            self.notify(ObserverNotice::Warning(format!(
-                "cannot start a thread to fence {}, its lease is waited for: {error}",
-                self.parts.observer.name(node)
-            )));
-        }
-    }
-
     fn take(&mut self, input: Input) {
         let event = match input {
             Input::Turned(file, FinishedTurn { number, result }) => {
@@ -351,11 +341,10 @@ impl Driver {
             }
             Input::Lost(node, incarnation) => Event::Lost(node, incarnation),
             Input::Dead(node, incarnation) => Event::Dead(node, incarnation),
-            Input::Fenced(node, incarnation, Some(proof)) => {
-                self.history.ended(node, incarnation, FencingState::Proved(proof));
-                Event::Dead(node, incarnation)
-            }
-            Input::Fenced(_, _, None) => return,
+            Input::Fenced(node, incarnation, result) => match self.fenced(node, incarnation, result) {
+                Some(event) => event,
+                None => return,
+            },
             Input::ConfigChange(ConfigChange::Leave, answer) => {
                 self.leaving.push(answer);
                 Event::ConfigChange(ConfigChange::Leave)
@@ -417,6 +406,7 @@ impl Driver {
     fn close(mut self) {
         self.parts.ending.stop();
         self.parts.watchdog.stop(self.phase == Phase::Over { left: true });
+        self.fences.clear();
         self.files.stop(clock::now() + self.lease_time);
         while let Some(until) = self.files.wake() {
             // The sockets are not read any more, and datagrams would wake the thread again and

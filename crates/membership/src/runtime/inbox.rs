@@ -29,8 +29,8 @@ pub(super) enum Input {
     Turned(FileId, FinishedTurn),
     Lost(NodeId, Incarnation),
     Dead(NodeId, Incarnation),
-    /// The result of a fence.
-    Fenced(NodeId, Incarnation, Option<FencingProof>),
+    /// The result of an attempt to fence.
+    Fenced(NodeId, Incarnation, Result<FencingProof, String>),
     ConfigChange(ConfigChange, Answer),
     /// A registry generation, and the channel for the answer once it is remembered.
     Registry(u64, Option<SyncSender<u64>>),

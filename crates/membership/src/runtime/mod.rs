@@ -33,6 +33,7 @@
 
 pub mod clock;
 mod driver;
+mod fences;
 mod file_health;
 mod files;
 mod history;
@@ -54,6 +55,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
+        atomic::AtomicBool,
         mpsc::{self, RecvTimeoutError, sync_channel},
     },
     thread::{self, JoinHandle},
@@ -67,7 +69,9 @@ use serde::{Deserialize, Serialize};
 pub use lease::{Lease, LeaseBasis};
 pub use network::datagram::SEAL;
 pub use priority::Priority;
-pub use status::{Fencing, FencingState, FileStatus, MemberStatus, Phases, Quorum, Status, Transition};
+pub use status::{
+    AwaitedProof, Fencing, FencingState, FileStatus, MemberStatus, Phases, Quorum, Status, Transition,
+};
 
 use self::{
     driver::Driver,
@@ -93,6 +97,9 @@ pub struct Settings {
     pub profile: Profile,
     /// The initial view (epoch 0) with the configured nodes and voting files, or any later view.
     pub first: View,
+    /// The nodes whose end must be proved; for the others the end of their lease is enough. It
+    /// suffices that one node of the cluster says so.
+    pub must_prove: NodeSet,
     /// The random identifier of the cluster.
     pub cluster: [u8; 16],
     /// The source of the cluster's keys, which is read regularly.
@@ -184,8 +191,18 @@ pub trait MembershipObserver: Send + Sync + 'static {
     fn opened(&self, view: &Arc<View>, transition: &Transition);
 
     /// Proves that an evicted incarnation, which did not announce a leave, has stopped. It may take
-    /// long and runs on its own thread. `None`: there is no proof, and the lease is waited for.
-    fn fence(&self, node: NodeId, incarnation: Incarnation) -> Option<FencingProof>;
+    /// long and runs on its own thread. It must return soon after `is_over` is set, because the
+    /// proof is not needed any more: the node may start again.
+    ///
+    /// # Errors
+    /// There is no proof, for this reason. Then the lease is waited for; if a proof is required,
+    /// this function is called again.
+    fn fence(
+        &self,
+        node: NodeId,
+        incarnation: Incarnation,
+        is_over: &AtomicBool,
+    ) -> Result<FencingProof, String>;
 
     /// Returns true if the node's subsystems make progress. It is called before each report and
     /// turn and must not wait.

@@ -60,6 +60,7 @@ impl Driver {
             },
             files: known.collect::<BTreeSet<_>>().into_iter().map(file).collect(),
             fencing: self.history.fences(),
+            awaited_proofs: self.awaited_proofs(now),
             transitions: self.history.transitions(),
             priority: self.priority,
             keys: self.network.keys().map(|key| format!("{key:016x}")).collect(),

@@ -25,6 +25,9 @@ pub struct Status {
     pub files: Vec<FileStatus>,
     /// The last evicted incarnations, newest last.
     pub fencing: Vec<Fencing>,
+    /// The removed incarnations without whose proved end no view opens.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub awaited_proofs: Vec<AwaitedProof>,
     /// The last opened views, newest last.
     pub transitions: Vec<Transition>,
     /// The priority of the threads that keep the node a member.
@@ -78,6 +81,21 @@ pub struct FileStatus {
     pub set_aside: bool,
     /// The error of the last turn, if it failed.
     pub error: Option<String>,
+}
+
+/// A removed incarnation whose end must be proved and is not.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AwaitedProof {
+    /// The node.
+    pub node: u8,
+    /// Its incarnation.
+    pub incarnation: u64,
+    /// The time since this node waits.
+    pub for_ms: u64,
+    /// The time since the node was last heard over the network; none if never.
+    pub heard_ms: Option<u64>,
+    /// The reason why the last attempt to prove it has failed; none during the first.
+    pub problem: Option<String>,
 }
 
 /// The fencing of an evicted incarnation.

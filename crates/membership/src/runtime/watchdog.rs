@@ -230,8 +230,8 @@ mod tests {
 
         fn opened(&self, _: &Arc<View>, _: &Transition) {}
 
-        fn fence(&self, _: NodeId, _: Incarnation) -> Option<FencingProof> {
-            None
+        fn fence(&self, _: NodeId, _: Incarnation, _: &AtomicBool) -> Result<FencingProof, String> {
+            Err("the test has no proof".into())
         }
 
         fn is_well(&self) -> bool {

@@ -122,9 +122,10 @@ impl MembershipObserver for Watcher {
         });
     }
 
-    fn fence(&self, node: NodeId, incarnation: Incarnation) -> Option<FencingProof> {
+    fn fence(&self, node: NodeId, incarnation: Incarnation, _: &AtomicBool) -> Result<FencingProof, String> {
         self.tell(|observed| observed.fenced.push((node, incarnation)));
-        self.proves.load(Ordering::Acquire).then_some(FencingProof::Killed)
+        let proves = self.proves.load(Ordering::Acquire);
+        if proves { Ok(FencingProof::Killed) } else { Err("the test proves nothing".into()) }
     }
 
     fn is_well(&self) -> bool {
@@ -286,6 +287,7 @@ impl Cluster {
             incarnation: Incarnation(1 + self.incarnations.fetch_add(1, Ordering::Relaxed)),
             profile: self.profile,
             first: self.first.clone(),
+            must_prove: NodeSet::EMPTY,
             cluster: NAME,
             keys: Arc::new(self.keys.clone()),
             listen: self.addresses(node),

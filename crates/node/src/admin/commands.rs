@@ -1,14 +1,15 @@
-//! The commands that every node has: `status`, `quiesce`, `handback`, `exit`.
+//! The commands that every node has: `status`, `fenced`, `quiesce`, `handback`, `exit`.
 //!
 //! To end a cluster without loss, all nodes quiesce, then all hand back, then all exit with
 //! `{"clean":true}`; see [`crate::boot::down`]. An `exit` without it makes the node leave alone.
 
 use std::{
-    sync::{Arc, OnceLock, mpsc},
+    sync::{Arc, OnceLock, Weak, mpsc},
     thread,
     time::Duration,
 };
 
+use plexus_base::Incarnation;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
@@ -19,6 +20,7 @@ use crate::{
     },
     boot::config::Config,
     lifecycle::{Ending, Lifecycle, Stage},
+    member::Member,
     runtime::{NodeRuntime, RuntimeStatus},
 };
 
@@ -41,6 +43,16 @@ pub struct Status {
     /// The status of links and cache; all zero before the node serves.
     #[serde(flatten)]
     pub runtime: RuntimeStatus,
+}
+
+/// The arguments of `fenced`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FencedArgs {
+    /// The name of the node.
+    pub node: String,
+    /// The incarnation that has ended.
+    pub incarnation: u64,
 }
 
 /// The interval at which a waiting command checks that its client is still connected.
@@ -88,6 +100,8 @@ pub(crate) struct CommandContext {
     lifecycle: Arc<Lifecycle>,
     places: CommandSlots,
     runtime: OnceLock<Arc<NodeRuntime>>,
+    /// The membership, from the time on when the node tries to join.
+    pub(crate) member: Arc<OnceLock<Weak<Member>>>,
 }
 
 impl CommandContext {
@@ -99,12 +113,24 @@ impl CommandContext {
             lifecycle: Arc::clone(lifecycle),
             places: CommandSlots::default(),
             runtime: OnceLock::new(),
+            member: Arc::default(),
         })
     }
 
     /// Gives the commands the runtime. All but [`FIRST`] are registered afterwards.
     pub(crate) fn place_runtime(&self, runtime: &Arc<NodeRuntime>) {
         assert!(self.runtime.set(Arc::clone(runtime)).is_ok(), "a node has one runtime");
+    }
+
+    /// Returns the status of a node that has not joined yet.
+    fn joining(&self) -> RuntimeStatus {
+        let member = self.member.get().and_then(Weak::upgrade);
+        match member.and_then(|member| member.membership_status()) {
+            Some((status, trouble)) => {
+                RuntimeStatus { membership: Some(status), trouble, ..RuntimeStatus::default() }
+            }
+            None => RuntimeStatus::default(),
+        }
     }
 
     /// Returns the runtime of the node.
@@ -135,7 +161,7 @@ pub(crate) fn register(
 }
 
 /// The commands that a node has before its runtime is made.
-pub(crate) const FIRST: &[(&str, Run)] = &[("status", status), ("exit", exit)];
+pub(crate) const FIRST: &[(&str, Run)] = &[("status", status), ("fenced", fenced), ("exit", exit)];
 
 /// The commands of this module that need the runtime.
 pub(crate) const COMMANDS: &[(&str, Run)] = &[("quiesce", quiesce), ("handback", hand_back)];
@@ -151,8 +177,17 @@ fn status(on: &CommandContext, _: Value, _: Progress<'_>) -> Result<Value, Strin
         why,
         uptime_s: uptime.0 as f64 / 1e9,
         memory: MemoryUse::now(),
-        runtime: runtime.map(|runtime| runtime.status()).unwrap_or_default(),
+        runtime: runtime.map_or_else(|| on.joining(), |runtime| runtime.status()),
     })
+}
+
+/// Takes an operator's word that an incarnation of a node has ended for certain.
+fn fenced(on: &CommandContext, asked: Value, _: Progress<'_>) -> Result<Value, String> {
+    let FencedArgs { node, incarnation } = args(asked)?;
+    let (node, _) = on.config.node(&node).map_err(|error| error.to_string())?;
+    let member = on.member.get().and_then(Weak::upgrade).ok_or("it has no membership yet")?;
+    member.vouched(node, Incarnation(incarnation))?;
+    Ok(json!({}))
 }
 
 fn exit(on: &CommandContext, args: Value, _: Progress<'_>) -> Result<Value, String> {

@@ -4,9 +4,14 @@
 
 use std::{
     fmt,
+    io::{self, Read},
+    os::unix::process::CommandExt,
     path::PathBuf,
     process::{Command, Stdio},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -54,11 +59,13 @@ impl fmt::Display for Fencing {
 pub(crate) struct Fence {
     config: Arc<Config>,
     me: NodeId,
+    /// True once a fence command was run.
+    has_run: AtomicBool,
 }
 
 impl Fence {
     pub(crate) fn new(config: Arc<Config>, me: NodeId) -> Self {
-        Self { config, me }
+        Self { config, me, has_run: AtomicBool::new(false) }
     }
 
     pub(crate) fn kind(&self, node: NodeId) -> Fencing {
@@ -87,13 +94,29 @@ impl Fence {
         self.look(node).is_some_and(|look| look.proves_end_of(incarnation))
     }
 
-    /// Ends an incarnation and returns the proof, if this node has a way. May take long.
-    pub(crate) fn end(&self, node: NodeId, incarnation: Incarnation) -> Option<FencingProof> {
+    /// Ends an incarnation and returns the proof. May take long; returns soon after `is_over` is
+    /// set.
+    ///
+    /// # Errors
+    /// There is no proof, for this reason.
+    pub(crate) fn end(
+        &self,
+        node: NodeId,
+        incarnation: Incarnation,
+        is_over: &AtomicBool,
+    ) -> Result<FencingProof, String> {
         match self.kind(node) {
-            Fencing::Kill => self.kill(node, incarnation).or_else(|| self.command(node, incarnation)),
-            Fencing::Agent => self.command(node, incarnation),
-            Fencing::LeaseOnly => None,
+            Fencing::Kill => self
+                .kill(node, incarnation, is_over)
+                .map_or_else(|| self.command(node, incarnation, is_over), Ok)
+                .map_err(|why| format!("its process on this host cannot be ended, and {why}")),
+            Fencing::Agent | Fencing::LeaseOnly => self.command(node, incarnation, is_over),
         }
+    }
+
+    /// Returns true if the process of this incarnation runs on this host.
+    pub(crate) fn runs_here(&self, node: NodeId, incarnation: Incarnation) -> bool {
+        matches!(self.look(node), Some(Look::Held(Some(holder))) if holder.incarnation == incarnation.0)
     }
 
     fn look(&self, node: NodeId) -> Option<Look> {
@@ -107,7 +130,7 @@ impl Fence {
     }
 
     /// Kills the process and waits for its end.
-    fn kill(&self, node: NodeId, incarnation: Incarnation) -> Option<FencingProof> {
+    fn kill(&self, node: NodeId, incarnation: Incarnation, is_over: &AtomicBool) -> Option<FencingProof> {
         match self.look(node)? {
             look if look.proves_end_of(incarnation) => return Some(FencingProof::Killed),
             Look::Held(Some(holder)) if holder.incarnation == incarnation.0 => {
@@ -123,7 +146,7 @@ impl Fence {
             Look::Missing | Look::Free(_) | Look::Held(Some(_)) => return None,
         }
         let end = Instant::now() + DEATH_WITHIN;
-        while Instant::now() < end {
+        while Instant::now() < end && !is_over.load(Relaxed) {
             if self.is_over(node, incarnation) {
                 return Some(FencingProof::Killed);
             }
@@ -132,37 +155,58 @@ impl Fence {
         None
     }
 
-    /// Runs the node's fence command.
-    fn command(&self, node: NodeId, incarnation: Incarnation) -> Option<FencingProof> {
-        let node = self.config.nodes.get(node.index())?;
-        let (name, words) = (&node.name, &node.fence);
-        let mut command = Command::new(words.first()?);
-        command
-            .args(&words[1..])
-            .env("PLEXUS_NODE", name)
-            .env("PLEXUS_INCARNATION", incarnation.0.to_string());
-        let mut child = match command.stdin(Stdio::null()).spawn() {
-            Ok(child) => child,
-            Err(error) => {
-                tracing::error!("{name}: its fence command {}: {error}", words[0]);
-                return None;
+    /// Runs the node's fence command. Reads `cluster.toml` again if it has none or has run one, so that
+    /// a corrected command counts.
+    fn command(
+        &self,
+        node: NodeId,
+        incarnation: Incarnation,
+        is_over: &AtomicBool,
+    ) -> Result<FencingProof, String> {
+        if is_over.load(Relaxed) {
+            return Err("the proof is not needed any more".into());
+        }
+        let find = |config: &Config| {
+            config.nodes.iter().find(|other| other.number == node && !other.fence.is_empty()).cloned()
+        };
+        let known = find(&self.config);
+        let is_read = known.is_none() || self.has_run.swap(true, Relaxed);
+        let read = || Config::load(&self.config.dir).ok().as_ref().and_then(find);
+        let node = is_read.then(read).flatten().or(known);
+        let node = node.ok_or("this node has no fence command for it in cluster.toml")?;
+        // The running program, also after its file was replaced.
+        let mut guard = Command::new("/proc/self/exe");
+        guard.arg("fence-guard").arg(format!("--within-ms={}", COMMAND_WITHIN.as_millis())).arg("--");
+        guard
+            .args(&node.fence)
+            .env("PLEXUS_NODE", &node.name)
+            .env("PLEXUS_INCARNATION", incarnation.0.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .process_group(0);
+        let failed = |error: io::Error| format!("its fence command cannot be run: {error}");
+        let mut guard = guard.spawn().map_err(failed)?;
+        let mut needs_it = guard.stdin.take();
+        let status = loop {
+            if is_over.load(Relaxed) {
+                needs_it = None;
+            }
+            match guard.try_wait().map_err(failed)? {
+                Some(status) => break status,
+                None => std::thread::sleep(LOOK_EVERY * 10),
             }
         };
-        let end = Instant::now() + COMMAND_WITHIN;
-        let why = loop {
-            match child.try_wait() {
-                Ok(Some(status)) if status.success() => return Some(FencingProof::Off),
-                Ok(Some(status)) => break format!("ended with {status}"),
-                Ok(None) if Instant::now() < end => std::thread::sleep(LOOK_EVERY * 10),
-                Ok(None) => break format!("takes more than {} s", COMMAND_WITHIN.as_secs()),
-                Err(error) => break format!("cannot be waited for: {error}"),
-            }
-        };
-        // Fails if the process has ended.
-        let _ = child.kill();
-        let _ = child.wait();
-        tracing::error!("{name}: its fence command {why}");
-        None
+        drop(needs_it);
+        let mut why = String::new();
+        if let Some(mut output) = guard.stdout.take() {
+            // Without the reason, there is the exit status.
+            let _ = output.read_to_string(&mut why);
+        }
+        match (status.success(), why.trim()) {
+            (true, _) => Ok(FencingProof::Off),
+            (false, "") => Err(format!("its fence command failed ({status})")),
+            (false, why) => Err(format!("its fence command {why}")),
+        }
     }
 }
 

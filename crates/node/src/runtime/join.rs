@@ -2,7 +2,7 @@
 //! is a member and reaches its peers.
 
 use std::{
-    sync::{Arc, Mutex, OnceLock, PoisonError, mpsc},
+    sync::{Arc, Mutex, OnceLock, PoisonError, Weak, mpsc},
     thread,
     time::Duration,
 };
@@ -42,6 +42,8 @@ pub struct Parts {
     pub lifecycle: Arc<Lifecycle>,
     /// Stops the node at once.
     pub die: Die,
+    /// Takes the membership, for commands to a node that has not joined yet.
+    pub(crate) member: Arc<OnceLock<Weak<Member>>>,
 }
 
 /// The reason why a node did not join its cluster; the text is one line for the user.
@@ -71,7 +73,7 @@ impl NodeRuntime {
         let memory = Arc::new(OnceLock::new());
         let making = Making { parts: &parts, membership: memory.clone() };
         let (subsystems, mut handles, mut windows) = install(&making, &workers)?;
-        let Parts { config, me, incarnation, group, lifecycle, die } = parts;
+        let Parts { config, me, incarnation, group, lifecycle, die, member: joining } = parts;
         let benchmark = Window::create(BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES, 0);
         let benchmark = Arc::new(benchmark.map_err(|error| error.to_string())?);
         windows.push(benchmark.clone());
@@ -108,6 +110,7 @@ impl NodeRuntime {
         });
         let membership = Arc::new(membership.inspect_err(|_| end(&mesh, &workers, &handles.registry))?);
         member.place_membership(&membership);
+        assert!(joining.set(Arc::downgrade(&member)).is_ok(), "a node joins once");
         assert!(memory.set(Arc::downgrade(&membership)).is_ok(), "a node has one membership");
         let lease = membership.lease();
         group.guard(Box::new(move || lease.is_held()));
@@ -179,7 +182,10 @@ impl NodeRuntime {
 
     /// Returns the text of what a node that is no member waits for.
     fn obstacles(&self) -> String {
-        let Some(status) = self.membership.status() else { return "its membership".into() };
+        let Some((status, awaited)) = self.member.membership_status() else { return "its membership".into() };
+        if let Some(awaited) = awaited.first() {
+            return format!("a proof: {awaited}");
+        }
         if status.quorum.answering >= status.quorum.needed {
             let odd = status.differing_times.iter().map(|(node, lease_ms, disk_ms)| {
                 let name = self.config.name_of(NodeId(*node));
@@ -261,11 +267,13 @@ fn membership_settings(
     let name = &config.nodes[me.index()].name;
     let mine = config.voting.iter().filter(|file| file.node.as_ref().is_none_or(|node| node == name));
     let others = config.numbers().without(me).iter();
+    let fenced = config.nodes.iter().filter(|node| !node.fence.is_empty());
     Ok(plexus_membership::runtime::Settings {
         me,
         incarnation,
         profile: config.membership.times()?,
         first: config.first_view(),
+        must_prove: fenced.map(|node| node.number).collect(),
         cluster: config.id.0.to_le_bytes(),
         keys,
         listen: config.nodes[me.index()].all_addresses().collect(),

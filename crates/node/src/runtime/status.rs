@@ -44,7 +44,8 @@ pub struct RuntimeStatus {
     /// The changes that wait for room in the redo stream, if any do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redo_waits: Option<RoomWaits>,
-    /// The full disks of this node, and the problems of its copies of the registry.
+    /// The proofs that keep views closed, the full disks of this node, and the problems of its
+    /// copies of the registry.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trouble: Vec<String>,
 }
@@ -125,10 +126,12 @@ impl NodeRuntime {
         let opened = self.member.opened();
         let members = opened.as_ref().map(|view| view.members()).unwrap_or_default();
         let recovery = self.handles.cache.redo.as_ref().map(|redo| redo.recovery());
+        let membership = self.member.membership_status();
+        let awaited = membership.as_ref().map(|(_, awaited)| awaited.clone()).unwrap_or_default();
         RuntimeStatus {
             epoch: opened.map_or(0, |view| view.epoch.0),
             members: members.iter().map(|node| self.config.name_of(node)).collect(),
-            membership: self.membership.status(),
+            membership: membership.map(|(status, _)| status),
             peers: peers.collect(),
             blocks_held: self.handles.cache.cache.occupied() as u64,
             blocks_written: self.counts().disk_writes,
@@ -138,8 +141,9 @@ impl NodeRuntime {
             keys: self.keys.problem(),
             recovery: recovery.filter(|recovery| recovery.epoch > 0),
             redo_waits: self.handles.cache.redo.as_ref().and_then(|redo| redo.waits()),
-            trouble: full([self.config.dir.state(), self.config.dir.logs()])
+            trouble: awaited
                 .into_iter()
+                .chain(full([self.config.dir.state(), self.config.dir.logs()]))
                 .chain(self.handles.registry.status().trouble)
                 .collect(),
         }

@@ -1,14 +1,15 @@
-//! `plexus node`: runs one node in the foreground, or adds, removes, starts or stops one.
+//! `plexus node`: runs one node in the foreground, or adds, removes, starts or stops one, or takes
+//! the operator's word that a lost one has ended.
 
 use std::{path::PathBuf, process::Command, sync::Arc};
 
 use anyhow::{Context, bail};
 use plexus_node::{
     Node, NodeError,
-    commands::Status,
+    commands::{FencedArgs, Status},
     config::{Config, this_host},
     config_changes::ConfigChangeArgs,
-    control::{Commands, Seen},
+    control::{ANSWER_WITHIN, Commands, Control, Seen},
     down::{self, Ended},
     last_end, launch, lifeline, member,
     runtime::NodeRuntime,
@@ -29,6 +30,9 @@ use super::{
     up, vote,
 };
 use crate::output;
+
+/// A node that was heard within this time still runs.
+const HEARD_LATELY_MS: u64 = 1000;
 
 /// The arguments of `plexus node`.
 #[derive(clap::Args)]
@@ -70,6 +74,14 @@ enum NodeCommand {
     Start(NodeArgs),
     /// End one node of this machine without loss while the others go on.
     Stop(NodeArgs),
+    /// Vouch that a lost node has ended, where its fence command does not prove it.
+    Fenced {
+        #[command(flatten)]
+        node: NodeArgs,
+        /// Vouch for it. Without this, the command only says what that means.
+        #[arg(long)]
+        yes: bool,
+    },
 }
 
 #[derive(clap::Args)]
@@ -85,6 +97,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Some(NodeCommand::Remove { node, force }) => node.remove(&args.cluster, *force),
         Some(NodeCommand::Start(node)) => node.start(&args.cluster),
         Some(NodeCommand::Stop(node)) => node.stop(&args.cluster),
+        Some(NodeCommand::Fenced { node, yes }) => node.fenced(&args.cluster, *yes),
         None => serve(args),
     }
 }
@@ -160,6 +173,60 @@ impl NodeArgs {
             (false, None) if returned => output::line(&format!("{name} does not run, and does not return")),
             (false, None) => output::line(&format!("{name} does not run")),
             (false, Some(_)) => output::line(&format!("{name} has left{}", handed_back(ended.as_ref()))),
+        }
+    }
+
+    /// Tells the nodes of this machine that wait for a proof that the node has ended; they tell the
+    /// others.
+    fn fenced(&self, cluster: &ClusterOptions, yes: bool) -> anyhow::Result<()> {
+        let (config, name) = (cluster.load()?, self.name.as_str());
+        let (number, _) = config.node(name)?;
+        let (mut runs, mut waiting) = (false, Vec::new());
+        for local in cluster::local_nodes(&config)? {
+            let Seen::Alive(status) = launch::look(&config.dir, &local.name) else { continue };
+            runs = true;
+            let proofs =
+                status.runtime.membership.into_iter().flat_map(|membership| membership.awaited_proofs);
+            waiting.extend(proofs.filter(|proof| proof.node == number.0).map(|proof| (&local.name, proof)));
+        }
+        if !runs {
+            bail!("no node that answers runs on this machine; run this command where one does");
+        }
+        for (waits, proof) in &waiting {
+            let incarnation = proof.incarnation;
+            if let Some(ms) = proof.heard_ms.filter(|ms| *ms < HEARD_LATELY_MS) {
+                bail!(
+                    "{name} (incarnation {incarnation}) was heard {ms} ms ago by {waits}: it is not off; end it first"
+                );
+            }
+            if !yes {
+                bail!(
+                    "{waits} waits for a proof that {name} (incarnation {incarnation}) has ended. With --yes you vouch \
+                     that its host is off, or cut off from all disks of the cluster, and stays so until {name} \
+                     is started anew. The others then take over its locks and blocks: if it still runs, blocks are damaged"
+                );
+            }
+        }
+        for (waits, proof) in &waiting {
+            let word = FencedArgs { node: name.into(), incarnation: proof.incarnation };
+            let mut control = Control::connect(&config.dir, waits)?;
+            control.set_timeout(ANSWER_WITHIN)?;
+            control.call("fenced", serde_json::to_value(word)?, |_| ())?;
+        }
+        let told: Vec<_> = waiting.iter().map(|(waits, _)| waits.as_str()).collect();
+        match (cluster.json, waiting.first()) {
+            (true, first) => {
+                let incarnation = first.map(|(_, proof)| proof.incarnation);
+                output::json(&json!({ "name": name, "incarnation": incarnation, "told": told }))
+            }
+            (false, None) => output::line(&format!(
+                "no node of this machine waits for a proof that {name} has ended; nothing is changed"
+            )),
+            (false, Some((_, proof))) => output::line(&format!(
+                "{name} (incarnation {}) counts as ended: {} go on without it",
+                proof.incarnation,
+                told.join(", ")
+            )),
         }
     }
 

@@ -6,6 +6,7 @@ mod bad_input;
 mod clock;
 mod common;
 mod demo;
+mod fencing;
 mod full_disk;
 mod groups;
 mod hosts;

@@ -24,8 +24,8 @@
 //!
 //! # Opening a view
 //!
-//! The old members open a view when every removed incarnation has stopped: its lease has ended
-//! (`opening.rs`) or it is proved dead. New members open the view after an old member has.
+//! The old members open a view when every removed incarnation has stopped: it is proved dead, or
+//! its lease has ended (`opening.rs`) and no node requires a proof. New members open the view after an old member has.
 
 mod opening;
 mod peers;
@@ -231,6 +231,8 @@ pub struct Member {
     me: NodeId,
     incarnation: Incarnation,
     profile: Profile,
+    /// The nodes whose end must be proved, as this node is configured.
+    must_prove: NodeSet,
     started: Nanos,
     decided: Arc<View>,
     /// The time from which on a node that has opened no view waits for members of earlier views:
@@ -286,10 +288,14 @@ impl Member {
         assert_eq!(profile.check(), Ok(()));
         assert!(incarnation.0 > 0, "incarnations are numbered from 1");
         let files = first.files.iter().map(|file| (file.id, FileState::new(me, *file, now))).collect();
+        let mut peers = Peers::default();
+        // Incarnations of a node follow each other.
+        peers.proved_dead(me, Incarnation(incarnation.0 - 1));
         Self {
             me,
             incarnation,
             profile,
+            must_prove: NodeSet::EMPTY,
             started: now,
             decided: first,
             waits_since: None,
@@ -302,7 +308,7 @@ impl Member {
             proposing_since: now,
             files,
             returning: BTreeMap::new(),
-            peers: Peers::default(),
+            peers,
             counter: 0,
             next_report: now,
             last_reported: None,
@@ -318,6 +324,13 @@ impl Member {
             remembering: None,
             is_over: false,
         }
+    }
+
+    /// Sets the nodes whose end must be proved: no view opens because their leases have ended. The
+    /// nodes report this to each other, and each requires all that any of them does.
+    #[must_use]
+    pub fn requiring_proofs(self, must_prove: NodeSet) -> Self {
+        Self { must_prove, ..self }
     }
 
     /// Returns the view in which this node acts, if any.
@@ -631,6 +644,7 @@ impl Member {
             disk_timeout: self.profile.disk_timeout,
             echo: self.peers.echo(),
             registry: self.registry,
+            must_prove: self.must_prove,
             dead,
             decided: Arc::clone(&self.decided),
         }
@@ -651,7 +665,8 @@ impl Member {
     fn wake(&self, now: Nanos) -> Nanos {
         let rest = self.rest(now);
         let turns = self.files.values().filter(|state| self.may_begin(state)).map(|state| state.next + rest);
-        let waits = self.waits.iter().map(|wait| wait.until);
+        // A wait that is longer than its time waits for a proof.
+        let waits = self.waits.iter().map(|wait| wait.until).filter(|until| *until > now);
         let lease = self.opened.is_some().then_some(self.lease_until);
         let soonest = turns.chain(waits).chain(lease).chain([self.next_plan]).min();
         soonest.map_or(self.next_report, |soonest| soonest.min(self.next_report))

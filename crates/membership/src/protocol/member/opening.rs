@@ -34,12 +34,21 @@
 //! incarnation that is not proved dead. The node need not wait if it has learned all views in
 //! sequence: then it knows the last removed incarnation of each node, and opens the view when all
 //! of them are proved dead.
+//!
+//! # Required proofs
+//!
+//! The end of some nodes must be proved, because a command is configured that ends them for
+//! certain. No lease is enough for these, however long it is over: the node may have been paused
+//! between its last look at the lease and an action. It suffices that one node of the cluster
+//! requires the proof; all reports say so, also those of nodes that have ended. A node that has
+//! opened no view requires it of all incarnations that it knows of. It asks for a proof of those
+//! that it does not see removed itself only after the wait, because their nodes may be starting.
 
 use std::sync::Arc;
 
 use plexus_base::{Epoch, Incarnation, Nanos, NodeId, NodeSet};
 
-use super::{Action, Member, Report, ReportNumber};
+use super::{Action, Member, Report, ReportNumber, Seat};
 
 /// A removed incarnation that may still act.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -137,19 +146,27 @@ impl Member {
 
     /// Opens the decided view when every incarnation that must stop has stopped.
     pub(super) fn open(&mut self, now: Nanos, out: &mut Vec<Action>) {
-        out.extend(self.waits.extract_if(.., |wait| wait.until <= now).map(|wait| wait.over(false)));
+        let required = self.required();
+        let is_over = |wait: &mut Wait| wait.until <= now && !required.contains(wait.node);
+        out.extend(self.waits.extract_if(.., is_over).map(|wait| wait.over(false)));
         let is_open = self.opened.as_ref().is_some_and(|view| view.epoch == self.decided.epoch);
         if is_open || !self.is_member() || now >= self.lease_until {
             return;
         }
         let stopped = match self.opened {
             Some(_) => self.waits.is_empty(),
-            None => self.others_follow() && (self.one_has_opened() || self.has_waited(now)),
+            None => self.others_follow() && (self.one_has_opened() || self.has_waited(now, out)),
         };
         if stopped {
             if self.opened.is_none() {
                 // The node acted in no view before, so it cannot still act in an older one.
                 self.entered = self.decided.epoch;
+                // The member that has opened the view had the proofs.
+                out.extend(
+                    self.waits
+                        .extract_if(.., |wait| required.contains(wait.node))
+                        .map(|wait| wait.over(true)),
+                );
             }
             self.opened = Some(Arc::clone(&self.decided));
             out.push(Action::Lease(self.lease_until));
@@ -169,13 +186,50 @@ impl Member {
     }
 
     /// Returns true if no unknown incarnation can still act. All former member incarnations are
-    /// proved dead, or their leases have been waited for. Before the first view no node acted.
-    fn has_waited(&self, now: Nanos) -> bool {
+    /// proved dead, or their leases have been waited for and no proof is required. Before the first
+    /// view no node acted. After the wait, asks for the proofs that are required.
+    fn has_waited(&mut self, now: Nanos, out: &mut Vec<Action>) -> bool {
         let is_over =
             |(node, incarnation): (usize, Incarnation)| self.peers.is_dead(NodeId(node as u8), incarnation);
-        self.decided.epoch == Epoch(1)
+        if self.decided.epoch == Epoch(1)
             || self.former.is_some_and(|former| former.into_iter().enumerate().all(is_over))
-            || self.waits_since.is_some_and(|since| now >= since + self.profile.wait_as_new())
+        {
+            return true;
+        }
+        if self.waits_since.is_none_or(|since| now < since + self.profile.wait_as_new()) {
+            return false;
+        }
+        let unproved: Vec<_> = self.unproved().collect();
+        for (node, incarnation) in &unproved {
+            let (node, incarnation) = (*node, *incarnation);
+            if self.waits.iter().all(|wait| (wait.node, wait.incarnation) != (node, incarnation)) {
+                self.waits.push(Wait { node, incarnation, until: now });
+                out.push(Action::Fence(node, incarnation));
+            }
+        }
+        unproved.is_empty()
+    }
+
+    /// Returns the former member incarnations whose end must be proved and is not. Where they are
+    /// not known, a member's own report proves the end of its earlier ones.
+    fn unproved(&self) -> impl Iterator<Item = (NodeId, Incarnation)> {
+        let of_seat = |seat| if let Seat::In(_) = seat { Incarnation(0) } else { Seat::last(seat) };
+        let former = self.former.unwrap_or_else(|| self.decided.seats.map(of_seat));
+        let required = self.required().iter().map(move |node| (node, former[node.index()]));
+        required.filter(|(node, incarnation)| !self.peers.is_dead(*node, *incarnation))
+    }
+
+    /// Returns the nodes whose end must be proved.
+    fn required(&self) -> NodeSet {
+        let others = self.peers.must_prove(self.decided.cluster());
+        self.must_prove.iter().chain(others.iter()).collect()
+    }
+
+    /// Returns the removed incarnations whose end this node waits for because it must be proved.
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = (NodeId, Incarnation)> {
+        let required = self.required();
+        let waits = self.waits.iter().filter(move |wait| required.contains(wait.node));
+        waits.map(|wait| (wait.node, wait.incarnation))
     }
 
     /// Returns, for each other member, the epochs that it reports as opened and decided; 0 if
@@ -213,6 +267,59 @@ mod tests {
         assert_eq!(out, []);
         member.open(until, &mut out);
         assert_eq!(out, [Action::Stopped { node: NodeId(2), incarnation, proved: false }]);
+    }
+
+    #[test]
+    fn the_end_of_a_lease_opens_no_view_if_this_node_or_another_requires_a_proof() {
+        let (node, incarnation, until) = (NodeId(1), Incarnation(3), Nanos(100));
+        for is_own in [true, false] {
+            let (mut member, mut out, required) = (member(), Vec::new(), NodeSet::from_iter([node]));
+            member.waits = vec![Wait { node, incarnation, until }];
+            match is_own {
+                true => member = member.requiring_proofs(required),
+                false => {
+                    let first =
+                        Report::first(NodeId(2), Incarnation(1), &Profile::LAN, member.decided.clone());
+                    let report = Arc::new(Report { must_prove: required, ..first });
+                    member.handle(Nanos(1), Event::Heard(report), &mut out);
+                    member.handle(Nanos(2), Event::Dead(NodeId(2), Incarnation(1)), &mut out);
+                }
+            }
+            out.clear();
+            member.open(Nanos(u64::MAX), &mut out);
+            assert_eq!(out, [], "{is_own}");
+            assert_eq!(member.awaited().collect::<Vec<_>>(), [(node, incarnation)]);
+            member.proved_dead(node, incarnation, until, &mut out);
+            assert_eq!(out, [Action::Stopped { node, incarnation, proved: true }]);
+        }
+    }
+
+    #[test]
+    fn a_new_member_asks_for_required_proofs_after_the_wait_and_opens_with_them() {
+        let mut view = View::first(NodeSet::first(3), [(FileId(1), None)]);
+        (view.epoch, view.seats[0]) = (Epoch(7), Seat::In(Incarnation(5)));
+        (view.seats[1], view.seats[2]) = (Seat::Out(Incarnation(3)), Seat::Out(Incarnation(4)));
+        let new = Member::new(NodeId(0), Incarnation(5), Profile::LAN, Arc::new(view), Nanos(0));
+        let mut member = new.requiring_proofs(NodeSet::from_iter([NodeId(0), NodeId(2)]));
+        (member.waits_since, member.lease_until) = (Some(Nanos(1)), Nanos(u64::MAX));
+        let (over, mut out) = (Nanos(1) + Profile::LAN.wait_as_new(), Vec::new());
+        member.open(Nanos(over.0 - 1), &mut out);
+        assert_eq!(out, [], "the other node may be starting");
+        (0..2).for_each(|_| member.open(over, &mut out));
+        let (node, incarnation) = (NodeId(2), Incarnation(4));
+        assert_eq!(out, [Action::Fence(node, incarnation)], "once, and not for a node with a lease only");
+        out.clear();
+        member.proved_dead(node, incarnation, over, &mut out);
+        member.open(over, &mut out);
+        assert_eq!(out[0], Action::Stopped { node, incarnation, proved: true });
+        assert!(matches!(out[2], Action::Opened(_)), "{out:?}");
+    }
+
+    #[test]
+    fn a_started_node_proves_the_end_of_its_earlier_incarnations_with_its_first_report() {
+        let mut member =
+            Member::new(NodeId(0), Incarnation(9), Profile::LAN, Arc::clone(member().decided()), Nanos(0));
+        assert_eq!(member.report(Nanos(0)).dead[0], Incarnation(8));
     }
 
     #[test]

@@ -162,6 +162,13 @@ impl Peers {
         self.alive(node).filter(|_| now.since(last) < profile.evict)
     }
 
+    /// Returns the nodes whose end must be proved according to the last reports of these nodes. The
+    /// report of a node that has ended still counts.
+    pub(super) fn must_prove(&self, nodes: NodeSet) -> NodeSet {
+        let reports = nodes.iter().filter_map(|node| self.0[node.index()].report.as_ref());
+        reports.flat_map(|report| report.must_prove.iter()).collect()
+    }
+
     /// Returns the last report of a node unless its incarnation is proved dead.
     pub(super) fn alive(&self, node: NodeId) -> Option<&Arc<Report>> {
         let peer = &self.0[node.index()];

@@ -179,12 +179,11 @@ impl Member {
         }
         for report in contents.nodes.iter().filter_map(|blocks| blocks.heartbeat.good()) {
             self.registry = self.registry.max(report.registry);
-            if report.node != self.me {
-                if self.peers.seen(report, now) {
-                    self.next_plan = now;
-                }
-                self.absorb_proofs(report, now, out);
+            if report.node != self.me && self.peers.seen(report, now) {
+                self.next_plan = now;
             }
+            // Those of an earlier incarnation of this node too: a restart of all nodes forgets none.
+            self.absorb_proofs(report, now, out);
         }
         None
     }
@@ -261,6 +260,21 @@ mod tests {
         assert_eq!(turn(&mut member, first), (false, false, false, false));
         assert_eq!(turn(&mut member, second), (true, true, true, true));
         assert!(!member.may_begin(&member.files[&aside]) && member.may_begin(&member.files[&first]));
+    }
+
+    #[test]
+    fn proofs_of_an_earlier_incarnation_are_found_in_the_files() {
+        let (file, me, now) = (FileId(7), NodeId(1), Nanos(1));
+        let first = Arc::new(View::first(NodeSet::first(3), [(file, None)]));
+        let mut member = Member::new(me, Incarnation(5), Profile::LAN, Arc::clone(&first), now);
+        member.handle(now, Event::Tick, &mut Vec::new());
+        let mut report = Report::first(me, Incarnation(4), &Profile::LAN, first);
+        report.dead[2] = Incarnation(3);
+        let mut contents = Contents::default();
+        contents.nodes[1].heartbeat = Block::Good(Arc::new(report));
+        let result = Ok(Box::new(contents));
+        member.handle(now, Event::Finished { file, result }, &mut Vec::new());
+        assert_eq!(member.report(now).dead[..3], [Incarnation(0), Incarnation(4), Incarnation(3)]);
     }
 
     /// A member that acts in a view with one peer, and its voting file.

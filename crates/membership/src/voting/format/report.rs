@@ -2,7 +2,7 @@
 //!
 //! | byte | size | field |
 //! |---|---|---|
-//! | 0 | 2 | format, 4 |
+//! | 0 | 2 | format, 5 |
 //! | 2 | 1 | node |
 //! | 3 | 1 | bit 0: reaches a majority of the voting files; bit 1: wants to leave |
 //! | 4 | 4 | epoch of the view that it acts in, 0 none |
@@ -10,7 +10,8 @@
 //! | 16 | 8 | counter |
 //! | 24 | 8 | lease in nanoseconds |
 //! | 32 | 2 | nodes that it hears, a bit each |
-//! | 34 | 6 | zero |
+//! | 34 | 2 | nodes whose end must be proved, a bit each |
+//! | 36 | 4 | zero |
 //! | 40 | 8 | disk timeout in nanoseconds |
 //! | 48 | 16 x 16 | by node: incarnation and counter of the last report heard over the interconnect, 0 none |
 //! | 304 | 8 | greatest generation of the registry that is to be remembered |
@@ -33,7 +34,7 @@ use crate::protocol::{Report, ReportNumber};
 /// The number of bytes of a message.
 pub const MESSAGE: usize = Layout::LEN;
 
-const FORMAT: u16 = 4;
+const FORMAT: u16 = 5;
 const REACHES: u8 = 1;
 const LEAVING: u8 = 2;
 
@@ -42,7 +43,7 @@ wire::layout! { impl ReportNumber: 16 { incarnation: Incarnation, counter: u64 }
 wire::layout! {
     pub(super) struct Layout: 960 {
         format: u16, node: NodeId, flags: u8, opened: Epoch, incarnation: Incarnation, counter: u64, lease: Nanos, hears: NodeSet,
-        zero: Zeros<6>, disk_timeout: Nanos, echo: [ReportNumber; MAX_NODES], registry: u64, dead: [u64; MAX_NODES],
+        must_prove: NodeSet, zero: Zeros<4>, disk_timeout: Nanos, echo: [ReportNumber; MAX_NODES], registry: u64, dead: [u64; MAX_NODES],
         decided: ViewLayout
     }
 }
@@ -71,6 +72,7 @@ pub(super) fn encode(report: &Report) -> Layout {
         counter: report.counter,
         lease: report.lease,
         hears: report.hears,
+        must_prove: report.must_prove,
         zero: Zeros,
         disk_timeout: report.disk_timeout,
         echo: report.echo,
@@ -86,8 +88,19 @@ pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Report, Fault> {
     require_version(layout.format, FORMAT)?;
     require(layout.flags & !(REACHES | LEAVING) == 0, "flags")?;
     require(layout.incarnation.0 > 0 && layout.counter < MAX_COUNTER, "incarnation or counter")?;
-    let Layout { node, incarnation, counter, opened, hears, lease, disk_timeout, echo, registry, .. } =
-        layout;
+    let Layout {
+        node,
+        incarnation,
+        counter,
+        opened,
+        hears,
+        must_prove,
+        lease,
+        disk_timeout,
+        echo,
+        registry,
+        ..
+    } = layout;
     Ok(Report {
         node,
         incarnation,
@@ -101,6 +114,7 @@ pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Report, Fault> {
         echo,
         registry,
         dead: layout.dead.map(Incarnation),
+        must_prove,
         decided: Arc::new(view::decode(&layout.decided)?),
     })
 }

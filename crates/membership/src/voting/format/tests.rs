@@ -30,6 +30,7 @@ fn a_report(counter: u64) -> Report {
         }),
         registry: 5 << 32 | 9,
         dead: std::array::from_fn(|node| Incarnation(node as u64 % 3)),
+        must_prove: NodeSet::first(5),
         ..Report::first(NODE, Incarnation(11), &Profile::LAN, Arc::new(view(6)))
     }
 }
