@@ -9,7 +9,7 @@ use crate::{
     harness::Simulation,
     links::Links,
     locks::Locks,
-    membership::{Membership, Openings},
+    membership::{CopiedHosts, Membership, Openings},
     paths::Paths,
     redo::Redo,
     registry::{copies::Copies, replicas::World as Replicas},
@@ -109,7 +109,7 @@ pub struct Scenario {
 }
 
 /// All scenarios.
-pub const ALL: [Scenario; 23] = [
+pub const ALL: [Scenario; 24] = [
     scenario("calm", "room for everything, nothing fails", calm),
     scenario("hot", "one or two blocks that all sessions use", hot),
     scenario("crowded", "more blocks than frames: evictions, sessions waiting for a frame", crowded),
@@ -132,6 +132,8 @@ pub const ALL: [Scenario; 23] = [
     scenario("membership", "members, views and voting files: crashes, pauses, cuts, failing files; only the correct side continues", calm).of(|seed, _, _| Box::new(Membership::new(seed, None))),
     scenario("openings", "views and leases: decided of anybody and told to anybody, whatever is known of others", calm)
         .of(|seed, _, _| Box::new(Openings::new(seed))),
+    scenario("copied", "copies of a host with a node, also of the same incarnation, with the same voting files; one of both ends", calm)
+        .of(|seed, _, _| Box::new(CopiedHosts::new(seed))),
     scenario("groups", "groups of processes: order, views, barriers; the sequencer dies, views of the cluster on top of each other", calm).of(|seed, _, _| Box::new(Groups::new(seed, None))),
     scenario("mixed", "a little of everything but death", mixed),
 ];

@@ -53,8 +53,10 @@ pub(super) struct File {
     known: Vec<bool>,
     /// Earlier contents, oldest first.
     copies: Vec<Contents>,
-    /// The last turn of each node at the file.
+    /// The last turn of each process at the file.
     latest: Vec<(u64, u64)>,
+    /// The heartbeat block that the last turn of each process has read.
+    left: Vec<Option<Block<Report>>>,
 }
 
 impl File {
@@ -71,6 +73,7 @@ impl File {
             known: vec![false; nodes],
             copies: Vec::new(),
             latest,
+            left: vec![None; nodes],
         }
     }
 
@@ -124,36 +127,41 @@ impl File {
     }
 
     /// Notes that the process of a node has closed the file; the next opens it when it needs it.
-    pub(super) fn closed(&mut self, node: NodeId) {
-        self.known[node.index()] = false;
+    pub(super) fn closed(&mut self, process: usize) {
+        (self.known[process], self.left[process]) = (false, None);
     }
 
-    /// Returns the process that opens the file for the turns of a node.
-    fn opener(&self, node: NodeId) -> usize {
-        self.host.unwrap_or(node).index()
+    /// Returns the process that opens the file for the turns of another.
+    fn opener(&self, process: usize) -> usize {
+        self.host.map_or(process, NodeId::index)
     }
 
-    /// Returns true if a turn of a node is not later than one that was carried out.
-    pub(super) fn is_late(&mut self, node: NodeId, incarnation: Incarnation, turn: u64) -> bool {
-        let latest = &mut self.latest[node.index()];
+    /// Returns true if a turn of a process is not later than one that was carried out.
+    pub(super) fn is_late(&mut self, process: usize, incarnation: Incarnation, turn: u64) -> bool {
+        let latest = &mut self.latest[process];
         let is_late = (incarnation.0, turn) < *latest;
         *latest = (*latest).max((incarnation.0, turn));
         is_late
     }
 
-    /// Writes a node's blocks; `torn`: its process ended in the middle. Returns true if they must
-    /// be durable before the file is read.
+    /// Writes a node's blocks, unless another process has written them since the last turn;
+    /// `torn`: its process ended in the middle. Returns true if they must be durable before the
+    /// file is read.
     pub(super) fn write(
         &mut self,
-        node: NodeId,
+        (process, node): (usize, NodeId),
         writes: &Writes,
         torn: bool,
         random: &mut Random,
     ) -> Result<bool, TurnFailed> {
-        let opener = self.opener(node);
+        let opener = self.opener(process);
         let must_last = !self.known[opener] || self.must_last(node, writes);
-        let written = self.written(node, writes, torn, random);
+        let found = &self.contents.nodes[node.index()].heartbeat;
+        let is_foreign = self.left[process].as_ref().is_some_and(|left| left != found);
+        let kept = Writes::default();
+        let written = self.written(node, if is_foreign { &kept } else { writes }, torn, random);
         self.known[opener] &= written.is_ok();
+        self.left[process].take_if(|_| written.is_err());
         written.map(|()| must_last)
     }
 
@@ -204,11 +212,12 @@ impl File {
     /// necessary.
     pub(super) fn read(
         &mut self,
-        node: NodeId,
+        (process, node): (usize, NodeId),
         must_last: bool,
         random: &mut Random,
     ) -> Result<Contents, TurnFailed> {
-        let opener = self.opener(node);
+        let opener = self.opener(process);
+        self.left[process] = None;
         if must_last || random.below(SETTLED) == 0 {
             self.known[opener] = self.sick != Some(Sick::Unsettled);
             if !self.known[opener] {
@@ -220,6 +229,7 @@ impl File {
             self.known[opener] = false;
             return Err(TurnFailed);
         }
+        self.left[process] = Some(self.contents.nodes[node.index()].heartbeat.clone());
         Ok(self.contents.clone())
     }
 

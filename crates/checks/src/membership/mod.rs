@@ -5,6 +5,7 @@
 //! checks its outcome, heals everything, and requires one view of all nodes in time. The invariants
 //! are checked at every event (`witness.rs`).
 
+mod copies;
 mod episodes;
 mod files;
 mod openings;
@@ -17,8 +18,8 @@ use plexus_base::{Nanos, NodeId, NodeSet};
 use plexus_membership::protocol::Profile;
 use plexus_sim::Random;
 
+pub use self::{copies::CopiedHosts, openings::Openings, prompt::Prompt, traffic::Traffic};
 use self::{episodes::Episode, world::World};
-pub use self::{openings::Openings, prompt::Prompt, traffic::Traffic};
 use crate::{
     failure::Broken,
     harness::{Outcome, Simulation},

@@ -7,6 +7,7 @@
 //! | `apart` | of two nodes that may act, each is a member of the other's view, in its incarnation; one that has opened a view may act in the one before until it has entered it |
 //! | `evicted` | an incarnation that was a member and is no longer opens no view |
 //! | `remembered` | a remembered generation is returned to every node that asks afterwards |
+//! | `alone` | a node whose process has no copy never takes its own writes for those of another process |
 //!
 //! `world.rs` checks `proved`: a view puts out no incarnation whose end must be proved and that may
 //! still run. The run checks three more: `ends` (after healing, all nodes are in one view in time, and stay
@@ -43,9 +44,17 @@ pub(super) struct Witness {
     given: u64,
     /// The generation remembered when the node asked last, by node.
     asked: BTreeMap<u8, u64>,
+    /// The process that is a copy of a node, and that node.
+    pub(super) copied: Option<(u8, u8)>,
 }
 
 impl Witness {
+    /// Returns the node as which a process acts.
+    fn id(&self, process: u8) -> NodeId {
+        let original = self.copied.filter(|(copy, _)| *copy == process);
+        NodeId(original.map_or(process, |(_, original)| original))
+    }
+
     /// Notes that an incarnation has learned a decided view.
     pub(super) fn decided(
         &mut self,
@@ -81,14 +90,14 @@ impl Witness {
         }
         let mut was_in = false;
         for view in self.views.range(..=epoch).map(|(_, view)| view) {
-            if was_in && !view.has(node, incarnation) {
+            if was_in && !view.has(self.id(node.0), incarnation) {
                 let what = format!(
                     "{node} opened view {epoch}, but {:?} has put its {incarnation:?} out",
                     view.epoch
                 );
                 return broken("evicted", what);
             }
-            was_in |= view.has(node, incarnation);
+            was_in |= view.has(self.id(node.0), incarnation);
         }
         let before = self
             .acting
@@ -154,8 +163,8 @@ impl Witness {
     fn look(&self, node: NodeId, now: u64) -> Result<(), Broken> {
         let Some(one) = self.acting.get(&node.0) else { return Ok(()) };
         for (other, acting) in self.acting.iter().filter(|(other, _)| **other != node.0) {
-            let without_other = one.views.iter().find(|view| !view.has(NodeId(*other), acting.incarnation));
-            let without_one = acting.views.iter().find(|view| !view.has(node, one.incarnation));
+            let without_other = one.views.iter().find(|view| !view.has(self.id(*other), acting.incarnation));
+            let without_one = acting.views.iter().find(|view| !view.has(self.id(node.0), one.incarnation));
             if now < acting.until
                 && now < one.until
                 && let Some(apart) = without_other.or(without_one)

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use plexus_base::{Epoch, Incarnation, Nanos, NodeId, NodeSet};
 use plexus_membership::protocol::{
     Action, ConfigChange, ConfigChangeRefusal, Contents, Event, Member, NodeBlocks, Profile, Report,
-    TurnFailed, View, Writes,
+    StopReason, TurnFailed, View, Writes,
 };
 use plexus_sim::{Engine, Random};
 
@@ -126,6 +126,8 @@ pub(super) struct Node {
     leaves: bool,
     /// The nodes whose end must be proved, as this node is configured.
     must_prove: NodeSet,
+    /// The last incarnation that the voting files have told it of.
+    pub(super) known: u64,
     pub(super) deaths: u64,
     pub(super) answers: Vec<(ConfigChange, Result<(), ConfigChangeRefusal>)>,
     pub(super) has_left: bool,
@@ -162,6 +164,8 @@ pub(super) struct World {
     pub(super) turns: u64,
     /// How often a node has set a file aside.
     pub(super) set_aside: u64,
+    /// The node that the last process is a copy of.
+    pub(super) copied: Option<usize>,
     actions: Vec<Action>,
 }
 
@@ -203,6 +207,7 @@ impl World {
             acts: None,
             leaves: false,
             must_prove: NodeSet::EMPTY,
+            known: 0,
             deaths: 0,
             answers: Vec::new(),
             has_left: false,
@@ -227,8 +232,25 @@ impl World {
             sent: 0,
             turns: 0,
             set_aside: 0,
+            copied: None,
             actions: Vec::new(),
         }
+    }
+
+    /// Makes the last process a copy of a node, on a host of its own that reaches only the files.
+    pub(super) fn copy(&mut self, original: usize) {
+        let copy = self.nodes.len() - 1;
+        self.copied = Some(original);
+        self.witness.copied = Some((copy as u8, original as u8));
+        self.nodes[copy].down = true;
+        self.cut[copy].fill(true);
+        self.cut.iter_mut().for_each(|from| from[copy] = true);
+    }
+
+    /// Returns the node as which a process acts.
+    fn id(&self, process: usize) -> NodeId {
+        let original = self.copied.filter(|_| process + 1 == self.nodes.len());
+        NodeId(original.unwrap_or(process) as u8)
     }
 
     pub(super) fn now(&self) -> u64 {
@@ -249,18 +271,18 @@ impl World {
         let now = self.now();
         let same_incarnation =
             self.sabotage == Some(Sabotage::SameIncarnation) && self.nodes[node].incarnation > 0;
+        let id = self.id(node);
         let one = &mut self.nodes[node];
         one.over = one.incarnation;
         (one.acts, one.leaves) = (None, false);
-        one.incarnation += u64::from(!same_incarnation);
+        one.incarnation = one.incarnation.max(one.known) + u64::from(!same_incarnation);
         (one.turn, one.turns, one.lease) = (one.turn + 1, BTreeMap::new(), 0);
         (one.version, one.has_left) = (one.version + 1, false);
         let incarnation = Incarnation(one.incarnation);
-        self.files.iter_mut().for_each(|file| file.closed(NodeId(node as u8)));
+        self.files.iter_mut().for_each(|file| file.closed(node));
         let first = Arc::clone(&self.first);
-        one.member =
-            Some(Member::new(NodeId(node as u8), incarnation, self.profile, first, one.clock.at(now)));
-        one.member = one.member.take().map(|member| member.requiring_proofs(one.must_prove));
+        let member = Member::new(id, incarnation, self.profile, first, one.clock.at(now));
+        one.member = Some(member.requiring_proofs(one.must_prove));
         self.handle(node, Event::Tick)
     }
 
@@ -268,8 +290,8 @@ impl World {
     /// earlier ones, and others with a proved death.
     fn prove(&mut self, node: usize, view: &View) {
         for (from, incarnation) in view.incarnations().filter(|(from, _)| from.index() < self.nodes.len()) {
-            let is_over = match from.index() == node {
-                true => incarnation.0 < self.nodes[node].incarnation,
+            let is_over = match from == self.id(node) {
+                true => incarnation.0 <= self.nodes[node].over,
                 false => self.proofs && incarnation.0 <= self.nodes[from.index()].over,
             };
             if is_over {
@@ -490,7 +512,17 @@ impl World {
                 self.engine.schedule(after, Some(node), leave);
             }
             Action::Answer(config_change, answer) => self.nodes[node].answers.push((config_change, answer)),
-            Action::Die(_) => {
+            Action::Die(reason) => {
+                match reason {
+                    StopReason::Behind(_) | StopReason::Doubled(_)
+                        if self.copied.is_none() && self.sabotage.is_none() =>
+                    {
+                        return broken("alone", format!("{id} is the only one, but: {reason}"));
+                    }
+                    StopReason::Behind(known) => self.nodes[node].known = known.0,
+                    StopReason::Doubled(_) => self.nodes[node].down = true,
+                    _ => {}
+                }
                 // Until it is restarted, others see it stop only after its lease and the margin.
                 let one = &mut self.nodes[node];
                 (one.member, one.deaths) = (None, one.deaths + 1);
@@ -657,7 +689,7 @@ impl World {
     }
 
     fn write(&mut self, turn: Turn, writes: &Writes) {
-        let (id, incarnation) = (NodeId(turn.node as u8), Incarnation(turn.incarnation));
+        let (id, incarnation) = (self.id(turn.node), Incarnation(turn.incarnation));
         if let Some(after) = self.stalls(turn) {
             return self.engine.schedule(
                 after,
@@ -668,7 +700,7 @@ impl World {
         if !self.is_served(turn) {
             return self.ask_again(turn, writes);
         }
-        if self.files[turn.file].is_late(id, incarnation, turn.number) {
+        if self.files[turn.file].is_late(turn.node, incarnation, turn.number) {
             return;
         }
         let ended =
@@ -682,7 +714,10 @@ impl World {
         let is_lost = self.sabotage == Some(Sabotage::LyingDisks) && self.engine.random.percent(30);
         let result = match is_lost {
             true => Ok(false),
-            false => self.files[turn.file].write(id, writes, fate == 1 && is_own, &mut self.engine.random),
+            false => {
+                let writer = (turn.node, id);
+                self.files[turn.file].write(writer, writes, fate == 1 && is_own, &mut self.engine.random)
+            }
         };
         if ended && is_own {
             return;
@@ -716,15 +751,15 @@ impl World {
             let read = MembershipEvent::Read(turn, writes.clone(), must_last);
             return self.engine.schedule(after, self.served(turn), read);
         }
-        let id = NodeId(turn.node as u8);
+        let id = self.id(turn.node);
         if self.has_rival {
             self.files[turn.file].outbid(RIVAL, None, None);
         }
-        let mut result = self.files[turn.file].read(id, must_last, &mut self.engine.random);
+        let mut result = self.files[turn.file].read((turn.node, id), must_last, &mut self.engine.random);
         if self.sabotage == Some(Sabotage::Blind)
             && let Ok(contents) = &mut result
         {
-            let others = contents.nodes.iter_mut().enumerate().filter(|(node, _)| *node != turn.node);
+            let others = contents.nodes.iter_mut().enumerate().filter(|(node, _)| *node != id.index());
             others.for_each(|(_, place)| *place = NodeBlocks::default());
         }
         let after = self.disk_delay(turn.file);

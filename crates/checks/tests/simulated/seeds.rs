@@ -50,6 +50,7 @@ scenarios! {
     locks_of_clients_and_nodes_that_die: "locks", 300, rails lost at least 0;
     members_and_views: "membership", 200, rails lost at least 0;
     views_of_any_nodes_in_any_order: "openings", 400, rails lost at least 0;
+    hosts_that_are_copied_with_their_node: "copied", 100, rails lost at least 0;
     groups_of_processes: "groups", 200, rails lost at least 0;
     everything_mixed: "mixed", 200, rails lost at least 4000;
 }

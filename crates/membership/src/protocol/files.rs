@@ -7,13 +7,17 @@
 //!
 //! The two ballot blocks of a node are written alternately, never the one in force. A read after
 //! the last write shows which one that is. So a torn write never loses a ballot in force.
+//!
+//! Two processes must not act as one node: their ballots would write over each other. Every write
+//! of a node's heartbeat block has a number of its own, and a driver never writes over a write that
+//! it has not read. So each of two such processes finds the writes of the other, and ends.
 
 use std::sync::Arc;
 
-use plexus_base::{MAX_NODES, Nanos, NodeId};
+use plexus_base::{Incarnation, MAX_NODES, Nanos, NodeId};
 
 use super::{
-    record::{Ballot, Block, Contents, Report},
+    record::{Ballot, Block, Contents, NodeBlocks, Report},
     view::VotingFile,
 };
 
@@ -83,6 +87,13 @@ pub(super) struct FileState {
     /// written.
     known: Option<Known>,
     marks: [Marks; MAX_NODES],
+    /// The last report of another incarnation in the own block, from before the first write of this
+    /// one. `None` until the file was read.
+    former: Option<(u64, u64)>,
+    /// The counter that no report of this incarnation in the own block exceeds, except the last
+    /// one that a turn has written.
+    own: u64,
+    last: Option<Arc<Report>>,
     pub(super) turn: Option<Turn>,
     /// The time of the next turn.
     pub(super) next: Nanos,
@@ -108,12 +119,17 @@ struct Known {
 }
 
 impl FileState {
-    pub(super) fn new(me: NodeId, file: VotingFile, now: Nanos) -> Self {
+    /// Creates the state of a file that was not read yet. `own` is the counter of the node's last
+    /// report.
+    pub(super) fn new(me: NodeId, file: VotingFile, own: u64, now: Nanos) -> Self {
         Self {
             file,
             me,
             known: None,
             marks: [Marks::default(); MAX_NODES],
+            former: None,
+            own,
+            last: None,
             turn: None,
             next: now,
             renewed: None,
@@ -138,6 +154,7 @@ impl FileState {
                 .filter(|ballot| ballot.counter > known.ballot)
                 .map(|ballot| (known.slot, Arc::clone(ballot))),
         });
+        self.last = writes.heartbeat.clone().or(self.last.take());
         self.turn = Some(Turn { started: now, writes: writes.clone() });
         writes
     }
@@ -145,6 +162,43 @@ impl FileState {
     /// Ends a turn of unknown effect; the next turn reads before it writes.
     pub(super) fn failed(&mut self) {
         (self.turn, self.known) = (None, None);
+    }
+
+    /// Looks for a write of another process in the own heartbeat block. An older write proves
+    /// nothing: the file may have lost power, or may be an older copy. Such a copy may have a
+    /// report of an earlier incarnation that was lost before this one has read the file.
+    pub(super) fn own_block(&mut self, me: Incarnation, contents: &Contents) -> OwnBlock {
+        let others = contents.nodes.iter().zip(self.marks).enumerate();
+        let mut others = others.filter(|(node, _)| *node != self.me.index());
+        if others.any(|(_, (blocks, marks))| Marks::of(blocks, marks).is_older(marks)) {
+            return OwnBlock::Known;
+        }
+        let found = match &contents.nodes[self.me.index()].heartbeat {
+            Block::Empty => {
+                self.former.get_or_insert_default();
+                return OwnBlock::Known;
+            }
+            Block::Bad => return OwnBlock::Known,
+            Block::Good(found) => found,
+        };
+        let number = (found.incarnation.0, found.counter);
+        if found.incarnation == me {
+            let is_last = self.last.as_ref() == Some(found);
+            if found.counter > self.own && !is_last {
+                return OwnBlock::Foreign;
+            }
+            self.own = self.own.max(found.counter);
+            // What earlier incarnations had written is unknown if the block was bad before.
+            self.former.get_or_insert((me.0 - 1, u64::MAX));
+            return OwnBlock::Known;
+        }
+        match self.former {
+            Some(former) if number > former => return OwnBlock::Foreign,
+            Some(_) => {}
+            None if found.incarnation > me => return OwnBlock::Later(found.incarnation),
+            None => self.former = Some(number),
+        }
+        OwnBlock::Known
     }
 
     /// Ends a turn with the content read. Returns `None` if the turn failed: the file is older, or
@@ -182,19 +236,41 @@ impl FileState {
     fn is_older(&mut self, contents: &Contents) -> bool {
         let mut older = false;
         for (blocks, marks) in contents.nodes.iter().zip(&mut self.marks) {
-            let heartbeat = match &blocks.heartbeat {
-                Block::Empty => (0, 0),
-                // A torn block says nothing about the file.
-                Block::Bad => marks.heartbeat,
-                Block::Good(report) => (report.incarnation.0, report.counter),
-            };
-            let ballot = blocks.ballot().map_or(0, |ballot| ballot.counter);
-            older |=
-                (heartbeat.0, heartbeat.1 + MAX_UNDURABLE_REPORTS) < marks.heartbeat || ballot < marks.ballot;
-            *marks = Marks { heartbeat: heartbeat.max(marks.heartbeat), ballot: ballot.max(marks.ballot) };
+            let found = Marks::of(blocks, *marks);
+            older |= found.is_older(*marks);
+            let (heartbeat, ballot) = (found.heartbeat.max(marks.heartbeat), found.ballot.max(marks.ballot));
+            *marks = Marks { heartbeat, ballot };
         }
         older
     }
+}
+
+impl Marks {
+    /// Returns the marks of these blocks. A torn block says nothing about the file.
+    fn of(blocks: &NodeBlocks, before: Self) -> Self {
+        let heartbeat = match &blocks.heartbeat {
+            Block::Empty => (0, 0),
+            Block::Bad => before.heartbeat,
+            Block::Good(report) => (report.incarnation.0, report.counter),
+        };
+        Self { heartbeat, ballot: blocks.ballot().map_or(0, |ballot| ballot.counter) }
+    }
+
+    fn is_older(self, before: Self) -> bool {
+        (self.heartbeat.0, self.heartbeat.1 + MAX_UNDURABLE_REPORTS) < before.heartbeat
+            || self.ballot < before.ballot
+    }
+}
+
+/// The writer of a node's own heartbeat block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum OwnBlock {
+    /// This incarnation, or one that has ended before it.
+    Known,
+    /// An incarnation with a higher number, before this one has written. It may have ended.
+    Later(Incarnation),
+    /// A process that acts as this node at the same time.
+    Foreign,
 }
 
 /// A turn that succeeded.
@@ -214,7 +290,7 @@ mod tests {
     #[test]
     fn the_ballot_in_force_is_never_written_over() {
         let decided = Arc::new(View::first(NodeSet::first(1), [(FileId(1), None)]));
-        let mut file = FileState::new(NodeId(0), decided.files[0], Nanos(0));
+        let mut file = FileState::new(NodeId(0), decided.files[0], 0, Nanos(0));
         let mut contents = Contents::default();
         let report = || Report::first(NodeId(0), Incarnation(1), &Profile::LAN, Arc::clone(&decided));
         for counter in 0..5 {
@@ -233,5 +309,44 @@ mod tests {
             assert!(file.finished(&contents).is_some());
         }
         assert_eq!(contents.nodes[0].ballot().map(|ballot| ballot.counter), Some(4));
+    }
+
+    #[test]
+    fn a_write_of_another_process_in_the_own_block_is_told_from_own_writes_and_older_ones() {
+        use OwnBlock::{Foreign, Known, Later};
+        let decided = Arc::new(View::first(NodeSet::first(2), [(FileId(1), None)]));
+        let report = |incarnation, counter| {
+            let first =
+                Report::first(NodeId(0), Incarnation(incarnation), &Profile::LAN, Arc::clone(&decided));
+            Report { counter, ..first }
+        };
+        let block = |report: Report| {
+            let mut contents = Contents::default();
+            contents.nodes[0].heartbeat = Block::Good(Arc::new(report));
+            contents
+        };
+        let me = Incarnation(5);
+        let start = |found: &Contents| {
+            let mut file = FileState::new(NodeId(0), decided.files[0], 0, Nanos(0));
+            (file.begin(Nanos(0), None, || unreachable!()), file.own_block(me, found), file)
+        };
+        assert_eq!(start(&block(report(6, 1))).1, Later(Incarnation(6)));
+        assert_eq!(start(&block(report(5, 1))).1, Foreign, "this incarnation has not written yet");
+        let (_, own, mut file) = start(&block(report(4, 10)));
+        assert_eq!(own, Known, "the last write of the incarnation before");
+        assert_eq!(file.clone().own_block(me, &block(report(4, 11))), Foreign, "it goes on");
+        file.finished(&block(report(4, 10)));
+        file.begin(Nanos(1), None, || report(5, 20));
+        let mut found = |number, is_other| {
+            let (incarnation, counter) = number;
+            file.clone().own_block(me, &block(Report { reaches: is_other, ..report(incarnation, counter) }))
+        };
+        assert_eq!(found((5, 20), false), Known);
+        assert_eq!(found((5, 20), true), Foreign, "the same number by chance, and another report");
+        for (number, expected) in [((5, 21), Foreign), ((6, 1), Foreign), ((4, 11), Foreign)] {
+            assert_eq!(found(number, false), expected, "{number:?}");
+        }
+        // The write was lost, or the file is an older copy.
+        assert_eq!([(4, 10), (4, 3), (3, 99)].map(|number| found(number, false)), [Known; 3]);
     }
 }

@@ -10,6 +10,11 @@
 //! waited for them would wait until the disk's cache is empty, which on a busy disk takes longer
 //! than a lease.
 //!
+//! **Other writers.** Before a turn writes, it reads the blocks that it is to write. If they are
+//! not as the last turn has read them, another process has written them, and this turn only reads.
+//! So a node finds out about a process that acts as the same node. The read and the write are not
+//! one step: a write of that process between them is found by it, not by this node.
+//!
 //! **Replacement.** The path counts: a turn opens the file that is at the path. So a running node
 //! and a starting one never use different files.
 
@@ -196,16 +201,23 @@ impl Disk {
         std::fs::metadata(&self.path).is_ok_and(|meta| identity(&meta) == self.identity)
     }
 
-    /// Writes these blocks by number, and reads all blocks.
+    /// Writes these blocks by number, for each node that has a turn, and reads all blocks. The
+    /// blocks of a node are written only if they are as the last turn has read them.
     pub(super) fn turn<'a>(
         &mut self,
-        writes: impl IntoIterator<Item = &'a (usize, Vec<u8>)>,
+        turns: impl IntoIterator<Item = &'a [(usize, Vec<u8>)]>,
     ) -> Result<&[u8], FileError> {
         if let Some(source) = self.syncer.as_ref().and_then(Syncer::failure) {
             return Err(FileError::io("write", &self.path)(source));
         }
         // Content from before the first turn may not be durable, and this turn reads it.
         let (mut wrote, mut must_be_durable) = (false, !self.is_known || self.syncer.is_none());
+        let mut writes = Vec::new();
+        for turn in turns {
+            if self.are_as_read(turn)? {
+                writes.extend(turn);
+            }
+        }
         for (number, bytes) in writes {
             let at = number * BLOCK;
             self.block.copy_from_slice(bytes);
@@ -230,6 +242,20 @@ impl Disk {
         self.file.read_exact_at(&mut self.whole, 0).map_err(FileError::io("read", &self.path))?;
         self.is_known = true;
         Ok(&self.whole)
+    }
+
+    /// Returns true if the blocks of a turn are as the last turn has read them. The first turn
+    /// compares with nothing.
+    fn are_as_read(&mut self, turn: &[(usize, Vec<u8>)]) -> Result<bool, FileError> {
+        for (number, _) in turn.iter().filter(|_| self.is_known) {
+            let at = number * BLOCK;
+            let found = self.file.read_exact_at(&mut self.block, at as u64);
+            found.map_err(FileError::io("read", &self.path))?;
+            if self.block[..] != self.whole[at..at + BLOCK] {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 

@@ -91,7 +91,7 @@ fn serve(
             None => Disk::open(path),
         };
         let result = opened.and_then(|mut open| {
-            let bytes = open.turn(jobs.iter().flat_map(|job| &job.writes))?;
+            let bytes = open.turn(jobs.iter().map(|job| &job.writes[..]))?;
             let block = |source| FileError::Block { path: path.into(), source };
             let contents = format::contents(name, bytes).map_err(block)?;
             let packed = jobs.iter().any(|job| job.is_served).then(|| Arc::from(packed::packed(bytes)));

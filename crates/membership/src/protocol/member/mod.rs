@@ -5,6 +5,8 @@
 //! - Create a [`Member`] for each incarnation of a node, with growing incarnation numbers.
 //! - Pass every [`Event`] to [`Member::handle`] with the time of the node's monotonic clock, and
 //!   execute the [`Action`]s in order.
+//! - Do not write over a block that another process has written since the last turn at the file:
+//!   read instead. The node then ends, because that process acts as this node too.
 //! - Send [`Event::Tick`] at the time of the last [`Action::Wake`].
 //! - Execute a node's turns at a file in order, over all of its incarnations. A failed turn may
 //!   have been executed fully, partly or not at all. It may still be running, but it never takes
@@ -150,9 +152,15 @@ pub enum StopReason {
         "most of the voting files are older copies than this node has read; start the node again to use them as they are"
     )]
     FilesOlder,
-    /// A later incarnation of this node has written to the voting files.
-    #[error("a later incarnation of this node is in the voting files")]
-    Replaced,
+    /// The voting files know a later incarnation of this node, from before this one wrote to them.
+    /// The node must start again with a higher number.
+    #[error("the voting files know a later incarnation of this node, {}", .0.0)]
+    Behind(Incarnation),
+    /// Another process has written to this node's block of this voting file.
+    #[error(
+        "another process acts as this node: it has written to voting file {0}; is this host a copy of another one?"
+    )]
+    Doubled(FileId),
 }
 
 /// An output of the protocol, which the driver executes.
@@ -165,8 +173,8 @@ pub enum Action {
         /// The report.
         report: Arc<Report>,
     },
-    /// Write these blocks durably to a file, then read all blocks. [`Event::Finished`] reports the
-    /// end.
+    /// Write these blocks durably to a file, unless they are not as the last turn has left them;
+    /// then read all blocks. [`Event::Finished`] reports the end.
     Turn {
         /// The voting file.
         file: VotingFile,
@@ -287,7 +295,7 @@ impl Member {
     pub fn new(me: NodeId, incarnation: Incarnation, profile: Profile, first: Arc<View>, now: Nanos) -> Self {
         assert_eq!(profile.check(), Ok(()));
         assert!(incarnation.0 > 0, "incarnations are numbered from 1");
-        let files = first.files.iter().map(|file| (file.id, FileState::new(me, *file, now))).collect();
+        let files = first.files.iter().map(|file| (file.id, FileState::new(me, *file, 0, now))).collect();
         let mut peers = Peers::default();
         // Incarnations of a node follow each other.
         peers.proved_dead(me, Incarnation(incarnation.0 - 1));
@@ -494,6 +502,10 @@ impl Member {
         }
         let before = std::mem::replace(&mut self.decided, Arc::clone(view));
         let was_member = before.has(self.me, self.incarnation);
+        let known = view.seats[self.me.index()].last();
+        if self.opened.is_none() && !was_member && known > self.incarnation {
+            return self.end(Action::Die(StopReason::Behind(known)), out);
+        }
         if was_member && !self.is_member() || view.is_past(self.me, self.incarnation) {
             return self.leave(now, out);
         }
@@ -549,7 +561,7 @@ impl Member {
 
     /// Keeps the state of files that stay. A new or returning file starts without state.
     fn change_files(&mut self, now: Nanos) {
-        let (me, decided) = (self.me, Arc::clone(&self.decided));
+        let (me, counter, decided) = (self.me, self.counter, Arc::clone(&self.decided));
         for (id, state) in &self.files {
             if state.is_set_aside && decided.file(*id).is_none() {
                 self.returning.insert(*id, state.file.host);
@@ -566,7 +578,7 @@ impl Member {
         let wanted: Vec<VotingFile> = decided.files.iter().copied().chain(extra).collect();
         self.files.retain(|_, state| wanted.contains(&state.file));
         for file in wanted {
-            self.files.entry(file.id).or_insert_with(|| FileState::new(me, file, now));
+            self.files.entry(file.id).or_insert_with(|| FileState::new(me, file, counter, now));
         }
     }
 

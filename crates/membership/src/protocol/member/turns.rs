@@ -10,7 +10,7 @@ use plexus_base::Nanos;
 
 use super::{Action, Member, StopReason, TurnFailed};
 use crate::protocol::{
-    files::FileState,
+    files::{FileState, OwnBlock},
     paxos::{Paxos, PaxosProgress},
     record::Contents,
     view::FileId,
@@ -78,6 +78,17 @@ impl Member {
         out: &mut Vec<Action>,
     ) {
         let Some(state) = self.files.get_mut(&id).filter(|state| state.turn.is_some()) else { return };
+        if let Ok(contents) = &result {
+            match state.own_block(self.incarnation, contents) {
+                OwnBlock::Known => {}
+                OwnBlock::Later(known) if self.opened.is_none() => {
+                    return self.end(Action::Die(StopReason::Behind(known)), out);
+                }
+                OwnBlock::Later(_) | OwnBlock::Foreign => {
+                    return self.end(Action::Die(StopReason::Doubled(id)), out);
+                }
+            }
+        }
         let was_aside = state.is_set_aside;
         state.next = now + self.profile.heartbeat;
         let finished = match &result {
@@ -96,9 +107,7 @@ impl Member {
         state.is_set_aside = false;
         (state.answered, state.took) = (Some(now), Some(Nanos(now.since(finished.started).0)));
         state.next = now.max(finished.started + self.profile.heartbeat);
-        if let Some(reason) = self.absorb_contents(&contents, now, out) {
-            return self.end(Action::Die(reason), out);
-        }
+        self.absorb_contents(&contents, now, out);
         if self.is_over {
             return;
         }
@@ -163,17 +172,8 @@ impl Member {
         }
     }
 
-    /// Handles the blocks of all nodes. Returns the reason to stop, if any.
-    fn absorb_contents(
-        &mut self,
-        contents: &Contents,
-        now: Nanos,
-        out: &mut Vec<Action>,
-    ) -> Option<StopReason> {
-        let own = &contents.nodes[self.me.index()];
-        if own.heartbeat.good().is_some_and(|report| report.incarnation > self.incarnation) {
-            return Some(StopReason::Replaced);
-        }
+    /// Handles the blocks of all nodes.
+    fn absorb_contents(&mut self, contents: &Contents, now: Nanos, out: &mut Vec<Action>) {
         if let Some(view) = contents.decided() {
             self.learn(view, now, out);
         }
@@ -185,7 +185,6 @@ impl Member {
             // Those of an earlier incarnation of this node too: a restart of all nodes forgets none.
             self.absorb_proofs(report, now, out);
         }
-        None
     }
 
     /// Returns true if any node has proposed a view without this node.

@@ -139,3 +139,19 @@ fn content_is_read_only_after_it_is_durable() {
     let looked = voting::look(std::path::Path::new("/dev/zero"), NAME);
     assert!(matches!(looked, Err(FileError::Io { doing: "write", .. })), "{looked:?}");
 }
+
+#[test]
+fn a_write_of_another_process_in_the_same_block_is_read_and_not_written_over() {
+    let test = Test::closed();
+    test.make();
+    test.open();
+    test.submit(1, vec![heartbeat(0, 4)], false);
+    assert_eq!(test.counters(), [4, 0, 0, 0]);
+    // The other process has the same file.
+    let mut other = Disk::open(&test.path()).unwrap();
+    other.turn([&[heartbeat(0, 700)][..]]).unwrap();
+    test.submit(2, vec![heartbeat(0, 5)], false);
+    test.submit(3, vec![heartbeat(1, 6)], true);
+    assert_eq!(test.counters()[0], 700);
+    assert_eq!(test.counters(), [700, 6, 0, 0], "the turn of another node is executed");
+}
