@@ -2,8 +2,8 @@
 //! by all crates.
 //!
 //! This crate knows nothing of cluster logic. It does not block, does not allocate on a hot path
-//! and has no side effects. The exceptions are [`clock::now`], [`durable`], [`reserved`] and
-//! [`latest`], which only drivers call, never protocols.
+//! and has no side effects. The exceptions are [`clock::now`], [`durable`], [`reserved`],
+//! [`processes`] and [`latest`], which only drivers call, never protocols.
 
 // The code that the `wire` macros generate names this crate.
 extern crate self as plexus_base;
@@ -18,6 +18,7 @@ mod ids;
 pub mod latest;
 pub mod locks;
 mod named;
+pub mod processes;
 pub mod reserved;
 pub mod waiting;
 pub mod wire;

@@ -10,7 +10,7 @@ use std::{
 
 use plexus_fabric::{
     Event, Notice, PeerBell, SeenWindow, SeenWord, SetupError, ShmRail, WindowId, WindowSpan,
-    shm::{RxRings, ShmParts, TxRings},
+    shm::{RxRings, ShmParts, TxRings, peer_user},
 };
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
@@ -87,7 +87,7 @@ fn handshake(path: &Path) -> io::Result<AttachmentParts> {
     }
     let short = ShortPath::of(path)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(short.path())?)?;
-    if sockopt::socket_peercred(&socket)?.uid != rustix::process::getuid() {
+    if peer_user(socket.as_fd())? != rustix::process::getuid().as_raw() {
         return Err(wrong("the node runs as another user"));
     }
     // A full node answers before it reads the hello, and closes. Then sending fails, but the answer

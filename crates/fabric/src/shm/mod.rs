@@ -46,7 +46,7 @@ pub use path::{ShortPath, bind_for_owner};
 #[doc(hidden)]
 pub use ring::ring_any;
 use ring::{Broken, LINE, MAX_LINES, Reader, RingMemory, Room, Writer};
-pub use watch::{PeerProcess, PeerWatch};
+pub use watch::{PeerProcess, PeerWatch, peer_user};
 
 /// The number of lines in the ring of each lane.
 ///

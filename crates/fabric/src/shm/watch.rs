@@ -5,7 +5,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering::Release},
@@ -22,13 +22,39 @@ use rustix::{
 
 use crate::{Bell, Event};
 
+/// The pidfd of the other end of a Unix socket, since Linux 6.5; the C library may not know it yet.
+const SO_PEERPIDFD: libc::c_int = 77;
+
+/// Returns the user of the process at the other end of a Unix socket, when it connected or
+/// listened.
+///
+/// # Errors
+/// The system's.
+pub fn peer_user(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    Ok(peer_credentials(socket)?.uid)
+}
+
+/// Returns the credentials of the other end. Its `pid` is 0 in a PID namespace that this process
+/// cannot see; `rustix` takes that for an error of number 0.
+fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
+    option(socket, libc::SO_PEERCRED, libc::ucred { pid: 0, uid: 0, gid: 0 })
+}
+
+/// Returns a socket option. `T` must be valid with any bytes.
+fn option<T>(socket: BorrowedFd<'_>, name: libc::c_int, mut value: T) -> io::Result<T> {
+    let mut length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: both pointers are to live values, and the system writes at most `length` bytes.
+    let result = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut length)
+    };
+    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
 /// The process at the other end of a Unix socket.
 #[derive(Debug)]
 pub struct PeerProcess {
     /// The pidfd: readable when the process ends; it names this process and no later one.
     pub pidfd: OwnedFd,
-    /// The process identifier.
-    pub pid: i32,
     /// The user of the process when it connected.
     pub uid: u32,
 }
@@ -40,8 +66,17 @@ impl PeerProcess {
     /// # Errors
     /// The process has ended, or a system call fails.
     pub fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
-        let peer = rustix::net::sockopt::socket_peercred(socket)?;
-        let pidfd = rustix::process::pidfd_open(peer.pid, PidfdFlags::empty())?;
+        let peer = peer_credentials(socket)?;
+        let pidfd = match option::<libc::c_int>(socket, SO_PEERPIDFD, -1) {
+            // SAFETY: the system has made this descriptor for the caller.
+            Ok(pidfd) => unsafe { OwnedFd::from_raw_fd(pidfd) },
+            // An older system. It has a number only for a process that this one can see.
+            Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
+                let unseen = || io::Error::other("it runs in a PID namespace that is not visible from here");
+                rustix::process::pidfd_open(Pid::from_raw(peer.pid).ok_or_else(unseen)?, PidfdFlags::empty())?
+            }
+            Err(error) => return Err(error),
+        };
         // The identifier could belong to another process before the pidfd was opened, but not while
         // the first process still holds its end of the socket.
         let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::empty())];
@@ -49,7 +84,7 @@ impl PeerProcess {
         if fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
             return Err(io::Error::new(io::ErrorKind::NotConnected, "the peer's process has ended"));
         }
-        Ok(Self { pidfd, pid: Pid::as_raw(Some(peer.pid)), uid: peer.uid.as_raw() })
+        Ok(Self { pidfd, uid: peer.uid })
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
     time::Instant,
 };
 
-use plexus_base::{Incarnation, MAX_NODES, NodeId, NodeSet, WorkerId};
+use plexus_base::{Incarnation, MAX_NODES, NodeId, NodeSet, WorkerId, processes::ProcessSpace};
 use plexus_fabric::{Event, Lane, Lost, Rail, RailKind, Windows};
 
 use super::{
@@ -41,6 +41,11 @@ pub(super) struct ConnectedRail {
 
 /// Hands a worker its rail. It is called with the table of peers locked and must not lock it again.
 pub(super) type AttachRail = Box<dyn Fn(ConnectedRail, Incarnation) + Send + Sync>;
+
+/// Returns the number of this process's PID namespace; 0 if the system does not tell it.
+fn namespace() -> u64 {
+    ProcessSpace::own().map_or(0, |space| space.namespace)
+}
 
 /// The reason why a pair that lists libfabric does not use it.
 const OFI_LEFT_OUT: &str = if cfg!(feature = "libfabric") {
@@ -195,6 +200,7 @@ impl MeshState {
             slot: place.slot,
             generation,
             clamp,
+            namespace: namespace(),
             refusal: None,
         }
     }
@@ -216,6 +222,8 @@ impl MeshState {
             || (hello.rail == RailKind::Shm) != (rail == RailKind::Shm)
         {
             Some(Refusal::Settings)
+        } else if rail == RailKind::Shm && hello.namespace != namespace() {
+            Some(Refusal::Apart)
         } else {
             pair.map_or(Some(Refusal::Settings), |pair| pair.check(&hello))
         };
@@ -260,6 +268,12 @@ impl MeshState {
             return Err(Refusal::NotMe.to_string());
         }
         if let Some(refusal) = answer.refusal {
+            if refusal == Refusal::Apart
+                && let Some(pair) = self.pairs().get_mut(&peer)
+            {
+                pair.set_apart();
+                self.wake_network.signal();
+            }
             return Err(refusal.to_string());
         }
         if self.pairs().get(&peer).is_none_or(|pair| pair.is_other_incarnation(answer.incarnation)) {

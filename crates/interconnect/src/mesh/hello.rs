@@ -18,7 +18,8 @@
 //! | 52 | 1 | slot |
 //! | 53 | 1 | refusal: 0, or the reason why the sender closes the connection (see [`Refusal`]) |
 //! | 54 | 2 | largest segment that the path takes; 0: not known |
-//! | 56 | 20 | zero |
+//! | 56 | 8 | number of the sender's PID namespace (shm); 0: not known |
+//! | 64 | 12 | zero |
 //! | 76 | 4 | CRC-32C of the 76 bytes before |
 //!
 //! It is read only after its sender has proved that it has the cluster key (`noise.rs`).
@@ -30,7 +31,7 @@ use plexus_base::{
 use plexus_fabric::{Lane, RailKind};
 
 const MAGIC: [u8; 8] = *b"PLEXUS\r\n";
-const VERSION: u16 = 6;
+const VERSION: u16 = 7;
 
 /// The length of a hello in bytes.
 pub(super) const HELLO: usize = Wire::LEN;
@@ -50,6 +51,7 @@ pub(super) struct Hello {
     pub(super) slot: u8,
     pub(super) generation: u32,
     pub(super) clamp: u16,
+    pub(super) namespace: u64,
     pub(super) refusal: Option<Refusal>,
 }
 
@@ -73,14 +75,20 @@ pub enum Refusal {
     /// The hello is for another node.
     #[error("another node answers there: compare the addresses in cluster.toml")]
     NotMe = 4,
+    /// The nodes run in different PID namespaces, so neither can kill the other before it uses the
+    /// memory again.
+    #[error(
+        "it runs in another PID namespace of this host, where this node cannot kill it: the two use TCP instead of shared memory"
+    )]
+    Apart = 5,
 }
 
-wire::numbered! { impl Refusal as "refusal" { Settings, Connected, NoMember, NotMe } }
+wire::numbered! { impl Refusal as "refusal" { Settings, Connected, NoMember, NotMe, Apart } }
 
 wire::layout! {
     struct Wire: 80 {
         magic: [u8; 8], version: u16, rail: u8, lane: u8, worker: u8, workers: u8, from: u8, to: u8, cluster: [u8; 16],
-        incarnation: Incarnation, fingerprint: u64, generation: u32, slot: u8, refusal: u8, clamp: u16, zero: [u8; 20], crc: u32
+        incarnation: Incarnation, fingerprint: u64, generation: u32, slot: u8, refusal: u8, clamp: u16, namespace: u64, zero: [u8; 12], crc: u32
     }
 }
 
@@ -102,7 +110,8 @@ impl Hello {
             slot: self.slot,
             refusal: self.refusal.map_or(0, |refusal| refusal as u8),
             clamp: self.clamp,
-            zero: [0; 20],
+            namespace: self.namespace,
+            zero: [0; 12],
             crc: 0,
         });
         wire::seal_behind(&mut bytes);
@@ -128,6 +137,7 @@ impl Hello {
                 slot: wire.slot,
                 generation: wire.generation,
                 clamp: wire.clamp,
+                namespace: wire.namespace,
                 refusal: if wire.refusal == 0 { None } else { Some(Refusal::from_raw(wire.refusal)?) },
             })
         })
@@ -151,6 +161,7 @@ impl Hello {
             slot: 3,
             generation: 77,
             clamp: 1400,
+            namespace: 4_026_531_836,
             refusal: Some(Refusal::Settings),
         }
     }

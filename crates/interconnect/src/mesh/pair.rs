@@ -78,10 +78,15 @@ impl Path {
 
 /// The slots of two nodes, in their order of preference: one for each kind that both can use, and
 /// for TCP one for each pair of addresses. Shared memory needs no other rail beside it: it is lost
-/// with the peer, and only then.
+/// with the peer, and only then. The slots of TCP behind it are for nodes that turn out to run in
+/// different PID namespaces.
 pub(super) fn paths(rails: &[RailKind], here: &[SocketAddr], there: &[SocketAddr]) -> Vec<Path> {
     let ways = here.iter().zip(there);
-    let rails = if rails.contains(&RailKind::Shm) { &[RailKind::Shm] } else { rails };
+    let rails: &[_] = match (rails.contains(&RailKind::Shm), rails.contains(&RailKind::Tcp)) {
+        (true, true) => &[RailKind::Shm, RailKind::Tcp],
+        (true, false) => &[RailKind::Shm],
+        _ => rails,
+    };
     let paths = rails.iter().flat_map(|kind| {
         let count = if *kind == RailKind::Tcp { MAX_SLOTS } else { 1 };
         ways.clone().take(count).map(|(here, there)| Path { kind: *kind, here: *here, there: *there })
@@ -130,6 +135,9 @@ pub(super) struct Pair {
     pub(super) paths: Vec<Path>,
     /// The reason why a configured kind of rail is not used.
     pub(super) left_out: Option<&'static str>,
+    /// True if this incarnation of the peer runs in another PID namespace: the slots behind the one
+    /// of shared memory are used in place of it.
+    is_apart: bool,
     /// The current problem by slot, as shown to users.
     problems: Vec<Option<String>>,
     incarnation: Option<Incarnation>,
@@ -152,6 +160,7 @@ impl Pair {
                 Admission::Named => PeerState::NotAdmitted,
             },
             left_out: None,
+            is_apart: false,
             problems: vec![None; paths.len()],
             incarnation: None,
             rails: vec![vec![rail; usize::from(workers)]; paths.len()],
@@ -167,9 +176,22 @@ impl Pair {
             return false;
         }
         (self.peer_state, self.incarnation, self.linked) = (PeerState::Awaited, Some(incarnation), None);
+        self.is_apart = false;
         self.rails.iter_mut().flatten().for_each(|rail| *rail = WorkerRail::default());
         self.problems.iter_mut().for_each(|problem| *problem = None);
         true
+    }
+
+    /// Records that the peer runs in another PID namespace.
+    pub(super) fn set_apart(&mut self) {
+        self.is_apart = true;
+        self.problems.iter_mut().for_each(|problem| *problem = None);
+    }
+
+    /// Returns true if rails are wanted in this slot.
+    fn uses(&self, slot: usize) -> bool {
+        let has_memory = self.paths.first().is_some_and(|path| path.kind == RailKind::Shm);
+        !has_memory || (slot > 0) == self.is_apart
     }
 
     /// Returns true if rails to the peer are wanted.
@@ -225,6 +247,8 @@ impl Pair {
             return false;
         }
         self.incarnation = Some(incarnation);
+        // The node that connects has found out that the two are apart.
+        self.is_apart |= self.paths[0].kind == RailKind::Shm && slot > 0;
         *rail = WorkerRail { generation, up: true, since: Some(now), due: None, ..*rail };
         self.problems[usize::from(slot)] = None;
         true
@@ -253,6 +277,8 @@ impl Pair {
     pub(super) fn problem(&self) -> Option<String> {
         let mut problems: Vec<&str> = self.problems.iter().flatten().map(String::as_str).collect();
         problems.extend(self.left_out);
+        let apart = Refusal::Apart.to_string();
+        problems.extend(self.is_apart.then_some(&*apart));
         problems.dedup();
         (!problems.is_empty()).then(|| problems.join("; "))
     }
@@ -269,6 +295,7 @@ impl Pair {
             .iter()
             .zip(0..)
             .flat_map(|(rails, slot)| rails.iter().zip(0..).map(move |s| (slot, s)));
+        let rails = rails.filter(|(slot, _)| self.uses(usize::from(*slot)));
         rails.filter(|(_, (rail, _))| rail.generation == 0).map(|(slot, (_, worker))| (slot, worker))
     }
 
@@ -304,7 +331,8 @@ impl Pair {
     /// The workers whose rail in `slot` should be connected, each with its earliest time (`None`:
     /// now).
     pub(super) fn missing(&self, slot: u8) -> impl Iterator<Item = (u8, Option<Instant>)> {
-        let rails = if self.is_admitted() { &self.rails[usize::from(slot)] } else { &[][..] };
+        let is_wanted = self.is_admitted() && self.uses(usize::from(slot));
+        let rails = if is_wanted { &self.rails[usize::from(slot)] } else { &[][..] };
         rails.iter().zip(0..).filter(|(rail, _)| !rail.up).map(|(rail, worker)| (worker, rail.due))
     }
 
@@ -331,7 +359,8 @@ impl Pair {
             return None;
         }
         let until = *self.linked.get_or_insert(now) + COMPLETE_WITHIN;
-        if now >= until || self.rails.iter().flatten().all(|rail| rail.up) {
+        let mut used = self.rails.iter().enumerate().filter(|(slot, _)| self.uses(*slot));
+        if now >= until || used.all(|(_, rails)| rails.iter().all(|rail| rail.up)) {
             self.peer_state = PeerState::Connected;
             return None;
         }
@@ -364,7 +393,11 @@ mod tests {
         let tcp = |n| format!("127.0.0.1:{} -> 127.0.0.1:{}", 7000 + n, 8000 + n);
         let over_networks = pair(&[RailKind::Ofi, RailKind::Tcp], 3, 1);
         assert_eq!(names(&over_networks), [tcp(0), tcp(0), tcp(1), tcp(2)]);
-        assert_eq!(names(&pair(&[RailKind::Tcp, RailKind::Shm], 3, 1)), ["memory"]);
+        assert_eq!(
+            names(&pair(&[RailKind::Tcp, RailKind::Shm], 3, 1)),
+            ["memory", &*tcp(0), &*tcp(1), &*tcp(2)]
+        );
+        assert_eq!(names(&pair(&[RailKind::Shm], 3, 1)), ["memory"]);
         assert_eq!(super::tests::pair(&[RailKind::Tcp], 20, 1).paths.len(), MAX_SLOTS);
         assert!(paths(&[RailKind::Tcp], &[address(1), address(2)], &[address(3)]).len() == 1);
     }

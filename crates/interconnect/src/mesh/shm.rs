@@ -29,7 +29,7 @@ use plexus_fabric::{
     Bell, Event, Lane, PeerBell, PeerWindow, Rail, RailKind, ShmRail, WindowSpan,
     shm::{
         MAX_DESCRIPTORS, PeerProcess, PeerWatch, RxRings, ShmParts, ShortPath, TxRings, bind_for_owner,
-        receive_packet, send_packet,
+        peer_user, receive_packet, send_packet,
     },
 };
 use rustix::{
@@ -194,7 +194,7 @@ impl LocalPeers {
             None => connect(name(&self.common.config, peer)?),
         };
         connected.map_err(|error| format!("no answer on this host: {error}"))?;
-        let process = same_user(&socket)?;
+        check_user(&socket)?;
         let place = RailPlace { peer, slot, worker: 0 };
         let generation = self.common.next_generation(place);
         let hello = self.common.hello(place, RailKind::Shm, Lane::Prompt, generation, 0).encode();
@@ -207,6 +207,7 @@ impl LocalPeers {
         };
         let (answer, mut session) = calling.answered(&answer)?;
         let answer = self.common.accepted(&answer, peer)?;
+        let process = PeerProcess::of(socket.as_fd())?;
         let rings = self.rings()?;
         self.offer(&socket, &mut session, &rings)?;
         let offer = PeerOffer::receive(&socket, &mut session)?;
@@ -258,7 +259,7 @@ impl LocalPeers {
     }
 
     fn answer(&self, socket: &OwnedFd) -> Result<(), String> {
-        let process = same_user(socket)?;
+        check_user(socket)?;
         set_limits(socket).map_err(|error| error.to_string())?;
         let failed = |error: Errno| format!("handshake: {error}");
         let greeting = receive::<GREETING>(socket).map_err(failed)?;
@@ -271,6 +272,7 @@ impl LocalPeers {
         if answer.refusal.is_some() {
             return Ok(());
         }
+        let process = PeerProcess::of(socket.as_fd()).map_err(|error| error.to_string())?;
         let offer = PeerOffer::receive(socket, &mut session)?;
         let rings = self.rings()?;
         self.offer(socket, &mut session, &rings)?;
@@ -358,14 +360,14 @@ impl LocalPeers {
     }
 }
 
-/// The process at the other end, if it belongs to this node's user: any process may take an
+/// Checks that the process at the other end belongs to this node's user: any process may take an
 /// abstract name like a peer's.
-fn same_user(socket: &OwnedFd) -> Result<PeerProcess, String> {
-    let process = PeerProcess::of(socket.as_fd()).map_err(|error| error.to_string())?;
-    if process.uid != getuid().as_raw() {
-        return Err(format!("the peer runs as user {}, this node as {}", process.uid, getuid().as_raw()));
+fn check_user(socket: &OwnedFd) -> Result<(), String> {
+    let (user, own) = (peer_user(socket.as_fd()).map_err(|error| error.to_string())?, getuid().as_raw());
+    if user != own {
+        return Err(format!("the peer runs as user {user}, this node as {own}"));
     }
-    Ok(process)
+    Ok(())
 }
 
 /// Sets the timeout of each packet of a handshake.
