@@ -8,7 +8,7 @@ use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
 };
 
-use plexus_base::Nanos;
+use plexus_base::{Incarnation, Nanos};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -123,6 +123,11 @@ impl Lifecycle {
     /// The record cannot be written; the node must not serve.
     pub fn begin(&self) -> Result<(), StateError> {
         self.recorder.write(Phase::Running)
+    }
+
+    /// Records durably a later incarnation, above which the next start takes its number.
+    pub(crate) fn pass(&self, later: Incarnation) -> Result<(), StateError> {
+        self.recorder.pass(later)
     }
 
     /// Records durably that the node has handed everything back and starts nothing more.

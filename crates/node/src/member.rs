@@ -38,7 +38,9 @@ use crate::{
 };
 
 /// Stops the node at once. It does not return if the node has a process of its own.
-pub type Die = Arc<dyn Fn(&str) + Send + Sync>;
+///
+/// It receives the reason and the exit code of the process.
+pub type Die = Arc<dyn Fn(&str, u8) + Send + Sync>;
 
 /// The observer of this node's membership.
 pub(crate) struct Member {
@@ -90,12 +92,12 @@ impl Member {
     pub(crate) fn new(
         config: Arc<Config>,
         me: NodeId,
-        incarnation: Incarnation,
+        [incarnation, ended]: [Incarnation; 2],
         lifecycle: Arc<Lifecycle>,
         workers: Arc<Workers>,
         die: Die,
     ) -> Self {
-        let (fence, vitals) = (Fence::new(Arc::clone(&config), me), Vitals::new(config.workers));
+        let (fence, vitals) = (Fence::new(Arc::clone(&config), me, ended), Vitals::new(config.workers));
         Self {
             config,
             me,
@@ -130,9 +132,7 @@ impl Member {
     /// host restarts.
     fn prove(&self, view: &View) {
         let Some(membership) = self.membership.get().and_then(Weak::upgrade) else { return };
-        self.fence
-            .over(view, self.incarnation)
-            .for_each(|(node, incarnation)| membership.dead(node, incarnation));
+        self.fence.over(view).for_each(|(node, incarnation)| membership.dead(node, incarnation));
     }
 
     /// Notes that a worker has rebuilt its subsystems in a view.
@@ -232,7 +232,11 @@ impl Member {
 
     /// Stops the node at once; the others continue without it.
     pub(crate) fn die(&self, why: &str) {
-        (self.die)(why);
+        self.die_with(why, launch::EVICTED_CODE);
+    }
+
+    fn die_with(&self, why: &str, code: u8) {
+        (self.die)(why, code);
         self.lifecycle.failed(why);
     }
 
@@ -252,6 +256,22 @@ impl Member {
             StopReason::LeaseOver,
             unrenewed.0 / 1_000_000,
             idle.0 / 1_000_000,
+        )
+    }
+
+    /// Returns the text of why the voting files know a later incarnation, and lets the next start
+    /// take a number above it.
+    fn behind(&self, later: Incarnation) -> String {
+        let next = match self.lifecycle.pass(later) {
+            Ok(()) => "the next start takes a higher number".to_owned(),
+            Err(error) => {
+                format!("the next start must take a higher number, and that cannot be recorded: {error}")
+            }
+        };
+        format!(
+            "{} than this one, {}: its clock was ahead, or its state was lost or is an older copy; {next}",
+            StopReason::Behind(later),
+            self.incarnation.0,
         )
     }
 
@@ -354,12 +374,21 @@ impl MembershipObserver for Member {
     fn end(&self, why: MembershipEnd) {
         let text = match why {
             MembershipEnd::Died { reason: StopReason::LeaseOver, basis } => self.lease_over(basis),
+            MembershipEnd::Died { reason: StopReason::Behind(later), .. } => self.behind(later),
+            MembershipEnd::Died { reason: StopReason::Doubled(file), .. } => format!(
+                "another process acts as {} of this cluster: it has written to voting file {file}; end it if this host \
+                 was copied or moved, then start the node again with `plexus up`",
+                self.config.name_of(self.me)
+            ),
             MembershipEnd::Died { reason, .. } => reason.to_string(),
             MembershipEnd::Left => "this node has left the cluster".to_owned(),
         };
         self.views().ended = Some(text.clone());
         self.changed.notify_all();
         match why {
+            MembershipEnd::Died { reason: StopReason::Doubled(_), .. } => {
+                self.die_with(&text, launch::DOUBLED_CODE)
+            }
             MembershipEnd::Died { .. } => self.die(&text),
             MembershipEnd::Left => {
                 let workers = self.workers.started().unwrap_or_default();
@@ -369,15 +398,15 @@ impl MembershipObserver for Member {
     }
 }
 
-/// Ends the process of an evicted node at once, with an error in its log.
-pub fn end_process(why: &str) {
+/// Ends the process of a node that may not act any more at once, with an error in its log.
+pub fn end_process(why: &str, code: u8) {
     // The reader of the log may have stopped as well, so the write may block.
     std::thread::spawn(|| {
         std::thread::sleep(FINAL_LOG_TIME.into());
         let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
     });
     last_end::note_failure(why);
-    std::process::exit(launch::EVICTED_CODE.into());
+    std::process::exit(code.into());
 }
 
 #[cfg(test)]

@@ -101,7 +101,7 @@ impl Node {
         config: Config,
         name: &str,
         more: impl FnOnce(&Commands, &Arc<NodeRuntime>),
-        die: impl Fn(&str) + Send + Sync + 'static,
+        die: impl Fn(&str, u8) + Send + Sync + 'static,
     ) -> Result<Self, NodeError> {
         let config = Arc::new(config);
         let (me, node) = config.node(name)?;
@@ -189,6 +189,7 @@ fn join(
         config: Arc::clone(config),
         me,
         incarnation: entry.incarnation,
+        ended: entry.ended,
         group: Arc::new(group),
         lifecycle: Arc::clone(lifecycle),
         die,

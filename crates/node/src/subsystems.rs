@@ -23,7 +23,9 @@ use plexus_store::{NodeRedo, RedoSettings, recovery::RedoFiles};
 
 #[cfg(test)]
 use crate::echo::EchoService;
-use crate::{admin::forward::ForwardService, member::Die, runtime::Parts, service::Workers};
+use crate::{
+    admin::forward::ForwardService, boot::launch::EVICTED_CODE, member::Die, runtime::Parts, service::Workers,
+};
 
 /// The number of threads of each worker that wait for the disks.
 const IO_THREADS: usize = 2;
@@ -268,7 +270,7 @@ fn start_redo(parts: &Parts, answers: RedoAnswers, die: Die) -> Result<Option<Ar
         stream: stream.map_err(|error| error.to_string())?,
         files,
         target_bytes: config.recovery_target_bytes(),
-        failed: Box::new(move |why| die(why)),
+        failed: Box::new(move |why| die(why, EVICTED_CODE)),
     };
     let redo = NodeRedo::start(settings, group.clone(), answers).map_err(|error| error.to_string())?;
     Ok(Some(Arc::new(redo)))

@@ -9,8 +9,8 @@ use super::{Finding, Tree, is_listed, source::Source};
 const ALLOWED: [&str; 7] = [
     // Shows users the time of each view.
     "crates/membership/src/runtime/history.rs",
-    // Numbers incarnations: a number is the next one or this one, whichever is greater, so that it
-    // is new even after the files with the last number are lost.
+    // Numbers incarnations: a number is above the last one and, if it can be, begins with the time,
+    // so that it is new even after the files with the last number are lost.
     "crates/node/src/records/state.rs",
     // Breaks ties: the youngest of the sessions in a deadlock is the victim.
     "crates/locks/src/session.rs",

@@ -31,6 +31,7 @@ use crate::{
     boot::launch,
     boot::layout::ClusterDir,
     lifecycle::Stage,
+    records::durable::{Lock, Look},
     records::state::{self, Phase},
 };
 
@@ -94,6 +95,7 @@ struct Running {
     name: String,
     /// True if its control socket is on this host.
     is_here: bool,
+    /// `None` if it has ended, or its process number has no meaning here.
     process: Option<OwnedFd>,
     // A node that still waits for its peers has nothing to hand back.
     serves: bool,
@@ -128,8 +130,10 @@ pub fn take_down(config: &Config, scope: DownScope, progress: &(dyn Fn(&str, &st
             }
         }
     }
-    let nodes: Vec<_> =
-        running.iter().map(|status| Running::of(status, ways.gateways.contains(&status.name))).collect();
+    let nodes: Vec<_> = running
+        .iter()
+        .map(|status| Running::of(&ways, status, ways.gateways.contains(&status.name)))
+        .collect();
     let others = config.nodes.iter().filter(|node| {
         let is_member = |status: &Status| status.runtime.members.contains(&node.name);
         !names.contains(&node.name.as_str()) && running.iter().any(is_member)
@@ -237,8 +241,9 @@ fn one_by_one(
 /// The node could not hand back: then it goes on and refuses changes, and this may be repeated. Or
 /// it did not leave in order. The text is one line for the user.
 pub fn stop_node(dir: &ClusterDir, status: &Status, progress: &dyn Fn(&str, &str)) -> Result<Ended, String> {
-    let mut node = Running::of(status, true);
-    stop(&Ways { dir, gateways: Vec::new() }, &mut node, status, progress).map(|()| node.report())
+    let ways = Ways { dir, gateways: Vec::new() };
+    let mut node = Running::of(&ways, status, true);
+    stop(&ways, &mut node, status, progress).map(|()| node.report())
 }
 
 fn stop(
@@ -315,8 +320,11 @@ fn all<'a>(
 }
 
 impl Running {
-    fn of(status: &Status, is_here: bool) -> Self {
-        let pid = i32::try_from(status.pid).ok().filter(|_| is_here).and_then(Pid::from_raw);
+    fn of(ways: &Ways<'_>, status: &Status, is_here: bool) -> Self {
+        let can_name = is_here
+            && matches!(Lock::look(&ways.dir.lock(&status.name)),
+                Ok(Look::Held(Some(holder))) if holder.obstacle().is_none() && holder.pid == status.pid);
+        let pid = i32::try_from(status.pid).ok().filter(|_| can_name).and_then(Pid::from_raw);
         let process = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         Self {
             name: status.name.clone(),
@@ -385,12 +393,24 @@ impl Running {
         if !self.is_here {
             return self.has_left(ways);
         }
-        let Some(process) = &self.process else { return true };
         if self.refuses.is_some() {
             return false;
         }
+        let Some(process) = &self.process else { return self.has_released(ways) };
         let timeout = Timespec { tv_sec: END_WITHIN.as_secs() as i64, tv_nsec: 0 };
         matches!(poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout)), Ok(1))
+    }
+
+    /// Waits until a node of this host, perhaps of another PID namespace, has released its lock.
+    fn has_released(&self, ways: &Ways<'_>) -> bool {
+        let (start, path) = (Instant::now(), ways.dir.lock(&self.name));
+        while matches!(Lock::look(&path), Ok(Look::Held(_))) {
+            if start.elapsed() >= END_WITHIN {
+                return false;
+            }
+            thread::sleep(ASK_EVERY);
+        }
+        true
     }
 
     /// Waits until a node of another host is no member any more.

@@ -28,6 +28,10 @@ pub const REMOVED_CODE: u8 = 4;
 /// The exit code of a node that was told to end and could not hand everything back.
 pub const NOT_IN_ORDER_CODE: u8 = 5;
 
+/// The exit code of a node that ends because another process acts as the same node. It does not
+/// return by itself, or the two would end each other again and again.
+pub const DOUBLED_CODE: u8 = 6;
+
 /// The interval at which a starting node is asked for its stage.
 const ASK_EVERY: Duration = Duration::from_millis(10);
 

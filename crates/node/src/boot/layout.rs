@@ -7,8 +7,8 @@
 //! | `keys/next.key` | the newer of two valid keys, while one replaces the other |
 //! | `disks/` | the disks of the group, unless the configuration puts them elsewhere |
 //! | `voting/` | the voting files, unless the configuration puts them elsewhere |
-//! | `run/NAME.lock` | locked while node NAME lives; holds its process id |
-//! | `run/NAME.supervisor` | locked while the process lives that returns NAME after an eviction; signed with the time of the return, in milliseconds since the host has booted |
+//! | `run/NAME.lock` | locked while node NAME lives; holds its process number, its incarnation, and the boot and PID namespace in which the number has its meaning |
+//! | `run/NAME.supervisor` | locked while the process lives that returns NAME after an eviction; signed in the same way, with the time of the return in place of the incarnation, in milliseconds since the host has booted |
 //! | `run/NAME.sock` | its control socket |
 //! | `run/NAME.attach` | the socket at which programs attach to it |
 //! | `run/NUMBER.peers` | the socket at which the other nodes of its host reach it |

@@ -35,7 +35,7 @@ use signal_hook::{
 
 use crate::{
     boot::{last_end, launch::EVICTED_CODE, layout::ClusterDir, service_manager},
-    records::durable::{Lock, Look},
+    records::durable::{Holder, Lock, Look},
     records::state::StateError,
 };
 
@@ -63,7 +63,7 @@ pub fn run(dir: &ClusterDir, name: &str, mut node: Command) -> Result<u8, StateE
     let lock = match Lock::try_take(&path, 0).map_err(failed)? {
         Ok(lock) => lock,
         Err(holder) => {
-            return Err(StateError::Running { name: name.into(), pid: holder.map(|holder| holder.pid) });
+            return Err(StateError::Running { name: name.into(), holder });
         }
     };
     for variable in service_manager::VARIABLES {
@@ -137,6 +137,9 @@ pub fn dismiss(dir: &ClusterDir, name: &str) -> Result<bool, String> {
     while let Look::Held(holder) =
         Lock::look(&path).map_err(|error| format!("{}: {error}", path.display()))?
     {
+        if let Some(why) = holder.and_then(Holder::obstacle) {
+            return Err(format!("{name}: its supervisor cannot be ended from here: {why}"));
+        }
         if let Some(holder) = holder.filter(|holder| told != Some(*holder)) {
             // One that has ended meanwhile is noticed by its lock.
             let _ = Lock::signal(&path, holder, Signal::TERM);
@@ -235,7 +238,7 @@ mod tests {
             assert!(returns(true, ExitStatus::from_raw(9), is_return));
             assert!(!returns(false, ExitStatus::from_raw(9), is_return), "a user has killed it");
             assert_eq!(returns(false, ended(1), is_return), is_return);
-            for code in [0, 2, 4, 5] {
+            for code in [0, 2, 4, 5, 6] {
                 assert!(!returns(false, ended(code), is_return), "{code}");
             }
         }

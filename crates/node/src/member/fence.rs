@@ -59,30 +59,36 @@ impl fmt::Display for Fencing {
 pub(crate) struct Fence {
     config: Arc<Config>,
     me: NodeId,
+    /// The last earlier incarnation of this node that has provably ended.
+    ended: Incarnation,
     /// True once a fence command was run.
     has_run: AtomicBool,
 }
 
 impl Fence {
-    pub(crate) fn new(config: Arc<Config>, me: NodeId) -> Self {
-        Self { config, me, has_run: AtomicBool::new(false) }
+    pub(crate) fn new(config: Arc<Config>, me: NodeId, ended: Incarnation) -> Self {
+        Self { config, me, ended, has_run: AtomicBool::new(false) }
     }
 
+    /// Returns the way to prove the end of a node. A node that runs in another PID namespace of
+    /// this host cannot be killed from here.
     pub(crate) fn kind(&self, node: NodeId) -> Fencing {
+        let is_apart =
+            || matches!(self.look(node), Some(Look::Held(Some(holder))) if holder.obstacle().is_some());
         match self.config.nodes.get(node.index()) {
-            Some(other) if other.host == self.config.nodes[self.me.index()].host => Fencing::Kill,
+            Some(_) if self.lock_of(node).is_some() && !is_apart() => Fencing::Kill,
             Some(other) if !other.fence.is_empty() => Fencing::Agent,
             _ => Fencing::LeaseOnly,
         }
     }
 
     /// Returns the incarnations that were members in `view` or before and have provably ended.
-    /// These are earlier incarnations of this node (`own` is the present one), and those of nodes
-    /// of this host that released their locks. A node that has left may act for a moment after that
-    /// decision, so a starting node waits for it too unless its end is proved.
-    pub(crate) fn over(&self, view: &View, own: Incarnation) -> impl Iterator<Item = (NodeId, Incarnation)> {
+    /// These are earlier incarnations of this node, and those of nodes of this host that released
+    /// their locks. A node that has left may act for a moment after that decision, so a starting
+    /// node waits for it too unless its end is proved.
+    pub(crate) fn over(&self, view: &View) -> impl Iterator<Item = (NodeId, Incarnation)> {
         view.incarnations().filter(move |(node, incarnation)| match *node == self.me {
-            true => *incarnation < own,
+            true => *incarnation <= self.ended,
             false => self.is_over(*node, *incarnation),
         })
     }
@@ -125,14 +131,16 @@ impl Fence {
 
     /// Returns the path of the lock of a node of this host.
     fn lock_of(&self, node: NodeId) -> Option<PathBuf> {
-        (self.kind(node) == Fencing::Kill)
-            .then(|| self.config.dir.lock(&self.config.nodes[node.index()].name))
+        let nodes = &self.config.nodes;
+        let node = nodes.get(node.index()).filter(|node| node.host == nodes[self.me.index()].host)?;
+        Some(self.config.dir.lock(&node.name))
     }
 
     /// Kills the process and waits for its end.
     fn kill(&self, node: NodeId, incarnation: Incarnation, is_over: &AtomicBool) -> Option<FencingProof> {
         match self.look(node)? {
             look if look.proves_end_of(incarnation) => return Some(FencingProof::Killed),
+            Look::Held(Some(holder)) if holder.obstacle().is_some() => return None,
             Look::Held(Some(holder)) if holder.incarnation == incarnation.0 => {
                 // Nodes that share a process end by themselves.
                 if holder.pid != std::process::id() {
@@ -249,10 +257,12 @@ mod tests {
             Seat::Out(incarnation),
             Seat::Out(incarnation),
         ]);
-        let fence = Fence::new(config, NodeId(0));
-        let over = |own| fence.over(&view, Incarnation(own)).map(|(node, _)| node.0).collect::<Vec<_>>();
-        assert_eq!(over(8), [0, 1, 2], "there is no proof for a node of another host");
+        let over = |ended| {
+            let fence = Fence::new(config.clone(), NodeId(0), Incarnation(ended));
+            fence.over(&view).map(|(node, _)| node.0).collect::<Vec<_>>()
+        };
+        assert_eq!(over(7), [0, 1, 2], "there is no proof for a node of another host");
         let _lock = hold("n3");
-        assert_eq!(over(7), [1], "the asking incarnation runs, and so does a holder of a lock");
+        assert_eq!(over(6), [1], "the earlier one of this node may run, and so does a holder of a lock");
     }
 }

@@ -1,13 +1,14 @@
 //! Small files that are replaced atomically and durably, and locks that end with their process.
 
 use std::{
+    fmt,
     fs::{File, OpenOptions},
     io::{self, Read, Write},
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::Path,
 };
 
-use plexus_base::{Incarnation, durable::sync_name, reserved::ReservedFile};
+use plexus_base::{Incarnation, durable::sync_name, processes::ProcessSpace, reserved::ReservedFile};
 use rustix::{
     fs::{FlockOperation, flock},
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
@@ -21,7 +22,7 @@ use crate::records::state::Record;
 const RESERVE: u64 = 4 << 10;
 
 /// The bytes of a signed lock. Its length never changes, so a new signature needs no space.
-const SIGNED: usize = 64;
+const SIGNED: usize = 128;
 
 /// Replaces `path` by `value` as JSON; durable on return. A replacement succeeds on a full disk.
 ///
@@ -76,9 +77,41 @@ pub(crate) struct Lock(File);
 
 /// The process that signed a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Holder {
+pub struct Holder {
+    /// Its number, which names it only in its space.
     pub(crate) pid: u32,
+    /// Its incarnation.
     pub(crate) incarnation: u64,
+    /// The space of its number; `None` if an earlier version of Plexus has signed.
+    pub(crate) space: Option<ProcessSpace>,
+}
+
+impl Holder {
+    /// Returns the reason why this process cannot name the holder, and so not signal it.
+    pub(crate) fn obstacle(self) -> Option<&'static str> {
+        match (self.space, ProcessSpace::own()) {
+            (Some(space), Some(own)) if space == own => None,
+            (Some(space), Some(own)) if space.boot == own.boot => {
+                Some("it runs in another PID namespace of this host: run the command there, or end it there")
+            }
+            (Some(_), Some(_)) => Some("it runs on another host, or this host has booted since"),
+            _ => Some("its PID namespace is not known: end it by hand"),
+        }
+    }
+
+    /// Returns true if the holder has signed since this host has booted.
+    pub(crate) fn is_of_this_boot(&self) -> bool {
+        matches!((self.space, ProcessSpace::own()), (Some(space), Some(own)) if space.boot == own.boot)
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.obstacle() {
+            None => write!(f, "pid {}", self.pid),
+            Some(why) => write!(f, "{why}"),
+        }
+    }
 }
 
 /// The state of a lock.
@@ -96,10 +129,11 @@ impl Look {
     /// Returns true if this state proves that an incarnation has ended: it had this file and
     /// released it, or a later incarnation has it. A missing file, or one that the incarnation
     /// never signed, proves nothing: its lock may be another file, on another machine or deleted.
+    /// Nor does a file that was signed before the host has booted: the host may be a copy.
     pub(crate) fn proves_end_of(self, incarnation: Incarnation) -> bool {
         match self {
-            Self::Free(Some(last)) => last.incarnation >= incarnation.0,
-            Self::Held(Some(holder)) => holder.incarnation > incarnation.0,
+            Self::Free(Some(last)) => last.is_of_this_boot() && last.incarnation >= incarnation.0,
+            Self::Held(Some(holder)) => holder.is_of_this_boot() && holder.incarnation > incarnation.0,
             Self::Missing | Self::Free(None) | Self::Held(None) => false,
         }
     }
@@ -130,7 +164,8 @@ impl Lock {
     /// # Errors
     /// The system's.
     pub(crate) fn sign(&self, incarnation: u64) -> io::Result<()> {
-        let signature = format!("{} {incarnation}", std::process::id());
+        let space = ProcessSpace::own().map(|space| space.to_string()).unwrap_or_default();
+        let signature = format!("{} {incarnation} {space}", std::process::id());
         self.0.write_all_at(format!("{signature:<width$}\n", width = SIGNED - 1).as_bytes(), 0)
     }
 
@@ -160,11 +195,15 @@ impl Lock {
         }
     }
 
-    /// Sends a signal to the process that holds the lock at `path`, if that is still `holder`.
+    /// Sends a signal to the process that holds the lock at `path`, if that is still `holder` and
+    /// has its number in the PID namespace of this process.
     ///
     /// # Errors
     /// The system's; the process may have ended.
     pub(crate) fn signal(path: &Path, holder: Holder, signal: Signal) -> io::Result<()> {
+        if let Some(why) = holder.obstacle() {
+            return Err(io::Error::other(why));
+        }
         let pid = i32::try_from(holder.pid).ok().and_then(Pid::from_raw);
         let process = pidfd_open(pid.ok_or(io::ErrorKind::InvalidData)?, PidfdFlags::empty())?;
         // The lock is checked again after the pidfd is open, so the pid cannot belong to another
@@ -191,8 +230,10 @@ fn signed(file: &mut File) -> io::Result<Option<Holder>> {
 }
 
 fn signature(text: &str) -> Option<Holder> {
-    let mut words = text.split_whitespace();
-    Some(Holder { pid: words.next()?.parse().ok()?, incarnation: words.next()?.parse().ok()? })
+    // An earlier version signs in fewer bytes, and may leave the end of a later signature.
+    let mut words = text.lines().next()?.split_whitespace();
+    let (pid, incarnation) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    Some(Holder { pid, incarnation, space: words.next().and_then(|space| space.parse().ok()) })
 }
 
 fn open(path: &Path) -> io::Result<File> {
@@ -215,7 +256,7 @@ mod tests {
         assert_eq!(Lock::look(&path).unwrap(), Look::Missing);
         let lock = Lock::try_take(&path, 7).unwrap().unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().len(), SIGNED as u64);
-        let me = Some(Holder { pid: std::process::id(), incarnation: 7 });
+        let me = Some(Holder { pid: std::process::id(), incarnation: 7, space: ProcessSpace::own() });
         assert_eq!(Lock::look(&path).unwrap(), Look::Held(me));
         assert_eq!(Lock::try_take(&path, 8).unwrap().unwrap_err(), me);
         drop(lock);
@@ -235,11 +276,44 @@ mod tests {
         assert!(!over(7), "the file was removed, but the incarnation runs");
         std::fs::write(&path, "").unwrap();
         assert!(!over(7), "an empty file proves nothing");
-        std::fs::write(&path, "1 6").unwrap();
+        let own = ProcessSpace::own().unwrap();
+        std::fs::write(&path, format!("1 6 {own}")).unwrap();
         assert!(over(6) && !over(7), "a file of an earlier incarnation proves nothing about a later one");
+        let before = ProcessSpace { boot: own.boot ^ 1, ..own };
+        for signature in ["1 6".to_owned(), format!("1 6 {before}")] {
+            std::fs::write(&path, &signature).unwrap();
+            assert!(!over(6), "this host may be a copy of the one that has signed: {signature}");
+        }
         drop(lock);
         drop(Lock::try_take(&path, 8).unwrap().unwrap());
         assert!(over(7) && over(8) && !over(9));
+    }
+
+    #[test]
+    fn a_process_of_another_pid_namespace_is_not_signalled_by_its_number() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let lock = Lock::try_take(&path, 7).unwrap().unwrap();
+        let mut innocent = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let own = ProcessSpace::own().unwrap();
+        let spaces = [
+            (Some(ProcessSpace { namespace: own.namespace + 1, ..own }), "another PID namespace"),
+            (Some(ProcessSpace { boot: own.boot ^ 1, ..own }), "another host"),
+            (None, "not known"),
+        ];
+        for (space, why) in spaces {
+            let holder = Holder { pid: innocent.id(), incarnation: 7, space };
+            let space = space.map(|space| space.to_string()).unwrap_or_default();
+            lock.0
+                .write_all_at(format!("{:<127}\n", format!("{} 7 {space}", innocent.id())).as_bytes(), 0)
+                .unwrap();
+            assert_eq!(Lock::look(&path).unwrap(), Look::Held(Some(holder)));
+            let refused = Lock::signal(&path, holder, Signal::KILL).unwrap_err().to_string();
+            assert!(refused.contains(why) && holder.to_string() == refused, "{refused}");
+        }
+        assert!(innocent.try_wait().unwrap().is_none(), "it lives");
+        innocent.kill().unwrap();
+        innocent.wait().unwrap();
     }
 
     #[test]
@@ -266,7 +340,7 @@ mod tests {
         let good = [
             r#"{"incarnation":9,"phase":"running"}"#,
             r#"{"incarnation":18446744073709551615,"phase":"left"}"#,
-            "1234 5678\n",
+            "1234 5678 b1c3eaa4713e4e12bef99eb521f75e19.4026531836\n",
         ];
         let good = good.map(|text| text.as_bytes().to_vec());
         assert!(good.iter().all(|bytes| files_any(bytes) == 1));

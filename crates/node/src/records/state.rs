@@ -1,6 +1,11 @@
 //! What a node leaves on disk about its incarnations: the number of the last one, and whether it
 //! left in order.
 //!
+//! The number of an incarnation has the seconds since 1970 in its high bits and [`CHANCE_BITS`]
+//! random ones below. So the numbers of a node grow, and two processes that act as the same node,
+//! as on a copied host, have different numbers although they start in the same second. JSON readers
+//! that take numbers as floating point are exact up to 2^53, which the numbers reach in 2106.
+//!
 //! The record says `running` from before the node serves its first message, and is replaced when
 //! the node leaves. `running` in the record of a node that does not run shows that it crashed.
 
@@ -11,8 +16,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     boot::layout::ClusterDir,
-    records::durable::{self, Lock},
+    records::durable::{self, Holder, Lock},
 };
+
+/// The number of random bits in the number of an incarnation.
+const CHANCE_BITS: u32 = 21;
 
 /// The last incarnation of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -57,13 +65,24 @@ pub enum StateError {
         /// The system's reason.
         source: io::Error,
     },
+    /// The numbers are used up, which only a damaged file can cause.
+    #[error(
+        "{path}: no number is left above the last incarnation {last} of the node, so the file is damaged; restore it, \
+         or remove the node from the cluster and add it as a new one"
+    )]
+    NoNumber {
+        /// The file.
+        path: PathBuf,
+        /// The last incarnation.
+        last: u64,
+    },
     /// Another process is this node.
-    #[error("{name} is already running{pid}", pid = .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default())]
+    #[error("{name} is already running{}", .holder.map(|holder| format!(" ({holder})")).unwrap_or_default())]
     Running {
         /// The node.
         name: String,
         /// The process, where known.
-        pid: Option<u32>,
+        holder: Option<Holder>,
     },
 }
 
@@ -107,7 +126,20 @@ impl Recorder {
     /// # Errors
     /// The system's; the old record stands.
     pub fn write(&self, phase: Phase) -> Result<(), StateError> {
-        let record = Record { incarnation: self.incarnation.0, phase };
+        self.write_as(self.incarnation, phase)
+    }
+
+    /// Replaces the record, durably, by one of a later incarnation, which the cluster knows and
+    /// this host does not. The next start takes a number above it.
+    ///
+    /// # Errors
+    /// The system's; the old record stands.
+    pub(crate) fn pass(&self, later: Incarnation) -> Result<(), StateError> {
+        self.write_as(later, Phase::Running)
+    }
+
+    fn write_as(&self, incarnation: Incarnation, phase: Phase) -> Result<(), StateError> {
+        let record = Record { incarnation: incarnation.0, phase };
         durable::write_json(&self.path, &record)
             .map_err(StateError::io("writing the record", self.path.clone()))
     }
@@ -118,6 +150,10 @@ impl Recorder {
 pub struct Entry {
     /// The node's incarnation.
     pub incarnation: Incarnation,
+    /// The last earlier incarnation that has provably ended: it has left, or had this lock since
+    /// the host has booted. A lock of before proves nothing, because this host may be a copy of one
+    /// on which that incarnation runs.
+    pub ended: Incarnation,
     _lock: Lock,
 }
 
@@ -128,14 +164,30 @@ pub struct Entry {
 pub fn enter(dir: &ClusterDir, name: &str) -> Result<Entry, StateError> {
     let path = dir.lock(name);
     let before = Lock::last(&path).map_err(StateError::io("looking at the lock", path.clone()))?;
-    let recorded = record(dir, name)?.map(|record| record.incarnation);
+    let record = record(dir, name)?;
+    let has_left = record.filter(|record| record.phase == Phase::Left).map(|record| record.incarnation);
+    let ended = before.filter(Holder::is_of_this_boot).map(|holder| holder.incarnation).max(has_left);
+    let recorded = record.map(|record| record.incarnation);
     // Numbers grow even if these files were deleted or the clock was set back.
-    let before = before.map(|holder| holder.incarnation).max(recorded);
-    let incarnation = before.map_or(1, |before| before.saturating_add(1)).max(seconds_since_1970());
+    let before = before.map(|holder| holder.incarnation).max(recorded).unwrap_or_default();
+    let mut chance = [0; 8];
+    getrandom::fill(&mut chance)
+        .map_err(io::Error::other)
+        .map_err(StateError::io("drawing the number of", path.clone()))?;
+    let incarnation = next(before, seconds_since_1970(), u64::from_le_bytes(chance));
+    let incarnation = incarnation.ok_or_else(|| StateError::NoNumber { path: path.clone(), last: before })?;
     let lock = Lock::try_take(&path, incarnation).map_err(StateError::io("locking", path))?;
-    let lock =
-        lock.map_err(|holder| StateError::Running { name: name.into(), pid: holder.map(|h| h.pid) })?;
-    Ok(Entry { incarnation: Incarnation(incarnation), _lock: lock })
+    let lock = lock.map_err(|holder| StateError::Running { name: name.into(), holder })?;
+    let ended = Incarnation(ended.unwrap_or_default());
+    Ok(Entry { incarnation: Incarnation(incarnation), ended, _lock: lock })
+}
+
+/// Returns the number of the next incarnation: above `before`, and with `chance` in its low bits.
+fn next(before: u64, seconds: u64, chance: u64) -> Option<u64> {
+    let chance = chance & ((1 << CHANCE_BITS) - 1);
+    let of = |seconds: u64| Some(seconds.checked_mul(1 << CHANCE_BITS)? | chance);
+    // A second start in a second, or a clock that was set back, must not cost the random bits.
+    of(seconds).filter(|next| *next > before).or_else(|| of((before >> CHANCE_BITS) + 1))
 }
 
 fn seconds_since_1970() -> u64 {
@@ -147,6 +199,52 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    #[test]
+    fn two_processes_that_start_as_one_node_in_the_same_second_have_different_incarnations() {
+        let now = 1_764_000_000;
+        let [one, other] = [0x5_1234, 0x5_1235].map(|chance| next(0, now, chance).unwrap());
+        assert!(one != other && one >> CHANCE_BITS == now && other >> CHANCE_BITS == now);
+        assert!(one < 1 << 53, "floating point is exact up to here");
+        // A number of an earlier version was the second itself.
+        assert!(next(now, now, 0).unwrap() > now);
+        // The next one in the same second, and with a clock that was set back, is later and drawn.
+        for clock in [now, now - 500] {
+            let again = next(other, clock, 0x0_0001).unwrap();
+            assert!(again > other && again & 0xf_ffff == 0x0_0001, "{again:x}");
+        }
+        assert_eq!(next(u64::MAX, now, 7), None);
+    }
+
+    #[test]
+    fn a_copied_host_does_not_vouch_for_the_end_of_the_node_that_it_was_copied_from() {
+        let directory = tempfile::tempdir().unwrap();
+        let dir = ClusterDir::new(directory.path());
+        fs::create_dir(dir.run()).unwrap();
+        fs::create_dir(dir.state()).unwrap();
+        // The files of a running node, on a host that has booted since.
+        fs::write(dir.lock("n1"), "1234 7 000000000000000000000000000000b0.4026531836\n").unwrap();
+        let recorder = Recorder::new(&dir, "n1", Incarnation(7));
+        recorder.write(Phase::Running).unwrap();
+        assert_eq!(enter(&dir, "n1").unwrap().ended, Incarnation(0));
+        fs::write(dir.lock("n1"), "1234 7 000000000000000000000000000000b0.4026531836\n").unwrap();
+        recorder.write(Phase::Left).unwrap();
+        assert_eq!(enter(&dir, "n1").unwrap().ended, Incarnation(7), "it has left");
+    }
+
+    #[test]
+    fn a_node_takes_a_number_above_one_that_only_the_cluster_knows() {
+        let directory = tempfile::tempdir().unwrap();
+        let dir = ClusterDir::new(directory.path());
+        fs::create_dir(dir.run()).unwrap();
+        fs::create_dir(dir.state()).unwrap();
+        let first = enter(&dir, "n1").unwrap();
+        // Its clock was ahead by a year, and its state was lost.
+        let later = Incarnation(first.incarnation.0 + (31_536_000 << CHANCE_BITS));
+        Recorder::new(&dir, "n1", first.incarnation).pass(later).unwrap();
+        drop(first);
+        assert!(enter(&dir, "n1").unwrap().incarnation > later);
+    }
 
     #[test]
     fn node_has_one_process_and_growing_incarnations() {
@@ -170,7 +268,7 @@ mod tests {
         drop(first);
         // Soon after, and even if one of the two files is gone.
         let second = start();
-        assert!(second.incarnation > incarnation);
+        assert!(second.incarnation > incarnation && second.ended == incarnation);
         let incarnation = second.incarnation;
         drop(second);
         fs::remove_file(dir.record("n1")).unwrap();

@@ -36,6 +36,8 @@ pub struct Parts {
     pub me: NodeId,
     /// The incarnation of this node.
     pub incarnation: Incarnation,
+    /// The last earlier incarnation of this node that has provably ended.
+    pub ended: Incarnation,
     /// The disk group.
     pub group: Arc<Group>,
     /// The lifecycle of the node.
@@ -73,7 +75,7 @@ impl NodeRuntime {
         let memory = Arc::new(OnceLock::new());
         let making = Making { parts: &parts, membership: memory.clone() };
         let (subsystems, mut handles, mut windows) = install(&making, &workers)?;
-        let Parts { config, me, incarnation, group, lifecycle, die, member: joining } = parts;
+        let Parts { config, me, incarnation, ended, group, lifecycle, die, member: joining } = parts;
         let benchmark = Window::create(BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES, 0);
         let benchmark = Arc::new(benchmark.map_err(|error| error.to_string())?);
         windows.push(benchmark.clone());
@@ -83,8 +85,14 @@ impl NodeRuntime {
 
         let usage: Vec<_> = (0..config.workers).map(|_| Arc::<ProgramUsage>::default()).collect();
         let (tell, notices) = mpsc::channel();
-        let member =
-            Arc::new(Member::new(config.clone(), me, incarnation, lifecycle.clone(), workers.clone(), die));
+        let member = Arc::new(Member::new(
+            config.clone(),
+            me,
+            [incarnation, ended],
+            lifecycle.clone(),
+            workers.clone(),
+            die,
+        ));
         let services = (subsystems.into_iter().enumerate())
             .map(|(worker, subsystems)| {
                 let usage = usage[worker].clone();

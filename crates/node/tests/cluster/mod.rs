@@ -65,7 +65,7 @@ pub(crate) fn config(place: &Path, nodes: usize, rail: RailKind, lease_ms: u32) 
 pub(crate) fn start(config: &Config, name: &str) -> Node {
     let begin = Instant::now();
     loop {
-        match Node::start(config.clone(), name, |_, _| (), |why| eprintln!("{why}")) {
+        match Node::start(config.clone(), name, |_, _| (), |why, _| eprintln!("{why}")) {
             // A process that another test starts has the sockets of this one until it executes its
             // program, and so the address of a node that has just ended.
             Err(NodeError::Machine(MachineError::AddressInUse { .. })) if begin.elapsed() < TIMEOUT => {

@@ -41,7 +41,7 @@ fn a_member_answers_through_another_node_and_one_that_dies_meanwhile_is_not_reac
     };
     let (n1, n2) = thread::scope(|scope| {
         let n2 = scope.spawn(|| {
-            Node::start(config.clone(), "n2", with_hanging_command, |why| eprintln!("{why}")).unwrap()
+            Node::start(config.clone(), "n2", with_hanging_command, |why, _| eprintln!("{why}")).unwrap()
         });
         (cluster::start(&config, "n1"), n2.join().unwrap())
     });

@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context, bail};
 use plexus_node::{
     config::Config,
-    launch::{self, CONFIG_CODE, NOT_IN_ORDER_CODE, REMOVED_CODE},
+    launch::{self, CONFIG_CODE, DOUBLED_CODE, NOT_IN_ORDER_CODE, REMOVED_CODE},
 };
 
 use super::cluster::{Cluster, local_nodes, this_program};
@@ -230,9 +230,9 @@ ExecStart={program} node %i -C {dir}
 {user}StandardOutput=append:{log}/%i.log
 StandardError=inherit
 
-# Codes: {CONFIG_CODE} invalid configuration, {REMOVED_CODE} removed from the cluster, {NOT_IN_ORDER_CODE} told to end, and not in order.
+# Codes: {CONFIG_CODE} invalid configuration, {REMOVED_CODE} removed from the cluster, {NOT_IN_ORDER_CODE} told to end, and not in order, {DOUBLED_CODE} another process acts as the node.
 Restart=on-failure
-RestartPreventExitStatus={CONFIG_CODE} {REMOVED_CODE} {NOT_IN_ORDER_CODE}
+RestartPreventExitStatus={CONFIG_CODE} {REMOVED_CODE} {NOT_IN_ORDER_CODE} {DOUBLED_CODE}
 SuccessExitStatus=130 143
 {pauses}
 

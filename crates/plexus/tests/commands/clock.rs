@@ -96,3 +96,26 @@ fn whatever_the_time_of_day_does_locks_keys_and_members_stay() {
     write(&cluster, "at last");
     assert!(token(&cluster) > last);
 }
+
+/// Its new number would be below the one that the voting files know, at each start.
+#[test]
+fn a_node_whose_clock_was_ahead_and_whose_state_was_lost_takes_a_number_above_the_one_it_had() {
+    let cluster = Cluster::new(2);
+    let clock = Clock::new(cluster.parent());
+    clock.set(365 * 24 * HOUR);
+    clock.up(&cluster);
+    cluster.run("node").args(["stop", "n2"]).said().ok();
+    let record = cluster.dir().join("state/n2.json");
+    let incarnation = || {
+        let text = fs::read_to_string(&record).unwrap();
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()["incarnation"].as_u64().unwrap()
+    };
+    let before = incarnation();
+    fs::remove_file(&record).unwrap();
+    fs::remove_file(cluster.dir().join("run/n2.lock")).unwrap();
+    clock.set(0);
+    clock.up(&cluster);
+    assert!(incarnation() > before);
+    let log = fs::read_to_string(cluster.dir().join("log/n2.log")).unwrap();
+    assert!(log.contains("the voting files know a later incarnation of this node"), "{log}");
+}

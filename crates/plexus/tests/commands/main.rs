@@ -18,6 +18,7 @@ mod newcomers;
 mod observe;
 mod one_node;
 mod perf;
+mod pid_namespaces;
 mod programs;
 mod read_only;
 mod readme;

@@ -10,9 +10,9 @@ use std::{
 };
 
 use plexus_client::wire::bind_for_owner;
+use plexus_fabric::shm::peer_user;
 use rustix::{
     event::{PollFd, PollFlags, poll},
-    net::sockopt,
     process::{Uid, geteuid},
 };
 use serde_json::Value;
@@ -48,10 +48,10 @@ impl Server {
         let listener = bind_for_owner(path, |path| UnixListener::bind(path))?;
         let serve = move |stream: UnixStream| {
             // The client has gone, so there is no receiver for the error.
-            let _ = match sockopt::socket_peercred(&stream) {
-                Ok(peer) if may_control(peer.uid, geteuid()) => serve(&stream, &commands),
+            let _ = match peer_user(stream.as_fd()) {
+                Ok(user) if may_control(Uid::from_raw(user), geteuid()) => serve(&stream, &commands),
                 Ok(_) => send(&stream, &Response::Error(FOREIGN.into())),
-                Err(error) => Err(error.into()),
+                Err(error) => Err(error),
             };
         };
         let full = |stream: UnixStream| {
