@@ -80,9 +80,9 @@ pub enum ImageError {
     /// The bytes are damaged or cut off.
     #[error("is damaged: {0}")]
     Damaged(#[from] Fault),
-    /// The image is whole and has a newer format.
-    #[error("has format {0}, which this program does not read; use the newer one that wrote it")]
-    Newer(u32),
+    /// The image is whole and has another format.
+    #[error("has format {0}, which this program does not read; use the version of plexus that wrote it")]
+    Format(u32),
     /// The image is whole and belongs to another cluster.
     #[error("belongs to cluster {0}; correct the path, or remove the file if it is not needed")]
     Foreign(ClusterName),
@@ -137,14 +137,14 @@ pub fn decode(kind: Kind, cluster: ClusterName, image: &[u8]) -> Result<Contents
     require_magic(header.magic, kind.magic())?;
     wire::verify(image, CRC_AT)?;
     // The checksum is right: these bytes were written on purpose.
-    if header.format > FORMAT {
-        return Err(ImageError::Newer(header.format));
+    if header.format != FORMAT {
+        return Err(ImageError::Format(header.format));
     }
     if header.cluster != cluster {
         return Err(ImageError::Foreign(header.cluster));
     }
     let Header { generation, keys, done, .. } = header;
-    require(header.format == FORMAT && header.bytes == image.len() as u64 && header.zero == [0; 8], "head")?;
+    require(header.bytes == image.len() as u64 && header.zero == [0; 8], "head")?;
     let fits = generation <= GENERATION_MAX && keys as usize <= KEYS_MAX && done as usize <= MAX_NODES;
     require(fits, "count")?;
     let mut contents = Contents { generation, ..Contents::new(cluster) };
@@ -256,12 +256,14 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_is_recognized_whatever_follows() {
-        let mut image = encode(Kind::Copy, &contents());
-        image[8] = 2;
-        image.extend_from_slice(b"what is to come");
-        wire::seal(&mut image, CRC_AT);
-        assert_eq!(decode(Kind::Copy, CLUSTER, &image), Err(ImageError::Newer(2)));
+    fn another_format_is_recognized_whatever_follows() {
+        for format in [0, 2] {
+            let mut image = encode(Kind::Copy, &contents());
+            image[8] = format;
+            image.extend_from_slice(b"what is to come");
+            wire::seal(&mut image, CRC_AT);
+            assert_eq!(decode(Kind::Copy, CLUSTER, &image), Err(ImageError::Format(format.into())));
+        }
     }
 
     #[test]

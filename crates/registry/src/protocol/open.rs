@@ -74,7 +74,7 @@ pub fn open(cluster: ClusterName, found: &[Found; COPIES]) -> Result<Opened, Ope
     })
 }
 
-/// Decodes each copy or returns its problem. A copy of another cluster or a newer format is an
+/// Decodes each copy or returns its problem. A copy of another cluster or another format is an
 /// error.
 fn ours(
     cluster: ClusterName,
@@ -88,7 +88,7 @@ fn ours(
             Found::Bytes(bytes) => match decode(Kind::Copy, cluster, bytes) {
                 Ok(contents) => Ok(contents),
                 Err(bad @ ImageError::Damaged(_)) => Err(bad.to_string()),
-                Err(bad @ (ImageError::Newer(_) | ImageError::Foreign(_))) => {
+                Err(bad @ (ImageError::Format(_) | ImageError::Foreign(_))) => {
                     return Err(OpenError::NotOurs { copy, bad });
                 }
             },

@@ -194,7 +194,7 @@ fn body(cluster: ClusterName, head: &Head, reader: &mut Reader<'_>) -> Result<Re
 fn contents(kind: Kind, cluster: ClusterName, reader: &mut Reader<'_>) -> Result<Arc<Contents>, Fault> {
     decode(kind, cluster, reader.rest()).map(Arc::new).map_err(|bad| match bad {
         ImageError::Damaged(fault) => fault,
-        ImageError::Newer(_) | ImageError::Foreign(_) => Fault::Field("contents"),
+        ImageError::Format(_) | ImageError::Foreign(_) => Fault::Field("contents"),
     })
 }
 

@@ -13,7 +13,10 @@
 
 use std::collections::BTreeMap;
 
-use plexus_base::{BlockId, NodeId, wire::DecodeError};
+use plexus_base::{
+    BlockId, NodeId,
+    wire::{DecodeError, Fault},
+};
 use plexus_disks::{Buffer, Device, DiskError, Version};
 
 use super::protocol::{
@@ -27,7 +30,7 @@ pub enum StreamError {
     #[error("redo stream: {0}")]
     Disk(#[from] DiskError),
     /// Neither header is sound, or one has a newer format.
-    #[error("redo stream: {0}; restore the stream from a copy, or use the version of plexus that wrote it")]
+    #[error("redo stream: {0}; {advice}", advice = advice(.0))]
     Header(DecodeError),
     /// The device is shorter than the stream.
     #[error(
@@ -71,6 +74,16 @@ pub enum StreamError {
         /// The reason why this is not the end.
         evidence: Evidence,
     },
+}
+
+/// Returns what to do about a header that cannot be read.
+fn advice(why: &DecodeError) -> &'static str {
+    match why.fault {
+        Fault::Version { found, known } if found < known => {
+            "end the cluster with the version of plexus that wrote it (`plexus down --all`), then remove the stream"
+        }
+        _ => "restore the stream from a copy, or use the version of plexus that wrote it",
+    }
 }
 
 /// The evidence that a stream goes on behind a missing batch.

@@ -37,7 +37,8 @@ use super::{
 };
 
 const MAGIC: [u8; 4] = *b"PLXR";
-const FORMAT: u16 = 2;
+/// That of the header: a batch of another format is no batch, and would look like the end.
+const FORMAT: u16 = super::header::FORMAT as u16;
 const CRC_AT: usize = 60;
 const WHAT: &str = "batch of a redo stream";
 

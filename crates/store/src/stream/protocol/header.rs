@@ -33,7 +33,7 @@ const HEADER: usize = PAGE as usize;
 pub const HEADERS: usize = 2 * HEADER;
 
 const MAGIC: [u8; 8] = *b"PLEXREDO";
-const FORMAT: u32 = 2;
+pub(super) const FORMAT: u32 = 2;
 const CRC_AT: usize = 12;
 
 wire::layout! {
