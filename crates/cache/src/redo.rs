@@ -146,6 +146,11 @@ impl RedoAnswers {
         self.tell(worker, CacheTask::Scanned(epoch, blocks));
     }
 
+    /// The streams of nodes that are not members cannot be scanned for now.
+    pub fn scan_failed(&self, worker: WorkerId, epoch: Epoch, why: Arc<str>) {
+        self.tell(worker, CacheTask::ScanFailed(epoch, why));
+    }
+
     /// The disk has a version of a replayed block, or the reason why it cannot be recovered.
     pub fn replayed(&self, worker: WorkerId, epoch: Epoch, block: BlockId, result: Result<Version, String>) {
         self.tell(worker, CacheTask::Replayed(epoch, block, result));

@@ -173,6 +173,7 @@ pub struct Cluster {
     /// The redo stream of each incarnation, by owner.
     pub(crate) streams: Vec<SimStream>,
     pub(crate) streams_closed: u64,
+    pub(crate) scans_failed: u64,
     /// The counters of shards that have ended.
     pub(crate) ended: Vec<Counts>,
     pub(crate) turns: Turns,
@@ -219,6 +220,7 @@ impl Cluster {
                 .map(|owner| SimStream::new(NodeId((owner % nodes) as u8)))
                 .collect(),
             streams_closed: 0,
+            scans_failed: 0,
             ended: Vec::new(),
             touched: Vec::new(),
             done: Vec::new(),
@@ -560,7 +562,8 @@ impl Simulation for Cluster {
         drive(self)?;
         let outcome = Outcome::of(&self.engine, self.operations);
         let outcome = outcome.with(self.counts().iter().flat_map(Counts::named));
-        let outcome = outcome.with([("streams_closed", self.streams_closed)]);
+        let outcome =
+            outcome.with([("streams_closed", self.streams_closed), ("scans_failed", self.scans_failed)]);
         Ok(Outcome { rails_lost: self.transport.rails_lost(), ..outcome })
     }
 }

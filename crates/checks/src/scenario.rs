@@ -90,6 +90,10 @@ pub struct Params {
     pub redo: bool,
     /// The most records that travel with a block.
     pub carried: u32,
+    /// The scans of redo streams that fail, of a thousand. Each is tried again.
+    pub scan_failures: u64,
+    /// The number of nodes, from the first on, that can never scan redo streams.
+    pub unreadable: u8,
 }
 
 /// A scenario: its name and how it draws its parameters.
@@ -120,6 +124,7 @@ pub const ALL: [Scenario; 24] = [
     scenario("cold_start", "as views, and all nodes may die or leave", cold_start),
     scenario("recovery", "nodes die, also all at once and during recovery; redo gives every durable change", recovery),
     scenario("tasks", "as recovery, with tasks that change several blocks at once, or end while they wait", tasks),
+    scenario("unreadable", "as recovery, with redo streams that cannot be scanned for a while or for ever", unreadable),
     scenario("death", "a node dies for good, and the others continue", death),
     scenario("rails", "the real link core; rails are lost and come back", rails),
     scenario("links", "links alone: bursts over two-slot rings, rails lost and back", links).of(|seed, params, _| Box::new(Links::new(seed, params))),
@@ -207,6 +212,8 @@ impl Scenario {
             all_may_die: false,
             redo: false,
             carried: 0,
+            scan_failures: 0,
+            unreadable: 0,
         };
         (self.vary)(&mut params, random);
         params
@@ -287,6 +294,12 @@ fn recovery(params: &mut Params, random: &mut Random) {
     params.checkpoint_ns = *random.pick(&[5_000, 20_000, 100_000]);
     params.carrier = Carrier::Direct;
     params.cuts_ns = 0;
+}
+
+fn unreadable(params: &mut Params, random: &mut Random) {
+    recovery(params, random);
+    params.scan_failures = *random.pick(&[0, 300, 800]);
+    params.unreadable = *random.pick(&[0, 0, 1, params.nodes]);
 }
 
 fn tasks(params: &mut Params, random: &mut Random) {

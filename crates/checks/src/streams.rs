@@ -14,11 +14,12 @@ use plexus_store::stream::protocol::{
 };
 
 use crate::{
-    cluster::{Cluster, ClusterEvent, Local},
+    cluster::{Cluster, ClusterEvent, Local, Phase},
     disk::Disk,
     failure::Broken,
     page::Page,
     properties::{latest::Truth, recoverable},
+    scenario::Params,
 };
 
 /// A record of the stream.
@@ -311,6 +312,14 @@ impl Cluster {
             return Ok(());
         }
         let dead = self.dead_streams(epoch);
+        if !dead.is_empty() && self.cannot_scan(at) {
+            self.scans_failed += 1;
+            let node = self.port(at).node;
+            if node.0 >= self.params.unreadable {
+                self.schedule_at(node.index(), 10_000..=200_000, ClusterEvent::Scanned(at, epoch));
+            }
+            return self.shard(at, Event::ScanFailed { epoch });
+        }
         let mut found = Vec::new();
         for block in (0..self.params.blocks).map(BlockId) {
             let last = dead.iter().filter_map(|owner| self.streams[*owner].highest(block)).max();
@@ -320,6 +329,12 @@ impl Cluster {
             self.locals[at].scanned = dead;
         }
         self.drive(at, |shard, now, io| shard.scanned(now, epoch, found, io))
+    }
+
+    fn cannot_scan(&mut self, at: usize) -> bool {
+        let Params { scan_failures, unreadable, .. } = self.params;
+        let fails = self.phase == Phase::Running && scan_failures > 0;
+        self.port(at).node.0 < unreadable || fails && self.engine.random.permille(scan_failures)
     }
 
     /// Begins to replay the blocks in doubt at a worker.

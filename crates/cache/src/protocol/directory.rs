@@ -106,8 +106,10 @@ impl Entry {
 /// later versions.
 #[derive(Clone, Hash, Debug)]
 pub(super) enum Doubt {
-    /// Every block: the streams have not been scanned.
+    /// Every block: the streams have not been scanned. Requests wait.
     All,
+    /// Every block: the streams cannot be scanned. Requests are refused.
+    Refused,
     /// These blocks: they have not been replayed.
     Some(BTreeSet<BlockId>),
 }
@@ -115,7 +117,7 @@ pub(super) enum Doubt {
 impl Doubt {
     pub(super) fn contains(&self, block: BlockId) -> bool {
         match self {
-            Self::All => true,
+            Self::All | Self::Refused => true,
             Self::Some(blocks) => !blocks.is_empty() && blocks.contains(&block),
         }
     }
@@ -189,10 +191,10 @@ impl Directory {
         self.entries.get(&block).is_some_and(|entry| !entry.holders.is_empty())
     }
 
-    /// Lets the requests go on that waited for the scan of redo streams. Those for `blocks` wait
-    /// further.
-    pub(super) fn scanned(&mut self, blocks: BTreeSet<BlockId>, mail: &mut Mail) {
-        self.doubt = Doubt::Some(blocks);
+    /// Lets the requests go on that waited for the scan of redo streams, with the blocks that are
+    /// in doubt from now on.
+    pub(super) fn scanned(&mut self, doubt: Doubt, mail: &mut Mail) {
+        self.doubt = doubt;
         let waits = |entry: &Entry| entry.conversion.is_none() && !entry.queue.is_empty();
         let mut waiting: Vec<BlockId> =
             self.entries.iter().filter(|(_, entry)| waits(entry)).map(|(block, _)| *block).collect();
@@ -359,7 +361,9 @@ impl Directory {
                 break;
             }
             let reads_disk = entry.holders.is_empty() && !matches!(next, Some(Pending::Evict { .. }));
-            if reads_disk && self.doubt.contains(block) {
+            let is_refused =
+                reads_disk && (matches!(self.doubt, Doubt::Refused) || self.unrecovered.contains(&block));
+            if reads_disk && !is_refused && self.doubt.contains(block) {
                 break;
             }
             match self.pending.pop_front(&mut entry.queue) {
@@ -374,7 +378,8 @@ impl Directory {
                     mail.push((from, block, MessageBody::Evicted));
                 }
                 Some(Pending::Ensure { from, version }) => {
-                    if self.unrecovered.contains(&block) {
+                    // The last holder may have written it since.
+                    if is_refused && entry.version < version {
                         mail.push((from, block, MessageBody::Saved { version: 0 }));
                     } else if let Some(debtor) = entry.debtor {
                         mail.push((debtor, block, MessageBody::Save { requester: from, version }));
@@ -382,9 +387,7 @@ impl Directory {
                         mail.push((from, block, MessageBody::Saved { version }));
                     }
                 }
-                Some(Pending::Request { from, target, .. })
-                    if entry.holders.is_empty() && self.unrecovered.contains(&block) =>
-                {
+                Some(Pending::Request { from, target, .. }) if is_refused => {
                     mail.push((from, block, MessageBody::Refused { target, unrecovered: true }));
                 }
                 Some(Pending::Request { from, ask: Ask::Cr, target, .. }) if !entry.holders.is_empty() => {

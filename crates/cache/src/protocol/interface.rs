@@ -170,6 +170,12 @@ pub enum Event {
         /// The version that the disk has now, durably; `None` if the redo is incomplete or damaged.
         version: Option<u64>,
     },
+    /// The scan of an [`Action::Recover`] fails for now. Blocks that no member holds are refused
+    /// until [`super::Shard::scanned`].
+    ScanFailed {
+        /// The view of the action.
+        epoch: Epoch,
+    },
     /// The redo stream of this node is durable up to a position.
     Durable {
         /// The position behind everything durable.
@@ -396,7 +402,7 @@ pub enum BlockError {
     NoFrame,
     /// The asked node does not master this block: the nodes do not agree on the configuration.
     NotMaster,
-    /// The block's redo is incomplete or damaged.
+    /// The block's redo is incomplete or damaged, or cannot be read.
     Unrecovered,
 }
 

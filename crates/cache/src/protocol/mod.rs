@@ -272,6 +272,7 @@ impl Shard {
             Event::Durable { end } => self.durable(end, io),
             Event::Replayed { epoch, block, version } => self.replayed(epoch, (block, version), io),
             Event::Drained { epoch } => self.drained(epoch, io),
+            Event::ScanFailed { epoch } => self.scan_failed(epoch, io),
             Event::HandBack => self.begin_hand_back(),
             Event::Leave if self.views.leaving == LeaveProgress::Stays => {
                 self.views.leaving = LeaveProgress::Wanted

@@ -19,7 +19,8 @@
 //! in them, or in the hand-over table of a member, is *in doubt* if no member holds it. Its
 //! requests wait until the driver has replayed it to disk. All other blocks go on: those that a
 //! member holds at once, the others after the scan. When the disk has every block of the scanned
-//! streams, they are closed.
+//! streams, they are closed. While the streams cannot be scanned, requests for blocks that no
+//! member holds are refused.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -56,6 +57,8 @@ struct Recovery {
     is_drained: bool,
     /// The blocks mastered here that the scanned streams contain, with their highest versions.
     scanned: Option<BTreeMap<BlockId, u64>>,
+    /// True while the scan fails.
+    scan_fails: bool,
     /// The blocks mastered here whose debt a member gave away.
     handed_over: BTreeSet<BlockId>,
     /// True once the blocks in doubt are known.
@@ -100,8 +103,10 @@ impl Redo {
         self.recovery.is_drained
     }
 
+    /// Returns whether the blocks that may be newer than the disk are known, as far as they will
+    /// be.
     pub(super) fn is_scanned(&self) -> bool {
-        self.recovery.scanned.is_some()
+        self.recovery.scanned.is_some() || self.recovery.scan_fails
     }
 
     /// Returns whether the streams of nodes that are gone, or of members that gave the block away,
@@ -362,6 +367,18 @@ impl Shard {
         self.finish(io);
     }
 
+    /// Notes that the scan of a view fails. It is tried again; until then, blocks that no member
+    /// holds are refused. All holders owe the debts of nodes that are gone, so that they are kept.
+    pub(super) fn scan_failed(&mut self, epoch: Epoch, io: &mut impl ShardDriver) {
+        let recovery = &mut self.redo.recovery;
+        if epoch == self.views.epoch && self.config.redo && recovery.scanned.is_none() {
+            recovery.scan_fails = true;
+            self.directory.scanned(Doubt::Refused, &mut self.mail);
+            self.deliver(io);
+            self.name_debts(io);
+        }
+    }
+
     /// Finds the blocks in doubt, once this master is open and the streams are scanned.
     pub(super) fn begin_replay(&mut self, io: &mut impl ShardDriver) {
         let is_open = self.masters();
@@ -380,7 +397,7 @@ impl Shard {
         if !recovery.replaying.is_empty() {
             io.push(Action::Replay { epoch: self.views.epoch });
         }
-        self.directory.scanned(doubt, &mut self.mail);
+        self.directory.scanned(Doubt::Some(doubt), &mut self.mail);
         self.deliver(io);
         self.ask_for_writes(0, io);
         self.finish_recovery(io);

@@ -50,12 +50,27 @@ struct Block {
     /// Records that travel with the block.
     #[arg(long, default_value_t = 0)]
     carried: u8,
+    /// Scans of redo streams that fail once.
+    #[arg(long, default_value_t = 0)]
+    scan_failures: u8,
 }
 
 impl Block {
     fn limits(&self, deaths: u8) -> Limits {
-        let Self { nodes, changes, reads, copies, checkpoints, hand_backs, starts, carried } = *self;
-        Limits { nodes, changes, reads, copies, checkpoints, hand_backs, deaths, starts, carried }
+        let Self { nodes, changes, reads, copies, checkpoints, hand_backs, starts, .. } = *self;
+        let Self { carried, scan_failures, .. } = *self;
+        Limits {
+            nodes,
+            changes,
+            reads,
+            copies,
+            checkpoints,
+            hand_backs,
+            deaths,
+            starts,
+            carried,
+            scan_failures,
+        }
     }
 }
 

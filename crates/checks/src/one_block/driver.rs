@@ -55,6 +55,11 @@ impl OneBlock {
                 self.event(at, Event::Drained { epoch })
             }
             Own::Scan(at) => self.scan(at),
+            Own::ScanFails(at) => {
+                self.limits.scan_failures -= 1;
+                let epoch = self.node(at).view.epoch;
+                self.event(at, Event::ScanFailed { epoch })
+            }
             Own::Replay(at) => self.replay(at),
             Own::Replayed(at) => self.replayed(at),
         }
@@ -194,7 +199,8 @@ impl OneBlock {
         let (slot, pin) = match result {
             Ok(Granted::Pinned(slot)) => (slot, Some(ask.mode())),
             Ok(Granted::Private(slot)) => (slot, None),
-            Err(BlockError::HandingBack) => {
+            // Only a scan that fails refuses the block.
+            Err(BlockError::HandingBack | BlockError::Unrecovered) => {
                 self.node_mut(at).session = Session::Idle;
                 return Ok(());
             }

@@ -61,6 +61,8 @@ pub struct Limits {
     pub starts: u8,
     /// Records that travel with the block.
     pub carried: u8,
+    /// Scans that fail. Each is tried again.
+    pub scan_failures: u8,
 }
 
 impl Limits {
@@ -75,6 +77,7 @@ impl Limits {
         deaths: 0,
         starts: 0,
         carried: 0,
+        scan_failures: 0,
     };
 
     /// Returns how many more sessions may ask in this way.
@@ -160,6 +163,7 @@ enum Own {
     HandBack(usize),
     Drained(usize),
     Scan(usize),
+    ScanFails(usize),
     Replay(usize),
     Replayed(usize),
 }
@@ -263,6 +267,7 @@ impl World for OneBlock {
                 (self.limits.hand_backs > 0 && local.handed_back.is_none(), Own::HandBack(at)),
                 (recovery.must_drain && recovery.replaying.is_none(), Own::Drained(at)),
                 (recovery.must_scan, Own::Scan(at)),
+                (recovery.must_scan && self.limits.scan_failures > 0, Own::ScanFails(at)),
                 (recovery.must_replay && recovery.replaying.is_none(), Own::Replay(at)),
                 (recovery.replaying.is_some(), Own::Replayed(at)),
             ];
@@ -274,7 +279,12 @@ impl World for OneBlock {
     fn is_outside(step: &Own) -> bool {
         matches!(
             step,
-            Own::Ask(..) | Own::Flush(_, false) | Own::Checkpoint(_) | Own::Cut(_) | Own::HandBack(_)
+            Own::Ask(..)
+                | Own::Flush(_, false)
+                | Own::Checkpoint(_)
+                | Own::Cut(_)
+                | Own::HandBack(_)
+                | Own::ScanFails(_)
         )
     }
 

@@ -21,6 +21,11 @@ pub fn check(cluster: &Cluster) -> Result<(), Broken> {
                 ));
             }
         }
+        let master = cluster.changes.view().master(block.partition());
+        if cluster.params.redo && cluster.local(master.0, block).shard.is_in_doubt(block) {
+            // Its redo could not be read until now.
+            continue;
+        }
         let (page, durable) = (cluster.disk.page(block), cluster.truth.durable(block));
         let is_last = cluster.truth.is_uncertain(block) || page == cluster.truth.last(block);
         if page.torn || page.version < durable || !is_last {

@@ -12,6 +12,7 @@ fn no_order_of_events_loses_a_durable_change_of_a_block() {
         Limits { changes: 1, deaths: 2, starts: 1, ..none },
         Limits { nodes: 3, changes: 1, deaths: 2, ..none },
         Limits { changes: 3, deaths: 1, carried: 2, ..none },
+        Limits { changes: 1, reads: 1, deaths: 1, scan_failures: 1, ..none },
     ] {
         let worlds = explored(limits).unwrap_or_else(|what| panic!("{what}"));
         println!("{limits:?}: {worlds:?}");

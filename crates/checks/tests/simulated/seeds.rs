@@ -38,6 +38,7 @@ scenarios! {
     members_that_change: "views", 300, rails lost at least 10000;
     cold_starts: "cold_start", 300, rails lost at least 5000;
     nodes_that_die_with_redo: "recovery", 1000, rails lost at least 0;
+    streams_that_cannot_be_scanned: "unreadable", 300, rails lost at least 0;
     tasks_that_change_several_blocks: "tasks", 300, rails lost at least 0;
     a_node_that_dies: "death", 300, rails lost at least 0;
     rails_that_are_lost: "rails", 100, rails lost at least 6000;
