@@ -19,7 +19,10 @@ use plexus_membership::{
     subsystem::{Subsystem, WorkerPort, assert_disjoint, set_of},
 };
 use plexus_registry::{Files, Registry, RegistryService, protocol::ClusterName};
-use plexus_store::{NodeRedo, RedoSettings, recovery::RedoFiles};
+use plexus_store::{
+    NodeRedo, RedoSettings,
+    recovery::{RedoFileError, RedoFiles},
+};
 
 #[cfg(test)]
 use crate::echo::EchoService;
@@ -264,10 +267,17 @@ fn start_redo(parts: &Parts, answers: RedoAnswers, die: Die) -> Result<Option<Ar
         let group = group.clone();
         move || group.may_write()
     });
-    let stream = files.prepare(*me, &config.name_of(*me), *incarnation, geometry);
+    let (me, name, incarnation) = (*me, config.name_of(*me), *incarnation);
+    let stream = match files.prepare(me, &name, incarnation, geometry) {
+        // A node that is a member recovers them.
+        Err(RedoFileError::NoRoom { waiting: 1.., .. }) => None,
+        stream => Some(stream.map_err(|error| error.to_string())?),
+    };
     let settings = RedoSettings {
         workers: config.workers,
-        stream: stream.map_err(|error| error.to_string())?,
+        geometry,
+        stream,
+        find: Box::new(move |files| files.prepare_later(me, &name, incarnation, geometry)),
         files,
         target_bytes: config.recovery_target_bytes(),
         failed: Box::new(move |why| die(why, EVICTED_CODE)),

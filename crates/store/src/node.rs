@@ -24,20 +24,27 @@ use std::{
 use plexus_base::{BlockId, Epoch, Incarnation, NodeId, WorkerId, wire::DecodeError};
 use plexus_cache::{LoggedChange, RedoAnswers, RedoFailed, RedoLog};
 use plexus_disks::{Group as DiskGroup, Version};
-use serde::{Deserialize, Serialize};
 
 use crate::{
-    recovery::{DeadStream, PreparedStream, RedoFiles},
+    recovery::{DeadStream, PreparedStream, RecoveryPhase, RecoveryStatus, RedoFileError, RedoFiles},
     room::{RoomWaits, SharedRoom},
     stream::{
         driver::{RedoProgress, RedoStream},
-        protocol::{Fill, Group, Lsn, Record, Reserved, RoomEvent, StreamCounts},
+        protocol::{Fill, Geometry, Group, Lsn, Record, Reserved, RoomEvent, StreamCounts},
     },
 };
 
 /// The time after which changes that wait for room are reported, and the interval of attempts to
-/// read streams that cannot be read.
+/// scan streams that cannot be read.
 const SAY_EVERY: Duration = Duration::from_secs(5);
+
+/// The time until the second attempt. When it fails too, blocks that wait for the scan are refused.
+const SCAN_AGAIN: Duration = Duration::from_secs(1);
+
+/// The interval of attempts to find a stream, and the number of them after which changes do not
+/// wait for one any more.
+const OPEN_AGAIN: Duration = Duration::from_millis(500);
+const ATTEMPTS: u32 = 10;
 
 /// The bytes of heads and ranges that a change has in addition to the bytes of two pages.
 const CHANGE_OVERHEAD: u64 = 16 << 10;
@@ -46,59 +53,27 @@ const CHANGE_OVERHEAD: u64 = 16 << 10;
 /// durable.
 const NOT_APPENDED: u64 = u64::MAX;
 
+/// Finds a stream of this incarnation when the node is a member.
+pub type FindStream = Box<dyn Fn(&RedoFiles) -> Result<PreparedStream, RedoFileError> + Send + Sync>;
+
 /// The settings of a node's redo.
 pub struct RedoSettings {
     /// The number of workers.
     pub workers: u8,
     /// The streams of the cluster.
     pub files: RedoFiles,
-    /// The stream of this incarnation.
-    pub stream: PreparedStream,
+    /// The geometry of a new stream.
+    pub geometry: Geometry,
+    /// The stream of this incarnation. There may be none yet, because streams of the node that can
+    /// be used again wait for recovery, and there is no room for another.
+    pub stream: Option<PreparedStream>,
+    /// Finds a stream later.
+    pub find: FindStream,
     /// The most bytes of redo that a recovery should find in the stream: with more a checkpoint is
     /// due.
     pub target_bytes: u64,
     /// Called when the stream has failed: the node must end.
     pub failed: Box<dyn Fn(&str) + Send + Sync>,
-}
-
-/// The part of a node in the last recovery: its scan of the streams of nodes that were gone, and
-/// its replay of the blocks that it masters.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct RecoveryStatus {
-    /// The epoch of the view; 0: nothing was ever recovered.
-    pub epoch: u32,
-    /// The phase.
-    pub phase: RecoveryPhase,
-    /// The number of scanned streams.
-    pub streams: u64,
-    /// The number of blocks in these streams.
-    pub scanned: u64,
-    /// The milliseconds of the scan.
-    pub scan_ms: f64,
-    /// The number of blocks that this node replays: those that it masters and no node holds.
-    pub blocks: u64,
-    /// The number of blocks that were replayed to disk.
-    pub replayed: u64,
-    /// The number of blocks that are refused because their redo is incomplete or damaged.
-    pub refused: u64,
-    /// The milliseconds of the replay.
-    pub replay_ms: f64,
-    /// The reason why the scan is tried again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub problem: Option<String>,
-}
-
-/// A phase of a recovery.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RecoveryPhase {
-    /// The streams are read. Requests for blocks that no node holds wait.
-    Scanning,
-    /// Blocks are written to disk. Requests for those that are not yet wait.
-    Replaying,
-    /// No request waits.
-    #[default]
-    Over,
 }
 
 /// The redo of a node. The threads end when this is dropped.
@@ -115,6 +90,7 @@ struct Shared {
     answers: RedoAnswers,
     /// The stream until it is open, and then.
     prepared: Mutex<Option<PreparedStream>>,
+    find: FindStream,
     stream: OnceLock<RedoStream>,
     /// The bytes of the stream.
     length: u64,
@@ -139,6 +115,8 @@ struct Shared {
 struct Jobs {
     is_ended: bool,
     must_open: bool,
+    /// The reason why there is no stream, the number of attempts to find one, and the next time.
+    missing: Option<(String, u32, Instant)>,
     failure: Option<RedoFailed>,
     epoch: Epoch,
     members: Vec<(NodeId, Incarnation)>,
@@ -146,6 +124,9 @@ struct Jobs {
     draining: Vec<WorkerId>,
     /// The workers in this view that were not told the result of the scan.
     scanning: Vec<WorkerId>,
+    /// The number of scans that have failed, and the time of the next one after a failure.
+    failed_scans: u32,
+    scan_at: Option<Instant>,
     scanned: Option<Scanned>,
     replays: Vec<(WorkerId, Vec<BlockId>)>,
     closes: Vec<WorkerId>,
@@ -154,8 +135,22 @@ struct Jobs {
 impl Jobs {
     fn of(epoch: Epoch, members: Vec<(NodeId, Incarnation)>, is_ended: bool, must_open: bool) -> Self {
         let (draining, scanning, replays, closes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let (failure, scanned) = (None, None);
-        Self { is_ended, must_open, failure, epoch, members, draining, scanning, scanned, replays, closes }
+        let (missing, failure, scanned, failed_scans, scan_at) = (None, None, None, 0, None);
+        Self {
+            is_ended,
+            must_open,
+            missing,
+            failure,
+            epoch,
+            members,
+            draining,
+            scanning,
+            failed_scans,
+            scan_at,
+            scanned,
+            replays,
+            closes,
+        }
     }
 }
 
@@ -188,16 +183,17 @@ impl NodeRedo {
     /// The system refuses a thread.
     pub fn start(settings: RedoSettings, group: Arc<DiskGroup>, answers: RedoAnswers) -> io::Result<Self> {
         let change_bytes = 2 * group.shape().block_size.bytes() as u64 + CHANGE_OVERHEAD;
-        let RedoSettings { workers, files, stream, target_bytes, failed } = settings;
+        let RedoSettings { workers, files, geometry, stream, find, target_bytes, failed } = settings;
         let wanted = (0..workers).map(|_| AtomicU64::new(0)).collect();
-        let length = stream.geometry().length();
+        let length = geometry.length();
         let shared = Arc::new(Shared {
             workers,
             files,
             failed,
             length,
             room: SharedRoom::new(length / 8, (length / 2).min(target_bytes)),
-            prepared: Mutex::new(Some(stream)),
+            prepared: Mutex::new(stream),
+            find,
             group,
             answers,
             stream: OnceLock::new(),
@@ -258,6 +254,12 @@ impl NodeRedo {
     #[must_use]
     pub fn recovery(&self) -> RecoveryStatus {
         self.shared.recovery().clone()
+    }
+
+    /// Returns the reason why this node has no stream, and changes wait.
+    #[must_use]
+    pub fn missing(&self) -> Option<String> {
+        self.shared.lock().missing.as_ref().map(|(why, ..)| format!("no redo stream yet: {why}"))
     }
 
     /// Notes that the node is leaving: a failure of the stream no longer ends it. No change
@@ -397,7 +399,8 @@ impl RedoLog for NodeRedo {
         let mut jobs = self.shared.lock();
         if epoch > jobs.epoch {
             let Jobs { is_ended, must_open, .. } = *jobs;
-            *jobs = Jobs { failure: jobs.failure.take(), ..Jobs::of(epoch, members, is_ended, must_open) };
+            let (failure, missing) = (jobs.failure.take(), jobs.missing.take());
+            *jobs = Jobs { failure, missing, ..Jobs::of(epoch, members, is_ended, must_open) };
             self.shared.cancel.store(true, Release);
         }
         if epoch == jobs.epoch {
@@ -433,10 +436,16 @@ impl Shared {
         self.recovery.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the reason why nothing is appended any more.
+    /// Returns the reason why nothing is appended now.
     fn why_over(&self) -> RedoFailed {
-        let failure = self.lock().failure.clone();
-        failure.unwrap_or_else(|| RedoFailed("the node is shutting down".into()))
+        let jobs = self.lock();
+        match (&jobs.failure, &jobs.missing) {
+            (Some(failure), _) => failure.clone(),
+            (None, Some((why, ..))) if !jobs.is_ended => {
+                RedoFailed(format!("this node has no redo stream yet: {why}"))
+            }
+            _ => RedoFailed("the node is shutting down".into()),
+        }
     }
 
     /// Appends a group for which there is room. Returns its end, or [`NOT_APPENDED`].
@@ -534,17 +543,27 @@ impl Shared {
             if jobs.is_ended {
                 return (jobs.epoch, Look::End);
             }
-            if jobs.must_open && self.stream.get().is_none() && jobs.failure.is_none() {
+            let now = Instant::now();
+            let is_due = |at: Option<Instant>| at.is_none_or(|at| at <= now);
+            let open_at = jobs.missing.as_ref().map(|(.., at)| *at);
+            if jobs.must_open && self.stream.get().is_none() && jobs.failure.is_none() && is_due(open_at) {
                 return (jobs.epoch, Look::Open);
             }
-            if !jobs.scanning.is_empty() {
+            if !jobs.scanning.is_empty() && is_due(jobs.scan_at) {
                 let look = match jobs.scanned.clone() {
                     None => Look::Scan(jobs.members.clone()),
                     Some(scanned) => Look::Scanned(std::mem::take(&mut jobs.scanning), scanned),
                 };
                 return (jobs.epoch, look);
             }
-            jobs = self.work.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+            let next = [open_at, jobs.scan_at].into_iter().flatten().filter(|at| *at > now).min();
+            jobs = match next {
+                None => self.work.wait(jobs).unwrap_or_else(PoisonError::into_inner),
+                Some(at) => {
+                    let waited = self.work.wait_timeout(jobs, at - now);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
         }
     }
 
@@ -599,9 +618,23 @@ impl Shared {
     }
 
     fn open(self: &Arc<Self>) {
-        let Some(prepared) = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).take() else {
-            return;
+        let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let prepared = match prepared.map_or_else(|| (self.find)(&self.files), Ok) {
+            Ok(prepared) => prepared,
+            Err(why) => {
+                let mut jobs = self.lock();
+                let attempts = jobs.missing.as_ref().map_or(0, |(_, attempts, _)| *attempts) + 1;
+                if attempts == 1 {
+                    tracing::warn!("changes wait for a redo stream: {why}");
+                }
+                jobs.missing = Some((why.to_string(), attempts, Instant::now() + OPEN_AGAIN));
+                drop(jobs);
+                self.room.handle(RoomEvent::Refuse(attempts >= ATTEMPTS), || None);
+                return;
+            }
         };
+        self.lock().missing = None;
+        self.room.handle(RoomEvent::Refuse(false), || None);
         let told = Arc::downgrade(self);
         let told = move |progress| {
             if let Some(shared) = told.upgrade() {
@@ -626,7 +659,9 @@ impl Shared {
         let dead = self.files.unfinished(members).and_then(|mut dead| {
             if !dead.is_empty() {
                 let (phase, streams) = (RecoveryPhase::Scanning, dead.len() as u64);
-                *self.recovery() = RecoveryStatus { epoch: epoch.0, phase, streams, ..Default::default() };
+                let mut recovery = self.recovery();
+                let problem = recovery.problem.take().filter(|_| recovery.epoch == epoch.0);
+                *recovery = RecoveryStatus { epoch: epoch.0, phase, streams, problem, ..Default::default() };
             }
             for stream in &mut dead {
                 if self.lock().epoch != epoch {
@@ -644,6 +679,7 @@ impl Shared {
             // A view that has come meanwhile asks again.
             _ if jobs.epoch != epoch => {}
             Ok(dead) => {
+                self.recovery().problem = None;
                 if !dead.is_empty() {
                     let (streams, blocks, took) = (dead.len(), blocks.len(), milliseconds(began));
                     tracing::info!(
@@ -651,24 +687,32 @@ impl Shared {
                     );
                     let mut recovery = self.recovery();
                     (recovery.scanned, recovery.scan_ms) = (blocks as u64, took);
-                    recovery.phase = RecoveryPhase::Over;
                 }
+                self.recovery().phase = RecoveryPhase::Over;
                 let blocks = Arc::new(blocks.into_iter().collect());
                 jobs.scanned = Some(Scanned { dead: Arc::new(dead), blocks });
                 self.work.notify_all();
             }
             Err(why) => {
-                tracing::error!(
-                    "blocks that no node holds wait, because their redo cannot be scanned: {why}"
-                );
-                let (phase, problem) = (RecoveryPhase::Scanning, Some(why.to_string()));
-                *self.recovery() = RecoveryStatus { epoch: epoch.0, phase, problem, ..Default::default() };
-                let is_early = |jobs: &mut Jobs| {
-                    let must_open = jobs.must_open && self.stream.get().is_none();
-                    jobs.epoch == epoch && !jobs.is_ended && !must_open
+                let why = why.to_string();
+                if jobs.failed_scans < 2 || self.recovery().problem.as_ref() != Some(&why) {
+                    tracing::error!(
+                        "blocks that no node holds are refused, because their redo cannot be scanned: {why}"
+                    );
+                }
+                jobs.failed_scans += 1;
+                let (wait, workers) = match jobs.failed_scans {
+                    1 => (SCAN_AGAIN, Vec::new()),
+                    _ => (SAY_EVERY, jobs.scanning.clone()),
                 };
-                let waited = self.work.wait_timeout_while(jobs, SAY_EVERY, is_early);
-                drop(waited.unwrap_or_else(PoisonError::into_inner));
+                jobs.scan_at = Some(Instant::now() + wait);
+                let reason: Arc<str> = Arc::from(&*why);
+                let (phase, problem) = (RecoveryPhase::Scanning, Some(why));
+                *self.recovery() = RecoveryStatus { epoch: epoch.0, phase, problem, ..Default::default() };
+                drop(jobs);
+                for worker in workers {
+                    self.answers.scan_failed(worker, epoch, Arc::clone(&reason));
+                }
             }
         }
     }

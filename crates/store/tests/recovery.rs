@@ -311,9 +311,10 @@ fn files_that_are_no_streams_of_this_cluster_are_refused_by_name() {
     let good = fs::read(&path).expect("it is read");
     for (change, expected) in [
         (
-            (|bytes| change_format(bytes)) as fn(&mut Vec<u8>),
+            (|bytes| change_format(bytes, 3)) as fn(&mut Vec<u8>),
             "it has version 3, this program reads version 2",
         ),
+        (|bytes| change_format(bytes, 1), "end the cluster with the version of plexus that wrote it"),
         (|bytes| bytes.truncate(9 * BLOCK_BYTES), "a segment is missing: 36864 bytes of"),
         (|bytes| bytes[..2 * BLOCK_BYTES].fill(0), "restore the stream from a copy"),
     ] {
@@ -332,10 +333,10 @@ fn files_that_are_no_streams_of_this_cluster_are_refused_by_name() {
     assert!(refused(&gone).contains("gone: the directory of the redo streams cannot be read"));
 }
 
-/// Gives both headers a newer format.
-fn change_format(bytes: &mut [u8]) {
+/// Gives both headers another format.
+fn change_format(bytes: &mut [u8], format: u8) {
     for header in bytes[..2 * BLOCK_BYTES].chunks_mut(BLOCK_BYTES).filter(|header| header[0] != 0) {
-        header[8] = 3;
+        header[8] = format;
         plexus_base::wire::seal(header, 12);
     }
 }
@@ -344,7 +345,8 @@ fn change_format(bytes: &mut [u8]) {
 fn a_node_whose_streams_all_wait_for_recovery_says_so() {
     let (_directory, files) = files();
     for incarnation in 1..=u64::from(PLACES) {
-        drop(files.node(1, incarnation, 4));
+        let node = files.node(1, incarnation, 16);
+        changed(&node, &mut files.block(incarnation), 1);
     }
     let geometry = Geometry::new(4 * PAGE, 2).expect("segments");
     let open = |incarnation| {
@@ -354,10 +356,30 @@ fn a_node_whose_streams_all_wait_for_recovery_says_so() {
             .and_then(|stream| stream.open(drop))
     };
     let error = open(99).err().expect("no place").to_string();
-    assert!(error.contains("n1 has 8 redo streams and none is closed"), "{error}");
+    let says = "n1 has 8 redo streams, and each waits for recovery: start the other nodes";
+    assert!(error.contains(says), "{error}");
     let dead = files.dead();
     files.redo.close(&dead[3]).expect("it closes");
     // A clock that went back gives a lower incarnation than the one of the closed stream.
     assert!(open(2).is_err());
     open(99).expect("a closed stream");
+}
+
+#[test]
+fn a_stream_in_which_nothing_was_written_is_used_again_and_not_another() {
+    let (directory, files) = files();
+    let streams = || fs::read_dir(directory.path().join("redo")).expect("streams").count();
+    for incarnation in 1..=20 {
+        drop(files.node(1, incarnation, 16));
+        assert_eq!(streams(), 1);
+    }
+    let node = files.node(1, 21, 16);
+    changed(&node, &mut files.block(3), 1);
+    drop(node);
+    // Its change waits for recovery. Streams of other nodes and of later incarnations stay.
+    for (number, incarnation) in [(1, 22), (2, 23), (1, 21)] {
+        drop(files.node(number, incarnation, 16));
+    }
+    assert_eq!((streams(), files.dead().len()), (4, 4));
+    assert_eq!(files.dead()[0].file().header.incarnation, Incarnation(21));
 }

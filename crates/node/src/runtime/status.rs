@@ -144,6 +144,7 @@ impl NodeRuntime {
             trouble: awaited
                 .into_iter()
                 .chain(full([self.config.dir.state(), self.config.dir.logs()]))
+                .chain(self.handles.cache.redo.as_ref().and_then(|redo| redo.missing()))
                 .chain(self.handles.registry.status().trouble)
                 .collect(),
         }

@@ -151,7 +151,10 @@ fn recovery_line(recovery: &RecoveryStatus) -> String {
     let scan = format!("recovery in view {epoch}: {streams} redo stream{plural}");
     let mut line = match (phase, &recovery.problem) {
         (RecoveryPhase::Scanning, Some(why)) => {
-            format!("{scan}: blocks that no node holds wait, because the scan fails: {why}")
+            format!(
+                "recovery in view {epoch}: blocks that no node holds are refused, because redo cannot be scanned \
+                 (tried every few seconds): {why}"
+            )
         }
         (RecoveryPhase::Scanning, None) => format!("{scan} to scan; blocks that no node holds wait"),
         (RecoveryPhase::Replaying, _) => format!(

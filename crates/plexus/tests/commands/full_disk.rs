@@ -165,6 +165,23 @@ fn a_voting_file_that_a_full_disk_keeps_out_of_the_configuration_does_not_vote()
 }
 
 #[test]
+fn after_a_crash_on_a_full_disk_nodes_start_with_the_streams_that_they_had() {
+    on_disk(|cluster| {
+        let bench = || cluster.run("bench").args(["blocks", "--hot", "48", "--seconds", "0.2"]).said();
+        bench().ok();
+        let full = fill(cluster);
+        let pids = cluster.pids();
+        pids.iter().for_each(|pid| signal(*pid, Signal::KILL));
+        pids.iter().for_each(|pid| wait_for_end(*pid));
+        cluster.run("up").said().ok();
+        bench().ok();
+        assert_eq!(fs::read_dir(cluster.dir().join("disks/redo")).unwrap().count(), 3);
+        fs::remove_file(full).unwrap();
+        cluster.run("down").said().ok();
+    });
+}
+
+#[test]
 fn a_node_that_cannot_record_its_end_says_so_at_once_and_down_can_be_repeated() {
     let cluster = Cluster::up(1);
     let record = cluster.dir().join("state/n1.json");

@@ -123,14 +123,28 @@ pub enum RedoFileError {
     },
     /// All streams of the node wait for recovery.
     #[error(
-        "{}: {name} has {PLACES} redo streams and none is closed; start the other nodes, which recover their blocks, \
-         or see `plexus redo`", path.display()
+        "{}: {name} has {PLACES} redo streams, and each waits for recovery: {why}; then start again", path.display()
     )]
     NoPlace {
         /// The directory.
         path: PathBuf,
         /// The node.
         name: String,
+        /// What prevents the recovery, and what to do.
+        why: String,
+    },
+    /// There is no room for another stream of the node.
+    #[error(
+        "{}: {bytes} bytes are needed for a redo stream, and its file system has less; make room there (streams of \
+         the node that can be used again when they are recovered: {waiting})", path.display()
+    )]
+    NoRoom {
+        /// The file.
+        path: PathBuf,
+        /// The bytes of the stream.
+        bytes: u64,
+        /// The streams of the node that wait for recovery.
+        waiting: usize,
     },
 }
 
@@ -146,8 +160,9 @@ impl RedoFiles {
         Self { guard: Arc::new(guard), ..self }
     }
 
-    /// Finds a stream for a new incarnation of a node: a closed one, or a new one with this
-    /// geometry. A part of a new one is written, so a node does this before it is a member.
+    /// Finds a stream for a new incarnation of a node: a closed one, one in which an earlier
+    /// incarnation has written nothing, or a new one with this geometry. A part of a new one is
+    /// written, so a node does this before it is a member.
     ///
     /// # Errors
     /// All places are taken, a file of the node cannot be used, or there is no room for another.
@@ -158,7 +173,32 @@ impl RedoFiles {
         incarnation: Incarnation,
         geometry: Geometry,
     ) -> Result<PreparedStream, RedoFileError> {
-        let mut free = None;
+        self.find((node, name, incarnation), geometry, |file| self.close_unused(file, node))
+    }
+
+    /// Finds a stream as [`prepare`](Self::prepare), when the node is a member: recovery has closed
+    /// one since, or there is room.
+    ///
+    /// # Errors
+    /// As [`prepare`](Self::prepare).
+    pub fn prepare_later(
+        &self,
+        node: NodeId,
+        name: &str,
+        incarnation: Incarnation,
+        geometry: Geometry,
+    ) -> Result<PreparedStream, RedoFileError> {
+        self.find((node, name, incarnation), geometry, |_| false)
+    }
+
+    /// Finds a stream. `closes` closes an open one if it may be used at once.
+    fn find(
+        &self,
+        (node, name, incarnation): (NodeId, &str, Incarnation),
+        geometry: Geometry,
+        closes: impl Fn(&StreamFile) -> bool,
+    ) -> Result<PreparedStream, RedoFileError> {
+        let (mut free, mut waiting) = (None, 0);
         for place in 0..PLACES {
             let path = self.path(name, place);
             if !path.exists() {
@@ -166,8 +206,9 @@ impl RedoFiles {
                 continue;
             }
             let file = self.look(path, place)?;
-            let is_usable = file.header.is_closed && file.header.incarnation < incarnation;
-            if !is_usable {
+            let is_older = file.header.incarnation < incarnation;
+            if !is_older || !file.header.is_closed && !closes(&file) {
+                waiting += usize::from(!file.header.is_closed);
                 continue;
             }
             match self.prepared(&file, incarnation) {
@@ -177,9 +218,24 @@ impl RedoFiles {
                 Err(why) => return Err(stream(&file.path)(why)),
             }
         }
-        let no_place = || RedoFileError::NoPlace { path: self.directory.clone(), name: name.into() };
+        let no_place = || {
+            let why = self.obstacle();
+            RedoFileError::NoPlace { path: self.directory.clone(), name: name.into(), why }
+        };
         let (path, place) = free.ok_or_else(no_place)?;
-        self.create(&path, node, geometry).map_err(stream(&path))?;
+        self.create(&path, node, geometry).map_err(|why| {
+            let is_full = match &why {
+                StreamError::Disk(DiskError::NoRoom { .. }) => true,
+                StreamError::Disk(DiskError::Io { source, .. }) => {
+                    source.kind() == io::ErrorKind::StorageFull
+                }
+                _ => false,
+            };
+            match is_full {
+                true => RedoFileError::NoRoom { path: path.clone(), bytes: geometry.length(), waiting },
+                false => stream(&path)(why),
+            }
+        })?;
         let file = self.look(path, place)?;
         self.prepared(&file, incarnation).map_err(stream(&file.path))
     }
@@ -263,6 +319,45 @@ impl RedoFiles {
             Ok(device.sync()?)
         };
         close().map_err(stream(path))
+    }
+
+    /// Closes the stream of an earlier incarnation of this node that has written nothing in it. It
+    /// is not a member, and no view has this incarnation yet: until one has, every member ends what
+    /// it does with the stream.
+    fn close_unused(&self, file: &StreamFile, node: NodeId) -> bool {
+        let close = || {
+            let device = FileDevice::open(&file.path)?;
+            let StreamScan { tail, damage, .. } =
+                StreamReader::open(&device)?.of(self.cluster, node)?.scan()?;
+            if damage.is_some() || tail.end != tail.header.begin {
+                return Ok(false);
+            }
+            let StreamHeader { number, .. } = tail.header;
+            let closed = StreamHeader { is_closed: true, number: number + 1, ..tail.header };
+            device.write(closed.offset(), &closed.encode())?;
+            device.sync()?;
+            Ok::<_, StreamError>(true)
+        };
+        // What is wrong with it is found by its recovery.
+        close().unwrap_or(false)
+    }
+
+    /// Describes what prevents the recovery of streams, and what to do.
+    fn obstacle(&self) -> String {
+        let damage = |file: StreamFile| {
+            let scan = || {
+                let device = FileDevice::open(&file.path)?;
+                StreamReader::open(&device)?.of_running().scan()
+            };
+            let scan = scan().map_or_else(Some, |scan| scan.damage).filter(|_| !file.header.is_closed);
+            scan.map(stream(&file.path))
+        };
+        let damaged =
+            self.list().map(|files| files.into_iter().find_map(|file| file.map_or_else(Some, damage)));
+        match damaged {
+            Ok(None) => "start the other nodes, which recover their blocks (`plexus redo` shows them)".into(),
+            Ok(Some(why)) | Err(why) => format!("{why}, or give it up with `plexus redo give-up`"),
+        }
     }
 
     fn path(&self, name: &str, place: u8) -> PathBuf {

@@ -1,6 +1,6 @@
 //! Recovery of blocks from the redo streams of a cluster.
 //!
-//! A new incarnation of a node takes a stream that is closed, or creates another
+//! A new incarnation of a node takes a stream that is closed or unused, or creates another
 //! ([`RedoFiles::prepare`]). So the stream of a dead incarnation stays as it is until survivors
 //! close it. The survivors, or the first nodes after a full stop, call in this order:
 //!
@@ -18,5 +18,7 @@ mod ahead;
 mod files;
 mod records;
 mod replay;
+mod status;
 
 pub use files::{DeadStream, PLACES, PreparedStream, RedoFileError, RedoFiles, StreamFile};
+pub use status::{RecoveryPhase, RecoveryStatus};

@@ -43,6 +43,8 @@ pub enum RoomEvent<W> {
     Moved,
     /// A pass that moves the checkpoint has ended.
     PassEnded,
+    /// Reservations are refused, or no longer: there may be no stream for a long time.
+    Refuse(bool),
     /// Nothing is appended any more.
     Over,
 }
@@ -54,7 +56,7 @@ pub enum Reserved {
     Done,
     /// There is no room. The ticket of the wait, if there is one.
     Full(Option<u64>),
-    /// Nothing is appended any more.
+    /// Nothing is appended any more, or reservations are refused.
     Over,
 }
 
@@ -89,6 +91,7 @@ pub struct Room<W> {
     /// By ticket, in the order of their coming.
     waiting: BTreeMap<u64, Waiting<W>>,
     is_due: bool,
+    is_refusing: bool,
     is_over: bool,
 }
 
@@ -97,7 +100,8 @@ impl<W> Room<W> {
     /// the next one is due.
     #[must_use]
     pub fn new(slack: u64, due_bytes: u64) -> Self {
-        Self { slack, due_bytes, reserved: 0, waiting: BTreeMap::new(), is_due: false, is_over: false }
+        let (is_due, is_refusing, is_over) = (false, false, false);
+        Self { slack, due_bytes, reserved: 0, waiting: BTreeMap::new(), is_due, is_refusing, is_over }
     }
 
     /// Handles an event. `fill` is asked for the fill of the stream at most once; it has none
@@ -117,6 +121,7 @@ impl<W> Room<W> {
             RoomEvent::Release(bytes) => self.reserved -= bytes,
             RoomEvent::Moved => {}
             RoomEvent::PassEnded => self.is_due = false,
+            RoomEvent::Refuse(refuses) => self.is_refusing = refuses,
             RoomEvent::Over => self.is_over = true,
         }
         let called = self.call(fill);
@@ -137,6 +142,10 @@ impl<W> Room<W> {
         self.is_over
     }
 
+    fn refuses(&self) -> bool {
+        self.is_over || self.is_refusing
+    }
+
     /// Returns the number of those who wait, and since when the first of them does.
     #[must_use]
     pub fn waits(&self) -> (u64, Option<u64>) {
@@ -150,10 +159,14 @@ impl<W> Room<W> {
         wait: Option<(W, u64)>,
         fill: Option<Fill>,
     ) -> Reserved {
-        if self.is_over || fill.is_some_and(|fill| self.fits(bytes, fill.free)) {
+        if self.refuses() {
             ticket.inspect(|ticket| _ = self.waiting.remove(ticket));
-            self.reserved += if self.is_over { 0 } else { bytes };
-            return if self.is_over { Reserved::Over } else { Reserved::Done };
+            return Reserved::Over;
+        }
+        if fill.is_some_and(|fill| self.fits(bytes, fill.free)) {
+            ticket.inspect(|ticket| _ = self.waiting.remove(ticket));
+            self.reserved += bytes;
+            return Reserved::Done;
         }
         let Some((call, now)) = wait else { return Reserved::Full(ticket) };
         let next = || self.waiting.last_key_value().map_or(1, |(last, _)| last + 1);
@@ -230,6 +243,7 @@ mod tests {
 
     #[derive(Clone, Copy, Debug)]
     enum Step {
+        Refuse(bool),
         Open,
         Poll(usize),
         Cancel(usize),
@@ -257,7 +271,9 @@ mod tests {
 
         fn steps(&self) -> Vec<Step> {
             let mut steps = Vec::new();
-            steps.extend((!self.is_open).then_some(Step::Open));
+            if !self.is_open {
+                steps.extend([Step::Open, Step::Refuse(!self.room.is_refusing)]);
+            }
             steps.extend([Step::Pass { moves: true }, Step::Pass { moves: false }]);
             steps.extend((self.asked > 0).then_some(Step::Durable));
             for (who, doing) in self.doing.iter().enumerate() {
@@ -274,8 +290,10 @@ mod tests {
 
         fn take(&mut self, step: Step) {
             let event = match step {
+                Step::Refuse(refuses) => RoomEvent::Refuse(refuses),
                 Step::Open => {
                     self.is_open = true;
+                    _ = self.room.handle(RoomEvent::Refuse(false), || None);
                     RoomEvent::Moved
                 }
                 Step::Poll(who) => {
@@ -314,8 +332,7 @@ mod tests {
                 self.doing[who] = match outcome.reserved {
                     Reserved::Done => Doing::Has,
                     Reserved::Full(Some(ticket)) => Doing::Waits { ticket, is_called: false },
-                    Reserved::Full(None) => Doing::Nothing,
-                    Reserved::Over => panic!("it is not over"),
+                    Reserved::Full(None) | Reserved::Over => Doing::Nothing,
                 };
             }
             for who in outcome.called {
@@ -354,6 +371,9 @@ mod tests {
             let reserved: u64 = (0..).zip(&self.doing).map(has).sum();
             if (self.room.reserved, self.room.waits().0) != (reserved, waits().count() as u64) {
                 return Err("reservations or waits are miscounted");
+            }
+            if self.room.refuses() && waits().any(|(_, is_called)| !is_called) {
+                return Err("reservations are refused, somebody waits, and nobody is called");
             }
             let Some(Fill { free, free_soon, .. }) = self.fill() else { return Ok(()) };
             let fits = |bytes: u64, free: u64| free >= 2 * (reserved + bytes) + SLACK;
