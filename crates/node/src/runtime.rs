@@ -21,7 +21,7 @@ use plexus_interconnect::{LinkInfo, Listening, RailReport, Worker, mesh::Mesh};
 use plexus_locks::LockManager;
 use plexus_membership::{groups::Groups, protocol::View, runtime::Membership};
 use plexus_registry::Registry;
-use plexus_store::stream::protocol::StreamCounts;
+use plexus_store::{RecoveryPhase, stream::protocol::StreamCounts};
 
 pub use self::join::{JoinError, Parts};
 pub use self::status::{PeerStatus, ProgramsStatus, RuntimeStatus};
@@ -50,8 +50,11 @@ pub const BENCHMARK_WINDOW: WindowId = WindowId(0x100);
 /// the longest answer, and the words that announce a put.
 pub const BENCHMARK_WINDOW_BYTES: usize = (8 << 20) + (64 << 10);
 
-/// The longest that a hand-back may take: the time that disks need for a large cache.
-const HAND_BACK_WITHIN: Duration = Duration::from_secs(600);
+/// The parts of the time that a hand-back may take, and their number: disks need that long for a
+/// large cache. Clients that wait for a recovery which does not move are waited for less long.
+const HAND_BACK_PART: Duration = Duration::from_secs(10);
+const HAND_BACK_PARTS: u32 = 60;
+const STUCK_PARTS: u32 = 4;
 
 /// The running parts of a node.
 pub struct NodeRuntime {
@@ -90,6 +93,8 @@ pub struct HandedBack {
     pub gave_up: u64,
     /// The number of blocks among them that had to be written.
     pub written: u64,
+    /// The reason why changes of nodes that are gone are not on disk, if any may not be.
+    pub unrecovered: Option<String>,
 }
 
 impl NodeRuntime {
@@ -321,7 +326,20 @@ impl NodeRuntime {
     pub fn hand_back(&self, progress: &mut dyn FnMut(u64)) -> Result<HandedBack, String> {
         let (gave_up, before) = (self.handles.cache.cache.occupied() as u64, self.counts().disk_writes);
         let shards = self.shards();
-        let answers = shards.ask_within(HAND_BACK_WITHIN, CacheTask::HandBack);
+        let recovery = || shards.redo.as_ref().map(|redo| redo.recovery()).unwrap_or_default();
+        let (mut answers, mut stuck) = (Vec::new(), 0);
+        for _ in 0..HAND_BACK_PARTS {
+            let seen = recovery();
+            answers = shards.ask_within(HAND_BACK_PART, CacheTask::HandBack);
+            if answers.len() == usize::from(shards.count()) {
+                break;
+            }
+            let is_stuck = seen.phase != RecoveryPhase::Over && seen == recovery();
+            stuck = if is_stuck { stuck + 1 } else { 0 };
+            if let Some(why) = seen.unrecovered().filter(|_| stuck == STUCK_PARTS) {
+                return Err(format!("not all blocks are handed back, as clients wait for redo: {why}"));
+            }
+        }
         if answers.len() != usize::from(shards.count()) {
             return Err(
                 "not all blocks are handed back: the node has stopped, or a client still uses a block".into(),
@@ -337,7 +355,8 @@ impl NodeRuntime {
         shards.settle_redo();
         let written = self.counts().disk_writes - before;
         progress(written);
-        Ok(HandedBack { gave_up, written })
+        let unrecovered = shards.redo.as_ref().and_then(|redo| redo.recovery().unrecovered());
+        Ok(HandedBack { gave_up, written, unrecovered })
     }
 }
 

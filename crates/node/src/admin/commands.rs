@@ -21,7 +21,7 @@ use crate::{
     boot::config::Config,
     lifecycle::{Ending, Lifecycle, Stage},
     member::Member,
-    runtime::{NodeRuntime, RuntimeStatus},
+    runtime::{HandedBack, NodeRuntime, RuntimeStatus},
 };
 
 /// The answer of `status`.
@@ -216,7 +216,8 @@ fn hand_back(on: &CommandContext, _: Value, progress: Progress<'_>) -> Result<Va
         progress(json!({ "written": written }));
     })?;
     on.lifecycle.reach(Stage::HandedBack);
-    Ok(json!({ "written": handed_back.written, "held": handed_back.gave_up }))
+    let HandedBack { written, gave_up, unrecovered } = handed_back;
+    Ok(json!({ "written": written, "held": gave_up, "unrecovered": unrecovered }))
 }
 
 fn expect(lifecycle: &Lifecycle, stages: &[Stage]) -> Result<(), String> {

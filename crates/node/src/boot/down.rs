@@ -74,6 +74,9 @@ pub struct Down {
     pub clean: bool,
     /// The reason why not all nodes handed back and left.
     pub why: Option<String>,
+    /// The reason why changes of nodes that were gone before are not on disk, if any may not be:
+    /// they are in redo that could not be recovered.
+    pub unrecovered: Option<String>,
     /// The nodes that did not end.
     pub left: Vec<String>,
     /// The reason why a node did not end although all have handed back.
@@ -101,6 +104,8 @@ struct Running {
     serves: bool,
     /// The reason why it does not end.
     refuses: Option<String>,
+    /// The reason why it could not recover redo of nodes that were gone.
+    unrecovered: Option<String>,
     written: u64,
     held: u64,
 }
@@ -139,7 +144,7 @@ pub fn take_down(config: &Config, scope: DownScope, progress: &(dyn Fn(&str, &st
         !names.contains(&node.name.as_str()) && running.iter().any(is_member)
     });
     let others: Vec<_> = others.map(|node| node.name.clone()).collect();
-    let Outcome { ended, clean, why, refused } = match others.is_empty() {
+    let Outcome { ended, clean, why, refused, unrecovered } = match others.is_empty() {
         true => {
             let why = why.or_else(|| obstacle(&running));
             all_together(&ways, nodes, why, &mut left, progress)
@@ -151,7 +156,7 @@ pub fn take_down(config: &Config, scope: DownScope, progress: &(dyn Fn(&str, &st
         false => (others, Vec::new()),
         true => (Vec::new(), others),
     };
-    Down { ended, clean, why, left, refused, go_on, end_too }
+    Down { ended, clean, why, unrecovered, left, refused, go_on, end_too }
 }
 
 /// Returns true if these nodes serve so many voting files that the others have no majority.
@@ -170,6 +175,7 @@ struct Outcome {
     clean: bool,
     why: Option<String>,
     refused: Option<String>,
+    unrecovered: Option<String>,
 }
 
 /// Ends all members of a cluster.
@@ -199,7 +205,9 @@ fn all_together(
     }
     let ended = nodes.iter().filter(|node| !left.contains(&node.name)).map(Running::report).collect();
     let refused = nodes.iter().find_map(|node| node.refuses.clone()).filter(|_| clean);
-    Outcome { ended, clean: clean && left.is_empty(), why: why.or(exits.err()), refused }
+    let unrecovered =
+        nodes.iter().find_map(|node| node.unrecovered.as_ref().map(|why| format!("{}: {why}", node.name)));
+    Outcome { ended, clean: clean && left.is_empty(), why: why.or(exits.err()), refused, unrecovered }
 }
 
 /// Ends nodes of this host while others go on.
@@ -231,7 +239,8 @@ fn one_by_one(
         }
         ended.push(node.report());
     }
-    Outcome { ended, clean: why.is_none(), why, refused: None }
+    // The members that go on recover it.
+    Outcome { ended, clean: why.is_none(), why, refused: None, unrecovered: None }
 }
 
 /// Ends one node while the others go on: it hands everything back and leaves. `progress` receives
@@ -332,6 +341,7 @@ impl Running {
             process,
             serves: status.state >= Stage::Running,
             refuses: None,
+            unrecovered: None,
             written: 0,
             held: 0,
         }
@@ -345,6 +355,9 @@ impl Running {
         result.map(|value| {
             self.written += value["written"].as_u64().unwrap_or(0);
             self.held += value["held"].as_u64().unwrap_or(0);
+            if let Some(why) = value["unrecovered"].as_str() {
+                self.unrecovered = Some(why.into());
+            }
         })
     }
 

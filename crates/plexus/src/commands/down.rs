@@ -66,9 +66,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             down.ended.len(),
             count(held),
             count(written),
-            match others.is_empty() {
-                true => "everything is on disk",
-                false => "nothing is lost",
+            match (&down.unrecovered, others.is_empty()) {
+                (Some(_), _) => "changes of nodes that were gone before are not on disk",
+                (None, true) => "everything is on disk",
+                (None, false) => "nothing is lost",
             }
         ))?;
     }
@@ -90,7 +91,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         };
         bail!("down, but not cleanly: {why}; {then}");
     }
-    Ok(())
+    match down.unrecovered {
+        Some(why) => bail!("down, but redo is not recovered: {why}; `plexus redo` shows what is left of it"),
+        None => Ok(()),
+    }
 }
 
 /// Returns a line about the members of other hosts that go on, and one about those that do not.

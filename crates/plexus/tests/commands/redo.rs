@@ -12,8 +12,9 @@ use plexus_store::{
         protocol::{Geometry, Group, Lsn, PAGE, Record},
     },
 };
+use rustix::process::Signal;
 
-use crate::common::{Cluster, CommandOutput};
+use crate::common::{Cluster, CommandOutput, signal, wait_for_end};
 
 /// Opens the stream of a new incarnation of the first node.
 fn stream(cluster: &Cluster, incarnation: u64) -> RedoStream {
@@ -25,19 +26,27 @@ fn stream(cluster: &Cluster, incarnation: u64) -> RedoStream {
 
 /// Appends two changes of a block, with an image, in two batches. Returns their starts.
 fn changes(stream: &RedoStream) -> [Lsn; 2] {
+    let first = change(stream);
+    let mut second = Group::default();
+    second.push(&Record::change(BlockId(7), Version(4), Version(5), b"x"));
+    [first, append(stream, &second)]
+}
+
+/// Appends a change of a block, with an image, in a batch. Returns its start.
+fn change(stream: &RedoStream) -> Lsn {
     let mut patch = Patch::default();
     patch.range(70, &[0xab]).range(80, &[1; 40]);
     let patch = patch.finish();
     let mut first = Group::default();
     first.push(&Record::image(BlockId(7), Version(3), &[0; 4096]));
     first.push(&Record::change(BlockId(7), Version(3), Version(4), &patch));
-    let mut second = Group::default();
-    second.push(&Record::change(BlockId(7), Version(4), Version(5), b"x"));
-    [first, second].map(|group| {
-        let appended = stream.append(&group).unwrap();
-        stream.wait_durable(appended.end).unwrap();
-        appended.start
-    })
+    append(stream, &first)
+}
+
+fn append(stream: &RedoStream, group: &Group) -> Lsn {
+    let appended = stream.append(group).unwrap();
+    stream.wait_durable(appended.end).unwrap();
+    appended.start
 }
 
 fn redo(cluster: &Cluster, args: &[&str]) -> CommandOutput {
@@ -95,7 +104,7 @@ fn files_that_are_no_streams_of_the_cluster_stop_a_node_and_stay_as_they_are() {
     // A disk group of an earlier version has no streams.
     assert!(redo(&cluster, &[]).ok().starts_with("no redo streams in "));
     std::fs::create_dir_all(&directory).unwrap();
-    drop(stream(&cluster, 5));
+    change(&stream(&cluster, 5));
     let path = directory.join("n1.0");
     let good = std::fs::read(&path).unwrap();
     let (other, foreign) = (directory.join("n9.0"), RedoFiles::new(&directory, 77));
@@ -145,9 +154,8 @@ fn files_that_are_no_streams_of_the_cluster_stop_a_node_and_stay_as_they_are() {
 fn a_stream_that_cannot_be_used_is_named_and_the_others_are_shown() {
     let cluster = Cluster::new(1);
     std::fs::create_dir_all(cluster.dir().join("disks/redo")).unwrap();
-    let (first, second) = (stream(&cluster, 5), stream(&cluster, 6));
-    let [start, _] = changes(&first);
-    drop((first, second));
+    let [start, _] = changes(&stream(&cluster, 5));
+    drop(stream(&cluster, 6));
     let path: PathBuf = cluster.dir().join("disks/redo/n1.0");
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     let offset = Geometry::new(16 * PAGE, 2).unwrap().offset(start);
@@ -167,4 +175,46 @@ fn a_stream_that_cannot_be_used_is_named_and_the_others_are_shown() {
     assert!(
         refusal.contains("1 of 2 redo streams cannot be used") && refusal.contains("a segment is missing")
     );
+}
+
+/// Writes a stream of which batches in a row are damaged, with a valid one behind them: the blocks
+/// that may lack records are not known. Returns the text about the damage.
+fn damaged(cluster: &Cluster) -> String {
+    std::fs::create_dir_all(cluster.dir().join("disks/redo")).unwrap();
+    let stream = stream(cluster, 5);
+    let [_, start, next, _] = [(); 4].map(|()| change(&stream));
+    let path = cluster.dir().join("disks/redo/n1.0");
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    let offset = |lsn| Geometry::new(16 * PAGE, 2).unwrap().offset(lsn);
+    [start, next].iter().for_each(|lsn| file.write_all_at(b"damage", offset(*lsn) + 500).unwrap());
+    format!("redo/n1.0: redo stream of node 0 is damaged at {start} (byte {})", offset(start))
+}
+
+#[test]
+fn blocks_whose_redo_cannot_be_scanned_are_refused_with_the_reason_and_nodes_end_with_it() {
+    let cluster = Cluster::new(1);
+    let damage = damaged(&cluster);
+    cluster.run("up").said().ok();
+    let bench = || cluster.run("bench").args(["blocks", "--hot", "8", "--seconds", "0.2"]).said();
+    let refusal = bench().refusal();
+    assert!(refusal.contains("is refused until redo can be read") && refusal.contains(&damage), "{refusal}");
+    let status = cluster.run("status").args(["--json"]).said().json();
+    let problem = status["nodes"][0]["recovery"]["problem"].as_str().unwrap();
+    assert!(problem.contains(&damage), "{status}");
+    let text = cluster.run("status").said().ok();
+    assert!(text.contains("blocks that no node holds are refused") && text.contains(&damage), "{text}");
+    let down = cluster.run("down").said();
+    assert!(!down.out.contains("everything is on disk"), "{}", down.out);
+    let refusal = down.refusal();
+    assert!(refusal.contains("down, but redo is not recovered: n1: ") && refusal.contains(&damage));
+    let streams = || std::fs::read_dir(cluster.dir().join("disks/redo")).unwrap().count();
+    for end in [Signal::KILL, Signal::KILL, Signal::TERM] {
+        cluster.run("up").said().ok();
+        bench().refused();
+        let pid = cluster.pids()[0];
+        signal(pid, end);
+        wait_for_end(pid);
+        // The stream in which the node has written nothing is used again.
+        assert_eq!(streams(), 2);
+    }
 }
