@@ -62,7 +62,8 @@ fn in_log(log: &str, is_cut: bool, runs: bool) -> Option<LastEnd> {
         }
         is_open |= begins_run;
         let why = line.split_once(ENDS).map(|(_, why)| why).or(line.strip_prefix("plexus: "));
-        if let Some(why) = why.filter(|_| is_open) {
+        // A line without words was cut off by a full disk.
+        if let Some(why) = why.filter(|why| is_open && !why.trim().is_empty()) {
             (last, is_open) = (end(at, why), false);
         }
     }
@@ -93,6 +94,8 @@ mod tests {
             Some("evicted".to_owned()),
             "the line that begins the run is missing"
         );
+        let cut_off = second.clone() + "plexus: \n";
+        assert!(why(&cut_off, false).is_some_and(|(_, why)| why.starts_with("its log stops")));
         let refused = second + "plexus: n1: no such disk\n";
         assert_eq!(why(&refused, false), Some(("05".to_owned(), "n1: no such disk".to_owned())));
     }

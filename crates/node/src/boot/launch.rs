@@ -1,13 +1,18 @@
 //! The start of nodes as processes of their own, and the wait until they serve.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io,
-    os::unix::fs::OpenOptionsExt,
+    os::{
+        fd::RawFd,
+        unix::fs::{FileExt, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command},
     time::{Duration, Instant},
 };
+
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::{
     admin::commands::Status,
@@ -58,6 +63,8 @@ pub struct Launched {
     pub name: String,
     /// The process of the node.
     pub child: Child,
+    /// The file in memory in which a daemon says why it ends: the disk of its log may be full.
+    reason: Option<File>,
 }
 
 /// The reason why nodes did not start.
@@ -78,7 +85,7 @@ pub enum LaunchError {
         name: String,
     },
     /// A node exceeded the time limit.
-    #[error("{name} is still {stage} after {} s; see {}", .after.as_secs(), .log.display())]
+    #[error("{name} is still {stage} after {} s{why}; see {}", .after.as_secs(), .log.display())]
     Late {
         /// The node.
         name: String,
@@ -86,6 +93,8 @@ pub enum LaunchError {
         stage: Stage,
         /// The time limit.
         after: Duration,
+        /// What it said last, behind a colon; empty if it said nothing.
+        why: String,
         /// The path of its log.
         log: PathBuf,
     },
@@ -120,15 +129,22 @@ impl Launch<'_> {
         let root = std::path::absolute(self.dir.root()).map_err(failed("the cluster's directory"))?;
         let mut command = Command::new(self.program);
         command.arg("node").arg(self.name).arg("-C").arg(root).stdout(log).stderr(error_log);
+        let mut reason = None;
         match self.lifeline {
             Some(pipe) => command.stdin(pipe).args(["--lifeline", "0"]),
-            None => command.stdin(Stdio::null()).arg("--daemon"),
+            None => {
+                let file = memfd_create("reason", MemfdFlags::CLOEXEC).map(File::from);
+                let file = file.map_err(|error| failed("memory for its reason")(error.into()))?;
+                let copy = file.try_clone().map_err(failed("memory for its reason"))?;
+                reason = Some(file);
+                command.stdin(copy).args(["--daemon", "--reason", "0"])
+            }
         };
         if let Some(namespace) = self.network_namespace {
             command.arg("--network-namespace").arg(namespace);
         }
         let child = command.spawn().map_err(failed("starting its process"))?;
-        Ok(Launched { name: self.name.into(), child })
+        Ok(Launched { name: self.name.into(), child, reason })
     }
 }
 
@@ -173,7 +189,8 @@ pub fn wait_for_each(
                 Ok(stage) if stage != before => progress(&node.name, stage),
                 Ok(stage) if is_late => {
                     let (name, log) = (node.name.clone(), dir.log(&node.name));
-                    *known = Err(LaunchError::Late { name, stage, after: start.elapsed(), log });
+                    let why = last_words(dir, &name).map_or(String::new(), |why| format!(": {why}"));
+                    *known = Err(LaunchError::Late { name, stage, after: start.elapsed(), why, log });
                 }
                 _ => {}
             }
@@ -195,7 +212,12 @@ impl Launched {
             (Ok(Some(code)), _) if code.code() == Some(REMOVED_CODE.into()) => {
                 return Err(LaunchError::Removed { name });
             }
-            (Ok(Some(code)), _) => last_words(dir, &name).unwrap_or_else(|| format!("{name} ended: {code}")),
+            (Ok(Some(code)), _) => {
+                let words = self.reason().or_else(|| last_words(dir, &name));
+                words.unwrap_or_else(|| {
+                    format!("{name} ended ({code}) and its log {} does not say why", dir.log(&name).display())
+                })
+            }
             (Ok(None), Some(Status { state: Stage::Stopped, why, .. })) => {
                 format!("{name} has stopped: {}", why.as_deref().unwrap_or("it does not say why"))
             }
@@ -203,6 +225,19 @@ impl Launched {
         };
         Err(LaunchError::Ended { name, why })
     }
+
+    /// Returns what the node has told this process, as it names itself.
+    fn reason(&self) -> Option<String> {
+        let mut bytes = [0; 4096];
+        let length = self.reason.as_ref()?.read_at(&mut bytes, 0).ok()?;
+        worded(&self.name, &String::from_utf8_lossy(&bytes[..length]))
+    }
+}
+
+/// Tells the process that started this one why it ends, in the file at a descriptor.
+pub fn tell_reason(fd: RawFd, why: &str) {
+    // The log has it too, if its disk is not full.
+    let _ = fs::write(format!("/proc/self/fd/{fd}"), why);
 }
 
 /// Queries the node called `name`.
@@ -223,12 +258,18 @@ pub fn status(dir: &ClusterDir, name: &str) -> Option<Status> {
     }
 }
 
-/// Returns the last line of a node's log, without the name of the program.
+/// Returns the last line of a node's log, without the name of the program, time and level.
 pub fn last_words(dir: &ClusterDir, name: &str) -> Option<String> {
     let text = tail(&dir.log(name), 4096).ok()?;
-    let line = text.lines().rev().find(|line| !line.trim().is_empty())?;
-    let line = line.strip_prefix("plexus: ").unwrap_or(line);
-    Some(if line.contains(name) { line.into() } else { format!("{name}: {line}") })
+    worded(name, text.lines().rev().find(|line| !line.trim().is_empty())?)
+}
+
+/// Returns a line as the reason of a node; `None` if it has no words, as when the disk of the log
+/// became full within it.
+fn worded(name: &str, line: &str) -> Option<String> {
+    let level = ["  INFO ", "  WARN ", " ERROR "].iter().find_map(|level| line.split_once(level));
+    let why = level.map_or(line, |(_, why)| why).trim().trim_start_matches("plexus:").trim();
+    (!why.is_empty()).then(|| if why.contains(name) { why.into() } else { format!("{name}: {why}") })
 }
 
 /// Returns the last bytes of a file, at most `enough`, as text.
@@ -240,4 +281,20 @@ pub(super) fn tail(path: &Path, enough: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_has_words() {
+        for line in ["", "plexus:", "plexus: ", "plexus: \n", " "] {
+            assert_eq!(worded("n1", line), None, "{line:?}");
+        }
+        assert_eq!(worded("n1", "plexus: no disk"), Some("n1: no disk".into()));
+        assert_eq!(worded("n1", "n1 has no disk\n"), Some("n1 has no disk".into()));
+        let line = "2026-11-26T01:54:23.094795Z  INFO waiting for n2: no path";
+        assert_eq!(worded("n1", line), Some("n1: waiting for n2: no path".into()));
+    }
 }

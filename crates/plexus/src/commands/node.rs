@@ -51,6 +51,9 @@ pub(crate) struct Args {
     /// Start a session, detached from the terminal, and return the node after an eviction.
     #[arg(long, hide = true)]
     daemon: bool,
+    /// Write the reason of a failure to the file at this descriptor too.
+    #[arg(long, hide = true, value_name = "FD")]
+    reason: Option<i32>,
     /// Enter this network namespace first.
     #[arg(long, hide = true, value_name = "PATH")]
     network_namespace: Option<PathBuf>,
@@ -98,7 +101,16 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Some(NodeCommand::Start(node)) => node.start(&args.cluster),
         Some(NodeCommand::Stop(node)) => node.stop(&args.cluster),
         Some(NodeCommand::Fenced { node, yes }) => node.fenced(&args.cluster, *yes),
-        None => serve(args),
+        None => {
+            let reason = args.reason;
+            let served = serve(args);
+            if let (Some(fd), Err(why)) = (reason, &served)
+                && !why.is::<CommandExit>()
+            {
+                launch::tell_reason(fd, &output::reasons(why));
+            }
+            served
+        }
     }
 }
 
