@@ -275,9 +275,15 @@ mod tests {
     struct Stream;
 
     impl RedoLog for Stream {
-        fn poll_reserve(&self, _: u32, _: &mut Context<'_>) -> Poll<Result<(), RedoFailed>> {
+        fn poll_reserve(
+            &self,
+            _: &mut Option<u64>,
+            _: u32,
+            _: &mut Context<'_>,
+        ) -> Poll<Result<(), RedoFailed>> {
             Poll::Ready(Ok(()))
         }
+        fn forget(&self, _: u64) {}
         fn try_reserve(&self, _: u32) -> Result<bool, RedoFailed> {
             Ok(true)
         }

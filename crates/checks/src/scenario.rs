@@ -113,7 +113,7 @@ pub struct Scenario {
 }
 
 /// All scenarios.
-pub const ALL: [Scenario; 24] = [
+pub const ALL: [Scenario; 25] = [
     scenario("calm", "room for everything, nothing fails", calm),
     scenario("hot", "one or two blocks that all sessions use", hot),
     scenario("crowded", "more blocks than frames: evictions, sessions waiting for a frame", crowded),

@@ -315,13 +315,14 @@ impl Install for RegistryService {
     fn install(node: &Making<'_>, port: Arc<dyn WorkerPort<Self>>) -> Result<Installed<Self>, String> {
         let Parts { config, me, incarnation, die, .. } = node.parts;
         let files = Files::new(config.dir.registry(&config.nodes[me.index()].name));
+        let die = Arc::clone(die);
         let settings = plexus_registry::RegistrySettings {
             me: *me,
             incarnation: *incarnation,
             cluster: ClusterName(config.id.0),
             files: files.map_err(|error| error.to_string())?,
             memory: node.membership.clone(),
-            end: die.clone(),
+            end: Arc::new(move |why| die(why, EVICTED_CODE)),
         };
         let (service, handle) = plexus_registry::wire(settings, &port).map_err(|error| error.to_string())?;
         Ok(Installed { parts: vec![service], windows: Vec::new(), handle })

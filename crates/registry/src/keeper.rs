@@ -177,7 +177,8 @@ impl Saver {
 
     /// Reserves space for larger contents. Returns whether there is any, if it is not as before.
     fn reserve(&mut self) -> Option<bool> {
-        let named = |why| format!("the registry refuses changes: no space can be kept for its next copy: {why}");
+        let named =
+            |why| format!("the registry refuses changes: no space can be kept for its next copy: {why}");
         let full = self.copies.reserve().map_err(named).err();
         let has_room = full.is_none();
         let is_new = std::mem::replace(&mut self.has_room, has_room) != has_room;

@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(file.clone().own_block(me, &block(report(4, 11))), Foreign, "it goes on");
         file.finished(&block(report(4, 10)));
         file.begin(Nanos(1), None, || report(5, 20));
-        let mut found = |number, is_other| {
+        let found = |number, is_other| {
             let (incarnation, counter) = number;
             file.clone().own_block(me, &block(Report { reaches: is_other, ..report(incarnation, counter) }))
         };

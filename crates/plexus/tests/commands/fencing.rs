@@ -129,7 +129,7 @@ fn nodes_that_start_without_a_node_whose_end_must_be_proved_wait_and_take_the_op
     let cluster = Cluster::on_hosts(&["host0", "host0", "host1"]);
     cluster.edit("name = \"n3\"\n", "name = \"n3\"\nfence = [\"false\"]\n");
     let up = |host: &str| cluster.run("up").env("PLEXUS_HOST", host);
-    ["host0", "host1"].map(|host| up(host).said().ok());
+    ["host0", "host1"].into_iter().for_each(|host| _ = up(host).said().ok());
     cluster
         .wait_until("all are members", |status| status["nodes"][0]["members"] == json!(["n1", "n2", "n3"]));
     cluster.pids().into_iter().for_each(|pid| signal(pid, Signal::KILL));

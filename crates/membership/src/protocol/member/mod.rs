@@ -296,9 +296,6 @@ impl Member {
         assert_eq!(profile.check(), Ok(()));
         assert!(incarnation.0 > 0, "incarnations are numbered from 1");
         let files = first.files.iter().map(|file| (file.id, FileState::new(me, *file, 0, now))).collect();
-        let mut peers = Peers::default();
-        // Incarnations of a node follow each other.
-        peers.proved_dead(me, Incarnation(incarnation.0 - 1));
         Self {
             me,
             incarnation,
@@ -316,7 +313,7 @@ impl Member {
             proposing_since: now,
             files,
             returning: BTreeMap::new(),
-            peers,
+            peers: Peers::default(),
             counter: 0,
             next_report: now,
             last_reported: None,

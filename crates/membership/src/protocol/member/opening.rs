@@ -316,13 +316,6 @@ mod tests {
     }
 
     #[test]
-    fn a_started_node_proves_the_end_of_its_earlier_incarnations_with_its_first_report() {
-        let mut member =
-            Member::new(NodeId(0), Incarnation(9), Profile::LAN, Arc::clone(member().decided()), Nanos(0));
-        assert_eq!(member.report(Nanos(0)).dead[0], Incarnation(8));
-    }
-
-    #[test]
     fn a_node_that_says_that_it_has_stopped_is_believed_after_the_loss_of_its_links() {
         let (mut member, incarnation, mut out) = (member(), Incarnation(3), Vec::new());
         member.waits = vec![Wait { node: NodeId(1), incarnation, until: Nanos(100) }];

@@ -273,7 +273,7 @@ mod tests {
         contents.nodes[1].heartbeat = Block::Good(Arc::new(report));
         let result = Ok(Box::new(contents));
         member.handle(now, Event::Finished { file, result }, &mut Vec::new());
-        assert_eq!(member.report(now).dead[..3], [Incarnation(0), Incarnation(4), Incarnation(3)]);
+        assert_eq!(member.report(now).dead[..3], [Incarnation(0), Incarnation(0), Incarnation(3)]);
     }
 
     /// A member that acts in a view with one peer, and its voting file.
