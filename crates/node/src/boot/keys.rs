@@ -3,8 +3,8 @@
 //! `keys/cluster.key` is the key; `keys/next.key`, if present, is the newer of two valid keys. A
 //! file has a comment and 64 hexadecimal digits, and only its owner may read it. Only the owner of
 //! `keys` may write there. Nodes read the files again at every handshake, so changes apply to all
-//! later connections and to no existing ones. A newer key that is unusable (half copied, or readable by others) is reported and ignored:
-//! the older one then stays the only one.
+//! later connections and to no existing ones. A newer key that is unusable (half copied, or
+//! readable by others) is reported and ignored: the older one then stays the only one.
 
 use std::{
     fs::{self, DirBuilder, File},

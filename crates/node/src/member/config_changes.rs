@@ -2,10 +2,10 @@
 //!
 //! The command takes one of `{"add_node": NAME}`, `{"remove_node": NAME}`, `{"add_file": {"id",
 //! "path", "node"}}` and `{"remove_file": ID}`. It is answered when a view with the change is
-//! decided, at once if one is; other changes are refused until then. Before a node is added, all members read
-//! `cluster.toml` again. Before a file is added, `{"place_file": {..}}` gives its path on this
-//! node. `{"tell_of_file": {..}}` has this node announce it to all members, and is answered when
-//! all that must open it have done so.
+//! decided, at once if one is; other changes are refused until then. Before a node is added, all
+//! members read `cluster.toml` again. Before a file is added, `{"place_file": {..}}` gives its path
+//! on this node. `{"tell_of_file": {..}}` has this node announce it to all members, and is answered
+//! when all that must open it have done so.
 
 use std::path::PathBuf;
 

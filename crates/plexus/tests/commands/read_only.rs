@@ -1,5 +1,5 @@
-//! A state directory that cannot be written: a node whose copies of the registry are in it leaves if
-//! the others go on, and otherwise every command says what is wrong.
+//! A state directory that cannot be written: a node whose copies of the registry are in it leaves
+//! if the others go on, and otherwise every command says what is wrong.
 
 use std::{fs, process::Command};
 

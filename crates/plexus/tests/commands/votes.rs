@@ -88,7 +88,7 @@ fn a_file_that_votes_and_is_not_listed_is_removed_or_listed_by_the_same_command_
     let before = text();
     let path = cluster.parent().join("votes");
     let path = path.to_str().unwrap();
-    // An interrupted creation is in nobody's way.
+    // What an interrupted creation leaves is replaced.
     fs::write(cluster.parent().join("votes.new"), "half").unwrap();
     let add = || vote(&cluster, ["--json", "add", path]).said().json()["id"].as_str().unwrap().to_owned();
     let id = add();
