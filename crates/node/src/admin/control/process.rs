@@ -25,7 +25,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// The state of the process of a node, as its host sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ProcessState {
-    /// It runs, with this number where that is known.
+    /// It runs, with this number where that is known and names it here.
     Runs(Option<u32>),
     /// A signal or a debugger has stopped the process with this number.
     Stopped(u32),
@@ -43,9 +43,10 @@ impl ProcessState {
             // A process does not notice that its lock was deleted.
             Ok(Look::Missing) if dir.socket(name).exists() => Self::Unknown("it is missing".into()),
             Ok(Look::Missing | Look::Free(_)) => Self::Ended(last_end(dir, name, false)),
-            Ok(Look::Held(holder)) => match holder.map(|holder| holder.pid) {
-                Some(pid) if is_stopped(pid) => Self::Stopped(pid),
-                pid => Self::Runs(pid),
+            // In another PID namespace the number names another process, or none.
+            Ok(Look::Held(holder)) => match holder.filter(|holder| holder.obstacle().is_none()) {
+                Some(holder) if is_stopped(holder.pid) => Self::Stopped(holder.pid),
+                holder => Self::Runs(holder.map(|holder| holder.pid)),
             },
             Err(error) => Self::Unknown(error.to_string()),
         }
