@@ -6,7 +6,7 @@ mod common;
 
 use std::{
     sync::{
-        Arc, Condvar, Mutex,
+        Arc, Condvar, Mutex, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
         mpsc,
     },
@@ -233,6 +233,41 @@ fn when_all_wait_for_room_the_checkpoint_that_moves_wakes_them() {
     node.redo.checkpoint(node.redo.durable(), None);
     tasks.iter().for_each(Task::is_woken);
     assert!(tasks.iter_mut().all(|task| task.reserve(&node, 1) == Poll::Ready(Ok(()))));
+}
+
+/// Notes how many bytes are in the stream, and not durable, when a task is woken.
+struct Looks {
+    node: Weak<Node>,
+    bytes: Mutex<Option<usize>>,
+}
+
+impl Wake for Looks {
+    fn wake(self: Arc<Self>) {
+        let records = self.node.upgrade().and_then(|node| node.redo.carry(BlockId(1), usize::MAX));
+        *self.bytes.lock().expect("sound") = records.map(|records| records.len());
+    }
+}
+
+#[test]
+fn room_is_given_back_when_the_group_that_needed_it_is_in_the_stream() {
+    let node = Arc::new(Node::open());
+    node.disk.hold(true);
+    let mut reserved = 0;
+    while node.redo.try_reserve(1).expect("it works") {
+        reserved += 1;
+    }
+    let looks = Arc::new(Looks { node: Arc::downgrade(&node), bytes: Mutex::default() });
+    let waker = Waker::from(Arc::clone(&looks));
+    let waits = node.redo.poll_reserve(&mut None, 1, &mut Context::from_waker(&waker));
+    assert!(waits.is_pending());
+    for groups in 1..=reserved {
+        node.append();
+        if let Some(bytes) = *looks.bytes.lock().expect("sound") {
+            assert!(bytes > groups * 12_000, "{bytes} bytes of {groups} groups");
+            return;
+        }
+    }
+    panic!("the task waits for ever");
 }
 
 #[test]
