@@ -163,21 +163,25 @@ impl Cache {
     }
 
     fn error(&self, block: BlockId, error: BlockError) -> CacheError {
-        let faults = &self.inner.faults;
-        let fault = || faults.of(block).unwrap_or_else(|| format!("{block} cannot be read"));
+        let known = self.inner.faults.of(block);
+        let fault = || known.clone().unwrap_or_else(|| format!("{block} cannot be read"));
         match error {
             BlockError::HandingBack => CacheError::ShuttingDown,
             BlockError::Unreadable | BlockError::Corrupt | BlockError::Stale => CacheError::Damaged(fault()),
             BlockError::WriteFailed => CacheError::WriteFailed(fault()),
             BlockError::NoFrame => CacheError::NoFrame(block),
             BlockError::NotMaster => CacheError::Refused(block),
-            // The master has logged the reason. Other nodes may not know it.
-            BlockError::Unrecovered => CacheError::Unrecovered(faults.of_redo(block).unwrap_or_else(|| {
-                format!(
-                    "{block} is not recovered: its redo is incomplete, damaged or cannot be read; see `plexus status` \
-                     and the logs of the other nodes"
-                )
-            })),
+            // The master has logged the reason. Other nodes know it only if their scan fails too.
+            BlockError::Unrecovered => {
+                let scan = self.redo().and_then(RedoLog::scan_problem);
+                let scan = scan.map(|why| format!("{block} is refused until redo can be read: {why}"));
+                CacheError::Unrecovered(scan.or(known).unwrap_or_else(|| {
+                    format!(
+                        "{block} is not recovered: its redo is incomplete, damaged or cannot be read; see `plexus status` \
+                         and the logs of the other nodes"
+                    )
+                }))
+            }
         }
     }
 

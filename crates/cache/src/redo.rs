@@ -110,6 +110,11 @@ pub trait RedoLog: Send + Sync {
     /// A worker enters a view: see [`Action::Recover`](crate::protocol::Action::Recover).
     fn recover(&self, worker: WorkerId, epoch: Epoch, members: Vec<(NodeId, Incarnation)>);
 
+    /// Returns the reason why the streams of nodes that are gone cannot be scanned, if they cannot.
+    fn scan_problem(&self) -> Option<String> {
+        None
+    }
+
     /// Replays blocks for a worker.
     fn replay(&self, worker: WorkerId, epoch: Epoch, blocks: Vec<BlockId>);
 
@@ -147,8 +152,8 @@ impl RedoAnswers {
     }
 
     /// The streams of nodes that are not members cannot be scanned for now.
-    pub fn scan_failed(&self, worker: WorkerId, epoch: Epoch, why: Arc<str>) {
-        self.tell(worker, CacheTask::ScanFailed(epoch, why));
+    pub fn scan_failed(&self, worker: WorkerId, epoch: Epoch) {
+        self.tell(worker, CacheTask::ScanFailed(epoch));
     }
 
     /// The disk has a version of a replayed block, or the reason why it cannot be recovered.

@@ -52,8 +52,8 @@ pub enum CacheTask {
     Drained(Epoch),
     /// The blocks in the redo streams of nodes that are not members of a view.
     Scanned(Epoch, Arc<Vec<(BlockId, Version)>>),
-    /// These streams cannot be scanned, with the reason. Later attempts follow.
-    ScanFailed(Epoch, Arc<str>),
+    /// These streams cannot be scanned. Later attempts follow.
+    ScanFailed(Epoch),
     /// The disk has this version of a replayed block, or it cannot be recovered.
     Replayed(Epoch, BlockId, Result<Version, String>),
     /// Write every owed block and give all blocks up; answered with the number of blocks kept.
@@ -211,14 +211,10 @@ impl Subsystem for CacheService {
             CacheTask::Durable(end) => self.handle(net, Event::Durable { end }),
             CacheTask::Drained(epoch) => self.handle(net, Event::Drained { epoch }),
             CacheTask::Scanned(epoch, blocks) => {
-                self.faults.redo(None);
                 let blocks = blocks.iter().map(|(block, version)| (*block, version.0));
                 self.drive(net, None, |shard, io| shard.scanned(clock::now(), epoch, blocks, io));
             }
-            CacheTask::ScanFailed(epoch, why) => {
-                self.faults.redo(Some(why));
-                self.handle(net, Event::ScanFailed { epoch });
-            }
+            CacheTask::ScanFailed(epoch) => self.handle(net, Event::ScanFailed { epoch }),
             CacheTask::Replayed(epoch, block, result) => {
                 if let Err(why) = &result {
                     tracing::error!("{why}");

@@ -410,6 +410,10 @@ impl RedoLog for NodeRedo {
         self.shared.work.notify_all();
     }
 
+    fn scan_problem(&self) -> Option<String> {
+        self.shared.recovery().problem.clone()
+    }
+
     fn replay(&self, worker: WorkerId, epoch: Epoch, blocks: Vec<BlockId>) {
         let mut jobs = self.shared.lock();
         if epoch == jobs.epoch {
@@ -706,13 +710,10 @@ impl Shared {
                     _ => (SAY_EVERY, jobs.scanning.clone()),
                 };
                 jobs.scan_at = Some(Instant::now() + wait);
-                let reason: Arc<str> = Arc::from(&*why);
                 let (phase, problem) = (RecoveryPhase::Scanning, Some(why));
                 *self.recovery() = RecoveryStatus { epoch: epoch.0, phase, problem, ..Default::default() };
                 drop(jobs);
-                for worker in workers {
-                    self.answers.scan_failed(worker, epoch, Arc::clone(&reason));
-                }
+                workers.into_iter().for_each(|worker| self.answers.scan_failed(worker, epoch));
             }
         }
     }

@@ -167,7 +167,11 @@ fn a_voting_file_that_a_full_disk_keeps_out_of_the_configuration_does_not_vote()
 #[test]
 fn after_a_crash_on_a_full_disk_nodes_start_with_the_streams_that_they_had() {
     on_disk(|cluster| {
-        let bench = || cluster.run("bench").args(["blocks", "--hot", "48", "--seconds", "0.2"]).said();
+        let bench = || {
+            let mut bench = run(["bench", "blocks", "--hot", "48", "--seconds", "0.2"]);
+            bench.0.arg("-C").arg(cluster.dir());
+            bench.said()
+        };
         bench().ok();
         let full = fill(cluster);
         let pids = cluster.pids();

@@ -104,7 +104,7 @@ fn files_that_are_no_streams_of_the_cluster_stop_a_node_and_stay_as_they_are() {
     // A disk group of an earlier version has no streams.
     assert!(redo(&cluster, &[]).ok().starts_with("no redo streams in "));
     std::fs::create_dir_all(&directory).unwrap();
-    change(&stream(&cluster, 5));
+    drop(stream(&cluster, 5));
     let path = directory.join("n1.0");
     let good = std::fs::read(&path).unwrap();
     let (other, foreign) = (directory.join("n9.0"), RedoFiles::new(&directory, 77));
@@ -137,16 +137,13 @@ fn files_that_are_no_streams_of_the_cluster_stop_a_node_and_stay_as_they_are() {
         assert!(std::fs::read(&path).unwrap() == bad, "the file was changed");
         assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1);
     }
-    // The stream of an earlier incarnation is recovered and closed, and the node writes another.
+    // The stream in which an earlier incarnation has written nothing is used again.
     std::fs::write(&path, good).unwrap();
     cluster.run("up").said().ok();
     let shown = || redo(&cluster, &["--json"]).json();
-    let is_closed = |shown: &serde_json::Value| shown["streams"][0]["state"] == "closed";
-    let shown = crate::common::until("the stream is recovered", shown, is_closed);
-    assert_eq!(
-        (&shown["streams"][0]["incarnation"], &shown["streams"][1]["state"]),
-        (&5.into(), &"open".into())
-    );
+    let is_new = |shown: &serde_json::Value| shown["streams"][0]["incarnation"].as_u64() > Some(5);
+    let shown = crate::common::until("the stream is opened", shown, is_new);
+    assert_eq!(shown["streams"].as_array().unwrap().len(), 1, "{shown}");
     cluster.run("down").said().ok();
 }
 
@@ -195,7 +192,11 @@ fn blocks_whose_redo_cannot_be_scanned_are_refused_with_the_reason_and_nodes_end
     let cluster = Cluster::new(1);
     let damage = damaged(&cluster);
     cluster.run("up").said().ok();
-    let bench = || cluster.run("bench").args(["blocks", "--hot", "8", "--seconds", "0.2"]).said();
+    let bench = || {
+        let mut bench = crate::common::run(["bench", "blocks", "--hot", "8", "--seconds", "0.2"]);
+        bench.0.arg("-C").arg(cluster.dir());
+        bench.said()
+    };
     let refusal = bench().refusal();
     assert!(refusal.contains("is refused until redo can be read") && refusal.contains(&damage), "{refusal}");
     let status = cluster.run("status").args(["--json"]).said().json();
