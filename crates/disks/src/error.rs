@@ -55,6 +55,19 @@ pub enum DiskError {
         /// The fault of the label.
         why: String,
     },
+    /// The label has an older format.
+    #[error(
+        "{path}: has format {found}, this program uses {expected}: save what programs keep in the blocks with the \
+         version of plexus that wrote it, and create the cluster anew"
+    )]
+    Older {
+        /// The file.
+        path: PathBuf,
+        /// The format of the label.
+        found: u32,
+        /// The format of this program.
+        expected: u32,
+    },
     /// The disk belongs to another group.
     #[error("{path}: belongs to disk group {found}, not to {expected}; correct `disks` in cluster.toml")]
     Foreign {

@@ -25,9 +25,9 @@ use plexus_base::{
 use rustix::fs::FallocateFlags;
 
 use crate::{
-    Device, DiskError, FileDevice, Shape,
+    Device, DiskError, FileDevice, GroupId, Shape,
     device::write_zeros,
-    label::{COPIES, LABEL, Label},
+    label::{COPIES, FORMAT, LABEL, Label},
 };
 
 /// The bytes of a stripe unit.
@@ -42,6 +42,19 @@ pub struct Group {
     disks: Vec<FileDevice>,
     /// The check that allows writes; without one, writes are always allowed.
     guard: OnceLock<Guard>,
+}
+
+/// A disk with the openings that its label names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DiskOpening {
+    /// The file.
+    pub path: PathBuf,
+    /// The random name of the disk.
+    pub id: u128,
+    /// The number of the last opening or closing of the group; 0: none yet.
+    pub last: u64,
+    /// The number of the one before.
+    pub before: u64,
 }
 
 /// A check before each write whether this node may write.
@@ -155,6 +168,37 @@ impl Group {
         self.disks.iter().try_for_each(Device::sync)
     }
 
+    /// Reads the labels again, and returns the openings that they name.
+    ///
+    /// # Errors
+    /// A label cannot be read any more.
+    pub fn openings(&self) -> Result<Vec<DiskOpening>, DiskError> {
+        let opening = |disk: &FileDevice| {
+            let Label { id, last, before, .. } = read_label(disk)?;
+            Ok(DiskOpening { path: disk.path.clone(), id, last, before })
+        };
+        self.disks.iter().map(opening).collect()
+    }
+
+    /// Writes the openings of each disk into its label, one copy after the other, and syncs both.
+    ///
+    /// # Errors
+    /// The guard refuses the write, or the system fails. Some labels may be written.
+    pub fn note_openings(&self, openings: &[DiskOpening]) -> Result<(), DiskError> {
+        for (disk, DiskOpening { last, before, .. }) in self.disks.iter().zip(openings) {
+            let mut bytes = Buffer::zeroed(LABEL);
+            Label { last: *last, before: *before, ..read_label(disk)? }.encode(&mut bytes);
+            for copy in 0..COPIES {
+                if !self.may_write() {
+                    return Err(DiskError::NoMember { path: disk.path.clone() });
+                }
+                disk.write((copy * LABEL) as u64, &bytes)?;
+                disk.sync()?;
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the file of a block and its offset there, for messages.
     ///
     /// # Errors
@@ -201,6 +245,9 @@ fn read_label(disk: &FileDevice) -> Result<Label, DiskError> {
     let why = match first {
         Some(Ok(label)) => return Ok(label),
         Some(Err(DecodeError { fault: Fault::Magic, .. })) => "is not a Plexus disk".into(),
+        Some(Err(DecodeError { fault: Fault::Version { found, .. }, .. })) if found < FORMAT => {
+            return Err(DiskError::Older { path: disk.path.clone(), found, expected: FORMAT });
+        }
         Some(Err(error)) => error.to_string(),
         None => "is empty".into(),
     };
@@ -216,7 +263,7 @@ fn check(
     shape: &Shape,
 ) -> Result<(), DiskError> {
     let path = || disk.path.clone();
-    if label.group != shape.id {
+    if label.group != shape.id || label.cluster != shape.id.0 {
         return Err(DiskError::Foreign { path: path(), found: label.group, expected: shape.id });
     }
     let facts = [
@@ -287,13 +334,18 @@ fn create_disk(
         }
         _ => DiskError::io("giving a disk its length", path)(source),
     })?;
+    let id = GroupId::random().map_err(DiskError::io("naming a disk", path))?.0;
     let label = Label {
+        cluster: shape.id.0,
         group: shape.id,
+        id,
         disk: number as u32,
         disks: disks as u32,
         block_size: shape.block_size.bytes() as u32,
         unit: UNIT as u32,
         blocks: shape.blocks,
+        last: 0,
+        before: 0,
     };
     let mut bytes = Buffer::zeroed(COPIES * LABEL);
     bytes.chunks_mut(LABEL).for_each(|copy| label.encode(copy));

@@ -1,18 +1,23 @@
-//! The label of a disk: its group, its number in it, and the shape of the group. It is on disk
-//! twice, at byte 0 and at byte 4096 of the file. Each copy has 4096 bytes, little endian:
+//! The label of a disk: its identity, its group, its number in it, the shape of the group, and when
+//! the group was opened. It is on disk twice, at byte 0 and at byte 4096 of the file. Each copy has
+//! 4096 bytes, little endian:
 //!
 //! | byte | size | field |
 //! |---|---|---|
 //! | 0 | 8 | magic, `PLEXDISK` |
-//! | 8 | 4 | format, 1 |
+//! | 8 | 4 | format, 2 |
 //! | 12 | 4 | CRC-32C of the 4096 bytes with this field zero |
-//! | 16 | 16 | group id |
-//! | 32 | 4 | number of this disk, from 0 |
-//! | 36 | 4 | disks in the group |
-//! | 40 | 4 | block size in bytes |
-//! | 44 | 4 | stripe unit in bytes |
-//! | 48 | 8 | blocks in the group |
-//! | 56 | 4040 | zero |
+//! | 16 | 16 | the cluster's random name |
+//! | 32 | 16 | group id |
+//! | 48 | 16 | the disk's random name |
+//! | 64 | 4 | number of this disk, from 0 |
+//! | 68 | 4 | disks in the group |
+//! | 72 | 4 | block size in bytes |
+//! | 76 | 4 | stripe unit in bytes |
+//! | 80 | 8 | blocks in the group |
+//! | 88 | 8 | number of the last opening or closing of the group; 0: none yet |
+//! | 96 | 8 | number of the one before |
+//! | 104 | 3992 | zero |
 
 use std::{fmt, io};
 
@@ -25,13 +30,17 @@ pub(crate) const LABEL: usize = 4096;
 pub(crate) const COPIES: usize = 2;
 
 const MAGIC: [u8; 8] = *b"PLEXDISK";
-const FORMAT: u32 = 1;
+/// The format of the labels that this program reads and writes.
+pub(crate) const FORMAT: u32 = 2;
 
 wire::newtypes!(GroupId(u128));
 
 wire::layout! {
     struct Front: 16 { magic: [u8; 8], format: u32, crc: u32 }
-    impl Label: 40 { group: GroupId, disk: u32, disks: u32, block_size: u32, unit: u32, blocks: u64 }
+    impl Label: 88 {
+        cluster: u128, group: GroupId, id: u128, disk: u32, disks: u32, block_size: u32, unit: u32, blocks: u64,
+        last: u64, before: u64
+    }
 }
 
 /// The offset of the checksum.
@@ -94,12 +103,17 @@ pub struct Shape {
 /// The decoded content of a label.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Label {
+    /// The only group of a cluster has its name.
+    pub(crate) cluster: u128,
     pub(crate) group: GroupId,
+    pub(crate) id: u128,
     pub(crate) disk: u32,
     pub(crate) disks: u32,
     pub(crate) block_size: u32,
     pub(crate) unit: u32,
     pub(crate) blocks: u64,
+    pub(crate) last: u64,
+    pub(crate) before: u64,
 }
 
 impl Label {
@@ -145,10 +159,24 @@ pub fn label_any(bytes: &[u8]) -> usize {
 mod tests {
     use super::*;
 
+    fn label() -> Label {
+        Label {
+            cluster: 5,
+            group: GroupId(5),
+            id: 9,
+            disk: 1,
+            disks: 2,
+            block_size: 4096,
+            unit: 1 << 20,
+            blocks: 1000,
+            last: 8,
+            before: 7,
+        }
+    }
+
     #[test]
     fn hostile_bytes_do_no_harm() {
-        let label =
-            Label { group: GroupId(5), disk: 1, disks: 2, block_size: 4096, unit: 1 << 20, blocks: 1000 };
+        let label = label();
         let mut good = vec![0; LABEL];
         label.encode(&mut good);
         assert_eq!(label_any(&good), 3);
@@ -157,8 +185,7 @@ mod tests {
 
     #[test]
     fn a_label_says_what_was_written_and_nothing_else_passes() {
-        let label =
-            Label { group: GroupId(5), disk: 1, disks: 2, block_size: 4096, unit: 1 << 20, blocks: 1000 };
+        let label = label();
         let mut bytes = vec![0; LABEL];
         label.encode(&mut bytes);
         assert_eq!(Label::decode(&bytes), Ok(label));

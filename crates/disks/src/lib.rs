@@ -17,7 +17,7 @@ mod patch;
 
 pub use device::{Device, DeviceFault, FileDevice, SECTOR, SimulatedDevice};
 pub use error::DiskError;
-pub use group::{DATA_START, Group, Guard, UNIT};
+pub use group::{DATA_START, DiskOpening, Group, Guard, UNIT};
 pub use io::{BlockIo, BlockIoSettings, DiskReads, FrameMemory, IoCompletion, Job, Op};
 #[doc(hidden)]
 pub use label::label_any;
