@@ -7,7 +7,7 @@ use plexus_base::{Incarnation, NodeId};
 use super::{
     ClusterName, Contents, Entry, Key,
     contents::size,
-    limits::{EDITS_MAX, KEYS_MAX, QUEUED_BYTES_MAX, QUEUED_MAX, TOTAL_MAX, VALUE_MAX},
+    limits::{DISKS, EDITS_MAX, KEYS_MAX, QUEUED_BYTES_MAX, QUEUED_MAX, TOTAL_MAX, VALUE_MAX},
 };
 
 /// The effect of an edit on its key.
@@ -61,6 +61,13 @@ impl Change {
     /// Deletes a key.
     pub fn delete(key: Key) -> Self {
         Self(vec![Edit { key, expect: None, what: EditKind::Delete }])
+    }
+
+    /// Returns true if the change cannot make the contents longer: it replaces values of fixed
+    /// length.
+    pub(super) fn keeps_length(&self) -> bool {
+        let replaces = |edit: &Edit| edit.expect.is_some_and(|version| version > 0);
+        self.0.iter().all(|edit| edit.key.as_str().starts_with(DISKS) && replaces(edit))
     }
 
     /// Checks the limits that do not depend on the contents.

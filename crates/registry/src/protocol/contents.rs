@@ -11,7 +11,7 @@ use super::{
     Change, Changed, Edit, EditKind, Key, Origin, Refused,
     entries::Entries,
     image::ENTRY,
-    limits::{GENERATION_MAX, KEYS_MAX, TOTAL_MAX},
+    limits::{DISKS, GENERATION_MAX, KEYS_MAX, TOTAL_MAX},
 };
 
 /// The random identifier of a cluster, made once. Data of another cluster is never used or
@@ -99,7 +99,7 @@ impl Contents {
     }
 
     /// Replaces the contents by those of a backup of this cluster, with `generation`, which must be
-    /// above that of the contents.
+    /// above that of the contents. What the nodes know about the disks stays as it is.
     ///
     /// # Errors
     /// The reason for the refusal; nothing has changed then.
@@ -112,9 +112,18 @@ impl Contents {
         if backup.cluster != self.cluster {
             return Err(Refused::Foreign { found: backup.cluster, expected: self.cluster });
         }
+        let mut restored = backup.clone();
+        for (key, entry) in backup.under(DISKS) {
+            restored.bytes -= size(key, &entry.value);
+            restored.entries.remove(key.as_str());
+        }
+        for (key, entry) in self.under(DISKS) {
+            restored.bytes += size(key, &entry.value);
+            restored.entries.insert(key.clone(), entry.clone());
+        }
+        check_limits(restored.entries.len(), restored.bytes)?;
         self.made(generation, origin)?;
-        self.bytes = backup.bytes;
-        self.entries = backup.entries.clone();
+        (self.bytes, self.entries) = (restored.bytes, restored.entries);
         self.entries.set_versions(generation);
         Ok(Changed { generation, whole: true, keys: Vec::new() })
     }
@@ -149,13 +158,7 @@ impl Contents {
                 bytes += size(key, value);
             }
         }
-        if keys > KEYS_MAX {
-            return Err(Refused::Keys { keys });
-        }
-        if bytes > TOTAL_MAX {
-            return Err(Refused::Total { bytes });
-        }
-        Ok(())
+        check_limits(keys, bytes)
     }
 
     fn edit(&mut self, generation: u64, Change(edits): &Change) -> Changed {
@@ -179,6 +182,14 @@ impl Contents {
             }
         }
         Changed { generation, whole: false, keys }
+    }
+}
+
+fn check_limits(keys: usize, bytes: usize) -> Result<(), Refused> {
+    match (keys, bytes) {
+        (keys, _) if keys > KEYS_MAX => Err(Refused::Keys { keys }),
+        (_, bytes) if bytes > TOTAL_MAX => Err(Refused::Total { bytes }),
+        _ => Ok(()),
     }
 }
 
@@ -276,6 +287,15 @@ mod tests {
         assert!(changed.whole);
         assert_eq!(contents.entry("a"), Some(&Entry { version: 9, value: b"1".as_slice().into() }));
         assert_eq!((contents.keys(), contents.generation()), (1, 9));
+        // What the nodes know about the disks is newer than a backup.
+        apply(&mut contents, vec![set("disks/g/group", b"5")]).unwrap();
+        let backup = contents.clone();
+        apply(&mut contents, vec![set("disks/g/group", b"6"), set("disks/g/stream/n1.0", b"")]).unwrap();
+        contents.restore(20, None, &backup).unwrap();
+        let value = |key| contents.entry(key).map(|entry| entry.value.to_vec());
+        assert_eq!((value("disks/g/group"), value("disks/g/stream/n1.0")), (Some(b"6".into()), Some(vec![])));
+        let all: usize = contents.entries.iter().map(|(key, entry)| size(key, &entry.value)).sum();
+        assert_eq!(contents.bytes, all);
         let foreign = Contents::new(ClusterName(8)).restore(1, None, &backup);
         assert_eq!(foreign, Err(Refused::Foreign { found: CLUSTER, expected: ClusterName(8) }));
     }

@@ -21,7 +21,7 @@ pub use image::image_any;
 pub use image::{IMAGE_MAX, ImageError, Kind, decode, encode};
 pub use key::Key;
 pub use limits::{
-    EDITS_MAX, GENERATION_MAX, HISTORY_BYTES_MAX, HISTORY_MAX, KEY_MAX, KEYS_MAX, PARKED_MAX,
+    DISKS, EDITS_MAX, GENERATION_MAX, HISTORY_BYTES_MAX, HISTORY_MAX, KEY_MAX, KEYS_MAX, PARKED_MAX,
     QUEUED_BYTES_MAX, QUEUED_MAX, RESERVE, TOTAL_MAX, VALUE_MAX, WATCHES_MAX,
 };
 pub use message::{Message, RegistryMessage};

@@ -216,14 +216,19 @@ impl Lead {
         true
     }
 
-    /// Gives a command its number in the order. While a member has no space, only commands without
-    /// effect are done: a command in the order cannot be taken back, and all would wait for it.
+    /// Gives a command its number in the order. While a member has no space, only commands that
+    /// need none are done: a command in the order cannot be taken back, and all would wait for it.
     fn accept(&mut self, origin: Origin, command: Command, says: &mut Vec<LeadAction>) {
         let order = self.next;
         self.next += 1;
         self.open.push_back((order, origin.node));
+        let needs_room = match &command {
+            Command::Look => false,
+            Command::Change(change) => !change.keeps_length(),
+            Command::Restore(_) => true,
+        };
         let body = match self.full.lowest() {
-            Some(full) if command != Command::Look => RegistryMessage::Full(order, origin, full),
+            Some(full) if needs_room => RegistryMessage::Full(order, origin, full),
             _ => RegistryMessage::Do(order, origin, command),
         };
         says.push(LeadAction::To(self.view.members, body));
