@@ -20,6 +20,7 @@ mod admin;
 mod boot;
 #[cfg(test)]
 mod echo;
+pub mod ledger;
 pub mod lifecycle;
 pub mod member;
 pub mod node;
@@ -30,7 +31,7 @@ pub mod service;
 mod shards;
 mod subsystems;
 
-pub use admin::{acceptor, commands, control, grouping, locking, memory, registry};
+pub use admin::{acceptor, commands, control, grouping, identity, locking, memory, registry};
 pub use boot::{
     config, create, down, janitor, keys, last_end, launch, layout, lifeline, machine, service_manager,
     supervisor, temporary,

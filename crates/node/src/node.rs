@@ -25,6 +25,7 @@ use crate::{
     admin::control::{Commands, Server},
     admin::forward,
     admin::grouping,
+    admin::identity,
     admin::locking,
     admin::registry,
     boot::config::{Config, ConfigError, NodeConfig},
@@ -121,7 +122,9 @@ impl Node {
         let parts: (Die, _) = (Arc::new(die), Arc::clone(&on.member));
         let runtime = Arc::new(join(&config, me, node, &entry, &lifecycle, parts)?);
         on.place_runtime(&runtime);
-        for all in [locking::COMMANDS, registry::COMMANDS, grouping::COMMANDS, forward::COMMANDS] {
+        for all in
+            [locking::COMMANDS, registry::COMMANDS, grouping::COMMANDS, forward::COMMANDS, identity::COMMANDS]
+        {
             commands::register(&known, &on, true, all);
         }
         for all in [commands::COMMANDS, locking::LOOKS, registry::LOOKS, config_changes::COMMANDS] {

@@ -7,13 +7,13 @@ mod join;
 mod status;
 
 use std::{
-    sync::{Arc, Mutex, PoisonError, mpsc},
+    sync::{Arc, Mutex, OnceLock, PoisonError, mpsc},
     thread,
     time::Duration,
 };
 
 use plexus_attach::{AttachOffer, AttachServer, ProgramUsage};
-use plexus_base::{NodeId, NodeSet};
+use plexus_base::{Incarnation, NodeId, NodeSet};
 use plexus_cache::{Cache, CacheTask, protocol::Counts};
 use plexus_disks::Group;
 use plexus_fabric::{Window, WindowId};
@@ -21,7 +21,7 @@ use plexus_interconnect::{LinkInfo, Listening, RailReport, Worker, mesh::Mesh};
 use plexus_locks::LockManager;
 use plexus_membership::{groups::Groups, protocol::View, runtime::Membership};
 use plexus_registry::Registry;
-use plexus_store::{RecoveryPhase, stream::protocol::StreamCounts};
+use plexus_store::{NodeRedo, RecoveryPhase, recovery::force_disks, stream::protocol::StreamCounts};
 
 pub use self::join::{JoinError, Parts};
 pub use self::status::{PeerStatus, ProgramsStatus, RuntimeStatus};
@@ -29,6 +29,7 @@ use crate::{
     admin::forward::Forwarder,
     boot::config::{Config, Nodes},
     boot::keys::KeyFiles,
+    ledger::RegistryLedger,
     lifecycle::{Ending, Lifecycle},
     member::Member,
     records::state::StateError,
@@ -60,8 +61,12 @@ const STUCK_PARTS: u32 = 4;
 pub struct NodeRuntime {
     config: Arc<Config>,
     me: NodeId,
+    incarnation: Incarnation,
     lifecycle: Arc<Lifecycle>,
     group: Arc<Group>,
+    ledger: Arc<RegistryLedger>,
+    /// The reason why all blocks are refused, if they are.
+    refused: OnceLock<String>,
     handles: Handles,
     workers: Arc<Workers>,
     mesh: Arc<Mesh<NodeService>>,
@@ -263,6 +268,17 @@ impl NodeRuntime {
         Ok(())
     }
 
+    /// Returns the redo of this node, if changes are logged.
+    pub(crate) fn redo(&self) -> Option<&NodeRedo> {
+        self.handles.cache.redo.as_deref()
+    }
+
+    /// Returns what is wrong with the disks by what the registry knows of them. If `accepts`, the
+    /// registry takes them as they are from then on.
+    pub(crate) fn force_disks(&self, accepts: bool) -> Result<Vec<String>, String> {
+        force_disks(&self.group, &*self.ledger, accepts, &|| self.lifecycle.is_ending())
+    }
+
     /// Returns the registry.
     pub fn registry(&self) -> &Registry {
         &self.handles.registry
@@ -353,6 +369,7 @@ impl NodeRuntime {
         }
         self.group.sync().map_err(|error| error.to_string())?;
         shards.settle_redo();
+        shards.note_end(&*self.ledger);
         let written = self.counts().disk_writes - before;
         progress(written);
         let unrecovered = shards.redo.as_ref().and_then(|redo| redo.recovery().unrecovered());

@@ -9,7 +9,10 @@ use plexus_cache::{CacheService, CacheTask, RedoLog};
 use plexus_disks::Group;
 use plexus_interconnect::Reply;
 use plexus_membership::subsystem::ask_each;
-use plexus_store::NodeRedo;
+use plexus_store::{
+    NodeRedo,
+    recovery::{Ledger, close_disks},
+};
 
 use crate::service::Workers;
 
@@ -20,6 +23,9 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 /// which they are asked.
 const SETTLE_WITHIN: Duration = Duration::from_secs(2);
 const SETTLE_EVERY: Duration = Duration::from_millis(5);
+
+/// The longest wait of a node that ends for the registry.
+const NOTE_WITHIN: Duration = Duration::from_secs(5);
 
 /// All shards of the node's cache.
 pub(crate) struct Shards {
@@ -96,6 +102,20 @@ impl Shards {
         while self.needs_redo() && begin.elapsed() < SETTLE_WITHIN {
             self.ask(|reply| CacheTask::Checkpoint(u64::MAX, reply));
             std::thread::sleep(SETTLE_EVERY);
+        }
+    }
+
+    /// Notes in the registry that this node, which has handed back, needs its redo stream no more,
+    /// and that all nodes have ended if it is the last. The other members are still there.
+    pub(crate) fn note_end(&self, ledger: &dyn Ledger) {
+        let begin = Instant::now();
+        if self.needs_redo() {
+            return;
+        }
+        let is_late = || begin.elapsed() > NOTE_WITHIN;
+        self.redo.iter().for_each(|redo| redo.note_closed(&is_late));
+        if let Err(why) = close_disks(&self.group, ledger, &is_late) {
+            tracing::warn!("the registry does not know that the nodes have ended: {why}");
         }
     }
 

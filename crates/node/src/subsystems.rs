@@ -27,7 +27,8 @@ use plexus_store::{
 #[cfg(test)]
 use crate::echo::EchoService;
 use crate::{
-    admin::forward::ForwardService, boot::launch::EVICTED_CODE, member::Die, runtime::Parts, service::Workers,
+    admin::forward::ForwardService, boot::launch::EVICTED_CODE, ledger::RegistryLedger, member::Die,
+    runtime::Parts, service::Workers,
 };
 
 /// The number of threads of each worker that wait for the disks.
@@ -50,6 +51,8 @@ pub(crate) struct Making<'a> {
     pub(crate) parts: &'a Parts,
     /// The membership, set once it has started.
     pub(crate) membership: Arc<OnceLock<Weak<Membership>>>,
+    /// The registry's entries of the disk group, which are read when all subsystems are made.
+    pub(crate) ledger: Arc<RegistryLedger>,
 }
 
 /// A created subsystem.
@@ -222,7 +225,7 @@ impl Install for CacheService {
         };
         let mut redo = Ok(None);
         let make_redo = |answers| {
-            redo = start_redo(node.parts, answers, die.clone());
+            redo = start_redo(node, answers, die.clone());
             redo.as_ref().ok()?.clone().map(|redo| redo as Arc<dyn RedoLog>)
         };
         let CacheParts { services, events, cache, windows, disk_reads } =
@@ -245,8 +248,8 @@ pub(crate) struct CacheHandle {
 }
 
 /// Starts the redo of the node, if the cluster has redo.
-fn start_redo(parts: &Parts, answers: RedoAnswers, die: Die) -> Result<Option<Arc<NodeRedo>>, String> {
-    let Parts { config, me, incarnation, group, .. } = parts;
+fn start_redo(node: &Making<'_>, answers: RedoAnswers, die: Die) -> Result<Option<Arc<NodeRedo>>, String> {
+    let Parts { config, me, incarnation, group, .. } = node.parts;
     let directory = config.redo();
     let files = RedoFiles::new(directory.clone(), config.id.0);
     let Some(geometry) = config.redo_geometry() else {
@@ -277,8 +280,10 @@ fn start_redo(parts: &Parts, answers: RedoAnswers, die: Die) -> Result<Option<Ar
         workers: config.workers,
         geometry,
         stream,
-        find: Box::new(move |files| files.prepare_later(me, &name, incarnation, geometry)),
+        find: Box::new(move |files| files.prepare_later(me, &name, incarnation, geometry, &|_| false)),
         files,
+        me: (me, incarnation),
+        ledger: Some(node.ledger.clone()),
         target_bytes: config.recovery_target_bytes(),
         failed: Box::new(move |why| die(why, EVICTED_CODE)),
     };

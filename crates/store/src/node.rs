@@ -6,6 +6,8 @@
 //! earlier one. So when it answers that it has drained, nothing of an earlier view is written any
 //! more.
 
+mod known;
+
 use std::{
     collections::BTreeMap,
     io,
@@ -25,8 +27,12 @@ use plexus_base::{BlockId, Epoch, Incarnation, NodeId, WorkerId, wire::DecodeErr
 use plexus_cache::{LoggedChange, RedoAnswers, RedoFailed, RedoLog};
 use plexus_disks::{Group as DiskGroup, Version};
 
+use self::known::Opening;
 use crate::{
-    recovery::{DeadStream, PreparedStream, RecoveryPhase, RecoveryStatus, RedoFileError, RedoFiles},
+    recovery::{
+        DeadStream, Ledger, PreparedStream, RecoveryPhase, RecoveryStatus, RedoFileError, RedoFiles,
+        note_closed,
+    },
     room::{RoomWaits, SharedRoom},
     stream::{
         driver::{RedoProgress, RedoStream},
@@ -69,6 +75,10 @@ pub struct RedoSettings {
     pub stream: Option<PreparedStream>,
     /// Finds a stream later.
     pub find: FindStream,
+    /// This node and its incarnation.
+    pub me: (NodeId, Incarnation),
+    /// The registry, which knows the streams and disks; `None`: nothing is known of them.
+    pub ledger: Option<Arc<dyn Ledger>>,
     /// The most bytes of redo that a recovery should find in the stream: with more a checkpoint is
     /// due.
     pub target_bytes: u64,
@@ -88,10 +98,16 @@ struct Shared {
     failed: Box<dyn Fn(&str) + Send + Sync>,
     group: Arc<DiskGroup>,
     answers: RedoAnswers,
-    /// The stream until it is open, and then.
-    prepared: Mutex<Option<PreparedStream>>,
     find: FindStream,
+    ledger: Option<Arc<dyn Ledger>>,
+    /// This node and its incarnation.
+    me: (NodeId, Incarnation),
+    /// The stream until it is open, and then, with its name.
+    opening: Mutex<Option<Opening>>,
     stream: OnceLock<RedoStream>,
+    name: OnceLock<String>,
+    /// The members of the last view in which streams and disks were those that the registry knows.
+    passed: Mutex<Vec<(NodeId, Incarnation)>>,
     /// The bytes of the stream.
     length: u64,
     durable: AtomicU64,
@@ -183,7 +199,8 @@ impl NodeRedo {
     /// The system refuses a thread.
     pub fn start(settings: RedoSettings, group: Arc<DiskGroup>, answers: RedoAnswers) -> io::Result<Self> {
         let change_bytes = 2 * group.shape().block_size.bytes() as u64 + CHANGE_OVERHEAD;
-        let RedoSettings { workers, files, geometry, stream, find, target_bytes, failed } = settings;
+        let RedoSettings { workers, files, geometry, stream, find, me, ledger, target_bytes, failed } =
+            settings;
         let wanted = (0..workers).map(|_| AtomicU64::new(0)).collect();
         let length = geometry.length();
         let shared = Arc::new(Shared {
@@ -192,8 +209,12 @@ impl NodeRedo {
             failed,
             length,
             room: SharedRoom::new(length / 8, (length / 2).min(target_bytes)),
-            prepared: Mutex::new(stream),
             find,
+            ledger,
+            me,
+            opening: Mutex::new(stream.map(Opening::Prepared)),
+            name: OnceLock::new(),
+            passed: Mutex::default(),
             group,
             answers,
             stream: OnceLock::new(),
@@ -586,7 +607,18 @@ impl Shared {
                         let path = dead.file().path.display();
                         match self.files.close(dead) {
                             Ok(()) => tracing::info!("{path}: recovered, closed"),
-                            Err(why) => tracing::warn!("{why}"),
+                            Err(why) => {
+                                tracing::warn!("{why}");
+                                continue;
+                            }
+                        }
+                        let (name, incarnation) = (dead.file().file_name(), dead.file().header.incarnation);
+                        let is_void = || self.cancel.load(Acquire);
+                        // The next scan does it if not.
+                        if let Some(Err(why)) =
+                            self.ledger.as_ref().map(|it| note_closed(&**it, &name, incarnation, &is_void))
+                        {
+                            tracing::info!("{path}: the registry does not know yet that it is closed: {why}");
                         }
                     }
                 }
@@ -621,42 +653,6 @@ impl Shared {
         }
     }
 
-    fn open(self: &Arc<Self>) {
-        let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let prepared = match prepared.map_or_else(|| (self.find)(&self.files), Ok) {
-            Ok(prepared) => prepared,
-            Err(why) => {
-                let mut jobs = self.lock();
-                let attempts = jobs.missing.as_ref().map_or(0, |(_, attempts, _)| *attempts) + 1;
-                if attempts == 1 {
-                    tracing::warn!("changes wait for a redo stream: {why}");
-                }
-                jobs.missing = Some((why.to_string(), attempts, Instant::now() + OPEN_AGAIN));
-                drop(jobs);
-                self.room.handle(RoomEvent::Refuse(attempts >= ATTEMPTS), || None);
-                return;
-            }
-        };
-        self.lock().missing = None;
-        self.room.handle(RoomEvent::Refuse(false), || None);
-        let told = Arc::downgrade(self);
-        let told = move |progress| {
-            if let Some(shared) = told.upgrade() {
-                shared.progress(progress);
-            }
-        };
-        match prepared.open(told) {
-            Ok(stream) => {
-                self.durable.fetch_max(stream.durable().0, AcqRel);
-                let is_first = self.stream.set(stream).is_ok();
-                debug_assert!(is_first, "only this thread opens the stream");
-                self.room.handle(RoomEvent::Moved, || self.fill());
-                (0..self.workers).for_each(|worker| self.flush(WorkerId(worker)));
-            }
-            Err(why) => self.fail(&why.to_string()),
-        }
-    }
-
     fn scan(&self, epoch: Epoch, members: &[(NodeId, Incarnation)]) {
         let began = Instant::now();
         let mut blocks = BTreeMap::new();
@@ -676,6 +672,7 @@ impl Shared {
                     *highest = version.max(*highest);
                 }
             }
+            self.compare(epoch, members, &dead)?;
             Ok(dead)
         });
         let mut jobs = self.lock();

@@ -20,7 +20,7 @@ use plexus_cache::{CacheTask, LoggedChange, RedoAnswers, RedoFailed, RedoLog};
 use plexus_disks::Version;
 use plexus_store::{
     NodeRedo, RedoSettings,
-    recovery::{PreparedStream, RedoFileError, RedoFiles},
+    recovery::RedoFiles,
     stream::protocol::{Geometry, PAGE},
 };
 
@@ -83,11 +83,17 @@ impl Node {
         let stream = files.prepare(NodeId(1), "n1", Incarnation(1), geometry).expect("a stream");
         let failed = Arc::clone(&failures);
         let failed = Box::new(move |why: &str| failed.lock().expect("sound").push(why.into()));
-        let find = Box::new(|_: &RedoFiles| -> Result<PreparedStream, RedoFileError> {
-            unreachable!("there is a stream")
-        });
-        let (stream, target_bytes) = (Some(stream), u64::MAX);
-        let settings = RedoSettings { workers: 2, files, geometry, stream, find, target_bytes, failed };
+        let settings = RedoSettings {
+            workers: 2,
+            files,
+            geometry,
+            stream: Some(stream),
+            find: Box::new(|_| unreachable!("there is a stream")),
+            me: (NodeId(1), Incarnation(1)),
+            ledger: None,
+            target_bytes: u64::MAX,
+            failed,
+        };
         let (tell, answers) = mpsc::channel();
         let tell = RedoAnswers::new(move |worker, task| _ = tell.send((worker, task)));
         let redo = NodeRedo::start(settings, group, tell).expect("threads");

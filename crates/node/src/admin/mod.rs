@@ -5,6 +5,7 @@ pub mod commands;
 pub mod control;
 pub(crate) mod forward;
 pub mod grouping;
+pub mod identity;
 pub mod locking;
 pub mod memory;
 pub mod registry;

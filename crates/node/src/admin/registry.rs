@@ -22,7 +22,7 @@ use std::{
 use plexus_base::hex;
 use plexus_registry::{
     RegistryError,
-    protocol::{self, Command as Ask, Contents, Edit, EditKind, Key, Refused, WatchEvent},
+    protocol::{self, Command as Ask, Contents, DISKS, Edit, EditKind, Key, Refused, WatchEvent},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -217,6 +217,14 @@ fn key(text: &str) -> Result<Key, String> {
     Key::new(text).map_err(|refused| refused.to_string())
 }
 
+/// Checks a key that a user changes.
+fn free_key(text: &str) -> Result<Key, String> {
+    match text.starts_with(DISKS) {
+        true => Err(format!("{text}: the nodes keep the keys under {DISKS} themselves; choose another key")),
+        false => key(text),
+    }
+}
+
 fn shown(key: &Key, entry: &protocol::Entry) -> Entry {
     Entry { key: key.as_str().into(), version: entry.version, value: Bytes::of(&entry.value) }
 }
@@ -248,14 +256,14 @@ fn list(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Val
 fn set(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let EditArgs { key: text, value, if_version } = args(asked)?;
     let value = value.ok_or("a key is set to a value")?.bytes()?;
-    let edit = Edit { key: key(&text)?, expect: if_version, what: EditKind::Set(value.into()) };
+    let edit = Edit { key: free_key(&text)?, expect: if_version, what: EditKind::Set(value.into()) };
     let version = done(on, Ask::Change(protocol::Change(vec![edit])), progress)?;
     Ok(json!({ "version": version }))
 }
 
 fn delete(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let EditArgs { key: text, if_version, .. } = args(asked)?;
-    let key = key(&text)?;
+    let key = free_key(&text)?;
     let contents = look(on, progress)?;
     // If another client has deleted the key meanwhile, the result is the same.
     if contents.entry(&text).is_none() {

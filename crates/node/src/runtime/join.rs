@@ -13,11 +13,13 @@ use plexus_disks::Group;
 use plexus_fabric::Window;
 use plexus_interconnect::mesh::{self, Mesh};
 use plexus_membership::runtime::Membership;
+use plexus_store::recovery::{older_images, open_disks};
 
 use super::{BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES, NodeRuntime, end};
 use crate::{
     boot::config::Config,
     boot::keys::KeyFiles,
+    ledger::RegistryLedger,
     lifecycle::{Ending, Lifecycle},
     member::watcher::Watcher,
     member::{Die, Member},
@@ -73,8 +75,12 @@ impl NodeRuntime {
     pub fn join(parts: Parts) -> Result<Self, JoinError> {
         let workers = Arc::<Workers>::default();
         let memory = Arc::new(OnceLock::new());
-        let making = Making { parts: &parts, membership: memory.clone() };
+        let registry = Arc::new(OnceLock::new());
+        let ledger = Arc::new(RegistryLedger::new(registry.clone(), parts.group.shape().id));
+        let making = Making { parts: &parts, membership: memory.clone(), ledger: ledger.clone() };
         let (subsystems, mut handles, mut windows) = install(&making, &workers)?;
+        let is_first = registry.set(handles.registry.clone()).is_ok();
+        debug_assert!(is_first, "a node has one registry");
         let Parts { config, me, incarnation, ended, group, lifecycle, die, member: joining } = parts;
         let benchmark = Window::create(BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES, 0);
         let benchmark = Arc::new(benchmark.map_err(|error| error.to_string())?);
@@ -125,8 +131,11 @@ impl NodeRuntime {
         let runtime = Self {
             config,
             me,
+            incarnation,
             lifecycle,
             group,
+            ledger,
+            refused: OnceLock::new(),
             handles,
             workers,
             mesh,
@@ -144,6 +153,7 @@ impl NodeRuntime {
             .start_threads(tell, notices)
             .map_err(JoinError::from)
             .and_then(|()| runtime.wait_for_view())
+            .map(|()| runtime.compare_disks_without_redo())
             .and_then(|()| Ok(runtime.wait_for_peers()?));
         if let Err(why) = ready {
             // The node may have served as a master already.
@@ -213,6 +223,34 @@ impl NodeRuntime {
             if files.is_empty() { "" } else { "; " },
             files.join("; ")
         )
+    }
+
+    /// Compares the disks with what the registry knows of them. With redo this is a part of each
+    /// scan; without it, this node refuses all blocks for as long as it runs.
+    fn compare_disks_without_redo(&self) {
+        while self.handles.cache.redo.is_none() && !self.lifecycle.is_ending() {
+            let Some(view) = self.view() else { return };
+            let is_void = || {
+                let epoch = self.view().map(|view| view.epoch);
+                self.lifecycle.is_ending() || epoch != Some(view.epoch)
+            };
+            let members: Vec<_> =
+                view.members().iter().filter_map(|id| Some((id, view.incarnation(id)?))).collect();
+            let me = (self.me, self.incarnation);
+            match open_disks(&self.group, &*self.ledger, me, &members, false, &is_void) {
+                Ok(faults) if faults.is_empty() => return,
+                Err(_) if is_void() => {}
+                Err(why) => return tracing::warn!("the disks are not compared with the registry: {why}"),
+                Ok(faults) => {
+                    let why =
+                        format!("blocks are refused: {}; then restart the nodes", older_images(&faults));
+                    tracing::error!("{why}");
+                    self.handles.cache.cache.close();
+                    drop(self.refused.set(why));
+                    return;
+                }
+            }
+        }
     }
 
     fn wait_for_peers(&self) -> Result<(), String> {

@@ -38,6 +38,12 @@ pub struct RuntimeStatus {
     /// The problem with the files of the cluster's keys, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keys: Option<String>,
+    /// True if the redo streams and the disks were compared with what the registry knows of them.
+    #[serde(default)]
+    pub compared: bool,
+    /// The reason why all blocks are refused, if they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
     /// The last recovery from redo, if there was any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery: Option<RecoveryStatus>,
@@ -139,6 +145,8 @@ impl NodeRuntime {
             unauthenticated: self.mesh.unauthenticated(),
             programs: self.programs(),
             keys: self.keys.problem(),
+            compared: self.handles.cache.redo.as_ref().is_none_or(|redo| redo.has_passed()),
+            refused: self.refused.get().cloned(),
             recovery: recovery.filter(|recovery| recovery.epoch > 0),
             redo_waits: self.handles.cache.redo.as_ref().and_then(|redo| redo.waits()),
             trouble: awaited

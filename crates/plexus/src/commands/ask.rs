@@ -74,6 +74,23 @@ pub(crate) fn first_of<'a, T>(
     Err(why)
 }
 
+/// Asks the user on the terminal, unless `yes`.
+///
+/// # Errors
+/// The answer is not yes.
+pub(crate) fn confirm(question: &str, yes: bool) -> anyhow::Result<()> {
+    if yes {
+        return Ok(());
+    }
+    output::progress(&format!("{question} Type yes:"));
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    match answer.trim() {
+        "yes" => Ok(()),
+        _ => bail!("nothing was changed; to accept it without being asked, add --yes"),
+    }
+}
+
 /// Runs a continuous command on a node until it ends or the output has no reader.
 pub(crate) fn follow(
     mut control: Control,

@@ -5,6 +5,7 @@ pub(crate) mod bench;
 mod child;
 mod cluster;
 mod demo;
+mod disk;
 mod down;
 mod fence_guard;
 mod generate;
@@ -81,8 +82,10 @@ pub(crate) enum Command {
     Group(group::Args),
     /// Read, change, watch, back up and restore the registry.
     Registry(registry::Args),
-    /// Show the redo streams and their records, from the files.
+    /// Show the redo streams and their records, or give up one that is lost.
     Redo(redo::Args),
+    /// Accept disks that are older images of themselves.
+    Disk(disk::Args),
     /// Show every rail of every pair of nodes: in use, or why it is not used.
     Rails(rails::Args),
     /// Show the traffic of the interconnect: by channel and message size, once, as a log or live.
@@ -123,6 +126,7 @@ impl Command {
             Self::Group(args) => group::run(args),
             Self::Registry(args) => registry::run(args),
             Self::Redo(args) => redo::run(args),
+            Self::Disk(args) => disk::run(args),
             Self::Rails(args) => rails::run(args),
             Self::Stat(args) => stat::run(args),
             Self::Metrics(args) => metrics::run(args),

@@ -1,5 +1,5 @@
 //! `plexus redo`: shows the redo streams and their records, from the files, whether nodes run or
-//! not.
+//! not, and gives up a stream that is lost.
 
 use std::path::Path;
 
@@ -7,9 +7,10 @@ use anyhow::{Result, bail};
 use clap::Subcommand;
 use plexus_base::hex;
 use plexus_disks::{FileDevice, patch_ranges};
+use plexus_node::{config::Config, identity::GivenUp, ledger::known_entries};
 use plexus_observe::show::{self, Table};
 use plexus_store::{
-    recovery::{RedoFileError, RedoFiles, StreamFile},
+    recovery::{LostStream, RedoFileError, RedoFiles, StreamFile},
     stream::{
         protocol::{Lsn, Record, RecordKind},
         reader::{StreamDamage, StreamError, StreamReader},
@@ -18,11 +19,17 @@ use plexus_store::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::cluster::ClusterOptions;
+use super::{
+    ask::{confirm, connect},
+    cluster::ClusterOptions,
+};
 use crate::output;
 
 /// The bytes of a range that are shown.
 const SHOWN_BYTES: usize = 32;
+
+/// The most blocks of a stream that are named.
+const SHOWN_BLOCKS: usize = 40;
 
 /// The arguments of `plexus redo`.
 #[derive(clap::Args)]
@@ -41,6 +48,23 @@ enum RedoCommand {
         /// The streams of one node, or one of them [default: those of all nodes].
         #[arg(value_name = "NODE[.PLACE]")]
         stream: Option<String>,
+    },
+    /// Give up a stream that is missing, old, damaged or foreign, so that no recovery reads it or
+    /// waits for it any more. Changes that are only there are lost. The file stays: it is closed,
+    /// or set aside as NAME.given-up if it is not a stream of its node. The nodes must run, but
+    /// not the one that wrote the stream; they serve the blocks some seconds later, and blocks
+    /// that were refused after `plexus down` and `plexus up`. It can be repeated after an
+    /// interruption.
+    GiveUp {
+        /// The stream.
+        #[arg(value_name = "NODE.PLACE")]
+        stream: String,
+        /// Accept that changes are lost.
+        #[arg(long, required = true)]
+        lose_newer: bool,
+        /// Do not ask.
+        #[arg(long)]
+        yes: bool,
     },
 }
 
@@ -63,20 +87,61 @@ struct StreamRow {
 /// Runs `plexus redo`.
 pub(crate) fn run(args: Args) -> Result<()> {
     let config = args.cluster.load()?;
+    if let Some(RedoCommand::GiveUp { stream, yes, .. }) = &args.command {
+        return give_up(&config, stream, *yes, args.cluster.json);
+    }
     let directory = config.redo();
-    let found = RedoFiles::new(&directory, config.id.0).list();
+    let files = RedoFiles::new(&directory, config.id.0);
+    // First, so that the files are at least as new.
+    let lost = files.lost(&known_entries(&config))?;
+    let found = files.list();
     let streams = match found {
         Err(RedoFileError::Directory { why, .. }) if why.kind() == std::io::ErrorKind::NotFound => Vec::new(),
         found => found?,
     };
     match args.command {
-        None => show_streams(streams, &args.cluster, &directory.display().to_string()),
         Some(RedoCommand::Dump { stream }) => dump(streams, stream.as_deref(), args.cluster.json),
+        _ => show_streams(streams, &lost, &args.cluster, &directory.display().to_string()),
+    }
+}
+
+fn give_up(config: &Config, stream: &str, yes: bool, is_json: bool) -> Result<()> {
+    let mut node = connect(config, None)?;
+    let mut ask = |accepts: bool| -> Result<GivenUp> {
+        let request = json!({ "stream": stream, "accepts": accepts });
+        Ok(serde_json::from_value(node.call("redo.give_up", request, |_| ())?)?)
+    };
+    let mut given_up = ask(false)?;
+    if !given_up.is_over {
+        let GivenUp { path, state, blocks, named, .. } = &given_up;
+        let what = if state.is_empty() { String::new() } else { format!(": {state}") };
+        output::progress(&format!("{path}{what}"));
+        let blocks = match blocks {
+            0 => "which blocks it has changes of is not known".into(),
+            _ => {
+                let named: Vec<_> = named.iter().take(SHOWN_BLOCKS).map(ToString::to_string).collect();
+                let more = if *blocks > named.len() { ", ..." } else { "" };
+                format!(
+                    "it has changes of {} blocks: {}{more}",
+                    show::count(*blocks as u64),
+                    named.join(", ")
+                )
+            }
+        };
+        output::progress(&blocks);
+        confirm("Changes that are only in this stream are lost. Give it up?", yes)?;
+        given_up = ask(true)?;
+    }
+    match (is_json, given_up.is_over) {
+        (true, _) => output::json(&given_up),
+        (false, true) => output::line(&format!("{stream}: closed already: nothing to give up")),
+        (false, false) => output::line(&format!("{stream}: given up")),
     }
 }
 
 fn show_streams(
     streams: Vec<Result<StreamFile, RedoFileError>>,
+    lost: &[LostStream],
     cluster: &ClusterOptions,
     directory: &str,
 ) -> Result<()> {
@@ -88,6 +153,8 @@ fn show_streams(
             Err(why) => faults.push(output::reasons(&why)),
         }
     }
+    let count = count + lost.iter().filter(|lost| lost.is_missing()).count();
+    faults.extend(lost.iter().map(ToString::to_string));
     if cluster.json {
         output::json(&json!({ "streams": rows, "faults": faults }))?;
     } else if count == 0 {

@@ -101,6 +101,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                 if let Some(waits) = &status.runtime.redo_waits {
                     output::line(&format!("{name}: {}", waits_line(waits)))?;
                 }
+                if let Some(why) = &status.runtime.refused {
+                    output::line(&format!("{name}: {why}"))?;
+                }
                 if status.runtime.disk_reads.starts_with("threads") {
                     output::line(&format!("{name}: disks are read by {}", status.runtime.disk_reads))?;
                 }

@@ -4,6 +4,7 @@
 //! at the same time one starts them; the others wait for it and report what runs then.
 
 use std::{
+    collections::BTreeSet,
     fs::{File, TryLockError},
     os::unix::fs::OpenOptionsExt,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
@@ -36,6 +37,12 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 /// The longest time for nodes of a failed start to end by themselves, and the polling interval.
 const END_WITHIN: Duration = Duration::from_secs(10);
 const ASK_EVERY: Duration = Duration::from_millis(5);
+
+/// The longest time for the nodes to compare redo streams and disks with the registry.
+const COMPARED_WITHIN: Duration = Duration::from_secs(10);
+
+/// The time after which a reason that has not changed is the one to report.
+const SETTLED_AFTER: Duration = Duration::from_secs(1);
 
 /// The arguments of `plexus up`.
 #[derive(clap::Args)]
@@ -88,11 +95,38 @@ pub(crate) fn start_nodes(config: &Config, names: &[&str], json: bool) -> anyhow
     let started = started.filter_map(|(name, seen)| Some((name.clone(), seen.alive()?.pid))).collect();
     let outcome = UpOutcome { running, started, failed };
     report(json, config, &outcome)?;
+    let refused = refused(config, &up);
     let failed = outcome.failed.iter().filter(|failure| !is_removed(failure)).map(ToString::to_string);
     match failed.collect::<Vec<_>>() {
-        failed if failed.is_empty() => Ok(outcome),
+        failed if failed.is_empty() && refused.is_empty() => Ok(outcome),
+        failed if failed.is_empty() => bail!("running: {}, but {}", up.join(", "), refused.join("; ")),
         failed if up.is_empty() => bail!("{}", failed.join("; ")),
         failed => bail!("{}; running: {}", failed.join("; "), up.join(", ")),
+    }
+}
+
+/// Waits until the nodes called `names` have compared redo streams and disks with what the registry
+/// knows of them, for a limited time. Returns the reasons for which they refuse blocks.
+fn refused(config: &Config, names: &[&str]) -> Vec<String> {
+    let (begin, mut last) = (Instant::now(), (BTreeSet::new(), Instant::now()));
+    loop {
+        let (mut reasons, mut waits) = (BTreeSet::new(), false);
+        for (_, seen) in launch::look_at_all(&config.dir, names) {
+            let Some(status) = seen.alive() else { continue };
+            let problem = status.runtime.recovery.as_ref().and_then(|recovery| recovery.problem.clone());
+            let refused = problem.map(|why| format!("blocks that no node holds are refused: {why}"));
+            waits |= refused.is_none() && !status.runtime.compared && status.state == Stage::Running;
+            reasons.extend(refused.or_else(|| status.runtime.refused.clone()));
+        }
+        // While nodes come, the registry may be closed for a moment.
+        if reasons != last.0 {
+            last = (reasons, Instant::now());
+        }
+        let is_settled = last.0.is_empty() || last.1.elapsed() > SETTLED_AFTER;
+        if !waits && is_settled || begin.elapsed() > COMPARED_WITHIN {
+            return last.0.into_iter().collect();
+        }
+        std::thread::sleep(ASK_EVERY);
     }
 }
 

@@ -13,6 +13,7 @@ mod hosts;
 mod keys;
 mod lifecycle;
 mod locks;
+mod lost;
 mod measure;
 mod newcomers;
 mod observe;

@@ -98,7 +98,7 @@ fn streams_and_their_records_are_shown_while_they_are_written_and_afterwards() {
 }
 
 #[test]
-fn files_that_are_no_streams_of_the_cluster_stop_a_node_and_stay_as_they_are() {
+fn files_that_are_no_streams_of_the_cluster_are_named_and_stay_as_they_are() {
     let cluster = Cluster::new(1);
     let directory = cluster.dir().join("disks/redo");
     // A disk group of an earlier version has no streams.
@@ -135,6 +135,9 @@ fn files_that_are_no_streams_of_the_cluster_stop_a_node_and_stay_as_they_are() {
             assert!(refusal.contains(reason), "{refusal}");
         }
         assert!(std::fs::read(&path).unwrap() == bad, "the file was changed");
+        // The node runs, with another stream.
+        cluster.run("down").said().ok();
+        std::fs::remove_file(directory.join("n1.1")).unwrap();
         assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1);
     }
     // The stream in which an earlier incarnation has written nothing is used again.

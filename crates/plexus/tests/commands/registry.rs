@@ -203,7 +203,12 @@ fn a_cluster_whose_copies_are_all_damaged_is_closed_until_a_backup_is_restored()
     for copy in ["n1", "n2"].into_iter().flat_map(|node| copies(&cluster, node)) {
         fs::write(copy, "nothing of use").unwrap();
     }
-    cluster.run("up").said().ok();
+    // The nodes run, and do not know whether a redo stream is missing.
+    let refused = cluster.run("up").said().refusal();
+    assert!(
+        refused.contains("running: n1, n2, but") && refused.contains("the registry is closed"),
+        "{refused}"
+    );
     for args in [&["get", "a"][..], &["set", "a", "2"]] {
         let refused = registry(&cluster, args.iter().copied()).said().refusal();
         assert!(
@@ -214,6 +219,12 @@ fn a_cluster_whose_copies_are_all_damaged_is_closed_until_a_backup_is_restored()
     registry(&cluster, ["--node", "n2", "restore", backup.to_str().unwrap()]).said().ok();
     assert_eq!(get(&cluster, "n1", "a")["value"]["text"], "1");
     set(&cluster, "n2", "a", "2");
+    let is_well = |status: &Value| (0..2).all(|node| status["nodes"][node]["compared"] == true);
+    cluster.wait_until("the registry is asked again", is_well);
+    for args in [&["set", "disks/a", "1"][..], &["delete", "disks/a"]] {
+        let refused = registry(&cluster, args.iter().copied()).said().refusal();
+        assert!(refused.contains("the nodes keep the keys under disks/ themselves"), "{refused}");
+    }
 }
 
 #[test]

@@ -21,11 +21,17 @@ fn start(root: &std::path::Path) -> (NodeRedo, mpsc::Receiver<(WorkerId, CacheTa
     let geometry = Geometry::new(64 * PAGE, 4).expect("segments");
     let stream = files.prepare(NodeId(1), "n1", Incarnation(1), geometry).expect("a stream");
     let failed = Box::new(|why: &str| panic!("{why}"));
-    let find = Box::new(|_: &RedoFiles| -> Result<PreparedStream, RedoFileError> {
-        unreachable!("there is a stream")
-    });
-    let (stream, target_bytes) = (Some(stream), u64::MAX);
-    let settings = RedoSettings { workers: 1, files, geometry, stream, find, target_bytes, failed };
+    let settings = RedoSettings {
+        workers: 1,
+        files,
+        geometry,
+        stream: Some(stream),
+        find: Box::new(|_| unreachable!("there is a stream")),
+        me: (NodeId(1), Incarnation(1)),
+        ledger: None,
+        target_bytes: u64::MAX,
+        failed,
+    };
     let (tell, answers) = mpsc::channel();
     let tell = RedoAnswers::new(move |worker, task| _ = tell.send((worker, task)));
     (NodeRedo::start(settings, group, tell).expect("threads"), answers)

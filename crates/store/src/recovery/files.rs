@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -10,6 +11,7 @@ use std::{
 use plexus_base::{BlockId, Incarnation, NodeId, durable};
 use plexus_disks::{Device, DiskError, FileDevice, Version};
 
+use super::known::LostStream;
 use crate::stream::{
     driver::{self, OpenError, RedoProgress, RedoStream},
     protocol::{Batch, Geometry, StreamHeader, StreamTail, replay::StreamName},
@@ -98,7 +100,7 @@ pub enum RedoFileError {
         why: io::Error,
     },
     /// A stream cannot be used.
-    #[error("{}: {why}", path.display())]
+    #[error("{}: {why}{}", path.display(), advice(path, why))]
     Stream {
         /// The file.
         path: PathBuf,
@@ -120,6 +122,25 @@ pub enum RedoFileError {
         path: PathBuf,
         /// The node.
         node: NodeId,
+    },
+    /// Streams that are not closed are not there any more.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Lost(Vec<LostStream>),
+    /// The registry cannot be asked which streams there are, or an image of a disk is older than
+    /// the registry knows.
+    #[error("{0}")]
+    Registry(String),
+    /// There is no such stream.
+    #[error("{}: no such redo stream; see `plexus redo`", path.display())]
+    NoStream {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A member writes the stream.
+    #[error("{}: a running node writes this stream; end the node first, with `plexus node stop`", path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
     },
     /// All streams of the node wait for recovery.
     #[error(
@@ -173,11 +194,11 @@ impl RedoFiles {
         incarnation: Incarnation,
         geometry: Geometry,
     ) -> Result<PreparedStream, RedoFileError> {
-        self.find((node, name, incarnation), geometry, |file| self.close_unused(file, node))
+        self.find((node, name, incarnation), geometry, &|_| false, |file| self.close_unused(file, node))
     }
 
     /// Finds a stream as [`prepare`](Self::prepare), when the node is a member: recovery has closed
-    /// one since, or there is room.
+    /// one since, or there is room. It is in none of the places that `avoids` names.
     ///
     /// # Errors
     /// As [`prepare`](Self::prepare).
@@ -187,8 +208,9 @@ impl RedoFiles {
         name: &str,
         incarnation: Incarnation,
         geometry: Geometry,
+        avoids: &dyn Fn(&str) -> bool,
     ) -> Result<PreparedStream, RedoFileError> {
-        self.find((node, name, incarnation), geometry, |_| false)
+        self.find((node, name, incarnation), geometry, avoids, |_| false)
     }
 
     /// Finds a stream. `closes` closes an open one if it may be used at once.
@@ -196,16 +218,23 @@ impl RedoFiles {
         &self,
         (node, name, incarnation): (NodeId, &str, Incarnation),
         geometry: Geometry,
+        avoids: &dyn Fn(&str) -> bool,
         closes: impl Fn(&StreamFile) -> bool,
     ) -> Result<PreparedStream, RedoFileError> {
         let (mut free, mut waiting) = (None, 0);
         for place in 0..PLACES {
+            if avoids(&format!("{name}.{place}")) {
+                continue;
+            }
             let path = self.path(name, place);
             if !path.exists() {
                 free = free.or(Some((path, place)));
                 continue;
             }
-            let file = self.look(path, place)?;
+            // A file that is no stream of this node stays, and the scan names it.
+            let Some(file) = self.look(path, place).ok().filter(|file| file.header.node == node) else {
+                continue;
+            };
             let is_older = file.header.incarnation < incarnation;
             if !is_older || !file.header.is_closed && !closes(&file) {
                 waiting += usize::from(!file.header.is_closed);
@@ -250,8 +279,8 @@ impl RedoFiles {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.directory).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
-            let place = path.extension().and_then(|place| place.to_str()?.parse().ok());
-            files.extend(place.map(|place: u8| (path, place)));
+            let place = path.extension().and_then(place_of);
+            files.extend(place.map(|place| (path, place)));
         }
         files.sort();
         Ok(files.into_iter().map(|(path, place)| self.look(path, place)).collect())
@@ -361,7 +390,24 @@ impl RedoFiles {
     }
 
     fn path(&self, name: &str, place: u8) -> PathBuf {
-        self.directory.join(format!("{name}.{place}"))
+        self.path_of(&format!("{name}.{place}"))
+    }
+
+    /// Returns the path of a stream by its name, `NODE.PLACE`.
+    pub(super) fn path_of(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// Returns true if a file of this name is a stream.
+    pub(super) fn is_name(name: &str) -> bool {
+        !name.contains('/') && Path::new(name).extension().is_some_and(|place| place_of(place).is_some())
+    }
+
+    /// Reads the header of the stream of this name.
+    pub(super) fn header_of(&self, name: &str) -> Result<StreamFile, RedoFileError> {
+        let path = self.path_of(name);
+        let place = path.extension().and_then(place_of).unwrap_or_default();
+        self.look(path, place)
     }
 
     fn open_streams(&self) -> Result<Vec<StreamFile>, RedoFileError> {
@@ -411,6 +457,24 @@ impl RedoFiles {
 }
 
 impl PreparedStream {
+    /// Returns the name of the file: the node's name and the place.
+    #[must_use]
+    pub fn file_name(&self) -> String {
+        self.device.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// Returns the header that was found.
+    #[must_use]
+    pub fn header(&self) -> &StreamHeader {
+        &self.tail.header
+    }
+
+    /// Returns the incarnation that is to open the stream.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
     /// Returns the geometry of the stream.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
@@ -451,6 +515,20 @@ impl DeadStream {
     pub fn file(&self) -> &StreamFile {
         &self.file
     }
+}
+
+/// Returns the way out where the contents of a stream are at fault.
+fn advice(path: &Path, why: &StreamError) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    match why {
+        StreamError::Disk(_) => String::new(),
+        _ => format!(", or accept that changes are lost with `plexus redo give-up {name} --lose-newer`"),
+    }
+}
+
+/// Returns the place that the extension of a stream's file names.
+fn place_of(extension: &OsStr) -> Option<u8> {
+    extension.to_str()?.parse().ok()
 }
 
 fn stream(path: &Path) -> impl FnOnce(StreamError) -> RedoFileError {

@@ -16,9 +16,13 @@
 
 mod ahead;
 mod files;
+mod known;
+mod opening;
 mod records;
 mod replay;
 mod status;
 
 pub use files::{DeadStream, PLACES, PreparedStream, RedoFileError, RedoFiles, StreamFile};
+pub use known::{KnownStream, Ledger, LedgerEntries, LostStream, StreamToGiveUp, note_closed};
+pub use opening::{close_disks, force_disks, older_images, open_disks};
 pub use status::{RecoveryPhase, RecoveryStatus};
