@@ -55,7 +55,7 @@ impl Disk {
 struct Node {
     redo: NodeRedo,
     disk: Arc<Disk>,
-    answers: mpsc::Receiver<(WorkerId, CacheTask)>,
+    answers: Mutex<mpsc::Receiver<(WorkerId, CacheTask)>>,
     failures: Arc<Mutex<Vec<String>>>,
     /// The version of the block that is changed.
     version: AtomicU64,
@@ -97,7 +97,12 @@ impl Node {
         let (tell, answers) = mpsc::channel();
         let tell = RedoAnswers::new(move |worker, task| _ = tell.send((worker, task)));
         let redo = NodeRedo::start(settings, group, tell).expect("threads");
+        let answers = Mutex::new(answers);
         Self { redo, disk, answers, failures, version: AtomicU64::new(0), _directory: directory }
+    }
+
+    fn answer(&self) -> (WorkerId, CacheTask) {
+        self.answers.lock().expect("sound").recv_timeout(LIMIT).expect("an answer")
     }
 
     /// As `new`, with the stream open.
@@ -131,7 +136,7 @@ impl Node {
     /// Waits until `worker` is told that everything below `end` is durable.
     fn hears_durable(&self, worker: WorkerId, end: u64) {
         loop {
-            match self.answers.recv_timeout(LIMIT).expect("an answer") {
+            match self.answer() {
                 (to, CacheTask::Durable(durable)) if to == worker && durable >= end => return,
                 _ => {}
             }
@@ -314,7 +319,7 @@ fn every_flush_is_answered() {
     node.disk.hold(false);
     let mut open = vec![(WorkerId(0), ends[2]), (WorkerId(1), ends[1])];
     while !open.is_empty() {
-        let (to, CacheTask::Durable(durable)) = node.answers.recv_timeout(LIMIT).expect("an answer") else {
+        let (to, CacheTask::Durable(durable)) = node.answer() else {
             panic!("an answer without a question");
         };
         open.retain(|(worker, end)| *worker != to || *end > durable);
