@@ -122,6 +122,9 @@ impl Member {
     /// Sets the membership, which learns when a view is rebuilt.
     pub(crate) fn place_membership(&self, membership: &Arc<Membership>) {
         assert!(self.membership.set(Arc::downgrade(membership)).is_ok(), "a node has one membership");
+        // Before any view: the others may put the earlier incarnation out before this node learns a
+        // view with it, and would run the fence command of the node that has just returned.
+        membership.dead(self.me, self.fence.ended);
         let decided = self.views().decided.clone();
         if let Some(decided) = decided {
             self.prove(&decided);

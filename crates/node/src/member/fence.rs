@@ -59,8 +59,8 @@ impl fmt::Display for Fencing {
 pub(crate) struct Fence {
     config: Arc<Config>,
     me: NodeId,
-    /// The last earlier incarnation of this node that has provably ended.
-    ended: Incarnation,
+    /// The last earlier incarnation of this node that has provably ended; 0: none.
+    pub(crate) ended: Incarnation,
     /// True once a fence command was run.
     has_run: AtomicBool,
 }
