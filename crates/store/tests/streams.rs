@@ -266,9 +266,9 @@ impl Device for Gated {
 }
 
 /// A wait that tells a channel of its end.
-struct Told(mpsc::Sender<()>);
+struct TellsOfEnd(mpsc::Sender<()>);
 
-impl Wake for Told {
+impl Wake for TellsOfEnd {
     fn wake(self: Arc<Self>) {
         self.0.send(()).expect("the test listens");
     }
@@ -293,7 +293,7 @@ fn a_client_that_stops_writing_leaves_the_waits_of_others_to_the_next_one() {
         // The next client relies on the first one, which has all that it wants after this sync.
         let end = stream.try_append(&group(2)).expect("room").end;
         let (told, over) = mpsc::channel();
-        let waker = Waker::from(Arc::new(Told(told)));
+        let waker = Waker::from(Arc::new(TellsOfEnd(told)));
         assert!(stream.poll_durable(end, &Context::from_waker(&waker), false).is_pending());
         drop(gate);
         over.recv_timeout(LIMIT).expect("another thread writes for the second client");

@@ -10,8 +10,8 @@
 //! | `alone` | a node whose process has no copy never takes its own writes for those of another process |
 //!
 //! `world.rs` checks `proved`: a view puts out no incarnation whose end must be proved and that may
-//! still run. The run checks three more: `ends` (after healing, all nodes are in one view in time, and stay
-//! there), `side` (the correct side continues) and `stall` (stalled files end no node).
+//! still run. The run checks three more: `ends` (after healing, all nodes are in one view in time,
+//! and stay there), `side` (the correct side continues) and `stall` (stalled files end no node).
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -1,5 +1,5 @@
-//! Fences: attempts to prove that removed incarnations have ended, until there is a proof or none is
-//! needed any more.
+//! Fences: attempts to prove that removed incarnations have ended, until there is a proof or none
+//! is needed any more.
 
 use std::{
     sync::{

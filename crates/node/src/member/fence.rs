@@ -163,8 +163,8 @@ impl Fence {
         None
     }
 
-    /// Runs the node's fence command. Reads `cluster.toml` again if it has none or has run one, so that
-    /// a corrected command counts.
+    /// Runs the node's fence command. Reads `cluster.toml` again if it has none or has run one, so
+    /// that a corrected command counts.
     fn command(
         &self,
         node: NodeId,

@@ -1,5 +1,5 @@
-//! Redo streams and disk images that are missing, old or foreign: they are named, nothing opens with
-//! lost changes, and the way out works.
+//! Redo streams and disk images that are missing, old or foreign: they are named, nothing opens
+//! with lost changes, and the way out works.
 
 use std::{
     fs,

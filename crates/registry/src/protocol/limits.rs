@@ -15,8 +15,8 @@ pub const KEYS_MAX: usize = 65_536;
 /// The most bytes that all entries take in a copy: every save writes a whole copy.
 pub const TOTAL_MAX: usize = 16 << 20;
 
-/// The keys that the nodes keep about the disks. A restore leaves them as they are, and a value that
-/// replaces another has the same length.
+/// The keys that the nodes keep about the disks. A restore leaves them as they are, and a value
+/// that replaces another has the same length.
 pub const DISKS: &str = "disks/";
 
 /// The most edits of one change; it bounds the memory of waiting commands.

@@ -27,7 +27,8 @@
 //! # Opening a view
 //!
 //! The old members open a view when every removed incarnation has stopped: it is proved dead, or
-//! its lease has ended (`opening.rs`) and no node requires a proof. New members open the view after an old member has.
+//! its lease has ended (`opening.rs`) and no node requires a proof. New members open the view after
+//! an old member has.
 
 mod opening;
 mod peers;

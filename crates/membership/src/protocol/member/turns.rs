@@ -182,7 +182,8 @@ impl Member {
             if report.node != self.me && self.peers.seen(report, now) {
                 self.next_plan = now;
             }
-            // Those of an earlier incarnation of this node too: a restart of all nodes forgets none.
+            // Those of an earlier incarnation of this node too: a restart of all nodes forgets
+            // none.
             self.absorb_proofs(report, now, out);
         }
     }

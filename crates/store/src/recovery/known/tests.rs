@@ -1,3 +1,5 @@
+//! Tests of streams that are missing, old or foreign, and of a crash at each step of their entries.
+
 use std::{
     path::Path,
     sync::{
