@@ -680,7 +680,9 @@ impl Shared {
             // A view that has come meanwhile asks again.
             _ if jobs.epoch != epoch => {}
             Ok(dead) => {
-                self.recovery().problem = None;
+                let mut recovery = self.recovery();
+                (recovery.problem, recovery.waits_for_registry) = (None, false);
+                drop(recovery);
                 if !dead.is_empty() {
                     let (streams, blocks, took) = (dead.len(), blocks.len(), milliseconds(began));
                     tracing::info!(
@@ -695,6 +697,7 @@ impl Shared {
                 self.work.notify_all();
             }
             Err(why) => {
+                let waits_for_registry = matches!(why, RedoFileError::Registry(_));
                 let why = why.to_string();
                 if jobs.failed_scans < 2 || self.recovery().problem.as_ref() != Some(&why) {
                     tracing::error!(
@@ -707,8 +710,13 @@ impl Shared {
                     _ => (SAY_EVERY, jobs.scanning.clone()),
                 };
                 jobs.scan_at = Some(Instant::now() + wait);
-                let (phase, problem) = (RecoveryPhase::Scanning, Some(why));
-                *self.recovery() = RecoveryStatus { epoch: epoch.0, phase, problem, ..Default::default() };
+                *self.recovery() = RecoveryStatus {
+                    epoch: epoch.0,
+                    phase: RecoveryPhase::Scanning,
+                    problem: Some(why),
+                    waits_for_registry,
+                    ..Default::default()
+                };
                 drop(jobs);
                 workers.into_iter().for_each(|worker| self.answers.scan_failed(worker, epoch));
             }

@@ -181,10 +181,7 @@ mod tests {
         };
         assert_eq!(kept(b""), "");
         assert_eq!(kept(b"one\ntwo\n\n"), "two");
-        assert_eq!(
-            kept(b"one\n\x1b[31mno\tanswer \xff"),
-            "[31mno answer \u{fffd}".replace("[31m", " [31m").trim()
-        );
+        assert_eq!(kept(b"one\n\x1b[31mno\tanswer \xff"), " [31mno answer \u{fffd}");
         let long = [b"x".repeat(100_000), b"\nend".to_vec()].concat();
         assert_eq!(kept(&long), "end");
         assert_eq!(kept(&long[..100_000]).len(), LINE_MOST as usize);

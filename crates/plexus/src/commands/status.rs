@@ -317,7 +317,7 @@ mod tests {
         assert_eq!(
             line,
             "3 changes wait for room in the redo stream, the first for 1.5s; \
-             room comes when the blocks of its 9.0 MiB of 16.0 MiB are on disk"
+             room comes when the blocks of its 9 MiB of 16 MiB are on disk"
         );
     }
 }

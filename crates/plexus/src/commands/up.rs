@@ -78,7 +78,7 @@ pub(crate) fn start_nodes(config: &Config, names: &[&str], json: bool) -> anyhow
         );
     }
     let running = names_of(&seen);
-    let _lock = lock(config, &interrupted)?;
+    let lock = lock(config, &interrupted)?;
     // Another command may have started nodes while this one waited for the lock.
     let now = launch::look_at_all(&config.dir, names);
     for (name, _) in now.iter().filter(|(_, seen)| matches!(seen, Seen::Down)) {
@@ -89,6 +89,8 @@ pub(crate) fn start_nodes(config: &Config, names: &[&str], json: bool) -> anyhow
     let absent: Vec<_> = names.iter().copied().filter(|name| !now.iter().any(|now| now == name)).collect();
     let failed = start(config, &absent, &interrupted)?;
     let seen = launch::look_at_all(&config.dir, names);
+    // Nodes of other hosts with this directory may have to start before these serve.
+    drop(lock);
     let up = names_of(&seen);
     let up: Vec<_> = up.iter().map(String::as_str).collect();
     let started = seen.iter().filter(|(name, _)| !running.contains(name));
@@ -113,7 +115,10 @@ fn refused(config: &Config, names: &[&str]) -> Vec<String> {
         let (mut reasons, mut waits) = (BTreeSet::new(), false);
         for (_, seen) in launch::look_at_all(&config.dir, names) {
             let Some(status) = seen.alive() else { continue };
-            let problem = status.runtime.recovery.as_ref().and_then(|recovery| recovery.problem.clone());
+            let recovery = status.runtime.recovery.as_ref();
+            // The nodes that have the newest copy of the registry may be starting elsewhere.
+            waits |= recovery.is_some_and(|recovery| recovery.waits_for_registry);
+            let problem = recovery.and_then(|recovery| recovery.problem.clone());
             let refused = problem.map(|why| format!("blocks that no node holds are refused: {why}"));
             waits |= refused.is_none() && !status.runtime.compared && status.state == Stage::Running;
             reasons.extend(refused.or_else(|| status.runtime.refused.clone()));

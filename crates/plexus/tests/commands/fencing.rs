@@ -83,21 +83,22 @@ fn noting(place: &Path, test: &str) -> Vec<String> {
 #[test]
 fn no_view_opens_until_a_fence_command_has_succeeded_or_an_operator_vouches() {
     let place = tempfile::tempdir().unwrap();
-    let mut parameters = temporary(&["host0", "host1", "host2"], place.path());
+    // Each host has a voting file; of five, two may end.
+    let mut parameters = temporary(&["host0", "host1", "host2", "host3", "host4"], place.path());
     parameters.config.nodes[2].fence = noting(place.path(), "false");
-    // Of the commands that end n2, the second succeeds.
-    parameters.config.nodes[1].fence = noting(place.path(), "test $(grep -c n2 $0) = 2");
+    // Of the commands that end n2, only later ones succeed than the first of each member.
+    parameters.config.nodes[1].fence = noting(place.path(), "test $(grep -c n2 $0) -gt 3");
     let cluster = TemporaryCluster::start(&parameters, &mut |_, _| ()).unwrap();
     let dir = cluster.config().dir.root().to_str().unwrap().to_owned();
     let members = |status: &Value, names: &[&str]| status["members"] == json!(names);
-    until("all are members", || status(&dir, 0), |status| members(status, &["n1", "n2", "n3"]));
+    until("all are members", || status(&dir, 0), |status| members(status, &["n1", "n2", "n3", "n4", "n5"]));
     assert!(fenced(&dir, &["n3"]).ok().contains("nothing is changed"));
 
     signal(cluster.pid(2) as i32, Signal::KILL);
     // Much longer than the wait for the lease.
     let closed =
         awaits(&dir, 0, |proof| proof["for_ms"].as_u64() > Some(2000) && proof["problem"].is_string());
-    assert!(members(&closed, &["n1", "n2", "n3"]), "{closed}");
+    assert!(members(&closed, &["n1", "n2", "n3", "n4", "n5"]), "{closed}");
     let said = closed["trouble"][0].as_str().unwrap();
     let incarnation = closed["membership"]["awaited_proofs"][0]["incarnation"].to_string();
     for part in
@@ -107,21 +108,27 @@ fn no_view_opens_until_a_fence_command_has_succeeded_or_an_operator_vouches() {
     }
     let refusal = fenced(&dir, &["n3"]).refusal();
     assert!(refusal.contains(&incarnation) && refusal.contains("With --yes you vouch"), "{refusal}");
-    assert!(members(&status(&dir, 1), &["n1", "n2", "n3"]));
+    assert!(members(&status(&dir, 1), &["n1", "n2", "n3", "n4", "n5"]));
     assert!(fenced(&dir, &["n3", "--yes"]).ok().contains(&incarnation));
-    for node in [0, 1] {
-        until("n3 is none any more", || status(&dir, node), |status| members(status, &["n1", "n2"]));
+    for node in [0, 1, 3] {
+        until(
+            "n3 is none any more",
+            || status(&dir, node),
+            |status| members(status, &["n1", "n2", "n4", "n5"]),
+        );
     }
     assert!(fenced(&dir, &["n3", "--yes"]).ok().contains("nothing is changed"), "it can be repeated");
 
-    // The first command for n2 fails, the second succeeds.
+    // The first commands for n2 fail.
     signal(cluster.pid(1) as i32, Signal::KILL);
-    let after = until("n2 is none any more", || status(&dir, 0), |status| members(status, &["n1"]));
+    let after =
+        until("n2 is none any more", || status(&dir, 0), |status| members(status, &["n1", "n4", "n5"]));
     let fences = after["membership"]["fencing"].as_array().unwrap();
-    let states: Vec<_> = fences.iter().map(|fence| (&fence["node"], &fence["state"])).collect();
-    assert_eq!(states, [(&json!(2), &json!("reported")), (&json!(1), &json!({ "proved": "off" }))]);
+    let state = |node: u8| fences.iter().find(|fence| fence["node"] == node).map(|fence| &fence["state"]);
+    assert_eq!(state(2), Some(&json!("reported")));
+    assert!([json!("reported"), json!({ "proved": "off" })].contains(state(1).unwrap()), "{after}");
     let asked = fs::read_to_string(place.path().join("asked")).unwrap();
-    assert_eq!(asked.lines().filter(|name| *name == "n2").count(), 2, "{asked}");
+    assert!(asked.lines().filter(|name| *name == "n2").count() > 3, "{asked}");
 }
 
 #[test]

@@ -136,7 +136,8 @@ fn files_that_are_no_streams_of_the_cluster_are_named_and_stay_as_they_are() {
         }
         assert!(std::fs::read(&path).unwrap() == bad, "the file was changed");
         // The node runs, with another stream.
-        cluster.run("down").said().ok();
+        let down = cluster.run("down").said().refusal();
+        assert!(down.contains("down, but redo is not recovered: n1: ") && down.contains(reason), "{down}");
         std::fs::remove_file(directory.join("n1.1")).unwrap();
         assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1);
     }
@@ -194,7 +195,8 @@ fn damaged(cluster: &Cluster) -> String {
 fn blocks_whose_redo_cannot_be_scanned_are_refused_with_the_reason_and_nodes_end_with_it() {
     let cluster = Cluster::new(1);
     let damage = damaged(&cluster);
-    cluster.run("up").said().ok();
+    let refusal = cluster.run("up").said().refusal();
+    assert!(refusal.contains("running: n1, but") && refusal.contains(&damage), "{refusal}");
     let bench = || {
         let mut bench = crate::common::run(["bench", "blocks", "--hot", "8", "--seconds", "0.2"]);
         bench.0.arg("-C").arg(cluster.dir());
@@ -213,7 +215,7 @@ fn blocks_whose_redo_cannot_be_scanned_are_refused_with_the_reason_and_nodes_end
     assert!(refusal.contains("down, but redo is not recovered: n1: ") && refusal.contains(&damage));
     let streams = || std::fs::read_dir(cluster.dir().join("disks/redo")).unwrap().count();
     for end in [Signal::KILL, Signal::KILL, Signal::TERM] {
-        cluster.run("up").said().ok();
+        cluster.run("up").said().refusal();
         bench().refused();
         let pid = cluster.pids()[0];
         signal(pid, end);

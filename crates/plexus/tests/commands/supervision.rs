@@ -223,7 +223,10 @@ fn units_are_installed_used_and_removed() {
     assert!(printed.contains(&service) && printed.contains(&target), "{printed}");
     let command =
         format!("ExecStart=\"{}\" node %i -C \"{}\"\n", program().display(), cluster.dir().display());
-    assert!(service.contains(&command) && service.contains("RestartPreventExitStatus=2 4 5\n"), "{service}");
+    assert!(
+        service.contains(&command) && service.contains("RestartPreventExitStatus=2 4 5 6\n"),
+        "{service}"
+    );
     assert!(target.contains("Wants=plexus-c1@n1.service\nWants=plexus-c1@n2.service\n"), "{target}");
 
     match Command::new("systemd-analyze").arg("--version").output() {

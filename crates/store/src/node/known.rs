@@ -151,7 +151,7 @@ impl Shared {
             let faults = open_disks(&self.group, &**ledger, self.me, members, !passed.is_empty(), &is_void)
                 .map_err(RedoFileError::Registry)?;
             if !faults.is_empty() {
-                return Err(RedoFileError::Registry(older_images(&faults)));
+                return Err(RedoFileError::OldImages(older_images(&faults)));
             }
         }
         *self.passed() = members.to_vec();

@@ -126,10 +126,12 @@ pub enum RedoFileError {
     /// Streams that are not closed are not there any more.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Lost(Vec<LostStream>),
-    /// The registry cannot be asked which streams there are, or an image of a disk is older than
-    /// the registry knows.
+    /// The registry cannot be asked which streams there are.
     #[error("{0}")]
     Registry(String),
+    /// An image of a disk is older than the registry knows.
+    #[error("{0}")]
+    OldImages(String),
     /// There is no such stream.
     #[error("{}: no such redo stream; see `plexus redo`", path.display())]
     NoStream {

@@ -323,8 +323,9 @@ impl RedoFiles {
     }
 
     /// Gives up a stream: no recovery reads it or waits for it any more. A stream of its node is
-    /// closed by a header, which keeps its positions and its incarnation; anything else gets
-    /// another name. Then the registry notes that it is closed.
+    /// closed by a header, which keeps its positions and its incarnation. The file gets another
+    /// name: a stream that is used again keeps its last batch, whose records do not fit to blocks
+    /// without the changes that were given up. Then the registry notes that it is closed.
     ///
     /// # Errors
     /// The file or the registry cannot be changed. This can be repeated.
@@ -335,16 +336,15 @@ impl RedoFiles {
         is_void: &dyn Fn() -> bool,
     ) -> Result<(), RedoFileError> {
         let path = &stream.path;
-        match &stream.file {
-            Some(file) => self.close(&DeadStream { file: file.clone(), read: Vec::new() })?,
-            None if stream.is_there => {
-                let mut aside = path.clone().into_os_string();
-                aside.push(".given-up");
-                let moved = fs::rename(path, &aside).and_then(|()| durable::sync_name(path));
-                let failed = |source| DiskError::Io { what: "setting it aside", path: path.clone(), source };
-                moved.map_err(failed).map_err(|why| RedoFileError::Registry(why.to_string()))?;
-            }
-            None => {}
+        if let Some(file) = &stream.file {
+            self.close(&DeadStream { file: file.clone(), read: Vec::new() })?;
+        }
+        if stream.is_there {
+            let mut aside = path.clone().into_os_string();
+            aside.push(".given-up");
+            let moved = fs::rename(path, &aside).and_then(|()| durable::sync_name(path));
+            let failed = |source| DiskError::Io { what: "setting it aside", path: path.clone(), source };
+            moved.map_err(failed).map_err(|why| RedoFileError::Registry(why.to_string()))?;
         }
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         note(ledger, &name, is_void, |known| Some(KnownStream { is_closed: true, ..known? }))

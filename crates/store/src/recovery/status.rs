@@ -27,6 +27,9 @@ pub struct RecoveryStatus {
     /// The reason why the scan fails. Blocks that no node holds are refused, and it is tried again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+    /// True if the scan fails because the registry cannot be asked now, as while nodes start.
+    #[serde(default)]
+    pub waits_for_registry: bool,
 }
 
 /// A phase of a recovery.

@@ -189,6 +189,9 @@ impl World {
     fn heal(&mut self) -> Result<(), Broken> {
         self.is_healed = true;
         self.cluster.nodes().for_each(|node| self.start(node));
+        for node in self.cluster.nodes() {
+            self.step(ReplicasEvent::Mended(node))?;
+        }
         self.decide(self.cluster.nodes().collect());
         if let Some(backup) = self.backup.clone().filter(|_| self.is_ruined) {
             self.ask(self.cluster.instance(0), &ClientRequest::Restore(backup))?;

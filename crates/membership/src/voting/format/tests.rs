@@ -187,5 +187,5 @@ fn hostile_bytes_do_no_harm() {
 #[test]
 fn the_bytes_stay_as_they_are() {
     let bytes = [file(), message(&a_report(3))].concat();
-    assert_eq!((bytes.len(), plexus_base::crc32c(&bytes)), (201_664, 352_783_656));
+    assert_eq!((bytes.len(), plexus_base::crc32c(&bytes)), (201_664, 567_440_961));
 }
