@@ -212,7 +212,7 @@ impl NodeRedo {
             find,
             ledger,
             me,
-            opening: Mutex::new(stream.map(Opening::Prepared)),
+            opening: Mutex::new(stream.map(Box::new).map(Opening::Prepared)),
             name: OnceLock::new(),
             passed: Mutex::default(),
             group,

@@ -17,7 +17,7 @@ use crate::{
 
 /// The own stream before it takes changes.
 pub(super) enum Opening {
-    Prepared(PreparedStream),
+    Prepared(Box<PreparedStream>),
     /// It is open, and the registry does not know it yet.
     Unknown(RedoStream, String),
 }
@@ -74,7 +74,7 @@ impl Shared {
     /// tried again.
     pub(super) fn open(self: &Arc<Self>) {
         let opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let found = opening.map_or_else(|| (self.find)(&self.files).map(Opening::Prepared), Ok);
+        let found = opening.map_or_else(|| (self.find)(&self.files).map(Box::new).map(Opening::Prepared), Ok);
         let found = found.map_err(|why| OpenFailure::Later(None, why.to_string()));
         match found.and_then(|opening| self.opened(opening)) {
             Ok((stream, name)) => {
@@ -112,8 +112,8 @@ impl Shared {
                         Ok(known) => known,
                         Err(why) => return Err(OpenFailure::Later(Some(Opening::Prepared(prepared)), why)),
                     };
-                    let beside = self.files.beside_lost(prepared, &known);
-                    prepared = beside.map_err(|why| OpenFailure::Later(None, why.to_string()))?;
+                    let beside = self.files.beside_lost(*prepared, &known);
+                    *prepared = beside.map_err(|why| OpenFailure::Later(None, why.to_string()))?;
                 }
                 let (told, name) = (Arc::downgrade(self), prepared.file_name());
                 let told = move |progress| {
