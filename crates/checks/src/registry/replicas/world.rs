@@ -64,6 +64,8 @@ struct Disk {
 struct Node {
     /// The last view that it received.
     view: Epoch,
+    /// The number of members of this view.
+    members: usize,
     replica: Replica,
     follower: Follower,
     /// The contents that it showed last.
@@ -330,7 +332,15 @@ impl World {
             let (me, incarnation) = instance.member();
             let mut replica = Replica::new(me, incarnation, &opened);
             replica.handle(Happened::Room(full.is_none()), &mut |_| unreachable!("it is in no view yet"));
-            Node { view: Epoch(0), replica, follower, shown: None, asked: BTreeMap::new(), is_closed: false }
+            Node {
+                view: Epoch(0),
+                members: 0,
+                replica,
+                follower,
+                shown: None,
+                asked: BTreeMap::new(),
+                is_closed: false,
+            }
         });
         self.engine.schedule(US, None, ReplicasEvent::Client(who));
         self.engine.schedule(1_000 * US, None, ReplicasEvent::Refused(who));
@@ -420,7 +430,7 @@ impl World {
             if is_missed || view.epoch <= node.view {
                 return Ok(());
             }
-            node.view = view.epoch;
+            (node.view, node.members) = (view.epoch, view.members.len());
             self.disks[who.node].full.iter_mut().for_each(|more| *more = 0);
         }
         let mut acts = Vec::new();
@@ -485,7 +495,9 @@ impl World {
             // The driver answers clients, which do not learn whether their commands are done later.
             Act::Unwritable(_) => {}
             Act::Leave => {
-                if !self.disks[who.node].refuses || self.members.len() < 3 {
+                // The node may not know of a later view yet.
+                let members = self.cluster.node(who.node).map_or(0, |node| node.members);
+                if !self.disks[who.node].refuses || members < 3 {
                     return broken("leaves", format!("node {} ends without a reason", who.node));
                 }
                 self.left += 1;
