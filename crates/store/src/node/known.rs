@@ -51,7 +51,8 @@ impl NodeRedo {
     /// Describes a stream that is to be given up, and gives it up if `accepts`.
     ///
     /// # Errors
-    /// See [`RedoFiles::to_give_up`] and [`RedoFiles::give_up`].
+    /// See [`to_give_up`](crate::recovery::RedoFiles::to_give_up) and
+    /// [`give_up`](crate::recovery::RedoFiles::give_up).
     pub fn give_up(&self, name: &str, accepts: bool) -> Result<StreamToGiveUp, RedoFileError> {
         let Shared { ledger, files, .. } = &*self.shared;
         let ledger = ledger.as_ref().ok_or_else(|| RedoFileError::Registry("there is no registry".into()))?;

@@ -2,8 +2,8 @@
 //! foreign is noticed.
 //!
 //! The entries of a group are `stream/NODE.PLACE`, one for each stream that was ever opened, and
-//! `group` ([`KnownGroup`]). Their values have a fixed length: the registry changes them also when
-//! the disk of a node is full.
+//! `group` ([`opening`](super::opening)). Their values have a fixed length: the registry changes
+//! them also when the disk of a node is full.
 //!
 //! A stream is noted as open after its header says so and before it takes a change. It is noted as
 //! closed when no block needs its records. Where a crash comes between the header and the entry,

@@ -183,7 +183,8 @@ impl<W> Room<W> {
     }
 
     fn call(&mut self, fill: Option<Fill>) -> Vec<W> {
-        let finds = |room: &Self, bytes| room.is_over || fill.is_some_and(|fill| room.fits(bytes, fill.free));
+        let finds =
+            |room: &Self, bytes| room.refuses() || fill.is_some_and(|fill| room.fits(bytes, fill.free));
         let tickets: Vec<u64> = self
             .waiting
             .iter()
