@@ -303,7 +303,7 @@ mod tests {
         let logs = streams.clone().map(|stream| stream as Arc<dyn RedoLog>);
         let wait =
             |redo: Arc<dyn RedoLog>| poll_fn(move |context| redo.poll_durable(1, context, flies(&redo)));
-        // Without the promise nobody writes, so what comes first must not end the wait of all.
+        // Without the promise no thread writes the stream, and the tasks would wait for ever.
         let written = run(&NoWorkers, logs.map(wait));
         assert!(written.iter().all(Result::is_ok) && written.len() == 3);
         assert!(streams.iter().all(|stream| stream.0.lock().unwrap().0));

@@ -57,8 +57,8 @@ impl SharedRoom {
         self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Handles an event, wakes those whom it concerns, and returns the answer to a reservation.
-    /// `fill` is asked under the lock: whatever adds room later is told later.
+    /// Handles an event, wakes the waiters that it concerns, and returns the answer to a
+    /// reservation. `fill` is asked under the lock: whatever adds room later is told later.
     pub(crate) fn handle(&self, event: RoomEvent<Waker>, fill: impl FnOnce() -> Option<Fill>) -> Reserved {
         let outcome = self.lock().handle(event, fill);
         outcome.called.into_iter().for_each(Waker::wake);
@@ -85,7 +85,7 @@ impl SharedRoom {
         }
     }
 
-    /// Refuses all who wait or come later, and ends the checkpoints.
+    /// Refuses all present and later waits, and ends the checkpoints.
     pub(crate) fn end(&self) {
         self.handle(RoomEvent::Over, || None);
         self.due.notify_all();

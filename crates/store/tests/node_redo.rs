@@ -1,4 +1,4 @@
-//! The redo of a node with a driven disk and invented answers: whoever waits is woken, and every
+//! The redo of a node with a driven disk and invented answers: each waiter is woken, and every
 //! question of a worker is answered.
 
 #[allow(dead_code, reason = "other tests use the rest")]

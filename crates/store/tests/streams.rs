@@ -228,7 +228,7 @@ fn two_clients_that_promised_to_write_are_not_left_alone_after_a_flight_with_thr
         ends.iter().for_each(|_| stream.kick());
         let last = *ends.last().expect("a client");
         loop {
-            match progress.recv_timeout(LIMIT).expect("somebody writes the stream") {
+            match progress.recv_timeout(LIMIT).expect("a thread writes the stream") {
                 RedoProgress::Durable(durable) if durable >= last => return,
                 _ => {}
             }

@@ -122,7 +122,7 @@ struct State {
     wanted: Lsn,
     /// The number of clients for which the next flight waits, and until when.
     gathering: Option<(usize, Instant)>,
-    /// True while a pilot sleeps until then.
+    /// True while a pilot sleeps, at most until that time.
     is_timed: bool,
     /// True while a client is the pilot.
     is_flown: bool,
@@ -406,7 +406,8 @@ impl State {
     fn must_wake(&self) -> bool {
         let clients = self.waiters.len();
         let gathers = self.gathering.is_some_and(|(wanted, _)| clients < wanted);
-        // A pilot must know for how long the gathering may take, whichever client came first.
+        // A pilot that has begun before the first client came does not know yet how long it may
+        // gather.
         !self.steps.is_empty() || self.waits() && (!gathers || !self.is_timed)
     }
 

@@ -149,13 +149,13 @@ fn a_crash_at_any_step_of_a_stream_is_not_taken_for_a_loss_and_hides_none() {
                 assert!(why.contains("n1.0: the redo stream of node 0 is missing"), "{why}");
                 std::fs::write(&path, newest).unwrap();
             }
-            // The next life is as ever.
+            // The next incarnation uses the stream as usual.
             drop(opened(&files, &ledger, ME, 7));
             compared(&files, &ledger).unwrap();
             recover(&files, &ledger);
             compared(&files, &ledger).unwrap();
             assert_eq!(state(&ledger, "n1.0"), Some(true), "{steps} steps");
-            // Nobody needs a stream that is closed.
+            // A stream that is closed may be removed.
             std::fs::remove_file(&path).unwrap();
             compared(&files, &ledger).unwrap();
         }

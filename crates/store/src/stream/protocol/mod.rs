@@ -8,7 +8,7 @@
 //! | `footer.rs` | the blocks that a segment touches |
 //! | `record.rs` | records of changes and images, and groups of them |
 //! | `writer.rs` | events in, writes and syncs out |
-//! | `room.rs` | reservations, those who wait for room, and when a checkpoint is due |
+//! | `room.rs` | reservations, waits for room, and when a checkpoint is due |
 //! | `replay.rs` | one block over the records of several streams |
 
 mod batch;

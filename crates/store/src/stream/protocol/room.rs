@@ -1,4 +1,4 @@
-//! Room in a stream: who may append how much, who waits for room, and when a checkpoint is due.
+//! Room in a stream: reservations, the waiters for room, and when a checkpoint is due.
 //!
 //! A change reserves room before it has a block, and gives the rest back after it was appended. So
 //! the room that tasks find is what is free without the reservations. It becomes more by a release
@@ -6,10 +6,10 @@
 //!
 //! [`Room::handle`] ends every event with the same rule, so no event can forget it:
 //!
-//! - Everyone who waits and would find room now is called, once, until it has looked.
-//! - A checkpoint is due when the stream has enough records. It is also due when someone waits who
-//!   was not called, and neither a called one, nor a release, nor the checkpoint that was asked for
-//!   last will bring room.
+//! - Each waiter that would find room now is called once, and not again before it has looked.
+//! - A checkpoint is due when the stream has enough records. It is also due when waiters exist,
+//! none of them was called, and neither a release nor the checkpoint requested last will bring
+//! room.
 //!
 //! The driver tells it of every checkpoint that is durable, and of the end of every pass over the
 //! blocks that moves the checkpoint. Must not know what calls a waiter, or what a record is.
@@ -32,10 +32,10 @@ pub struct Fill {
 /// An input of [`Room`].
 #[derive(Clone, Debug)]
 pub enum RoomEvent<W> {
-    /// Someone wants to reserve so many bytes. It has this ticket if it has waited. If there is no
-    /// room it waits, if it says how it is called and what time it is.
+    /// A reservation of so many bytes, with the ticket of its waiter if it has waited. Without room
+    /// the waiter waits, if its waker and the present time are given.
     Reserve(Option<u64>, u64, Option<(W, u64)>),
-    /// Someone does not wait any more.
+    /// The waiter with this ticket was cancelled.
     Forget(u64),
     /// So many reserved bytes are free again, or are appended.
     Release(u64),
@@ -62,7 +62,7 @@ pub enum Reserved {
 
 /// The outcome of an event.
 #[derive(Debug)]
-#[must_use = "those who wait must be called"]
+#[must_use = "the waiters must be called"]
 pub struct Outcome<W> {
     /// The answer, if the event was a reservation.
     pub reserved: Reserved,
@@ -146,7 +146,7 @@ impl<W> Room<W> {
         self.is_over || self.is_refusing
     }
 
-    /// Returns the number of those who wait, and since when the first of them does.
+    /// Returns the number of waiters, and the time at which the first of them began to wait.
     #[must_use]
     pub fn waits(&self) -> (u64, Option<u64>) {
         (self.waiting.len() as u64, self.waiting.values().map(|waiting| waiting.since).min())
@@ -176,7 +176,7 @@ impl<W> Room<W> {
         Reserved::Full(Some(ticket))
     }
 
-    /// Returns whether someone finds room for so many bytes. The end of a segment may stay empty
+    /// Returns true if there is room for so many bytes. The end of a segment may stay empty
     /// behind each group.
     fn fits(&self, bytes: u64, free: u64) -> bool {
         free >= 2 * (self.reserved + bytes) + self.slack
@@ -219,8 +219,8 @@ mod tests {
     const SLACK: u64 = 1;
     const DUE: u64 = 4;
 
-    /// Who reserves room: a task with one block, a client with a group of two, and a worker, which
-    /// never waits.
+    /// The actors: two tasks with one block, a client with a group of two, and a worker, which
+    /// never waits. Their reservations in bytes.
     const BYTES: [u64; 4] = [1, 1, 2, 1];
     const WORKER: usize = 3;
 
@@ -374,18 +374,18 @@ mod tests {
                 return Err("reservations or waits are miscounted");
             }
             if self.room.refuses() && waits().any(|(_, is_called)| !is_called) {
-                return Err("reservations are refused, somebody waits, and nobody is called");
+                return Err("reservations are refused, and a waiter is not called");
             }
             let Some(Fill { free, free_soon, .. }) = self.fill() else { return Ok(()) };
             let fits = |bytes: u64, free: u64| free >= 2 * (reserved + bytes) + SLACK;
             if waits().any(|(bytes, is_called)| !is_called && fits(bytes, free)) {
-                return Err("there is room, somebody waits, and nobody is called");
+                return Err("there is room, and a waiter is not called");
             }
             let goes_on = reserved > 0
                 || self.room.is_due()
                 || waits().any(|(bytes, is_called)| is_called || fits(bytes, free_soon));
             if waits().next().is_some() && !goes_on {
-                return Err("somebody waits, and nothing will bring room");
+                return Err("a waiter exists, and nothing will bring room");
             }
             Ok(())
         }

@@ -11,7 +11,7 @@
 //!   can be torn: a valid batch behind a bad one is corruption and not the end of the stream.
 //! - A segment is used again only after a header with a checkpoint above it is durable. A group
 //!   that finds no room is refused with the reason and changes nothing; [`Action::Room`] follows
-//!   every checkpoint that has moved, whoever waits for it.
+//!   every checkpoint that has moved.
 //! - An incarnation first makes durable what it found (the last batch by writing it again), then a
 //!   header with its number and the position at which it begins, and only then writes batches. A
 //!   batch that its predecessor left half written thus never counts, even if an interrupted write
