@@ -273,8 +273,8 @@ impl NodeRuntime {
         self.handles.cache.redo.as_deref()
     }
 
-    /// Returns what is wrong with the disks by what the registry knows of them. If `accepts`, the
-    /// registry takes them as they are from then on.
+    /// Returns the faults of the disks according to the registry. If `accepts`, the registry then
+    /// takes the present images for the newest.
     pub(crate) fn force_disks(&self, accepts: bool) -> Result<Vec<String>, String> {
         force_disks(&self.group, &*self.ledger, accepts, &|| self.lifecycle.is_ending())
     }

@@ -61,7 +61,7 @@ pub(super) enum ClientError {
     /// The node refuses it a block.
     #[error(transparent)]
     Node(#[from] CacheError),
-    /// A block has not what the clients left there.
+    /// A block does not have the last change of its clients.
     #[error("{0}")]
     Wrong(String),
 }

@@ -24,7 +24,7 @@ const NAMED_BLOCKS: usize = 1000;
 pub struct GivenUp {
     /// The file of the stream.
     pub path: String,
-    /// What was found there, if it is not a sound stream.
+    /// The state of the file, if it is not a sound stream.
     pub state: String,
     /// The number of blocks with records in it, as far as they are known.
     pub blocks: usize,

@@ -93,7 +93,7 @@ pub enum LaunchError {
         stage: Stage,
         /// The time limit.
         after: Duration,
-        /// What it said last, behind a colon; empty if it said nothing.
+        /// The last state that the node reported, behind a colon; empty if there is none.
         why: String,
         /// The path of its log.
         log: PathBuf,
@@ -226,7 +226,7 @@ impl Launched {
         Err(LaunchError::Ended { name, why })
     }
 
-    /// Returns what the node has told this process, as it names itself.
+    /// Returns the reason that the node has written for this process.
     fn reason(&self) -> Option<String> {
         let mut bytes = [0; 4096];
         let length = self.reason.as_ref()?.read_at(&mut bytes, 0).ok()?;

@@ -81,7 +81,7 @@ enum NodeCommand {
     Fenced {
         #[command(flatten)]
         node: NodeArgs,
-        /// Vouch for it. Without this, the command only says what that means.
+        /// Vouch for the end of the node. Without this option the command only explains the risk.
         #[arg(long)]
         yes: bool,
     },

@@ -112,7 +112,7 @@ fn no_view_opens_until_a_fence_command_has_succeeded_or_an_operator_vouches() {
     assert!(fenced(&dir, &["n3", "--yes"]).ok().contains(&incarnation));
     for node in [0, 1, 3] {
         until(
-            "n3 is none any more",
+            "n3 is no member any more",
             || status(&dir, node),
             |status| members(status, &["n1", "n2", "n4", "n5"]),
         );
@@ -122,7 +122,7 @@ fn no_view_opens_until_a_fence_command_has_succeeded_or_an_operator_vouches() {
     // The first commands for n2 fail.
     signal(cluster.pid(1) as i32, Signal::KILL);
     let after =
-        until("n2 is none any more", || status(&dir, 0), |status| members(status, &["n1", "n4", "n5"]));
+        until("n2 is no member any more", || status(&dir, 0), |status| members(status, &["n1", "n4", "n5"]));
     let fences = after["membership"]["fencing"].as_array().unwrap();
     let state = |node: u8| fences.iter().find(|fence| fence["node"] == node).map(|fence| &fence["state"]);
     assert_eq!(state(2), Some(&json!("reported")));

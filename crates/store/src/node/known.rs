@@ -24,7 +24,7 @@ pub(super) enum Opening {
 
 /// The reason why the stream takes no changes yet.
 enum OpenFailure {
-    /// It is tried again, with what was done so far.
+    /// A later attempt continues with this state.
     Later(Option<Opening>, String),
     /// The stream has failed.
     Failed(String),

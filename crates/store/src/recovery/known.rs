@@ -151,7 +151,7 @@ pub(super) fn are_closed(entries: &LedgerEntries) -> bool {
     known_streams(entries).is_ok_and(|streams| streams.iter().all(|(_, known)| known.is_closed))
 }
 
-/// Changes the entry of a stream as `change` says, which gets what it is now.
+/// Replaces the entry of a stream by what `change` returns for the present entry.
 fn note(
     ledger: &dyn Ledger,
     name: &str,
@@ -192,7 +192,7 @@ pub fn note_closed(
 pub struct StreamToGiveUp {
     /// The file.
     pub path: PathBuf,
-    /// What is there.
+    /// The state of the file.
     pub state: String,
     /// The blocks with records in it, as far as they are known.
     pub blocks: Vec<BlockId>,
@@ -276,7 +276,7 @@ impl RedoFiles {
         Ok(lost)
     }
 
-    /// Describes a stream that is to be given up: what is there, and whose records it has.
+    /// Describes a stream that is to be given up: the state of its file and the blocks in it.
     ///
     /// # Errors
     /// There is no such stream, or it is in use by a member.

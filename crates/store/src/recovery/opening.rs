@@ -80,7 +80,7 @@ impl KnownGroup {
     }
 }
 
-/// Returns what is wrong with the disks, by what the registry knows of them.
+/// Returns the faults of the disks according to the registry.
 fn faults(openings: &[DiskOpening], known: Option<&KnownGroup>) -> Vec<String> {
     openings.iter().filter_map(|disk| known?.fault(disk)).collect()
 }
@@ -94,9 +94,9 @@ pub fn older_images(faults: &[String]) -> String {
     )
 }
 
-/// Compares the disks with the registry. Returns what is wrong with them, one text for each. If
-/// nothing is, notes a new opening unless `has_passed`, or the member that noted the last one is in
-/// `members`. `me` is this node.
+/// Compares the disks with the registry. Returns the faults, one text for each. Without faults,
+/// notes a new opening unless `has_passed`, or the member that noted the last one is in `members`.
+/// `me` is this node.
 ///
 /// # Errors
 /// A disk cannot be read or written, or the registry cannot be asked.
@@ -171,8 +171,8 @@ fn note(
     ledger.set(KEY, version, &KnownGroup { last: next, by, disks }.encode(), is_void)
 }
 
-/// Returns what is wrong with the disks, one text for each. If `accepts`, the registry takes the
-/// images that are there from then on for the newest.
+/// Returns the faults of the disks, one text for each. If `accepts`, the registry then takes the
+/// present images for the newest.
 ///
 /// # Errors
 /// A label cannot be read, or the registry cannot be changed. This can be repeated.
