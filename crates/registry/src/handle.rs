@@ -25,7 +25,7 @@ pub enum RegistryError {
     #[error(transparent)]
     Refused(Refused),
     /// Members cannot write their copies, so nothing is answered.
-    #[error("members cannot write their copies of the registry")]
+    #[error("the copies of the registry on {nodes:?} cannot be written")]
     Unwritable {
         /// These members.
         nodes: NodeSet,

@@ -27,6 +27,26 @@ const REPAIR_EVERY: Duration = Duration::from_secs(1);
 /// The number of failures in a row, [`REPAIR_EVERY`] apart, after which copies count as unwritable.
 const LASTING: u32 = 2;
 
+/// The failures in a row to write either copy, for another reason than a full disk.
+#[derive(Default)]
+struct Failures(u32);
+
+impl Failures {
+    /// Counts an attempt. Returns whether the copies can be written, if that has changed, and with
+    /// each failed repair while they cannot. Failed saves count once until a repair is due: several
+    /// may follow each other at once, and nodes that share a directory must have time to say the same.
+    fn count(&mut self, is_unwritable: bool, is_repair: bool) -> Option<bool> {
+        let could_write = self.0 < LASTING;
+        self.0 = match (is_unwritable, is_repair) {
+            (false, _) => 0,
+            (true, true) => self.0.saturating_add(1),
+            (true, false) => self.0.max(1),
+        };
+        let can_write = self.0 < LASTING;
+        (can_write != could_write || !can_write && is_repair).then_some(can_write)
+    }
+}
+
 /// A store that remembers for the whole cluster which generation was written last: the voting
 /// files.
 pub trait Memory: Send + Sync + 'static {
@@ -77,7 +97,7 @@ impl Keeper {
             shared: Arc::clone(shared),
             port: port.clone(),
             has_room: true,
-            failures: 0,
+            failures: Failures::default(),
         };
         saver.tell();
         saver.reserve();
@@ -145,8 +165,7 @@ struct Saver {
     port: Weak<Port>,
     /// True if the copies have space for larger contents.
     has_room: bool,
-    /// The number of failures in a row to write either copy, for another reason than a full disk.
-    failures: u32,
+    failures: Failures,
 }
 
 impl Saver {
@@ -155,18 +174,19 @@ impl Saver {
         loop {
             // Before the first save there is nothing to repair with, and perhaps no worker yet.
             let is_sick = has_saved && (!self.has_room || self.copies.trouble().next().is_some());
-            let saved = match self.to_save.next(is_sick.then_some(REPAIR_EVERY)) {
+            let (saved, is_repair) = match self.to_save.next(is_sick.then_some(REPAIR_EVERY)) {
                 NextWork::Ready(contents) => {
                     has_saved = true;
-                    self.copies.save(contents)
+                    (self.copies.save(contents), false)
                 }
-                NextWork::TimedOut => self.copies.repair(),
+                NextWork::TimedOut => (self.copies.repair(), true),
                 NextWork::Closed => return,
             };
             // Reported before the save, so that the coordinator knows it when it accepts the next
             // command.
             let room = self.reserve().map(RegistryTask::Room);
-            let can_write = self.count().map(RegistryTask::CanWrite);
+            let can_write = self.failures.count(self.copies.is_unwritable(), is_repair);
+            let can_write = can_write.map(RegistryTask::CanWrite);
             self.tell();
             if let Some(port) = self.port.upgrade() {
                 let tasks = room.into_iter().chain(can_write).chain(saved.map(RegistryTask::Saved));
@@ -192,15 +212,6 @@ impl Saver {
         is_new.then_some(has_room)
     }
 
-    /// Counts failures. Returns whether the copies can be written, if that has changed or is still
-    /// not so. One failure may pass; the second shows that the reason lasts.
-    fn count(&mut self) -> Option<bool> {
-        let could_write = self.failures < LASTING;
-        self.failures = if self.copies.is_unwritable() { self.failures.saturating_add(1) } else { 0 };
-        let can_write = self.failures < LASTING;
-        (!can_write || !could_write).then_some(can_write)
-    }
-
     /// Reports the problems of the copies, if they have changed.
     fn tell(&self) {
         let now: Vec<String> = self.copies.trouble().map(str::to_owned).collect();
@@ -212,5 +223,22 @@ impl Saver {
             tracing::info!("both copies of the registry are whole again");
         }
         board.trouble = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_saves_that_follow_each_other_at_once_are_one_failure() {
+        let mut failures = Failures::default();
+        assert!((0..5).all(|_| failures.count(true, false).is_none()));
+        assert_eq!(failures.count(true, true), Some(false));
+        // A node leaves when it says this again.
+        assert_eq!(failures.count(true, false), None);
+        assert_eq!(failures.count(true, true), Some(false));
+        assert_eq!(failures.count(false, false), Some(true));
+        assert_eq!(failures.count(false, true), None);
     }
 }
