@@ -187,7 +187,12 @@ impl Group {
     pub fn note_openings(&self, openings: &[DiskOpening]) -> Result<(), DiskError> {
         for (disk, DiskOpening { last, before, .. }) in self.disks.iter().zip(openings) {
             let mut bytes = Buffer::zeroed(LABEL);
-            Label { last: *last, before: *before, ..read_label(disk)? }.encode(&mut bytes);
+            let label = read_label(disk)?;
+            // Another node may have written a later one meanwhile.
+            if label.last > *last {
+                continue;
+            }
+            Label { last: *last, before: *before, ..label }.encode(&mut bytes);
             for copy in 0..COPIES {
                 if !self.may_write() {
                     return Err(DiskError::NoMember { path: disk.path.clone() });

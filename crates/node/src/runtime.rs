@@ -7,7 +7,7 @@ mod join;
 mod status;
 
 use std::{
-    sync::{Arc, Mutex, OnceLock, PoisonError, mpsc},
+    sync::{Arc, Mutex, OnceLock, PoisonError, atomic::AtomicBool, mpsc},
     thread,
     time::Duration,
 };
@@ -67,6 +67,8 @@ pub struct NodeRuntime {
     ledger: Arc<RegistryLedger>,
     /// The reason why all blocks are refused, if they are.
     refused: OnceLock<String>,
+    /// True once the disks were compared with the registry without redo.
+    compared: AtomicBool,
     handles: Handles,
     workers: Arc<Workers>,
     mesh: Arc<Mesh<NodeService>>,
@@ -276,7 +278,8 @@ impl NodeRuntime {
     /// Returns the faults of the disks according to the registry. If `accepts`, the registry then
     /// takes the present images for the newest.
     pub(crate) fn force_disks(&self, accepts: bool) -> Result<Vec<String>, String> {
-        force_disks(&self.group, &*self.ledger, accepts, &|| self.lifecycle.is_ending())
+        let forced = force_disks(&self.group, &*self.ledger, accepts, &|| self.lifecycle.is_ending());
+        forced.map_err(|why| why.to_string())
     }
 
     /// Returns the registry.

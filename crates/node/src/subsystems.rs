@@ -280,7 +280,7 @@ fn start_redo(node: &Making<'_>, answers: RedoAnswers, die: Die) -> Result<Optio
         workers: config.workers,
         geometry,
         stream,
-        find: Box::new(move |files| files.prepare_later(me, &name, incarnation, geometry, &|_| false)),
+        name,
         files,
         me: (me, incarnation),
         ledger: Some(node.ledger.clone()),

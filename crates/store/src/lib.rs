@@ -11,6 +11,6 @@ pub mod recovery;
 mod room;
 pub mod stream;
 
-pub use node::{FindStream, NodeRedo, RedoSettings};
+pub use node::{NodeRedo, RedoSettings};
 pub use recovery::{RecoveryPhase, RecoveryStatus};
 pub use room::RoomWaits;

@@ -27,7 +27,7 @@ use plexus_base::{BlockId, Epoch, Incarnation, NodeId, WorkerId, wire::DecodeErr
 use plexus_cache::{LoggedChange, RedoAnswers, RedoFailed, RedoLog};
 use plexus_disks::{Group as DiskGroup, Version};
 
-use self::known::Opening;
+use self::known::UnopenedStream;
 use crate::{
     recovery::{
         DeadStream, Ledger, PreparedStream, RecoveryPhase, RecoveryStatus, RedoFileError, RedoFiles,
@@ -47,10 +47,10 @@ const SAY_EVERY: Duration = Duration::from_secs(5);
 /// The time until the second attempt. When it fails too, blocks that wait for the scan are refused.
 const SCAN_AGAIN: Duration = Duration::from_secs(1);
 
-/// The interval of attempts to find a stream, and the number of them after which changes do not
-/// wait for one any more.
+/// The interval of attempts to find a stream, and the time after which changes do not wait for one
+/// any more.
 const OPEN_AGAIN: Duration = Duration::from_millis(500);
-const ATTEMPTS: u32 = 10;
+const REFUSE_AFTER: Duration = Duration::from_secs(5);
 
 /// The bytes of heads and ranges that a change has in addition to the bytes of two pages.
 const CHANGE_OVERHEAD: u64 = 16 << 10;
@@ -58,9 +58,6 @@ const CHANGE_OVERHEAD: u64 = 16 << 10;
 /// The end of a group that could not be appended: the stream has failed, and nothing makes it
 /// durable.
 const NOT_APPENDED: u64 = u64::MAX;
-
-/// Finds a stream of this incarnation when the node is a member.
-pub type FindStream = Box<dyn Fn(&RedoFiles) -> Result<PreparedStream, RedoFileError> + Send + Sync>;
 
 /// The settings of a node's redo.
 pub struct RedoSettings {
@@ -73,8 +70,8 @@ pub struct RedoSettings {
     /// The stream of this incarnation. There may be none yet, because streams of the node that can
     /// be used again wait for recovery, and there is no room for another.
     pub stream: Option<PreparedStream>,
-    /// Finds a stream later.
-    pub find: FindStream,
+    /// The name of the node, for the names of its streams.
+    pub name: String,
     /// This node and its incarnation.
     pub me: (NodeId, Incarnation),
     /// The registry, which knows the streams and disks; `None`: nothing is known of them.
@@ -98,18 +95,17 @@ struct Shared {
     failed: Box<dyn Fn(&str) + Send + Sync>,
     group: Arc<DiskGroup>,
     answers: RedoAnswers,
-    find: FindStream,
+    /// The geometry of a new stream.
+    geometry: Geometry,
     ledger: Option<Arc<dyn Ledger>>,
     /// This node and its incarnation.
     me: (NodeId, Incarnation),
-    /// The stream until it is open, and then, with its name.
-    opening: Mutex<Option<Opening>>,
+    node_name: String,
+    /// The stream once it is open, and its name.
     stream: OnceLock<RedoStream>,
     name: OnceLock<String>,
-    /// The members of the last view in which streams and disks were those that the registry knows.
-    passed: Mutex<Vec<(NodeId, Incarnation)>>,
-    /// The bytes of the stream.
-    length: u64,
+    /// True once streams and disks were those that the registry knows.
+    has_compared: AtomicBool,
     durable: AtomicU64,
     /// The bytes that a change may need.
     change_bytes: u64,
@@ -127,12 +123,21 @@ struct Shared {
     recovery: Mutex<RecoveryStatus>,
 }
 
+/// The lack of a stream of this node.
+struct MissingStream {
+    why: String,
+    since: Instant,
+    /// The time of the next attempt.
+    at: Instant,
+}
+
 /// The requests to the thread, all for one view.
 struct Jobs {
     is_ended: bool,
     must_open: bool,
-    /// The reason why there is no stream, the number of attempts to find one, and the next time.
-    missing: Option<(String, u32, Instant)>,
+    missing: Option<MissingStream>,
+    /// True until streams and disks were compared in a view with all later members.
+    must_compare: bool,
     failure: Option<RedoFailed>,
     epoch: Epoch,
     members: Vec<(NodeId, Incarnation)>,
@@ -156,6 +161,7 @@ impl Jobs {
             is_ended,
             must_open,
             missing,
+            must_compare: true,
             failure,
             epoch,
             members,
@@ -199,22 +205,20 @@ impl NodeRedo {
     /// The system refuses a thread.
     pub fn start(settings: RedoSettings, group: Arc<DiskGroup>, answers: RedoAnswers) -> io::Result<Self> {
         let change_bytes = 2 * group.shape().block_size.bytes() as u64 + CHANGE_OVERHEAD;
-        let RedoSettings { workers, files, geometry, stream, find, me, ledger, target_bytes, failed } =
+        let RedoSettings { workers, files, geometry, stream, name, me, ledger, target_bytes, failed } =
             settings;
         let wanted = (0..workers).map(|_| AtomicU64::new(0)).collect();
-        let length = geometry.length();
         let shared = Arc::new(Shared {
             workers,
             files,
             failed,
-            length,
-            room: SharedRoom::new(length / 8, (length / 2).min(target_bytes)),
-            find,
+            room: SharedRoom::new(target_bytes),
+            geometry,
             ledger,
             me,
-            opening: Mutex::new(stream.map(Box::new).map(Opening::Prepared)),
+            node_name: name,
             name: OnceLock::new(),
-            passed: Mutex::default(),
+            has_compared: AtomicBool::new(false),
             group,
             answers,
             stream: OnceLock::new(),
@@ -228,7 +232,8 @@ impl NodeRedo {
             recovery: Mutex::default(),
         });
         let (looks, writes) = (Arc::clone(&shared), Arc::clone(&shared));
-        thread::Builder::new().name("plexus-scan".into()).spawn(move || Shared::look(&looks))?;
+        let unopened = stream.map(Box::new).map(UnopenedStream::Prepared);
+        thread::Builder::new().name("plexus-scan".into()).spawn(move || looks.look(unopened))?;
         thread::Builder::new().name("plexus-recovery".into()).spawn(move || writes.write())?;
         Ok(Self { shared })
     }
@@ -243,14 +248,8 @@ impl NodeRedo {
     /// Moves the checkpoint: the workers need no record below `oldest`, or none that was durable
     /// when `durable` was read.
     pub fn checkpoint(&self, durable: u64, oldest: Option<u64>) {
-        let (tasks, waited) = self.shared.room.waits();
-        if waited >= SAY_EVERY {
-            tracing::warn!(
-                "the redo stream is full: {tasks} changes have waited for up to {} s until changed blocks are on disk",
-                waited.as_secs()
-            );
-        }
         if let Some(stream) = self.shared.stream.get() {
+            self.shared.room.report();
             stream.checkpoint(Lsn(oldest.unwrap_or(u64::MAX).min(durable)));
             self.shared.room.handle(RoomEvent::PassEnded, || self.shared.fill());
         }
@@ -259,9 +258,9 @@ impl NodeRedo {
     /// Returns the changes that wait for room in the stream, if any do.
     #[must_use]
     pub fn waits(&self) -> Option<RoomWaits> {
+        let Fill { used: used_bytes, length: stream_bytes, .. } = self.shared.fill()?;
         let (tasks, longest) = self.shared.room.waits();
-        let used_bytes = self.shared.fill().map_or(0, |fill| fill.used);
-        let (longest_ms, stream_bytes) = (longest.as_secs_f64() * 1e3, self.shared.length);
+        let longest_ms = longest.as_secs_f64() * 1e3;
         (tasks > 0).then_some(RoomWaits { tasks, longest_ms, used_bytes, stream_bytes })
     }
 
@@ -280,7 +279,7 @@ impl NodeRedo {
     /// Returns the reason why this node has no stream, and changes wait.
     #[must_use]
     pub fn missing(&self) -> Option<String> {
-        self.shared.lock().missing.as_ref().map(|(why, ..)| format!("no redo stream yet: {why}"))
+        self.shared.lock().missing.as_ref().map(|missing| format!("no redo stream yet: {}", missing.why))
     }
 
     /// Notes that the node is leaving: a failure of the stream no longer ends it. No change
@@ -389,7 +388,15 @@ impl RedoLog for NodeRedo {
 
     fn flush(&self, worker: WorkerId, end: u64) {
         self.shared.wanted[worker.index()].fetch_max(end, AcqRel);
-        self.shared.flush(worker);
+        // No position exists before the stream is open.
+        if let Some(stream) = self.shared.stream.get() {
+            stream.want(Lsn(end));
+            // It may have become durable before the worker was noted.
+            let durable = stream.durable().0;
+            if durable >= end {
+                self.shared.tell_durable(durable);
+            }
+        }
     }
 
     fn poll_durable(&self, end: u64, context: &mut Context<'_>, flies: bool) -> Poll<Result<(), RedoFailed>> {
@@ -421,7 +428,10 @@ impl RedoLog for NodeRedo {
         if epoch > jobs.epoch {
             let Jobs { is_ended, must_open, .. } = *jobs;
             let (failure, missing) = (jobs.failure.take(), jobs.missing.take());
-            *jobs = Jobs { failure, missing, ..Jobs::of(epoch, members, is_ended, must_open) };
+            // A view that only has more members needs no comparison.
+            let must_compare =
+                jobs.must_compare || jobs.members.iter().any(|member| !members.contains(member));
+            *jobs = Jobs { failure, missing, must_compare, ..Jobs::of(epoch, members, is_ended, must_open) };
             self.shared.cancel.store(true, Release);
         }
         if epoch == jobs.epoch {
@@ -466,10 +476,9 @@ impl Shared {
         let jobs = self.lock();
         match (&jobs.failure, &jobs.missing) {
             (Some(failure), _) => failure.clone(),
-            (None, Some((why, ..))) if !jobs.is_ended => {
-                RedoFailed(format!("this node has no redo stream yet: {why}"))
-            }
-            _ => RedoFailed("the node is shutting down".into()),
+            _ if jobs.is_ended => RedoFailed("the node is shutting down".into()),
+            (None, Some(missing)) => RedoFailed(format!("this node has no redo stream yet: {}", missing.why)),
+            (None, None) => RedoFailed("the redo stream was not open; try again".into()),
         }
     }
 
@@ -481,8 +490,10 @@ impl Shared {
                 self.fail(&why.to_string());
                 NOT_APPENDED
             }
+            // Others recover the block of which this node cannot log an image.
             None => {
-                self.fail("redo was logged before the stream was open");
+                let why = self.why_over();
+                self.fail(&why.to_string());
                 NOT_APPENDED
             }
         }
@@ -516,7 +527,7 @@ impl Shared {
                 continue;
             }
             if now <= durable {
-                // It stays if the worker has meanwhile asked for more.
+                // If this fails, the worker has asked for a later position.
                 let _ = wanted.compare_exchange(now, 0, AcqRel, Relaxed);
             }
             // Other blocks of the worker may be durable already.
@@ -524,34 +535,21 @@ impl Shared {
         }
     }
 
-    /// Begins to make durable what a worker wants.
-    fn flush(&self, worker: WorkerId) {
-        let (Some(stream), end) = (self.stream.get(), self.wanted[worker.index()].load(Acquire)) else {
-            return;
-        };
-        stream.want(Lsn(end));
-        // It may have become durable before the worker was noted.
-        let durable = stream.durable().0;
-        if durable >= end {
-            self.tell_durable(durable);
-        }
-    }
-
     fn progress(&self, progress: RedoProgress) {
         match progress {
             RedoProgress::Durable(end) => self.tell_durable(end.0),
-            RedoProgress::Room => _ = self.room.handle(RoomEvent::Moved, || self.fill()),
+            RedoProgress::Room => _ = self.room.handle(RoomEvent::CheckpointMoved, || self.fill()),
             RedoProgress::Failed(why) => self.fail(&why.to_string()),
         }
     }
 
     /// Opens the stream and scans those of others.
-    fn look(self: &Arc<Self>) {
+    fn look(self: Arc<Self>, mut unopened: Option<UnopenedStream>) {
         loop {
             let (epoch, look) = self.next_look();
             match look {
                 Look::End => return,
-                Look::Open => self.open(),
+                Look::Open => self.open(&mut unopened),
                 Look::Scan(members) => self.scan(epoch, &members),
                 Look::Scanned(workers, scanned) => {
                     for worker in workers {
@@ -570,7 +568,7 @@ impl Shared {
             }
             let now = Instant::now();
             let is_due = |at: Option<Instant>| at.is_none_or(|at| at <= now);
-            let open_at = jobs.missing.as_ref().map(|(.., at)| *at);
+            let open_at = jobs.missing.as_ref().map(|missing| missing.at);
             if jobs.must_open && self.stream.get().is_none() && jobs.failure.is_none() && is_due(open_at) {
                 return (jobs.epoch, Look::Open);
             }
@@ -614,7 +612,7 @@ impl Shared {
                         }
                         let (name, incarnation) = (dead.file().file_name(), dead.file().header.incarnation);
                         let is_void = || self.cancel.load(Acquire);
-                        // The next scan does it if not.
+                        // If this fails, the next scan notes it.
                         if let Some(Err(why)) =
                             self.ledger.as_ref().map(|it| note_closed(&**it, &name, incarnation, &is_void))
                         {
@@ -660,8 +658,11 @@ impl Shared {
             if !dead.is_empty() {
                 let (phase, streams) = (RecoveryPhase::Scanning, dead.len() as u64);
                 let mut recovery = self.recovery();
-                let problem = recovery.problem.take().filter(|_| recovery.epoch == epoch.0);
-                *recovery = RecoveryStatus { epoch: epoch.0, phase, streams, problem, ..Default::default() };
+                if recovery.epoch == epoch.0 {
+                    (recovery.phase, recovery.streams) = (phase, streams);
+                } else {
+                    *recovery = RecoveryStatus { epoch: epoch.0, phase, streams, ..Default::default() };
+                }
             }
             for stream in &mut dead {
                 if self.lock().epoch != epoch {
@@ -694,17 +695,21 @@ impl Shared {
                 self.recovery().phase = RecoveryPhase::Over;
                 let blocks = Arc::new(blocks.into_iter().collect());
                 jobs.scanned = Some(Scanned { dead: Arc::new(dead), blocks });
+                jobs.must_compare = false;
                 self.work.notify_all();
             }
             Err(why) => {
                 let waits_for_registry = matches!(why, RedoFileError::Registry(_));
                 let why = why.to_string();
-                if jobs.failed_scans < 2 || self.recovery().problem.as_ref() != Some(&why) {
-                    tracing::error!(
-                        "blocks that no node holds are refused, because their redo cannot be scanned: {why}"
-                    );
-                }
                 jobs.failed_scans += 1;
+                let is_new = self.recovery().problem.as_ref() != Some(&why);
+                match jobs.failed_scans {
+                    1 => tracing::warn!("redo cannot be scanned, and is tried again: {why}"),
+                    2.. if is_new || jobs.failed_scans == 2 => tracing::error!(
+                        "blocks that no node holds are refused, because their redo cannot be scanned: {why}"
+                    ),
+                    _ => {}
+                }
                 let (wait, workers) = match jobs.failed_scans {
                     1 => (SCAN_AGAIN, Vec::new()),
                     _ => (SAY_EVERY, jobs.scanning.clone()),

@@ -2,15 +2,12 @@
 //! share.
 
 use std::{
-    sync::{
-        Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU32, Ordering::Relaxed},
-    },
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
     task::Waker,
     time::Duration,
 };
 
-use plexus_base::clock;
+use plexus_base::{Nanos, clock};
 use serde::{Deserialize, Serialize};
 
 use crate::stream::protocol::{Fill, Reserved, Room, RoomEvent};
@@ -19,8 +16,11 @@ use crate::stream::protocol::{Fill, Reserved, Room, RoomEvent};
 /// blocks that were given away. Each further pass in a row comes after twice the time of the last.
 const PASS_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
-/// The most passes in a row of which each waits longer.
+/// The number of consecutive fruitless passes after which the interval no longer doubles.
 const LONGER_PASSES: u32 = 4;
+
+/// The interval at which waits that last are reported.
+const REPORT_EVERY: Duration = Duration::from_secs(5);
 
 /// The changes that wait for room in the redo stream of a node.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -37,33 +37,36 @@ pub struct RoomWaits {
 
 /// The room, and the thread that waits until a checkpoint is due.
 pub(crate) struct SharedRoom {
-    room: Mutex<Room<Waker>>,
-    due: Condvar,
-    /// The passes in a row that have not brought enough.
-    in_vain: AtomicU32,
+    state: Mutex<RoomState>,
+    checkpoint_due: Condvar,
+}
+
+struct RoomState {
+    room: Room<Waker>,
+    /// The number of consecutive passes that have not brought enough room.
+    fruitless_passes: u32,
+    /// The time of the last report of waits.
+    reported: Nanos,
 }
 
 impl SharedRoom {
     /// Describes the room of a stream that is not open yet, as [`Room::new`].
-    pub(crate) fn new(slack: u64, due_bytes: u64) -> Self {
-        Self {
-            room: Mutex::new(Room::new(slack, due_bytes)),
-            due: Condvar::new(),
-            in_vain: AtomicU32::new(0),
-        }
+    pub(crate) fn new(target_bytes: u64) -> Self {
+        let state = RoomState { room: Room::new(target_bytes), fruitless_passes: 0, reported: Nanos(0) };
+        Self { state: Mutex::new(state), checkpoint_due: Condvar::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Room<Waker>> {
-        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, RoomState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Handles an event, wakes the waiters that it concerns, and returns the answer to a
-    /// reservation. `fill` is asked under the lock: whatever adds room later is told later.
+    /// reservation. `fill` is asked under the lock: a later event reports room that is added later.
     pub(crate) fn handle(&self, event: RoomEvent<Waker>, fill: impl FnOnce() -> Option<Fill>) -> Reserved {
-        let outcome = self.lock().handle(event, fill);
+        let outcome = self.lock().room.handle(event, fill);
         outcome.called.into_iter().for_each(Waker::wake);
         if outcome.is_due {
-            self.due.notify_all();
+            self.checkpoint_due.notify_all();
         }
         outcome.reserved
     }
@@ -88,27 +91,40 @@ impl SharedRoom {
     /// Refuses all present and later waits, and ends the checkpoints.
     pub(crate) fn end(&self) {
         self.handle(RoomEvent::Over, || None);
-        self.due.notify_all();
+        self.checkpoint_due.notify_all();
     }
 
     /// Waits until a checkpoint is due, or for `every`. Returns false at the end.
     pub(crate) fn wait_for_checkpoint(&self, every: Duration) -> bool {
-        let room = self.lock();
+        let mut state = self.lock();
         // The last pass has not brought enough.
-        let again = room.is_due();
-        let in_vain = self.in_vain.load(Relaxed).min(LONGER_PASSES);
-        self.in_vain.store(if again { in_vain + 1 } else { 0 }, Relaxed);
-        let is_early = |room: &mut Room<Waker>| !room.is_over() && (again || !room.is_due());
-        let longest = if again { PASS_AGAIN_AFTER * (1 << in_vain) } else { every };
-        let (room, _) =
-            self.due.wait_timeout_while(room, longest, is_early).unwrap_or_else(PoisonError::into_inner);
-        !room.is_over()
+        let again = state.room.is_due();
+        let passes = state.fruitless_passes.min(LONGER_PASSES);
+        state.fruitless_passes = if again { passes + 1 } else { 0 };
+        let is_early = |state: &mut RoomState| !state.room.is_over() && (again || !state.room.is_due());
+        let longest = if again { PASS_AGAIN_AFTER * (1 << passes) } else { every };
+        let waited = self.checkpoint_due.wait_timeout_while(state, longest, is_early);
+        !waited.unwrap_or_else(PoisonError::into_inner).0.room.is_over()
     }
 
     /// Returns the number of tasks that wait, and for how long the first of them does.
     pub(crate) fn waits(&self) -> (u64, Duration) {
-        let (tasks, since) = self.lock().waits();
+        let (tasks, since) = self.lock().room.waits();
         let waited = since.map_or(0, |since| clock::now().0.saturating_sub(since));
         (tasks, Duration::from_nanos(waited))
+    }
+
+    /// Logs waits that last, at an interval.
+    pub(crate) fn report(&self) {
+        let (tasks, waited) = self.waits();
+        let now = clock::now();
+        if waited < REPORT_EVERY || now.since(self.lock().reported) < Nanos(REPORT_EVERY.as_nanos() as u64) {
+            return;
+        }
+        self.lock().reported = now;
+        tracing::warn!(
+            "the redo stream is full: {tasks} changes have waited for up to {} s until changed blocks are on disk",
+            waited.as_secs()
+        );
     }
 }

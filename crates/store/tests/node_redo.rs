@@ -11,6 +11,7 @@ use std::{
         mpsc,
     },
     task::{Context, Poll, Wake, Waker},
+    thread,
     time::Duration,
 };
 
@@ -56,7 +57,7 @@ struct Node {
     redo: NodeRedo,
     disk: Arc<Disk>,
     answers: Mutex<mpsc::Receiver<(WorkerId, CacheTask)>>,
-    failures: Arc<Mutex<Vec<String>>>,
+    failures: Mutex<mpsc::Receiver<String>>,
     /// The version of the block that is changed.
     version: AtomicU64,
     _directory: tempfile::TempDir,
@@ -71,9 +72,14 @@ impl Drop for Node {
 impl Node {
     /// Starts the redo of a node with two workers and a stream of 1 MiB, which is not open.
     fn new() -> Self {
+        Self::with_new_streams_of(Geometry::new(64 * PAGE, 4).expect("segments"))
+    }
+
+    /// As `new`, where new streams have another geometry since the stream was made.
+    fn with_new_streams_of(configured: Geometry) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let group = Arc::new(Files::create(directory.path().into(), 8).group);
-        let (disk, failures) = (Arc::<Disk>::default(), Arc::<Mutex<Vec<String>>>::default());
+        let disk = Arc::<Disk>::default();
         let files = RedoFiles::new(directory.path().join("redo"), CLUSTER);
         let files = files.guarded({
             let disk = Arc::clone(&disk);
@@ -81,14 +87,16 @@ impl Node {
         });
         let geometry = Geometry::new(64 * PAGE, 4).expect("segments");
         let stream = files.prepare(NodeId(1), "n1", Incarnation(1), geometry).expect("a stream");
-        let failed = Arc::clone(&failures);
-        let failed = Box::new(move |why: &str| failed.lock().expect("sound").push(why.into()));
+        let (failed, failures) = mpsc::channel();
+        let failed = Mutex::new(failed);
+        // The test may be over.
+        let failed = Box::new(move |why: &str| _ = failed.lock().expect("sound").send(why.to_owned()));
         let settings = RedoSettings {
             workers: 2,
             files,
-            geometry,
+            geometry: configured,
             stream: Some(stream),
-            find: Box::new(|_| unreachable!("there is a stream")),
+            name: "n1".into(),
             me: (NodeId(1), Incarnation(1)),
             ledger: None,
             target_bytes: u64::MAX,
@@ -97,7 +105,7 @@ impl Node {
         let (tell, answers) = mpsc::channel();
         let tell = RedoAnswers::new(move |worker, task| _ = tell.send((worker, task)));
         let redo = NodeRedo::start(settings, group, tell).expect("threads");
-        let answers = Mutex::new(answers);
+        let (answers, failures) = (Mutex::new(answers), Mutex::new(failures));
         Self { redo, disk, answers, failures, version: AtomicU64::new(0), _directory: directory }
     }
 
@@ -107,7 +115,11 @@ impl Node {
 
     /// As `new`, with the stream open.
     fn open() -> Self {
-        let node = Self::new();
+        Self::new().opened()
+    }
+
+    fn opened(self) -> Self {
+        let node = self;
         let mut task = Task::default();
         assert_eq!(task.reserve(&node, 1), Poll::Pending);
         node.redo.begin();
@@ -122,6 +134,19 @@ impl Node {
         let before = Version(self.version.fetch_add(1, SeqCst));
         let change = Some((Version(before.0 + 1), &[7; 12_000][..]));
         self.redo.append(&[LoggedChange { block: BlockId(1), before, image: None, change }])
+    }
+
+    /// Checks that a checkpoint is due.
+    fn has_a_checkpoint_due(&self) {
+        thread::scope(|scope| {
+            let (tell, is_due) = mpsc::channel();
+            scope.spawn(move || tell.send(self.redo.wait_for_checkpoint(NEVER)).expect("the test listens"));
+            let is_due = is_due.recv_timeout(LIMIT);
+            if is_due.is_err() {
+                self.redo.end();
+            }
+            assert_eq!(is_due, Ok(true));
+        });
     }
 
     /// Appends changes until there is no room for another. Returns their end.
@@ -198,7 +223,7 @@ fn changes_wait_until_the_stream_is_open() {
     let node = Node::new();
     let mut tasks: [Task; 3] = Default::default();
     assert!(tasks.iter_mut().all(|task| task.reserve(&node, 1).is_pending()));
-    assert_eq!(node.redo.waits().map(|waits| waits.tasks), Some(3));
+    assert_eq!(node.redo.waits(), None, "it is not room that they wait for");
     assert_eq!(node.redo.try_reserve(1), Ok(false));
     node.redo.begin();
     tasks.iter().for_each(Task::is_woken);
@@ -240,7 +265,7 @@ fn when_all_wait_for_room_the_checkpoint_that_moves_wakes_them() {
     node.flush(end);
     let waits = node.redo.waits().expect("they wait");
     assert!(waits.tasks == 3 && waits.used_bytes > waits.stream_bytes / 2, "{waits:?}");
-    assert!(node.redo.wait_for_checkpoint(NEVER));
+    node.has_a_checkpoint_due();
     node.redo.checkpoint(node.redo.durable(), None);
     tasks.iter().for_each(Task::is_woken);
     assert!(tasks.iter_mut().all(|task| task.reserve(&node, 1) == Poll::Ready(Ok(()))));
@@ -293,19 +318,22 @@ fn a_checkpoint_that_becomes_due_during_a_pass_is_made() {
     assert!(task.reserve(&node, 1).is_pending());
     node.redo.checkpoint(durable, None);
     // It has brought no room, so there is another.
-    assert!(node.redo.wait_for_checkpoint(NEVER));
+    node.has_a_checkpoint_due();
     node.redo.checkpoint(node.redo.durable(), None);
     task.is_woken();
     assert_eq!(task.reserve(&node, 1), Poll::Ready(Ok(())));
 }
 
 #[test]
+fn a_stream_takes_changes_after_a_longer_one_was_configured() {
+    let longer = Geometry::new(64 * 64 * PAGE, 4).expect("segments");
+    let node = Node::with_new_streams_of(longer).opened();
+    assert_eq!(node.redo.try_reserve(1), Ok(true));
+}
+
+#[test]
 fn every_flush_is_answered() {
-    let node = Node::new();
-    // Before the stream is open.
-    node.redo.flush(WorkerId(1), 1);
-    node.redo.begin();
-    node.hears_durable(WorkerId(1), 1);
+    let node = Node::open();
     let mut task = Task::default();
     while task.reserve(&node, 3).is_pending() {
         task.is_woken();
@@ -353,10 +381,9 @@ fn clients_that_wait_for_durability_are_woken_by_the_sync_or_by_the_failure() {
     assert!(matches!(waits.reserve(&node, 1), Poll::Ready(Err(_))));
     assert!(node.redo.try_reserve(1).is_err());
     let failures = node.failures.lock().expect("sound");
-    assert!(
-        failures.len() == 1 && failures[0].starts_with("redo stream of node 1 has failed"),
-        "{failures:?}"
-    );
+    let why = failures.recv_timeout(LIMIT).expect("the node is told to end");
+    assert!(why.starts_with("redo stream of node 1 has failed"), "{why}");
+    assert!(failures.try_recv().is_err(), "once");
 }
 
 #[test]
@@ -373,5 +400,5 @@ fn a_group_that_was_not_appended_fails_instead_of_waiting_for_ever() {
     assert!(why.0.contains("is closed: the node is leaving"), "{why}");
     // What was appended before is durable all the same.
     assert_eq!(task.durable(&node, before), Poll::Ready(Ok(())));
-    assert!(node.failures.lock().expect("sound").is_empty());
+    assert!(node.failures.lock().expect("sound").try_recv().is_err());
 }

@@ -84,6 +84,29 @@ fn a_block_that_moved_between_dead_nodes_is_on_disk_after_recovery_and_streams_c
 }
 
 #[test]
+fn records_of_before_the_closing_are_not_replayed_when_a_stream_is_used_again() {
+    let (_directory, files) = files();
+    let image = fs::read(files.root.join("disk")).expect("the disk");
+    let one = files.node(1, 11, 16);
+    let mut block = files.block(3);
+    (1..4).for_each(|number| changed(&one, &mut block, number));
+    one.stream.close().expect("it closes");
+    drop(one);
+    // An operator accepts an older image of the disk, without these changes.
+    fs::write(files.root.join("disk"), image).expect("the disk");
+    let again = files.node(1, 12, 16);
+    changed(&again, &mut files.block(4), 1);
+    drop(again);
+    let mut dead = files.dead();
+    let highest = files.redo.scan(&mut dead[0]).expect("a scan");
+    assert_eq!(
+        highest.into_iter().map(|(block, version)| (block.0, version.0)).collect::<Vec<_>>(),
+        [(4, 1)]
+    );
+    assert_eq!(files.replay(&[3, 4], &dead), [(3, Ok(0)), (4, Ok(1))].into());
+}
+
+#[test]
 fn a_restart_does_not_wait_for_recovery_and_survivors_streams_take_part() {
     let (_directory, files) = files();
     let mut block = files.block(3);

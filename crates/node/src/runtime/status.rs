@@ -1,6 +1,9 @@
 //! The status of a node's parts.
 
-use std::{path::PathBuf, sync::PoisonError};
+use std::{
+    path::PathBuf,
+    sync::{PoisonError, atomic::Ordering::Relaxed},
+};
 
 use plexus_attach::AttachServer;
 use plexus_client::wire::limits::MAX_CLIENTS;
@@ -145,7 +148,10 @@ impl NodeRuntime {
             unauthenticated: self.mesh.unauthenticated(),
             programs: self.programs(),
             keys: self.keys.problem(),
-            compared: self.handles.cache.redo.as_ref().is_none_or(|redo| redo.has_passed()),
+            compared: match &self.handles.cache.redo {
+                Some(redo) => redo.has_compared(),
+                None => self.compared.load(Relaxed),
+            },
             refused: self.refused.get().cloned(),
             recovery: recovery.filter(|recovery| recovery.epoch > 0),
             redo_waits: self.handles.cache.redo.as_ref().and_then(|redo| redo.waits()),

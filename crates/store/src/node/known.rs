@@ -1,13 +1,16 @@
 //! What the registry knows of the stream of this node, of those of others, and of the disks.
 
 use std::{
-    sync::{Arc, MutexGuard, PoisonError, atomic::Ordering::AcqRel},
+    sync::{
+        Arc,
+        atomic::Ordering::{AcqRel, Acquire, Release},
+    },
     time::Instant,
 };
 
-use plexus_base::{Epoch, Incarnation, NodeId, WorkerId};
+use plexus_base::{Epoch, Incarnation, NodeId};
 
-use super::{ATTEMPTS, NodeRedo, OPEN_AGAIN, Shared};
+use super::{MissingStream, NodeRedo, OPEN_AGAIN, REFUSE_AFTER, Shared};
 use crate::{
     recovery::{
         DeadStream, PreparedStream, RedoFileError, StreamToGiveUp, note_closed, older_images, open_disks,
@@ -16,7 +19,7 @@ use crate::{
 };
 
 /// The own stream before it takes changes.
-pub(super) enum Opening {
+pub(super) enum UnopenedStream {
     Prepared(Box<PreparedStream>),
     /// It is open, and the registry does not know it yet.
     Unknown(RedoStream, String),
@@ -25,7 +28,7 @@ pub(super) enum Opening {
 /// The reason why the stream takes no changes yet.
 enum OpenFailure {
     /// A later attempt continues with this state.
-    Later(Option<Opening>, String),
+    Later(Option<UnopenedStream>, String),
     /// The stream has failed.
     Failed(String),
 }
@@ -33,8 +36,8 @@ enum OpenFailure {
 impl NodeRedo {
     /// Returns true if streams and disks are those that the registry knows.
     #[must_use]
-    pub fn has_passed(&self) -> bool {
-        self.shared.ledger.is_none() || !self.shared.passed().is_empty()
+    pub fn has_compared(&self) -> bool {
+        self.shared.ledger.is_none() || self.shared.has_compared.load(Acquire)
     }
 
     /// Notes in the registry that no record of the stream is needed any more. The nodes are still
@@ -67,53 +70,55 @@ impl NodeRedo {
 }
 
 impl Shared {
-    fn passed(&self) -> MutexGuard<'_, Vec<(NodeId, Incarnation)>> {
-        self.passed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Opens the stream. If there is none yet, or the registry cannot note that it is open, this is
     /// tried again.
-    pub(super) fn open(self: &Arc<Self>) {
-        let opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let found = opening.map_or_else(|| (self.find)(&self.files).map(Box::new).map(Opening::Prepared), Ok);
+    pub(super) fn open(self: &Arc<Self>, unopened: &mut Option<UnopenedStream>) {
+        let find = || {
+            let (me, incarnation) = self.me;
+            let found = self.files.prepare_later(me, &self.node_name, incarnation, self.geometry, &|_| false);
+            found.map(Box::new).map(UnopenedStream::Prepared)
+        };
+        let found = unopened.take().map_or_else(find, Ok);
         let found = found.map_err(|why| OpenFailure::Later(None, why.to_string()));
-        match found.and_then(|opening| self.opened(opening)) {
+        match found.and_then(|found| self.opened(found)) {
             Ok((stream, name)) => {
-                self.lock().missing = None;
-                self.room.handle(RoomEvent::Refuse(false), || None);
                 self.durable.fetch_max(stream.durable().0, AcqRel);
                 let is_first = self.name.set(name).is_ok() && self.stream.set(stream).is_ok();
                 debug_assert!(is_first, "only this thread opens the stream");
-                self.room.handle(RoomEvent::Moved, || self.fill());
-                (0..self.workers).for_each(|worker| self.flush(WorkerId(worker)));
+                self.room.handle(RoomEvent::Refuse(false), || self.fill());
+                self.lock().missing = None;
             }
-            Err(OpenFailure::Later(opening, why)) => {
-                *self.opening.lock().unwrap_or_else(PoisonError::into_inner) = opening;
+            Err(OpenFailure::Later(found, why)) => {
+                *unopened = found;
                 let mut jobs = self.lock();
-                let attempts = jobs.missing.as_ref().map_or(0, |(_, attempts, _)| *attempts) + 1;
-                if attempts == 1 {
+                let now = Instant::now();
+                let since = jobs.missing.as_ref().map(|missing| missing.since);
+                if since.is_none() {
                     tracing::warn!("changes wait for a redo stream: {why}");
                 }
-                jobs.missing = Some((why, attempts, Instant::now() + OPEN_AGAIN));
+                let since = since.unwrap_or(now);
+                jobs.missing = Some(MissingStream { why, since, at: now + OPEN_AGAIN });
                 drop(jobs);
-                self.room.handle(RoomEvent::Refuse(attempts >= ATTEMPTS), || None);
+                self.room.handle(RoomEvent::Refuse(since.elapsed() >= REFUSE_AFTER), || None);
             }
             Err(OpenFailure::Failed(why)) => self.fail(&why),
         }
     }
 
     /// Opens the stream, and notes that in the registry before the first change.
-    fn opened(self: &Arc<Self>, opening: Opening) -> Result<(RedoStream, String), OpenFailure> {
+    fn opened(self: &Arc<Self>, unopened: UnopenedStream) -> Result<(RedoStream, String), OpenFailure> {
         let is_void = || self.lock().is_ended;
-        let (stream, name) = match opening {
-            Opening::Unknown(stream, name) => (stream, name),
-            Opening::Prepared(mut prepared) => {
+        let (stream, name) = match unopened {
+            UnopenedStream::Unknown(stream, name) => (stream, name),
+            UnopenedStream::Prepared(mut prepared) => {
                 if let Some(ledger) = &self.ledger {
                     let known = match ledger.read(&is_void) {
                         Ok(known) => known,
-                        Err(why) => return Err(OpenFailure::Later(Some(Opening::Prepared(prepared)), why)),
+                        Err(why) => {
+                            return Err(OpenFailure::Later(Some(UnopenedStream::Prepared(prepared)), why));
+                        }
                     };
-                    let beside = self.files.beside_lost(*prepared, &known);
+                    let beside = self.files.avoid_lost_place(*prepared, &known);
                     *prepared = beside.map_err(|why| OpenFailure::Later(None, why.to_string()))?;
                 }
                 let (told, name) = (Arc::downgrade(self), prepared.file_name());
@@ -126,13 +131,15 @@ impl Shared {
             }
         };
         match self.ledger.as_ref().map(|ledger| self.files.note_open(&**ledger, &name, &is_void)) {
-            Some(Err(why)) => Err(OpenFailure::Later(Some(Opening::Unknown(stream, name)), why.to_string())),
+            Some(Err(why)) => {
+                Err(OpenFailure::Later(Some(UnopenedStream::Unknown(stream, name)), why.to_string()))
+            }
             _ => Ok((stream, name)),
         }
     }
 
-    /// Compares streams and disks with what the registry knows of them. A view that only has more
-    /// members than one in which this was done needs no comparison.
+    /// Compares streams and disks with the entries of the registry, unless all members of the last
+    /// view in which this was done are still there.
     pub(super) fn compare(
         &self,
         epoch: Epoch,
@@ -140,8 +147,7 @@ impl Shared {
         dead: &[DeadStream],
     ) -> Result<(), RedoFileError> {
         let Some(ledger) = &self.ledger else { return Ok(()) };
-        let passed = self.passed().clone();
-        if passed.is_empty() || passed.iter().any(|member| !members.contains(member)) {
+        if self.lock().must_compare {
             let is_void = || {
                 let jobs = self.lock();
                 jobs.is_ended || jobs.epoch != epoch
@@ -149,13 +155,13 @@ impl Shared {
             // First, so that the files are at least as new.
             let known = ledger.read(&is_void).map_err(RedoFileError::Registry)?;
             self.files.compare(&known, members, dead, &**ledger, &is_void)?;
-            let faults = open_disks(&self.group, &**ledger, self.me, members, !passed.is_empty(), &is_void)
-                .map_err(RedoFileError::Registry)?;
+            let has_compared = self.has_compared.load(Acquire);
+            let faults = open_disks(&self.group, &**ledger, self.me, members, has_compared, &is_void)?;
             if !faults.is_empty() {
                 return Err(RedoFileError::OldImages(older_images(&faults)));
             }
+            self.has_compared.store(true, Release);
         }
-        *self.passed() = members.to_vec();
         Ok(())
     }
 }

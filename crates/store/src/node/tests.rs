@@ -26,7 +26,7 @@ fn start(root: &std::path::Path) -> (NodeRedo, mpsc::Receiver<(WorkerId, CacheTa
         files,
         geometry,
         stream: Some(stream),
-        find: Box::new(|_| unreachable!("there is a stream")),
+        name: "n1".into(),
         me: (NodeId(1), Incarnation(1)),
         ledger: None,
         target_bytes: u64::MAX,

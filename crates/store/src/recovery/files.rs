@@ -123,7 +123,7 @@ pub enum RedoFileError {
         /// The node.
         node: NodeId,
     },
-    /// Streams that are not closed are not there any more.
+    /// Open streams are missing, old or foreign.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Lost(Vec<LostStream>),
     /// The registry cannot be asked which streams there are.
@@ -132,6 +132,12 @@ pub enum RedoFileError {
     /// An image of a disk is older than the registry knows.
     #[error("{0}")]
     OldImages(String),
+    /// The label of a disk cannot be read or written.
+    #[error(transparent)]
+    Disks(DiskError),
+    /// An entry of the registry has a malformed value.
+    #[error("registry entry {0}")]
+    Entry(String),
     /// There is no such stream.
     #[error("{}: no such redo stream; see `plexus redo`", path.display())]
     NoStream {
@@ -321,7 +327,9 @@ impl RedoFiles {
         let scan = || {
             let device = FileDevice::open(path)?;
             device.sync()?;
-            StreamReader::open(&device)?.of(self.cluster, header.node)?.scan()
+            let reader = StreamReader::open(&device)?.of(self.cluster, header.node)?;
+            // Only closed streams are opened again.
+            reader.of_last_incarnation().scan()
         };
         let scan = scan().map_err(stream(path))?;
         if scan.tail.header.incarnation != header.incarnation {
@@ -345,9 +353,7 @@ impl RedoFiles {
             if found.is_closed || found.incarnation != header.incarnation {
                 return Ok(());
             }
-            let closed = StreamHeader { is_closed: true, number: found.number + 1, ..found };
-            device.write(closed.offset(), &closed.encode())?;
-            Ok(device.sync()?)
+            write_closed(&device, found)
         };
         close().map_err(stream(path))
     }
@@ -363,13 +369,9 @@ impl RedoFiles {
             if damage.is_some() || tail.end != tail.header.begin {
                 return Ok(false);
             }
-            let StreamHeader { number, .. } = tail.header;
-            let closed = StreamHeader { is_closed: true, number: number + 1, ..tail.header };
-            device.write(closed.offset(), &closed.encode())?;
-            device.sync()?;
-            Ok::<_, StreamError>(true)
+            write_closed(&device, tail.header).map(|()| true)
         };
-        // What is wrong with it is found by its recovery.
+        // Recovery reports the fault of such a stream.
         close().unwrap_or(false)
     }
 
@@ -380,14 +382,14 @@ impl RedoFiles {
                 let device = FileDevice::open(&file.path)?;
                 StreamReader::open(&device)?.of_running().scan()
             };
-            let scan = scan().map_or_else(Some, |scan| scan.damage).filter(|_| !file.header.is_closed);
-            scan.map(stream(&file.path))
+            let is_open = !file.header.is_closed;
+            is_open.then(scan)?.map_or_else(Some, |scan| scan.damage).map(stream(&file.path))
         };
         let damaged =
             self.list().map(|files| files.into_iter().find_map(|file| file.map_or_else(Some, damage)));
         match damaged {
             Ok(None) => "start the other nodes, which recover their blocks (`plexus redo` shows them)".into(),
-            Ok(Some(why)) | Err(why) => format!("{why}, or give it up with `plexus redo give-up`"),
+            Ok(Some(why)) | Err(why) => why.to_string(),
         }
     }
 
@@ -519,7 +521,14 @@ impl DeadStream {
     }
 }
 
-/// Returns the way out where the contents of a stream are at fault.
+/// Writes the next header of a stream, which closes it.
+fn write_closed(device: &dyn Device, found: StreamHeader) -> Result<(), StreamError> {
+    let closed = StreamHeader { is_closed: true, number: found.number + 1, ..found };
+    device.write(closed.offset(), &closed.encode())?;
+    Ok(device.sync()?)
+}
+
+/// Returns the advice for a stream whose contents cannot be used.
 fn advice(path: &Path, why: &StreamError) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     match why {
@@ -533,6 +542,6 @@ fn place_of(extension: &OsStr) -> Option<u8> {
     extension.to_str()?.parse().ok()
 }
 
-fn stream(path: &Path) -> impl FnOnce(StreamError) -> RedoFileError {
+pub(super) fn stream(path: &Path) -> impl FnOnce(StreamError) -> RedoFileError {
     move |why| RedoFileError::Stream { path: path.into(), why: Box::new(why) }
 }

@@ -15,7 +15,7 @@ use std::{collections::BTreeMap, fmt, fs, path::PathBuf};
 use plexus_base::{BlockId, Incarnation, NodeId, durable};
 use plexus_disks::DiskError;
 
-use super::files::{DeadStream, RedoFileError, RedoFiles, StreamFile};
+use super::files::{DeadStream, RedoFileError, RedoFiles, StreamFile, stream as of_stream};
 use crate::stream::protocol::StreamHeader;
 
 /// The entries of a group in the registry, with their versions.
@@ -94,7 +94,7 @@ impl KnownStream {
     }
 
     /// Returns true if a header is that of this opening of the stream or of a later one.
-    fn is_in(&self, found: &StreamHeader) -> bool {
+    fn is_reached_by(&self, found: &StreamHeader) -> bool {
         found.node == self.node && (found.incarnation, found.number) >= (self.incarnation, self.opening)
     }
 }
@@ -139,11 +139,15 @@ impl fmt::Display for LostStream {
 fn known_streams(entries: &LedgerEntries) -> Result<Vec<(&str, KnownStream)>, RedoFileError> {
     let streams = entries.iter().filter_map(|(key, (_, text))| Some((key.strip_prefix("stream/")?, text)));
     let decoded = streams.map(|(name, text)| {
-        let unknown =
-            || RedoFileError::Registry(format!("its entry of the redo stream {name} is not one: {text}"));
+        let unknown = || RedoFileError::Entry(format!("{}: malformed value {text}", key(name)));
         Ok((name, KnownStream::decode(text).ok_or_else(unknown)?))
     });
     decoded.collect()
+}
+
+/// Returns true if the registry knows a stream.
+pub(super) fn has_streams(entries: &LedgerEntries) -> bool {
+    entries.keys().any(|key| key.starts_with("stream/"))
 }
 
 /// Returns true if the registry knows no stream that is not closed.
@@ -199,7 +203,7 @@ pub struct StreamToGiveUp {
     /// True if nothing has to be given up.
     pub is_over: bool,
     file: Option<StreamFile>,
-    is_there: bool,
+    exists: bool,
 }
 
 impl RedoFiles {
@@ -267,7 +271,7 @@ impl RedoFiles {
             let is_lost = match &found {
                 None => !known.is_closed,
                 Some(found) if found.node != known.node => !known.is_closed || !found.is_closed,
-                Some(found) => !known.is_closed && !known.is_in(found),
+                Some(found) => !known.is_closed && !known.is_reached_by(found),
             };
             if is_lost {
                 lost.push(LostStream { path, known, found });
@@ -290,21 +294,27 @@ impl RedoFiles {
         let entries = ledger.read(is_void).map_err(RedoFileError::Registry)?;
         let known = known_streams(&entries)?.into_iter().find(|(known, _)| *known == name).map(|(_, it)| it);
         let path = self.path_of(name);
-        let is_there = path.exists();
-        if known.is_none() && (!is_there || !Self::is_name(name)) {
+        let exists = path.exists();
+        if known.is_none() && (!exists || !Self::is_name(name)) {
             return Err(RedoFileError::NoStream { path });
         }
         let found = self.header_of(name);
         let is_live = |node, incarnation| members.contains(&(node, incarnation));
-        if known.is_some_and(|known| !known.is_closed && is_live(known.node, known.incarnation)) {
+        // A member has opened its stream before the registry knows it.
+        let is_open = |found: &StreamFile| {
+            !found.header.is_closed && is_live(found.header.node, found.header.incarnation)
+        };
+        if known.is_some_and(|known| !known.is_closed && is_live(known.node, known.incarnation))
+            || found.as_ref().is_ok_and(is_open)
+        {
             return Err(RedoFileError::InUse { path });
         }
         let (mut state, mut blocks, mut file) = (String::new(), Vec::new(), None);
         match found {
-            _ if !is_there => state += "it is missing",
+            _ if !exists => state += "it is missing",
             Err(why) => state += &why.to_string(),
             Ok(found) if known.is_some_and(|known| known.node != found.header.node) => {
-                state += &format!("it is a stream of {}, and is set aside", found.header.node);
+                state += &format!("it is a stream of {}", found.header.node);
             }
             Ok(found) => {
                 if !found.header.is_closed {
@@ -318,14 +328,13 @@ impl RedoFiles {
             }
         }
         let is_closed = file.as_ref().is_some_and(|file| file.header.is_closed);
-        let is_over = known.is_none_or(|known| known.is_closed) && (is_closed || !is_there);
-        Ok(StreamToGiveUp { path, state, blocks, is_over, file, is_there })
+        let is_over = known.is_none_or(|known| known.is_closed) && (is_closed || !exists);
+        Ok(StreamToGiveUp { path, state, blocks, is_over, file, exists })
     }
 
     /// Gives up a stream: no recovery reads it or waits for it any more. A stream of its node is
-    /// closed by a header, which keeps its positions and its incarnation. The file gets another
-    /// name: a stream that is used again keeps its last batch, whose records do not fit to blocks
-    /// without the changes that were given up. Then the registry notes that it is closed.
+    /// closed by a header, which keeps its positions and its incarnation; any other file gets
+    /// another name. Then the registry notes that it is closed.
     ///
     /// # Errors
     /// The file or the registry cannot be changed. This can be repeated.
@@ -338,13 +347,12 @@ impl RedoFiles {
         let path = &stream.path;
         if let Some(file) = &stream.file {
             self.close(&DeadStream { file: file.clone(), read: Vec::new() })?;
-        }
-        if stream.is_there {
-            let mut aside = path.clone().into_os_string();
-            aside.push(".given-up");
+        } else if stream.exists {
+            let name = |number: u32| PathBuf::from(format!("{}.given-up-{number}", path.display()));
+            let aside = (1..).map(name).find(|aside| !aside.exists()).expect("a name that is free");
             let moved = fs::rename(path, &aside).and_then(|()| durable::sync_name(path));
             let failed = |source| DiskError::Io { what: "setting it aside", path: path.clone(), source };
-            moved.map_err(failed).map_err(|why| RedoFileError::Registry(why.to_string()))?;
+            moved.map_err(failed).map_err(|why| of_stream(path)(why.into()))?;
         }
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         note(ledger, &name, is_void, |known| Some(KnownStream { is_closed: true, ..known? }))
@@ -356,14 +364,16 @@ impl RedoFiles {
     ///
     /// # Errors
     /// As [`RedoFiles::prepare`].
-    pub fn beside_lost(
+    pub fn avoid_lost_place(
         &self,
         prepared: super::PreparedStream,
         entries: &LedgerEntries,
     ) -> Result<super::PreparedStream, RedoFileError> {
         let is_lost = |name: &str, header: Option<&StreamHeader>| {
             let known = entries.get(&key(name)).and_then(|(_, text)| KnownStream::decode(text));
-            known.is_some_and(|known| !known.is_closed && !header.is_some_and(|found| known.is_in(found)))
+            known.is_some_and(|known| {
+                !known.is_closed && !header.is_some_and(|found| known.is_reached_by(found))
+            })
         };
         let (name, header) = (prepared.file_name(), *prepared.header());
         if !is_lost(&name, Some(&header)) {

@@ -14,7 +14,10 @@ use std::collections::BTreeMap;
 use plexus_base::{Incarnation, NodeId};
 use plexus_disks::{DiskOpening, Group};
 
-use super::known::{Ledger, LedgerEntries, are_closed, number};
+use super::{
+    files::RedoFileError,
+    known::{Ledger, LedgerEntries, are_closed, has_streams, number},
+};
 
 /// The key of the entry.
 const KEY: &str = "group";
@@ -53,9 +56,9 @@ impl KnownGroup {
     }
 
     /// Returns the entry with its version, 0 and nothing if there is none.
-    fn of(entries: &LedgerEntries) -> Result<(u64, Option<Self>), String> {
+    fn of(entries: &LedgerEntries) -> Result<(u64, Option<Self>), RedoFileError> {
         let Some((version, text)) = entries.get(KEY) else { return Ok((0, None)) };
-        let unknown = || format!("the entry of the disks in the registry is not one: {text}");
+        let unknown = || RedoFileError::Entry(format!("{KEY}: malformed value {text}"));
         Ok((*version, Some(Self::decode(text).ok_or_else(unknown)?)))
     }
 
@@ -67,14 +70,14 @@ impl KnownGroup {
             Some(known) if known == last || known == before => None,
             Some(known) if last < known => Some(format!(
                 "{path}: this is an older image of the disk: its last start or end of the cluster has number {last}, \
-                 and the registry knows number {known}"
+                 and the registry knows number {known}; put the newest image back"
             )),
             Some(known) => Some(format!(
                 "{path}: the disk has number {last} of the starts and ends of the cluster, and the registry knows \
-                 only number {known}"
+                 only number {known}: its copies are old; put the newest ones back"
             )),
             None => Some(format!(
-                "{path}: this is not the disk that the registry knows, but another of its group"
+                "{path}: this is not the disk that the registry knows, but another of its group; correct its path"
             )),
         }
     }
@@ -89,13 +92,11 @@ fn faults(openings: &[DiskOpening], known: Option<&KnownGroup>) -> Vec<String> {
 #[must_use]
 pub fn older_images(faults: &[String]) -> String {
     let faults = faults.join("; ");
-    format!(
-        "{faults}; put the newest image back, or accept that changes are lost with `plexus disk force --lose-newer`"
-    )
+    format!("{faults}, or accept that changes are lost with `plexus disk force --lose-newer`")
 }
 
 /// Compares the disks with the registry. Returns the faults, one text for each. Without faults,
-/// notes a new opening unless `has_passed`, or the member that noted the last one is in `members`.
+/// notes a new opening unless `has_compared`, or the member that noted the last one is in `members`.
 /// `me` is this node.
 ///
 /// # Errors
@@ -105,20 +106,20 @@ pub fn open_disks(
     ledger: &dyn Ledger,
     me: (NodeId, Incarnation),
     members: &[(NodeId, Incarnation)],
-    has_passed: bool,
+    has_compared: bool,
     is_void: &dyn Fn() -> bool,
-) -> Result<Vec<String>, String> {
+) -> Result<Vec<String>, RedoFileError> {
     loop {
         // First, so that the labels are at least as new.
-        let entries = ledger.read(is_void)?;
+        let entries = ledger.read(is_void).map_err(RedoFileError::Registry)?;
         let (version, known) = KnownGroup::of(&entries)?;
-        let openings = group.openings().map_err(|error| error.to_string())?;
+        let openings = group.openings().map_err(RedoFileError::Disks)?;
         let faults = faults(&openings, known.as_ref());
         if !faults.is_empty() {
             return Ok(faults);
         }
         let is_warm = known.as_ref().and_then(|known| known.by).is_some_and(|by| members.contains(&by));
-        if has_passed || is_warm || note(group, ledger, version, (known, openings), Some(me), is_void)? {
+        if has_compared || is_warm || note(group, ledger, version, (known, openings), Some(me), is_void)? {
             return Ok(Vec::new());
         }
     }
@@ -129,12 +130,17 @@ pub fn open_disks(
 ///
 /// # Errors
 /// As [`open_disks`]. Then images that were made since the last start are not noticed.
-pub fn close_disks(group: &Group, ledger: &dyn Ledger, is_void: &dyn Fn() -> bool) -> Result<(), String> {
+pub fn close_disks(
+    group: &Group,
+    ledger: &dyn Ledger,
+    is_void: &dyn Fn() -> bool,
+) -> Result<(), RedoFileError> {
     loop {
-        let entries = ledger.read(is_void)?;
+        let entries = ledger.read(is_void).map_err(RedoFileError::Registry)?;
         let (version, known) = KnownGroup::of(&entries)?;
-        let is_noted = known.as_ref().is_none_or(|known| known.by.is_none());
-        let openings = group.openings().map_err(|error| error.to_string())?;
+        // Without redo no stream shows whether other nodes run, so each node that leaves notes it.
+        let is_noted = known.as_ref().is_none_or(|known| known.by.is_none() && has_streams(&entries));
+        let openings = group.openings().map_err(RedoFileError::Disks)?;
         if is_noted
             || !are_closed(&entries)
             || !faults(&openings, known.as_ref()).is_empty()
@@ -154,9 +160,10 @@ fn note(
     (known, mut openings): (Option<KnownGroup>, Vec<DiskOpening>),
     by: Option<(NodeId, Incarnation)>,
     is_void: &dyn Fn() -> bool,
-) -> Result<bool, String> {
-    // A number that is in a label already was not used: then the registry would know it.
-    let next = known.as_ref().map_or(1, |known| known.last + 1);
+) -> Result<bool, RedoFileError> {
+    // A label may have a number that the registry lacks: that start was interrupted, and its number
+    // is used again.
+    let next = known.as_ref().map_or(1, |known| known.last.saturating_add(1));
     let next = openings.iter().map(|disk| disk.last).max().unwrap_or(0).max(next);
     for disk in &mut openings {
         let known = known.as_ref().and_then(|known| known.disks.get(&disk.id));
@@ -164,11 +171,12 @@ fn note(
         (disk.before, disk.last) = (known.copied().unwrap_or(before), next);
     }
     if is_void() {
-        return Err("the view has changed".into());
+        return Err(RedoFileError::Registry("the view has changed".into()));
     }
-    group.note_openings(&openings).map_err(|error| error.to_string())?;
+    group.note_openings(&openings).map_err(RedoFileError::Disks)?;
     let disks = openings.iter().map(|disk| (disk.id, next)).collect();
-    ledger.set(KEY, version, &KnownGroup { last: next, by, disks }.encode(), is_void)
+    let noted = KnownGroup { last: next, by, disks }.encode();
+    ledger.set(KEY, version, &noted, is_void).map_err(RedoFileError::Registry)
 }
 
 /// Returns the faults of the disks, one text for each. If `accepts`, the registry then takes the
@@ -181,15 +189,16 @@ pub fn force_disks(
     ledger: &dyn Ledger,
     accepts: bool,
     is_void: &dyn Fn() -> bool,
-) -> Result<Vec<String>, String> {
+) -> Result<Vec<String>, RedoFileError> {
     loop {
-        let (version, known) = KnownGroup::of(&ledger.read(is_void)?)?;
-        let openings = group.openings().map_err(|error| error.to_string())?;
+        let entries = ledger.read(is_void).map_err(RedoFileError::Registry)?;
+        let (version, known) = KnownGroup::of(&entries)?;
+        let openings = group.openings().map_err(RedoFileError::Disks)?;
         let faults = faults(&openings, known.as_ref());
         let Some(known) = known.filter(|_| accepts && !faults.is_empty()) else { return Ok(faults) };
         let disks = openings.iter().map(|disk| (disk.id, disk.last)).collect();
         let forced = KnownGroup { by: None, disks, ..known };
-        if ledger.set(KEY, version, &forced.encode(), is_void)? {
+        if ledger.set(KEY, version, &forced.encode(), is_void).map_err(RedoFileError::Registry)? {
             return Ok(faults);
         }
     }

@@ -124,19 +124,25 @@ impl GatheredRecords {
                 match reader.next_or_damage()? {
                     None => break,
                     Some(Ok(batch)) if batch.head().lsn >= end => break,
-                    Some(Ok(batch)) => self.keep(file.name(), &batch),
+                    Some(Ok(batch)) => self.keep(file, &batch),
                     Some(Err(StreamDamage { why, blocks })) => {
                         let what = format!("{}: {why}", file.path.display());
                         self.damages.push(LocatedDamage { what, blocks });
                     }
                 }
             }
-            read.iter().for_each(|batch| self.keep(file.name(), batch));
+            read.iter().for_each(|batch| self.keep(file, batch));
             Ok(())
         })
     }
 
-    fn keep(&mut self, stream: StreamName, batch: &Batch) {
+    /// Keeps the records of the blocks in question. An earlier incarnation has closed the stream, so
+    /// no block needs its last batch, which is still there.
+    fn keep(&mut self, file: &StreamFile, batch: &Batch) {
+        if batch.head().incarnation != file.header.incarnation {
+            return;
+        }
+        let stream = file.name();
         for (lsn, record, _) in batch.records() {
             let Record { kind, block, before, after, bytes, .. } = record;
             let Some(block) = self.blocks.get_mut(&block) else { continue };

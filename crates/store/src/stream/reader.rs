@@ -130,6 +130,8 @@ pub struct StreamReader<'a> {
     header: StreamHeader,
     /// True if the writer may be at work.
     is_running: bool,
+    /// A scan names no blocks of batches below this position.
+    needed: Lsn,
     window: Window,
     /// The position of the next batch, unless it is in the next segment.
     next: Lsn,
@@ -156,13 +158,21 @@ impl<'a> StreamReader<'a> {
             return Err(StreamError::Missing { node, found, expected });
         }
         let window = Window { offset: 0, length: 0, buffer: Buffer::zeroed(0) };
-        Ok(Self { device, header, is_running: false, window, next: header.checkpoint, previous: None })
+        let (is_running, needed) = (false, Lsn(0));
+        Ok(Self { device, header, is_running, needed, window, next: header.checkpoint, previous: None })
     }
 
     /// Reads the stream of a running node, whose end is not checked.
     #[must_use]
     pub fn of_running(self) -> Self {
         Self { is_running: true, ..self }
+    }
+
+    /// Leaves out the blocks of earlier incarnations: the stream was closed before it was opened
+    /// again, so their blocks are on disk.
+    #[must_use]
+    pub fn of_last_incarnation(self) -> Self {
+        Self { needed: self.header.begin, ..self }
     }
 
     /// Refuses the stream of another cluster or node.
@@ -331,7 +341,9 @@ impl<'a> StreamReader<'a> {
             match self.next_or_damage()? {
                 None => return Ok(None),
                 Some(Ok(batch)) => {
-                    batch.records().for_each(|(_, record, _)| raise(highest, record.block, record.after));
+                    if batch.head().lsn >= self.needed {
+                        batch.records().for_each(|(_, record, _)| raise(highest, record.block, record.after));
+                    }
                     return Ok(Some(batch));
                 }
                 Some(Err(StreamDamage { why, blocks })) => {

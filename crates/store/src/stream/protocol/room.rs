@@ -7,9 +7,8 @@
 //! [`Room::handle`] ends every event with the same rule, so no event can forget it:
 //!
 //! - Each waiter that would find room now is called once, and not again before it has looked.
-//! - A checkpoint is due when the stream has enough records. It is also due when waiters exist,
-//! none of them was called, and neither a release nor the checkpoint requested last will bring
-//! room.
+//! - A checkpoint is due when the stream has enough records. It always has when a waiter finds no
+//!   room: see [`Room::new`].
 //!
 //! The driver tells it of every checkpoint that is durable, and of the end of every pass over the
 //! blocks that moves the checkpoint. Must not know what calls a waiter, or what a record is.
@@ -23,10 +22,10 @@ pub struct Fill {
     pub free: u64,
     /// The bytes since the durable checkpoint.
     pub used: u64,
-    /// The same as `free`, once the checkpoint that was asked for last is durable.
-    pub free_soon: u64,
-    /// The same as `used`, once the checkpoint that was asked for last is durable.
+    /// The bytes since the checkpoint that was requested last, which becomes durable soon.
     pub used_soon: u64,
+    /// The bytes of the stream.
+    pub length: u64,
 }
 
 /// An input of [`Room`].
@@ -40,7 +39,7 @@ pub enum RoomEvent<W> {
     /// So many reserved bytes are free again, or are appended.
     Release(u64),
     /// The checkpoint has moved, or the stream is open.
-    Moved,
+    CheckpointMoved,
     /// A pass that moves the checkpoint has ended.
     PassEnded,
     /// Reservations are refused, or no longer: there may be no stream for a long time.
@@ -83,10 +82,9 @@ struct Waiting<W> {
 /// The room of a stream. The module describes its contract.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Room<W> {
-    /// The bytes that tasks leave free, for records that are not reserved.
-    slack: u64,
-    /// The bytes since the checkpoint with which the next one is due.
-    due_bytes: u64,
+    /// The bytes since the checkpoint with which the next one is due, unless half of the stream is
+    /// less.
+    target_bytes: u64,
     reserved: u64,
     /// By ticket, in the order of their coming.
     waiting: BTreeMap<u64, Waiting<W>>,
@@ -96,12 +94,15 @@ pub struct Room<W> {
 }
 
 impl<W> Room<W> {
-    /// Describes the room of a stream that is not open yet. With `due_bytes` since the checkpoint
-    /// the next one is due.
+    /// Describes the room of a stream that is not open yet. With half of the stream or
+    /// `target_bytes` since the checkpoint the next one is due. An eighth of the stream is left free
+    /// for records that are not reserved. A reservation is at most a sixteenth of the stream, which
+    /// has four segments or more. So when one finds no room and none is held, more than half of the
+    /// stream is used, and a checkpoint is due.
     #[must_use]
-    pub fn new(slack: u64, due_bytes: u64) -> Self {
+    pub fn new(target_bytes: u64) -> Self {
         let (is_due, is_refusing, is_over) = (false, false, false);
-        Self { slack, due_bytes, reserved: 0, waiting: BTreeMap::new(), is_due, is_refusing, is_over }
+        Self { target_bytes, reserved: 0, waiting: BTreeMap::new(), is_due, is_refusing, is_over }
     }
 
     /// Handles an event. `fill` is asked for the fill of the stream at most once; it has none
@@ -118,8 +119,10 @@ impl<W> Room<W> {
                 reserved = self.reserve(ticket, bytes, wait, fill);
             }
             RoomEvent::Forget(ticket) => _ = self.waiting.remove(&ticket),
-            RoomEvent::Release(bytes) => self.reserved -= bytes,
-            RoomEvent::Moved => {}
+            RoomEvent::Release(bytes) => {
+                self.reserved = self.reserved.checked_sub(bytes).expect("more is released than reserved");
+            }
+            RoomEvent::CheckpointMoved => {}
             RoomEvent::PassEnded => self.is_due = false,
             RoomEvent::Refuse(refuses) => self.is_refusing = refuses,
             RoomEvent::Over => self.is_over = true,
@@ -163,7 +166,7 @@ impl<W> Room<W> {
             ticket.inspect(|ticket| _ = self.waiting.remove(ticket));
             return Reserved::Over;
         }
-        if fill.is_some_and(|fill| self.fits(bytes, fill.free)) {
+        if fill.is_some_and(|fill| self.fits(bytes, &fill)) {
             ticket.inspect(|ticket| _ = self.waiting.remove(ticket));
             self.reserved += bytes;
             return Reserved::Done;
@@ -178,13 +181,12 @@ impl<W> Room<W> {
 
     /// Returns true if there is room for so many bytes. The end of a segment may stay empty
     /// behind each group.
-    fn fits(&self, bytes: u64, free: u64) -> bool {
-        free >= 2 * (self.reserved + bytes) + self.slack
+    fn fits(&self, bytes: u64, fill: &Fill) -> bool {
+        fill.free >= 2 * (self.reserved + bytes) + fill.length / 8
     }
 
     fn call(&mut self, fill: Option<Fill>) -> Vec<W> {
-        let finds =
-            |room: &Self, bytes| room.refuses() || fill.is_some_and(|fill| room.fits(bytes, fill.free));
+        let finds = |room: &Self, bytes| room.refuses() || fill.is_some_and(|fill| room.fits(bytes, &fill));
         let tickets: Vec<u64> = self
             .waiting
             .iter()
@@ -195,12 +197,7 @@ impl<W> Room<W> {
     }
 
     fn wants_checkpoint(&self, fill: Option<Fill>) -> bool {
-        let Some(fill) = fill else { return false };
-        let brings_room =
-            |waiting: &Waiting<W>| waiting.call.is_none() || self.fits(waiting.bytes, fill.free_soon);
-        let is_stuck =
-            !self.waiting.is_empty() && self.reserved == 0 && !self.waiting.values().any(brings_room);
-        fill.used_soon > self.due_bytes || is_stuck
+        fill.is_some_and(|fill| fill.used_soon > (fill.length / 2).min(self.target_bytes))
     }
 }
 
@@ -213,11 +210,9 @@ mod tests {
 
     use super::*;
 
-    /// The bytes of the explored stream, those that tasks leave free, and those with which a
+    /// The bytes of the explored stream: one stays free, and with more than four used bytes a
     /// checkpoint is due.
     const LENGTH: u64 = 9;
-    const SLACK: u64 = 1;
-    const DUE: u64 = 4;
 
     /// The actors: two tasks with one block, a client with a group of two, and a worker, which
     /// never waits. Their reservations in bytes.
@@ -254,20 +249,18 @@ mod tests {
         Durable,
     }
 
+    fn fill(used: u64, used_soon: u64) -> Fill {
+        Fill { free: LENGTH - used, used, used_soon, length: LENGTH }
+    }
+
     impl World {
         fn new() -> Self {
-            let room = Room::new(SLACK, DUE);
+            let room = Room::new(u64::MAX);
             Self { room, is_open: false, used: 0, asked: 0, doing: [Doing::Nothing; 4] }
         }
 
         fn fill(&self) -> Option<Fill> {
-            let (used, used_soon) = (self.used, self.used - self.asked);
-            self.is_open.then_some(Fill {
-                free: LENGTH - used,
-                used,
-                free_soon: LENGTH - used_soon,
-                used_soon,
-            })
+            self.is_open.then(|| fill(self.used, self.used - self.asked))
         }
 
         fn steps(&self) -> Vec<Step> {
@@ -277,13 +270,13 @@ mod tests {
             }
             steps.extend([Step::Pass { moves: true }, Step::Pass { moves: false }]);
             steps.extend((self.asked > 0).then_some(Step::Durable));
-            for (who, doing) in self.doing.iter().enumerate() {
+            for (actor, doing) in self.doing.iter().enumerate() {
                 match doing {
-                    Doing::Nothing => steps.push(Step::Poll(who)),
+                    Doing::Nothing => steps.push(Step::Poll(actor)),
                     // A task may be polled without a call.
-                    Doing::Waits { .. } => steps.extend([Step::Poll(who), Step::Cancel(who)]),
-                    Doing::Has => steps.extend([Step::Append(who), Step::Release(who)]),
-                    Doing::HasAppended => steps.push(Step::Release(who)),
+                    Doing::Waits { .. } => steps.extend([Step::Poll(actor), Step::Cancel(actor)]),
+                    Doing::Has => steps.extend([Step::Append(actor), Step::Release(actor)]),
+                    Doing::HasAppended => steps.push(Step::Release(actor)),
                 }
             }
             steps
@@ -295,28 +288,28 @@ mod tests {
                 Step::Open => {
                     self.is_open = true;
                     _ = self.room.handle(RoomEvent::Refuse(false), || None);
-                    RoomEvent::Moved
+                    RoomEvent::CheckpointMoved
                 }
-                Step::Poll(who) => {
-                    let ticket = match self.doing[who] {
+                Step::Poll(actor) => {
+                    let ticket = match self.doing[actor] {
                         Doing::Waits { ticket, .. } => Some(ticket),
                         _ => None,
                     };
-                    RoomEvent::Reserve(ticket, BYTES[who], (who != WORKER).then_some((who, 0)))
+                    RoomEvent::Reserve(ticket, BYTES[actor], (actor != WORKER).then_some((actor, 0)))
                 }
-                Step::Cancel(who) => match std::mem::replace(&mut self.doing[who], Doing::Nothing) {
+                Step::Cancel(actor) => match std::mem::replace(&mut self.doing[actor], Doing::Nothing) {
                     Doing::Waits { ticket, .. } => RoomEvent::Forget(ticket),
                     other => panic!("{other:?}"),
                 },
-                Step::Append(who) => {
-                    self.used += BYTES[who];
+                Step::Append(actor) => {
+                    self.used += BYTES[actor];
                     assert!(self.used <= LENGTH, "a reserved append finds no room");
-                    self.doing[who] = Doing::HasAppended;
+                    self.doing[actor] = Doing::HasAppended;
                     return;
                 }
-                Step::Release(who) => {
-                    self.doing[who] = Doing::Nothing;
-                    RoomEvent::Release(BYTES[who])
+                Step::Release(actor) => {
+                    self.doing[actor] = Doing::Nothing;
+                    RoomEvent::Release(BYTES[actor])
                 }
                 Step::Pass { moves } => {
                     self.asked = if moves { self.used } else { self.asked };
@@ -324,22 +317,22 @@ mod tests {
                 }
                 Step::Durable => {
                     self.used -= std::mem::take(&mut self.asked);
-                    RoomEvent::Moved
+                    RoomEvent::CheckpointMoved
                 }
             };
             let fill = self.fill();
             let outcome = self.room.handle(event, || fill);
-            if let Step::Poll(who) = step {
-                self.doing[who] = match outcome.reserved {
+            if let Step::Poll(actor) = step {
+                self.doing[actor] = match outcome.reserved {
                     Reserved::Done => Doing::Has,
                     Reserved::Full(Some(ticket)) => Doing::Waits { ticket, is_called: false },
                     Reserved::Full(None) | Reserved::Over => Doing::Nothing,
                 };
             }
-            for who in outcome.called {
-                match &mut self.doing[who] {
+            for actor in outcome.called {
+                match &mut self.doing[actor] {
                     Doing::Waits { is_called, .. } => *is_called = true,
-                    other => panic!("{who} is called: {other:?}"),
+                    other => panic!("{actor} is called: {other:?}"),
                 }
             }
         }
@@ -360,13 +353,13 @@ mod tests {
 
         fn check(&self) -> Result<(), &'static str> {
             let waits = || {
-                (0..).zip(&self.doing).filter_map(|(who, doing)| match doing {
-                    Doing::Waits { is_called, .. } => Some((BYTES[who], *is_called)),
+                (0..).zip(&self.doing).filter_map(|(actor, doing)| match doing {
+                    Doing::Waits { is_called, .. } => Some((BYTES[actor], *is_called)),
                     _ => None,
                 })
             };
-            let has = |(who, doing): (usize, &Doing)| match doing {
-                Doing::Has | Doing::HasAppended => BYTES[who],
+            let has = |(actor, doing): (usize, &Doing)| match doing {
+                Doing::Has | Doing::HasAppended => BYTES[actor],
                 _ => 0,
             };
             let reserved: u64 = (0..).zip(&self.doing).map(has).sum();
@@ -376,14 +369,14 @@ mod tests {
             if self.room.refuses() && waits().any(|(_, is_called)| !is_called) {
                 return Err("reservations are refused, and a waiter is not called");
             }
-            let Some(Fill { free, free_soon, .. }) = self.fill() else { return Ok(()) };
-            let fits = |bytes: u64, free: u64| free >= 2 * (reserved + bytes) + SLACK;
+            let Some(Fill { free, used_soon, .. }) = self.fill() else { return Ok(()) };
+            let fits = |bytes: u64, free: u64| free > 2 * (reserved + bytes);
             if waits().any(|(bytes, is_called)| !is_called && fits(bytes, free)) {
                 return Err("there is room, and a waiter is not called");
             }
             let goes_on = reserved > 0
                 || self.room.is_due()
-                || waits().any(|(bytes, is_called)| is_called || fits(bytes, free_soon));
+                || waits().any(|(bytes, is_called)| is_called || fits(bytes, LENGTH - used_soon));
             if waits().next().is_some() && !goes_on {
                 return Err("a waiter exists, and nothing will bring room");
             }
@@ -426,9 +419,9 @@ mod tests {
     }
 
     #[test]
-    fn the_end_wakes_all_and_no_one_waits_afterwards() {
-        let mut room = Room::new(SLACK, DUE);
-        let fill = || Some(Fill { free: 0, used: 9, free_soon: 0, used_soon: 9 });
+    fn the_end_wakes_every_waiter_and_refuses_later_ones() {
+        let mut room = Room::new(u64::MAX);
+        let fill = || Some(fill(9, 9));
         let waits = room.handle(RoomEvent::Reserve(None, 1, Some(("one", 7))), fill);
         assert_eq!((waits.reserved, waits.is_due), (Reserved::Full(Some(1)), true));
         assert_eq!(
@@ -443,15 +436,15 @@ mod tests {
 
     #[test]
     fn a_wait_that_was_served_after_its_call_is_no_wait_any_more() {
-        let mut room = Room::new(SLACK, DUE);
-        let fill = |free| move || Some(Fill { free, used: 0, free_soon: free, used_soon: 0 });
+        let mut room = Room::new(u64::MAX);
+        let fill = |free| move || Some(fill(LENGTH - free, 0));
         let first = room.handle(RoomEvent::Reserve(None, 1, Some(("first", 7))), fill(0)).reserved;
         let Reserved::Full(ticket) = first else { panic!("{first:?}") };
-        assert_eq!(room.handle(RoomEvent::Moved, fill(9)).called, ["first"]);
+        assert_eq!(room.handle(RoomEvent::CheckpointMoved, fill(9)).called, ["first"]);
         // It keeps its time until it is served, also if it finds no room again.
         assert_eq!(room.handle(RoomEvent::Reserve(ticket, 1, Some(("again", 9))), fill(0)).reserved, first);
         assert_eq!(
-            (room.waits(), room.handle(RoomEvent::Moved, fill(9)).called),
+            (room.waits(), room.handle(RoomEvent::CheckpointMoved, fill(9)).called),
             ((1, Some(7)), vec!["again"])
         );
         assert_eq!(room.handle(RoomEvent::Reserve(ticket, 1, None), fill(9)).reserved, Reserved::Done);
@@ -462,10 +455,8 @@ mod tests {
 
     #[test]
     fn a_pass_that_brings_enough_is_not_repeated_and_what_came_meanwhile_is_not_forgotten() {
-        let mut room: Room<()> = Room::new(SLACK, DUE);
-        let fill = |used, used_soon| {
-            move || Some(Fill { free: LENGTH - used, used, free_soon: LENGTH - used_soon, used_soon })
-        };
+        let mut room: Room<()> = Room::new(u64::MAX);
+        let fill = |used, used_soon| move || Some(fill(used, used_soon));
         assert!(room.handle(RoomEvent::Reserve(None, 1, None), fill(5, 5)).is_due);
         // During the pass the records are still there.
         assert!(!room.handle(RoomEvent::Reserve(None, 1, None), fill(6, 6)).is_due);

@@ -234,7 +234,8 @@ impl StreamWriter {
             zeroed: header.zeroed.max(end),
             zeroing: None,
             clock,
-            touched,
+            // No block needs the records of a closed stream, so no footer must name them.
+            touched: if header.is_closed { TouchedBlocks::default() } else { touched },
             since,
             last_touched,
             last_since: last_durable,
@@ -334,10 +335,13 @@ impl StreamWriter {
 
     /// Returns the fill of the stream.
     pub fn fill(&self) -> Fill {
-        let of =
-            |checkpoint: Lsn| (self.geometry().limit(checkpoint).0 - self.end.0, self.end.0 - checkpoint.0);
-        let ((free, used), (free_soon, used_soon)) = (of(self.synced.checkpoint), of(self.checkpoint));
-        Fill { free, used, free_soon, used_soon }
+        let (end, durable) = (self.end.0, self.synced.checkpoint);
+        Fill {
+            free: self.geometry().limit(durable).0 - end,
+            used: end - durable.0,
+            used_soon: end - self.checkpoint.0,
+            length: self.geometry().length(),
+        }
     }
 
     /// Returns true if no more zeros will be written.
