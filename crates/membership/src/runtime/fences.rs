@@ -73,16 +73,15 @@ impl Driver {
         }
     }
 
-    /// Begins the further attempts that are due. There is none if the lease suffices.
+    /// Begins the further attempts that are due, if a proof is required.
     pub(super) fn retry_fences(&mut self) {
         let now = clock::now();
         for at in 0..self.fences.len() {
             let fence = &mut self.fences[at];
             if fence.next.is_some_and(|next| next <= now) {
-                fence.next = None;
+                fence.next = Some(now + RETRY);
                 let of = (fence.node, fence.incarnation);
-                let is_required = self.member.awaited().any(|awaited| awaited == of);
-                if is_required {
+                if self.member.awaited().any(|awaited| awaited == of) {
                     self.attempt(at);
                 }
             }
@@ -111,21 +110,18 @@ impl Driver {
         let is_required = self.member.awaited().any(|awaited| awaited == (node, incarnation));
         let fence =
             self.fences.iter_mut().find(|fence| (fence.node, fence.incarnation) == (node, incarnation))?;
-        let name = self.parts.observer.name(node);
+        let (name, now) = (self.parts.observer.name(node), clock::now());
+        // Another node may require the proof later.
+        fence.next = Some(now + RETRY);
+        if fence.problem.as_ref().is_some_and(|(last, at)| *last == why && now.since(*at) < LOG_EVERY) {
+            return None;
+        }
+        fence.problem = Some((why.clone(), now));
         let then = match is_required {
-            true => {
-                let now = clock::now();
-                fence.next = Some(now + RETRY);
-                if fence.problem.as_ref().is_some_and(|(last, at)| *last == why && now.since(*at) < LOG_EVERY)
-                {
-                    return None;
-                }
-                fence.problem = Some((why.clone(), now));
-                format!(
-                    "no view opens until it is proved, because it has a fence command; it is tried again every {RETRY}; \
-                     if {name} is certainly off or cut off from its disks: `plexus node fenced {name}`"
-                )
-            }
+            true => format!(
+                "no view opens until it is proved, because it has a fence command; it is tried again every {RETRY}; \
+                 if {name} is certainly off or cut off from its disks: `plexus node fenced {name}`"
+            ),
             false => "its lease is waited for".into(),
         };
         self.notify(ObserverNotice::Warning(format!(

@@ -2,7 +2,11 @@
 //! is a member and reaches its peers.
 
 use std::{
-    sync::{Arc, Mutex, OnceLock, PoisonError, Weak, mpsc},
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc,
+    },
     thread,
     time::Duration,
 };
@@ -136,6 +140,7 @@ impl NodeRuntime {
             group,
             ledger,
             refused: OnceLock::new(),
+            compared: AtomicBool::new(false),
             handles,
             workers,
             mesh,
@@ -225,8 +230,9 @@ impl NodeRuntime {
         )
     }
 
-    /// Compares the disks with what the registry knows of them. With redo this is a part of each
-    /// scan; without it, this node refuses all blocks for as long as it runs.
+    /// Compares the disks with the entry in the registry. With redo this is a part of each scan;
+    /// without it, this node refuses all blocks for as long as it runs. If the registry cannot be
+    /// asked, the node serves and says that nothing was compared.
     fn compare_disks_without_redo(&self) {
         while self.handles.cache.redo.is_none() && !self.lifecycle.is_ending() {
             let Some(view) = self.view() else { return };
@@ -238,7 +244,7 @@ impl NodeRuntime {
                 view.members().iter().filter_map(|id| Some((id, view.incarnation(id)?))).collect();
             let me = (self.me, self.incarnation);
             match open_disks(&self.group, &*self.ledger, me, &members, false, &is_void) {
-                Ok(faults) if faults.is_empty() => return,
+                Ok(faults) if faults.is_empty() => return self.compared.store(true, Relaxed),
                 Err(_) if is_void() => {}
                 Err(why) => return tracing::warn!("the disks are not compared with the registry: {why}"),
                 Ok(faults) => {

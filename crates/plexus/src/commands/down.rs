@@ -67,7 +67,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             count(held),
             count(written),
             match (&down.unrecovered, others.is_empty()) {
-                (Some(_), _) => "changes of nodes that were gone before are not on disk",
+                (Some(_), _) => "changes of nodes that were gone before may not be on disk",
                 (None, true) => "everything is on disk",
                 (None, false) => "nothing is lost",
             }

@@ -235,7 +235,7 @@ impl NodeArgs {
                 "no node of this machine waits for a proof that {name} has ended; nothing is changed"
             )),
             (false, Some((_, proof))) => output::line(&format!(
-                "{name} (incarnation {}) counts as ended: {} go on without it",
+                "{name} (incarnation {}) counts as ended; no longer waiting for it: {}",
                 proof.incarnation,
                 told.join(", ")
             )),

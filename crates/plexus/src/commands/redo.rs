@@ -50,8 +50,8 @@ enum RedoCommand {
         stream: Option<String>,
     },
     /// Give up a stream that is missing, old, damaged or foreign, so that no recovery reads it or
-    /// waits for it any more. Changes that are only there are lost. The file stays as
-    /// NAME.given-up. The nodes must run, but not the one that wrote the stream; they serve the
+    /// waits for it any more. Changes that are only there are lost. The file stays:
+    /// it is closed, or renamed if it is no stream of its node. The nodes must run, but not the one that wrote the stream; they serve the
     /// blocks some seconds later, and blocks that were refused after `plexus down` and `plexus up`.
     /// It can be repeated after an interruption.
     GiveUp {
@@ -116,7 +116,8 @@ fn give_up(config: &Config, stream: &str, yes: bool, is_json: bool) -> Result<()
         let what = if state.is_empty() { String::new() } else { format!(": {state}") };
         output::progress(&format!("{path}{what}"));
         let blocks = match blocks {
-            0 => "which blocks it has changes of is not known".into(),
+            0 if state.is_empty() => "it has no changes".into(),
+            0 => "the blocks of its changes are not known".into(),
             _ => {
                 let named: Vec<_> = named.iter().take(SHOWN_BLOCKS).map(ToString::to_string).collect();
                 let more = if *blocks > named.len() { ", ..." } else { "" };

@@ -38,8 +38,10 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 const END_WITHIN: Duration = Duration::from_secs(10);
 const ASK_EVERY: Duration = Duration::from_millis(5);
 
-/// The longest time for the nodes to compare redo streams and disks with the registry.
-const COMPARED_WITHIN: Duration = Duration::from_secs(10);
+/// The longest time for the nodes to compare redo streams and disks with the registry: longer than
+/// they wait for its answer, so that they have a reason by then. And the polling interval.
+const COMPARED_WITHIN: Duration = Duration::from_secs(15);
+const COMPARED_EVERY: Duration = Duration::from_millis(50);
 
 /// The time after which a reason that has not changed is the one to report.
 const SETTLED_AFTER: Duration = Duration::from_secs(1);
@@ -97,19 +99,21 @@ pub(crate) fn start_nodes(config: &Config, names: &[&str], json: bool) -> anyhow
     let started = started.filter_map(|(name, seen)| Some((name.clone(), seen.alive()?.pid))).collect();
     let outcome = UpOutcome { running, started, failed };
     report(json, config, &outcome)?;
-    let refused = refused(config, &up);
     let failed = outcome.failed.iter().filter(|failure| !is_removed(failure)).map(ToString::to_string);
-    match failed.collect::<Vec<_>>() {
-        failed if failed.is_empty() && refused.is_empty() => Ok(outcome),
-        failed if failed.is_empty() => bail!("running: {}, but {}", up.join(", "), refused.join("; ")),
-        failed if up.is_empty() => bail!("{}", failed.join("; ")),
-        failed => bail!("{}; running: {}", failed.join("; "), up.join(", ")),
+    let failed: Vec<_> = failed.collect();
+    match (failed.is_empty(), up.is_empty()) {
+        (true, _) => match refused(config, &up, &interrupted).join("; ") {
+            refused if refused.is_empty() => Ok(outcome),
+            refused => bail!("running: {}, but {refused}", up.join(", ")),
+        },
+        (false, true) => bail!("{}", failed.join("; ")),
+        (false, false) => bail!("{}; running: {}", failed.join("; "), up.join(", ")),
     }
 }
 
 /// Waits until the nodes called `names` have compared redo streams and disks with what the registry
 /// knows of them, for a limited time. Returns the reasons for which they refuse blocks.
-fn refused(config: &Config, names: &[&str]) -> Vec<String> {
+fn refused(config: &Config, names: &[&str], interrupted: &AtomicBool) -> Vec<String> {
     let (begin, mut last) = (Instant::now(), (BTreeSet::new(), Instant::now()));
     loop {
         let (mut reasons, mut waits) = (BTreeSet::new(), false);
@@ -120,18 +124,25 @@ fn refused(config: &Config, names: &[&str]) -> Vec<String> {
             waits |= recovery.is_some_and(|recovery| recovery.waits_for_registry);
             let problem = recovery.and_then(|recovery| recovery.problem.clone());
             let refused = problem.map(|why| format!("blocks that no node holds are refused: {why}"));
+            let refused = refused.or_else(|| status.runtime.refused.clone());
             waits |= refused.is_none() && !status.runtime.compared && status.state == Stage::Running;
-            reasons.extend(refused.or_else(|| status.runtime.refused.clone()));
+            reasons.extend(refused);
         }
         // While nodes come, the registry may be closed for a moment.
         if reasons != last.0 {
             last = (reasons, Instant::now());
         }
         let is_settled = last.0.is_empty() || last.1.elapsed() > SETTLED_AFTER;
-        if !waits && is_settled || begin.elapsed() > COMPARED_WITHIN {
+        let is_over = begin.elapsed() > COMPARED_WITHIN || interrupted.load(Relaxed);
+        if is_over && waits && last.0.is_empty() {
+            return vec![
+                "redo streams and disks are not compared with the registry yet; see `plexus status`".into(),
+            ];
+        }
+        if !waits && is_settled || is_over {
             return last.0.into_iter().collect();
         }
-        std::thread::sleep(ASK_EVERY);
+        std::thread::sleep(COMPARED_EVERY);
     }
 }
 
