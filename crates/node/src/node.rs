@@ -121,6 +121,9 @@ impl Node {
 
         let parts: (Die, _) = (Arc::new(die), Arc::clone(&on.member));
         let runtime = Arc::new(join(&config, me, node, &entry, &lifecycle, parts)?);
+        if let Err(why) = entry.acts() {
+            tracing::warn!("the lock of {name} cannot be signed: {why}");
+        }
         on.place_runtime(&runtime);
         for all in
             [locking::COMMANDS, registry::COMMANDS, grouping::COMMANDS, forward::COMMANDS, identity::COMMANDS]

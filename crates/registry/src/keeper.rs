@@ -34,7 +34,8 @@ struct Failures(u32);
 impl Failures {
     /// Counts an attempt. Returns whether the copies can be written, if that has changed, and with
     /// each failed repair while they cannot. Failed saves count once until a repair is due: several
-    /// may follow each other at once, and nodes that share a directory must have time to say the same.
+    /// may follow each other at once, and nodes that share a directory must have time to say the
+    /// same.
     fn count(&mut self, is_unwritable: bool, is_repair: bool) -> Option<bool> {
         let could_write = self.0 < LASTING;
         self.0 = match (is_unwritable, is_repair) {

@@ -84,6 +84,8 @@ pub(super) struct Driver {
     warned_of: BTreeMap<NodeId, (Nanos, Nanos)>,
     /// The time after which a removed incarnation without a lease has stopped.
     pub(super) wait: Nanos,
+    /// The time that a node waits before it opens its first view.
+    pub(super) wait_as_new: Nanos,
     pub(super) fences: Vec<Fence>,
     /// For each node, the last incarnation that announced its leave.
     pub(super) leavers: [Incarnation; MAX_NODES],
@@ -131,6 +133,7 @@ impl Driver {
             priority: Priority::Ordinary,
             warned_of: BTreeMap::new(),
             wait: profile.wait(),
+            wait_as_new: profile.wait_as_new(),
             fences: Vec::new(),
             leavers: [Incarnation(0); MAX_NODES],
             config_change: None,

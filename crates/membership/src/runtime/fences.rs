@@ -49,10 +49,16 @@ impl Driver {
         let now = clock::now();
         // A leaving node announces that it has stopped; its announcement may be lost.
         let leaves = self.leavers[node.index()] == incarnation;
-        let after = if leaves { self.wait } else { Nanos(0) };
+        let is_required = self.member.awaited().any(|awaited| awaited == (node, incarnation));
+        let after = match (leaves, self.member.opened()) {
+            (true, _) => self.wait,
+            // In a cold start the node may be starting: it proves its own end.
+            (false, None) if is_required => self.wait_as_new,
+            _ => Nanos(0),
+        };
         let (next, is_over) = (Some(now + after), Arc::default());
         self.fences.push(Fence { node, incarnation, since: now, next, is_over, problem: None });
-        if !leaves {
+        if after == Nanos(0) {
             self.attempt(self.fences.len() - 1);
         }
     }
@@ -145,7 +151,7 @@ impl Driver {
                 node: node.0,
                 incarnation: incarnation.0,
                 for_ms: fence.map_or(0, |fence| now.since(fence.since).0 / 1_000_000),
-                heard_ms: self.network.heard(node).map(|at| now.since(at).0 / 1_000_000),
+                heard_ms: self.network.heard_of(node, incarnation).map(|at| now.since(at).0 / 1_000_000),
                 problem: fence.and_then(|fence| Some(fence.problem.as_ref()?.0.clone())),
             }
         });

@@ -89,11 +89,11 @@ pub fn run(dir: &ClusterDir, name: &str, mut node: Command) -> Result<u8, StateE
         }
         tracing::warn!("{name} returns in {} s", pause.as_secs());
         // The time is only shown to users.
-        let _ = lock.sign((since_boot() + pause).as_millis() as u64);
+        let _ = lock.sign((since_boot() + pause).as_millis() as u64, 0);
         if signals.end_within(pause).map_err(failed)? {
             return Ok(0);
         }
-        let _ = lock.sign(0);
+        let _ = lock.sign(0, 0);
         (pause, is_return) = ((pause * 2).min(LONGEST_PAUSE), true);
     }
 }

@@ -82,6 +82,8 @@ pub struct Holder {
     pub(crate) pid: u32,
     /// Its incarnation.
     pub(crate) incarnation: u64,
+    /// The last incarnation before it of which it knew that all up to that one have ended.
+    pub(crate) ended: u64,
     /// The space of its number; `None` if an earlier version of Plexus has signed.
     pub(crate) space: Option<ProcessSpace>,
 }
@@ -127,15 +129,13 @@ pub(crate) enum Look {
 
 impl Look {
     /// Returns true if this state proves that an incarnation has ended: it had this file and
-    /// released it, or a later incarnation has it. A missing file, or one that the incarnation
+    /// released it, or a holder knew that it has ended. A missing file, or one that the incarnation
     /// never signed, proves nothing: its lock may be another file, on another machine or deleted.
     /// Nor does a file that was signed before the host has booted: the host may be a copy.
     pub(crate) fn proves_end_of(self, incarnation: Incarnation) -> bool {
-        match self {
-            Self::Free(Some(last)) => last.is_of_this_boot() && last.incarnation >= incarnation.0,
-            Self::Held(Some(holder)) => holder.is_of_this_boot() && holder.incarnation > incarnation.0,
-            Self::Missing | Self::Free(None) | Self::Held(None) => false,
-        }
+        let (Self::Free(Some(last)) | Self::Held(Some(last))) = self else { return false };
+        let has_released = matches!(self, Self::Free(_)) && last.incarnation == incarnation.0;
+        last.is_of_this_boot() && (has_released || last.ended >= incarnation.0)
     }
 }
 
@@ -146,6 +146,20 @@ impl Lock {
     /// # Errors
     /// The system's.
     pub(crate) fn try_take(path: &Path, incarnation: u64) -> io::Result<Result<Self, Option<Holder>>> {
+        let lock = match Self::try_lock(path)? {
+            Ok((lock, _)) => lock,
+            Err(holder) => return Ok(Err(holder)),
+        };
+        lock.sign(incarnation, 0)?;
+        Ok(Ok(lock))
+    }
+
+    /// As [`try_take`](Self::try_take), but leaves the signature of the last holder, and returns it
+    /// with the lock.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn try_lock(path: &Path) -> io::Result<Result<(Self, Option<Holder>), Option<Holder>>> {
         let mut file = open(path)?;
         while !has_taken(&file, FlockOperation::NonBlockingLockExclusive)? {
             // A holder also excludes shared locks; a process that looks does not.
@@ -154,18 +168,17 @@ impl Lock {
             }
             std::thread::yield_now();
         }
-        let lock = Self(file);
-        lock.sign(incarnation)?;
-        Ok(Ok(lock))
+        let last = signed(&mut file)?;
+        Ok(Ok((Self(file), last)))
     }
 
-    /// Signs the lock with another number.
+    /// Signs the lock, or signs it again with other numbers: those of [`Holder`].
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn sign(&self, incarnation: u64) -> io::Result<()> {
+    pub(crate) fn sign(&self, incarnation: u64, ended: u64) -> io::Result<()> {
         let space = ProcessSpace::own().map(|space| space.to_string()).unwrap_or_default();
-        let signature = format!("{} {incarnation} {space}", std::process::id());
+        let signature = format!("{} {incarnation} {space} {ended}", std::process::id());
         self.0.write_all_at(format!("{signature:<width$}\n", width = SIGNED - 1).as_bytes(), 0)
     }
 
@@ -233,7 +246,9 @@ fn signature(text: &str) -> Option<Holder> {
     // An earlier version signs in fewer bytes, and may leave the end of a later signature.
     let mut words = text.lines().next()?.split_whitespace();
     let (pid, incarnation) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-    Some(Holder { pid, incarnation, space: words.next().and_then(|space| space.parse().ok()) })
+    let space = words.next().and_then(|space| space.parse().ok());
+    let ended = words.next().and_then(|ended| ended.parse().ok()).unwrap_or_default();
+    Some(Holder { pid, incarnation, ended, space })
 }
 
 fn open(path: &Path) -> io::Result<File> {
@@ -256,7 +271,8 @@ mod tests {
         assert_eq!(Lock::look(&path).unwrap(), Look::Missing);
         let lock = Lock::try_take(&path, 7).unwrap().unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().len(), SIGNED as u64);
-        let me = Some(Holder { pid: std::process::id(), incarnation: 7, space: ProcessSpace::own() });
+        let space = ProcessSpace::own();
+        let me = Some(Holder { pid: std::process::id(), incarnation: 7, ended: 0, space });
         assert_eq!(Lock::look(&path).unwrap(), Look::Held(me));
         assert_eq!(Lock::try_take(&path, 8).unwrap().unwrap_err(), me);
         drop(lock);
@@ -271,6 +287,8 @@ mod tests {
         let over = |incarnation| Lock::look(&path).unwrap().proves_end_of(Incarnation(incarnation));
         assert!(!over(7), "this incarnation never had the lock");
         let lock = Lock::try_take(&path, 7).unwrap().unwrap();
+        assert!(!over(6) && !over(7) && !over(8), "an earlier one may run on a copied host");
+        lock.sign(7, 6).unwrap();
         assert!(over(6) && !over(7) && !over(8));
         std::fs::remove_file(&path).unwrap();
         assert!(!over(7), "the file was removed, but the incarnation runs");
@@ -286,7 +304,7 @@ mod tests {
         }
         drop(lock);
         drop(Lock::try_take(&path, 8).unwrap().unwrap());
-        assert!(over(7) && over(8) && !over(9));
+        assert!(!over(7) && over(8) && !over(9));
     }
 
     #[test]
@@ -302,7 +320,7 @@ mod tests {
             (None, "not known"),
         ];
         for (space, why) in spaces {
-            let holder = Holder { pid: innocent.id(), incarnation: 7, space };
+            let holder = Holder { pid: innocent.id(), incarnation: 7, ended: 0, space };
             let space = space.map(|space| space.to_string()).unwrap_or_default();
             lock.0
                 .write_all_at(format!("{:<127}\n", format!("{} 7 {space}", innocent.id())).as_bytes(), 0)

@@ -1,7 +1,7 @@
 //! What a node leaves on disk about its incarnations: the number of the last one, and whether it
 //! left in order.
 //!
-//! The number of an incarnation has the seconds since 1970 in its high bits and [`CHANCE_BITS`]
+//! The number of an incarnation has the seconds since 1970 in its high bits and [`RANDOM_BITS`]
 //! random ones below. So the numbers of a node grow, and two processes that act as the same node,
 //! as on a copied host, have different numbers although they start in the same second. JSON readers
 //! that take numbers as floating point are exact up to 2^53, which the numbers reach in 2106.
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// The number of random bits in the number of an incarnation.
-const CHANCE_BITS: u32 = 21;
+const RANDOM_BITS: u32 = 21;
 
 /// The last incarnation of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -150,11 +150,21 @@ impl Recorder {
 pub struct Entry {
     /// The node's incarnation.
     pub incarnation: Incarnation,
-    /// The last earlier incarnation that has provably ended: it has left, or had this lock since
-    /// the host has booted. A lock of before proves nothing, because this host may be a copy of one
-    /// on which that incarnation runs.
+    /// The last earlier incarnation that has provably ended with all before it: it has left, or had
+    /// this lock since the host has booted and has acted. A lock that was signed before the boot
+    /// proves nothing, because this host may be a copy of one on which that incarnation runs.
     pub ended: Incarnation,
-    _lock: Lock,
+    lock: Lock,
+}
+
+impl Entry {
+    /// Notes that this incarnation acts: a view has opened with it, so all earlier ones have ended.
+    ///
+    /// # Errors
+    /// The lock cannot be signed again. Then a later start waits longer.
+    pub(crate) fn acts(&self) -> io::Result<()> {
+        self.lock.sign(self.incarnation.0, self.incarnation.0 - 1)
+    }
 }
 
 /// Takes the lock of the node called `name`, for its next incarnation.
@@ -163,31 +173,38 @@ pub struct Entry {
 /// The record cannot be read, or [`StateError::Running`].
 pub fn enter(dir: &ClusterDir, name: &str) -> Result<Entry, StateError> {
     let path = dir.lock(name);
-    let before = Lock::last(&path).map_err(StateError::io("looking at the lock", path.clone()))?;
+    let lock = Lock::try_lock(&path).map_err(StateError::io("locking", path.clone()))?;
+    let (lock, before) = lock.map_err(|holder| StateError::Running { name: name.into(), holder })?;
     let record = record(dir, name)?;
     let has_left = record.filter(|record| record.phase == Phase::Left).map(|record| record.incarnation);
-    let ended = before.filter(Holder::is_of_this_boot).map(|holder| holder.incarnation).max(has_left);
+    // One that has acted did so after the end of all before it.
+    let of_lock = before.filter(Holder::is_of_this_boot).map(|last| {
+        match last.ended.checked_add(1) == Some(last.incarnation) {
+            true => last.incarnation,
+            false => last.ended,
+        }
+    });
+    let ended = of_lock.max(has_left);
     let recorded = record.map(|record| record.incarnation);
     // Numbers grow even if these files were deleted or the clock was set back.
     let before = before.map(|holder| holder.incarnation).max(recorded).unwrap_or_default();
-    let mut chance = [0; 8];
-    getrandom::fill(&mut chance)
+    let mut random = [0; 8];
+    getrandom::fill(&mut random)
         .map_err(io::Error::other)
-        .map_err(StateError::io("drawing the number of", path.clone()))?;
-    let incarnation = next(before, seconds_since_1970(), u64::from_le_bytes(chance));
+        .map_err(StateError::io("choosing an incarnation number for", path.clone()))?;
+    let incarnation = next(before, seconds_since_1970(), u64::from_le_bytes(random));
     let incarnation = incarnation.ok_or_else(|| StateError::NoNumber { path: path.clone(), last: before })?;
-    let lock = Lock::try_take(&path, incarnation).map_err(StateError::io("locking", path))?;
-    let lock = lock.map_err(|holder| StateError::Running { name: name.into(), holder })?;
-    let ended = Incarnation(ended.unwrap_or_default());
-    Ok(Entry { incarnation: Incarnation(incarnation), ended, _lock: lock })
+    let ended = ended.unwrap_or_default();
+    lock.sign(incarnation, ended).map_err(StateError::io("signing", path))?;
+    Ok(Entry { incarnation: Incarnation(incarnation), ended: Incarnation(ended), lock })
 }
 
-/// Returns the number of the next incarnation: above `before`, and with `chance` in its low bits.
-fn next(before: u64, seconds: u64, chance: u64) -> Option<u64> {
-    let chance = chance & ((1 << CHANCE_BITS) - 1);
-    let of = |seconds: u64| Some(seconds.checked_mul(1 << CHANCE_BITS)? | chance);
+/// Returns the number of the next incarnation: above `before`, and with `random` in its low bits.
+fn next(before: u64, seconds: u64, random: u64) -> Option<u64> {
+    let random = random & ((1 << RANDOM_BITS) - 1);
+    let of = |seconds: u64| Some(seconds.checked_mul(1 << RANDOM_BITS)? | random);
     // A second start in a second, or a clock that was set back, must not cost the random bits.
-    of(seconds).filter(|next| *next > before).or_else(|| of((before >> CHANCE_BITS) + 1))
+    of(seconds).filter(|next| *next > before).or_else(|| of((before >> RANDOM_BITS) + 1))
 }
 
 fn seconds_since_1970() -> u64 {
@@ -203,8 +220,8 @@ mod tests {
     #[test]
     fn two_processes_that_start_as_one_node_in_the_same_second_have_different_incarnations() {
         let now = 1_764_000_000;
-        let [one, other] = [0x5_1234, 0x5_1235].map(|chance| next(0, now, chance).unwrap());
-        assert!(one != other && one >> CHANCE_BITS == now && other >> CHANCE_BITS == now);
+        let [one, other] = [0x5_1234, 0x5_1235].map(|random| next(0, now, random).unwrap());
+        assert!(one != other && one >> RANDOM_BITS == now && other >> RANDOM_BITS == now);
         assert!(one < 1 << 53, "floating point is exact up to here");
         // A number of an earlier version was the second itself.
         assert!(next(now, now, 0).unwrap() > now);
@@ -217,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copied_host_does_not_vouch_for_the_end_of_the_node_that_it_was_copied_from() {
+    fn a_copied_host_does_not_prove_the_end_of_the_node_that_it_was_copied_from() {
         let directory = tempfile::tempdir().unwrap();
         let dir = ClusterDir::new(directory.path());
         fs::create_dir(dir.run()).unwrap();
@@ -227,6 +244,12 @@ mod tests {
         let recorder = Recorder::new(&dir, "n1", Incarnation(7));
         recorder.write(Phase::Running).unwrap();
         assert_eq!(enter(&dir, "n1").unwrap().ended, Incarnation(0));
+        let second = enter(&dir, "n1").unwrap();
+        assert_eq!(second.ended, Incarnation(0), "the first start of this host proves no more");
+        second.acts().unwrap();
+        let acted = second.incarnation;
+        drop(second);
+        assert_eq!(enter(&dir, "n1").unwrap().ended, acted);
         fs::write(dir.lock("n1"), "1234 7 000000000000000000000000000000b0.4026531836\n").unwrap();
         recorder.write(Phase::Left).unwrap();
         assert_eq!(enter(&dir, "n1").unwrap().ended, Incarnation(7), "it has left");
@@ -240,7 +263,7 @@ mod tests {
         fs::create_dir(dir.state()).unwrap();
         let first = enter(&dir, "n1").unwrap();
         // Its clock was ahead by a year, and its state was lost.
-        let later = Incarnation(first.incarnation.0 + (31_536_000 << CHANCE_BITS));
+        let later = Incarnation(first.incarnation.0 + (31_536_000 << RANDOM_BITS));
         Recorder::new(&dir, "n1", first.incarnation).pass(later).unwrap();
         drop(first);
         assert!(enter(&dir, "n1").unwrap().incarnation > later);
@@ -265,6 +288,7 @@ mod tests {
             record(&dir, "n1").unwrap(),
             Some(Record { incarnation: incarnation.0, phase: Phase::Running })
         );
+        first.acts().unwrap();
         drop(first);
         // Soon after, and even if one of the two files is gone.
         let second = start();

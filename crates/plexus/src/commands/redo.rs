@@ -50,10 +50,10 @@ enum RedoCommand {
         stream: Option<String>,
     },
     /// Give up a stream that is missing, old, damaged or foreign, so that no recovery reads it or
-    /// waits for it any more. Changes that are only there are lost. The file stays:
-    /// it is closed, or renamed if it is no stream of its node. The nodes must run, but not the one that wrote the stream; they serve the
-    /// blocks some seconds later, and blocks that were refused after `plexus down` and `plexus up`.
-    /// It can be repeated after an interruption.
+    /// waits for it any more. Changes that are only there are lost. The file stays: it is closed,
+    /// or renamed if it is no stream of its node. The nodes must run, but not the one that wrote
+    /// the stream; they serve the blocks some seconds later, and blocks that were refused after
+    /// `plexus down` and `plexus up`. It can be repeated after an interruption.
     GiveUp {
         /// The stream.
         #[arg(value_name = "NODE.PLACE")]

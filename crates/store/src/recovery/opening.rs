@@ -96,8 +96,8 @@ pub fn older_images(faults: &[String]) -> String {
 }
 
 /// Compares the disks with the registry. Returns the faults, one text for each. Without faults,
-/// notes a new opening unless `has_compared`, or the member that noted the last one is in `members`.
-/// `me` is this node.
+/// notes a new opening unless `has_compared`, or the member that noted the last one is in
+/// `members`. `me` is this node.
 ///
 /// # Errors
 /// A disk cannot be read or written, or the registry cannot be asked.

@@ -136,8 +136,8 @@ impl GatheredRecords {
         })
     }
 
-    /// Keeps the records of the blocks in question. An earlier incarnation has closed the stream, so
-    /// no block needs its last batch, which is still there.
+    /// Keeps the records of the blocks in question. An earlier incarnation has closed the stream,
+    /// so no block needs its last batch, which is still there.
     fn keep(&mut self, file: &StreamFile, batch: &Batch) {
         if batch.head().incarnation != file.header.incarnation {
             return;

@@ -242,6 +242,9 @@ pub struct Member {
     profile: Profile,
     /// The nodes whose end must be proved, as this node is configured.
     must_prove: NodeSet,
+    /// The time since which a majority of the files has the reports of this node, without those of
+    /// another process in its place.
+    alone_since: Option<Nanos>,
     started: Nanos,
     decided: Arc<View>,
     /// The time from which on a node that has opened no view waits for members of earlier views:
@@ -302,6 +305,7 @@ impl Member {
             incarnation,
             profile,
             must_prove: NodeSet::EMPTY,
+            alone_since: None,
             started: now,
             decided: first,
             waits_since: None,
@@ -403,6 +407,7 @@ impl Member {
             return self.end(Action::Die(StopReason::FilesOlder), out);
         }
         self.renew(out);
+        self.watch(now, out);
         self.open(now, out);
         self.schedule_report(now);
         self.plan_next_view(now, out);

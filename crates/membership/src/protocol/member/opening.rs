@@ -144,6 +144,22 @@ impl Member {
         })
     }
 
+    /// Proves the end of the earlier incarnations of this node once a majority of the files has had
+    /// its reports for the disk timeout. One that still ran, as on a host of which this one is a
+    /// copy, would have found them when it renewed its lease, or its lease would be over.
+    pub(super) fn watch(&mut self, now: Nanos, out: &mut Vec<Action>) {
+        let earlier = Incarnation(self.incarnation.0 - 1);
+        if self.peers.is_dead(self.me, earlier) {
+            return;
+        }
+        let is_written = self.renewed().is_some_and(|at| now.since(at) < self.profile.lease);
+        let since = self.alone_since.filter(|_| is_written).unwrap_or(now);
+        self.alone_since = is_written.then_some(since);
+        if now.since(since) >= self.profile.wait_as_new() {
+            self.proved_dead(self.me, earlier, now, out);
+        }
+    }
+
     /// Opens the decided view when every incarnation that must stop has stopped.
     pub(super) fn open(&mut self, now: Nanos, out: &mut Vec<Action>) {
         let required = self.required();
@@ -211,11 +227,11 @@ impl Member {
     }
 
     /// Returns the former member incarnations whose end must be proved and is not. Where they are
-    /// not known, a member's own report proves the end of its earlier ones.
+    /// not known, a member proves the end of its own earlier ones before it opens a view.
     fn unproved(&self) -> impl Iterator<Item = (NodeId, Incarnation)> {
         let of_seat = |seat| if let Seat::In(_) = seat { Incarnation(0) } else { Seat::last(seat) };
         let former = self.former.unwrap_or_else(|| self.decided.seats.map(of_seat));
-        let required = self.required().iter().map(move |node| (node, former[node.index()]));
+        let required = self.required().without(self.me).iter().map(move |node| (node, former[node.index()]));
         required.filter(|(node, incarnation)| !self.peers.is_dead(*node, *incarnation))
     }
 

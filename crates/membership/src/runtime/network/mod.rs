@@ -164,6 +164,12 @@ impl Network {
         self.peers[node.index()].heard
     }
 
+    /// As [`heard`](Self::heard), if that datagram was of this incarnation.
+    pub(super) fn heard_of(&self, node: NodeId, incarnation: Incarnation) -> Option<Nanos> {
+        let is_of = |proved: &Proved| proved.incarnation == incarnation;
+        self.heard(node).filter(|_| self.peers[node.index()].proved.as_ref().is_some_and(is_of))
+    }
+
     /// Sends over every path and under every key, or sends a hello while the peer's
     /// session is unknown.
     pub(super) fn send(&mut self, to: NodeId, kind: Kind, body: &[u8]) {

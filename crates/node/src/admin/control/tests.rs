@@ -286,7 +286,7 @@ fn a_living_process_is_not_said_to_have_ended_and_a_dead_one_not_to_run() {
     let error = dropped.call("hold", Value::Null, |_| {}).unwrap_err();
     assert!(matches!(error, ControlError::Dropped { .. }) && error.to_string().contains(&runs), "{error}");
     // Another incarnation of the node runs.
-    lock.sign(8).unwrap();
+    lock.sign(8, 0).unwrap();
     let error = gone.call("hold", Value::Null, |_| {}).unwrap_err();
     assert!(matches!(error, ControlError::Ended { .. }) && error.to_string().contains(ended), "{error}");
 }

@@ -109,8 +109,8 @@ fn an_entry_is_read_as_it_was_written() {
     assert_eq!(KnownStream::decode(&text.replace("003", "300")), None);
 }
 
-/// The steps of an incarnation: the header says open, the registry, changes, the registry says closed, the
-/// header.
+/// The steps of an incarnation: the header says open, the registry, changes, the registry says
+/// closed, the header.
 #[test]
 fn a_crash_at_any_step_of_a_stream_is_not_taken_for_a_loss_and_hides_none() {
     for by_survivor in [false, true] {

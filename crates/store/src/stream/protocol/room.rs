@@ -95,10 +95,10 @@ pub struct Room<W> {
 
 impl<W> Room<W> {
     /// Describes the room of a stream that is not open yet. With half of the stream or
-    /// `target_bytes` since the checkpoint the next one is due. An eighth of the stream is left free
-    /// for records that are not reserved. A reservation is at most a sixteenth of the stream, which
-    /// has four segments or more. So when one finds no room and none is held, more than half of the
-    /// stream is used, and a checkpoint is due.
+    /// `target_bytes` since the checkpoint the next one is due. An eighth of the stream is left
+    /// free for records that are not reserved. A reservation is at most a sixteenth of the stream,
+    /// which has four segments or more. So when one finds no room and none is held, more than half
+    /// of the stream is used, and a checkpoint is due.
     #[must_use]
     pub fn new(target_bytes: u64) -> Self {
         let (is_due, is_refusing, is_over) = (false, false, false);
