@@ -270,6 +270,7 @@ impl MeshState {
         if let Some(refusal) = answer.refusal {
             if refusal == Refusal::Apart
                 && let Some(pair) = self.pairs().get_mut(&peer)
+                && !pair.is_other_incarnation(answer.incarnation)
             {
                 pair.set_apart();
                 self.wake_network.signal();

@@ -135,7 +135,8 @@ fn end_all(group: Pid) {
                 Err(_) => return,
             }
         }
-        thread::sleep(LOOK_EVERY);
+        // One that cannot be ended now is tried again without haste.
+        thread::sleep(if is_late { 20 * LOOK_EVERY } else { LOOK_EVERY });
     }
 }
 

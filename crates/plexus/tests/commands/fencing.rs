@@ -135,6 +135,7 @@ fn no_view_opens_until_a_fence_command_has_succeeded_or_an_operator_vouches() {
 fn nodes_that_start_without_a_node_whose_end_must_be_proved_wait_and_take_the_operators_word() {
     let cluster = Cluster::on_hosts(&["host0", "host0", "host1"]);
     cluster.edit("name = \"n3\"\n", "name = \"n3\"\nfence = [\"false\"]\n");
+    cluster.edit("profile = \"lan\"\n", "profile = \"lan\"\ndisk_timeout_ms = 3000\n");
     let up = |host: &str| cluster.run("up").env("PLEXUS_HOST", host);
     ["host0", "host1"].into_iter().for_each(|host| _ = up(host).said().ok());
     cluster
