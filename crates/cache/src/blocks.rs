@@ -1,8 +1,9 @@
 //! The interface to blocks for code that waits.
 
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, Range};
 
 use plexus_base::BlockId;
+use plexus_disks::Version;
 
 use crate::{CacheError, Committed, protocol::Mode};
 
@@ -13,6 +14,29 @@ pub const GROUP_BLOCKS: usize = 8;
 /// The number of attempts to latch all blocks of a group without waiting for one while others are
 /// latched.
 const ATTEMPTS: usize = 3;
+
+/// A block that is being changed: its user bytes. No other task, here or on another node, has it
+/// meanwhile. If it is dropped, by an error, a panic or a task that ends, it is as it was before;
+/// [`Blocks::commit`] makes the change.
+pub trait BlockChange: Deref<Target = [u8]> {
+    /// Returns the number of changes of the block before this one.
+    fn version(&self) -> Version;
+
+    /// Returns the bytes of a range, to be changed. The redo has these bytes and no others, so ask
+    /// for those that change.
+    ///
+    /// # Panics
+    /// If the range is not one of the user bytes.
+    fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8];
+
+    /// Replaces the bytes from `offset` on.
+    ///
+    /// # Panics
+    /// If there are fewer user bytes.
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
+        self.bytes_mut(offset..offset + bytes.len()).copy_from_slice(bytes);
+    }
+}
 
 /// Blocks that every node reads and changes.
 ///
@@ -32,9 +56,8 @@ pub trait Blocks {
     where
         Self: 'a;
 
-    /// A block that is being changed: its user bytes. No other task, here or on another node, has
-    /// it meanwhile.
-    type Change<'a>: DerefMut<Target = [u8]>
+    /// A block that is being changed.
+    type Change<'a>: BlockChange
     where
         Self: 'a;
 
@@ -57,10 +80,8 @@ pub trait Blocks {
     /// Asks for a block that will be needed in `mode`, without waiting for it.
     fn prefetch(&self, block: BlockId, mode: Mode);
 
-    /// Ends changes as one group: after every death of nodes all of them are there, or none. The
+    /// Makes changes as one group: after every death of nodes all of them are there, or none. The
     /// redo of the group is appended, and becomes durable later.
-    ///
-    /// A change that is dropped instead is a group of its own.
     fn commit(&self, changes: Vec<Self::Change<'_>>) -> Committed;
 
     /// Waits until changes are durable: then no death of nodes loses them. Without redo it returns

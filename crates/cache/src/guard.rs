@@ -5,17 +5,17 @@
 //! is sound.
 
 use std::{
-    cell::Cell,
     mem,
-    ops::{Deref, DerefMut},
+    ops::{Deref, Range},
 };
 
 use plexus_base::BlockId;
-use plexus_disks::{HEADER, Page, Patch, TRAILER, Version};
+use plexus_disks::{HEADER, Page, TRAILER, Version};
 
 use crate::{
-    Cache, LoggedChange,
+    BlockChange, Cache, LoggedChange,
     cache::TaskBlock,
+    edits::Edits,
     frames::FrameTable,
     protocol::{Ask, Granted, Mode, RedoSpan, Slot},
     service::CacheTask,
@@ -111,41 +111,27 @@ impl Drop for Read<'_> {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Committed(pub u64);
 
-/// A block that is being changed: its user bytes. If they were borrowed mutably, the block gets a
-/// new version when this is committed or dropped.
+/// A block that is being changed. If it is dropped, it is as it was before.
 pub struct Change<'a> {
     lent: Lent<'a>,
     block: BlockId,
-    changed: bool,
-    /// The page before the change, if changes are logged and there is one.
-    before: Vec<u8>,
-    /// True once the change was stamped and logged.
-    finished: bool,
+    edits: Edits,
+    /// True once the edited block has its new version.
+    is_made: bool,
     /// True while the log has room reserved for the change.
-    reserved: bool,
-}
-
-thread_local! {
-    /// A buffer for a page before its change.
-    static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    is_reserved: bool,
 }
 
 impl<'a> Change<'a> {
     pub(crate) fn new(cache: &'a Cache, block: BlockId, held: TaskBlock) -> Self {
-        let (lent, reserved) = (Lent::new(cache, block, held), cache.redo().is_some());
-        Self { lent, block, changed: false, before: Vec::new(), finished: false, reserved }
+        let (lent, is_reserved) = (Lent::new(cache, block, held), cache.redo().is_some());
+        Self { lent, block, edits: Edits::new(), is_made: false, is_reserved }
     }
 
-    /// Ends the change. Its redo is appended, and becomes durable later:
+    /// Makes the change. Its redo is appended, and becomes durable later:
     /// [`Blocks::durable`](crate::Blocks::durable) waits for that.
     pub fn commit(mut self) -> Committed {
         log_group(self.lent.cache, std::slice::from_mut(&mut self))
-    }
-
-    /// Returns the number of changes of the block before this one.
-    #[must_use]
-    pub fn version(&self) -> Version {
-        self.lent.version()
     }
 
     /// Returns whether the task waited for the block.
@@ -154,28 +140,20 @@ impl<'a> Change<'a> {
         self.lent.waited
     }
 
-    fn begin(&mut self) {
-        if !self.changed && self.lent.cache.redo().is_some() {
-            self.before = BUFFER.take();
-            self.before.clear();
-            self.before.extend_from_slice(self.lent.page());
-        }
-        self.changed = true;
-    }
-
-    /// Gives a changed block its new version. Returns the version before, and the new one; `None`
-    /// if there is nothing to log.
-    fn stamp(&mut self) -> Option<(Version, Version)> {
-        if !self.changed || mem::replace(&mut self.finished, true) {
+    /// Gives an edited block its new version. Returns what is to be logged; `None` if nothing was
+    /// edited.
+    fn make(&mut self) -> Option<MadeChange> {
+        if self.edits.is_empty() {
             return None;
         }
-        let (block, writer, before) = (self.block, self.lent.cache.writer(), self.version());
+        let (block, writer, before) = (self.block, self.lent.cache.writer(), self.lent.version());
         let Some(after) = before.0.checked_add(1).map(Version) else {
             tracing::error!("{block} has the last version there is; its page is damaged");
             return None;
         };
         Page::of(self.page_mut()).stamp(block, writer, after);
-        Some((before, after))
+        self.is_made = true;
+        Some(MadeChange { before, after, patch: self.edits.patch(self.lent.user()) })
     }
 
     #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
@@ -185,24 +163,28 @@ impl<'a> Change<'a> {
     }
 }
 
-/// Stamps and logs changes as one group of records. No block of the group leaves this node before
+/// The versions and the patch of a change that was made.
+struct MadeChange {
+    before: Version,
+    after: Version,
+    patch: Vec<u8>,
+}
+
+/// Makes and logs changes as one group of records. No block of the group leaves this node before
 /// all of it is durable: the end of the group is the end of the last record of each block, and they
 /// stay latched until that is noted.
 pub(crate) fn log_group(cache: &Cache, changes: &mut [Change<'_>]) -> Committed {
-    let versions: Vec<_> = changes.iter_mut().map(Change::stamp).collect();
-    let Some(redo) = cache.redo().filter(|_| versions.iter().any(Option::is_some)) else {
+    let made: Vec<_> = changes.iter_mut().map(Change::make).collect();
+    let Some(redo) = cache.redo().filter(|_| made.iter().any(Option::is_some)) else {
         return Committed::default();
     };
-    let logged =
-        || changes.iter().zip(&versions).filter_map(|(change, versions)| Some((change, (*versions)?)));
-    let difference =
-        |change: &Change<'_>| Patch::difference(Page::of(&change.before).user(), change.lent.user());
-    let patches: Vec<_> = logged().map(|(change, _)| difference(change).finish()).collect();
+    let logged = || changes.iter().zip(&made).filter_map(|(change, made)| Some((change, made.as_ref()?)));
     let group: Vec<_> = logged()
-        .zip(&patches)
-        .map(|((change, (before, after)), patch)| {
-            let image = change.lent.table.needs_image(change.lent.slot).then_some(&change.before[..]);
-            LoggedChange { block: change.block, before, image, change: Some((after, patch)) }
+        .map(|(change, made)| LoggedChange {
+            block: change.block,
+            before: made.before,
+            image: change.edits.image(),
+            change: Some((made.after, &made.patch)),
         })
         .collect();
     logged().for_each(|(change, _)| change.lent.table.will_log(change.lent.slot, redo.position()));
@@ -212,12 +194,8 @@ pub(crate) fn log_group(cache: &Cache, changes: &mut [Change<'_>]) -> Committed 
         change.lent.table.logged(change.lent.slot, end, is_forced);
     }
     drop(group);
-    for (change, versions) in changes.iter_mut().zip(versions) {
-        if versions.is_some() {
-            change.reserved = false;
-            BUFFER.set(mem::take(&mut change.before));
-        }
-    }
+    // The records have the room now.
+    changes.iter_mut().filter(|change| change.is_made).for_each(|change| change.is_reserved = false);
     Committed(end)
 }
 
@@ -228,27 +206,36 @@ impl Deref for Change<'_> {
     }
 }
 
-impl DerefMut for Change<'_> {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        self.begin();
-        let page = self.page_mut();
-        let end = page.len() - TRAILER;
-        &mut page[HEADER..end]
+impl BlockChange for Change<'_> {
+    fn version(&self) -> Version {
+        self.lent.version()
+    }
+
+    fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+        let table = self.lent.table;
+        let needs_image = self.is_reserved && table.needs_image(self.lent.slot);
+        self.edits.touch(self.lent.page(), range.clone(), needs_image);
+        &mut self.page_mut()[HEADER + range.start..HEADER + range.end]
     }
 }
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
-        log_group(self.lent.cache, std::slice::from_mut(self));
-        if self.reserved {
+        let (table, slot) = (self.lent.table, self.lent.slot);
+        if self.is_made {
+            // If it was not logged.
+            table.will_write(slot);
+        } else {
+            let mut edits = mem::replace(&mut self.edits, Edits::NONE);
+            edits.undo(self.page_mut());
+            self.edits = edits;
+        }
+        self.edits.recycle();
+        if self.is_reserved {
             self.lent.cache.redo().inspect(|redo| redo.release(1));
         }
-        if self.changed {
-            // If it was not logged.
-            self.lent.table.will_write(self.lent.slot);
-        }
-        if self.lent.table.unlatch(self.lent.slot, self.changed) {
-            self.lent.tell(Some(CacheTask::Idle(self.lent.slot)));
+        if table.unlatch(slot, self.is_made) {
+            self.lent.tell(Some(CacheTask::Idle(slot)));
         }
     }
 }
@@ -325,10 +312,7 @@ mod tests {
         fn wait(&self, _: WorkerId, _: &mut dyn Iterator<Item = CacheTask>, _: &Signal) {}
     }
 
-    /// The worker lets a block go when its last record is durable, and a group is replayed as a
-    /// whole.
-    #[test]
-    fn every_block_of_a_group_waits_for_the_end_of_the_group() {
+    fn cache() -> (Cache, Arc<FrameTable>) {
         let (me, worker) = (NodeId(0), WorkerId(0));
         let (nodes, workers, blocks, sets, ways, redo, carry_bytes) = (2, 1, 1000, 1, 8, true, 0);
         let config = Config { me, nodes, worker, workers, blocks, sets, ways, redo, carry_bytes };
@@ -336,19 +320,60 @@ mod tests {
         let table = Arc::new(FrameTable::new(config, Arc::new(window)));
         let writer = Writer { node: me, incarnation: Incarnation(1) };
         let (tables, log): (_, Arc<dyn RedoLog>) = (vec![Arc::clone(&table)], Arc::new(Stream));
-        let cache = Cache::new(Arc::new(Stream), tables, blocks, writer, Arc::default(), Some(log));
+        (Cache::new(Arc::new(Stream), tables, blocks, writer, Arc::default(), Some(log)), table)
+    }
+
+    fn change<'a>(cache: &'a Cache, table: &FrameTable, slot: Slot) -> Change<'a> {
+        let block = BlockId(u64::from(slot.0) + 5);
+        let granted = Granted::Pinned(table.hit(block, Mode::X).expect("it is here and free"));
+        Change::new(cache, block, TaskBlock { granted, waited: false })
+    }
+
+    /// The worker lets a block go when its last record is durable, and a group is replayed as a
+    /// whole.
+    #[test]
+    fn every_block_of_a_group_waits_for_the_end_of_the_group() {
+        let (cache, table) = cache();
         let slots = [0, 1, 2].map(Slot);
         let mut changes = slots.map(|slot| {
-            let block = BlockId(u64::from(slot.0) + 5);
-            table.open(slot, block, Mode::X);
-            let granted = Granted::Pinned(table.hit(block, Mode::X).expect("it is here"));
-            Change::new(&cache, block, TaskBlock { granted, waited: false })
+            table.open(slot, BlockId(u64::from(slot.0) + 5), Mode::X);
+            change(&cache, &table, slot)
         });
-        changes.iter_mut().for_each(|change| change[0] = 1);
+        changes.iter_mut().for_each(|change| change.write(0, &[1]));
         assert_eq!(cache.commit(changes.into()), Committed(END));
         for slot in slots {
             let contents = table.close(slot).expect("no latch is left");
             assert_eq!(contents.redo, RedoSpan { first: 3, last: END, force: END }, "{slot:?}");
         }
+    }
+
+    #[test]
+    fn a_change_that_ends_without_a_commit_leaves_the_block_as_it_was() {
+        let (cache, table) = cache();
+        let (slot, block) = (Slot(0), BlockId(5));
+        table.open(slot, block, Mode::X);
+        let mut first = change(&cache, &table, slot);
+        first.write(100, b"before");
+        first.commit();
+        let before = change(&cache, &table, slot).lent.page().to_vec();
+        // An error, a task that ends, and a panic drop the guard.
+        for panics in [false, true] {
+            let dropped = std::thread::scope(|scope| {
+                let edits = || {
+                    let mut change = change(&cache, &table, slot);
+                    change.write(98, b"changed");
+                    change.write(104, b"again");
+                    change.bytes_mut(0..4000).fill(7);
+                    assert!(!panics, "while the block is changed");
+                };
+                scope.spawn(edits).join()
+            });
+            assert_eq!(dropped.is_err(), panics);
+            assert_eq!(change(&cache, &table, slot).lent.page(), before);
+        }
+        assert_eq!(Page::of(&before).version(), Version(1));
+        let mut next = change(&cache, &table, slot);
+        next.write(0, b"next");
+        assert_eq!(next.commit(), Committed(END), "the block can be changed");
     }
 }

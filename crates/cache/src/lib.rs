@@ -9,6 +9,7 @@
 
 mod blocks;
 mod cache;
+mod edits;
 mod faults;
 mod frames;
 mod grant;
@@ -21,7 +22,7 @@ mod session;
 mod tasks;
 mod wiring;
 
-pub use blocks::{Blocks, GROUP_BLOCKS};
+pub use blocks::{BlockChange, Blocks, GROUP_BLOCKS};
 pub use cache::{Cache, CacheError};
 pub use frames::{MAX_BLOCKS, REDO_BYTES_PER_BLOCK};
 pub use grant::GrantReply;

@@ -7,7 +7,7 @@ use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
     future::{Future, poll_fn},
-    ops::{Deref, DerefMut},
+    ops::{Deref, Range},
     pin::Pin,
     rc::Rc,
     sync::{
@@ -20,9 +20,10 @@ use std::{
 use futures_util::lock::{Mutex, MutexGuard};
 use plexus_base::{BlockId, NodeId};
 use plexus_cache::{
-    Blocks, CacheError, Committed,
+    BlockChange, Blocks, CacheError, Committed,
     protocol::{Ask, BlockError, Event, Granted, Mode, Slot, Ticket},
 };
+use plexus_disks::Version;
 use plexus_sim::Random;
 
 use crate::{
@@ -82,6 +83,7 @@ enum Answer {
         slot: Slot,
         mode: Option<Mode>,
         value: u64,
+        version: Version,
     },
     Refused(BlockError),
     /// The block is not here, or in use.
@@ -116,6 +118,7 @@ struct SimChange<'a> {
     of: &'a SimBlocks,
     lent: (BlockId, Slot),
     value: [u8; 8],
+    version: Version,
     is_changed: bool,
     is_over: Cell<bool>,
 }
@@ -141,20 +144,22 @@ impl Deref for SimChange<'_> {
     }
 }
 
-impl DerefMut for SimChange<'_> {
-    fn deref_mut(&mut self) -> &mut [u8] {
+impl BlockChange for SimChange<'_> {
+    fn version(&self) -> Version {
+        self.version
+    }
+
+    fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
         self.is_changed = true;
-        &mut self.value
+        &mut self.value[range]
     }
 }
 
 impl Drop for SimChange<'_> {
     fn drop(&mut self) {
         let (block, slot) = self.lent;
-        match (self.is_over.get(), self.is_changed) {
-            (true, _) => {}
-            (false, true) => _ = self.of.log(vec![(block, slot, u64::from_le_bytes(self.value))]),
-            (false, false) => self.of.tell(Request::GiveBack(block, slot, Some(Mode::X))),
+        if !self.is_over.get() {
+            self.of.tell(Request::GiveBack(block, slot, Some(Mode::X)));
         }
     }
 }
@@ -192,9 +197,11 @@ impl SimBlocks {
         block: BlockId,
         ask: Ask,
         has_others: bool,
-    ) -> Result<(Slot, Option<Mode>, [u8; 8]), CacheError> {
+    ) -> Result<(Slot, Option<Mode>, [u8; 8], Version), CacheError> {
         match self.ask(|wait| Request::Want { wait, block, ask, has_others }).await {
-            Answer::Granted { slot, mode, value, .. } => Ok((slot, mode, value.to_le_bytes())),
+            Answer::Granted { slot, mode, value, version, .. } => {
+                Ok((slot, mode, value.to_le_bytes(), version))
+            }
             Answer::Refused(BlockError::HandingBack) => Err(CacheError::ShuttingDown),
             Answer::Refused(BlockError::NoFrame) => Err(CacheError::NoFrame(block)),
             other => Err(CacheError::Damaged(format!("{block}: {other:?}"))),
@@ -226,12 +233,12 @@ impl Blocks for SimBlocks {
     }
 
     async fn read(&self, block: BlockId) -> Result<SimRead<'_>, CacheError> {
-        let (slot, mode, value) = self.get(block, Ask::S, false).await?;
+        let (slot, mode, value, _) = self.get(block, Ask::S, false).await?;
         Ok(SimRead { of: self, lent: (block, slot, mode), value })
     }
 
     async fn read_consistent(&self, block: BlockId) -> Result<SimRead<'_>, CacheError> {
-        let (slot, mode, value) = self.get(block, Ask::Cr, false).await?;
+        let (slot, mode, value, _) = self.get(block, Ask::Cr, false).await?;
         Ok(SimRead { of: self, lent: (block, slot, mode), value })
     }
 
@@ -267,13 +274,15 @@ impl Blocks for SimBlocks {
     fn release(&self, _changes: u32) {}
 
     async fn latch(&self, block: BlockId, has_others: bool) -> Result<SimChange<'_>, CacheError> {
-        let (slot, _, value) = self.get(block, Ask::X, has_others).await?;
-        Ok(self.latched(block, slot, value))
+        let (slot, _, value, version) = self.get(block, Ask::X, has_others).await?;
+        Ok(self.latched((block, slot), value, version))
     }
 
     async fn try_latch(&self, block: BlockId) -> Result<Option<SimChange<'_>>, CacheError> {
         Ok(match self.ask(|wait| Request::Try { wait, block }).await {
-            Answer::Granted { slot, value, .. } => Some(self.latched(block, slot, value.to_le_bytes())),
+            Answer::Granted { slot, value, version, .. } => {
+                Some(self.latched((block, slot), value.to_le_bytes(), version))
+            }
             _ => None,
         })
     }
@@ -284,8 +293,8 @@ impl Blocks for SimBlocks {
 }
 
 impl SimBlocks {
-    fn latched(&self, block: BlockId, slot: Slot, value: [u8; 8]) -> SimChange<'_> {
-        SimChange { of: self, lent: (block, slot), value, is_changed: false, is_over: Cell::new(false) }
+    fn latched(&self, lent: (BlockId, Slot), value: [u8; 8], version: Version) -> SimChange<'_> {
+        SimChange { of: self, lent, value, version, is_changed: false, is_over: Cell::new(false) }
     }
 }
 
@@ -341,10 +350,12 @@ async fn operation(
             if ways > 2 && blocks.blocks() > 1 {
                 changes.extend(blocks.try_change(block(1)).await?);
             }
-            one.copy_from_slice(&random.bits().to_le_bytes());
-            changes.iter_mut().for_each(|two| two.copy_from_slice(&random.bits().to_le_bytes()));
+            one.write(0, &random.bits().to_le_bytes());
+            changes.iter_mut().for_each(|two| two.write(0, &random.bits().to_le_bytes()));
             changes.push(one);
-            blocks.commit(changes);
+            if random.percent(80) {
+                blocks.commit(changes);
+            }
         }
         _ => {
             let count = 1 + random.below(most_blocks(ways).min(blocks.blocks()));
@@ -356,7 +367,7 @@ async fn operation(
             blocks.rest(random.below(hold_ns)).await;
             for change in &mut changes {
                 if random.percent(90) {
-                    change.copy_from_slice(&random.bits().to_le_bytes());
+                    change.write(0, &random.bits().to_le_bytes());
                 }
             }
             let committed = blocks.commit(changes);
@@ -509,8 +520,9 @@ impl Cluster {
             return self.give_back(node, block, slot, mode);
         }
         let at = self.index(node.0, block);
-        let value = self.locals[at].frames.frames[slot.index()].page.value;
-        self.answer(task, wait, Answer::Granted { block, slot, mode, value });
+        let page = &self.locals[at].frames.frames[slot.index()].page;
+        let (value, version) = (page.value, Version(page.version));
+        self.answer(task, wait, Answer::Granted { block, slot, mode, value, version });
         Ok(())
     }
 

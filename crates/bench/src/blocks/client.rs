@@ -221,7 +221,8 @@ impl<'a> Client<'a> {
     async fn change(&mut self, cache: &Cache, block: BlockId) -> Result<(Committed, bool), ClientError> {
         if self.workload.group == 1 {
             let mut page = cache.change(block).await?;
-            self.count(block, &mut page)?;
+            let counts = self.count(block, &page)?;
+            counted::write(&mut page, counts);
             let waited = page.waited();
             return Ok((page.commit(), waited));
         }
@@ -235,14 +236,16 @@ impl<'a> Client<'a> {
             )));
         }
         for (block, page) in blocks.into_iter().zip(&mut pages) {
-            self.count(block, page)?;
+            let counts = self.count(block, page)?;
+            counted::write(page, counts);
         }
         let waited = pages.iter().any(Change::waited);
         Ok((cache.commit(pages), waited))
     }
 
+    /// Checks that the block has all changes of this client, and returns what counts the next one.
     #[inline]
-    fn count(&mut self, block: BlockId, user: &mut [u8]) -> Result<(), ClientError> {
+    fn count(&mut self, block: BlockId, user: &[u8]) -> Result<[(usize, [u8; 8]); 2], ClientError> {
         let mine = &mut self.mine[block.0 as usize];
         let there = counted::of_slot(user, self.slot);
         if *mine == u64::MAX {
@@ -254,9 +257,8 @@ impl<'a> Client<'a> {
                 "{block}: this client made change {mine} of it, but the block has {there}: a change was lost or made twice"
             )));
         }
-        counted::change(user, self.slot);
         *mine = there + 1;
-        Ok(())
+        Ok(counted::counts(user, self.slot))
     }
 }
 
@@ -268,6 +270,7 @@ pub(super) fn strange(block: BlockId) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::blocks::counted::tests::apply;
 
     fn client(workload: &Workload, slot: usize) -> Client<'_> {
         Client::new(workload, ClientSlot { slot, of: 4 })
@@ -293,13 +296,15 @@ mod tests {
         let workload = Workload { hot: 1, ..Workload::default() };
         let mut one = client(&workload, 1);
         let mut user = vec![0; 4096 - 72];
-        one.count(BlockId(0), &mut user).unwrap();
+        let counts = one.count(BlockId(0), &user).unwrap();
+        apply(&mut user, counts);
         let before = user.clone();
-        one.count(BlockId(0), &mut user).unwrap();
-        let why = one.count(BlockId(0), &mut before.clone()).unwrap_err().to_string();
+        let counts = one.count(BlockId(0), &user).unwrap();
+        apply(&mut user, counts);
+        let why = one.count(BlockId(0), &before).unwrap_err().to_string();
         assert!(why.contains("lost or made twice"), "{why}");
         user[0] ^= 1;
-        let why = client(&workload, 2).count(BlockId(0), &mut user).unwrap_err().to_string();
+        let why = client(&workload, 2).count(BlockId(0), &user).unwrap_err().to_string();
         assert!(why.contains("does not add up"), "{why}");
     }
 }

@@ -9,6 +9,8 @@
 //! The first field is always the sum of all others: a reader that finds another sum has found a
 //! torn block, or one with other content.
 
+use plexus_cache::BlockChange;
+
 /// Returns the number of clients that a block with `user_bytes` has room for.
 #[must_use]
 pub(super) const fn slots(user_bytes: usize) -> usize {
@@ -20,13 +22,6 @@ fn field(user: &[u8], index: usize) -> u64 {
     user.get(index * 8..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-#[inline]
-fn set(user: &mut [u8], index: usize, value: u64) {
-    if let Some(place) = user.get_mut(index * 8..).and_then(|rest| rest.first_chunk_mut()) {
-        *place = value.to_le_bytes();
-    }
-}
-
 /// Returns how often the client with `slot` has changed the block.
 #[inline]
 pub(super) fn of_slot(user: &[u8], slot: usize) -> u64 {
@@ -35,9 +30,21 @@ pub(super) fn of_slot(user: &[u8], slot: usize) -> u64 {
 
 /// Counts a change by the client with `slot`.
 #[inline]
-pub(super) fn change(user: &mut [u8], slot: usize) {
-    set(user, 0, field(user, 0).wrapping_add(1));
-    set(user, slot + 1, field(user, slot + 1).wrapping_add(1));
+pub(super) fn change(page: &mut impl BlockChange, slot: usize) {
+    write(page, counts(page, slot));
+}
+
+/// Writes fields of [`counts`].
+#[inline]
+pub(super) fn write(page: &mut impl BlockChange, counts: [(usize, [u8; 8]); 2]) {
+    counts.iter().for_each(|(offset, bytes)| page.write(*offset, bytes));
+}
+
+/// Returns the offsets of the fields that count a change by the client with `slot`, with their new
+/// bytes.
+#[inline]
+pub(super) fn counts(user: &[u8], slot: usize) -> [(usize, [u8; 8]); 2] {
+    [0, slot + 1].map(|index| (index * 8, field(user, index).wrapping_add(1).to_le_bytes()))
 }
 
 /// Returns the changes of the block if its fields add up.
@@ -50,16 +57,22 @@ pub(super) fn total(user: &[u8]) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    pub(in super::super) fn apply(user: &mut [u8], counts: [(usize, [u8; 8]); 2]) {
+        counts.iter().for_each(|(offset, bytes)| user[*offset..][..8].copy_from_slice(bytes));
+    }
 
     #[test]
     fn changes_add_up_and_what_is_torn_is_seen() {
         let mut user = vec![0; 4096 - 72];
         assert_eq!(total(&user), Some(0));
         let last = slots(user.len()) - 1;
-        (0..3).for_each(|_| change(&mut user, 0));
-        change(&mut user, last);
+        for slot in [0, 0, 0, last] {
+            let counts = counts(&user, slot);
+            apply(&mut user, counts);
+        }
         assert_eq!((total(&user), of_slot(&user, 0), of_slot(&user, last)), (Some(4), 3, 1));
         user[9] ^= 1;
         assert_eq!(total(&user), None);

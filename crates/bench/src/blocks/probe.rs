@@ -88,7 +88,9 @@ pub(super) fn probe(runtime: &NodeRuntime, probe: &Probe) -> Result<Probed, Stri
         };
         let (block, start) = (BlockId(range.first + place), unix_us());
         if changes {
-            counted::change(&mut session.change(block).map_err(line)?, 0);
+            let mut page = session.change(block).map_err(line)?;
+            counted::change(&mut page, 0);
+            page.commit();
         } else if counted::total(&session.read(block).map_err(line)?).is_none() {
             return Err(client::strange(block));
         }

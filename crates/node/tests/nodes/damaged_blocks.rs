@@ -4,7 +4,7 @@
 use std::{fs, os::unix::fs::FileExt};
 
 use plexus_base::BlockId;
-use plexus_cache::CacheError;
+use plexus_cache::{BlockChange, CacheError};
 use plexus_disks::DATA_START;
 use plexus_fabric::RailKind;
 use plexus_node::{Node, config::Config, control::Control, create, lifecycle::Stage};
@@ -32,7 +32,10 @@ fn each_kind_of_damage_is_named_and_nothing_else_suffers() {
     let node = crate::cluster::start(&config, "n1");
     let mut session = node.runtime().cache().session();
     for block in 0..10 {
-        session.change(BlockId(block)).unwrap().fill(block as u8 + 1);
+        let mut change = session.change(BlockId(block)).unwrap();
+        let all = 0..change.len();
+        change.bytes_mut(all).fill(block as u8 + 1);
+        change.commit();
     }
     drop(session);
     end(&config, node);

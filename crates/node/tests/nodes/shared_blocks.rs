@@ -11,7 +11,7 @@ use std::{
 
 use plexus_base::{BlockId, Epoch, NodeId, Waiting};
 use plexus_cache::{
-    CacheError,
+    BlockChange, CacheError,
     protocol::{Message, MessageBody},
 };
 use plexus_disks::BlockSize;
@@ -77,12 +77,13 @@ fn work(nodes: &[Node], clients: u64, blocks: u64, rounds: u64, spread: u64) -> 
                             _ => {
                                 let mut page = session.change(block).unwrap();
                                 let count = counter(&page);
-                                page[..8].copy_from_slice(&(count + 1).to_le_bytes());
+                                page.write(0, &(count + 1).to_le_bytes());
                                 // The end of the user's bytes belongs to the same version as their
                                 // start.
                                 let end = page.len() - 8;
                                 assert_eq!(counter(&page[end..]), count, "half a change");
-                                page[end..].copy_from_slice(&(count + 1).to_le_bytes());
+                                page.write(end, &(count + 1).to_le_bytes());
+                                page.commit();
                                 changed[number as usize].fetch_add(1, Relaxed);
                                 count
                             }
@@ -187,7 +188,8 @@ fn a_node_that_dies_takes_what_it_had_and_the_others_go_on() {
             let mut session = nodes[if number < 6 { 2 } else { 0 }].runtime().cache().session();
             let mut page = session.change(BlockId(number * 7)).unwrap();
             changed[number as usize] += 1;
-            page[..8].copy_from_slice(&changed[number as usize].to_le_bytes());
+            page.write(0, &changed[number as usize].to_le_bytes());
+            page.commit();
         }
         drop(nodes.pop());
         let kept = |number| (6..12).contains(&number);
@@ -198,7 +200,8 @@ fn a_node_that_dies_takes_what_it_had_and_the_others_go_on() {
             let mut session = nodes[1].runtime().cache().session();
             let mut page = session.change(BlockId(number * 7)).unwrap();
             changed[number as usize] += 1;
-            page[..8].copy_from_slice(&changed[number as usize].to_le_bytes());
+            page.write(0, &changed[number as usize].to_le_bytes());
+            page.commit();
         }
         nodes.push(crate::cluster::start(nodes[0].runtime().config(), "n3"));
         nodes.iter().for_each(|node| check(node, &changed, 7, kept));

@@ -1,0 +1,152 @@
+//! The edits of a block under a change: the ranges that are changed, with their bytes before.
+//!
+//! They give the patch that redo needs, and undo the change, without a copy of the page and without
+//! a comparison. Only the first change after a write to the disk keeps the page before it, because
+//! its redo needs that page as an image.
+
+use std::{cell::Cell, ops::Range};
+
+use plexus_disks::{HEADER, Page, Patch};
+
+/// Two ranges with fewer bytes between them are logged as one: each range costs a head.
+const NEAR: usize = 8;
+
+/// The ranges that a change has touched so far.
+pub(crate) struct Edits {
+    /// In the order in which they were made, in user bytes.
+    ranges: Vec<Range<usize>>,
+    /// The bytes before each of them, one after the other.
+    before: Vec<u8>,
+    /// The whole page before the first of them, if it was kept.
+    image: Vec<u8>,
+}
+
+thread_local! {
+    /// Empty edits with room, for the next change of this thread.
+    static SPARE: Cell<Edits> = const { Cell::new(Edits::NONE) };
+}
+
+impl Edits {
+    pub(crate) const NONE: Self = Self { ranges: Vec::new(), before: Vec::new(), image: Vec::new() };
+
+    /// Returns empty edits.
+    pub(crate) fn new() -> Self {
+        SPARE.replace(Self::NONE)
+    }
+
+    /// Keeps the room of these edits for the next change of this thread.
+    pub(crate) fn recycle(&mut self) {
+        let mut spare = std::mem::replace(self, Self::NONE);
+        spare.ranges.clear();
+        spare.before.clear();
+        spare.image.clear();
+        SPARE.set(spare);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// Keeps the bytes of a range that will be changed, and the page if `keeps_image`. `page` is as
+    /// the edits so far have left it.
+    pub(crate) fn touch(&mut self, page: &[u8], range: Range<usize>, keeps_image: bool) {
+        let is_known = |known: &Range<usize>| known.start <= range.start && range.end <= known.end;
+        if range.is_empty() || self.ranges.iter().any(is_known) {
+            return;
+        }
+        if self.ranges.is_empty() && keeps_image {
+            self.image.extend_from_slice(page);
+        }
+        self.before.extend_from_slice(&Page::of(page).user()[range.clone()]);
+        self.ranges.push(range);
+    }
+
+    /// Gives the page its bytes before the edits, and forgets them.
+    pub(crate) fn undo(&mut self, page: &mut [u8]) {
+        // The latest first: a range may cover parts of an earlier one.
+        for range in self.ranges.drain(..).rev() {
+            let kept = self.before.split_off(self.before.len() - range.len());
+            page[HEADER + range.start..HEADER + range.end].copy_from_slice(&kept);
+        }
+        self.image.clear();
+    }
+
+    /// Returns the page before the edits, if it was kept.
+    pub(crate) fn image(&self) -> Option<&[u8]> {
+        (!self.image.is_empty()).then_some(&self.image)
+    }
+
+    /// Returns the encoded [`Patch`] that makes these edits, with `user` as they have left it. They
+    /// cannot be undone after that.
+    pub(crate) fn patch(&mut self, user: &[u8]) -> Vec<u8> {
+        self.ranges.sort_unstable_by_key(|range| range.start);
+        let mut patch = Patch::default();
+        let mut joined: Option<Range<usize>> = None;
+        for range in &self.ranges {
+            match &mut joined {
+                Some(joined) if range.start < joined.end + NEAR => joined.end = joined.end.max(range.end),
+                joined => {
+                    let before = joined.replace(range.clone());
+                    before.inspect(|range| _ = patch.range(range.start, &user[range.clone()]));
+                }
+            }
+        }
+        joined.inspect(|range| _ = patch.range(range.start, &user[range.clone()]));
+        patch.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plexus_disks::{TRAILER, apply_patch};
+    use plexus_sim::Random;
+
+    use super::*;
+
+    const USER: u64 = 300;
+
+    fn edited(random: &mut Random, page: &mut [u8], keeps_image: bool) -> Edits {
+        let mut edits = Edits::new();
+        for _ in 0..random.below(8) {
+            let start = random.below(USER) as usize;
+            let end = random.between(start as u64, USER.min(start as u64 + 40)) as usize;
+            edits.touch(page, start..end, keeps_image);
+            page[HEADER + start..HEADER + end].fill_with(|| random.below(3) as u8);
+        }
+        edits
+    }
+
+    #[test]
+    fn edits_that_are_undone_leave_the_page_as_it_was() {
+        let mut random = Random::new(1);
+        let mut page: Vec<u8> =
+            (0..HEADER + USER as usize + TRAILER).map(|_| random.below(256) as u8).collect();
+        for round in 0..3000 {
+            let before = page.clone();
+            let keeps_image = random.percent(50);
+            let mut edits = edited(&mut random, &mut page, keeps_image);
+            let image = edits.image().map(<[u8]>::to_vec);
+            assert_eq!(image.is_some(), keeps_image && !edits.is_empty());
+            assert!(image.is_none_or(|image| image == before), "round {round}");
+            edits.undo(&mut page);
+            assert!(page == before && edits.is_empty() && edits.image().is_none(), "round {round}");
+        }
+    }
+
+    #[test]
+    fn the_patch_of_edits_makes_them_and_is_no_longer_than_the_page() {
+        let mut random = Random::new(2);
+        let mut page = vec![0; HEADER + USER as usize + TRAILER];
+        for round in 0..3000 {
+            let mut before = page.clone();
+            let mut edits = edited(&mut random, &mut page, false);
+            let patch = edits.patch(Page::of(&page).user());
+            assert_eq!(patch.is_empty(), edits.is_empty());
+            assert!(patch.len() <= USER as usize + 4, "round {round}: {} bytes", patch.len());
+            for _ in 0..2 {
+                apply_patch(Page::of(&mut before).user_mut(), &patch).unwrap();
+                assert_eq!(before, page, "round {round}");
+            }
+        }
+    }
+}
