@@ -18,7 +18,7 @@ use crate::{
     frames::FrameTable,
     grant::{Grant, GrantReply},
     guard::{Change, Committed, Read, log_group, undo},
-    protocol::{Ask, BlockError, Granted, Mode},
+    protocol::{Ask, BlockError, Granted, Mode, Slot},
     service::{CacheTask, Port},
     tasks,
 };
@@ -198,10 +198,21 @@ impl Cache {
     }
 
     async fn obtain(&self, block: BlockId, ask: Ask, has_others: bool) -> Result<TaskBlock, CacheError> {
+        self.obtain_if_not(block, ask, has_others, |table| table.hit(block, ask.mode())).await
+    }
+
+    /// Waits for a block unless `find` finds it here.
+    async fn obtain_if_not(
+        &self,
+        block: BlockId,
+        ask: Ask,
+        has_others: bool,
+        find: impl FnOnce(&FrameTable) -> Option<Slot>,
+    ) -> Result<TaskBlock, CacheError> {
         let table = self.check(block)?;
         let (port, worker) = (&*self.inner.port, table.config().worker);
         tasks::give_way(port, worker).await;
-        if let Some(slot) = table.hit(block, ask.mode()) {
+        if let Some(slot) = find(table) {
             return Ok(TaskBlock { granted: Granted::Pinned(slot), waited: false });
         }
         let back = |granted| {
@@ -253,6 +264,11 @@ impl Blocks for Cache {
 
     async fn read_consistent(&self, block: BlockId) -> Result<Read<'_>, CacheError> {
         Ok(Read::new(self, block, self.obtain(block, Ask::Cr, false).await?))
+    }
+
+    async fn read_once(&self, block: BlockId) -> Result<Read<'_>, CacheError> {
+        let find = |table: &FrameTable| table.hit_once(block);
+        Ok(Read::new(self, block, self.obtain_if_not(block, Ask::S, false, find).await?))
     }
 
     fn prefetch(&self, block: BlockId, mode: Mode) {

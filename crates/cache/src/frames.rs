@@ -9,14 +9,15 @@
 //! bit  3      NOTIFY: the session that removes the last pin notifies the worker
 //! bit  4      DIRTY: changed since the frame was opened
 //! bit  5      LATCH: one session changes the block
+//! bit  6      USED: a session has found the block here
 //! bit  8..24  pins: sessions that read the block
 //! bit 32..64  the block's number
 //! ```
 //!
 //! The *worker* (one thread at a time) sets the mode, the block and CLOSING. It does so only while
 //! nothing is pinned, except for CLOSING and NOTIFY. It sets those at any time, with one
-//! compare-exchange that also sees the pins. *Sessions* add and remove pins and the latch, and set
-//! DIRTY when they release the latch. A session pins with one compare-exchange of the whole word.
+//! compare-exchange that also sees the pins, and clears USED. *Sessions* add and remove pins and
+//! the latch, set USED with them, and DIRTY when they release the latch. A session pins with one compare-exchange of the whole word.
 //! So the block, the mode and the absence of CLOSING and LATCH are those of the moment of the pin.
 //!
 //! A packed list of block numbers beside the words is only a hint where to look.
@@ -62,6 +63,7 @@ const CLOSING: u64 = 1 << 2;
 const NOTIFY: u64 = 1 << 3;
 const DIRTY: u64 = 1 << 4;
 const LATCH: u64 = 1 << 5;
+const USED: u64 = 1 << 6;
 const PIN: u64 = 1 << 8;
 const PINS: u64 = 0xffff << 8;
 
@@ -163,6 +165,16 @@ impl FrameTable {
     /// and in a sufficient mode.
     #[inline]
     pub(crate) fn hit(&self, block: BlockId, mode: Mode) -> Option<Slot> {
+        self.find(block, mode, USED)
+    }
+
+    /// As [`hit`](Self::hit), for a session that will not need the block again soon.
+    pub(crate) fn hit_once(&self, block: BlockId) -> Option<Slot> {
+        self.find(block, Mode::S, 0)
+    }
+
+    #[inline]
+    fn find(&self, block: BlockId, mode: Mode, use_mark: u64) -> Option<Slot> {
         let first = self.config.set(block) * self.config.ways;
         for slot in first..first + self.config.ways {
             let word = self.word(Slot(slot));
@@ -171,7 +183,7 @@ impl FrameTable {
                 && word.load(Relaxed) >> BLOCK == block.0
                 && word.load(Relaxed) & MODE != 0
             {
-                return self.take(Slot(slot), block, mode).then_some(Slot(slot));
+                return self.take(Slot(slot), block, mode, use_mark).then_some(Slot(slot));
             }
         }
         None
@@ -185,7 +197,7 @@ impl FrameTable {
     }
 
     #[inline]
-    fn take(&self, slot: Slot, block: BlockId, mode: Mode) -> bool {
+    fn take(&self, slot: Slot, block: BlockId, mode: Mode, use_mark: u64) -> bool {
         let word = self.word(slot);
         let mut now = word.load(Relaxed);
         loop {
@@ -198,7 +210,7 @@ impl FrameTable {
                 _ if now & PINS == PINS => return false,
                 _ => now + PIN,
             };
-            match word.compare_exchange_weak(now, next, Acquire, Relaxed) {
+            match word.compare_exchange_weak(now, next | use_mark, Acquire, Relaxed) {
                 Ok(_) => return true,
                 Err(changed) => now = changed,
             }
@@ -373,7 +385,12 @@ impl FrameTable {
 
     pub(crate) fn pin(&self, slot: Slot, mode: Mode) -> bool {
         let block = BlockId(self.word(slot).load(Relaxed) >> BLOCK);
-        self.take(slot, block, mode)
+        self.take(slot, block, mode, 0)
+    }
+
+    /// Returns true if a session has found the block here since the last call.
+    pub(crate) fn take_use(&self, slot: Slot) -> bool {
+        self.word(slot).fetch_and(!USED, Relaxed) & USED != 0
     }
 
     pub(crate) fn close(&self, slot: Slot) -> Option<Contents> {

@@ -440,6 +440,10 @@ impl ShardDriver for Out<'_> {
         self.frames.pin(slot, mode)
     }
 
+    fn take_use(&mut self, slot: Slot) -> bool {
+        self.frames.take_use(slot)
+    }
+
     fn close(&mut self, slot: Slot) -> Option<Contents> {
         self.frames.close(slot)
     }

@@ -30,6 +30,8 @@ pub struct Frame {
     pub readers: u32,
     /// True while a writer has the latch.
     pub writer: bool,
+    /// True if a session has found the block here, and another may need its frame.
+    pub used: bool,
     /// The generation; odd while a put is expected.
     pub generation: u32,
     /// The content.
@@ -76,6 +78,7 @@ impl SimFrames {
             dirty: false,
             readers: 0,
             writer: false,
+            used: false,
             generation: 0,
             page: nothing,
             copy: None,
@@ -93,6 +96,8 @@ impl SimFrames {
             let frame = &self.frames[slot.index()];
             frame.block == block && frame.mode >= mode && !frame.closing
         })?;
+        // Where only one block exists the mark decides nothing, and would double the states.
+        self.frames[slot.index()].used |= self.config.blocks > 1;
         self.take(slot, mode).then_some(slot)
     }
 
@@ -193,7 +198,11 @@ impl ShardDriver for Out<'_> {
         assert!(mode != Mode::N && frame.page.block == block, "{block} opened without its content");
         assert!(mode != Mode::X || frame.generation.is_multiple_of(2), "{block} in X with a put expected");
         (frame.block, frame.mode) = (block, mode);
-        (frame.closing, frame.notify, frame.dirty) = (false, false, false);
+        (frame.closing, frame.notify, frame.dirty, frame.used) = (false, false, false, false);
+    }
+
+    fn take_use(&mut self, slot: Slot) -> bool {
+        std::mem::take(&mut self.frame(slot).used)
     }
 
     fn pin(&mut self, slot: Slot, _ticket: Ticket, mode: Mode) -> bool {

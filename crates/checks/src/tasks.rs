@@ -242,6 +242,10 @@ impl Blocks for SimBlocks {
         Ok(SimRead { of: self, lent: (block, slot, mode), value })
     }
 
+    async fn read_once(&self, block: BlockId) -> Result<SimRead<'_>, CacheError> {
+        self.read(block).await
+    }
+
     fn prefetch(&self, block: BlockId, mode: Mode) {
         let (wait, ask) = (self.next(), if mode == Mode::X { Ask::X } else { Ask::S });
         self.tell(Request::Want { wait, block, ask, has_others: false });

@@ -152,8 +152,12 @@ pub(super) struct Frame {
     /// Set once the first order has been seen: sessions up to this arrival go before it.
     pub(super) turn: Option<u64>,
     pub(super) waiters: List,
-    /// The time of the last grant.
+    /// The time of the last grant, or of the last time that the block stayed because it was used.
     pub(super) granted: u64,
+    /// True if a session has found the block here since then.
+    pub(super) is_used: bool,
+    /// True if the block has stayed because it was used, and no younger one has left since.
+    pub(super) has_stayed: bool,
     /// The number of the last checkpoint that wanted the block written.
     pub(super) checkpoint: u32,
 }
@@ -178,6 +182,8 @@ impl Frame {
         turn: None,
         waiters: List::EMPTY,
         granted: 0,
+        is_used: false,
+        has_stayed: false,
         checkpoint: 0,
     };
 

@@ -174,6 +174,10 @@ impl ShardDriver for World {
         frame.pin(mode)
     }
 
+    fn take_use(&mut self, _slot: Slot) -> bool {
+        self.quick.percent(30)
+    }
+
     fn close(&mut self, slot: Slot) -> Option<Contents> {
         let frame = &mut self.frames[slot.index()];
         assert!(std::mem::take(&mut frame.open), "closed twice");

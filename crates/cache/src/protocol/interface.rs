@@ -221,6 +221,10 @@ pub trait ShardDriver {
     /// false if another session excludes this. Called only while the frame is open.
     fn pin(&mut self, slot: Slot, ticket: Ticket, mode: Mode) -> bool;
 
+    /// Returns true if a session has found the block in the frame since the last call, or since the
+    /// frame was opened.
+    fn take_use(&mut self, slot: Slot) -> bool;
+
     /// Refuses new pins (CLOSING). Returns `None` if something is pinned: then NOTIFY is set, and
     /// [`Event::Idle`] follows when the last pin goes. Called only while the frame is open.
     fn close(&mut self, slot: Slot) -> Option<Contents>;

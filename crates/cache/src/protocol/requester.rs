@@ -361,7 +361,7 @@ impl Shard {
         // A frame in use does not count: the task that uses it may be one of those that wait.
         let leaves = |frame: &Frame| frame.leave != Leave::No && frame.phase != Phase::Closing;
         while self.slots_of(set).filter(|slot| leaves(&self.frames[*slot])).count() < waiting {
-            let Some(slot) = self.victim(set) else { break };
+            let Some(slot) = self.victim(set, io) else { break };
             self.choose(slot);
             self.settle(slot, io);
         }
@@ -379,20 +379,42 @@ impl Shard {
     }
 
     /// Returns the frame whose block is to leave. Frames without waiting sessions come first, of
-    /// these the ones that need no write, of these the one granted longest ago. If sessions wait at
-    /// every block, age decides, so that no session waits for a frame for ever.
-    fn victim(&self, set: usize) -> Option<usize> {
+    /// these the ones that were not used since their grant, of these the ones that need no write
+    /// and have not just stayed for a use, of these the one granted longest ago. So a scan replaces
+    /// its own blocks. If sessions wait at every block, age decides, so that no session waits for a
+    /// frame for ever.
+    ///
+    /// A used block that was granted earlier stays, as if it were granted now: once for all uses
+    /// until now.
+    fn victim(&mut self, set: usize, io: &mut impl ShardDriver) -> Option<usize> {
         let oldest = self.waiters.front(self.queues[set])?.arrival;
-        self.slots_of(set)
+        for slot in self.slots_of(set) {
+            let frame = &mut self.frames[slot];
+            frame.is_used |= frame.is_held() && io.take_use(Slot(slot as u32));
+        }
+        let victim = self
+            .slots_of(set)
             .filter(|slot| self.frames[*slot].may_leave())
             .filter(|slot| {
                 self.waiters.front(self.frames[*slot].waiters).is_none_or(|waiter| waiter.arrival > oldest)
             })
             .min_by_key(|slot| {
                 let frame = &self.frames[*slot];
-                let clean = frame.mode == Mode::S && !frame.owed;
-                (!frame.waiters.is_empty(), frame.stuck, !clean, frame.granted)
-            })
+                let is_cheap = frame.mode == Mode::S && !frame.owed && !frame.has_stayed;
+                (!frame.waiters.is_empty(), frame.stuck, frame.is_used, !is_cheap, frame.granted)
+            })?;
+        let until = self.frames[victim].granted;
+        for slot in self.slots_of(set) {
+            let frame = &mut self.frames[slot];
+            if frame.granted < until {
+                frame.has_stayed = frame.is_used;
+            }
+            if frame.granted < until && std::mem::take(&mut frame.is_used) {
+                self.grants += 1;
+                frame.granted = self.grants;
+            }
+        }
+        Some(victim)
     }
 
     /// Handles a failed write that was to make room: the longest waiting session gets the error, so

@@ -1,5 +1,7 @@
 //! Tests of one shard, driven by hand: regressions, and cases that the simulator cannot see.
 
+use std::collections::BTreeSet;
+
 use plexus_base::{BlockId, Epoch, Incarnation, Nanos, NodeId, WorkerId};
 
 use super::*;
@@ -20,6 +22,8 @@ enum Did {
 struct Log {
     done: Vec<Did>,
     pinned: Vec<Slot>,
+    /// The frames that sessions have found.
+    used: BTreeSet<Slot>,
 }
 
 impl ShardDriver for Log {
@@ -39,6 +43,9 @@ impl ShardDriver for Log {
         self.pinned.push(slot);
         self.done.push(Did::Pinned(ticket));
         true
+    }
+    fn take_use(&mut self, slot: Slot) -> bool {
+        self.used.remove(&slot)
     }
     fn close(&mut self, slot: Slot) -> Option<Contents> {
         (!self.pinned.contains(&slot)).then_some(UNCHANGED)
@@ -128,6 +135,26 @@ impl World {
         let did = self.tell(Event::Read { slot: target.slot, result: Ok(1) });
         assert!(did.contains(&Did::Pinned(Ticket(ticket))), "{did:?}");
         target.slot
+    }
+
+    /// Reads `block` for a session that gives it back at once. Returns the block that left for it.
+    fn pass(&mut self, block: BlockId) -> Option<BlockId> {
+        let mut did = self.want(1, block, Ask::S);
+        let left = did.iter().find_map(|did| match did {
+            Did::Other(Action::Send { message, .. }) if matches!(message.body, MessageBody::Evict { .. }) => {
+                Some(message.block)
+            }
+            _ => None,
+        });
+        if let Some(left) = left {
+            did = self.hear(1, left, MessageBody::Evicted);
+        }
+        let target = requested(&did).expect("a request");
+        let (ask, source) = (Ask::S, Source::Disk { version: 0 });
+        self.hear(1, block, MessageBody::Grant { ask, target, seq: 1, source, owed: false, behind: false });
+        self.tell(Event::Read { slot: target.slot, result: Ok(1) });
+        self.log.pinned.clear();
+        left
     }
 
     fn idle(&mut self, slot: Slot) -> Vec<Did> {
@@ -266,6 +293,24 @@ fn a_session_waits_at_the_block_that_is_coming_and_not_for_a_frame() {
     let slot = world.shard.find(blocks[2]).expect("the block has a frame");
     let waiting = waiters.iter(frames[slot].waiters).map(|waiter| waiter.ticket.0);
     assert!(waiting.eq([3, 4]));
+}
+
+#[test]
+fn blocks_in_use_stay_while_a_scan_passes_and_leave_when_they_are_used_no_more() {
+    let mut world = world(8);
+    let blocks: Vec<BlockId> = theirs().take(200).collect();
+    let (used, scanned) = blocks.split_at(3);
+    used.iter().for_each(|block| assert_eq!(world.pass(*block), None));
+    for (step, block) in scanned.iter().enumerate() {
+        // They are used less often than blocks leave.
+        if step % 4 == 0 && step < 100 {
+            let frames = used.iter().map(|block| world.shard.find(*block).expect("it has stayed"));
+            world.log.used = frames.map(|slot| Slot(slot as u32)).collect();
+        }
+        let left = world.pass(*block);
+        assert!(left.is_none_or(|left| step >= 100 || !used.contains(&left)), "step {step}: {left:?}");
+    }
+    assert!(used.iter().all(|block| world.shard.find(*block).is_none()), "nothing stays for ever");
 }
 
 /// Other nodes may have the blocks that all frames wait for, and wait for a block of this session.
