@@ -186,6 +186,9 @@ impl<'a> Reader<'a> {
 pub struct Writer(Vec<u8>);
 
 impl Writer {
+    /// A writer without bytes.
+    pub const EMPTY: Self = Self(Vec::new());
+
     /// Starts with a value of fixed length and reserves `more` bytes after it.
     #[inline]
     #[must_use]
@@ -218,6 +221,11 @@ impl Writer {
     #[must_use]
     pub fn so_far(&self) -> &[u8] {
         &self.0
+    }
+
+    /// Forgets all bytes, and keeps their memory.
+    pub fn clear(&mut self) {
+        self.0.clear();
     }
 
     /// Returns all bytes.

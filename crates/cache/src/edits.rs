@@ -19,6 +19,8 @@ pub(crate) struct Edits {
     before: Vec<u8>,
     /// The whole page before the first of them, if it was kept.
     image: Vec<u8>,
+    /// The patch that makes them, once they are final.
+    patch: Patch,
 }
 
 thread_local! {
@@ -27,7 +29,8 @@ thread_local! {
 }
 
 impl Edits {
-    pub(crate) const NONE: Self = Self { ranges: Vec::new(), before: Vec::new(), image: Vec::new() };
+    pub(crate) const NONE: Self =
+        Self { ranges: Vec::new(), before: Vec::new(), image: Vec::new(), patch: Patch::EMPTY };
 
     /// Returns empty edits.
     pub(crate) fn new() -> Self {
@@ -40,6 +43,7 @@ impl Edits {
         spare.ranges.clear();
         spare.before.clear();
         spare.image.clear();
+        spare.patch.clear();
         SPARE.set(spare);
     }
 
@@ -76,23 +80,25 @@ impl Edits {
         (!self.image.is_empty()).then_some(&self.image)
     }
 
-    /// Returns the encoded [`Patch`] that makes these edits, with `user` as they have left it. They
-    /// cannot be undone after that.
-    pub(crate) fn patch(&mut self, user: &[u8]) -> Vec<u8> {
+    /// Makes the edits final: `user` is as they have left it, and they cannot be undone any more.
+    pub(crate) fn finish(&mut self, user: &[u8]) {
         self.ranges.sort_unstable_by_key(|range| range.start);
-        let mut patch = Patch::default();
-        let mut joined: Option<Range<usize>> = None;
-        for range in &self.ranges {
-            match &mut joined {
-                Some(joined) if range.start < joined.end + NEAR => joined.end = joined.end.max(range.end),
-                joined => {
-                    let before = joined.replace(range.clone());
-                    before.inspect(|range| _ = patch.range(range.start, &user[range.clone()]));
-                }
+        let mut ranges = self.ranges.iter();
+        let Some(mut joined) = ranges.next().cloned() else { return };
+        for range in ranges {
+            if range.start < joined.end + NEAR {
+                joined.end = joined.end.max(range.end);
+            } else {
+                self.patch.range(joined.start, &user[joined]);
+                joined = range.clone();
             }
         }
-        joined.inspect(|range| _ = patch.range(range.start, &user[range.clone()]));
-        patch.finish()
+        self.patch.range(joined.start, &user[joined]);
+    }
+
+    /// Returns the encoded [`Patch`] that makes the edits, once they are final.
+    pub(crate) fn patch(&self) -> &[u8] {
+        self.patch.encoded()
     }
 }
 
@@ -140,11 +146,12 @@ mod tests {
         for round in 0..3000 {
             let mut before = page.clone();
             let mut edits = edited(&mut random, &mut page, false);
-            let patch = edits.patch(Page::of(&page).user());
+            edits.finish(Page::of(&page).user());
+            let patch = edits.patch();
             assert_eq!(patch.is_empty(), edits.is_empty());
             assert!(patch.len() <= USER as usize + 4, "round {round}: {} bytes", patch.len());
             for _ in 0..2 {
-                apply_patch(Page::of(&mut before).user_mut(), &patch).unwrap();
+                apply_patch(Page::of(&mut before).user_mut(), patch).unwrap();
                 assert_eq!(before, page, "round {round}");
             }
         }

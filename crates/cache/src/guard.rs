@@ -116,8 +116,8 @@ pub struct Change<'a> {
     lent: Lent<'a>,
     block: BlockId,
     edits: Edits,
-    /// True once the edited block has its new version.
-    is_made: bool,
+    /// The version before the change, and the one that it has made.
+    made: Option<(Version, Version)>,
     /// True while the log has room reserved for the change.
     is_reserved: bool,
 }
@@ -125,7 +125,7 @@ pub struct Change<'a> {
 impl<'a> Change<'a> {
     pub(crate) fn new(cache: &'a Cache, block: BlockId, held: TaskBlock) -> Self {
         let (lent, is_reserved) = (Lent::new(cache, block, held), cache.redo().is_some());
-        Self { lent, block, edits: Edits::new(), is_made: false, is_reserved }
+        Self { lent, block, edits: Edits::new(), made: None, is_reserved }
     }
 
     /// Makes the change. Its redo is appended, and becomes durable later:
@@ -140,20 +140,29 @@ impl<'a> Change<'a> {
         self.lent.waited
     }
 
-    /// Gives an edited block its new version. Returns what is to be logged; `None` if nothing was
-    /// edited.
-    fn make(&mut self) -> Option<MadeChange> {
-        if self.edits.is_empty() {
-            return None;
+    /// Gives an edited block its new version. Returns true if there is something to log.
+    fn make(&mut self) -> bool {
+        if self.edits.is_empty() || self.made.is_some() {
+            return false;
         }
         let (block, writer, before) = (self.block, self.lent.cache.writer(), self.lent.version());
         let Some(after) = before.0.checked_add(1).map(Version) else {
             tracing::error!("{block} has the last version there is; its page is damaged");
-            return None;
+            return false;
         };
         Page::of(self.page_mut()).stamp(block, writer, after);
-        self.is_made = true;
-        Some(MadeChange { before, after, patch: self.edits.patch(self.lent.user()) })
+        self.made = Some((before, after));
+        if self.is_reserved {
+            self.edits.finish(self.lent.user());
+        }
+        self.is_reserved
+    }
+
+    /// Returns the record of a change that was made.
+    fn logged(&self) -> Option<LoggedChange<'_>> {
+        let (before, after) = self.made?;
+        let (block, image) = (self.block, self.edits.image());
+        Some(LoggedChange { block, before, image, change: Some((after, self.edits.patch())) })
     }
 
     #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
@@ -163,39 +172,26 @@ impl<'a> Change<'a> {
     }
 }
 
-/// The versions and the patch of a change that was made.
-struct MadeChange {
-    before: Version,
-    after: Version,
-    patch: Vec<u8>,
-}
-
 /// Makes and logs changes as one group of records. No block of the group leaves this node before
 /// all of it is durable: the end of the group is the end of the last record of each block, and they
 /// stay latched until that is noted.
 pub(crate) fn log_group(cache: &Cache, changes: &mut [Change<'_>]) -> Committed {
-    let made: Vec<_> = changes.iter_mut().map(Change::make).collect();
-    let Some(redo) = cache.redo().filter(|_| made.iter().any(Option::is_some)) else {
+    let count = changes.iter_mut().map(|change| usize::from(change.make())).sum();
+    let Some(redo) = cache.redo().filter(|_| count > 0) else {
         return Committed::default();
     };
-    let logged = || changes.iter().zip(&made).filter_map(|(change, made)| Some((change, made.as_ref()?)));
-    let group: Vec<_> = logged()
-        .map(|(change, made)| LoggedChange {
-            block: change.block,
-            before: made.before,
-            image: change.edits.image(),
-            change: Some((made.after, &made.patch)),
-        })
-        .collect();
-    logged().for_each(|(change, _)| change.lent.table.will_log(change.lent.slot, redo.position()));
-    let end = redo.append(&group);
-    for ((change, _), LoggedChange { image, .. }) in logged().zip(&group) {
-        let is_forced = RedoSpan::is_forced(image.is_some(), group.len());
+    let made = || changes.iter().filter(|change| change.made.is_some());
+    made().for_each(|change| change.lent.table.will_log(change.lent.slot, redo.position()));
+    let end = match &*changes {
+        [one] => redo.append(one.logged().as_slice()),
+        all => redo.append(&all.iter().filter_map(Change::logged).collect::<Vec<_>>()),
+    };
+    for change in changes.iter_mut().filter(|change| change.made.is_some()) {
+        let is_forced = RedoSpan::is_forced(change.edits.image().is_some(), count);
         change.lent.table.logged(change.lent.slot, end, is_forced);
+        // The records have the room now.
+        change.is_reserved = false;
     }
-    drop(group);
-    // The records have the room now.
-    changes.iter_mut().filter(|change| change.is_made).for_each(|change| change.is_reserved = false);
     Committed(end)
 }
 
@@ -222,7 +218,8 @@ impl BlockChange for Change<'_> {
 impl Drop for Change<'_> {
     fn drop(&mut self) {
         let (table, slot) = (self.lent.table, self.lent.slot);
-        if self.is_made {
+        let is_made = self.made.is_some();
+        if is_made {
             // If it was not logged.
             table.will_write(slot);
         } else {
@@ -234,7 +231,7 @@ impl Drop for Change<'_> {
         if self.is_reserved {
             self.lent.cache.redo().inspect(|redo| redo.release(1));
         }
-        if table.unlatch(slot, self.is_made) {
+        if table.unlatch(slot, is_made) {
             self.lent.tell(Some(CacheTask::Idle(slot)));
         }
     }

@@ -85,6 +85,18 @@ pub(super) async fn work(
     done
 }
 
+/// Reads the blocks of the workload's scan one after the other until the stage is over.
+pub(super) async fn scan(cache: &Cache, workload: &Workload, stage: &Stage) {
+    for block in (workload.hot..workload.hot + workload.scan).cycle().map(BlockId) {
+        match cache.read_once(block).await {
+            _ if stage.now() == OVER => return,
+            Ok(page) => drop(page),
+            Err(_) if cache.is_closed() => return stage.end(),
+            Err(error) => return stage.fail(error.to_string()),
+        }
+    }
+}
+
 /// A client of the workload, with its choice of blocks.
 pub(super) struct Client<'a> {
     workload: &'a Workload,

@@ -150,12 +150,17 @@ pub(super) fn run(
     let acknowledged_ref = &acknowledged;
     let work = |thread: usize| {
         move |stage: &Stage| {
-            let clients = (thread..clients).step_by(threads).map(|client| {
+            let scan = (thread == 0 && workload.scan > 0).then_some(None);
+            let tasks = (thread..clients).step_by(threads).map(Some).chain(scan).map(|client| async move {
+                let Some(client) = client else {
+                    client::scan(cache, workload, stage).await;
+                    return None;
+                };
                 let place = ClientSlot { slot: me * clients + client, of: clients * members.len() };
                 let done = client::work(cache, workload, place, stage, &acknowledged_ref[client]);
-                async move { (client, done.await) }
+                Some((client, done.await))
             });
-            cache.run(clients)
+            cache.run(tasks)
         }
     };
     let counts = || acknowledged.iter().map(|count| count.load(Relaxed)).collect::<Vec<_>>();
@@ -172,7 +177,7 @@ pub(super) fn run(
     if cache.is_closed() {
         return Ok(NodeOutcome::Left(counts()));
     }
-    let mut done: Vec<_> = done.into_iter().flatten().collect();
+    let mut done: Vec<_> = done.into_iter().flatten().flatten().collect();
     done.sort_unstable_by_key(|(client, _)| *client);
     let done: Vec<_> = done.into_iter().map(|(_, done)| done).collect();
     let mut responses = Responses::new();

@@ -45,6 +45,10 @@ pub struct Workload {
     pub clients: u32,
     /// The number of blocks, from the first, that clients choose among.
     pub hot: u64,
+    /// The number of blocks behind these that a scan on each node reads over and over, beside the
+    /// clients; 0: there is no scan.
+    #[serde(default)]
+    pub scan: u64,
     /// The percentage of operations that change the block; the others read it.
     pub writes_percent: u32,
     /// Reads take a consistent copy and leave the block where it is.
@@ -80,6 +84,7 @@ impl Default for Workload {
         Self {
             clients: 4,
             hot: 64,
+            scan: 0,
             writes_percent: 50,
             consistent_reads: false,
             order: Order::Random,
@@ -138,6 +143,10 @@ impl Workload {
         if !(1..=most).contains(&self.hot) {
             return Err(format!("{} hot blocks: use 1 to {most}", self.hot));
         }
+        if self.scan > blocks - self.hot {
+            let most = blocks - self.hot;
+            return Err(format!("a scan of {} blocks: use at most {most}, or a larger disk", self.scan));
+        }
         let (slots, room) = (self.clients as usize * nodes, counted::slots(user_bytes));
         if slots > room {
             let most = room / nodes.max(1);
@@ -164,6 +173,7 @@ mod tests {
             (Workload { writes_percent: 101, ..good.clone() }, "101 % writes"),
             (Workload { pause_us: 1_000_001, ..good.clone() }, "1000001 us"),
             (Workload { hot: 4097, ..good.clone() }, "use 1 to 4096"),
+            (Workload { scan: 4096, ..good.clone() }, "use at most 4032"),
             (Workload { measured_ms: 1, ..good.clone() }, "measure for"),
             (Workload { group: 9, ..good.clone() }, "groups of 9 blocks"),
             (Workload { group: 3, ..good.clone() }, "a multiple of it"),

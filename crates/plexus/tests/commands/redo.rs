@@ -36,10 +36,10 @@ fn changes(stream: &RedoStream) -> [Lsn; 2] {
 fn change(stream: &RedoStream) -> Lsn {
     let mut patch = Patch::default();
     patch.range(70, &[0xab]).range(80, &[1; 40]);
-    let patch = patch.finish();
+    let patch = patch.encoded();
     let mut first = Group::default();
     first.push(&Record::image(BlockId(7), Version(3), &[0; 4096]));
-    first.push(&Record::change(BlockId(7), Version(3), Version(4), &patch));
+    first.push(&Record::change(BlockId(7), Version(3), Version(4), patch));
     append(stream, &first)
 }
 

@@ -118,13 +118,18 @@ impl TestNode {
         let was = block.version();
         let mut page = Page::of(&mut block.page[..]);
         change(page.user_mut());
-        let patch = Patch::difference(Page::of(&before[..]).user(), page.user()).finish();
+        let mut patch = Patch::default();
+        let before_page = Page::of(&before[..]);
+        let (old, new) = (before_page.user().chunks(8), page.user().chunks(8));
+        for (place, (_, new)) in (0..).zip(old.zip(new)).filter(|(_, (old, new))| old != new) {
+            patch.range(place * 8, new);
+        }
         page.stamp(block.block, self.writer, Version(was.0 + 1));
         let mut group = RedoGroup::default();
         if !std::mem::replace(&mut block.is_owed, true) {
             group.push(&Record::image(block.block, was, &before));
         }
-        group.push(&Record::change(block.block, was, Version(was.0 + 1), &patch));
+        group.push(&Record::change(block.block, was, Version(was.0 + 1), patch.encoded()));
         block.appended = Some(self.stream.append(&group).expect("a group"));
     }
 

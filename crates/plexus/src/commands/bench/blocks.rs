@@ -38,6 +38,9 @@ pub(crate) struct BlocksArgs {
     /// Number of blocks that the clients choose from.
     #[arg(long, default_value_t = 64, value_name = "BLOCKS")]
     hot: u64,
+    /// Number of other blocks that a scan on each node reads over and over beside the clients.
+    #[arg(long, default_value_t = 0, value_name = "BLOCKS")]
+    scan: u64,
     /// How clients choose blocks: random, or round (one after the other).
     #[arg(long, default_value_t = Order::Random)]
     order: Order,
@@ -79,7 +82,8 @@ pub(crate) fn run(args: &BlocksArgs) -> anyhow::Result<()> {
         measured::prepare(path)?;
     }
     let mut reports = Vec::new();
-    let needs = ClusterNeeds { nodes: 3, block_kib: 16, cache_mib: 32, hot: args.hot };
+    let needs =
+        ClusterNeeds { nodes: 3, block_kib: 16, cache_mib: 32, hot: args.hot.saturating_add(args.scan) };
     args.clusters.each(&needs, &mut |config, rail| sweep(args, config, rail, &interrupted, &mut reports))?;
     if let Some(path) = &args.svg {
         write_chart(path, &reports)?;
@@ -99,6 +103,7 @@ impl BlocksArgs {
         Ok(Workload {
             clients,
             hot: self.hot,
+            scan: self.scan,
             writes_percent: self.writes,
             consistent_reads: self.consistent_reads,
             order: self.order,
@@ -160,8 +165,12 @@ fn show(reports: &[Report]) -> anyhow::Result<()> {
 /// Returns the setting of a measurement in one line.
 fn setting(report: &Report) -> String {
     let reads = if report.workload.consistent_reads { ", consistent reads" } else { "" };
+    let scan = match report.workload.scan {
+        0 => String::new(),
+        blocks => format!(", a scan of {blocks}"),
+    };
     format!(
-        "{} nodes, {} KiB blocks, {} hot, {} % writes{reads}, {}",
+        "{} nodes, {} KiB blocks, {} hot{scan}, {} % writes{reads}, {}",
         report.nodes,
         report.block_size / 1024,
         report.workload.hot,
