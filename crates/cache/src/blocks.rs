@@ -74,8 +74,8 @@ pub trait Blocks {
     async fn read(&self, block: BlockId) -> Result<Self::Read<'_>, CacheError>;
 
     /// Waits for a copy of a block as it was at some moment between call and return. A node that is
-    /// changing the block keeps it. The copy may show changes that are not durable, and that a death
-    /// of nodes undoes.
+    /// changing the block keeps it. The copy may show changes that are not durable, and that a
+    /// death of nodes undoes.
     async fn read_consistent(&self, block: BlockId) -> Result<Self::Read<'_>, CacheError>;
 
     /// Waits for a block for reading, as [`read`](Self::read), which this task will not need again

@@ -315,7 +315,7 @@ impl Blocks for Cache {
     async fn durable(&self, committed: Committed) -> Result<(), CacheError> {
         match &self.inner.redo {
             Some(redo) if committed.0 > 0 => {
-                Ok(poll_fn(|context| redo.poll_durable(committed.0, context, tasks::flies(redo))).await?)
+                Ok(poll_fn(|context| redo.poll_durable(committed.0, context, tasks::leads(redo))).await?)
             }
             _ => Ok(()),
         }

@@ -17,8 +17,9 @@
 //! The *worker* (one thread at a time) sets the mode, the block and CLOSING. It does so only while
 //! nothing is pinned, except for CLOSING and NOTIFY. It sets those at any time, with one
 //! compare-exchange that also sees the pins, and clears USED. *Sessions* add and remove pins and
-//! the latch, set USED with them, and DIRTY when they release the latch. A session pins with one compare-exchange of the whole word.
-//! So the block, the mode and the absence of CLOSING and LATCH are those of the moment of the pin.
+//! the latch, set USED with them, and DIRTY when they release the latch. A session pins with one
+//! compare-exchange of the whole word. So the block, the mode and the absence of CLOSING and LATCH
+//! are those of the moment of the pin.
 //!
 //! A packed list of block numbers beside the words is only a hint where to look.
 //!

@@ -291,8 +291,8 @@ mod tests {
         fn poll_durable(&self, _: u64, _: &mut Context<'_>, _: bool) -> Poll<Result<(), RedoFailed>> {
             Poll::Pending
         }
-        fn fly(&self, _: &dyn Fn() -> bool) {}
-        fn kick(&self) {}
+        fn lead(&self, _: &dyn Fn() -> bool) {}
+        fn delegate(&self) {}
         fn begin(&self) {}
         fn recover(&self, _: WorkerId, _: Epoch, _: Vec<(NodeId, Incarnation)>) {}
         fn replay(&self, _: WorkerId, _: Epoch, _: Vec<BlockId>) {}

@@ -89,19 +89,19 @@ pub trait RedoLog: Send + Sync {
     /// Makes everything below `end` durable for a worker; answered by [`RedoAnswers::durable`].
     fn flush(&self, worker: WorkerId, end: u64);
 
-    /// Waits until everything below `end` is durable. With `flies`, the thread promises to call
-    /// [`fly`](Self::fly) or [`kick`](Self::kick) when it has no task that can go on.
+    /// Waits until everything below `end` is durable. With `may_lead`, the thread promises to call
+    /// [`lead`](Self::lead) or [`delegate`](Self::delegate) when it has no task that can go on.
     ///
     /// # Errors
     /// The stream has failed.
-    fn poll_durable(&self, end: u64, context: &mut Context<'_>, flies: bool) -> Poll<Result<(), RedoFailed>>;
+    fn poll_durable(&self, end: u64, context: &mut Context<'_>, may_lead: bool) -> Poll<Result<(), RedoFailed>>;
 
     /// Lets the calling thread, which waits for nothing else, write the stream until its wait
     /// `is_over`. Returns at once if another thread does.
-    fn fly(&self, is_over: &dyn Fn() -> bool);
+    fn lead(&self, is_over: &dyn Fn() -> bool);
 
     /// Lets another thread write the stream.
-    fn kick(&self);
+    fn delegate(&self);
 
     /// A master of this node is open: by now every member has drained in this view. The stream of
     /// this incarnation may be opened, and no other node takes it for one of a dead node.

@@ -79,7 +79,7 @@ struct Ends<'a>(&'a Thread);
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
         self.0.is_running.set(false);
-        self.0.kick();
+        self.0.delegate();
     }
 }
 
@@ -132,9 +132,9 @@ impl Thread {
             requests.into_iter().partition(|(worker, _)| drives && *worker == driven);
         others.into_iter().for_each(|(worker, task)| port.submit(worker, task));
         // It can write one stream itself.
-        let flown = if drives || signal.is_set() { None } else { self.redo.borrow_mut().pop() };
-        self.kick();
-        flown.inspect(|redo| redo.fly(&|| signal.is_set()));
+        let led = if drives || signal.is_set() { None } else { self.redo.borrow_mut().pop() };
+        self.delegate();
+        led.inspect(|redo| redo.lead(&|| signal.is_set()));
         if drives {
             port.wait(driven, &mut mine.into_iter().map(|(_, task)| task), signal);
         } else {
@@ -144,13 +144,13 @@ impl Thread {
     }
 
     /// Lets other threads write the redo that this one has promised to write.
-    fn kick(&self) {
-        self.redo.take().iter().for_each(|redo| redo.kick());
+    fn delegate(&self) {
+        self.redo.take().iter().for_each(|redo| redo.delegate());
     }
 }
 
 /// Returns whether the thread runs tasks, and so promises to write a redo stream.
-pub(crate) fn flies(redo: &Arc<dyn RedoLog>) -> bool {
+pub(crate) fn leads(redo: &Arc<dyn RedoLog>) -> bool {
     THREAD.with(|thread| {
         if thread.is_running.get() {
             let mut promised = thread.redo.borrow_mut();
@@ -255,10 +255,10 @@ mod tests {
             stream.1.push(context.waker().clone());
             if stream.0 { Poll::Ready(Ok(())) } else { Poll::Pending }
         }
-        fn fly(&self, _: &dyn Fn() -> bool) {
+        fn lead(&self, _: &dyn Fn() -> bool) {
             self.write();
         }
-        fn kick(&self) {
+        fn delegate(&self) {
             self.write();
         }
 
@@ -302,7 +302,7 @@ mod tests {
         let streams = [(); 3].map(|()| Arc::<Stream>::default());
         let logs = streams.clone().map(|stream| stream as Arc<dyn RedoLog>);
         let wait =
-            |redo: Arc<dyn RedoLog>| poll_fn(move |context| redo.poll_durable(1, context, flies(&redo)));
+            |redo: Arc<dyn RedoLog>| poll_fn(move |context| redo.poll_durable(1, context, leads(&redo)));
         // Without the promise no thread writes the stream, and the tasks would wait for ever.
         let written = run(&NoWorkers, logs.map(wait));
         assert!(written.iter().all(Result::is_ok) && written.len() == 3);

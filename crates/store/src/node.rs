@@ -399,21 +399,21 @@ impl RedoLog for NodeRedo {
         }
     }
 
-    fn poll_durable(&self, end: u64, context: &mut Context<'_>, flies: bool) -> Poll<Result<(), RedoFailed>> {
+    fn poll_durable(&self, end: u64, context: &mut Context<'_>, may_lead: bool) -> Poll<Result<(), RedoFailed>> {
         if self.durable() >= end {
             return Poll::Ready(Ok(()));
         }
         let stream = self.shared.stream.get().filter(|_| end != NOT_APPENDED);
         let Some(stream) = stream else { return Poll::Ready(Err(self.shared.why_over())) };
-        stream.poll_durable(Lsn(end), context, flies).map_err(|why| RedoFailed(why.to_string()))
+        stream.poll_durable(Lsn(end), context, may_lead).map_err(|why| RedoFailed(why.to_string()))
     }
 
-    fn fly(&self, is_over: &dyn Fn() -> bool) {
-        self.shared.stream.get().inspect(|stream| stream.fly(is_over));
+    fn lead(&self, is_over: &dyn Fn() -> bool) {
+        self.shared.stream.get().inspect(|stream| stream.lead(is_over));
     }
 
-    fn kick(&self) {
-        self.shared.stream.get().inspect(|stream| stream.kick());
+    fn delegate(&self) {
+        self.shared.stream.get().inspect(|stream| stream.delegate());
     }
 
     fn begin(&self) {

@@ -342,7 +342,7 @@ fn every_flush_is_answered() {
     let ends = [node.append(), node.append(), node.append()];
     node.redo.flush(WorkerId(0), ends[0]);
     node.redo.flush(WorkerId(1), ends[1]);
-    // While the first flight is under way the worker wants more.
+    // While the first flush is under way the worker wants more.
     node.redo.flush(WorkerId(0), ends[2]);
     node.disk.hold(false);
     let mut open = vec![(WorkerId(0), ends[2]), (WorkerId(1), ends[1])];

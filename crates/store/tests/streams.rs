@@ -163,14 +163,14 @@ impl Wake for Woken {
 }
 
 /// Waits until a group is durable, and writes the stream meanwhile, or has it written by others.
-fn fly(stream: &RedoStream, end: Lsn, kicks: bool) {
+fn lead(stream: &RedoStream, end: Lsn, delegates: bool) {
     loop {
         let woken = Arc::new(Woken(thread::current(), AtomicBool::new(false)));
         let waker = Waker::from(Arc::clone(&woken));
         match stream.poll_durable(end, &Context::from_waker(&waker), true) {
             Poll::Ready(result) => return result.expect("durable"),
-            Poll::Pending if kicks => stream.kick(),
-            Poll::Pending => stream.fly(&|| woken.1.load(SeqCst)),
+            Poll::Pending if delegates => stream.delegate(),
+            Poll::Pending => stream.lead(&|| woken.1.load(SeqCst)),
         }
         while !woken.1.load(SeqCst) {
             thread::park();
@@ -183,7 +183,7 @@ fn every_client_goes_on_whichever_thread_writes() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("redo");
     create(&path, 5, NODE, Geometry::new(64 * PAGE, 3).expect("segments")).expect("a stream");
-    for (flying, kicking, waiting) in [(1, 0, 0), (3, 0, 0), (2, 1, 1), (1, 0, 3)] {
+    for (leading, delegating, waiting) in [(1, 0, 0), (3, 0, 0), (2, 1, 1), (1, 0, 3)] {
         let device = FileDevice::open(&path).expect("a device");
         let tail = StreamReader::open(&device).and_then(StreamReader::scan).expect("a stream").tail;
         let incarnation = Incarnation(tail.header.incarnation.0 + 1);
@@ -198,15 +198,15 @@ fn every_client_goes_on_whichever_thread_writes() {
         };
         let wait = |end| stream.wait_durable(end).expect("durable");
         thread::scope(|scope| {
-            (0..flying).for_each(|_| _ = scope.spawn(|| work(&|end| fly(&stream, end, false))));
-            (0..kicking).for_each(|_| _ = scope.spawn(|| work(&|end| fly(&stream, end, true))));
+            (0..leading).for_each(|_| _ = scope.spawn(|| work(&|end| lead(&stream, end, false))));
+            (0..delegating).for_each(|_| _ = scope.spawn(|| work(&|end| lead(&stream, end, true))));
             (0..waiting).for_each(|_| _ = scope.spawn(|| work(&wait)));
         });
     }
 }
 
 #[test]
-fn two_clients_that_promised_to_write_are_not_left_alone_after_a_flight_with_three() {
+fn two_clients_that_promised_to_write_are_not_left_alone_after_a_flush_with_three() {
     // The thread must be asleep when the two come, which a single try does not ensure.
     for _ in 0..20 {
         let geometry = Geometry::new(8 * PAGE, 2).expect("segments");
@@ -217,7 +217,7 @@ fn two_clients_that_promised_to_write_are_not_left_alone_after_a_flight_with_thr
         let told = move |step| told.send(step).expect("the test listens");
         let stream = RedoStream::open(device, tail, Incarnation(1), told).expect("it opens");
         // They find work of their own instead of writing, and let the stream's thread write.
-        let flight = |clients: u64, first: u64| {
+        let flush = |clients: u64, first: u64| {
             let appended =
                 (0..clients).map(|client| stream.try_append(&group(first + client)).expect("room").end);
             let ends: Vec<Lsn> = appended.collect();
@@ -227,7 +227,7 @@ fn two_clients_that_promised_to_write_are_not_left_alone_after_a_flight_with_thr
                 let polled = stream.poll_durable(*end, &Context::from_waker(&waker), true);
                 assert!(polled.is_pending());
             });
-            ends.iter().for_each(|_| stream.kick());
+            ends.iter().for_each(|_| stream.delegate());
             let last = *ends.last().expect("a client");
             loop {
                 match progress.recv_timeout(LIMIT).expect("a thread writes the stream") {
@@ -236,8 +236,8 @@ fn two_clients_that_promised_to_write_are_not_left_alone_after_a_flight_with_thr
                 }
             }
         };
-        flight(3, 1);
-        flight(2, 4);
+        flush(3, 1);
+        flush(2, 4);
     }
 }
 
@@ -291,7 +291,7 @@ fn a_client_that_stops_writing_leaves_the_waits_of_others_to_the_next_one() {
         RedoStream::open(Arc::<Gated>::clone(&device), tail, Incarnation(1), drop).expect("it opens");
     let gate = device.gate.lock().expect("the gate");
     thread::scope(|scope| {
-        scope.spawn(|| fly(&stream, stream.try_append(&group(1)).expect("room").end, false));
+        scope.spawn(|| lead(&stream, stream.try_append(&group(1)).expect("room").end, false));
         syncing.recv_timeout(LIMIT).expect("the first client writes");
         // The next client relies on the first one, which has all that it wants after this sync.
         let end = stream.try_append(&group(2)).expect("room").end;

@@ -1,17 +1,17 @@
 //! A stream that threads share: one thread at a time writes it to a device.
 //!
 //! Clients append, and wait until their groups are durable; the writes and syncs of all of them are
-//! those of [`StreamWriter`], one after the other. The *pilot* carries them out. A thread that
-//! waits for nothing else becomes the pilot if there is none ([`RedoStream::fly`]): that saves two
-//! switches of threads for each flight. It is the pilot for one flight, or until its own wait is
-//! over. At all other times the thread of the stream is the pilot. No wake-up is lost: when a pilot
-//! goes, or a client comes, the thread is woken if there is something to do, unless that client has
-//! promised to fly or to call [`RedoStream::kick`].
+//! those of [`StreamWriter`], one after the other. The *leader* carries them out. A thread that
+//! waits for nothing else becomes the leader if there is none ([`RedoStream::lead`]): that saves
+//! two switches of threads for each flush. It is the leader for one flush, or until its own wait is
+//! over. At all other times the thread of the stream is the leader. No wake-up is lost: when a
+//! leader goes, or a client comes, the thread is woken if there is something to do, unless that
+//! client has promised to lead or to call [`RedoStream::delegate`].
 //!
 //! **Gathering.** Clients that commit one change after the other come back shortly after a sync. A
-//! flight that began at the end of the last one would miss them, so every flight would have half of
-//! the clients. The pilot therefore waits for as many clients as waited at the end of the last
-//! flight: at most for half the time of that flight, and not at all for a client that does not wait
+//! flush that began at the end of the last one would miss them, so every flush would have half of
+//! the clients. The leader therefore waits for as many clients as waited at the end of the last
+//! flush: at most for half the time of that flush, and not at all for a client that does not wait
 //! itself ([`RedoStream::want`]), as a worker that hands a block over.
 //!
 //! Zeros are written by a second thread, which ends when the device was used as a whole.
@@ -89,7 +89,7 @@ struct Shared {
     state: Mutex<State>,
     /// Wakes the thread: there is a step, or no more will come.
     work: Condvar,
-    /// Wakes the pilot that waits for more clients, if it is a client itself.
+    /// Wakes the leader that waits for more clients, if it is a client itself.
     gathered: Condvar,
     /// Wakes the thread that writes zeros, as `work`.
     zeros_due: Condvar,
@@ -120,12 +120,12 @@ struct State {
     waiters: Vec<Waiter>,
     /// The highest position of a client that waits: the writer is told after the gathering.
     wanted: Lsn,
-    /// The number of clients for which the next flight waits, and until when.
+    /// The number of clients for which the next flush waits, and until when.
     gathering: Option<(usize, Instant)>,
-    /// True while a pilot sleeps, at most until that time.
+    /// True while a leader sleeps, at most until that time.
     is_timed: bool,
-    /// True while a client is the pilot.
-    is_flown: bool,
+    /// True while a client is the leader.
+    is_client_led: bool,
     is_open: bool,
     is_closed: bool,
     is_dropped: bool,
@@ -149,7 +149,7 @@ impl RedoStream {
     ) -> Result<Self, OpenError> {
         let mut steps = VecDeque::new();
         let writer = StreamWriter::open(tail, incarnation, &mut |action| steps.push_back(action));
-        let (is_timed, is_flown, failure) = (false, false, None);
+        let (is_timed, is_client_led, failure) = (false, false, None);
         let (is_open, is_closed, is_dropped) = (false, false, false);
         let (waiters, wanted, gathering, zeros) = (Vec::new(), Lsn(0), None, None);
         let is_zeroed = writer.is_zeroed();
@@ -161,7 +161,7 @@ impl RedoStream {
             wanted,
             gathering,
             is_timed,
-            is_flown,
+            is_client_led,
             is_open,
             is_closed,
             is_dropped,
@@ -218,12 +218,12 @@ impl RedoStream {
         appended
     }
 
-    /// Waits until everything below `lsn` is durable. With `flies`, the thread promises to call
-    /// [`fly`](Self::fly) or [`kick`](Self::kick) soon.
+    /// Waits until everything below `lsn` is durable. With `may_lead`, the thread promises to call
+    /// [`lead`](Self::lead) or [`delegate`](Self::delegate) soon.
     ///
     /// # Errors
     /// The device fails.
-    pub fn poll_durable(&self, lsn: Lsn, context: &Context<'_>, flies: bool) -> Poll<Result<(), RedoError>> {
+    pub fn poll_durable(&self, lsn: Lsn, context: &Context<'_>, may_lead: bool) -> Poll<Result<(), RedoError>> {
         let mut state = self.shared.lock();
         if let Some(failure) = state.failure() {
             return Poll::Ready(Err(failure));
@@ -235,34 +235,34 @@ impl RedoStream {
         if !state.waiters.iter().any(is_known) {
             state.waiters.push(Waiter { lsn, waker: context.waker().clone() });
             state.wanted = state.wanted.max(lsn);
-            if !flies || state.is_flown {
+            if !may_lead || state.is_client_led {
                 self.shared.wake(state);
             }
         }
         Poll::Pending
     }
 
-    /// Has the flights begin for which clients wait that have promised to fly.
-    pub fn kick(&self) {
+    /// Has the flushes begin for which clients wait that have promised to lead.
+    pub fn delegate(&self) {
         self.shared.wake(self.shared.lock());
     }
 
-    /// Makes the calling thread the pilot, unless there is one or nothing to do. It returns when
-    /// the wait of the thread `is_over` and a flight has landed, or when no client waits.
-    pub fn fly(&self, is_over: &dyn Fn() -> bool) {
+    /// Makes the calling thread the leader, unless there is one or nothing to do. It returns when
+    /// the wait of the thread `is_over` and a flush has ended, or when no client waits.
+    pub fn lead(&self, is_over: &dyn Fn() -> bool) {
         let mut state = self.shared.lock();
-        if state.is_flown || !state.writer.is_idle() {
+        if state.is_client_led || !state.writer.is_idle() {
             return self.shared.wake(state);
         }
-        state.is_flown = true;
+        state.is_client_led = true;
         drop(state);
         self.shared.write(&*self.device, &*self.told, Some(is_over));
         let mut state = self.shared.lock();
-        state.is_flown = false;
-        // Clients that found a pilot rely on it that there is another.
-        let needs_pilot = !state.steps.is_empty() || state.waits() || state.is_dropped;
+        state.is_client_led = false;
+        // Clients that found a leader rely on it that there is another.
+        let needs_leader = !state.steps.is_empty() || state.waits() || state.is_dropped;
         drop(state);
-        if needs_pilot {
+        if needs_leader {
             self.shared.work.notify_one();
         }
     }
@@ -281,7 +281,7 @@ impl RedoStream {
         }
     }
 
-    /// Makes everything below `lsn` durable without waiting for it. The flight begins at once.
+    /// Makes everything below `lsn` durable without waiting for it. The flush begins at once.
     pub fn want(&self, lsn: Lsn) {
         self.handle(Event::Want(lsn));
     }
@@ -397,7 +397,7 @@ impl State {
         progress
     }
 
-    /// Returns true if clients wait for a flight that has not begun, and none is under way.
+    /// Returns true if clients wait for a flush that has not begun, and none is under way.
     fn waits(&self) -> bool {
         self.wanted > self.writer.durable() && self.writer.is_idle()
     }
@@ -406,12 +406,12 @@ impl State {
     fn must_wake(&self) -> bool {
         let clients = self.waiters.len();
         let gathers = self.gathering.is_some_and(|(wanted, _)| clients < wanted);
-        // A pilot that has begun before the first client came does not know yet how long it may
+        // A leader that has begun before the first client came does not know yet how long it may
         // gather.
         !self.steps.is_empty() || self.waits() && (!gathers || !self.is_timed)
     }
 
-    /// Returns the time for which the next flight still waits for clients.
+    /// Returns the time for which the next flush still waits for clients.
     fn gathers_for(&self) -> Option<Duration> {
         let (clients, until) = self.gathering?;
         let left = until.saturating_duration_since(Instant::now());
@@ -449,14 +449,14 @@ impl Shared {
         }
     }
 
-    /// Gives the state back, and wakes the pilot if there is something to do for it.
+    /// Gives the state back, and wakes the leader if there is something to do for it.
     fn wake(&self, state: MutexGuard<'_, State>) {
-        let (must_wake, is_flown) = (state.must_wake(), state.is_flown);
+        let (must_wake, is_client_led) = (state.must_wake(), state.is_client_led);
         let must_zero = state.zeros.is_some();
-        // Before the wake-up: the pilot would have to wait for the state at once.
+        // Before the wake-up: the leader would have to wait for the state at once.
         drop(state);
         if must_wake {
-            if is_flown { self.gathered.notify_one() } else { self.work.notify_one() }
+            if is_client_led { self.gathered.notify_one() } else { self.work.notify_one() }
         }
         if must_zero {
             self.zeros_due.notify_one();
@@ -468,7 +468,7 @@ impl Shared {
     fn next(&self, is_client: bool) -> Option<Action> {
         let mut state = self.lock();
         loop {
-            if state.is_flown && !is_client {
+            if state.is_client_led && !is_client {
                 state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
@@ -477,9 +477,9 @@ impl Shared {
             }
             if state.waits() {
                 if let Some(left) = state.gathers_for() {
-                    let pilot = if is_client { &self.gathered } else { &self.work };
+                    let leader = if is_client { &self.gathered } else { &self.work };
                     state.is_timed = true;
-                    let waited = pilot.wait_timeout(state, left);
+                    let waited = leader.wait_timeout(state, left);
                     (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
                     state.is_timed = false;
                     continue;
@@ -499,7 +499,7 @@ impl Shared {
         }
     }
 
-    /// Carries out the steps of the writer: those of a client's flight, until its wait `is_over`;
+    /// Carries out the steps of the writer: those of a client's flush, until its wait `is_over`;
     /// or all until the stream is dropped and the last step has ended.
     fn write(&self, device: &dyn Device, told: &dyn Fn(RedoProgress), is_over: Option<&dyn Fn() -> bool>) {
         let mut begin = Instant::now();

@@ -1,8 +1,8 @@
 //! The writer of a stream: groups of records in, writes and syncs out.
 //!
 //! [`StreamWriter::append`] gives a group its position in the last batch that is not being written.
-//! A *flight* is at most one batch and at most one header, each written, and then one sync. Only
-//! one flight is under way. When it has landed, what it carried is durable, and the next one starts
+//! A *flush* is at most one batch and at most one header, each written, and then one sync. Only
+//! one flush is under way. When it has ended, what it carried is durable, and the next one starts
 //! at once with everything that came meanwhile (group commit). No timer takes part.
 //!
 //! Guarantees:
@@ -153,7 +153,7 @@ struct OpenBatch {
 
 /// Writes under way, and what holds after their sync.
 #[derive(Default)]
-struct Flight {
+struct Flush {
     /// The writes that have not begun.
     writes: VecDeque<Action>,
     is_syncing: bool,
@@ -173,7 +173,7 @@ pub struct StreamWriter {
     tail: Option<Batch>,
     /// The batches that wait, by position. Groups are appended to the last one.
     waiting: VecDeque<OpenBatch>,
-    flight: Option<Flight>,
+    flush: Option<Flush>,
     /// The position behind all batches.
     end: Lsn,
     /// Everything below is durable.
@@ -223,7 +223,7 @@ impl StreamWriter {
             checksum: last.as_ref().map_or(0, Batch::checksum),
             tail: last,
             waiting: VecDeque::new(),
-            flight: None,
+            flush: None,
             end,
             // What was found is durable when the stream is open.
             durable: header.begin,
@@ -245,7 +245,7 @@ impl StreamWriter {
         };
         if writer.tail.is_none() {
             // A header that was found must be durable before another one is written.
-            writer.flight = Some(Flight { is_syncing: true, ..Flight::default() });
+            writer.flush = Some(Flush { is_syncing: true, ..Flush::default() });
             out(Action::Sync);
         }
         writer.start(out);
@@ -311,7 +311,7 @@ impl StreamWriter {
                 out(Action::Failed);
             }
             Event::Done(false) => {
-                (self.flight, self.has_failed) = (None, true);
+                (self.flush, self.has_failed) = (None, true);
                 out(Action::Failed);
             }
         }
@@ -330,7 +330,7 @@ impl StreamWriter {
 
     /// Returns true if no write or sync is under way, and none will begin without an event.
     pub fn is_idle(&self) -> bool {
-        self.flight.is_none()
+        self.flush.is_none()
     }
 
     /// Returns the fill of the stream.
@@ -357,10 +357,10 @@ impl StreamWriter {
     /// Returns the records of a block that are not durable, marked as carried; `None` if they are
     /// longer than `limit` bytes, or will never be durable.
     pub fn carry(&self, block: BlockId, limit: usize) -> Option<Group> {
-        let flying = self.flight.iter().filter_map(|flight| flight.batch.as_ref()).flat_map(Batch::records);
+        let in_flush = self.flush.iter().filter_map(|flush| flush.batch.as_ref()).flat_map(Batch::records);
         let waiting = self.waiting.iter().flat_map(OpenBatch::records);
         let mut group = Group::default();
-        for (_, record, _) in flying.chain(waiting).filter(|(_, record, _)| record.block == block) {
+        for (_, record, _) in in_flush.chain(waiting).filter(|(_, record, _)| record.block == block) {
             group.push(&Record { is_carried: true, ..record });
             if group.bytes().len() > limit {
                 return None;
@@ -420,28 +420,28 @@ impl StreamWriter {
         out(Action::Zero(geometry.offset(from), bytes));
     }
 
-    /// Starts the next flight if none is under way and there is something to write.
+    /// Starts the next flush if none is under way and there is something to write.
     fn start(&mut self, out: &mut impl FnMut(Action)) {
         self.zero_ahead(out);
-        if self.flight.is_some() || self.has_failed {
+        if self.flush.is_some() || self.has_failed {
             return;
         }
-        let mut flight = Flight::default();
+        let mut flush = Flush::default();
         if let Some(tail) = self.tail.take() {
-            // Its own flight: a header that says where we begin must not be durable before it.
-            flight.writes.push_back(self.write(&tail));
+            // Its own flush: a header that says where we begin must not be durable before it.
+            flush.writes.push_back(self.write(&tail));
         } else {
             if let Some(header) = self.next_header() {
-                flight.writes.push_back(Action::Write(header.offset(), header.encode()));
-                (self.written, flight.header) = (header, Some(header));
+                flush.writes.push_back(Action::Write(header.offset(), header.encode()));
+                (self.written, flush.header) = (header, Some(header));
             }
             if let Some(batch) = self.next_batch() {
-                flight.writes.push_back(self.write(&batch));
-                flight.batch = Some(batch);
+                flush.writes.push_back(self.write(&batch));
+                flush.batch = Some(batch);
             }
         }
-        if let Some(first) = flight.writes.pop_front() {
-            self.flight = Some(flight);
+        if let Some(first) = flush.writes.pop_front() {
+            self.flush = Some(flush);
             out(first);
         }
     }
@@ -481,22 +481,22 @@ impl StreamWriter {
         Some(batch)
     }
 
-    /// Continues a flight whose last step has succeeded.
+    /// Continues a flush whose last step has succeeded.
     fn done(&mut self, out: &mut impl FnMut(Action)) {
-        let flight = self.flight.as_mut().expect("a write or sync is under way");
+        let flush = self.flush.as_mut().expect("a write or sync is under way");
         if self.has_failed {
-            self.flight = None;
+            self.flush = None;
             return;
         }
-        if let Some(write) = flight.writes.pop_front() {
+        if let Some(write) = flush.writes.pop_front() {
             return out(write);
         }
-        if !flight.is_syncing {
-            flight.is_syncing = true;
+        if !flush.is_syncing {
+            flush.is_syncing = true;
             self.counts.syncs += 1;
             return out(Action::Sync);
         }
-        let Flight { batch, header, .. } = self.flight.take().unwrap_or_default();
+        let Flush { batch, header, .. } = self.flush.take().unwrap_or_default();
         if let Some(header) = header {
             self.header_is_durable(header, out);
         }
