@@ -2,6 +2,6 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    let _ = plexus_store::stream::protocol::header_any(bytes);
-    let _ = plexus_store::stream::protocol::batch_any(bytes);
+    let _ = plexus_redo::stream::protocol::header_any(bytes);
+    let _ = plexus_redo::stream::protocol::batch_any(bytes);
 });

@@ -1,8 +1,8 @@
 //! The edits of a block under a change: the ranges that are changed, with their bytes before.
 //!
 //! They give the patch that redo needs, and undo the change, without a copy of the page and without
-//! a comparison. Only the first change after a write to the disk keeps the page before it, because
-//! its redo needs that page as an image.
+//! a comparison of pages. Only the first change after a write to the disk keeps the page before it,
+//! because its redo needs that page as an image.
 
 use std::{cell::Cell, ops::Range};
 
@@ -11,12 +11,19 @@ use plexus_disks::{HEADER, Page, Patch};
 /// Two ranges with fewer bytes between them are logged as one: each range costs a head.
 const NEAR: usize = 8;
 
+/// A range that is changed, in user bytes.
+struct Edit {
+    range: Range<usize>,
+    /// The place of its bytes before the change among all that are kept.
+    kept_at: usize,
+}
+
 /// The ranges that a change has touched so far.
 pub(crate) struct Edits {
-    /// In the order in which they were made, in user bytes.
-    ranges: Vec<Range<usize>>,
+    /// In the order in which they were made.
+    made: Vec<Edit>,
     /// The bytes before each of them, one after the other.
-    before: Vec<u8>,
+    kept: Vec<u8>,
     /// The whole page before the first of them, if it was kept.
     image: Vec<u8>,
     /// The patch that makes them, once they are final.
@@ -30,7 +37,7 @@ thread_local! {
 
 impl Edits {
     pub(crate) const NONE: Self =
-        Self { ranges: Vec::new(), before: Vec::new(), image: Vec::new(), patch: Patch::EMPTY };
+        Self { made: Vec::new(), kept: Vec::new(), image: Vec::new(), patch: Patch::EMPTY };
 
     /// Returns empty edits.
     pub(crate) fn new() -> Self {
@@ -40,38 +47,40 @@ impl Edits {
     /// Keeps the room of these edits for the next change of this thread.
     pub(crate) fn recycle(&mut self) {
         let mut spare = std::mem::replace(self, Self::NONE);
-        spare.ranges.clear();
-        spare.before.clear();
+        spare.made.clear();
+        spare.kept.clear();
         spare.image.clear();
         spare.patch.clear();
         SPARE.set(spare);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
+        self.made.is_empty()
     }
 
     /// Keeps the bytes of a range that will be changed, and the page if `keeps_image`. `page` is as
     /// the edits so far have left it.
     pub(crate) fn touch(&mut self, page: &[u8], range: Range<usize>, keeps_image: bool) {
-        let is_known = |known: &Range<usize>| known.start <= range.start && range.end <= known.end;
-        if range.is_empty() || self.ranges.iter().any(is_known) {
+        let is_known = |edit: &Edit| edit.range.start <= range.start && range.end <= edit.range.end;
+        if range.is_empty() || self.made.iter().any(is_known) {
             return;
         }
-        if self.ranges.is_empty() && keeps_image {
+        if self.made.is_empty() && keeps_image {
             self.image.extend_from_slice(page);
         }
-        self.before.extend_from_slice(&Page::of(page).user()[range.clone()]);
-        self.ranges.push(range);
+        let kept_at = self.kept.len();
+        self.kept.extend_from_slice(&Page::of(page).user()[range.clone()]);
+        self.made.push(Edit { range, kept_at });
     }
 
     /// Gives the page its bytes before the edits, and forgets them.
     pub(crate) fn undo(&mut self, page: &mut [u8]) {
         // The latest first: a range may cover parts of an earlier one.
-        for range in self.ranges.drain(..).rev() {
-            let kept = self.before.split_off(self.before.len() - range.len());
-            page[HEADER + range.start..HEADER + range.end].copy_from_slice(&kept);
+        for Edit { range, kept_at } in self.made.drain(..).rev() {
+            let kept = &self.kept[kept_at..kept_at + range.len()];
+            page[HEADER + range.start..HEADER + range.end].copy_from_slice(kept);
         }
+        self.kept.clear();
         self.image.clear();
     }
 
@@ -82,15 +91,27 @@ impl Edits {
 
     /// Makes the edits final: `user` is as they have left it, and they cannot be undone any more.
     pub(crate) fn finish(&mut self, user: &[u8]) {
-        self.ranges.sort_unstable_by_key(|range| range.start);
-        let mut ranges = self.ranges.iter();
-        let Some(mut joined) = ranges.next().cloned() else { return };
+        // The first range that has a byte keeps what it was, so no byte that differs is left out.
+        for Edit { range, kept_at } in &mut self.made {
+            let kept = &self.kept[*kept_at..*kept_at + range.len()];
+            let differs = |(at, kept): (usize, &u8)| (user[range.start + at] != *kept).then_some(at);
+            let first = kept.iter().enumerate().find_map(differs);
+            let last = kept.iter().enumerate().rev().find_map(differs);
+            *range = match (first, last) {
+                (Some(first), Some(last)) => range.start + first..range.start + last + 1,
+                _ => range.start..range.start,
+            };
+        }
+        self.made.retain(|edit| !edit.range.is_empty());
+        self.made.sort_unstable_by_key(|edit| edit.range.start);
+        let mut ranges = self.made.iter().map(|edit| edit.range.clone());
+        let Some(mut joined) = ranges.next() else { return };
         for range in ranges {
             if range.start < joined.end + NEAR {
                 joined.end = joined.end.max(range.end);
             } else {
                 self.patch.range(joined.start, &user[joined]);
-                joined = range.clone();
+                joined = range;
             }
         }
         self.patch.range(joined.start, &user[joined]);
@@ -148,7 +169,7 @@ mod tests {
             let mut edits = edited(&mut random, &mut page, false);
             edits.finish(Page::of(&page).user());
             let patch = edits.patch();
-            assert_eq!(patch.is_empty(), edits.is_empty());
+            assert_eq!(patch.is_empty(), page == before);
             assert!(patch.len() <= USER as usize + 4, "round {round}: {} bytes", patch.len());
             for _ in 0..2 {
                 apply_patch(Page::of(&mut before).user_mut(), patch).unwrap();

@@ -94,7 +94,12 @@ pub trait RedoLog: Send + Sync {
     ///
     /// # Errors
     /// The stream has failed.
-    fn poll_durable(&self, end: u64, context: &mut Context<'_>, may_lead: bool) -> Poll<Result<(), RedoFailed>>;
+    fn poll_durable(
+        &self,
+        end: u64,
+        context: &mut Context<'_>,
+        may_lead: bool,
+    ) -> Poll<Result<(), RedoFailed>>;
 
     /// Lets the calling thread, which waits for nothing else, write the stream until its wait
     /// `is_over`. Returns at once if another thread does.

@@ -8,7 +8,7 @@
 use plexus_base::{BlockId, Epoch, Incarnation, NodeId};
 use plexus_cache::protocol::{Event, RedoSpan};
 use plexus_disks::Version;
-use plexus_store::stream::protocol::{
+use plexus_redo::stream::protocol::{
     Lsn, Record,
     replay::{BlockOnDisk, LocatedRecord, ReplayedBlock, StreamName, replay},
 };

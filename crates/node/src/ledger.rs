@@ -9,11 +9,11 @@ use std::{
 };
 
 use plexus_disks::GroupId;
+use plexus_redo::recovery::{Ledger, LedgerEntries};
 use plexus_registry::{
     Files, PendingCommand, Registry, RegistryError,
     protocol::{self, Change, ClusterName, Command, Contents, DISKS, Key, Refused},
 };
-use plexus_store::recovery::{Ledger, LedgerEntries};
 
 use crate::boot::config::{Config, this_host};
 

@@ -20,8 +20,8 @@ use plexus_fabric::{Window, WindowId};
 use plexus_interconnect::{LinkInfo, Listening, RailReport, Worker, mesh::Mesh};
 use plexus_locks::LockManager;
 use plexus_membership::{groups::Groups, protocol::View, runtime::Membership};
+use plexus_redo::{NodeRedo, RecoveryPhase, recovery::force_disks, stream::protocol::StreamCounts};
 use plexus_registry::Registry;
-use plexus_store::{NodeRedo, RecoveryPhase, recovery::force_disks, stream::protocol::StreamCounts};
 
 pub use self::join::{JoinError, Parts};
 pub use self::status::{PeerStatus, ProgramsStatus, RuntimeStatus};

@@ -9,7 +9,7 @@ use plexus_cache::{CacheService, CacheTask, RedoLog};
 use plexus_disks::Group;
 use plexus_interconnect::Reply;
 use plexus_membership::subsystem::ask_each;
-use plexus_store::{
+use plexus_redo::{
     NodeRedo,
     recovery::{Ledger, close_disks},
 };

@@ -18,11 +18,11 @@ use plexus_membership::{
     runtime::Membership,
     subsystem::{Subsystem, WorkerPort, assert_disjoint, set_of},
 };
-use plexus_registry::{Files, Registry, RegistryService, protocol::ClusterName};
-use plexus_store::{
+use plexus_redo::{
     NodeRedo, RedoSettings,
     recovery::{RedoFileError, RedoFiles},
 };
+use plexus_registry::{Files, Registry, RegistryService, protocol::ClusterName};
 
 #[cfg(test)]
 use crate::echo::EchoService;

@@ -3,7 +3,7 @@
 use super::{Finding, Tree};
 
 /// The crates of the design, lowest first, including planned ones.
-pub(super) const ORDER: [&str; 26] = [
+pub(super) const ORDER: [&str; 27] = [
     "base",
     "sim",
     "namespaces",
@@ -14,6 +14,7 @@ pub(super) const ORDER: [&str; 26] = [
     "disks",
     "registry",
     "cache",
+    "redo",
     "store",
     "sql",
     "files",

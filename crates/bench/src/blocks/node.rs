@@ -10,7 +10,7 @@ use plexus_base::BlockId;
 use plexus_cache::{Cache, protocol::Counts};
 use plexus_node::runtime::NodeRuntime;
 use plexus_observe::Traffic;
-use plexus_store::stream::protocol::StreamCounts;
+use plexus_redo::stream::protocol::StreamCounts;
 use serde::{Deserialize, Serialize};
 
 use super::{

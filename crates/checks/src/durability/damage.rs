@@ -5,11 +5,11 @@ use std::{collections::BTreeSet, fmt, path::PathBuf, thread, time::Duration};
 
 use plexus_disks::{DATA_START, FileDevice};
 use plexus_node::config::Config;
-use plexus_sim::Random;
-use plexus_store::stream::{
+use plexus_redo::stream::{
     protocol::Lsn,
     reader::{StreamError, StreamReader},
 };
+use plexus_sim::Random;
 
 use super::{
     campaign::{NODES, Settings, cluster, kept},

@@ -4,7 +4,7 @@
 //! durable one.
 
 use plexus_base::BlockId;
-use plexus_store::stream::protocol::replay::ReplayedBlock;
+use plexus_redo::stream::protocol::replay::ReplayedBlock;
 
 use super::latest::Truth;
 use crate::failure::Broken;

@@ -3,7 +3,7 @@
 
 use plexus_base::{BlockId, NodeId};
 use plexus_disks::Version;
-use plexus_store::stream::protocol::{
+use plexus_redo::stream::protocol::{
     Batch, Group, Lsn, Record, RecordKind, StreamWriter,
     replay::{BlockOnDisk, LocatedRecord, StreamName, replay},
 };

@@ -15,11 +15,11 @@ use std::collections::VecDeque;
 
 use plexus_base::{BlockId, Incarnation, NodeId};
 use plexus_disks::{Device, DeviceFault, SimulatedDevice};
-use plexus_sim::{Digest, Random};
-use plexus_store::stream::{
+use plexus_redo::stream::{
     protocol::{Action, AppendError, Batch, Event, Geometry, Lsn, PAGE, Record, StreamHeader, StreamWriter},
     reader::{StreamDamage, StreamError, StreamReader},
 };
+use plexus_sim::{Digest, Random};
 
 use self::blocks::{Blocks, LoggedGroup};
 use crate::{

@@ -7,7 +7,7 @@
 //!
 //! Without `accepts` they only describe the loss. They can be repeated after an interruption.
 
-use plexus_store::recovery::StreamToGiveUp;
+use plexus_redo::recovery::StreamToGiveUp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

@@ -19,7 +19,7 @@ use plexus_base::{MAX_NODES, NodeId, NodeSet, Waiting, crc32c};
 use plexus_disks::{BlockSize, DiskReads, GroupId, Shape};
 use plexus_fabric::RailKind;
 use plexus_membership::protocol::View;
-use plexus_store::stream::protocol::{Geometry, PAGE};
+use plexus_redo::stream::protocol::{Geometry, PAGE};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
 pub use self::{

@@ -17,7 +17,7 @@ use plexus_disks::Group;
 use plexus_fabric::Window;
 use plexus_interconnect::mesh::{self, Mesh};
 use plexus_membership::runtime::Membership;
-use plexus_store::recovery::{older_images, open_disks};
+use plexus_redo::recovery::{older_images, open_disks};
 
 use super::{BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES, NodeRuntime, end};
 use crate::{

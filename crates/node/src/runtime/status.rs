@@ -8,7 +8,7 @@ use std::{
 use plexus_attach::AttachServer;
 use plexus_client::wire::limits::MAX_CLIENTS;
 use plexus_interconnect::RailState;
-use plexus_store::{RecoveryStatus, RoomWaits};
+use plexus_redo::{RecoveryStatus, RoomWaits};
 use serde::{Deserialize, Serialize};
 
 use super::NodeRuntime;

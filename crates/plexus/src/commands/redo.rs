@@ -9,7 +9,7 @@ use plexus_base::hex;
 use plexus_disks::{FileDevice, patch_ranges};
 use plexus_node::{config::Config, identity::GivenUp, ledger::known_entries};
 use plexus_observe::show::{self, Table};
-use plexus_store::{
+use plexus_redo::{
     recovery::{LostStream, RedoFileError, RedoFiles, StreamFile},
     stream::{
         protocol::{Lsn, Record, RecordKind},

@@ -10,7 +10,7 @@ use plexus_node::{
     supervisor,
 };
 use plexus_observe::show::{Table, bytes, count, duration};
-use plexus_store::{RecoveryPhase, RecoveryStatus, RoomWaits};
+use plexus_redo::{RecoveryPhase, RecoveryStatus, RoomWaits};
 
 use super::cluster::Cluster;
 use crate::output;

@@ -15,7 +15,7 @@ use std::{
 
 use plexus_base::{BlockId, Incarnation, NodeId};
 use plexus_disks::{FileDevice, Version};
-use plexus_store::stream::{
+use plexus_redo::stream::{
     driver::{RedoStream, create},
     protocol::{Geometry, Group, Lsn, Record},
     reader::StreamReader,

@@ -19,7 +19,7 @@ use common::{CLUSTER, Files};
 use plexus_base::{BlockId, Incarnation, NodeId, WorkerId};
 use plexus_cache::{CacheTask, LoggedChange, RedoAnswers, RedoFailed, RedoLog};
 use plexus_disks::Version;
-use plexus_store::{
+use plexus_redo::{
     NodeRedo, RedoSettings,
     recovery::RedoFiles,
     stream::protocol::{Geometry, PAGE},

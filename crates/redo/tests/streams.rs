@@ -13,7 +13,7 @@ use std::{
 
 use plexus_base::{BlockId, Incarnation, NodeId};
 use plexus_disks::{Device, DeviceFault, DiskError, FileDevice, SimulatedDevice, Version};
-use plexus_store::stream::{
+use plexus_redo::stream::{
     driver::{RedoProgress, RedoStream, create},
     protocol::{Geometry, Group, Lsn, PAGE, Record, StreamHeader},
     reader::StreamReader,

@@ -399,7 +399,12 @@ impl RedoLog for NodeRedo {
         }
     }
 
-    fn poll_durable(&self, end: u64, context: &mut Context<'_>, may_lead: bool) -> Poll<Result<(), RedoFailed>> {
+    fn poll_durable(
+        &self,
+        end: u64,
+        context: &mut Context<'_>,
+        may_lead: bool,
+    ) -> Poll<Result<(), RedoFailed>> {
         if self.durable() >= end {
             return Poll::Ready(Ok(()));
         }

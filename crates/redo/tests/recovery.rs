@@ -12,7 +12,7 @@ use std::{
 use common::{BLOCK_BYTES, CLUSTER, Files, TestBlock, TestNode};
 use plexus_base::{BlockId, Incarnation, NodeId};
 use plexus_disks::{Page, Writer};
-use plexus_store::{
+use plexus_redo::{
     recovery::{PLACES, RedoFiles},
     stream::protocol::{Geometry, PAGE},
 };

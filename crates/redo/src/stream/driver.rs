@@ -223,7 +223,12 @@ impl RedoStream {
     ///
     /// # Errors
     /// The device fails.
-    pub fn poll_durable(&self, lsn: Lsn, context: &Context<'_>, may_lead: bool) -> Poll<Result<(), RedoError>> {
+    pub fn poll_durable(
+        &self,
+        lsn: Lsn,
+        context: &Context<'_>,
+        may_lead: bool,
+    ) -> Poll<Result<(), RedoError>> {
         let mut state = self.shared.lock();
         if let Some(failure) = state.failure() {
             return Poll::Ready(Err(failure));

@@ -18,8 +18,8 @@ use std::{
 
 use common::{Files, TestBlock};
 use plexus_base::BlockId;
+use plexus_redo::stream::protocol::Lsn;
 use plexus_sim::Random;
-use plexus_store::stream::protocol::Lsn;
 
 const BLOCKS: u64 = 40;
 const ROUNDS: u64 = 12;

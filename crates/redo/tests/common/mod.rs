@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf, sync::atomic::AtomicBool};
 
 use plexus_base::{BlockId, Incarnation, NodeId};
 use plexus_disks::{BlockSize, Buffer, Group, GroupId, Page, Patch, Shape, Version, Writer};
-use plexus_store::{
+use plexus_redo::{
     recovery::{DeadStream, RedoFiles},
     stream::{
         driver::RedoStream,
