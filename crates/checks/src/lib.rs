@@ -5,33 +5,23 @@
 //! every node hands back its blocks. The code under test is the code that nodes run. The same seed
 //! gives the same run, so a failure can be reproduced with its history.
 
-pub mod changes;
-pub mod cluster;
-pub mod disk;
-mod driver;
+pub mod blocks;
 pub mod durability;
 pub mod executive;
 pub mod failure;
 pub mod faults;
-pub mod frames;
 pub mod groups;
 pub mod harness;
 pub mod links;
 pub mod locks;
 pub mod membership;
-pub mod one_block;
-pub mod page;
 pub mod paths;
-pub mod properties;
 pub mod redo;
 pub mod registry;
 pub mod relay;
 pub mod scale;
 pub mod scenario;
-mod sessions;
 mod spread;
-mod streams;
-mod tasks;
 pub mod transport;
 
 use plexus_sim::Random;

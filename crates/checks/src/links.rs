@@ -8,13 +8,15 @@ use plexus_cache::protocol::{Kind, Message, Slot};
 use plexus_sim::Engine;
 
 use crate::{
-    cluster::ClusterEvent,
+    blocks::{
+        cluster::ClusterEvent,
+        page::Page,
+        properties::{delivery::Delivery, ends},
+        streams::Carried,
+    },
     failure::Broken,
     harness::{Outcome, Simulation},
-    page::Page,
-    properties::{delivery::Delivery, ends},
     scenario::Params,
-    streams::Carried,
     transport::{Arrival, Linked, Packet, Port, Put, Step, Transport},
 };
 

@@ -4,7 +4,7 @@ use plexus_base::BlockId;
 use plexus_sim::{Delay, Random};
 
 use crate::{
-    cluster::Cluster,
+    blocks::{cluster::Cluster, streams::CARRIED_MAX},
     groups::Groups,
     harness::Simulation,
     links::Links,
@@ -13,7 +13,6 @@ use crate::{
     paths::Paths,
     redo::Redo,
     registry::{copies::Copies, replicas::World as Replicas},
-    streams::CARRIED_MAX,
 };
 
 /// The transport of messages.

@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, ValueEnum};
 use plexus_checks::{
+    blocks::one_block::{self, Limits},
     groups,
     harness::explore::Worlds,
-    one_block::{self, Limits},
     registry,
 };
 

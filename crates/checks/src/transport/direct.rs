@@ -7,7 +7,7 @@ use plexus_cache::protocol::Kind;
 use plexus_sim::{Engine, Network, PathId};
 
 use super::{Arrival, NetEvent, Packet, Paths, Port, Step, Transport};
-use crate::{cluster::ClusterEvent, scenario::Params};
+use crate::{blocks::cluster::ClusterEvent, scenario::Params};
 
 /// The lanes for small frames; the last lane is for blocks.
 const LANES: usize = 4;

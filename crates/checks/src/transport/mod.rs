@@ -10,7 +10,7 @@ use plexus_sim::Engine;
 pub use direct::Direct;
 pub use linked::Linked;
 
-use crate::{cluster::ClusterEvent, page::Page, streams::Carried};
+use crate::blocks::{cluster::ClusterEvent, page::Page, streams::Carried};
 
 /// A block on its way into a frame.
 #[derive(Clone, Copy, Hash, Debug)]

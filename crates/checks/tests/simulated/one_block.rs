@@ -1,7 +1,7 @@
 //! One block in every order of events, as far as the tests have time (`src/one_block` lists the
 //! properties).
 
-use plexus_checks::one_block::{Limits, explored};
+use plexus_checks::blocks::one_block::{Limits, explored};
 
 #[test]
 fn no_order_of_events_loses_a_durable_change_of_a_block() {

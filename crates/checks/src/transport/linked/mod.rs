@@ -20,7 +20,7 @@ use plexus_sim::Engine;
 
 use self::rails::Rails;
 use super::{Arrival, NetEvent, Packet, Paths, Port, Step, Transport};
-use crate::{cluster::ClusterEvent, scenario::Params};
+use crate::{blocks::cluster::ClusterEvent, scenario::Params};
 
 /// An item on a rail.
 #[derive(Clone, Copy, Debug)]

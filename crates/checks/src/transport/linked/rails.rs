@@ -10,7 +10,7 @@ use plexus_sim::{Delay, Engine, Network, PathId};
 
 use super::{NetEvent, OnRail, RailContent};
 use crate::{
-    cluster::ClusterEvent,
+    blocks::cluster::ClusterEvent,
     scenario::Params,
     transport::{Arrival, Packet, Paths, Port, Step},
 };

@@ -7,7 +7,7 @@
 
 use plexus_base::BlockId;
 
-use crate::{failure::Broken, page::Page};
+use crate::{blocks::page::Page, failure::Broken};
 
 /// The committed pages, as a global observer knows them.
 #[derive(Clone, Hash)]

@@ -5,7 +5,7 @@ use plexus_base::{BlockId, NodeSet};
 use plexus_cache::protocol::Mode;
 
 use crate::{
-    cluster::{Cluster, Local},
+    blocks::cluster::{Cluster, Local},
     failure::Broken,
 };
 

@@ -7,11 +7,11 @@
 use plexus_base::{BlockId, NodeId};
 use plexus_cache::protocol::{Action, Config, Contents, Message, Mode, RedoSpan, ShardDriver, Slot, Ticket};
 
-use crate::{
+use super::{
     page::Page,
     streams::{Carried, SimStream},
-    transport::Put,
 };
+use crate::transport::Put;
 
 /// A frame with its state.
 #[derive(Clone, Copy, Hash, Debug)]

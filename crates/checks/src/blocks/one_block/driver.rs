@@ -8,10 +8,12 @@ use plexus_cache::protocol::{
 
 use super::{Access, BLOCK, Node, OneBlock, Own, Packet, Recovery, Session};
 use crate::{
+    blocks::{
+        frames::{Done, Out},
+        page::Page,
+        streams::{Carried, oldest_needed, replay_page},
+    },
     failure::Broken,
-    frames::{Done, Out},
-    page::Page,
-    streams::{Carried, oldest_needed, replay_page},
     transport::Put,
 };
 

@@ -4,13 +4,15 @@
 use plexus_base::{BlockId, Epoch, Nanos, NodeId};
 use plexus_cache::protocol::{Action, Ask, Event, Message, MessageBody, Shard, Slot};
 
-use crate::{
+use super::{
     cluster::{Cluster, ClusterEvent, Local, Phase},
-    failure::Broken,
     frames::{Done, Out},
     properties::checkpoint,
     streams::Carried,
     tasks,
+};
+use crate::{
+    failure::Broken,
     transport::{Arrival, Packet, Port, Put, Step},
 };
 

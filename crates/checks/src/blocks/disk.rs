@@ -2,7 +2,8 @@
 
 use plexus_base::BlockId;
 
-use crate::{failure::Broken, page::Page, properties::debt};
+use super::{page::Page, properties::debt};
+use crate::failure::Broken;
 
 /// The pages, and the accesses in flight.
 #[derive(Clone, Hash)]

@@ -3,11 +3,11 @@
 use plexus_base::{BlockId, NodeId};
 use plexus_cache::protocol::{Ask, BlockError, Event, Granted, Mode, Slot, Ticket};
 
-use crate::{
+use super::{
     cluster::{Cluster, ClusterEvent, Phase},
-    failure::Broken,
     page::Page,
 };
+use crate::failure::Broken;
 
 /// A client of the cache at one node.
 pub(crate) struct Session {

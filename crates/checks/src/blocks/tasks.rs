@@ -26,10 +26,8 @@ use plexus_cache::{
 use plexus_disks::Version;
 use plexus_sim::Random;
 
-use crate::{
-    cluster::{Cluster, ClusterEvent, Phase},
-    failure::Broken,
-};
+use super::cluster::{Cluster, ClusterEvent, Phase};
+use crate::failure::Broken;
 
 /// Tickets of tasks have this bit.
 const TASK: u64 = 1 << 63;

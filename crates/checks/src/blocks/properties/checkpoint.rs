@@ -3,7 +3,10 @@
 
 use plexus_cache::protocol::Mode;
 
-use crate::{cluster::Local, failure::Broken, frames::Frame};
+use crate::{
+    blocks::{cluster::Local, frames::Frame},
+    failure::Broken,
+};
 
 /// Checks a worker whose checkpoint of records below a position is done without a failed write.
 ///

@@ -13,14 +13,13 @@ use plexus_redo::stream::protocol::{
     replay::{BlockOnDisk, LocatedRecord, ReplayedBlock, StreamName, replay},
 };
 
-use crate::{
+use super::{
     cluster::{Cluster, ClusterEvent, Local, Phase},
     disk::Disk,
-    failure::Broken,
     page::Page,
     properties::{latest::Truth, recoverable},
-    scenario::Params,
 };
+use crate::{failure::Broken, scenario::Params};
 
 /// A record of the stream.
 #[derive(Clone, Copy, Hash, Debug)]

@@ -20,17 +20,19 @@ use plexus_base::{BlockId, Epoch, NodeId};
 use plexus_cache::protocol::{Ask, Config, Event, Members, Message, Mode, Slot};
 
 use crate::{
-    cluster::Local,
-    disk::Disk,
-    driver::carries_debt,
+    blocks::{
+        cluster::Local,
+        disk::Disk,
+        driver::carries_debt,
+        page::Page,
+        properties::{debt, exclusive, latest::Truth, union},
+        streams::{SimStream, check_recoverable, oldest_needed},
+    },
     failure::Broken,
     harness::{
         Instance, Lane,
         explore::{Scope, World, Worlds, explore, settle},
     },
-    page::Page,
-    properties::{debt, exclusive, latest::Truth, union},
-    streams::{SimStream, check_recoverable, oldest_needed},
     transport::Put,
 };
 

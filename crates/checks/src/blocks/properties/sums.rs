@@ -3,7 +3,7 @@
 
 use plexus_base::BlockId;
 
-use crate::{cluster::Cluster, failure::Broken};
+use crate::{blocks::cluster::Cluster, failure::Broken};
 
 /// Checks a cluster after hand-back.
 ///

@@ -12,8 +12,8 @@
 use plexus_base::{BlockId, Epoch, NodeId};
 use plexus_cache::protocol::{Event, Members, Slot};
 
+use super::cluster::{Cluster, ClusterEvent, Local, Phase, config};
 use crate::{
-    cluster::{Cluster, ClusterEvent, Local, Phase, config},
     failure::Broken,
     harness::{self, Instance},
     scenario::{Carrier, Params},

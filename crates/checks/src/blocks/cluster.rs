@@ -14,19 +14,21 @@ use plexus_cache::protocol::{
 };
 use plexus_sim::Engine;
 
-use crate::{
+use super::{
     changes::{Change, Changes},
     disk::Disk,
     driver,
-    failure::Broken,
     frames::{Done, SimFrames},
-    harness::{Outcome, Simulation},
     page::Page,
     properties::{debt, delivery::Delivery, ends, exclusive, latest::Truth, sums, turns::Turns, union},
-    scenario::{Carrier, Params},
     sessions::Session,
     streams::{SimStream, check_recoverable},
     tasks::SimTask,
+};
+use crate::{
+    failure::Broken,
+    harness::{Outcome, Simulation},
+    scenario::{Carrier, Params},
     transport::{Arrival, Direct, Linked, NetEvent, Port, Step, Transport},
 };
 
@@ -131,8 +133,9 @@ impl Local {
     /// Returns true if this worker owes the write-back of the block, whether the shard knows it yet
     /// or not.
     pub fn owes(&self, block: BlockId) -> bool {
-        let dirty =
-            |frame: &crate::frames::Frame| frame.block == block && frame.mode == Mode::X && frame.dirty;
+        let dirty = |frame: &crate::blocks::frames::Frame| {
+            frame.block == block && frame.mode == Mode::X && frame.dirty
+        };
         self.shard.holds(block).1 || self.frames.frames.iter().any(dirty)
     }
 }
@@ -142,7 +145,7 @@ impl Local {
     /// be evicted before its holder takes over the debt.
     pub(crate) fn keeps(&self, page: Page) -> bool {
         let is_debtor = self.owes(page.block) || self.shard.holds(page.block) == (Mode::X, false);
-        let has = |frame: &crate::frames::Frame| frame.block == page.block && frame.page == page;
+        let has = |frame: &crate::blocks::frames::Frame| frame.block == page.block && frame.page == page;
         is_debtor && self.frames.frames.iter().any(has)
     }
 }

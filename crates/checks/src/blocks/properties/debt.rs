@@ -7,9 +7,11 @@
 use plexus_base::BlockId;
 
 use crate::{
-    cluster::{Cluster, Local},
+    blocks::{
+        cluster::{Cluster, Local},
+        page::Page,
+    },
     failure::Broken,
-    page::Page,
 };
 
 /// Checks one block.

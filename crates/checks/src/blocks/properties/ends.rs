@@ -2,7 +2,7 @@
 //! and no session waits.
 
 use crate::{
-    cluster::{Cluster, Local},
+    blocks::cluster::{Cluster, Local},
     failure::Broken,
 };
 

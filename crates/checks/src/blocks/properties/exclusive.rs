@@ -6,7 +6,7 @@ use plexus_base::BlockId;
 use plexus_cache::protocol::Mode;
 
 use crate::{
-    cluster::{Cluster, Local},
+    blocks::cluster::{Cluster, Local},
     failure::Broken,
 };
 

@@ -1,0 +1,16 @@
+//! The simulation of the global cache: a whole cluster of shards with their frames, disks and redo
+//! streams, the sessions and tasks that use it, and one file for each property that must hold.
+//!
+//! [`one_block`] explores one block exhaustively instead.
+
+pub mod changes;
+pub mod cluster;
+pub mod disk;
+mod driver;
+pub mod frames;
+pub mod one_block;
+pub mod page;
+pub mod properties;
+mod sessions;
+pub(crate) mod streams;
+mod tasks;
