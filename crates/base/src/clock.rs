@@ -38,6 +38,15 @@ impl Add for Nanos {
     }
 }
 
+impl Add<Duration> for Nanos {
+    type Output = Self;
+
+    /// Adds a time; one that is too long for the clock ends with it.
+    fn add(self, time: Duration) -> Self {
+        Self(u64::try_from(time.as_nanos()).map_or(u64::MAX, |nanos| self.0.saturating_add(nanos)))
+    }
+}
+
 impl Sub for Nanos {
     type Output = Self;
     fn sub(self, other: Self) -> Self {

@@ -11,16 +11,18 @@ use std::{
 use futures_util::lock::{Mutex, MutexGuard};
 use plexus_base::BlockId;
 use plexus_disks::Writer;
+use plexus_interconnect::{
+    Answer, Reply,
+    executor::{self, SharedWork},
+};
 
 use crate::{
     Blocks, RedoFailed, RedoLog,
     faults::Faults,
     frames::FrameTable,
-    grant::{Grant, GrantReply},
     guard::{Change, Committed, Read, log_group, undo},
     protocol::{Ask, BlockError, Granted, Mode, Slot},
     service::{CacheTask, Port},
-    tasks,
 };
 
 /// The reason why a task did not get a block.
@@ -98,6 +100,25 @@ impl Drop for WaitsForRoom<'_> {
     }
 }
 
+/// A wait for a block, until this is dropped.
+struct WaitsForBlock<'a> {
+    answer: Answer<Result<Granted, BlockError>>,
+    port: &'a Port,
+    table: &'a FrameTable,
+    ask: Ask,
+}
+
+impl Drop for WaitsForBlock<'_> {
+    /// Gives back a block that came too late, so that no frame stays pinned without a task.
+    fn drop(&mut self) {
+        if let Some(Ok(granted)) = self.answer.take()
+            && let Some(task) = undo(self.table, granted, self.ask)
+        {
+            self.port.submit(self.table.config().worker, task);
+        }
+    }
+}
+
 impl Cache {
     pub(crate) fn new(
         port: Arc<Port>,
@@ -114,7 +135,7 @@ impl Cache {
     /// Runs tasks on the calling thread until all have ended, and returns their results in the
     /// order in which they ended. The thread drives the workers of the node while the tasks wait.
     pub fn run<T>(&self, tasks: impl IntoIterator<Item: Future<Output = T>>) -> Vec<T> {
-        tasks::run(&*self.inner.port, tasks)
+        executor::run(tasks)
     }
 
     /// Runs a future to its end.
@@ -122,7 +143,7 @@ impl Cache {
     /// # Panics
     /// In a task: a task awaits instead.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
-        tasks::block_on(&*self.inner.port, future)
+        executor::block_on(future)
     }
 
     /// Refuses every later request for a block. Blocks in use stay so.
@@ -211,16 +232,14 @@ impl Cache {
     ) -> Result<TaskBlock, CacheError> {
         let table = self.check(block)?;
         let (port, worker) = (&*self.inner.port, table.config().worker);
-        tasks::give_way(port, worker).await;
+        executor::give_way(|| port.attend(worker)).await;
         if let Some(slot) = find(table) {
             return Ok(TaskBlock { granted: Granted::Pinned(slot), waited: false });
         }
-        let back = |granted| {
-            undo(table, granted, ask).into_iter().for_each(|task| port.submit(worker, task));
-        };
-        let (grant, reply) = Grant::new(&back);
-        tasks::request(port, worker, CacheTask::Want { block, ask, has_others, reply });
-        match grant.await {
+        let (reply, answer) = Reply::new();
+        port.request(worker, CacheTask::Want { block, ask, has_others, reply });
+        let mut waits = WaitsForBlock { answer, port, table, ask };
+        match (&mut waits.answer).await {
             Some(Ok(granted)) => Ok(TaskBlock { granted, waited: true }),
             Some(Err(error)) => Err(self.error(block, error)),
             None => Err(CacheError::ShuttingDown),
@@ -275,8 +294,8 @@ impl Blocks for Cache {
         let ask = if mode == Mode::X { Ask::X } else { Ask::S };
         let Ok(table) = self.check(block) else { return };
         if !table.is_here(block, mode) {
-            let want = CacheTask::Want { block, ask, has_others: false, reply: GrantReply::unwanted() };
-            tasks::request(&*self.inner.port, table.config().worker, want);
+            let want = CacheTask::Want { block, ask, has_others: false, reply: Reply::unwanted() };
+            self.inner.port.request(table.config().worker, want);
         }
     }
 
@@ -315,7 +334,8 @@ impl Blocks for Cache {
     async fn durable(&self, committed: Committed) -> Result<(), CacheError> {
         match &self.inner.redo {
             Some(redo) if committed.0 > 0 => {
-                Ok(poll_fn(|context| redo.poll_durable(committed.0, context, tasks::leads(redo))).await?)
+                let leads = || executor::promise(Arc::clone(redo) as Arc<dyn SharedWork>);
+                Ok(poll_fn(|context| redo.poll_durable(committed.0, context, leads())).await?)
             }
             _ => Ok(()),
         }

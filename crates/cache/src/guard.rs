@@ -247,11 +247,11 @@ mod tests {
     use plexus_base::{Epoch, Incarnation, NodeId, WorkerId, wire::DecodeError};
     use plexus_disks::Writer;
     use plexus_fabric::{Window, WindowId};
-    use plexus_interconnect::{Net, Signal};
+    use plexus_interconnect::Net;
     use plexus_membership::subsystem::WorkerPort;
 
     use super::*;
-    use crate::{Blocks, CacheService, RedoFailed, RedoLog, protocol::Config};
+    use crate::{Blocks, CacheService, RedoFailed, RedoLog, SharedWork, protocol::Config};
 
     const END: u64 = 9;
 
@@ -291,12 +291,15 @@ mod tests {
         fn poll_durable(&self, _: u64, _: &mut Context<'_>, _: bool) -> Poll<Result<(), RedoFailed>> {
             Poll::Pending
         }
-        fn lead(&self, _: &dyn Fn() -> bool) {}
-        fn delegate(&self) {}
         fn begin(&self) {}
         fn recover(&self, _: WorkerId, _: Epoch, _: Vec<(NodeId, Incarnation)>) {}
         fn replay(&self, _: WorkerId, _: Epoch, _: Vec<BlockId>) {}
         fn close(&self, _: WorkerId, _: Epoch) {}
+    }
+
+    impl SharedWork for Stream {
+        fn lead(&self, _: &dyn Fn() -> bool) {}
+        fn delegate(&self) {}
     }
 
     impl WorkerPort<CacheService> for Stream {
@@ -306,7 +309,6 @@ mod tests {
             false
         }
         fn attend(&self, _: WorkerId) {}
-        fn wait(&self, _: WorkerId, _: &mut dyn Iterator<Item = CacheTask>, _: &Signal) {}
     }
 
     fn cache() -> (Cache, Arc<FrameTable>) {

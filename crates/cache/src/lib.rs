@@ -12,21 +12,20 @@ mod cache;
 mod edits;
 mod faults;
 mod frames;
-mod grant;
 mod guard;
 mod owed;
 pub mod protocol;
 mod redo;
 mod service;
 mod session;
-mod tasks;
 mod wiring;
 
 pub use blocks::{BlockChange, Blocks, GROUP_BLOCKS};
 pub use cache::{Cache, CacheError};
 pub use frames::{MAX_BLOCKS, REDO_BYTES_PER_BLOCK};
-pub use grant::GrantReply;
 pub use guard::{Change, Committed, Read};
+/// Work that one of many threads does for all of them: here the writing of redo.
+pub use plexus_interconnect::executor::SharedWork;
 pub use redo::{LoggedChange, RedoAnswers, RedoFailed, RedoLog};
 pub use service::{CacheService, CacheTask, window_of};
 pub use session::Session;

@@ -8,7 +8,7 @@ use std::{
 use plexus_base::{BlockId, Epoch, Incarnation, NodeId, WorkerId, wire::DecodeError};
 use plexus_disks::Version;
 
-use crate::CacheTask;
+use crate::{CacheTask, SharedWork};
 
 /// One change of a block.
 #[derive(Clone, Copy, Debug)]
@@ -31,9 +31,9 @@ pub struct RedoFailed(pub String);
 
 /// The redo stream of a node, and the streams of nodes that are gone.
 ///
-/// Methods without a result return at once. Answers come to the [`RedoAnswers`] that were given to
-/// the log.
-pub trait RedoLog: Send + Sync {
+/// The shared work is to write the stream. Methods without a result return at once. Answers come to
+/// the [`RedoAnswers`] that were given to the log.
+pub trait RedoLog: SharedWork {
     /// Reserves room in the stream for changes, each for one [`append`](Self::append) or
     /// [`release`](Self::release). If there is none, the task is woken when there may be, and
     /// `ticket` becomes that of its wait: the next poll has it, or it is [forgotten](Self::forget).
@@ -90,7 +90,8 @@ pub trait RedoLog: Send + Sync {
     fn flush(&self, worker: WorkerId, end: u64);
 
     /// Waits until everything below `end` is durable. With `may_lead`, the thread promises to call
-    /// [`lead`](Self::lead) or [`delegate`](Self::delegate) when it has no task that can go on.
+    /// [`lead`](SharedWork::lead) or [`delegate`](SharedWork::delegate) when it has no task that
+    /// can go on.
     ///
     /// # Errors
     /// The stream has failed.
@@ -100,13 +101,6 @@ pub trait RedoLog: Send + Sync {
         context: &mut Context<'_>,
         may_lead: bool,
     ) -> Poll<Result<(), RedoFailed>>;
-
-    /// Lets the calling thread, which waits for nothing else, write the stream until its wait
-    /// `is_over`. Returns at once if another thread does.
-    fn lead(&self, is_over: &dyn Fn() -> bool);
-
-    /// Lets another thread write the stream.
-    fn delegate(&self);
 
     /// A master of this node is open: by now every member has drained in this view. The stream of
     /// this incarnation may be opened, and no other node takes it for one of a dead node.

@@ -15,11 +15,10 @@ use crate::{
     LoggedChange, RedoLog,
     faults::Faults,
     frames::FrameTable,
-    grant::GrantReply,
     guard::undo,
     protocol::{
-        self, Action, Ask, BlockError, Contents, Counts, Event, Members, Mode, RedoSpan, Shard, ShardDriver,
-        Slot, Ticket,
+        self, Action, Ask, BlockError, Contents, Counts, Event, Granted, Members, Mode, RedoSpan, Shard,
+        ShardDriver, Slot, Ticket,
     },
 };
 
@@ -34,7 +33,7 @@ pub enum CacheTask {
         /// True if the task keeps other blocks latched meanwhile.
         has_others: bool,
         /// The reply to the task.
-        reply: GrantReply,
+        reply: Reply<Result<Granted, BlockError>>,
     },
     /// The last pin of a closing frame is gone.
     Idle(Slot),
@@ -102,7 +101,7 @@ pub struct CacheService {
     /// By slot: the version that a disk read under way must find, 0 if any.
     expected: Vec<u64>,
     /// By ticket: the requests of tasks that wait, and the free tickets.
-    waiting: Vec<Option<(Ask, GrantReply)>>,
+    waiting: Vec<Option<(Ask, Reply<Result<Granted, BlockError>>)>>,
     free: Vec<usize>,
     /// Blocks that were granted to tasks which have ended.
     unwanted: Vec<CacheTask>,
@@ -353,7 +352,7 @@ impl CacheService {
                 let place = ticket.0 as usize;
                 if let Some((ask, reply)) = self.waiting[place].take() {
                     self.free.push(place);
-                    if let Some(Ok(granted)) = reply.send(result) {
+                    if let Some(Ok(granted)) = reply.deliver(result) {
                         self.unwanted.extend(undo(&self.frames, granted, ask));
                     }
                 }

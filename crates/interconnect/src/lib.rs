@@ -4,7 +4,7 @@
 //! A node runs [`Worker`]s; worker `i` has a link to worker `i` of every peer. A [`Service`]
 //! handles the messages that arrive and sends its own through [`Net`]: messages on [`Channel`]s,
 //! puts into a peer's windows, and calls. [`mesh`] connects the nodes of a cluster and hands each
-//! worker its links.
+//! worker its links. [`executor`] runs code that waits for workers, times and descriptors.
 //!
 //! The rules of a link (credits, resending) are in [`link::protocol`], which is pure and simulated.
 //! This crate also holds the drivers of that protocol.
@@ -12,6 +12,7 @@
 mod any;
 mod calls;
 mod channel;
+pub mod executor;
 mod inbox;
 pub mod link;
 mod links;
@@ -37,7 +38,7 @@ pub use link::{LinkCounters, LinkInfo, MAX_MESSAGE, Settings as LinkSettings};
 pub use message::header_any;
 pub use message::{KINDS, Kind, Message};
 pub use net::Net;
-pub use reply::{Reply, ReplySlot};
+pub use reply::{Answer, Reply};
 pub use report::{RailReport, RailState, Reason};
 pub use service::{CallError, NoLink, Service};
 pub use signal::Signal;

@@ -1,111 +1,193 @@
-//! How a thread waits for the answer of a worker.
+//! The answer of a worker to a request.
 //!
-//! The worker has a [`Reply`], to be used once. The thread has a channel or a [`ReplySlot`]. A
-//! channel lets it do something else meanwhile, or wait with a timeout. With a slot the thread
-//! drives the worker until it has the answer: [`Worker::wait`](crate::Worker::wait) on the slot's
-//! signal. A reply that is dropped tells the thread that no answer will come.
+//! The worker has a [`Reply`], to be used once. The client has the [`Answer`], a future: a task
+//! awaits it, a thread [waits](Answer::wait) for it. A reply that is dropped tells the client that
+//! no answer will come. A client that drops the answer needs none: the worker learns it when it
+//! sends.
 
-use std::sync::{Arc, Mutex, mpsc};
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
 
-use crate::{Signal, sync::lock};
+use crate::{
+    executor::{self, WaitsForWorker},
+    sync::lock,
+};
 
-/// The worker's end of a request that a thread waits for.
-pub struct Reply<T>(Option<To<T>>);
-
-enum To<T> {
-    Channel(mpsc::Sender<T>),
-    Slot(Arc<ReplySlot<T>>),
+enum State<T> {
+    /// No answer yet; the task that waits for it, once it does.
+    Open(Option<Waker>),
+    /// The answer; `None`: there will be none.
+    Answered(Option<T>),
+    /// The client has taken the answer, or needs none.
+    Over,
 }
 
+type Cell<T> = Arc<Mutex<State<T>>>;
+
+/// The worker's end of a request.
+pub struct Reply<T>(Option<Cell<T>>);
+
 impl<T> Reply<T> {
-    /// Makes a reply and the channel that carries it.
+    /// Makes the two ends of a request.
     #[must_use]
-    pub fn channel() -> (Self, mpsc::Receiver<T>) {
-        let (sender, receiver) = mpsc::channel();
-        (Self(Some(To::Channel(sender))), receiver)
+    #[allow(clippy::new_ret_no_self, reason = "the ends belong together")]
+    pub fn new() -> (Self, Answer<T>) {
+        let cell = Arc::new(Mutex::new(State::Open(None)));
+        (Self(Some(Arc::clone(&cell))), Answer { cell, waits: None })
+    }
+
+    /// Makes the reply to a request whose answer no client needs.
+    #[must_use]
+    pub fn unwanted() -> Self {
+        Self(None)
     }
 
     /// Answers the request.
-    pub fn send(mut self, answer: T) {
+    pub fn send(self, answer: T) {
+        drop(self.deliver(answer));
+    }
+
+    /// Answers the request. Returns the answer if the client does not need it any more.
+    pub fn deliver(mut self, answer: T) -> Option<T> {
         match self.0.take() {
-            // A thread that no longer waits does not need the answer.
-            Some(To::Channel(sender)) => drop(sender.send(answer)),
-            Some(To::Slot(slot)) => slot.set(Some(answer)),
-            None => {}
+            Some(cell) => set(&cell, Some(answer)),
+            None => Some(answer),
         }
     }
 }
 
 impl<T> Drop for Reply<T> {
     fn drop(&mut self) {
-        if let Some(To::Slot(slot)) = self.0.take() {
-            slot.set(None);
+        if let Some(cell) = self.0.take() {
+            set(&cell, None);
         }
     }
 }
 
-/// The reply slot of a thread that drives the worker while it waits. It serves one request at a
-/// time and is used again.
-///
-/// It belongs to the thread that made it, as its [`Signal`] does.
-pub struct ReplySlot<T> {
-    signal: Signal,
-    answer: Mutex<Option<T>>,
+fn set<T>(cell: &Mutex<State<T>>, answer: Option<T>) -> Option<T> {
+    let mut state = lock(cell);
+    match std::mem::replace(&mut *state, State::Over) {
+        State::Open(waker) => {
+            *state = State::Answered(answer);
+            drop(state);
+            waker.into_iter().for_each(Waker::wake);
+            None
+        }
+        State::Answered(_) | State::Over => answer,
+    }
 }
 
-impl<T> ReplySlot<T> {
-    /// Makes a slot of the calling thread.
-    #[must_use]
-    #[allow(clippy::new_ret_no_self, reason = "replies share it with its thread")]
-    pub fn new() -> Arc<Self> {
-        Arc::new(Self { signal: Signal::new(), answer: Mutex::new(None) })
+/// The client's end of a request: ends with the answer, or with `None` if there will be none.
+pub struct Answer<T> {
+    cell: Cell<T>,
+    waits: Option<WaitsForWorker>,
+}
+
+impl<T> Answer<T> {
+    /// Waits for the answer.
+    ///
+    /// # Panics
+    /// In a task: a task awaits the answer.
+    pub fn wait(self) -> Option<T> {
+        executor::block_on(self)
     }
 
-    /// Returns the worker's end of the next request.
-    #[must_use]
-    pub fn reply(self: &Arc<Self>) -> Reply<T> {
-        Reply(Some(To::Slot(self.clone())))
+    /// Waits for the answer, for at most `limit`.
+    ///
+    /// # Errors
+    /// The answer itself if it has not come.
+    ///
+    /// # Panics
+    /// As [`Answer::wait`].
+    pub fn wait_for(mut self, limit: Duration) -> Result<Option<T>, Self> {
+        executor::block_on(executor::timeout(limit, &mut self)).ok_or(self)
     }
 
-    /// Returns the signal to wait for.
-    #[must_use]
-    pub fn signal(&self) -> &Signal {
-        &self.signal
+    /// Takes an answer that has come. Without one the worker learns, when it sends, that none is
+    /// needed any more.
+    pub fn take(&mut self) -> Option<T> {
+        match std::mem::replace(&mut *lock(&self.cell), State::Over) {
+            State::Answered(answer) => answer,
+            State::Open(_) | State::Over => None,
+        }
     }
+}
 
-    /// Takes the answer after a wait for the signal; `None` if there will be none.
-    #[must_use]
-    pub fn take(&self) -> Option<T> {
-        lock(&self.answer).take()
+impl<T> Future for Answer<T> {
+    type Output = Option<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
+        let mut state = lock(&self.cell);
+        match std::mem::replace(&mut *state, State::Over) {
+            State::Answered(answer) => {
+                drop(state);
+                self.waits = None;
+                Poll::Ready(answer)
+            }
+            State::Open(_) => {
+                *state = State::Open(Some(context.waker().clone()));
+                drop(state);
+                self.waits.get_or_insert_with(WaitsForWorker::new);
+                Poll::Pending
+            }
+            State::Over => Poll::Ready(None),
+        }
     }
+}
 
-    fn set(&self, answer: Option<T>) {
-        *lock(&self.answer) = answer;
-        self.signal.set(0);
+impl<T> Drop for Answer<T> {
+    fn drop(&mut self) {
+        self.take();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
     use super::*;
 
-    #[test]
-    fn a_slot_is_answered_once_for_each_request() {
-        let slot = ReplySlot::new();
-        for answer in [7, 8] {
-            slot.reply().send(answer);
-            assert_eq!((slot.signal().take(), slot.take()), (Some(0), Some(answer)));
-        }
-        assert_eq!((slot.signal().take(), slot.take()), (None, None));
+    fn poll<T>(answer: Pin<&mut Answer<T>>) -> Poll<Option<T>> {
+        answer.poll(&mut Context::from_waker(Waker::noop()))
     }
 
     #[test]
-    fn a_reply_that_is_dropped_says_that_no_answer_will_come() {
-        let slot = ReplySlot::<u8>::new();
-        drop(slot.reply());
-        assert_eq!((slot.signal().take(), slot.take()), (Some(0), None));
-        let (reply, told) = Reply::<u8>::channel();
+    fn an_answer_reaches_the_client_or_goes_back() {
+        let (reply, answer) = Reply::new();
+        let mut answer = pin!(answer);
+        assert_eq!(poll(answer.as_mut()), Poll::Pending);
+        assert_eq!(reply.deliver(7), None);
+        assert_eq!(poll(answer.as_mut()), Poll::Ready(Some(7)));
+        assert_eq!(poll(answer), Poll::Ready(None), "it is answered once");
+
+        let (reply, answer) = Reply::<u8>::new();
         drop(reply);
-        assert_eq!(told.try_recv(), Err(mpsc::TryRecvError::Disconnected));
+        assert_eq!(poll(pin!(answer)), Poll::Ready(None), "no answer will come");
+
+        let (reply, answer) = Reply::new();
+        drop(answer);
+        assert_eq!(reply.deliver(7), Some(7), "the worker has it back");
+
+        let (reply, mut answer) = Reply::new();
+        assert_eq!(reply.deliver(7), None);
+        assert_eq!((answer.take(), answer.take()), (Some(7), None), "the client gives it back");
+        assert_eq!(Reply::unwanted().deliver(7), Some(7));
+    }
+
+    #[test]
+    fn a_thread_waits_for_an_answer_as_long_as_it_wants() {
+        let (reply, answer) = Reply::new();
+        let Err(answer) = answer.wait_for(Duration::from_millis(1)) else { panic!("there is no answer") };
+        let answers = std::thread::spawn(move || reply.deliver(5));
+        assert_eq!(answer.wait(), Some(5));
+        assert_eq!(answers.join().unwrap(), None);
+        let (reply, answer) = Reply::<u8>::new();
+        drop(reply);
+        assert_eq!(answer.wait_for(Duration::from_secs(60)).ok(), Some(None));
     }
 }

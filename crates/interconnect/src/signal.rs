@@ -18,6 +18,7 @@ use std::{
     thread::{self, Thread},
 };
 
+use plexus_base::{Nanos, clock};
 use plexus_fabric::Bell;
 
 use crate::sync::lock;
@@ -87,13 +88,17 @@ impl Signal {
         [PARKED, WATCHING].contains(&self.state.load(Acquire))
     }
 
-    /// Sleeps until an answer has come.
-    pub fn park(&self) {
+    /// Sleeps until an answer has come, or until a time.
+    pub fn park(&self, until: Option<Nanos>) {
         if !self.leave(PARKED) {
             return;
         }
         while !self.is_set() {
-            thread::park();
+            match until.map(|until| until.since(clock::now())) {
+                None => thread::park(),
+                Some(Nanos(0)) => return self.awake(PARKED),
+                Some(left) => thread::park_timeout(left.into()),
+            }
         }
     }
 
@@ -110,8 +115,12 @@ impl Signal {
 
     /// Notes that the owner is awake again.
     pub(crate) fn watched(&self) {
+        self.awake(WATCHING);
+    }
+
+    fn awake(&self, slept: u64) {
         // It fails if the answer has come, which stays.
-        let _ = self.state.compare_exchange(WATCHING, AWAKE, AcqRel, Acquire);
+        let _ = self.state.compare_exchange(slept, AWAKE, AcqRel, Acquire);
     }
 
     fn leave(&self, to: u64) -> bool {
@@ -150,12 +159,23 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_parks_for_a_time_can_be_woken_afterwards() {
+        let signal = Signal::new();
+        signal.park(Some(clock::now() + Nanos::from_ms(1)));
+        assert_eq!(signal.take(), None);
+        assert!(!signal.is_slept_on(), "it is awake");
+        signal.set(3);
+        signal.park(None);
+        assert_eq!(signal.take(), Some(3));
+    }
+
+    #[test]
     fn a_parked_thread_is_woken_by_the_answer() {
         let (tell, told) = std::sync::mpsc::channel();
         let waiting = thread::spawn(move || {
             let signal = Arc::new(Signal::new());
             tell.send(Arc::clone(&signal)).unwrap();
-            signal.park();
+            signal.park(None);
             signal.take()
         });
         told.recv().unwrap().set(5);

@@ -1,9 +1,14 @@
-//! The result of a thread's request, and how the thread waits for it.
+//! The result of a request, and how a task or a thread waits for it.
 
-use std::{cell::RefCell, sync::Arc};
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
 use plexus_base::{WorkerId, locks::Grant};
-use plexus_interconnect::ReplySlot;
+use plexus_interconnect::{Answer, Reply};
 
 use crate::{
     notice::LockNotices,
@@ -25,35 +30,54 @@ pub enum LockError {
 /// The result of a request.
 pub(crate) type LockResult = Result<Grant, LockError>;
 
-thread_local! {
-    static SLOT: RefCell<Option<Arc<ReplySlot<LockResult>>>> = const { RefCell::new(None) };
+/// A request on its way to its result.
+pub(crate) enum AskState {
+    /// The worker has it.
+    Waits(Answer<LockResult>),
+    /// It was answered at once.
+    Over(LockResult),
 }
 
-/// Requests a lock or a conversion. If the result is not there at once, waits for it in the calling
-/// thread's slot.
-pub(crate) fn ask_and_wait(
+impl Future for AskState {
+    type Output = LockResult;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<LockResult> {
+        match &mut *self {
+            Self::Waits(answer) => {
+                Pin::new(answer).poll(context).map(|result| result.unwrap_or(Err(LockError::Stopped)))
+            }
+            Self::Over(result) => Poll::Ready(*result),
+        }
+    }
+}
+
+/// Requests a lock or a conversion. Often the worker answers at once, in the calling thread.
+pub(crate) fn ask(
     port: &Port,
     worker: WorkerId,
     request: LockRequest,
     notices: Option<Arc<LockNotices>>,
-) -> LockResult {
-    let own = || SLOT.take().unwrap_or_else(ReplySlot::new);
-    let (mut asked, mut result, mut slot) = (Some((request, notices)), None, None);
+) -> AskState {
+    let (mut asked, mut state) = (Some((request, notices)), None);
     port.visit(worker, &mut |service, net| {
         let Some((request, notices)) = asked.take() else { return };
         let lock = request.lock;
-        result = service.ask(net, request, notices);
-        if result.is_none() {
-            service.answer_to(lock, slot.insert(own()).reply());
-        }
+        state = Some(service.ask(net, request, notices).map_or_else(
+            || {
+                let (reply, answer) = Reply::new();
+                service.answer_to(lock, reply);
+                AskState::Waits(answer)
+            },
+            AskState::Over,
+        ));
     });
-    if let Some(result) = result {
-        return result;
+    if matches!(state, Some(AskState::Waits(_))) {
+        port.expect_answer(worker);
     }
-    let slot = slot.unwrap_or_else(own);
-    let task = asked.map(|(request, notices)| LockTask::Ask(request, notices, slot.reply()));
-    port.wait(worker, &mut task.into_iter(), slot.signal());
-    let result = slot.take();
-    SLOT.set(Some(slot));
-    result.unwrap_or(Err(LockError::Stopped))
+    state.unwrap_or_else(|| {
+        let (reply, answer) = Reply::new();
+        let (request, notices) = asked.expect("the visit did not take it");
+        port.request(worker, LockTask::Ask(request, notices, reply));
+        AskState::Waits(answer)
+    })
 }

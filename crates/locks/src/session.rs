@@ -2,20 +2,22 @@
 
 use std::{
     cell::Cell,
+    future::Future,
     ops::Range,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{
             AtomicBool, AtomicU64,
             Ordering::{Acquire, Relaxed, Release},
         },
-        mpsc,
     },
+    task::{Context, Poll},
     time::{Duration, SystemTime},
 };
 
 use plexus_base::{WorkerId, clock, locks::Grant};
-use plexus_interconnect::Reply;
+use plexus_interconnect::executor;
 
 use crate::{
     manager::LockManager,
@@ -24,7 +26,7 @@ use crate::{
         Event, LockId, LockRefusal, LockRequest, Mode, Name, NewLock, Owner, RequestKind, VALUE_LEN,
         WaitLimit,
     },
-    reply::{LockError, LockResult, ask_and_wait},
+    reply::{AskState, LockError, ask},
     service::{LockTask, Port},
 };
 
@@ -95,21 +97,16 @@ impl NodeLockSession {
     #[must_use]
     pub fn ask(&self, name: Name, mode: Mode, timeout: Option<Duration>) -> PendingNodeLock {
         let (request, place) = self.request(name, mode, timeout);
-        let (reply, result) = Reply::channel();
-        place.submit(LockTask::Ask(request, place.notices.clone(), reply));
-        PendingNodeLock { place: Some(place), result }
+        let state = ask(place.port(), place.worker, request, place.notices.clone());
+        PendingNodeLock { place: Some(place), state }
     }
 
-    /// Requests a lock and waits for it, up to `timeout` as in [`NodeLockSession::ask`]. The
-    /// calling thread drives the worker until the answer comes. That is faster than
-    /// [`NodeLockSession::ask`] and [`PendingNodeLock::finish`].
+    /// Requests a lock as [`NodeLockSession::ask`], and waits for it in a thread.
     ///
     /// # Errors
     /// See [`LockError`].
     pub fn lock(&self, name: Name, mode: Mode, timeout: Option<Duration>) -> Result<NodeLock, LockError> {
-        let (request, place) = self.request(name, mode, timeout);
-        let grant = place.ask_and_wait(request, place.notices.clone())?;
-        Ok(NodeLock { place, grant, is_released: false })
+        executor::block_on(async { self.ask(name, mode, timeout).await })
     }
 
     fn request(&self, name: Name, mode: Mode, timeout: Option<Duration>) -> (LockRequest, LockPlace) {
@@ -145,14 +142,6 @@ impl LockPlace {
         self.work.manager.port()
     }
 
-    fn submit(&self, task: LockTask) {
-        self.port().submit(self.worker, task);
-    }
-
-    fn ask_and_wait(&self, request: LockRequest, notices: Option<Arc<LockNotices>>) -> LockResult {
-        ask_and_wait(self.port(), self.worker, request, notices)
-    }
-
     fn unlock(&self, value: Option<[u8; VALUE_LEN]>) {
         let lock = self.lock;
         if !self.port().visit(self.worker, &mut |service, net| service.unlock(net, lock, value)) {
@@ -161,42 +150,43 @@ impl LockPlace {
     }
 
     fn tell(&self, event: Event) {
-        self.submit(LockTask::Tell(event));
+        self.port().submit(self.worker, LockTask::Tell(event));
     }
 }
 
-/// A request without an answer yet. Dropping it cancels the request, and releases the lock if it
-/// was granted meanwhile.
+/// A request for a lock: a future. Dropping it cancels the request, and releases the lock if it was
+/// granted meanwhile.
 pub struct PendingNodeLock {
     place: Option<LockPlace>,
-    result: mpsc::Receiver<LockResult>,
+    state: AskState,
+}
+
+impl Future for PendingNodeLock {
+    type Output = Result<NodeLock, LockError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.state).poll(context).map(|result| {
+            let place = self.place.take().expect("it is answered once");
+            result.map(|grant| NodeLock { place, grant, is_released: false })
+        })
+    }
 }
 
 impl PendingNodeLock {
-    /// Waits for the answer.
+    /// Waits for the answer, in a thread.
     ///
     /// # Errors
     /// See [`LockError`].
-    pub fn finish(mut self) -> Result<NodeLock, LockError> {
-        let result = self.result.recv().unwrap_or(Err(LockError::Stopped));
-        self.answered(result)
+    pub fn finish(self) -> Result<NodeLock, LockError> {
+        executor::block_on(self)
     }
 
-    fn answered(&mut self, result: LockResult) -> Result<NodeLock, LockError> {
-        let place = self.place.take().expect("it is answered once");
-        result.map(|grant| NodeLock { place, grant, is_released: false })
-    }
-
-    /// Waits for the answer, for at most `limit`.
+    /// Waits for the answer, for at most `limit`, in a thread.
     ///
     /// # Errors
     /// The pending request itself if there is no answer yet.
     pub fn wait(mut self, limit: Duration) -> Result<Result<NodeLock, LockError>, Self> {
-        match self.result.recv_timeout(limit) {
-            Ok(result) => Ok(self.answered(result)),
-            Err(mpsc::RecvTimeoutError::Timeout) => Err(self),
-            Err(mpsc::RecvTimeoutError::Disconnected) => Ok(self.answered(Err(LockError::Stopped))),
-        }
+        executor::block_on(executor::timeout(limit, &mut self)).ok_or(self)
     }
 
     /// Waits for the answer as long as `wanted` returns true, which is called after each `every`.
@@ -280,7 +270,8 @@ impl NodeLock {
     ) -> Result<&Grant, LockError> {
         let (lock, timeout) = (self.place.lock, timeout_of(timeout));
         let request = LockRequest { lock, mode, timeout, kind: RequestKind::Conversion { value } };
-        self.grant = self.place.ask_and_wait(request, None)?;
+        let place = &self.place;
+        self.grant = executor::block_on(async { ask(place.port(), place.worker, request, None).await })?;
         Ok(&self.grant)
     }
 

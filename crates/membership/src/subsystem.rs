@@ -11,12 +11,12 @@
 //!
 //! Shared parts: [`EpochGate`](crate::gate::EpochGate) for messages of other views,
 //! [`Net::send_to_member`] for messages before there is a link, [`Net::fault`] for a protocol
-//! violation, [`Reply`] for a thread that waits for an answer.
+//! violation, [`Reply`] for a task or a thread that waits for an answer.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use plexus_base::{NodeId, WorkerId};
-use plexus_interconnect::{Channel, Message, Net, Reply, Signal};
+use plexus_base::{NodeId, WorkerId, clock};
+use plexus_interconnect::{Channel, Message, Net, Reply};
 
 use crate::partitions::Members;
 
@@ -80,6 +80,18 @@ pub trait WorkerPort<S: Subsystem>: Send + Sync {
     /// Submits a task, which will be handled; does not wait for that.
     fn submit(&self, worker: WorkerId, task: S::Task);
 
+    /// Submits a request of a task of the calling thread; see
+    /// [`Worker::request`](plexus_interconnect::Worker::request).
+    fn request(&self, worker: WorkerId, task: S::Task) {
+        self.submit(worker, task);
+    }
+
+    /// Notes that a task of the calling thread waits for an answer of the worker, which has its
+    /// request already: the thread drives the worker while all its tasks wait.
+    fn expect_answer(&self, worker: WorkerId) {
+        let _ = worker;
+    }
+
     /// Submits a task without waiting or driving a worker, so a handler of another worker may call
     /// it. The task is dropped if the queue is full.
     fn offer(&self, worker: WorkerId, task: S::Task);
@@ -91,10 +103,6 @@ pub trait WorkerPort<S: Subsystem>: Send + Sync {
     /// Drives the worker if no other thread does and it has work, for threads that do not need an
     /// answer.
     fn attend(&self, worker: WorkerId);
-
-    /// Submits tasks and waits for the signal of the calling thread, which drives the worker
-    /// meanwhile.
-    fn wait(&self, worker: WorkerId, tasks: &mut dyn Iterator<Item = S::Task>, signal: &Signal);
 }
 
 /// Moves a worker into a view, before its subsystems. Drops queued messages to incarnations that
@@ -139,16 +147,15 @@ pub fn ask_each<S: Subsystem, T>(
     limit: Duration,
     task: impl Fn(Reply<T>) -> S::Task,
 ) -> Vec<T> {
-    let end = Instant::now() + limit;
+    let end = clock::now() + limit;
     let ask = |worker| {
-        let (reply, told) = Reply::channel();
+        let (reply, answer) = Reply::new();
         port.submit(WorkerId(worker), task(reply));
-        told
+        answer
     };
-    let told: Vec<_> = (0..workers).map(ask).collect();
-    told.iter()
-        .filter_map(|told| told.recv_timeout(end.saturating_duration_since(Instant::now())).ok())
-        .collect()
+    let answers: Vec<_> = (0..workers).map(ask).collect();
+    let left = || end.since(clock::now()).into();
+    answers.into_iter().filter_map(|answer| answer.wait_for(left()).ok().flatten()).collect()
 }
 
 #[cfg(test)]

@@ -85,7 +85,7 @@ impl Install for EchoService {
 mod cluster;
 
 mod tests {
-    use std::{sync::mpsc, time::Instant};
+    use std::time::{Duration, Instant};
 
     use plexus_fabric::RailKind;
 
@@ -99,13 +99,13 @@ mod tests {
         cluster: &Cluster,
         from: usize,
         task: impl FnOnce(Reply<T>) -> EchoTask,
-    ) -> mpsc::Receiver<T> {
-        let (reply, told) = Reply::channel();
+    ) -> plexus_interconnect::Answer<T> {
+        let (reply, told) = Reply::new();
         cluster.runtime(from).echo().0.submit(WorkerId(1), task(reply));
         told
     }
 
-    fn call(cluster: &Cluster, to: u8, bytes: &[u8]) -> mpsc::Receiver<Answer> {
+    fn call(cluster: &Cluster, to: u8, bytes: &[u8]) -> plexus_interconnect::Answer<Answer> {
         submit(cluster, 0, |reply| EchoTask::Call(NodeId(to), bytes.to_vec(), reply))
     }
 
@@ -114,19 +114,21 @@ mod tests {
         for rail in [RailKind::Shm, RailKind::Tcp] {
             let mut cluster = Cluster::start(3, 2, rail);
             let come_back = |cluster: &Cluster, bytes: &[u8]| {
-                assert_eq!(call(cluster, 1, bytes).recv_timeout(TIMEOUT), Ok(Some(bytes.to_vec())), "{rail}");
+                let answer = call(cluster, 1, bytes).wait_for(TIMEOUT).ok().flatten();
+                assert_eq!(answer, Some(Some(bytes.to_vec())), "{rail}");
             };
             come_back(&cluster, b"before");
             let unanswered = call(&cluster, 1, UNANSWERED);
             cluster.end(2);
             let start = Instant::now();
-            while submit(&cluster, 0, EchoTask::Members).recv_timeout(TIMEOUT) != Ok(2) {
+            while submit(&cluster, 0, EchoTask::Members).wait_for(TIMEOUT).ok().flatten() != Some(2) {
                 assert!(start.elapsed() < TIMEOUT, "the view without the third has not come");
             }
             come_back(&cluster, b"after");
-            assert_eq!(unanswered.try_recv(), Err(mpsc::TryRecvError::Empty), "its peer is still there");
+            let still = unanswered.wait_for(Duration::ZERO).err();
+            let unanswered = still.expect("its peer is still there");
             cluster.end(1);
-            assert_eq!(unanswered.recv_timeout(TIMEOUT), Ok(None), "{rail}");
+            assert_eq!(unanswered.wait_for(TIMEOUT).ok().flatten(), Some(None), "{rail}");
         }
     }
 }

@@ -7,7 +7,7 @@ use plexus_attach::Programs;
 use plexus_base::{Epoch, Incarnation, NodeId, WorkerId};
 use plexus_cache::CacheService;
 use plexus_fabric::Lost;
-use plexus_interconnect::{Channel, Message, Net, Service, Signal, Worker};
+use plexus_interconnect::{Channel, Message, Net, Service, Worker};
 use plexus_locks::LockService;
 use plexus_membership::{
     partitions::Members,
@@ -231,9 +231,11 @@ where
     }
 
     #[inline]
-    fn wait(&self, worker: WorkerId, tasks: &mut dyn Iterator<Item = S::Task>, signal: &Signal) {
-        let worker = &self.all()[worker.index()];
-        tasks.for_each(|task| worker.push(Subsystems::wrap(task)));
-        worker.wait(signal);
+    fn request(&self, worker: WorkerId, task: S::Task) {
+        self.all()[worker.index()].request(Subsystems::wrap(task));
+    }
+
+    fn expect_answer(&self, worker: WorkerId) {
+        self.all()[worker.index()].expect_answer();
     }
 }

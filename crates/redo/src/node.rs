@@ -24,7 +24,7 @@ use std::{
 };
 
 use plexus_base::{BlockId, Epoch, Incarnation, NodeId, WorkerId, wire::DecodeError};
-use plexus_cache::{LoggedChange, RedoAnswers, RedoFailed, RedoLog};
+use plexus_cache::{LoggedChange, RedoAnswers, RedoFailed, RedoLog, SharedWork};
 use plexus_disks::{Group as DiskGroup, Version};
 
 use self::known::UnopenedStream;
@@ -310,6 +310,16 @@ impl Drop for NodeRedo {
     }
 }
 
+impl SharedWork for NodeRedo {
+    fn lead(&self, is_over: &dyn Fn() -> bool) {
+        self.shared.stream.get().inspect(|stream| stream.lead(is_over));
+    }
+
+    fn delegate(&self) {
+        self.shared.stream.get().inspect(|stream| stream.delegate());
+    }
+}
+
 impl RedoLog for NodeRedo {
     fn poll_reserve(
         &self,
@@ -411,14 +421,6 @@ impl RedoLog for NodeRedo {
         let stream = self.shared.stream.get().filter(|_| end != NOT_APPENDED);
         let Some(stream) = stream else { return Poll::Ready(Err(self.shared.why_over())) };
         stream.poll_durable(Lsn(end), context, may_lead).map_err(|why| RedoFailed(why.to_string()))
-    }
-
-    fn lead(&self, is_over: &dyn Fn() -> bool) {
-        self.shared.stream.get().inspect(|stream| stream.lead(is_over));
-    }
-
-    fn delegate(&self) {
-        self.shared.stream.get().inspect(|stream| stream.delegate());
     }
 
     fn begin(&self) {

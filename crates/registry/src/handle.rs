@@ -1,13 +1,16 @@
 //! The handle through which threads of a node use the registry.
 
 use std::{
+    future::Future,
     path::Path,
-    sync::{Arc, mpsc},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
     time::Duration,
 };
 
 use plexus_base::{Epoch, NodeSet};
-use plexus_interconnect::Reply;
+use plexus_interconnect::{Reply, executor};
 
 use crate::{
     CopiesError, Places,
@@ -84,9 +87,9 @@ impl Registry {
 
     /// Submits a command.
     pub fn ask(&self, command: Command) -> PendingCommand {
-        let (reply, told) = Reply::channel();
-        self.0.port.submit(WORKER, RegistryTask::Ask(command, reply));
-        PendingCommand(told)
+        let (reply, answer) = Reply::new();
+        self.0.port.request(WORKER, RegistryTask::Ask(command, reply));
+        PendingCommand(answer)
     }
 
     /// Returns the committed contents that this node knows; they include every command that was
@@ -143,18 +146,22 @@ impl Registry {
     }
 }
 
-/// A command without an answer yet. Dropping it drops the answer, not the command.
-pub struct PendingCommand(mpsc::Receiver<Answer>);
+/// A command without an answer yet: a future that ends with the generation that the command made or
+/// looked at. Dropping it drops the answer, not the command.
+pub struct PendingCommand(plexus_interconnect::Answer<Answer>);
+
+impl Future for PendingCommand {
+    type Output = Result<u64, RegistryError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context).map(|answer| answer.unwrap_or(Err(RegistryError::Stopped)))
+    }
+}
 
 impl PendingCommand {
-    /// Waits for the answer for at most `limit`. The answer is the generation that the command made
-    /// or looked at. `None` if there is no answer yet.
-    pub fn wait(&self, limit: Duration) -> Option<Result<u64, RegistryError>> {
-        match self.0.recv_timeout(limit) {
-            Ok(answer) => Some(answer),
-            Err(mpsc::RecvTimeoutError::Timeout) => None,
-            Err(mpsc::RecvTimeoutError::Disconnected) => Some(Err(RegistryError::Stopped)),
-        }
+    /// Waits for the answer for at most `limit`, in a thread. `None` if there is no answer yet.
+    pub fn wait(&mut self, limit: Duration) -> Option<Result<u64, RegistryError>> {
+        executor::block_on(executor::timeout(limit, self))
     }
 }
 

@@ -91,7 +91,7 @@ mod tests {
     };
 
     use plexus_base::{NodeId, WorkerId};
-    use plexus_interconnect::{Net, Signal};
+    use plexus_interconnect::Net;
     use plexus_locks::{LockManager, LockService, LockTask, StopFlag};
     use plexus_membership::subsystem::WorkerPort;
 
@@ -115,10 +115,6 @@ mod tests {
         }
 
         fn attend(&self, _: WorkerId) {}
-
-        fn wait(&self, worker: WorkerId, tasks: &mut dyn Iterator<Item = LockTask>, _: &Signal) {
-            tasks.for_each(|task| self.submit(worker, task));
-        }
     }
 
     struct Alone(LockManager);

@@ -107,7 +107,13 @@ impl<S: Service> Steps<Core<S>> for Leaver<'_, S> {
         // Events of sockets that were polled meanwhile: left there, they would wake a thread for
         // nothing. The thread that took them off looks at everything, since `pending` may not see a
         // rail's event.
-        core.sockets && self.seat.is_some_and(Seat::harvest) || core.pending(self.shared)
+        let watch = &self.shared.watch;
+        let came = match self.seat {
+            Some(seat) => (core.sockets || watch.has_descriptors()) && seat.harvest(),
+            // A thread that was turned away left them there.
+            None => watch.has_descriptors() && watch.harvest(),
+        };
+        came || core.pending(self.shared)
     }
 
     fn turn(&self, core: &mut Core<S>) {

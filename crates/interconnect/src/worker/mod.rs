@@ -50,6 +50,7 @@ mod watch;
 use std::{
     collections::BTreeMap,
     io,
+    os::fd::AsFd,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
@@ -69,7 +70,8 @@ use self::{
     watch::Watch,
 };
 use crate::{
-    LinkInfo, Net, Service,
+    LinkInfo, Net, Service, Signal,
+    executor::{self, Descriptor, Driven},
     link::{self, NewRail},
     spin::{Contention, Courtesy, Spinner},
     sync::lock,
@@ -258,15 +260,38 @@ impl<S: Service> Worker<S> {
     /// that.
     pub fn submit(&self, task: S::Task) {
         self.push(task);
-        match self.shared.token.try_take() {
-            Some(mut core) => {
-                core.turn(&self.shared);
-                self.shared.leave(core, &mut None);
-            }
-            None => {
-                self.shared.bell.ring();
-            }
+        self.shared.see_to_tasks();
+    }
+
+    /// Queues a request of a task of the calling thread. The thread sees to it when all its tasks
+    /// wait. A thread that runs no tasks submits it.
+    pub fn request(&self, task: S::Task) {
+        if executor::is_running() {
+            self.push(task);
+            executor::asked(&self.shared);
+        } else {
+            self.submit(task);
         }
+    }
+
+    /// Notes that a task of the calling thread waits for an answer to a request that the worker
+    /// has: the thread drives the worker while all its tasks wait.
+    pub fn expect_answer(&self) {
+        if executor::is_running() {
+            executor::asked(&self.shared);
+        }
+    }
+
+    /// Adds a descriptor to those that the threads of this worker watch, for a task of the calling
+    /// thread, which drives the worker while all its tasks wait.
+    ///
+    /// # Errors
+    /// The system cannot watch it.
+    pub fn descriptor<F: AsFd>(&self, file: F) -> io::Result<Descriptor<F>> {
+        let (arrivals, readiness) = self.shared.watch.descriptors();
+        let descriptor = Descriptor::new(arrivals, readiness, file)?;
+        self.expect_answer();
+        Ok(descriptor)
     }
 
     /// Submits a task if the queue has room, and wakes the thread that is to handle it. It never
@@ -285,6 +310,11 @@ impl<S: Service> Worker<S> {
             self.shared.bell.ring();
             thread::yield_now();
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn watches_descriptors(&self) -> bool {
+        self.shared.watch.has_descriptors()
     }
 
     /// Attends the worker if no other thread does and something waits. Threads that got by without
@@ -466,6 +496,24 @@ impl<S: Service> Worker<S> {
             }
         });
         Ok(())
+    }
+}
+
+impl<S: Service> Driven for Shared<S> {
+    fn drive(&self, signal: &Signal, until: Option<Nanos>) {
+        self.wait(signal, until);
+    }
+
+    fn see_to_tasks(&self) {
+        match self.token.try_take() {
+            Some(mut core) => {
+                core.turn(self);
+                self.leave(core, &mut None);
+            }
+            None => {
+                self.bell.ring();
+            }
+        }
     }
 }
 

@@ -13,7 +13,7 @@
 
 use std::{mem, sync::atomic::Ordering::Relaxed};
 
-use plexus_base::Waiting;
+use plexus_base::{Nanos, Waiting, clock};
 
 use super::{Left, Shared, TURNS_BETWEEN_CLAIMS, Worker, token::HeldToken, turn::Core, watch::Seat};
 use crate::{Service, Signal, spin::Spinner};
@@ -27,6 +27,8 @@ struct Waiter<'a, S: Service> {
     /// True while the thread stands by.
     stands: bool,
     answer: Option<u64>,
+    /// The time at which the thread goes without an answer.
+    until: Option<Nanos>,
 }
 
 /// The next step of a waiting thread.
@@ -41,17 +43,31 @@ impl<S: Service> Worker<S> {
     ///
     /// The signal must be the calling thread's.
     pub fn wait(&self, signal: &Signal) -> u64 {
-        if let Some(answer) = signal.take() {
-            return answer;
+        loop {
+            if let Some(answer) = self.shared.wait(signal, None) {
+                return answer;
+            }
         }
-        let shared = &*self.shared;
-        let spinner = Spinner::new(shared.waiting, &shared.contention);
-        Waiter { shared, signal, spinner, seat: None, stands: false, answer: None }.wait()
     }
 }
 
+impl<S: Service> Shared<S> {
+    /// Waits as [`Worker::wait`] does, or until a time.
+    pub(super) fn wait(&self, signal: &Signal, until: Option<Nanos>) -> Option<u64> {
+        let shared = self;
+        signal.take().or_else(|| {
+            let spinner = Spinner::new(shared.waiting, &shared.contention);
+            let (seat, stands, answer) = (None, false, None);
+            Waiter { shared, signal, spinner, seat, stands, answer, until }.wait()
+        })
+    }
+}
+
+/// The answer of a thread that goes without one.
+const TIME_IS_OVER: u64 = u64::MAX;
+
 impl<'a, S: Service> Waiter<'a, S> {
-    fn wait(&mut self) -> u64 {
+    fn wait(&mut self) -> Option<u64> {
         let shared = self.shared;
         if shared.contention.takes_turns() && shared.token.is_attended() {
             shared.token.stand_by(&mut self.stands);
@@ -91,37 +107,44 @@ impl<'a, S: Service> Waiter<'a, S> {
                     core.turn(shared);
                     shared.lend_or_leave(core, &mut self.seat);
                 }
-                return answer;
+                return Some(answer).filter(|answer| *answer != TIME_IS_OVER);
             }
             match (next, &self.seat) {
                 (Next::Look, _) => {}
                 (Next::Sleep, None) => {
-                    self.signal.park();
-                    if let Some(answer) = self.signal.take() {
-                        return answer;
-                    }
+                    self.signal.park(self.until);
+                    return self.signal.take();
                 }
                 (Next::Sleep, Some(seat)) => {
                     if self.signal.watch(&shared.bell) {
-                        seat.sleep();
+                        seat.sleep(self.until);
                         self.signal.watched();
                     }
                     woken = true;
-                    self.answer = self.signal.take();
+                    self.answer = self.look();
                 }
             }
         }
     }
 
+    /// Returns the answer if it is there or the time is over.
+    fn look(&self) -> Option<u64> {
+        let is_over = || self.until.is_some_and(|until| until <= clock::now());
+        self.signal.take().or_else(|| is_over().then_some(TIME_IS_OVER))
+    }
+
     /// Drives until the answer is there, another thread must have the token, or it is time to
     /// sleep. It then releases the token.
     fn drive(&mut self, mut core: HeldToken<'a, Core<S>>) -> Next {
-        let Self { shared, signal, spinner, seat, answer, .. } = self;
+        let Self { shared, signal, spinner, seat, answer, until, .. } = self;
         shared.bell.disarm();
         if seat.is_none() {
             *seat = shared.take_seat_left(&mut core);
         }
-        if core.sockets && seat.is_none() && shared.waiting == Waiting::Adaptive {
+        if (core.sockets || shared.watch.has_descriptors())
+            && seat.is_none()
+            && shared.waiting == Waiting::Adaptive
+        {
             *seat = shared.watch.sit();
         }
         let mut turns = 0u32;
@@ -133,10 +156,17 @@ impl<'a, S: Service> Waiter<'a, S> {
                 shared.lend_or_leave(core, seat);
                 return Next::Look;
             }
-            if turns.is_multiple_of(TURNS_BETWEEN_CLAIMS) && shared.claimed.load(Relaxed) {
-                shared.lend_or_leave(core, seat);
-                spinner.give_way(shared.token.standing());
-                return Next::Look;
+            if turns.is_multiple_of(TURNS_BETWEEN_CLAIMS) {
+                if shared.claimed.load(Relaxed) {
+                    shared.lend_or_leave(core, seat);
+                    spinner.give_way(shared.token.standing());
+                    return Next::Look;
+                }
+                // A thread that polls does not sleep, and sees neither descriptors nor the time.
+                if shared.watch.has_descriptors() {
+                    seat.as_ref().map_or_else(|| shared.watch.harvest(), Seat::harvest);
+                }
+                *answer = until.is_some_and(|until| until <= clock::now()).then_some(TIME_IS_OVER);
             }
             if done > 0 {
                 spinner.reset();
@@ -165,7 +195,7 @@ impl<'a, S: Service> Waiter<'a, S> {
         }
         self.shared.bell.ring();
         let looks = self.spinner.again(self.shared.token.standing());
-        self.answer = self.signal.take();
+        self.answer = self.look();
         if looks { Next::Look } else { Next::Sleep }
     }
 }

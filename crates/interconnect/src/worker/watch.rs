@@ -45,7 +45,7 @@ use std::{
     },
 };
 
-use plexus_base::Nanos;
+use plexus_base::{Nanos, clock};
 use plexus_fabric::{Bell, Event};
 use rustix::{
     event::{PollFd, PollFlags, epoll},
@@ -53,7 +53,10 @@ use rustix::{
     io::Errno,
 };
 
-/// The mark of the bell in the sets; links mark their sockets by their peer.
+use crate::executor::Readiness;
+
+/// The mark of the bell in the sets; links mark their sockets by their peer, descriptors of tasks
+/// have marks of their own.
 const BELL: u64 = u64::MAX;
 const NUDGE: u64 = 1;
 const ARRIVALS: u64 = 2;
@@ -67,6 +70,7 @@ pub(super) struct Watch {
     outer: OwnedFd,
     nudge: Event,
     seated: AtomicBool,
+    readiness: Arc<Readiness>,
 }
 
 /// An event by which a client wakes a worker, until this is dropped.
@@ -94,7 +98,13 @@ impl Watch {
         epoll::add(&arrivals, bell.fd(), epoll::EventData::new_u64(BELL), EDGE)?;
         epoll::add(&outer, &nudge, epoll::EventData::new_u64(NUDGE), epoll::EventFlags::IN)?;
         epoll::add(&outer, &arrivals, epoll::EventData::new_u64(ARRIVALS), EDGE)?;
-        Ok(Self { arrivals: Arc::new(arrivals), outer, nudge, seated: AtomicBool::new(false) })
+        Ok(Self {
+            arrivals: Arc::new(arrivals),
+            outer,
+            nudge,
+            seated: AtomicBool::new(false),
+            readiness: Arc::default(),
+        })
     }
 
     /// Returns the set that rails add their sockets to.
@@ -102,11 +112,22 @@ impl Watch {
         self.arrivals.as_fd()
     }
 
+    /// Returns the set, to which tasks add descriptors, and the readiness of these.
+    pub(super) fn descriptors(&self) -> (&Arc<OwnedFd>, &Arc<Readiness>) {
+        (&self.arrivals, &self.readiness)
+    }
+
     /// Wakes the sleeping thread each time that `event` is signalled; there is nothing to take off
     /// it.
     pub(super) fn listen(&self, event: Event) -> io::Result<Listening> {
         epoll::add(&self.arrivals, &event, epoll::EventData::new_u64(BELL), EDGE)?;
         Ok(Listening { arrivals: Arc::clone(&self.arrivals), event })
+    }
+
+    /// Returns whether tasks wait for descriptors.
+    #[inline]
+    pub(super) fn has_descriptors(&self) -> bool {
+        self.readiness.is_used()
     }
 
     /// Takes the seat if it is free. Requires the token.
@@ -174,18 +195,31 @@ impl Watch {
 
     /// Waits for arrivals and takes them off. Returns whether there were any.
     fn take_off(&self, limit: Option<Nanos>) -> bool {
-        let mut events = [const { std::mem::MaybeUninit::uninit() }; EVENTS];
-        let timeout = limit.map(timespec);
-        epoll::wait(&self.arrivals, &mut events, timeout.as_ref()).is_ok_and(|(events, _)| !events.is_empty())
+        let mut limit = limit.map(timespec);
+        let mut any = false;
+        loop {
+            let mut events = [const { std::mem::MaybeUninit::uninit() }; EVENTS];
+            let Ok((events, _)) = epoll::wait(&self.arrivals, &mut events, limit.as_ref()) else {
+                return any;
+            };
+            events.iter().for_each(|event| self.readiness.note(event.data.u64(), event.flags));
+            any |= !events.is_empty();
+            // All links are looked at after any event, but each descriptor needs its own.
+            if events.len() < EVENTS || !self.readiness.is_used() {
+                return any;
+            }
+            limit = Some(timespec(Nanos(0)));
+        }
     }
 }
 
 const EDGE: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
 
 impl Seat<'_> {
-    /// Sleeps until something arrives. The caller must look at everything afterwards.
-    pub(super) fn sleep(&self) {
-        self.0.take_off(None);
+    /// Sleeps until something arrives, or until a time. The caller must look at everything
+    /// afterwards.
+    pub(super) fn sleep(&self, until: Option<Nanos>) {
+        self.0.take_off(until.map(|until| until.since(clock::now())));
     }
 
     /// Leaves the seat to the next holder of the token, which takes it over by
@@ -242,7 +276,7 @@ mod tests {
         assert!(watch.sit().is_none(), "one seat");
         bell.wake();
         assert!(!wakes(&watch) && !watch.harvest());
-        seat.sleep();
+        seat.sleep(None);
         assert!(!seat.harvest(), "taken off by the sleep");
         watch.nudge();
         assert!(wakes(&watch), "a nudge comes through");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use plexus_base::{Epoch, Waiting};
 use plexus_fabric::{Bell, Lost};
-use plexus_interconnect::{Service, Signal, Worker, WorkerParts};
+use plexus_interconnect::{Service, Worker, WorkerParts};
 use plexus_membership::subsystem::enter;
 
 use super::*;
@@ -43,8 +43,6 @@ impl WorkerPort<LockService> for Nowhere {
     }
 
     fn attend(&self, _: WorkerId) {}
-
-    fn wait(&self, _: WorkerId, _: &mut dyn Iterator<Item = LockTask>, _: &Signal) {}
 }
 
 fn view() -> Members {

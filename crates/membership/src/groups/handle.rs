@@ -204,9 +204,9 @@ impl Group {
         &self,
         task: impl FnOnce(Name, Reply<Result<(), Refused>>) -> GroupTask,
     ) -> Result<(), GroupError> {
-        let (taken, answer) = Reply::channel();
+        let (taken, answer) = Reply::new();
         self.groups.0.port.submit(WORKER, task(self.name.clone(), taken));
-        Ok(answer.recv().map_err(|_| self.over())??)
+        Ok(answer.wait().ok_or_else(|| self.over())??)
     }
 
     /// Returns the reason why no more events come and no request is accepted.

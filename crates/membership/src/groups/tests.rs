@@ -6,7 +6,7 @@ use std::{
 };
 
 use plexus_base::{Epoch, Incarnation, NodeId, WorkerId};
-use plexus_interconnect::{Net, Signal};
+use plexus_interconnect::Net;
 
 use super::{
     Group, GroupError, GroupService, GroupTask, Groups, MOST_UNREAD,
@@ -45,10 +45,6 @@ impl WorkerPort<GroupService> for TestPort {
     }
 
     fn attend(&self, _: WorkerId) {
-        unreachable!()
-    }
-
-    fn wait(&self, _: WorkerId, _: &mut dyn Iterator<Item = GroupTask>, _: &Signal) {
         unreachable!()
     }
 }

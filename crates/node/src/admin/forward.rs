@@ -119,19 +119,17 @@ fn attempt(
         let belongs = view.cluster().contains(node);
         return Ok(Ok(if belongs { Forwarded::Down } else { Forwarded::Removed }));
     }
-    let answer = runtime.forwarder().ask(node, request.to_vec());
+    let mut answer = runtime.forwarder().ask(node, request.to_vec());
     let end = Instant::now() + within;
     loop {
-        match answer.recv_timeout(LOOK_EVERY) {
-            Ok(answer) => return Ok(answer.map(|bytes| Forwarded::of(&bytes))),
-            Err(mpsc::RecvTimeoutError::Disconnected) => {
-                return unreachable("the node that was asked is ending".into());
-            }
-            Err(mpsc::RecvTimeoutError::Timeout) if Instant::now() >= end => {
+        answer = match answer.wait_for(LOOK_EVERY) {
+            Ok(Some(answer)) => return Ok(answer.map(|bytes| Forwarded::of(&bytes))),
+            Ok(None) => return unreachable("the node that was asked is ending".into()),
+            Err(_) if Instant::now() >= end => {
                 return unreachable(format!("it did not answer within {} s", within.as_secs()));
             }
-            Err(mpsc::RecvTimeoutError::Timeout) if progress(Value::Null) => {}
-            Err(mpsc::RecvTimeoutError::Timeout) => return Err("the client has gone".into()),
+            Err(answer) if progress(Value::Null) => answer,
+            Err(_) => return Err("the client has gone".into()),
         }
     }
 }
@@ -266,8 +264,8 @@ impl Install for ForwardService {
 
 impl Forwarder {
     /// Sends a request to a peer; the answer comes to the receiver.
-    fn ask(&self, node: NodeId, request: Vec<u8>) -> mpsc::Receiver<Answer> {
-        let (reply, answer) = Reply::channel();
+    fn ask(&self, node: NodeId, request: Vec<u8>) -> plexus_interconnect::Answer<Answer> {
+        let (reply, answer) = Reply::new();
         self.port.submit(WORKER, ForwardTask::Ask(node, request, reply));
         answer
     }

@@ -130,7 +130,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 /// Waits for a result for as long as the client is connected, for a limited time.
 fn done(on: &CommandContext, ask: Ask, progress: Progress<'_>) -> Result<u64, String> {
     let is_look = ask == Ask::Look;
-    let waiting = on.runtime().registry().ask(ask);
+    let mut waiting = on.runtime().registry().ask(ask);
     let end = Instant::now() + ANSWER_WITHIN;
     loop {
         match waiting.wait(LOOK_EVERY) {
