@@ -2,17 +2,25 @@
 //! while it waits keeps nothing, and nothing is lost.
 
 use std::{
+    cell::RefCell,
     future::{Future, poll_fn},
     pin::pin,
     sync::mpsc,
     task::Poll,
     thread,
+    time::Duration,
 };
 
 use plexus_base::{BlockId, Waiting};
-use plexus_cache::{BlockChange, Blocks, Cache, Change, protocol::Mode};
+use plexus_cache::{BlockChange, Blocks, Cache, Change, protocol::Mode as BlockMode};
 use plexus_fabric::RailKind;
-use plexus_node::{Node, config::Config, create};
+use plexus_interconnect::executor;
+use plexus_locks::{
+    NodeLockSession,
+    protocol::{Mode, Name},
+};
+use plexus_node::{Node, config::Config, create, runtime::NodeRuntime};
+use plexus_registry::protocol::Command;
 
 use crate::{
     cluster,
@@ -80,7 +88,7 @@ async fn transfer(cache: &Cache, seed: u64, rounds: u64) {
         add(&mut changes[0], -amount * last);
         changes[1..].iter_mut().for_each(|change| add(change, amount));
         if random.below(4) == 0 {
-            cache.prefetch(account(random.below(ACCOUNTS)), Mode::X);
+            cache.prefetch(account(random.below(ACCOUNTS)), BlockMode::X);
         }
         // Some give up with the blocks changed, which undoes the changes.
         if random.below(8) > 0 {
@@ -126,7 +134,7 @@ fn a_second_block_is_taken_only_if_it_is_here_and_free() {
         assert!(here.try_change(two).await.unwrap().is_none(), "it is on another node");
         assert!(here.try_change(one).await.unwrap().is_none(), "it is in use");
         drop(first);
-        here.prefetch(two, Mode::X);
+        here.prefetch(two, BlockMode::X);
         let mut looks = 0;
         loop {
             if let Some(mut second) = here.try_change(two).await.unwrap() {
@@ -189,5 +197,75 @@ fn changes_go_on_when_the_redo_stream_becomes_full_again_and_again() {
         let written = node.runtime().redo_counts().batch_bytes;
         assert!(written > 16 << 20, "the stream was not used as a whole: {written} bytes");
         assert_eq!(node.runtime().status().redo_waits, None);
+    }
+}
+
+/// The blocks that are changed under a lock.
+const LOCKED: u64 = 8;
+
+/// Adds 1 to a block under a lock with the name of the block, waits until that is durable and asks
+/// the registry. Gives up after a random time, at whatever it waits for.
+async fn add_under_lock(runtime: &NodeRuntime, session: &NodeLockSession, random: &RefCell<Random>) -> bool {
+    let draw = |end| random.borrow_mut().below(end);
+    let limit = Duration::from_micros(draw(10_000));
+    let block = draw(LOCKED);
+    let work = async {
+        let name = Name::new(&block.to_le_bytes()).unwrap();
+        let lock = session.ask(name, Mode::EX, None).await.unwrap();
+        let committed = {
+            let mut change = runtime.cache().change(account(block)).await.unwrap();
+            add(&mut change, 1);
+            change.commit()
+        };
+        // From here on the change is made, whether this task waits for it or not.
+        let waits = async {
+            runtime.cache().durable(committed).await.unwrap();
+            runtime.registry().ask(Command::Look).await.unwrap();
+            executor::sleep(Duration::from_micros(draw(100))).await;
+        };
+        let limit = Duration::from_micros(draw(2_000));
+        executor::timeout(limit, waits).await;
+        drop(lock);
+    };
+    executor::timeout(limit, work).await.is_some()
+}
+
+#[test]
+fn waits_of_all_kinds_stop_one_task_and_a_task_that_gives_up_leaves_no_lock() {
+    for (rail, waiting) in [(RailKind::Shm, Waiting::Adaptive), (RailKind::Tcp, Waiting::Polling)] {
+        let dir = tempfile::tempdir().unwrap();
+        let nodes = start(dir.path(), &Shape { nodes: 2, workers: 2, rail, waiting, kib: 4 });
+        let counts = thread::scope(|scope| {
+            let threads = nodes.iter().zip(1..).map(|(node, seed)| {
+                scope.spawn(move || {
+                    let runtime = node.runtime();
+                    let random = &RefCell::new(Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed) | 1));
+                    let works = (0..16).map(|_| async move {
+                        let session = runtime.locks().session();
+                        let (mut made, mut given_up) = (0, 0);
+                        for _ in 0..40 {
+                            match add_under_lock(runtime, &session, random).await {
+                                true => made += 1,
+                                false => given_up += 1,
+                            }
+                        }
+                        (made, given_up)
+                    });
+                    runtime.cache().run(works)
+                })
+            });
+            let threads: Vec<_> = threads.collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<(i64, i64)>>()
+        });
+        let (made, given_up) = counts.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        assert!(made > 100 && given_up > 100, "{rail}: {made} made, {given_up} given up");
+        let mut session = nodes[0].runtime().cache().session();
+        let sum: i64 = (0..LOCKED).map(|block| balance(&session.read(account(block)).unwrap())).sum();
+        // A task may have given up between its commit and its end.
+        assert!(sum >= made, "{rail}: {sum} of {made}");
+        for node in &nodes {
+            let locks = node.runtime().locks().survey(cluster::TIMEOUT).unwrap();
+            assert_eq!(locks.resources.len(), 0, "{rail}: a lock is left behind");
+        }
     }
 }
