@@ -3,7 +3,7 @@
 use std::ops::{Deref, Range};
 
 use plexus_base::BlockId;
-use plexus_disks::Version;
+use plexus_disks::{PageType, Version};
 
 use crate::{CacheError, Committed, protocol::Mode};
 
@@ -15,13 +15,19 @@ pub const GROUP_BLOCKS: usize = 8;
 /// latched.
 const ATTEMPTS: usize = 3;
 
+/// A block that is being read: its user bytes.
+pub trait BlockRead: Deref<Target = [u8]> {
+    /// Returns the number of changes of the block.
+    fn version(&self) -> Version;
+
+    /// Returns the type of the page; `None` for a block that was never changed.
+    fn page_type(&self) -> Option<PageType>;
+}
+
 /// A block that is being changed: its user bytes. No other task, here or on another node, has it
 /// meanwhile. If it is dropped, by an error, a panic or a task that ends, it is as it was before;
 /// [`Blocks::commit`] makes the change.
-pub trait BlockChange: Deref<Target = [u8]> {
-    /// Returns the number of changes of the block before this one.
-    fn version(&self) -> Version;
-
+pub trait BlockChange: BlockRead {
     /// Returns the bytes of a range, to be changed. The redo has these bytes and no others, so ask
     /// for those that change.
     ///
@@ -51,8 +57,8 @@ pub trait BlockChange: Deref<Target = [u8]> {
 /// All methods that give a block fail as [`CacheError`] says.
 #[allow(async_fn_in_trait, reason = "tasks stay on their thread")]
 pub trait Blocks {
-    /// A block that is being read: its user bytes.
-    type Read<'a>: Deref<Target = [u8]>
+    /// A block that is being read.
+    type Read<'a>: BlockRead
     where
         Self: 'a;
 
@@ -82,8 +88,9 @@ pub trait Blocks {
     /// soon. A scan that reads in this way leaves the blocks in memory that others use.
     async fn read_once(&self, block: BlockId) -> Result<Self::Read<'_>, CacheError>;
 
-    /// Asks for a block that will be needed in `mode`, without waiting for it.
-    fn prefetch(&self, block: BlockId, mode: Mode);
+    /// Asks for blocks that will be needed in `mode`, without waiting for them. Blocks that are on
+    /// disk are read at the same time.
+    fn prefetch(&self, blocks: &[BlockId], mode: Mode);
 
     /// Makes changes as one group: after every death of nodes all of them are there, or none. The
     /// redo of the group is appended, and becomes durable later.
@@ -98,6 +105,25 @@ pub trait Blocks {
         // Before the block is latched: the log may wait for a write of this block.
         let mut reserved = Reserved::new(self, 1).await?;
         let change = self.latch(block, false).await?;
+        reserved.changes -= 1;
+        Ok(change)
+    }
+
+    /// Waits for a block whose contents are not needed, and makes a new page of it. Its user bytes
+    /// are zero. The disk is not read, and redo has only what is written to the new page. `last` is
+    /// the version that the block had when its contents were given up, 0 if it was never used: the
+    /// new page has a later one.
+    ///
+    /// From this call on the old contents are gone, also if this fails or is dropped. A new page
+    /// that is dropped without a commit is there and empty.
+    async fn create(
+        &self,
+        block: BlockId,
+        page_type: PageType,
+        last: Version,
+    ) -> Result<Self::Change<'_>, CacheError> {
+        let mut reserved = Reserved::new(self, 1).await?;
+        let change = self.latch_new(block, page_type, last).await?;
         reserved.changes -= 1;
         Ok(change)
     }
@@ -126,7 +152,7 @@ pub trait Blocks {
             latched.clear();
             drop((reserved, alone));
             let later = order.iter().map(|(block, _)| *block).filter(|block| *block != missing);
-            later.for_each(|block| self.prefetch(block, Mode::X));
+            self.prefetch(&later.collect::<Vec<_>>(), Mode::X);
             // It comes here, and is free for others again.
             drop(self.change(missing).await?);
         }
@@ -161,6 +187,16 @@ pub trait Blocks {
     /// task has other blocks meanwhile, so this may fail with [`CacheError::NoFrame`].
     #[doc(hidden)]
     async fn latch(&self, block: BlockId, has_others: bool) -> Result<Self::Change<'_>, CacheError>;
+
+    /// Waits for a block and makes a new page of it, as [`create`](Self::create), with a reservation
+    /// that was made for it.
+    #[doc(hidden)]
+    async fn latch_new(
+        &self,
+        block: BlockId,
+        page_type: PageType,
+        last: Version,
+    ) -> Result<Self::Change<'_>, CacheError>;
 
     /// Returns a block for changing if it is here and free, as [`latch`](Self::latch).
     #[doc(hidden)]

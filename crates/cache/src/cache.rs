@@ -10,7 +10,7 @@ use std::{
 
 use futures_util::lock::{Mutex, MutexGuard};
 use plexus_base::BlockId;
-use plexus_disks::Writer;
+use plexus_disks::{PageType, Version, Writer};
 use plexus_interconnect::{
     Answer, Reply,
     executor::{self, SharedWork},
@@ -20,7 +20,7 @@ use crate::{
     Blocks, RedoFailed, RedoLog,
     faults::Faults,
     frames::FrameTable,
-    guard::{Change, Committed, Read, log_group, undo},
+    guard::{Change, Committed, NewPage, Read, Wanted, log_group},
     protocol::{Ask, BlockError, Granted, Mode, Slot},
     service::{CacheTask, Port},
 };
@@ -103,18 +103,18 @@ impl Drop for WaitsForRoom<'_> {
 /// A wait for a block, until this is dropped.
 struct WaitsForBlock<'a> {
     answer: Answer<Result<Granted, BlockError>>,
-    port: &'a Port,
+    cache: &'a Cache,
     table: &'a FrameTable,
-    ask: Ask,
+    wanted: Wanted,
 }
 
 impl Drop for WaitsForBlock<'_> {
     /// Gives back a block that came too late, so that no frame stays pinned without a task.
     fn drop(&mut self) {
         if let Some(Ok(granted)) = self.answer.take()
-            && let Some(task) = undo(self.table, granted, self.ask)
+            && let Some(task) = self.wanted.give_back(self.table, self.cache.redo(), granted)
         {
-            self.port.submit(self.table.config().worker, task);
+            self.cache.tell(self.table, task);
         }
     }
 }
@@ -219,17 +219,18 @@ impl Cache {
     }
 
     async fn obtain(&self, block: BlockId, ask: Ask, has_others: bool) -> Result<TaskBlock, CacheError> {
-        self.obtain_if_not(block, ask, has_others, |table| table.hit(block, ask.mode())).await
+        let wanted = Wanted { block, ask, new: None };
+        self.obtain_if_not(wanted, has_others, |table| table.hit(block, ask.mode())).await
     }
 
     /// Waits for a block unless `find` finds it here.
     async fn obtain_if_not(
         &self,
-        block: BlockId,
-        ask: Ask,
+        wanted: Wanted,
         has_others: bool,
         find: impl FnOnce(&FrameTable) -> Option<Slot>,
     ) -> Result<TaskBlock, CacheError> {
+        let Wanted { block, ask, new } = wanted;
         let table = self.check(block)?;
         let (port, worker) = (&*self.inner.port, table.config().worker);
         executor::give_way(|| port.attend(worker)).await;
@@ -237,8 +238,8 @@ impl Cache {
             return Ok(TaskBlock { granted: Granted::Pinned(slot), waited: false });
         }
         let (reply, answer) = Reply::new();
-        port.request(worker, CacheTask::Want { block, ask, has_others, reply });
-        let mut waits = WaitsForBlock { answer, port, table, ask };
+        port.request(worker, CacheTask::Want { block, ask, has_others, new, reply });
+        let mut waits = WaitsForBlock { answer, cache: self, table, wanted };
         match (&mut waits.answer).await {
             Some(Ok(granted)) => Ok(TaskBlock { granted, waited: true }),
             Some(Err(error)) => Err(self.error(block, error)),
@@ -287,15 +288,19 @@ impl Blocks for Cache {
 
     async fn read_once(&self, block: BlockId) -> Result<Read<'_>, CacheError> {
         let find = |table: &FrameTable| table.hit_once(block);
-        Ok(Read::new(self, block, self.obtain_if_not(block, Ask::S, false, find).await?))
+        let wanted = Wanted { block, ask: Ask::S, new: None };
+        Ok(Read::new(self, block, self.obtain_if_not(wanted, false, find).await?))
     }
 
-    fn prefetch(&self, block: BlockId, mode: Mode) {
+    fn prefetch(&self, blocks: &[BlockId], mode: Mode) {
         let ask = if mode == Mode::X { Ask::X } else { Ask::S };
-        let Ok(table) = self.check(block) else { return };
-        if !table.is_here(block, mode) {
-            let want = CacheTask::Want { block, ask, has_others: false, reply: Reply::unwanted() };
-            self.inner.port.request(table.config().worker, want);
+        for block in blocks.iter().copied() {
+            let Ok(table) = self.check(block) else { return };
+            if !table.is_here(block, mode) {
+                let (has_others, new, reply) = (false, None, Reply::unwanted());
+                let want = CacheTask::Want { block, ask, has_others, new, reply };
+                self.inner.port.request(table.config().worker, want);
+            }
         }
     }
 
@@ -315,6 +320,18 @@ impl Blocks for Cache {
 
     async fn latch(&self, block: BlockId, has_others: bool) -> Result<Change<'_>, CacheError> {
         Ok(Change::new(self, block, self.obtain(block, Ask::X, has_others).await?))
+    }
+
+    async fn latch_new(
+        &self,
+        block: BlockId,
+        page_type: PageType,
+        last: Version,
+    ) -> Result<Change<'_>, CacheError> {
+        let new = NewPage { page_type, last, writer: self.writer() };
+        let wanted = Wanted { block, ask: Ask::New, new: Some(new) };
+        let held = self.obtain_if_not(wanted, false, |table| table.hit(block, Mode::X)).await?;
+        Ok(Change::of_new_page(self, block, held, new))
     }
 
     async fn try_latch(&self, block: BlockId) -> Result<Option<Change<'_>>, CacheError> {

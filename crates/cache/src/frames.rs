@@ -51,7 +51,7 @@ use std::{
 };
 
 use plexus_base::BlockId;
-use plexus_disks::{FrameMemory, Page};
+use plexus_disks::{FrameMemory, Page, Version};
 use plexus_fabric::Window;
 
 use crate::{
@@ -446,6 +446,12 @@ impl FrameTable {
     pub(crate) fn write_failed(&self, slot: Slot, first: u64) {
         let before = if first == 0 { OWED } else { first };
         self.update_first(slot, |now| if now == 0 { before } else { now.min(before) });
+    }
+
+    /// Makes a closed, idle frame a page of which only the version is known.
+    pub(crate) fn blank(&self, slot: Slot, version: u64) {
+        // SAFETY: the frame is closed and idle, and this is the worker.
+        Page::of(unsafe { self.block_mut(slot) }).forget(Version(version));
     }
 
     pub(crate) fn expect(&self, slot: Slot, generation: u32) {

@@ -10,10 +10,10 @@ use std::{
 };
 
 use plexus_base::BlockId;
-use plexus_disks::{HEADER, Page, TRAILER, Version};
+use plexus_disks::{HEADER, Page, PageType, TRAILER, Version, Writer};
 
 use crate::{
-    BlockChange, Cache, LoggedChange,
+    BlockChange, BlockRead, Cache, LoggedChange, RedoLog,
     cache::TaskBlock,
     edits::Edits,
     frames::FrameTable,
@@ -45,6 +45,10 @@ impl<'a> Lent<'a> {
         Page::of(self.page()).version()
     }
 
+    fn page_type(&self) -> Option<PageType> {
+        Page::of(self.page()).page_type()
+    }
+
     fn user(&self) -> &[u8] {
         let page = self.page();
         &page[HEADER..page.len() - TRAILER]
@@ -55,9 +59,74 @@ impl<'a> Lent<'a> {
     }
 }
 
+/// A new page that a task makes of a block.
+#[derive(Clone, Copy, Debug)]
+pub struct NewPage {
+    /// The type of the page.
+    pub page_type: PageType,
+    /// The version that the block had when its contents were given up.
+    pub last: Version,
+    /// The node that makes it.
+    pub writer: Writer,
+}
+
+impl NewPage {
+    /// Makes the page in a frame that is latched, and returns its image for redo. Its version is
+    /// above each that the block had.
+    #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
+    fn make(self, table: &FrameTable, slot: Slot, block: BlockId) -> BlankImage {
+        // SAFETY: latched until the caller unlatches it, and there is no other slice.
+        let page = unsafe { table.block_mut(slot) };
+        let last = Page::of(&*page).version().max(self.last);
+        Page::of(&mut *page).blank(block, self.writer, Version(last.0.saturating_add(1)), self.page_type);
+        let mut image = [0; HEADER];
+        image.copy_from_slice(&page[..HEADER]);
+        image
+    }
+}
+
+/// The image of an empty page: its header.
+type BlankImage = [u8; HEADER];
+
+/// What a task has asked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) block: BlockId,
+    pub(crate) ask: Ask,
+    /// The page that it makes of the block, for [`Ask::New`].
+    pub(crate) new: Option<NewPage>,
+}
+
+impl Wanted {
+    /// Gives back a block that was granted to a task that has ended. Returns the task for the
+    /// worker, if it must be told.
+    pub(crate) fn give_back(
+        &self,
+        table: &FrameTable,
+        redo: Option<&dyn RedoLog>,
+        granted: Granted,
+    ) -> Option<CacheTask> {
+        let Granted::Pinned(slot) = granted else { return undo(table, granted, self.ask) };
+        let Some(new) = self.new else { return undo(table, granted, self.ask) };
+        // The frame may have no contents yet: it becomes an empty page.
+        let image = new.make(table, slot, self.block);
+        log_blank(table, redo, slot, self.block, &image);
+        table.unlatch(slot, true).then_some(CacheTask::Idle(slot))
+    }
+}
+
+/// Logs an empty page in a frame that is latched.
+fn log_blank(table: &FrameTable, redo: Option<&dyn RedoLog>, slot: Slot, block: BlockId, image: &BlankImage) {
+    let Some(redo) = redo else { return table.will_write(slot) };
+    table.will_log(slot, redo.position());
+    let before = Page::version_in(image);
+    let change = LoggedChange { block, before, image: Some(image), change: None };
+    table.logged(slot, redo.append(&[change]), true);
+}
+
 /// Gives back a block that was granted and not changed. Returns the task for the worker, if it must
 /// be told.
-pub(crate) fn undo(table: &FrameTable, granted: Granted, ask: Ask) -> Option<CacheTask> {
+fn undo(table: &FrameTable, granted: Granted, ask: Ask) -> Option<CacheTask> {
     match granted {
         Granted::Private(slot) => Some(CacheTask::Freed(slot)),
         Granted::Pinned(slot) => {
@@ -81,12 +150,6 @@ impl<'a> Read<'a> {
         Self { lent: Lent::new(cache, block, held), granted: held.granted }
     }
 
-    /// Returns the number of changes of the block.
-    #[must_use]
-    pub fn version(&self) -> Version {
-        self.lent.version()
-    }
-
     /// Returns whether the task waited for the block.
     #[must_use]
     pub fn waited(&self) -> bool {
@@ -101,6 +164,16 @@ impl Deref for Read<'_> {
     }
 }
 
+impl BlockRead for Read<'_> {
+    fn version(&self) -> Version {
+        self.lent.version()
+    }
+
+    fn page_type(&self) -> Option<PageType> {
+        self.lent.page_type()
+    }
+}
+
 impl Drop for Read<'_> {
     fn drop(&mut self) {
         self.lent.tell(undo(self.lent.table, self.granted, Ask::S));
@@ -111,12 +184,14 @@ impl Drop for Read<'_> {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Committed(pub u64);
 
-/// A block that is being changed. If it is dropped, it is as it was before.
+/// A block that is being changed. If it is dropped, it is as it was before; a new page is empty.
 pub struct Change<'a> {
     lent: Lent<'a>,
     block: BlockId,
     edits: Edits,
-    /// The version before the change, and the one that it has made.
+    /// The image of a new page, until it is logged.
+    blank: Option<BlankImage>,
+    /// The version before the change, and the one that it has made; the same for an empty new page.
     made: Option<(Version, Version)>,
     /// True while the log has room reserved for the change.
     is_reserved: bool,
@@ -125,7 +200,14 @@ pub struct Change<'a> {
 impl<'a> Change<'a> {
     pub(crate) fn new(cache: &'a Cache, block: BlockId, held: TaskBlock) -> Self {
         let (lent, is_reserved) = (Lent::new(cache, block, held), cache.redo().is_some());
-        Self { lent, block, edits: Edits::new(), made: None, is_reserved }
+        Self { lent, block, edits: Edits::new(), blank: None, made: None, is_reserved }
+    }
+
+    /// Makes a new page of a block that the task got.
+    pub(crate) fn of_new_page(cache: &'a Cache, block: BlockId, held: TaskBlock, new: NewPage) -> Self {
+        let mut change = Self::new(cache, block, held);
+        change.blank = Some(new.make(change.lent.table, change.lent.slot, block));
+        change
     }
 
     /// Makes the change. Its redo is appended, and becomes durable later:
@@ -142,10 +224,15 @@ impl<'a> Change<'a> {
 
     /// Gives an edited block its new version. Returns true if there is something to log.
     fn make(&mut self) -> bool {
-        if self.edits.is_empty() || self.made.is_some() {
+        if self.edits.is_empty() && self.blank.is_none() || self.made.is_some() {
             return false;
         }
         let (block, writer, before) = (self.block, self.lent.cache.writer(), self.lent.version());
+        if self.edits.is_empty() {
+            // A new page that stays empty has its version.
+            self.made = Some((before, before));
+            return self.is_reserved;
+        }
         let Some(after) = before.0.checked_add(1).map(Version) else {
             tracing::error!("{block} has the last version there is; its page is damaged");
             return false;
@@ -161,8 +248,10 @@ impl<'a> Change<'a> {
     /// Returns the record of a change that was made.
     fn logged(&self) -> Option<LoggedChange<'_>> {
         let (before, after) = self.made?;
-        let (block, image) = (self.block, self.edits.image());
-        Some(LoggedChange { block, before, image, change: Some((after, self.edits.patch())) })
+        let image = self.blank.as_ref().map(|image| &image[..]).or(self.edits.image());
+        let block = self.block;
+        let change = (before < after).then(|| (after, self.edits.patch()));
+        Some(LoggedChange { block, before, image, change })
     }
 
     #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
@@ -187,10 +276,11 @@ pub(crate) fn log_group(cache: &Cache, changes: &mut [Change<'_>]) -> Committed 
         all => redo.append(&all.iter().filter_map(Change::logged).collect::<Vec<_>>()),
     };
     for change in changes.iter_mut().filter(|change| change.made.is_some()) {
-        let is_forced = RedoSpan::is_forced(change.edits.image().is_some(), count);
+        let has_image = change.blank.is_some() || change.edits.image().is_some();
+        let is_forced = RedoSpan::is_forced(has_image, count);
         change.lent.table.logged(change.lent.slot, end, is_forced);
-        // The records have the room now.
-        change.is_reserved = false;
+        // The record of a change has the room now; an image needs none.
+        change.is_reserved = change.edits.is_empty();
     }
     Committed(end)
 }
@@ -202,14 +292,20 @@ impl Deref for Change<'_> {
     }
 }
 
-impl BlockChange for Change<'_> {
+impl BlockRead for Change<'_> {
     fn version(&self) -> Version {
         self.lent.version()
     }
 
+    fn page_type(&self) -> Option<PageType> {
+        self.lent.page_type()
+    }
+}
+
+impl BlockChange for Change<'_> {
     fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
         let table = self.lent.table;
-        let needs_image = self.is_reserved && table.needs_image(self.lent.slot);
+        let needs_image = self.is_reserved && self.blank.is_none() && table.needs_image(self.lent.slot);
         self.edits.touch(self.lent.page(), range.clone(), needs_image);
         &mut self.page_mut()[HEADER + range.start..HEADER + range.end]
     }
@@ -218,7 +314,7 @@ impl BlockChange for Change<'_> {
 impl Drop for Change<'_> {
     fn drop(&mut self) {
         let (table, slot) = (self.lent.table, self.lent.slot);
-        let is_made = self.made.is_some();
+        let mut is_made = self.made.is_some();
         if is_made {
             // If it was not logged.
             table.will_write(slot);
@@ -226,6 +322,10 @@ impl Drop for Change<'_> {
             let mut edits = mem::replace(&mut self.edits, Edits::NONE);
             edits.undo(self.page_mut());
             self.edits = edits;
+        }
+        if let Some(image) = self.blank.take().filter(|_| !is_made) {
+            log_blank(table, self.lent.cache.redo(), slot, self.block, &image);
+            is_made = true;
         }
         self.edits.recycle();
         if self.is_reserved {

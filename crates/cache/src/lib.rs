@@ -20,10 +20,10 @@ mod service;
 mod session;
 mod wiring;
 
-pub use blocks::{BlockChange, Blocks, GROUP_BLOCKS};
+pub use blocks::{BlockChange, BlockRead, Blocks, GROUP_BLOCKS};
 pub use cache::{Cache, CacheError};
 pub use frames::{MAX_BLOCKS, REDO_BYTES_PER_BLOCK};
-pub use guard::{Change, Committed, Read};
+pub use guard::{Change, Committed, NewPage, Read};
 /// Work that one of many threads does for all of them: here the writing of redo.
 pub use plexus_interconnect::executor::SharedWork;
 pub use redo::{LoggedChange, RedoAnswers, RedoFailed, RedoLog};

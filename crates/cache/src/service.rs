@@ -15,7 +15,7 @@ use crate::{
     LoggedChange, RedoLog,
     faults::Faults,
     frames::FrameTable,
-    guard::undo,
+    guard::{NewPage, Wanted},
     protocol::{
         self, Action, Ask, BlockError, Contents, Counts, Event, Granted, Members, Mode, RedoSpan, Shard,
         ShardDriver, Slot, Ticket,
@@ -32,6 +32,8 @@ pub enum CacheTask {
         ask: Ask,
         /// True if the task keeps other blocks latched meanwhile.
         has_others: bool,
+        /// The page that the task makes, if it asks with [`Ask::New`].
+        new: Option<NewPage>,
         /// The reply to the task.
         reply: Reply<Result<Granted, BlockError>>,
     },
@@ -61,6 +63,12 @@ pub enum CacheTask {
     Counts(Reply<Counts>),
     /// Prepare to leave: this node has handed everything back. Answered when it may leave.
     Leave(Reply<()>),
+}
+
+/// A task that waits for a block.
+struct WaitingTask {
+    wanted: Wanted,
+    reply: Reply<Result<Granted, BlockError>>,
 }
 
 /// The most buffers for writes that are kept for later ones.
@@ -101,7 +109,7 @@ pub struct CacheService {
     /// By slot: the version that a disk read under way must find, 0 if any.
     expected: Vec<u64>,
     /// By ticket: the requests of tasks that wait, and the free tickets.
-    waiting: Vec<Option<(Ask, Reply<Result<Granted, BlockError>>)>>,
+    waiting: Vec<Option<WaitingTask>>,
     free: Vec<usize>,
     /// Blocks that were granted to tasks which have ended.
     unwanted: Vec<CacheTask>,
@@ -182,12 +190,12 @@ impl Subsystem for CacheService {
     #[inline]
     fn task(&mut self, net: &mut Net, task: CacheTask) {
         match task {
-            CacheTask::Want { block, ask, has_others, reply } => {
+            CacheTask::Want { block, ask, has_others, new, reply } => {
                 let place = self.free.pop().unwrap_or_else(|| {
                     self.waiting.push(None);
                     self.waiting.len() - 1
                 });
-                self.waiting[place] = Some((ask, reply));
+                self.waiting[place] = Some(WaitingTask { wanted: Wanted { block, ask, new }, reply });
                 self.handle(net, Event::Want { ticket: Ticket(place as u64), block, ask, has_others });
             }
             CacheTask::Idle(slot) => {
@@ -350,10 +358,11 @@ impl CacheService {
             }
             Action::Wake { ticket, result } => {
                 let place = ticket.0 as usize;
-                if let Some((ask, reply)) = self.waiting[place].take() {
+                if let Some(WaitingTask { wanted, reply }) = self.waiting[place].take() {
                     self.free.push(place);
                     if let Some(Ok(granted)) = reply.deliver(result) {
-                        self.unwanted.extend(undo(&self.frames, granted, ask));
+                        let redo = self.redo.as_deref();
+                        self.unwanted.extend(wanted.give_back(&self.frames, redo, granted));
                     }
                 }
             }
@@ -513,6 +522,10 @@ impl ShardDriver for Out<'_> {
 
     fn oldest_owed(&self, is_wanted: impl Fn(Slot) -> bool) -> Option<(Slot, u64)> {
         self.frames.oldest_owed(is_wanted)
+    }
+
+    fn blank(&mut self, slot: Slot, _: BlockId, version: u64) {
+        self.frames.blank(slot, version);
     }
 
     fn expect(&mut self, slot: Slot, generation: u32) {

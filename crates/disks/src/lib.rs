@@ -24,7 +24,7 @@ pub use label::label_any;
 pub use label::{BlockSize, GroupId, Shape};
 #[doc(hidden)]
 pub use page::page_any;
-pub use page::{HEADER, Page, PageError, PageType, TRAILER, Version, Writer};
+pub use page::{HEADER, Page, PageError, PageType, TRAILER, Version, Writer, page_of_image};
 #[doc(hidden)]
 pub use patch::patch_any;
 pub use patch::{Patch, apply_patch, patch_ranges};

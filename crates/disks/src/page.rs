@@ -64,12 +64,14 @@ pub struct Writer {
     pub incarnation: Incarnation,
 }
 
-/// The content of a page. The numbers are on disk: never reuse one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u16)]
-pub enum PageType {
+/// The content of a page, as a number that is on disk. Each user of blocks has numbers of its own;
+/// they are never used again.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct PageType(pub u16);
+
+impl PageType {
     /// A block of a direct user of the cache.
-    Plain = 1,
+    pub const PLAIN: Self = Self(1);
 }
 
 /// The reason why a block is not the page that belongs there.
@@ -147,6 +149,13 @@ impl<B: AsRef<[u8]>> Page<B> {
         Version(self.header().version)
     }
 
+    /// Returns the type of the page; `None` for a block that was never written.
+    #[must_use]
+    pub fn page_type(&self) -> Option<PageType> {
+        let header = self.header();
+        (header.version != 0).then_some(PageType(header.page_type))
+    }
+
     /// Returns the last writer, or `None` for a block that was never written.
     #[must_use]
     pub fn writer(&self) -> Option<Writer> {
@@ -217,6 +226,14 @@ impl<B: AsRef<[u8]>> Page<B> {
     }
 }
 
+impl Page<&[u8]> {
+    /// Returns the version in the header of a page.
+    #[must_use]
+    pub fn version_in(header: &[u8; HEADER]) -> Version {
+        Version(Reader::new(header).take::<Header>().expect("the length of a header").version)
+    }
+}
+
 impl<B: AsRef<[u8]> + AsMut<[u8]>> Page<B> {
     /// Returns the user's bytes, to be changed.
     #[must_use]
@@ -226,26 +243,36 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Page<B> {
         &mut bytes[HEADER..end]
     }
 
-    /// Gives the page its identity after a change: `version` is set in front and at the end.
+    /// Gives the page its identity after a change: `version` is set in front and at the end. The
+    /// type stays; that of a block that was never written becomes [`PageType::PLAIN`].
     ///
     /// # Panics
     /// If `version` is not above the page's: a version never repeats.
     pub fn stamp(&mut self, block: BlockId, writer: Writer, version: Version) {
         assert!(version > self.version(), "{block}: {version} after {}", self.version());
-        let header = Header {
-            magic: MAGIC,
-            format: FORMAT,
-            page_type: PageType::Plain as u16,
-            block,
-            version: version.0,
-            writer_incarnation: writer.incarnation,
-            writer_node: u16::from(writer.node.0),
-            ..self.header()
-        };
+        let page_type = self.page_type().unwrap_or(PageType::PLAIN);
+        self.put_header(&header_of(block, writer, version, page_type, &self.header()));
+    }
+
+    /// Makes the page a new one without contents: all its user bytes become zero.
+    pub fn blank(&mut self, block: BlockId, writer: Writer, version: Version, page_type: PageType) {
+        self.0.as_mut().fill(0);
+        self.put_header(&header_of(block, writer, version, page_type, &self.header()));
+    }
+
+    /// Makes the page one of which only the version is known.
+    pub fn forget(&mut self, version: Version) {
         let bytes = self.0.as_mut();
-        bytes[..HEADER].copy_from_slice(&wire::encode::<_, HEADER>(&header));
+        bytes.fill(0);
+        let header = Header { version: version.0, ..Page(&*bytes).header() };
+        self.put_header(&header);
+    }
+
+    fn put_header(&mut self, header: &Header) {
+        let bytes = self.0.as_mut();
+        bytes[..HEADER].copy_from_slice(&wire::encode::<_, HEADER>(header));
         let tail = bytes.len() - TRAILER;
-        bytes[tail..].copy_from_slice(&version.0.to_le_bytes());
+        bytes[tail..].copy_from_slice(&header.version.to_le_bytes());
     }
 
     /// Sets the checksum, as the last step before the page is written to disk. A page that was
@@ -255,6 +282,37 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Page<B> {
             return;
         }
         wire::seal(self.0.as_mut(), CRC_AT);
+    }
+}
+
+fn header_of(
+    block: BlockId,
+    writer: Writer,
+    version: Version,
+    page_type: PageType,
+    before: &Header,
+) -> Header {
+    Header {
+        magic: MAGIC,
+        format: FORMAT,
+        page_type: page_type.0,
+        block,
+        version: version.0,
+        writer_incarnation: writer.incarnation,
+        redo: before.redo,
+        writer_node: u16::from(writer.node.0),
+        zero: before.zero,
+        crc: before.crc,
+    }
+}
+
+/// Makes a page of `length` bytes of its image in redo: the whole page, or only the header of a
+/// [blank](Page::blank) one.
+pub fn page_of_image(image: &mut Vec<u8>, length: usize) {
+    if image.len() == HEADER {
+        let version = Reader::new(image).take::<Header>().expect("the length of a header").version;
+        image.resize(length - TRAILER, 0);
+        image.extend_from_slice(&version.to_le_bytes());
     }
 }
 
@@ -312,6 +370,22 @@ mod tests {
         assert_eq!(page.verify(BLOCK), Ok(Version(5)));
         assert_eq!(page.writer(), Some(WRITER));
         assert_eq!(page.user().len(), 4096 - HEADER - TRAILER);
+    }
+
+    #[test]
+    fn a_blank_page_has_its_type_and_is_made_again_of_its_header() {
+        let mut bytes = sealed(5);
+        let (version, page_type) = (Version(9), PageType(7));
+        let mut page = Page::of(&mut bytes[..]);
+        page.blank(BLOCK, WRITER, version, page_type);
+        assert!(page.user().iter().all(|byte| *byte == 0));
+        let mut again = bytes[..HEADER].to_vec();
+        page_of_image(&mut again, bytes.len());
+        assert_eq!(again, bytes);
+        let mut page = Page::of(&mut bytes[..]);
+        page.stamp(BLOCK, WRITER, Version(10));
+        page.seal();
+        assert_eq!((page.verify(BLOCK), page.page_type()), (Ok(Version(10)), Some(page_type)));
     }
 
     #[test]

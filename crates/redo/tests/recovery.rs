@@ -11,7 +11,7 @@ use std::{
 
 use common::{BLOCK_BYTES, CLUSTER, Files, TestBlock, TestNode};
 use plexus_base::{BlockId, Incarnation, NodeId};
-use plexus_disks::{Page, Writer};
+use plexus_disks::{Page, PageType, Version, Writer};
 use plexus_redo::{
     recovery::{PLACES, RedoFiles},
     stream::protocol::{Geometry, PAGE},
@@ -29,6 +29,32 @@ fn files() -> (tempfile::TempDir, Files) {
 fn changed(node: &TestNode, block: &mut TestBlock, number: u8) {
     node.change(block, |user| user[usize::from(number) % 16 * 200..][..3].fill(number));
     node.flush(block);
+}
+
+#[test]
+fn a_new_page_is_recovered_from_its_header_and_what_was_written_to_it() {
+    let (_directory, files) = files();
+    let node = files.node(1, 11, 16);
+    let mut blocks = [7, 8].map(|block| files.block(block));
+    for block in &mut blocks {
+        changed(&node, block, 1);
+        block.write(&files.group);
+        node.create(block, PageType(5), Version(9));
+    }
+    let [written, empty] = &mut blocks;
+    changed(&node, written, 2);
+    node.flush(empty);
+    drop(node);
+    let mut dead = files.dead();
+    let highest = files.redo.scan(&mut dead[0]).expect("a scan");
+    assert_eq!([7, 8].map(|block| highest[&BlockId(block)].0), [11, 10]);
+    assert_eq!(files.replay(&[7, 8], &dead), [(7, Ok(11)), (8, Ok(10))].into());
+    for block in &blocks {
+        let found = files.block(block.block.0);
+        assert_eq!(found.user(), block.user());
+        assert_eq!(Page::of(&found.page[..]).page_type(), Some(PageType(5)));
+    }
+    assert!(blocks[1].user().iter().all(|byte| *byte == 0));
 }
 
 #[test]

@@ -24,6 +24,8 @@ plexus_base::counts! {
         grants_keep,
         /// Grants of blocks on disk.
         grants_disk,
+        /// Of these, blocks of which a session makes a new page: they are not read.
+        blank_pages,
         /// Consistent copies received from a holder.
         copies_in,
         /// Consistent copies given.

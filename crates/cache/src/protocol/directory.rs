@@ -333,7 +333,7 @@ impl Directory {
                 entry.exclusive = false;
                 entry.holders.insert(from);
             }
-            (true, Ask::X) => {
+            (true, Ask::X | Ask::New) => {
                 entry.holders = NodeSet::EMPTY;
                 entry.holders.insert(from);
                 (entry.exclusive, entry.debtor) = (true, Some(from));

@@ -193,6 +193,12 @@ impl ShardDriver for World {
 
     fn expect(&mut self, _slot: Slot, _generation: u32) {}
 
+    fn blank(&mut self, slot: Slot, _block: BlockId, version: u64) {
+        let frame = &mut self.frames[slot.index()];
+        assert!(frame.at_peace() && !frame.open, "blanked in use");
+        frame.contents.version = version;
+    }
+
     fn append(&mut self, slot: Slot, _block: BlockId, _known: u64) -> RedoSpan {
         self.frames[slot.index()].contents.redo = RedoSpan::default();
         if self.quick.percent(50) { self.log(slot) } else { RedoSpan::default() }
@@ -447,7 +453,7 @@ impl World {
                 Some(Event::Want {
                     ticket,
                     block: BlockId(random.below(BLOCKS)),
-                    ask: random.ask(),
+                    ask: if random.percent(20) { Ask::New } else { random.ask() },
                     has_others,
                 })
             }

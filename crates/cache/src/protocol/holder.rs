@@ -264,7 +264,7 @@ impl Shard {
                         self.counts.shared += 1;
                         self.frames[slot].mode = Mode::S;
                     }
-                    Ask::X => {
+                    Ask::X | Ask::New => {
                         self.counts.given += 1;
                         self.hand_over(slot);
                         self.lose(slot, io);

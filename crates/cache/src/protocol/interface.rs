@@ -50,6 +50,9 @@ pub enum Ask {
     /// A consistent read: a copy as it was at some moment since the request, for one read; no node
     /// becomes a holder.
     Cr = 3,
+    /// The one copy, whose contents are not needed: the session makes a new page of it. To other
+    /// nodes this is [`Ask::X`].
+    New = 4,
 }
 
 impl Ask {
@@ -58,7 +61,7 @@ impl Ask {
     pub fn mode(self) -> Mode {
         match self {
             Self::S | Self::Cr => Mode::S,
-            Self::X => Mode::X,
+            Self::X | Self::New => Mode::X,
         }
     }
 }
@@ -272,6 +275,10 @@ pub trait ShardDriver {
     /// same, and a debt that arrives has one; else its records are in streams of other nodes, which
     /// ask for the write.
     fn oldest_owed(&self, is_wanted: impl Fn(Slot) -> bool) -> Option<(Slot, u64)>;
+
+    /// Makes the closed frame an empty page of the block, which the disk has in `version` (0: any).
+    /// The session to which it is given next makes a new page of it.
+    fn blank(&mut self, slot: Slot, block: BlockId, version: u64);
 
     /// Sets the frame's generation: odd while a put from another node is expected. A put with
     /// another generation must be refused.

@@ -393,7 +393,7 @@ impl Message {
 #[inline]
 fn body(wire: &Wire) -> Result<MessageBody, Fault> {
     let (seq, owed) = (wire.seq, wire.flags & OWED != 0);
-    let ask = || Ask::from_raw(wire.mode);
+    let ask = || Ask::from_raw(wire.mode).and_then(|ask| require(ask != Ask::New, "mode").map(|()| ask));
     let takes_redo = wire.flags & TAKES_REDO != 0;
     let target = Target { slot: Slot(wire.slot), generation: wire.generation, id: wire.id, takes_redo };
     Ok(match wire.tag {

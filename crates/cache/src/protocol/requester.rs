@@ -97,7 +97,7 @@ impl Shard {
         assert!(frame.generation.is_multiple_of(2), "a put is expected already");
         let ask = if frame.usage == Usage::Private {
             Ask::Cr
-        } else if self.waiters.iter(frame.waiters).any(|waiter| waiter.ask == Ask::X) {
+        } else if self.waiters.iter(frame.waiters).any(|waiter| waiter.ask.mode() == Mode::X) {
             Ask::X
         } else {
             Ask::S
@@ -120,7 +120,7 @@ impl Shard {
         if frame.mode == Mode::S
             && frame.asked.is_none()
             && frame.leave == Leave::No
-            && self.waiters.iter(frame.waiters).any(|waiter| waiter.ask == Ask::X)
+            && self.waiters.iter(frame.waiters).any(|waiter| waiter.ask.mode() == Mode::X)
         {
             self.ask(slot, io);
         }
@@ -190,6 +190,15 @@ impl Shard {
         match source {
             Source::Disk { version } => {
                 self.counts.grants_disk += 1;
+                // In X the first session gets the block before all others, so no session sees a
+                // page that is not the new one.
+                let first = self.waiters.front(frame.waiters);
+                if ask == Ask::X && first.is_some_and(|waiter| waiter.ask == Ask::New) {
+                    self.counts.blank_pages += 1;
+                    io.blank(Slot(slot as u32), block, version);
+                    self.begin_blank(slot, seq, version, io);
+                    return Ok(());
+                }
                 frame.disk = Disk::Reading { seq, ask, expect: version };
                 io.push(Action::ReadDisk { slot: Slot(slot as u32), block, expect: version });
                 return Ok(());
@@ -209,6 +218,16 @@ impl Shard {
         self.send(master, block, MessageBody::Done { seq, held: true }, io);
         self.settle(slot, io);
         Ok(())
+    }
+
+    /// Gives the block to a session that makes a new page of it.
+    fn begin_blank(&mut self, slot: usize, seq: u32, version: u64, io: &mut impl ShardDriver) {
+        let frame = &mut self.frames[slot];
+        let block = frame.block;
+        (frame.mode, frame.version) = (Mode::X, version);
+        self.send(self.master(block), block, MessageBody::Done { seq, held: true }, io);
+        self.arrive(slot, false, io);
+        self.settle(slot, io);
     }
 
     /// Handles the end of a read of the disk.

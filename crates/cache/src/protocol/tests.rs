@@ -27,6 +27,8 @@ struct Log {
 }
 
 impl ShardDriver for Log {
+    fn blank(&mut self, _: Slot, _: BlockId, _: u64) {}
+
     fn push(&mut self, action: Action) {
         self.done.push(Did::Other(action));
     }

@@ -13,6 +13,17 @@ use super::{
 };
 use crate::transport::Put;
 
+/// A new page in a frame, until it is logged.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Blank {
+    /// The content is that of the block.
+    No,
+    /// There is no content: the disk was not read, and the session that gets the block makes a page.
+    Unmade,
+    /// A session has made the page.
+    Made,
+}
+
 /// A frame with its state.
 #[derive(Clone, Copy, Hash, Debug)]
 pub struct Frame {
@@ -36,6 +47,8 @@ pub struct Frame {
     pub generation: u32,
     /// The content.
     pub page: Page,
+    /// Whether the content is a new page that is not logged yet.
+    pub blank: Blank,
     /// The copy that is to be written to disk.
     pub copy: Option<Page>,
     /// True if the write-back is owed: a change needs no image.
@@ -81,6 +94,7 @@ impl SimFrames {
             used: false,
             generation: 0,
             page: nothing,
+            blank: Blank::No,
             copy: None,
             owes: false,
             redo: RedoSpan::default(),
@@ -222,7 +236,7 @@ impl ShardDriver for Out<'_> {
         let frame = self.frame(slot);
         assert!(!frame.pinned(), "dropped while pinned");
         (frame.owes, frame.redo) = (false, RedoSpan::default());
-        (frame.mode, frame.closing, frame.dirty) = (Mode::N, true, false);
+        (frame.mode, frame.closing, frame.dirty, frame.blank) = (Mode::N, true, false, Blank::No);
     }
 
     fn append(&mut self, slot: Slot, block: BlockId, known: u64) -> RedoSpan {
@@ -272,6 +286,13 @@ impl ShardDriver for Out<'_> {
         self.stream.log(&mut frame.redo, Some(frame.page), None);
         frame.owes = true;
         frame.redo
+    }
+
+    fn blank(&mut self, slot: Slot, block: BlockId, version: u64) {
+        let frame = self.frame(slot);
+        assert!(!frame.pinned() && frame.closing, "{block} blanked in use");
+        frame.page = Page { block, version, value: 0, torn: false };
+        frame.blank = Blank::Unmade;
     }
 
     fn durable(&self) -> u64 {

@@ -5,6 +5,7 @@ use plexus_cache::protocol::{Ask, BlockError, Event, Granted, Mode, Slot, Ticket
 
 use super::{
     cluster::{Cluster, ClusterEvent, Phase},
+    frames::Blank,
     page::Page,
 };
 use crate::failure::Broken;
@@ -201,7 +202,15 @@ impl Cluster {
             Granted::Pinned(slot) => (slot, Some(ask.mode())),
             Granted::Private(slot) => (slot, None),
         };
-        let page = self.locals[at].frames.frames[slot.index()].page;
+        let frame = &mut self.locals[at].frames.frames[slot.index()];
+        if frame.blank == Blank::Unmade {
+            if ask != Ask::New {
+                return Err(Broken::new("latest", block, "a session got a block without contents".into()));
+            }
+            // The version that the block had, which a session that makes a new page knows.
+            frame.page = self.disk.page(block);
+        }
+        let page = frame.page;
         // A shared copy may vanish before a view without the dead node has settled. So may any copy
         // without redo.
         let is_safe = self.params.redo && pin == Some(Mode::X);
@@ -216,6 +225,10 @@ impl Cluster {
             Some(_) => self.truth.read(block, *page)?,
         }
         page.torn = pin == Some(Mode::X);
+        if ask == Ask::New {
+            (page.version, page.value) = (page.version + 1, 0);
+            self.locals[at].frames.frames[slot.index()].blank = Blank::Made;
+        }
         Ok((slot, pin))
     }
 
@@ -260,22 +273,38 @@ impl Cluster {
         let frame = &mut self.locals[at].frames.frames[slot.index()];
         frame.page.torn = false;
         let before = frame.page;
+        let is_new = std::mem::replace(&mut frame.blank, Blank::No) == Blank::Made;
         (frame.page.version, frame.page.value) = (before.version + 1, value);
         frame.dirty = true;
         if self.params.redo {
             let owner = self.changes.owners[node.index()];
-            let image = (!frame.owes).then_some(before);
+            let image = (is_new || !frame.owes).then_some(before);
             self.streams[owner].log(&mut frame.redo, image, Some((before.version, frame.page)));
         }
         frame.owes = true;
+        if is_new {
+            self.truth.commit(before);
+        }
         self.truth.commit(frame.page);
     }
 
     /// Removes the pin or latch of a session or task.
     pub(crate) fn end_use(&mut self, node: NodeId, block: BlockId, slot: Slot, mode: Mode) {
         let at = self.index(node.0, block);
+        let frame = &mut self.locals[at].frames.frames[slot.index()];
         if mode == Mode::X {
-            self.locals[at].frames.frames[slot.index()].page.torn = false;
+            frame.page.torn = false;
+        }
+        if std::mem::replace(&mut frame.blank, Blank::No) == Blank::Made {
+            // A new page that is given back unchanged is there and empty.
+            (frame.dirty, frame.page.torn) = (true, false);
+            if self.params.redo {
+                let stream = &mut self.streams[self.changes.owners[node.index()]];
+                stream.begin_group(1);
+                stream.log(&mut frame.redo, Some(frame.page), None);
+            }
+            frame.owes = true;
+            self.truth.commit(frame.page);
         }
         if let Some(contents) = self.locals[at].frames.unpin(slot, mode) {
             self.schedule_at(node.index(), ..500, ClusterEvent::Shard(at, Event::Idle { slot, contents }));

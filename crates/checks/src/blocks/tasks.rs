@@ -20,10 +20,10 @@ use std::{
 use futures_util::lock::{Mutex, MutexGuard};
 use plexus_base::{BlockId, NodeId};
 use plexus_cache::{
-    BlockChange, Blocks, CacheError, Committed,
+    BlockChange, BlockRead, Blocks, CacheError, Committed,
     protocol::{Ask, BlockError, Event, Granted, Mode, Slot, Ticket},
 };
-use plexus_disks::Version;
+use plexus_disks::{PageType, Version};
 use plexus_sim::Random;
 
 use super::cluster::{Cluster, ClusterEvent, Phase};
@@ -109,6 +109,7 @@ struct SimRead<'a> {
     of: &'a SimBlocks,
     lent: (BlockId, Slot, Option<Mode>),
     value: [u8; 8],
+    version: Version,
 }
 
 /// A block that a task changes.
@@ -128,6 +129,16 @@ impl Deref for SimRead<'_> {
     }
 }
 
+impl BlockRead for SimRead<'_> {
+    fn version(&self) -> Version {
+        self.version
+    }
+
+    fn page_type(&self) -> Option<PageType> {
+        Some(PageType::PLAIN)
+    }
+}
+
 impl Drop for SimRead<'_> {
     fn drop(&mut self) {
         let (block, slot, mode) = self.lent;
@@ -142,11 +153,17 @@ impl Deref for SimChange<'_> {
     }
 }
 
-impl BlockChange for SimChange<'_> {
+impl BlockRead for SimChange<'_> {
     fn version(&self) -> Version {
         self.version
     }
 
+    fn page_type(&self) -> Option<PageType> {
+        Some(PageType::PLAIN)
+    }
+}
+
+impl BlockChange for SimChange<'_> {
     fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
         self.is_changed = true;
         &mut self.value[range]
@@ -231,23 +248,25 @@ impl Blocks for SimBlocks {
     }
 
     async fn read(&self, block: BlockId) -> Result<SimRead<'_>, CacheError> {
-        let (slot, mode, value, _) = self.get(block, Ask::S, false).await?;
-        Ok(SimRead { of: self, lent: (block, slot, mode), value })
+        let (slot, mode, value, version) = self.get(block, Ask::S, false).await?;
+        Ok(SimRead { of: self, lent: (block, slot, mode), value, version })
     }
 
     async fn read_consistent(&self, block: BlockId) -> Result<SimRead<'_>, CacheError> {
-        let (slot, mode, value, _) = self.get(block, Ask::Cr, false).await?;
-        Ok(SimRead { of: self, lent: (block, slot, mode), value })
+        let (slot, mode, value, version) = self.get(block, Ask::Cr, false).await?;
+        Ok(SimRead { of: self, lent: (block, slot, mode), value, version })
     }
 
     async fn read_once(&self, block: BlockId) -> Result<SimRead<'_>, CacheError> {
         self.read(block).await
     }
 
-    fn prefetch(&self, block: BlockId, mode: Mode) {
-        let (wait, ask) = (self.next(), if mode == Mode::X { Ask::X } else { Ask::S });
-        self.tell(Request::Want { wait, block, ask, has_others: false });
-        self.tell(Request::Abandon(wait));
+    fn prefetch(&self, blocks: &[BlockId], mode: Mode) {
+        for block in blocks.iter().copied() {
+            let (wait, ask) = (self.next(), if mode == Mode::X { Ask::X } else { Ask::S });
+            self.tell(Request::Want { wait, block, ask, has_others: false });
+            self.tell(Request::Abandon(wait));
+        }
     }
 
     fn commit(&self, changes: Vec<SimChange<'_>>) -> Committed {
@@ -277,6 +296,11 @@ impl Blocks for SimBlocks {
 
     async fn latch(&self, block: BlockId, has_others: bool) -> Result<SimChange<'_>, CacheError> {
         let (slot, _, value, version) = self.get(block, Ask::X, has_others).await?;
+        Ok(self.latched((block, slot), value, version))
+    }
+
+    async fn latch_new(&self, block: BlockId, _: PageType, _: Version) -> Result<SimChange<'_>, CacheError> {
+        let (slot, _, value, version) = self.get(block, Ask::New, false).await?;
         Ok(self.latched((block, slot), value, version))
     }
 
@@ -345,9 +369,12 @@ async fn operation(
     match random.below(8) {
         0 => drop(blocks.read(block(0)).await?),
         1 => drop(blocks.read_consistent(block(0)).await?),
-        2 => blocks.prefetch(block(0), *random.pick(&[Mode::S, Mode::X])),
+        2 => blocks.prefetch(&[block(0), block(1)], *random.pick(&[Mode::S, Mode::X])),
         3 => {
-            let mut one = blocks.change(block(0)).await?;
+            let mut one = match random.percent(50) {
+                true => blocks.change(block(0)).await?,
+                false => blocks.create(block(0), PageType::PLAIN, Version(0)).await?,
+            };
             let mut changes = Vec::new();
             if ways > 2 && blocks.blocks() > 1 {
                 changes.extend(blocks.try_change(block(1)).await?);

@@ -12,7 +12,8 @@ use std::{
 };
 
 use plexus_base::{BlockId, Waiting};
-use plexus_cache::{BlockChange, Blocks, Cache, Change, protocol::Mode as BlockMode};
+use plexus_cache::{BlockChange, BlockRead, Blocks, Cache, Change, protocol::Mode as BlockMode};
+use plexus_disks::{PageType, Version};
 use plexus_fabric::RailKind;
 use plexus_interconnect::executor;
 use plexus_locks::{
@@ -88,7 +89,7 @@ async fn transfer(cache: &Cache, seed: u64, rounds: u64) {
         add(&mut changes[0], -amount * last);
         changes[1..].iter_mut().for_each(|change| add(change, amount));
         if random.below(4) == 0 {
-            cache.prefetch(account(random.below(ACCOUNTS)), BlockMode::X);
+            cache.prefetch(&[account(random.below(ACCOUNTS))], BlockMode::X);
         }
         // Some give up with the blocks changed, which undoes the changes.
         if random.below(8) > 0 {
@@ -134,7 +135,7 @@ fn a_second_block_is_taken_only_if_it_is_here_and_free() {
         assert!(here.try_change(two).await.unwrap().is_none(), "it is on another node");
         assert!(here.try_change(one).await.unwrap().is_none(), "it is in use");
         drop(first);
-        here.prefetch(two, BlockMode::X);
+        here.prefetch(&[two], BlockMode::X);
         let mut looks = 0;
         loop {
             if let Some(mut second) = here.try_change(two).await.unwrap() {
@@ -150,6 +151,51 @@ fn a_second_block_is_taken_only_if_it_is_here_and_free() {
         drop(here.change_all(&[two, one]).await.unwrap());
     });
     assert_eq!(balance(&there.session().read(two).unwrap()), 5);
+}
+
+#[test]
+fn a_new_page_is_made_without_a_read_and_is_empty_if_it_is_dropped() {
+    let dir = tempfile::tempdir().unwrap();
+    let shape = Shape { nodes: 2, workers: 1, rail: RailKind::Shm, waiting: Waiting::Adaptive, kib: 4 };
+    let nodes = start(dir.path(), &shape);
+    let (here, there) = (nodes[0].runtime().cache(), nodes[1].runtime().cache());
+    let (page_type, last) = (PageType(7), Version(40));
+    // Here and in memory; on the other node; on disk only.
+    let blocks = [1, 2, 3].map(BlockId);
+    here.block_on(async { here.change(blocks[0]).await.unwrap().write(0, b"old") });
+    there.block_on(async {
+        let mut change = there.change(blocks[1]).await.unwrap();
+        change.write(0, b"old");
+        change.commit();
+    });
+    let reads = nodes[0].runtime().counts().disk_reads;
+    here.block_on(async {
+        for block in blocks {
+            let mut change = here.create(block, page_type, last).await.unwrap();
+            assert!(change.iter().all(|byte| *byte == 0) && change.version() > last);
+            change.write(5, b"new");
+            change.commit();
+        }
+        // A task that gives up at any step leaves an empty page.
+        for (waits, block) in (0..200).map(|number| (number % 4, BlockId(100 + number))) {
+            let made = at_most(waits, here.create(block, page_type, last)).await;
+            made.into_iter().for_each(|change| change.unwrap().write(0, b"dropped"));
+        }
+    });
+    let counts = nodes[0].runtime().counts();
+    assert_eq!(counts.disk_reads, reads, "nothing was read");
+    assert!(counts.blank_pages > 100, "{}", counts.blank_pages);
+    there.block_on(async {
+        for block in blocks {
+            let page = there.read(block).await.unwrap();
+            assert_eq!((&page[..8], page.page_type()), (&b"\0\0\0\0\0new"[..], Some(page_type)));
+        }
+        for block in (0..200).map(|number| BlockId(100 + number)) {
+            let page = there.read(block).await.unwrap();
+            assert!(page.iter().all(|byte| *byte == 0), "{block}");
+            assert!([None, Some(page_type)].contains(&page.page_type()), "{block}");
+        }
+    });
 }
 
 fn fill(change: &mut Change<'_>, byte: impl FnMut() -> u8) {

@@ -174,7 +174,9 @@ fn recovery_line(recovery: &RecoveryStatus) -> String {
     };
     if *refused > 0 {
         line += &format!(
-            "; {} blocks are refused because their redo is incomplete or damaged; the log names them",
+            "; {} blocks are refused because their redo is incomplete or damaged; the log names them: put the stream \
+             back that is missing, or accept the older blocks with `plexus redo give-up` of each stream of before \
+             that `plexus redo` lists as open, then start the nodes again",
             count(*refused)
         );
     }

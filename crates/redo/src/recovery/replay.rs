@@ -6,7 +6,7 @@ use std::{
 };
 
 use plexus_base::BlockId;
-use plexus_disks::{Buffer, DiskError, Group, Page, PageError, Version, apply_patch};
+use plexus_disks::{Buffer, DiskError, Group, Page, PageError, Version, apply_patch, page_of_image};
 
 use super::{
     files::{DeadStream, RedoFiles, StreamFile},
@@ -126,17 +126,20 @@ fn bring_up(
     let mut buffer = Buffer::zeroed(group.shape().block_size.bytes());
     group.read(block, &mut buffer).map_err(|why| why.to_string())?;
     let disk = on_disk(block, &buffer).map_err(|why| why.to_string())?;
-    if matches!(disk, BlockOnDisk::Torn(_)) {
-        check_image(records, block, buffer.len())?;
-    }
-    let apply = |bytes: &mut Vec<u8>, patch: &[u8]| apply_patch(Page::of(&mut bytes[..]).user_mut(), patch);
+    check_image(records, block, &disk, buffer.len())?;
+    let length = buffer.len();
+    let apply = |bytes: &mut Vec<u8>, patch: &[u8]| {
+        page_of_image(bytes, length);
+        apply_patch(Page::of(&mut bytes[..]).user_mut(), patch)
+    };
     let replayed = replay(block, disk, records.iter(), apply).map_err(|why| why.to_string());
     // Damage explains a gap, and what is behind it.
-    let ReplayedBlock { version, bytes, writer, is_owed } = replayed.map_err(|why| {
+    let ReplayedBlock { version, mut bytes, writer, is_owed } = replayed.map_err(|why| {
         all.check(block, Version(0)).err().map_or(why.clone(), |damage| format!("{why}; {damage}"))
     })?;
     all.check(block, version)?;
     if is_owed {
+        page_of_image(&mut bytes, length);
         buffer.copy_from_slice(&bytes);
         let mut page = Page::of(&mut buffer[..]);
         if let Some(writer) = writer {
@@ -160,14 +163,21 @@ fn on_disk(block: BlockId, bytes: &[u8]) -> Result<BlockOnDisk, PageError> {
     }
 }
 
-/// Checks that the newest image of a block is a page of it.
-fn check_image(records: &RecordsOfBlock, block: BlockId, length: usize) -> Result<(), String> {
+/// Checks that the newest image of a block is a page of it, if the replay begins with it.
+fn check_image(
+    records: &RecordsOfBlock,
+    block: BlockId,
+    disk: &BlockOnDisk,
+    length: usize,
+) -> Result<(), String> {
+    let is_used = |version| !matches!(disk, BlockOnDisk::Whole(on_disk, _) if version <= *on_disk);
     let image = records.iter().find(|located| located.record.kind == RecordKind::Image);
-    let Some(located) = image else { return Ok(()) };
-    let bytes = located.record.bytes;
+    let Some(located) = image.filter(|located| is_used(located.record.after)) else { return Ok(()) };
+    let mut bytes = located.record.bytes.to_vec();
+    page_of_image(&mut bytes, length);
     let is_page = bytes.len() == length && {
         // The checksum is that of the last write, or none.
-        let mut page = Page::of(bytes.to_vec());
+        let mut page = Page::of(bytes);
         page.seal();
         page.verify(block) == Ok(located.record.after)
     };
@@ -176,7 +186,7 @@ fn check_image(records: &RecordsOfBlock, block: BlockId, length: usize) -> Resul
     }
     let (stream, lsn, version) = (located.stream, located.lsn, located.record.after);
     Err(format!(
-        "{block}: is torn, and its image at {version} ({stream}, {lsn}) is no page of it; restore the block from a copy"
+        "{block}: its image in redo at {version} ({stream}, {lsn}) is no page of it; restore the block from a copy"
     ))
 }
 

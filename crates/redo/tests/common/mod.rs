@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::atomic::AtomicBool};
 
 use plexus_base::{BlockId, Incarnation, NodeId};
-use plexus_disks::{BlockSize, Buffer, Group, GroupId, Page, Patch, Shape, Version, Writer};
+use plexus_disks::{BlockSize, Buffer, Group, GroupId, Page, PageType, Patch, Shape, Version, Writer};
 use plexus_redo::{
     recovery::{DeadStream, RedoFiles},
     stream::{
@@ -130,6 +130,16 @@ impl TestNode {
             group.push(&Record::image(block.block, was, &before));
         }
         group.push(&Record::change(block.block, was, Version(was.0 + 1), patch.encoded()));
+        block.appended = Some(self.stream.append(&group).expect("a group"));
+    }
+
+    /// Makes a new page of a block that had a version, and logs its header.
+    pub(crate) fn create(&self, block: &mut TestBlock, page_type: PageType, last: Version) {
+        let version = Version(last.0 + 1);
+        Page::of(&mut block.page[..]).blank(block.block, self.writer, version, page_type);
+        let mut group = RedoGroup::default();
+        group.push(&Record::image(block.block, version, &block.page[..plexus_disks::HEADER]));
+        block.is_owed = true;
         block.appended = Some(self.stream.append(&group).expect("a group"));
     }
 

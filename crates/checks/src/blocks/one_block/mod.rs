@@ -85,7 +85,7 @@ impl Limits {
     /// Returns how many more sessions may ask in this way.
     fn asks(&mut self, ask: Ask) -> &mut u8 {
         match ask {
-            Ask::X => &mut self.changes,
+            Ask::X | Ask::New => &mut self.changes,
             Ask::S => &mut self.reads,
             Ask::Cr => &mut self.copies,
         }
