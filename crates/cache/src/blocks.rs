@@ -4,6 +4,7 @@ use std::ops::{Deref, Range};
 
 use plexus_base::BlockId;
 use plexus_disks::{PageType, Version};
+use plexus_interconnect::executor;
 
 use crate::{CacheError, Committed, protocol::Mode};
 
@@ -50,9 +51,10 @@ pub trait BlockChange: BlockRead {
 /// thread, and may be dropped while it waits. There is one implementation over the workers of a
 /// node, and one in the simulator.
 ///
-/// **A task that has a block must not wait for another**, or two tasks could wait for each other
-/// for ever. For several blocks at a time there are [`change_all`](Self::change_all), which latches
-/// them in the order of their numbers, and [`try_change`](Self::try_change), which does not wait.
+/// **A task that has a block must not wait for another**, nor for a lock or any other answer, or two
+/// tasks could wait for each other for ever: that is asserted. For several blocks at a time there
+/// are [`change_all`](Self::change_all), which latches them in the order of their numbers,
+/// [`try_change`](Self::try_change), which does not wait, and [`create`](Self::create).
 ///
 /// All methods that give a block fail as [`CacheError`] says.
 #[allow(async_fn_in_trait, reason = "tasks stay on their thread")]
@@ -114,6 +116,9 @@ pub trait Blocks {
     /// the version that the block had when its contents were given up, 0 if it was never used: the
     /// new page has a later one.
     ///
+    /// A task may call it that has other blocks, because no task has a block whose contents are
+    /// given up. It then fails with [`CacheError::NoFrame`] if there is no room.
+    ///
     /// From this call on the old contents are gone, also if this fails or is dropped. A new page
     /// that is dropped without a commit is there and empty.
     async fn create(
@@ -122,7 +127,12 @@ pub trait Blocks {
         page_type: PageType,
         last: Version,
     ) -> Result<Self::Change<'_>, CacheError> {
-        let mut reserved = Reserved::new(self, 1).await?;
+        let mut reserved = match executor::has_possessions() {
+            // Room may come only when one of those blocks is written.
+            true if !self.try_reserve(1)? => return Err(CacheError::NoFrame(block)),
+            true => Reserved { blocks: self, changes: 1 },
+            false => Reserved::new(self, 1).await?,
+        };
         let change = self.latch_new(block, page_type, last).await?;
         reserved.changes -= 1;
         Ok(change)

@@ -37,9 +37,10 @@ pub enum CacheError {
     /// The block cannot be read from disk, or its page there is not the one that was written.
     #[error("{0}")]
     Damaged(String),
-    /// The task has other blocks, and every frame that this one could have waits for another node,
-    /// which may wait for those blocks. [`Blocks::change_all`] gives them up and begins again.
-    #[error("no frame for {0} while other blocks are latched")]
+    /// The task has other blocks, and there is no room for this one: every frame that it could have
+    /// waits for another node, which may wait for those blocks, or the redo stream is full.
+    /// [`Blocks::change_all`] gives them up and begins again; so does a task that creates a block.
+    #[error("no room for {0} while other blocks are latched")]
     NoFrame(BlockId),
     /// There is no room in memory because blocks cannot be written.
     #[error("no room in memory: blocks that must leave cannot be written ({0})")]
@@ -231,13 +232,21 @@ impl Cache {
         find: impl FnOnce(&FrameTable) -> Option<Slot>,
     ) -> Result<TaskBlock, CacheError> {
         let Wanted { block, ask, new } = wanted;
+        assert!(
+            has_others || !executor::has_possessions(),
+            "a task that has a block must not wait for another: use try_change, change_all or create"
+        );
         let table = self.check(block)?;
         let (port, worker) = (&*self.inner.port, table.config().worker);
         executor::give_way(|| port.attend(worker)).await;
         if let Some(slot) = find(table) {
             return Ok(TaskBlock { granted: Granted::Pinned(slot), waited: false });
         }
-        let (reply, answer) = Reply::new();
+        let (reply, mut answer) = Reply::new();
+        if has_others {
+            // It is refused if it would wait for another task.
+            answer = answer.safe();
+        }
         port.request(worker, CacheTask::Want { block, ask, has_others, new, reply });
         let mut waits = WaitsForBlock { answer, cache: self, table, wanted };
         match (&mut waits.answer).await {
@@ -330,7 +339,8 @@ impl Blocks for Cache {
     ) -> Result<Change<'_>, CacheError> {
         let new = NewPage { page_type, last, writer: self.writer() };
         let wanted = Wanted { block, ask: Ask::New, new: Some(new) };
-        let held = self.obtain_if_not(wanted, false, |table| table.hit(block, Mode::X)).await?;
+        let has_others = executor::has_possessions();
+        let held = self.obtain_if_not(wanted, has_others, |table| table.hit(block, Mode::X)).await?;
         Ok(Change::of_new_page(self, block, held, new))
     }
 

@@ -11,6 +11,7 @@ use std::{
 
 use plexus_base::BlockId;
 use plexus_disks::{HEADER, Page, PageType, TRAILER, Version, Writer};
+use plexus_interconnect::executor::Possession;
 
 use crate::{
     BlockChange, BlockRead, Cache, LoggedChange, RedoLog,
@@ -27,12 +28,14 @@ struct Lent<'a> {
     table: &'a FrameTable,
     slot: Slot,
     waited: bool,
+    _possession: Possession,
 }
 
 impl<'a> Lent<'a> {
     fn new(cache: &'a Cache, block: BlockId, held: TaskBlock) -> Self {
         let (Granted::Pinned(slot) | Granted::Private(slot)) = held.granted;
-        Self { cache, table: cache.table(block), slot, waited: held.waited }
+        let (table, waited) = (cache.table(block), held.waited);
+        Self { cache, table, slot, waited, _possession: Possession::new() }
     }
 
     #[allow(unsafe_code, reason = "the frame table lends memory by contract")]

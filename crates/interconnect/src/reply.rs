@@ -38,7 +38,7 @@ impl<T> Reply<T> {
     #[allow(clippy::new_ret_no_self, reason = "the ends belong together")]
     pub fn new() -> (Self, Answer<T>) {
         let cell = Arc::new(Mutex::new(State::Open(None)));
-        (Self(Some(Arc::clone(&cell))), Answer { cell, waits: None })
+        (Self(Some(Arc::clone(&cell))), Answer { cell, waits: None, is_safe: false })
     }
 
     /// Makes the reply to a request whose answer no client needs.
@@ -86,9 +86,19 @@ fn set<T>(cell: &Mutex<State<T>>, answer: Option<T>) -> Option<T> {
 pub struct Answer<T> {
     cell: Cell<T>,
     waits: Option<WaitsForWorker>,
+    /// True if a task may wait for it that has what others wait for.
+    is_safe: bool,
 }
 
 impl<T> Answer<T> {
+    /// Allows a task to wait for it that [has](executor::Possession) what others wait for, because
+    /// the answer depends on no other task.
+    #[must_use]
+    pub fn safe(mut self) -> Self {
+        self.is_safe = true;
+        self
+    }
+
     /// Waits for the answer.
     ///
     /// # Panics
@@ -132,6 +142,8 @@ impl<T> Future for Answer<T> {
             State::Open(_) => {
                 *state = State::Open(Some(context.waker().clone()));
                 drop(state);
+                let may_wait = self.is_safe || !executor::has_possessions();
+                assert!(may_wait, "a task that has a block must not wait for what another task may have");
                 self.waits.get_or_insert_with(WaitsForWorker::new);
                 Poll::Pending
             }

@@ -30,6 +30,7 @@ mod timers;
 use std::{
     cell::{Cell, RefCell},
     future::{Future, poll_fn},
+    marker::PhantomData,
     pin::pin,
     sync::{
         Arc,
@@ -108,6 +109,8 @@ struct ThreadState {
     tasks: RefCell<FuturesUnordered<SpawnedTask>>,
     /// The number of times that a task did not wait.
     hits: Cell<u32>,
+    /// The [`Possession`]s of the task that is being polled.
+    possessions: Cell<u32>,
 }
 
 thread_local! {
@@ -124,6 +127,7 @@ thread_local! {
             spawned: RefCell::default(),
             tasks: RefCell::default(),
             hits: Cell::new(0),
+            possessions: Cell::new(0),
         }
     };
 }
@@ -149,7 +153,7 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     THREAD.with(|thread| {
         assert!(!thread.is_running.replace(true), "a task must not block its thread: await instead");
         let _ends = Ends(thread);
-        let mut future = pin!(future);
+        let mut future = pin!(counts_possessions(future));
         let mut context = Context::from_waker(&thread.waker);
         loop {
             // What is set from here on shows that a task can go on.
@@ -168,7 +172,8 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
 /// # Panics
 /// As [`block_on`].
 pub fn run<T>(tasks: impl IntoIterator<Item: Future<Output = T>>) -> Vec<T> {
-    let mut tasks: FuturesUnordered<_> = tasks.into_iter().collect();
+    let mut tasks: FuturesUnordered<_> =
+        tasks.into_iter().map(|task| Box::pin(counts_possessions(task))).collect();
     let mut results = Vec::with_capacity(tasks.len());
     block_on(poll_fn(|context| {
         loop {
@@ -255,6 +260,60 @@ pub(crate) fn asked(worker: &Arc<impl Driven + 'static>) {
             *driven = Some(worker.clone());
         }
     });
+}
+
+/// Something that a task has and that others may wait for, such as a block, until this is dropped.
+/// A task that has one must not wait for an answer: two tasks could wait for each other for ever.
+/// It stays with its task.
+pub struct Possession(PhantomData<*const ()>);
+
+impl Possession {
+    /// Counts one more for the task that is being polled.
+    #[must_use]
+    #[allow(clippy::new_without_default, reason = "it has an effect")]
+    pub fn new() -> Self {
+        THREAD.with(|thread| thread.possessions.update(|count| count + 1));
+        Self(PhantomData)
+    }
+}
+
+impl Drop for Possession {
+    fn drop(&mut self) {
+        // It may be dropped with its task, when that is not polled.
+        THREAD.with(|thread| thread.possessions.update(|count| count.saturating_sub(1)));
+    }
+}
+
+/// Returns whether the task that is being polled has anything that others may wait for.
+#[must_use]
+pub fn has_possessions() -> bool {
+    THREAD.with(|thread| thread.possessions.get() > 0)
+}
+
+/// Counts the possessions of a task apart from those of others.
+async fn counts_possessions<T>(task: impl Future<Output = T>) -> T {
+    struct Exchange<'a>(&'a Cell<u32>);
+
+    impl<'a> Exchange<'a> {
+        fn new(own: &'a Cell<u32>) -> Self {
+            THREAD.with(|thread| thread.possessions.swap(own));
+            Self(own)
+        }
+    }
+
+    impl Drop for Exchange<'_> {
+        fn drop(&mut self) {
+            THREAD.with(|thread| thread.possessions.swap(self.0));
+        }
+    }
+
+    let mut task = pin!(task);
+    let own = Cell::new(0);
+    poll_fn(|context| {
+        let _exchange = Exchange::new(&own);
+        task.as_mut().poll(context)
+    })
+    .await
 }
 
 /// A wait that a worker ends, until this is dropped. The thread that made it drives the worker

@@ -83,7 +83,8 @@ pub(super) fn parts<T>() -> (Task<T>, TaskParts<T>) {
 /// Adds a task with its parts to the calling thread.
 pub(super) fn start<T: 'static>(future: impl Future<Output = T> + 'static, parts: TaskParts<T>) {
     let TaskParts { reply, registration } = parts;
-    let guarded = AssertUnwindSafe(Abortable::new(future, registration)).catch_unwind();
+    let counted = super::counts_possessions(future);
+    let guarded = AssertUnwindSafe(Abortable::new(counted, registration)).catch_unwind();
     let task = guarded.map(|ended| match ended {
         Ok(Ok(result)) => reply.send(result),
         Ok(Err(_cancelled)) => {}

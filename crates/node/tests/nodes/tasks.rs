@@ -4,7 +4,8 @@
 use std::{
     cell::RefCell,
     future::{Future, poll_fn},
-    pin::pin,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::{Pin, pin},
     sync::mpsc,
     task::Poll,
     thread,
@@ -196,6 +197,43 @@ fn a_new_page_is_made_without_a_read_and_is_empty_if_it_is_dropped() {
             assert!([None, Some(page_type)].contains(&page.page_type()), "{block}");
         }
     });
+}
+
+/// Otherwise two tasks could wait for each other for ever.
+#[test]
+fn a_task_that_has_a_block_creates_others_and_panics_if_it_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    let shape = Shape { nodes: 1, workers: 1, rail: RailKind::Shm, waiting: Waiting::Adaptive, kib: 4 };
+    let nodes = start(dir.path(), &shape);
+    let runtime = nodes[0].runtime();
+    let cache = runtime.cache();
+    let panics = |future: &dyn Fn() -> Pin<Box<dyn Future<Output = ()>>>| {
+        let waits = catch_unwind(AssertUnwindSafe(|| {
+            let has = async {
+                let held = cache.change(BlockId(1)).await.unwrap();
+                // Another task of the thread has nothing.
+                drop(cache.create(BlockId(2), PageType::PLAIN, Version(0)).await.unwrap());
+                future().await;
+                drop(held);
+            };
+            let other = async { drop(cache.read(BlockId(3)).await.unwrap()) };
+            cache.run([Box::pin(has) as Pin<Box<dyn Future<Output = ()>>>, Box::pin(other)]);
+        }));
+        waits.is_err()
+    };
+    assert!(!panics(&|| Box::pin(async {})));
+    let other = cache.clone();
+    assert!(panics(&move || {
+        let cache = other.clone();
+        Box::pin(async move { drop(cache.read(BlockId(3)).await) })
+    }));
+    let registry = runtime.registry().clone();
+    assert!(panics(&move || {
+        let asked = registry.ask(Command::Look);
+        Box::pin(async move { drop(asked.await) })
+    }));
+    // The blocks were given back.
+    cache.block_on(async { drop(cache.change_all(&[1, 2, 3].map(BlockId)).await.unwrap()) });
 }
 
 fn fill(change: &mut Change<'_>, byte: impl FnMut() -> u8) {
