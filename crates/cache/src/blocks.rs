@@ -51,9 +51,9 @@ pub trait BlockChange: BlockRead {
 /// thread, and may be dropped while it waits. There is one implementation over the workers of a
 /// node, and one in the simulator.
 ///
-/// **A task that has a block must not wait for another**, nor for a lock or any other answer, or two
-/// tasks could wait for each other for ever: that is asserted. For several blocks at a time there
-/// are [`change_all`](Self::change_all), which latches them in the order of their numbers,
+/// **A task that has a block must not wait for another**, nor for a lock or any other answer, or
+/// two tasks could wait for each other for ever: that is asserted. For several blocks at a time
+/// there are [`change_all`](Self::change_all), which latches them in the order of their numbers,
 /// [`try_change`](Self::try_change), which does not wait, and [`create`](Self::create).
 ///
 /// All methods that give a block fail as [`CacheError`] says.
@@ -198,8 +198,8 @@ pub trait Blocks {
     #[doc(hidden)]
     async fn latch(&self, block: BlockId, has_others: bool) -> Result<Self::Change<'_>, CacheError>;
 
-    /// Waits for a block and makes a new page of it, as [`create`](Self::create), with a reservation
-    /// that was made for it.
+    /// Waits for a block and makes a new page of it, as [`create`](Self::create), with a
+    /// reservation that was made for it.
     #[doc(hidden)]
     async fn latch_new(
         &self,

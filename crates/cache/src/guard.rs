@@ -91,7 +91,7 @@ impl NewPage {
 /// The image of an empty page: its header.
 type BlankImage = [u8; HEADER];
 
-/// What a task has asked for.
+/// The request of a task for a block.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted {
     pub(crate) block: BlockId,

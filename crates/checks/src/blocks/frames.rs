@@ -18,7 +18,8 @@ use crate::transport::Put;
 pub enum Blank {
     /// The content is that of the block.
     No,
-    /// There is no content: the disk was not read, and the session that gets the block makes a page.
+    /// There is no content: the disk was not read, and the session that gets the block makes a
+    /// page.
     Unmade,
     /// A session has made the page.
     Made,

@@ -9,7 +9,7 @@
 //! | 8 | 8 | block |
 //! | 16 | 8 | version before; of an image the version that it shows |
 //! | 24 | 8 | version after; of an image the same |
-//! | 32 | | the bytes: of a change a patch of the user bytes, of an image the whole page |
+//! | 32 | | the bytes: of a change a patch of the user bytes, of an image the whole page, or only the header if the user bytes are zero |
 //!
 //! The number of a kind is never used again. An unknown kind is a decode error: a program that does
 //! not know a record cannot replay the block.
