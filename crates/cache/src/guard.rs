@@ -343,7 +343,7 @@ impl Drop for Change<'_> {
 #[cfg(test)]
 mod tests {
     use std::{
-        sync::Arc,
+        sync::{Arc, Mutex},
         task::{Context, Poll},
     };
 
@@ -358,8 +358,10 @@ mod tests {
 
     const END: u64 = 9;
 
-    /// A stream whose groups all end at [`END`], and no worker.
-    struct Stream;
+    /// A stream whose groups all end at [`END`], and no worker. It keeps of each change the length of
+    /// the image and the version afterwards.
+    #[derive(Default)]
+    struct Stream(Mutex<Vec<(usize, Option<Version>)>>);
 
     impl RedoLog for Stream {
         fn poll_reserve(
@@ -375,7 +377,11 @@ mod tests {
             Ok(true)
         }
         fn release(&self, _: u32) {}
-        fn append(&self, _: &[LoggedChange<'_>]) -> u64 {
+        fn append(&self, group: &[LoggedChange<'_>]) -> u64 {
+            let logged = |change: &LoggedChange<'_>| {
+                (change.image.map_or(0, <[u8]>::len), change.change.map(|(after, _)| after))
+            };
+            self.0.lock().unwrap().extend(group.iter().map(logged));
             END
         }
         fn carry(&self, _: BlockId, _: usize) -> Option<Vec<u8>> {
@@ -415,14 +421,20 @@ mod tests {
     }
 
     fn cache() -> (Cache, Arc<FrameTable>) {
+        let (cache, table, _) = cache_and_stream();
+        (cache, table)
+    }
+
+    fn cache_and_stream() -> (Cache, Arc<FrameTable>, Arc<Stream>) {
         let (me, worker) = (NodeId(0), WorkerId(0));
         let (nodes, workers, blocks, sets, ways, redo, carry_bytes) = (2, 1, 1000, 1, 8, true, 0);
         let config = Config { me, nodes, worker, workers, blocks, sets, ways, redo, carry_bytes };
         let window = Window::create(WindowId(0), 8 * 4096, 4096).expect("a window");
         let table = Arc::new(FrameTable::new(config, Arc::new(window)));
         let writer = Writer { node: me, incarnation: Incarnation(1) };
-        let (tables, log): (_, Arc<dyn RedoLog>) = (vec![Arc::clone(&table)], Arc::new(Stream));
-        (Cache::new(Arc::new(Stream), tables, blocks, writer, Arc::default(), Some(log)), table)
+        let (tables, stream) = (vec![Arc::clone(&table)], Arc::<Stream>::default());
+        let log = Some(stream.clone() as Arc<dyn RedoLog>);
+        (Cache::new(stream.clone(), tables, blocks, writer, Arc::default(), log), table, stream)
     }
 
     fn change<'a>(cache: &'a Cache, table: &FrameTable, slot: Slot) -> Change<'a> {
@@ -447,6 +459,34 @@ mod tests {
             let contents = table.close(slot).expect("no latch is left");
             assert_eq!(contents.redo, RedoSpan { first: 3, last: END, force: END }, "{slot:?}");
         }
+    }
+
+    /// Otherwise another session would see a page without contents, or a replay would begin with the
+    /// contents that were given up.
+    #[test]
+    fn the_header_of_a_new_page_is_logged_however_its_change_ends() {
+        let (cache, table, stream) = cache_and_stream();
+        let (slot, block) = (Slot(0), BlockId(5));
+        table.open(slot, block, Mode::X);
+        let new = NewPage { page_type: PageType(7), last: Version(40), writer: cache.writer() };
+        let held = || {
+            let granted = Granted::Pinned(table.hit(block, Mode::X).expect("it is here and free"));
+            TaskBlock { granted, waited: false }
+        };
+        let make = || Change::of_new_page(&cache, block, held(), new);
+        let mut written = make();
+        written.write(3, b"new");
+        assert_eq!(written.commit(), Committed(END));
+        assert_eq!(make().commit(), Committed(END), "it stays empty");
+        make().write(0, b"dropped");
+        let wanted = Wanted { block, ask: Ask::New, new: Some(new) };
+        let granted = held().granted;
+        assert!(wanted.give_back(&table, cache.redo(), granted).is_none(), "the worker waits for nothing");
+        let logged = std::mem::take(&mut *stream.0.lock().unwrap());
+        assert_eq!(logged, [(HEADER, Some(Version(42))), (HEADER, None), (HEADER, None), (HEADER, None)]);
+        let page = change(&cache, &table, slot);
+        assert_eq!((page.version(), page.page_type()), (Version(45), Some(PageType(7))));
+        assert!(page.iter().all(|byte| *byte == 0), "what was written to it is undone");
     }
 
     #[test]

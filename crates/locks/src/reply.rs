@@ -8,7 +8,7 @@ use std::{
 };
 
 use plexus_base::{WorkerId, locks::Grant};
-use plexus_interconnect::{Answer, Reply};
+use plexus_interconnect::{Answer, Reply, executor};
 
 use crate::{
     notice::LockNotices,
@@ -51,16 +51,25 @@ impl Future for AskState {
     }
 }
 
-/// Requests a lock or a conversion. Often the worker answers at once, in the calling thread.
-pub(crate) fn ask(
+/// A request that the worker may not have yet.
+pub(crate) enum BegunAsk {
+    /// It is on its way, or was answered.
+    Asked(AskState),
+    /// Another thread drives the worker.
+    Unasked(LockRequest, Option<Arc<LockNotices>>),
+}
+
+/// Requests a lock or a conversion of a worker that no other thread drives. Often it answers at
+/// once, in the calling thread.
+pub(crate) fn begin(
     port: &Port,
     worker: WorkerId,
     request: LockRequest,
     notices: Option<Arc<LockNotices>>,
-) -> AskState {
-    let (mut asked, mut state) = (Some((request, notices)), None);
+) -> BegunAsk {
+    let (mut unasked, mut state) = (Some((request, notices)), None);
     port.visit(worker, &mut |service, net| {
-        let Some((request, notices)) = asked.take() else { return };
+        let Some((request, notices)) = unasked.take() else { return };
         let lock = request.lock;
         state = Some(service.ask(net, request, notices).map_or_else(
             || {
@@ -71,13 +80,39 @@ pub(crate) fn ask(
             AskState::Over,
         ));
     });
-    if matches!(state, Some(AskState::Waits(_))) {
-        port.expect_answer(worker);
+    match unasked {
+        Some((request, notices)) => BegunAsk::Unasked(request, notices),
+        None => BegunAsk::Asked(state.expect("the visit asked")),
     }
-    state.unwrap_or_else(|| {
-        let (reply, answer) = Reply::new();
-        let (request, notices) = asked.expect("the visit did not take it");
-        port.request(worker, LockTask::Ask(request, notices, reply));
-        AskState::Waits(answer)
-    })
+}
+
+/// Ensures that the worker has the request, and drives it if a task waits.
+pub(crate) fn follow(port: &Port, worker: WorkerId, begun: BegunAsk) -> AskState {
+    match begun {
+        BegunAsk::Asked(state) => {
+            if matches!(state, AskState::Waits(_)) {
+                port.expect_answer(worker);
+            }
+            state
+        }
+        BegunAsk::Unasked(request, notices) => {
+            let (reply, answer) = Reply::new();
+            port.request(worker, LockTask::Ask(request, notices, reply));
+            AskState::Waits(answer)
+        }
+    }
+}
+
+/// Requests a lock or a conversion, and waits for the result in a thread.
+pub(crate) fn ask_and_wait(
+    port: &Port,
+    worker: WorkerId,
+    request: LockRequest,
+    notices: Option<Arc<LockNotices>>,
+) -> LockResult {
+    match begin(port, worker, request, notices) {
+        // Without the executor, which costs more than the lock.
+        BegunAsk::Asked(AskState::Over(result)) => result,
+        begun => executor::block_on(async { follow(port, worker, begun).await }),
+    }
 }

@@ -26,7 +26,7 @@ use crate::{
         Event, LockId, LockRefusal, LockRequest, Mode, Name, NewLock, Owner, RequestKind, VALUE_LEN,
         WaitLimit,
     },
-    reply::{AskState, LockError, ask},
+    reply::{AskState, LockError, ask_and_wait, begin, follow},
     service::{LockTask, Port},
 };
 
@@ -97,7 +97,8 @@ impl NodeLockSession {
     #[must_use]
     pub fn ask(&self, name: Name, mode: Mode, timeout: Option<Duration>) -> PendingNodeLock {
         let (request, place) = self.request(name, mode, timeout);
-        let state = ask(place.port(), place.worker, request, place.notices.clone());
+        let begun = begin(place.port(), place.worker, request, place.notices.clone());
+        let state = follow(place.port(), place.worker, begun);
         PendingNodeLock { place: Some(place), state }
     }
 
@@ -106,7 +107,9 @@ impl NodeLockSession {
     /// # Errors
     /// See [`LockError`].
     pub fn lock(&self, name: Name, mode: Mode, timeout: Option<Duration>) -> Result<NodeLock, LockError> {
-        executor::block_on(async { self.ask(name, mode, timeout).await })
+        let (request, place) = self.request(name, mode, timeout);
+        let grant = ask_and_wait(place.port(), place.worker, request, place.notices.clone())?;
+        Ok(NodeLock { place, grant, is_released: false })
     }
 
     fn request(&self, name: Name, mode: Mode, timeout: Option<Duration>) -> (LockRequest, LockPlace) {
@@ -270,8 +273,7 @@ impl NodeLock {
     ) -> Result<&Grant, LockError> {
         let (lock, timeout) = (self.place.lock, timeout_of(timeout));
         let request = LockRequest { lock, mode, timeout, kind: RequestKind::Conversion { value } };
-        let place = &self.place;
-        self.grant = executor::block_on(async { ask(place.port(), place.worker, request, None).await })?;
+        self.grant = ask_and_wait(self.place.port(), self.place.worker, request, None)?;
         Ok(&self.grant)
     }
 
