@@ -267,7 +267,7 @@ impl Redo {
     fn append(&mut self) -> Result<bool, String> {
         let number = self.log.len() as u64 + self.events * 1000;
         let (group, mut logged) = self.blocks.group(number, &mut self.chance);
-        let mut out = Vec::new();
+        let (mut out, position) = (Vec::new(), self.writer.position());
         let appended = match self.writer.append(&group, &mut |action| out.push(action)) {
             Ok(appended) => appended,
             Err(AppendError::Full { free, .. }) => {
@@ -287,7 +287,7 @@ impl Redo {
         {
             return Err(format!("{} is used again", logged.end));
         }
-        self.blocks.logged(&logged);
+        self.blocks.logged(&logged, position);
         self.log.push(logged);
         self.actions.extend(out);
         self.take_actions()?;

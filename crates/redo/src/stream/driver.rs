@@ -20,7 +20,13 @@ use std::{
     collections::VecDeque,
     io,
     path::Path,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{
+            AtomicU64,
+            Ordering::{Acquire, Release},
+        },
+    },
     task::{Context, Poll, Wake, Waker},
     thread::{self, JoinHandle, Thread},
     time::{Duration, Instant},
@@ -87,6 +93,8 @@ pub struct RedoStream {
 
 struct Shared {
     state: Mutex<State>,
+    /// The start of the last batch.
+    position: AtomicU64,
     /// Wakes the thread: there is a step, or no more will come.
     work: Condvar,
     /// Wakes the leader that waits for more clients, if it is a client itself.
@@ -153,6 +161,7 @@ impl RedoStream {
         let (is_open, is_closed, is_dropped) = (false, false, false);
         let (waiters, wanted, gathering, zeros) = (Vec::new(), Lsn(0), None, None);
         let is_zeroed = writer.is_zeroed();
+        let position = AtomicU64::new(writer.position().0);
         let state = State {
             writer,
             steps,
@@ -169,7 +178,7 @@ impl RedoStream {
         };
         let (work, gathered, zeros_due) = (Condvar::new(), Condvar::new(), Condvar::new());
         let (state, progress) = (Mutex::new(state), Condvar::new());
-        let shared = Arc::new(Shared { state, work, gathered, zeros_due, progress });
+        let shared = Arc::new(Shared { state, position, work, gathered, zeros_due, progress });
         let mut stream = Self { shared, device, told: Arc::new(told), threads: Vec::new() };
         stream.spawn("plexus-redo", |shared, device, told| shared.write(device, told, None))?;
         if !is_zeroed {
@@ -195,7 +204,7 @@ impl RedoStream {
     /// # Panics
     /// As [`StreamWriter::append`].
     pub fn append(&self, group: &Group) -> Result<Appended, RedoError> {
-        let appended = self.shared.wait(|state| match state.append(group) {
+        let appended = self.shared.wait(|state| match self.shared.append(state, group) {
             Err(AppendError::Full { .. }) => None,
             result => Some(result),
         })?;
@@ -213,7 +222,7 @@ impl RedoStream {
     /// As [`StreamWriter::append`].
     pub fn try_append(&self, group: &Group) -> Result<Appended, AppendError> {
         let mut state = self.shared.lock();
-        let appended = state.append(group);
+        let appended = self.shared.append(&mut state, group);
         self.shared.wake(state);
         appended
     }
@@ -306,7 +315,7 @@ impl RedoStream {
     /// Returns a position at or below that of the next group, for a checkpoint.
     #[must_use]
     pub fn position(&self) -> Lsn {
-        self.shared.lock().writer.position()
+        Lsn(self.shared.position.load(Acquire))
     }
 
     /// Returns the fill of the stream.
@@ -375,14 +384,6 @@ impl Drop for RedoStream {
 }
 
 impl State {
-    fn append(&mut self, group: &Group) -> Result<Appended, AppendError> {
-        let Self { writer, steps, zeros, .. } = self;
-        writer.append(group, &mut |action| match action {
-            Action::Zero(offset, bytes) => *zeros = Some((offset, bytes)),
-            step => steps.push_back(step),
-        })
-    }
-
     /// Handles an event, and returns the progress for the callback.
     fn handle(&mut self, event: Event) -> Vec<RedoProgress> {
         let mut progress = Vec::new();
@@ -438,6 +439,17 @@ impl State {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Appends a group, and notes the batch in which it is.
+    fn append(&self, state: &mut State, group: &Group) -> Result<Appended, AppendError> {
+        let State { writer, steps, zeros, .. } = state;
+        let appended = writer.append(group, &mut |action| match action {
+            Action::Zero(offset, bytes) => *zeros = Some((offset, bytes)),
+            step => steps.push_back(step),
+        })?;
+        self.position.store(appended.start.0, Release);
+        Ok(appended)
     }
 
     /// Waits until `look` finds something. It is called after each step.

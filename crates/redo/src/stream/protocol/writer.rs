@@ -349,9 +349,12 @@ impl StreamWriter {
         self.zeroed >= self.geometry().second_round()
     }
 
-    /// Returns a position at or below that of the next group: the start of a batch.
+    /// Returns the start of the last batch, which is at or below the next group. The end is not: the
+    /// next batch may have no room in this segment, and reading cannot begin where no batch does.
     pub fn position(&self) -> Lsn {
-        self.waiting.back().map_or(self.end, |batch| batch.lsn)
+        let in_flush = self.flush.as_ref().and_then(|flush| flush.batch.as_ref());
+        let in_flush = || in_flush.map_or(self.last_durable, |batch| batch.head().lsn);
+        self.waiting.back().map_or_else(in_flush, |batch| batch.lsn)
     }
 
     /// Returns the records of a block that are not durable, marked as carried; `None` if they are
