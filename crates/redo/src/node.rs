@@ -245,6 +245,14 @@ impl NodeRedo {
         self.shared.room.wait_for_checkpoint(every)
     }
 
+    /// Returns the target of the checkpoint that is due: blocks with a record below it are to be
+    /// written.
+    #[must_use]
+    pub fn checkpoint_target(&self) -> u64 {
+        let Some(stream) = self.shared.stream.get() else { return u64::MAX };
+        stream.end().0.saturating_sub(self.shared.room.may_leave(&stream.fill()))
+    }
+
     /// Moves the checkpoint: the workers need no record below `oldest`, or none that was durable
     /// when `durable` was read.
     pub fn checkpoint(&self, durable: u64, oldest: Option<u64>) {
