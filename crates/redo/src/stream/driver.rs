@@ -93,6 +93,8 @@ pub struct RedoStream {
 
 struct Shared {
     state: Mutex<State>,
+    /// The bytes of the batch that the leader writes. Nobody else locks it.
+    sealed: Mutex<Buffer>,
     /// The start of the last batch.
     position: AtomicU64,
     /// Wakes the thread: there is a step, or no more will come.
@@ -161,6 +163,7 @@ impl RedoStream {
         let (is_open, is_closed, is_dropped) = (false, false, false);
         let (waiters, wanted, gathering, zeros) = (Vec::new(), Lsn(0), None, None);
         let is_zeroed = writer.is_zeroed();
+        let sealed = Mutex::new(Buffer::zeroed(0));
         let position = AtomicU64::new(writer.position().0);
         let state = State {
             writer,
@@ -178,7 +181,7 @@ impl RedoStream {
         };
         let (work, gathered, zeros_due) = (Condvar::new(), Condvar::new(), Condvar::new());
         let (state, progress) = (Mutex::new(state), Condvar::new());
-        let shared = Arc::new(Shared { state, position, work, gathered, zeros_due, progress });
+        let shared = Arc::new(Shared { state, sealed, position, work, gathered, zeros_due, progress });
         let mut stream = Self { shared, device, told: Arc::new(told), threads: Vec::new() };
         stream.spawn("plexus-redo", |shared, device, told| shared.write(device, told, None))?;
         if !is_zeroed {
@@ -391,7 +394,7 @@ impl State {
         self.writer.handle(event, &mut |action| actions.push(action));
         for action in actions {
             match action {
-                Action::Write(..) | Action::Sync => self.steps.push_back(action),
+                Action::Write(..) | Action::Batch(..) | Action::Sync => self.steps.push_back(action),
                 Action::Zero(offset, bytes) => self.zeros = Some((offset, bytes)),
                 Action::Opened => self.is_open = true,
                 Action::Closed => self.is_closed = true,
@@ -528,13 +531,26 @@ impl Shared {
                 begin = Instant::now();
             }
             let is_sync = matches!(step, Action::Sync);
+            let mut checksum = None;
             let result = match step {
                 Action::Write(offset, bytes) => device.write(offset, &bytes),
+                Action::Batch(offset, batch) => {
+                    let mut sealed = self.sealed.lock().unwrap_or_else(PoisonError::into_inner);
+                    if sealed.len() < batch.length() {
+                        *sealed = Buffer::zeroed(batch.length());
+                    }
+                    let bytes = &mut sealed[..batch.length()];
+                    checksum = Some(batch.seal(bytes));
+                    device.write(offset, bytes)
+                }
                 _ => device.sync(),
             };
             let mut state = self.lock();
             let has_succeeded = result.is_ok();
             state.failure = state.failure.take().or(result.err().map(Arc::new));
+            if let Some(checksum) = checksum {
+                state.handle(Event::Sealed(checksum));
+            }
             let progress = state.handle(Event::Done(has_succeeded));
             if state.zeros.is_some() {
                 self.zeros_due.notify_one();
