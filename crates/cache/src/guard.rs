@@ -354,7 +354,10 @@ mod tests {
     use plexus_membership::subsystem::WorkerPort;
 
     use super::*;
-    use crate::{Blocks, CacheService, RedoFailed, RedoLog, SharedWork, protocol::Config};
+    use crate::{
+        Blocks, CacheRedo, CacheService, RedoDurability, RedoFailed, RedoLog, RedoRecovery, SharedWork,
+        protocol::Config,
+    };
 
     const END: u64 = 9;
 
@@ -387,6 +390,9 @@ mod tests {
         fn position(&self) -> u64 {
             3
         }
+    }
+
+    impl RedoDurability for Stream {
         fn durable(&self) -> u64 {
             1
         }
@@ -394,6 +400,9 @@ mod tests {
         fn poll_durable(&self, _: u64, _: &mut Context<'_>, _: bool) -> Poll<Result<(), RedoFailed>> {
             Poll::Pending
         }
+    }
+
+    impl RedoRecovery for Stream {
         fn begin(&self) {}
         fn recover(&self, _: WorkerId, _: Epoch, _: Vec<(NodeId, Incarnation)>) {}
         fn replay(&self, _: WorkerId, _: Epoch, _: Vec<BlockId>) {}
@@ -421,8 +430,8 @@ mod tests {
         let window = Window::create(WindowId(0), 8 * 4096, 4096).expect("a window");
         let table = Arc::new(FrameTable::new(config, Arc::new(window)));
         let writer = Writer { node: me, incarnation: Incarnation(1) };
-        let (tables, log): (_, Arc<dyn RedoLog>) = (vec![Arc::clone(&table)], Arc::new(Stream));
-        (Cache::new(Arc::new(Stream), tables, blocks, writer, Arc::default(), Some(log)), table)
+        let (tables, redo) = (vec![Arc::clone(&table)], CacheRedo::new(Arc::new(Stream)));
+        (Cache::new(Arc::new(Stream), tables, blocks, writer, Arc::default(), Some(redo)), table)
     }
 
     fn change<'a>(cache: &'a Cache, table: &FrameTable, slot: Slot) -> Change<'a> {

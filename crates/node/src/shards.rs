@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plexus_cache::{CacheService, CacheTask, RedoLog};
+use plexus_cache::{CacheService, CacheTask, RedoDurability};
 use plexus_disks::Group;
 use plexus_interconnect::Reply;
 use plexus_membership::subsystem::ask_each;
