@@ -17,7 +17,7 @@ use plexus_interconnect::{
 };
 
 use crate::{
-    Blocks, RedoFailed, RedoLog,
+    Blocks, CacheRedo, RedoFailed, RedoLog,
     faults::Faults,
     frames::FrameTable,
     guard::{Change, Committed, NewPage, Read, Wanted, log_group},
@@ -74,7 +74,7 @@ struct Inner {
     blocks: u64,
     writer: Writer,
     faults: Arc<Faults>,
-    redo: Option<Arc<dyn RedoLog>>,
+    redo: Option<CacheRedo>,
     /// True once no task gets a block any more.
     closed: AtomicBool,
     /// Held by the task that waits for a block and has others meanwhile.
@@ -127,7 +127,7 @@ impl Cache {
         blocks: u64,
         writer: Writer,
         faults: Arc<Faults>,
-        redo: Option<Arc<dyn RedoLog>>,
+        redo: Option<CacheRedo>,
     ) -> Self {
         let (closed, alone) = (AtomicBool::new(false), Mutex::new(()));
         Self { inner: Arc::new(Inner { port, tables, blocks, writer, faults, redo, closed, alone }) }
@@ -195,7 +195,7 @@ impl Cache {
             BlockError::NotMaster => CacheError::Refused(block),
             // The master has logged the reason. Other nodes know it only if their scan fails too.
             BlockError::Unrecovered => {
-                let scan = self.redo().and_then(RedoLog::scan_problem);
+                let scan = self.inner.redo.as_ref().and_then(|redo| redo.recovery.scan_problem());
                 let scan = scan.map(|why| format!("{block} is refused until redo can be read: {why}"));
                 CacheError::Unrecovered(scan.or(known).unwrap_or_else(|| {
                     format!(
@@ -269,7 +269,7 @@ impl Cache {
 
     /// Returns the redo stream of this node, if changes are logged.
     pub(crate) fn redo(&self) -> Option<&dyn RedoLog> {
-        self.inner.redo.as_deref()
+        self.inner.redo.as_ref().map(|redo| &*redo.log)
     }
 
     /// Returns the writer that changes of this node are stamped with.
@@ -360,9 +360,9 @@ impl Blocks for Cache {
 
     async fn durable(&self, committed: Committed) -> Result<(), CacheError> {
         match &self.inner.redo {
-            Some(redo) if committed.0 > 0 => {
-                let leads = || executor::promise(Arc::clone(redo) as Arc<dyn SharedWork>);
-                Ok(poll_fn(|context| redo.poll_durable(committed.0, context, leads())).await?)
+            Some(CacheRedo { durability, .. }) if committed.0 > 0 => {
+                let leads = || executor::promise(Arc::clone(durability) as Arc<dyn SharedWork>);
+                Ok(poll_fn(|context| durability.poll_durable(committed.0, context, leads())).await?)
             }
             _ => Ok(()),
         }

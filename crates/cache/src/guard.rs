@@ -354,7 +354,10 @@ mod tests {
     use plexus_membership::subsystem::WorkerPort;
 
     use super::*;
-    use crate::{Blocks, CacheService, RedoFailed, RedoLog, SharedWork, protocol::Config};
+    use crate::{
+        Blocks, CacheRedo, CacheService, RedoDurability, RedoFailed, RedoLog, RedoRecovery, SharedWork,
+        protocol::Config,
+    };
 
     const END: u64 = 9;
 
@@ -393,6 +396,9 @@ mod tests {
         fn position(&self) -> u64 {
             3
         }
+    }
+
+    impl RedoDurability for Stream {
         fn durable(&self) -> u64 {
             1
         }
@@ -400,6 +406,9 @@ mod tests {
         fn poll_durable(&self, _: u64, _: &mut Context<'_>, _: bool) -> Poll<Result<(), RedoFailed>> {
             Poll::Pending
         }
+    }
+
+    impl RedoRecovery for Stream {
         fn begin(&self) {}
         fn recover(&self, _: WorkerId, _: Epoch, _: Vec<(NodeId, Incarnation)>) {}
         fn replay(&self, _: WorkerId, _: Epoch, _: Vec<BlockId>) {}
@@ -433,8 +442,8 @@ mod tests {
         let table = Arc::new(FrameTable::new(config, Arc::new(window)));
         let writer = Writer { node: me, incarnation: Incarnation(1) };
         let (tables, stream) = (vec![Arc::clone(&table)], Arc::<Stream>::default());
-        let log = Some(stream.clone() as Arc<dyn RedoLog>);
-        (Cache::new(stream.clone(), tables, blocks, writer, Arc::default(), log), table, stream)
+        let redo = Some(CacheRedo::new(stream.clone()));
+        (Cache::new(stream.clone(), tables, blocks, writer, Arc::default(), redo), table, stream)
     }
 
     fn change<'a>(cache: &'a Cache, table: &FrameTable, slot: Slot) -> Change<'a> {

@@ -26,7 +26,7 @@ pub use frames::{MAX_BLOCKS, REDO_BYTES_PER_BLOCK};
 pub use guard::{Change, Committed, NewPage, Read};
 /// Work that one of many threads does for all of them: here the writing of redo.
 pub use plexus_interconnect::executor::SharedWork;
-pub use redo::{LoggedChange, RedoAnswers, RedoFailed, RedoLog};
+pub use redo::{CacheRedo, LoggedChange, RedoAnswers, RedoDurability, RedoFailed, RedoLog, RedoRecovery};
 pub use service::{CacheService, CacheTask, window_of};
 pub use session::Session;
 pub use wiring::{CacheParts, CacheSettings, wire};

@@ -29,11 +29,28 @@ pub struct LoggedChange<'a> {
 #[error("{0}")]
 pub struct RedoFailed(pub String);
 
-/// The redo stream of a node, and the streams of nodes that are gone.
-///
-/// The shared work is to write the stream. Methods without a result return at once. Answers come to
-/// the [`RedoAnswers`] that were given to the log.
-pub trait RedoLog: SharedWork {
+/// The redo of a node as its cache has it. Methods without a result return at once. Answers come to
+/// the [`RedoAnswers`] that were given to the redo.
+#[derive(Clone)]
+pub struct CacheRedo {
+    /// The redo stream of the node, for those that change blocks.
+    pub log: Arc<dyn RedoLog>,
+    /// The same stream, for those that wait until changes are durable.
+    pub durability: Arc<dyn RedoDurability>,
+    /// The streams of nodes that are gone.
+    pub recovery: Arc<dyn RedoRecovery>,
+}
+
+impl CacheRedo {
+    /// Makes all parts of one.
+    pub fn new(redo: Arc<impl RedoLog + RedoDurability + RedoRecovery + 'static>) -> Self {
+        let (log, durability) = (Arc::clone(&redo) as Arc<dyn RedoLog>, Arc::clone(&redo));
+        Self { log, durability, recovery: redo }
+    }
+}
+
+/// The redo stream of a node: records of changes and the room for them.
+pub trait RedoLog: Send + Sync {
     /// Reserves room in the stream for changes, each for one [`append`](Self::append) or
     /// [`release`](Self::release). If there is none, the task is woken when there may be, and
     /// `ticket` becomes that of its wait: the next poll has it, or it is [forgotten](Self::forget).
@@ -82,7 +99,10 @@ pub trait RedoLog: SharedWork {
 
     /// Returns a position at or below that of the next record.
     fn position(&self) -> u64;
+}
 
+/// The redo stream of a node: what of it is durable. The shared work is to write it.
+pub trait RedoDurability: SharedWork {
     /// Returns the position up to which the stream is durable.
     fn durable(&self) -> u64;
 
@@ -101,7 +121,10 @@ pub trait RedoLog: SharedWork {
         context: &mut Context<'_>,
         may_lead: bool,
     ) -> Poll<Result<(), RedoFailed>>;
+}
 
+/// The opening of a node's stream, and the streams of nodes that are gone.
+pub trait RedoRecovery: Send + Sync {
     /// A master of this node is open: by now every member has drained in this view. The stream of
     /// this incarnation may be opened, and no other node takes it for one of a dead node.
     fn begin(&self);
@@ -122,7 +145,7 @@ pub trait RedoLog: SharedWork {
     fn close(&self, worker: WorkerId, epoch: Epoch);
 }
 
-/// The way by which a [`RedoLog`] answers the workers.
+/// The way by which redo answers the workers.
 #[derive(Clone)]
 pub struct RedoAnswers {
     tell: Arc<dyn Fn(WorkerId, CacheTask) + Send + Sync>,

@@ -12,7 +12,7 @@ use plexus_interconnect::{Channel, Kind, Message, Net, Reply};
 use plexus_membership::subsystem::{Subsystem, WorkerPort};
 
 use crate::{
-    LoggedChange, RedoLog,
+    CacheRedo, LoggedChange,
     faults::Faults,
     frames::FrameTable,
     guard::{NewPage, Wanted},
@@ -118,7 +118,7 @@ pub struct CacheService {
     checkpoints: VecDeque<Reply<u32>>,
     hand_backs: Vec<Reply<u32>>,
     leaves: Vec<Reply<()>>,
-    redo: Option<Arc<dyn RedoLog>>,
+    redo: Option<CacheRedo>,
     /// The members of the last view.
     members: Vec<(NodeId, Incarnation)>,
 }
@@ -132,7 +132,7 @@ impl CacheService {
         frames: Arc<FrameTable>,
         io: BlockIo,
         faults: Arc<Faults>,
-        redo: Option<Arc<dyn RedoLog>>,
+        redo: Option<CacheRedo>,
     ) -> Self {
         Self {
             shard: Shard::new(config),
@@ -316,7 +316,7 @@ impl CacheService {
             copies: &mut self.copies,
             window: self.window,
             actions: &mut actions,
-            redo: self.redo.as_deref(),
+            redo: self.redo.as_ref(),
             carry_bytes: self.shard.config().carry_bytes as usize,
             carried: None,
             came,
@@ -341,7 +341,7 @@ impl CacheService {
             Action::Send { to, message } => send(net, to, Channel::CacheRequests, &message),
             Action::SendBehind { to, message } => send(net, to, Channel::CacheBlocks, &message),
             Action::Open { epoch } => {
-                self.redo.iter().for_each(|redo| redo.begin());
+                self.redo.iter().for_each(|redo| redo.recovery.begin());
                 tracing::debug!(worker = self.shard.config().worker.0, epoch = epoch.0, "the cache is open");
             }
             Action::MayLeave => answer_all(&mut self.leaves, ()),
@@ -361,7 +361,7 @@ impl CacheService {
                 if let Some(WaitingTask { wanted, reply }) = self.waiting[place].take() {
                     self.free.push(place);
                     if let Some(Ok(granted)) = reply.deliver(result) {
-                        let redo = self.redo.as_deref();
+                        let redo = self.redo.as_ref().map(|redo| &*redo.log);
                         self.unwanted.extend(wanted.give_back(&self.frames, redo, granted));
                     }
                 }
@@ -374,12 +374,14 @@ impl CacheService {
             Action::HandedBack { kept } => {
                 answer_all(&mut self.hand_backs, kept);
             }
-            Action::Flush { end } => self.log().flush(self.worker(), end),
-            Action::Recover { epoch } => self.log().recover(self.worker(), epoch, self.members.clone()),
-            Action::Replay { epoch } => {
-                self.log().replay(self.worker(), epoch, self.shard.in_doubt().collect());
+            Action::Flush { end } => self.redo().durability.flush(self.worker(), end),
+            Action::Recover { epoch } => {
+                self.redo().recovery.recover(self.worker(), epoch, self.members.clone())
             }
-            Action::CloseStreams { epoch } => self.log().close(self.worker(), epoch),
+            Action::Replay { epoch } => {
+                self.redo().recovery.replay(self.worker(), epoch, self.shard.in_doubt().collect());
+            }
+            Action::CloseStreams { epoch } => self.redo().recovery.close(self.worker(), epoch),
             Action::Fault { from, what } => {
                 net.fault(from, format_args!("{what}: the nodes no longer agree on who holds what"));
             }
@@ -390,8 +392,8 @@ impl CacheService {
         self.shard.config().worker
     }
 
-    fn log(&self) -> &dyn RedoLog {
-        self.redo.as_deref().expect("the shard was told that there is redo")
+    fn redo(&self) -> &CacheRedo {
+        self.redo.as_ref().expect("the shard was told that there is redo")
     }
 
     #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
@@ -410,7 +412,7 @@ struct Out<'a> {
     copies: &'a mut Copies,
     window: WindowId,
     actions: &'a mut Vec<Action>,
-    redo: Option<&'a dyn RedoLog>,
+    redo: Option<&'a CacheRedo>,
     carry_bytes: usize,
     /// The records for the next block that is shipped.
     carried: Option<Vec<u8>>,
@@ -465,8 +467,8 @@ impl ShardDriver for Out<'_> {
             return RedoSpan::default();
         };
         // A checkpoint asks this worker, so it sees the records in the frame.
-        let first = redo.position();
-        match redo.append_carried(block, Version(known), records) {
+        let first = redo.log.position();
+        match redo.log.append_carried(block, Version(known), records) {
             Ok(Some(last)) => return RedoSpan { first, last, force: 0 },
             Ok(None) => {}
             Err(error) => self.net.fault(from, format_args!("not redo of {block}: {error}")),
@@ -479,16 +481,16 @@ impl ShardDriver for Out<'_> {
     }
 
     fn carry(&mut self, block: BlockId) -> bool {
-        self.carried = self.redo.and_then(|redo| redo.carry(block, self.carry_bytes));
+        self.carried = self.redo.and_then(|redo| redo.log.carry(block, self.carry_bytes));
         self.carried.is_some()
     }
 
     fn reserve(&mut self) -> bool {
-        self.redo.is_some_and(|redo| redo.try_reserve(1) == Ok(true))
+        self.redo.is_some_and(|redo| redo.log.try_reserve(1) == Ok(true))
     }
 
     fn release(&mut self) {
-        self.redo.inspect(|redo| redo.release(1));
+        self.redo.inspect(|redo| redo.log.release(1));
     }
 
     fn copy(&mut self, slot: Slot) -> u64 {
@@ -506,18 +508,18 @@ impl ShardDriver for Out<'_> {
 
     #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
     fn log_image(&mut self, slot: Slot, block: BlockId) -> RedoSpan {
-        let redo = self.redo.expect("the shard was told that there is redo");
+        let log = &self.redo.expect("the shard was told that there is redo").log;
         // SAFETY: the shard logs images of frames that nothing changes until this returns.
         let page = unsafe { self.frames.block(slot) };
         let before = Page::of(page).version();
-        self.frames.will_log(slot, redo.position());
+        self.frames.will_log(slot, log.position());
         let change = LoggedChange { block, before, image: Some(page), change: None };
-        self.frames.logged(slot, redo.append(&[change]), true);
+        self.frames.logged(slot, log.append(&[change]), true);
         self.frames.redo(slot)
     }
 
     fn durable(&self) -> u64 {
-        self.redo.map_or(0, RedoLog::durable)
+        self.redo.map_or(0, |redo| redo.durability.durable())
     }
 
     fn oldest_owed(&self, is_wanted: impl Fn(Slot) -> bool) -> Option<(Slot, u64)> {

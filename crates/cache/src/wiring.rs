@@ -8,7 +8,7 @@ use plexus_disks::{BlockIo, BlockIoSettings, DiskReads, Group, Writer};
 use plexus_fabric::Window;
 
 use crate::{
-    Cache, CacheService, RedoAnswers, RedoLog,
+    Cache, CacheRedo, CacheService, RedoAnswers,
     faults::Faults,
     frames::FrameTable,
     protocol::Config,
@@ -62,7 +62,7 @@ pub struct CacheParts {
 pub fn wire(
     settings: CacheSettings,
     group: &Arc<Group>,
-    redo: impl FnOnce(RedoAnswers) -> Option<Arc<dyn RedoLog>>,
+    redo: impl FnOnce(RedoAnswers) -> Option<CacheRedo>,
     port: Arc<Port>,
 ) -> Result<CacheParts, Box<dyn Error>> {
     let CacheSettings { me, incarnation, nodes, workers, cache_bytes, io_threads, disk_reads, carry_bytes } =

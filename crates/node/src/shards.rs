@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plexus_cache::{CacheService, CacheTask, RedoLog};
+use plexus_cache::{CacheService, CacheTask, RedoDurability};
 use plexus_disks::Group;
 use plexus_interconnect::Reply;
 use plexus_membership::subsystem::ask_each;
@@ -52,10 +52,11 @@ impl Shards {
         ask_each::<CacheService, T>(&*self.workers, self.count(), limit, question)
     }
 
-    /// Writes all owed blocks at regular intervals until `ended` closes.
+    /// Writes the owed blocks that a checkpoint is about, at intervals, until `ended` closes.
     pub(crate) fn checkpoint_every(&self, every: Duration, ended: &mpsc::Receiver<()>) {
         while self.wait_for_checkpoint(every, ended) {
-            let answers = self.ask(|reply| CacheTask::Checkpoint(u64::MAX, reply));
+            let below = self.redo.as_ref().map_or(u64::MAX, |redo| redo.checkpoint_target());
+            let answers = self.ask(|reply| CacheTask::Checkpoint(below, reply));
             let synced = self.group.sync();
             let silent = usize::from(self.count()) - answers.len();
             if silent > 0 {

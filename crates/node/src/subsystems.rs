@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use plexus_attach::Programs;
 use plexus_base::{MAX_NODES, NodeId};
-use plexus_cache::{Cache, CacheParts, CacheService, RedoAnswers, RedoLog};
+use plexus_cache::{Cache, CacheParts, CacheRedo, CacheService, RedoAnswers};
 use plexus_fabric::{Event, Window};
 use plexus_interconnect::{Channel, Message, Net};
 use plexus_locks::{LockManager, LockService};
@@ -226,7 +226,7 @@ impl Install for CacheService {
         let mut redo = Ok(None);
         let make_redo = |answers| {
             redo = start_redo(node, answers, die.clone());
-            redo.as_ref().ok()?.clone().map(|redo| redo as Arc<dyn RedoLog>)
+            redo.as_ref().ok()?.clone().map(CacheRedo::new)
         };
         let CacheParts { services, events, cache, windows, disk_reads } =
             plexus_cache::wire(settings, group, make_redo, port).map_err(|error| error.to_string())?;

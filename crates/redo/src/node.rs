@@ -24,7 +24,9 @@ use std::{
 };
 
 use plexus_base::{BlockId, Epoch, Incarnation, NodeId, WorkerId, wire::DecodeError};
-use plexus_cache::{LoggedChange, RedoAnswers, RedoFailed, RedoLog, SharedWork};
+use plexus_cache::{
+    LoggedChange, RedoAnswers, RedoDurability, RedoFailed, RedoLog, RedoRecovery, SharedWork,
+};
 use plexus_disks::{Group as DiskGroup, Version};
 
 use self::known::UnopenedStream;
@@ -245,6 +247,14 @@ impl NodeRedo {
         self.shared.room.wait_for_checkpoint(every)
     }
 
+    /// Returns the target of the checkpoint that is due: blocks with a record below it are to be
+    /// written.
+    #[must_use]
+    pub fn checkpoint_target(&self) -> u64 {
+        let Some(stream) = self.shared.stream.get() else { return u64::MAX };
+        stream.end().0.saturating_sub(self.shared.room.may_leave(&stream.fill()))
+    }
+
     /// Moves the checkpoint: the workers need no record below `oldest`, or none that was durable
     /// when `durable` was read.
     pub fn checkpoint(&self, durable: u64, oldest: Option<u64>) {
@@ -391,7 +401,9 @@ impl RedoLog for NodeRedo {
     fn position(&self) -> u64 {
         self.shared.stream.get().map_or(1, |stream| stream.position().0)
     }
+}
 
+impl RedoDurability for NodeRedo {
     fn durable(&self) -> u64 {
         self.shared.durable.load(Acquire)
     }
@@ -422,7 +434,9 @@ impl RedoLog for NodeRedo {
         let Some(stream) = stream else { return Poll::Ready(Err(self.shared.why_over())) };
         stream.poll_durable(Lsn(end), context, may_lead).map_err(|why| RedoFailed(why.to_string()))
     }
+}
 
+impl RedoRecovery for NodeRedo {
     fn begin(&self) {
         if self.shared.stream.get().is_none() {
             self.shared.lock().must_open = true;

@@ -107,6 +107,12 @@ impl SharedRoom {
         !waited.unwrap_or_else(PoisonError::into_inner).0.room.is_over()
     }
 
+    /// Returns how many of the newest bytes a pass that begins now may leave, as
+    /// [`Room::may_leave`].
+    pub(crate) fn may_leave(&self, fill: &Fill) -> u64 {
+        self.lock().room.may_leave(fill)
+    }
+
     /// Returns the number of tasks that wait, and for how long the first of them does.
     pub(crate) fn waits(&self) -> (u64, Duration) {
         let (tasks, since) = self.lock().room.waits();

@@ -17,7 +17,7 @@ use std::{
 
 use common::{CLUSTER, Files};
 use plexus_base::{BlockId, Incarnation, NodeId, WorkerId};
-use plexus_cache::{CacheTask, LoggedChange, RedoAnswers, RedoFailed, RedoLog};
+use plexus_cache::{CacheTask, LoggedChange, RedoAnswers, RedoDurability, RedoFailed, RedoLog, RedoRecovery};
 use plexus_disks::Version;
 use plexus_redo::{
     NodeRedo, RedoSettings,

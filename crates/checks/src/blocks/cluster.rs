@@ -20,7 +20,9 @@ use super::{
     driver,
     frames::{Done, SimFrames},
     page::Page,
-    properties::{debt, delivery::Delivery, ends, exclusive, latest::Truth, sums, turns::Turns, union},
+    properties::{
+        checkpoint, debt, delivery::Delivery, ends, exclusive, latest::Truth, sums, turns::Turns, union,
+    },
     sessions::Session,
     streams::{SimStream, check_recoverable},
     tasks::SimTask,
@@ -429,7 +431,13 @@ impl Cluster {
                         below = *self.engine.random.pick(&[u64::MAX, end, end / 2]);
                     }
                     self.locals[local].checkpoints.push_back(below);
+                    let before = self.locals[local].frames.frames.clone();
                     self.shard(local, Event::Checkpoint { below })?;
+                    // An earlier checkpoint goes on, or blocks are written for other nodes.
+                    let Local { shard, checkpoints, .. } = &self.locals[local];
+                    if checkpoints.len() < 2 && shard.handed_over() == 0 {
+                        checkpoint::begins(&before, &self.locals[local], below)?;
+                    }
                     self.plan_checkpoint(local);
                 }
             }

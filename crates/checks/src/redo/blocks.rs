@@ -35,7 +35,7 @@ struct Block {
     bytes: Vec<u8>,
     on_disk: (u64, Vec<u8>),
     is_torn: bool,
-    /// The start of the batch with its oldest record since it is owed.
+    /// The start of a batch at or below its oldest record since it is owed.
     first: Option<Lsn>,
     last: Option<Lsn>,
 }
@@ -71,12 +71,12 @@ impl Blocks {
         (group, LoggedGroup { start, end, changes, is_durable: false })
     }
 
-    /// Makes the changes of an appended group.
-    pub(super) fn logged(&mut self, group: &LoggedGroup) {
+    /// Makes the changes of an appended group. `position` was that of the next group before.
+    pub(super) fn logged(&mut self, group: &LoggedGroup, position: Lsn) {
         for (at, version, bytes) in &group.changes {
             let block = &mut self.0[*at];
             (block.version, block.bytes) = (*version, bytes.clone());
-            block.first = block.first.or(Some(group.start));
+            block.first = block.first.or(Some(position));
             block.last = Some(group.end);
         }
     }

@@ -267,7 +267,7 @@ impl Redo {
     fn append(&mut self) -> Result<bool, String> {
         let number = self.log.len() as u64 + self.events * 1000;
         let (group, mut logged) = self.blocks.group(number, &mut self.chance);
-        let mut out = Vec::new();
+        let (mut out, position) = (Vec::new(), self.writer.position());
         let appended = match self.writer.append(&group, &mut |action| out.push(action)) {
             Ok(appended) => appended,
             Err(AppendError::Full { free, .. }) => {
@@ -287,7 +287,7 @@ impl Redo {
         {
             return Err(format!("{} is used again", logged.end));
         }
-        self.blocks.logged(&logged);
+        self.blocks.logged(&logged, position);
         self.log.push(logged);
         self.actions.extend(out);
         self.take_actions()?;
@@ -346,20 +346,17 @@ impl Redo {
 
     fn take_actions(&mut self) -> Result<(), String> {
         while let Some(action) = self.actions.pop_front() {
-            let is_step = matches!(action, Action::Write(..) | Action::Sync);
+            let is_step = matches!(action, Action::Write(..) | Action::Batch(..) | Action::Sync);
             if is_step && self.step.is_some() {
                 return Err("two steps at once".into());
             }
             match action {
-                Action::Write(offset, bytes) => {
-                    self.keeps_what_is_needed(offset, &bytes)?;
-                    if offset >= HEADERS && offset + bytes.len() as u64 > self.zeroed {
-                        return Err(format!("a batch at byte {offset} where no zeros are durable"));
-                    }
-                    self.fail_at_times();
-                    self.digest.add(offset);
-                    self.unsynced_headers.extend(Some(offset).filter(|offset| *offset < HEADERS));
-                    self.step = Some(Some(self.device.write(offset, &bytes).is_ok()));
+                Action::Write(offset, bytes) => self.write(offset, &bytes)?,
+                Action::Batch(offset, batch) => {
+                    let mut bytes = vec![0; batch.length()];
+                    let sealed = Event::Sealed(batch.seal(&mut bytes));
+                    self.writer.handle(sealed, &mut |action| unreachable!("{action:?}"));
+                    self.write(offset, &bytes)?;
                 }
                 Action::Sync => self.step = Some(None),
                 Action::Zero(offset, length) => {
@@ -383,6 +380,18 @@ impl Redo {
                 Action::Failed => self.has_failed = true,
             }
         }
+        Ok(())
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), String> {
+        self.keeps_what_is_needed(offset, bytes)?;
+        if offset >= HEADERS && offset + bytes.len() as u64 > self.zeroed {
+            return Err(format!("a batch at byte {offset} where no zeros are durable"));
+        }
+        self.fail_at_times();
+        self.digest.add(offset);
+        self.unsynced_headers.extend(Some(offset).filter(|offset| *offset < HEADERS));
+        self.step = Some(Some(self.device.write(offset, bytes).is_ok()));
         Ok(())
     }
 

@@ -20,7 +20,13 @@ use std::{
     collections::VecDeque,
     io,
     path::Path,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{
+            AtomicU64,
+            Ordering::{Acquire, Release},
+        },
+    },
     task::{Context, Poll, Wake, Waker},
     thread::{self, JoinHandle, Thread},
     time::{Duration, Instant},
@@ -87,6 +93,10 @@ pub struct RedoStream {
 
 struct Shared {
     state: Mutex<State>,
+    /// The bytes of the batch that the leader writes. Nobody else locks it.
+    sealed: Mutex<Buffer>,
+    /// The start of the last batch.
+    position: AtomicU64,
     /// Wakes the thread: there is a step, or no more will come.
     work: Condvar,
     /// Wakes the leader that waits for more clients, if it is a client itself.
@@ -153,6 +163,8 @@ impl RedoStream {
         let (is_open, is_closed, is_dropped) = (false, false, false);
         let (waiters, wanted, gathering, zeros) = (Vec::new(), Lsn(0), None, None);
         let is_zeroed = writer.is_zeroed();
+        let sealed = Mutex::new(Buffer::zeroed(0));
+        let position = AtomicU64::new(writer.position().0);
         let state = State {
             writer,
             steps,
@@ -169,7 +181,7 @@ impl RedoStream {
         };
         let (work, gathered, zeros_due) = (Condvar::new(), Condvar::new(), Condvar::new());
         let (state, progress) = (Mutex::new(state), Condvar::new());
-        let shared = Arc::new(Shared { state, work, gathered, zeros_due, progress });
+        let shared = Arc::new(Shared { state, sealed, position, work, gathered, zeros_due, progress });
         let mut stream = Self { shared, device, told: Arc::new(told), threads: Vec::new() };
         stream.spawn("plexus-redo", |shared, device, told| shared.write(device, told, None))?;
         if !is_zeroed {
@@ -195,7 +207,7 @@ impl RedoStream {
     /// # Panics
     /// As [`StreamWriter::append`].
     pub fn append(&self, group: &Group) -> Result<Appended, RedoError> {
-        let appended = self.shared.wait(|state| match state.append(group) {
+        let appended = self.shared.wait(|state| match self.shared.append(state, group) {
             Err(AppendError::Full { .. }) => None,
             result => Some(result),
         })?;
@@ -213,7 +225,7 @@ impl RedoStream {
     /// As [`StreamWriter::append`].
     pub fn try_append(&self, group: &Group) -> Result<Appended, AppendError> {
         let mut state = self.shared.lock();
-        let appended = state.append(group);
+        let appended = self.shared.append(&mut state, group);
         self.shared.wake(state);
         appended
     }
@@ -306,7 +318,7 @@ impl RedoStream {
     /// Returns a position at or below that of the next group, for a checkpoint.
     #[must_use]
     pub fn position(&self) -> Lsn {
-        self.shared.lock().writer.position()
+        Lsn(self.shared.position.load(Acquire))
     }
 
     /// Returns the fill of the stream.
@@ -375,14 +387,6 @@ impl Drop for RedoStream {
 }
 
 impl State {
-    fn append(&mut self, group: &Group) -> Result<Appended, AppendError> {
-        let Self { writer, steps, zeros, .. } = self;
-        writer.append(group, &mut |action| match action {
-            Action::Zero(offset, bytes) => *zeros = Some((offset, bytes)),
-            step => steps.push_back(step),
-        })
-    }
-
     /// Handles an event, and returns the progress for the callback.
     fn handle(&mut self, event: Event) -> Vec<RedoProgress> {
         let mut progress = Vec::new();
@@ -390,7 +394,7 @@ impl State {
         self.writer.handle(event, &mut |action| actions.push(action));
         for action in actions {
             match action {
-                Action::Write(..) | Action::Sync => self.steps.push_back(action),
+                Action::Write(..) | Action::Batch(..) | Action::Sync => self.steps.push_back(action),
                 Action::Zero(offset, bytes) => self.zeros = Some((offset, bytes)),
                 Action::Opened => self.is_open = true,
                 Action::Closed => self.is_closed = true,
@@ -438,6 +442,17 @@ impl State {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Appends a group, and notes the batch in which it is.
+    fn append(&self, state: &mut State, group: &Group) -> Result<Appended, AppendError> {
+        let State { writer, steps, zeros, .. } = state;
+        let appended = writer.append(group, &mut |action| match action {
+            Action::Zero(offset, bytes) => *zeros = Some((offset, bytes)),
+            step => steps.push_back(step),
+        })?;
+        self.position.store(appended.start.0, Release);
+        Ok(appended)
     }
 
     /// Waits until `look` finds something. It is called after each step.
@@ -516,13 +531,26 @@ impl Shared {
                 begin = Instant::now();
             }
             let is_sync = matches!(step, Action::Sync);
+            let mut checksum = None;
             let result = match step {
                 Action::Write(offset, bytes) => device.write(offset, &bytes),
+                Action::Batch(offset, batch) => {
+                    let mut sealed = self.sealed.lock().unwrap_or_else(PoisonError::into_inner);
+                    if sealed.len() < batch.length() {
+                        *sealed = Buffer::zeroed(batch.length());
+                    }
+                    let bytes = &mut sealed[..batch.length()];
+                    checksum = Some(batch.seal(bytes));
+                    device.write(offset, bytes)
+                }
                 _ => device.sync(),
             };
             let mut state = self.lock();
             let has_succeeded = result.is_ok();
             state.failure = state.failure.take().or(result.err().map(Arc::new));
+            if let Some(checksum) = checksum {
+                state.handle(Event::Sealed(checksum));
+            }
             let progress = state.handle(Event::Done(has_succeeded));
             if state.zeros.is_some() {
                 self.zeros_due.notify_one();

@@ -80,18 +80,37 @@ pub struct Batch {
     bytes: Vec<u8>,
 }
 
-/// Returns the bytes in front of the footer and the records, which [`Batch::seal`] fills.
-pub(super) fn begin() -> Writer {
-    let mut writer = Writer::default();
-    writer.fill(HeadLayout::LEN);
-    writer
+/// A batch that takes no more groups, without its head, checksum and padding. Its writer has no need
+/// of them, except for the checksum.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnsealedBatch {
+    pub(super) head: BatchHead,
+    /// Starts with room for the head.
+    pub(super) content: Vec<u8>,
 }
 
-impl Batch {
-    /// Completes the bytes of a batch that was started with [`begin`].
-    pub(super) fn seal(head: BatchHead, mut bytes: Vec<u8>) -> Self {
-        let BatchHead { node, incarnation, lsn, clock, footer, previous, since } = head;
-        let length = bytes.len();
+impl UnsealedBatch {
+    /// Returns the length on the device.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        whole_pages(self.content.len() as u64) as usize
+    }
+
+    pub(super) fn end(&self) -> Lsn {
+        self.head.lsn.after(self.length() as u64)
+    }
+
+    pub(super) fn records(&self) -> impl Iterator<Item = (Lsn, Record<'_>, bool)> {
+        records(self.head.lsn, self.head.footer, &self.content)
+    }
+
+    /// Writes all of the batch into `bytes`, which have its length, and returns its checksum.
+    ///
+    /// # Panics
+    /// If `bytes` have another length.
+    pub fn seal(&self, bytes: &mut [u8]) -> u32 {
+        let BatchHead { node, incarnation, lsn, clock, footer, previous, since } = self.head;
+        let length = self.content.len();
         let layout = HeadLayout {
             magic: MAGIC,
             format: FORMAT,
@@ -107,12 +126,23 @@ impl Batch {
             zeros: Zeros,
             checksum: 0,
         };
+        assert_eq!(bytes.len(), self.length(), "the bytes of a batch");
+        bytes[..length].copy_from_slice(&self.content);
+        bytes[length..].fill(0);
         bytes[..HeadLayout::LEN].copy_from_slice(&wire::encode::<_, { HeadLayout::LEN }>(&layout));
-        bytes.resize(whole_pages(length as u64) as usize, 0);
-        wire::seal(&mut bytes, CRC_AT);
-        Self { head, length, checksum: stored_checksum(&bytes), bytes }
+        wire::seal(bytes, CRC_AT);
+        stored_checksum(bytes)
     }
+}
 
+/// Returns the bytes in front of the footer and the records, which [`UnsealedBatch::seal`] fills.
+pub(super) fn begin() -> Writer {
+    let mut writer = Writer::default();
+    writer.fill(HeadLayout::LEN);
+    writer
+}
+
+impl Batch {
     /// Reads the head at the start of `bytes`, and returns it with the bytes of the batch, padding
     /// included. Nothing behind the head is checked.
     ///
@@ -155,6 +185,10 @@ impl Batch {
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
     }
 
     /// Iterates over the footer: the blocks of what is before with their last versions.
@@ -236,8 +270,9 @@ pub fn batch_any(bytes: &[u8]) -> usize {
         let _ = Group::of_carried(BlockId(7), Version(1), bytes);
         let Ok(batch) = Batch::decode(bytes.to_vec()) else { return false };
         assert!(batch.records().last().is_none_or(|(end, _, is_last)| is_last && end <= batch.end()));
-        let unsealed = bytes[..batch.length].to_vec();
-        assert_eq!(Batch::seal(batch.head, unsealed), batch, "one encoding of a batch");
+        let unsealed = UnsealedBatch { head: batch.head, content: bytes[..batch.length].to_vec() };
+        let mut sealed = vec![0; unsealed.length()];
+        assert_eq!((unsealed.seal(&mut sealed), &sealed[..]), (batch.checksum, bytes), "one encoding");
         true
     };
     usize::from(read(bytes)) + usize::from(read(&mended))
@@ -258,6 +293,13 @@ mod tests {
         since: Lsn(2 * PAGE),
     };
 
+    fn sealed(head: BatchHead, content: Vec<u8>) -> Vec<u8> {
+        let batch = UnsealedBatch { head, content };
+        let mut bytes = vec![7; batch.length()];
+        batch.seal(&mut bytes);
+        bytes
+    }
+
     fn batch() -> Batch {
         let mut touched = TouchedBlocks::default();
         let geometry = Geometry::new(4 * PAGE, 2).unwrap();
@@ -272,7 +314,7 @@ mod tests {
             group.push(&Record::change(BlockId(block), Version(1), Version(2), b"change"));
             writer.bytes(group.bytes());
         }
-        Batch::seal(HEAD, writer.finish())
+        Batch::decode(sealed(HEAD, writer.finish())).unwrap()
     }
 
     #[test]
@@ -306,8 +348,8 @@ mod tests {
         group.push(&Record::change(BlockId(2), Version(1), Version(2), b"b"));
         let mut writer = begin();
         writer.bytes(&group.bytes()[..half]);
-        let batch = Batch::seal(BatchHead { footer: 0, ..HEAD }, writer.finish());
-        let error = Batch::decode(batch.bytes).unwrap_err();
+        let bytes = sealed(BatchHead { footer: 0, ..HEAD }, writer.finish());
+        let error = Batch::decode(bytes).unwrap_err();
         assert_eq!(error.fault, Fault::Field("end of a group"));
     }
 

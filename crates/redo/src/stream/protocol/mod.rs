@@ -22,7 +22,7 @@ mod writer;
 
 #[doc(hidden)]
 pub use batch::batch_any;
-pub use batch::{Batch, BatchHead};
+pub use batch::{Batch, BatchHead, UnsealedBatch};
 pub use footer::TouchedBlocks;
 pub use geometry::{Geometry, Lsn, PAGE};
 #[doc(hidden)]

@@ -196,8 +196,22 @@ impl<W> Room<W> {
         tickets.iter().filter_map(|ticket| self.waiting.get_mut(ticket)?.call.take()).collect()
     }
 
+    /// Returns how many of the newest bytes a pass that begins now may leave to the next one: half
+    /// of those that make it due, so that blocks that change often are written half as often. A
+    /// pass for waiters, or one that only its time makes due, leaves none.
+    #[must_use]
+    pub fn may_leave(&self, fill: &Fill) -> u64 {
+        let may = self.is_due && self.waiting.is_empty();
+        if may { self.due_at(fill) / 2 } else { 0 }
+    }
+
     fn wants_checkpoint(&self, fill: Option<Fill>) -> bool {
-        fill.is_some_and(|fill| fill.used_soon > (fill.length / 2).min(self.target_bytes))
+        fill.is_some_and(|fill| fill.used_soon > self.due_at(&fill))
+    }
+
+    /// Returns the bytes since the checkpoint beyond which the next one is due.
+    fn due_at(&self, fill: &Fill) -> u64 {
+        (fill.length / 2).min(self.target_bytes)
     }
 }
 

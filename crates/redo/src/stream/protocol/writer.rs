@@ -22,15 +22,16 @@
 //! - After a failed write or sync nothing more is written or reported as durable.
 //!
 //! The driver carries out one [`Action::Write`] or [`Action::Sync`] at a time and reports each with
-//! [`Event::Done`]; beside them one [`Action::Zero`], and [`Event::Zeroed`]. Must not know devices,
+//! [`Event::Done`]; it seals each batch, which needs no state of the writer, and says its checksum.
+//! Beside them it writes zeros: one [`Action::Zero`], and [`Event::Zeroed`]. Must not know devices,
 //! threads, or the meaning of records.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use plexus_base::{BlockId, Incarnation, NodeId, wire::Writer};
 
 use super::{
-    Batch, BatchHead, Fill, Geometry, Group, Lsn, Record, StreamHeader, batch,
+    Batch, BatchHead, Fill, Geometry, Group, Lsn, Record, StreamHeader, UnsealedBatch, batch,
     footer::TouchedBlocks,
     geometry::{BATCH_HEAD, FOOTER_ENTRY, whole_pages},
 };
@@ -45,6 +46,8 @@ pub enum Event {
     Checkpoint(Lsn),
     /// No group follows, and no record is needed when all are durable.
     Close,
+    /// The checksum of the batch that is being written. Comes before its [`Event::Done`].
+    Sealed(u32),
     /// The last write or sync has ended; true if it succeeded.
     Done(bool),
     /// The zeros that were requested are durable, or have failed.
@@ -56,6 +59,8 @@ pub enum Event {
 pub enum Action {
     /// Write these bytes at this offset of the device.
     Write(u64, Vec<u8>),
+    /// Seal this batch, and write it at this offset of the device.
+    Batch(u64, Arc<UnsealedBatch>),
     /// Make everything that was written durable.
     Sync,
     /// Write so many zeros at this offset of the device, and make them durable.
@@ -157,7 +162,7 @@ struct Flush {
     /// The writes that have not begun.
     writes: VecDeque<Action>,
     is_syncing: bool,
-    batch: Option<Batch>,
+    batch: Option<Arc<UnsealedBatch>>,
     header: Option<StreamHeader>,
 }
 
@@ -304,6 +309,10 @@ impl StreamWriter {
             Event::Want(lsn) => self.wanted = self.wanted.max(lsn.min(self.end)),
             Event::Checkpoint(lsn) => self.checkpoint = self.checkpoint.max(lsn.min(self.last_durable)),
             Event::Close => self.is_closing = true,
+            Event::Sealed(checksum) => {
+                self.checksum = checksum;
+                return;
+            }
             Event::Done(true) => return self.done(out),
             Event::Zeroed(true) => self.zeroed = self.zeroing.take().expect("zeros are under way"),
             Event::Zeroed(false) => {
@@ -349,18 +358,25 @@ impl StreamWriter {
         self.zeroed >= self.geometry().second_round()
     }
 
-    /// Returns a position at or below that of the next group: the start of a batch.
+    /// Returns the start of the last batch, which is at or below the next group. The end is not: the
+    /// next batch may have no room in this segment, and reading cannot begin where no batch does.
     pub fn position(&self) -> Lsn {
-        self.waiting.back().map_or(self.end, |batch| batch.lsn)
+        let in_flush = self.flush.as_ref().and_then(|flush| flush.batch.as_ref());
+        let in_flush = || in_flush.map_or(self.last_durable, |batch| batch.head.lsn);
+        self.waiting.back().map_or_else(in_flush, |batch| batch.lsn)
     }
 
     /// Returns the records of a block that are not durable, marked as carried; `None` if they are
     /// longer than `limit` bytes, or will never be durable.
     pub fn carry(&self, block: BlockId, limit: usize) -> Option<Group> {
-        let in_flush = self.flush.iter().filter_map(|flush| flush.batch.as_ref()).flat_map(Batch::records);
+        let in_flush = self.flush.iter().filter_map(|flush| flush.batch.as_deref());
         let waiting = self.waiting.iter().flat_map(OpenBatch::records);
         let mut group = Group::default();
-        for (_, record, _) in in_flush.chain(waiting).filter(|(_, record, _)| record.block == block) {
+        for (_, record, _) in in_flush
+            .flat_map(UnsealedBatch::records)
+            .chain(waiting)
+            .filter(|(_, record, _)| record.block == block)
+        {
             group.push(&Record { is_carried: true, ..record });
             if group.bytes().len() > limit {
                 return None;
@@ -429,14 +445,16 @@ impl StreamWriter {
         let mut flush = Flush::default();
         if let Some(tail) = self.tail.take() {
             // Its own flush: a header that says where we begin must not be durable before it.
-            flush.writes.push_back(self.write(&tail));
+            let offset = self.geometry().offset(tail.head().lsn);
+            flush.writes.push_back(Action::Write(offset, tail.into_bytes()));
         } else {
             if let Some(header) = self.next_header() {
                 flush.writes.push_back(Action::Write(header.offset(), header.encode()));
                 (self.written, flush.header) = (header, Some(header));
             }
             if let Some(batch) = self.next_batch() {
-                flush.writes.push_back(self.write(&batch));
+                let offset = self.geometry().offset(batch.head.lsn);
+                flush.writes.push_back(Action::Batch(offset, Arc::clone(&batch)));
                 flush.batch = Some(batch);
             }
         }
@@ -444,10 +462,6 @@ impl StreamWriter {
             self.flush = Some(flush);
             out(first);
         }
-    }
-
-    fn write(&self, batch: &Batch) -> Action {
-        Action::Write(self.geometry().offset(batch.head().lsn), batch.bytes().to_vec())
     }
 
     /// Returns the header to write, unless the last one says the same.
@@ -463,8 +477,8 @@ impl StreamWriter {
         (same != self.written).then(|| StreamHeader { number: same.number + 1, zeroed, ..same })
     }
 
-    /// Seals the next batch if a client waits for it or it can take no more.
-    fn next_batch(&mut self) -> Option<Batch> {
+    /// Returns the next batch to write if a client waits for it or it can take no more.
+    fn next_batch(&mut self) -> Option<Arc<UnsealedBatch>> {
         let is_due = self.wanted > self.durable || self.waiting.len() > 1 || self.is_closing;
         let has_zeros =
             |batch: &OpenBatch| self.is_zeroed() || batch.lsn.after(whole_pages(batch.length)) <= self.zeroed;
@@ -474,11 +488,10 @@ impl StreamWriter {
         let OpenBatch { lsn, footer, since, content, .. } = self.waiting.pop_front()?;
         let (node, incarnation, clock) = (self.written.node, self.incarnation, self.clock);
         let head = BatchHead { node, incarnation, lsn, clock, footer, previous: self.checksum, since };
-        let batch = Batch::seal(head, content.finish());
-        self.checksum = batch.checksum();
+        let batch = UnsealedBatch { head, content: content.finish() };
         self.counts.batches += 1;
-        self.counts.batch_bytes += batch.bytes().len() as u64;
-        Some(batch)
+        self.counts.batch_bytes += batch.length() as u64;
+        Some(Arc::new(batch))
     }
 
     /// Continues a flush whose last step has succeeded.
@@ -501,7 +514,7 @@ impl StreamWriter {
             self.header_is_durable(header, out);
         }
         if let Some(batch) = batch {
-            (self.last_durable, self.durable) = (batch.head().lsn, batch.end());
+            (self.last_durable, self.durable) = (batch.head.lsn, batch.end());
             out(Action::Durable(batch.end()));
         }
         self.start(out);
