@@ -46,7 +46,7 @@ use plexus_locks::{
 };
 
 pub use door::{AttachOffer, AttachServer};
-use protocol::{Core, ProgramMessage, WorkerPlace, World, kind};
+use protocol::{ProgramCore, ProgramDriver, ProgramMessage, WorkerPlace, kind};
 pub use usage::ProgramUsage;
 
 /// The window of every node that contains the windows of programs.
@@ -88,7 +88,7 @@ impl Drop for Seat {
 
 /// A worker's part of the service for programs.
 pub struct Programs {
-    core: Core,
+    core: ProgramCore,
     state: WorkerState,
     letters: Letters,
     usage: Arc<ProgramUsage>,
@@ -113,7 +113,7 @@ struct ProgramConnection {
     _bell: Listening,
 }
 
-/// The [`World`] of the protocol: the worker's state and its links.
+/// The [`ProgramDriver`] of the protocol: the worker's state and its links.
 struct DriverWorld<'a> {
     state: &'a mut WorkerState,
     net: &'a mut Net,
@@ -130,7 +130,7 @@ fn channel(usage: Use) -> Option<Channel> {
     }
 }
 
-impl World for DriverWorld<'_> {
+impl ProgramDriver for DriverWorld<'_> {
     fn tell(&mut self, program: ClientId, head: Head, payload: &[u8]) {
         if let Some(connection) = self.state.programs.get_mut(&program) {
             connection.pipe.send(head, payload);
@@ -183,7 +183,7 @@ impl Programs {
     pub fn new(me: NodeId, worker: u8, workers: u8, arena: Arc<Window>, usage: Arc<ProgramUsage>) -> Self {
         let share = share(arena.len() as u64, worker, workers);
         Self {
-            core: Core::new(WorkerPlace { me, worker, workers }, share),
+            core: ProgramCore::new(WorkerPlace { me, worker, workers }, share),
             state: WorkerState {
                 arena,
                 programs: BTreeMap::new(),

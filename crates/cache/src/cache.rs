@@ -22,7 +22,7 @@ use crate::{
     frames::FrameTable,
     guard::{Change, Committed, NewPage, Read, Wanted, log_group},
     protocol::{Ask, BlockError, Granted, Mode, Slot},
-    service::{CacheTask, Port},
+    service::{CachePort, CacheTask},
 };
 
 /// The reason why a task did not get a block.
@@ -69,7 +69,7 @@ pub struct Cache {
 }
 
 struct Inner {
-    port: Arc<Port>,
+    port: Arc<CachePort>,
     tables: Vec<Arc<FrameTable>>,
     blocks: u64,
     writer: Writer,
@@ -122,7 +122,7 @@ impl Drop for WaitsForBlock<'_> {
 
 impl Cache {
     pub(crate) fn new(
-        port: Arc<Port>,
+        port: Arc<CachePort>,
         tables: Vec<Arc<FrameTable>>,
         blocks: u64,
         writer: Writer,

@@ -4,7 +4,7 @@
 //! [`protocol`] is the pure protocol; the rest of this crate is its driver. Each worker of a node
 //! has a [`CacheService`]: the shard of its partitions, its frames, its disk reads and writes.
 //! Programs use [`Blocks`], which the [`Cache`] implements: many tasks on a thread wait for blocks.
-//! A [`Session`] is its blocking form. A task pins a block at once if the block is here, free and
+//! A [`BlockSession`] is its blocking form. A task pins a block at once if the block is here, free and
 //! in the needed mode. For anything else it asks the worker.
 
 mod blocks;
@@ -28,5 +28,5 @@ pub use guard::{Change, Committed, NewPage, Read};
 pub use plexus_interconnect::executor::SharedWork;
 pub use redo::{CacheRedo, LoggedChange, RedoAnswers, RedoDurability, RedoFailed, RedoLog, RedoRecovery};
 pub use service::{CacheService, CacheTask, window_of};
-pub use session::Session;
+pub use session::BlockSession;
 pub use wiring::{CacheParts, CacheSettings, wire};

@@ -124,7 +124,7 @@ pub struct CacheService {
 }
 
 /// The port by which tasks reach the workers.
-pub(crate) type Port = dyn WorkerPort<CacheService>;
+pub(crate) type CachePort = dyn WorkerPort<CacheService>;
 
 impl CacheService {
     pub(crate) fn new(

@@ -6,19 +6,19 @@ use crate::{Blocks, Cache, CacheError, Change, Read};
 
 /// The use of the cache by a thread that waits. The guards' borrow ensures that it holds at most
 /// one block at a time: so while it waits for one, it pins none that others may want.
-pub struct Session {
+pub struct BlockSession {
     cache: Cache,
 }
 
 impl Cache {
     /// Makes a session for the calling thread.
     #[must_use]
-    pub fn session(&self) -> Session {
-        Session { cache: self.clone() }
+    pub fn session(&self) -> BlockSession {
+        BlockSession { cache: self.clone() }
     }
 }
 
-impl Session {
+impl BlockSession {
     /// Waits for a block for reading, as [`Blocks::read`].
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use crate::{
     faults::Faults,
     frames::FrameTable,
     protocol::Config,
-    service::{Port, window_of},
+    service::{CachePort, window_of},
 };
 
 /// The frames in a set. They are enough that blocks which are busy at the same time find room in
@@ -63,7 +63,7 @@ pub fn wire(
     settings: CacheSettings,
     group: &Arc<Group>,
     redo: impl FnOnce(RedoAnswers) -> Option<CacheRedo>,
-    port: Arc<Port>,
+    port: Arc<CachePort>,
 ) -> Result<CacheParts, Box<dyn Error>> {
     let CacheSettings { me, incarnation, nodes, workers, cache_bytes, io_threads, disk_reads, carry_bytes } =
         settings;

@@ -115,7 +115,7 @@ impl Entries {
 }
 
 /// A lock request of a program.
-struct LockRequest {
+struct AskedLock {
     mode: Mode,
     flags: u32,
     limit: Option<Duration>,
@@ -124,7 +124,7 @@ struct LockRequest {
     value: Option<*const u8>,
 }
 
-impl LockRequest {
+impl AskedLock {
     /// Checks the arguments of a request.
     ///
     /// # Safety
@@ -225,7 +225,7 @@ pub unsafe extern "C" fn plexus_lock(
         Ok(checked) => checked,
         Err(wrong) => return wrong,
     };
-    let LockRequest { mode, limit, .. } = ask;
+    let AskedLock { mode, limit, .. } = ask;
     let routines = Routines { completed, blocking, argument };
     let lock = |queue: &LockQueue, mark| Ok((queue.lock(mark, name, mode, limit)?, ()));
     let convert = |queue: &LockQueue, key, mark, value| queue.convert(key, mark, mode, limit, value);
@@ -252,7 +252,7 @@ pub unsafe extern "C" fn plexus_lock_wait(
         Ok(checked) => checked,
         Err(wrong) => return wrong,
     };
-    let LockRequest { mode, limit, .. } = ask;
+    let AskedLock { mode, limit, .. } = ask;
     let routines = Routines { completed: None, blocking, argument };
     let lock = |queue: &LockQueue, mark| {
         let asked = queue.ask(mark, name, mode, limit)?;
@@ -282,12 +282,12 @@ unsafe fn checked_arguments<'a>(
     flags: u32,
     (name, name_len): (*const u8, usize),
     limit_us: i64,
-) -> Result<(&'a Lockspace, &'a [u8], LockRequest), c_int> {
+) -> Result<(&'a Lockspace, &'a [u8], AskedLock), c_int> {
     // SAFETY: as the caller says.
     let (place, name) = unsafe { (place.as_ref(), bytes(name, name_len)) };
     let (Some(place), Some(name)) = (place, name) else { return Err(pointer()) };
     // SAFETY: as the caller says.
-    Ok((place, name, unsafe { LockRequest::of(mode, lksb, flags, limit_us) }?))
+    Ok((place, name, unsafe { AskedLock::of(mode, lksb, flags, limit_us) }?))
 }
 
 /// Begins a request with `lock` or `convert`; returns the lock's number and the result of the call.
@@ -296,7 +296,7 @@ unsafe fn checked_arguments<'a>(
 /// The status block and its value block are as the header asks.
 unsafe fn begin<R>(
     place: &Lockspace,
-    ask: &LockRequest,
+    ask: &AskedLock,
     routines: Routines,
     lock: impl FnOnce(&LockQueue, EventMark) -> Result<(LockKey, R), Error>,
     convert: impl FnOnce(&LockQueue, LockKey, EventMark, Option<[u8; VALUE_LEN]>) -> Result<R, Error>,

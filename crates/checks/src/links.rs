@@ -17,7 +17,7 @@ use crate::{
     failure::Broken,
     harness::{Outcome, Simulation},
     scenario::Params,
-    transport::{Arrival, Linked, Packet, Port, Put, Step, Transport},
+    transport::{Arrival, Linked, Packet, Put, Step, Transport, WorkerAddress},
 };
 
 /// Sender, worker and node of the receiver, and message kind: puts of one stream arrive in order.
@@ -146,8 +146,8 @@ impl Links {
             let (both_lanes, is_long) = (self.both_lanes, random.percent(50));
             let blocks = if both_lanes { is_long } else { put.is_some() };
             let mut packet = Packet { bytes: [0; Message::LEN], kind, put, blocks, both_lanes, number: 0 };
-            let from = Port { node: NodeId(node as u8), worker };
-            let to = Port { node: NodeId(to as u8), worker };
+            let from = WorkerAddress { node: NodeId(node as u8), worker };
+            let to = WorkerAddress { node: NodeId(to as u8), worker };
             self.delivery.number(from, to, &mut packet);
             let step = &mut Step { engine: &mut self.engine, out: &mut self.arrivals, owners: &[] };
             self.transport.send(step, from, to, packet);
@@ -176,7 +176,7 @@ impl Links {
                 }
                 Arrival::Message { to, from, packet } => {
                     self.engine.digest.add(packet.number);
-                    self.delivery.delivered(Port { node: from, ..to }, to, &packet)?;
+                    self.delivery.delivered(WorkerAddress { node: from, ..to }, to, &packet)?;
                     if let Some(put) = packet.put {
                         self.puts[put.generation as usize].delivered = true;
                     }

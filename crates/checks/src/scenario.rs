@@ -12,7 +12,7 @@ use crate::{
     membership::{CopiedHosts, Membership, Openings},
     paths::Paths,
     redo::Redo,
-    registry::{copies::Copies, replicas::World as Replicas},
+    registry::{copies::Copies, replicas::ReplicaWorld as Replicas},
 };
 
 /// The transport of messages.

@@ -73,7 +73,7 @@ struct Taken {
 const TAKEN_MESSAGES: u64 = limits::FLOW_MESSAGES as u64 / 4;
 const TAKEN_BYTES: usize = limits::FLOW_BYTES / 4;
 
-pub(crate) struct Core {
+pub(crate) struct ClientCore {
     pipes: Vec<Pipe>,
     letters: Letters,
     /// The tick of the coarse clock in which a thread looked at the node last.
@@ -114,7 +114,7 @@ pub(crate) enum Limited {
     Lock = 2,
 }
 
-impl Core {
+impl ClientCore {
     pub(crate) fn new(pipes: Vec<Pipe>) -> Self {
         Self {
             letters: Letters::default(),
@@ -175,7 +175,7 @@ impl Core {
         self.next() << 8 | worker as u64
     }
 
-    /// Sends a request like [`Core::ask`] if the limit on pending operations allows it.
+    /// Sends a request like [`ClientCore::ask`] if the limit on pending operations allows it.
     pub(crate) fn request_limited(
         &mut self,
         limited: Limited,
@@ -443,7 +443,7 @@ impl Core {
     }
 
     /// Takes the next message of a port. It is acknowledged after the program's next call, see
-    /// [`Core::begin`].
+    /// [`ClientCore::begin`].
     pub(crate) fn take(&mut self, usage: Use, port: u32) -> Option<Arrived> {
         let arrived = self.ports.get_mut(&(usage, port))?.pop_front()?;
         if usage != Use::Calls {

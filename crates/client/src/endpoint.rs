@@ -10,7 +10,7 @@ use crate::{
     Address, Client, ClientWindow, Error,
     client::verify_node,
     completions::{Completion, CompletionQueue, Operation},
-    core::{Arrived, Core, Sender},
+    core::{Arrived, ClientCore, Sender},
     datagram::verify,
     window::swap,
     wire::{Head, Use, Verb, limits::MAX_MESSAGE},
@@ -221,7 +221,7 @@ impl Drop for Endpoint {
     }
 }
 
-impl Core {
+impl ClientCore {
     /// Handles a message that has arrived for an endpoint.
     pub(crate) fn reach(&mut self, port: u32, arrived: Arrived) {
         if let Some(endpoint) = self.endpoints.get_mut(&port) {

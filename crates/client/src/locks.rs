@@ -18,7 +18,7 @@ use crate::{
     core::{EventTarget, answer},
     wire::{
         Status,
-        lock::{ConvertRequest, FOREVER, LockRequest, SESSIONS},
+        lock::{ConvertRequest, FOREVER, NewLockMessage, SESSIONS},
     },
 };
 
@@ -68,12 +68,12 @@ impl LockSession {
         name: &'a [u8],
         mode: Mode,
         limit: Option<Duration>,
-    ) -> Result<LockRequest<'a>, Error> {
+    ) -> Result<NewLockMessage<'a>, Error> {
         if !(1..=plexus_base::locks::MAX_NAME).contains(&name.len()) {
             return Err(Error::Argument("the name of a lock must have 1 to 255 bytes"));
         }
         let Self { number: session, start_time, notify, .. } = *self;
-        Ok(LockRequest { mode, notify, session, start_time, timeout_ns: timeout(limit), name })
+        Ok(NewLockMessage { mode, notify, session, start_time, timeout_ns: timeout(limit), name })
     }
 
     /// Requests a lock and returns without waiting. `limit` is the timeout of the request: `None`

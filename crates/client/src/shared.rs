@@ -1,11 +1,11 @@
 //! The shared state of an attachment's handles, and how their threads wait.
 //!
 //! One lock guards the state. Its owner looks at the rings and files what has arrived
-//! ([`Core::turn`]). A waiting thread first polls and releases the lock between its looks. Then one
-//! waiting thread arms the notice and sleeps in the system (the *sleeper*); the others sleep until
-//! a thread files something. They are woken by each thread that has filed something, and by a
-//! sleeper that returns. Each looks for itself, and the next one that finds nothing becomes the
-//! sleeper. Therefore at any time either a thread is awake or the notice is armed.
+//! ([`ClientCore::turn`]). A waiting thread first polls and releases the lock between its looks.
+//! Then one waiting thread arms the notice and sleeps in the system (the *sleeper*); the others
+//! sleep until a thread files something. They are woken by each thread that has filed something,
+//! and by a sleeper that returns. Each looks for itself, and the next one that finds nothing
+//! becomes the sleeper. Therefore at any time either a thread is awake or the notice is armed.
 //!
 //! A program may also wait for the descriptor of the attachment outside of any call
 //! ([`Shared::arm`]), while its threads wait in calls. The node rings only once: the sleeper
@@ -38,7 +38,7 @@ use rustix::{
     },
 };
 
-use crate::{Error, attach::AttachmentParts, core::Core, wire::hello::Welcome};
+use crate::{Error, attach::AttachmentParts, core::ClientCore, wire::hello::Welcome};
 
 /// The time for which a thread polls without a pause.
 const SPINNING: Duration = Duration::from_micros(3);
@@ -56,7 +56,7 @@ const SOCKET: u64 = 1;
 const LEASE_OVER: &str = "the lease of the node is over, so it has ended, stands still or is cut off";
 
 pub(crate) struct Shared {
-    core: Mutex<Core>,
+    core: Mutex<ClientCore>,
     filed: Condvar,
     notice: Notice,
     socket: OwnedFd,
@@ -91,7 +91,7 @@ impl Shared {
         let lease_timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)
             .map_err(|errno| failed(errno.into()))?;
         watch(&outside, lease_timer.as_fd(), 0)?;
-        let core = Mutex::new(Core::new(pipes));
+        let core = Mutex::new(ClientCore::new(pipes));
         Ok(Self {
             core,
             filed: Condvar::new(),
@@ -108,13 +108,13 @@ impl Shared {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Core> {
+    fn lock(&self) -> MutexGuard<'_, ClientCore> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the state and sends the resulting messages. It never sleeps. If the node does not
     /// make room soon, the next call sends the rest.
-    pub(crate) fn act<R>(&self, act: impl FnOnce(&mut Core) -> R) -> R {
+    pub(crate) fn act<R>(&self, act: impl FnOnce(&mut ClientCore) -> R) -> R {
         let mut core = self.lock();
         core.begin();
         let result = act(&mut core);
@@ -125,7 +125,10 @@ impl Shared {
     }
 
     /// Changes the state as [`Shared::act`] does. Fails if the node has ended.
-    pub(crate) fn request<R>(&self, act: impl FnOnce(&mut Core) -> Result<R, Error>) -> Result<R, Error> {
+    pub(crate) fn request<R>(
+        &self,
+        act: impl FnOnce(&mut ClientCore) -> Result<R, Error>,
+    ) -> Result<R, Error> {
         self.act(|core| {
             self.look_at_node(core);
             match &core.ended {
@@ -136,7 +139,7 @@ impl Shared {
     }
 
     /// Receives and then reads the state. Fails if the node has ended.
-    pub(crate) fn see<R>(&self, see: impl FnOnce(&Core) -> R) -> Result<R, Error> {
+    pub(crate) fn see<R>(&self, see: impl FnOnce(&ClientCore) -> R) -> Result<R, Error> {
         let mut core = self.lock();
         core.begin();
         self.ask_system(&mut core);
@@ -153,7 +156,7 @@ impl Shared {
         &self,
         waiting: Waiting,
         limit: Option<Duration>,
-        mut look: impl FnMut(&mut Core) -> Option<R>,
+        mut look: impl FnMut(&mut ClientCore) -> Option<R>,
     ) -> Result<R, Error> {
         let mut core = self.lock();
         core.begin();
@@ -168,7 +171,7 @@ impl Shared {
         &self,
         waiting: Waiting,
         limit: Option<Duration>,
-        mut say: impl FnMut(&mut Core) -> Option<R>,
+        mut say: impl FnMut(&mut ClientCore) -> Option<R>,
     ) -> Result<R, Error> {
         let start = limit.filter(|limit| !limit.is_zero()).map(|_| Instant::now());
         let mut core = self.lock();
@@ -184,7 +187,7 @@ impl Shared {
     /// Waits up to `limit` until all queued messages are in the rings.
     fn drain<'a>(
         &'a self,
-        core: MutexGuard<'a, Core>,
+        core: MutexGuard<'a, ClientCore>,
         waiting: Waiting,
         limit: Option<Duration>,
     ) -> Result<(), Error> {
@@ -200,11 +203,11 @@ impl Shared {
 
     fn watch<'a, R>(
         &'a self,
-        mut core: MutexGuard<'a, Core>,
+        mut core: MutexGuard<'a, ClientCore>,
         waiting: Waiting,
         limit: Option<Duration>,
-        look: &mut impl FnMut(&mut Core) -> Option<R>,
-    ) -> Result<(MutexGuard<'a, Core>, R), Error> {
+        look: &mut impl FnMut(&mut ClientCore) -> Option<R>,
+    ) -> Result<(MutexGuard<'a, ClientCore>, R), Error> {
         if let (_, Some(found)) = self.look(&mut core, look)? {
             return Ok((core, found));
         }
@@ -256,8 +259,8 @@ impl Shared {
     /// and the value of `look`.
     fn look<R>(
         &self,
-        core: &mut Core,
-        look: &mut impl FnMut(&mut Core) -> Option<R>,
+        core: &mut ClientCore,
+        look: &mut impl FnMut(&mut ClientCore) -> Option<R>,
     ) -> Result<(bool, Option<R>), Error> {
         self.look_at_node(core);
         let arrived = self.turn(core) > 0;
@@ -271,7 +274,7 @@ impl Shared {
         Ok((arrived, found))
     }
 
-    fn turn(&self, core: &mut Core) -> usize {
+    fn turn(&self, core: &mut ClientCore) -> usize {
         let done = core.turn();
         if done > 0 && core.waiters > 0 {
             self.filed.notify_all();
@@ -280,7 +283,7 @@ impl Shared {
     }
 
     /// Sleeps until something may have arrived, or for `left`.
-    fn sleep(&self, mut core: MutexGuard<'_, Core>, left: Option<Duration>) {
+    fn sleep(&self, mut core: MutexGuard<'_, ClientCore>, left: Option<Duration>) {
         if core.sleeper {
             core.waiters += 1;
             let mut core = match left {
@@ -309,7 +312,7 @@ impl Shared {
     }
 
     /// Disarms the notice, and signals a thread that waits outside.
-    fn end_sleep(&self, core: &mut Core) {
+    fn end_sleep(&self, core: &mut ClientCore) {
         self.notice.disarm();
         if std::mem::take(&mut core.outside) {
             core.outside_signalled = true;
@@ -332,7 +335,7 @@ impl Shared {
     /// Notices the end of the node, or of its lease. The first look in each tick of the coarse
     /// clock, a few milliseconds long, asks the system; the others only read the clock.
     #[inline]
-    fn look_at_node(&self, core: &mut Core) {
+    fn look_at_node(&self, core: &mut ClientCore) {
         let tick = clock_gettime(ClockId::MonotonicCoarse);
         let tick = (tick.tv_sec, tick.tv_nsec);
         if core.tick != tick {
@@ -342,7 +345,7 @@ impl Shared {
     }
 
     /// Looks at the socket and the lease. If the socket has ended, files what the node sent before.
-    fn ask_system(&self, core: &mut Core) {
+    fn ask_system(&self, core: &mut ClientCore) {
         let mut events = [PollFd::new(&self.socket, PollFlags::IN)];
         if poll(&mut events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0) {
             self.gone.store(true, Ordering::Release);
@@ -353,7 +356,7 @@ impl Shared {
 
     /// Ends the attachment if the lease of the node is over. The node can do nothing then, and
     /// others may do its work.
-    fn look_at_lease(&self, core: &mut Core) {
+    fn look_at_lease(&self, core: &mut ClientCore) {
         if core.ended.is_none() && self.lease_left().is_zero() {
             core.ended = Some(LEASE_OVER.into());
         }

@@ -83,7 +83,7 @@ impl Client {
     fn window_number(
         &self,
         name: &str,
-        ask: impl FnOnce(&mut crate::core::Core, usize, &dyn Fn(Verb) -> Head) -> Result<u64, Error>,
+        ask: impl FnOnce(&mut crate::core::ClientCore, usize, &dyn Fn(Verb) -> Head) -> Result<u64, Error>,
     ) -> Result<(u32, Finished), Error> {
         if name.is_empty() || name.len() > limits::MAX_NAME {
             return Err(Error::Argument("the name of a window must have 1 to 64 bytes"));
@@ -297,7 +297,7 @@ impl ClientWindow {
 
     fn ask(
         &self,
-        ask: impl FnOnce(&mut crate::core::Core, &dyn Fn(Verb) -> Head) -> Result<u64, Error>,
+        ask: impl FnOnce(&mut crate::core::ClientCore, &dyn Fn(Verb) -> Head) -> Result<u64, Error>,
     ) -> Result<Finished, Error> {
         let head = |verb| self.head(verb);
         let id = self.client.shared.act(|core| ask(core, &head))?;

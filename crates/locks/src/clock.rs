@@ -7,7 +7,7 @@ use std::{
 
 use plexus_base::{Nanos, WorkerId, clock};
 
-use crate::service::{LockTask, Port};
+use crate::service::{LockPort, LockTask};
 
 /// The time of the next tick for the shard of each worker.
 pub(crate) struct Clock {
@@ -23,7 +23,7 @@ struct Due {
 impl Clock {
     /// Starts the thread. It ends with the node's workers, to which `port` leads, or with
     /// [`Clock::end`].
-    pub(crate) fn start(workers: u8, port: Weak<Port>) -> std::io::Result<Arc<Self>> {
+    pub(crate) fn start(workers: u8, port: Weak<LockPort>) -> std::io::Result<Arc<Self>> {
         let due = Due { at: vec![None; workers.into()], ended: false };
         let clock = Arc::new(Self { due: Mutex::new(due), changed: Condvar::new() });
         let runs = clock.clone();
@@ -47,7 +47,7 @@ impl Clock {
         self.due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&self, port: &Weak<Port>) {
+    fn run(&self, port: &Weak<LockPort>) {
         let mut due = self.lock();
         while !due.ended {
             let now = clock::now();

@@ -8,7 +8,7 @@ use plexus_membership::subsystem::ask_each;
 
 use crate::{
     protocol::{Counts, Name},
-    service::{LockTask, Port},
+    service::{LockPort, LockTask},
     session::{NodeLockSession, StopFlag},
     survey::LockSurvey,
 };
@@ -19,7 +19,7 @@ use crate::{
 pub struct LockManager(Arc<Inner>);
 
 struct Inner {
-    port: Arc<Port>,
+    port: Arc<LockPort>,
     workers: u8,
     stopped: Arc<StopFlag>,
 }
@@ -27,7 +27,7 @@ struct Inner {
 impl LockManager {
     /// Creates the lock manager over the services behind `port`, which share `stopped`.
     #[must_use]
-    pub fn new(port: Arc<Port>, workers: u8, stopped: Arc<StopFlag>) -> Self {
+    pub fn new(port: Arc<LockPort>, workers: u8, stopped: Arc<StopFlag>) -> Self {
         Self(Arc::new(Inner { port, workers, stopped }))
     }
 
@@ -37,7 +37,7 @@ impl LockManager {
         NodeLockSession::new(self.clone())
     }
 
-    pub(crate) fn port(&self) -> &Port {
+    pub(crate) fn port(&self) -> &LockPort {
         &*self.0.port
     }
 

@@ -13,7 +13,7 @@ use plexus_interconnect::{Answer, Reply, executor};
 use crate::{
     notice::LockNotices,
     protocol::{LockRefusal, LockRequest},
-    service::{LockTask, Port},
+    service::{LockPort, LockTask},
 };
 
 /// The reason why a lock was not granted.
@@ -62,7 +62,7 @@ pub(crate) enum BegunAsk {
 /// Requests a lock or a conversion of a worker that no other thread drives. Often it answers at
 /// once, in the calling thread.
 pub(crate) fn begin(
-    port: &Port,
+    port: &LockPort,
     worker: WorkerId,
     request: LockRequest,
     notices: Option<Arc<LockNotices>>,
@@ -87,7 +87,7 @@ pub(crate) fn begin(
 }
 
 /// Ensures that the worker has the request, and drives it if a task waits.
-pub(crate) fn follow(port: &Port, worker: WorkerId, begun: BegunAsk) -> AskState {
+pub(crate) fn follow(port: &LockPort, worker: WorkerId, begun: BegunAsk) -> AskState {
     match begun {
         BegunAsk::Asked(state) => {
             if matches!(state, AskState::Waits(_)) {
@@ -105,7 +105,7 @@ pub(crate) fn follow(port: &Port, worker: WorkerId, begun: BegunAsk) -> AskState
 
 /// Requests a lock or a conversion, and waits for the result in a thread.
 pub(crate) fn ask_and_wait(
-    port: &Port,
+    port: &LockPort,
     worker: WorkerId,
     request: LockRequest,
     notices: Option<Arc<LockNotices>>,

@@ -44,7 +44,7 @@ const LOCKS_MAX: usize = 4_000_000;
 const BEHIND_MAX: usize = 1 << 12;
 
 /// The port that brings tasks to the workers.
-pub(crate) type Port = dyn WorkerPort<LockService>;
+pub(crate) type LockPort = dyn WorkerPort<LockService>;
 
 /// A task that a thread of the node gives to a worker.
 pub enum LockTask {
@@ -95,7 +95,7 @@ pub struct LockService {
     now: Nanos,
     /// The time of the next tick, if the clock is set.
     armed: Option<Nanos>,
-    port: Weak<Port>,
+    port: Weak<LockPort>,
     stopped: Arc<StopFlag>,
 }
 
@@ -105,7 +105,7 @@ pub struct LockService {
 /// The system cannot start a thread.
 pub fn wire(
     settings: LockSettings,
-    port: &Weak<Port>,
+    port: &Weak<LockPort>,
     stopped: &Arc<StopFlag>,
 ) -> io::Result<Vec<LockService>> {
     let LockSettings { me, incarnation, workers } = settings;

@@ -27,7 +27,7 @@ use crate::{
         WaitLimit,
     },
     reply::{AskState, LockError, ask_and_wait, begin, follow},
-    service::{LockTask, Port},
+    service::{LockPort, LockTask},
 };
 
 /// A flag that all workers of a node share; it is set when the node stops granting locks.
@@ -141,7 +141,7 @@ struct LockPlace {
 }
 
 impl LockPlace {
-    fn port(&self) -> &Port {
+    fn port(&self) -> &LockPort {
         self.work.manager.port()
     }
 

@@ -1,15 +1,15 @@
 //! Ports: handlers for worker messages that code above the node installs.
 //!
-//! A channel that no part of the node uses (benchmarks, applications) can get a [`Port`]. The port
-//! runs on the worker, one message at a time, under the rules of a service: it never blocks, and
-//! answers through the [`Net`]. Ports do not depend on the node: its service keeps a [`Ports`] and
-//! offers it each message of these channels.
+//! A channel that no part of the node uses (benchmarks, applications) can get a [`ChannelPort`].
+//! The port runs on the worker, one message at a time, under the rules of a service: it never
+//! blocks, and answers through the [`Net`]. Ports do not depend on the node: its service keeps a
+//! [`Ports`] and offers it each message of these channels.
 
 use plexus_base::NodeId;
 use plexus_interconnect::{CHANNELS, Channel, Message, Net};
 
 /// The handler of the messages of one channel on one worker.
-pub trait Port: Send {
+pub trait ChannelPort: Send {
     /// Handles a message. If it came behind a put, the data is in place.
     fn message(&mut self, net: &mut Net, message: Message<'_>);
 
@@ -25,7 +25,8 @@ pub trait Port: Send {
         0
     }
 
-    /// Returns true if [`Port::turn`] has work now that the worker's bell will not announce again.
+    /// Returns true if [`ChannelPort::turn`] has work now that the worker's bell will not announce
+    /// again.
     fn pending(&self) -> bool {
         false
     }
@@ -38,7 +39,7 @@ pub trait Port: Send {
 
 /// The ports of one worker.
 pub struct Ports {
-    ports: [Option<Box<dyn Port>>; CHANNELS],
+    ports: [Option<Box<dyn ChannelPort>>; CHANNELS],
     /// The channel whose port handles the messages of each channel.
     shared: [Channel; CHANNELS],
     /// The channel whose port runs in every turn.
@@ -86,7 +87,11 @@ impl Ports {
     }
 
     /// Sets or removes the port of `channel`; returns the earlier one.
-    pub fn set(&mut self, channel: Channel, port: Option<Box<dyn Port>>) -> Option<Box<dyn Port>> {
+    pub fn set(
+        &mut self,
+        channel: Channel,
+        port: Option<Box<dyn ChannelPort>>,
+    ) -> Option<Box<dyn ChannelPort>> {
         std::mem::replace(&mut self.ports[channel.index()], port)
     }
 

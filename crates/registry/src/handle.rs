@@ -17,7 +17,7 @@ use crate::{
     copies::{read_backup, write_backup},
     keeper::Keeper,
     protocol::{ClusterName, Command, Contents, Refused, WatchEvent, WatchId},
-    service::{Answer, Port, RegistryTask, WORKER},
+    service::{Answer, RegistryPort, RegistryTask, WORKER},
     shared::Shared,
 };
 
@@ -67,7 +67,7 @@ pub struct Registry(Arc<Inner>);
 
 struct Inner {
     keeper: Arc<Keeper>,
-    port: Arc<Port>,
+    port: Arc<RegistryPort>,
     shared: Arc<Shared>,
     cluster: ClusterName,
     /// The paths where backups must not be written.
@@ -77,7 +77,7 @@ struct Inner {
 impl Registry {
     pub(crate) fn new(
         keeper: Arc<Keeper>,
-        port: Arc<Port>,
+        port: Arc<RegistryPort>,
         shared: Arc<Shared>,
         cluster: ClusterName,
         places: Places,

@@ -17,7 +17,7 @@ use plexus_membership::runtime::Membership;
 use crate::{
     Copies,
     protocol::Contents,
-    service::{Port, RegistryTask, WORKER},
+    service::{RegistryPort, RegistryTask, WORKER},
     shared::Shared,
 };
 
@@ -89,7 +89,7 @@ impl Keeper {
         copies: Copies,
         memory: Arc<dyn Memory>,
         shared: &Arc<Shared>,
-        port: &Weak<Port>,
+        port: &Weak<RegistryPort>,
     ) -> io::Result<Self> {
         let to_save = Arc::default();
         let mut saver = Saver {
@@ -151,7 +151,7 @@ impl Drop for Keeper {
     }
 }
 
-fn remember(memory: &dyn Memory, asked: &mpsc::Receiver<(Epoch, u64)>, port: &Weak<Port>) {
+fn remember(memory: &dyn Memory, asked: &mpsc::Receiver<(Epoch, u64)>, port: &Weak<RegistryPort>) {
     while let Ok((epoch, generation)) = asked.recv() {
         let Some(known) = memory.remember(generation) else { return };
         let Some(port) = port.upgrade() else { return };
@@ -163,7 +163,7 @@ struct Saver {
     to_save: Arc<LatestWork<Arc<Contents>>>,
     copies: Copies,
     shared: Arc<Shared>,
-    port: Weak<Port>,
+    port: Weak<RegistryPort>,
     /// True if the copies have space for larger contents.
     has_room: bool,
     failures: Failures,

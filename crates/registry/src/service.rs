@@ -30,7 +30,7 @@ pub(crate) const WORKER: WorkerId = WorkerId(0);
 pub(crate) type Answer = Result<u64, RegistryError>;
 
 /// The port that brings tasks to the worker.
-pub(crate) type Port = dyn WorkerPort<RegistryService>;
+pub(crate) type RegistryPort = dyn WorkerPort<RegistryService>;
 
 /// A task that a thread of the node gives to the worker.
 pub enum RegistryTask {
@@ -84,7 +84,7 @@ pub struct RegistryService {
 /// A copy must not be overwritten, or the system cannot start a thread.
 pub fn wire(
     settings: RegistrySettings,
-    port: &Arc<Port>,
+    port: &Arc<RegistryPort>,
 ) -> Result<(RegistryService, Registry), CopiesError> {
     let RegistrySettings { me, incarnation, cluster, files, memory, end } = settings;
     let places = files.places().clone();

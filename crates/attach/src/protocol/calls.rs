@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Checked, ClientId, Core, Head, NodeId, ProgramMessage, Status, Use, Verb, Violation, World, limits,
+    Checked, ClientId, Head, NodeId, ProgramCore, ProgramDriver, ProgramMessage, Status, Use, Verb,
+    Violation, limits,
 };
 
 /// The calls that this node's programs made, and the calls that they must answer.
@@ -45,9 +46,9 @@ pub(super) struct Waiting {
     len: usize,
 }
 
-impl Core {
+impl ProgramCore {
     /// Handles a call that a program makes.
-    pub(super) fn call(&mut self, world: &mut impl World, message: ProgramMessage<'_>) -> Checked {
+    pub(super) fn call(&mut self, world: &mut impl ProgramDriver, message: ProgramMessage<'_>) -> Checked {
         let ProgramMessage { from, head, payload } = message;
         if world.is_choked(head.node) {
             world.tell(from, Head::done(Use::Calls, head.id, Status::Busy), &[]);
@@ -74,10 +75,16 @@ impl Core {
     }
 
     /// Handles a call to a port of this worker.
-    pub(super) fn called(&mut self, world: &mut impl World, from: NodeId, head: Head, payload: &[u8]) {
+    pub(super) fn called(
+        &mut self,
+        world: &mut impl ProgramDriver,
+        from: NodeId,
+        head: Head,
+        payload: &[u8],
+    ) {
         let refuse = |world: &mut _, status| {
             let refusal = Head { status, id: head.id, ..Head::new(Verb::Answer, Use::Calls) };
-            World::send(world, from, refusal, &[]);
+            ProgramDriver::send(world, from, refusal, &[]);
         };
         let Some(port) = self.ports.get_mut(&(Use::Calls, head.other)) else {
             return refuse(world, Status::PortClosed);
@@ -106,7 +113,7 @@ impl Core {
     }
 
     /// Handles the answer of a program; the answer to a cancelled call goes no further.
-    pub(super) fn answer(&mut self, world: &mut impl World, message: ProgramMessage<'_>) -> Checked {
+    pub(super) fn answer(&mut self, world: &mut impl ProgramDriver, message: ProgramMessage<'_>) -> Checked {
         let ProgramMessage { from, head, payload } = message;
         match self.calls.waiting.get(&head.id) {
             None => return Ok(()),
@@ -123,14 +130,20 @@ impl Core {
     }
 
     /// Handles the answer to a call that a program of this node made.
-    pub(super) fn answered(&mut self, world: &mut impl World, from: NodeId, head: Head, payload: &[u8]) {
+    pub(super) fn answered(
+        &mut self,
+        world: &mut impl ProgramDriver,
+        from: NodeId,
+        head: Head,
+        payload: &[u8],
+    ) {
         if self.calls.made.get(&head.id).is_some_and(|made| made.node == from) {
             self.end_call(world, head.id, head.status, payload);
         }
     }
 
     /// Handles the cancellation of a call by its caller.
-    pub(super) fn cancelled(&mut self, world: &mut impl World, from: NodeId, head: Head) {
+    pub(super) fn cancelled(&mut self, world: &mut impl ProgramDriver, from: NodeId, head: Head) {
         let Some(number) = self.calls.by_caller.remove(&(from, head.id)) else { return };
         if let Some(waiting) = self.calls.waiting.get_mut(&number) {
             waiting.caller = None;
@@ -140,7 +153,7 @@ impl Core {
     }
 
     /// Cancels a call that a program of this node made.
-    pub(super) fn cancel_call(&mut self, world: &mut impl World, number: u64) {
+    pub(super) fn cancel_call(&mut self, world: &mut impl ProgramDriver, number: u64) {
         if let Some(made) = self.calls.made.remove(&number) {
             let cancel = Head { id: number, other: made.port, ..Head::new(Verb::Cancel, Use::Calls) };
             world.send(made.node, cancel, &[]);
@@ -148,7 +161,7 @@ impl Core {
     }
 
     /// Ends a call at its server and sends its caller a status instead of an answer.
-    pub(super) fn refuse_call(&mut self, world: &mut impl World, number: u64, status: Status) {
+    pub(super) fn refuse_call(&mut self, world: &mut impl ProgramDriver, number: u64, status: Status) {
         if let Some((node, id)) = self.take_waiting(number) {
             world.send(node, Head { status, id, ..Head::new(Verb::Answer, Use::Calls) }, &[]);
         }
@@ -169,7 +182,7 @@ impl Core {
         Some(caller)
     }
 
-    fn end_call(&mut self, world: &mut impl World, number: u64, status: Status, payload: &[u8]) {
+    fn end_call(&mut self, world: &mut impl ProgramDriver, number: u64, status: Status, payload: &[u8]) {
         let Some(made) = self.calls.made.remove(&number) else { return };
         if let Some(program) = self.programs.get_mut(&made.program) {
             program.calls.remove(&made.id);
@@ -177,7 +190,7 @@ impl Core {
         world.tell(made.program, Head::done(Use::Calls, made.id, status), payload);
     }
 
-    pub(super) fn calls_gone(&mut self, world: &mut impl World, peer: NodeId) {
+    pub(super) fn calls_gone(&mut self, world: &mut impl ProgramDriver, peer: NodeId) {
         let made: Vec<u64> =
             self.calls.made.iter().filter(|(_, made)| made.node == peer).map(|(number, _)| *number).collect();
         for number in made {

@@ -10,8 +10,8 @@
 use std::collections::{BTreeMap, btree_map::Entry};
 
 use super::{
-    Checked, ClientId, Core, FlowWindow, Head, NodeId, Port, ProgramMessage, Status, Use, Verb, Violation,
-    World, limits,
+    Checked, ClientId, FlowWindow, Head, NodeId, ProgramCore, ProgramDriver, ProgramMessage, ProgramPort,
+    Status, Use, Verb, Violation, limits,
 };
 
 /// The flows that this node's programs send.
@@ -52,9 +52,9 @@ pub(super) struct Arrived {
     ended: bool,
 }
 
-impl Core {
+impl ProgramCore {
     /// Handles a message that a program sends.
-    pub(super) fn send(&mut self, world: &mut impl World, message: ProgramMessage<'_>) -> Checked {
+    pub(super) fn send(&mut self, world: &mut impl ProgramDriver, message: ProgramMessage<'_>) -> Checked {
         let ProgramMessage { from, head, payload } = message;
         if !matches!(head.usage, Use::Datagrams | Use::Endpoints) {
             return Err(Violation("a message for a use that takes none"));
@@ -102,10 +102,16 @@ impl Core {
     }
 
     /// Handles a message that has arrived for a port.
-    pub(super) fn receive(&mut self, world: &mut impl World, from: NodeId, head: Head, payload: &[u8]) {
+    pub(super) fn receive(
+        &mut self,
+        world: &mut impl ProgramDriver,
+        from: NodeId,
+        head: Head,
+        payload: &[u8],
+    ) {
         let refuse = |world: &mut _, status| {
             let head = Head { status, id: head.id, ..Head::new(Verb::Refused, head.usage) };
-            World::send(world, from, head, &[]);
+            ProgramDriver::send(world, from, head, &[]);
         };
         let Some(port) = self.ports.get_mut(&(head.usage, head.other)) else {
             return refuse(world, Status::PortClosed);
@@ -129,7 +135,7 @@ impl Core {
     }
 
     /// Handles a program's report that it has taken messages out of its queue.
-    pub(super) fn take(&mut self, world: &mut impl World, from: ClientId, head: Head) -> Checked {
+    pub(super) fn take(&mut self, world: &mut impl ProgramDriver, from: ClientId, head: Head) -> Checked {
         let Some(port) = self.ports.get_mut(&(head.usage, head.port)) else { return Ok(()) };
         if port.program != from {
             return Err(Violation("messages of another program's port"));
@@ -149,7 +155,7 @@ impl Core {
     }
 
     /// Handles the receiver's report that it has taken messages of a flow.
-    pub(super) fn credit(&mut self, world: &mut impl World, from: NodeId, head: Head) {
+    pub(super) fn credit(&mut self, world: &mut impl ProgramDriver, from: NodeId, head: Head) {
         let Some(flow) = self.flows.open.get_mut(&head.id).filter(|flow| flow.node == from) else { return };
         if flow.window.taken(head.value) {
             let credit = Head { id: flow.id, value: head.value, ..Head::new(Verb::Taken, flow.usage) };
@@ -158,7 +164,7 @@ impl Core {
     }
 
     /// Handles the loss or refusal of a flow at its receiver.
-    pub(super) fn refused(&mut self, world: &mut impl World, from: NodeId, head: Head) {
+    pub(super) fn refused(&mut self, world: &mut impl ProgramDriver, from: NodeId, head: Head) {
         if self.flows.open.get(&head.id).is_some_and(|flow| flow.node == from) {
             self.fail_flow(world, head.id, head.status);
         }
@@ -185,7 +191,7 @@ impl Core {
         }
     }
 
-    fn fail_flow(&mut self, world: &mut impl World, number: u64, status: Status) {
+    fn fail_flow(&mut self, world: &mut impl ProgramDriver, number: u64, status: Status) {
         let Some(flow) = self.flows.open.remove(&number) else { return };
         if let Some(program) = self.programs.get_mut(&flow.program) {
             program.flows.remove(&flow.id);
@@ -194,19 +200,19 @@ impl Core {
     }
 
     /// Ends a flow in which the program will send nothing more.
-    pub(super) fn end_flow(&mut self, world: &mut impl World, number: u64) {
+    pub(super) fn end_flow(&mut self, world: &mut impl ProgramDriver, number: u64) {
         let Some(flow) = self.flows.open.remove(&number) else { return };
         let end = Head { id: number, other: flow.other, ..Head::new(Verb::End, flow.usage) };
         world.send(flow.node, end, &[]);
     }
 
-    pub(super) fn flows_gone(&mut self, world: &mut impl World, peer: NodeId) {
+    pub(super) fn flows_gone(&mut self, world: &mut impl ProgramDriver, peer: NodeId) {
         let numbers: Vec<u64> =
             self.flows.open.iter().filter(|(_, flow)| flow.node == peer).map(|(number, _)| *number).collect();
         for number in numbers {
             self.fail_flow(world, number, Status::NodeGone);
         }
-        let flows = |(key, port): (&(Use, u32), &Port)| {
+        let flows = |(key, port): (&(Use, u32), &ProgramPort)| {
             let of_peer = port.senders.range((peer, 0)..=(peer, u64::MAX));
             of_peer.map(|(flow, _)| (*key, *flow)).collect::<Vec<_>>()
         };

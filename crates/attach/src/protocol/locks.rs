@@ -17,7 +17,9 @@ use plexus_locks::{
     protocol::{Event, LockId, LockRequest, Name, NewLock, Owner, RequestKind},
 };
 
-use super::{Checked, ClientId, Core, Head, ProgramMessage, Status, Use, Verb, Violation, World, limits};
+use super::{
+    Checked, ClientId, Head, ProgramCore, ProgramDriver, ProgramMessage, Status, Use, Verb, Violation, limits,
+};
 
 /// The program of each lock, for all programs.
 #[derive(Default)]
@@ -62,7 +64,7 @@ impl Lock {
 
 impl Lock {
     /// Converts the lock to NL with the value of its release.
-    fn write_and_release(&mut self, world: &mut impl World) {
+    fn write_and_release(&mut self, world: &mut impl ProgramDriver) {
         let Some(release) = &mut self.release else { return };
         release.writes = true;
         self.asked = Some((release.id, Mode::NL));
@@ -77,12 +79,12 @@ fn owner(program: ClientId, session: u32) -> Owner {
     Owner(OF_PROGRAMS | u64::from(program.0) << 31 | u64::from(session))
 }
 
-impl Core {
+impl ProgramCore {
     /// Handles a program's request for a lock.
-    pub(super) fn lock(&mut self, world: &mut impl World, message: ProgramMessage<'_>) -> Checked {
+    pub(super) fn lock(&mut self, world: &mut impl ProgramDriver, message: ProgramMessage<'_>) -> Checked {
         let ProgramMessage { from, head, payload } = message;
-        let lock::LockRequest { mode, notify, session, start_time, timeout_ns, name } =
-            lock::LockRequest::decode(payload).map_err(|_| Violation("a malformed lock request"))?;
+        let lock::NewLockMessage { mode, notify, session, start_time, timeout_ns, name } =
+            lock::NewLockMessage::decode(payload).map_err(|_| Violation("a malformed lock request"))?;
         let name = Name::new(name).map_err(|_| Violation("a lock without a name"))?;
         if name.partition().worker(self.place.workers).0 != self.place.worker {
             return Err(Violation("a lock of another worker"));
@@ -108,7 +110,7 @@ impl Core {
     }
 
     /// Handles a program's request to convert a lock.
-    pub(super) fn convert(&mut self, world: &mut impl World, message: ProgramMessage<'_>) -> Checked {
+    pub(super) fn convert(&mut self, world: &mut impl ProgramDriver, message: ProgramMessage<'_>) -> Checked {
         let ProgramMessage { from, head, payload } = message;
         let ConvertRequest { mode, timeout_ns, value } =
             ConvertRequest::decode(payload).map_err(|_| Violation("a malformed conversion request"))?;
@@ -130,7 +132,7 @@ impl Core {
     }
 
     /// Releases a lock of a program, or cancels the request for it.
-    pub(super) fn unlock(&mut self, world: &mut impl World, message: ProgramMessage<'_>) -> Checked {
+    pub(super) fn unlock(&mut self, world: &mut impl ProgramDriver, message: ProgramMessage<'_>) -> Checked {
         let ProgramMessage { from, head, payload } = message;
         let value: Option<[u8; VALUE_LEN]> =
             unlock_value(payload).map_err(|_| Violation("a value of the wrong length"))?;
@@ -166,7 +168,12 @@ impl Core {
     }
 
     /// Cancels a program's request; the program still gets an answer.
-    pub(super) fn cancel_lock(&mut self, world: &mut impl World, from: ClientId, head: Head) -> Checked {
+    pub(super) fn cancel_lock(
+        &mut self,
+        world: &mut impl ProgramDriver,
+        from: ClientId,
+        head: Head,
+    ) -> Checked {
         if let Some(lock) = self.mine(from)?.locks.get(&head.port) {
             world.lock(Event::Cancel { lock: lock.id });
         }
@@ -174,7 +181,7 @@ impl Core {
     }
 
     /// Passes on a notice of the lock manager about one lock of a program, or about all of them.
-    pub(crate) fn lock_notice(&mut self, world: &mut impl World, notice: ProgramNotice) {
+    pub(crate) fn lock_notice(&mut self, world: &mut impl ProgramDriver, notice: ProgramNotice) {
         match notice {
             ProgramNotice::Answer(lock, answer) => self.lock_answered(world, lock, answer),
             ProgramNotice::Wanted(lock, mode) => {
@@ -192,7 +199,12 @@ impl Core {
         }
     }
 
-    fn lock_answered(&mut self, world: &mut impl World, id: LockId, answer: Result<Grant, LockError>) {
+    fn lock_answered(
+        &mut self,
+        world: &mut impl ProgramDriver,
+        id: LockId,
+        answer: Result<Grant, LockError>,
+    ) {
         // A lock that was released meanwhile got its answer then.
         let Some((program, port)) = self.locks.whose.get(&id).copied() else { return };
         let Some(locks) = self.programs.get_mut(&program).map(|program| &mut program.locks) else { return };
@@ -232,7 +244,7 @@ impl Core {
     }
 
     /// Releases the sessions and locks of a program that is gone.
-    pub(super) fn release(&mut self, world: &mut impl World, locks: BTreeMap<u32, Lock>) {
+    pub(super) fn release(&mut self, world: &mut impl ProgramDriver, locks: BTreeMap<u32, Lock>) {
         let locks: Vec<LockId> = locks.into_values().map(|lock| lock.id).collect();
         for lock in &locks {
             self.locks.whose.remove(lock);

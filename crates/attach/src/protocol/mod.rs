@@ -1,5 +1,5 @@
 //! The protocol of ports, flows, calls, windows and locks on one worker of a node. It is pure:
-//! messages of programs and of other nodes come in, messages go out through [`World`].
+//! messages of programs and of other nodes come in, messages go out through [`ProgramDriver`].
 //!
 //! A port belongs to worker `port % workers`, a window or lock to the worker that its name hashes
 //! to; both rules hold on every node. A program has a rail to each worker and uses the one that the
@@ -10,7 +10,7 @@
 //! replies; replies lead to nothing (see [`kind`]). Messages of one kind and use between two nodes
 //! arrive in the order sent, on any lane. Where an order matters, both messages have one kind.
 //!
-//! Everything that belongs to a program is released with it ([`Core::forget`]). A program that
+//! Everything that belongs to a program is released with it ([`ProgramCore::forget`]). A program that
 //! breaks the rules is reported by a [`Violation`], and its driver forgets it. Peers are trusted to
 //! be correct but not to be in time: a message about something that is gone is ignored.
 
@@ -33,7 +33,7 @@ use locks::{Lock, Locks};
 use windows::{View, Windows};
 
 /// The operations of the driver that the protocol uses.
-pub(crate) trait World {
+pub(crate) trait ProgramDriver {
     /// Sends a message to a program.
     fn tell(&mut self, program: ClientId, head: Head, payload: &[u8]);
     /// Sends a message to a node, also to this one; returns false if there is no link.
@@ -78,10 +78,10 @@ pub(crate) struct ProgramMessage<'a> {
 }
 
 /// The protocol core of one worker.
-pub(crate) struct Core {
+pub(crate) struct ProgramCore {
     place: WorkerPlace,
     programs: BTreeMap<ClientId, Program>,
-    ports: BTreeMap<(Use, u32), Port>,
+    ports: BTreeMap<(Use, u32), ProgramPort>,
     flows: Flows,
     calls: Calls,
     windows: Windows,
@@ -126,7 +126,7 @@ struct Program {
 }
 
 /// A port of a program.
-struct Port {
+struct ProgramPort {
     program: ClientId,
     senders: Senders,
     /// The calls that wait for the program's answer.
@@ -136,7 +136,7 @@ struct Port {
 /// The first port number that the node chooses itself; programs choose those below.
 const FIRST_OWN: u32 = 1 << 31;
 
-impl Core {
+impl ProgramCore {
     /// Creates a core without programs. `arena` is this worker's part of the node's arena.
     pub(crate) fn new(place: WorkerPlace, arena: std::ops::Range<u64>) -> Self {
         Self {
@@ -169,7 +169,7 @@ impl Core {
     }
 
     /// Releases everything of a program that has ended or is disconnected.
-    pub(crate) fn forget(&mut self, world: &mut impl World, program: ClientId) {
+    pub(crate) fn forget(&mut self, world: &mut impl ProgramDriver, program: ClientId) {
         let Some(gone) = self.programs.remove(&program) else { return };
         for (usage, port) in gone.ports {
             self.close_port(world, usage, port);
@@ -191,7 +191,7 @@ impl Core {
     ///
     /// # Errors
     /// A [`Violation`] if the message breaks the protocol; the driver must forget the program.
-    pub(crate) fn program(&mut self, world: &mut impl World, message: ProgramMessage<'_>) -> Checked {
+    pub(crate) fn program(&mut self, world: &mut impl ProgramDriver, message: ProgramMessage<'_>) -> Checked {
         let ProgramMessage { from, head, .. } = message;
         match head.verb {
             Verb::Bind => self.bind(world, from, head),
@@ -237,7 +237,7 @@ impl Core {
     }
 
     /// Handles a message of another node or of this one.
-    pub(crate) fn node(&mut self, world: &mut impl World, from: NodeId, head: Head, payload: &[u8]) {
+    pub(crate) fn node(&mut self, world: &mut impl ProgramDriver, from: NodeId, head: Head, payload: &[u8]) {
         match head.verb {
             Verb::Send => self.receive(world, from, head, payload),
             Verb::Taken => self.credit(world, from, head),
@@ -262,17 +262,17 @@ impl Core {
     }
 
     /// Does one step of long work; returns true if there was any.
-    pub(crate) fn turn(&mut self, world: &mut impl World) -> bool {
+    pub(crate) fn turn(&mut self, world: &mut impl ProgramDriver) -> bool {
         self.clear(world)
     }
 
-    /// Returns true if there is work for [`Core::turn`].
+    /// Returns true if there is work for [`ProgramCore::turn`].
     pub(crate) fn pending(&self) -> bool {
         self.is_clearing()
     }
 
     /// Handles the loss of the link to a node, after all messages that came over it.
-    pub(crate) fn peer_gone(&mut self, world: &mut impl World, peer: NodeId) {
+    pub(crate) fn peer_gone(&mut self, world: &mut impl ProgramDriver, peer: NodeId) {
         self.flows_gone(world, peer);
         self.calls_gone(world, peer);
         self.windows_gone(world, peer);
@@ -282,7 +282,7 @@ impl Core {
         self.programs.get_mut(&program).ok_or(Violation("the program is not attached"))
     }
 
-    fn bind(&mut self, world: &mut impl World, from: ClientId, head: Head) -> Checked {
+    fn bind(&mut self, world: &mut impl ProgramDriver, from: ClientId, head: Head) -> Checked {
         if matches!(head.usage, Use::Windows | Use::Locks) {
             return Err(Violation("windows and locks have no ports"));
         }
@@ -299,7 +299,7 @@ impl Core {
             Status::Ok
         };
         if status == Status::Ok {
-            let empty = Port { program: from, senders: Senders::new(), waiting: BTreeSet::new() };
+            let empty = ProgramPort { program: from, senders: Senders::new(), waiting: BTreeSet::new() };
             self.ports.insert((head.usage, port), empty);
             self.mine(from)?.ports.insert((head.usage, port));
         }
@@ -317,7 +317,7 @@ impl Core {
         }
     }
 
-    fn close_port(&mut self, world: &mut impl World, usage: Use, port: u32) {
+    fn close_port(&mut self, world: &mut impl ProgramDriver, usage: Use, port: u32) {
         let Some(closed) = self.ports.remove(&(usage, port)) else { return };
         if let Some(program) = self.programs.get_mut(&closed.program) {
             program.senders -= closed.senders.len();

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use plexus_base::locks::{Mode, VALUE_LEN};
-use plexus_client::wire::lock::{ConvertRequest, LockRequest};
+use plexus_client::wire::lock::{ConvertRequest, NewLockMessage};
 use plexus_locks::protocol::Shard;
 use plexus_sim::Random;
 
@@ -17,7 +17,7 @@ const ARENA: u64 = 64 << 10;
 
 /// The cores of a cluster, and the messages between them: in order within a kind, as on links.
 struct Cluster {
-    cores: Vec<Core>,
+    cores: Vec<ProgramCore>,
     way: Transit,
     /// The lock manager of each node, with local locks only: messages between managers have other
     /// tests.
@@ -39,7 +39,7 @@ struct Transit {
 
 struct Acting<'a>(usize, &'a mut Transit);
 
-impl World for Acting<'_> {
+impl ProgramDriver for Acting<'_> {
     fn tell(&mut self, program: ClientId, head: Head, payload: &[u8]) {
         self.1.told.push((self.0, program, head, payload.to_vec()));
     }
@@ -82,7 +82,7 @@ impl Cluster {
     fn with(arena: u64) -> Self {
         let core = |node| {
             let place = WorkerPlace { me: NodeId(node as u8), worker: 0, workers: 1 };
-            Core::new(place, 0..arena)
+            ProgramCore::new(place, 0..arena)
         };
         let arenas = vec![vec![0xee; arena as usize]; NODES];
         let locks = (0..NODES).map(locks::manager).collect();
@@ -95,7 +95,7 @@ impl Cluster {
         if chance.is_multiple_of(3) && self.serve_locks() {
             return true;
         }
-        let busy = self.cores.iter().position(Core::pending);
+        let busy = self.cores.iter().position(ProgramCore::pending);
         if let Some(node) = busy.filter(|_| chance.is_multiple_of(2)) {
             return self.cores[node].turn(&mut Acting(node, &mut self.way));
         }
@@ -190,9 +190,9 @@ fn anything(random: &mut Random) -> (Head, Vec<u8>) {
         let value = (pick(8) == 0).then_some([7; VALUE_LEN]);
         let name = [b'a' + pick(3) as u8];
         let payload = match verb {
-            Verb::Lock => {
-                LockRequest { mode, notify, session, start_time, timeout_ns, name: &name }.encode().to_vec()
-            }
+            Verb::Lock => NewLockMessage { mode, notify, session, start_time, timeout_ns, name: &name }
+                .encode()
+                .to_vec(),
             Verb::Convert => ConvertRequest { mode, timeout_ns, value }.encode().to_vec(),
             _ => value.map(Vec::from).unwrap_or_default(),
         };

@@ -20,8 +20,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use ended::{Ended, Reader};
 
 use super::{
-    Checked, ClientId, Core, Head, NodeId, ProgramMessage, Status, Use, Verb, Violation, World, arena::Arena,
-    limits,
+    Checked, ClientId, Head, NodeId, ProgramCore, ProgramDriver, ProgramMessage, Status, Use, Verb,
+    Violation, arena::Arena, limits,
 };
 
 /// The number of bytes of a copy that one message carries.
@@ -184,9 +184,9 @@ fn head(verb: Verb) -> Head {
     Head::new(verb, Use::Windows)
 }
 
-impl Core {
+impl ProgramCore {
     /// Handles a program's request to create a window.
-    pub(super) fn create(&mut self, world: &mut impl World, message: ProgramMessage<'_>) -> Checked {
+    pub(super) fn create(&mut self, world: &mut impl ProgramDriver, message: ProgramMessage<'_>) -> Checked {
         let ProgramMessage { from, head: asked, payload: name } = message;
         self.check_new_view(from, asked.port, name)?;
         let len = asked.value;
@@ -223,7 +223,7 @@ impl Core {
     }
 
     /// Clears a piece of a new window; returns true if there was one.
-    pub(super) fn clear(&mut self, world: &mut impl World) -> bool {
+    pub(super) fn clear(&mut self, world: &mut impl ProgramDriver) -> bool {
         let Some(making) = self.windows.making.front_mut() else { return false };
         let end = making.home.len.min(making.cleared + CLEARED);
         let zeros = [0; PIECE as usize];
@@ -248,7 +248,7 @@ impl Core {
     }
 
     /// Handles a program's request to open a window of some node.
-    pub(super) fn open(&mut self, world: &mut impl World, message: ProgramMessage<'_>) -> Checked {
+    pub(super) fn open(&mut self, world: &mut impl ProgramDriver, message: ProgramMessage<'_>) -> Checked {
         let ProgramMessage { from, head: asked, payload: name } = message;
         self.check_new_view(from, asked.port, name)?;
         if self.mine(from)?.views.len() >= limits::MAX_WINDOWS {
@@ -272,7 +272,7 @@ impl Core {
     }
 
     /// Sends a program's request to the window's home.
-    fn ask(&mut self, world: &mut impl World, request: WindowRequest, payload: &[u8]) -> Checked {
+    fn ask(&mut self, world: &mut impl ProgramDriver, request: WindowRequest, payload: &[u8]) -> Checked {
         let WindowRequest { program, id, home, opens, request } = request;
         let mine = self.mine(program)?;
         if mine.accesses >= limits::MAX_ACCESSES {
@@ -292,7 +292,7 @@ impl Core {
     }
 
     /// Ends an operation of a program with the result in `result` and `payload`.
-    fn end_asked(&mut self, world: &mut impl World, number: u64, result: Head, payload: &[u8]) {
+    fn end_asked(&mut self, world: &mut impl ProgramDriver, number: u64, result: Head, payload: &[u8]) {
         let Some(asked) = self.windows.asked.remove(&number) else { return };
         let Some(program) = self.programs.get_mut(&asked.program) else { return };
         program.accesses -= 1;
@@ -312,7 +312,13 @@ impl Core {
     }
 
     /// Handles the answer of a home to an operation of one of our programs.
-    pub(super) fn finished(&mut self, world: &mut impl World, from: NodeId, result: Head, payload: &[u8]) {
+    pub(super) fn finished(
+        &mut self,
+        world: &mut impl ProgramDriver,
+        from: NodeId,
+        result: Head,
+        payload: &[u8],
+    ) {
         if self.windows.asked.get(&result.id).is_some_and(|asked| asked.home == from) {
             self.end_asked(world, result.id, result, payload);
         }
@@ -323,7 +329,7 @@ impl Core {
     }
 
     /// Handles another node's search for a window of ours.
-    pub(super) fn find(&mut self, world: &mut impl World, from: NodeId, asked: Head, name: &[u8]) {
+    pub(super) fn find(&mut self, world: &mut impl ProgramDriver, from: NodeId, asked: Head, name: &[u8]) {
         let found =
             self.windows.names.get(name).and_then(|window| Some((*window, self.windows.homes.get(window)?)));
         let done = match found {
@@ -336,7 +342,7 @@ impl Core {
     }
 
     /// Closes a program's view of a window.
-    pub(super) fn drop_view(&mut self, world: &mut impl World, program: ClientId, view: View) {
+    pub(super) fn drop_view(&mut self, world: &mut impl ProgramDriver, program: ClientId, view: View) {
         let user = (program, view.number);
         if view.home != self.place.me {
             let key = (view.home, view.window);
@@ -355,7 +361,7 @@ impl Core {
         self.windows.let_go(user);
     }
 
-    fn destroy(&mut self, world: &mut impl World, window: u32) {
+    fn destroy(&mut self, world: &mut impl ProgramDriver, window: u32) {
         let making = self.windows.making.iter().position(|making| making.window == window);
         let unmade = making.and_then(|place| self.windows.making.remove(place)).map(|making| making.home);
         let Some(home) = unmade.or_else(|| self.windows.homes.remove(&window)) else { return };
@@ -370,7 +376,7 @@ impl Core {
 
     /// Handles a request to be told of the next change. The answer says that the watch has started;
     /// the program sees earlier changes in the window itself.
-    pub(super) fn watch(&mut self, world: &mut impl World, from: ClientId, asked: Head) -> Checked {
+    pub(super) fn watch(&mut self, world: &mut impl ProgramDriver, from: ClientId, asked: Head) -> Checked {
         let me = self.place.me;
         // The program has been told of a window that is gone.
         let Some(view) = self.mine(from)?.views.get(&asked.port) else { return Ok(()) };
@@ -388,7 +394,7 @@ impl Core {
     }
 
     /// Handles a program's read or change of a window.
-    pub(super) fn access(&mut self, world: &mut impl World, message: ProgramMessage<'_>) -> Checked {
+    pub(super) fn access(&mut self, world: &mut impl ProgramDriver, message: ProgramMessage<'_>) -> Checked {
         let ProgramMessage { from, head: asked, payload } = message;
         let fits = match asked.verb {
             Verb::Put => payload.len() <= limits::MAX_MESSAGE,
@@ -409,7 +415,13 @@ impl Core {
     }
 
     /// Carries out another node's access to a window of ours.
-    pub(super) fn execute(&mut self, world: &mut impl World, from: NodeId, asked: Head, payload: &[u8]) {
+    pub(super) fn execute(
+        &mut self,
+        world: &mut impl ProgramDriver,
+        from: NodeId,
+        asked: Head,
+        payload: &[u8],
+    ) {
         let mut done = Head::done(Use::Windows, asked.id, Status::Ok);
         let Some(home) = self.windows.homes.get_mut(&asked.port) else {
             world.send(from, Head { status: Status::NoWindow, ..done }, &[]);
@@ -479,7 +491,7 @@ impl Core {
 
     /// Handles the arrival of a change, or of a piece of a new copy, in one copy: the next may
     /// follow.
-    pub(super) fn landed(&mut self, world: &mut impl World, from: NodeId, said: Head) {
+    pub(super) fn landed(&mut self, world: &mut impl ProgramDriver, from: NodeId, said: Head) {
         if self.windows.sending.get(&said.id).is_some_and(|sending| sending.to == from) {
             return self.send_piece(world, said.id);
         }
@@ -492,7 +504,7 @@ impl Core {
         }
     }
 
-    pub(super) fn windows_gone(&mut self, world: &mut impl World, peer: NodeId) {
+    pub(super) fn windows_gone(&mut self, world: &mut impl ProgramDriver, peer: NodeId) {
         for home in self.windows.homes.values_mut() {
             home.members.remove(&peer);
         }
@@ -517,13 +529,13 @@ fn word(bytes: &[u8]) -> Option<u64> {
     bytes.first_chunk().map(|word| u64::from_le_bytes(*word))
 }
 
-fn say_changed(world: &mut impl World, watchers: &mut BTreeSet<Reader>) {
+fn say_changed(world: &mut impl ProgramDriver, watchers: &mut BTreeSet<Reader>) {
     while let Some((program, port)) = watchers.pop_first() {
         world.tell(program, Head { port, ..head(Verb::Changed) }, &[]);
     }
 }
 
-fn say_gone(world: &mut impl World, users: &BTreeSet<Reader>, status: Status) {
+fn say_gone(world: &mut impl ProgramDriver, users: &BTreeSet<Reader>, status: Status) {
     for (program, port) in users {
         world.tell(*program, Head { port: *port, status, ..head(Verb::Gone) }, &[]);
     }

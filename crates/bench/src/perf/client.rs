@@ -5,7 +5,7 @@ use std::sync::Arc;
 use plexus_base::{Nanos, NodeId};
 use plexus_fabric::Window;
 use plexus_interconnect::{Kind, Message, Net};
-use plexus_node::port::Port;
+use plexus_node::port::ChannelPort;
 
 use super::{
     Measured, PerfError, Plan, Trial, Until,
@@ -167,7 +167,7 @@ impl Client {
     }
 }
 
-impl Port for Client {
+impl ChannelPort for Client {
     #[inline]
     fn message(&mut self, net: &mut Net, message: Message<'_>) {
         let Some(tag) = Tag::read(message.tag) else { return };

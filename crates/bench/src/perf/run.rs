@@ -12,7 +12,7 @@ use std::{
 use plexus_base::NodeId;
 use plexus_fabric::Window;
 use plexus_interconnect::{Kind, Net, Service, Worker};
-use plexus_node::port::{Port, Ports};
+use plexus_node::port::{ChannelPort, Ports};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -154,7 +154,7 @@ fn driven<S: Service + AsMut<Ports>, T: Send>(
 struct Attached<'a, S: Service + AsMut<Ports>>(&'a Worker<S>);
 
 impl<'a, S: Service + AsMut<Ports>> Attached<'a, S> {
-    fn new(worker: &'a Worker<S>, port: Box<dyn Port>) -> Result<Self, PerfError> {
+    fn new(worker: &'a Worker<S>, port: Box<dyn ChannelPort>) -> Result<Self, PerfError> {
         worker.with(|service, _| {
             let ports = service.as_mut();
             match ports.set(PROMPT, Some(port)) {

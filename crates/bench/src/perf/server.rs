@@ -5,7 +5,7 @@ use std::sync::Arc;
 use plexus_base::NodeId;
 use plexus_fabric::Window;
 use plexus_interconnect::{Kind, Message, Net};
-use plexus_node::port::Port;
+use plexus_node::port::ChannelPort;
 
 use super::{
     PerfError, Trial,
@@ -75,7 +75,7 @@ fn reply(net: &mut Net, to: NodeId, what: MessageKind, payload: &[u8]) {
     let _ = net.send(to, PROMPT, Kind::Reply, Tag::plain(what), payload);
 }
 
-impl Port for Server {
+impl ChannelPort for Server {
     #[inline]
     fn message(&mut self, net: &mut Net, message: Message<'_>) {
         let Some(tag) = Tag::read(message.tag) else { return };

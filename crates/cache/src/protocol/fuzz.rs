@@ -131,7 +131,7 @@ impl SimulatedFrame {
 }
 
 #[derive(Default)]
-struct World {
+struct FuzzedNode {
     frames: Vec<SimulatedFrame>,
     /// True if changes are logged, in a stream up to `end`.
     logs: bool,
@@ -155,7 +155,7 @@ struct World {
     opened: Option<Epoch>,
 }
 
-impl ShardDriver for World {
+impl ShardDriver for FuzzedNode {
     fn open(&mut self, slot: Slot, _block: BlockId, mode: Mode) {
         let Self { frames, quick, .. } = self;
         let frame = &mut frames[slot.index()];
@@ -301,7 +301,7 @@ impl ShardDriver for World {
     }
 }
 
-impl World {
+impl FuzzedNode {
     /// Appends a record to the redo stream, if there is one.
     fn log(&mut self, slot: Slot) -> RedoSpan {
         let redo = &mut self.frames[slot.index()].contents.redo;
@@ -522,7 +522,7 @@ impl World {
 }
 
 /// Opens the shard in its first view, with reports of correct members.
-fn open(shard: &mut Shard, world: &mut World) {
+fn open(shard: &mut Shard, world: &mut FuzzedNode) {
     let view = world.first_view();
     tests::open(shard, &view, world);
     world.next.clear();
@@ -543,11 +543,11 @@ fn run(seed: u64, views: bool, all: &mut Counts) -> bool {
         carry_bytes: random.of(&[0, 1]),
     };
     let mut shard = Shard::new(config);
-    let mut world = World {
+    let mut world = FuzzedNode {
         frames: vec![SimulatedFrame::default(); config.slots() as usize],
         quick: Random { state: !seed << 32, views },
         logs: config.redo,
-        ..World::default()
+        ..FuzzedNode::default()
     };
     if !views {
         open(&mut shard, &mut world);

@@ -91,12 +91,12 @@ const EPOCH: Epoch = Epoch(5);
 const BLOCKS: u64 = 1000;
 
 /// A shard of node 0 and its driver.
-struct World {
+struct TestNodes {
     shard: Shard,
     log: Log,
 }
 
-impl World {
+impl TestNodes {
     fn tell(&mut self, event: Event) -> Vec<Did> {
         self.shard.handle(Nanos(0), event, &mut self.log);
         std::mem::take(&mut self.log.done)
@@ -175,16 +175,16 @@ fn requested(did: &[Did]) -> Option<Target> {
     })
 }
 
-fn world(ways: u32) -> World {
+fn world(ways: u32) -> TestNodes {
     opened(EPOCH, 2, ways)
 }
 
-fn opened(epoch: Epoch, nodes: u8, ways: u32) -> World {
+fn opened(epoch: Epoch, nodes: u8, ways: u32) -> TestNodes {
     opened_without(0, epoch, nodes, ways)
 }
 
 /// Opens a shard in a view without the last `last` nodes.
-fn opened_without(last: u8, epoch: Epoch, nodes: u8, ways: u32) -> World {
+fn opened_without(last: u8, epoch: Epoch, nodes: u8, ways: u32) -> TestNodes {
     let mut world = without_view(nodes, ways);
     let members = (0..nodes - last).map(|node| (NodeId(node), Incarnation(1))).collect();
     open(&mut world.shard, &Members { epoch, members }, &mut world.log);
@@ -212,7 +212,7 @@ pub(super) fn open(shard: &mut Shard, view: &Members, io: &mut impl ShardDriver)
     assert!(shard.is_open() && shard.counts().faults == 0);
 }
 
-fn without_view(nodes: u8, ways: u32) -> World {
+fn without_view(nodes: u8, ways: u32) -> TestNodes {
     let (me, worker) = (NodeId(0), WorkerId(0));
     let shard = Shard::new(Config {
         me,
@@ -225,7 +225,7 @@ fn without_view(nodes: u8, ways: u32) -> World {
         redo: false,
         carry_bytes: 0,
     });
-    World { shard, log: Log::default() }
+    TestNodes { shard, log: Log::default() }
 }
 
 /// Returns the master of a block while all of `nodes` are members.
@@ -608,12 +608,12 @@ fn a_leaver_ends_its_operations_and_begins_none() {
 
 /// Changes the block in a frame, with records up to position 9 that are not durable, and gives it
 /// to the other node.
-fn change_and_give(world: &mut World, block: BlockId, slot: Slot) -> Vec<Did> {
+fn change_and_give(world: &mut TestNodes, block: BlockId, slot: Slot) -> Vec<Did> {
     change_to_and_give(world, (block, 2), slot, RedoSpan { first: 3, last: 9, force: 0 })
 }
 
 fn change_to_and_give(
-    world: &mut World,
+    world: &mut TestNodes,
     (block, version): (BlockId, u64),
     slot: Slot,
     redo: RedoSpan,
@@ -630,7 +630,7 @@ fn change_to_and_give(
 }
 
 /// Takes a block back that was given away in version 2.
-fn take_back(world: &mut World, block: BlockId) -> usize {
+fn take_back(world: &mut TestNodes, block: BlockId) -> usize {
     let target = requested(&world.want(2, block, Ask::X)).expect("a request");
     let grant =
         MessageBody::Grant { ask: Ask::X, target, seq: 3, source: Source::Data, owed: true, behind: true };

@@ -23,7 +23,7 @@ use super::{
     properties::{
         checkpoint, debt, delivery::Delivery, ends, exclusive, latest::Truth, sums, turns::Turns, union,
     },
-    sessions::Session,
+    sessions::SimSession,
     streams::{SimStream, check_recoverable},
     tasks::SimTask,
 };
@@ -31,7 +31,7 @@ use crate::{
     failure::Broken,
     harness::{Outcome, Simulation},
     scenario::{Carrier, Params},
-    transport::{Arrival, Direct, Linked, NetEvent, Port, Step, Transport},
+    transport::{Arrival, Direct, Linked, NetEvent, Step, Transport, WorkerAddress},
 };
 
 /// The number of history lines kept for a block.
@@ -169,7 +169,7 @@ pub struct Cluster {
     /// The operations that sessions have begun.
     pub operations: u64,
     pub(crate) locals: Vec<Local>,
-    pub(crate) sessions: Vec<Session>,
+    pub(crate) sessions: Vec<SimSession>,
     pub(crate) tasks: Vec<SimTask>,
     pub(crate) transport: Box<dyn Transport>,
     pub(crate) debts_under_way: Vec<i64>,
@@ -198,8 +198,9 @@ impl Cluster {
         let nodes = usize::from(params.nodes);
         let places = (0..params.nodes).flat_map(|node| (0..params.workers).map(move |worker| (node, worker)));
         let locals: Vec<_> = places.map(|(node, worker)| Local::new(config(&params, node, worker))).collect();
-        let sessions =
-            (0..nodes * params.sessions as usize).map(|n| Session::new(NodeId((n % nodes) as u8))).collect();
+        let sessions = (0..nodes * params.sessions as usize)
+            .map(|n| SimSession::new(NodeId((n % nodes) as u8)))
+            .collect();
         let mut engine = Engine::new(seed, nodes * (1 + params.changes as usize));
         let transport: Box<dyn Transport> = match params.carrier {
             Carrier::Direct => Box::new(Direct::new(&params)),
@@ -329,7 +330,7 @@ impl Cluster {
 
     /// Returns the sessions that wait, with their blocks.
     pub fn waiting_sessions(&self) -> impl Iterator<Item = (usize, Option<BlockId>)> {
-        let living = move |session: &Session| self.is_alive(session.node);
+        let living = move |session: &SimSession| self.is_alive(session.node);
         let waiting = self.sessions.iter().enumerate().filter(move |(_, session)| living(session));
         waiting.filter(|(_, session)| session.is_busy()).map(|(n, session)| (n, session.block()))
     }
@@ -531,12 +532,12 @@ impl Cluster {
         (0..usize::from(self.params.nodes)).for_each(|node| self.engine.resume(self.owner(node)));
     }
 
-    pub(crate) fn port(&self, local: usize) -> Port {
+    pub(crate) fn port(&self, local: usize) -> WorkerAddress {
         let workers = usize::from(self.params.workers);
-        Port { node: NodeId((local / workers) as u8), worker: local % workers }
+        WorkerAddress { node: NodeId((local / workers) as u8), worker: local % workers }
     }
 
-    pub(crate) fn index_of(&self, port: Port) -> usize {
+    pub(crate) fn index_of(&self, port: WorkerAddress) -> usize {
         port.node.index() * usize::from(self.params.workers) + port.worker
     }
 }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     failure::Broken,
-    transport::{Arrival, Packet, Port, Put, Step},
+    transport::{Arrival, Packet, Put, Step, WorkerAddress},
 };
 
 impl Cluster {
@@ -183,7 +183,7 @@ impl Cluster {
             both_lanes: false,
             number: 0,
         };
-        let to = Port { node: to, worker: from.worker };
+        let to = WorkerAddress { node: to, worker: from.worker };
         self.delivery.number(from, to, &mut packet);
         let owners = &self.changes.owners;
         let step = &mut Step { engine: &mut self.engine, out: &mut self.arrivals, owners };
@@ -206,7 +206,7 @@ impl Cluster {
                     }
                 }
                 Arrival::Message { to, from, packet } => {
-                    self.delivery.delivered(Port { node: from, ..to }, to, &packet)?;
+                    self.delivery.delivered(WorkerAddress { node: from, ..to }, to, &packet)?;
                     let message = Message::decode(&packet.bytes)
                         .map_err(|error| Broken::general("fault", error.to_string()))?;
                     packet.bytes.chunks_exact(8).for_each(|eight| {

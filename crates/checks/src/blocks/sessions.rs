@@ -11,7 +11,7 @@ use super::{
 use crate::failure::Broken;
 
 /// A client of the cache at one node.
-pub(crate) struct Session {
+pub(crate) struct SimSession {
     /// The node of the session.
     pub(crate) node: NodeId,
     /// True if the shard knows that the session waits.
@@ -41,7 +41,7 @@ enum State {
     Finished,
 }
 
-impl Session {
+impl SimSession {
     /// Creates a session before its first operation.
     #[must_use]
     pub(crate) fn new(node: NodeId) -> Self {

@@ -13,7 +13,7 @@ use plexus_sim::Random;
 
 use super::{
     witness::broken,
-    world::{MembershipEvent, World},
+    world::{MembershipEvent, MembershipWorld},
 };
 use crate::{
     failure::Broken,
@@ -25,7 +25,7 @@ const COPIES: u64 = 6;
 
 /// The run of one seed.
 pub struct CopiedHosts {
-    world: World,
+    world: MembershipWorld,
     random: Random,
     original: usize,
 }
@@ -37,7 +37,7 @@ impl CopiedHosts {
         let (nodes, files) = (random.between(2, 3) as usize, *random.pick(&[1, 3]));
         let (_, mut profile) = *random.pick(&Profile::ALL);
         profile.disk_timeout = Nanos(profile.evict.0 * random.between(5, 9));
-        let mut world = World::new(seed, nodes + 1, &vec![None; files], profile, None);
+        let mut world = MembershipWorld::new(seed, nodes + 1, &vec![None; files], profile, None);
         let original = random.below(nodes as u64) as usize;
         (world.proofs, world.rests) = (random.percent(50), random.percent(50));
         world.copy(original);

@@ -10,7 +10,7 @@ use super::{
     Membership, Sabotage,
     files::{File, Sick},
     witness::broken,
-    world::{MembershipEvent, World},
+    world::{MembershipEvent, MembershipWorld},
 };
 use crate::{failure::Broken, harness::Simulation};
 
@@ -77,7 +77,7 @@ impl Episode {
         Self::Nodes,
     ];
 
-    pub(super) fn draw(world: &World, random: &mut Random) -> Self {
+    pub(super) fn draw(world: &MembershipWorld, random: &mut Random) -> Self {
         // With only one or two files, none can be older than a majority.
         if world.files.len() > 2 && random.percent(10) {
             return Self::OldCopy;

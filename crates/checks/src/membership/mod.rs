@@ -19,7 +19,7 @@ use plexus_membership::protocol::Profile;
 use plexus_sim::Random;
 
 pub use self::{copies::CopiedHosts, openings::Openings, prompt::Prompt, traffic::Traffic};
-use self::{episodes::Episode, world::World};
+use self::{episodes::Episode, world::MembershipWorld};
 use crate::{
     failure::Broken,
     harness::{Outcome, Simulation},
@@ -54,7 +54,7 @@ pub enum Sabotage {
 
 /// The run of one seed.
 pub struct Membership {
-    world: World,
+    world: MembershipWorld,
     random: Random,
 }
 
@@ -89,7 +89,7 @@ impl Membership {
         };
         let (_, mut profile) = *random.pick(&Profile::ALL);
         profile.disk_timeout = Nanos(profile.evict.0 * random.between(5, 9));
-        let mut world = World::new(seed, nodes, &hosts, profile, sabotage);
+        let mut world = MembershipWorld::new(seed, nodes, &hosts, profile, sabotage);
         world.proofs = random.percent(30);
         world.rests = random.percent(30);
         let mut proofs = Random::new(seed ^ 0x70_726f_6f66);
@@ -102,7 +102,7 @@ impl Membership {
         Self { world, random }
     }
 
-    fn of(seed: u64, world: World) -> Self {
+    fn of(seed: u64, world: MembershipWorld) -> Self {
         Self { world, random: Random::new(seed ^ 0x70_726f_6d70) }
     }
 }

@@ -14,7 +14,7 @@ use plexus_base::{Incarnation, MAX_NODES, Nanos, NodeId};
 use plexus_membership::protocol::{Profile, Report, Seat, View};
 use plexus_sim::Random;
 
-use super::world::{MembershipEvent, RIVAL, World};
+use super::world::{MembershipEvent, MembershipWorld, RIVAL};
 use crate::{
     failure::Broken,
     harness::{Outcome, Simulation},
@@ -25,7 +25,7 @@ const ACTS: u64 = 60;
 
 /// The run of one seed.
 pub struct Openings {
-    world: World,
+    world: MembershipWorld,
     random: Random,
     chosen: Arc<View>,
     reports: u64,
@@ -38,7 +38,7 @@ impl Openings {
         let (nodes, files) = (random.between(2, 3) as usize, *random.pick(&[1, 3]));
         let (_, mut profile) = *random.pick(&Profile::ALL);
         profile.disk_timeout = Nanos(profile.lease.0 * random.between(2, 6));
-        let mut world = World::new(seed, nodes, &vec![None; files], profile, None);
+        let mut world = MembershipWorld::new(seed, nodes, &vec![None; files], profile, None);
         (world.proofs, world.rests, world.has_rival) = (random.percent(50), true, true);
         let mut proofs = Random::new(seed ^ 0x70_726f_6f66);
         if proofs.percent(40) {

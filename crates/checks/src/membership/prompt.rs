@@ -7,7 +7,7 @@ use plexus_membership::protocol::{ConfigChange, Profile};
 use super::{
     Membership,
     witness::broken,
-    world::{MembershipEvent, World},
+    world::{MembershipEvent, MembershipWorld},
 };
 use crate::{failure::Broken, harness::Simulation};
 
@@ -49,7 +49,7 @@ impl Membership {
     /// Creates a cluster in which nothing is slow and every death is proved; `hosts` gives the node
     /// that serves each voting file.
     pub fn steady(seed: u64, nodes: usize, hosts: &[Option<NodeId>], profile: Profile) -> Self {
-        let mut world = World::new(seed, nodes, hosts, profile, None);
+        let mut world = MembershipWorld::new(seed, nodes, hosts, profile, None);
         (world.proofs, world.steady) = (true, true);
         Self::of(seed, world)
     }

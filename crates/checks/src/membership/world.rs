@@ -133,7 +133,7 @@ pub(super) struct Node {
     pub(super) has_left: bool,
 }
 
-pub(super) struct World {
+pub(super) struct MembershipWorld {
     pub(super) engine: Engine<MembershipEvent>,
     pub(super) nodes: Vec<Node>,
     pub(super) files: Vec<File>,
@@ -169,7 +169,7 @@ pub(super) struct World {
     actions: Vec<Action>,
 }
 
-impl World {
+impl MembershipWorld {
     pub(super) fn new(
         seed: u64,
         nodes: usize,

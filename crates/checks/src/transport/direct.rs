@@ -6,7 +6,7 @@ use plexus_base::NodeId;
 use plexus_cache::protocol::Kind;
 use plexus_sim::{Engine, Network, PathId};
 
-use super::{Arrival, NetEvent, Packet, Paths, Port, Step, Transport};
+use super::{Arrival, NetEvent, Packet, Paths, Step, Transport, WorkerAddress};
 use crate::{blocks::cluster::ClusterEvent, scenario::Params};
 
 /// The lanes for small frames; the last lane is for blocks.
@@ -69,7 +69,7 @@ impl Direct {
 }
 
 impl Transport for Direct {
-    fn send(&mut self, step: &mut Step<'_>, from: Port, to: Port, packet: Packet) {
+    fn send(&mut self, step: &mut Step<'_>, from: WorkerAddress, to: WorkerAddress, packet: Packet) {
         let (path, lane) = (self.paths.between(from, to), self.lane(&packet));
         self.waiting[path][lane].push_back(packet);
         self.push(step, path, lane);

@@ -44,7 +44,7 @@ pub struct Packet {
 
 /// The position of a worker in the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Port {
+pub struct WorkerAddress {
     /// The node.
     pub node: NodeId,
     /// The worker, from 0.
@@ -68,13 +68,13 @@ impl Paths {
         self.nodes * self.nodes * self.workers
     }
 
-    fn between(self, from: Port, to: Port) -> usize {
+    fn between(self, from: WorkerAddress, to: WorkerAddress) -> usize {
         (from.node.index() * self.nodes + to.node.index()) * self.workers + from.worker
     }
 
-    fn ends(self, path: usize) -> (Port, Port) {
+    fn ends(self, path: usize) -> (WorkerAddress, WorkerAddress) {
         let (pair, worker) = (path / self.workers, path % self.workers);
-        let port = |node: usize| Port { node: NodeId(node as u8), worker };
+        let port = |node: usize| WorkerAddress { node: NodeId(node as u8), worker };
         (port(pair / self.nodes), port(pair % self.nodes))
     }
 }
@@ -104,11 +104,11 @@ pub enum NetEvent {
 #[derive(Clone, Copy, Debug)]
 pub enum Arrival {
     /// A block is written into a frame.
-    Land(Port, Put),
+    Land(WorkerAddress, Put),
     /// A message is ready to be handled.
     Message {
         /// The receiver.
-        to: Port,
+        to: WorkerAddress,
         /// The sender.
         from: NodeId,
         /// What it sent.
@@ -130,7 +130,7 @@ pub struct Step<'a> {
 /// before its message.
 pub trait Transport {
     /// Sends a packet now or as soon as there is room.
-    fn send(&mut self, step: &mut Step<'_>, from: Port, to: Port, packet: Packet);
+    fn send(&mut self, step: &mut Step<'_>, from: WorkerAddress, to: WorkerAddress, packet: Packet);
 
     /// Handles an event that the transport scheduled.
     fn event(&mut self, step: &mut Step<'_>, event: NetEvent);

@@ -63,7 +63,7 @@ struct Node {
 }
 
 #[derive(Clone)]
-struct World {
+struct PaxosWorld {
     rules: Rules,
     /// Nodes exchange no messages here.
     scope: Scope<(), ()>,
@@ -100,7 +100,7 @@ fn value(node: usize, incarnation: u64) -> Arc<View> {
     Arc::new(view)
 }
 
-impl World {
+impl PaxosWorld {
     fn new(rules: Rules) -> Self {
         let node = |node: usize| Node {
             incarnation: 1,
@@ -182,7 +182,7 @@ impl World {
     }
 }
 
-impl explore::World for World {
+impl explore::World for PaxosWorld {
     type Node = ();
     type Message = ();
     type Own = Own;
@@ -255,7 +255,7 @@ impl explore::World for World {
 }
 
 /// Hashes the distinguishing state of a world, without the parts that are equal in every ballot.
-impl Hash for World {
+impl Hash for PaxosWorld {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         let brief = |view: &Arc<View>| (view.seats[0].last(), view.seats[1].last());
         (self.torn, self.ends, self.chosen.as_ref().map(brief), &self.nodes).hash(hasher);
@@ -275,7 +275,7 @@ impl Hash for World {
 
 /// Returns the number of worlds, and the number of steps between them in which a view was chosen.
 fn explore(rules: Rules) -> Result<(usize, usize), String> {
-    let first = World::new(rules);
+    let first = PaxosWorld::new(rules);
     let found = Rc::clone(&first.found);
     let worlds = explore::explore(first)?.all;
     let (chosen, choices) = &*found.borrow();

@@ -69,7 +69,7 @@ fn faults_of_registry_members_are_detected() {
     use replicas::Sabotage;
     detected(
         300,
-        replicas::World::new,
+        replicas::ReplicaWorld::new,
         [
             (Sabotage::LyingDisks, "kept"),
             (Sabotage::Forgetful, "kept"),

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::Core;
+use super::ClientCore;
 use crate::{
     Address, Error,
     completions::{Completion, Operation},
@@ -35,7 +35,7 @@ pub(super) type FlowKey = (Use, u32, Address);
 /// Above this number, flows without messages on their way are ended.
 const MANY_FLOWS: usize = limits::MAX_FLOWS / 2;
 
-impl Core {
+impl ClientCore {
     /// Sends a message if its flow has room. Returns true if it was sent. An earlier loss is
     /// reported first.
     pub(crate) fn try_send(

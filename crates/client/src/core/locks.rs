@@ -7,13 +7,13 @@ use plexus_base::{
     locks::{Grant, LockRefusal, Mode, Token, VALUE_LEN},
 };
 
-use super::{Core, Finished, Limited, OperationState};
+use super::{ClientCore, Finished, Limited, OperationState};
 use crate::{
     Error,
     locks::{EventMark, LockEvent, LockEventKind, LockKey},
     wire::{
         Head, Status, Use, Verb,
-        lock::{ConvertRequest, LockRequest, decode_grant},
+        lock::{ConvertRequest, NewLockMessage, decode_grant},
     },
 };
 
@@ -118,11 +118,11 @@ impl Locks {
     }
 }
 
-impl Core {
+impl ClientCore {
     /// Requests a lock. Returns its key and the number of the request.
     pub(crate) fn lock(
         &mut self,
-        request: &LockRequest<'_>,
+        request: &NewLockMessage<'_>,
         post: Option<EventTarget>,
         posted: bool,
     ) -> Result<(LockKey, u64), Error> {

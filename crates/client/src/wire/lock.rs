@@ -70,7 +70,7 @@ impl Deref for Encoded {
 
 /// The payload of [`Verb::Lock`](super::Verb::Lock).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LockRequest<'a> {
+pub struct NewLockMessage<'a> {
     /// The requested mode.
     pub mode: Mode,
     /// True if the session wants blocking notices.
@@ -96,7 +96,7 @@ pub struct ConvertRequest {
     pub value: Option<[u8; VALUE_LEN]>,
 }
 
-impl<'a> LockRequest<'a> {
+impl<'a> NewLockMessage<'a> {
     /// Encodes the request. The name must not exceed the maximum length.
     #[must_use]
     pub fn encode(&self) -> Encoded {
@@ -170,7 +170,7 @@ pub fn decode_grant(bytes: &[u8]) -> Result<(Mode, Value), DecodeError> {
 
 /// Checks that any bytes are either an error or decode to a value that encodes to the same bytes.
 pub(super) fn any(bytes: &[u8]) {
-    if let Ok(request) = LockRequest::decode(bytes) {
+    if let Ok(request) = NewLockMessage::decode(bytes) {
         assert_eq!(&*request.encode(), bytes);
     }
     if let Ok(request) = ConvertRequest::decode(bytes) {
@@ -189,13 +189,13 @@ mod tests {
     fn what_is_encoded_is_decoded() {
         let (notify, session, start_time, timeout_ns) = (true, SESSIONS - 1, 7, FOREVER);
         for name in [&b"n"[..], &[0xff; MAX_NAME]] {
-            let request = LockRequest { mode: Mode::PW, notify, session, start_time, timeout_ns, name };
-            assert_eq!(LockRequest::decode(&request.encode()), Ok(request));
+            let request = NewLockMessage { mode: Mode::PW, notify, session, start_time, timeout_ns, name };
+            assert_eq!(NewLockMessage::decode(&request.encode()), Ok(request));
         }
         let name = &[1; MAX_NAME];
-        let longest = LockRequest { mode: Mode::PW, notify, session, start_time, timeout_ns, name };
-        assert!(LockRequest::decode(&[&longest.encode(), &b"n"[..]].concat()).is_err());
-        assert!(LockRequest::decode(&LockRequest { name: b"", ..longest }.encode()).is_err());
+        let longest = NewLockMessage { mode: Mode::PW, notify, session, start_time, timeout_ns, name };
+        assert!(NewLockMessage::decode(&[&longest.encode(), &b"n"[..]].concat()).is_err());
+        assert!(NewLockMessage::decode(&NewLockMessage { name: b"", ..longest }.encode()).is_err());
         for value in [None, Some([9; VALUE_LEN])] {
             let request = ConvertRequest { mode: Mode::CR, timeout_ns: 0, value };
             assert_eq!(ConvertRequest::decode(&request.encode()), Ok(request));
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn hostile_bytes_have_one_reading_or_none() {
-        let request = LockRequest {
+        let request = NewLockMessage {
             mode: Mode::PW,
             notify: false,
             session: 1,

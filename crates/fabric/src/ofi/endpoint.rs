@@ -29,7 +29,7 @@ use super::{
     device::{Device, Object, Region},
     long::LongPutMemory,
     operations::{OPERATIONS, OperationKind, Operations, State},
-    port::Port,
+    port::EndpointPort,
     sys,
     touched::{PutsInFlight, before},
     wire::{self, MAX_MESSAGE},
@@ -74,7 +74,7 @@ const CONTEXTS: usize = CONTROL + 1;
 /// One lane of a rail, see the [module documentation](self). Fields are closed and freed from the
 /// top.
 pub(super) struct Endpoint {
-    port: Port,
+    port: EndpointPort,
     slots_region: Option<Region>,
     staged_region: Option<Region>,
     slots: Buffer,
@@ -133,7 +133,7 @@ impl Endpoint {
             [a?, b?]
         };
         let mut made = Self {
-            port: Port::new(endpoint, lane, CONTEXTS),
+            port: EndpointPort::new(endpoint, lane, CONTEXTS),
             slots_region,
             staged_region,
             slots,

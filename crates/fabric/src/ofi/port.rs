@@ -37,7 +37,7 @@ impl Completed {
     /// The call of a completion of any port.
     ///
     /// # Safety
-    /// `context` was given to the provider by a [`Port`] that still lives.
+    /// `context` was given to the provider by a [`EndpointPort`] that still lives.
     pub(super) unsafe fn of(context: *mut c_void) -> Self {
         let context = context.cast::<Context>();
         // SAFETY: the caller's promise; the provider writes to its own part only.
@@ -65,14 +65,14 @@ impl Piece<'_> {
 }
 
 /// An endpoint with its contexts, see the [module documentation](self).
-pub(super) struct Port {
+pub(super) struct EndpointPort {
     endpoint: Object<sys::Ep>,
     contexts: Buffer,
     /// The peer's entry in the address vector.
     pub(super) peer: u64,
 }
 
-impl Port {
+impl EndpointPort {
     /// Builds a port with contexts for indices below `count`.
     pub(super) fn new(endpoint: Object<sys::Ep>, lane: Lane, count: usize) -> Self {
         let mut contexts = Buffer::new(count * size_of::<Context>());
@@ -126,7 +126,7 @@ impl Port {
     /// Sends a message.
     ///
     /// # Safety
-    /// As [`Port::receive`], but that the bytes may be read.
+    /// As [`EndpointPort::receive`], but that the bytes may be read.
     pub(super) unsafe fn send(&self, message: Piece<'_>, index: usize) -> c_int {
         // SAFETY: as above.
         let code = unsafe {
@@ -141,7 +141,7 @@ impl Port {
     /// the data are `delivered`.
     ///
     /// # Safety
-    /// As [`Port::send`].
+    /// As [`EndpointPort::send`].
     pub(super) unsafe fn write(
         &self,
         data: Piece<'_>,

@@ -20,7 +20,7 @@ use super::{
     common::{ConnectedRail, MeshState, RailPlace},
     hello::HELLO,
     line::HandshakeStream,
-    noise::{self, CallerHandshake, GREETING, Session},
+    noise::{self, CallerHandshake, GREETING, NoiseSession},
     pair::{MAX_SLOTS, Path},
     tcp::{self, GO, SEALED_SPANS},
 };
@@ -35,9 +35,9 @@ enum CallStage {
     /// Its hello is sent.
     Greeted(Box<CallerHandshake>),
     /// A valid answer has arrived.
-    Answered(Box<Session>),
+    Answered(Box<NoiseSession>),
     /// It waits for the other lanes.
-    Ready(Box<Session>),
+    Ready(Box<NoiseSession>),
 }
 
 struct LaneCall {

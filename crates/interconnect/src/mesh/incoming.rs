@@ -23,7 +23,7 @@ use super::{
     common::{ConnectedRail, MeshState, RailPlace},
     hello::Hello,
     line::HandshakeStream,
-    noise::{self, GREETING, Session},
+    noise::{self, GREETING, NoiseSession},
     tcp::{self, GO, Lane, SEALED_GO, SEALED_SPANS},
     warned::RateLimitedWarnings,
 };
@@ -37,9 +37,9 @@ enum IncomingStage {
     /// No valid message has arrived.
     Unproved,
     /// A valid hello has arrived, which may be a replayed one.
-    Greeted(Box<(Session, Hello)>),
+    Greeted(Box<(NoiseSession, Hello)>),
     /// The peer has proved that it has the key now.
-    Proved(Box<(Session, Hello)>, Vec<WindowSpan>),
+    Proved(Box<(NoiseSession, Hello)>, Vec<WindowSpan>),
 }
 
 struct IncomingConnection {

@@ -80,17 +80,20 @@ pub(super) fn called(
 
 impl CallerHandshake {
     /// Reads the answer.
-    pub(super) fn answered(mut self, message: &[u8; GREETING]) -> Result<([u8; HELLO], Session), Unproven> {
+    pub(super) fn answered(
+        mut self,
+        message: &[u8; GREETING],
+    ) -> Result<([u8; HELLO], NoiseSession), Unproven> {
         let hello = read(&mut self.0, message)?;
-        Ok((hello, Session::new(self.0)))
+        Ok((hello, NoiseSession::new(self.0)))
     }
 }
 
 impl AccepterHandshake {
     /// Makes the answer to send.
-    pub(super) fn answer(mut self, hello: &[u8; HELLO]) -> ([u8; GREETING], Session) {
+    pub(super) fn answer(mut self, hello: &[u8; HELLO]) -> ([u8; GREETING], NoiseSession) {
         let message = write(&mut self.0, hello);
-        (message, Session::new(self.0))
+        (message, NoiseSession::new(self.0))
     }
 }
 
@@ -123,12 +126,12 @@ fn read(state: &mut HandshakeState, message: &[u8; GREETING]) -> Result<[u8; HEL
 pub(super) type RailKeys = (Zeroizing<[u8; KEY]>, Zeroizing<[u8; KEY]>);
 
 /// The secrets of two ends, once each knows that the other has the key.
-pub(super) struct Session {
+pub(super) struct NoiseSession {
     send: DirectionKeys,
     receive: DirectionKeys,
 }
 
-impl Session {
+impl NoiseSession {
     fn new(mut state: HandshakeState) -> Self {
         let caller = state.is_initiator();
         let (forth, back) = state.dangerously_get_raw_split();
@@ -202,7 +205,7 @@ mod tests {
         Key::new([byte; KEY])
     }
 
-    fn joined() -> (Session, Session) {
+    fn joined() -> (NoiseSession, NoiseSession) {
         let (calling, first) = call(&key(1), CLUSTER, &[3; HELLO]);
         let (called, hello) = called(&[key(1)], CLUSTER, &first).unwrap();
         assert_eq!(hello, [3; HELLO]);

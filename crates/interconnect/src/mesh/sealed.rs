@@ -22,7 +22,7 @@ use std::{
 use super::{
     hello::HELLO,
     keys::Key,
-    noise::{self, GREETING, Session, TAG, Unproven},
+    noise::{self, GREETING, NoiseSession, TAG, Unproven},
 };
 
 /// The longest message.
@@ -31,7 +31,7 @@ const MAX_MESSAGE: usize = 4096;
 /// A blocking connection whose other end has proved the same key.
 pub struct SealedStream {
     stream: TcpStream,
-    session: Session,
+    session: NoiseSession,
 }
 
 impl SealedStream {

@@ -43,7 +43,7 @@ use super::{
     Config, HANDSHAKE, MeshError,
     common::{ConnectedRail, MeshState, RailPlace},
     keys::Key,
-    noise::{self, GREETING, Session},
+    noise::{self, GREETING, NoiseSession},
     not_accepted,
     spans::WINDOWS,
     system,
@@ -307,7 +307,7 @@ impl LocalPeers {
     }
 
     /// Sends all descriptors that the peer maps.
-    fn offer(&self, socket: &OwnedFd, session: &mut Session, rings: &[RxRings]) -> Result<(), String> {
+    fn offer(&self, socket: &OwnedFd, session: &mut NoiseSession, rings: &[RxRings]) -> Result<(), String> {
         let packet = session.seal(&our_spans(&self.common));
         let windows = &self.common.config.windows;
         let mut descriptors: Vec<BorrowedFd<'_>> = windows.iter().map(|window| window.fd()).collect();
@@ -399,7 +399,7 @@ struct PeerOffer {
 }
 
 impl PeerOffer {
-    fn receive(socket: &OwnedFd, session: &mut Session) -> Result<Self, String> {
+    fn receive(socket: &OwnedFd, session: &mut NoiseSession) -> Result<Self, String> {
         let mut packet = [0; SEALED_SPANS];
         let (len, descriptors) = receive_packet(socket.as_fd(), &mut packet)
             .map_err(|error| format!("the peer does not announce its windows: {error}"))?;

@@ -9,7 +9,7 @@ use plexus_base::Waiting;
 use super::{
     Shared,
     token::{HeldToken, Steps},
-    turn::Core,
+    turn::WorkerCore,
     watch::Seat,
 };
 use crate::Service;
@@ -28,7 +28,11 @@ pub(super) enum Left {
 
 impl<S: Service> Shared<S> {
     /// Releases the token for a local thread that will be back.
-    pub(super) fn lend_or_leave<'a>(&'a self, core: HeldToken<'a, Core<S>>, seat: &mut Option<Seat<'a>>) {
+    pub(super) fn lend_or_leave<'a>(
+        &'a self,
+        core: HeldToken<'a, WorkerCore<S>>,
+        seat: &mut Option<Seat<'a>>,
+    ) {
         if self.waiting != Waiting::Polling {
             return self.leave(core, seat);
         }
@@ -43,7 +47,7 @@ impl<S: Service> Shared<S> {
 
     /// Releases the token for a local thread. If it can leave the worker neither to other waiting
     /// threads nor to bells, the watching thread takes over.
-    pub(super) fn leave<'a>(&'a self, core: HeldToken<'a, Core<S>>, seat: &mut Option<Seat<'a>>) {
+    pub(super) fn leave<'a>(&'a self, core: HeldToken<'a, WorkerCore<S>>, seat: &mut Option<Seat<'a>>) {
         if let Err(core) = self.leave_to_others(core, seat)
             && self.let_go(core, seat.as_ref()) == Left::Busy
         {
@@ -56,9 +60,9 @@ impl<S: Service> Shared<S> {
     /// token is returned then too.
     pub(super) fn leave_to_others<'a>(
         &'a self,
-        mut core: HeldToken<'a, Core<S>>,
+        mut core: HeldToken<'a, WorkerCore<S>>,
         seat: &mut Option<Seat<'a>>,
-    ) -> Result<(), HeldToken<'a, Core<S>>> {
+    ) -> Result<(), HeldToken<'a, WorkerCore<S>>> {
         // Where threads poll, the worker is lent and attended in passing.
         let lends = self.waiting == Waiting::Polling;
         if lends || !self.token.is_attended() || self.contention.is_kept_waiting() {
@@ -79,7 +83,7 @@ impl<S: Service> Shared<S> {
     }
 
     /// Releases the token; `token.rs` argues why nothing is missed.
-    pub(super) fn let_go(&self, mut core: HeldToken<'_, Core<S>>, seat: Option<&Seat<'_>>) -> Left {
+    pub(super) fn let_go(&self, mut core: HeldToken<'_, WorkerCore<S>>, seat: Option<&Seat<'_>>) -> Left {
         let left = self.take_seat_left(&mut core);
         let seat = seat.or(left.as_ref());
         let quiet = core.let_go(TURNS_WHEN_LEAVING, &Leaver { shared: self, seat });
@@ -87,7 +91,7 @@ impl<S: Service> Shared<S> {
     }
 
     /// Takes over the seat if the last driver left it with the token.
-    pub(super) fn take_seat_left(&self, core: &mut Core<S>) -> Option<Seat<'_>> {
+    pub(super) fn take_seat_left(&self, core: &mut WorkerCore<S>) -> Option<Seat<'_>> {
         std::mem::take(&mut core.seat_left).then(|| self.watch.take_over_seat())
     }
 }
@@ -98,12 +102,12 @@ struct Leaver<'a, S: Service> {
     seat: Option<&'a Seat<'a>>,
 }
 
-impl<S: Service> Steps<Core<S>> for Leaver<'_, S> {
+impl<S: Service> Steps<WorkerCore<S>> for Leaver<'_, S> {
     fn arm(&self) {
         self.shared.bell.arm();
     }
 
-    fn look(&self, core: &mut Core<S>) -> bool {
+    fn look(&self, core: &mut WorkerCore<S>) -> bool {
         // Events of sockets that were polled meanwhile: left there, they would wake a thread for
         // nothing. The thread that took them off looks at everything, since `pending` may not see a
         // rail's event.
@@ -116,7 +120,7 @@ impl<S: Service> Steps<Core<S>> for Leaver<'_, S> {
         came || core.pending(self.shared)
     }
 
-    fn turn(&self, core: &mut Core<S>) {
+    fn turn(&self, core: &mut WorkerCore<S>) {
         self.shared.bell.disarm();
         core.turn(self.shared);
     }

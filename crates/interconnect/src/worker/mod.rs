@@ -66,7 +66,7 @@ pub use self::watch::Listening;
 use self::{
     leave::Left,
     token::{HeldToken, Token},
-    turn::Core,
+    turn::WorkerCore,
     watch::Watch,
 };
 use crate::{
@@ -185,7 +185,7 @@ struct Shared<S: Service> {
     windows: Arc<Windows>,
     events: Events,
     infos: Mutex<BTreeMap<NodeId, LinkInfo>>,
-    token: Token<Core<S>>,
+    token: Token<WorkerCore<S>>,
     tasks: ArrayQueue<S::Task>,
     controls: Mutex<Controls>,
     controlled: AtomicBool,
@@ -237,7 +237,7 @@ impl<S: Service> Worker<S> {
                 windows,
                 events,
                 infos: Mutex::default(),
-                token: Token::new(Core::new(service, Net::new(me, id, epoch, MAX_NODES))),
+                token: Token::new(WorkerCore::new(service, Net::new(me, id, epoch, MAX_NODES))),
                 tasks: ArrayQueue::new(TASKS),
                 controls: Mutex::default(),
                 controlled: AtomicBool::new(false),
@@ -519,7 +519,7 @@ impl<S: Service> Driven for Shared<S> {
 
 impl<S: Service> Shared<S> {
     /// Takes the token for a thread that cannot do without it.
-    fn take(&self) -> HeldToken<'_, Core<S>> {
+    fn take(&self) -> HeldToken<'_, WorkerCore<S>> {
         loop {
             if let Some(core) = self.token.try_take() {
                 // Other claimants set the flag again.
@@ -533,7 +533,7 @@ impl<S: Service> Shared<S> {
     }
 
     /// Drives from the background thread for as long as there is work, and a little longer.
-    fn spin(&self, core: &mut Core<S>, ticked: &mut Nanos) {
+    fn spin(&self, core: &mut WorkerCore<S>, ticked: &mut Nanos) {
         let mut spinner = Spinner::new(self.waiting, &self.contention);
         let mut turns = 0u32;
         if core.turn(self) == 0 && self.waiting != Waiting::Polling {

@@ -22,7 +22,7 @@ use crate::{
 const TASKS_PER_TURN: usize = 64;
 
 /// The state that the token protects: one thread uses it at a time.
-pub(super) struct Core<S> {
+pub(super) struct WorkerCore<S> {
     pub(super) service: S,
     pub(super) net: Net,
     inbox: Inbox,
@@ -36,7 +36,7 @@ pub(super) struct Core<S> {
     pub(super) visits: u32,
 }
 
-impl<S: Service> Core<S> {
+impl<S: Service> WorkerCore<S> {
     pub(super) fn new(service: S, net: Net) -> Self {
         Self {
             service,

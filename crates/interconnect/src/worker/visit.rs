@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use plexus_base::Waiting;
 
-use super::{Shared, Worker, token::HeldToken, turn::Core};
+use super::{Shared, Worker, token::HeldToken, turn::WorkerCore};
 use crate::{Net, Service};
 
 /// Where threads poll, one visit of so many attends the worker, so that peers do not wait for a
@@ -34,7 +34,7 @@ impl<S: Service> Worker<S> {
         if !(lent || shared.bell.is_armed()) || !shared.tasks.is_empty() {
             return Some(shared.look_after(core, act));
         }
-        let Core { service, net, .. } = &mut *core;
+        let WorkerCore { service, net, .. } = &mut *core;
         let result = act(service, net);
         let more = core.flush(!lent);
         if lent {
@@ -56,12 +56,16 @@ impl<S: Service> Worker<S> {
 impl<S: Service> Shared<S> {
     /// Visits a worker that was left to other waiting threads. They attend it, and push out the
     /// visitor's messages with their own.
-    fn visit_left<R>(&self, mut core: HeldToken<'_, Core<S>>, act: impl FnOnce(&mut S, &mut Net) -> R) -> R {
+    fn visit_left<R>(
+        &self,
+        mut core: HeldToken<'_, WorkerCore<S>>,
+        act: impl FnOnce(&mut S, &mut Net) -> R,
+    ) -> R {
         // Tasks that this thread submitted before come first.
         if !self.tasks.is_empty() {
             core.do_tasks(self);
         }
-        let Core { service, net, .. } = &mut *core;
+        let WorkerCore { service, net, .. } = &mut *core;
         let result = act(service, net);
         let alone = if core.has_work() { Some(core) } else { core.unlock() };
         alone.into_iter().for_each(|core| self.look_after_more(core));
@@ -70,14 +74,18 @@ impl<S: Service> Shared<S> {
 
     /// Does the errand of a visitor that first finds work to attend to.
     #[cold]
-    fn look_after<R>(&self, mut core: HeldToken<'_, Core<S>>, act: impl FnOnce(&mut S, &mut Net) -> R) -> R {
+    fn look_after<R>(
+        &self,
+        mut core: HeldToken<'_, WorkerCore<S>>,
+        act: impl FnOnce(&mut S, &mut Net) -> R,
+    ) -> R {
         core.stay();
         self.bell.disarm();
         // Tasks that this thread submitted before come first.
         while !self.tasks.is_empty() {
             core.turn(self);
         }
-        let Core { service, net, .. } = &mut *core;
+        let WorkerCore { service, net, .. } = &mut *core;
         let result = act(service, net);
         core.turn(self);
         self.leave(core, &mut None);
@@ -86,7 +94,7 @@ impl<S: Service> Shared<S> {
 
     /// Attends the worker after the errand of a visitor.
     #[cold]
-    fn look_after_more(&self, mut core: HeldToken<'_, Core<S>>) {
+    fn look_after_more(&self, mut core: HeldToken<'_, WorkerCore<S>>) {
         core.stay();
         self.bell.disarm();
         core.turn(self);

@@ -15,7 +15,7 @@ use std::{mem, sync::atomic::Ordering::Relaxed};
 
 use plexus_base::{Nanos, Waiting, clock};
 
-use super::{Left, Shared, TURNS_BETWEEN_CLAIMS, Worker, token::HeldToken, turn::Core, watch::Seat};
+use super::{Left, Shared, TURNS_BETWEEN_CLAIMS, Worker, token::HeldToken, turn::WorkerCore, watch::Seat};
 use crate::{Service, Signal, spin::Spinner};
 
 /// A thread that waits.
@@ -135,7 +135,7 @@ impl<'a, S: Service> Waiter<'a, S> {
 
     /// Drives until the answer is there, another thread must have the token, or it is time to
     /// sleep. It then releases the token.
-    fn drive(&mut self, mut core: HeldToken<'a, Core<S>>) -> Next {
+    fn drive(&mut self, mut core: HeldToken<'a, WorkerCore<S>>) -> Next {
         let Self { shared, signal, spinner, seat, answer, until, .. } = self;
         shared.bell.disarm();
         if seat.is_none() {

@@ -7,7 +7,7 @@ use plexus_base::{Nanos, NodeId};
 use super::{Action, Config, Counts, Masters, Members, Message, PartitionSlot, message::LockMessage};
 
 #[derive(Clone, Debug)]
-pub(super) struct Core {
+pub(super) struct ShardCore {
     pub(super) config: Config,
     pub(super) now: Nanos,
     pub(super) view: Members,
@@ -18,7 +18,7 @@ pub(super) struct Core {
     pub(super) counts: Counts,
 }
 
-impl Core {
+impl ShardCore {
     pub(super) fn send(&mut self, to: NodeId, body: LockMessage) {
         if to == self.config.me {
             self.inbox.push_back(body);

@@ -23,7 +23,7 @@ use plexus_base::WorkerId;
 
 use super::{
     Action, LockId, LockMessage, LockRefusal, Owner, Shard,
-    core::Core,
+    core::ShardCore,
     home::HomeLock,
     message::{Chased, Hop, MAX_HOPS, Origin, Probe},
 };
@@ -182,6 +182,6 @@ impl Probe {
 }
 
 /// Sends the probe to the master of the resource that `held` waits for.
-fn send(held: &HomeLock, probe: Probe, core: &mut Core) {
+fn send(held: &HomeLock, probe: Probe, core: &mut ShardCore) {
     core.ask_master(held.place, LockMessage::Probe(held.name.clone(), Box::new(probe)));
 }

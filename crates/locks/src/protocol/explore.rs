@@ -47,7 +47,7 @@ impl Client {
 }
 
 #[derive(Clone)]
-struct World {
+struct ExploredLocks {
     name: Name,
     shards: Vec<Option<Shard>>,
     clients: Vec<Client>,
@@ -82,7 +82,7 @@ fn name(master: u8) -> Name {
     found.expect("each node masters something")
 }
 
-impl World {
+impl ExploredLocks {
     fn new(master: u8, scripts: [&[Op]; 2], may_cancel: bool, may_die: bool) -> Self {
         let name = name(master);
         let Partition(partition) = name.partition();
@@ -284,7 +284,7 @@ impl World {
 }
 
 /// Explores every state and returns their number.
-fn explore(world: World, deadlocks: bool) -> usize {
+fn explore(world: ExploredLocks, deadlocks: bool) -> usize {
     let mut seen = BTreeSet::from([world.print()]);
     let mut next = vec![world];
     while let Some(world) = next.pop() {
@@ -320,10 +320,10 @@ fn every_order_with_all_alive() {
         for scripts in
             [[&ONCE[..], &ONCE], [&ONCE, &SHARED], [&DOWN, &UP], [&ACROSS, &SHARED], [&DOWN, &DOWN]]
         {
-            states += explore(World::new(master, scripts, true, false), false);
+            states += explore(ExploredLocks::new(master, scripts, true, false), false);
         }
         for script in [&UP, &ACROSS] {
-            states += explore(World::new(master, [script, script], true, false), true);
+            states += explore(ExploredLocks::new(master, [script, script], true, false), true);
         }
     }
     assert!(states > 1_000, "{states}");
@@ -334,7 +334,7 @@ fn every_order_with_a_death_anywhere() {
     let mut states = 0;
     for master in [0, 2] {
         for scripts in [[&ONCE[..], &ONCE], [&DOWN, &SHARED], [&THERE_AND_BACK, &WRITER]] {
-            states += explore(World::new(master, scripts, false, true), false);
+            states += explore(ExploredLocks::new(master, scripts, false, true), false);
         }
     }
     assert!(states > 10_000, "{states}");
@@ -344,7 +344,7 @@ fn every_order_with_a_death_anywhere() {
 fn every_order_with_a_death_and_released_locks() {
     let mut states = 0;
     for scripts in [[&ONCE[..], &ONCE], [&UP, &SHARED], [&THERE_AND_BACK, &WRITER]] {
-        states += explore(World::new(2, scripts, true, true), false);
+        states += explore(ExploredLocks::new(2, scripts, true, true), false);
     }
     assert!(states > 10_000, "{states}");
 }

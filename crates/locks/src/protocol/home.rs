@@ -14,7 +14,7 @@ use plexus_base::{Epoch, Nanos, NodeId};
 use super::{
     Action, LockId, LockRefusal, LockRequest, Mode, Name, NewLock, Owner, PartitionSlot, PartitionSlots,
     RequestKind, Token, VALUE_LEN, Value, WaitLimit,
-    core::Core,
+    core::ShardCore,
     master::Fault,
     message::{
         Blocking, Cancel, Granted, LockMessage, MasterRequest, MasterRequestKind, Origin, Record, Refused,
@@ -87,7 +87,7 @@ impl PendingRequest {
     }
 
     /// True if the request was sent in an earlier view, perhaps to another master.
-    fn is_again(&self, core: &Core) -> bool {
+    fn is_again(&self, core: &ShardCore) -> bool {
         self.epoch < core.view.epoch
     }
 
@@ -164,7 +164,7 @@ impl HomeLock {
     /// A conversion of an earlier view without an answer may have been granted there. If the new
     /// mode allows other writers, they may have written since. A conversion of this view cannot
     /// have been granted before its master knows all.
-    fn record(&self, lock: LockId, core: &Core) -> Option<Record> {
+    fn record(&self, lock: LockId, core: &ShardCore) -> Option<Record> {
         let Hold { mode, token, seq, value } = self.hold?;
         let knows = |pending: &PendingRequest| pending.mode.keeps_value() || !pending.is_again(core);
         let value = if self.pending.as_deref().is_none_or(knows) { value } else { value.lost() };
@@ -172,7 +172,7 @@ impl HomeLock {
     }
 
     /// Returns the request that is under way, as a message for the master.
-    fn request(&self, lock: LockId, core: &Core) -> Option<LockMessage> {
+    fn request(&self, lock: LockId, core: &ShardCore) -> Option<LockMessage> {
         let &HomeLock { ref name, seq, notify, ref hold, ref pending, .. } = self;
         let pending = pending.as_deref()?;
         let &PendingRequest { mode, attempt, write: value, since, .. } = pending;
@@ -241,7 +241,7 @@ impl Home {
     }
 
     /// True if there is room for one more lock.
-    pub(super) fn has_room(&self, core: &Core) -> bool {
+    pub(super) fn has_room(&self, core: &ShardCore) -> bool {
         self.locks.len() < core.config.locks_max
     }
 
@@ -252,7 +252,7 @@ impl Home {
         new: NewLock,
         place: PartitionSlot,
         hold: Hold,
-        core: &mut Core,
+        core: &mut ShardCore,
     ) {
         core.counts.requests += 1;
         core.counts.granted += 1;
@@ -274,7 +274,7 @@ impl Home {
     }
 
     /// Sends the master a request for a lock or a conversion, unless it is refused here.
-    pub(super) fn request(&mut self, request: LockRequest, core: &mut Core) {
+    pub(super) fn request(&mut self, request: LockRequest, core: &mut ShardCore) {
         let LockRequest { lock, mode, timeout, kind } = request;
         let (refused, value) = match kind {
             RequestKind::New(new) => {
@@ -321,7 +321,7 @@ impl Home {
         mode: Mode,
         timeout: WaitLimit,
         write: Option<[u8; VALUE_LEN]>,
-        core: &mut Core,
+        core: &mut ShardCore,
     ) {
         let Some(held) = self.locks.get_mut(&lock) else { return };
         let until = match timeout {
@@ -348,7 +348,7 @@ impl Home {
     }
 
     /// Sets the timer of a request that is still without an answer after its messages were handled.
-    pub(super) fn await_answer(&mut self, lock: LockId, core: &Core) {
+    pub(super) fn await_answer(&mut self, lock: LockId, core: &ShardCore) {
         let Some(held) = self.locks.get_mut(&lock) else { return };
         let unnoted = |pending: &&mut PendingRequest| pending.waits() && pending.due.is_none();
         let Some(pending) = held.pending.as_deref_mut().filter(unnoted) else { return };
@@ -359,7 +359,7 @@ impl Home {
     }
 
     /// Releases a lock and tells the master.
-    pub(super) fn unlock(&mut self, lock: LockId, value: Option<[u8; VALUE_LEN]>, core: &mut Core) {
+    pub(super) fn unlock(&mut self, lock: LockId, value: Option<[u8; VALUE_LEN]>, core: &mut ShardCore) {
         if value.is_some() && self.locks.get(&lock).is_some_and(|held| !held.may_write()) {
             return core.out.push(Action::Refused { lock, why: LockRefusal::NotWriter });
         }
@@ -377,7 +377,7 @@ impl Home {
         self.spare = self.locks.remove(&lock);
     }
 
-    pub(super) fn client_gone(&mut self, locks: &[LockId], core: &mut Core) {
+    pub(super) fn client_gone(&mut self, locks: &[LockId], core: &mut ShardCore) {
         for lock in locks.iter().copied() {
             let Some(held) = self.remove(lock) else { continue };
             // Only the mode that was granted counts. A client cannot have used a mode that the
@@ -397,7 +397,7 @@ impl Home {
     }
 
     /// Asks the master to refuse a waiting request, unless that was done before.
-    pub(super) fn end(&mut self, lock: LockId, why: LockRefusal, core: &mut Core) {
+    pub(super) fn end(&mut self, lock: LockId, why: LockRefusal, core: &mut ShardCore) {
         let Some(held) = self.locks.get_mut(&lock) else { return };
         let Some(pending) = held.pending.as_mut().filter(|pending| pending.ending.is_none()) else { return };
         pending.ending = Some(why);
@@ -409,7 +409,7 @@ impl Home {
 
     /// Cancels the requests whose timeout is over. Returns the other due requests with their search
     /// number; they look for a deadlock.
-    pub(super) fn due(&mut self, core: &mut Core) -> Vec<(LockId, u32)> {
+    pub(super) fn due(&mut self, core: &mut ShardCore) -> Vec<(LockId, u32)> {
         let mut looking = Vec::new();
         while let Some((at, lock)) = self.waits.due.first().copied().filter(|(at, _)| *at <= core.now) {
             let pending = self.locks.get_mut(&lock).and_then(|held| held.pending.as_mut());
@@ -429,7 +429,7 @@ impl Home {
         looking
     }
 
-    pub(super) fn granted(&mut self, granted: Granted, core: &mut Core) -> Result<(), Fault> {
+    pub(super) fn granted(&mut self, granted: Granted, core: &mut ShardCore) -> Result<(), Fault> {
         let Granted { lock, seq, mode, token, value } = granted;
         let Some(held) = self.locks.get_mut(&lock).filter(|held| held.seq == seq) else { return Ok(()) };
         let Some(pending) = &held.pending else { return Ok(()) };
@@ -445,7 +445,7 @@ impl Home {
         Ok(())
     }
 
-    pub(super) fn refused(&mut self, refused: Refused, core: &mut Core) {
+    pub(super) fn refused(&mut self, refused: Refused, core: &mut ShardCore) {
         let Refused { lock, seq, why } = refused;
         let Some(held) = self.locks.get_mut(&lock).filter(|held| held.seq == seq) else { return };
         let Some(pending) = held.pending.take() else { return };
@@ -463,7 +463,7 @@ impl Home {
         core.out.push(Action::Refused { lock, why });
     }
 
-    pub(super) fn blocking(&mut self, blocking: Blocking, core: &mut Core) {
+    pub(super) fn blocking(&mut self, blocking: Blocking, core: &mut ShardCore) {
         let Blocking { lock, seq, wanted } = blocking;
         let hold = self.locks.get(&lock).and_then(|held| held.hold);
         if hold.is_some_and(|hold| hold.seq == seq) {
@@ -475,7 +475,7 @@ impl Home {
     /// Reports all locks in these partitions to a master that does not know them. Held locks come
     /// first in batches, then the waiting requests. Held locks are sorted in the order of the
     /// master's map, so that neighbours are inserted together and hit the cache.
-    pub(super) fn report(&self, to: NodeId, need: &PartitionSlots, core: &mut Core) {
+    pub(super) fn report(&self, to: NodeId, need: &PartitionSlots, core: &mut ShardCore) {
         let (mut records, mut requests) = (Vec::new(), Vec::new());
         for (lock, held) in self.locks.iter().filter(|(_, held)| need.contains(held.place)) {
             records.extend(held.record(*lock, core));

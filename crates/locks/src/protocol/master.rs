@@ -12,7 +12,7 @@ use plexus_base::{Nanos, NodeId, NodeSet};
 
 use super::{
     LockRefusal, Mode, Name, PartitionSlots, Token, VALUE_LEN, Validity, Value,
-    core::Core,
+    core::ShardCore,
     message::{
         Blocking, Cancel, Chased, Granted, Handover, LockMessage, MAX_CHASED, MasterRequest,
         MasterRequestKind, Probe, Record, Refused, Unlock,
@@ -93,7 +93,7 @@ impl Master {
         &mut self,
         from: NodeId,
         request: MasterRequest,
-        core: &mut Core,
+        core: &mut ShardCore,
     ) -> Result<(), Fault> {
         match request.kind {
             MasterRequestKind::Conversion { value } => return self.convert(from, request, value, core),
@@ -102,7 +102,7 @@ impl Master {
         Ok(())
     }
 
-    fn lock(&mut self, from: NodeId, request: MasterRequest, notify: bool, core: &mut Core) {
+    fn lock(&mut self, from: NodeId, request: MasterRequest, notify: bool, core: &mut ShardCore) {
         let MasterRequest { lock, seq, name, mode, attempt, waited_ns, .. } = request;
         let who = ClusterLockId { node: from, lock };
         let resource = self.resources.tree().entry(name.clone()).or_default();
@@ -126,7 +126,7 @@ impl Master {
         from: NodeId,
         request: MasterRequest,
         value: Option<[u8; VALUE_LEN]>,
-        core: &mut Core,
+        core: &mut ShardCore,
     ) -> Result<(), Fault> {
         let MasterRequest { lock, seq, name, mode, attempt, again, waited_ns, .. } = request;
         let who = ClusterLockId { node: from, lock };
@@ -163,7 +163,7 @@ impl Master {
         Ok(())
     }
 
-    pub(super) fn unlock(&mut self, from: NodeId, unlock: Unlock, core: &mut Core) {
+    pub(super) fn unlock(&mut self, from: NodeId, unlock: Unlock, core: &mut ShardCore) {
         let Unlock { lock, name, died, value } = unlock;
         let Entry::Occupied(mut found) = self.resources.tree().entry(name) else { return };
         let resource = found.get_mut();
@@ -176,7 +176,7 @@ impl Master {
         self.grants.settle_left(found, core);
     }
 
-    pub(super) fn cancel(&mut self, from: NodeId, cancel: Cancel, core: &mut Core) {
+    pub(super) fn cancel(&mut self, from: NodeId, cancel: Cancel, core: &mut ShardCore) {
         let Cancel { lock, seq, name, why } = cancel;
         let who = ClusterLockId { node: from, lock };
         let Entry::Occupied(mut found) = self.resources.tree().entry(name) else { return };
@@ -191,7 +191,7 @@ impl Master {
 
     /// Sends the probe to the homes of the locks that the last waiter of the path waits for. When a
     /// circle is being confirmed, sends it to the home of the next lock in it.
-    pub(super) fn probe(&mut self, from: NodeId, name: &Name, probe: Probe, core: &mut Core) {
+    pub(super) fn probe(&mut self, from: NodeId, name: &Name, probe: Probe, core: &mut ShardCore) {
         let Some(resource) = self.resources.get(name) else { return };
         let at = probe.confirming.map_or(probe.path.len() - 1, usize::from);
         let hop = &probe.path[at];
@@ -223,7 +223,7 @@ impl Master {
         token: Token,
         gone: NodeSet,
         kept: &PartitionSlots,
-        core: &mut Core,
+        core: &mut ShardCore,
     ) -> BTreeMap<Name, Handover> {
         self.grants.token = token;
         let changed = self.grants.changed.get_or_insert_default();
@@ -261,7 +261,7 @@ impl Master {
         from: NodeId,
         record: Record,
         known: &mut BTreeMap<Name, Worth>,
-        core: &mut Core,
+        core: &mut ShardCore,
     ) -> Result<(), Fault> {
         let Record { lock, seq, name, mode, notify, token, value } = record;
         let who = ClusterLockId { node: from, lock };
@@ -308,7 +308,7 @@ impl Master {
         &mut self,
         rebuilt: &PartitionSlots,
         handed: &BTreeMap<Name, Handover>,
-        core: &mut Core,
+        core: &mut ShardCore,
     ) {
         let all = self.resources.tree().iter_mut();
         for (name, resource) in all.filter(|(name, _)| rebuilt.contains(core.masters.slot(name.partition())))
@@ -330,7 +330,7 @@ impl Master {
 
     /// Resumes granting, when all locks are known and all requests were sent again. Queues of
     /// `rebuilt` slots are sorted by waiting time first.
-    pub(super) fn resume(&mut self, rebuilt: &PartitionSlots, core: &mut Core) {
+    pub(super) fn resume(&mut self, rebuilt: &PartitionSlots, core: &mut ShardCore) {
         for name in self.grants.changed.take().unwrap_or_default() {
             let is_rebuilt = rebuilt.contains(core.masters.slot(name.partition()));
             let Entry::Occupied(mut found) = self.resources.tree().entry(name) else { continue };
@@ -373,7 +373,7 @@ impl Grants {
     }
 
     /// Grants what can be granted now, or later if the view is changing.
-    fn settle(&mut self, name: Name, resource: &mut Resource, core: &mut Core) {
+    fn settle(&mut self, name: Name, resource: &mut Resource, core: &mut ShardCore) {
         match &mut self.changed {
             Some(changed) => drop(changed.insert(name)),
             None => self.grant(resource, core),
@@ -381,7 +381,7 @@ impl Grants {
     }
 
     /// Settles a resource after a lock left it; removes it if it is neither held nor waited for.
-    fn settle_left(&mut self, mut found: OccupiedEntry<'_, Name, Resource>, core: &mut Core) {
+    fn settle_left(&mut self, mut found: OccupiedEntry<'_, Name, Resource>, core: &mut ShardCore) {
         if let Some(changed) = &mut self.changed {
             changed.insert(found.key().clone());
             return;
@@ -392,7 +392,7 @@ impl Grants {
         }
     }
 
-    fn grant(&mut self, resource: &mut Resource, core: &mut Core) {
+    fn grant(&mut self, resource: &mut Resource, core: &mut ShardCore) {
         let mut outcomes = Vec::new();
         resource.settle(&mut self.token, &mut outcomes);
         for outcome in outcomes {
@@ -424,19 +424,19 @@ fn since(now: Nanos, waited_ns: u64) -> i64 {
 }
 
 /// Marks the value block as lost if a dead holder of `mode` could have written it.
-fn lose(resource: &mut Resource, mode: Mode, core: &mut Core) {
+fn lose(resource: &mut Resource, mode: Mode, core: &mut ShardCore) {
     if mode.writes() {
         resource.value = resource.value.lost();
         core.counts.values_lost += 1;
     }
 }
 
-fn granted(holder: &Holder, value: Value, core: &mut Core) {
+fn granted(holder: &Holder, value: Value, core: &mut ShardCore) {
     let Holder { who: ClusterLockId { node, lock }, mode, token, seq, .. } = *holder;
     core.send(node, LockMessage::Granted(Granted { lock, seq, mode, token, value }));
 }
 
-fn refused(who: ClusterLockId, seq: u32, why: LockRefusal, core: &mut Core) {
+fn refused(who: ClusterLockId, seq: u32, why: LockRefusal, core: &mut ShardCore) {
     let ClusterLockId { node, lock } = who;
     core.send(node, LockMessage::Refused(Refused { lock, seq, why }));
 }

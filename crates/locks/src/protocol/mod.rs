@@ -104,7 +104,7 @@ pub use name::{Name, NameError};
 pub use resource::{ClusterLockId, Holder, Resource, Waiter};
 
 use self::{
-    core::Core,
+    core::ShardCore,
     home::Home,
     master::{Fault, Master},
     recovery::{Recovery, do_as_master},
@@ -113,7 +113,7 @@ use self::{
 /// All locks of one worker of one node, in both roles; see the [module](self).
 #[derive(Clone, Debug)]
 pub struct Shard {
-    core: Core,
+    core: ShardCore,
     home: Home,
     master: Master,
     recovering: Option<Recovery>,
@@ -158,7 +158,7 @@ impl Shard {
         let recovery = Recovery::new(need, &view, config.locks_max);
         let (inbox, counts) = (VecDeque::new(), Counts::default());
         let parked = gate.enter(view.epoch);
-        let core = Core { config, now: Nanos(0), view, masters, inbox, out: Vec::new(), counts };
+        let core = ShardCore { config, now: Nanos(0), view, masters, inbox, out: Vec::new(), counts };
         let mut shard =
             Self { core, home: Home::default(), master, recovering: None, values: BTreeMap::new(), gate };
         shard.ask(recovery);

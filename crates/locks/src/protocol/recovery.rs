@@ -36,7 +36,7 @@ use plexus_base::{NodeId, NodeSet};
 use super::{
     Action, Members, Name, PartitionSlots, Shard, Token,
     backlog::Backlog,
-    core::Core,
+    core::ShardCore,
     master::{Fault, Master, Worth},
     message::{Handover, LockMessage, MasterRequest, MasterRequestKind, Message, Record},
 };
@@ -224,7 +224,7 @@ pub(super) fn do_as_master(
     master: &mut Master,
     from: NodeId,
     body: LockMessage,
-    core: &mut Core,
+    core: &mut ShardCore,
 ) -> Result<(), Fault> {
     match body {
         LockMessage::Request(request) => return master.request(from, request, core),

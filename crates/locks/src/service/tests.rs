@@ -67,7 +67,7 @@ fn request(lock: u64, master: NodeId) -> LockRequest {
 /// A worker without links.
 fn worker() -> Worker<Just> {
     let bell = Arc::new(Bell::create().unwrap());
-    let port: Weak<Port> = Weak::<Nowhere>::new();
+    let port: Weak<LockPort> = Weak::<Nowhere>::new();
     let settings = LockSettings { me: ME, incarnation: Incarnation(1), workers: 1 };
     let mut services = wire(settings, &port, &Arc::default()).unwrap();
     let service = Just(services.remove(0));

@@ -17,7 +17,7 @@ use plexus_client::{
     VALUE_LEN, Validity, Value,
     wire::{
         Head, Use, Verb,
-        lock::{FOREVER, LockRequest},
+        lock::{FOREVER, NewLockMessage},
     },
 };
 use plexus_fabric::{Lane, Rail, RailKind};
@@ -250,7 +250,7 @@ fn locks_of_a_program_end_with_it() {
     written.unlock_with([3; VALUE_LEN]).unwrap();
     // This program sends nothing more once it has the lock.
     let (mode, notify, session, start_time, timeout_ns) = (Mode::PW, false, 0, 0, FOREVER);
-    let request = LockRequest { mode, notify, session, start_time, timeout_ns, name: b"d" }.encode();
+    let request = NewLockMessage { mode, notify, session, start_time, timeout_ns, name: b"d" }.encode();
     let head = Head { id: 1, port: 1, ..Head::new(Verb::Lock, Use::Locks) }.encode(request.len());
     let mut program = attach(&cluster.socket(1));
     let rail = &mut program.rails[Partition::of(hash::hash(b"d")).worker(2).index()];
@@ -295,7 +295,7 @@ fn a_program_whose_node_ends_holds_nothing_any_more() {
 fn program_with_invalid_lock_requests_is_disconnected_and_its_locks_released() {
     let cluster = Cluster::start(2, 2, RailKind::Shm);
     let (mode, notify, session, start_time, timeout_ns) = (Mode::EX, false, 0, 0, 0);
-    let request = LockRequest { mode, notify, session, start_time, timeout_ns, name: b"h" }.encode();
+    let request = NewLockMessage { mode, notify, session, start_time, timeout_ns, name: b"h" }.encode();
     let own = Partition::of(hash::hash(b"h")).worker(2).index();
     let head = |verb| Head { id: 1, port: 1, ..Head::new(verb, Use::Locks) };
     let frame = |verb, payload: &[u8]| [&head(verb).encode(payload.len())[..], payload].concat();

@@ -58,7 +58,7 @@ impl Cluster {
 
     fn ask(&mut self, program: u32, port: u32, mode: Mode, timeout_ns: u64) -> Result<(), Violation> {
         let (notify, session, start_time, name) = (true, 0, 0, &b"n"[..]);
-        let request = LockRequest { mode, notify, session, start_time, timeout_ns, name };
+        let request = NewLockMessage { mode, notify, session, start_time, timeout_ns, name };
         let head = Head { id: u64::from(port) + 100, port, ..Head::new(Verb::Lock, Use::Locks) };
         self.say(0, ClientId(program), head, &request.encode())?;
         while self.serve_locks() {}
@@ -154,8 +154,14 @@ fn invalid_lock_requests_are_violations_and_too_many_are_refused() {
     cluster.way.told.clear();
     cluster.way.lock_requests.clear();
     // No request is answered before the last is sent.
-    let request =
-        LockRequest { mode: Mode::NL, notify: false, session: 0, start_time: 0, timeout_ns: 0, name: b"n" };
+    let request = NewLockMessage {
+        mode: Mode::NL,
+        notify: false,
+        session: 0,
+        start_time: 0,
+        timeout_ns: 0,
+        name: b"n",
+    };
     let request = request.encode();
     for port in 2..=limits::MAX_LOCKS as u32 {
         cluster.say(0, ClientId(0), head(Verb::Lock, port), &request).unwrap();

@@ -3,13 +3,20 @@
 use std::collections::BTreeSet;
 
 use super::{
-    super::{Checked, ClientId, Core, Head, NodeId, Status, Use, Verb, Violation, World, limits},
+    super::{
+        Checked, ClientId, Head, NodeId, ProgramCore, ProgramDriver, Status, Use, Verb, Violation, limits,
+    },
     Copy, OutgoingCopy, PIECE, PIECES, State, head, say_changed, say_gone,
 };
 
-impl Core {
+impl ProgramCore {
     /// Handles a program's request to read a window in place.
-    pub(in super::super) fn map(&mut self, world: &mut impl World, from: ClientId, asked: Head) -> Checked {
+    pub(in super::super) fn map(
+        &mut self,
+        world: &mut impl ProgramDriver,
+        from: ClientId,
+        asked: Head,
+    ) -> Checked {
         let me = self.place.me;
         let Some(view) = self.mine(from)?.views.get(&asked.port) else {
             world.tell(from, Head::done(Use::Windows, asked.id, Status::NoWindow), &[]);
@@ -57,14 +64,14 @@ impl Core {
         Ok(())
     }
 
-    fn begin_copy(&mut self, world: &mut impl World, key: (NodeId, u32), at: u64) {
+    fn begin_copy(&mut self, world: &mut impl ProgramDriver, key: (NodeId, u32), at: u64) {
         if !world.send(key.0, Head { port: key.1, value: at, ..head(Verb::Join) }, &[]) {
             self.end_copy(world, key, Status::NodeGone);
         }
     }
 
     /// Handles another node's request for a copy of a window of ours.
-    pub(in super::super) fn join(&mut self, world: &mut impl World, from: NodeId, asked: Head) {
+    pub(in super::super) fn join(&mut self, world: &mut impl ProgramDriver, from: NodeId, asked: Head) {
         let joined = |status| Head { status, port: asked.port, ..head(Verb::Joined) };
         let Some(home) = self.windows.homes.get_mut(&asked.port) else {
             world.send(from, joined(Status::NoWindow), &[]);
@@ -80,7 +87,7 @@ impl Core {
     }
 
     /// Sends the next piece of a copy and, after the last, the notice that it is complete.
-    pub(super) fn send_piece(&mut self, world: &mut impl World, number: u64) {
+    pub(super) fn send_piece(&mut self, world: &mut impl ProgramDriver, number: u64) {
         let Some(sending) = self.windows.sending.get_mut(&number) else { return };
         let Some(home) = self.windows.homes.get(&sending.window) else { return };
         let piece = &mut [0; PIECE as usize][..(home.len - sending.sent).min(PIECE) as usize];
@@ -98,7 +105,7 @@ impl Core {
     }
 
     /// Handles the notice that a copy of ours is complete or cannot be had.
-    pub(in super::super) fn joined(&mut self, world: &mut impl World, from: NodeId, said: Head) {
+    pub(in super::super) fn joined(&mut self, world: &mut impl ProgramDriver, from: NodeId, said: Head) {
         let key = (from, said.port);
         if said.status != Status::Ok {
             return self.end_copy(world, key, said.status);
@@ -112,7 +119,7 @@ impl Core {
     }
 
     /// Gives up a copy that no program uses, or lets it become complete first.
-    pub(super) fn leave_unused(&mut self, world: &mut impl World, key: (NodeId, u32)) {
+    pub(super) fn leave_unused(&mut self, world: &mut impl ProgramDriver, key: (NodeId, u32)) {
         let Some(copy) = self.windows.copies.get_mut(&key) else { return };
         if copy.state == State::Complete && copy.users.is_empty() {
             copy.state = State::Leaving(Vec::new());
@@ -122,7 +129,7 @@ impl Core {
     }
 
     /// Handles a node's notice that it gives up its copy.
-    pub(in super::super) fn leave(&mut self, world: &mut impl World, from: NodeId, said: Head) {
+    pub(in super::super) fn leave(&mut self, world: &mut impl ProgramDriver, from: NodeId, said: Head) {
         // A node without the window was told that it is gone, and gets no further message about it.
         if let Some(home) = self.windows.homes.get_mut(&said.port) {
             home.members.remove(&from);
@@ -131,7 +138,7 @@ impl Core {
     }
 
     /// Handles the home's notice that it writes nothing more to a copy of ours.
-    pub(in super::super) fn left(&mut self, world: &mut impl World, from: NodeId, said: Head) {
+    pub(in super::super) fn left(&mut self, world: &mut impl ProgramDriver, from: NodeId, said: Head) {
         let key = (from, said.port);
         let Some(copy) = self.windows.copies.get_mut(&key) else { return };
         let State::Leaving(waiting) = &mut copy.state else { return };
@@ -144,11 +151,11 @@ impl Core {
     }
 
     /// Handles the end of a window of another node.
-    pub(in super::super) fn window_gone(&mut self, world: &mut impl World, from: NodeId, said: Head) {
+    pub(in super::super) fn window_gone(&mut self, world: &mut impl ProgramDriver, from: NodeId, said: Head) {
         self.end_copy(world, (from, said.port), Status::NoWindow);
     }
 
-    pub(super) fn end_copy(&mut self, world: &mut impl World, key: (NodeId, u32), status: Status) {
+    pub(super) fn end_copy(&mut self, world: &mut impl ProgramDriver, key: (NodeId, u32), status: Status) {
         let Some(Copy { at, len, state, users, .. }) = self.windows.copies.remove(&key) else { return };
         let readers = match state {
             State::Complete => users.clone(),
@@ -165,7 +172,7 @@ impl Core {
     }
 
     /// Acknowledges a piece of a copy of ours that was written.
-    pub(in super::super) fn copied(&mut self, world: &mut impl World, from: NodeId, said: Head) {
+    pub(in super::super) fn copied(&mut self, world: &mut impl ProgramDriver, from: NodeId, said: Head) {
         world.send(from, Head { id: said.id, ..head(Verb::Landed) }, &[]);
         if let Some(copy) = self.windows.copies.get_mut(&(from, said.port)) {
             say_changed(world, &mut copy.watchers);

@@ -26,7 +26,7 @@ const PROVED_WITHIN: Duration = Duration::from_secs(5);
 const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
 
 /// A session. Its end also ends everything that it started, on both sides.
-pub struct Session {
+pub struct PerfSession {
     end: End,
     driving: Driving,
     over: Over,
@@ -34,7 +34,7 @@ pub struct Session {
     _control: Sealed,
 }
 
-impl Session {
+impl PerfSession {
     /// Connects to the listener at `target`, a host or `HOST:PORT`. With a `key`, both sides prove
     /// that they have it.
     ///

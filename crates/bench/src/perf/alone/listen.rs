@@ -63,7 +63,7 @@ enum Incoming {
 #[derive(Debug)]
 pub enum Served {
     /// A session that its client ended.
-    Session {
+    PerfSession {
         /// The client.
         client: SocketAddr,
         /// The rail.
@@ -134,7 +134,7 @@ impl Listener {
             })
         });
         Ok(match served {
-            Ok(rail) => Served::Session { client, rail },
+            Ok(rail) => Served::PerfSession { client, rail },
             Err(why) => {
                 // Best effort: the client may be gone, or may have its answer already.
                 let _ = control.send(&Err::<Answer, &str>(&why));

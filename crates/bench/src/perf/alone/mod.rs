@@ -1,5 +1,5 @@
 //! Measurements between two machines without a cluster: one listens ([`Listener`]), the other
-//! connects ([`Session`]).
+//! connects ([`PerfSession`]).
 //!
 //! Both sides first prove the key on a separate connection ([`sealed`]), and exchange a request and
 //! an answer there ([`meet`]). Then each starts a mesh of two nodes (the listener is node 0), with
@@ -13,7 +13,7 @@ mod meet;
 mod mesh;
 mod sealed;
 
-pub use connect::Session;
+pub use connect::PerfSession;
 pub use listen::{Listener, Served};
 pub use machine::{cores, pin};
 #[doc(hidden)]

@@ -6,7 +6,7 @@ use plexus_cache::protocol::{
     Action, Ask, BlockError, Event, Granted, Kind, Members, Message, Mode, Shard, Ticket,
 };
 
-use super::{Access, BLOCK, Node, OneBlock, Own, Packet, Recovery, Session};
+use super::{Access, BLOCK, BlockUse, Node, OneBlock, Own, Packet, Recovery};
 use crate::{
     blocks::{
         frames::{Done, Out},
@@ -183,7 +183,7 @@ impl OneBlock {
             _ => 0,
         };
         let Node { local, session, .. } = self.node_mut(at);
-        *session = Session::Waits { ask, floor };
+        *session = BlockUse::Waits { ask, floor };
         match local.frames.hit(BLOCK, ask.mode()) {
             Some(slot) => self.woken(at, Ok(Granted::Pinned(slot))),
             None => {
@@ -195,7 +195,7 @@ impl OneBlock {
 
     /// Lets the session of a node use the block.
     fn woken(&mut self, at: usize, result: Result<Granted, BlockError>) -> Result<(), Broken> {
-        let Session::Waits { ask, floor } = self.node(at).session else {
+        let BlockUse::Waits { ask, floor } = self.node(at).session else {
             return Err(broken("ends", format!("the session of node {at} is woken twice")));
         };
         let (slot, pin) = match result {
@@ -203,7 +203,7 @@ impl OneBlock {
             Ok(Granted::Private(slot)) => (slot, None),
             // Only a scan that fails refuses the block.
             Err(BlockError::HandingBack | BlockError::Unrecovered) => {
-                self.node_mut(at).session = Session::Idle;
+                self.node_mut(at).session = BlockUse::Idle;
                 return Ok(());
             }
             Err(why) => return Err(broken("latest", format!("the session of node {at} gets {why:?}"))),
@@ -212,7 +212,7 @@ impl OneBlock {
         let Node { local, session, .. } = self.scope.cluster.node_mut(at).expect("a node that is up");
         let page = &mut local.frames.frames[slot.index()].page;
         let Some(mode) = pin else {
-            *session = Session::Idle;
+            *session = BlockUse::Idle;
             self.truth.consistent(BLOCK, floor, *page)?;
             return self.event(at, Event::Freed { slot });
         };
@@ -220,7 +220,7 @@ impl OneBlock {
         let is_undone = (mode == Mode::X || is_settled) && self.truth.found(*page);
         self.truth.read(BLOCK, *page)?;
         page.torn = mode == Mode::X;
-        *session = Session::Has { slot, mode };
+        *session = BlockUse::Has { slot, mode };
         if is_undone {
             self.forgive();
         }
@@ -230,7 +230,7 @@ impl OneBlock {
     /// Ends the use of the block; with X it is a change.
     fn end_use(&mut self, at: usize) -> Result<(), Broken> {
         let Node { local, owner, session, .. } = self.scope.cluster.node_mut(at).expect("a node that is up");
-        let Session::Has { slot, mode } = std::mem::replace(session, Session::Idle) else {
+        let BlockUse::Has { slot, mode } = std::mem::replace(session, BlockUse::Idle) else {
             return Err(broken("ends", format!("the session of node {at} has nothing")));
         };
         let frame = &mut local.frames.frames[slot.index()];
@@ -338,7 +338,7 @@ impl OneBlock {
     fn forgive(&mut self) {
         for at in self.scope.cluster.nodes() {
             let node = self.scope.cluster.node_mut(at);
-            if let Some(Node { session: Session::Waits { floor, .. }, .. }) = node {
+            if let Some(Node { session: BlockUse::Waits { floor, .. }, .. }) = node {
                 *floor = 0;
             }
         }

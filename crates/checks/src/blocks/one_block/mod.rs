@@ -100,7 +100,7 @@ struct Packet {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Session {
+enum BlockUse {
     Idle,
     /// It waits since the block had the version `floor`, which matters for a consistent copy.
     Waits {
@@ -138,7 +138,7 @@ struct Node {
     /// The stream of this incarnation.
     owner: usize,
     view: Members,
-    session: Session,
+    session: BlockUse,
     accesses: Vec<Access>,
     recovery: Recovery,
 }
@@ -256,13 +256,13 @@ impl World for OneBlock {
         for (at, node) in self.scope.cluster.up() {
             let Node { local, session, accesses, recovery, owner, .. } = node;
             let (stream, mut limits) = (&self.streams[*owner], self.limits);
-            let may_ask = *session == Session::Idle && local.handed_back.is_none();
+            let may_ask = *session == BlockUse::Idle && local.handed_back.is_none();
             let asks = [Ask::X, Ask::S, Ask::Cr].into_iter().filter(|ask| may_ask && *limits.asks(*ask) > 0);
             steps.extend(asks.map(|ask| Own::Ask(at, ask)));
             steps.extend((0..accesses.len()).map(|access| Own::EndAccess(at, access)));
             let oldest = oldest_needed(std::slice::from_ref(local));
             let others = [
-                (matches!(session, Session::Has { .. }), Own::EndUse(at)),
+                (matches!(session, BlockUse::Has { .. }), Own::EndUse(at)),
                 (stream.durable() < stream.end(), Own::Flush(at, stream.wants())),
                 (self.limits.checkpoints > 0 && local.checkpoints.is_empty(), Own::Checkpoint(at)),
                 (stream.clone().advance(oldest), Own::Cut(at)),
@@ -327,7 +327,7 @@ impl World for OneBlock {
             local: Local::new(config),
             owner: self.streams.len(),
             view: Members { epoch: Epoch(0), members: Vec::new() },
-            session: Session::Idle,
+            session: BlockUse::Idle,
             accesses: Vec::new(),
             recovery: Recovery::default(),
         };
@@ -350,7 +350,7 @@ impl World for OneBlock {
         self.check().map_err(told)?;
         for (at, node) in self.scope.cluster.up() {
             let Node { local, session, .. } = node;
-            if !local.shard.is_quiet() || !local.shard.is_open() || *session != Session::Idle {
+            if !local.shard.is_quiet() || !local.shard.is_open() || *session != BlockUse::Idle {
                 return Err(format!("ends: node {at} waits forever"));
             }
             if !local.checkpoints.is_empty() || local.handed_back.is_some_and(|kept| kept > 0) {

@@ -8,7 +8,7 @@ use plexus_cache::protocol::Kind;
 
 use crate::{
     failure::Broken,
-    transport::{Packet, Port},
+    transport::{Packet, WorkerAddress},
 };
 
 const KINDS: usize = 3;
@@ -29,7 +29,7 @@ impl Delivery {
         Self { nodes, workers, sent: streams.clone(), delivered: streams }
     }
 
-    fn stream(&self, from: Port, to: Port, packet: &Packet) -> usize {
+    fn stream(&self, from: WorkerAddress, to: WorkerAddress, packet: &Packet) -> usize {
         let pair = (from.node.index() * self.nodes + to.node.index()) * self.workers + from.worker;
         let kind = match packet.kind {
             Kind::Request => 0,
@@ -40,7 +40,7 @@ impl Delivery {
     }
 
     /// Numbers a packet that is sent.
-    pub fn number(&mut self, from: Port, to: Port, packet: &mut Packet) {
+    pub fn number(&mut self, from: WorkerAddress, to: WorkerAddress, packet: &mut Packet) {
         let stream = self.stream(from, to, packet);
         packet.number = self.sent[stream];
         self.sent[stream] += 1;
@@ -57,7 +57,12 @@ impl Delivery {
     ///
     /// # Errors
     /// It is not the next of its stream.
-    pub fn delivered(&mut self, from: Port, to: Port, packet: &Packet) -> Result<(), Broken> {
+    pub fn delivered(
+        &mut self,
+        from: WorkerAddress,
+        to: WorkerAddress,
+        packet: &Packet,
+    ) -> Result<(), Broken> {
         let stream = self.stream(from, to, packet);
         if packet.number != self.delivered[stream] {
             let what = format!(

@@ -12,7 +12,7 @@ mod world;
 
 use plexus_sim::Random;
 
-pub use self::world::World;
+pub use self::world::ReplicaWorld;
 
 /// Breaks an assumption of the protocol, to show that a property detects it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -76,7 +76,7 @@ struct Node {
 }
 
 /// The nodes of a cluster and their environment.
-pub struct World {
+pub struct ReplicaWorld {
     params: Params,
     engine: Engine<ReplicasEvent>,
     sabotage: Option<Sabotage>,
@@ -106,7 +106,7 @@ pub struct World {
     is_healed: bool,
 }
 
-impl Simulation for World {
+impl Simulation for ReplicaWorld {
     fn now(&self) -> u64 {
         self.engine.now()
     }
@@ -147,7 +147,7 @@ impl Simulation for World {
     }
 }
 
-impl World {
+impl ReplicaWorld {
     /// Creates the world before its first event.
     pub fn new(seed: u64, sabotage: Option<Sabotage>) -> Self {
         let params = Params::drawn(seed);

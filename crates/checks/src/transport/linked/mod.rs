@@ -19,7 +19,7 @@ use plexus_interconnect::{
 use plexus_sim::Engine;
 
 use self::rails::Rails;
-use super::{Arrival, NetEvent, Packet, Paths, Port, Step, Transport};
+use super::{Arrival, NetEvent, Packet, Paths, Step, Transport, WorkerAddress};
 use crate::{blocks::cluster::ClusterEvent, scenario::Params};
 
 /// An item on a rail.
@@ -342,7 +342,7 @@ fn channel(packet: &Packet) -> Channel {
 }
 
 impl Transport for Linked {
-    fn send(&mut self, step: &mut Step<'_>, from: Port, to: Port, packet: Packet) {
+    fn send(&mut self, step: &mut Step<'_>, from: WorkerAddress, to: WorkerAddress, packet: Packet) {
         let path = self.paths.between(from, to);
         self.keep_ticking(step.engine, path);
         let lane = if packet.blocks { Lane::Bulk } else { Lane::Prompt };

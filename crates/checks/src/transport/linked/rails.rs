@@ -12,7 +12,7 @@ use super::{NetEvent, OnRail, RailContent};
 use crate::{
     blocks::cluster::ClusterEvent,
     scenario::Params,
-    transport::{Arrival, Packet, Paths, Port, Step},
+    transport::{Arrival, Packet, Paths, Step, WorkerAddress},
 };
 
 /// One direction of one rail.
@@ -112,7 +112,7 @@ impl Rails {
         step: &mut Step<'_>,
         path: usize,
         rail: usize,
-        to: Port,
+        to: WorkerAddress,
         on_rail: OnRail,
     ) -> Result<(), NoRoom> {
         let (index, lane, now) = (self.index(path, rail), on_rail.lane.index(), step.engine.now());

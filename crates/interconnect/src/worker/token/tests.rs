@@ -45,20 +45,20 @@ use super::super::leave::TURNS_WHEN_LEAVING;
 const PREEMPTIONS: usize = 3;
 
 /// The number of handled tasks, in a cell that detects concurrent or unordered use.
-type Core = UnsafeCell<u32>;
+type WorkerCore = UnsafeCell<u32>;
 
 /// The steps of release and wake-up, each of which a test can replace by a faulty one.
 #[derive(Clone, Copy)]
 struct TokenSteps {
     arms_first: bool,
-    unlock: for<'a> fn(HeldToken<'a, Core>) -> Option<HeldToken<'a, Core>>,
-    woken: for<'a> fn(&'a Token<Core>) -> Option<HeldToken<'a, Core>>,
+    unlock: for<'a> fn(HeldToken<'a, WorkerCore>) -> Option<HeldToken<'a, WorkerCore>>,
+    woken: for<'a> fn(&'a Token<WorkerCore>) -> Option<HeldToken<'a, WorkerCore>>,
     /// True if a woken thread with its answer goes without attending anything else.
     goes_with_its_answer: bool,
-    leave_to_others: for<'a> fn(HeldToken<'a, Core>) -> Result<(), HeldToken<'a, Core>>,
-    go: for<'a> fn(&'a Token<Core>, &mut bool) -> Option<HeldToken<'a, Core>>,
+    leave_to_others: for<'a> fn(HeldToken<'a, WorkerCore>) -> Result<(), HeldToken<'a, WorkerCore>>,
+    go: for<'a> fn(&'a Token<WorkerCore>, &mut bool) -> Option<HeldToken<'a, WorkerCore>>,
     /// The step of a thread that stood by and goes to sleep.
-    sleep: for<'a> fn(&'a Token<Core>, &mut bool) -> Option<HeldToken<'a, Core>>,
+    sleep: for<'a> fn(&'a Token<WorkerCore>, &mut bool) -> Option<HeldToken<'a, WorkerCore>>,
 }
 
 const SOUND: TokenSteps = TokenSteps {
@@ -72,7 +72,7 @@ const SOUND: TokenSteps = TokenSteps {
 };
 
 struct Worker {
-    token: Token<Core>,
+    token: Token<WorkerCore>,
     armed: AtomicU32,
     /// The event descriptor of the bell; the kernel keeps its order.
     event: Mutex<bool>,
@@ -82,14 +82,14 @@ struct Worker {
     steps: TokenSteps,
 }
 
-impl in_loom::Steps<Core> for Worker {
+impl in_loom::Steps<WorkerCore> for Worker {
     fn arm(&self) {
         if self.steps.arms_first {
             self.arm_now();
         }
     }
 
-    fn look(&self, _: &mut Core) -> bool {
+    fn look(&self, _: &mut WorkerCore) -> bool {
         let found = self.tasks.load(Ordering::Acquire) != 0;
         if !self.steps.arms_first {
             self.arm_now();
@@ -97,13 +97,13 @@ impl in_loom::Steps<Core> for Worker {
         found
     }
 
-    fn turn(&self, core: &mut Core) {
+    fn turn(&self, core: &mut WorkerCore) {
         let came = self.tasks.swap(0, Ordering::Acquire);
         // SAFETY: the cell is there to check this.
         core.with_mut(|handled| unsafe { *handled += came });
     }
 
-    fn unlock<'a>(&self, core: HeldToken<'a, Core>) -> Option<HeldToken<'a, Core>> {
+    fn unlock<'a>(&self, core: HeldToken<'a, WorkerCore>) -> Option<HeldToken<'a, WorkerCore>> {
         (self.steps.unlock)(core)
     }
 }
@@ -124,7 +124,7 @@ impl Worker {
     }
 
     /// Handles everything, and leaves.
-    fn look_after(&self, mut core: HeldToken<'_, Core>) {
+    fn look_after(&self, mut core: HeldToken<'_, WorkerCore>) {
         self.armed.store(0, Relaxed);
         self.turn(&mut core);
         if let Err(core) = (self.steps.leave_to_others)(core)
@@ -251,7 +251,7 @@ fn explore_all(steps: TokenSteps, preemptions: usize, local: &'static [fn(&Worke
 }
 
 /// Gives the token back, and ignores all flags.
-fn give_back(core: HeldToken<'_, Core>) -> Option<HeldToken<'_, Core>> {
+fn give_back(core: HeldToken<'_, WorkerCore>) -> Option<HeldToken<'_, WorkerCore>> {
     core.lend();
     None
 }
@@ -294,7 +294,7 @@ fn the_token_must_not_be_left_to_a_sleeping_thread() {
 #[test]
 #[should_panic(expected = "no thread will handle")]
 fn a_thread_that_stood_by_must_take_a_token_left_to_it() {
-    fn go<'a>(token: &'a Token<Core>, stands: &mut bool) -> Option<HeldToken<'a, Core>> {
+    fn go<'a>(token: &'a Token<WorkerCore>, stands: &mut bool) -> Option<HeldToken<'a, WorkerCore>> {
         if mem::take(stands) {
             token.word().fetch_sub(STANDS, AcqRel);
         }
@@ -307,7 +307,7 @@ fn a_thread_that_stood_by_must_take_a_token_left_to_it() {
 #[should_panic(expected = "no thread will handle")]
 fn the_token_is_left_only_to_a_thread_that_still_stands_by() {
     // Looks first whether a thread stands by, and leaves the token in a second step.
-    fn leave(core: HeldToken<'_, Core>) -> Result<(), HeldToken<'_, Core>> {
+    fn leave(core: HeldToken<'_, WorkerCore>) -> Result<(), HeldToken<'_, WorkerCore>> {
         if !core.token().is_attended() {
             return Err(core);
         }
@@ -355,7 +355,7 @@ fn going_without_setting_missed_loses_a_message() {
 #[should_panic(expected = "no thread will handle")]
 fn unlocking_in_a_second_step_loses_a_message() {
     // Looks first whether a thread was turned away, and unlocks in a second step.
-    fn unlock(core: HeldToken<'_, Core>) -> Option<HeldToken<'_, Core>> {
+    fn unlock(core: HeldToken<'_, WorkerCore>) -> Option<HeldToken<'_, WorkerCore>> {
         let token = core.token();
         let missed = token.word().load(Ordering::SeqCst) & WAS_MISSED != 0;
         core.lend();
@@ -368,7 +368,7 @@ fn unlocking_in_a_second_step_loses_a_message() {
 #[should_panic(expected = "no thread will handle")]
 fn setting_missed_in_a_second_step_loses_a_message() {
     // Finds first that it is turned away, and sets the flag in a second step.
-    fn woken(token: &Token<Core>) -> Option<HeldToken<'_, Core>> {
+    fn woken(token: &Token<WorkerCore>) -> Option<HeldToken<'_, WorkerCore>> {
         let held = token.try_take();
         if held.is_none() {
             token.word().fetch_or(WAS_MISSED, Ordering::SeqCst);
@@ -388,7 +388,7 @@ fn a_woken_thread_with_its_answer_must_still_attend_the_worker() {
 #[should_panic(expected = "Causality violation")]
 fn giving_back_must_release() {
     // It gives back as the token does, but in too weak an order. (Arming the bell fences.)
-    fn leave(core: HeldToken<'_, Core>) -> Result<(), HeldToken<'_, Core>> {
+    fn leave(core: HeldToken<'_, WorkerCore>) -> Result<(), HeldToken<'_, WorkerCore>> {
         let given = core
             .token()
             .word()
@@ -405,14 +405,14 @@ fn giving_back_must_release() {
 /// Steps with more work at every look.
 struct Busy;
 
-impl in_loom::Steps<Core> for Busy {
+impl in_loom::Steps<WorkerCore> for Busy {
     fn arm(&self) {}
 
-    fn look(&self, _: &mut Core) -> bool {
+    fn look(&self, _: &mut WorkerCore) -> bool {
         true
     }
 
-    fn turn(&self, _: &mut Core) {}
+    fn turn(&self, _: &mut WorkerCore) {}
 }
 
 #[test]

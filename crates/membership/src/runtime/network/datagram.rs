@@ -38,7 +38,7 @@ const MAGIC: [u8; 4] = *b"PLXM";
 const FORMAT: u8 = 2;
 
 /// The random identifier of one start of a node's membership.
-pub(super) type Session = [u8; 16];
+pub(super) type SessionId = [u8; 16];
 
 wire::numbered! {
     pub(in crate::runtime) enum Kind as "kind" {
@@ -57,15 +57,15 @@ pub(super) struct Head {
     pub(super) from: NodeId,
     pub(super) to: NodeId,
     pub(super) key: u64,
-    pub(super) session: Session,
-    pub(super) echo: Session,
+    pub(super) session: SessionId,
+    pub(super) echo: SessionId,
     pub(super) incarnation: Incarnation,
     pub(super) counter: u64,
 }
 
 wire::layout! {
     impl Head: 59 {
-        kind: Kind, from: NodeId, to: NodeId, key: u64, session: Session, echo: Session, incarnation: Incarnation, counter: u64
+        kind: Kind, from: NodeId, to: NodeId, key: u64, session: SessionId, echo: SessionId, incarnation: Incarnation, counter: u64
     }
     struct Front: 64 { magic: [u8; 4], format: u8, head: Head }
 }

@@ -27,7 +27,7 @@ use plexus_base::{Incarnation, MAX_NODES, Nanos, NodeId};
 use plexus_interconnect::mesh::Key;
 
 use self::{
-    datagram::{Head, Kind, LIMIT, MOST, Session},
+    datagram::{Head, Kind, LIMIT, MOST, SessionId},
     seal::SessionKey,
     window::Window,
 };
@@ -41,7 +41,7 @@ const HELLOS: Nanos = Nanos::from_ms(5);
 /// The buffer size, enough for concurrent answers of all peers' voting files.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
-const NO_SESSION: Session = [0; 16];
+const NO_SESSION: SessionId = [0; 16];
 
 /// An authenticated datagram.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ struct ClusterKey {
 
 /// The authenticated session of a peer.
 struct Proved {
-    session: Session,
+    session: SessionId,
     incarnation: Incarnation,
     keys: Vec<(u64, SessionKey)>,
     window: Window,
@@ -95,7 +95,7 @@ pub(super) struct Network {
     me: NodeId,
     incarnation: Incarnation,
     cluster: [u8; 16],
-    session: Session,
+    session: SessionId,
     keys: Vec<ClusterKey>,
     sockets: Vec<UdpSocket>,
     peers: [Peer; MAX_NODES],
@@ -106,7 +106,7 @@ impl Network {
     pub(super) fn new(
         (me, incarnation): (NodeId, Incarnation),
         cluster: [u8; 16],
-        session: Session,
+        session: SessionId,
         keys: Vec<Key>,
         sockets: Vec<UdpSocket>,
     ) -> io::Result<Self> {
@@ -186,7 +186,7 @@ impl Network {
         }
     }
 
-    fn deliver(&mut self, to: NodeId, kind: Kind, echo: Session, body: &[u8], route: Option<Route>) {
+    fn deliver(&mut self, to: NodeId, kind: Kind, echo: SessionId, body: &[u8], route: Option<Route>) {
         assert!(body.len() <= MOST, "a body fits a datagram");
         let peer = &mut self.peers[to.index()];
         peer.sent += 1;

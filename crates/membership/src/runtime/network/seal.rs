@@ -13,7 +13,7 @@ use ring::{
     hkdf::{HKDF_SHA256, Salt},
 };
 
-use super::datagram::{Head, Session};
+use super::datagram::{Head, SessionId};
 
 /// Returns the public name of the cluster's key in datagrams, which does not reveal the key.
 pub(super) fn name(cluster: [u8; 16], key: &Key) -> u64 {
@@ -34,7 +34,7 @@ impl SessionKey {
         key: &Key,
         node: NodeId,
         incarnation: Incarnation,
-        session: Session,
+        session: SessionId,
     ) -> Self {
         let drawn = Salt::new(HKDF_SHA256, &session).extract(key.bytes());
         let incarnation = incarnation.0.to_le_bytes();

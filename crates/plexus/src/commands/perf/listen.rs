@@ -51,7 +51,7 @@ pub(super) fn run(
     }
     loop {
         match listener.serve_one().context("cannot accept connections")? {
-            Served::Session { client, rail } => {
+            Served::PerfSession { client, rail } => {
                 output::progress(&format!("{client} has measured over {rail}"));
                 if once {
                     return Ok(());

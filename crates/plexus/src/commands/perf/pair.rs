@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use plexus_base::Waiting;
 use plexus_bench::perf::{
     PerfError, Row, Trial,
-    alone::{AloneError, Ask, RailChoice, Session},
+    alone::{AloneError, Ask, PerfSession, RailChoice},
 };
 
 use super::{MeasureRequest, ProgressReporter, driving, place};
@@ -60,7 +60,7 @@ fn sessions(
         for wait in waits {
             let (driving, waiting) = driving(*wait);
             let ask = Ask { rail: *rail, waiting, driving, core, encrypt: request.encrypt };
-            let session = Session::open(address, &ask, request.key.as_ref())?;
+            let session = PerfSession::open(address, &ask, request.key.as_ref())?;
             let over = session.over();
             let measure = |number| {
                 let progress = ProgressReporter::new(request, format!("{}, {wait}", over.rail), number);

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-    struct World {
+    struct ExploredRoom {
         room: Room<usize>,
         is_open: bool,
         used: u64,
@@ -267,7 +267,7 @@ mod tests {
         Fill { free: LENGTH - used, used, used_soon, length: LENGTH }
     }
 
-    impl World {
+    impl ExploredRoom {
         fn new() -> Self {
             let room = Room::new(u64::MAX);
             Self { room, is_open: false, used: 0, asked: 0, doing: [Doing::Nothing; 4] }
@@ -401,8 +401,8 @@ mod tests {
     #[test]
     fn a_client_that_waits_is_woken_whenever_there_is_room() {
         let (mut seen, mut next) = (
-            HashSet::<World, BuildHasherDefault<DefaultHasher>>::default(),
-            VecDeque::from([(World::new(), Vec::new())]),
+            HashSet::<ExploredRoom, BuildHasherDefault<DefaultHasher>>::default(),
+            VecDeque::from([(ExploredRoom::new(), Vec::new())]),
         );
         let (mut full, mut woken) = (0, 0);
         while let Some((world, path)) = next.pop_front() {
