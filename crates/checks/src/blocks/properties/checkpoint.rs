@@ -8,8 +8,8 @@ use crate::{
     failure::Broken,
 };
 
-/// Checks the writes that a checkpoint of records below a position has begun, with the frames of the
-/// worker before it.
+/// Checks the writes that a checkpoint of records below a position has begun, with the frames of
+/// the worker before it.
 ///
 /// # Errors
 /// A block is written that has no such record, and does not leave.

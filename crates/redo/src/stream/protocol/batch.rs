@@ -80,8 +80,8 @@ pub struct Batch {
     bytes: Vec<u8>,
 }
 
-/// A batch that takes no more groups, without its head, checksum and padding. Its writer has no need
-/// of them, except for the checksum.
+/// A batch that takes no more groups, without its head, checksum and padding. Its writer has no
+/// need of them, except for the checksum.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnsealedBatch {
     pub(super) head: BatchHead,

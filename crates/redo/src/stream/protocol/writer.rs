@@ -358,8 +358,9 @@ impl StreamWriter {
         self.zeroed >= self.geometry().second_round()
     }
 
-    /// Returns the start of the last batch, which is at or below the next group. The end is not: the
-    /// next batch may have no room in this segment, and reading cannot begin where no batch does.
+    /// Returns the start of the last batch, which is at or below the next group. The end is not:
+    /// the next batch may have no room in this segment, and reading cannot begin where no batch
+    /// does.
     pub fn position(&self) -> Lsn {
         let in_flush = self.flush.as_ref().and_then(|flush| flush.batch.as_ref());
         let in_flush = || in_flush.map_or(self.last_durable, |batch| batch.head.lsn);
