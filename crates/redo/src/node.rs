@@ -505,19 +505,14 @@ impl Shared {
 
     /// Appends a group for which there is room. Returns its end, or [`NOT_APPENDED`].
     fn append(&self, group: &Group) -> u64 {
-        match self.stream.get().map(|stream| stream.try_append(group)) {
-            Some(Ok(appended)) => appended.end.0,
-            Some(Err(why)) => {
-                self.fail(&why.to_string());
-                NOT_APPENDED
-            }
+        let why = match self.stream.get().map(|stream| stream.try_append(group)) {
+            Some(Ok(appended)) => return appended.end.0,
+            Some(Err(why)) => why.to_string(),
             // Others recover the block of which this node cannot log an image.
-            None => {
-                let why = self.why_over();
-                self.fail(&why.to_string());
-                NOT_APPENDED
-            }
-        }
+            None => self.why_over().to_string(),
+        };
+        self.fail(&why);
+        NOT_APPENDED
     }
 
     /// Returns the bytes to reserve for changes.
@@ -772,12 +767,11 @@ impl Shared {
         };
         let blocks: Vec<BlockId> = owner.keys().copied().collect();
         let count = blocks.len();
-        {
-            let mut recovery = self.recovery();
-            // A block may be in doubt although no stream has it: a living node gave it away.
-            recovery.epoch = epoch.0;
-            (recovery.phase, recovery.blocks) = (RecoveryPhase::Replaying, recovery.blocks + count as u64);
-        }
+        let mut recovery = self.recovery();
+        // A block may be in doubt although no stream has it: a living node gave it away.
+        (recovery.epoch, recovery.phase) = (epoch.0, RecoveryPhase::Replaying);
+        recovery.blocks += count as u64;
+        drop(recovery);
         let answer = |block: BlockId, result: Result<Version, String>| {
             let mut recovery = self.recovery();
             recovery.replayed += u64::from(result.is_ok());

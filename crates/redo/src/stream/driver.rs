@@ -93,7 +93,7 @@ pub struct RedoStream {
 
 struct Shared {
     state: Mutex<State>,
-    /// The bytes of the batch that the leader writes. Nobody else locks it.
+    /// The bytes of the batch that the leader writes. Only the leader locks it.
     sealed: Mutex<Buffer>,
     /// The start of the last batch.
     position: AtomicU64,
