@@ -361,8 +361,8 @@ mod tests {
 
     const END: u64 = 9;
 
-    /// A stream whose groups all end at [`END`], and no worker. It keeps of each change the length of
-    /// the image and the version afterwards.
+    /// A stream whose groups all end at [`END`], and no worker. It keeps of each change the length
+    /// of the image and the version afterwards.
     #[derive(Default)]
     struct Stream(Mutex<Vec<(usize, Option<Version>)>>);
 
@@ -470,8 +470,8 @@ mod tests {
         }
     }
 
-    /// Otherwise another session would see a page without contents, or a replay would begin with the
-    /// contents that were given up.
+    /// Otherwise another session would see a page without contents, or a replay would begin with
+    /// the contents that were given up.
     #[test]
     fn the_header_of_a_new_page_is_logged_however_its_change_ends() {
         let (cache, table, stream) = cache_and_stream();

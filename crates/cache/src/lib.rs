@@ -4,8 +4,8 @@
 //! [`protocol`] is the pure protocol; the rest of this crate is its driver. Each worker of a node
 //! has a [`CacheService`]: the shard of its partitions, its frames, its disk reads and writes.
 //! Programs use [`Blocks`], which the [`Cache`] implements: many tasks on a thread wait for blocks.
-//! A [`BlockSession`] is its blocking form. A task pins a block at once if the block is here, free and
-//! in the needed mode. For anything else it asks the worker.
+//! A [`BlockSession`] is its blocking form. A task pins a block at once if the block is here, free
+//! and in the needed mode. For anything else it asks the worker.
 
 mod blocks;
 mod cache;

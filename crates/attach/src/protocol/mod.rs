@@ -10,9 +10,9 @@
 //! replies; replies lead to nothing (see [`kind`]). Messages of one kind and use between two nodes
 //! arrive in the order sent, on any lane. Where an order matters, both messages have one kind.
 //!
-//! Everything that belongs to a program is released with it ([`ProgramCore::forget`]). A program that
-//! breaks the rules is reported by a [`Violation`], and its driver forgets it. Peers are trusted to
-//! be correct but not to be in time: a message about something that is gone is ignored.
+//! Everything that belongs to a program is released with it ([`ProgramCore::forget`]). A program
+//! that breaks the rules is reported by a [`Violation`], and its driver forgets it. Peers are
+//! trusted to be correct but not to be in time: a message about something that is gone is ignored.
 
 mod arena;
 mod calls;
