@@ -62,7 +62,7 @@ pub enum CacheError {
 }
 
 /// The cache of a node. Cheap to clone. [`Blocks`] is its interface for tasks,
-/// [`Session`](crate::Session) the one for a thread with one block at a time.
+/// [`BlockSession`](crate::BlockSession) the one for a thread with one block at a time.
 #[derive(Clone)]
 pub struct Cache {
     inner: Arc<Inner>,
