@@ -107,10 +107,6 @@ struct ThreadState {
     /// The tasks that were spawned since the last poll.
     spawned: RefCell<Vec<SpawnedTask>>,
     tasks: RefCell<FuturesUnordered<SpawnedTask>>,
-    /// The number of times that a task did not wait.
-    hits: Cell<u32>,
-    /// The [`Possession`]s of the task that is being polled.
-    possessions: Cell<u32>,
 }
 
 thread_local! {
@@ -126,10 +122,16 @@ thread_local! {
             timers: RefCell::default(),
             spawned: RefCell::default(),
             tasks: RefCell::default(),
-            hits: Cell::new(0),
-            possessions: Cell::new(0),
         }
     };
+}
+
+// Apart from the rest: each use of a block needs them, and these cost an instruction each.
+thread_local! {
+    /// The number of times that a task did not wait.
+    static HITS: Cell<u32> = const { Cell::new(0) };
+    /// The [`Possession`]s of the task that is being polled.
+    static POSSESSIONS: Cell<u32> = const { Cell::new(0) };
 }
 
 /// Marks the thread as one that runs no task, when dropped.
@@ -197,6 +199,9 @@ impl ThreadState {
     /// Polls the spawned tasks that can go on.
     fn poll_spawned(&self, context: &mut Context<'_>) {
         let mut tasks = self.tasks.borrow_mut();
+        if tasks.is_empty() && self.spawned.borrow().is_empty() {
+            return;
+        }
         loop {
             tasks.extend(self.spawned.take());
             match pin!(&mut *tasks).poll_next(context) {
@@ -272,7 +277,7 @@ impl Possession {
     #[must_use]
     #[allow(clippy::new_without_default, reason = "it has an effect")]
     pub fn new() -> Self {
-        THREAD.with(|thread| thread.possessions.update(|count| count + 1));
+        POSSESSIONS.set(POSSESSIONS.get() + 1);
         Self(PhantomData)
     }
 }
@@ -280,14 +285,14 @@ impl Possession {
 impl Drop for Possession {
     fn drop(&mut self) {
         // It may be dropped with its task, when that is not polled.
-        THREAD.with(|thread| thread.possessions.update(|count| count.saturating_sub(1)));
+        POSSESSIONS.set(POSSESSIONS.get().saturating_sub(1));
     }
 }
 
 /// Returns whether the task that is being polled has anything that others may wait for.
 #[must_use]
 pub fn has_possessions() -> bool {
-    THREAD.with(|thread| thread.possessions.get() > 0)
+    POSSESSIONS.get() > 0
 }
 
 /// Counts the possessions of a task apart from those of others.
@@ -296,14 +301,14 @@ async fn counts_possessions<T>(task: impl Future<Output = T>) -> T {
 
     impl<'a> Exchange<'a> {
         fn new(own: &'a Cell<u32>) -> Self {
-            THREAD.with(|thread| thread.possessions.swap(own));
+            own.set(POSSESSIONS.replace(own.get()));
             Self(own)
         }
     }
 
     impl Drop for Exchange<'_> {
         fn drop(&mut self) {
-            THREAD.with(|thread| thread.possessions.swap(self.0));
+            self.0.set(POSSESSIONS.replace(self.0.get()));
         }
     }
 
@@ -359,11 +364,9 @@ fn drop_spawned() {
 /// Lets other tasks of the thread go on, once in a while. A task calls it each time that it did not
 /// have to wait. `attend` lets the thread attend its worker.
 pub async fn give_way(attend: impl FnOnce()) {
-    let is_due = THREAD.with(|thread| {
-        thread.hits.update(|hits| hits.wrapping_add(1));
-        thread.hits.get().is_multiple_of(GIVE_WAY_EVERY)
-    });
-    if !is_due {
+    let hits = HITS.get().wrapping_add(1);
+    HITS.set(hits);
+    if !hits.is_multiple_of(GIVE_WAY_EVERY) {
         return;
     }
     attend();
