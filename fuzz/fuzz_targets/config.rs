@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    let _ = plexus_node::config::config_any(bytes);
+    let _ = plexus_admin::config::config_any(bytes);
 });

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use plexus_node::{
+use plexus_admin::{
     config::Config,
     control::{Control, ControlError, ProcessState},
 };
@@ -261,7 +261,7 @@ pub(crate) fn parse<T: DeserializeOwned>(name: &str, answer: Value) -> Result<T,
 mod tests {
     use std::{fs::File, os::unix::net::UnixListener};
 
-    use plexus_node::Parameters;
+    use plexus_admin::Parameters;
 
     use super::*;
 

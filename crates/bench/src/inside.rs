@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use plexus_node::{control::Commands, runtime::NodeRuntime};
+use plexus_admin::control::Commands;
+use plexus_node::runtime::NodeRuntime;
 
 use crate::{blocks, locks, perf};
 

@@ -15,7 +15,7 @@ use plexus_registry::{
     protocol::{self, Change, ClusterName, Command, Contents, DISKS, Key, Refused},
 };
 
-use crate::boot::config::{Config, this_host};
+use plexus_admin::config::{Config, this_host};
 
 /// The longest wait for an answer, after which the reason is shown and the question is asked again,
 /// and the interval at which a wait checks that it has a purpose.

@@ -3,49 +3,14 @@
 //! Commands and signals request the end. Only this module decides what is recorded on disk about
 //! the end of a run, and when.
 
-use std::{
-    fmt,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
-};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use plexus_base::{Incarnation, Nanos};
-use serde::{Deserialize, Serialize};
-
-use crate::{
-    boot::service_manager,
+use plexus_admin::{
     records::state::{Phase, Recorder, StateError},
+    service_manager,
+    status::Stage,
 };
-
-/// A stage in the lifecycle of a node.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stage {
-    /// The node checks its configuration and disks.
-    Starting,
-    /// The node connects to its peers.
-    Joining,
-    /// The node serves.
-    Running,
-    /// The node makes no more changes, because a command stopped them.
-    Quiesced,
-    /// The node has handed back: everything is on disk, and it holds nothing.
-    HandedBack,
-    /// The node has stopped and is no member.
-    Stopped,
-}
-
-impl fmt::Display for Stage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Starting => "starting",
-            Self::Joining => "joining",
-            Self::Running => "running",
-            Self::Quiesced => "quiesced",
-            Self::HandedBack => "handed back",
-            Self::Stopped => "stopped",
-        })
-    }
-}
+use plexus_base::{Incarnation, Nanos};
 
 /// The way in which a node ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

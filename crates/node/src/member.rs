@@ -17,6 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use plexus_admin::{config::Config, last_end, launch, service_manager};
 use plexus_base::{Epoch, Incarnation, NodeId, NodeSet, WorkerId, clock};
 use plexus_interconnect::mesh::Mesh;
 use plexus_membership::{
@@ -30,7 +31,6 @@ use plexus_membership::{
 use rustix::process::Signal;
 
 use crate::{
-    boot::{config::Config, last_end, launch, service_manager},
     lifecycle::{Ending, Lifecycle},
     member::fence::Fence,
     member::vitals::Vitals,

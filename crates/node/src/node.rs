@@ -13,6 +13,13 @@ use std::{
     thread::JoinHandle,
 };
 
+use plexus_admin::{
+    config::{Config, ConfigError, NodeConfig},
+    control::{Commands, Server},
+    machine::{self, MachineError},
+    records::state::{self, Entry, Recorder, StateError},
+    status::Stage,
+};
 use plexus_base::NodeId;
 use plexus_disks::{DiskError, Group};
 use signal_hook::{
@@ -21,20 +28,11 @@ use signal_hook::{
 };
 
 use crate::{
-    admin::commands::{self, CommandContext},
-    admin::control::{Commands, Server},
-    admin::forward,
-    admin::grouping,
-    admin::identity,
-    admin::locking,
-    admin::registry,
-    boot::config::{Config, ConfigError, NodeConfig},
-    boot::machine::{self, MachineError},
-    lifecycle::{Ending, Lifecycle, Stage},
+    commands::{self, CommandContext, forward, grouping, identity, locking, registry},
+    lifecycle::{Ending, Lifecycle},
     member::config_changes,
     member::newcomers,
     member::{Die, Member},
-    records::state::{self, Entry, Recorder, StateError},
     runtime::{JoinError, NodeRuntime, Parts},
 };
 

@@ -12,6 +12,11 @@ use std::{
     time::Duration,
 };
 
+use plexus_admin::{
+    config::{Config, Nodes},
+    keys::KeyFiles,
+    records::state::StateError,
+};
 use plexus_attach::{AttachOffer, AttachServer, ProgramUsage};
 use plexus_base::{Incarnation, NodeId, NodeSet};
 use plexus_cache::{Cache, CacheTask, protocol::Counts};
@@ -24,15 +29,11 @@ use plexus_redo::{NodeRedo, RecoveryPhase, recovery::force_disks, stream::protoc
 use plexus_registry::Registry;
 
 pub use self::join::{JoinError, Parts};
-pub use self::status::{PeerStatus, ProgramsStatus, RuntimeStatus};
 use crate::{
-    admin::forward::Forwarder,
-    boot::config::{Config, Nodes},
-    boot::keys::KeyFiles,
+    commands::forward::Forwarder,
     ledger::RegistryLedger,
     lifecycle::{Ending, Lifecycle},
     member::Member,
-    records::state::StateError,
     service::{NodeService, WorkerNotice, Workers},
     shards::Shards,
     subsystems::Handles,
@@ -46,10 +47,6 @@ const LEFT_WITHIN: Duration = Duration::from_secs(30);
 
 /// The window for the puts of benchmarks. It has no granules, so puts need no generation.
 pub const BENCHMARK_WINDOW: WindowId = WindowId(0x100);
-
-/// The length of the benchmark window in bytes: the longest message that `plexus perf` measures,
-/// the longest answer, and the words that announce a put.
-pub const BENCHMARK_WINDOW_BYTES: usize = (8 << 20) + (64 << 10);
 
 /// The parts of the time that a hand-back may take, and their number: disks need that long for a
 /// large cache. Clients that wait for a recovery which does not move are waited for less long.

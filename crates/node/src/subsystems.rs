@@ -6,6 +6,7 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
+use plexus_admin::launch::EVICTED_CODE;
 use plexus_attach::Programs;
 use plexus_base::{MAX_NODES, NodeId};
 use plexus_cache::{Cache, CacheParts, CacheRedo, CacheService, RedoAnswers};
@@ -27,8 +28,7 @@ use plexus_registry::{Files, Registry, RegistryService, protocol::ClusterName};
 #[cfg(test)]
 use crate::echo::EchoService;
 use crate::{
-    admin::forward::ForwardService, boot::launch::EVICTED_CODE, ledger::RegistryLedger, member::Die,
-    runtime::Parts, service::Workers,
+    commands::forward::ForwardService, ledger::RegistryLedger, member::Die, runtime::Parts, service::Workers,
 };
 
 /// The number of threads of each worker that wait for the disks.

@@ -8,7 +8,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use plexus_node::{
+use plexus_admin::{
     config::{Config, ConfigError},
     control,
 };

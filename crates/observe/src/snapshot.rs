@@ -10,12 +10,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use plexus_admin::{control::Commands, status::ProgramsStatus};
 use plexus_base::{Nanos, NodeId, clock};
 use plexus_interconnect::{RailReport, RailState, Reason};
-use plexus_node::{
-    control::Commands,
-    runtime::{NodeRuntime, ProgramsStatus},
-};
+use plexus_node::runtime::NodeRuntime;
 use serde::{Deserialize, Serialize};
 
 use crate::Traffic;

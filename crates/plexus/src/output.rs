@@ -97,7 +97,7 @@ pub(crate) fn overwrite_line(text: &str) {
 #[cfg(test)]
 mod tests {
     use anyhow::anyhow;
-    use plexus_node::control::ControlError;
+    use plexus_admin::control::ControlError;
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use super::{Finding, Tree};
 
 /// The crates of the design, lowest first, including planned ones.
-pub(super) const ORDER: [&str; 27] = [
+pub(super) const ORDER: [&str; 28] = [
     "base",
     "sim",
     "namespaces",
@@ -22,6 +22,7 @@ pub(super) const ORDER: [&str; 27] = [
     "services",
     "client",
     "attach",
+    "admin",
     "node",
     "capi",
     "sockets",

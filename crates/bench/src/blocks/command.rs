@@ -3,11 +3,9 @@
 
 use std::sync::Arc;
 
+use plexus_admin::control::{Commands, Progress};
 use plexus_disks::{HEADER, TRAILER};
-use plexus_node::{
-    control::{Commands, Progress},
-    runtime::NodeRuntime,
-};
+use plexus_node::runtime::NodeRuntime;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

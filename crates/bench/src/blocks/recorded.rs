@@ -7,13 +7,11 @@
 
 use std::sync::Arc;
 
+use plexus_admin::control::{Commands, Progress};
 use plexus_base::BlockId;
 use plexus_cache::Cache;
 use plexus_disks::{HEADER, TRAILER};
-use plexus_node::{
-    control::{Commands, Progress},
-    runtime::NodeRuntime,
-};
+use plexus_node::runtime::NodeRuntime;
 use serde::Deserialize;
 use serde_json::{Value, json};
 

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plexus_node::TemporaryCluster;
+use plexus_admin::TemporaryCluster;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
@@ -275,7 +275,7 @@ fn call<T: DeserializeOwned>(
 }
 
 fn call_on<T: DeserializeOwned>(
-    mut control: plexus_node::control::Control,
+    mut control: plexus_admin::control::Control,
     node: usize,
     command: &str,
     args: &impl Serialize,

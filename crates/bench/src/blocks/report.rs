@@ -1,6 +1,6 @@
 //! The report of a run: the merged results of the nodes.
 
-use plexus_node::config::Config;
+use plexus_admin::config::Config;
 use plexus_observe::Traffic;
 use serde::{Deserialize, Serialize};
 

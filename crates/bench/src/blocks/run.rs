@@ -3,11 +3,11 @@
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
-use plexus_disks::{HEADER, TRAILER};
-use plexus_node::{
+use plexus_admin::{
     config::Config,
     control::{Control, ControlError, ProcessState},
 };
+use plexus_disks::{HEADER, TRAILER};
 
 use super::{
     Durability, NodeResult, Report, Workload,

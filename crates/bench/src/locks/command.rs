@@ -5,8 +5,8 @@
 
 use std::{sync::Arc, thread, time::Instant};
 
+use plexus_admin::control::{Commands, Progress};
 use plexus_locks::{NodeLock, protocol::Mode};
-use plexus_node::control::{Commands, Progress};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 

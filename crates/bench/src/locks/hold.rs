@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-use plexus_node::{
+use plexus_admin::{
     config::Config,
     control::{Control, ControlError},
 };

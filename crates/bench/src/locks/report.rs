@@ -1,6 +1,6 @@
 //! The report of a run: the merged results of the nodes.
 
-use plexus_node::config::Config;
+use plexus_admin::config::Config;
 use serde::{Deserialize, Serialize};
 
 use super::{NodeResult, Workload};

@@ -3,7 +3,7 @@
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
-use plexus_node::config::Config;
+use plexus_admin::config::Config;
 
 use super::{NodeResult, Report, Workload};
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
-use plexus_node::config::Config;
+use plexus_admin::config::Config;
 
 use super::{Live, Measured, Plan, Serve};
 use crate::everywhere::{RunError, ask, parse, to_json};

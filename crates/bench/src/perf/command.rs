@@ -1,7 +1,8 @@
 //! The control commands of a measurement: `perf.run` and `perf.serve`.
 
+use plexus_admin::control::Commands;
 use plexus_interconnect::Service;
-use plexus_node::{control::Commands, port::Ports};
+use plexus_node::port::Ports;
 use serde_json::{Value, json};
 
 use super::{MeasuredPath, Plan, Serve, run, serve};

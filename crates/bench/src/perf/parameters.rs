@@ -3,7 +3,8 @@
 use plexus_client::wire::limits::{FLOW_MESSAGES, MAX_MESSAGE};
 use plexus_fabric::WindowId;
 use plexus_interconnect::Channel;
-use plexus_node::runtime::{BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES};
+use plexus_admin::config::BENCHMARK_WINDOW_BYTES;
+use plexus_node::runtime::BENCHMARK_WINDOW;
 use serde::{Deserialize, Serialize};
 
 use super::{PerfError, payload::Payload, places::WORD};

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plexus_node::{
+use plexus_admin::{
     control::{Control, ControlError, ControlResponse},
     layout::ClusterDir,
 };

@@ -3,8 +3,8 @@
 
 use std::{collections::BTreeSet, fmt, path::PathBuf, thread, time::Duration};
 
+use plexus_admin::config::Config;
 use plexus_disks::{DATA_START, FileDevice};
-use plexus_node::config::Config;
 use plexus_redo::stream::{
     protocol::Lsn,
     reader::{StreamError, StreamReader},

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plexus_node::layout::ClusterDir;
+use plexus_admin::layout::ClusterDir;
 use plexus_sim::Random;
 use rustix::process::Signal;
 

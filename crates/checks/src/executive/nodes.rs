@@ -13,11 +13,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plexus_namespaces::{Direction, Lan, device, need};
-use plexus_node::{
+use plexus_admin::{
     control::{Control, ControlError},
     layout::ClusterDir,
 };
+use plexus_namespaces::{Direction, Lan, device, need};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;

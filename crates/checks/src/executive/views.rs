@@ -14,11 +14,11 @@ use std::{
 
 use serde_json::{Value, json};
 
-use plexus_node::{
+use plexus_admin::{
     control::{Control, ControlError, ControlResponse},
     layout::ClusterDir,
-    registry::Bytes,
 };
+use plexus_node::registry::Bytes;
 
 use super::nodes::{Nodes, Spec, TIMEOUT};
 

@@ -9,6 +9,7 @@
 
 use std::path::PathBuf;
 
+use plexus_admin::control::Progress;
 use plexus_base::NodeId;
 use plexus_membership::{
     protocol::{ConfigChange, ConfigChangeRefusal, FileId, InvalidFileId},
@@ -18,8 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{
-    admin::commands::{CommandContext, Run, args},
-    admin::control::Progress,
+    commands::{CommandContext, Run, args},
     member::newcomers::{self, VotingFileLocation},
 };
 

@@ -15,15 +15,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use plexus_admin::{
+    config::Config,
+    records::durable::{Lock, Look},
+    supervisor,
+};
 use plexus_base::{Incarnation, NodeId};
 use plexus_membership::{protocol::View, runtime::FencingProof};
 use rustix::process::Signal;
-
-use crate::{
-    boot::config::Config,
-    boot::supervisor,
-    records::durable::{Lock, Look},
-};
 
 /// The longest wait for the end of a killed process.
 const DEATH_WITHIN: Duration = Duration::from_secs(10);
@@ -224,7 +223,7 @@ mod tests {
     use plexus_membership::protocol::{FileId, Seat};
 
     use super::*;
-    use crate::boot::{config::NodeConfig, layout::ClusterDir};
+    use plexus_admin::{config::NodeConfig, layout::ClusterDir};
 
     /// Returns a configuration of four nodes, the last of them on another host.
     fn config(dir: &ClusterDir) -> Config {

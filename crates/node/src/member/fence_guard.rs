@@ -27,7 +27,7 @@ use rustix::process::{
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::boot::lifeline;
+use plexus_admin::lifeline;
 
 /// The time that processes have to end after SIGTERM.
 const TERM_FOR: Duration = Duration::from_secs(2);

@@ -20,6 +20,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use plexus_admin::{
+    config::{Config, Nodes},
+    control::ANSWER_WITHIN,
+};
 use plexus_base::NodeId;
 use plexus_membership::{
     groups::{
@@ -36,12 +40,7 @@ use plexus_membership::{
 pub(crate) use self::said::VotingFileLocation;
 pub use self::said::newcomers_any;
 use self::{promise::Promise, said::NewcomerMessage};
-use crate::{
-    admin::control::ANSWER_WITHIN,
-    admin::grouping::NEWCOMERS,
-    boot::config::{Config, Nodes},
-    runtime::NodeRuntime,
-};
+use crate::{commands::grouping::NEWCOMERS, runtime::NodeRuntime};
 
 /// The pause before a node that could not join the group, or was removed from it, tries again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);

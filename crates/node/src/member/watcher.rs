@@ -3,12 +3,12 @@
 
 use std::sync::{Arc, Weak, mpsc};
 
+use plexus_admin::config::Config;
 use plexus_base::{Incarnation, NodeId};
 use plexus_interconnect::mesh::Mesh;
 use plexus_membership::runtime::Membership;
 
 use crate::{
-    boot::config::Config,
     member::Member,
     service::{NodeService, WorkerNotice},
 };

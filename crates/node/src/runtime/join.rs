@@ -11,6 +11,10 @@ use std::{
     time::Duration,
 };
 
+use plexus_admin::{
+    config::{BENCHMARK_WINDOW_BYTES, Config},
+    keys::KeyFiles,
+};
 use plexus_attach::{ARENA, ProgramUsage, Programs};
 use plexus_base::{Incarnation, NodeId};
 use plexus_disks::Group;
@@ -19,10 +23,8 @@ use plexus_interconnect::mesh::{self, Mesh};
 use plexus_membership::runtime::Membership;
 use plexus_redo::recovery::{older_images, open_disks};
 
-use super::{BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES, NodeRuntime, end};
+use super::{BENCHMARK_WINDOW, NodeRuntime, end};
 use crate::{
-    boot::config::Config,
-    boot::keys::KeyFiles,
     ledger::RegistryLedger,
     lifecycle::{Ending, Lifecycle},
     member::watcher::Watcher,

@@ -10,20 +10,20 @@ use std::{
     time::{Duration, Instant},
 };
 
+use plexus_admin::{
+    config::{Config, Membership, NodeConfig},
+    create,
+    layout::ClusterDir,
+    machine::MachineError,
+    status::ProgramsStatus,
+};
 use plexus_base::Waiting;
 use plexus_client::Client;
 use plexus_disks::BlockSize;
 use plexus_fabric::RailKind;
 use plexus_locks::{LockManager, SurveyedResource};
 use plexus_membership::groups::Groups;
-use plexus_node::{
-    Node, NodeError,
-    config::{Config, Membership, NodeConfig},
-    create,
-    layout::ClusterDir,
-    machine::MachineError,
-    runtime::{NodeRuntime, ProgramsStatus},
-};
+use plexus_node::{Node, NodeError, runtime::NodeRuntime};
 use plexus_registry::Registry;
 
 /// The timeout of these tests, far longer than any correct step.

@@ -3,11 +3,12 @@
 
 use std::{fs, os::unix::fs::FileExt};
 
+use plexus_admin::{config::Config, control::Control, create, status::Stage};
 use plexus_base::BlockId;
 use plexus_cache::{BlockChange, CacheError};
 use plexus_disks::DATA_START;
 use plexus_fabric::RailKind;
-use plexus_node::{Node, config::Config, control::Control, create, lifecycle::Stage};
+use plexus_node::Node;
 use serde_json::json;
 
 const BLOCK: u64 = 4096;

@@ -4,16 +4,14 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::cluster::Cluster;
+use plexus_admin::state::{self, Phase};
 use plexus_fabric::RailKind;
 use plexus_locks::{
     LockError,
     protocol::{Mode, Name},
 };
 use plexus_membership::groups::{self, GroupError};
-use plexus_node::{
-    lifecycle::Ending,
-    state::{self, Phase},
-};
+use plexus_node::lifecycle::Ending;
 use plexus_registry::{RegistryError, protocol::Command};
 
 fn named(name: &str) -> Name {

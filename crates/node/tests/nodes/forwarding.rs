@@ -7,13 +7,13 @@ use std::{
 };
 
 use crate::cluster::{self, TIMEOUT};
-use plexus_fabric::RailKind;
-use plexus_node::{
-    Node,
+use plexus_admin::{
     control::{Commands, Control, ControlError},
     create,
     layout::ClusterDir,
 };
+use plexus_fabric::RailKind;
+use plexus_node::Node;
 use serde_json::{Value, json};
 
 /// Asks node n1 to forward a command.

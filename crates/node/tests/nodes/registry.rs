@@ -3,11 +3,11 @@
 use std::{sync::mpsc, thread, time::Duration};
 
 use crate::cluster::Cluster;
-use plexus_fabric::RailKind;
-use plexus_node::{
+use plexus_admin::{
     control::{Control, ControlError},
     layout::ClusterDir,
 };
+use plexus_fabric::RailKind;
 use plexus_registry::{
     Registry, RegistryError,
     protocol::{Change, Command, Edit, EditKind, Key, Refused, VALUE_MAX, WatchEvent},

@@ -9,6 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use plexus_admin::{
+    config::Config,
+    create,
+    state::{self, Phase},
+    status::Stage,
+};
 use plexus_base::{BlockId, Epoch, NodeId, Waiting};
 use plexus_cache::{
     BlockChange, CacheError,
@@ -17,13 +23,7 @@ use plexus_cache::{
 use plexus_disks::BlockSize;
 use plexus_fabric::RailKind;
 use plexus_interconnect::{Channel, Kind};
-use plexus_node::{
-    Node,
-    config::Config,
-    create,
-    lifecycle::{Ending, Stage},
-    state::{self, Phase},
-};
+use plexus_node::{Node, lifecycle::Ending};
 
 pub(crate) struct Shape {
     pub(crate) nodes: usize,

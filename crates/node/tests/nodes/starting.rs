@@ -8,8 +8,8 @@ use std::os::{
     },
 };
 
+use plexus_admin::{config::Config, create};
 use plexus_fabric::RailKind;
-use plexus_node::{config::Config, create};
 
 use crate::cluster::{config, start_all};
 

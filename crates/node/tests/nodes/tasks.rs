@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use plexus_admin::{config::Config, create};
 use plexus_base::{BlockId, Waiting};
 use plexus_cache::{BlockChange, BlockRead, Blocks, Cache, Change, protocol::Mode as BlockMode};
 use plexus_disks::{PageType, Version};
@@ -21,7 +22,7 @@ use plexus_locks::{
     NodeLockSession,
     protocol::{Mode, Name},
 };
-use plexus_node::{Node, config::Config, create, runtime::NodeRuntime};
+use plexus_node::{Node, runtime::NodeRuntime};
 use plexus_registry::protocol::Command;
 
 use crate::{

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plexus_node::config::Config;
+use plexus_admin::config::Config;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use self::screen::Screen;

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plexus_node::acceptor::Acceptor;
+use plexus_admin::acceptor::Acceptor;
 
 use super::CONTENT_TYPE;
 

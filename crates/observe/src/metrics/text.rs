@@ -22,8 +22,8 @@
 
 use std::{collections::BTreeMap, fmt};
 
+use plexus_admin::status::ProgramsStatus;
 use plexus_base::counters::SIZE_BOUNDS;
-use plexus_node::runtime::ProgramsStatus;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet},

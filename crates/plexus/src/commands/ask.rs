@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use anyhow::{anyhow, bail};
-use plexus_node::{
+use plexus_admin::{
     config::Config,
     control::{ANSWER_WITHIN, Control, ControlError, ControlResponse, on_its_host},
 };
@@ -124,7 +124,7 @@ pub(crate) fn wait_ms(seconds: &str) -> Result<u64, String> {
 
 #[cfg(test)]
 mod tests {
-    use plexus_node::control::ProcessState;
+    use plexus_admin::control::ProcessState;
 
     use super::*;
 

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use plexus_node::{
+use plexus_admin::{
     config::{Config, NodeConfig, this_host},
     layout::ClusterDir,
 };

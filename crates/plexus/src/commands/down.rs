@@ -1,7 +1,7 @@
 //! `plexus down`: writes all changes to disk and stops the nodes of this machine, or all nodes.
 
 use anyhow::bail;
-use plexus_node::{
+use plexus_admin::{
     config::{Config, this_host},
     down::{self, Down, DownScope},
     supervisor,

@@ -7,13 +7,13 @@ use std::{
 };
 
 use anyhow::{Context, anyhow, bail};
-use plexus_base::{MAX_NODES, Waiting};
-use plexus_disks::BlockSize;
-use plexus_node::{
+use plexus_admin::{
     config::{self, Config, NodeConfig, this_host},
     create,
     layout::ClusterDir,
 };
+use plexus_base::{MAX_NODES, Waiting};
+use plexus_disks::BlockSize;
 
 use crate::output;
 

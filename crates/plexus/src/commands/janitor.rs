@@ -1,7 +1,7 @@
-//! `plexus janitor`: cleans up after the process that started it. See [`plexus_node::janitor`].
+//! `plexus janitor`: cleans up after the process that started it. See [`plexus_admin::janitor`].
 
 use anyhow::bail;
-use plexus_node::janitor;
+use plexus_admin::janitor;
 
 /// The arguments of `plexus janitor`: none, since it reads its orders from standard input.
 #[derive(clap::Args)]

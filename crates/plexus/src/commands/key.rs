@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Subcommand;
-use plexus_node::keys;
+use plexus_admin::keys;
 
 use super::cluster::ClusterOptions;
 use crate::output;

@@ -9,11 +9,11 @@ use std::{
 };
 
 use anyhow::{Result, anyhow, bail};
-use plexus_node::{
+use plexus_admin::{
     config::Config,
     control::{ANSWER_WITHIN, Control, ControlError},
-    locking::{self, LockArgs},
 };
+use plexus_node::locking::{self, LockArgs};
 use rustix::process::Signal;
 
 use super::{

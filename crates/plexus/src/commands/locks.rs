@@ -7,11 +7,11 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use plexus_node::{
+use plexus_admin::{
     config::Config,
     control::{ANSWER_WITHIN, Seen},
-    locking::{LockHolder, LockedResource, NodeLocks},
 };
+use plexus_node::locking::{LockHolder, LockedResource, NodeLocks};
 use plexus_observe::show::Table;
 use serde::Serialize;
 

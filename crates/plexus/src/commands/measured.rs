@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
-use plexus_base::{MAX_NODES, MAX_WORKERS, Waiting};
-use plexus_bench::RunError;
-use plexus_disks::BlockSize;
-use plexus_node::{
+use plexus_admin::{
     Parameters, TemporaryCluster,
     config::{Config, NodeConfig, this_host},
     control::{ANSWER_WITHIN, Control, ControlError, Seen, on_its_host},
 };
+use plexus_base::{MAX_NODES, MAX_WORKERS, Waiting};
+use plexus_bench::RunError;
+use plexus_disks::BlockSize;
 use rustix::fs::Access;
 use serde_json::Value;
 

@@ -4,18 +4,17 @@
 use std::{path::PathBuf, process::Command, sync::Arc};
 
 use anyhow::{Context, bail};
-use plexus_node::{
-    Node, NodeError,
-    commands::{FencedArgs, Status},
+use plexus_admin::{
     config::{Config, this_host},
-    config_changes::ConfigChangeArgs,
     control::{ANSWER_WITHIN, Commands, Control, Seen},
     down::{self, Ended},
-    last_end, launch, lifeline, member,
-    runtime::NodeRuntime,
-    service_manager,
+    last_end, launch, lifeline, service_manager,
     state::{self, Phase},
+    status::Status,
     supervisor,
+};
+use plexus_node::{
+    Node, NodeError, commands::FencedArgs, config_changes::ConfigChangeArgs, member, runtime::NodeRuntime,
 };
 use plexus_observe::{
     Snapshot,

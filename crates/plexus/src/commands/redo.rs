@@ -5,9 +5,10 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use clap::Subcommand;
+use plexus_admin::config::Config;
 use plexus_base::hex;
 use plexus_disks::{FileDevice, patch_ranges};
-use plexus_node::{config::Config, identity::GivenUp, ledger::known_entries};
+use plexus_node::{identity::GivenUp, ledger::known_entries};
 use plexus_observe::show::{self, Table};
 use plexus_redo::{
     recovery::{LostStream, RedoFileError, RedoFiles, StreamFile},

@@ -8,10 +8,8 @@ use std::{
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Subcommand;
-use plexus_node::{
-    control::{ANSWER_WITHIN, Control, ControlError, Seen},
-    registry::{Bytes, Change, Entry, Status},
-};
+use plexus_admin::control::{ANSWER_WITHIN, Control, ControlError, Seen};
+use plexus_node::registry::{Bytes, Change, Entry, Status};
 use plexus_observe::show;
 use serde_json::{Value, json};
 

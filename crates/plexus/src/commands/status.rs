@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use plexus_node::{
-    commands::Status,
+use plexus_admin::{
     config::{Config, this_host},
     control::{Seen, status_of_cluster},
     last_end::{LastEnd, last_end},
+    status::Status,
     supervisor,
 };
 use plexus_observe::show::{Table, bytes, count, duration};

@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use plexus_node::{
+use plexus_admin::{
     config::Config,
     launch::{self, CONFIG_CODE, DOUBLED_CODE, NOT_IN_ORDER_CODE, REMOVED_CODE},
 };

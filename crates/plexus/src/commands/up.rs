@@ -12,13 +12,12 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use plexus_node::{
-    commands::Status,
+use plexus_admin::{
     config::{Config, this_host},
     control::Seen,
     create,
     launch::{self, Launch, LaunchError, Launched},
-    lifecycle::Stage,
+    status::{Stage, Status},
     supervisor,
 };
 

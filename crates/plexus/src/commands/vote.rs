@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Subcommand;
-use plexus_node::{
-    commands::Status,
+use plexus_admin::{
     config::{Config, Voting, this_host},
-    config_changes::{ConfigChangeArgs, FileArgs},
     control::{ANSWER_WITHIN, Control, ControlError},
     create,
+    status::Status,
 };
+use plexus_node::config_changes::{ConfigChangeArgs, FileArgs};
 
 use super::{
     ask::{REQUEST_TIMEOUT, answering, connect, connect_all, first_of},

@@ -14,12 +14,12 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use plexus_admin::{Parameters, TemporaryCluster, config::Config};
 use plexus_base::Waiting;
 use plexus_bench::{
     blocks::{self, DeathReport, Order, Recovery, Report, Workload},
     perf::{self, Driving, Op, Over, Plan, Row, Test, Trial, Until},
 };
-use plexus_node::{Parameters, TemporaryCluster, config::Config};
 use serde::Serialize;
 
 use crate::commands::{

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plexus_node::Parameters;
+use plexus_admin::Parameters;
 use serde_json::Value;
 
 /// The longest wait for any event; far longer than events take.

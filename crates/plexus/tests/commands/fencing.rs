@@ -6,7 +6,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use plexus_node::TemporaryCluster;
+use plexus_admin::TemporaryCluster;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::common::{run, temporary};
-use plexus_node::TemporaryCluster;
+use plexus_admin::TemporaryCluster;
 use serde_json::{Value, json};
 
 /// The processes that one holds a pidfd of.

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use plexus_node::{config::Config, layout::ClusterDir};
+use plexus_admin::{config::Config, layout::ClusterDir};
 use rustix::process::Signal;
 use serde_json::Value;
 

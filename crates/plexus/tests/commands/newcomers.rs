@@ -4,8 +4,8 @@
 use std::{fs, os::unix::fs::symlink, path::PathBuf, process::Stdio, thread};
 
 use crate::common::{Cluster, Run, TIMEOUT, run, signal, wait_for_end};
+use plexus_admin::{config::Config, layout::ClusterDir};
 use plexus_client::Client;
-use plexus_node::{config::Config, layout::ClusterDir};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

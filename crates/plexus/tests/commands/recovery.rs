@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use plexus_node::{control::Control, layout::ClusterDir};
+use plexus_admin::{control::Control, layout::ClusterDir};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

@@ -2,9 +2,9 @@
 
 use std::{os::unix::fs::FileExt, path::PathBuf};
 
+use plexus_admin::{config::Config, layout::ClusterDir};
 use plexus_base::{BlockId, Incarnation, NodeId};
 use plexus_disks::{Patch, Version};
-use plexus_node::{config::Config, layout::ClusterDir};
 use plexus_redo::{
     recovery::RedoFiles,
     stream::{

@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::common::{program, runs, signal, temporary, wait_for_end};
-use plexus_node::{
+use plexus_admin::{
     TemporaryCluster,
     janitor::{self, Janitor},
 };

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::common::{program, run, temporary, until};
-use plexus_node::TemporaryCluster;
+use plexus_admin::TemporaryCluster;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::common::{Cluster, Run, run, signal, temporary, until};
-use plexus_node::TemporaryCluster;
+use plexus_admin::TemporaryCluster;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

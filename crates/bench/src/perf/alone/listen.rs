@@ -17,8 +17,8 @@ use std::{
     time::Duration,
 };
 
+use plexus_admin::acceptor::Acceptor;
 use plexus_interconnect::mesh::Key;
-use plexus_node::acceptor::Acceptor;
 
 use super::{
     AloneError, Ask,

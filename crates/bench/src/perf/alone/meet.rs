@@ -10,9 +10,9 @@
 
 use std::{fmt, str::FromStr};
 
+use plexus_admin::config::Encrypt;
 use plexus_base::Waiting;
 use plexus_fabric::RailKind;
-use plexus_node::config::Encrypt;
 use serde::{Deserialize, Serialize};
 
 use crate::perf::Driving;

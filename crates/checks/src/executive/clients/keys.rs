@@ -10,10 +10,8 @@ use std::{
     time::Duration,
 };
 
-use plexus_node::{
-    control::{Control, ControlError},
-    registry::{Bytes, Entry},
-};
+use plexus_admin::control::{Control, ControlError};
+use plexus_node::registry::{Bytes, Entry};
 use serde_json::json;
 
 use super::{Work, push};

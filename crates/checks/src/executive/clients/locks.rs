@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use plexus_node::control::{Control, ControlError, ControlResponse};
+use plexus_admin::control::{Control, ControlError, ControlResponse};
 use plexus_sim::Random;
 use serde_json::{Value, json};
 

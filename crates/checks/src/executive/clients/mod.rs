@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plexus_node::{
+use plexus_admin::{
     control::{Control, ControlError},
     layout::ClusterDir,
 };

@@ -8,7 +8,7 @@
 //!
 //! This module does not know the source of lists, the proposer, or the effect of keeping.
 
-use crate::boot::config::Nodes;
+use plexus_admin::config::Nodes;
 
 /// The last list that this member has agreed to.
 #[derive(Default)]
@@ -40,7 +40,7 @@ impl Promise {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::boot::config::NodeConfig;
+    use plexus_admin::config::NodeConfig;
 
     fn list(name: &str) -> Nodes {
         [NodeConfig::new(0, name, ([127, 0, 0, 1], 7).into(), Vec::new())].into_iter().collect()

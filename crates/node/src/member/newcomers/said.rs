@@ -58,7 +58,7 @@ pub(super) struct RequestKey {
 pub(super) enum NewcomerMessage {
     Open(VotingFileLocation),
     /// Asks for a comparison: a node, and the
-    /// [fingerprint](crate::boot::config::Config::fingerprint) of the settings and that node.
+    /// [fingerprint](plexus_admin::config::Config::fingerprint) of the settings and that node.
     Look(NodeId, u64),
     /// Asks to keep the list with that fingerprint.
     Keep(u64),

@@ -6,11 +6,11 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use plexus_admin::config::Config;
 use plexus_bench::{
     blocks::{self, Durability, Order, Report, Workload},
     report::{Panel, Panels, count},
 };
-use plexus_node::config::Config;
 
 use super::clusters::{BenchClusters, ClusterNeeds};
 use crate::{

@@ -1,7 +1,7 @@
 //! The clusters that a workload runs on: a running one, or temporary ones in turn.
 
+use plexus_admin::{TemporaryCluster, config::Config};
 use plexus_base::Waiting;
-use plexus_node::{TemporaryCluster, config::Config};
 
 use crate::commands::{
     cluster::Cluster,

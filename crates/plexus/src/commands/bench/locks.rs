@@ -2,8 +2,8 @@
 
 use std::sync::atomic::AtomicBool;
 
+use plexus_admin::{config::Config, control::ControlError};
 use plexus_bench::locks::{self, Names, Report, Workload};
-use plexus_node::{config::Config, control::ControlError};
 
 use super::clusters::{BenchClusters, ClusterNeeds};
 use crate::{

@@ -1,12 +1,12 @@
 //! `plexus bench recovery`.
 
 use anyhow::bail;
+use plexus_admin::TemporaryCluster;
 use plexus_base::Waiting;
 use plexus_bench::{
     blocks::{DeathReport, REDO_BYTES_PER_BLOCK, Recovery, StartReport, Workload},
     report::{count, rate},
 };
-use plexus_node::TemporaryCluster;
 
 use crate::{
     commands::{

@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
-use plexus_base::Waiting;
-use plexus_bench::perf::{self, Attachment, Live, Measured, Op, Over, Plan, Row, Trial, alone::RailChoice};
-use plexus_node::{
+use plexus_admin::{
     config::{Config, Encrypt},
     launch,
 };
+use plexus_base::Waiting;
+use plexus_bench::perf::{self, Attachment, Live, Measured, Op, Over, Plan, Row, Trial, alone::RailChoice};
 use plexus_observe::cluster::Reading;
 
 use super::{Cores, MeasureRequest, ProgressReporter, driving, measured};

@@ -12,6 +12,10 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use plexus_admin::{
+    config::{Config, Encrypt},
+    keys, lifeline,
+};
 use plexus_base::Waiting;
 use plexus_bench::perf::{
     self, Driving, Grid, LaneChoice, Op, Over, Row, Test, Thresholds, Trial, Until,
@@ -20,10 +24,6 @@ use plexus_bench::perf::{
     reference::{self, Source},
 };
 use plexus_interconnect::mesh::Key;
-use plexus_node::{
-    config::{Config, Encrypt},
-    keys, lifeline,
-};
 
 use super::{cluster::Cluster, interrupt::interrupted, measured};
 use crate::output;

@@ -5,8 +5,8 @@ mod record;
 use std::time::Duration;
 
 use anyhow::bail;
+use plexus_admin::config::Config;
 use plexus_interconnect::Channel;
-use plexus_node::config::Config;
 use plexus_observe::{
     cluster::Reading,
     live, show,
