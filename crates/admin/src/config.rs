@@ -10,6 +10,7 @@ mod nodes;
 mod template;
 
 use std::{
+    collections::BTreeMap,
     fmt, io,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -20,7 +21,10 @@ use plexus_disks::{BlockSize, DiskReads, GroupId, Shape};
 use plexus_fabric::RailKind;
 use plexus_membership::protocol::View;
 use plexus_redo::stream::protocol::{Geometry, PAGE};
-use serde::{Deserialize, Deserializer, de::Error as _};
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, Error as _, IntoDeserializer as _},
+};
 
 pub use self::{
     check::check_name,
@@ -123,7 +127,12 @@ pub struct Config {
     pub disks: Vec<PathBuf>,
     /// The nodes, by their numbers.
     pub nodes: Nodes,
+    /// The tables of subsystems, as text, by their names.
+    pub sections: BTreeMap<String, String>,
 }
+
+/// The tables of the configuration that belong to no subsystem.
+const COMMON_TABLES: [&str; 5] = ["interconnect", "membership", "voting", "group", "node"];
 
 /// A node in the configuration.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -291,6 +300,7 @@ impl Config {
             blocks: 64,
             disks: vec![dir.disks().join("0")],
             nodes: nodes.into_iter().collect(),
+            sections: BTreeMap::new(),
             dir,
         })
     }
@@ -316,7 +326,12 @@ impl Config {
     /// As [`Config::load`].
     pub fn parse(dir: &ClusterDir, text: &str) -> Result<Self, ConfigError> {
         let path = dir.config();
-        let parsed: Text = toml::from_str(text).map_err(|error| {
+        let mut sections = BTreeMap::new();
+        let parsed = toml::de::DeTable::parse(text).and_then(|mut table| {
+            sections = take_sections(table.get_mut())?;
+            Text::deserialize(toml::Deserializer::from(table))
+        });
+        let parsed = parsed.map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
             let line = 1 + text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count();
             // The parser may give several lines; the user gets one.
@@ -326,7 +341,20 @@ impl Config {
             }
             ConfigError::Syntax { path: path.clone(), line, what }
         })?;
-        check::check(dir, parsed).map_err(|what| ConfigError::Value { path, what })
+        let config = check::check(dir, parsed).map_err(|what| ConfigError::Value { path, what })?;
+        Ok(Self { sections, ..config })
+    }
+
+    /// Returns the settings of a subsystem from the table `name`; the defaults if there is none.
+    ///
+    /// # Errors
+    /// The table has other keys or values. The text is one line with the file and the table.
+    pub fn section<T: DeserializeOwned + Default>(&self, name: &str) -> Result<T, String> {
+        let Some(text) = self.sections.get(name) else { return Ok(T::default()) };
+        toml::from_str(text).map_err(|error| {
+            let what = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
+            format!("{}: [{name}]: {what}", self.dir.config().display())
+        })
     }
 
     /// Returns the text of a new `cluster.toml`, with comments.
@@ -453,6 +481,24 @@ impl Config {
             |kind: &RailKind| high.rails.contains(kind) && (*kind != RailKind::Shm || low.host == high.host);
         low.rails.iter().copied().filter(usable).collect()
     }
+}
+
+/// Takes the tables of subsystems out of a configuration.
+fn take_sections(table: &mut toml::de::DeTable<'_>) -> Result<BTreeMap<String, String>, toml::de::Error> {
+    let is_section = |name: &str, value: &toml::de::DeValue<'_>| {
+        !COMMON_TABLES.contains(&name) && matches!(value, toml::de::DeValue::Table(_))
+    };
+    let names: Vec<_> = (table.iter())
+        .filter(|(name, value)| is_section(name.get_ref(), value.get_ref()))
+        .map(|(name, _)| name.clone())
+        .collect();
+    let taken = names.into_iter().filter_map(|name| Some((table.remove(&name)?, name)));
+    taken
+        .map(|(value, name)| {
+            let section = toml::Table::deserialize(value.into_deserializer())?;
+            Ok((name.into_inner().into_owned(), section.to_string()))
+        })
+        .collect()
 }
 
 /// Decodes any bytes as a `cluster.toml`, for fuzzing; returns true if they are one. Asserts that

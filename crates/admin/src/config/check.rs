@@ -1,5 +1,7 @@
 //! Checks of the values of a configuration. Each error is one line: the problem and the correction.
 
+use std::collections::BTreeMap;
+
 use plexus_base::{MAX_NODES, MAX_WORKERS, hex};
 use plexus_disks::BlockSize;
 use plexus_fabric::RailKind;
@@ -89,6 +91,7 @@ pub(super) fn check(dir: &ClusterDir, text: Text) -> Result<Config, String> {
         blocks,
         disks: text.group.disks.iter().map(|disk| dir.root().join(disk)).collect(),
         nodes: text.node.into_iter().collect(),
+        sections: BTreeMap::new(),
     })
 }
 

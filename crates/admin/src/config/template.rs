@@ -96,6 +96,11 @@ disks = [{disks}]
         disks = disks.join(", ")
     );
     membership(&mut text, config);
+    for (name, section) in &config.sections {
+        let section: toml::Table = section.parse().expect("the text of a table");
+        let table = toml::Table::from_iter([(name.clone(), section.into())]);
+        let _ = write!(text, "\n{table}");
+    }
     for node in config.nodes.iter() {
         let rails: Vec<_> = node.rails.iter().map(|rail| format!("\"{rail}\"")).collect();
         let _ = write!(

@@ -114,8 +114,30 @@ fn the_documentation_lists_every_key() {
 }
 
 #[test]
+fn a_table_of_a_subsystem_is_read_with_its_type_and_written_again() {
+    #[derive(Deserialize, Default, PartialEq, Debug)]
+    #[serde(deny_unknown_fields, default)]
+    struct Echo {
+        limit: u32,
+        places: std::collections::BTreeMap<String, u16>,
+    }
+    let section = "[echo]\nlimit = 3\nplaces = { n1 = 5433 }\n";
+    let config = parse(&format!("{GOOD}{section}")).unwrap();
+    let echo = Echo { limit: 3, places: [("n1".to_owned(), 5433)].into() };
+    assert_eq!(config.section::<Echo>("echo").unwrap(), echo);
+    assert_eq!(parse(&config.to_text()).unwrap(), config);
+    assert_eq!(config.section::<Echo>("other").unwrap(), Echo::default());
+    let wrong = parse(&format!("{GOOD}[echo]\nlimits = 3\n")).unwrap().section::<Echo>("echo").unwrap_err();
+    assert!(wrong.starts_with("/c1/cluster.toml: [echo]: unknown field `limits`"), "{wrong}");
+    // A key that is no table belongs to no subsystem, and its line is known.
+    let wrong = parse(&format!("speed = 3\n{GOOD}")).unwrap_err().to_string();
+    assert!(wrong.starts_with("/c1/cluster.toml:1: unknown field `speed`"), "{wrong}");
+}
+
+#[test]
 fn hostile_files_do_no_harm() {
-    let good = [GOOD.as_bytes().to_vec(), parse(GOOD).unwrap().to_text().into_bytes()];
+    let echo = format!("{GOOD}[echo]\nlimit = nan\n[echo.places]\n\"n 1\" = [1, 2.5]\n");
+    let good = [GOOD.as_bytes().to_vec(), parse(GOOD).unwrap().to_text().into_bytes(), echo.into_bytes()];
     assert!(good.iter().all(|text| config_any(text)));
     let mut taken = 0;
     plexus_sim::hostile(&good, |text| taken += u32::from(config_any(text)));
