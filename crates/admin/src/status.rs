@@ -1,9 +1,10 @@
 //! The status of a node, as its control socket answers it.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use plexus_redo::{RecoveryStatus, RoomWaits};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::memory::MemoryUse;
 
@@ -84,6 +85,9 @@ pub struct RuntimeStatus {
     /// The resources of attached programs.
     #[serde(default)]
     pub programs: ProgramsStatus,
+    /// What further subsystems say of themselves, by their names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub subsystems: BTreeMap<String, Value>,
     /// The problem with the files of the cluster's keys, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keys: Option<String>,

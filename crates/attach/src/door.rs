@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use plexus_base::NodeId;
+use plexus_base::{NodeId, WorkerId};
 use plexus_client::wire::{
     ClientId, bind_for_owner,
     hello::{self, GO, Refusal, Welcome},
@@ -28,13 +28,14 @@ use plexus_fabric::{
     shm::{PeerProcess, RxRings, ShmParts, TxRings},
 };
 use plexus_interconnect::Listening;
+use plexus_membership::subsystem::WorkerPort;
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, eventfd, poll},
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt},
     process::getuid,
 };
 
-use super::{AttachedProgram, Seat};
+use super::{AttachedProgram, Programs, Seat};
 
 /// The pause after the system had no descriptor for the next program.
 const RETRY: Duration = Duration::from_millis(50);
@@ -56,8 +57,8 @@ pub struct AttachOffer {
     pub bells: Vec<Arc<Bell>>,
     /// Lets a program wake a worker by an event of the program's own.
     pub listen: Box<dyn Fn(u8, Event) -> io::Result<Listening> + Send + Sync>,
-    /// Gives a program to a worker.
-    pub hand: Box<dyn Fn(u8, AttachedProgram) + Send + Sync>,
+    /// The way to the workers, each of which gets every program.
+    pub port: Arc<dyn WorkerPort<Programs>>,
 }
 
 /// The server at which programs attach; it accepts them until it is dropped.
@@ -241,7 +242,7 @@ impl ServerState {
         for (worker, (rail, bell)) in rails.into_iter().zip(given.bells).enumerate() {
             let attached =
                 AttachedProgram { id: given.client, rail: Box::new(rail), seat: Arc::clone(&seat), bell };
-            (self.offer.hand)(worker as u8, attached);
+            self.offer.port.submit(WorkerId(worker as u8), attached);
         }
         drop(inside);
         self.wake();

@@ -45,6 +45,8 @@ use plexus_locks::{
     protocol::{Event, WaitLimit},
 };
 
+use plexus_membership::subsystem::{Neighbours, Subsystem};
+
 pub use door::{AttachOffer, AttachServer};
 use protocol::{ProgramCore, ProgramDriver, ProgramMessage, WorkerPlace, kind};
 pub use usage::ProgramUsage;
@@ -113,6 +115,12 @@ struct ProgramConnection {
     _bell: Listening,
 }
 
+impl Drop for ProgramConnection {
+    fn drop(&mut self) {
+        self.seat.end();
+    }
+}
+
 /// The [`ProgramDriver`] of the protocol: the worker's state and its links.
 struct DriverWorld<'a> {
     state: &'a mut WorkerState,
@@ -177,6 +185,70 @@ impl ProgramDriver for DriverWorld<'_> {
     }
 }
 
+impl Subsystem for Programs {
+    const NAME: &'static str = "programs";
+    const CHANNELS: &'static [Channel] =
+        &[Channel::Datagrams, Channel::Services, Channel::Application1, Channel::Application2];
+    type Task = AttachedProgram;
+
+    /// Messages to programs are flushed in the next turn.
+    fn message(&mut self, net: &mut Net, message: Message<'_>) {
+        let decoded = message.payload.split_first_chunk().map(|(head, rest)| (Head::decode(head), rest));
+        match decoded {
+            Some((Ok((head, len)), payload))
+                if len == payload.len() && channel(head.usage) == Some(message.channel) =>
+            {
+                let mut world = DriverWorld { state: &mut self.state, net };
+                self.core.node(&mut world, message.from, head, payload);
+                self.handle_own_messages(net);
+            }
+            _ => {
+                tracing::error!(from = %message.from, "dropped a malformed message about programs")
+            }
+        }
+    }
+
+    /// Starts to serve a program.
+    fn task(&mut self, _: &mut Net, attached: AttachedProgram) {
+        let AttachedProgram { id, rail, seat, bell } = attached;
+        self.state.programs.insert(id, ProgramConnection { pipe: Pipe::new(rail), seat, _bell: bell });
+        self.core.attach(id);
+    }
+
+    fn peer_lost(&mut self, net: &mut Net, peer: NodeId) {
+        self.core.peer_gone(&mut DriverWorld { state: &mut self.state, net }, peer);
+        self.handle_own_messages(net);
+    }
+
+    /// Handles messages of programs and notices of the lock manager; returns how many.
+    #[inline]
+    fn turn(&mut self, net: &mut Net, others: &mut dyn Neighbours) -> usize {
+        let Some(locks) = others.get::<LockService>() else { return 0 };
+        if self.state.programs.is_empty() && self.state.lock_requests.is_empty() && !locks.pending() {
+            return 0;
+        }
+        let mut done = 0;
+        let mut after = None;
+        while let Some(program) = self.state.programs.range(next(after)).next().map(|(id, _)| *id) {
+            after = Some(program);
+            done += self.serve(net, program);
+        }
+        if done > 0 {
+            self.handle_own_messages(net);
+        }
+        done += usize::from(self.core.turn(&mut DriverWorld { state: &mut self.state, net }));
+        done += self.lock(net, locks);
+        self.flush(net);
+        done
+    }
+
+    fn pending(&mut self) -> bool {
+        self.core.pending()
+            || !self.state.lock_requests.is_empty()
+            || self.state.programs.values_mut().any(|connection| connection.pipe.pending())
+    }
+}
+
 impl Programs {
     /// Creates the part of `worker`, without programs. The workers of a node share `arena` and each
     /// uses its own part. `usage` receives the counts of what programs have of this worker.
@@ -194,61 +266,6 @@ impl Programs {
             letters: Letters::default(),
             usage,
         }
-    }
-
-    /// The channels whose messages are for programs.
-    pub const CHANNELS: &'static [Channel] =
-        &[Channel::Datagrams, Channel::Services, Channel::Application1, Channel::Application2];
-
-    /// Starts to serve a program.
-    pub fn attach(&mut self, attached: AttachedProgram) {
-        let AttachedProgram { id, rail, seat, bell } = attached;
-        self.state.programs.insert(id, ProgramConnection { pipe: Pipe::new(rail), seat, _bell: bell });
-        self.core.attach(id);
-    }
-
-    /// Handles a message of another node. Messages to programs are flushed in the next turn.
-    pub fn message(&mut self, net: &mut Net, message: Message<'_>) {
-        let decoded = message.payload.split_first_chunk().map(|(head, rest)| (Head::decode(head), rest));
-        match decoded {
-            Some((Ok((head, len)), payload))
-                if len == payload.len() && channel(head.usage) == Some(message.channel) =>
-            {
-                let mut world = DriverWorld { state: &mut self.state, net };
-                self.core.node(&mut world, message.from, head, payload);
-                self.handle_own_messages(net);
-            }
-            _ => {
-                tracing::error!(from = %message.from, "dropped a malformed message about programs")
-            }
-        }
-    }
-
-    /// Handles the loss of a peer.
-    pub fn peer_gone(&mut self, net: &mut Net, peer: NodeId) {
-        self.core.peer_gone(&mut DriverWorld { state: &mut self.state, net }, peer);
-        self.handle_own_messages(net);
-    }
-
-    /// Handles messages of programs and notices of the lock manager; returns how many.
-    #[inline]
-    pub fn turn(&mut self, net: &mut Net, locks: &mut LockService) -> usize {
-        if self.state.programs.is_empty() && self.state.lock_requests.is_empty() && !locks.has_notices() {
-            return 0;
-        }
-        let mut done = 0;
-        let mut after = None;
-        while let Some(program) = self.state.programs.range(next(after)).next().map(|(id, _)| *id) {
-            after = Some(program);
-            done += self.serve(net, program);
-        }
-        if done > 0 {
-            self.handle_own_messages(net);
-        }
-        done += usize::from(self.core.turn(&mut DriverWorld { state: &mut self.state, net }));
-        done += self.lock(net, locks);
-        self.flush(net);
-        done
     }
 
     /// Passes requests to the lock manager and takes its notices; returns how many of both.
@@ -332,25 +349,9 @@ impl Programs {
             }
             _ => tracing::debug!(program = program.0, "program ended: {why}"),
         }
-        if let Some(connection) = self.state.programs.remove(&program) {
-            connection.seat.end();
-        }
+        self.state.programs.remove(&program);
         self.core.forget(&mut DriverWorld { state: &mut self.state, net }, program);
         self.handle_own_messages(net);
-    }
-
-    /// Returns true if a turn might have something to do.
-    pub fn pending(&mut self) -> bool {
-        self.core.pending()
-            || !self.state.lock_requests.is_empty()
-            || self.state.programs.values_mut().any(|connection| connection.pipe.pending())
-    }
-
-    /// Disconnects all programs, because the node ends.
-    pub fn close(&mut self) {
-        for connection in std::mem::take(&mut self.state.programs).into_values() {
-            connection.seat.end();
-        }
     }
 }
 

@@ -9,7 +9,7 @@ use plexus_base::{BlockId, Epoch, Incarnation, NodeId, WorkerId, clock};
 use plexus_disks::{BlockIo, Buffer, DiskError, IoCompletion, Job, Op, Page, Version};
 use plexus_fabric::{Put, WindowId};
 use plexus_interconnect::{Channel, Kind, Message, Net, Reply};
-use plexus_membership::subsystem::{Subsystem, WorkerPort};
+use plexus_membership::subsystem::{Neighbours, Subsystem, WorkerPort};
 
 use crate::{
     CacheRedo, LoggedChange,
@@ -241,13 +241,11 @@ impl Subsystem for CacheService {
             }
         }
     }
-}
 
-impl CacheService {
-    /// Handles the disk reads and writes that have ended, and begins those that are wanted. Runs in
-    /// every turn of the worker. Returns how many have ended.
+    /// Handles the disk reads and writes that have ended, and begins those that are wanted. Returns
+    /// how many have ended.
     #[inline]
-    pub fn turn(&mut self, net: &mut Net) -> usize {
+    fn turn(&mut self, net: &mut Net, _: &mut dyn Neighbours) -> usize {
         let mut ended = std::mem::take(&mut self.ended);
         self.io.reap(&mut ended);
         let count = ended.len();
@@ -257,13 +255,14 @@ impl CacheService {
         count
     }
 
-    /// Returns whether [`CacheService::turn`] has something to do. If not, the event of the disks
-    /// wakes the worker as soon as it has.
+    /// If there is nothing, the event of the disks wakes the worker as soon as there is.
     #[inline]
-    pub fn pending(&mut self) -> bool {
+    fn pending(&mut self) -> bool {
         self.io.pending()
     }
+}
 
+impl CacheService {
     fn disk(&mut self, net: &mut Net, done: IoCompletion) {
         let slot = Slot(done.token as u32);
         if let Err(error) = &done.result {

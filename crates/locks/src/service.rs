@@ -221,6 +221,12 @@ impl Subsystem for LockService {
         }
         self.program_notices.push(ProgramNotice::Lost);
     }
+
+    /// There are notices for programs, which the subsystem of the programs takes in its turn.
+    #[inline]
+    fn pending(&mut self) -> bool {
+        !self.program_notices.is_empty()
+    }
 }
 
 impl LockService {
@@ -291,12 +297,6 @@ impl LockService {
     /// Takes the notices for programs.
     pub fn take_notices(&mut self) -> impl Iterator<Item = ProgramNotice> {
         self.program_notices.drain(..)
-    }
-
-    /// True if there are notices for programs.
-    #[must_use]
-    pub fn has_notices(&self) -> bool {
-        !self.program_notices.is_empty()
     }
 
     fn handle(&mut self, net: &mut Net, event: Event) {

@@ -8,12 +8,16 @@
 //! | a task of a thread of this node, by its [`WorkerPort`] | [`Subsystem::task`] |
 //! | the reply to a call that it made with [`Net::call`], or none because the peer is lost | [`Subsystem::reply`], [`Subsystem::call_failed`] |
 //! | a link | [`Subsystem::peer_up`], [`Subsystem::peer_lost`] |
+//! | a turn of the worker | [`Subsystem::turn`]; before the worker sleeps: [`Subsystem::pending`] |
 //!
 //! Shared parts: [`EpochGate`](crate::gate::EpochGate) for messages of other views,
 //! [`Net::send_to_member`] for messages before there is a link, [`Net::fault`] for a protocol
 //! violation, [`Reply`] for a task or a thread that waits for an answer.
 
-use std::time::Duration;
+use std::{
+    any::{Any, TypeId},
+    time::Duration,
+};
 
 use plexus_base::{NodeId, WorkerId, clock};
 use plexus_interconnect::{Channel, Message, Net, Reply};
@@ -65,6 +69,21 @@ pub trait Subsystem: Send + Sized + 'static {
         let _ = (net, peer);
     }
 
+    /// Does the work that no message, task or reply announces, in every turn of the worker; returns
+    /// how much was done. `others` are the other subsystems of the worker.
+    #[inline]
+    fn turn(&mut self, net: &mut Net, others: &mut dyn Neighbours) -> usize {
+        let _ = (net, others);
+        0
+    }
+
+    /// Returns true if [`Subsystem::turn`] has work now that nothing will announce, so that the
+    /// worker must not sleep.
+    #[inline]
+    fn pending(&mut self) -> bool {
+        false
+    }
+
     /// True once it has taken up the last view, so that it serves.
     fn is_ready(&self) -> bool {
         true
@@ -73,6 +92,19 @@ pub trait Subsystem: Send + Sized + 'static {
     /// Stops granting: the others go on without this node, and everything held here is void from
     /// now on.
     fn stop(&mut self) {}
+}
+
+/// The other subsystems of a worker, for one that works with another on the same worker.
+pub trait Neighbours {
+    /// Returns the part whose type has this identifier.
+    fn find(&mut self, of: TypeId) -> Option<&mut dyn Any>;
+}
+
+impl dyn Neighbours + '_ {
+    /// Returns the part of `S`; `None` if this worker runs none.
+    pub fn get<S: Subsystem>(&mut self) -> Option<&mut S> {
+        self.find(TypeId::of::<S>())?.downcast_mut()
+    }
 }
 
 /// The way from threads of a node to a subsystem on its workers.

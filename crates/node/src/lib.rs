@@ -4,6 +4,7 @@
 //!
 //! | folder | content |
 //! |---|---|
+//! | `subsystems` | the list of all subsystems, and what each has in a node |
 //! | `runtime` | the parts of a running node: links, cache, disk group |
 //! | `member` | the node as a member of its cluster: views, dead peers, config changes |
 //! | `commands` | the [commands] that the control socket answers |
@@ -15,21 +16,18 @@
 extern crate self as plexus_node;
 
 pub mod commands;
-#[cfg(test)]
-mod echo;
 pub mod ledger;
 pub mod lifecycle;
 pub mod member;
 pub mod node;
-pub mod port;
 pub mod runtime;
 pub mod service;
-mod shards;
 mod subsystems;
 
 pub use commands::{grouping, identity, locking, registry};
 pub use member::{config_changes, fence_guard};
 pub use node::{Node, NodeError};
+pub use subsystems::{BenchmarkPort, ChannelPort};
 
 #[doc(hidden)]
 pub use member::newcomers::newcomers_any;

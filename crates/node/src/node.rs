@@ -28,12 +28,13 @@ use signal_hook::{
 };
 
 use crate::{
-    commands::{self, CommandContext, forward, grouping, identity, locking, registry},
+    commands::{self, CommandContext},
     lifecycle::{Ending, Lifecycle},
     member::config_changes,
     member::newcomers,
     member::{Die, Member},
     runtime::{JoinError, NodeRuntime, Parts},
+    subsystems::COMMANDS,
 };
 
 /// A node that serves.
@@ -112,7 +113,7 @@ impl Node {
             SignalThread::start(&lifecycle).map_err(|source| NodeError::Io { what: "signals", source })?;
         let known = Commands::default();
         let on = CommandContext::new(&config, name, &lifecycle);
-        commands::register(&known, &on, false, commands::FIRST);
+        commands::register(&known, &on, commands::FIRST);
         let path = config.dir.socket(name);
         let server =
             Server::start(&path, known.clone()).map_err(|source| NodeError::Control { path, source })?;
@@ -123,22 +124,13 @@ impl Node {
             tracing::warn!("the lock of {name} cannot be signed: {why}");
         }
         on.place_runtime(&runtime);
-        for all in
-            [locking::COMMANDS, registry::COMMANDS, grouping::COMMANDS, forward::COMMANDS, identity::COMMANDS]
-        {
-            commands::register(&known, &on, true, all);
-        }
-        for all in [commands::COMMANDS, locking::LOOKS, registry::LOOKS, config_changes::COMMANDS] {
-            commands::register(&known, &on, false, all);
+        for all in [commands::COMMANDS, config_changes::COMMANDS].iter().chain(COMMANDS) {
+            commands::register(&known, &on, all);
         }
         newcomers::serve(&runtime)
             .map_err(|source| NodeError::Io { what: "a thread for newcomers", source })?;
         more(&known, &runtime);
-        runtime
-            .forwarder()
-            .serve(known.downgrade())
-            .map_err(|source| NodeError::Io { what: "a thread for the commands of other nodes", source })?;
-        runtime.open_attach_server().map_err(NodeError::Runtime)?;
+        runtime.serve(&known).map_err(NodeError::Runtime)?;
         lifecycle.reach(Stage::Running);
         tracing::info!(incarnation = entry.incarnation.0, "{name} serves");
         Ok(Self { lifecycle, runtime, _server: server, _signals: signals, _entry: entry })

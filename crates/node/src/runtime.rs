@@ -7,6 +7,7 @@ mod join;
 mod status;
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Mutex, OnceLock, PoisonError, atomic::AtomicBool, mpsc},
     thread,
     time::Duration,
@@ -14,10 +15,11 @@ use std::{
 
 use plexus_admin::{
     config::{Config, Nodes},
+    control::Commands,
     keys::KeyFiles,
     records::state::StateError,
+    status::ProgramsStatus,
 };
-use plexus_attach::{AttachOffer, AttachServer, ProgramUsage};
 use plexus_base::{Incarnation, NodeId, NodeSet};
 use plexus_cache::{Cache, CacheTask, protocol::Counts};
 use plexus_disks::Group;
@@ -30,12 +32,10 @@ use plexus_registry::Registry;
 
 pub use self::join::{JoinError, Parts};
 use crate::{
-    commands::forward::Forwarder,
     ledger::RegistryLedger,
     lifecycle::{Ending, Lifecycle},
     member::Member,
     service::{NodeService, WorkerNotice, Workers},
-    shards::Shards,
     subsystems::Handles,
 };
 
@@ -44,6 +44,9 @@ const LEAVE_WITHIN: Duration = Duration::from_secs(3);
 
 /// The longest wait for the view without this node. Other members may have to end with it.
 const LEFT_WITHIN: Duration = Duration::from_secs(30);
+
+/// The longest wait for the counts of the cache.
+const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
 /// The window for the puts of benchmarks. It has no granules, so puts need no generation.
 pub const BENCHMARK_WINDOW: WindowId = WindowId(0x100);
@@ -72,20 +75,13 @@ pub struct NodeRuntime {
     member: Arc<Member>,
     membership: Arc<Membership>,
     keys: Arc<KeyFiles>,
-    benchmark: Arc<Window>,
     threads: Mutex<Threads>,
-    arena: Arc<Window>,
-    /// The counts of what programs have, by worker.
-    usage: Vec<Arc<ProgramUsage>>,
-    door: Mutex<Option<AttachServer>>,
-    /// The events of disks, which wake the workers.
-    _disk_events: Vec<Listening>,
+    /// The events of subsystems, which wake the workers.
+    _events: Vec<Listening>,
 }
 
 #[derive(Default)]
 struct Threads {
-    /// Dropped to end the checkpoints.
-    checkpoints: Option<mpsc::Sender<()>>,
     watcher: Option<mpsc::Sender<WorkerNotice>>,
     handles: Vec<thread::JoinHandle<()>>,
 }
@@ -102,39 +98,17 @@ pub struct HandedBack {
 }
 
 impl NodeRuntime {
-    /// Opens the socket at which programs attach.
+    /// Lets all subsystems serve programs and users.
     ///
     /// # Errors
-    /// The socket cannot be opened; the text is one line for the user.
-    pub fn open_attach_server(&self) -> Result<(), String> {
-        let path = self.config.dir.attach(&self.config.name_of(self.me));
-        let workers = self.workers.clone();
-        let failed = |error| format!("{}: the socket for programs: {error}", path.display());
-        let offer = AttachOffer {
-            me: self.me,
-            nodes: Box::new({
-                let config = Arc::clone(&self.config);
-                move || config.number_limit()
-            }),
-            arena: self.arena.clone(),
-            lease: self.membership.lease().fd().try_clone_to_owned().map_err(failed)?,
-            bells: self.workers.all().iter().map(|worker| worker.bell().clone()).collect(),
-            listen: Box::new({
-                let workers = Arc::clone(&workers);
-                move |worker, event| workers.all()[usize::from(worker)].listen(event)
-            }),
-            hand: Box::new(move |worker, attached| {
-                workers.all()[usize::from(worker)].with(|service, _| service.programs().attach(attached));
-            }),
-        };
-        let door = AttachServer::open(&path, offer).map_err(failed)?;
-        *self.door.lock().unwrap_or_else(PoisonError::into_inner) = Some(door);
-        Ok(())
+    /// One of them cannot; the text is one line for the user.
+    pub(crate) fn serve(self: &Arc<Self>, commands: &Commands) -> Result<(), String> {
+        self.handles.all().try_for_each(|(_, handle)| handle.serve(self, commands))
     }
 
-    fn shards(&self) -> Shards {
-        let redo = self.handles.cache.redo.clone();
-        Shards { workers: self.workers.clone(), group: self.group.clone(), redo }
+    /// Returns the configuration to those who keep it.
+    pub(crate) fn shared_config(&self) -> Arc<Config> {
+        Arc::clone(&self.config)
     }
 
     /// Returns the cluster's configuration.
@@ -164,28 +138,32 @@ impl NodeRuntime {
 
     /// Returns the window into which the benchmarks of peers write.
     pub fn benchmark_window(&self) -> Arc<Window> {
-        self.benchmark.clone()
+        self.handles.benchmarks.0.clone()
     }
 
     /// Returns the counters of the cache, summed over all shards.
     pub fn counts(&self) -> Counts {
-        let mut sum = Counts::default();
-        self.shards().ask(CacheTask::Counts).iter().for_each(|counts| sum.add(counts));
-        sum
+        self.handles.cache.sum(ANSWER_WITHIN).0
     }
 
-    /// Returns the same sum, or `None` if a shard does not answer within `limit`.
-    pub fn counts_within(&self, limit: Duration) -> Option<Counts> {
-        let shards = self.shards();
-        let answers: Vec<Counts> = shards.ask_within(limit, CacheTask::Counts);
-        let mut sum = Counts::default();
-        answers.iter().for_each(|counts| sum.add(counts));
-        (answers.len() == usize::from(shards.count())).then_some(sum)
+    /// Returns the counts of all subsystems by the names of both, without those that do not answer
+    /// within `limit`.
+    pub fn counts_within(&self, limit: Duration) -> BTreeMap<String, BTreeMap<String, u64>> {
+        let counts = self.handles.all().map(|(name, handle)| {
+            let counts = handle.counts(limit).into_iter();
+            (name.to_owned(), counts.map(|(event, count)| (event.to_owned(), count)).collect())
+        });
+        counts.filter(|(_, counts): &(_, BTreeMap<_, _>)| !counts.is_empty()).collect()
+    }
+
+    /// Returns the resources of programs. Does not wait for workers.
+    pub fn programs(&self) -> ProgramsStatus {
+        self.handles.programs.used()
     }
 
     /// Returns the counts of the redo stream; all are 0 in a cluster without redo.
     pub fn redo_counts(&self) -> StreamCounts {
-        self.handles.cache.redo.as_ref().map(|redo| redo.counts()).unwrap_or_default()
+        self.handles.cache.redo().map(|redo| redo.counts()).unwrap_or_default()
     }
 
     /// Returns the membership of this node.
@@ -198,7 +176,7 @@ impl NodeRuntime {
     /// # Errors
     /// The record cannot be written, and stays that of a crashed node.
     pub fn leave(&self, ending: Ending) -> Result<(), StateError> {
-        let shards = self.shards();
+        let shards = &self.handles.cache.shards;
         shards.close_redo();
         // The others end too if no majority of the voting files is left to them. Until then this
         // node grants the blocks that it masters: they need them to end.
@@ -208,7 +186,7 @@ impl NodeRuntime {
             false => shards.ask_within(LEAVE_WITHIN, CacheTask::Leave),
         };
         let mut recorded = Ok(());
-        if ending == Ending::Leave && may_leave.len() == usize::from(shards.count()) {
+        if ending == Ending::Leave && may_leave.len() == usize::from(shards.workers) {
             recorded = self.lifecycle.left();
         } else if ending == Ending::Leave && !ends_first {
             tracing::warn!(
@@ -269,7 +247,7 @@ impl NodeRuntime {
 
     /// Returns the redo of this node, if changes are logged.
     pub(crate) fn redo(&self) -> Option<&NodeRedo> {
-        self.handles.cache.redo.as_deref()
+        self.handles.cache.redo()
     }
 
     /// Returns the faults of the disks according to the registry. If `accepts`, the registry then
@@ -294,11 +272,6 @@ impl NodeRuntime {
         &self.handles.locks
     }
 
-    /// Returns the exchange of commands with other nodes.
-    pub(crate) fn forwarder(&self) -> &Forwarder {
-        &self.handles.forward
-    }
-
     /// Returns the view that this node acts in.
     pub(crate) fn view(&self) -> Option<Arc<View>> {
         self.member.opened()
@@ -309,9 +282,9 @@ impl NodeRuntime {
         self.mesh.problems().remove(&peer)
     }
 
-    #[cfg(test)]
-    pub(crate) fn echo(&self) -> &crate::echo::Echo {
-        &self.handles.echo
+    /// Returns the interfaces of all subsystems.
+    pub(crate) fn handles(&self) -> &Handles {
+        &self.handles
     }
 
     /// Returns every link that is or was up, with the counters of its channels.
@@ -329,9 +302,9 @@ impl NodeRuntime {
         self.mesh.unauthenticated()
     }
 
-    /// Refuses new changes. Changes under way end while the blocks are handed back.
+    /// Refuses new work. Changes under way end while the blocks are handed back.
     pub fn quiesce(&self) {
-        self.handles.cache.cache.close();
+        self.handles.all().rev().for_each(|(_, handle)| handle.quiesce());
     }
 
     /// Writes every owed block and gives up all blocks. Call it after every node has quiesced; a
@@ -341,13 +314,13 @@ impl NodeRuntime {
     /// Some blocks were not handed back and are still held; the text is one line for the user.
     pub fn hand_back(&self, progress: &mut dyn FnMut(u64)) -> Result<HandedBack, String> {
         let (gave_up, before) = (self.handles.cache.cache.occupied() as u64, self.counts().disk_writes);
-        let shards = self.shards();
+        let shards = &self.handles.cache.shards;
         let recovery = || shards.redo.as_ref().map(|redo| redo.recovery()).unwrap_or_default();
         let (mut answers, mut stuck) = (Vec::new(), 0);
         for _ in 0..HAND_BACK_PARTS {
             let seen = recovery();
             answers = shards.ask_within(HAND_BACK_PART, CacheTask::HandBack);
-            if answers.len() == usize::from(shards.count()) {
+            if answers.len() == usize::from(shards.workers) {
                 break;
             }
             let is_stuck = seen.phase != RecoveryPhase::Over && seen == recovery();
@@ -356,7 +329,7 @@ impl NodeRuntime {
                 return Err(format!("not all blocks are handed back, as clients wait for redo: {why}"));
             }
         }
-        if answers.len() != usize::from(shards.count()) {
+        if answers.len() != usize::from(shards.workers) {
             return Err(
                 "not all blocks are handed back: the node has stopped, or a client still uses a block".into(),
             );
@@ -382,9 +355,7 @@ impl Drop for NodeRuntime {
         // First, so that no node relies on a member without its parts.
         self.membership.stop();
         let mut threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        threads.checkpoints.take();
-        self.handles.cache.redo.iter().for_each(|redo| redo.end());
-        drop(self.door.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.handles.all().rev().for_each(|(_, handle)| handle.end());
         if let Some(watcher) = threads.watcher.take() {
             // Fails if the watcher has ended already.
             let _ = watcher.send(WorkerNotice::End);
@@ -393,16 +364,16 @@ impl Drop for NodeRuntime {
             // A panic was reported when it happened.
             let _ = handle.join();
         }
-        end(&self.mesh, &self.workers, &self.handles.registry);
+        end(&self.mesh, &self.workers, &self.handles);
     }
 }
 
 /// Ends the links, then the services on the workers.
-fn end(mesh: &Mesh<NodeService>, workers: &Workers, registry: &Registry) {
+fn end(mesh: &Mesh<NodeService>, workers: &Workers, handles: &Handles) {
     mesh.stop();
     // Ended here because the last handle to a worker may be dropped on an I/O thread.
     for worker in workers.all() {
         drop(worker.with(|service, _| service.end()));
     }
-    registry.end();
+    handles.all().rev().for_each(|(_, handle)| handle.ended());
 }

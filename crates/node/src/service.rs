@@ -1,14 +1,11 @@
-//! The service on each worker of a node: its [subsystems](crate::subsystems), the attached
-//! programs, and a port for every channel that no part of the node uses.
+//! The service on each worker of a node: brings what happens there to its
+//! [subsystems](crate::subsystems).
 
 use std::sync::{Arc, OnceLock, Weak, mpsc};
 
-use plexus_attach::Programs;
 use plexus_base::{Epoch, Incarnation, NodeId, WorkerId};
-use plexus_cache::CacheService;
 use plexus_fabric::Lost;
 use plexus_interconnect::{Channel, Message, Net, Service, Worker};
-use plexus_locks::LockService;
 use plexus_membership::{
     partitions::Members,
     subsystem::{self, Subsystem, WorkerPort},
@@ -17,8 +14,7 @@ use plexus_membership::{
 pub use crate::subsystems::NodeTask;
 use crate::{
     member::Member,
-    port::Ports,
-    subsystems::{Runs, Subsystems},
+    subsystems::{BenchmarkPort, Runs, Subsystems},
 };
 
 /// A notice of a worker to the node.
@@ -35,8 +31,6 @@ pub(crate) enum WorkerNotice {
 /// The service of one worker.
 pub struct NodeService {
     subsystems: Subsystems,
-    ports: Ports,
-    programs: Programs,
     member: Weak<Member>,
     notices: mpsc::Sender<WorkerNotice>,
     /// The last view.
@@ -48,11 +42,10 @@ pub struct NodeService {
 impl NodeService {
     pub(crate) fn new(
         subsystems: Subsystems,
-        programs: Programs,
         member: Weak<Member>,
         notices: mpsc::Sender<WorkerNotice>,
     ) -> Self {
-        Self { subsystems, ports: Ports::default(), programs, member, notices, view: None, rebuilding: None }
+        Self { subsystems, member, notices, view: None, rebuilding: None }
     }
 
     /// Enters the next view. A node that is not in it has stopped before.
@@ -85,30 +78,30 @@ impl NodeService {
         }
     }
 
-    /// Returns the programs on this worker.
-    pub(crate) fn programs(&mut self) -> &mut Programs {
-        &mut self.programs
-    }
-
     /// Stops all subsystems because the others continue without this node: its locks and blocks are
     /// void from now on, and nothing is granted.
     pub(crate) fn stop(&mut self) {
         self.subsystems.stop();
     }
 
-    /// Disconnects programs and ends all subsystems. The caller must drop these outside of the
+    /// Ends all subsystems. The caller must drop these outside of the
     /// worker, because they wait for threads that submit tasks to it.
     #[must_use]
     pub(crate) fn end(&mut self) -> Subsystems {
-        self.programs.close();
         self.stop();
         std::mem::take(&mut self.subsystems)
     }
 }
 
-impl AsMut<Ports> for NodeService {
-    fn as_mut(&mut self) -> &mut Ports {
-        &mut self.ports
+/// A service whose workers can be measured.
+pub trait MeasuredService: Service {
+    /// Returns the place for the port of a benchmark; `None` when the node ends.
+    fn benchmark_port(&mut self) -> Option<&mut BenchmarkPort>;
+}
+
+impl MeasuredService for NodeService {
+    fn benchmark_port(&mut self) -> Option<&mut BenchmarkPort> {
+        self.subsystems.part()
     }
 }
 
@@ -119,9 +112,7 @@ impl Service for NodeService {
     fn message(&mut self, net: &mut Net, message: Message<'_>) {
         if self.subsystems.message(net, message) {
             self.check(net);
-        } else if Programs::CHANNELS.contains(&message.channel) {
-            self.programs.message(net, message);
-        } else if !self.ports.message(net, message) {
+        } else {
             tracing::debug!(from = %message.from, "no receiver for a message on channel {}", message.channel.name());
         }
     }
@@ -139,8 +130,6 @@ impl Service for NodeService {
     fn reply(&mut self, net: &mut Net, from: NodeId, channel: Channel, token: u64, payload: &[u8]) {
         if self.subsystems.reply(net, from, channel, token, Some(payload)) {
             self.check(net);
-        } else {
-            self.ports.reply(net, from, channel, token, payload);
         }
     }
 
@@ -155,8 +144,6 @@ impl Service for NodeService {
 
     fn peer_gone(&mut self, net: &mut Net, peer: NodeId, why: &Lost) {
         self.subsystems.peer_lost(net, peer);
-        self.ports.peer_gone(net, peer);
-        self.programs.peer_gone(net, peer);
         let incarnation = net.incarnation(peer).expect("what is gone was there");
         // It fails when the node is ending.
         let _ = self.notices.send(WorkerNotice::Lost { peer, incarnation, why: why.clone() });
@@ -164,20 +151,16 @@ impl Service for NodeService {
 
     #[inline]
     fn turn(&mut self, net: &mut Net) -> usize {
-        let ended = self.subsystems.cache.as_mut().map_or(0, |cache| cache.turn(net));
-        if ended > 0 {
+        let done = self.subsystems.turn(net);
+        if done > 0 {
             self.check(net);
         }
-        let done = self.subsystems.locks.as_mut().map_or(0, |locks| self.programs.turn(net, locks));
-        ended + done + self.ports.turn(net)
+        done
     }
 
+    #[inline]
     fn pending(&mut self) -> bool {
-        if self.subsystems.cache.as_mut().is_some_and(CacheService::pending) {
-            return true;
-        }
-        let has_notices = self.subsystems.locks.as_ref().map(LockService::has_notices);
-        has_notices.is_some_and(|has_notices| has_notices || self.programs.pending()) || self.ports.pending()
+        self.subsystems.pending()
     }
 }
 

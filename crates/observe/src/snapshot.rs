@@ -42,6 +42,9 @@ pub struct Snapshot {
     /// The counters of the lock manager by name; empty if its workers did not answer in time.
     #[serde(default)]
     pub locks: BTreeMap<String, u64>,
+    /// The counters of the other subsystems that have any, by the names of both.
+    #[serde(default)]
+    pub subsystems: BTreeMap<String, BTreeMap<String, u64>>,
     /// The number of blocks that the cache holds in any mode.
     pub blocks_held: u64,
     /// The number of refused connections from unauthenticated peers.
@@ -171,8 +174,9 @@ impl Snapshot {
             worker,
             traffic: Traffic::of(&links),
         });
-        let cache = runtime.counts_within(COUNTS_WITHIN).map(|counts| counts.named()).unwrap_or_default();
-        let locks = runtime.locks().counts(COUNTS_WITHIN).map(|counts| counts.named()).unwrap_or_default();
+        let mut subsystems = runtime.counts_within(COUNTS_WITHIN);
+        let mut counts = |name| subsystems.remove(name).unwrap_or_default();
+        let (cache, locks) = (counts("cache"), counts("locks"));
         let Nanos(uptime_ns) = clock::now();
         Self {
             node: name(runtime.me()),
@@ -181,8 +185,9 @@ impl Snapshot {
             uptime_ns,
             links: links.collect(),
             rails: runtime.rails().into_iter().map(|report| Rail::of(report, name)).collect(),
-            cache: cache.into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
-            locks: locks.into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
+            cache,
+            locks,
+            subsystems,
             blocks_held: runtime.cache().occupied() as u64,
             unauthenticated: runtime.unauthenticated(),
             programs: runtime.programs(),
@@ -224,6 +229,12 @@ impl Snapshot {
             rails: rails.collect(),
             cache: counted_since(&self.cache, &earlier.cache),
             locks: counted_since(&self.locks, &earlier.locks),
+            subsystems: (self.subsystems.iter())
+                .map(|(name, counts)| {
+                    let before = earlier.subsystems.get(name);
+                    (name.clone(), before.map_or_else(BTreeMap::new, |before| counted_since(counts, before)))
+                })
+                .collect(),
             unauthenticated: self.unauthenticated.saturating_sub(earlier.unauthenticated),
             ..self.clone()
         }

@@ -245,7 +245,8 @@ pub fn json(reading: &Reading, by: &[By], only: Option<Channel>) -> Value {
     });
     let nodes = reading.nodes.iter().map(|(name, seen)| match seen.alive() {
         Some(snapshot) => json!({
-            "name": name, "state": seen.state(), "cache": snapshot.cache, "locks": snapshot.locks, "blocks_held": snapshot.blocks_held,
+            "name": name, "state": seen.state(), "cache": snapshot.cache, "locks": snapshot.locks,
+            "subsystems": snapshot.subsystems, "blocks_held": snapshot.blocks_held,
             "unauthenticated": snapshot.unauthenticated, "programs": snapshot.programs,
         }),
         None => json!({ "name": name, "state": seen.state() }),

@@ -18,7 +18,7 @@ use crate::{
     keeper::Keeper,
     protocol::{ClusterName, Command, Contents, Refused, WatchEvent, WatchId},
     service::{Answer, RegistryPort, RegistryTask, WORKER},
-    shared::Shared,
+    shared::{Apply, Shared},
 };
 
 /// The reason why an operation failed.
@@ -96,6 +96,15 @@ impl Registry {
     /// answered here. `None` before the first view has begun.
     pub fn contents(&self) -> Option<Arc<Contents>> {
         self.0.shared.board().shown.clone()
+    }
+
+    /// Has `apply` called with the contents that the copies of this node have, and then with all
+    /// that are saved, before this node reports them as durable. When a change is answered, all
+    /// members have applied it. Contents may be applied that are never answered, because their
+    /// coordinator was lost; contents that follow are newer. A change waits for `apply`, which must
+    /// not wait for the registry.
+    pub fn apply_before_report(&self, apply: Apply) {
+        self.0.shared.apply_before_report(apply);
     }
 
     /// Watches keys that begin with `prefix`, for changes after generation `from`, which is that of

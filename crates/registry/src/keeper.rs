@@ -97,6 +97,7 @@ impl Keeper {
             copies,
             shared: Arc::clone(shared),
             port: port.clone(),
+            unapplied: None,
             has_room: true,
             failures: Failures::default(),
         };
@@ -164,6 +165,8 @@ struct Saver {
     copies: Copies,
     shared: Arc<Shared>,
     port: Weak<RegistryPort>,
+    /// The newest contents that were to be saved, until they are applied.
+    unapplied: Option<Arc<Contents>>,
     /// True if the copies have space for larger contents.
     has_room: bool,
     failures: Failures,
@@ -178,11 +181,15 @@ impl Saver {
             let (saved, is_repair) = match self.to_save.next(is_sick.then_some(REPAIR_EVERY)) {
                 NextWork::Ready(contents) => {
                     has_saved = true;
+                    self.unapplied = Some(Arc::clone(&contents));
                     (self.copies.save(contents), false)
                 }
                 NextWork::TimedOut => (self.copies.repair(), true),
                 NextWork::Closed => return,
             };
+            if saved.is_some() {
+                self.unapplied.take().into_iter().for_each(|contents| self.shared.apply(contents));
+            }
             // Reported before the save, so that the coordinator knows it when it accepts the next
             // command.
             let room = self.reserve().map(RegistryTask::Room);

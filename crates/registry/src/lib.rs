@@ -18,3 +18,4 @@ pub use files::{Files, Places};
 pub use handle::{Ended, PendingCommand, Registry, RegistryError, RegistryStatus, Watch};
 pub use keeper::Memory;
 pub use service::{RegistryService, RegistrySettings, RegistryTask, wire};
+pub use shared::Apply;

@@ -92,7 +92,7 @@ pub fn wire(
     if opened.is_lost {
         tracing::error!("neither copy of the registry is whole: this node needs what the others have");
     }
-    let shared = Arc::new(Shared::new(opened.contents.generation()));
+    let shared = Arc::new(Shared::new(Arc::new(opened.contents.clone())));
     let keeper = Keeper::start(copies, Arc::clone(&memory), &shared, &Arc::downgrade(port))
         .map_err(|source| CopiesError::Io { what: "kept", path: places.path(0).into(), source })?;
     let keeper = Arc::new(keeper);

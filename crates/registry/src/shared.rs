@@ -26,28 +26,56 @@ pub(crate) struct Board {
     pub(crate) is_stopped: bool,
 }
 
+/// Applies contents on this node; see [`Registry::apply_before_report`].
+///
+/// [`Registry::apply_before_report`]: crate::Registry::apply_before_report
+pub type Apply = Box<dyn Fn(&Contents) + Send>;
+
+/// Those who apply contents before they are reported as durable.
+struct Applies {
+    /// The contents in the copies of this node.
+    saved: Arc<Contents>,
+    all: Vec<Apply>,
+}
+
 pub(crate) struct Shared {
     board: Mutex<Board>,
+    applies: Mutex<Applies>,
     changed: Condvar,
 }
 
 impl Shared {
-    /// Creates the state before any contents are shown; `generation` is that of the copies.
-    pub(crate) fn new(generation: u64) -> Self {
+    /// Creates the state before any contents are shown; `saved` is in the copies.
+    pub(crate) fn new(saved: Arc<Contents>) -> Self {
         let board = Board {
             shown: None,
-            watches: Watches::new(generation),
+            watches: Watches::new(saved.generation()),
             epoch: Epoch(0),
             awaited: NodeSet::EMPTY,
             trouble: Vec::new(),
             full: None,
             is_stopped: false,
         };
-        Self { board: Mutex::new(board), changed: Condvar::new() }
+        let applies = Mutex::new(Applies { saved, all: Vec::new() });
+        Self { board: Mutex::new(board), applies, changed: Condvar::new() }
     }
 
     pub(crate) fn board(&self) -> MutexGuard<'_, Board> {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Applies the contents of the copies, and all that follow before they are reported.
+    pub(crate) fn apply_before_report(&self, apply: Apply) {
+        let mut applies = self.applies.lock().unwrap_or_else(PoisonError::into_inner);
+        apply(&applies.saved);
+        applies.all.push(apply);
+    }
+
+    /// Applies contents that were saved and are not reported yet.
+    pub(crate) fn apply(&self, saved: Arc<Contents>) {
+        let mut applies = self.applies.lock().unwrap_or_else(PoisonError::into_inner);
+        applies.all.iter().for_each(|apply| apply(&saved));
+        applies.saved = saved;
     }
 
     /// Wakes the threads that wait for a change.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use plexus_base::{Nanos, NodeId};
 use plexus_fabric::Window;
 use plexus_interconnect::{Kind, Message, Net};
-use plexus_node::port::ChannelPort;
+use plexus_node::ChannelPort;
 
 use super::{
     Measured, PerfError, Plan, Trial, Until,

@@ -1,14 +1,13 @@
 //! The control commands of a measurement: `perf.run` and `perf.serve`.
 
 use plexus_admin::control::Commands;
-use plexus_interconnect::Service;
-use plexus_node::port::Ports;
+use plexus_node::service::MeasuredService;
 use serde_json::{Value, json};
 
 use super::{MeasuredPath, Plan, Serve, run, serve};
 
 /// Registers the commands of a measurement for this path.
-pub fn register<S: Service + AsMut<Ports>>(commands: &Commands, place: &MeasuredPath<S>) {
+pub fn register<S: MeasuredService>(commands: &Commands, place: &MeasuredPath<S>) {
     let of_run = place.clone();
     commands.register("perf.run", move |args, progress| {
         let plan: Plan = serde_json::from_value(args).map_err(|error| format!("not a plan: {error}"))?;

@@ -1,9 +1,9 @@
 //! The parameters of measurements: their one definition, their limits and their valid combinations.
 
+use plexus_admin::config::BENCHMARK_WINDOW_BYTES;
 use plexus_client::wire::limits::{FLOW_MESSAGES, MAX_MESSAGE};
 use plexus_fabric::WindowId;
 use plexus_interconnect::Channel;
-use plexus_admin::config::BENCHMARK_WINDOW_BYTES;
 use plexus_node::runtime::BENCHMARK_WINDOW;
 use serde::{Deserialize, Serialize};
 

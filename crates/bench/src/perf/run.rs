@@ -12,13 +12,13 @@ use std::{
 use plexus_base::NodeId;
 use plexus_fabric::Window;
 use plexus_interconnect::{Kind, Net, Service, Worker};
-use plexus_node::port::{ChannelPort, Ports};
+use plexus_node::{ChannelPort, service::MeasuredService};
 use serde::{Deserialize, Serialize};
 
 use super::{
     Driving, Measured, PerfError, Plan, Serve,
     client::{Client, Outcome},
-    parameters::{BULK, PROMPT},
+    parameters::PROMPT,
     progress::Progress,
     server::Server,
     wire::{MessageKind, Tag},
@@ -64,7 +64,7 @@ pub struct Live {
 ///
 /// # Errors
 /// See [`PerfError`].
-pub fn run<S: Service + AsMut<Ports>>(
+pub fn run<S: MeasuredService>(
     place: &MeasuredPath<S>,
     plan: &Plan,
     tell: &mut dyn FnMut(Live) -> bool,
@@ -104,7 +104,7 @@ pub fn run<S: Service + AsMut<Ports>>(
 ///
 /// # Errors
 /// See [`PerfError`].
-pub fn serve<S: Service + AsMut<Ports>>(
+pub fn serve<S: MeasuredService>(
     place: &MeasuredPath<S>,
     serve: &Serve,
     wanted: &mut dyn FnMut() -> bool,
@@ -125,7 +125,7 @@ pub fn serve<S: Service + AsMut<Ports>>(
 }
 
 /// Drives the worker as requested and calls `beside` until it returns a result.
-fn driven<S: Service + AsMut<Ports>, T: Send>(
+fn driven<S: MeasuredService, T: Send>(
     worker: &Worker<S>,
     driving: Driving,
     paced: bool,
@@ -151,34 +151,23 @@ fn driven<S: Service + AsMut<Ports>, T: Send>(
 }
 
 /// An attached port, removed when the measurement ends in any way.
-struct Attached<'a, S: Service + AsMut<Ports>>(&'a Worker<S>);
+struct Attached<'a, S: MeasuredService>(&'a Worker<S>);
 
-impl<'a, S: Service + AsMut<Ports>> Attached<'a, S> {
+impl<'a, S: MeasuredService> Attached<'a, S> {
     fn new(worker: &'a Worker<S>, port: Box<dyn ChannelPort>) -> Result<Self, PerfError> {
         worker.with(|service, _| {
-            let ports = service.as_mut();
-            match ports.set(PROMPT, Some(port)) {
-                None => {
-                    ports.share(BULK, PROMPT);
-                    ports.watch(Some(PROMPT));
-                    Ok(Self(worker))
-                }
-                Some(other) => {
-                    ports.set(PROMPT, Some(other));
-                    Err(PerfError::Busy)
-                }
+            let place = service.benchmark_port().ok_or(PerfError::Silent)?;
+            if place.get().is_some() {
+                return Err(PerfError::Busy);
             }
+            place.set(Some(port));
+            Ok(Self(worker))
         })
     }
 }
 
-impl<S: Service + AsMut<Ports>> Drop for Attached<'_, S> {
+impl<S: MeasuredService> Drop for Attached<'_, S> {
     fn drop(&mut self) {
-        self.0.with(|service, _| {
-            let ports = service.as_mut();
-            ports.watch(None);
-            ports.set(PROMPT, None);
-            ports.share(BULK, BULK);
-        });
+        self.0.with(|service, _| drop(service.benchmark_port().and_then(|place| place.set(None))));
     }
 }

@@ -11,13 +11,12 @@
 
 use std::{
     collections::BTreeMap,
-    io,
     sync::{Arc, Mutex, PoisonError, Weak, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
-use plexus_admin::control::{CommandSlots, Forwarded, Progress, Request, Response, WeakCommands};
+use plexus_admin::control::{CommandSlots, Commands, Forwarded, Progress, Request, Response, WeakCommands};
 use plexus_base::{Epoch, Incarnation, NodeId, WorkerId};
 use plexus_interconnect::{Channel, Kind, MAX_MESSAGE, Message, Net, Reply};
 use plexus_membership::subsystem::{Subsystem, WorkerPort};
@@ -25,9 +24,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
-    commands::{CommandContext, LOOK_EVERY, Run, args, json_of},
+    commands::{CommandContext, LOOK_EVERY, NodeCommand, args, json_of},
     runtime::NodeRuntime,
-    subsystems::{Install, Installed, Making},
+    subsystems::{Handle, Install, Installed, Making},
 };
 
 /// The commands that other nodes may forward: those that only read, and those that end a node.
@@ -44,7 +43,7 @@ const AGAIN_AFTER: Duration = Duration::from_millis(20);
 const WAITING_MAX: usize = 64;
 
 /// The commands of this module.
-pub(crate) const COMMANDS: &[(&str, Run)] = &[("forward", forward)];
+const COMMANDS: &[NodeCommand] = &[NodeCommand::waiting("forward", forward)];
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -103,7 +102,7 @@ fn attempt(
         let belongs = view.cluster().contains(node);
         return Ok(Ok(if belongs { Forwarded::Down } else { Forwarded::Removed }));
     }
-    let mut answer = runtime.forwarder().ask(node, request.to_vec());
+    let mut answer = runtime.handles().forward.ask(node, request.to_vec());
     let end = Instant::now() + within;
     loop {
         answer = match answer.wait_for(LOOK_EVERY) {
@@ -225,12 +224,25 @@ pub(crate) struct Forwarder {
 
 impl Install for ForwardService {
     type Handle = Forwarder;
+    const COMMANDS: &'static [NodeCommand] = COMMANDS;
 
     fn install(_: &Making<'_>, port: Arc<dyn WorkerPort<Self>>) -> Result<Installed<Self>, String> {
         let (requests, receiver) = mpsc::channel();
         let parts = vec![Self { calls: BTreeMap::new(), last: 0, requests }];
         let handle = Forwarder { port, requests: Mutex::new(Some(receiver)) };
-        Ok(Installed { parts, windows: Vec::new(), handle })
+        Ok(Installed::new(parts, handle))
+    }
+}
+
+impl Handle for Forwarder {
+    /// Runs the requests of other nodes on these commands.
+    fn serve(&self, _: &Arc<NodeRuntime>, commands: &Commands) -> Result<(), String> {
+        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let requests = requests.expect("a node serves its peers once");
+        let (commands, port) = (commands.downgrade(), Arc::downgrade(&self.port));
+        let thread = thread::Builder::new().name("plexus-forward".into());
+        let started = thread.spawn(move || serve(&requests, &commands, &port)).map(drop);
+        started.map_err(|error| format!("a thread for the commands of other nodes: {error}"))
     }
 }
 
@@ -240,20 +252,6 @@ impl Forwarder {
         let (reply, answer) = Reply::new();
         self.port.submit(WORKER, ForwardTask::Ask(node, request, reply));
         answer
-    }
-
-    /// Starts the thread that runs the requests of peers, until the node ends. Call it once.
-    ///
-    /// # Errors
-    /// The system cannot start a thread.
-    pub(crate) fn serve(&self, commands: WeakCommands) -> io::Result<()> {
-        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let requests = requests.expect("a node serves its peers once");
-        let port = Arc::downgrade(&self.port);
-        thread::Builder::new()
-            .name("plexus-forward".into())
-            .spawn(move || serve(&requests, &commands, &port))
-            .map(drop)
     }
 }
 

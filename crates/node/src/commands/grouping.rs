@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 use crate::{
     commands::registry::Bytes,
-    commands::{CommandContext, LOOK_EVERY, Run, args, json_of},
+    commands::{CommandContext, LOOK_EVERY, NodeCommand, args, json_of},
 };
 
 /// The longest that a leave may take.
@@ -59,8 +59,11 @@ pub enum GroupEvent {
 }
 
 /// The commands of this module.
-pub(crate) const COMMANDS: &[(&str, Run)] =
-    &[("group.watch", watch), ("group.send", send), ("group.barrier", barrier)];
+pub(crate) const COMMANDS: &[NodeCommand] = &[
+    NodeCommand::waiting("group.watch", watch),
+    NodeCommand::waiting("group.send", send),
+    NodeCommand::waiting("group.barrier", barrier),
+];
 
 fn join(on: &CommandContext, name: &Name) -> Result<Group, String> {
     on.runtime().groups().join(name.clone()).map_err(|error| error.to_string())

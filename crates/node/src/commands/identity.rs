@@ -12,7 +12,7 @@ use plexus_redo::recovery::StreamToGiveUp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::commands::{CommandContext, Run, args, json_of};
+use crate::commands::{CommandContext, NodeCommand, args, json_of};
 
 /// The most blocks that an answer names.
 const NAMED_BLOCKS: usize = 1000;
@@ -39,7 +39,8 @@ pub struct Forced {
     pub faults: Vec<String>,
 }
 
-pub(crate) const COMMANDS: &[(&str, Run)] = &[("redo.give_up", give_up), ("disk.force", force)];
+pub(crate) const COMMANDS: &[NodeCommand] =
+    &[NodeCommand::waiting("redo.give_up", give_up), NodeCommand::waiting("disk.force", force)];
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

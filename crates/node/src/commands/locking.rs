@@ -17,7 +17,7 @@ use plexus_locks::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::commands::{CommandContext, LOOK_EVERY, Run, args, json_of};
+use crate::commands::{CommandContext, LOOK_EVERY, NodeCommand, args, json_of};
 
 /// The interval at which the connection of a holder is checked; waiting clients are delayed by it.
 const HOLDER_LOOKED_AT_EVERY: Duration = Duration::from_millis(10);
@@ -36,10 +36,8 @@ pub struct LockArgs {
 }
 
 /// The commands that wait and hold.
-pub(crate) const COMMANDS: &[(&str, Run)] = &[("lock", lock)];
-
-/// The commands that only read.
-pub(crate) const LOOKS: &[(&str, Run)] = &[("locks", locks)];
+pub(crate) const COMMANDS: &[NodeCommand] =
+    &[NodeCommand::waiting("lock", lock), NodeCommand::prompt("locks", locks)];
 
 fn lock(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let LockArgs { name, mode: wanted, wait_ms } = args(asked)?;

@@ -125,19 +125,35 @@ impl CommandContext {
     }
 }
 
-/// A command about the cluster.
+/// The action of a command about the cluster.
 pub(crate) type Run = fn(&CommandContext, Value, Progress<'_>) -> Result<Value, String>;
 
-/// Registers commands by name. A command that waits for other nodes or for its client may do so for
-/// long, and takes one of the limited slots for that. So other clients can still ask for the status
-/// of the node, and evict a node that does not respond.
-pub(crate) fn register(
-    commands: &Commands,
-    on: &Arc<CommandContext>,
+/// A command of the control socket.
+#[derive(Clone, Copy)]
+pub(crate) struct NodeCommand {
+    name: &'static str,
+    run: Run,
+    /// True if it waits for other nodes or for its client, maybe for long. It takes one of the
+    /// limited slots for that, so that other clients can still ask for the status of the node, and
+    /// evict a node that does not respond.
     waits: bool,
-    all: &[(&'static str, Run)],
-) {
-    for (name, run) in all.iter().copied() {
+}
+
+impl NodeCommand {
+    /// A command that answers at once.
+    pub(crate) const fn prompt(name: &'static str, run: Run) -> Self {
+        Self { name, run, waits: false }
+    }
+
+    /// A command that may wait.
+    pub(crate) const fn waiting(name: &'static str, run: Run) -> Self {
+        Self { name, run, waits: true }
+    }
+}
+
+/// Registers commands by name.
+pub(crate) fn register(commands: &Commands, on: &Arc<CommandContext>, all: &[NodeCommand]) {
+    for NodeCommand { name, run, waits } in all.iter().copied() {
         let on = Arc::clone(on);
         commands.register(name, move |args, progress| {
             let _place = if waits { Some(on.places.take()?) } else { None };
@@ -147,10 +163,15 @@ pub(crate) fn register(
 }
 
 /// The commands that a node has before its runtime is made.
-pub(crate) const FIRST: &[(&str, Run)] = &[("status", status), ("fenced", fenced), ("exit", exit)];
+pub(crate) const FIRST: &[NodeCommand] = &[
+    NodeCommand::prompt("status", status),
+    NodeCommand::prompt("fenced", fenced),
+    NodeCommand::prompt("exit", exit),
+];
 
 /// The commands of this module that need the runtime.
-pub(crate) const COMMANDS: &[(&str, Run)] = &[("quiesce", quiesce), ("handback", hand_back)];
+pub(crate) const COMMANDS: &[NodeCommand] =
+    &[NodeCommand::prompt("quiesce", quiesce), NodeCommand::prompt("handback", hand_back)];
 
 fn status(on: &CommandContext, _: Value, _: Progress<'_>) -> Result<Value, String> {
     let (state, why) = on.lifecycle.stage();

@@ -28,7 +28,7 @@ use plexus_registry::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::commands::{CommandContext, LOOK_EVERY, Run, args, aside, json_of};
+use crate::commands::{CommandContext, LOOK_EVERY, NodeCommand, args, aside, json_of};
 
 /// The approximate number of bytes of values in one line of progress.
 const LINE: usize = 1 << 20;
@@ -109,18 +109,16 @@ pub struct Status {
 }
 
 /// The commands that wait for other nodes.
-pub(crate) const COMMANDS: &[(&str, Run)] = &[
-    ("registry.get", get),
-    ("registry.list", list),
-    ("registry.set", set),
-    ("registry.delete", delete),
-    ("registry.watch", watch),
-    ("registry.backup", backup),
-    ("registry.restore", restore),
+pub(crate) const COMMANDS: &[NodeCommand] = &[
+    NodeCommand::waiting("registry.get", get),
+    NodeCommand::waiting("registry.list", list),
+    NodeCommand::waiting("registry.set", set),
+    NodeCommand::waiting("registry.delete", delete),
+    NodeCommand::waiting("registry.watch", watch),
+    NodeCommand::waiting("registry.backup", backup),
+    NodeCommand::waiting("registry.restore", restore),
+    NodeCommand::prompt("registry.status", status),
 ];
-
-/// The commands that only read local state.
-pub(crate) const LOOKS: &[(&str, Run)] = &[("registry.status", status)];
 
 /// The longest wait for an answer. A view change takes less, and the client waits longer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{
-    commands::{CommandContext, Run, args},
+    commands::{CommandContext, NodeCommand, args},
     member::newcomers::{self, VotingFileLocation},
 };
 
@@ -55,7 +55,7 @@ pub struct FileArgs {
 }
 
 /// The commands of this module.
-pub(crate) const COMMANDS: &[(&str, Run)] = &[("config_change", config_change)];
+pub(crate) const COMMANDS: &[NodeCommand] = &[NodeCommand::prompt("config_change", config_change)];
 
 fn node(on: &CommandContext, name: &str) -> Result<NodeId, String> {
     on.config.node(name).map(|(id, _)| id).map_err(|error| error.to_string())

@@ -11,11 +11,7 @@ use std::{
     time::Duration,
 };
 
-use plexus_admin::{
-    config::{BENCHMARK_WINDOW_BYTES, Config},
-    keys::KeyFiles,
-};
-use plexus_attach::{ARENA, ProgramUsage, Programs};
+use plexus_admin::{config::Config, keys::KeyFiles};
 use plexus_base::{Incarnation, NodeId};
 use plexus_disks::Group;
 use plexus_fabric::Window;
@@ -23,14 +19,14 @@ use plexus_interconnect::mesh::{self, Mesh};
 use plexus_membership::runtime::Membership;
 use plexus_redo::recovery::{older_images, open_disks};
 
-use super::{BENCHMARK_WINDOW, NodeRuntime, end};
+use super::{NodeRuntime, end};
 use crate::{
     ledger::RegistryLedger,
     lifecycle::{Ending, Lifecycle},
     member::watcher::Watcher,
     member::{Die, Member},
     service::{NodeService, WorkerNotice, Workers},
-    subsystems::{Making, install},
+    subsystems::{Handles, Making},
 };
 
 /// The interval of the progress messages of a node that starts.
@@ -84,18 +80,12 @@ impl NodeRuntime {
         let registry = Arc::new(OnceLock::new());
         let ledger = Arc::new(RegistryLedger::new(registry.clone(), parts.group.shape().id));
         let making = Making { parts: &parts, membership: memory.clone(), ledger: ledger.clone() };
-        let (subsystems, mut handles, mut windows) = install(&making, &workers)?;
+        let (handles, made) = Handles::make(&making, &workers)?;
+        let applies = handles.all().filter_map(|(_, handle)| handle.applies());
+        applies.for_each(|apply| handles.registry.apply_before_report(apply));
         let is_first = registry.set(handles.registry.clone()).is_ok();
         debug_assert!(is_first, "a node has one registry");
         let Parts { config, me, incarnation, ended, group, lifecycle, die, member: joining } = parts;
-        let benchmark = Window::create(BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES, 0);
-        let benchmark = Arc::new(benchmark.map_err(|error| error.to_string())?);
-        windows.push(benchmark.clone());
-        let arena = Window::create(ARENA, (config.program_window_mib as usize) << 20, 0);
-        let arena = Arc::new(arena.map_err(|error| error.to_string())?.wordwise());
-        windows.push(arena.clone());
-
-        let usage: Vec<_> = (0..config.workers).map(|_| Arc::<ProgramUsage>::default()).collect();
         let (tell, notices) = mpsc::channel();
         let member = Arc::new(Member::new(
             config.clone(),
@@ -105,30 +95,26 @@ impl NodeRuntime {
             workers.clone(),
             die,
         ));
-        let services = (subsystems.into_iter().enumerate())
-            .map(|(worker, subsystems)| {
-                let usage = usage[worker].clone();
-                let programs = Programs::new(me, worker as u8, config.workers, arena.clone(), usage);
-                NodeService::new(subsystems, programs, Arc::downgrade(&member), tell.clone())
-            })
-            .collect();
+        let service = |subsystems| NodeService::new(subsystems, Arc::downgrade(&member), tell.clone());
+        let services = made.workers.into_iter().map(service).collect();
         let keys = Arc::new(KeyFiles::new(config.dir.clone()));
-        let mesh_config = mesh_config(&config, me, incarnation, windows, keys.clone());
+        let mesh_config = mesh_config(&config, me, incarnation, made.windows, keys.clone());
 
         lifecycle.begin().map_err(|error| error.to_string())?;
         let mesh = Mesh::start(mesh_config, services, |_| ()).map_err(|error| error.to_string())?;
         Workers::start(mesh.workers().to_vec(), &workers);
-        let events = std::mem::take(&mut handles.cache.disk_events);
-        let listening = mesh.workers().iter().zip(events).map(|(worker, event)| worker.listen(event));
-        let disk_events = listening.collect::<Result<_, _>>();
-        let disk_events = disk_events.map_err(|error| format!("the events of disks: {error}"))?;
+        let workers_events = mesh.workers().iter().zip(made.events);
+        let listening = workers_events
+            .flat_map(|(worker, events)| events.into_iter().map(move |event| worker.listen(event)));
+        let events = listening.collect::<Result<_, _>>();
+        let events = events.map_err(|error| format!("the events of subsystems: {error}"))?;
         member.place_mesh(&mesh);
         let settings = membership_settings(&config, me, incarnation, keys.clone());
         let membership = settings.and_then(|settings| {
             Membership::start(settings, member.clone())
                 .map_err(|error| format!("{}: {error}", config.nodes[me.index()].name))
         });
-        let membership = Arc::new(membership.inspect_err(|_| end(&mesh, &workers, &handles.registry))?);
+        let membership = Arc::new(membership.inspect_err(|_| end(&mesh, &workers, &handles))?);
         member.place_membership(&membership);
         assert!(joining.set(Arc::downgrade(&member)).is_ok(), "a node joins once");
         assert!(memory.set(Arc::downgrade(&membership)).is_ok(), "a node has one membership");
@@ -149,12 +135,8 @@ impl NodeRuntime {
             member,
             membership,
             keys,
-            benchmark,
             threads: Mutex::default(),
-            arena,
-            usage,
-            door: Mutex::default(),
-            _disk_events: disk_events,
+            _events: events,
         };
         let ready = runtime
             .start_threads(tell, notices)
@@ -236,7 +218,7 @@ impl NodeRuntime {
     /// without it, this node refuses all blocks for as long as it runs. If the registry cannot be
     /// asked, the node serves and says that nothing was compared.
     fn compare_disks_without_redo(&self) {
-        while self.handles.cache.redo.is_none() && !self.lifecycle.is_ending() {
+        while self.handles.cache.redo().is_none() && !self.lifecycle.is_ending() {
             let Some(view) = self.view() else { return };
             let is_void = || {
                 let epoch = self.view().map(|view| view.epoch);
@@ -289,25 +271,18 @@ impl NodeRuntime {
         tell: mpsc::Sender<WorkerNotice>,
         notices: mpsc::Receiver<WorkerNotice>,
     ) -> Result<(), String> {
-        let (end, ended) = mpsc::channel();
+        self.handles.all().try_for_each(|(_, handle)| handle.start())?;
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        threads.checkpoints = Some(end);
         threads.watcher = Some(tell);
-        let checkpoints = self.shards();
-        let every = Duration::from_secs(u64::from(self.config.checkpoint_seconds));
         let watcher = Watcher {
             config: self.config.clone(),
             mesh: Arc::downgrade(&self.mesh),
             member: self.member.clone(),
             membership: self.membership.clone(),
         };
-        let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
-            thread::Builder::new().name(name.into()).spawn(run).map_err(|error| error.to_string())
-        };
-        threads
-            .handles
-            .push(spawn("checkpoint", Box::new(move || checkpoints.checkpoint_every(every, &ended)))?);
-        threads.handles.push(spawn("peers", Box::new(move || watcher.run(&notices)))?);
+        let run = move || watcher.run(&notices);
+        let thread = thread::Builder::new().name("peers".into()).spawn(run);
+        threads.handles.push(thread.map_err(|error| format!("a thread for lost peers: {error}"))?);
         Ok(())
     }
 }

@@ -1,16 +1,12 @@
 //! The status of a node's parts.
 
-use std::{
-    path::PathBuf,
-    sync::{PoisonError, atomic::Ordering::Relaxed},
-};
+use std::{path::PathBuf, sync::atomic::Ordering::Relaxed};
 
-use plexus_admin::status::{PeerStatus, ProgramsStatus, RuntimeStatus};
-use plexus_attach::AttachServer;
-use plexus_client::wire::limits::MAX_CLIENTS;
+use plexus_admin::status::{PeerStatus, RuntimeStatus};
 use plexus_interconnect::RailState;
 
 use super::NodeRuntime;
+use crate::subsystems::statuses;
 
 /// The free bytes of a file system below which it counts as full.
 const FULL_BELOW: u64 = 1 << 20;
@@ -52,7 +48,7 @@ impl NodeRuntime {
         });
         let opened = self.member.opened();
         let members = opened.as_ref().map(|view| view.members()).unwrap_or_default();
-        let recovery = self.handles.cache.redo.as_ref().map(|redo| redo.recovery());
+        let recovery = self.handles.cache.redo().map(|redo| redo.recovery());
         let membership = self.member.membership_status();
         let awaited = membership.as_ref().map(|(_, awaited)| awaited.clone()).unwrap_or_default();
         RuntimeStatus {
@@ -65,37 +61,20 @@ impl NodeRuntime {
             disk_reads: self.handles.cache.disk_reads.clone(),
             unauthenticated: self.mesh.unauthenticated(),
             programs: self.programs(),
+            subsystems: statuses(&self.handles),
             keys: self.keys.problem(),
-            compared: match &self.handles.cache.redo {
+            compared: match self.handles.cache.redo() {
                 Some(redo) => redo.has_compared(),
                 None => self.compared.load(Relaxed),
             },
             refused: self.refused.get().cloned(),
             recovery: recovery.filter(|recovery| recovery.epoch > 0),
-            redo_waits: self.handles.cache.redo.as_ref().and_then(|redo| redo.waits()),
+            redo_waits: self.handles.cache.redo().and_then(|redo| redo.waits()),
             trouble: awaited
                 .into_iter()
                 .chain(full([self.config.dir.state(), self.config.dir.logs()]))
-                .chain(self.handles.cache.redo.as_ref().and_then(|redo| redo.missing()))
-                .chain(self.handles.registry.status().trouble)
+                .chain(self.handles.all().flat_map(|(_, handle)| handle.trouble()))
                 .collect(),
-        }
-    }
-
-    /// Returns the resources of programs. Does not wait for workers.
-    pub fn programs(&self) -> ProgramsStatus {
-        let door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
-        let used = self.usage.iter().map(|usage| usage.noted());
-        let [ports, windows, window_bytes, locks] =
-            used.fold([0; 4], |sum, one| std::array::from_fn(|figure| sum[figure] + one[figure]));
-        ProgramsStatus {
-            attached: door.as_ref().map_or(0, AttachServer::programs) as u64,
-            attached_most: MAX_CLIENTS as u64,
-            ports,
-            windows,
-            window_bytes,
-            window_bytes_most: self.arena.len() as u64,
-            locks,
         }
     }
 }

@@ -1,6 +1,10 @@
 //! The registry of real nodes, used by threads inside them.
 
-use std::{sync::mpsc, thread, time::Duration};
+use std::{
+    sync::{Arc, Condvar, Mutex, mpsc},
+    thread,
+    time::Duration,
+};
 
 use crate::cluster::Cluster;
 use plexus_admin::{
@@ -50,6 +54,33 @@ fn acknowledged_change_is_read_on_all_nodes_from_then_on() {
         change(&cluster.registry(1), Change::delete(key("a"))).unwrap();
         assert_eq!(value(&cluster.registry(0), "a"), None);
     }
+}
+
+#[test]
+fn a_change_is_answered_when_every_member_has_applied_it() {
+    struct Gate {
+        is_closed: bool,
+        applied: u64,
+    }
+    let gate = Arc::new((Mutex::new(Gate { is_closed: false, applied: 0 }), Condvar::new()));
+    let cluster = Cluster::start(2, 1, RailKind::Shm);
+    let before = change(&cluster.registry(0), Change::set(key("a"), b"1")).unwrap();
+    cluster.registry(1).apply_before_report(Box::new({
+        let gate = gate.clone();
+        move |contents| {
+            let gate_is_closed = |gate: &mut Gate| gate.is_closed;
+            let mut state = gate.1.wait_while(gate.0.lock().unwrap(), gate_is_closed).unwrap();
+            state.applied = contents.generation();
+        }
+    }));
+    assert_eq!(gate.0.lock().unwrap().applied, before);
+    gate.0.lock().unwrap().is_closed = true;
+    let mut asked = cluster.registry(0).ask(Command::Change(Change::set(key("a"), b"2")));
+    assert!(asked.wait(Duration::from_millis(300)).is_none(), "n2 has not applied the change");
+    gate.0.lock().unwrap().is_closed = false;
+    gate.1.notify_all();
+    let generation = asked.wait(TIMEOUT).unwrap().unwrap();
+    assert!(gate.0.lock().unwrap().applied >= generation);
 }
 
 #[test]

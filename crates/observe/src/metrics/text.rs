@@ -9,6 +9,7 @@
 //! | `plexus_rail_frames_resent`, `_segments`, `_retransmits`, `_failures`, `_connects` | counter | the same |
 //! | `plexus_cache_events` | counter | `event` |
 //! | `plexus_lock_events` | counter | `event` |
+//! | `plexus_subsystem_events` | counter: what further subsystems count | `subsystem`, `event` |
 //! | `plexus_cache_asked_seconds` | counter: time from requests to their grants | |
 //! | `plexus_cache_blocks_held` | gauge | |
 //! | `plexus_unauthenticated` | counter | |
@@ -188,6 +189,16 @@ impl Snapshots {
             })
         });
         family(encoder, ("lock_events", "What the lock manager did", None), events.collect())?;
+        let events = each().flat_map(|(labels, snapshot)| {
+            snapshot.subsystems.iter().flat_map(move |(subsystem, counts)| {
+                let labels = labels.clone();
+                counts.iter().map(move |(name, count)| {
+                    let own = [("subsystem", subsystem.clone()), ("event", name.clone())];
+                    (labels.iter().cloned().chain(own).collect(), ConstCounter::new(*count))
+                })
+            })
+        });
+        family(encoder, ("subsystem_events", "What further subsystems did", None), events.collect())?;
         let asked = each().filter_map(|(labels, snapshot)| {
             Some((labels, ConstCounter::new(*snapshot.cache.get(ASKED)? as f64 / 1e9)))
         });
@@ -292,6 +303,7 @@ mod tests {
         first.rails = vec![rail(0), Rail { state: "down".into(), rtt_ns: 0, ..rail(1) }];
         first.programs = ProgramsStatus { attached: 2, ports: 5, window_bytes: 4096, ..first.programs };
         first.cache.insert(ASKED.into(), 2_500_000_000);
+        first.subsystems.insert("echo".into(), [("returned".to_owned(), 4)].into());
         vec![first, snapshot("n2", 3, &[])]
     }
 
@@ -319,6 +331,8 @@ mod tests {
         assert_eq!(value("plexus_cache_events_total", &[("node", "n2"), ("event", "disk_writes")]), 3.0);
         assert_eq!(value("plexus_lock_events_total", &[("node", "n2"), ("event", "granted")]), 6.0);
         let n1 = ("node", "n1");
+        let returned = [n1, ("subsystem", "echo"), ("event", "returned")];
+        assert_eq!(value("plexus_subsystem_events_total", &returned), 4.0);
         assert_eq!(value("plexus_programs", &[n1]), 2.0);
         assert_eq!(value("plexus_program_ports", &[n1]), 5.0);
         assert_eq!(value("plexus_program_memory_bytes", &[n1, ("what", "used")]), 4096.0);

@@ -8,13 +8,11 @@ use std::{
 use plexus_cache::{CacheService, CacheTask, RedoDurability};
 use plexus_disks::Group;
 use plexus_interconnect::Reply;
-use plexus_membership::subsystem::ask_each;
+use plexus_membership::subsystem::{WorkerPort, ask_each};
 use plexus_redo::{
     NodeRedo,
     recovery::{Ledger, close_disks},
 };
-
-use crate::service::Workers;
 
 /// The longest that a shard may take to answer, even when it writes all its blocks.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
@@ -29,16 +27,13 @@ const NOTE_WITHIN: Duration = Duration::from_secs(5);
 
 /// All shards of the node's cache.
 pub(crate) struct Shards {
-    pub(crate) workers: Arc<Workers>,
+    pub(crate) port: Arc<dyn WorkerPort<CacheService>>,
+    pub(crate) workers: u8,
     pub(crate) group: Arc<Group>,
     pub(crate) redo: Option<Arc<NodeRedo>>,
 }
 
 impl Shards {
-    pub(crate) fn count(&self) -> u8 {
-        self.workers.all().len() as u8
-    }
-
     /// Asks every shard; returns the answers that come in time.
     pub(crate) fn ask<T: Send>(&self, question: impl Fn(Reply<T>) -> CacheTask) -> Vec<T> {
         self.ask_within(ANSWER_WITHIN, question)
@@ -49,7 +44,7 @@ impl Shards {
         limit: Duration,
         question: impl Fn(Reply<T>) -> CacheTask,
     ) -> Vec<T> {
-        ask_each::<CacheService, T>(&*self.workers, self.count(), limit, question)
+        ask_each(&*self.port, self.workers, limit, question)
     }
 
     /// Writes the owed blocks that a checkpoint is about, at intervals, until `ended` closes.
@@ -58,7 +53,7 @@ impl Shards {
             let below = self.redo.as_ref().map_or(u64::MAX, |redo| redo.checkpoint_target());
             let answers = self.ask(|reply| CacheTask::Checkpoint(below, reply));
             let synced = self.group.sync();
-            let silent = usize::from(self.count()) - answers.len();
+            let silent = usize::from(self.workers) - answers.len();
             if silent > 0 {
                 let limit = ANSWER_WITHIN.as_secs();
                 tracing::error!(
@@ -90,7 +85,7 @@ impl Shards {
             // Before the workers look: a record that is appended meanwhile is not durable by then.
             let durable = redo.durable();
             let oldest: Vec<(Option<u64>, u64)> = self.ask(CacheTask::Oldest);
-            if oldest.len() == usize::from(self.count()) {
+            if oldest.len() == usize::from(self.workers) {
                 redo.checkpoint(durable, oldest.into_iter().filter_map(|(oldest, _)| oldest).min());
             }
         }
@@ -137,7 +132,7 @@ impl Shards {
             return false;
         }
         let oldest: Vec<(Option<u64>, u64)> = self.ask(CacheTask::Oldest);
-        oldest.len() < usize::from(self.count())
+        oldest.len() < usize::from(self.workers)
             || oldest.iter().any(|(oldest, handed_over)| oldest.is_some() || *handed_over > 0)
     }
 }
