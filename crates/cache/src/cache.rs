@@ -304,7 +304,7 @@ impl Blocks for Cache {
     fn prefetch(&self, blocks: &[BlockId], mode: Mode) {
         let ask = if mode == Mode::X { Ask::X } else { Ask::S };
         for block in blocks.iter().copied() {
-            let Ok(table) = self.check(block) else { return };
+            let Ok(table) = self.check(block) else { continue };
             if !table.is_here(block, mode) {
                 let (has_others, new, reply) = (false, None, Reply::unwanted());
                 let want = CacheTask::Want { block, ask, has_others, new, reply };

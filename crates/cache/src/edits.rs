@@ -19,7 +19,7 @@ struct Edit {
 }
 
 /// The ranges that a change has touched so far.
-pub(crate) struct Edits {
+pub struct Edits {
     /// In the order in which they were made.
     made: Vec<Edit>,
     /// The bytes before each of them, one after the other.
@@ -40,12 +40,12 @@ impl Edits {
         Self { made: Vec::new(), kept: Vec::new(), image: Vec::new(), patch: Patch::EMPTY };
 
     /// Returns empty edits.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         SPARE.replace(Self::NONE)
     }
 
     /// Keeps the room of these edits for the next change of this thread.
-    pub(crate) fn recycle(&mut self) {
+    pub fn recycle(&mut self) {
         let mut spare = std::mem::replace(self, Self::NONE);
         spare.made.clear();
         spare.kept.clear();
@@ -54,13 +54,15 @@ impl Edits {
         SPARE.set(spare);
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Returns true if no range was touched.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.made.is_empty()
     }
 
     /// Keeps the bytes of a range that will be changed, and the page if `keeps_image`. `page` is as
     /// the edits so far have left it.
-    pub(crate) fn touch(&mut self, page: &[u8], range: Range<usize>, keeps_image: bool) {
+    pub fn touch(&mut self, page: &[u8], range: Range<usize>, keeps_image: bool) {
         let is_known = |edit: &Edit| edit.range.start <= range.start && range.end <= edit.range.end;
         if range.is_empty() || self.made.iter().any(is_known) {
             return;
@@ -74,7 +76,7 @@ impl Edits {
     }
 
     /// Gives the page its bytes before the edits, and forgets them.
-    pub(crate) fn undo(&mut self, page: &mut [u8]) {
+    pub fn undo(&mut self, page: &mut [u8]) {
         // The latest first: a range may cover parts of an earlier one.
         for Edit { range, kept_at } in self.made.drain(..).rev() {
             let kept = &self.kept[kept_at..kept_at + range.len()];
@@ -85,12 +87,12 @@ impl Edits {
     }
 
     /// Returns the page before the edits, if it was kept.
-    pub(crate) fn image(&self) -> Option<&[u8]> {
+    pub fn image(&self) -> Option<&[u8]> {
         (!self.image.is_empty()).then_some(&self.image)
     }
 
     /// Makes the edits final: `user` is as they have left it, and they cannot be undone any more.
-    pub(crate) fn finish(&mut self, user: &[u8]) {
+    pub fn finish(&mut self, user: &[u8]) {
         // The first range that has a byte keeps what it was, so no byte that differs is left out.
         for Edit { range, kept_at } in &mut self.made {
             let kept = &self.kept[*kept_at..*kept_at + range.len()];
@@ -118,7 +120,7 @@ impl Edits {
     }
 
     /// Returns the encoded [`Patch`] that makes the edits, once they are final.
-    pub(crate) fn patch(&self) -> &[u8] {
+    pub fn patch(&self) -> &[u8] {
         self.patch.encoded()
     }
 }

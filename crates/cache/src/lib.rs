@@ -22,6 +22,8 @@ mod wiring;
 
 pub use blocks::{BlockChange, BlockRead, Blocks, GROUP_BLOCKS};
 pub use cache::{Cache, CacheError};
+#[doc(hidden)]
+pub use edits::Edits;
 pub use frames::{MAX_BLOCKS, REDO_BYTES_PER_BLOCK};
 pub use guard::{Change, Committed, NewPage, Read};
 /// Work that one of many threads does for all of them: here the writing of redo.

@@ -89,6 +89,8 @@ pub struct Params {
     pub redo: bool,
     /// The most records that travel with a block.
     pub carried: u32,
+    /// The groups that a redo stream has room for, as far as tasks wait for room.
+    pub room: u64,
     /// The scans of redo streams that fail, of a thousand. Each is tried again.
     pub scan_failures: u64,
     /// The number of nodes, from the first on, that can never scan redo streams.
@@ -211,6 +213,7 @@ impl Scenario {
             all_may_die: false,
             redo: false,
             carried: 0,
+            room: u64::MAX >> 8,
             scan_failures: 0,
             unreadable: 0,
         };
@@ -305,6 +308,7 @@ fn tasks(params: &mut Params, random: &mut Random) {
     recovery(params, random);
     params.sessions = random.between(0, 2) as u32;
     params.tasks = random.between(1, 4) as u32;
+    params.room = *random.pick(&[48, 64, 128]);
     params.blocks = random.between(3, 10);
 }
 

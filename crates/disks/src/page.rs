@@ -260,11 +260,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Page<B> {
         self.put_header(&header_of(block, writer, version, page_type, &self.header()));
     }
 
-    /// Makes the page one of which only the version is known.
+    /// Makes the page one of which only the version is known. Its user bytes mean nothing.
     pub fn forget(&mut self, version: Version) {
-        let bytes = self.0.as_mut();
-        bytes.fill(0);
-        let header = Header { version: version.0, ..Page(&*bytes).header() };
+        self.0.as_mut()[..HEADER].fill(0);
+        let header = Header { version: version.0, ..self.header() };
         self.put_header(&header);
     }
 

@@ -4,8 +4,10 @@
 //! event.
 
 use std::{
+    cell::RefCell,
     collections::VecDeque,
     ops::{Range, RangeBounds},
+    rc::Rc,
 };
 
 use plexus_base::{BlockId, Epoch, NodeId, WorkerId};
@@ -16,13 +18,16 @@ use plexus_sim::Engine;
 
 use super::{
     changes::{Change, Changes},
+    contents::Contents,
     disk::Disk,
     driver,
     frames::{Done, SimFrames},
     page::Page,
     properties::{
-        checkpoint, debt, delivery::Delivery, ends, exclusive, latest::Truth, sums, turns::Turns, union,
+        accounts, checkpoint, debt, delivery::Delivery, ends, exclusive, latest::Truth, sums, turns::Turns,
+        union,
     },
+    room::{SharedRoom, SimRoom},
     sessions::SimSession,
     streams::{SimStream, check_recoverable},
     tasks::SimTask,
@@ -68,6 +73,10 @@ pub enum ClusterEvent {
     Die(usize),
     /// The members change.
     Change(Change),
+    /// A node makes room in its redo stream: a pass over its blocks begins.
+    Pass(usize),
+    /// That pass has had its time.
+    PassEnded(usize),
     /// The redo stream of an owner is durable up to where it was when the flush began.
     Flushed(usize),
     /// A worker has scanned the streams of nodes that are not members of a view.
@@ -146,9 +155,14 @@ impl Local {
     /// Returns true if the worker has this page and loses it only with its node. A shared copy may
     /// be evicted before its holder takes over the debt.
     pub(crate) fn keeps(&self, page: Page) -> bool {
-        let is_debtor = self.owes(page.block) || self.shard.holds(page.block) == (Mode::X, false);
-        let has = |frame: &crate::blocks::frames::Frame| frame.block == page.block && frame.page == page;
-        is_debtor && self.frames.frames.iter().any(has)
+        self.kept(page.block) == Some(page)
+    }
+
+    /// Returns the page of a block that the worker has and loses only with its node.
+    pub(crate) fn kept(&self, block: BlockId) -> Option<Page> {
+        let is_debtor = self.owes(block) || self.shard.holds(block) == (Mode::X, false);
+        let has = |frame: &&crate::blocks::frames::Frame| frame.block == block && frame.mode != Mode::N;
+        self.frames.frames.iter().find(has).filter(|_| is_debtor).map(|frame| frame.page)
     }
 }
 
@@ -175,6 +189,10 @@ pub struct Cluster {
     pub(crate) debts_under_way: Vec<i64>,
     /// The members, and the effect of their changes on blocks.
     pub(crate) changes: Changes,
+    /// The bytes of pages and records.
+    pub(crate) contents: Rc<RefCell<Contents>>,
+    /// The room in the redo stream of each incarnation, by owner.
+    pub(crate) rooms: Vec<SharedRoom>,
     /// The redo stream of each incarnation, by owner.
     pub(crate) streams: Vec<SimStream>,
     pub(crate) streams_closed: u64,
@@ -222,6 +240,13 @@ impl Cluster {
             turns: Turns::default(),
             debts_under_way: vec![0; params.blocks as usize],
             changes: Changes::new(&params),
+            contents: Rc::new(RefCell::new(match params.tasks {
+                0 => Contents::Numbers,
+                _ => Contents::with_bytes(),
+            })),
+            rooms: (0..nodes * (1 + params.changes as usize))
+                .map(|_| Rc::new(RefCell::new(SimRoom::new(params.room))))
+                .collect(),
             streams: (0..nodes * (1 + params.changes as usize))
                 .map(|owner| SimStream::new(NodeId((owner % nodes) as u8)))
                 .collect(),
@@ -445,11 +470,15 @@ impl Cluster {
             ClusterEvent::HandBack(node) => self.hand_back(node)?,
             ClusterEvent::Die(node) => self.die(node),
             ClusterEvent::Change(change) => self.change(change)?,
+            ClusterEvent::Pass(node) => self.pass(node)?,
+            ClusterEvent::PassEnded(node) => self.pass_ended(node)?,
             ClusterEvent::Flushed(owner) => self.flushed(owner),
             ClusterEvent::Scanned(at, epoch) => self.scan(at, epoch)?,
             ClusterEvent::Replay(at, epoch, block) => self.replay_one(at, epoch, block)?,
             ClusterEvent::Replayed(at, epoch, page) => self.replayed(at, epoch, page)?,
         }
+        // The event may have made room for a task.
+        self.poll_tasks()?;
         self.check()?;
         Ok(true)
     }
@@ -469,10 +498,14 @@ impl Cluster {
                 union::check(self, block)?;
             }
             if self.params.redo {
-                check_recoverable(&self.truth, &self.disk, &self.streams, block)?;
+                let contents = self.contents.borrow();
+                check_recoverable(&contents, &self.truth, &self.disk, &self.streams, block)?;
             }
         }
         self.touched = touched;
+        if self.engine.events().is_multiple_of(16) {
+            accounts::crash_now(self, self.engine.events() / 16)?;
+        }
         self.truth.check_groups()
     }
 
@@ -574,8 +607,11 @@ impl Simulation for Cluster {
         drive(self)?;
         let outcome = Outcome::of(&self.engine, self.operations);
         let outcome = outcome.with(self.counts().iter().flat_map(Counts::named));
-        let outcome =
-            outcome.with([("streams_closed", self.streams_closed), ("scans_failed", self.scans_failed)]);
+        let outcome = outcome.with([
+            ("streams_closed", self.streams_closed),
+            ("scans_failed", self.scans_failed),
+            ("room_waits", self.rooms.iter().map(|room| room.borrow().waits).sum()),
+        ]);
         Ok(Outcome { rails_lost: self.transport.rails_lost(), ..outcome })
     }
 }

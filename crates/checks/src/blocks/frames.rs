@@ -284,7 +284,7 @@ impl ShardDriver for Out<'_> {
         let frame = &mut self.frames.frames[slot.index()];
         assert!(frame.page.block == block && !frame.writer, "an image of a block in use");
         self.stream.begin_group(1);
-        self.stream.log(&mut frame.redo, Some(frame.page), None);
+        self.stream.log(&mut frame.redo, block, Some(frame.page), None);
         frame.owes = true;
         frame.redo
     }

@@ -5,12 +5,14 @@
 
 pub mod changes;
 pub mod cluster;
+pub(crate) mod contents;
 pub mod disk;
 mod driver;
 pub mod frames;
 pub mod one_block;
 pub mod page;
 pub mod properties;
+mod room;
 mod sessions;
 pub(crate) mod streams;
 mod tasks;

@@ -7,6 +7,7 @@ use super::{
     cluster::{Cluster, ClusterEvent, Phase},
     frames::Blank,
     page::Page,
+    tasks::CREATED,
 };
 use crate::failure::Broken;
 
@@ -226,7 +227,8 @@ impl Cluster {
         }
         page.torn = pin == Some(Mode::X);
         if ask == Ask::New {
-            (page.version, page.value) = (page.version + 1, 0);
+            let value = self.contents.borrow_mut().blank(CREATED);
+            (page.version, page.value) = (page.version + 1, value);
             self.locals[at].frames.frames[slot.index()].blank = Blank::Made;
         }
         Ok((slot, pin))
@@ -255,7 +257,8 @@ impl Cluster {
                 self.streams[owner].begin_group(1);
             }
             let value = self.engine.random.bits();
-            self.make_change(node, block, slot, value);
+            let patch = self.contents.borrow_mut().patch_of(value);
+            self.make_change(node, block, slot, patch);
         }
         if self.params.redo && mode == Mode::X && self.engine.random.percent(50) {
             let owner = self.owner(node.index());
@@ -266,20 +269,21 @@ impl Cluster {
         Ok(())
     }
 
-    /// Changes a latched block, in the group of redo that was begun last. Values tell apart the
-    /// changes that follow an undone one.
-    pub(crate) fn make_change(&mut self, node: NodeId, block: BlockId, slot: Slot, value: u64) {
+    /// Changes a latched block by a patch, in the group of redo that was begun last. Contents tell
+    /// apart the changes that follow an undone one.
+    pub(crate) fn make_change(&mut self, node: NodeId, block: BlockId, slot: Slot, patch: u64) {
         let at = self.index(node.0, block);
         let frame = &mut self.locals[at].frames.frames[slot.index()];
         frame.page.torn = false;
         let before = frame.page;
         let is_new = std::mem::replace(&mut frame.blank, Blank::No) == Blank::Made;
+        let value = self.contents.borrow_mut().after(before.value, patch);
         (frame.page.version, frame.page.value) = (before.version + 1, value);
         frame.dirty = true;
         if self.params.redo {
             let owner = self.changes.owners[node.index()];
             let image = (is_new || !frame.owes).then_some(before);
-            self.streams[owner].log(&mut frame.redo, image, Some((before.version, frame.page)));
+            self.streams[owner].log(&mut frame.redo, block, image, Some((before.version, patch)));
         }
         frame.owes = true;
         if is_new {
@@ -301,7 +305,7 @@ impl Cluster {
             if self.params.redo {
                 let stream = &mut self.streams[self.changes.owners[node.index()]];
                 stream.begin_group(1);
-                stream.log(&mut frame.redo, Some(frame.page), None);
+                stream.log(&mut frame.redo, block, Some(frame.page), None);
             }
             frame.owes = true;
             self.truth.commit(frame.page);

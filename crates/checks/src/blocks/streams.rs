@@ -5,6 +5,8 @@
 //! node that dies keeps what is durable of its stream, and any part of
 //! the rest from its beginning.
 
+use std::rc::Rc;
+
 use plexus_base::{BlockId, Epoch, Incarnation, NodeId};
 use plexus_cache::protocol::{Event, RedoSpan};
 use plexus_disks::Version;
@@ -15,6 +17,7 @@ use plexus_redo::stream::protocol::{
 
 use super::{
     cluster::{Cluster, ClusterEvent, Local, Phase},
+    contents::Contents,
     disk::Disk,
     page::Page,
     properties::{latest::Truth, recoverable},
@@ -28,7 +31,8 @@ pub(crate) struct SimRecord {
     block: BlockId,
     before: u64,
     after: u64,
-    value: [u8; 8],
+    /// The [contents](Contents) of an image, or the patch of a change.
+    value: u64,
 }
 
 /// The most records that travel with a block, in any run.
@@ -76,19 +80,26 @@ impl SimStream {
         self.end += 1;
     }
 
-    /// Appends to the group that was begun last: an image of `before`, or a change from it to
-    /// `after`, or both.
-    pub(crate) fn log(&mut self, span: &mut RedoSpan, before: Option<Page>, after: Option<(u64, Page)>) {
+    /// Appends to the group that was begun last: an image of `before`, or a change by a patch from
+    /// one version to the next, or both.
+    pub(crate) fn log(
+        &mut self,
+        span: &mut RedoSpan,
+        block: BlockId,
+        before: Option<Page>,
+        change: Option<(u64, u64)>,
+    ) {
         let group = self.end - 1;
-        let record = |page: Page, before| SimRecord {
+        let image = |page: Page| SimRecord {
             group,
-            block: page.block,
-            before,
+            block,
+            before: page.version,
             after: page.version,
-            value: page.value.to_le_bytes(),
+            value: page.value,
         };
-        self.records.extend(before.map(|page| record(page, page.version)));
-        self.records.extend(after.map(|(before, page)| record(page, before)));
+        let changed = |(before, value)| SimRecord { group, block, before, after: before + 1, value };
+        self.records.extend(before.map(image));
+        self.records.extend(change.map(changed));
         let is_forced = RedoSpan::is_forced(before.is_some(), self.blocks);
         let force = if is_forced { self.end } else { span.force };
         *span = RedoSpan { first: if span.first == 0 { group } else { span.first }, last: self.end, force };
@@ -140,6 +151,11 @@ impl SimStream {
         self.durable
     }
 
+    /// Returns the number of groups that are not free.
+    pub(crate) fn used(&self) -> u64 {
+        self.end - self.checkpoint
+    }
+
     /// Keeps a part of the groups that are not durable: the node has died.
     pub(crate) fn tear(&mut self, kept: u64) {
         self.end = self.durable + kept % (self.end - self.durable + 1);
@@ -178,56 +194,63 @@ impl SimStream {
         self.records.len() < before
     }
 
-    fn located(&self, durable_only: bool) -> impl Iterator<Item = LocatedRecord<'_>> {
+    /// Returns the records of a block that a death of the node leaves, or all.
+    fn records_of(&self, block: BlockId, durable_only: bool) -> impl Iterator<Item = (NodeId, SimRecord)> {
         let end = if durable_only { self.durable } else { self.end };
-        self.records.iter().filter(move |record| record.group < end).map(|record| {
-            let SimRecord { group, block, before, after, ref value } = *record;
-            let record = match before == after {
-                true => Record::image(block, Version(after), value),
-                false => Record::change(block, Version(before), Version(after), value),
-            };
-            let stream = StreamName { node: self.node, place: 0 };
-            LocatedRecord { stream, incarnation: Incarnation(1), lsn: Lsn(group), record }
-        })
+        let records = self.records.iter().filter(move |record| record.group < end && record.block == block);
+        records.map(|record| (self.node, *record))
     }
 }
 
+fn located((node, record): (NodeId, SimRecord), bytes: &[u8]) -> LocatedRecord<'_> {
+    let SimRecord { group, block, before, after, .. } = record;
+    let record = match before == after {
+        true => Record::image(block, Version(after), bytes),
+        false => Record::change(block, Version(before), Version(after), bytes),
+    };
+    let stream = StreamName { node, place: 0 };
+    LocatedRecord { stream, incarnation: Incarnation(1), lsn: Lsn(group), record }
+}
+
+/// Replays the records of these streams, each with or without those that are not durable.
 fn replayed<'a>(
+    contents: &Contents,
     block: BlockId,
     disk: BlockOnDisk,
-    durable_only: bool,
-    streams: impl Iterator<Item = &'a SimStream>,
+    streams: impl Iterator<Item = (&'a SimStream, bool)>,
 ) -> Result<ReplayedBlock, String> {
-    let records = streams.flat_map(|stream| stream.located(durable_only));
-    let apply = |bytes: &mut Vec<u8>, what: &[u8]| {
-        bytes.copy_from_slice(what);
-        Ok(())
-    };
+    let records = streams.flat_map(|(stream, durable_only)| stream.records_of(block, durable_only));
+    let records: Vec<_> = records.map(|record| (record, contents.bytes(record.1.value))).collect();
+    let records = records.iter().map(|(record, bytes)| located(*record, bytes));
+    let apply = |bytes: &mut Vec<u8>, what: &[u8]| contents.apply(bytes, what);
     replay(block, disk, records, apply).map_err(|error| error.to_string())
 }
 
-fn on_disk(page: Page) -> BlockOnDisk {
+fn on_disk(contents: &Contents, page: Page) -> BlockOnDisk {
     match page.torn {
         true => BlockOnDisk::Torn(Version(0)),
-        false => BlockOnDisk::Whole(Version(page.version), page.value.to_le_bytes().to_vec()),
+        false => BlockOnDisk::Whole(Version(page.version), contents.bytes(page.value).to_vec()),
     }
 }
 
 /// Replays the durable records of a block, and returns its page, and true if that must be written.
 pub(crate) fn replay_page<'a>(
+    contents: &mut Contents,
     disk: Page,
     streams: impl Iterator<Item = &'a SimStream>,
 ) -> Result<(Page, bool), Broken> {
     let block = disk.block;
-    let result = replayed(block, on_disk(disk), true, streams);
+    let streams = streams.map(|stream| (stream, true));
+    let result = replayed(contents, block, on_disk(contents, disk), streams);
     let result = result.map_err(|error| Broken::new("recoverable", block, error))?;
-    let value = u64::from_le_bytes(result.bytes.try_into().expect("eight bytes"));
+    let value = contents.number(&result.bytes);
     Ok((Page { block, version: result.version.0, value, torn: false }, result.is_owed))
 }
 
 /// Checks what would be there of a block if all nodes died now: with the shortest and the longest
 /// tails, and with a write under way torn.
 pub(crate) fn check_recoverable(
+    contents: &Contents,
     truth: &Truth,
     disk: &Disk,
     streams: &[SimStream],
@@ -238,13 +261,41 @@ pub(crate) fn check_recoverable(
             if torn && !disk.is_writing(block) {
                 continue;
             }
-            let disk = if torn { BlockOnDisk::Torn(Version(0)) } else { on_disk(disk.page(block)) };
-            let open = streams.iter().filter(|stream| stream.is_open);
-            let replayed = replayed(block, disk, durable_only, open);
-            recoverable::check(truth, block, replayed, (durable_only, torn))?;
+            let disk = match torn {
+                true => BlockOnDisk::Torn(Version(0)),
+                false => on_disk(contents, disk.page(block)),
+            };
+            let open = streams.iter().filter(|stream| stream.is_open).map(|stream| (stream, durable_only));
+            let replayed = replayed(contents, block, disk, open);
+            recoverable::check(contents, truth, block, replayed, (durable_only, torn))?;
         }
     }
     Ok(())
+}
+
+/// Returns the contents of a block if all nodes died now but `survivors`, by their numbers as bits.
+/// Of the streams of the dead only what is durable stays, or all.
+///
+/// # Errors
+/// It cannot be recovered.
+pub(crate) fn crashed_now(
+    cluster: &Cluster,
+    block: BlockId,
+    survivors: u64,
+    durable_only: bool,
+) -> Result<Rc<[u8]>, Broken> {
+    let survives = |node: u8| survivors >> node & 1 != 0 && cluster.is_alive(NodeId(node));
+    let keeps = |node: u8| cluster.local(node, block).kept(block);
+    if let Some(page) = (0..cluster.params.nodes).filter(|node| survives(*node)).find_map(keeps) {
+        return Ok(cluster.contents.borrow().bytes(page.value));
+    }
+    let stays = |owner: usize, node: NodeId| cluster.owner(node.index()) == owner && survives(node.0);
+    let open = cluster.streams.iter().enumerate().filter(|(_, stream)| stream.is_open);
+    let streams = open.map(|(owner, stream)| (stream, durable_only && !stays(owner, stream.node)));
+    let contents = &*cluster.contents.borrow();
+    let replayed = replayed(contents, block, on_disk(contents, cluster.disk.page(block)), streams);
+    let replayed = replayed.map_err(|error| Broken::new("crash_now", block, error))?;
+    Ok(replayed.bytes.into())
 }
 
 /// Returns the position of the oldest record that a node needs in its stream, from its workers.
@@ -285,6 +336,7 @@ impl Cluster {
         let owner = self.owner(node);
         let oldest = oldest_needed(self.locals_of(node as u8));
         self.streams[owner].advance(oldest);
+        self.checkpoint_moved(node);
     }
 
     /// Begins the recovery of a view at a worker: what it replays for an earlier one ends first.
@@ -357,7 +409,7 @@ impl Cluster {
         let mut streams = self.dead_streams(epoch);
         streams.extend(self.owners_of(epoch));
         let streams = streams.into_iter().map(|owner| &self.streams[owner]);
-        let (page, is_owed) = replay_page(self.disk.page(block), streams)?;
+        let (page, is_owed) = replay_page(&mut self.contents.borrow_mut(), self.disk.page(block), streams)?;
         self.note(block, || format!("node {node} replays {page:?}"));
         // Some writes take long: a later view must wait for them.
         let slow = *self.engine.random.pick(&[1, 1, 30]);

@@ -4,7 +4,7 @@
 //! mailbox. The cluster carries them out after the poll, and polls again if one was answered.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::RefCell,
     collections::BTreeMap,
     future::{Future, poll_fn},
     ops::{Deref, Range},
@@ -20,14 +20,27 @@ use std::{
 use futures_util::lock::{Mutex, MutexGuard};
 use plexus_base::{BlockId, NodeId};
 use plexus_cache::{
-    BlockChange, BlockRead, Blocks, CacheError, Committed,
+    BlockChange, BlockRead, Blocks, CacheError, Committed, Edits,
     protocol::{Ask, BlockError, Event, Granted, Mode, Slot, Ticket},
 };
-use plexus_disks::{PageType, Version};
+use plexus_disks::{HEADER, Page, PageType, TRAILER, Version};
+use plexus_redo::stream::protocol::{Reserved, RoomEvent};
 use plexus_sim::Random;
 
-use super::cluster::{Cluster, ClusterEvent, Phase};
+use super::{
+    cluster::{Cluster, ClusterEvent, Phase},
+    contents::{self, Contents, USER},
+    properties::accounts::{self, BALANCE},
+    room::SharedRoom,
+};
 use crate::failure::Broken;
+
+/// The type of the pages that tasks create.
+pub(crate) const CREATED: PageType = PageType(7);
+
+/// The first byte of a page that tasks write anything to. The balance of an account and the value
+/// of a session are before it.
+const SCRIBBLE_AT: usize = 16;
 
 /// Tickets of tasks have this bit.
 const TASK: u64 = 1 << 63;
@@ -59,8 +72,8 @@ enum Request {
     Abandon(u64),
     /// The task has read the block, or has not changed it.
     GiveBack(BlockId, Slot, Option<Mode>),
-    /// Changes, as a group: the new value of each block.
-    Commit(u64, Vec<(BlockId, Slot, u64)>),
+    /// Changes, as a group: the patch of each block.
+    Commit(u64, Vec<(BlockId, Slot, Vec<u8>)>),
     Durable {
         wait: u64,
         commit: u64,
@@ -102,13 +115,15 @@ struct SimBlocks {
     mail: Rc<RefCell<Mail>>,
     blocks: u64,
     alone: Rc<Mutex<()>>,
+    contents: Rc<RefCell<Contents>>,
+    room: SharedRoom,
 }
 
 /// A block that a task reads.
 struct SimRead<'a> {
     of: &'a SimBlocks,
     lent: (BlockId, Slot, Option<Mode>),
-    value: [u8; 8],
+    page: Rc<[u8]>,
     version: Version,
 }
 
@@ -116,16 +131,19 @@ struct SimRead<'a> {
 struct SimChange<'a> {
     of: &'a SimBlocks,
     lent: (BlockId, Slot),
-    value: [u8; 8],
+    /// The page before the change.
+    before: Rc<[u8]>,
+    /// The page with its header and trailer, which are zero.
+    page: Vec<u8>,
     version: Version,
-    is_changed: bool,
-    is_over: Cell<bool>,
+    edits: Edits,
+    is_over: bool,
 }
 
 impl Deref for SimRead<'_> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &self.value
+        contents::parts(&self.page).1
     }
 }
 
@@ -135,7 +153,7 @@ impl BlockRead for SimRead<'_> {
     }
 
     fn page_type(&self) -> Option<PageType> {
-        Some(PageType::PLAIN)
+        (self.version != Version(0)).then(|| contents::parts(&self.page).0)
     }
 }
 
@@ -149,7 +167,7 @@ impl Drop for SimRead<'_> {
 impl Deref for SimChange<'_> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &self.value
+        &self.page[HEADER..self.page.len() - TRAILER]
     }
 }
 
@@ -159,23 +177,27 @@ impl BlockRead for SimChange<'_> {
     }
 
     fn page_type(&self) -> Option<PageType> {
-        Some(PageType::PLAIN)
+        (self.version != Version(0)).then(|| contents::parts(&self.before).0)
     }
 }
 
 impl BlockChange for SimChange<'_> {
     fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
-        self.is_changed = true;
-        &mut self.value[range]
+        self.edits.touch(&self.page, range.clone(), false);
+        &mut self.page[HEADER + range.start..HEADER + range.end]
     }
 }
 
 impl Drop for SimChange<'_> {
     fn drop(&mut self) {
         let (block, slot) = self.lent;
-        if !self.is_over.get() {
+        if !self.is_over {
+            self.edits.undo(&mut self.page);
+            assert!(**self == *contents::parts(&self.before).1, "{block}: a change is not undone");
             self.of.tell(Request::GiveBack(block, slot, Some(Mode::X)));
         }
+        self.edits.recycle();
+        self.of.release(1);
     }
 }
 
@@ -212,10 +234,10 @@ impl SimBlocks {
         block: BlockId,
         ask: Ask,
         has_others: bool,
-    ) -> Result<(Slot, Option<Mode>, [u8; 8], Version), CacheError> {
+    ) -> Result<(Slot, Option<Mode>, Rc<[u8]>, Version), CacheError> {
         match self.ask(|wait| Request::Want { wait, block, ask, has_others }).await {
             Answer::Granted { slot, mode, value, version, .. } => {
-                Ok((slot, mode, value.to_le_bytes(), version))
+                Ok((slot, mode, self.contents.borrow().bytes(value), version))
             }
             Answer::Refused(BlockError::HandingBack) => Err(CacheError::ShuttingDown),
             Answer::Refused(BlockError::NoFrame) => Err(CacheError::NoFrame(block)),
@@ -223,7 +245,7 @@ impl SimBlocks {
         }
     }
 
-    fn log(&self, group: Vec<(BlockId, Slot, u64)>) -> Committed {
+    fn log(&self, group: Vec<(BlockId, Slot, Vec<u8>)>) -> Committed {
         let commit = self.next();
         self.tell(Request::Commit(commit, group));
         Committed(commit)
@@ -248,13 +270,13 @@ impl Blocks for SimBlocks {
     }
 
     async fn read(&self, block: BlockId) -> Result<SimRead<'_>, CacheError> {
-        let (slot, mode, value, version) = self.get(block, Ask::S, false).await?;
-        Ok(SimRead { of: self, lent: (block, slot, mode), value, version })
+        let (slot, mode, page, version) = self.get(block, Ask::S, false).await?;
+        Ok(SimRead { of: self, lent: (block, slot, mode), page, version })
     }
 
     async fn read_consistent(&self, block: BlockId) -> Result<SimRead<'_>, CacheError> {
-        let (slot, mode, value, version) = self.get(block, Ask::Cr, false).await?;
-        Ok(SimRead { of: self, lent: (block, slot, mode), value, version })
+        let (slot, mode, page, version) = self.get(block, Ask::Cr, false).await?;
+        Ok(SimRead { of: self, lent: (block, slot, mode), page, version })
     }
 
     async fn read_once(&self, block: BlockId) -> Result<SimRead<'_>, CacheError> {
@@ -269,14 +291,21 @@ impl Blocks for SimBlocks {
         }
     }
 
-    fn commit(&self, changes: Vec<SimChange<'_>>) -> Committed {
-        changes.iter().for_each(|change| change.is_over.set(true));
-        let (changed, same): (Vec<_>, Vec<_>) = changes.iter().partition(|change| change.is_changed);
-        same.iter()
-            .for_each(|change| self.tell(Request::GiveBack(change.lent.0, change.lent.1, Some(Mode::X))));
-        let value =
-            |change: &&SimChange<'_>| (change.lent.0, change.lent.1, u64::from_le_bytes(change.value));
-        self.log(changed.iter().map(value).collect())
+    fn commit(&self, mut changes: Vec<SimChange<'_>>) -> Committed {
+        let (mut group, mut same) = (Vec::new(), Vec::new());
+        for change in &mut changes {
+            let (block, slot) = change.lent;
+            change.is_over = true;
+            match change.edits.is_empty() {
+                true => same.push(Request::GiveBack(block, slot, Some(Mode::X))),
+                false => {
+                    change.edits.finish(Page::of(&change.page[..]).user());
+                    group.push((block, slot, change.edits.patch().to_vec()));
+                }
+            }
+        }
+        same.into_iter().for_each(|request| self.tell(request));
+        self.log(group)
     }
 
     async fn durable(&self, committed: Committed) -> Result<(), CacheError> {
@@ -284,30 +313,49 @@ impl Blocks for SimBlocks {
         Ok(())
     }
 
-    async fn reserve(&self, _changes: u32) -> Result<(), CacheError> {
+    async fn reserve(&self, changes: u32) -> Result<(), CacheError> {
+        let mut wait = RoomWait { room: &self.room, ticket: None };
+        poll_fn(|context| {
+            let again = (context.waker().clone(), 0);
+            let event = RoomEvent::Reserve(wait.ticket, u64::from(changes), Some(again));
+            match self.room.borrow_mut().handle(event) {
+                Reserved::Full(ticket) => {
+                    wait.ticket = ticket;
+                    Poll::Pending
+                }
+                _ => {
+                    wait.ticket = None;
+                    Poll::Ready(())
+                }
+            }
+        })
+        .await;
         Ok(())
     }
 
-    fn try_reserve(&self, _changes: u32) -> Result<bool, CacheError> {
-        Ok(true)
+    fn try_reserve(&self, changes: u32) -> Result<bool, CacheError> {
+        let event = RoomEvent::Reserve(None, u64::from(changes), None);
+        Ok(self.room.borrow_mut().handle(event) == Reserved::Done)
     }
 
-    fn release(&self, _changes: u32) {}
+    fn release(&self, changes: u32) {
+        self.room.borrow_mut().handle(RoomEvent::Release(u64::from(changes)));
+    }
 
     async fn latch(&self, block: BlockId, has_others: bool) -> Result<SimChange<'_>, CacheError> {
-        let (slot, _, value, version) = self.get(block, Ask::X, has_others).await?;
-        Ok(self.latched((block, slot), value, version))
+        let (slot, _, page, version) = self.get(block, Ask::X, has_others).await?;
+        Ok(self.latched((block, slot), page, version))
     }
 
     async fn latch_new(&self, block: BlockId, _: PageType, _: Version) -> Result<SimChange<'_>, CacheError> {
-        let (slot, _, value, version) = self.get(block, Ask::New, false).await?;
-        Ok(self.latched((block, slot), value, version))
+        let (slot, _, page, version) = self.get(block, Ask::New, false).await?;
+        Ok(self.latched((block, slot), page, version))
     }
 
     async fn try_latch(&self, block: BlockId) -> Result<Option<SimChange<'_>>, CacheError> {
         Ok(match self.ask(|wait| Request::Try { wait, block }).await {
             Answer::Granted { slot, value, version, .. } => {
-                Some(self.latched((block, slot), value.to_le_bytes(), version))
+                Some(self.latched((block, slot), self.contents.borrow().bytes(value), version))
             }
             _ => None,
         })
@@ -319,8 +367,24 @@ impl Blocks for SimBlocks {
 }
 
 impl SimBlocks {
-    fn latched(&self, lent: (BlockId, Slot), value: [u8; 8], version: Version) -> SimChange<'_> {
-        SimChange { of: self, lent, value, version, is_changed: false, is_over: Cell::new(false) }
+    fn latched(&self, lent: (BlockId, Slot), before: Rc<[u8]>, version: Version) -> SimChange<'_> {
+        let user = contents::parts(&before).1;
+        let page = [&[0; HEADER], user, &[0; TRAILER]].concat();
+        SimChange { of: self, lent, before, page, version, edits: Edits::new(), is_over: false }
+    }
+}
+
+/// A wait for room, which is forgotten if the task does not wait any more.
+struct RoomWait<'a> {
+    room: &'a SharedRoom,
+    ticket: Option<u64>,
+}
+
+impl Drop for RoomWait<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            self.room.borrow_mut().handle(RoomEvent::Forget(ticket));
+        }
     }
 }
 
@@ -358,6 +422,26 @@ async fn work(blocks: SimBlocks, mut random: Random, ways: u32, hold_ns: u64) {
     }
 }
 
+/// Writes anything into a block: bytes in some ranges, which may overlap.
+fn scribble(change: &mut SimChange<'_>, random: &mut Random) {
+    for _ in 0..random.between(1, 3) {
+        let start = random.between(SCRIBBLE_AT as u64, USER as u64 - 1) as usize;
+        let length = random.between(1, 24).min((USER - start) as u64);
+        change.bytes_mut(start..start + length as usize).fill_with(|| random.bits() as u8);
+    }
+}
+
+/// Moves an amount from the first of these accounts to the last; the others stay.
+fn transfer(changes: &mut [SimChange<'_>], random: &mut Random) {
+    let mut accounts = changes.iter_mut().filter(|change| accounts::is_account(change.lent.0));
+    let (Some(from), Some(to)) = (accounts.next(), accounts.next_back()) else { return };
+    let amount = random.bits() as i64;
+    for (account, amount) in [(from, amount.wrapping_neg()), (to, amount)] {
+        let balance = accounts::balance(account).wrapping_add(amount);
+        account.write(BALANCE.start, &balance.to_le_bytes());
+    }
+}
+
 async fn operation(
     blocks: &SimBlocks,
     random: &mut Random,
@@ -371,17 +455,23 @@ async fn operation(
         1 => drop(blocks.read_consistent(block(0)).await?),
         2 => blocks.prefetch(&[block(0), block(1)], *random.pick(&[Mode::S, Mode::X])),
         3 => {
-            let mut one = match random.percent(50) {
+            let mut one = match random.percent(50) || accounts::is_account(block(0)) {
                 true => blocks.change(block(0)).await?,
-                false => blocks.create(block(0), PageType::PLAIN, Version(0)).await?,
+                false => {
+                    let new = blocks.create(block(0), CREATED, Version(0)).await?;
+                    assert_eq!(new.page_type(), Some(CREATED));
+                    assert!(new.iter().all(|byte| *byte == 0), "a new page is not empty");
+                    new
+                }
             };
             let mut changes = Vec::new();
             if ways > 2 && blocks.blocks() > 1 {
                 changes.extend(blocks.try_change(block(1)).await?);
             }
-            one.write(0, &random.bits().to_le_bytes());
-            changes.iter_mut().for_each(|two| two.write(0, &random.bits().to_le_bytes()));
+            scribble(&mut one, random);
+            changes.iter_mut().for_each(|two| scribble(two, random));
             changes.push(one);
+            transfer(&mut changes, random);
             if random.percent(80) {
                 blocks.commit(changes);
             }
@@ -396,8 +486,11 @@ async fn operation(
             blocks.rest(random.below(hold_ns)).await;
             for change in &mut changes {
                 if random.percent(90) {
-                    change.write(0, &random.bits().to_le_bytes());
+                    scribble(change, random);
                 }
+            }
+            if random.percent(90) {
+                transfer(&mut changes, random);
             }
             let committed = blocks.commit(changes);
             if random.percent(50) {
@@ -476,7 +569,13 @@ impl Cluster {
             }
             let random = Random::new(self.engine.random.bits());
             let mail = Rc::clone(&self.tasks[task].mail);
-            let blocks = SimBlocks { mail, blocks: self.params.blocks, alone: Rc::clone(&alone) };
+            let blocks = SimBlocks {
+                mail,
+                blocks: self.params.blocks,
+                alone: Rc::clone(&alone),
+                contents: Rc::clone(&self.contents),
+                room: Rc::clone(&self.rooms[self.owner(node)]),
+            };
             let work = work(blocks, random, self.params.ways, self.params.hold_ns);
             self.tasks[task].future = Some(Box::pin(work));
             self.schedule_at(node, ..1_000, ClusterEvent::TaskRests(task, 0));
@@ -578,8 +677,10 @@ impl Cluster {
     }
 
     /// Polls all tasks that can go on, and carries out their requests.
-    fn poll_tasks(&mut self) -> Result<(), Broken> {
+    pub(crate) fn poll_tasks(&mut self) -> Result<(), Broken> {
         while let Some(task) = self.tasks.iter().position(|task| task.is_ready.0.swap(false, Relaxed)) {
+            let node = self.tasks[task].node.index();
+            self.fill_room(self.owner(node));
             let SimTask { future, is_ready, mail, .. } = &mut self.tasks[task];
             let waker = Waker::from(Arc::clone(is_ready));
             let Some(running) = future else { continue };
@@ -590,6 +691,7 @@ impl Cluster {
             for request in requests {
                 self.carry_out_request(task, request)?;
             }
+            self.plan_pass(node);
         }
         Ok(())
     }
@@ -637,8 +739,9 @@ impl Cluster {
                 if self.params.redo && !group.is_empty() {
                     self.streams[owner].begin_group(group.len());
                 }
-                for (block, slot, value) in &group {
-                    self.make_change(node, *block, *slot, *value);
+                for (block, slot, patch) in &group {
+                    let patch = self.contents.borrow_mut().number(patch);
+                    self.make_change(node, *block, *slot, patch);
                     self.note(*block, || format!("{node} task {task} has changed it"));
                 }
                 self.truth.is_group(group.iter().map(|(block, ..)| *block));

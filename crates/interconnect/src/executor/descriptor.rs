@@ -31,13 +31,21 @@ use crate::sync::lock;
 
 /// One direction of a descriptor.
 #[derive(Default)]
-struct Direction(Mutex<(bool, Option<Waker>)>);
+struct Direction(Mutex<DirectionState>);
+
+#[derive(Default)]
+struct DirectionState {
+    /// True if an event came that no task has taken.
+    is_ready: bool,
+    /// The waker of the task that waits.
+    waker: Option<Waker>,
+}
 
 impl Direction {
     fn set(&self) {
         let mut direction = lock(&self.0);
-        direction.0 = true;
-        let waker = direction.1.take();
+        direction.is_ready = true;
+        let waker = direction.waker.take();
         drop(direction);
         waker.into_iter().for_each(Waker::wake);
     }
@@ -46,10 +54,10 @@ impl Direction {
         let mut waits = None;
         poll_fn(|context| {
             let mut direction = lock(&self.0);
-            if std::mem::take(&mut direction.0) {
+            if std::mem::take(&mut direction.is_ready) {
                 return Poll::Ready(());
             }
-            direction.1 = Some(context.waker().clone());
+            direction.waker = Some(context.waker().clone());
             drop(direction);
             waits.get_or_insert_with(WaitsForWorker::new);
             Poll::Pending

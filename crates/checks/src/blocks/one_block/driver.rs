@@ -9,6 +9,7 @@ use plexus_cache::protocol::{
 use super::{Access, BLOCK, BlockUse, Node, OneBlock, Own, Packet, Recovery};
 use crate::{
     blocks::{
+        contents::Contents,
         frames::{Done, Out},
         page::Page,
         streams::{Carried, oldest_needed, replay_page},
@@ -242,7 +243,7 @@ impl OneBlock {
             (frame.page.version, frame.page.value) = (before.version + 1, self.changes);
             let image = (!frame.owes).then_some(before);
             self.streams[*owner].begin_group(1);
-            self.streams[*owner].log(&mut frame.redo, image, Some((before.version, frame.page)));
+            self.streams[*owner].log(&mut frame.redo, BLOCK, image, Some((before.version, self.changes)));
             (frame.dirty, frame.owes) = (true, true);
             self.truth.commit(frame.page);
         }
@@ -290,7 +291,7 @@ impl OneBlock {
         let (epoch, mut streams) = (view.epoch, self.streams_of(view, false));
         streams.extend(self.streams_of(view, true));
         let streams = streams.into_iter().map(|owner| &self.streams[owner]);
-        let (page, is_written) = replay_page(self.disk.page(BLOCK), streams)?;
+        let (page, is_written) = replay_page(&mut Contents::Numbers, self.disk.page(BLOCK), streams)?;
         let recovery = &mut self.node_mut(at).recovery;
         (recovery.must_replay, recovery.replaying) = (false, Some((epoch, page, is_written)));
         if self.disk.is_writing(BLOCK) {

@@ -22,6 +22,7 @@ use plexus_cache::protocol::{Ask, Config, Event, Members, Message, Mode, Slot};
 use crate::{
     blocks::{
         cluster::Local,
+        contents::Contents,
         disk::Disk,
         driver::carries_debt,
         page::Page,
@@ -214,13 +215,13 @@ impl OneBlock {
     /// Checks the properties of every state.
     fn check(&self) -> Result<(), Broken> {
         exclusive::alone(self.locals(), BLOCK)?;
-        check_recoverable(&self.truth, &self.disk, &self.streams, BLOCK)?;
+        check_recoverable(&Contents::Numbers, &self.truth, &self.disk, &self.streams, BLOCK)?;
         let mut cut = self.streams.clone();
         let is_cut = |(_, node): (usize, &Node)| {
             cut[node.owner].advance(oldest_needed(std::slice::from_ref(&node.local)))
         };
         if self.scope.cluster.up().map(is_cut).fold(false, |any, cut| any | cut) {
-            check_recoverable(&self.truth, &self.disk, &cut, BLOCK)?;
+            check_recoverable(&Contents::Numbers, &self.truth, &self.disk, &cut, BLOCK)?;
         }
         if !self.is_settled() {
             return Ok(());

@@ -4,6 +4,7 @@
 //! Besides these, every assertion of the protocol is enabled. Every `Fault` is a failure, and so is
 //! a put that its target does not expect.
 
+pub(crate) mod accounts;
 pub mod checkpoint;
 pub mod debt;
 pub mod delivery;

@@ -7,14 +7,15 @@ use plexus_base::BlockId;
 use plexus_redo::stream::protocol::replay::ReplayedBlock;
 
 use super::latest::Truth;
-use crate::failure::Broken;
+use crate::{blocks::contents::Contents, failure::Broken};
 
 /// Checks the result of a replay: with the durable records or with all, and with the block on disk
 /// as it is or torn.
 ///
 /// # Errors
 /// A durable change is missing, or the contents never existed.
-pub fn check(
+pub(crate) fn check(
+    contents: &Contents,
     truth: &Truth,
     block: BlockId,
     replayed: Result<ReplayedBlock, String>,
@@ -30,8 +31,8 @@ pub fn check(
     if version < durable {
         return broken(format!("replay gives version {version}, durable is {durable}"));
     }
-    let value = replayed.bytes.try_into().map(u64::from_le_bytes);
-    if !value.is_ok_and(|value| truth.had(block, version, value)) {
+    let value = contents.find(&replayed.bytes);
+    if !value.is_some_and(|value| truth.had(block, version, value)) {
         return broken(format!("replay gives version {version}, which the block never had so"));
     }
     Ok(())

@@ -3,6 +3,7 @@
 
 use plexus_base::BlockId;
 
+use super::accounts;
 use crate::{blocks::cluster::Cluster, failure::Broken};
 
 /// Checks a cluster after hand-back.
@@ -33,5 +34,5 @@ pub fn check(cluster: &Cluster) -> Result<(), Broken> {
             return Err(Broken::new("sums", block, what));
         }
     }
-    Ok(())
+    accounts::on_disk(cluster)
 }
