@@ -12,6 +12,7 @@ use std::{fmt, str::FromStr};
 
 use plexus_base::Waiting;
 use plexus_fabric::RailKind;
+use plexus_interconnect::mesh::{check_available, check_built};
 use plexus_node::config::Encrypt;
 use serde::{Deserialize, Serialize};
 
@@ -54,7 +55,7 @@ impl FromStr for RailChoice {
         if text == "auto" {
             return Ok(Self::Auto);
         }
-        text.parse().map(Self::Only).map_err(|why: String| format!("{why}, or auto"))
+        text.parse().and_then(check_built).map(Self::Only).map_err(|why: String| format!("{why}, or auto"))
     }
 }
 
@@ -166,7 +167,7 @@ fn rail(rail: RailChoice, same: bool) -> Result<(RailKind, String), String> {
                 .into())
         }
         RailChoice::Only(kind) => {
-            kind.available()?;
+            check_available(kind)?;
             Ok((kind, "asked for with --rail".into()))
         }
     }
