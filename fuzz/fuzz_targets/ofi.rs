@@ -2,6 +2,6 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    plexus_fabric::ofi::decode_any(bytes);
-    let _ = plexus_fabric::ofi::Offer::decode(bytes);
+    plexus_ofi::decode_any(bytes);
+    let _ = plexus_ofi::Offer::decode(bytes);
 });

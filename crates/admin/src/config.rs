@@ -19,6 +19,7 @@ use std::{
 use plexus_base::{MAX_NODES, NodeId, NodeSet, Waiting, crc32c};
 use plexus_disks::{BlockSize, DiskReads, GroupId, Shape};
 use plexus_fabric::RailKind;
+use plexus_interconnect::mesh::check_built;
 use plexus_membership::protocol::View;
 use plexus_redo::stream::protocol::{Geometry, PAGE};
 use serde::{
@@ -527,7 +528,7 @@ pub fn this_host() -> String {
 
 fn rails<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<RailKind>, D::Error> {
     let names = Vec::<String>::deserialize(from)?;
-    names.iter().map(|name| name.parse().map_err(D::Error::custom)).collect()
+    names.iter().map(|name| name.parse().and_then(check_built).map_err(D::Error::custom)).collect()
 }
 
 /// Stands for a missing number until the check refuses it.

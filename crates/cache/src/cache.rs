@@ -306,8 +306,8 @@ impl Blocks for Cache {
         for block in blocks.iter().copied() {
             let Ok(table) = self.check(block) else { continue };
             if !table.is_here(block, mode) {
-                let (has_others, new, reply) = (false, None, Reply::unwanted());
-                let want = CacheTask::Want { block, ask, has_others, new, reply };
+                let reply = Reply::unwanted();
+                let want = CacheTask::Want { block, ask, has_others: false, new: None, reply };
                 self.inner.port.request(table.config().worker, want);
             }
         }

@@ -250,6 +250,19 @@ impl FrameTable {
         }
     }
 
+    /// Returns true if no session has the frame or can get it: it is closed or empty, and nothing
+    /// is pinned.
+    pub(crate) fn is_idle(&self, slot: Slot) -> bool {
+        let word = self.word(slot).load(Relaxed);
+        word & (PINS | LATCH) == 0 && (word & CLOSING != 0 || word & MODE == 0)
+    }
+
+    /// Returns true if a session may change the block now.
+    pub(crate) fn may_change(&self, slot: Slot) -> bool {
+        let word = self.word(slot).load(Relaxed);
+        word & LATCH != 0 || word & CLOSING == 0 && word & MODE == Mode::X as u64
+    }
+
     fn start(&self, slot: Slot) -> NonNull<u8> {
         assert!(slot.index() < self.words.len(), "a frame that does not exist");
         // SAFETY: the window has room for all slots (checked when the table was made).
@@ -285,6 +298,7 @@ impl FrameTable {
     /// The caller is the worker, the frame is closed and idle, and stays so until the read is
     /// complete.
     pub(crate) unsafe fn for_io(&self, slot: Slot) -> FrameMemory {
+        debug_assert!(self.is_idle(slot), "{slot:?} read into while in use");
         // SAFETY: mapped for the life of the table, which outlives the I/O pool; and ours alone,
         // says the caller.
         unsafe { FrameMemory::new(self.start(slot), self.block_size) }
@@ -385,8 +399,9 @@ impl FrameTable {
     }
 
     pub(crate) fn pin(&self, slot: Slot, mode: Mode) -> bool {
-        let block = BlockId(self.word(slot).load(Relaxed) >> BLOCK);
-        self.take(slot, block, mode, 0)
+        let word = self.word(slot).load(Relaxed);
+        debug_assert!(word & CLOSING == 0 && word & MODE >= mode as u64, "{slot:?} pinned beyond its mode");
+        self.take(slot, BlockId(word >> BLOCK), mode, 0)
     }
 
     /// Returns true if a session has found the block here since the last call.
@@ -397,6 +412,7 @@ impl FrameTable {
     pub(crate) fn close(&self, slot: Slot) -> Option<Contents> {
         let word = self.word(slot);
         let mut now = word.load(Relaxed);
+        debug_assert!(now & CLOSING == 0 && now & MODE != 0, "{slot:?} closed twice");
         loop {
             let idle = now & (PINS | LATCH) == 0;
             let next = now | CLOSING | if idle { 0 } else { NOTIFY };
@@ -435,6 +451,7 @@ impl FrameTable {
     /// Copies the block in a closed, idle frame, for a write: from now on a change begins with an
     /// image. Returns the position of the oldest record until now, 0 if there is none.
     pub(crate) fn copy(&self, slot: Slot, into: &mut [u8]) -> u64 {
+        debug_assert!(self.is_idle(slot), "{slot:?} copied while in use");
         // SAFETY: the frame is closed and idle, and this is the worker.
         into.copy_from_slice(unsafe { self.block(slot) });
         let first = self.update_first(slot, |_| 0);
@@ -460,9 +477,18 @@ impl FrameTable {
 }
 
 #[cfg(test)]
+impl FrameTable {
+    /// Makes the frames of one worker in a window of their own, with blocks of 4 KiB.
+    pub(crate) fn of_test(config: Config) -> Self {
+        let id = plexus_fabric::WindowId(0);
+        let window = Window::create(id, config.slots() as usize * 4096, 4096).expect("a window");
+        Self::new(config, Arc::new(window))
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use plexus_base::{NodeId, WorkerId};
-    use plexus_fabric::WindowId;
 
     use super::*;
 
@@ -478,7 +504,7 @@ mod tests {
             redo: false,
             carry_bytes: 0,
         };
-        FrameTable::new(config, Arc::new(Window::create(WindowId(0), 8 * 4096, 4096).unwrap()))
+        FrameTable::of_test(config)
     }
 
     #[test]

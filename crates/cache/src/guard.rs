@@ -349,7 +349,6 @@ mod tests {
 
     use plexus_base::{Epoch, Incarnation, NodeId, WorkerId, wire::DecodeError};
     use plexus_disks::Writer;
-    use plexus_fabric::{Window, WindowId};
     use plexus_interconnect::Net;
     use plexus_membership::subsystem::WorkerPort;
 
@@ -438,8 +437,7 @@ mod tests {
         let (me, worker) = (NodeId(0), WorkerId(0));
         let (nodes, workers, blocks, sets, ways, redo, carry_bytes) = (2, 1, 1000, 1, 8, true, 0);
         let config = Config { me, nodes, worker, workers, blocks, sets, ways, redo, carry_bytes };
-        let window = Window::create(WindowId(0), 8 * 4096, 4096).expect("a window");
-        let table = Arc::new(FrameTable::new(config, Arc::new(window)));
+        let table = Arc::new(FrameTable::of_test(config));
         let writer = Writer { node: me, incarnation: Incarnation(1) };
         let (tables, stream) = (vec![Arc::clone(&table)], Arc::<Stream>::default());
         let redo = Some(CacheRedo::new(stream.clone()));

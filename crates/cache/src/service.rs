@@ -426,6 +426,7 @@ impl ShardDriver for Out<'_> {
 
     #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
     fn ship(&mut self, to: NodeId, slot: Slot, dest: Slot, generation: u32, message: protocol::Message) {
+        debug_assert!(!self.frames.may_change(slot), "{slot:?} shipped while a session may change it");
         // SAFETY: the shard ships frames that nothing changes until this returns.
         let data = unsafe { self.frames.block(slot) };
         let put = Put { window: self.window, offset: self.frames.offset(dest), generation, data };

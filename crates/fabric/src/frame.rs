@@ -31,7 +31,7 @@ impl<'a> Frame<'a> {
 
     /// The same frame, with the length of the put in front of it.
     #[must_use]
-    pub(crate) fn with_put_len(self, put: u32) -> Self {
+    pub fn with_put_len(self, put: u32) -> Self {
         Self { put, ..self }
     }
 

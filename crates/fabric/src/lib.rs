@@ -6,8 +6,8 @@
 //! this process, a rail reads and changes it [directly](Rail::direct).
 //!
 //! A rail is built over descriptors that are already connected and authenticated: [`ShmRail`] over
-//! mapped rings, [`TcpRail`] over two sockets, and with the feature `libfabric` the rail in `ofi`.
-//! The interconnect finds and authenticates peers; this crate does neither.
+//! mapped rings and [`TcpRail`] over two sockets. The rail over libfabric is a crate of its own,
+//! `ofi`. The interconnect finds and authenticates peers; this crate does neither.
 //!
 //! One thread at a time uses a rail, so nothing here locks. No call blocks: a full ring or socket
 //! is [`SendError::Full`]. A waiting thread sleeps on its worker's [`Bell`] and on the descriptors
@@ -18,8 +18,6 @@ mod event;
 mod frame;
 mod handover;
 mod memory;
-#[cfg(feature = "libfabric")]
-pub mod ofi;
 mod put_fields;
 mod rail;
 pub mod shm;
@@ -32,6 +30,7 @@ pub use bell::{Bell, Notice, PeerBell};
 pub use event::Event;
 pub use frame::Frame;
 pub use memory::SetupError;
+pub use put_fields::PutTarget;
 pub use rail::{Access, Flow, Health, LANES, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError};
 pub use shm::ShmRail;
 pub use tcp::TcpRail;

@@ -48,7 +48,7 @@ impl Lane {
 pub enum RailKind {
     /// Rings and windows in shared memory: both endpoints on one host.
     Shm,
-    /// Endpoints of libfabric, which is loaded at run time.
+    /// Endpoints of libfabric. A build or a machine may lack it.
     Ofi,
     /// Two TCP connections, one for each lane.
     Tcp,
@@ -76,29 +76,6 @@ impl RailKind {
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.number() == number)
     }
-
-    /// Checks that this build and this machine have what a rail of this kind needs.
-    ///
-    /// # Errors
-    /// A line that names the missing part and the remedy.
-    pub fn available(self) -> Result<(), String> {
-        #[cfg(feature = "libfabric")]
-        if self == Self::Ofi {
-            return crate::ofi::available().map_err(|why| why.to_string());
-        }
-        self.built()
-    }
-
-    /// Checks that this build has rails of this kind.
-    fn built(self) -> Result<(), String> {
-        if self == Self::Ofi && !cfg!(feature = "libfabric") {
-            let others = Self::BUILT_IN.map(Self::name).join(" or ");
-            return Err(format!(
-                "rail `ofi` is not in this build: use {others}, or build with the feature `libfabric`"
-            ));
-        }
-        Ok(())
-    }
 }
 
 impl FromStr for RailKind {
@@ -108,8 +85,7 @@ impl FromStr for RailKind {
     fn from_str(name: &str) -> Result<Self, String> {
         let known = || Self::ALL.map(Self::name).join(" or ");
         let kind = Self::ALL.into_iter().find(|kind| kind.name() == name);
-        let kind = kind.ok_or_else(|| format!("unknown rail `{name}`: use {}", known()))?;
-        kind.built().map(|()| kind)
+        kind.ok_or_else(|| format!("unknown rail `{name}`: use {}", known()))
     }
 }
 
@@ -349,16 +325,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rail_is_found_by_name_and_refused_if_not_built() {
+    fn a_rail_is_found_by_name() {
         for kind in RailKind::ALL {
-            match kind.name().parse::<RailKind>() {
-                Ok(parsed) => assert_eq!(parsed, kind),
-                Err(why) => {
-                    assert!(kind == RailKind::Ofi && !cfg!(feature = "libfabric"), "{why}");
-                    assert!(why.contains("use shm or tcp, or build with the feature `libfabric`"), "{why}");
-                    assert_eq!(kind.available(), Err(why));
-                }
-            }
+            assert_eq!(kind.name().parse(), Ok(kind));
         }
         assert_eq!("rdma".parse::<RailKind>(), Err("unknown rail `rdma`: use shm or ofi or tcp".into()));
     }

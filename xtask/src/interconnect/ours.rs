@@ -36,7 +36,7 @@ impl PlexusPrograms {
             |package, name| built(root, &["bench", "--package", package, "--bench", name, "--no-run"], name);
         Ok(Self {
             plexus: built_program(root, "plexus", "plexus")?,
-            rails: bench("plexus-fabric", "rails")?,
+            rails: bench("plexus-ofi", "rails")?,
             waiting: bench("plexus-interconnect", "waiting")?,
             cpus,
         })

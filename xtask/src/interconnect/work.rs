@@ -125,7 +125,7 @@ pub(super) enum Contender {
     Plexus,
     /// Two nodes with encrypted rails.
     PlexusSealed,
-    /// The bare rail of Plexus: `cargo bench -p plexus-fabric --bench rails`.
+    /// The bare rail of Plexus: `cargo bench -p plexus-ofi --bench rails`.
     PlexusRail,
     /// Two nodes as in [`Plexus`](Self::Plexus), with no other traffic on the link.
     IdleLink,

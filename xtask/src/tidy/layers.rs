@@ -3,11 +3,12 @@
 use super::{Finding, Tree};
 
 /// The crates of the design, lowest first, including planned ones.
-pub(super) const ORDER: [&str; 28] = [
+pub(super) const ORDER: [&str; 29] = [
     "base",
     "sim",
     "namespaces",
     "fabric",
+    "ofi",
     "interconnect",
     "membership",
     "locks",

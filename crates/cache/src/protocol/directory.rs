@@ -102,6 +102,13 @@ impl Entry {
     };
 }
 
+/// A block that members report as held.
+pub(super) struct RestoredBlock {
+    pub(super) holders: NodeSet,
+    pub(super) exclusive: bool,
+    pub(super) debtor: Option<NodeId>,
+}
+
 /// The blocks that no node may read from disk now, because the redo of nodes that are gone may have
 /// later versions.
 #[derive(Clone, Hash, Debug)]
@@ -173,11 +180,8 @@ impl Directory {
     }
 
     /// Restores a block that members report as held.
-    pub(super) fn restore(
-        &mut self,
-        block: BlockId,
-        (holders, exclusive, debtor): (NodeSet, bool, Option<NodeId>),
-    ) {
+    pub(super) fn restore(&mut self, block: BlockId, restored: RestoredBlock) {
+        let RestoredBlock { holders, exclusive, debtor } = restored;
         self.entries.insert(block, Entry { holders, exclusive, debtor, ..Entry::NEW });
     }
 

@@ -3,13 +3,15 @@
 //!
 //! Messages are well-formed and mostly nearly right: answers to messages of the shard, orders of
 //! the right master, numbers in use. The local side (sessions, disk, checkpoints) keeps its
-//! contract, and the shard's actions are checked here.
+//! contract. The frames are the table of a worker, and the shard's actions are checked there and
+//! here.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use plexus_base::{Incarnation, WorkerId};
 
 use super::*;
+use crate::frames::FrameTable;
 
 const ME: NodeId = NodeId(0);
 const NODES: u8 = 3;
@@ -96,45 +98,13 @@ impl Random {
     }
 }
 
-/// A frame, and the guarantees to and from its driver.
-#[derive(Clone, Default)]
-struct SimulatedFrame {
-    open: bool,
-    notify: bool,
-    mode: Mode,
-    pins: Vec<Mode>,
-    /// True while the disk reads into it.
-    busy: bool,
-    /// The state of the copy that is being written.
-    copy: CopyState,
-    contents: Contents,
-}
-
-/// The copy of a frame for the disk.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
-enum CopyState {
-    #[default]
-    None,
-    Made,
-    Writing,
-}
-
-impl SimulatedFrame {
-    fn at_peace(&self) -> bool {
-        self.pins.is_empty() && !self.busy
-    }
-
-    fn pin(&mut self, mode: Mode) -> bool {
-        let free = self.pins.is_empty() || mode == Mode::S && !self.pins.contains(&Mode::X);
-        free.then(|| self.pins.push(mode)).is_some()
-    }
-}
-
-#[derive(Default)]
 struct FuzzedNode {
-    frames: Vec<SimulatedFrame>,
-    /// True if changes are logged, in a stream up to `end`.
-    logs: bool,
+    frames: FrameTable,
+    /// The pins of sessions.
+    pins: Vec<(Slot, Mode)>,
+    /// The frames whose copy is to be written.
+    copies: Vec<Slot>,
+    /// The end of the stream, where changes are logged.
     end: u64,
     /// The reservations for records that come with a block.
     reserved: u32,
@@ -156,22 +126,21 @@ struct FuzzedNode {
 }
 
 impl ShardDriver for FuzzedNode {
-    fn open(&mut self, slot: Slot, _block: BlockId, mode: Mode) {
-        let Self { frames, quick, .. } = self;
-        let frame = &mut frames[slot.index()];
-        assert!(frame.at_peace() && mode != Mode::N, "opened in use");
-        (frame.open, frame.notify, frame.mode, frame.contents.dirty) = (true, false, mode, false);
+    fn open(&mut self, slot: Slot, block: BlockId, mode: Mode) {
+        assert!(!self.is_read(slot) && mode != Mode::N, "opened in use");
+        self.frames.open(slot, block, mode);
         // A session that finds the block open does not need the shard, and may be faster than those
         // it lets in.
-        if quick.percent(10) {
-            frame.pin(quick.of(&[Mode::S, mode]));
+        if self.quick.percent(10) {
+            let mode = self.quick.of(&[Mode::S, mode]);
+            self.pin(slot, Ticket(0), mode);
         }
     }
 
     fn pin(&mut self, slot: Slot, _ticket: Ticket, mode: Mode) -> bool {
-        let frame = &mut self.frames[slot.index()];
-        assert!(frame.open && mode <= frame.mode && mode != Mode::N, "pinned beyond the mode");
-        frame.pin(mode)
+        let is_pinned = self.frames.pin(slot, mode);
+        self.pins.extend(is_pinned.then_some((slot, mode)));
+        is_pinned
     }
 
     fn take_use(&mut self, _slot: Slot) -> bool {
@@ -179,33 +148,33 @@ impl ShardDriver for FuzzedNode {
     }
 
     fn close(&mut self, slot: Slot) -> Option<Contents> {
-        let frame = &mut self.frames[slot.index()];
-        assert!(std::mem::take(&mut frame.open), "closed twice");
-        frame.notify = !frame.pins.is_empty();
-        (!frame.notify).then_some(frame.contents)
+        self.frames.close(slot)
     }
 
     fn forget(&mut self, slot: Slot) {
-        let frame = &mut self.frames[slot.index()];
-        assert!(frame.at_peace(), "forgotten in use");
-        (frame.open, frame.mode) = (false, Mode::N);
+        assert!(!self.is_read(slot), "forgotten in use");
+        self.frames.forget(slot);
     }
 
-    fn expect(&mut self, _slot: Slot, _generation: u32) {}
+    fn expect(&mut self, slot: Slot, generation: u32) {
+        self.frames.expect(slot, generation);
+    }
 
     fn blank(&mut self, slot: Slot, _block: BlockId, version: u64) {
-        let frame = &mut self.frames[slot.index()];
-        assert!(frame.at_peace() && !frame.open, "blanked in use");
-        frame.contents.version = version;
+        assert!(self.frames.is_idle(slot) && !self.is_read(slot), "blanked in use");
+        self.frames.blank(slot, version);
     }
 
-    fn append(&mut self, slot: Slot, _block: BlockId, _known: u64) -> RedoSpan {
-        self.frames[slot.index()].contents.redo = RedoSpan::default();
-        if self.quick.percent(50) { self.log(slot) } else { RedoSpan::default() }
+    fn append(&mut self, _slot: Slot, _block: BlockId, _known: u64) -> RedoSpan {
+        if !self.frames.config().redo || self.quick.percent(50) {
+            return RedoSpan::default();
+        }
+        self.end += 1;
+        RedoSpan { first: self.end, last: self.end, force: 0 }
     }
 
-    fn arrived(&mut self, slot: Slot, _owed: bool, redo: RedoSpan) {
-        self.frames[slot.index()].contents.redo = redo;
+    fn arrived(&mut self, slot: Slot, owed: bool, redo: RedoSpan) {
+        self.frames.arrived(slot, owed, redo);
     }
 
     fn carry(&mut self, _block: BlockId) -> bool {
@@ -223,20 +192,20 @@ impl ShardDriver for FuzzedNode {
     }
 
     fn copy(&mut self, slot: Slot) -> u64 {
-        let frame = &mut self.frames[slot.index()];
-        assert!(frame.at_peace() && !frame.open && frame.copy == CopyState::None, "copied in use");
-        frame.copy = CopyState::Made;
-        std::mem::take(&mut frame.contents.redo.first)
+        assert!(!self.is_read(slot) && !self.is_written(slot), "copied in use");
+        self.copies.push(slot);
+        self.frames.copy(slot, &mut vec![0; self.frames.block_size()])
     }
 
     fn write_failed(&mut self, slot: Slot, first: u64) -> RedoSpan {
-        let redo = &mut self.frames[slot.index()].contents.redo;
-        redo.first = if first == 0 { redo.first } else { first };
-        *redo
+        self.frames.write_failed(slot, first);
+        self.frames.redo(slot)
     }
 
     fn log_image(&mut self, slot: Slot, _block: BlockId) -> RedoSpan {
-        self.log(slot)
+        assert!(self.frames.config().redo, "an image without a stream");
+        self.log(slot, true);
+        self.frames.redo(slot)
     }
 
     fn durable(&self) -> u64 {
@@ -244,9 +213,7 @@ impl ShardDriver for FuzzedNode {
     }
 
     fn oldest_owed(&self, is_wanted: impl Fn(Slot) -> bool) -> Option<(Slot, u64)> {
-        let first = |slot: Slot| self.frames[slot.index()].contents.redo.first;
-        let owed = (0..self.frames.len() as u32).map(Slot).filter(|slot| first(*slot) > 0);
-        owed.filter(|slot| is_wanted(*slot)).map(|slot| (slot, first(slot))).min_by_key(|(_, first)| *first)
+        self.frames.oldest_owed(is_wanted)
     }
 
     fn push(&mut self, action: Action) {
@@ -256,14 +223,13 @@ impl ShardDriver for FuzzedNode {
                 self.sent(to, message);
             }
             Action::ReadDisk { slot, .. } => {
-                let frame = &mut self.frames[slot.index()];
-                assert!(frame.at_peace() && !frame.open, "read into a frame in use");
-                frame.busy = true;
+                assert!(self.frames.is_idle(slot) && !self.is_read(slot), "read into a frame in use");
                 self.disk.push(Event::Read { slot, result: Ok(1) });
             }
             Action::WriteDisk { slot, block } => {
-                let copy = std::mem::replace(&mut self.frames[slot.index()].copy, CopyState::Writing);
-                assert!(copy == CopyState::Made && block.0 < BLOCKS, "written without a copy");
+                let at = self.copies.iter().position(|copied| *copied == slot);
+                self.copies.swap_remove(at.expect("a copy to write"));
+                assert!(block.0 < BLOCKS);
                 self.disk.push(Event::Wrote { slot, ok: true });
             }
             Action::Wake { ticket, result } => {
@@ -294,23 +260,51 @@ impl ShardDriver for FuzzedNode {
 
     fn ship(&mut self, to: NodeId, slot: Slot, _dest: Slot, _generation: u32, message: Message) {
         assert!(to != ME && to.0 < NODES, "shipped to {to}");
-        let frame = &self.frames[slot.index()];
-        let changeable = frame.pins.contains(&Mode::X) || frame.open && frame.mode == Mode::X;
-        assert!(!changeable, "copied in use");
+        assert!(!self.frames.may_change(slot), "copied in use");
         self.sent(to, message);
     }
 }
 
 impl FuzzedNode {
-    /// Appends a record to the redo stream, if there is one.
-    fn log(&mut self, slot: Slot) -> RedoSpan {
-        let redo = &mut self.frames[slot.index()].contents.redo;
-        if self.logs {
-            self.end += 1;
-            let first = if redo.first == 0 { self.end } else { redo.first };
-            *redo = RedoSpan { first, last: self.end, force: redo.force };
+    /// Makes a node without blocks and without a view.
+    fn new(config: Config, quick: Random) -> Self {
+        Self {
+            frames: FrameTable::of_test(config),
+            pins: Vec::new(),
+            copies: Vec::new(),
+            end: 0,
+            reserved: 0,
+            scans: Vec::new(),
+            replays: None,
+            waiting: Vec::new(),
+            private: Vec::new(),
+            disk: Vec::new(),
+            next: Vec::new(),
+            faults: 0,
+            quick,
+            view: None,
+            before: None,
+            opened: None,
         }
-        *redo
+    }
+
+    fn is_read(&self, slot: Slot) -> bool {
+        self.disk.iter().any(|event| matches!(event, Event::Read { slot: read, .. } if *read == slot))
+    }
+
+    fn is_written(&self, slot: Slot) -> bool {
+        let is_it = |event: &Event| matches!(event, Event::Wrote { slot: written, .. } if *written == slot);
+        self.copies.contains(&slot) || self.disk.iter().any(is_it)
+    }
+
+    /// Appends a record of a change to the redo stream, if there is one.
+    fn log(&mut self, slot: Slot, is_image: bool) {
+        if !self.frames.config().redo {
+            return self.frames.will_write(slot);
+        }
+        self.end += 1;
+        self.frames.will_log(slot, self.end);
+        self.frames.logged(slot, self.end, is_image);
     }
 
     /// Ends a scan, if one is under way, or begins the replays that the shard asked for.
@@ -410,37 +404,30 @@ impl FuzzedNode {
         view
     }
 
-    /// Lets a session leave a frame, if one is in. Returns the event for the shard.
-    fn unpin(&mut self, slot: usize) -> Option<Option<Event>> {
-        let frame = &mut self.frames[slot];
-        let mode = frame.pins.pop()?;
-        if mode == Mode::X {
-            (frame.contents.dirty, frame.contents.version) = (true, frame.contents.version + 1);
-            self.log(Slot(slot as u32));
-        }
-        let frame = &mut self.frames[slot];
-        let told = frame.pins.is_empty() && std::mem::take(&mut frame.notify);
-        Some(told.then_some(Event::Idle { slot: Slot(slot as u32), contents: frame.contents }))
+    /// Lets a session leave a frame. Returns the event for the shard.
+    fn unpin(&mut self, at: usize) -> Option<Event> {
+        let (slot, mode) = self.pins.swap_remove(at);
+        let is_last = if mode == Mode::X {
+            self.frames.blank(slot, self.frames.contents(slot).version + 1);
+            self.log(slot, false);
+            self.frames.unlatch(slot, true)
+        } else {
+            self.frames.unpin(slot)
+        };
+        is_last.then(|| Event::Idle { slot, contents: self.frames.contents(slot) })
     }
 
     /// Returns the events that are still due when no new operation begins.
     fn last(&mut self) -> Option<Event> {
-        for slot in 0..self.frames.len() {
-            while let Some(told) = self.unpin(slot) {
-                if told.is_some() {
-                    return told;
-                }
+        while !self.pins.is_empty() {
+            if let Some(told) = self.unpin(0) {
+                return Some(told);
             }
         }
         if let Some(slot) = self.private.pop() {
             return Some(Event::Freed { slot });
         }
-        let done = self.disk.pop()?;
-        if let Event::Read { slot, .. } | Event::Wrote { slot, .. } = done {
-            self.frames[slot.index()].busy = false;
-            self.frames[slot.index()].copy = CopyState::None;
-        }
-        Some(done)
+        self.disk.pop()
     }
 
     /// Returns an event of the node itself.
@@ -458,22 +445,15 @@ impl FuzzedNode {
                 })
             }
             0..30 => {
-                let slot = random.below(self.frames.len() as u64) as usize;
-                self.unpin(slot).flatten()
+                let slot = Slot(random.below(u64::from(self.frames.config().slots())) as u32);
+                let at = self.pins.iter().position(|(pinned, _)| *pinned == slot)?;
+                self.unpin(at)
             }
             30..36 if !self.disk.is_empty() => {
                 let mut done = self.disk.swap_remove(random.below(self.disk.len() as u64) as usize);
                 match &mut done {
-                    Event::Read { slot, result } => {
-                        self.frames[slot.index()].busy = false;
-                        if random.percent(10) {
-                            *result = Err(BlockError::Corrupt);
-                        }
-                    }
-                    Event::Wrote { slot, ok } => {
-                        self.frames[slot.index()].copy = CopyState::None;
-                        *ok = random.percent(80);
-                    }
+                    Event::Read { result, .. } if random.percent(10) => *result = Err(BlockError::Corrupt),
+                    Event::Wrote { ok, .. } => *ok = random.percent(80),
                     _ => {}
                 }
                 Some(done)
@@ -543,12 +523,7 @@ fn run(seed: u64, views: bool, all: &mut Counts) -> bool {
         carry_bytes: random.of(&[0, 1]),
     };
     let mut shard = Shard::new(config);
-    let mut world = FuzzedNode {
-        frames: vec![SimulatedFrame::default(); config.slots() as usize],
-        quick: Random { state: !seed << 32, views },
-        logs: config.redo,
-        ..FuzzedNode::default()
-    };
+    let mut world = FuzzedNode::new(config, Random { state: !seed << 32, views });
     if !views {
         open(&mut shard, &mut world);
     }

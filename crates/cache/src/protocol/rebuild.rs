@@ -16,7 +16,10 @@
 use plexus_base::{BlockId, NodeId, NodeSet};
 
 use super::{
-    Action, MessageBody, Mode, Shard, ShardDriver, directory::Fault, hasher::BlockMap, views::LeaveProgress,
+    Action, MessageBody, Mode, Shard, ShardDriver,
+    directory::{Fault, RestoredBlock},
+    hasher::BlockMap,
+    views::LeaveProgress,
 };
 
 /// The reports of members about one block.
@@ -29,6 +32,14 @@ struct Seen {
     debtor: Option<NodeId>,
     /// True if the disk has the version of the holders.
     current: bool,
+}
+
+/// A member's report of a block.
+struct HeldBlock {
+    mode: Mode,
+    owed: bool,
+    /// True if the disk may have an older version.
+    behind: bool,
 }
 
 /// The reports of members about the blocks mastered here.
@@ -44,12 +55,8 @@ impl Rebuild {
         Self { awaited: members, held: BlockMap::default() }
     }
 
-    fn hold(
-        &mut self,
-        from: NodeId,
-        block: BlockId,
-        (mode, owed, behind): (Mode, bool, bool),
-    ) -> Result<(), Fault> {
+    fn hold(&mut self, from: NodeId, block: BlockId, held: HeldBlock) -> Result<(), Fault> {
+        let HeldBlock { mode, owed, behind } = held;
         if mode == Mode::N {
             return Err("a block that is held in no mode");
         }
@@ -109,7 +116,9 @@ impl Shard {
             MessageBody::Held { .. } | MessageBody::HandedOver { .. } if !own => {
                 Err("a report for another master")
             }
-            MessageBody::Held { mode, owed, behind } => rebuild.hold(from, block, (mode, owed, behind)),
+            MessageBody::Held { mode, owed, behind } => {
+                rebuild.hold(from, block, HeldBlock { mode, owed, behind })
+            }
             MessageBody::HandedOver { .. } => {
                 self.redo.note_handed_over(block);
                 Ok(())
@@ -131,7 +140,7 @@ impl Shard {
         let mut held: Vec<(BlockId, Seen)> = rebuild.held.drain().collect();
         held.sort_unstable_by_key(|(block, _)| *block);
         for (block, Seen { holders, exclusive, owed, debtor, current }) in held {
-            self.directory.restore(block, (holders, exclusive, debtor));
+            self.directory.restore(block, RestoredBlock { holders, exclusive, debtor });
             if !exclusive && !owed && !current {
                 let node = holders.lowest().expect("a member reported it");
                 self.views.debts.push((block, node));

@@ -11,7 +11,10 @@ use plexus_fabric::{
 };
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use crate::pairs::{DIVIDED, End, GRANULE, Kind, Own, WHOLE, pair, seals, sent_bytes, sockets, tcp_end};
+use crate::{
+    pairs::{DIVIDED, End, GRANULE, Kind, Own, WHOLE, pair, seals, sent_bytes, sockets, tcp_end},
+    wordwise::{self, PLACES, content},
+};
 
 /// The next `len` bytes of a sequence that looks random and is the same in every run.
 fn noise(random: &mut u64, len: usize, byte: impl Fn(u64) -> u8) -> Vec<u8> {
@@ -237,4 +240,36 @@ fn a_limit_on_file_sizes_is_an_error_and_no_signal() {
         .status()
         .unwrap();
     assert!(status.success(), "{status}");
+}
+
+#[test]
+fn nothing_of_a_put_is_seen_before_all_of_it_is_verified() {
+    for (sealed, (offset, len)) in
+        [false, true].into_iter().flat_map(|sealed| PLACES.map(|place| (sealed, place)))
+    {
+        let data = vec![0xaa; len];
+        let keys = || sealed.then(seals).unzip();
+        let wire = sent_bytes(keys().0, |rail| {
+            rail.put(Lane::Bulk, wordwise::put(offset, &data), b"frame", &[]).unwrap()
+        });
+        let (mut end, [_prompt, mut stream]) = tcp_end(keys().1);
+        let (most, last) = wire.split_at(wire.len() - 1);
+        for piece in most.chunks(1 + most.len() / 5) {
+            stream.write_all(piece).unwrap();
+            for _ in 0..4 {
+                end.poll(1, |_, _| panic!("an incomplete frame was delivered"));
+            }
+            assert!(content(&end).iter().all(|byte| *byte == 0), "{len} bytes at {offset}");
+        }
+        stream.write_all(last).unwrap();
+        end.take(1);
+        assert!(content(&end)[offset as usize..][..len] == data);
+
+        let (mut end, [_prompt, mut stream]) = tcp_end(keys().1);
+        stream.write_all(most).unwrap();
+        stream.write_all(&[last[0] ^ 1]).unwrap();
+        let (frames, lost) = end.take_all();
+        assert!(frames.is_empty() && matches!(lost, Lost::Corrupt(_)), "{lost:?}");
+        assert!(content(&end).iter().all(|byte| *byte == 0), "{len} bytes at {offset}");
+    }
 }

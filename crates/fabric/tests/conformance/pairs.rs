@@ -2,7 +2,7 @@
 
 use std::{
     io::Read,
-    net::{IpAddr, Ipv4Addr, TcpListener, TcpStream},
+    net::{TcpListener, TcpStream},
     os::fd::{AsFd, OwnedFd},
     sync::{Arc, atomic::AtomicBool},
 };
@@ -10,7 +10,6 @@ use std::{
 use plexus_fabric::{
     Bell, Frame, LANES, Lane, Lost, PeerBell, PeerWindow, Rail, RailKind, SendError, Window, WindowId,
     WindowSpan, Windows,
-    ofi::{Offer, OfiEndpoint, OfiError, OfiRail},
     shm::{RxRings, ShmParts, ShmRail, TxRings},
     tcp::{KEY_LEN, Seal, TcpParts, TcpRail},
 };
@@ -36,8 +35,6 @@ pub(crate) enum Kind {
     Shm,
     Tcp,
     SealedTcp,
-    /// A provider of libfabric.
-    Ofi(&'static str),
 }
 
 impl Kind {
@@ -45,30 +42,19 @@ impl Kind {
         match self {
             Self::Shm => RailKind::Shm,
             Self::Tcp | Self::SealedTcp => RailKind::Tcp,
-            Self::Ofi(_) => RailKind::Ofi,
         }
     }
 
     /// Returns true if a worker can sleep until something arrives.
     pub(crate) fn sleeps(self) -> bool {
-        self != Self::Ofi("shm")
+        true
     }
 
-    /// Returns true if this machine supports the rail; prints the reason if not.
-    pub(crate) fn is_here(self) -> bool {
-        let Self::Ofi(provider) = self else { return true };
-        match OfiEndpoint::open(provider, Some(LOOPBACK), Arc::default()) {
-            Ok(_) => true,
-            Err(why @ OfiError::Absent { .. }) => {
-                println!("skipped: {why}");
-                false
-            }
-            Err(why) => panic!("{why}"),
-        }
+    /// Returns true if the windows of the peer are mapped into this process.
+    pub(crate) fn is_mapped(self) -> bool {
+        self == Self::Shm
     }
 }
-
-const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// One end of a pair, with the bell and windows of its worker.
 pub(crate) struct End {
@@ -129,17 +115,6 @@ impl Own {
         let gone = Arc::new(AtomicBool::new(false));
         End { rail: Box::new(rail), bell: self.bell, windows: self.windows, gone }
     }
-
-    pub(crate) fn ofi_end(&self, provider: &str) -> OfiEndpoint {
-        OfiEndpoint::open(provider, Some(LOOPBACK), Arc::clone(&self.windows)).unwrap()
-    }
-
-    /// Connects with the offer of the peer. Poll both ends until they are connected.
-    pub(crate) fn ofi(self, end: OfiEndpoint, offer: &[u8]) -> (OfiRail, impl FnOnce(OfiRail) -> End) {
-        let gone = Arc::new(AtomicBool::new(false));
-        let rail = end.connect(Offer::decode(offer).unwrap(), Arc::clone(&gone)).unwrap();
-        (rail, move |rail| End { rail: Box::new(rail), bell: self.bell, windows: self.windows, gone })
-    }
 }
 
 fn spans() -> [WindowSpan; 3] {
@@ -196,16 +171,6 @@ pub(crate) fn pair_of(kind: Kind, a: Own, b: Own) -> (End, End) {
             let (prompt, bulk) = (sockets(), sockets());
             let (seals_a, seals_b) = (kind == Kind::SealedTcp).then(seals).unzip();
             (a.tcp([prompt.0, bulk.0], seals_a), b.tcp([prompt.1, bulk.1], seals_b))
-        }
-        Kind::Ofi(provider) => {
-            let (end_a, end_b) = (a.ofi_end(provider), b.ofi_end(provider));
-            let (offer_a, offer_b) = (end_a.offer().encode(), end_b.offer().encode());
-            let ((mut rail_a, a), (mut rail_b, b)) = (a.ofi(end_a, &offer_b), b.ofi(end_b, &offer_a));
-            while !(rail_a.is_connected() && rail_b.is_connected()) {
-                rail_a.flush().unwrap();
-                rail_b.flush().unwrap();
-            }
-            (a(rail_a), b(rail_b))
         }
     }
 }

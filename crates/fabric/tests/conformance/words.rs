@@ -118,7 +118,7 @@ pub(crate) fn a_write_into_a_granule_needs_its_generation_unless_memory_is_mappe
     a.rail.flush().unwrap();
     b.take(1);
     assert_eq!(b.window(DIVIDED).word(GRANULE as u64).unwrap().load(Acquire), u64::from_le_bytes([9; 8]));
-    if kind == Kind::Shm {
+    if kind.is_mapped() {
         return;
     }
     b.window(DIVIDED).set_generation(1, 4);
@@ -149,12 +149,12 @@ pub(crate) fn access_outside_a_window_is_refused_and_changes_nothing(kind: Kind)
             Access::CompareSwap { window, offset, expected: 0, new: 1 },
         ] {
             let done = a.rail.direct(access);
-            assert_eq!(done, (kind == Kind::Shm).then_some(Err(SendError::TooLarge)), "{window:?} {offset}");
+            assert_eq!(done, kind.is_mapped().then_some(Err(SendError::TooLarge)), "{window:?} {offset}");
         }
     }
     let mut into = [0; 9];
     let past_the_end = Access::Get { window: WHOLE, offset: WHOLE_LEN as u64 - 8, into: &mut into };
-    assert_eq!(a.rail.direct(past_the_end), (kind == Kind::Shm).then_some(Err(SendError::TooLarge)));
+    assert_eq!(a.rail.direct(past_the_end), kind.is_mapped().then_some(Err(SendError::TooLarge)));
     a.rail.send(Lane::Prompt, &3u64.to_le_bytes(), &[]).unwrap();
     a.rail.flush().unwrap();
     assert_eq!(b.take(1).len(), 1, "the rail still works");
@@ -210,7 +210,7 @@ pub(crate) fn a_get_returns_the_bytes_of_the_window(kind: Kind) {
         let mut into = vec![0; len];
         match a.rail.direct(Access::Get { window: WHOLE, offset: offset as u64, into: &mut into }) {
             Some(done) => assert_eq!((done, into), (Ok(0), data)),
-            None => assert_ne!(kind, Kind::Shm),
+            None => assert!(!kind.is_mapped()),
         }
     }
 }
@@ -227,7 +227,7 @@ pub(crate) fn adding_from_both_sides_loses_nothing(kind: Kind) {
         near.join().unwrap();
         far as u64
     });
-    assert_eq!(far, if kind == Kind::Shm { EACH } else { 0 });
+    assert_eq!(far, if kind.is_mapped() { EACH } else { 0 });
     assert_eq!(word(&b, 128), EACH + far);
 }
 
@@ -299,6 +299,6 @@ pub(crate) fn a_peer_that_comes_back_finds_the_windows_over_a_new_rail(kind: Kin
         (a, b) = pair_of(kind, Own::new(), Own::with(bell.clone(), windows.clone()));
         assert_eq!(old.write(Lane::Bulk, put(0, &[1; 8])), Err(SendError::Lost));
         let late = Access::FetchAdd { window: WHOLE, offset: 0, add: 1 };
-        assert_eq!(old.direct(late), (kind == Kind::Shm).then_some(Err(SendError::Lost)));
+        assert_eq!(old.direct(late), kind.is_mapped().then_some(Err(SendError::Lost)));
     }
 }

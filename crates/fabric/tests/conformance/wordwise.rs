@@ -1,9 +1,7 @@
-//! Windows that threads read while puts arrive: each word is the old or the new one, and only
-//! verified data are seen.
+//! Windows that threads read while puts arrive: each word is the old or the new one.
 
 use std::{
     array::from_fn,
-    io::Write,
     sync::{
         Arc, Barrier,
         atomic::{
@@ -14,17 +12,17 @@ use std::{
     thread,
 };
 
-use plexus_fabric::{Lane, Lost, MAX_WORDWISE, Put, SendError, Windows};
+use plexus_fabric::{Lane, MAX_WORDWISE, Put, SendError, Windows};
 
-use crate::pairs::{End, Kind, WORDWISE, WORDWISE_LEN, bytes, pair, seals, sent_bytes, tcp_end};
+use crate::pairs::{End, Kind, WORDWISE, WORDWISE_LEN, bytes, pair};
 
-fn put(offset: u64, data: &[u8]) -> Put<'_> {
+pub(crate) fn put(offset: u64, data: &[u8]) -> Put<'_> {
     Put { window: WORDWISE, offset, generation: 0, data }
 }
 
 /// The targets of puts that share no word: whole words, parts of some, many, and as many as
 /// allowed.
-const PLACES: [(u64, usize); 7] =
+pub(crate) const PLACES: [(u64, usize); 7] =
     [(0, 64), (132, 12), (259, 10), (514, 5), (1029, 4000), (8192, 16_384), (40_003, MAX_WORDWISE)];
 
 /// Reads every word of all `places` until `over`: the part of a word that a put covers must come
@@ -51,7 +49,7 @@ pub(crate) fn every_word_under_a_put_is_seen_whole(kind: Kind) {
 
 /// Over shared memory a put takes less than a microsecond, so it takes many to meet one.
 pub(crate) fn every_word_under_the_same_put_again_and_again_is_seen_whole(kind: Kind) {
-    put_and_look(kind, &[(1029, 300)], if kind == Kind::Shm { 5_000_000 } else { 30_000 });
+    put_and_look(kind, &[(1029, 300)], if kind.is_mapped() { 5_000_000 } else { 30_000 });
 }
 
 fn put_and_look(kind: Kind, places: &[(u64, usize)], rounds: usize) {
@@ -131,39 +129,8 @@ pub(crate) fn a_put_longer_than_a_wordwise_window_takes_is_refused(kind: Kind) {
     assert!(content(&b) == vec![0; WORDWISE_LEN]);
 }
 
-fn content(end: &End) -> Vec<u8> {
+pub(crate) fn content(end: &End) -> Vec<u8> {
     let mut content = vec![0; WORDWISE_LEN];
     end.window(WORDWISE).read(0, &mut content);
     content
-}
-
-#[test]
-fn nothing_of_a_put_is_seen_before_all_of_it_is_verified() {
-    for (sealed, (offset, len)) in
-        [false, true].into_iter().flat_map(|sealed| PLACES.map(|place| (sealed, place)))
-    {
-        let data = vec![0xaa; len];
-        let keys = || sealed.then(seals).unzip();
-        let wire =
-            sent_bytes(keys().0, |rail| rail.put(Lane::Bulk, put(offset, &data), b"frame", &[]).unwrap());
-        let (mut end, [_prompt, mut stream]) = tcp_end(keys().1);
-        let (most, last) = wire.split_at(wire.len() - 1);
-        for piece in most.chunks(1 + most.len() / 5) {
-            stream.write_all(piece).unwrap();
-            for _ in 0..4 {
-                end.poll(1, |_, _| panic!("an incomplete frame was delivered"));
-            }
-            assert!(content(&end).iter().all(|byte| *byte == 0), "{len} bytes at {offset}");
-        }
-        stream.write_all(last).unwrap();
-        end.take(1);
-        assert!(content(&end)[offset as usize..][..len] == data);
-
-        let (mut end, [_prompt, mut stream]) = tcp_end(keys().1);
-        stream.write_all(most).unwrap();
-        stream.write_all(&[last[0] ^ 1]).unwrap();
-        let (frames, lost) = end.take_all();
-        assert!(frames.is_empty() && matches!(lost, Lost::Corrupt(_)), "{lost:?}");
-        assert!(content(&end).iter().all(|byte| *byte == 0), "{len} bytes at {offset}");
-    }
 }

@@ -19,6 +19,7 @@
 //! | `threads.rs` | the threads of a mesh |
 //! | `warned.rs` | limits the warnings that outsiders can cause |
 //! | `ofi.rs` | libfabric: turns an authenticated TCP rail into one of the other kind |
+//! | `rails.rs` | the kinds of rail that this build and this machine have |
 //! | `shm.rs` | shared memory: descriptors passed over a local socket |
 //! | `sealed.rs` | the same proof for two programs outside of a mesh |
 //! | `any.rs` | the decoders of a handshake over any bytes, for fuzz targets |
@@ -36,6 +37,7 @@ mod noise;
 #[cfg(feature = "libfabric")]
 mod ofi;
 mod pair;
+mod rails;
 mod sealed;
 mod shm;
 mod spans;
@@ -68,6 +70,7 @@ pub use self::{
     hello::Refusal,
     keys::{KEY, Key, KeySource},
     pair::{Admission, MAX_SLOTS},
+    rails::{check_available, check_built},
     sealed::SealedStream,
 };
 use crate::{Events, LinkEvent, LinkInfo, LinkSettings, RailReport, Service, Worker, WorkerParts};

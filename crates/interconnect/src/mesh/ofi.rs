@@ -20,10 +20,8 @@ use std::{
 };
 
 use plexus_base::{Incarnation, Nanos};
-use plexus_fabric::{
-    Access, Frame, Health, LANES, Lane, Lost, Put, Rail, RailKind, SendError,
-    ofi::{Offer, OfiEndpoint, OfiError, OfiRail},
-};
+use plexus_fabric::{Access, Frame, Health, LANES, Lane, Lost, Put, Rail, RailKind, SendError};
+use plexus_ofi::{Offer, OfiEndpoint, OfiError, OfiRail};
 
 use super::common::{ConnectedRail, MeshState};
 

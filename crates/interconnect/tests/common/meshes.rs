@@ -8,11 +8,8 @@ use std::{
 };
 
 use plexus_base::{Incarnation, NodeId, Waiting};
-use plexus_fabric::{
-    RailKind,
-    ofi::{OfiEndpoint, OfiError},
-};
-use plexus_interconnect::mesh::{Admission, Config, Key, Peer};
+use plexus_fabric::RailKind;
+use plexus_interconnect::mesh::{Admission, Config, Key, Peer, check_available};
 
 /// The time limit of these tests: far longer than they take.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
@@ -59,14 +56,11 @@ pub(crate) fn config(me: u8, cluster: [u8; 16], listen: &[SocketAddr], peers: Ve
 
 /// Returns true if rails over libfabric can be tested here.
 pub(crate) fn has_ofi() -> bool {
-    match OfiEndpoint::open("tcp", None, Arc::default()) {
-        Ok(_) => true,
-        Err(why @ OfiError::Absent { .. }) => {
-            println!("without ofi: {why}");
-            false
-        }
-        Err(why) => panic!("{why}"),
+    let available = check_available(RailKind::Ofi);
+    if let Err(why) = &available {
+        println!("without ofi: {why}");
     }
+    available.is_ok()
 }
 
 /// Polls until it is `done`.

@@ -260,7 +260,7 @@ impl Master {
         &mut self,
         from: NodeId,
         record: Record,
-        known: &mut BTreeMap<Name, Worth>,
+        known: &mut BTreeMap<Name, Option<Worth>>,
         core: &mut ShardCore,
     ) -> Result<(), Fault> {
         let Record { lock, seq, name, mode, notify, token, value } = record;
@@ -409,13 +409,17 @@ impl Grants {
     }
 }
 
-/// The worth of a holder's report of the value block, compared with others'. `None` if another node
-/// can have written beside the holder. Otherwise a report that is not lost wins, then the later
-/// grant.
-pub(super) type Worth = Option<(bool, Token)>;
+/// The worth of a holder's report of the value block, compared with others': a report that is not
+/// lost wins, then the later grant.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Worth {
+    is_kept: bool,
+    token: Token,
+}
 
-fn worth(mode: Mode, value: &Value, token: Token) -> Worth {
-    mode.keeps_value().then_some((value.validity != Validity::Lost, token))
+/// Returns the worth of a report; `None` if another node can have written beside the holder.
+fn worth(mode: Mode, value: &Value, token: Token) -> Option<Worth> {
+    mode.keeps_value().then_some(Worth { is_kept: value.validity != Validity::Lost, token })
 }
 
 /// Returns the time since which a request has waited, by the clock of this node.

@@ -10,8 +10,13 @@ use super::{
     resource::{ClusterLockId, Waiter},
 };
 
-/// A position: the queue (false: conversions, which come first) and the number in it.
-type QueuePosition = (bool, u64);
+/// A position. Conversions come first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct QueuePosition {
+    /// True for a request for a new lock, false for a conversion.
+    new: bool,
+    number: u64,
+}
 
 /// The two queues of a resource, one behind the other. It takes one word until the first request
 /// waits.
@@ -53,7 +58,7 @@ impl Queue {
     /// True if no request for a new lock waits.
     pub(super) fn has_no_new(&self) -> bool {
         let last = self.lines().and_then(|lines| lines.line.last_key_value());
-        last.is_none_or(|((new, _), _)| !new)
+        last.is_none_or(|(position, _)| !position.new)
     }
 
     /// Returns all waiters in serving order.
@@ -63,14 +68,15 @@ impl Queue {
 
     /// Returns the waiting conversions, or the waiting requests for new locks.
     pub(super) fn part(&self, new: bool) -> impl Iterator<Item = &Waiter> {
+        let [first, last] = [0, u64::MAX].map(|number| QueuePosition { new, number });
         let lines = self.lines().into_iter();
-        lines.flat_map(move |lines| lines.line.range((new, 0)..=(new, u64::MAX))).map(|(_, waiter)| waiter)
+        lines.flat_map(move |lines| lines.line.range(first..=last)).map(|(_, waiter)| waiter)
     }
 
     /// Returns the first waiter, and true if it wants a new lock.
     pub(super) fn first(&self) -> Option<(&Waiter, bool)> {
-        let ((new, _), waiter) = self.lines()?.line.first_key_value()?;
-        Some((waiter, *new))
+        let (position, waiter) = self.lines()?.line.first_key_value()?;
+        Some((waiter, position.new))
     }
 
     /// Returns which holders were notified; `None` if no request has waited yet.
@@ -109,10 +115,10 @@ impl Queue {
     /// Sorts both queues by waiting time.
     pub(super) fn sort(&mut self) {
         let line = self.0.take().unwrap_or_default().line;
-        let mut all: Vec<(bool, Waiter)> = line.into_iter().map(|((new, _), waiter)| (new, waiter)).collect();
-        all.sort_by_key(|(new, waiter)| (*new, waiter.since, waiter.who));
-        for (new, waiter) in all {
-            self.add(new, waiter);
+        let mut all: Vec<(QueuePosition, Waiter)> = line.into_iter().collect();
+        all.sort_by_key(|(position, waiter)| (position.new, waiter.since, waiter.who));
+        for (position, waiter) in all {
+            self.add(position.new, waiter);
         }
     }
 }
@@ -120,7 +126,7 @@ impl Queue {
 impl Lines {
     fn add(&mut self, new: bool, waiter: Waiter) {
         self.last += 1;
-        let place = (new, self.last);
+        let place = QueuePosition { new, number: self.last };
         self.places.insert(waiter.who, place);
         if waiter.attempt {
             self.attempts.insert(place);

@@ -52,7 +52,7 @@ pub(super) struct Recovery {
     pub(super) held_back: Backlog,
     /// For rebuilt resources with several holders: the worth of the report that the value block is
     /// based on.
-    known: BTreeMap<Name, Worth>,
+    known: BTreeMap<Name, Option<Worth>>,
     /// The value blocks that the masters before reported.
     handed: BTreeMap<Name, Handover>,
 }

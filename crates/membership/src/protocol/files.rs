@@ -17,7 +17,7 @@ use std::sync::Arc;
 use plexus_base::{Incarnation, MAX_NODES, Nanos, NodeId};
 
 use super::{
-    record::{Ballot, Block, Contents, NodeBlocks, Report},
+    record::{Ballot, Block, Contents, NodeBlocks, Report, ReportNumber},
     view::VotingFile,
 };
 
@@ -67,8 +67,7 @@ impl Writes {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Marks {
-    /// The incarnation and counter of the heartbeat.
-    heartbeat: (u64, u64),
+    heartbeat: ReportNumber,
     ballot: u64,
 }
 
@@ -89,7 +88,7 @@ pub(super) struct FileState {
     marks: [Marks; MAX_NODES],
     /// The last report of another incarnation in the own block, from before the first write of this
     /// one. `None` until the file was read.
-    former: Option<(u64, u64)>,
+    former: Option<ReportNumber>,
     /// The counter that no report of this incarnation in the own block exceeds, except the last
     /// one that a turn has written.
     own: u64,
@@ -181,7 +180,7 @@ impl FileState {
             Block::Bad => return OwnBlock::Known,
             Block::Good(found) => found,
         };
-        let number = (found.incarnation.0, found.counter);
+        let number = found.number();
         if found.incarnation == me {
             let is_last = self.last.as_ref() == Some(found);
             if found.counter > self.own && !is_last {
@@ -189,7 +188,8 @@ impl FileState {
             }
             self.own = self.own.max(found.counter);
             // What earlier incarnations had written is unknown if the block was bad before.
-            self.former.get_or_insert((me.0 - 1, u64::MAX));
+            let last = ReportNumber { incarnation: Incarnation(me.0 - 1), counter: u64::MAX };
+            self.former.get_or_insert(last);
             return OwnBlock::Known;
         }
         match self.former {
@@ -249,16 +249,17 @@ impl Marks {
     /// Returns the marks of these blocks. A torn block says nothing about the file.
     fn of(blocks: &NodeBlocks, before: Self) -> Self {
         let heartbeat = match &blocks.heartbeat {
-            Block::Empty => (0, 0),
+            Block::Empty => ReportNumber::default(),
             Block::Bad => before.heartbeat,
-            Block::Good(report) => (report.incarnation.0, report.counter),
+            Block::Good(report) => report.number(),
         };
         Self { heartbeat, ballot: blocks.ballot().map_or(0, |ballot| ballot.counter) }
     }
 
     fn is_older(self, before: Self) -> bool {
-        (self.heartbeat.0, self.heartbeat.1 + MAX_UNDURABLE_REPORTS) < before.heartbeat
-            || self.ballot < before.ballot
+        let ReportNumber { incarnation, counter } = self.heartbeat;
+        let newest = ReportNumber { incarnation, counter: counter + MAX_UNDURABLE_REPORTS };
+        newest < before.heartbeat || self.ballot < before.ballot
     }
 }
 

@@ -77,6 +77,12 @@ impl Report {
             decided,
         }
     }
+
+    /// Returns the number of the report.
+    #[must_use]
+    pub fn number(&self) -> ReportNumber {
+        ReportNumber { incarnation: self.incarnation, counter: self.counter }
+    }
 }
 
 /// A node's part in deciding the view after `decided`, in one of its two ballot blocks. Ballots of

@@ -6,12 +6,19 @@ use plexus_base::Nanos;
 
 use crate::protocol::{FileId, VotingFile};
 
+/// A successful turn.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AnsweredTurn {
+    pub(super) at: Nanos,
+    pub(super) took: Nanos,
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct FileHealth {
     pub(super) file: VotingFile,
     began: Nanos,
-    /// The time of the last successful turn, and its duration.
-    pub(super) answered: Option<(Nanos, Nanos)>,
+    /// The last successful turn.
+    pub(super) answered: Option<AnsweredTurn>,
     pub(super) error: Option<String>,
     pub(super) is_set_aside: bool,
 }
@@ -34,7 +41,7 @@ impl FilesHealth {
     /// Returns the files whose turns have just stalled: they have taken this long and not failed.
     pub(super) fn stalled(&mut self, limit: Nanos, now: Nanos) -> Vec<FileId> {
         let is_new = |health: &FileHealth| {
-            let is_under_way = health.answered.is_none_or(|(at, _)| at < health.began);
+            let is_under_way = health.answered.is_none_or(|turn| turn.at < health.began);
             health.error.is_none() && is_under_way && now.since(health.began) >= limit
         };
         let stalled = self.0.iter_mut().filter(|(_, health)| is_new(health));
@@ -56,7 +63,7 @@ impl FilesHealth {
     /// Records a successful turn. Returns true if the previous turn failed.
     pub(super) fn finished(&mut self, file: FileId, now: Nanos) -> bool {
         let Some(health) = self.0.get_mut(&file) else { return false };
-        health.answered = Some((now, now.since(health.began)));
+        health.answered = Some(AnsweredTurn { at: now, took: now.since(health.began) });
         // A file that is set aside has turns only after a view without it was decided.
         health.is_set_aside = false;
         health.error.take().is_some()

@@ -31,8 +31,8 @@ impl Driver {
                     .and_then(|file| file.host)
                     .map(|host| host.0),
                 path: self.files.path(file).map(|path| path.display().to_string()),
-                answered_ms: answered.map(|(at, _)| now.since(at).0 / 1_000_000),
-                turn_ms: answered.map(|(_, took)| ms(took)),
+                answered_ms: answered.map(|turn| now.since(turn.at).0 / 1_000_000),
+                turn_ms: answered.map(|turn| ms(turn.took)),
                 set_aside: health.is_some_and(|health| health.is_set_aside),
                 error: health.and_then(|health| health.error.clone()),
             }
@@ -41,7 +41,7 @@ impl Driver {
             decided.files.iter().map(|file| file.id).chain(self.files_health.all().map(|(file, _)| *file));
         let answers = |file: FileId| {
             let answered = self.files_health.of(file).and_then(|health| health.answered);
-            answered.is_some_and(|(at, _)| now.since(at) < self.lease_time)
+            answered.is_some_and(|turn| now.since(turn.at) < self.lease_time)
         };
         Status {
             opened: self.member.opened().map_or(0, |view| view.epoch.0),

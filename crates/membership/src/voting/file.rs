@@ -155,12 +155,23 @@ fn fill(file: &File, name: FileName, first: &View) -> io::Result<()> {
     file.sync_all()
 }
 
+/// The identity of a file, which another file at the same path does not have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum FileIdentity {
+    /// The number of a block device.
+    Device(u64),
+    Inode {
+        device: u64,
+        inode: u64,
+    },
+}
+
 /// An open voting file. After a failed turn it is opened again, because the writes may not be
 /// durable.
 pub(super) struct Disk {
     path: PathBuf,
     file: File,
-    identity: (u64, u64),
+    identity: FileIdentity,
     block: Buffer,
     /// The content that the last turn read.
     whole: Buffer,
@@ -189,16 +200,15 @@ impl Disk {
         };
         let meta = file.metadata().map_err(FileError::io("look at", path))?;
         let (block, whole) = (Buffer::zeroed(BLOCK), Buffer::zeroed(FILE));
-        let (path, identity) = (path.to_path_buf(), identity(&meta));
+        let (path, identity) = (path.to_path_buf(), FileIdentity::of(&meta));
         let start = || file.try_clone().and_then(Syncer::start).map_err(FileError::io("open", &path));
         let syncer = is_direct.then(start).transpose()?;
-        let (is_known, written) = (false, Counters::default());
-        Ok(Self { path, file, identity, block, whole, is_known, written, syncer })
+        Ok(Self { path, file, identity, block, whole, is_known: false, written: Counters::default(), syncer })
     }
 
     /// Returns true if the path still leads to this file.
     pub(super) fn is_in_place(&self) -> bool {
-        std::fs::metadata(&self.path).is_ok_and(|meta| identity(&meta) == self.identity)
+        std::fs::metadata(&self.path).is_ok_and(|meta| FileIdentity::of(&meta) == self.identity)
     }
 
     /// Writes these blocks by number, for each node that has a turn, and reads all blocks. The
@@ -211,7 +221,8 @@ impl Disk {
             return Err(FileError::io("write", &self.path)(source));
         }
         // Content from before the first turn may not be durable, and this turn reads it.
-        let (mut wrote, mut must_be_durable) = (false, !self.is_known || self.syncer.is_none());
+        let mut must_be_durable = !self.is_known || self.syncer.is_none();
+        let mut wrote = false;
         let mut writes = Vec::new();
         for turn in turns {
             if self.are_as_read(turn)? {
@@ -259,9 +270,11 @@ impl Disk {
     }
 }
 
-fn identity(meta: &Metadata) -> (u64, u64) {
-    match meta.file_type().is_block_device() {
-        true => (0, meta.rdev()),
-        false => (meta.dev(), meta.ino()),
+impl FileIdentity {
+    fn of(meta: &Metadata) -> Self {
+        match meta.file_type().is_block_device() {
+            true => Self::Device(meta.rdev()),
+            false => Self::Inode { device: meta.dev(), inode: meta.ino() },
+        }
     }
 }

@@ -19,6 +19,7 @@
 use std::{
     collections::VecDeque,
     io,
+    ops::Range,
     path::Path,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
@@ -122,16 +123,24 @@ impl Wake for Unpark {
     }
 }
 
+/// The clients for which the next flush waits.
+#[derive(Clone, Copy)]
+struct Gathering {
+    /// The number of waiting clients with which the flush begins.
+    clients: usize,
+    /// The time at which the flush begins without them.
+    until: Instant,
+}
+
 struct State {
     writer: StreamWriter,
     steps: VecDeque<Action>,
-    /// The offset and number of zeros to write.
-    zeros: Option<(u64, u64)>,
+    /// The range of the device to fill with zeros.
+    zeros: Option<Range<u64>>,
     waiters: Vec<Waiter>,
     /// The highest position of a client that waits: the writer is told after the gathering.
     wanted: Lsn,
-    /// The number of clients for which the next flush waits, and until when.
-    gathering: Option<(usize, Instant)>,
+    gathering: Option<Gathering>,
     /// True while a leader sleeps, at most until that time.
     is_timed: bool,
     /// True while a client is the leader.
@@ -159,25 +168,22 @@ impl RedoStream {
     ) -> Result<Self, OpenError> {
         let mut steps = VecDeque::new();
         let writer = StreamWriter::open(tail, incarnation, &mut |action| steps.push_back(action));
-        let (is_timed, is_client_led, failure) = (false, false, None);
-        let (is_open, is_closed, is_dropped) = (false, false, false);
-        let (waiters, wanted, gathering, zeros) = (Vec::new(), Lsn(0), None, None);
         let is_zeroed = writer.is_zeroed();
         let sealed = Mutex::new(Buffer::zeroed(0));
         let position = AtomicU64::new(writer.position().0);
         let state = State {
             writer,
             steps,
-            zeros,
-            waiters,
-            wanted,
-            gathering,
-            is_timed,
-            is_client_led,
-            is_open,
-            is_closed,
-            is_dropped,
-            failure,
+            zeros: None,
+            waiters: Vec::new(),
+            wanted: Lsn(0),
+            gathering: None,
+            is_timed: false,
+            is_client_led: false,
+            is_open: false,
+            is_closed: false,
+            is_dropped: false,
+            failure: None,
         };
         let (work, gathered, zeros_due) = (Condvar::new(), Condvar::new(), Condvar::new());
         let (state, progress) = (Mutex::new(state), Condvar::new());
@@ -395,7 +401,7 @@ impl State {
         for action in actions {
             match action {
                 Action::Write(..) | Action::Batch(..) | Action::Sync => self.steps.push_back(action),
-                Action::Zero(offset, bytes) => self.zeros = Some((offset, bytes)),
+                Action::Zero(offset, bytes) => self.zeros = Some(offset..offset + bytes),
                 Action::Opened => self.is_open = true,
                 Action::Closed => self.is_closed = true,
                 Action::Durable(lsn) => progress.push(RedoProgress::Durable(lsn)),
@@ -414,7 +420,7 @@ impl State {
     /// Returns true if there is something to do for the thread.
     fn must_wake(&self) -> bool {
         let clients = self.waiters.len();
-        let gathers = self.gathering.is_some_and(|(wanted, _)| clients < wanted);
+        let gathers = self.gathering.is_some_and(|gathering| clients < gathering.clients);
         // A leader that has begun before the first client came does not know yet how long it may
         // gather.
         !self.steps.is_empty() || self.waits() && (!gathers || !self.is_timed)
@@ -422,7 +428,7 @@ impl State {
 
     /// Returns the time for which the next flush still waits for clients.
     fn gathers_for(&self) -> Option<Duration> {
-        let (clients, until) = self.gathering?;
+        let Gathering { clients, until } = self.gathering?;
         let left = until.saturating_duration_since(Instant::now());
         (self.waiters.len() < clients && !left.is_zero()).then_some(left)
     }
@@ -448,7 +454,7 @@ impl Shared {
     fn append(&self, state: &mut State, group: &Group) -> Result<Appended, AppendError> {
         let State { writer, steps, zeros, .. } = state;
         let appended = writer.append(group, &mut |action| match action {
-            Action::Zero(offset, bytes) => *zeros = Some((offset, bytes)),
+            Action::Zero(offset, bytes) => *zeros = Some(offset..offset + bytes),
             step => steps.push_back(step),
         })?;
         self.position.store(appended.start.0, Release);
@@ -561,7 +567,8 @@ impl Shared {
             is_new = true;
             let (clients, now) = (state.waiters.len(), Instant::now());
             let released = state.released();
-            state.gathering = (!released.is_empty()).then(|| (clients, now + (now - begin) / 2));
+            let gathering = Gathering { clients, until: now + (now - begin) / 2 };
+            state.gathering = (!released.is_empty()).then_some(gathering);
             drop(state);
             released.into_iter().for_each(|waiter| waiter.waker.wake());
             self.progress.notify_all();
@@ -570,7 +577,7 @@ impl Shared {
     }
 
     /// Returns the next zeros to write; `None` when no more will be.
-    fn next_zeros(&self) -> Option<(u64, u64)> {
+    fn next_zeros(&self) -> Option<Range<u64>> {
         let is_idle = |state: &mut State| {
             let is_over = state.is_dropped || state.failure.is_some() || state.writer.is_zeroed();
             state.zeros.is_none() && !is_over
@@ -582,10 +589,10 @@ impl Shared {
     /// Writes the zeros that the writer wants ahead of its batches.
     fn zero(&self, device: &dyn Device, told: &dyn Fn(RedoProgress)) {
         let zeros = Buffer::zeroed(UNIT as usize);
-        while let Some((offset, bytes)) = self.next_zeros() {
-            let mut pieces = (0..bytes).step_by(zeros.len());
+        while let Some(range) = self.next_zeros() {
+            let mut pieces = range.clone().step_by(zeros.len());
             let written =
-                pieces.try_for_each(|at| device.write(offset + at, &zeros[..UNIT.min(bytes - at) as usize]));
+                pieces.try_for_each(|at| device.write(at, &zeros[..UNIT.min(range.end - at) as usize]));
             let result = written.and_then(|()| device.sync());
             let mut state = self.lock();
             let has_succeeded = result.is_ok();

@@ -158,8 +158,15 @@ impl<'a> StreamReader<'a> {
             return Err(StreamError::Missing { node, found, expected });
         }
         let window = Window { offset: 0, length: 0, buffer: Buffer::zeroed(0) };
-        let (is_running, needed) = (false, Lsn(0));
-        Ok(Self { device, header, is_running, needed, window, next: header.checkpoint, previous: None })
+        Ok(Self {
+            device,
+            header,
+            is_running: false,
+            needed: Lsn(0),
+            window,
+            next: header.checkpoint,
+            previous: None,
+        })
     }
 
     /// Reads the stream of a running node, whose end is not checked.

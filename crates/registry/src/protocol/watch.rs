@@ -33,10 +33,17 @@ struct Watch {
     told: u64,
 }
 
+/// A change in the history.
+struct KeptChange {
+    changed: Changed,
+    /// The bytes that count for it.
+    bytes: usize,
+}
+
 /// All watches of one node, and the history that they read.
 #[derive(Default)]
 pub struct Watches {
-    history: VecDeque<(Changed, usize)>,
+    history: VecDeque<KeptChange>,
     bytes: usize,
     /// Every change after this generation is in the history.
     floor: u64,
@@ -80,12 +87,12 @@ impl Watches {
         } else {
             let bytes = changed.keys.iter().map(|(key, entry)| size(key, value(entry))).sum();
             self.bytes += bytes;
-            self.history.push_back((changed, bytes));
+            self.history.push_back(KeptChange { changed, bytes });
         }
         while self.history.len() > HISTORY_MAX || self.bytes > HISTORY_BYTES_MAX {
-            let (gone, bytes) = self.history.pop_front().expect("what is too much is there");
-            self.bytes -= bytes;
-            self.floor = gone.generation;
+            let gone = self.history.pop_front().expect("what is too much is there");
+            self.bytes -= gone.bytes;
+            self.floor = gone.changed.generation;
         }
     }
 
@@ -96,8 +103,8 @@ impl Watches {
             watch.told = self.floor;
             return Some(WatchEvent::ReadAgain(self.floor));
         }
-        let from = self.history.partition_point(|(changed, _)| changed.generation <= watch.told);
-        for (changed, _) in self.history.range(from..) {
+        let from = self.history.partition_point(|kept| kept.changed.generation <= watch.told);
+        for KeptChange { changed, .. } in self.history.range(from..) {
             watch.told = changed.generation;
             let keys: Vec<_> = changed.keys.iter().filter(|(key, _)| watch.sees(key)).cloned().collect();
             if !keys.is_empty() {

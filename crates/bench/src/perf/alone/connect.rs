@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use plexus_interconnect::mesh::Key;
+use plexus_interconnect::mesh::{Key, check_available};
 
 use super::{
     AloneError, Ask, PORT, RailChoice,
@@ -42,7 +42,7 @@ impl PerfSession {
     /// This machine lacks a part that the rail needs, no listener answers, or the listener refuses.
     pub fn open(target: &str, ask: &Ask, key: Option<&Key>) -> Result<Self, AloneError> {
         if let RailChoice::Only(rail) = ask.rail {
-            rail.available().map_err(AloneError::Machine)?;
+            check_available(rail).map_err(AloneError::Machine)?;
         }
         let stream = reach(target)?;
         let talk = |what| move |error| AloneError::Talk { what, error };

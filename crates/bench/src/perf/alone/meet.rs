@@ -13,6 +13,7 @@ use std::{fmt, str::FromStr};
 use plexus_admin::config::Encrypt;
 use plexus_base::Waiting;
 use plexus_fabric::RailKind;
+use plexus_interconnect::mesh::{check_available, check_built};
 use serde::{Deserialize, Serialize};
 
 use crate::perf::Driving;
@@ -54,7 +55,7 @@ impl FromStr for RailChoice {
         if text == "auto" {
             return Ok(Self::Auto);
         }
-        text.parse().map(Self::Only).map_err(|why: String| format!("{why}, or auto"))
+        text.parse().and_then(check_built).map(Self::Only).map_err(|why: String| format!("{why}, or auto"))
     }
 }
 
@@ -166,7 +167,7 @@ fn rail(rail: RailChoice, same: bool) -> Result<(RailKind, String), String> {
                 .into())
         }
         RailChoice::Only(kind) => {
-            kind.available()?;
+            check_available(kind)?;
             Ok((kind, "asked for with --rail".into()))
         }
     }

@@ -42,7 +42,7 @@ impl Peers {
         self.take(report, now);
         let peer = &mut self.0[report.node.index()];
         let was_silent = peer.heard.is_none_or(|at| now.since(at) >= profile.evict);
-        let number = ReportNumber { incarnation: report.incarnation, counter: report.counter };
+        let number = report.number();
         // A file may have shown a later report meanwhile.
         if number > peer.last_heard
             && peer.report.as_ref().is_some_and(|last| last.incarnation == report.incarnation)

@@ -33,6 +33,14 @@ struct Choice {
     late: bool,
 }
 
+/// A change of the voting files.
+#[derive(PartialEq, Eq, Debug)]
+struct FilesChange {
+    files: Vec<VotingFile>,
+    /// True if this node's config change caused it.
+    is_requested: bool,
+}
+
 impl Member {
     /// Plans the next view and proposes it when its time has come.
     pub(super) fn plan_next_view(&mut self, now: Nanos, out: &mut Vec<Action>) {
@@ -109,10 +117,9 @@ impl Member {
             }
             _ => false,
         };
-        let (files, is_requested) = match self.other_files(Epoch(decided.epoch.0 + 1), now) {
-            Some((files, requested)) => (files, is_requested || requested),
-            None => (decided.files.clone(), is_requested),
-        };
+        let change = self.other_files(Epoch(decided.epoch.0 + 1), now);
+        let is_requested = is_requested || change.as_ref().is_some_and(|change| change.is_requested);
+        let files = change.map_or_else(|| decided.files.clone(), |change| change.files);
         if seats == decided.seats && files == decided.files {
             return None;
         }
@@ -250,9 +257,8 @@ impl Member {
         }
     }
 
-    /// Returns the next view's voting files if one is added or removed, and whether this node's
-    /// config change caused it.
-    fn other_files(&self, epoch: Epoch, now: Nanos) -> Option<(Vec<VotingFile>, bool)> {
+    /// Returns the next view's voting files if one is added or removed.
+    fn other_files(&self, epoch: Epoch, now: Nanos) -> Option<FilesChange> {
         let decided = &self.decided;
         let without = |id| decided.files.iter().copied().filter(|file| file.id != id).collect::<Vec<_>>();
         let with = |id, host| {
@@ -266,19 +272,21 @@ impl Member {
             .iter()
             .find(|file| self.files.get(&file.id).is_some_and(|state| state.is_set_aside));
         if let Some(file) = aside.filter(|_| decided.files.len() > 1) {
-            return Some((without(file.id), false));
+            return Some(FilesChange { files: without(file.id), is_requested: false });
         }
         let is_full = decided.files.len() == MAX_FILES;
         match self.config_change {
             // Other nodes may have added the last possible file meanwhile.
             Some((ConfigChange::AddFile(id, host), _)) if !is_full && self.answers(id, now) => {
-                return Some((with(id, host), true));
+                return Some(FilesChange { files: with(id, host), is_requested: true });
             }
-            Some((ConfigChange::RemoveFile(id), _)) => return Some((without(id), true)),
+            Some((ConfigChange::RemoveFile(id), _)) => {
+                return Some(FilesChange { files: without(id), is_requested: true });
+            }
             _ => {}
         }
         let (id, host) = self.returning.iter().find(|(id, _)| self.answers(**id, now))?;
-        (!is_full).then(|| (with(*id, *host), false))
+        (!is_full).then(|| FilesChange { files: with(*id, *host), is_requested: false })
     }
 
     /// Returns how long `view` must stay the plan before this node proposes it.

@@ -101,8 +101,14 @@ impl<W> Room<W> {
     /// of the stream is used, and a checkpoint is due.
     #[must_use]
     pub fn new(target_bytes: u64) -> Self {
-        let (is_due, is_refusing, is_over) = (false, false, false);
-        Self { target_bytes, reserved: 0, waiting: BTreeMap::new(), is_due, is_refusing, is_over }
+        Self {
+            target_bytes,
+            reserved: 0,
+            waiting: BTreeMap::new(),
+            is_due: false,
+            is_refusing: false,
+            is_over: false,
+        }
     }
 
     /// Handles an event. `fill` is asked for the fill of the stream at most once; it has none

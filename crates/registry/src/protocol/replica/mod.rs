@@ -97,6 +97,20 @@ pub enum Act {
     Fault(NodeId, &'static str),
 }
 
+/// The result of a command that was executed.
+struct Executed {
+    /// `None` if nothing has changed.
+    next: Option<NextContents>,
+    /// The generation of the answer.
+    generation: u64,
+}
+
+/// The contents after a command.
+struct NextContents {
+    contents: Contents,
+    changed: Changed,
+}
+
 /// A command in the order that is not committed yet.
 #[derive(Clone, Hash)]
 struct Entry {
@@ -358,47 +372,47 @@ impl Replica {
             return false;
         }
         self.received = Some(order);
-        let (contents, changed, result) = match self.made(view, origin, command) {
-            Ok((Some((contents, changed)), generation)) => {
-                (Arc::new(contents), Some(changed), Ok(generation))
-            }
-            Ok((None, generation)) => (Arc::clone(&self.accepted), None, Ok(generation)),
-            Err(refused) => (Arc::clone(&self.accepted), None, Err(refused)),
+        let (next, result) = match self.made(view, origin, command) {
+            Ok(Executed { next, generation }) => (next, Ok(generation)),
+            Err(refused) => (None, Err(refused)),
+        };
+        let (contents, changed) = match next {
+            Some(NextContents { contents, changed }) => (Arc::new(contents), Some(changed)),
+            None => (Arc::clone(&self.accepted), None),
         };
         self.push(Entry { order, contents, changed, done: Some((origin, result)) }, out);
         true
     }
 
-    /// Returns the result of a command, which is the same at every member: new contents or none,
-    /// and the generation of the answer.
+    /// Returns the result of a command, which is the same at every member.
     fn made(
         &self,
         view: View,
         origin: Origin,
         command: Result<&Command, NodeId>,
-    ) -> Result<(Option<(Contents, Changed)>, u64), Refused> {
+    ) -> Result<Executed, Refused> {
         let now = &self.accepted;
         if let Some(before) = now.done(origin) {
-            return Ok((None, before));
+            return Ok(Executed { next: None, generation: before });
         }
         let command = command.map_err(|node| Refused::Full { node })?;
         let generation = now.generation + 1;
         if *command != Command::Look && epoch_of(generation) != view.epoch {
             return Err(Refused::Generation { generation: now.generation });
         }
-        let mut next;
+        let mut contents;
         let changed = match command {
-            Command::Look => return Ok((None, now.generation)),
+            Command::Look => return Ok(Executed { next: None, generation: now.generation }),
             Command::Change(change) => {
-                next = Contents::clone(now);
-                next.change(generation, Some(origin), change)?
+                contents = Contents::clone(now);
+                contents.change(generation, Some(origin), change)?
             }
             Command::Restore(backup) => {
-                next = Contents::clone(now);
-                next.restore(generation, Some(origin), backup)?
+                contents = Contents::clone(now);
+                contents.restore(generation, Some(origin), backup)?
             }
         };
-        Ok((Some((next, changed)), generation))
+        Ok(Executed { next: Some(NextContents { contents, changed }), generation })
     }
 
     fn push(&mut self, entry: Entry, out: &mut impl FnMut(Act)) {
