@@ -169,7 +169,9 @@ pub trait Blocks {
     }
 
     /// Returns a block for changing if it is here and free, and the log has room. It never waits
-    /// for another task, so a task may call it that has blocks.
+    /// for another task, so a task may call it that has blocks. It has no place in a line: it may
+    /// fail again and again while others read the block. [`change`](Self::change) and
+    /// [`change_all`](Self::change_all) wait in line, and later readers wait for them.
     async fn try_change(&self, block: BlockId) -> Result<Option<Self::Change<'_>>, CacheError> {
         if !self.try_reserve(1)? {
             return Ok(None);

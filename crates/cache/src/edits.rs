@@ -39,8 +39,9 @@ impl Edits {
     pub(crate) const NONE: Self =
         Self { made: Vec::new(), kept: Vec::new(), image: Vec::new(), patch: Patch::EMPTY };
 
-    /// Returns empty edits.
-    pub fn new() -> Self {
+    /// Returns empty edits, with the room of earlier ones of this thread.
+    #[must_use]
+    pub fn spare() -> Self {
         SPARE.replace(Self::NONE)
     }
 
@@ -135,7 +136,7 @@ mod tests {
     const USER: u64 = 300;
 
     fn edited(random: &mut Random, page: &mut [u8], keeps_image: bool) -> Edits {
-        let mut edits = Edits::new();
+        let mut edits = Edits::spare();
         for _ in 0..random.below(8) {
             let start = random.below(USER) as usize;
             let end = random.between(start as u64, USER.min(start as u64 + 40)) as usize;

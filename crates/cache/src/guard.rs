@@ -203,7 +203,7 @@ pub struct Change<'a> {
 impl<'a> Change<'a> {
     pub(crate) fn new(cache: &'a Cache, block: BlockId, held: TaskBlock) -> Self {
         let (lent, is_reserved) = (Lent::new(cache, block, held), cache.redo().is_some());
-        Self { lent, block, edits: Edits::new(), blank: None, made: None, is_reserved }
+        Self { lent, block, edits: Edits::spare(), blank: None, made: None, is_reserved }
     }
 
     /// Makes a new page of a block that the task got.

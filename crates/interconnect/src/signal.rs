@@ -6,15 +6,13 @@
 //!
 //! The owner goes to sleep by exchanging *awake* for *asleep*, which fails if the answer came
 //! first. With a single word no wake-up is lost.
+//!
+//! The text of the word is compiled for real atomics and for those of `loom`. Loom tries every
+//! order of a thread that takes the signal, polls two tasks and sleeps, and of the two threads that
+//! answer them, each visible in every way that the orderings allow.
 
 use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{
-            AtomicU64,
-            Ordering::{AcqRel, Acquire, Relaxed},
-        },
-    },
+    sync::{Arc, Mutex},
     thread::{self, Thread},
 };
 
@@ -22,6 +20,52 @@ use plexus_base::{Nanos, clock};
 use plexus_fabric::Bell;
 
 use crate::sync::lock;
+
+macro_rules! word {
+    ($($atomics:ident)::+) => {
+        use $($atomics)::+::{
+            AtomicU64,
+            Ordering::{AcqRel, Acquire, Relaxed},
+        };
+
+        use super::{AWAKE, FIRST};
+
+        /// The word of a signal.
+        pub(super) struct Word(AtomicU64);
+
+        impl Word {
+            pub(super) fn new() -> Self {
+                Self(AtomicU64::new(AWAKE))
+            }
+
+            /// Gives the answer and returns the word before.
+            pub(super) fn set(&self, answer: u64) -> u64 {
+                self.0.swap(answer + FIRST, AcqRel)
+            }
+
+            /// Takes the answer if it has come.
+            pub(super) fn take(&self) -> Option<u64> {
+                let answer = self.get().checked_sub(FIRST)?;
+                self.0.store(AWAKE, Relaxed);
+                Some(answer)
+            }
+
+            #[inline]
+            pub(super) fn get(&self) -> u64 {
+                self.0.load(Acquire)
+            }
+
+            /// Exchanges one state without an answer for another. Returns false if one has come.
+            pub(super) fn exchange(&self, from: u64, to: u64) -> bool {
+                self.0.compare_exchange(from, to, AcqRel, Acquire).is_ok()
+            }
+        }
+    };
+}
+
+mod real {
+    word!(std::sync::atomic);
+}
 
 /// No answer yet; the owner is awake.
 const AWAKE: u64 = 0;
@@ -36,7 +80,7 @@ const FIRST: u64 = 3;
 ///
 /// It belongs to the thread that made it: only that thread takes the answer or sleeps.
 pub struct Signal {
-    state: AtomicU64,
+    word: real::Word,
     owner: Thread,
     /// The bell to ring while the owner is watching; only the owner changes it, before it watches.
     bell: Mutex<Option<Arc<Bell>>>,
@@ -52,12 +96,12 @@ impl Signal {
     /// Makes a signal of the calling thread.
     #[must_use]
     pub fn new() -> Self {
-        Self { state: AtomicU64::new(AWAKE), owner: thread::current(), bell: Mutex::default() }
+        Self { word: real::Word::new(), owner: thread::current(), bell: Mutex::default() }
     }
 
     /// Gives the answer (below `u64::MAX - 3`) and wakes the owner if it sleeps.
     pub fn set(&self, answer: u64) {
-        match self.state.swap(answer + FIRST, AcqRel) {
+        match self.word.set(answer) {
             PARKED => self.owner.unpark(),
             WATCHING => {
                 if let Some(bell) = &*lock(&self.bell) {
@@ -70,27 +114,25 @@ impl Signal {
 
     /// Takes the answer if it has come. There is no other until the next [`Signal::set`].
     pub fn take(&self) -> Option<u64> {
-        let answer = self.state.load(Acquire).checked_sub(FIRST)?;
-        self.state.store(AWAKE, Relaxed);
-        Some(answer)
+        self.word.take()
     }
 
     /// Returns whether an answer has come.
     #[must_use]
     #[inline]
     pub fn is_set(&self) -> bool {
-        self.state.load(Acquire) >= FIRST
+        self.word.get() >= FIRST
     }
 
     /// Returns whether the owner sleeps or is about to.
     #[cfg(test)]
     pub(crate) fn is_slept_on(&self) -> bool {
-        [PARKED, WATCHING].contains(&self.state.load(Acquire))
+        [PARKED, WATCHING].contains(&self.word.get())
     }
 
     /// Sleeps until an answer has come, or until a time.
     pub fn park(&self, until: Option<Nanos>) {
-        if !self.leave(PARKED) {
+        if !self.word.exchange(AWAKE, PARKED) {
             return;
         }
         while !self.is_set() {
@@ -110,21 +152,17 @@ impl Signal {
             *place = Some(bell.clone());
         }
         drop(place);
-        self.leave(WATCHING)
+        self.word.exchange(AWAKE, WATCHING)
+    }
+
+    fn awake(&self, slept: u64) {
+        // If the answer has come, it stays.
+        self.word.exchange(slept, AWAKE);
     }
 
     /// Notes that the owner is awake again.
     pub(crate) fn watched(&self) {
         self.awake(WATCHING);
-    }
-
-    fn awake(&self, slept: u64) {
-        // It fails if the answer has come, which stays.
-        let _ = self.state.compare_exchange(slept, AWAKE, AcqRel, Acquire);
-    }
-
-    fn leave(&self, to: u64) -> bool {
-        self.state.compare_exchange(AWAKE, to, AcqRel, Acquire).is_ok()
     }
 }
 
@@ -180,5 +218,83 @@ mod tests {
         });
         told.recv().unwrap().set(5);
         assert_eq!(waiting.join().unwrap(), Some(5));
+    }
+
+    mod in_loom {
+        word!(loom::sync::atomic);
+    }
+
+    /// A wait of a task: as in a [`Reply`](crate::Reply), the waker of the task or the answer.
+    #[derive(Default)]
+    struct LoomWait(loom::sync::Mutex<LoomState>);
+
+    #[derive(Default)]
+    struct LoomState {
+        has_waker: bool,
+        is_answered: bool,
+    }
+
+    impl LoomWait {
+        /// Polls the task: its wait is over, or it leaves its waker.
+        fn poll(&self) -> bool {
+            let mut state = self.0.lock().unwrap();
+            state.has_waker |= !state.is_answered;
+            state.is_answered
+        }
+
+        /// Answers, and calls the waker behind the lock.
+        fn answer(&self, word: &in_loom::Word, owner: &loom::thread::Thread) {
+            let mut state = self.0.lock().unwrap();
+            state.is_answered = true;
+            let has_waker = std::mem::take(&mut state.has_waker);
+            drop(state);
+            if has_waker && word.set(0) == PARKED {
+                owner.unpark();
+            }
+        }
+    }
+
+    /// Runs two tasks of one thread, each of which waits for an answer of another thread. `takes`
+    /// is when the thread takes the signal: before it polls, as it does, or after.
+    fn explore(takes_first: bool) {
+        loom::model(move || {
+            let word = Arc::new(in_loom::Word::new());
+            let waits = [0; 2].map(|_| Arc::new(LoomWait::default()));
+            let owner = loom::thread::current();
+            let answers = waits.clone().map(|wait| {
+                let (word, owner) = (word.clone(), owner.clone());
+                loom::thread::spawn(move || wait.answer(&word, &owner))
+            });
+            loop {
+                if takes_first {
+                    word.take();
+                }
+                let are_over = waits.iter().filter(|wait| wait.poll()).count();
+                if !takes_first {
+                    word.take();
+                }
+                if are_over == waits.len() {
+                    break;
+                }
+                // A wake-up that is lost is a deadlock, which loom reports.
+                if word.exchange(AWAKE, PARKED) {
+                    while word.get() < FIRST {
+                        loom::thread::park();
+                    }
+                }
+            }
+            answers.into_iter().for_each(|answer| answer.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn no_wake_up_of_a_task_is_lost() {
+        explore(true);
+    }
+
+    #[test]
+    #[should_panic(expected = "deadlock")]
+    fn a_signal_that_is_taken_after_the_poll_loses_a_wake_up() {
+        explore(false);
     }
 }

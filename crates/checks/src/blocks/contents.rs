@@ -85,7 +85,7 @@ impl Contents {
     }
 
     /// Applies a patch to the bytes of a page, as replay does.
-    pub(crate) fn apply(&self, page: &mut Vec<u8>, patch: &[u8]) -> Result<(), DecodeError> {
+    pub(crate) fn apply(&self, page: &mut [u8], patch: &[u8]) -> Result<(), DecodeError> {
         match self {
             Self::Numbers => {
                 page.copy_from_slice(patch);

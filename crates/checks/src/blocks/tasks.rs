@@ -370,7 +370,7 @@ impl SimBlocks {
     fn latched(&self, lent: (BlockId, Slot), before: Rc<[u8]>, version: Version) -> SimChange<'_> {
         let user = contents::parts(&before).1;
         let page = [&[0; HEADER], user, &[0; TRAILER]].concat();
-        SimChange { of: self, lent, before, page, version, edits: Edits::new(), is_over: false }
+        SimChange { of: self, lent, before, page, version, edits: Edits::spare(), is_over: false }
     }
 }
 

@@ -6,7 +6,10 @@ use std::{
     future::{Future, poll_fn},
     panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
-    sync::mpsc,
+    sync::{
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        mpsc,
+    },
     task::Poll,
     thread,
     time::Duration,
@@ -122,6 +125,44 @@ fn groups_of_changes_by_many_tasks_add_up_and_no_frame_stays_in_use() {
         // Every block can be changed on every node.
         nodes.iter().for_each(|node| assert_eq!(total(node), 0, "{rail}"));
     }
+}
+
+/// Each reader keeps the block for a while and takes it again at once, so that it is almost never
+/// without a reader.
+#[test]
+fn readers_do_not_keep_a_group_from_being_changed() {
+    const ROUNDS: i64 = 50;
+    let dir = tempfile::tempdir().unwrap();
+    let shape = Shape { nodes: 2, workers: 1, rail: RailKind::Shm, waiting: Waiting::Adaptive, kib: 4 };
+    let nodes = start(dir.path(), &shape);
+    let group = [BlockId(1), BlockId(2)];
+    let (is_over, reads) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for reader in 0..4 {
+            let (mut session, is_over, reads) =
+                (nodes[reader % 2].runtime().cache().session(), &is_over, &reads);
+            scope.spawn(move || {
+                while !is_over.load(Relaxed) {
+                    let read = session.read(group[1]).unwrap();
+                    std::thread::sleep(Duration::from_micros(300));
+                    drop(read);
+                    reads.fetch_add(1, Relaxed);
+                }
+            });
+        }
+        let here = nodes[0].runtime().cache();
+        here.block_on(async {
+            for _ in 0..ROUNDS {
+                let mut changes = here.change_all(&group).await.unwrap();
+                changes.iter_mut().for_each(|change| add(change, 1));
+                here.commit(changes);
+            }
+        });
+        is_over.store(true, Relaxed);
+    });
+    assert!(reads.load(Relaxed) >= ROUNDS as u64, "the readers did not read meanwhile");
+    let mut session = nodes[1].runtime().cache().session();
+    assert_eq!(group.map(|block| balance(&session.read(block).unwrap())), [ROUNDS; 2]);
 }
 
 #[test]
