@@ -15,7 +15,7 @@ mod label;
 mod page;
 mod patch;
 
-pub use device::{Device, DeviceFault, FileDevice, SECTOR, SimulatedDevice};
+pub use device::{Device, DeviceFault, Extent, Extents, FileDevice, SECTOR, SimulatedDevice};
 pub use error::DiskError;
 pub use group::{DATA_START, DiskOpening, Group, Guard, UNIT};
 pub use io::{BlockIo, BlockIoSettings, DiskReads, FrameMemory, IoCompletion, Job, Op};

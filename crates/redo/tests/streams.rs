@@ -1,6 +1,7 @@
 //! A stream as its threads see it: progress without waiting, and reading while it is written.
 
 use std::{
+    path::Path,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
@@ -12,12 +13,13 @@ use std::{
 };
 
 use plexus_base::{BlockId, Incarnation, NodeId};
-use plexus_disks::{Device, DeviceFault, DiskError, FileDevice, SimulatedDevice, Version};
+use plexus_disks::{Device, DeviceFault, DiskError, Extent, Extents, FileDevice, SimulatedDevice, Version};
 use plexus_redo::stream::{
     driver::{RedoProgress, RedoStream, create},
     protocol::{Geometry, Group, Lsn, PAGE, Record, StreamHeader},
     reader::StreamReader,
 };
+use plexus_sim::Random;
 
 const NODE: NodeId = NodeId(1);
 
@@ -72,6 +74,41 @@ fn clients_hear_of_progress_and_of_a_failure_without_waiting() {
         }
     };
     assert!(failed.starts_with("redo stream of node 1 has failed: simulated device"), "{failed}");
+}
+
+/// Batches cross the ends of extents, and a sync reaches each device.
+#[test]
+fn a_stream_over_several_extents_is_found_after_a_loss_of_power() {
+    let geometry = Geometry::new(8 * PAGE, 2).expect("segments");
+    let devices = [(); 2].map(|()| Arc::new(SimulatedDevice::new(geometry.length())));
+    let mut random = Random::new(5);
+    let (mut begin, mut extents) = (0, Vec::new());
+    while begin < geometry.length() {
+        let (offset, length) = (begin, random.between(100, 3 * PAGE).min(geometry.length() - begin));
+        extents.push(Extent { device: devices[extents.len() % 2].clone(), offset, length });
+        begin += length;
+    }
+    assert!(extents.len() > 4);
+    let device = || Extents::new(Path::new("extents"), extents.clone());
+    device().write(0, &StreamHeader::new(5, NODE, geometry).encode()).expect("written");
+    let scan = |device: &Extents| StreamReader::open(device).and_then(StreamReader::scan);
+    let tail = scan(&device()).expect("a stream").tail;
+    let stream = RedoStream::open(Arc::new(device()), tail, Incarnation(1), drop).expect("it opens");
+    let mut last = stream.end();
+    // More than the stream has room for, so that it begins again.
+    for number in 0..300 {
+        last = stream.append(&group(number)).expect("a group").end;
+        if number % 7 == 0 {
+            stream.wait_durable(last).expect("durable");
+            stream.checkpoint(last);
+        }
+    }
+    stream.wait_durable(last).expect("durable");
+    drop(stream);
+    devices.iter().for_each(|device| device.lose_power(|sectors| vec![false; sectors]));
+    let found = scan(&device()).expect("a stream");
+    assert!(found.damage.is_none() && found.tail.end >= last, "{:?} {last:?}", found.tail.end);
+    assert_eq!(found.highest.get(&BlockId(1)), Some(&Version(300)));
 }
 
 #[test]

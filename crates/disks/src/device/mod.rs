@@ -10,11 +10,13 @@
 //!
 //! Callers do not overlap writes of the same bytes. Must not know what the bytes mean.
 
+mod extents;
 mod file;
 mod simulated;
 
 pub(crate) use self::file::write_zeros;
 pub use self::{
+    extents::{Extent, Extents},
     file::FileDevice,
     simulated::{DeviceFault, SECTOR, SimulatedDevice},
 };

@@ -9,7 +9,7 @@ use std::{
 };
 
 use plexus_base::{BlockId, Incarnation, NodeId, durable};
-use plexus_disks::{Device, DiskError, FileDevice, Version};
+use plexus_disks::{Device, DiskError, Extents, Version};
 
 use super::known::LostStream;
 use crate::stream::{
@@ -31,9 +31,14 @@ pub struct RedoFiles {
 /// Returns false if this node may write no more: then others may have recovered its stream.
 type Guard = Arc<dyn Fn() -> bool + Send + Sync>;
 
+/// Opens the bytes of a stream: a list of extents, at present the whole of its file.
+pub(super) fn open_stream(path: &Path) -> Result<Extents, DiskError> {
+    Extents::of_file(path)
+}
+
 /// A stream's file that is written only as long as the guard allows it.
 struct GuardedFile {
-    file: FileDevice,
+    file: Extents,
     path: PathBuf,
     guard: Guard,
 }
@@ -325,7 +330,7 @@ impl RedoFiles {
     pub fn scan(&self, dead: &mut DeadStream) -> Result<BTreeMap<BlockId, Version>, RedoFileError> {
         let DeadStream { file: StreamFile { path, header, .. }, read } = dead;
         let scan = || {
-            let device = FileDevice::open(path)?;
+            let device = open_stream(path)?;
             device.sync()?;
             let reader = StreamReader::open(&device)?.of(self.cluster, header.node)?;
             // Only closed streams are opened again.
@@ -348,7 +353,7 @@ impl RedoFiles {
         let StreamFile { path, header, .. } = &dead.file;
         let close = || {
             let (path, guard) = (path.clone(), Arc::clone(&self.guard));
-            let device = GuardedFile { file: FileDevice::open(&path)?, path, guard };
+            let device = GuardedFile { file: open_stream(&path)?, path, guard };
             let found = *StreamReader::open(&device)?.of(self.cluster, header.node)?.header();
             if found.is_closed || found.incarnation != header.incarnation {
                 return Ok(());
@@ -363,7 +368,7 @@ impl RedoFiles {
     /// it does with the stream.
     fn close_unused(&self, file: &StreamFile, node: NodeId) -> bool {
         let close = || {
-            let device = FileDevice::open(&file.path)?;
+            let device = open_stream(&file.path)?;
             let StreamScan { tail, damage, .. } =
                 StreamReader::open(&device)?.of(self.cluster, node)?.scan()?;
             if damage.is_some() || tail.end != tail.header.begin {
@@ -379,7 +384,7 @@ impl RedoFiles {
     fn obstacle(&self) -> String {
         let damage = |file: StreamFile| {
             let scan = || {
-                let device = FileDevice::open(&file.path)?;
+                let device = open_stream(&file.path)?;
                 StreamReader::open(&device)?.of_running().scan()
             };
             let is_open = !file.header.is_closed;
@@ -423,7 +428,7 @@ impl RedoFiles {
     /// Reads the header of a stream, and refuses that of another cluster.
     fn look(&self, path: PathBuf, place: u8) -> Result<StreamFile, RedoFileError> {
         let header = || {
-            let device = FileDevice::open(&path)?;
+            let device = open_stream(&path)?;
             let reader = StreamReader::open(&device)?;
             let node = reader.header().node;
             reader.of(self.cluster, node).map(|reader| *reader.header())
@@ -436,7 +441,7 @@ impl RedoFiles {
 
     fn prepared(&self, file: &StreamFile, incarnation: Incarnation) -> Result<PreparedStream, StreamError> {
         let path = file.path.clone();
-        let device = FileDevice::open(&path)?;
+        let device = open_stream(&path)?;
         let StreamScan { tail, damage, .. } =
             StreamReader::open(&device)?.of(self.cluster, file.header.node)?.scan()?;
         if let Some(damage) = damage {

@@ -10,9 +10,12 @@ use std::{
 };
 
 use plexus_base::{BlockId, Incarnation};
-use plexus_disks::{Device, FileDevice, Version};
+use plexus_disks::{Device, Version};
 
-use super::{ahead::ReadAhead, files::StreamFile};
+use super::{
+    ahead::ReadAhead,
+    files::{StreamFile, open_stream},
+};
 use crate::stream::{
     protocol::{
         Batch, Lsn, Record, RecordKind,
@@ -111,7 +114,7 @@ impl GatheredRecords {
         is_running: bool,
         cancel: &AtomicBool,
     ) -> Result<(), StreamError> {
-        let device = FileDevice::open(&file.path)?;
+        let device = open_stream(&file.path)?;
         thread::scope(|scope| {
             let device: &dyn Device = &device;
             let device = ReadAhead::new(device, scope);
