@@ -1,0 +1,501 @@
+//! B-link trees: keys and values in pages that every node reads and changes.
+//!
+//! Each page has the key below which all its keys are, and its right sibling. A page that is full
+//! is divided: its right part and the new sibling are one group of redo. The parent learns of the
+//! sibling afterwards, by a change of its own. Until then, and for ever if the node dies between
+//! the two, the sibling is found from the left page. A change that finds a page in this way tells
+//! the parent.
+//!
+//! The root stays where it is. When it is full, its entries move to two new pages, which become
+//! its children.
+//!
+//! A task has one page at a time, besides new ones. It finds a page by reading, gives it back, and
+//! waits for it again to change it. Meanwhile the page may have been divided, and never merged: a
+//! key is in the page or to the right of it.
+
+pub mod check;
+mod page;
+
+use plexus_base::BlockId;
+use plexus_cache::{BlockChange, Blocks, Committed};
+use plexus_disks::PageType;
+
+use self::page::{Malformed, Node, NodeEdit, most_bytes};
+use crate::{
+    StoreError,
+    space::{FreeBlock, Space},
+};
+
+/// The type of the pages of trees.
+pub const TREE_PAGE: PageType = PageType(1);
+
+/// The most levels of a tree: a page has at least two children, and more would be a circle.
+const MOST_LEVELS: u8 = 64;
+
+/// An entry of a tree: key and value.
+pub type OwnedEntry = (Vec<u8>, Vec<u8>);
+
+/// The change of one entry.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum EntryChange {
+    /// It stays as it is.
+    Keep,
+    /// It gets this value; it is made if there was none.
+    Set(Vec<u8>),
+    /// It is removed, if there is one.
+    Remove,
+}
+
+/// A part of a scan.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ScannedEntries {
+    /// The entries, in their order.
+    pub entries: Vec<OwnedEntry>,
+    /// The place where the next part begins; `None` at the end.
+    pub next: Option<ScanPlace>,
+}
+
+/// A place between two parts of a scan.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ScanPlace {
+    key: Vec<u8>,
+    /// The page that has the key, or one on the left of it.
+    page: Option<BlockId>,
+}
+
+impl ScanPlace {
+    /// A scan from this key on.
+    #[must_use]
+    pub fn from(key: &[u8]) -> Self {
+        Self { key: key.to_vec(), page: None }
+    }
+}
+
+/// A sibling that its parent may not know.
+struct NewSibling {
+    /// The level of the parent.
+    level: u8,
+    separator: Vec<u8>,
+    block: BlockId,
+}
+
+/// The result of the search for an entry under the latch of its page.
+enum Changed<T> {
+    Done(T, Committed),
+    /// The page was divided, to make room.
+    Divided(Option<NewSibling>),
+    /// The key is in the right sibling, of which the parent may not know.
+    Right(NewSibling),
+    /// The page is not at the expected level: it is the root, which has got children meanwhile.
+    Higher,
+}
+
+/// A tree, as a task of a node uses it.
+pub struct Tree<'a, B, S> {
+    blocks: &'a B,
+    space: &'a S,
+    root: BlockId,
+}
+
+impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
+    /// Makes a new, empty tree of a free block.
+    ///
+    /// # Errors
+    /// The block cannot be had.
+    pub async fn create(
+        blocks: &'a B,
+        space: &'a S,
+        root: FreeBlock,
+    ) -> Result<(Self, Committed), StoreError> {
+        let mut change = blocks.create(root.block, TREE_PAGE, root.last).await?;
+        drop(NodeEdit::init(&mut change, 0, None, None).map_err(damaged(root.block))?);
+        let committed = blocks.commit(vec![change]);
+        Ok((Self { blocks, space, root: root.block }, committed))
+    }
+
+    /// Opens the tree with this root.
+    pub fn open(blocks: &'a B, space: &'a S, root: BlockId) -> Self {
+        Self { blocks, space, root }
+    }
+
+    /// Returns the value of a key.
+    ///
+    /// # Errors
+    /// A block cannot be had or is damaged.
+    pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        let mut block = self.root;
+        for _ in 0..self.most_steps() {
+            let page = self.blocks.read(block).await?;
+            let step = || {
+                let node = Node::of(&page)?;
+                if let Some(next) = next_page(node, key, 0)? {
+                    return Ok(Err(next));
+                }
+                let found = node.find(key)?.ok().map(|index| node.entry(index)).transpose()?;
+                Ok(Ok(found.map(|(_, value)| value.to_vec())))
+            };
+            match step().map_err(damaged(block))? {
+                Ok(value) => return Ok(value),
+                Err(next) => {
+                    drop(page);
+                    block = next;
+                }
+            }
+        }
+        Err(StoreError::Damaged { block, what: "a circle of pages" })
+    }
+
+    /// Changes the entry of a key. `act` looks at the value under the latch of its page, where no
+    /// other task can change it, and decides. It may be called more than once; the last call
+    /// counts. Returns what it returned, and the commit to wait for.
+    ///
+    /// # Errors
+    /// A block cannot be had or is damaged, or there is no room.
+    pub async fn change<T>(
+        &self,
+        key: &[u8],
+        mut act: impl FnMut(Option<&[u8]>) -> (EntryChange, T),
+    ) -> Result<(T, Committed), StoreError> {
+        let mut block = self.page_at(0, key).await?;
+        loop {
+            match self.change_in(block, key, &mut act).await? {
+                Changed::Done(result, committed) => return Ok((result, committed)),
+                Changed::Divided(sibling) => {
+                    if let Some(sibling) = sibling {
+                        self.tell_parent(sibling).await?;
+                    }
+                    block = self.page_at(0, key).await?;
+                }
+                Changed::Right(sibling) => {
+                    block = sibling.block;
+                    self.tell_parent(sibling).await?;
+                }
+                Changed::Higher => block = self.page_at(0, key).await?,
+            }
+        }
+    }
+
+    /// Sets the value of a key.
+    ///
+    /// # Errors
+    /// As [`Tree::change`].
+    pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<Committed, StoreError> {
+        Ok(self.change(key, |_| (EntryChange::Set(value.to_vec()), ())).await?.1)
+    }
+
+    /// Removes a key. Returns whether there was one.
+    ///
+    /// # Errors
+    /// As [`Tree::change`].
+    pub async fn remove(&self, key: &[u8]) -> Result<(bool, Committed), StoreError> {
+        self.change(key, |value| (EntryChange::Remove, value.is_some())).await
+    }
+
+    /// Returns entries from a place on: at most so many, from one page. The pages behind are asked
+    /// for, so that they come while the caller works.
+    ///
+    /// # Errors
+    /// A block cannot be had or is damaged.
+    pub async fn scan(&self, from: &ScanPlace, most: usize) -> Result<ScannedEntries, StoreError> {
+        let mut block = match from.page {
+            Some(page) => page,
+            None => self.page_at(0, &from.key).await?,
+        };
+        for _ in 0..self.most_steps() {
+            let page = self.blocks.read_once(block).await?;
+            let step = || {
+                let node = Node::of(&page)?;
+                if let Some(next) = next_page(node, &from.key, 0)? {
+                    return Ok(Err(next));
+                }
+                let first = node.below(&from.key, false)?;
+                let last = node.count().min(first + most);
+                let owned = |index| node.entry(index).map(|(key, value)| (key.to_vec(), value.to_vec()));
+                let entries = (first..last).map(owned).collect::<Result<Vec<_>, _>>()?;
+                let next = if last < node.count() {
+                    Some(ScanPlace { key: node.entry(last)?.0.to_vec(), page: Some(block) })
+                } else {
+                    node.high()?.map(|high| ScanPlace { key: high.to_vec(), page: node.right() })
+                };
+                Ok(Ok((ScannedEntries { entries, next }, node.right())))
+            };
+            match step().map_err(damaged(block))? {
+                Ok((scanned, right)) => {
+                    drop(page);
+                    self.blocks.prefetch(right.as_slice(), plexus_cache::protocol::Mode::S);
+                    return Ok(scanned);
+                }
+                Err(next) => {
+                    drop(page);
+                    block = next;
+                }
+            }
+        }
+        Err(StoreError::Damaged { block, what: "a circle of pages" })
+    }
+
+    /// Returns entries below a key, or the last ones: at most so many, from one page, the last
+    /// first. `None` for the next key means that there are no others.
+    ///
+    /// # Errors
+    /// A block cannot be had or is damaged.
+    pub async fn scan_back(
+        &self,
+        below: Option<&[u8]>,
+        most: usize,
+    ) -> Result<(Vec<OwnedEntry>, Option<Vec<u8>>), StoreError> {
+        let mut below = below.map(<[u8]>::to_vec);
+        loop {
+            let (page, low) = self.page_below(below.as_deref()).await?;
+            let (block, page) = page;
+            let step = || {
+                let node = Node::of(&page)?;
+                let last = match &below {
+                    Some(key) => node.below(key, false)?,
+                    None => node.count(),
+                };
+                let first = last.saturating_sub(most);
+                let owned = |index| node.entry(index).map(|(key, value)| (key.to_vec(), value.to_vec()));
+                let entries = (first..last).rev().map(owned).collect::<Result<Vec<_>, _>>()?;
+                let more = if first > 0 { Some(node.entry(first)?.0.to_vec()) } else { None };
+                Ok((entries, more))
+            };
+            let (entries, more) = step().map_err(damaged(block))?;
+            // A page whose lowest possible key is empty is the first one.
+            let next = more.or_else(|| (!low.is_empty()).then_some(low));
+            let is_lower = |next: &Vec<u8>| below.as_ref().is_none_or(|below| next < below);
+            if next.as_ref().is_some_and(|next| !is_lower(next)) {
+                return Err(StoreError::Damaged { block, what: "its keys are not in order" });
+            }
+            if !entries.is_empty() || next.is_none() {
+                return Ok((entries, next));
+            }
+            below = next;
+        }
+    }
+
+    /// Returns a bound of the pages that a search looks at: each level once, and siblings.
+    fn most_steps(&self) -> u64 {
+        self.blocks.blocks().saturating_add(u64::from(MOST_LEVELS))
+    }
+
+    /// Returns a page at a level in which a key is, or which is on the left of that page.
+    async fn page_at(&self, level: u8, key: &[u8]) -> Result<BlockId, StoreError> {
+        let mut block = self.root;
+        for _ in 0..self.most_steps() {
+            let page = self.blocks.read(block).await?;
+            let next = Node::of(&page).and_then(|node| next_page(node, key, level));
+            match next.map_err(damaged(block))? {
+                None => return Ok(block),
+                Some(next) => {
+                    drop(page);
+                    block = next;
+                }
+            }
+        }
+        Err(StoreError::Damaged { block, what: "a circle of pages" })
+    }
+
+    /// Returns the last leaf that may have keys below `below`, and the lowest key that it may have.
+    async fn page_below(
+        &self,
+        below: Option<&[u8]>,
+    ) -> Result<((BlockId, B::Read<'a>), Vec<u8>), StoreError> {
+        let (mut block, mut low) = (self.root, Vec::new());
+        for _ in 0..self.most_steps() {
+            let page = self.blocks.read(block).await?;
+            let step = || {
+                let node = Node::of(&page)?;
+                let is_right = match (node.high()?, below) {
+                    (Some(high), Some(below)) => high < below,
+                    (high, None) => high.is_some(),
+                    (None, _) => false,
+                };
+                if is_right {
+                    let right = node.right().ok_or(Malformed("its right sibling is missing"))?;
+                    return Ok(Some((right, node.high()?.unwrap_or_default().to_vec())));
+                }
+                if node.level() == 0 {
+                    return Ok(None);
+                }
+                let before = match below {
+                    Some(below) => node.below(below, false)?,
+                    None => node.count(),
+                };
+                let index = before.saturating_sub(1);
+                Ok(Some((node.child(index)?, node.entry(index)?.0.to_vec())))
+            };
+            match step().map_err(damaged(block))? {
+                None => return Ok(((block, page), low)),
+                Some((next, next_low)) => {
+                    drop(page);
+                    low = low.max(next_low);
+                    block = next;
+                }
+            }
+        }
+        Err(StoreError::Damaged { block, what: "a circle of pages" })
+    }
+
+    /// Changes the entry of a key in a leaf, if it belongs there and there is room; else divides
+    /// the leaf.
+    async fn change_in<T>(
+        &self,
+        block: BlockId,
+        key: &[u8],
+        act: &mut impl FnMut(Option<&[u8]>) -> (EntryChange, T),
+    ) -> Result<Changed<T>, StoreError> {
+        let mut page = self.blocks.change(block).await?;
+        let node = Node::of(&page).map_err(damaged(block))?;
+        if node.level() > 0 {
+            return Ok(Changed::Higher);
+        }
+        if let Some(sibling) = right_of(node, key).map_err(damaged(block))? {
+            return Ok(Changed::Right(sibling));
+        }
+        let found = node.find(key).map_err(damaged(block))?;
+        let old = found.ok().map(|index| node.entry(index)).transpose().map_err(damaged(block))?;
+        let (change, result) = act(old.map(|(_, value)| value));
+        let most = most_bytes(page.len());
+        let has_room = match (&change, found) {
+            (EntryChange::Keep, _) | (EntryChange::Remove, Err(_)) => {
+                return Ok(Changed::Done(result, Committed::default()));
+            }
+            (EntryChange::Set(value), _) if key.len() + value.len() > most => {
+                return Err(StoreError::TooLong { bytes: key.len() + value.len(), most });
+            }
+            (EntryChange::Remove, Ok(index)) => {
+                edit(block, &mut page, |node| node.remove(index)).map(|()| true)
+            }
+            (EntryChange::Set(value), Ok(index)) => edit(block, &mut page, |node| node.replace(index, value)),
+            (EntryChange::Set(value), Err(index)) => {
+                edit(block, &mut page, |node| node.insert(index, key, value))
+            }
+        };
+        if has_room? {
+            return Ok(Changed::Done(result, self.blocks.commit(vec![page])));
+        }
+        let place = match found {
+            Ok(index) | Err(index) => index,
+        };
+        Ok(Changed::Divided(self.divide(block, page, place).await?))
+    }
+
+    /// Divides a full page. `place` is that of the entry for which room is made. Returns the new
+    /// sibling, unless the page is the root.
+    async fn divide(
+        &self,
+        block: BlockId,
+        mut page: B::Change<'a>,
+        place: usize,
+    ) -> Result<Option<NewSibling>, StoreError> {
+        let level = Node::of(&page).map_err(damaged(block))?.level();
+        if level >= MOST_LEVELS {
+            return Err(StoreError::Damaged { block, what: "it has too many levels" });
+        }
+        // The page is latched meanwhile: a source of blocks must not wait for another task.
+        let (free, mut right) = self.new_page().await?;
+        if block != self.root {
+            let separator = edit(block, &mut page, |node| node.split(place, free.block, &mut right))?;
+            self.blocks.commit(vec![page, right]);
+            return Ok(Some(NewSibling { level: level + 1, separator, block: free.block }));
+        }
+        let (left_free, mut left) = match self.new_page().await {
+            Ok(left) => left,
+            Err(why) => {
+                drop(right);
+                self.space.give_back(free);
+                return Err(why);
+            }
+        };
+        let mut divide = || {
+            NodeEdit::of(&mut page)?.copy_to(&mut left)?;
+            let separator = NodeEdit::of(&mut left)?.split(place, free.block, &mut right)?;
+            let mut root = NodeEdit::init(&mut page, level + 1, None, None)?;
+            root.insert(0, &[], &left_free.block.0.to_le_bytes())?;
+            root.insert(1, &separator, &free.block.0.to_le_bytes())
+        };
+        divide().map_err(damaged(block))?;
+        self.blocks.commit(vec![page, left, right]);
+        Ok(None)
+    }
+
+    async fn new_page(&self) -> Result<(FreeBlock, B::Change<'a>), StoreError> {
+        let free = self.space.take().await?;
+        match self.blocks.create(free.block, TREE_PAGE, free.last).await {
+            Ok(page) => Ok((free, page)),
+            Err(why) => {
+                self.space.give_back(free);
+                Err(why.into())
+            }
+        }
+    }
+
+    /// Tells the parent of a page that it has a new sibling, if the parent does not know it.
+    async fn tell_parent(&self, sibling: NewSibling) -> Result<(), StoreError> {
+        let mut untold = vec![sibling];
+        let mut steps = self.most_steps();
+        while let Some(sibling) = untold.pop() {
+            steps = steps
+                .checked_sub(1)
+                .ok_or(StoreError::Damaged { block: sibling.block, what: "no page can be its parent" })?;
+            let NewSibling { level, separator, block: child } = &sibling;
+            let block = self.page_at(*level, separator).await?;
+            let mut page = self.blocks.change(block).await?;
+            let node = Node::of(&page).map_err(damaged(block))?;
+            if node.level() != *level {
+                untold.push(sibling);
+                continue;
+            }
+            if let Some(right) = right_of(node, separator).map_err(damaged(block))? {
+                untold.extend([sibling, right]);
+                continue;
+            }
+            let Err(index) = node.find(separator).map_err(damaged(block))? else { continue };
+            let value = child.0.to_le_bytes();
+            if edit(block, &mut page, |node| node.insert(index, separator, &value))? {
+                self.blocks.commit(vec![page]);
+            } else {
+                let divided = self.divide(block, page, index).await?;
+                untold.push(sibling);
+                untold.extend(divided);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the page to go to from a page in search of a key at a level: a child or the right
+/// sibling; `None`: this is the page.
+fn next_page(node: Node<'_>, key: &[u8], level: u8) -> Result<Option<BlockId>, Malformed> {
+    if node.is_left_of(key)? {
+        return node.right().map(Some).ok_or(Malformed("its right sibling is missing"));
+    }
+    if node.level() <= level {
+        return Ok(None);
+    }
+    let before = node.below(key, true)?;
+    node.child(before.checked_sub(1).ok_or(Malformed("no child is for low keys"))?).map(Some)
+}
+
+/// Returns the right sibling if a key belongs to it.
+fn right_of(node: Node<'_>, key: &[u8]) -> Result<Option<NewSibling>, Malformed> {
+    let Some(high) = node.high()?.filter(|high| *high <= key) else { return Ok(None) };
+    let block = node.right().ok_or(Malformed("its right sibling is missing"))?;
+    Ok(Some(NewSibling { level: node.level() + 1, separator: high.to_vec(), block }))
+}
+
+fn edit<C: BlockChange, T>(
+    block: BlockId,
+    page: &mut C,
+    act: impl FnOnce(&mut NodeEdit<'_, C>) -> Result<T, Malformed>,
+) -> Result<T, StoreError> {
+    NodeEdit::of(page).and_then(|mut node| act(&mut node)).map_err(damaged(block))
+}
+
+fn damaged(block: BlockId) -> impl Fn(Malformed) -> StoreError {
+    move |Malformed(what)| StoreError::Damaged { block, what }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,342 @@
+//! A page of a tree: sorted entries of a key and a value.
+//!
+//! <!-- page of a tree, in user bytes -->
+//! | bytes | content |
+//! |---|---|
+//! | 0 | level: 0 for a leaf |
+//! | 1 | zero |
+//! | 2..4 | number of entries |
+//! | 4..6 | begin of the cells, which reach to the end of the page |
+//! | 6..8 | bytes of cells that nothing refers to |
+//! | 8..16 | the block of the right sibling; all ones: none |
+//! | 16..18 | place of the cell with the high key; 0: there is none |
+//! | 18.. | place of the cell of each entry, in the order of keys: 2 bytes each |
+//! | cells | length of the key (2 bytes), length of the value (2 bytes), key, value |
+//!
+//! All numbers are little-endian. All keys of a page are below its high key. An entry of an inner
+//! page has the block of a child as its value (8 bytes) and the lowest key that the child may have.
+
+use plexus_base::BlockId;
+use plexus_cache::BlockChange;
+
+const LEVEL: usize = 0;
+const COUNT: usize = 2;
+const CELLS: usize = 4;
+const UNUSED: usize = 6;
+const RIGHT: usize = 8;
+const HIGH: usize = 16;
+const SLOTS: usize = 18;
+
+/// The bytes of a cell besides key and value.
+const CELL: usize = 4;
+
+const NO_BLOCK: u64 = u64::MAX;
+
+/// Returns the most bytes of a key and its value in pages with so many user bytes: four entries and
+/// a high key fit, so that a page without room can be divided.
+pub(crate) fn most_bytes(user: usize) -> usize {
+    (user - SLOTS) / 5 - CELL - 2
+}
+
+/// The contents of a page that no correct node writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Malformed(pub(crate) &'static str);
+
+/// A page of a tree, to be read.
+#[derive(Clone, Copy)]
+pub(crate) struct Node<'a>(&'a [u8]);
+
+/// An entry: its key and its value.
+pub(crate) type Entry<'a> = (&'a [u8], &'a [u8]);
+
+impl<'a> Node<'a> {
+    /// Checks the parts of a page that all others rely on.
+    pub(crate) fn of(user: &'a [u8]) -> Result<Self, Malformed> {
+        let node = Self(user);
+        let slots_end = SLOTS + 2 * node.count();
+        match slots_end <= node.word(CELLS) && node.word(CELLS) <= user.len() {
+            true => Ok(node),
+            false => Err(Malformed("it has no places for its entries")),
+        }
+    }
+
+    fn word(&self, at: usize) -> usize {
+        usize::from(u16::from_le_bytes([self.0[at], self.0[at + 1]]))
+    }
+
+    pub(crate) fn level(&self) -> u8 {
+        self.0[LEVEL]
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.word(COUNT)
+    }
+
+    /// Returns the right sibling.
+    pub(crate) fn right(&self) -> Option<BlockId> {
+        let block = u64::from_le_bytes(self.0[RIGHT..RIGHT + 8].try_into().expect("eight bytes"));
+        (block != NO_BLOCK).then_some(BlockId(block))
+    }
+
+    fn cell(&self, place: usize) -> Result<Entry<'a>, Malformed> {
+        let lost = Malformed("a cell is beyond its end");
+        let cell = self.0.get(place..).ok_or(lost)?;
+        let (head, bytes) = cell.split_first_chunk::<CELL>().ok_or(lost)?;
+        let [key, value] = [[head[0], head[1]], [head[2], head[3]]].map(u16::from_le_bytes).map(usize::from);
+        let (key, rest) = bytes.split_at_checked(key).ok_or(lost)?;
+        Ok((key, rest.get(..value).ok_or(lost)?))
+    }
+
+    /// Returns the key below which all keys of the page are.
+    pub(crate) fn high(&self) -> Result<Option<&'a [u8]>, Malformed> {
+        match self.word(HIGH) {
+            0 => Ok(None),
+            place => Ok(Some(self.cell(place)?.0)),
+        }
+    }
+
+    /// Returns whether a key belongs to a page on the right.
+    pub(crate) fn is_left_of(&self, key: &[u8]) -> Result<bool, Malformed> {
+        Ok(self.high()?.is_some_and(|high| high <= key))
+    }
+
+    pub(crate) fn entry(&self, index: usize) -> Result<Entry<'a>, Malformed> {
+        self.cell(self.word(SLOTS + 2 * index))
+    }
+
+    /// Returns the number of entries whose keys are below `key`, or also `key` itself.
+    pub(crate) fn below(&self, key: &[u8], with_it: bool) -> Result<usize, Malformed> {
+        let (mut from, mut to) = (0, self.count());
+        while from < to {
+            let middle = usize::midpoint(from, to);
+            let found = self.entry(middle)?.0;
+            if found < key || with_it && found == key {
+                from = middle + 1;
+            } else {
+                to = middle;
+            }
+        }
+        Ok(from)
+    }
+
+    /// Returns the place of a key, or the place where it would be.
+    pub(crate) fn find(&self, key: &[u8]) -> Result<Result<usize, usize>, Malformed> {
+        let index = self.below(key, false)?;
+        let is_it = index < self.count() && self.entry(index)?.0 == key;
+        Ok(if is_it { Ok(index) } else { Err(index) })
+    }
+
+    /// Returns the block of a child.
+    pub(crate) fn child(&self, index: usize) -> Result<BlockId, Malformed> {
+        let child = self.entry(index)?.1.try_into();
+        child.map(|child| BlockId(u64::from_le_bytes(child))).map_err(|_| Malformed("a child is no block"))
+    }
+
+    /// Returns the bytes for further entries, if the cells are moved together.
+    fn room(&self) -> usize {
+        self.word(CELLS) + self.word(UNUSED) - (SLOTS + 2 * self.count())
+    }
+
+    /// Returns the entry at which the page is divided: its left part has about half of the bytes,
+    /// or all if a new entry comes behind the last one of the last page.
+    fn middle(&self, new: usize) -> Result<usize, Malformed> {
+        let count = self.count();
+        if new == count && self.right().is_none() && count > 1 {
+            return Ok(count - 1);
+        }
+        let size = |index| self.entry(index).map(|(key, value)| key.len() + value.len() + CELL + 2);
+        let all = (0..count).map(size).sum::<Result<usize, _>>()?;
+        let mut left = 0;
+        for index in 0..count {
+            left += size(index)?;
+            if 2 * left >= all {
+                return Ok((index + 1).clamp(1, count - 1));
+            }
+        }
+        Err(Malformed("a full page has no entries"))
+    }
+}
+
+/// A page of a tree, to be changed.
+pub(crate) struct NodeEdit<'a, C>(&'a mut C);
+
+impl<'a, C: BlockChange> NodeEdit<'a, C> {
+    /// Edits a page, which was checked.
+    pub(crate) fn of(change: &'a mut C) -> Result<Self, Malformed> {
+        Node::of(change)?;
+        Ok(Self(change))
+    }
+
+    /// Makes an empty page of a new one, or of one whose entries are elsewhere.
+    pub(crate) fn init(
+        change: &'a mut C,
+        level: u8,
+        high: Option<&[u8]>,
+        right: Option<BlockId>,
+    ) -> Result<Self, Malformed> {
+        let end = change.len();
+        let mut edit = Self(change);
+        edit.0.write(LEVEL, &[level, 0]);
+        edit.set_word(COUNT, 0);
+        edit.set_word(CELLS, end);
+        edit.set_word(UNUSED, 0);
+        edit.set_right(right);
+        edit.set_word(HIGH, 0);
+        edit.set_high(high)?;
+        Ok(edit)
+    }
+
+    pub(crate) fn node(&self) -> Node<'_> {
+        Node(&**self.0)
+    }
+
+    fn set_word(&mut self, at: usize, word: usize) {
+        // Pages are shorter than 64 KiB.
+        self.0.write(at, &(word as u16).to_le_bytes());
+    }
+
+    fn set_right(&mut self, right: Option<BlockId>) {
+        self.0.write(RIGHT, &right.map_or(NO_BLOCK, |right| right.0).to_le_bytes());
+    }
+
+    /// Sets the high key of a page that has none.
+    fn set_high(&mut self, high: Option<&[u8]>) -> Result<(), Malformed> {
+        let Some(high) = high else { return Ok(()) };
+        let place = self.add_cell(high, &[]).ok_or(Malformed("there is no room for a high key"))?;
+        self.set_word(HIGH, place);
+        Ok(())
+    }
+
+    /// Writes a cell in front of the others, if there is room without moving any. Returns its
+    /// place.
+    fn add_cell(&mut self, key: &[u8], value: &[u8]) -> Option<usize> {
+        let node = self.node();
+        let place = node.word(CELLS).checked_sub(CELL + key.len() + value.len())?;
+        if place < SLOTS + 2 * node.count() {
+            return None;
+        }
+        let mut cell = Vec::with_capacity(CELL + key.len() + value.len());
+        cell.extend_from_slice(&(key.len() as u16).to_le_bytes());
+        cell.extend_from_slice(&(value.len() as u16).to_le_bytes());
+        cell.extend_from_slice(key);
+        cell.extend_from_slice(value);
+        self.0.write(place, &cell);
+        self.set_word(CELLS, place);
+        Some(place)
+    }
+
+    fn drop_cell(&mut self, place: usize) -> Result<(), Malformed> {
+        let (key, value) = self.node().cell(place)?;
+        let unused = self.node().word(UNUSED) + CELL + key.len() + value.len();
+        self.set_word(UNUSED, unused);
+        Ok(())
+    }
+
+    /// Moves all cells together.
+    fn compact(&mut self) -> Result<(), Malformed> {
+        let node = self.node();
+        let entries = (0..node.count()).map(|index| node.entry(index)).collect::<Result<Vec<_>, _>>()?;
+        let entries: Vec<_> =
+            entries.into_iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
+        self.refill(&entries)
+    }
+
+    /// Gives the page these entries instead of its own. Level, sibling and high key stay.
+    fn refill(&mut self, entries: &[(Vec<u8>, Vec<u8>)]) -> Result<(), Malformed> {
+        let node = self.node();
+        let (level, right) = (node.level(), node.right());
+        let high = node.high()?.map(<[u8]>::to_vec);
+        let mut edit = NodeEdit::init(&mut *self.0, level, high.as_deref(), right)?;
+        for (index, (key, value)) in entries.iter().enumerate() {
+            if !edit.insert(index, key, value)? {
+                return Err(Malformed("entries of a page do not fit into it"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes `other` a last page with the level and the entries of this one.
+    pub(crate) fn copy_to(&self, other: &mut C) -> Result<(), Malformed> {
+        let node = self.node();
+        let mut copy = NodeEdit::init(other, node.level(), None, None)?;
+        for index in 0..node.count() {
+            let (key, value) = node.entry(index)?;
+            if !copy.insert(index, key, value)? {
+                return Err(Malformed("entries of a page do not fit into it"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Inserts an entry. Returns false if there is no room.
+    pub(crate) fn insert(&mut self, index: usize, key: &[u8], value: &[u8]) -> Result<bool, Malformed> {
+        let needed = CELL + key.len() + value.len() + 2;
+        if self.node().room() < needed {
+            return Ok(false);
+        }
+        let slots_end = SLOTS + 2 * self.node().count();
+        if self.node().word(CELLS) < slots_end + needed {
+            self.compact()?;
+        }
+        let place = self.add_cell(key, value).ok_or(Malformed("it counts its room wrongly"))?;
+        let moved = self.0[SLOTS + 2 * index..slots_end].to_vec();
+        self.set_word(SLOTS + 2 * index, place);
+        self.0.write(SLOTS + 2 * index + 2, &moved);
+        let count = self.node().count() + 1;
+        self.set_word(COUNT, count);
+        Ok(true)
+    }
+
+    /// Removes an entry.
+    pub(crate) fn remove(&mut self, index: usize) -> Result<(), Malformed> {
+        let slots_end = SLOTS + 2 * self.node().count();
+        let place = self.node().word(SLOTS + 2 * index);
+        self.drop_cell(place)?;
+        let moved = self.0[SLOTS + 2 * index + 2..slots_end].to_vec();
+        self.0.write(SLOTS + 2 * index, &moved);
+        let count = self.node().count() - 1;
+        self.set_word(COUNT, count);
+        Ok(())
+    }
+
+    /// Replaces the value of an entry. Returns false if there is no room.
+    pub(crate) fn replace(&mut self, index: usize, value: &[u8]) -> Result<bool, Malformed> {
+        let place = self.node().word(SLOTS + 2 * index);
+        let (key, old) = self.node().cell(place)?;
+        if old.len() == value.len() {
+            let at = place + CELL + key.len();
+            self.0.write(at, value);
+            return Ok(true);
+        }
+        if self.node().room() + old.len() < value.len() {
+            return Ok(false);
+        }
+        let key = key.to_vec();
+        self.remove(index)?;
+        self.insert(index, &key, value)
+    }
+
+    /// Moves the right part of the entries to `right`, which becomes the right sibling. `new` is
+    /// the place of the entry for which room is made. Returns the key that separates the two.
+    pub(crate) fn split(&mut self, new: usize, block: BlockId, right: &mut C) -> Result<Vec<u8>, Malformed> {
+        let node = self.node();
+        let middle = node.middle(new)?;
+        let owned = |index| node.entry(index).map(|(key, value)| (key.to_vec(), value.to_vec()));
+        let left = (0..middle).map(owned).collect::<Result<Vec<_>, _>>()?;
+        let moved = (middle..node.count()).map(owned).collect::<Result<Vec<_>, _>>()?;
+        let separator = match node.level() {
+            0 => separator(&left[middle - 1].0, &moved[0].0),
+            _ => moved[0].0.clone(),
+        };
+        let level = node.level();
+        NodeEdit::init(right, level, node.high()?, node.right())?.refill(&moved)?;
+        NodeEdit::init(&mut *self.0, level, Some(&separator), Some(block))?.refill(&left)?;
+        Ok(separator)
+    }
+}
+
+/// Returns the shortest key above `low` that is not above `high`.
+fn separator(low: &[u8], high: &[u8]) -> Vec<u8> {
+    let same = low.iter().zip(high).take_while(|(low, high)| low == high).count();
+    high[..(same + 1).min(high.len())].to_vec()
+}

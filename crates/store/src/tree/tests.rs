@@ -1,0 +1,299 @@
+use std::{
+    cell::{Cell, RefCell, RefMut},
+    collections::BTreeMap,
+    future::Future,
+    ops::{Deref, Range},
+    pin::pin,
+    task::{Context, Poll, Waker},
+};
+
+use plexus_cache::{BlockRead, CacheError, protocol::Mode};
+use plexus_disks::Version;
+use plexus_sim::Random;
+
+use super::{check::check, *};
+
+/// The user bytes of a block.
+const USER: usize = 240;
+
+/// Blocks in memory, for one task.
+struct TestBlocks {
+    pages: Vec<RefCell<Vec<u8>>>,
+    next: Cell<u64>,
+}
+
+struct TestPage<'a> {
+    page: RefMut<'a, Vec<u8>>,
+    /// The page to put back if the change is dropped.
+    before: Option<Vec<u8>>,
+}
+
+impl Deref for TestPage<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.page
+    }
+}
+
+impl BlockRead for TestPage<'_> {
+    fn version(&self) -> Version {
+        Version(1)
+    }
+    fn page_type(&self) -> Option<PageType> {
+        Some(TREE_PAGE)
+    }
+}
+
+impl BlockChange for TestPage<'_> {
+    fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+        &mut self.page[range]
+    }
+}
+
+impl Drop for TestPage<'_> {
+    fn drop(&mut self) {
+        if let Some(before) = self.before.take() {
+            *self.page = before;
+        }
+    }
+}
+
+impl TestBlocks {
+    fn new(blocks: usize) -> Self {
+        Self { pages: vec![RefCell::new(vec![0; USER]); blocks], next: Cell::new(0) }
+    }
+
+    fn lend(&self, block: BlockId) -> Result<TestPage<'_>, CacheError> {
+        let page = usize::try_from(block.0).ok().and_then(|at| self.pages.get(at));
+        let page = page.ok_or_else(|| CacheError::Damaged(format!("there is no {block}")))?;
+        Ok(TestPage { page: page.borrow_mut(), before: None })
+    }
+
+    fn checked(&self, root: BlockId) -> check::CheckedTree {
+        check(root, |block| self.pages[block.0 as usize].borrow().clone()).unwrap()
+    }
+}
+
+impl Blocks for TestBlocks {
+    type Read<'a> = TestPage<'a>;
+    type Change<'a> = TestPage<'a>;
+    type Alone<'a> = ();
+
+    fn blocks(&self) -> u64 {
+        self.pages.len() as u64
+    }
+    async fn read(&self, block: BlockId) -> Result<TestPage<'_>, CacheError> {
+        self.lend(block)
+    }
+    async fn read_consistent(&self, block: BlockId) -> Result<TestPage<'_>, CacheError> {
+        self.lend(block)
+    }
+    async fn read_once(&self, block: BlockId) -> Result<TestPage<'_>, CacheError> {
+        self.lend(block)
+    }
+    fn prefetch(&self, _: &[BlockId], _: Mode) {}
+    fn commit(&self, mut changes: Vec<TestPage<'_>>) -> Committed {
+        changes.iter_mut().for_each(|change| change.before = None);
+        Committed(1)
+    }
+    async fn durable(&self, _: Committed) -> Result<(), CacheError> {
+        Ok(())
+    }
+    async fn reserve(&self, _: u32) -> Result<(), CacheError> {
+        Ok(())
+    }
+    fn try_reserve(&self, _: u32) -> Result<bool, CacheError> {
+        Ok(true)
+    }
+    fn release(&self, _: u32) {}
+    async fn latch(&self, block: BlockId, _: bool) -> Result<TestPage<'_>, CacheError> {
+        let mut page = self.lend(block)?;
+        page.before = Some(page.to_vec());
+        Ok(page)
+    }
+    async fn latch_new(&self, block: BlockId, _: PageType, _: Version) -> Result<TestPage<'_>, CacheError> {
+        let mut page = self.lend(block)?;
+        page.page.fill(0);
+        page.before = Some(page.to_vec());
+        Ok(page)
+    }
+    async fn try_latch(&self, block: BlockId) -> Result<Option<TestPage<'_>>, CacheError> {
+        self.latch(block, false).await.map(Some)
+    }
+    async fn alone(&self) {}
+}
+
+impl Space for TestBlocks {
+    async fn take(&self) -> Result<FreeBlock, StoreError> {
+        let block = self.next.replace(self.next.get() + 1);
+        match block < self.blocks() {
+            true => Ok(FreeBlock { block: BlockId(block), last: Version(0) }),
+            false => Err(StoreError::Full),
+        }
+    }
+    fn give_back(&self, free: FreeBlock) {
+        assert_eq!(free.block.0 + 1, self.next.replace(free.block.0), "the last one is given back");
+    }
+}
+
+/// Runs a future that never waits.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+fn new_tree(blocks: &TestBlocks) -> Tree<'_, TestBlocks, TestBlocks> {
+    let root = now(blocks.take()).unwrap();
+    now(Tree::create(blocks, blocks, root)).unwrap().0
+}
+
+/// Returns a key: some are short and meet often, some have long common parts.
+fn key(random: &mut Random) -> Vec<u8> {
+    let number = random.below(200);
+    match random.below(3) {
+        0 => number.to_be_bytes().to_vec(),
+        1 => format!("key {number}").into_bytes(),
+        _ => [&b"the same for all"[..], &(number as u16).to_be_bytes()].concat(),
+    }
+}
+
+fn scanned(tree: &Tree<'_, TestBlocks, TestBlocks>, from: &[u8], most: usize) -> Vec<OwnedEntry> {
+    let (mut all, mut place) = (Vec::new(), Some(ScanPlace::from(from)));
+    while let Some(at) = place {
+        let ScannedEntries { entries, next } = now(tree.scan(&at, most)).unwrap();
+        assert!(entries.len() <= most);
+        all.extend(entries);
+        place = next;
+    }
+    all
+}
+
+fn scanned_back(
+    tree: &Tree<'_, TestBlocks, TestBlocks>,
+    below: Option<&[u8]>,
+    most: usize,
+) -> Vec<OwnedEntry> {
+    let (mut all, mut below) = (Vec::new(), below.map(<[u8]>::to_vec));
+    loop {
+        let (entries, next) = now(tree.scan_back(below.as_deref(), most)).unwrap();
+        assert!(entries.len() <= most);
+        all.extend(entries);
+        below = match next {
+            Some(next) => Some(next),
+            None => return all,
+        };
+    }
+}
+
+#[test]
+fn a_tree_is_a_sorted_map() {
+    for seed in 0..150 {
+        let mut random = Random::new(seed);
+        let blocks = TestBlocks::new(2000);
+        let tree = new_tree(&blocks);
+        let mut model = BTreeMap::new();
+        let (sets, longest) = (random.between(30, 95), random.between(0, 20));
+        for _ in 0..random.between(50, 600) {
+            let key = key(&mut random);
+            if random.percent(sets) {
+                let value: Vec<u8> = (0..random.below(longest + 1)).map(|_| random.bits() as u8).collect();
+                now(tree.put(&key, &value)).unwrap();
+                model.insert(key, value);
+            } else if random.percent(60) {
+                assert_eq!(now(tree.remove(&key)).unwrap().0, model.remove(&key).is_some(), "seed {seed}");
+            } else {
+                assert_eq!(now(tree.get(&key)).unwrap().as_ref(), model.get(&key), "seed {seed}");
+            }
+        }
+        let checked = blocks.checked(tree.root);
+        assert!(checked.entries.iter().map(|(key, value)| (key, value)).eq(&model), "seed {seed}");
+        assert_eq!(checked.untold, 0, "seed {seed}");
+        assert_eq!(checked.pages.len() as u64, blocks.next.get(), "seed {seed}");
+        for _ in 0..5 {
+            let (from, most) = (key(&mut random), random.between(1, 9) as usize);
+            let expected: Vec<_> =
+                model.range(from.clone()..).map(|(key, value)| (key.clone(), value.clone())).collect();
+            assert_eq!(scanned(&tree, &from, most), expected, "seed {seed}");
+            let expected: Vec<_> =
+                model.range(..from.clone()).rev().map(|(key, value)| (key.clone(), value.clone())).collect();
+            assert_eq!(scanned_back(&tree, Some(&from), most), expected, "seed {seed}");
+            let all: Vec<_> = checked.entries.iter().rev().cloned().collect();
+            assert_eq!(scanned_back(&tree, None, most), all, "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn keys_that_come_in_order_leave_full_pages() {
+    let blocks = TestBlocks::new(2000);
+    let tree = new_tree(&blocks);
+    for number in 0..1000u64 {
+        now(tree.put(&number.to_be_bytes(), b"value")).unwrap();
+    }
+    // An entry takes 8 + 5 + 6 bytes of the 240 - 18 of a page: ten fit beside a high key.
+    let pages = blocks.checked(tree.root).pages.len();
+    assert!(pages < 1000 / 10 * 6 / 5, "{pages} pages");
+}
+
+#[test]
+fn a_decision_is_made_where_nobody_else_changes_the_entry() {
+    let blocks = TestBlocks::new(100);
+    let tree = new_tree(&blocks);
+    let add = |value: Option<&[u8]>| {
+        let sum = value.map_or(0, |value| value[0]) + 1;
+        (EntryChange::Set(vec![sum]), sum)
+    };
+    assert_eq!([(); 3].map(|()| now(tree.change(b"a", add)).unwrap().0), [1, 2, 3]);
+    let keep = |value: Option<&[u8]>| (EntryChange::Keep, value.is_some());
+    assert_eq!(now(tree.change(b"a", keep)).unwrap(), (true, Committed::default()));
+    assert_eq!(now(tree.change(b"b", keep)).unwrap(), (false, Committed::default()));
+    assert_eq!(now(tree.get(b"a")).unwrap(), Some(vec![3]));
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_changes_nothing() {
+    let blocks = TestBlocks::new(3);
+    let tree = new_tree(&blocks);
+    let most = most_bytes(USER);
+    let error = now(tree.put(b"k", &vec![0; most])).unwrap_err().to_string();
+    assert_eq!(error, format!("an entry of {} bytes is too long: at most {most} fit", most + 1));
+    // The longest entries divide the root, and then find no block.
+    let value = vec![7; most - 2];
+    let full = (0u8..).find_map(|number| now(tree.put(&[number, 0], &value)).err());
+    assert!(matches!(full, Some(StoreError::Full)));
+    let checked = blocks.checked(tree.root);
+    assert!(checked.entries.len() >= 4 && checked.entries.iter().all(|(_, found)| *found == value));
+    assert!(now(tree.remove(&[0, 0])).unwrap().0);
+}
+
+/// Any bytes as a page are an error or a page, and no panic.
+#[test]
+fn damaged_pages_are_named() {
+    let mut random = Random::new(9);
+    let blocks = TestBlocks::new(300);
+    let tree = new_tree(&blocks);
+    for number in 0..400u16 {
+        now(tree.put(&number.to_be_bytes(), b"v")).unwrap();
+    }
+    let (mut named, used) = (0, blocks.next.get());
+    for _ in 0..3000 {
+        let block = BlockId(random.below(used));
+        let before = blocks.pages[block.0 as usize].borrow().clone();
+        for _ in 0..random.between(1, 4) {
+            let at = random.below(30) as usize;
+            blocks.pages[block.0 as usize].borrow_mut()[at] = random.bits() as u8;
+        }
+        let key = (random.below(400) as u16).to_be_bytes();
+        let results = [
+            now(tree.get(&key)).err(),
+            now(tree.scan(&ScanPlace::from(&key), 10)).err(),
+            now(tree.scan_back(Some(&key), 10)).err(),
+            now(tree.change(&key, |_| (EntryChange::Keep, ()))).err(),
+        ];
+        named += results.iter().flatten().filter(|why| matches!(why, StoreError::Damaged { .. })).count();
+        *blocks.pages[block.0 as usize].borrow_mut() = before;
+    }
+    assert!(named > 100, "{named}");
+}
