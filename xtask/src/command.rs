@@ -87,6 +87,15 @@ pub fn list_within(command: &mut Command, limit: Duration, key: &str) -> Result<
     }
 }
 
+/// Returns the number at `path` in JSON, such as `perf/0/latency_us/p50`.
+///
+/// # Errors
+/// There is no such number.
+pub fn number(json: &Value, path: &str) -> Result<f64> {
+    let found = json.pointer(&format!("/{path}")).and_then(Value::as_f64);
+    found.with_context(|| format!("the output has no number `{path}`"))
+}
+
 /// Builds a program with these arguments of cargo and returns its path.
 ///
 /// # Errors

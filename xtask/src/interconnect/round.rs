@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, bail};
 
 use super::{
     endpoints::Endpoints,
@@ -13,6 +13,7 @@ use super::{
     veth::Veth,
     work::{Contender, Operation, Transport, Work},
 };
+use crate::compare::figure::{Failures, Figure};
 
 /// One run of a contender: works that differ only in size.
 #[derive(PartialEq, Debug)]
@@ -24,7 +25,7 @@ struct Step {
 /// Returns the measurements of a round, grouped by comparison.
 fn steps(rows: &[Row]) -> Vec<Vec<Step>> {
     let mut wanted: BTreeMap<(Transport, Operation), BTreeMap<Contender, BTreeSet<Work>>> = BTreeMap::new();
-    for &(contender, work) in rows.iter().flat_map(|row| row.beside.iter().chain([&row.ours])) {
+    for (work, contender) in rows.iter().flat_map(Row::figures) {
         if !contender.is_included() {
             wanted
                 .entry((work.transport, work.operation))
@@ -40,16 +41,6 @@ fn steps(rows: &[Row]) -> Vec<Vec<Step>> {
     };
     wanted.into_values().map(|by_who| by_who.into_iter().map(step).collect()).collect()
 }
-
-/// The failures of one measurement: their number and the last reason.
-#[derive(Clone, Debug)]
-pub(super) struct Failure {
-    pub times: u32,
-    pub why: String,
-}
-
-/// Failures by contender and work.
-pub(super) type Failures = BTreeMap<(Contender, Work), Failure>;
 
 /// The contenders and their samples so far.
 pub(super) struct Bench {
@@ -78,7 +69,8 @@ impl Bench {
                 let measured = match self.measure(&step) {
                     Ok(measured) => measured,
                     Err(error) => {
-                        self.failed(&step, &format!("{error:#}"));
+                        let figures = step.works.iter().map(|work| (*work, step.contender));
+                        figures.for_each(|figure| self.failures.add(figure.name(), &error));
                         continue;
                     }
                 };
@@ -92,29 +84,12 @@ impl Bench {
         Ok(())
     }
 
-    fn failed(&mut self, step: &Step, why: &str) {
-        // The report has one line for it: the first and the last line of the error.
-        let lines: Vec<&str> = why.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        let why = match lines.as_slice() {
-            [first, .., last] => format!("{first}: {last}"),
-            _ => lines.concat(),
-        };
-        println!("{} {}: {why}", step.contender.name(), step.works[0]);
-        for work in &step.works {
-            let failure = self
-                .failures
-                .entry((step.contender, *work))
-                .or_insert(Failure { times: 0, why: String::new() });
-            *failure = Failure { times: failure.times + 1, why: why.clone() };
-        }
-    }
-
     fn measure(&self, Step { contender, works }: &Step) -> Result<Vec<Reading>> {
         let veth = self.veth.as_ref().map_err(String::as_str);
         let endpoints =
-            Endpoints::of(works[0].transport, veth).map_err(|why| anyhow::anyhow!("no veth pair: {why}"))?;
+            Endpoints::of(works[0].transport, veth).map_err(|why| anyhow!("no veth pair: {why}"))?;
         match contender.is_ours() {
-            true if self.without_ours => anyhow::bail!("left out"),
+            true if self.without_ours => bail!("left out"),
             true => self.ours.measure(*contender, works, &endpoints),
             false => self.peers.measure(*contender, works, &endpoints),
         }
@@ -124,23 +99,24 @@ impl Bench {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::rows::rows, *};
+    use super::{super::rows::all, *};
 
     #[test]
     fn compared_contenders_are_measured_in_one_group() {
-        let groups = steps(&rows());
-        for row in rows() {
-            let all = row.beside.iter().chain([&row.ours]).filter(|(contender, work)| {
+        let groups = steps(&all());
+        for row in all() {
+            let (ours, _) = row.ours;
+            let wanted = row.figures().filter(|(work, contender)| {
                 !contender.is_included()
-                    && (work.transport, work.operation) == (row.ours.1.transport, row.ours.1.operation)
+                    && (work.transport, work.operation) == (ours.transport, ours.operation)
             });
-            let all: Vec<_> = all.collect();
-            let measured = |group: &Vec<Step>| {
-                all.iter().all(|(contender, work)| {
+            let wanted: Vec<_> = wanted.collect();
+            let measured = |group: &&Vec<Step>| {
+                wanted.iter().all(|(work, contender)| {
                     group.iter().any(|step| step.contender == *contender && step.works.contains(work))
                 })
             };
-            assert_eq!(groups.iter().filter(|group| measured(group)).count(), 1, "{row:?}");
+            assert_eq!(groups.iter().filter(measured).count(), 1, "{row:?}");
         }
     }
 }

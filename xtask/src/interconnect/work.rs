@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use crate::compare::unit::Unit;
+use crate::compare::{
+    figure::{Figure, PLEXUS},
+    unit::Unit,
+};
 
 /// The transport between two endpoints.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -171,7 +174,7 @@ impl Contender {
     /// Returns the name in the tables.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::Plexus => "plexus",
+            Self::Plexus => PLEXUS,
             Self::PlexusSealed => "plexus, encrypted",
             Self::PlexusRail => "plexus rail",
             Self::IdleLink => "an idle link",
@@ -187,5 +190,22 @@ impl Contender {
             Self::Machine => "the machine",
             Self::Eventfd => "an eventfd each way",
         }
+    }
+}
+
+/// The figure of a contender.
+pub(super) type ContenderWork = (Work, Contender);
+
+impl Figure for ContenderWork {
+    fn work(&self) -> String {
+        self.0.to_string()
+    }
+
+    fn system(&self) -> &'static str {
+        self.1.name()
+    }
+
+    fn unit(&self) -> Unit {
+        self.0.operation.unit()
     }
 }

@@ -8,11 +8,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use tempfile::TempDir;
 
 use super::rows::*;
-use crate::command::{found, json_within};
+use crate::{
+    command::{found, json_within, number},
+    compare::figure::Measured,
+};
 
 /// The bytes of a write: those of a batch of redo with some changes.
 const WRITE: usize = 4096;
@@ -60,10 +63,10 @@ impl Disk {
     }
 
     /// Measures writes of 4 KiB, each with a sync, one after the other.
-    pub(super) fn syncs(&self) -> Result<Vec<(&'static str, f64)>> {
+    pub(super) fn syncs(&self) -> Measured {
         let per_second = if self.has_fio {
             let job = self.fio(&["--rw=write", &format!("--bs={WRITE}"), "--fdatasync=1"])?;
-            job["write"]["iops"].as_f64().context("fio printed no write.iops")?
+            number(&job, "write/iops")?
         } else {
             let file = File::options().write(true).open(self.folder.path().join("file"))?;
             let (start, bytes, mut done) = (Instant::now(), [7; WRITE], 0);
@@ -79,10 +82,9 @@ impl Disk {
     }
 
     /// Measures reads of 1 MiB, one after the other.
-    pub(super) fn reads(&self) -> Result<Vec<(&'static str, f64)>> {
+    pub(super) fn reads(&self) -> Measured {
         ensure!(self.has_fio, "fio is not installed");
         let job = self.fio(&["--rw=read", "--bs=1m"])?;
-        let rate = job["read"]["bw_bytes"].as_f64().context("fio printed no read.bw_bytes")?;
-        Ok(vec![(READS, rate / 1e6)])
+        Ok(vec![(READS, number(&job, "read/bw_bytes")? / 1e6)])
     }
 }
