@@ -200,7 +200,7 @@ pub fn not_installed(programs: &[(&str, &str)]) -> Vec<String> {
     missing.map(|(program, package)| format!("`{program}` is not installed (package {package})")).collect()
 }
 
-/// Returns true if `program` is on the path.
+/// Returns true if `program` is on the path, or if it is an absolute path to a file.
 #[must_use]
 pub fn found(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();

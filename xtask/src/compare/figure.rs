@@ -34,12 +34,14 @@ pub(crate) struct NamedFigure {
     unit: Unit,
 }
 
-impl NamedFigure {
-    /// Returns a figure of Plexus.
-    pub(crate) const fn new(work: &'static str, unit: Unit) -> Self {
-        Self { work, system: PLEXUS, unit }
+impl Unit {
+    /// Returns the figure of Plexus for a work that is measured in this unit.
+    pub(crate) const fn of(self, work: &'static str) -> NamedFigure {
+        NamedFigure { work, system: PLEXUS, unit: self }
     }
+}
 
+impl NamedFigure {
     /// Returns the figure of the same work by another system.
     pub(crate) const fn by(self, system: &'static str) -> Self {
         Self { system, ..self }

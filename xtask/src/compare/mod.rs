@@ -4,7 +4,7 @@
 //! gets its table, its report and its verdict from here:
 //!
 //! ```text
-//! const TPS: NamedFigure = NamedFigure::new("transactions/s, 8 clients", Unit::PerSecond);
+//! const TPS: NamedFigure = Unit::PerSecond.of("transactions/s, 8 clients");
 //!
 //! let mut run = Run::start(&options.write, None)?;
 //! let mut bench = Bench::default();

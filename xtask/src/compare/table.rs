@@ -126,11 +126,6 @@ impl<F: Figure> Outcome<F> {
         Self { row, ours, other, ratio, verdict }
     }
 
-    /// Returns true if the goal is met or missed.
-    fn is_judged(&self) -> bool {
-        matches!(self.verdict, Verdict::Met | Verdict::Missed)
-    }
-
     /// Formats the ratio with at least two digits, and as many as show the right side of the goal.
     fn ratio_text(&self) -> Option<String> {
         let ratio = self.ratio?;
@@ -212,7 +207,7 @@ impl<F: Figure> Table<F> {
 
     /// Returns true if a goal is met or missed.
     pub(crate) fn is_judged(&self) -> bool {
-        self.outcomes.iter().any(Outcome::is_judged)
+        self.outcomes.iter().any(|outcome| matches!(outcome.verdict, Verdict::Met | Verdict::Missed))
     }
 
     /// Formats the counts, the rows and all values.
@@ -249,8 +244,8 @@ mod tests {
         *,
     };
 
-    const TIME: NamedFigure = NamedFigure::new("one way", Unit::Ns);
-    const RATE: NamedFigure = NamedFigure::new("messages/s", Unit::PerSecond);
+    const TIME: NamedFigure = Unit::Ns.of("one way");
+    const RATE: NamedFigure = Unit::PerSecond.of("messages/s");
 
     fn outcome(row: Row<NamedFigure>, found: &[(NamedFigure, f64)]) -> Outcome<NamedFigure> {
         let mut values = Values::default();
@@ -289,7 +284,7 @@ mod tests {
         assert_eq!(limit(Some(300.0)).verdict, Verdict::Met);
         assert_eq!(limit(Some(299.0)).verdict, Verdict::Missed);
         assert_eq!(limit(None).verdict, Verdict::Open("the goal not measured".into()));
-        let line = NamedFigure::new("a line", Unit::Ns).by("the machine");
+        let line = Unit::Ns.of("a line").by("the machine");
         let beside = outcome(Row::beside(TIME, [line], None), &[(TIME, 120.0), (line, 60.0)]);
         assert_eq!(beside.verdict, Verdict::Information);
         let cells = beside.cells();

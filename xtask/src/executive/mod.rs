@@ -35,9 +35,6 @@ use crate::{
 /// The name of its section in the document.
 pub(crate) const SECTION: &str = "executive";
 
-/// The programs that failures of Plexus's nodes need, and their packages.
-const TOOLS: &[(&str, &str)] = &[("ip", "iproute2"), ("nft", "nftables")];
-
 /// The programs of the peers, first those of locks, and their packages.
 const PEERS: &[(&str, &str)] =
     &[("redis-server", "redis-server"), ("etcd", "etcd-server"), ("corosync", "corosync")];
@@ -64,7 +61,7 @@ pub struct Options {
 /// A Plexus program cannot be built, a goal is missed, or a peer was not measured.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
     if !options.locks_only {
-        command::require(TOOLS)?;
+        command::require(&[("ip", "iproute2"), ("nft", "nftables")])?;
     }
     let absent = command::not_installed(if options.locks_only { &PEERS[..2] } else { PEERS });
     ensure!(!options.write.write || absent.is_empty(), "nothing was measured: {}", absent.join("; "));

@@ -39,24 +39,23 @@ impl PlexusPrograms {
         })
     }
 
-    fn locks(&self, arguments: &[&str]) -> Result<Value> {
+    fn locks(&self, arguments: &str) -> Result<Value> {
         let mut bench = Command::new(&self.plexus);
-        bench.args(["bench", "locks", "--json", "--seconds", SECONDS]).args(arguments);
+        bench.args(["bench", "locks", "--json", "--seconds", SECONDS]).args(arguments.split(' '));
         Ok(json_within(&mut bench, TIMEOUT)?["locks"].take())
     }
 
     /// Measures the bare round trip of a small message in nanoseconds.
     fn round_trip(&self, rail: &str) -> Result<f64> {
         let mut perf = Command::new(&self.plexus);
-        perf.args(["perf", "--rail", rail, "--test", "latency", "--op", "send", "--wait", "polling"]);
-        perf.args(["--sizes", "64", "--seconds", SECONDS, "--json"]);
+        perf.args(["perf", "--seconds", SECONDS, "--json", "--rail", rail]);
+        perf.args("--test latency --op send --wait polling --sizes 64".split(' '));
         Ok(number(&json_within(&mut perf, TIMEOUT)?, "perf/0/round_trip_us/p50")? * 1e3)
     }
 
     /// Measures locks and the round trip over shared memory.
     pub(super) fn shm(&self) -> Measured {
-        let reports =
-            self.locks(&["--rail", "shm", "--waiting", "polling", "--pin", "--names", "local,remote"])?;
+        let reports = self.locks("--rail shm --waiting polling --pin --names local,remote")?;
         Ok(vec![
             (LOCAL, ns(&reports, 0)?),
             (SHM, ns(&reports, 1)?),
@@ -66,12 +65,10 @@ impl PlexusPrograms {
 
     /// Measures locks and the round trip over TCP.
     pub(super) fn tcp(&self) -> Measured {
-        let polling =
-            |names| self.locks(&["--rail", "tcp", "--waiting", "polling", "--pin", "--names", names]);
-        let remote = polling("remote")?;
+        let remote = self.locks("--rail tcp --waiting polling --pin --names remote")?;
         // More threads than cores: use the default way to wait.
-        let many = self.locks(&["--rail", "tcp", "--names", "remote", "--clients", "8,64"])?;
-        let hand_over = polling("shared")?;
+        let many = self.locks("--rail tcp --names remote --clients 8,64")?;
+        let hand_over = self.locks("--rail tcp --waiting polling --pin --names shared")?;
         Ok(vec![
             (TCP, ns(&remote, 0)?),
             (TCP.by(ROUND_TRIP), self.round_trip("tcp")?),

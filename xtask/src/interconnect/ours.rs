@@ -5,7 +5,7 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context, Error, Result, bail};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::{
@@ -141,25 +141,19 @@ fn perf(nodes: &Nodes<'_>, contender: Contender, works: &[Work]) -> Result<Vec<R
         Operation::PutStream => "put",
         _ => "send",
     };
-    let rows = nodes.perf(&[
-        "--test",
-        if what.is_latency() { "latency" } else { "bandwidth" },
-        "--op",
-        op,
-        "--wait",
-        if what == Operation::Asleep { "event" } else { "polling" },
-        "--depth",
-        if what == Operation::Rate { "64" } else { "16" },
-        "--sizes",
-        &sizes.join(","),
-    ])?;
+    let test = if what.is_latency() { "latency" } else { "bandwidth" };
+    let wait = if what == Operation::Asleep { "event" } else { "polling" };
+    let depth = if what == Operation::Rate { 64 } else { 16 };
+    let sizes = sizes.join(",");
+    let rows =
+        nodes.perf(&format!("--test {test} --op {op} --wait {wait} --depth {depth} --sizes {sizes}"))?;
     let value = |work: &Work| {
         let row = rows.iter().find(|row| row["bytes"] == work.bytes);
         let row = row.with_context(|| format!("plexus perf printed no row for {work}"))?;
         let value = match work.operation {
             Operation::Asleep => number(row, "round_trip_us/p50")? * 1e3,
-            _ if what.is_latency() => work.of_one_way(number(row, "latency_us/p50")? * 1e3),
-            _ => work.of_rate(number(row, "messages_per_s")?),
+            _ if what.is_latency() => work.value(number(row, "latency_us/p50")? * 1e3),
+            _ => work.value(number(row, "messages_per_s")?),
         };
         Ok(Reading::new(contender, *work, value))
     };
@@ -168,18 +162,16 @@ fn perf(nodes: &Nodes<'_>, contender: Contender, works: &[Work]) -> Result<Vec<R
 
 /// Measures urgent messages between two nodes on an idle link and on one full of bulk.
 fn urgent(nodes: &Nodes<'_>, work: Work) -> Result<Vec<Reading>> {
-    let bytes = work.bytes.to_string();
-    let polling = |arguments: &[&str]| -> Result<Value> {
-        let rows = nodes.perf(&[&["--op", "send", "--wait", "polling"], arguments].concat())?;
+    let polling = |arguments: &str| -> Result<Value> {
+        let rows = nodes.perf(&format!("--op send --wait polling {arguments}"))?;
         rows.into_iter().next().context("plexus perf printed no row")
     };
-    let latency = |load: &[&str]| {
-        let row = polling(&[&["--test", "latency", "--sizes", &bytes], load].concat())?;
-        Ok::<_, Error>(number(&row, "round_trip_us/p99")? * 1e3)
+    let latency = |load: &str| -> Result<f64> {
+        let row = polling(&format!("--test latency --sizes {}{load}", work.bytes))?;
+        Ok(number(&row, "round_trip_us/p99")? * 1e3)
     };
-    let chunk = BLOCK.to_string();
-    let (idle, loaded) = (latency(&[])?, latency(&["--load", "max", "--load-size", &chunk])?);
-    let chunk = polling(&["--test", "bandwidth", "--depth", "16", "--sizes", &chunk])?;
+    let (idle, loaded) = (latency("")?, latency(&format!(" --load max --load-size {BLOCK}"))?);
+    let chunk = polling(&format!("--test bandwidth --depth 16 --sizes {BLOCK}"))?;
     let with_chunk = idle + 1e9 / number(&chunk, "messages_per_s")?;
     let limit = if work.transport == Transport::Shm { with_chunk } else { idle };
     Ok(vec![

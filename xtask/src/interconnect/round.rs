@@ -16,30 +16,19 @@ use super::{
 use crate::compare::figure::{Failures, Figure};
 
 /// One run of a contender: works that differ only in size.
-#[derive(PartialEq, Debug)]
-struct Step {
-    contender: Contender,
-    works: Vec<Work>,
-}
+type Step = (Contender, Vec<Work>);
 
 /// Returns the measurements of a round, grouped by comparison.
 fn steps(rows: &[Row]) -> Vec<Vec<Step>> {
     let mut wanted: BTreeMap<(Transport, Operation), BTreeMap<Contender, BTreeSet<Work>>> = BTreeMap::new();
     for (work, contender) in rows.iter().flat_map(Row::figures) {
         if !contender.is_included() {
-            wanted
-                .entry((work.transport, work.operation))
-                .or_default()
-                .entry(contender)
-                .or_default()
-                .insert(work);
+            let steps = wanted.entry((work.transport, work.operation)).or_default();
+            steps.entry(contender).or_default().insert(work);
         }
     }
-    let step = |(contender, works): (Contender, BTreeSet<Work>)| Step {
-        contender,
-        works: works.into_iter().collect(),
-    };
-    wanted.into_values().map(|by_who| by_who.into_iter().map(step).collect()).collect()
+    let step = |(contender, works): (_, BTreeSet<_>)| (contender, works.into_iter().collect());
+    wanted.into_values().map(|steps| steps.into_iter().map(step).collect()).collect()
 }
 
 /// The contenders and their samples so far.
@@ -65,11 +54,11 @@ impl Bench {
             // Caches and temperature differ for the first and the last contender.
             let first = round as usize % group.len();
             group.rotate_left(first);
-            for step in group {
-                let measured = match self.measure(&step) {
+            for (contender, works) in group {
+                let measured = match self.measure(contender, &works) {
                     Ok(measured) => measured,
                     Err(error) => {
-                        let figures = step.works.iter().map(|work| (*work, step.contender));
+                        let figures = works.iter().map(|work| (*work, contender));
                         figures.for_each(|figure| self.failures.add(figure.name(), &error));
                         continue;
                     }
@@ -84,14 +73,14 @@ impl Bench {
         Ok(())
     }
 
-    fn measure(&self, Step { contender, works }: &Step) -> Result<Vec<Reading>> {
+    fn measure(&self, contender: Contender, works: &[Work]) -> Result<Vec<Reading>> {
         let veth = self.veth.as_ref().map_err(String::as_str);
         let endpoints =
             Endpoints::of(works[0].transport, veth).map_err(|why| anyhow!("no veth pair: {why}"))?;
         match contender.is_ours() {
             true if self.without_ours => bail!("left out"),
-            true => self.ours.measure(*contender, works, &endpoints),
-            false => self.peers.measure(*contender, works, &endpoints),
+            true => self.ours.measure(contender, works, &endpoints),
+            false => self.peers.measure(contender, works, &endpoints),
         }
         .with_context(|| contender.name())
     }
@@ -113,7 +102,7 @@ mod tests {
             let wanted: Vec<_> = wanted.collect();
             let measured = |group: &&Vec<Step>| {
                 wanted.iter().all(|(work, contender)| {
-                    group.iter().any(|step| step.contender == *contender && step.works.contains(work))
+                    group.iter().any(|(of, works)| of == contender && works.contains(work))
                 })
             };
             assert_eq!(groups.iter().filter(measured).count(), 1, "{row:?}");

@@ -12,9 +12,7 @@ use crate::compare::{figure::Values, spread::Spread};
 /// One measurement of a contender.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Reading {
-    /// The contender.
     pub contender: Contender,
-    /// The work.
     pub work: Work,
     /// The value in the unit of the work.
     pub value: f64,
@@ -31,7 +29,6 @@ impl Reading {
 /// A reading and the distance of the cores at that time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
-    /// The reading.
     pub reading: Reading,
     /// The time of a cache line just before and just after, in nanoseconds.
     pub line_ns: [f64; 2],

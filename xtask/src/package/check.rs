@@ -18,17 +18,7 @@ pub(super) fn run(package: &Path, archive: &Path) -> Result<()> {
         }
     }
     let mut unshare = Command::new("unshare");
-    unshare.args([
-        "--mount",
-        "--net",
-        "--pid",
-        "--fork",
-        "--kill-child",
-        "--uts",
-        "sh",
-        "-euc",
-        STEPS,
-        "check",
-    ]);
+    unshare.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "--uts"]);
+    unshare.args(["sh", "-euc", STEPS, "check"]);
     command::run(unshare.arg(package).arg(archive))
 }

@@ -49,23 +49,22 @@ impl Disk {
         if self.has_fio { "fio" } else { "a loop of write and fdatasync" }
     }
 
-    fn fio(&self, arguments: &[&str]) -> Result<serde_json::Value> {
+    fn fio(&self, arguments: &str) -> Result<serde_json::Value> {
+        let (seconds, file) = (TIME.as_secs(), self.folder.path().join("file"));
+        let options = format!(
+            "--name=redo --ioengine=psync --direct=1 --overwrite=1 --time_based --size={FILE} \
+             --runtime={seconds} --output-format=json {arguments}"
+        );
         let mut fio = Command::new("fio");
-        fio.args(["--name=redo", "--ioengine=psync", "--direct=1", "--overwrite=1", "--time_based"]);
-        fio.arg(format!("--filename={}", self.folder.path().join("file").display()));
-        fio.args([
-            &format!("--size={FILE}"),
-            &format!("--runtime={}", TIME.as_secs()),
-            "--output-format=json",
-        ]);
-        let mut report = json_within(fio.args(arguments), TIMEOUT)?;
+        fio.arg(format!("--filename={}", file.display())).args(options.split(' '));
+        let mut report = json_within(&mut fio, TIMEOUT)?;
         Ok(report["jobs"][0].take())
     }
 
     /// Measures writes of 4 KiB, each with a sync, one after the other.
     pub(super) fn syncs(&self) -> Measured {
         let per_second = if self.has_fio {
-            let job = self.fio(&["--rw=write", &format!("--bs={WRITE}"), "--fdatasync=1"])?;
+            let job = self.fio(&format!("--rw=write --bs={WRITE} --fdatasync=1"))?;
             number(&job, "write/iops")?
         } else {
             let file = File::options().write(true).open(self.folder.path().join("file"))?;
@@ -84,7 +83,7 @@ impl Disk {
     /// Measures reads of 1 MiB, one after the other.
     pub(super) fn reads(&self) -> Measured {
         ensure!(self.has_fio, "fio is not installed");
-        let job = self.fio(&["--rw=read", "--bs=1m"])?;
+        let job = self.fio("--rw=read --bs=1m")?;
         Ok(vec![(READS, number(&job, "read/bw_bytes")? / 1e6)])
     }
 }
