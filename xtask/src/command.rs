@@ -29,9 +29,7 @@ pub fn cargo(root: &Path) -> Command {
 /// The program cannot be started or reports a failure.
 pub fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start {}", line(command)))?;
-    if !status.success() {
-        bail!("{}: {status}", line(command));
-    }
+    ensure!(status.success(), "{}: {status}", line(command));
     Ok(())
 }
 
@@ -41,9 +39,8 @@ pub fn run(command: &mut Command) -> Result<()> {
 /// The program cannot be started or reports a failure.
 pub fn output(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot start {}", line(command)))?;
-    if !output.status.success() {
-        bail!("{}: {}\n{}", line(command), output.status, String::from_utf8_lossy(&output.stderr));
-    }
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}: {}\n{error}", line(command), output.status);
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 

@@ -72,25 +72,25 @@ enum Command {
 enum Torture {
     /// Run four nodes under random faults and check what clients of locks and registry observe.
     Executive {
-        /// Duration in minutes; fractions are allowed.
-        #[arg(long, default_value_t = 2.0, value_parser = minutes)]
-        minutes: f64,
-        /// Seed of the faults and their times.
-        #[arg(long, default_value_t = 1)]
-        seed: u64,
+        #[command(flatten)]
+        faults: RandomFaults,
         /// Instead of faults, let a node leave and join again this many times.
         #[arg(long, conflicts_with = "minutes")]
         joins: Option<u64>,
     },
     /// Run three nodes under random faults of nodes and disks; check every acknowledged change.
-    Redo {
-        /// Duration in minutes; fractions are allowed.
-        #[arg(long, default_value_t = 2.0, value_parser = minutes)]
-        minutes: f64,
-        /// Seed of the faults and their times.
-        #[arg(long, default_value_t = 1)]
-        seed: u64,
-    },
+    Redo(RandomFaults),
+}
+
+/// The duration and the seed of a run with random faults.
+#[derive(clap::Args)]
+struct RandomFaults {
+    /// Duration in minutes; fractions are allowed.
+    #[arg(long, default_value_t = 2.0, value_parser = minutes)]
+    minutes: f64,
+    /// Seed of the faults and their times.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
 }
 
 #[derive(Subcommand)]
@@ -130,7 +130,10 @@ fn run(command: Command) -> Result<()> {
             verify::tidy_tree(&root)
         }
         Command::Mutate(options) => mutate::run(&root, &options),
-        Command::Torture { of: Some(Torture::Executive { minutes, seed, joins }), .. } => {
+        Command::Torture {
+            of: Some(Torture::Executive { faults: RandomFaults { minutes, seed }, joins }),
+            ..
+        } => {
             let mut torture = torture(&[IP, NFT])?;
             let (what, count) = match joins {
                 Some(count) => ("joins", count),
@@ -138,7 +141,7 @@ fn run(command: Command) -> Result<()> {
             };
             command::run(torture.arg(what).arg(plexus()?).args([count, seed].map(|n| n.to_string())))
         }
-        Command::Torture { of: Some(Torture::Redo { minutes, seed }), .. } => {
+        Command::Torture { of: Some(Torture::Redo(RandomFaults { minutes, seed })), .. } => {
             let mut torture = torture(&[IP])?;
             torture.arg("redo").arg(plexus()?);
             command::run(torture.args(["--minutes", &minutes.to_string(), "--seed", &seed.to_string()]))

@@ -94,7 +94,7 @@ pub(crate) struct Outcome<F> {
     other: Option<(String, f64)>,
     /// The median of the ratios of all turns if one program measured both in turns, otherwise the
     /// ratio of the medians.
-    pub ratio: Option<f64>,
+    ratio: Option<f64>,
     pub verdict: Verdict,
 }
 
@@ -110,7 +110,10 @@ impl<F: Figure> Outcome<F> {
             Beside::Limit(limit, value) => value.map(|value| ((*limit).to_owned(), value)),
             Beside::Peers(peers) => {
                 let found = peers.iter().filter_map(|peer| Some((name(*peer), values.median(*peer)?)));
-                found.min_by(|(_, a), (_, b)| if is_less_better { a.total_cmp(b) } else { b.total_cmp(a) })
+                let of = if peers.len() > 1 { format!(", best of {}", peers.len()) } else { String::new() };
+                found
+                    .min_by(|(_, a), (_, b)| if is_less_better { a.total_cmp(b) } else { b.total_cmp(a) })
+                    .map(|(name, value)| (name + &of, value))
             }
         };
         let ours = values.median(row.ours);
@@ -130,7 +133,9 @@ impl<F: Figure> Outcome<F> {
     fn ratio_text(&self) -> Option<String> {
         let ratio = self.ratio?;
         let right = |digits: &usize| {
-            let shown = read(&show(ratio, *digits)).unwrap_or(ratio);
+            let text = show(ratio, *digits);
+            let below = text.strip_prefix("1/").and_then(|below| below.parse().ok());
+            let shown = below.map_or_else(|| text.parse().unwrap_or(ratio), |below: f64| 1.0 / below);
             self.row.is_met(shown) == self.row.is_met(ratio)
         };
         Some(show(ratio, (2..6).find(right).unwrap_or(6)))
@@ -160,17 +165,9 @@ impl<F: Figure> Outcome<F> {
 
 /// Formats a ratio; a small one as a fraction, such as 1/50.
 fn show(ratio: f64, digits: usize) -> String {
-    match (1e-6..0.1).contains(&ratio) {
+    match (1e-6..0.2).contains(&ratio) {
         true => format!("1/{:.digits$}", 1.0 / ratio),
         false => format!("{ratio:.digits$}"),
-    }
-}
-
-/// Reads a ratio as [`show`] formats it.
-fn read(text: &str) -> Option<f64> {
-    match text.strip_prefix("1/") {
-        Some(below) => Some(1.0 / below.parse::<f64>().ok()?),
-        None => text.parse().ok(),
     }
 }
 
@@ -268,10 +265,10 @@ mod tests {
         };
         let (cells, ratio, verdict) = judged(TIME, 1.0, [150.0, 160.0, 100.0]);
         assert_eq!((ratio, verdict), (Some(1.5), Verdict::Missed));
-        assert_eq!(cells, ["one way", "150 ns", "100 ns", "MPI", "1.50", "<= 1", "NO"]);
+        assert_eq!(cells, ["one way", "150 ns", "100 ns", "MPI, best of 2", "1.50", "<= 1", "NO"]);
         let (cells, ratio, verdict) = judged(RATE, 1.0, [3e6, 2e6, 1e6]);
         assert_eq!((ratio, verdict), (Some(1.5), Verdict::Met), "more is better");
-        assert_eq!(cells, ["messages/s", "3.00 M/s", "2.00 M/s", "UCX", "1.50", ">= 1", "yes"]);
+        assert_eq!(cells, ["messages/s", "3.00 M/s", "2.00 M/s", "UCX, best of 2", "1.50", ">= 1", "yes"]);
         let (cells, _, verdict) = judged(TIME, 1.0 / 50.0, [10.0, 500.0, 600.0]);
         assert_eq!((&*cells[4], &*cells[5], verdict), ("1/50.00", "<= 1/50", Verdict::Met));
         let (cells, _, verdict) = judged(TIME, 1.0 / 50.0, [10.0, 499.99, 600.0]);

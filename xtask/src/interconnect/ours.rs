@@ -12,6 +12,7 @@ use super::{
     endpoints::Endpoints,
     nodes::Nodes,
     peers::TIMEOUT,
+    round::Step,
     rows::BLOCK,
     samples::Reading,
     work::{Contender, Operation, Transport, Work},
@@ -48,8 +49,7 @@ impl PlexusPrograms {
     /// The program fails or its output is malformed.
     pub(super) fn measure(
         &self,
-        contender: Contender,
-        works: &[Work],
+        (contender, works): &Step,
         endpoints: &Endpoints<'_>,
     ) -> Result<Vec<Reading>> {
         let each = |measure: &dyn Fn(Work) -> Result<Vec<Reading>>| {
@@ -57,10 +57,10 @@ impl PlexusPrograms {
             Ok(readings.concat())
         };
         let nodes = |sealed| Nodes::start(&self.plexus, self.cpus, endpoints, sealed);
-        match (contender, works[0].operation) {
+        match (*contender, works[0].operation) {
             (Contender::Plexus, Operation::Urgent) => each(&|work| urgent(&nodes(false)?, work)),
             (Contender::Plexus | Contender::PlexusSealed, _) => {
-                perf(&nodes(contender == Contender::PlexusSealed)?, contender, works)
+                perf(&nodes(*contender == Contender::PlexusSealed)?, *contender, works)
             }
             (Contender::PlexusRail, _) => each(&|work| self.rail(work)),
             (Contender::Adaptive, _) => each(&|work| self.oversubscribed(work)),

@@ -16,6 +16,7 @@ use tempfile::TempDir;
 
 use super::{
     endpoints::Endpoints,
+    round::Step,
     samples::Reading,
     work::{Contender, Operation, Transport, Work},
 };
@@ -82,11 +83,10 @@ impl Peers {
     /// The peer is not installed, fails, or its output is malformed.
     pub(super) fn measure(
         &self,
-        contender: Contender,
-        works: &[Work],
+        (contender, works): &Step,
         endpoints: &Endpoints<'_>,
     ) -> Result<Vec<Reading>> {
-        if let Some((_, why)) = self.absent.iter().find(|(absent, _)| *absent == contender) {
+        if let Some((_, why)) = self.absent.iter().find(|(absent, _)| absent == contender) {
             bail!("{why}; `cargo xtask bench interconnect --install` installs it");
         }
         let each = |measure: &dyn Fn(Work) -> Result<f64>| -> Result<Vec<(Work, f64)>> {
@@ -128,7 +128,7 @@ impl Peers {
             }
             _ => bail!("{} is no peer", contender.name()),
         };
-        Ok(values?.into_iter().map(|(work, value)| Reading::new(contender, work, value)).collect())
+        Ok(values?.into_iter().map(|(work, value)| Reading::new(*contender, work, value)).collect())
     }
 
     /// Runs a program of `xtask/peers`, which takes `latency:SIZE` and `rate:SIZE`.

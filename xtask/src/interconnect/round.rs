@@ -16,7 +16,7 @@ use super::{
 use crate::compare::figure::{Failures, Figure};
 
 /// One run of a contender: works that differ only in size.
-type Step = (Contender, Vec<Work>);
+pub(super) type Step = (Contender, Vec<Work>);
 
 /// Returns the measurements of a round, grouped by comparison.
 fn steps(rows: &[Row]) -> Vec<Vec<Step>> {
@@ -54,12 +54,12 @@ impl Bench {
             // Caches and temperature differ for the first and the last contender.
             let first = round as usize % group.len();
             group.rotate_left(first);
-            for (contender, works) in group {
-                let measured = match self.measure(contender, &works) {
+            for step in group {
+                let measured = match self.measure(&step) {
                     Ok(measured) => measured,
                     Err(error) => {
-                        let figures = works.iter().map(|work| (*work, contender));
-                        figures.for_each(|figure| self.failures.add(figure.name(), &error));
+                        let (contender, works) = step;
+                        works.iter().for_each(|work| self.failures.add((*work, contender).name(), &error));
                         continue;
                     }
                 };
@@ -73,14 +73,15 @@ impl Bench {
         Ok(())
     }
 
-    fn measure(&self, contender: Contender, works: &[Work]) -> Result<Vec<Reading>> {
+    fn measure(&self, step: &Step) -> Result<Vec<Reading>> {
+        let (contender, works) = step;
         let veth = self.veth.as_ref().map_err(String::as_str);
         let endpoints =
             Endpoints::of(works[0].transport, veth).map_err(|why| anyhow!("no veth pair: {why}"))?;
         match contender.is_ours() {
             true if self.without_ours => bail!("left out"),
-            true => self.ours.measure(contender, works, &endpoints),
-            false => self.peers.measure(contender, works, &endpoints),
+            true => self.ours.measure(step, &endpoints),
+            false => self.peers.measure(step, &endpoints),
         }
         .with_context(|| contender.name())
     }
