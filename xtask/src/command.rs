@@ -29,9 +29,7 @@ pub fn cargo(root: &Path) -> Command {
 /// The program cannot be started or reports a failure.
 pub fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start {}", line(command)))?;
-    if !status.success() {
-        bail!("{}: {status}", line(command));
-    }
+    ensure!(status.success(), "{}: {status}", line(command));
     Ok(())
 }
 
@@ -41,9 +39,8 @@ pub fn run(command: &mut Command) -> Result<()> {
 /// The program cannot be started or reports a failure.
 pub fn output(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot start {}", line(command)))?;
-    if !output.status.success() {
-        bail!("{}: {}\n{}", line(command), output.status, String::from_utf8_lossy(&output.stderr));
-    }
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}: {}\n{error}", line(command), output.status);
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
@@ -85,6 +82,15 @@ pub fn list_within(command: &mut Command, limit: Duration, key: &str) -> Result<
         Value::Array(list) => Ok(list),
         _ => bail!("{} printed no list `{key}`", line(command)),
     }
+}
+
+/// Returns the number at `path` in JSON, such as `perf/0/latency_us/p50`.
+///
+/// # Errors
+/// There is no such number.
+pub fn number(json: &Value, path: &str) -> Result<f64> {
+    let found = json.pointer(&format!("/{path}")).and_then(Value::as_f64);
+    found.with_context(|| format!("the output has no number `{path}`"))
 }
 
 /// Builds a program with these arguments of cargo and returns its path.
@@ -191,7 +197,7 @@ pub fn not_installed(programs: &[(&str, &str)]) -> Vec<String> {
     missing.map(|(program, package)| format!("`{program}` is not installed (package {package})")).collect()
 }
 
-/// Returns true if `program` is on the path.
+/// Returns true if `program` is on the path, or if it is an absolute path to a file.
 #[must_use]
 pub fn found(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -72,25 +72,25 @@ enum Command {
 enum Torture {
     /// Run four nodes under random faults and check what clients of locks and registry observe.
     Executive {
-        /// Duration in minutes; fractions are allowed.
-        #[arg(long, default_value_t = 2.0, value_parser = minutes)]
-        minutes: f64,
-        /// Seed of the faults and their times.
-        #[arg(long, default_value_t = 1)]
-        seed: u64,
+        #[command(flatten)]
+        faults: RandomFaults,
         /// Instead of faults, let a node leave and join again this many times.
         #[arg(long, conflicts_with = "minutes")]
         joins: Option<u64>,
     },
     /// Run three nodes under random faults of nodes and disks; check every acknowledged change.
-    Redo {
-        /// Duration in minutes; fractions are allowed.
-        #[arg(long, default_value_t = 2.0, value_parser = minutes)]
-        minutes: f64,
-        /// Seed of the faults and their times.
-        #[arg(long, default_value_t = 1)]
-        seed: u64,
-    },
+    Redo(RandomFaults),
+}
+
+/// The duration and the seed of a run with random faults.
+#[derive(clap::Args)]
+struct RandomFaults {
+    /// Duration in minutes; fractions are allowed.
+    #[arg(long, default_value_t = 2.0, value_parser = minutes)]
+    minutes: f64,
+    /// Seed of the faults and their times.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
 }
 
 #[derive(Subcommand)]
@@ -115,6 +115,12 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<()> {
     let root = xtask::root();
+    let plexus = || command::built_program(&root, "plexus", "plexus");
+    let torture = |programs: &[_]| -> Result<_> {
+        command::require(programs)?;
+        Ok(checks(&root, "torture"))
+    };
+    let seconds = |minutes: f64| (minutes * 60.0).ceil() as u64;
     match command {
         Command::Verify => verify::run(&root),
         Command::Tidy { fix } => {
@@ -124,36 +130,31 @@ fn run(command: Command) -> Result<()> {
             verify::tidy_tree(&root)
         }
         Command::Mutate(options) => mutate::run(&root, &options),
-        Command::Torture { of: Some(Torture::Executive { minutes, seed, joins }), .. } => {
-            command::require(&[IP, NFT])?;
-            let plexus = command::built_program(&root, "plexus", "plexus")?;
-            let mut torture = checks(&root, "torture");
+        Command::Torture {
+            of: Some(Torture::Executive { faults: RandomFaults { minutes, seed }, joins }),
+            ..
+        } => {
+            let mut torture = torture(&[IP, NFT])?;
             let (what, count) = match joins {
                 Some(count) => ("joins", count),
-                None => ("executive", (minutes * 60.0).ceil() as u64),
+                None => ("executive", seconds(minutes)),
             };
-            command::run(torture.arg(what).arg(plexus).args([count.to_string(), seed.to_string()]))
+            command::run(torture.arg(what).arg(plexus()?).args([count, seed].map(|n| n.to_string())))
         }
-        Command::Torture { of: Some(Torture::Redo { minutes, seed }), .. } => {
-            command::require(&[IP])?;
-            let plexus = command::built_program(&root, "plexus", "plexus")?;
-            let mut torture = checks(&root, "torture");
-            torture.arg("redo").arg(plexus).args(["--minutes", &minutes.to_string()]);
-            command::run(torture.args(["--seed", &seed.to_string()]))
+        Command::Torture { of: Some(Torture::Redo(RandomFaults { minutes, seed })), .. } => {
+            let mut torture = torture(&[IP])?;
+            torture.arg("redo").arg(plexus()?);
+            command::run(torture.args(["--minutes", &minutes.to_string(), "--seed", &seed.to_string()]))
         }
         Command::Torture { shares: Some(mbit), .. } => {
-            command::require(&[IP, TC, NFT])?;
-            let mbit = mbit.iter().map(u32::to_string);
-            command::run(checks(&root, "torture").arg("shares").args(mbit))
+            command::run(torture(&[IP, TC, NFT])?.arg("shares").args(mbit.iter().map(u32::to_string)))
         }
         Command::Torture { failovers, .. } => {
-            command::require(&[IP, TC, NFT])?;
-            command::run(checks(&root, "torture").args(["failovers", &failovers.to_string()]))
+            command::run(torture(&[IP, TC, NFT])?.args(["failovers", &failovers.to_string()]))
         }
         Command::Soak { minutes, seed } => {
-            command::require(&[IP, TC, NFT])?;
-            let seconds = ((minutes * 60.0).ceil() as u64).to_string();
-            command::run(checks(&root, "torture").args(["soak", &seconds, &seed.to_string()]))
+            let numbers = [seconds(minutes), seed].map(|n| n.to_string());
+            command::run(torture(&[IP, TC, NFT])?.arg("soak").args(numbers))
         }
         Command::Package(options) => package::run(&root, &options),
         Command::Sim { options } => command::run(checks(&root, "sim").args(options)),

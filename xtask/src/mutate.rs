@@ -66,12 +66,7 @@ struct Tests {
     /// The filters of test names.
     #[serde(default)]
     filters: String,
-    #[serde(default = "default_limit_s")]
-    limit_s: u64,
-}
-
-fn default_limit_s() -> u64 {
-    LIMIT_S
+    limit_s: Option<u64>,
 }
 
 /// The result of a run of tests.
@@ -199,7 +194,7 @@ fn test(root: &Path, copy: &Path, tests: &Tests) -> Result<Outcome> {
         command.stdin(Stdio::null()).stdout(out.stdio()?).stderr(err.stdio()?);
         let mut child =
             ChildGuard(command.spawn().with_context(|| format!("cannot run {}", program.display()))?);
-        let left = Duration::from_secs(tests.limit_s).saturating_sub(started.elapsed());
+        let left = Duration::from_secs(tests.limit_s.unwrap_or(LIMIT_S)).saturating_sub(started.elapsed());
         if !command::ends_within(&child.0, left)? {
             return Ok(Outcome::TimedOut);
         }
@@ -294,7 +289,7 @@ mod tests {
                     tests = '-p x --lib'\nfilters = 'one two'\nlimit_s = 7\n";
         let mutation = parse(list).expect("a good list").remove(0);
         let Tests { cargo, filters, limit_s } = &mutation.tests;
-        assert_eq!((cargo.as_str(), filters.as_str(), *limit_s), ("-p x --lib", "one two", 7));
+        assert_eq!((cargo.as_str(), filters.as_str(), *limit_s), ("-p x --lib", "one two", Some(7)));
         assert_eq!(mutated(&mutation, "if a < b {}"), Ok("if a <= b {}".into()));
         assert!(mutated(&mutation, "a < b && a < b").is_err_and(|why| why.contains("2 times")));
         assert!(mutated(&mutation, "").is_err_and(|why| why.contains("0 times")));

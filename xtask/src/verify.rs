@@ -87,12 +87,6 @@ fn deny(root: &Path) -> Result<()> {
         return Ok(());
     }
     // Advisories need the network and change without a commit: `cargo deny check` shows them.
-    command::run(command::cargo(root).args([
-        "deny",
-        "check",
-        "--hide-inclusion-graph",
-        "bans",
-        "licenses",
-        "sources",
-    ]))
+    let mut deny = command::cargo(root);
+    command::run(deny.args(["deny", "check", "--hide-inclusion-graph", "bans", "licenses", "sources"]))
 }

@@ -4,7 +4,6 @@ use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context, Result};
 
-use super::quiet::CoreLoad;
 use crate::command;
 
 /// The document with all comparisons, from the root of the repository.
@@ -13,39 +12,20 @@ const DOCUMENT: &str = "docs/performance.md";
 /// The width of text in the document.
 const COLUMNS: usize = 100;
 
-/// Prints a report; with `write` also puts it into the document, into `section`.
-///
-/// # Errors
-/// There was other load and `anyway` is not set, or the document cannot be written.
-pub(crate) fn publish(
-    root: &Path,
-    section: &str,
-    report: &str,
-    load: &CoreLoad,
-    (write, anyway): (bool, bool),
-) -> Result<()> {
-    let report = load.warning().map_or_else(String::new, |warning| format!("{warning}\n\n")) + report;
-    println!("\n{report}");
-    if write {
-        load.permit(true, anyway)?;
-        self::write(root, section, &report)?;
-        println!("written to {DOCUMENT}");
-    }
-    Ok(())
-}
-
 /// Writes `report` into the document under `root`, between the markers of `section`.
 ///
 /// Lines that are not part of a table are wrapped.
 ///
 /// # Errors
 /// The document cannot be read or written, or has no such section.
-fn write(root: &Path, section: &str, report: &str) -> Result<()> {
+pub(crate) fn write(root: &Path, section: &str, report: &str) -> Result<()> {
     let path = root.join(DOCUMENT);
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let text = replaced(&text, section, &wrapped(report))
         .with_context(|| format!("{} has no section `{section}`", path.display()))?;
-    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    println!("written to {DOCUMENT}");
+    Ok(())
 }
 
 /// Wraps lines at [`COLUMNS`], except those of tables; lines of a list are indented.

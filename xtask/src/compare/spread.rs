@@ -1,6 +1,6 @@
-//! The spread of a measurement that was repeated: median and extremes.
+//! The spread of a measurement that was repeated: median, extremes and number.
 
-/// The median and the extremes of some values.
+/// The median, the extremes and the number of some values.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Spread {
     /// The middle value, or the mean of the two middle values.
@@ -9,6 +9,8 @@ pub(crate) struct Spread {
     pub least: f64,
     /// The largest value.
     pub most: f64,
+    /// The number of values.
+    pub count: usize,
 }
 
 impl Spread {
@@ -22,7 +24,7 @@ impl Spread {
             true => f64::midpoint(sorted[half - 1], sorted[half]),
             false => sorted[half],
         };
-        Some(Self { median, least, most })
+        Some(Self { median, least, most, count: sorted.len() })
     }
 }
 
@@ -32,10 +34,10 @@ mod tests {
 
     #[test]
     fn median_of_an_even_count_is_the_mean_of_the_middle_values() {
-        let spread = |median, least, most| Some(Spread { median, least, most });
-        assert_eq!(Spread::of(&[4.0, 1.0, 2.0, 100.0]), spread(3.0, 1.0, 100.0));
-        assert_eq!(Spread::of(&[4.0, 1.0, 100.0]), spread(4.0, 1.0, 100.0));
-        assert_eq!(Spread::of(&[4.0]), spread(4.0, 4.0, 4.0));
+        let spread = |median, least, most, count| Some(Spread { median, least, most, count });
+        assert_eq!(Spread::of(&[4.0, 1.0, 2.0, 100.0]), spread(3.0, 1.0, 100.0, 4));
+        assert_eq!(Spread::of(&[4.0, 1.0, 100.0]), spread(4.0, 1.0, 100.0, 3));
+        assert_eq!(Spread::of(&[4.0]), spread(4.0, 4.0, 4.0, 1));
         assert_eq!(Spread::of(&[]), None);
     }
 }

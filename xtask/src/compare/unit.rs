@@ -1,7 +1,7 @@
 //! The units of measurements, and how their values are shown.
 
 /// The unit of a measurement.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Unit {
     /// Nanoseconds: less is better.
     Ns,

@@ -6,7 +6,6 @@
 use std::{
     fmt::Write as _,
     fs::{self, File},
-    path::PathBuf,
     process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -85,12 +84,8 @@ impl Corosync {
     ///
     /// # Errors
     /// The others form none in time.
-    pub(super) fn death(mut self) -> Result<f64> {
-        let before = self.lengths();
-        let start = Instant::now();
-        self.nodes[NODES - 1].0.kill()?;
-        self.agree(&[0, 1], "Members[2]: 1 2", before)?;
-        Ok(start.elapsed().as_secs_f64() * 1e3)
+    pub(super) fn death(self) -> Result<f64> {
+        self.lost(|corosync| Ok(corosync.nodes[NODES - 1].0.kill()?))
     }
 
     /// Disconnects the last node; returns the milliseconds until the others form a membership.
@@ -98,24 +93,20 @@ impl Corosync {
     /// # Errors
     /// The others form none in time.
     pub(super) fn cut(self) -> Result<f64> {
-        let before = self.lengths();
+        self.lost(|corosync| corosync.lan.unplug(NODES - 1, 0).map_err(|why| anyhow!("{why}")))
+    }
+
+    fn lost(mut self, lose: impl FnOnce(&mut Self) -> Result<()>) -> Result<f64> {
+        let before = std::array::from_fn(|node| self.text(node).len());
         let start = Instant::now();
-        self.lan.unplug(NODES - 1, 0).map_err(|why| anyhow!("{why}"))?;
+        lose(&mut self)?;
         self.agree(&[0, 1], "Members[2]: 1 2", before)?;
         Ok(start.elapsed().as_secs_f64() * 1e3)
     }
 
-    fn log(&self, node: usize) -> PathBuf {
-        self.folder.path().join(node.to_string()).join("log")
-    }
-
     fn text(&self, node: usize) -> String {
-        fs::read(self.log(node))
-            .map_or_else(|_| String::new(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
-    }
-
-    fn lengths(&self) -> [usize; NODES] {
-        std::array::from_fn(|node| self.text(node).len())
+        let log = fs::read(self.folder.path().join(node.to_string()).join("log"));
+        String::from_utf8_lossy(&log.unwrap_or_default()).into_owned()
     }
 
     /// Waits until the logs of these nodes have the text `what` after the position `before`.

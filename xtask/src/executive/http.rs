@@ -51,9 +51,8 @@ impl Http {
 
 /// Reads a response and returns its status and body.
 fn answer(stream: &mut impl BufRead) -> Result<(u16, Vec<u8>)> {
-    let mut line = String::new();
-    let mut read = |stream: &mut dyn BufRead| -> Result<String> {
-        line.clear();
+    let read = |stream: &mut dyn BufRead| -> Result<String> {
+        let mut line = String::new();
         ensure!(stream.read_line(&mut line)? > 0, "the server has closed the connection");
         Ok(line.trim_end().to_owned())
     };

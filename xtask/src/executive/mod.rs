@@ -9,33 +9,31 @@ mod corosync;
 mod http;
 mod ours;
 mod peers;
-mod report;
 mod rows;
 mod timed;
 
 use std::{path::Path, time::Duration};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
 
 use self::{
     corosync::Corosync,
     ours::PlexusPrograms,
     peers::{Etcd, Redis, file},
-    report::{Failures, Report},
     rows::*,
+    timed::Timed,
 };
-
 use crate::{
     command,
-    compare::{document, quiet::CoreLoad},
+    compare::{
+        figure::{Bench, Figure},
+        run::{Run, WriteOptions},
+    },
 };
 
 /// The name of its section in the document.
 pub(crate) const SECTION: &str = "executive";
-
-/// The programs that failures of Plexus's nodes need, and their packages.
-const TOOLS: &[(&str, &str)] = &[("ip", "iproute2"), ("nft", "nftables")];
 
 /// The programs of the peers, first those of locks, and their packages.
 const PEERS: &[(&str, &str)] =
@@ -51,14 +49,10 @@ pub struct Options {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Measure locks only, not failures of nodes.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "write")]
     locks_only: bool,
-    /// Write the results into docs/performance.md.
-    #[arg(long, conflicts_with = "locks_only")]
-    write: bool,
-    /// Write them although other processes use the cores.
-    #[arg(long, requires = "write")]
-    anyway: bool,
+    #[command(flatten)]
+    write: WriteOptions,
 }
 
 /// Measures, prints the table, and with `--write` puts it into docs/performance.md.
@@ -67,106 +61,55 @@ pub struct Options {
 /// A Plexus program cannot be built, a goal is missed, or a peer was not measured.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
     if !options.locks_only {
-        command::require(TOOLS)?;
+        command::require(&[("ip", "iproute2"), ("nft", "nftables")])?;
     }
     let absent = command::not_installed(if options.locks_only { &PEERS[..2] } else { PEERS });
-    ensure!(!options.write || absent.is_empty(), "nothing was measured: {}", absent.join("; "));
+    ensure!(!options.write.write || absent.is_empty(), "nothing was measured: {}", absent.join("; "));
     absent.iter().for_each(|absent| println!("not measured: {absent}"));
-    // Before Plexus runs; on all cores, because clusters use all.
-    let mut load = CoreLoad::on(0..std::thread::available_parallelism()?.get());
-    load.sample()?;
-    load.permit(options.write, options.anyway)?;
+    let mut run = Run::start(&options.write, None)?;
     let ours = PlexusPrograms::build(root)?;
     let mut bench = Bench::default();
-    for round in 1..=options.rounds {
-        println!("round {round} of {}", options.rounds);
-        load.sample()?;
-        bench.ours(&ours);
-        bench.peers();
+    run.rounds(options.rounds, |_| {
+        bench.take("plexus, shm", ours.shm());
+        bench.take("plexus, tcp", ours.tcp());
+        measure_peers(&mut bench);
         if !options.locks_only {
-            bench.deaths(&ours);
+            measure_deaths(&mut bench, &ours);
+        }
+        Ok(())
+    })?;
+    let report = bench.report(&format!("{} rounds", options.rounds), &rows(options.locks_only));
+    run.end(root, SECTION, &report)
+}
+
+fn measure_peers(bench: &mut Bench) {
+    let ns = |timed: Timed| timed.ns;
+    let per_second = |timed: Timed| timed.per_second;
+    bench.take_one(LOCAL.by(FLOCK), file(TIME).map(ns));
+    if let Some(redis) = bench.ok(REDIS, Redis::start()) {
+        bench.take_one(TCP.by(REDIS), redis.lock(1, TIME).map(ns));
+        for (clients, work) in CLIENTS {
+            bench.take_one(work.by(REDIS), redis.lock(clients, TIME).map(per_second));
         }
     }
-    let wanted = rows().into_iter().filter(|row| !(options.locks_only && row.is_of_deaths())).collect();
-    let report = Report::of(wanted, &bench.values, &bench.failures, options.rounds);
-    document::publish(root, SECTION, &report.text, &load, (options.write, options.anyway))?;
-    match report.failed.len() {
-        0 => Ok(()),
-        failed => bail!("{failed} rows:\n{}", report.failed.join("\n")),
+    if let Some(etcd) = bench.ok(ETCD_LOCK, Etcd::start()) {
+        bench.take_one(TCP.by(ETCD_TXN), etcd.transaction(TIME).map(ns));
+        bench.take_one(TCP.by(ETCD_LOCK), etcd.lock(1, false, TIME).map(ns));
+        for (clients, work) in CLIENTS {
+            bench.take_one(work.by(ETCD_LOCK), etcd.lock(clients, false, TIME).map(per_second));
+        }
+        // With two clients in turns, this is the time between their grants.
+        let turns = etcd.lock(2, true, TIME);
+        bench.take_one(HAND_OVER.by(ETCD_LOCK), turns.map(|timed| 1e9 / timed.per_second));
     }
 }
 
-/// The measurements so far.
-#[derive(Default)]
-struct Bench {
-    values: Values,
-    failures: Failures,
-}
-
-impl Bench {
-    /// Records the result of one measurement.
-    fn take(&mut self, work: &str, measured: Result<Vec<(Figure, f64)>>) {
-        match measured {
-            Ok(measured) => {
-                for (figure, value) in measured {
-                    println!("{}, {}: {value:.0}", figure.work, figure.system);
-                    self.values.entry(figure).or_default().push(value);
-                }
-            }
-            Err(error) => {
-                // The report has one line for it.
-                let why = format!("{error:#}");
-                let lines: Vec<&str> = why.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-                let why = lines.join("; ");
-                println!("{work}: {why}");
-                self.failures.insert(work.into(), why);
-            }
-        }
+fn measure_deaths(bench: &mut Bench, ours: &PlexusPrograms) {
+    for (work, name) in [(DEATH, "death"), (CUT, "cut"), (CUT_FAST, "cut-fast"), (RECOVERY, "recovery")] {
+        bench.take(&work.name(), ours.death(name).map(|ms| vec![(work, ms)]));
     }
-
-    fn ours(&mut self, ours: &PlexusPrograms) {
-        self.take("plexus, shm", ours.shm());
-        self.take("plexus, tcp", ours.tcp());
-    }
-
-    fn peers(&mut self) {
-        let of = |system, work, value| vec![(Figure { system, work }, value)];
-        self.take(FLOCK, file(TIME).map(|timed| of(FLOCK, LOCAL, timed.ns)));
-        match Redis::start() {
-            Err(error) => self.take(REDIS, Err(error)),
-            Ok(redis) => {
-                self.take(REDIS, redis.lock(1, TIME).map(|timed| of(REDIS, TCP, timed.ns)));
-                for (clients, work) in [(8, CLIENTS_8), (64, CLIENTS_64)] {
-                    let measured = redis.lock(clients, TIME).map(|timed| of(REDIS, work, timed.per_second));
-                    self.take(REDIS, measured);
-                }
-            }
-        }
-        match Etcd::start() {
-            Err(error) => self.take(ETCD_LOCK, Err(error)),
-            Ok(etcd) => {
-                self.take(ETCD_TXN, etcd.transaction(TIME).map(|timed| of(ETCD_TXN, TCP, timed.ns)));
-                self.take(ETCD_LOCK, etcd.lock(1, false, TIME).map(|timed| of(ETCD_LOCK, TCP, timed.ns)));
-                for (clients, work) in [(8, CLIENTS_8), (64, CLIENTS_64)] {
-                    let measured = etcd.lock(clients, false, TIME);
-                    self.take(ETCD_LOCK, measured.map(|timed| of(ETCD_LOCK, work, timed.per_second)));
-                }
-                // With two clients in turns, this is the time between their grants.
-                let measured = etcd.lock(2, true, TIME);
-                self.take(ETCD_LOCK, measured.map(|timed| of(ETCD_LOCK, HAND_OVER, 1e9 / timed.per_second)));
-            }
-        }
-    }
-
-    fn deaths(&mut self, ours: &PlexusPrograms) {
-        for work in [DEATH, CUT, CUT_FAST, RECOVERY] {
-            self.take(work, ours.death(work));
-        }
-        for (system, token_ms) in [(COROSYNC, None), (COROSYNC_TUNED, Some(250))] {
-            let cut = Corosync::start(token_ms).and_then(Corosync::cut);
-            self.take(system, cut.map(|ms| vec![(Figure { system, work: CUT }, ms)]));
-            let death = Corosync::start(token_ms).and_then(Corosync::death);
-            self.take(system, death.map(|ms| vec![(Figure { system, work: DEATH }, ms)]));
-        }
+    for (system, token_ms) in [(COROSYNC, None), (COROSYNC_TUNED, Some(250))] {
+        bench.take_one(CUT.by(system), Corosync::start(token_ms).and_then(Corosync::cut));
+        bench.take_one(DEATH.by(system), Corosync::start(token_ms).and_then(Corosync::death));
     }
 }

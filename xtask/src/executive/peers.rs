@@ -8,7 +8,6 @@ use std::{
     fs::File,
     io::{BufRead, BufReader, Write},
     net::{Ipv4Addr, SocketAddr, TcpStream},
-    path::Path,
     process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -22,7 +21,7 @@ use tempfile::TempDir;
 
 use super::{
     http::Http,
-    timed::{Once, Timed, timed},
+    timed::{Timed, timed},
 };
 use crate::{
     command::{ChildGuard, found},
@@ -41,19 +40,16 @@ struct Server {
 }
 
 impl Server {
-    /// Starts `program` and waits until it listens.
+    /// Starts `program` in a folder of its own and waits until it listens.
     ///
-    /// `arguments` gets its folder, the port for clients and a second port.
-    fn start(
-        program: &str,
-        package: &str,
-        arguments: impl Fn(&Path, u16, u16) -> Vec<String>,
-    ) -> Result<Self> {
+    /// The words PORT and OTHER in its arguments stand for the port for clients and a second port.
+    fn start(program: &str, package: &str, arguments: &str) -> Result<Self> {
         ensure!(found(program), "{program} is not installed (package {package})");
         let folder = tempfile::tempdir()?;
         let [port, other] = free_ports()?;
+        let arguments = arguments.replace("PORT", &port.to_string()).replace("OTHER", &other.to_string());
         let mut command = Command::new(program);
-        command.args(arguments(folder.path(), port, other)).current_dir(folder.path());
+        command.args(arguments.split(' ')).current_dir(folder.path());
         let log = File::create(folder.path().join("log"))?;
         let server = command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()?;
         let (mut server, started) = (ChildGuard(server), Instant::now());
@@ -73,18 +69,10 @@ pub(super) struct Etcd(Server);
 
 impl Etcd {
     pub(super) fn start() -> Result<Self> {
-        let arguments = |folder: &Path, port, peers| {
-            let url = |port: u16| format!("http://127.0.0.1:{port}");
-            let mut all = vec!["--data-dir".into(), folder.join("data").display().to_string()];
-            let mut set = |name: &str, value: String| all.extend([format!("--{name}"), value]);
-            set("listen-client-urls", url(port));
-            set("advertise-client-urls", url(port));
-            set("listen-peer-urls", url(peers));
-            set("initial-advertise-peer-urls", url(peers));
-            set("initial-cluster", format!("default={}", url(peers)));
-            set("log-level", "error".into());
-            all
-        };
+        let arguments = "--data-dir data --listen-client-urls http://127.0.0.1:PORT \
+            --advertise-client-urls http://127.0.0.1:PORT --listen-peer-urls http://127.0.0.1:OTHER \
+            --initial-advertise-peer-urls http://127.0.0.1:OTHER \
+            --initial-cluster default=http://127.0.0.1:OTHER --log-level error";
         let etcd = Self(Server::start("etcd", "etcd-server", arguments)?);
         let started = Instant::now();
         // etcd listens before it has elected a leader.
@@ -110,12 +98,11 @@ impl Etcd {
             let mut client = self.client()?;
             let lease = self.lease(&mut client)?;
             let name = BASE64_STANDARD.encode(format!("lock-{}", if shared { 0 } else { number }));
-            let once: Once = Box::new(move || {
+            Ok(move || {
                 let held = client.post("/v3/lock/lock", &json!({ "name": name, "lease": lease }))?;
                 let key = held["key"].as_str().context("etcd granted no lock")?;
                 client.post("/v3/lock/unlock", &json!({ "key": key })).map(drop)
-            });
-            Ok(once)
+            })
         })
     }
 
@@ -124,14 +111,13 @@ impl Etcd {
         timed(1, time, |_| {
             let mut client = self.client()?;
             let [key, value] = ["txn", "me"].map(|text| BASE64_STANDARD.encode(text));
-            let once: Once = Box::new(move || {
+            Ok(move || {
                 let absent = json!([{ "target": "CREATE", "key": key, "create_revision": "0" }]);
                 let put = json!([{ "requestPut": { "key": key, "value": value } }]);
                 let made = client.post("/v3/kv/txn", &json!({ "compare": absent, "success": put }))?;
                 ensure!(made["succeeded"] == true, "etcd did not create the key: {made}");
                 client.post("/v3/kv/deleterange", &json!({ "key": key })).map(drop)
-            });
-            Ok(once)
+            })
         })
     }
 }
@@ -141,11 +127,8 @@ pub(super) struct Redis(Server);
 
 impl Redis {
     pub(super) fn start() -> Result<Self> {
-        let arguments = |_: &Path, port: u16, _| {
-            let port = port.to_string();
-            let words = ["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
-            words.map(str::to_owned).to_vec()
-        };
+        // The last argument is empty: nothing is saved.
+        let arguments = "--port PORT --bind 127.0.0.1 --appendonly no --save ";
         Ok(Self(Server::start("redis-server", "redis-server", arguments)?))
     }
 
@@ -160,7 +143,7 @@ impl Redis {
             let set = resp(&["SET", &name, "token", "NX", "PX", "30000"]);
             let delete = resp(&["DEL", &name]);
             let mut line = String::new();
-            let once: Once = Box::new(move || {
+            Ok(move || {
                 for (command, good) in [(&set, "+OK"), (&delete, ":1")] {
                     stream.get_mut().write_all(command)?;
                     line.clear();
@@ -168,8 +151,7 @@ impl Redis {
                     ensure!(line.trim_end() == good, "redis answered {line:?} instead of {good}");
                 }
                 Ok(())
-            });
-            Ok(once)
+            })
         })
     }
 }
@@ -185,11 +167,10 @@ pub(super) fn file(time: Duration) -> Result<Timed> {
     let file = tempfile::tempfile()?;
     timed(1, time, |_| {
         let file = file.try_clone()?;
-        let once: Once = Box::new(move || {
+        Ok(move || {
             flock(&file, FlockOperation::LockExclusive)?;
             Ok(flock(&file, FlockOperation::Unlock)?)
-        });
-        Ok(once)
+        })
     })
 }
 

@@ -25,17 +25,14 @@ pub(super) struct Timed {
     pub per_second: f64,
 }
 
-/// An operation of a client that can be repeated.
-pub(super) type Once = Box<dyn FnMut() -> Result<()> + Send>;
-
 /// Runs `clients` threads for `time`; each repeats the operation that `client` builds for it.
 ///
 /// # Errors
 /// An operation failed.
-pub(super) fn timed(
+pub(super) fn timed<F: FnMut() -> Result<()>>(
     clients: usize,
     time: Duration,
-    client: impl Fn(usize) -> Result<Once> + Sync,
+    client: impl Fn(usize) -> Result<F> + Sync,
 ) -> Result<Timed> {
     let over = AtomicBool::new(false);
     let together = Barrier::new(clients + 1);
@@ -88,12 +85,12 @@ mod tests {
     fn operations_of_all_clients_are_counted_and_failures_returned() {
         const TIME: Duration = Duration::from_millis(20);
         let done = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
-        let counts = |number: usize| -> Result<Once> {
+        let counts = |number: usize| {
             let done = done.clone();
-            Ok(Box::new(move || {
+            Ok(move || {
                 done[number].fetch_add(1, Ordering::Relaxed);
                 Ok(())
-            }))
+            })
         };
         let some = timed(2, TIME, counts).expect("it works");
         let done = [0, 1].map(|number| done[number].load(Ordering::Relaxed));
@@ -102,7 +99,7 @@ mod tests {
         let counted = some.per_second * TIME.as_secs_f64();
         assert!(counted > 0.0 && counted <= done.iter().sum::<usize>() as f64, "{some:?}, {done:?}");
         let failed = timed(2, TIME, |number| match number {
-            0 => Ok(Box::new(|| Ok(()))),
+            0 => Ok(|| Ok(())),
             _ => Err(anyhow!("no client {number}")),
         });
         assert_eq!(failed.expect_err("one failed").to_string(), "no client 1");

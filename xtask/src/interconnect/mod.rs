@@ -11,20 +11,19 @@ mod report;
 mod round;
 mod rows;
 mod samples;
-mod table;
 mod veth;
 mod work;
 
-use std::{collections::BTreeSet, path::Path, process::Command};
+use std::{collections::BTreeSet, path::Path};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use self::{ours::PlexusPrograms, peers::Peers, report::Report, round::Bench, rows::Row, veth::Veth};
-use crate::{
-    command,
-    compare::{document, quiet::CoreLoad},
+use self::{ours::PlexusPrograms, peers::Peers, round::Bench, rows::Row, veth::Veth};
+use crate::compare::{
+    figure::Failures,
+    run::{Run, WriteOptions, install},
 };
 
 const PACKAGES: [&str; 6] =
@@ -44,7 +43,7 @@ pub struct Options {
     quick: bool,
     /// Measure only these rows: message, put, rate, bandwidth, tcp-latency, tcp-bandwidth,
     /// tcp-encrypted, block, asleep, urgent, oversubscribed.
-    #[arg(long, value_delimiter = ',', value_name = "ROW,...")]
+    #[arg(long, value_delimiter = ',', value_name = "ROW,...", conflicts_with = "write")]
     only: Vec<String>,
     /// The two cores to run on.
     #[arg(long, value_delimiter = ',', default_values_t = [0, 1])]
@@ -53,14 +52,10 @@ pub struct Options {
     #[arg(long)]
     install: bool,
     /// Measure the peers only.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "write")]
     peers_only: bool,
-    /// Write the results into docs/performance.md.
-    #[arg(long, conflicts_with_all = ["only", "peers_only"])]
-    write: bool,
-    /// Write them although other processes use the cores.
-    #[arg(long, requires = "write")]
-    anyway: bool,
+    #[command(flatten)]
+    write: WriteOptions,
 }
 
 /// Measures, prints the tables, and with `--write` puts them into docs/performance.md.
@@ -76,12 +71,9 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     let (cpus, known) = ([first, second], [first, second].iter().all(|cpu| *cpu < CpuSet::MAX_CPU));
     ensure!(first != second && known, "--cpus takes two different cores");
     let rows = chosen(&options.only)?;
-    // First, before Plexus runs.
-    let mut load = CoreLoad::on(cpus);
-    load.sample()?;
-    load.permit(options.write, options.anyway)?;
+    let mut run = Run::start(&options.write, Some(cpus))?;
     if options.install {
-        install()?;
+        install(&PACKAGES)?;
     }
     let mut bench = Bench {
         peers: Peers::build(&root.join("xtask/peers"), cpus)?,
@@ -89,50 +81,29 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         without_ours: options.peers_only,
         veth: Veth::new().map_err(|why| format!("{why:#}")),
         samples: Vec::new(),
-        failures: round::Failures::new(),
+        failures: Failures::default(),
     };
     // Children of this process inherit its cores.
     let mut cores = CpuSet::new();
     cpus.into_iter().for_each(|cpu| cores.set(cpu));
     sched_setaffinity(None, &cores).with_context(|| format!("cannot run on cores {first} and {second}"))?;
     let rounds = if options.quick { 1 } else { options.rounds };
-    for round in 1..=rounds {
-        println!("round {round} of {rounds}");
-        load.sample()?;
-        bench.round(&rows, round)?;
+    run.rounds(rounds, |round| bench.round(&rows, round))?;
+    let placements = samples::by_placement(&bench.samples);
+    let mut report = report::report(&placements, &rows, &bench.failures, rounds);
+    if options.peers_only {
+        report.failed.clear();
     }
-    let report = Report::of(&samples::by_placement(&bench.samples), &rows, &bench.failures, rounds);
-    document::publish(root, SECTION, &report.text, &load, (options.write, options.anyway))?;
-    match report.failed.len() {
-        failed if failed > 0 && !options.peers_only => {
-            bail!(
-                "{failed} of {} goals:\n{}",
-                rows.iter().filter(|row| row.goal.is_some()).count(),
-                report.failed.join("\n")
-            )
-        }
-        _ => Ok(()),
-    }
+    run.end(root, SECTION, &report)
 }
 
 /// Returns the rows with these keys, or all rows for no keys.
 fn chosen(only: &[String]) -> Result<Vec<Row>> {
     let rows = rows::rows();
-    let keys: BTreeSet<&str> = rows.iter().map(|row| row.key).collect();
+    let keys: BTreeSet<&str> = rows.iter().map(|(key, _)| *key).collect();
     if let Some(unknown) = only.iter().find(|key| !keys.contains(key.as_str())) {
         bail!("--only {unknown}: unknown row; use {}", keys.into_iter().collect::<Vec<_>>().join(", "));
     }
-    Ok(rows.into_iter().filter(|row| only.is_empty() || only.iter().any(|key| key == row.key)).collect())
-}
-
-/// Installs the peers with apt-get.
-fn install() -> Result<()> {
-    let packages = PACKAGES.join(" ");
-    if !rustix::process::geteuid().is_root() || !command::found("apt-get") {
-        bail!(
-            "--install needs root on Debian: run `apt-get install {packages}` or the equivalent of your system"
-        );
-    }
-    let mut apt = Command::new("apt-get");
-    command::run(apt.args(["install", "--yes", "--no-install-recommends"]).args(PACKAGES))
+    let is_chosen = |key| only.is_empty() || only.iter().any(|only| only == key);
+    Ok(rows.into_iter().filter(|(key, _)| is_chosen(*key)).map(|(_, row)| row).collect())
 }

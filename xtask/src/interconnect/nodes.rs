@@ -55,10 +55,10 @@ impl<'a> Nodes<'a> {
     ///
     /// # Errors
     /// The program fails or its output is malformed.
-    pub(super) fn perf(&self, arguments: &[&str]) -> Result<Vec<Value>> {
+    pub(super) fn perf(&self, arguments: &str) -> Result<Vec<Value>> {
         let mut perf = Command::new(self.plexus);
         perf.args(["perf", "-C"]).arg(self.folder.path().join("pair")).args(["n1", "n2"]);
-        list_within(perf.args(["--seconds", SECONDS, "--json"]).args(arguments), TIMEOUT, "perf")
+        list_within(perf.args(["--seconds", SECONDS, "--json"]).args(arguments.split(' ')), TIMEOUT, "perf")
     }
 }
 

@@ -12,11 +12,12 @@ use super::{
     endpoints::Endpoints,
     nodes::Nodes,
     peers::TIMEOUT,
+    round::Step,
     rows::BLOCK,
     samples::Reading,
     work::{Contender, Operation, Transport, Work},
 };
-use crate::command::{built, built_program, list_within};
+use crate::command::{built, built_program, list_within, number};
 
 /// The Plexus programs to measure.
 pub(super) struct PlexusPrograms {
@@ -48,8 +49,7 @@ impl PlexusPrograms {
     /// The program fails or its output is malformed.
     pub(super) fn measure(
         &self,
-        contender: Contender,
-        works: &[Work],
+        (contender, works): &Step,
         endpoints: &Endpoints<'_>,
     ) -> Result<Vec<Reading>> {
         let each = |measure: &dyn Fn(Work) -> Result<Vec<Reading>>| {
@@ -57,10 +57,10 @@ impl PlexusPrograms {
             Ok(readings.concat())
         };
         let nodes = |sealed| Nodes::start(&self.plexus, self.cpus, endpoints, sealed);
-        match (contender, works[0].operation) {
+        match (*contender, works[0].operation) {
             (Contender::Plexus, Operation::Urgent) => each(&|work| urgent(&nodes(false)?, work)),
             (Contender::Plexus | Contender::PlexusSealed, _) => {
-                perf(&nodes(contender == Contender::PlexusSealed)?, contender, works)
+                perf(&nodes(*contender == Contender::PlexusSealed)?, *contender, works)
             }
             (Contender::PlexusRail, _) => each(&|work| self.rail(work)),
             (Contender::Adaptive, _) => each(&|work| self.oversubscribed(work)),
@@ -76,7 +76,7 @@ impl PlexusPrograms {
         let figures = figures(&self.rails, &["line", "--repeats=5"])?;
         let line = |name, bytes| {
             let work = Work::new(Transport::Shm, Operation::Line, bytes);
-            number(&figures, name, "median").map(|ns| Reading::new(Contender::Machine, work, ns))
+            figure(&figures, name, "median").map(|ns| Reading::new(Contender::Machine, work, ns))
         };
         Ok([line("line", 8)?, line("two_lines", 64)?])
     }
@@ -90,12 +90,12 @@ impl PlexusPrograms {
         };
         let names: Vec<&str> = ["--repeats=9", own].into_iter().chain(limit).collect();
         let figures = figures(&self.rails, &names)?;
-        let value = |name| number(&figures, name, "median");
+        let value = |name| figure(&figures, name, "median");
         let own_reading = Reading::new(Contender::PlexusRail, work, value(own)?);
         Ok(match limit {
             None => vec![own_reading],
             Some(limit) => vec![
-                Reading { ratio: Some(number(&figures, own, "ratio")?), ..own_reading },
+                Reading { ratio: Some(figure(&figures, own, "ratio")?), ..own_reading },
                 Reading::new(Contender::Machine, work, value(limit)?),
             ],
         })
@@ -110,9 +110,9 @@ impl PlexusPrograms {
         };
         let [adaptive, event] = ["adaptive", "event"].map(|waiting| format!("{prefix}_{waiting}"));
         let figures = figures(&self.waiting, &[&event, &adaptive, "--repeats=3"])?;
-        let value = |name: &str| number(&figures, name, "median");
+        let value = |name: &str| figure(&figures, name, "median");
         let ratio = (work.operation == Operation::Oversubscribed)
-            .then(|| number(&figures, &adaptive, "ratio"))
+            .then(|| figure(&figures, &adaptive, "ratio"))
             .transpose()?;
         Ok(vec![
             Reading { ratio, ..Reading::new(Contender::Adaptive, work, value(&adaptive)?) },
@@ -127,10 +127,9 @@ fn figures(program: &Path, arguments: &[&str]) -> Result<Vec<Value>> {
     list_within(bench.args(["--bench", "--json"]).args(arguments), TIMEOUT, "figures")
 }
 
-fn number(figures: &[Value], name: &str, what: &str) -> Result<f64> {
+fn figure(figures: &[Value], name: &str, what: &str) -> Result<f64> {
     let found = figures.iter().find(|figure| figure["name"] == name);
-    let value = found.and_then(|figure| figure[what].as_f64());
-    value.with_context(|| format!("the benchmark printed no {what} of {name}"))
+    number(found.with_context(|| format!("the benchmark printed no {name}"))?, what)
 }
 
 /// Measures works that differ only in size with `plexus perf`.
@@ -142,25 +141,19 @@ fn perf(nodes: &Nodes<'_>, contender: Contender, works: &[Work]) -> Result<Vec<R
         Operation::PutStream => "put",
         _ => "send",
     };
-    let rows = nodes.perf(&[
-        "--test",
-        if what.is_latency() { "latency" } else { "bandwidth" },
-        "--op",
-        op,
-        "--wait",
-        if what == Operation::Asleep { "event" } else { "polling" },
-        "--depth",
-        if what == Operation::Rate { "64" } else { "16" },
-        "--sizes",
-        &sizes.join(","),
-    ])?;
+    let test = if what.is_latency() { "latency" } else { "bandwidth" };
+    let wait = if what == Operation::Asleep { "event" } else { "polling" };
+    let depth = if what == Operation::Rate { 64 } else { 16 };
+    let sizes = sizes.join(",");
+    let rows =
+        nodes.perf(&format!("--test {test} --op {op} --wait {wait} --depth {depth} --sizes {sizes}"))?;
     let value = |work: &Work| {
         let row = rows.iter().find(|row| row["bytes"] == work.bytes);
         let row = row.with_context(|| format!("plexus perf printed no row for {work}"))?;
         let value = match work.operation {
-            Operation::Asleep => ns(row, "round_trip_us", "p50")?,
-            _ if what.is_latency() => work.of_one_way(ns(row, "latency_us", "p50")?),
-            _ => work.of_rate(per_second(row)?),
+            Operation::Asleep => number(row, "round_trip_us/p50")? * 1e3,
+            _ if what.is_latency() => work.value(number(row, "latency_us/p50")? * 1e3),
+            _ => work.value(number(row, "messages_per_s")?),
         };
         Ok(Reading::new(contender, *work, value))
     };
@@ -169,31 +162,21 @@ fn perf(nodes: &Nodes<'_>, contender: Contender, works: &[Work]) -> Result<Vec<R
 
 /// Measures urgent messages between two nodes on an idle link and on one full of bulk.
 fn urgent(nodes: &Nodes<'_>, work: Work) -> Result<Vec<Reading>> {
-    let bytes = work.bytes.to_string();
-    let polling = |arguments: &[&str]| -> Result<Value> {
-        let rows = nodes.perf(&[&["--op", "send", "--wait", "polling"], arguments].concat())?;
+    let polling = |arguments: &str| -> Result<Value> {
+        let rows = nodes.perf(&format!("--op send --wait polling {arguments}"))?;
         rows.into_iter().next().context("plexus perf printed no row")
     };
-    let latency = |load: &[&str]| {
-        ns(&polling(&[&["--test", "latency", "--sizes", &bytes], load].concat())?, "round_trip_us", "p99")
+    let latency = |load: &str| -> Result<f64> {
+        let row = polling(&format!("--test latency --sizes {}{load}", work.bytes))?;
+        Ok(number(&row, "round_trip_us/p99")? * 1e3)
     };
-    let chunk = BLOCK.to_string();
-    let (idle, loaded) = (latency(&[])?, latency(&["--load", "max", "--load-size", &chunk])?);
-    let chunk = polling(&["--test", "bandwidth", "--depth", "16", "--sizes", &chunk])?;
-    let with_chunk = idle + 1e9 / per_second(&chunk)?;
+    let (idle, loaded) = (latency("")?, latency(&format!(" --load max --load-size {BLOCK}"))?);
+    let chunk = polling(&format!("--test bandwidth --depth 16 --sizes {BLOCK}"))?;
+    let with_chunk = idle + 1e9 / number(&chunk, "messages_per_s")?;
     let limit = if work.transport == Transport::Shm { with_chunk } else { idle };
     Ok(vec![
         Reading { ratio: Some(loaded / limit), ..Reading::new(Contender::Plexus, work, loaded) },
         Reading::new(Contender::IdleLink, work, idle),
         Reading::new(Contender::IdleLinkAndChunk, work, with_chunk),
     ])
-}
-
-fn ns(row: &Value, what: &str, percentile: &str) -> Result<f64> {
-    let us = row[what][percentile].as_f64();
-    Ok(us.with_context(|| format!("plexus perf printed no {what}.{percentile}"))? * 1000.0)
-}
-
-fn per_second(row: &Value) -> Result<f64> {
-    row["messages_per_s"].as_f64().context("plexus perf printed no messages_per_s")
 }

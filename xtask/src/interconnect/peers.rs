@@ -16,6 +16,7 @@ use tempfile::TempDir;
 
 use super::{
     endpoints::Endpoints,
+    round::Step,
     samples::Reading,
     work::{Contender, Operation, Transport, Work},
 };
@@ -32,7 +33,7 @@ pub(super) struct Peers {
     programs: TempDir,
     cpus: [String; 2],
     /// The missing peers, each with the reason.
-    absent: Vec<(Contender, &'static str)>,
+    absent: Vec<(Contender, String)>,
 }
 
 impl Peers {
@@ -46,27 +47,17 @@ impl Peers {
         for name in ["asleep", "tcp"] {
             peers.compile("cc", sources, name, &[])?;
         }
-        let mut lacks = |contender, why| peers.absent.push((contender, why));
-        if !command::found("ucx_perftest") {
-            lacks(Contender::Ucx, "`ucx_perftest` is not installed (package ucx-utils)");
-        }
-        if !command::found("iperf3") {
-            lacks(Contender::Iperf, "`iperf3` is not installed (package iperf3)");
-        }
-        if !command::found("fi_pingpong") {
-            lacks(Contender::OfiMsg, "`fi_pingpong` is not installed (package libfabric-bin)");
-        }
-        let mpi = command::found("mpicc") && command::found("mpirun");
-        if !mpi {
-            lacks(
-                Contender::Mpi,
-                "`mpicc` and `mpirun` are not installed (packages openmpi-bin, libopenmpi-dev)",
-            );
-        }
-        let ofi = Path::new("/usr/include/rdma/fabric.h").exists();
-        if !ofi {
-            lacks(Contender::Ofi, "its headers are not installed (package libfabric-dev)");
-        }
+        let mut has = |contender, programs: &[(&str, &str)]| {
+            let missing = command::not_installed(programs);
+            let is_here = missing.is_empty();
+            peers.absent.extend((!is_here).then(|| (contender, missing.join("; "))));
+            is_here
+        };
+        has(Contender::Ucx, &[("ucx_perftest", "ucx-utils")]);
+        has(Contender::Iperf, &[("iperf3", "iperf3")]);
+        has(Contender::OfiMsg, &[("fi_pingpong", "libfabric-bin")]);
+        let mpi = has(Contender::Mpi, &[("mpicc", "libopenmpi-dev"), ("mpirun", "openmpi-bin")]);
+        let ofi = has(Contender::Ofi, &[("/usr/include/rdma/fabric.h", "libfabric-dev")]);
         if mpi {
             peers.compile("mpicc", sources, "mpi", &[])?;
         }
@@ -92,11 +83,10 @@ impl Peers {
     /// The peer is not installed, fails, or its output is malformed.
     pub(super) fn measure(
         &self,
-        contender: Contender,
-        works: &[Work],
+        (contender, works): &Step,
         endpoints: &Endpoints<'_>,
     ) -> Result<Vec<Reading>> {
-        if let Some((_, why)) = self.absent.iter().find(|(absent, _)| *absent == contender) {
+        if let Some((_, why)) = self.absent.iter().find(|(absent, _)| absent == contender) {
             bail!("{why}; `cargo xtask bench interconnect --install` installs it");
         }
         let each = |measure: &dyn Fn(Work) -> Result<f64>| -> Result<Vec<(Work, f64)>> {
@@ -112,8 +102,8 @@ impl Peers {
                     command.arg("--allow-run-as-root");
                 }
                 // The program pins itself; `vader` is the shared-memory transport of Open MPI 4.
-                command.args(["-np", "2", "--oversubscribe", "--bind-to", "none", "--mca", "pml", "ob1"]);
-                command.args(["--mca", "btl", "vader,self"]).arg(self.program("mpi")).args(&self.cpus);
+                let options = "-np 2 --oversubscribe --bind-to none --mca pml ob1 --mca btl vader,self";
+                command.args(options.split(' ')).arg(self.program("mpi")).args(&self.cpus);
                 self.small(command, works)
             }
             Contender::Ofi => {
@@ -138,7 +128,7 @@ impl Peers {
             }
             _ => bail!("{} is no peer", contender.name()),
         };
-        Ok(values?.into_iter().map(|(work, value)| Reading::new(contender, work, value)).collect())
+        Ok(values?.into_iter().map(|(work, value)| Reading::new(*contender, work, value)).collect())
     }
 
     /// Runs a program of `xtask/peers`, which takes `latency:SIZE` and `rate:SIZE`.
@@ -146,13 +136,7 @@ impl Peers {
         let what = |work: &Work| if work.operation.is_latency() { "latency" } else { "rate" };
         command.args(works.iter().map(|work| format!("{}:{}", what(work), work.bytes)));
         let text = output_within(&mut command, TIMEOUT)?;
-        let value = |work: &Work| {
-            let value = read(&text, what(work), work.bytes)?;
-            Ok((
-                *work,
-                if work.operation.is_latency() { work.of_one_way(value) } else { work.of_rate(value) },
-            ))
-        };
+        let value = |work: &Work| Ok((*work, work.value(read(&text, what(work), work.bytes)?)));
         works.iter().map(value).collect()
     }
 
@@ -173,7 +157,7 @@ impl Peers {
     }
 
     fn ucx_by(&self, transports: &str, work: Work, endpoints: &Endpoints<'_>) -> Result<f64> {
-        let port = port()?;
+        let port = free_ports::<1>()?[0].to_string();
         let perftest = |side: usize| {
             let mut command = endpoints.command(side, "ucx_perftest");
             command.args(["-p", &port, "-c", &self.cpus[side]]);
@@ -203,17 +187,14 @@ impl Peers {
             // Iterations; median, average and overall latency in us; bandwidths; message rates.
             let fields: Vec<&str> = text.lines().last().unwrap_or_default().split(',').collect();
             let field = |index: usize| fields.get(index).and_then(|field| field.parse::<f64>().ok());
-            let value = if work.operation.is_latency() {
-                field(1).map(|us| work.of_one_way(us * 1000.0))
-            } else {
-                field(7).map(|rate| work.of_rate(rate))
-            };
+            let value = if work.operation.is_latency() { field(1).map(|us| us * 1e3) } else { field(7) };
+            let value = value.map(|value| work.value(value));
             value.with_context(|| format!("ucx_perftest printed no result: {text}"))
         })
     }
 
     fn fi_pingpong(&self, work: Work, endpoints: &Endpoints<'_>) -> Result<f64> {
-        let (port, size) = (port()?, work.bytes.to_string());
+        let (port, size) = (free_ports::<1>()?[0].to_string(), work.bytes.to_string());
         let pingpong = |side: usize| {
             let mut command = endpoints.command(side, "taskset");
             command.args(["-c", &self.cpus[side], "fi_pingpong", "-p", "tcp", "-e", "msg", "-I", "20000"]);
@@ -225,13 +206,13 @@ impl Peers {
         with_server(pingpong(1), client, |text| {
             // Bytes, sent, acknowledged, total, time, MB/s, mean in us, million per second.
             let us = text.lines().last().and_then(|line| line.split_whitespace().nth(6)?.parse::<f64>().ok());
-            us.map(|us| work.of_one_way(us * 1000.0))
+            us.map(|us| work.value(us * 1e3))
                 .with_context(|| format!("fi_pingpong printed no result: {text}"))
         })
     }
 
     fn iperf(&self, endpoints: &Endpoints<'_>) -> Result<f64> {
-        let port = port()?;
+        let port = free_ports::<1>()?[0].to_string();
         let iperf = |side: usize| {
             let mut command = endpoints.command(side, "iperf3");
             command.args(["--port", &port, "--affinity", &self.cpus[side]]);
@@ -249,12 +230,6 @@ fn read(text: &str, what: &str, bytes: usize) -> Result<f64> {
     let head = format!("{what} {bytes} ");
     let value = text.lines().find_map(|line| line.strip_prefix(&head)?.trim().parse().ok());
     value.with_context(|| format!("no line `{head}VALUE` in: {text}"))
-}
-
-/// Returns a free port as an argument for programs.
-fn port() -> Result<String> {
-    let [port] = free_ports()?;
-    Ok(port.to_string())
 }
 
 /// Returns the MB/s of the receiver.

@@ -1,119 +1,82 @@
 //! The report: a table for each placement of the cores, and the failed measurements.
 
 use super::{
-    round::Failures,
     rows::Row,
-    samples::{Group, Placements},
-    table::{self, Outcome, Verdict},
-    work::{Contender, Operation, Transport, Work},
+    samples::Placements,
+    work::{Contender, ContenderWork, Operation, Transport, Work},
 };
-use crate::compare::document::{date, machine};
+use crate::compare::{
+    figure::{Failures, Values},
+    report::Report,
+    spread::Spread,
+    table::Table,
+};
 
 /// The number of samples that a median needs.
 const ENOUGH: usize = 3;
 
-/// The text of the report and its failed goals.
-pub(super) struct Report {
-    /// The text for the document.
-    pub text: String,
-    /// The goals that were missed in a placement or judged in none.
-    pub failed: Vec<String>,
-}
+/// The figure that shows the placement of the cores.
+const LINE: ContenderWork = (Work::new(Transport::Shm, Operation::Line, 8), Contender::Machine);
 
-impl Report {
-    /// Builds the report of `rounds` rounds.
-    #[must_use]
-    pub(super) fn of(placements: &Placements, rows: &[Row], failures: &Failures, rounds: u32) -> Self {
-        let why = |contender, work| failures.get(&(contender, work)).map(|failure| failure.why.clone());
-        let enough = ENOUGH.min(rounds as usize);
-        let outcomes_of = |group| -> Vec<Outcome> {
-            rows.iter().map(|row| Outcome::of(row, group, enough, &why)).collect()
-        };
-        let all: Vec<(&Group, Vec<Outcome>)> =
-            placements.groups.iter().map(|group| (group, outcomes_of(group))).collect();
-        let mut text = format!("{}; {rounds} rounds, medians (least to most), {}.\n", machine(), date());
-        let fullest = all.iter().map(|(group, _)| group.len()).max();
+/// Builds the report of `rounds` rounds.
+pub(super) fn report(placements: &Placements, rows: &[Row], failures: &Failures, rounds: u32) -> Report {
+    let enough = ENOUGH.min(rounds as usize);
+    let fullest = placements.groups.iter().map(Values::len).max();
+    let mut tables = Vec::new();
+    let mut left_out = 0;
+    for group in &placements.groups {
+        let table = Table::of(rows, group, failures, enough);
         // A placement with few samples compares nothing.
-        let (shown, apart): (Vec<_>, Vec<_>) = all.iter().partition(|(group, outcomes)| {
-            outcomes.iter().any(Outcome::is_judged) || Some(group.len()) == fullest
-        });
-        for (group, outcomes) in &shown {
-            text += &section(group, outcomes);
+        if table.is_judged() || Some(group.len()) == fullest {
+            tables.push((line(group), table));
+        } else {
+            left_out += 1;
         }
-        text += &format!(
-            "\nLeft out: {} measurements during which the cores moved, {} placements in which nothing could be compared.\n",
-            placements.moved,
-            apart.len()
-        );
-        if !failures.is_empty() {
-            text += "\nNot measured:\n\n";
-        }
-        for ((contender, work), failure) in failures {
-            let (contender, times) = (contender.name(), failure.times);
-            text += &format!("- {work}, {contender}, {times} of {rounds} times: {}\n", failure.why);
-        }
-        let columns: Vec<&[Outcome]> = shown.iter().map(|(_, outcomes)| outcomes.as_slice()).collect();
-        Self { text, failed: failed(&columns) }
     }
+    let note = format!(
+        "\nLeft out: {} measurements during which the cores moved, {left_out} placements in which nothing \
+         could be compared. What a row lacks without a reason was measured in another placement.\n",
+        placements.moved
+    );
+    Report::of(&format!("{rounds} rounds"), &tables, &note, failures)
 }
 
-/// Formats one placement of the cores.
-fn section(group: &Group, outcomes: &[Outcome]) -> String {
-    let line = group.get(&(Work::new(Transport::Shm, Operation::Line, 8), Contender::Machine));
-    let line = line.map_or_else(String::new, |ns| {
-        format!("A cache line takes {:.0} ns one way ({:.0} to {:.0}). ", ns.median, ns.least, ns.most)
-    });
-    let met = outcomes.iter().filter(|outcome| outcome.verdict() == Verdict::Met).count();
-    let judged = outcomes.iter().filter(|outcome| outcome.is_judged()).count();
-    let (goals, everything) = (table::goals(outcomes), table::everything(group));
-    format!("\n{line}{met} of {judged} goals met.\n\n{goals}\nAll of it:\n\n{everything}")
-}
-
-/// Returns the goals that were missed in a placement or judged in none.
-fn failed(placements: &[&[Outcome]]) -> Vec<String> {
-    let rows = placements.first().map_or(0, |outcomes| outcomes.len());
-    let verdict = |row: usize| {
-        let outcomes = || placements.iter().map(|outcomes| &outcomes[row]);
-        let first = outcomes().next()?;
-        if outcomes().any(|outcome| outcome.verdict() == Verdict::Missed) {
-            return Some(format!("missed: {}", first.name()));
-        }
-        let open = outcomes().all(|outcome| matches!(outcome.verdict(), Verdict::Open(_)));
-        open.then(|| format!("not judged: {}", first.name()))
-    };
-    (0..rows).filter_map(verdict).collect()
+/// Describes a placement of the cores.
+fn line(group: &Values<ContenderWork>) -> String {
+    group.spread(LINE).map_or_else(String::new, |Spread { median, least, most, .. }| {
+        format!("A cache line takes {median:.0} ns one way ({least:.0} to {most:.0}). ")
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::{
-        super::round::Failure,
         super::rows::rows,
         super::samples::{Reading, Sample, by_placement},
         *,
     };
+    use crate::compare::figure::Figure;
 
     #[test]
     fn goal_fails_if_it_is_missed_once_or_never_judged() {
-        let rows: Vec<Row> = rows().into_iter().filter(|row| row.key == "asleep").collect();
-        let (ours, other) = (rows[0].ours, rows[0].beside[0]);
-        let sample = |(contender, work), value, line| Sample {
+        let (_, row) = rows().into_iter().find(|(key, _)| *key == "asleep").expect("there is one");
+        let (ours, other) = (row.ours, (row.ours.0, Contender::Eventfd));
+        let sample = |(work, contender), value, line| Sample {
             reading: Reading::new(contender, work, value),
             line_ns: [line; 2],
         };
-        let failures = |why: &str| Failures::from([(other, Failure { times: 1, why: why.into() })]);
+        let mut failures = Failures::default();
+        failures.add(other.name(), &anyhow::anyhow!("it\nsleeps"));
         let near = [sample(ours, 1.0, 50.0), sample(other, 1.0, 50.0)];
         let far = [sample(ours, 5.0, 200.0), sample(other, 1.0, 200.0)];
-        let of = |samples: &[Sample]| Report::of(&by_placement(samples), &rows, &failures("it\nsleeps"), 1);
+        let rows = [row];
+        let of = |samples: &[Sample]| report(&by_placement(samples), &rows, &failures, 1);
         assert_eq!(of(&near).failed, [""; 0]);
-        let missed = of(&[near, far].concat());
-        assert!(
-            missed.failed.len() == 1 && missed.failed[0].starts_with("missed: 64 B round trip"),
-            "{:?}",
-            missed.failed
-        );
+        let failed = of(&[near, far].concat()).failed;
+        assert!(failed.len() == 1 && failed[0].starts_with("missed: 64 B round trip"), "{failed:?}");
         let open = of(&far[..1]);
-        assert!(open.failed.len() == 1 && open.failed[0].starts_with("not judged: "), "{:?}", open.failed);
-        assert!(open.text.contains("an eventfd each way, 1 of 1 times: it"), "{}", open.text);
+        assert!(open.failed.len() == 1 && open.failed[0].starts_with("not measured: "), "{:?}", open.failed);
+        assert!(open.text.contains("an eventfd each way, 1 times: it: sleeps"), "{}", open.text);
+        assert_eq!(of(&[]).failed, open.failed, "nothing was measured");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, bail};
 
 use super::{
     endpoints::Endpoints,
@@ -13,43 +13,23 @@ use super::{
     veth::Veth,
     work::{Contender, Operation, Transport, Work},
 };
+use crate::compare::figure::{Failures, Figure};
 
 /// One run of a contender: works that differ only in size.
-#[derive(PartialEq, Debug)]
-struct Step {
-    contender: Contender,
-    works: Vec<Work>,
-}
+pub(super) type Step = (Contender, Vec<Work>);
 
 /// Returns the measurements of a round, grouped by comparison.
 fn steps(rows: &[Row]) -> Vec<Vec<Step>> {
     let mut wanted: BTreeMap<(Transport, Operation), BTreeMap<Contender, BTreeSet<Work>>> = BTreeMap::new();
-    for &(contender, work) in rows.iter().flat_map(|row| row.beside.iter().chain([&row.ours])) {
+    for (work, contender) in rows.iter().flat_map(Row::figures) {
         if !contender.is_included() {
-            wanted
-                .entry((work.transport, work.operation))
-                .or_default()
-                .entry(contender)
-                .or_default()
-                .insert(work);
+            let steps = wanted.entry((work.transport, work.operation)).or_default();
+            steps.entry(contender).or_default().insert(work);
         }
     }
-    let step = |(contender, works): (Contender, BTreeSet<Work>)| Step {
-        contender,
-        works: works.into_iter().collect(),
-    };
-    wanted.into_values().map(|by_who| by_who.into_iter().map(step).collect()).collect()
+    let step = |(contender, works): (_, BTreeSet<_>)| (contender, works.into_iter().collect());
+    wanted.into_values().map(|steps| steps.into_iter().map(step).collect()).collect()
 }
-
-/// The failures of one measurement: their number and the last reason.
-#[derive(Clone, Debug)]
-pub(super) struct Failure {
-    pub times: u32,
-    pub why: String,
-}
-
-/// Failures by contender and work.
-pub(super) type Failures = BTreeMap<(Contender, Work), Failure>;
 
 /// The contenders and their samples so far.
 pub(super) struct Bench {
@@ -78,7 +58,8 @@ impl Bench {
                 let measured = match self.measure(&step) {
                     Ok(measured) => measured,
                     Err(error) => {
-                        self.failed(&step, &format!("{error:#}"));
+                        let (contender, works) = step;
+                        works.iter().for_each(|work| self.failures.add((*work, contender).name(), &error));
                         continue;
                     }
                 };
@@ -92,31 +73,15 @@ impl Bench {
         Ok(())
     }
 
-    fn failed(&mut self, step: &Step, why: &str) {
-        // The report has one line for it: the first and the last line of the error.
-        let lines: Vec<&str> = why.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        let why = match lines.as_slice() {
-            [first, .., last] => format!("{first}: {last}"),
-            _ => lines.concat(),
-        };
-        println!("{} {}: {why}", step.contender.name(), step.works[0]);
-        for work in &step.works {
-            let failure = self
-                .failures
-                .entry((step.contender, *work))
-                .or_insert(Failure { times: 0, why: String::new() });
-            *failure = Failure { times: failure.times + 1, why: why.clone() };
-        }
-    }
-
-    fn measure(&self, Step { contender, works }: &Step) -> Result<Vec<Reading>> {
+    fn measure(&self, step: &Step) -> Result<Vec<Reading>> {
+        let (contender, works) = step;
         let veth = self.veth.as_ref().map_err(String::as_str);
         let endpoints =
-            Endpoints::of(works[0].transport, veth).map_err(|why| anyhow::anyhow!("no veth pair: {why}"))?;
+            Endpoints::of(works[0].transport, veth).map_err(|why| anyhow!("no veth pair: {why}"))?;
         match contender.is_ours() {
-            true if self.without_ours => anyhow::bail!("left out"),
-            true => self.ours.measure(*contender, works, &endpoints),
-            false => self.peers.measure(*contender, works, &endpoints),
+            true if self.without_ours => bail!("left out"),
+            true => self.ours.measure(step, &endpoints),
+            false => self.peers.measure(step, &endpoints),
         }
         .with_context(|| contender.name())
     }
@@ -124,23 +89,24 @@ impl Bench {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::rows::rows, *};
+    use super::{super::rows::all, *};
 
     #[test]
     fn compared_contenders_are_measured_in_one_group() {
-        let groups = steps(&rows());
-        for row in rows() {
-            let all = row.beside.iter().chain([&row.ours]).filter(|(contender, work)| {
+        let groups = steps(&all());
+        for row in all() {
+            let (ours, _) = row.ours;
+            let wanted = row.figures().filter(|(work, contender)| {
                 !contender.is_included()
-                    && (work.transport, work.operation) == (row.ours.1.transport, row.ours.1.operation)
+                    && (work.transport, work.operation) == (ours.transport, ours.operation)
             });
-            let all: Vec<_> = all.collect();
-            let measured = |group: &Vec<Step>| {
-                all.iter().all(|(contender, work)| {
-                    group.iter().any(|step| step.contender == *contender && step.works.contains(work))
+            let wanted: Vec<_> = wanted.collect();
+            let measured = |group: &&Vec<Step>| {
+                wanted.iter().all(|(work, contender)| {
+                    group.iter().any(|(of, works)| of == contender && works.contains(work))
                 })
             };
-            assert_eq!(groups.iter().filter(|group| measured(group)).count(), 1, "{row:?}");
+            assert_eq!(groups.iter().filter(measured).count(), 1, "{row:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Groups samples by the placement of the cores and computes medians with their spread.
+//! Groups samples by the placement of the cores.
 //!
 //! The two cores of a virtual machine may be two threads of one physical core now and far apart
 //! later; then everything takes three times as long. So each sample has the time of a cache line
@@ -6,15 +6,13 @@
 
 use std::collections::BTreeMap;
 
-use super::work::{Contender, Work};
-use crate::compare::spread::Spread;
+use super::work::{Contender, ContenderWork, Work};
+use crate::compare::{figure::Values, spread::Spread};
 
 /// One measurement of a contender.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Reading {
-    /// The contender.
     pub contender: Contender,
-    /// The work.
     pub work: Work,
     /// The value in the unit of the work.
     pub value: f64,
@@ -31,7 +29,6 @@ impl Reading {
 /// A reading and the distance of the cores at that time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
-    /// The reading.
     pub reading: Reading,
     /// The time of a cache line just before and just after, in nanoseconds.
     pub line_ns: [f64; 2],
@@ -54,35 +51,10 @@ const STEADY: f64 = 1.3;
 /// The ratio of cache line times that separates two placements.
 const STEP: f64 = 1.4;
 
-/// The values of one measurement: median, extremes and their number.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Values {
-    pub median: f64,
-    pub least: f64,
-    pub most: f64,
-    pub count: usize,
-    /// The median of the ratios, if the readings have one.
-    pub ratio: Option<f64>,
-}
-
-impl Values {
-    /// Summarises readings; returns `None` for no readings.
-    fn of(readings: &[Reading]) -> Option<Self> {
-        let values: Vec<f64> = readings.iter().map(|reading| reading.value).collect();
-        let ratios: Vec<f64> = readings.iter().filter_map(|reading| reading.ratio).collect();
-        let Spread { median, least, most } = Spread::of(&values)?;
-        let ratio = Spread::of(&ratios).map(|ratios| ratios.median);
-        Some(Self { median, least, most, count: values.len(), ratio })
-    }
-}
-
-/// The values of one placement.
-pub(super) type Group = BTreeMap<(Work, Contender), Values>;
-
 /// All samples by placement.
 pub(super) struct Placements {
-    /// The placements, from near to far.
-    pub groups: Vec<Group>,
+    /// The placements, from near to far; without steady samples there is an empty one.
+    pub groups: Vec<Values<ContenderWork>>,
     /// The number of samples in which the cores moved; they are in no group.
     pub moved: usize,
 }
@@ -95,18 +67,17 @@ pub(super) struct Placements {
 pub(super) fn by_placement(samples: &[Sample]) -> Placements {
     let steady: Vec<&Sample> = samples.iter().filter(|sample| sample.is_steady()).collect();
     let lines: Vec<f64> = steady.iter().map(|sample| sample.line()).collect();
-    let mut groups: BTreeMap<i64, BTreeMap<(Work, Contender), Vec<Reading>>> = BTreeMap::new();
-    if let Some(Spread { median: middle, .. }) = Spread::of(&lines) {
-        for sample in &steady {
-            let step = ((sample.line() / middle).ln() / STEP.ln()).round() as i64;
-            let Reading { contender, work, .. } = sample.reading;
-            groups.entry(step).or_default().entry((work, contender)).or_default().push(sample.reading);
-        }
+    let mut groups: BTreeMap<i64, Values<_>> = BTreeMap::new();
+    let middle = Spread::of(&lines).map_or(1.0, |lines| lines.median);
+    for sample in &steady {
+        let step = ((sample.line() / middle).ln() / STEP.ln()).round() as i64;
+        let Reading { contender, work, value, ratio } = sample.reading;
+        groups.entry(step).or_default().add((work, contender), value, ratio);
     }
-    let values = |all: BTreeMap<_, Vec<Reading>>| {
-        all.into_iter().filter_map(|(key, readings)| Some((key, Values::of(&readings)?))).collect()
-    };
-    Placements { moved: samples.len() - steady.len(), groups: groups.into_values().map(values).collect() }
+    if groups.is_empty() {
+        groups.insert(0, Values::default());
+    }
+    Placements { moved: samples.len() - steady.len(), groups: groups.into_values().collect() }
 }
 
 #[cfg(test)]
@@ -117,6 +88,7 @@ mod tests {
     };
 
     const WORK: Work = Work::new(Transport::Shm, Operation::Message, 64);
+    const FIGURE: ContenderWork = (WORK, Contender::Ucx);
 
     fn sample(value: f64, line_ns: [f64; 2]) -> Sample {
         Sample { reading: Reading::new(Contender::Ucx, WORK, value), line_ns }
@@ -133,10 +105,9 @@ mod tests {
             sample(9999.0, [50.0, 180.0]),
         ]);
         assert_eq!(placements.moved, 1);
-        let found: Vec<Values> =
-            placements.groups.iter().map(|group| group[&(WORK, Contender::Ucx)]).collect();
-        let near = Values { median: 110.0, least: 100.0, most: 120.0, count: 3, ratio: None };
-        assert_eq!(found[0], near);
+        let found: Vec<Spread> =
+            placements.groups.iter().map(|group| group.spread(FIGURE).expect("a value")).collect();
+        assert_eq!(found[0], Spread { median: 110.0, least: 100.0, most: 120.0, count: 3 });
         assert_eq!((found[1].median, found.len()), (400.0, 2));
     }
 
@@ -147,14 +118,6 @@ mod tests {
         samples.push(sample(20.0, [20.0, 61.0]));
         let placements = by_placement(&samples);
         assert_eq!((placements.groups.len(), placements.moved), (1, 1));
-        assert_eq!(placements.groups[0][&(WORK, Contender::Ucx)].count, usual.len());
-    }
-
-    #[test]
-    fn ratio_is_the_median_of_the_ratios_of_all_turns() {
-        let reading =
-            |value, ratio| Reading { ratio: Some(ratio), ..Reading::new(Contender::PlexusRail, WORK, value) };
-        let values = Values::of(&[reading(100.0, 1.2), reading(300.0, 1.1), reading(200.0, 1.0)]);
-        assert_eq!(values.map(|values| (values.median, values.ratio)), Some((200.0, Some(1.1))));
+        assert_eq!(placements.groups[0].spread(FIGURE).map(|spread| spread.count), Some(usual.len()));
     }
 }

@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use crate::compare::unit::Unit;
+use crate::compare::{
+    figure::{Figure, PLEXUS},
+    unit::Unit,
+};
 
 /// The transport between two endpoints.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -76,14 +79,13 @@ impl Work {
         Self { transport, operation, bytes }
     }
 
-    /// Returns the value of this work if it takes `ns` one way.
-    pub(super) fn of_one_way(self, ns: f64) -> f64 {
-        if self.operation == Operation::RoundTrip { 2.0 * ns } else { ns }
-    }
-
-    /// Returns the value of this work at a rate of messages.
-    pub(super) fn of_rate(self, per_second: f64) -> f64 {
-        if self.operation == Operation::Rate { per_second } else { per_second * self.bytes as f64 / 1e6 }
+    /// Returns the value of this work from the nanoseconds one way, or from the messages a second.
+    pub(super) fn value(self, measured: f64) -> f64 {
+        match self.operation {
+            Operation::RoundTrip => 2.0 * measured,
+            Operation::Stream | Operation::PutStream => measured * self.bytes as f64 / 1e6,
+            _ => measured,
+        }
     }
 }
 
@@ -157,10 +159,7 @@ impl Contender {
     /// Returns true if Plexus measures this contender.
     pub(super) fn is_ours(self) -> bool {
         use Contender::*;
-        matches!(
-            self,
-            Plexus | PlexusSealed | PlexusRail | IdleLink | IdleLinkAndChunk | Adaptive | Sleeping | Machine
-        )
+        !matches!(self, Ucx | Mpi | Ofi | OfiMsg | Sockets | Iperf | Eventfd)
     }
 
     /// Returns true if the measurement of another contender includes this one.
@@ -171,7 +170,7 @@ impl Contender {
     /// Returns the name in the tables.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::Plexus => "plexus",
+            Self::Plexus => PLEXUS,
             Self::PlexusSealed => "plexus, encrypted",
             Self::PlexusRail => "plexus rail",
             Self::IdleLink => "an idle link",
@@ -187,5 +186,22 @@ impl Contender {
             Self::Machine => "the machine",
             Self::Eventfd => "an eventfd each way",
         }
+    }
+}
+
+/// The figure of a contender.
+pub(super) type ContenderWork = (Work, Contender);
+
+impl Figure for ContenderWork {
+    fn work(&self) -> String {
+        self.0.to_string()
+    }
+
+    fn system(&self) -> &'static str {
+        self.1.name()
+    }
+
+    fn unit(&self) -> Unit {
+        self.0.operation.unit()
     }
 }

@@ -3,7 +3,7 @@
 
 use std::{path::Path, process::Command};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 
 use crate::command;
 
@@ -13,22 +13,10 @@ const STEPS: &str = include_str!("check.sh");
 /// Installs `package` and uses it; also uses the tar file `archive` from a directory of its own.
 pub(super) fn run(package: &Path, archive: &Path) -> Result<()> {
     for program in ["unshare", "chroot", "ip", "dpkg", "cc", "pkg-config"] {
-        if !command::found(program) {
-            bail!("--check needs `{program}`, which was not found");
-        }
+        ensure!(command::found(program), "--check needs `{program}`, which was not found");
     }
     let mut unshare = Command::new("unshare");
-    unshare.args([
-        "--mount",
-        "--net",
-        "--pid",
-        "--fork",
-        "--kill-child",
-        "--uts",
-        "sh",
-        "-euc",
-        STEPS,
-        "check",
-    ]);
+    unshare.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "--uts"]);
+    unshare.args(["sh", "-euc", STEPS, "check"]);
     command::run(unshare.arg(package).arg(archive))
 }

@@ -32,7 +32,6 @@ pub struct Options {
 struct Places {
     lib: String,
     zsh: &'static str,
-    fish: &'static str,
 }
 
 /// Builds the files, and tests the package if that is wanted.
@@ -54,7 +53,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
 
     let name = format!("plexus-{version}-{}", std::env::consts::ARCH);
     let tree = staged.path().join(&name);
-    let places = Places { lib: "lib".into(), zsh: "zsh/site-functions", fish: "fish/vendor_completions.d" };
+    let places = Places { lib: "lib".into(), zsh: "zsh/site-functions" };
     stage(root, [built, &tree], version, "${pcfiledir}/../..", &places)?;
     make_readable(&tree)?;
     let archive = out.join(format!("{name}.tar.gz"));
@@ -72,7 +71,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     let architecture = command::output(Command::new("dpkg").arg("--print-architecture"))?.trim().to_owned();
     let tree = staged.path().join("deb");
     let multiarch = format!("lib/{}-linux-gnu", std::env::consts::ARCH);
-    let places = Places { lib: multiarch, zsh: "zsh/vendor-completions", fish: "fish/vendor_completions.d" };
+    let places = Places { lib: multiarch, zsh: "zsh/vendor-completions" };
     stage(root, [built, &tree.join("usr")], version, "/usr", &places)?;
     let control = control(version, &architecture, &fs::read(&program)?);
     write(&tree.join("DEBIAN/control"), control.as_bytes(), 0o644)?;
@@ -135,7 +134,7 @@ fn stage(root: &Path, [built, tree]: [&Path; 2], version: &str, prefix: &str, pl
     let completions = generated.path();
     copy(&completions.join("plexus.bash"), "share/bash-completion/completions/plexus", 0o644)?;
     copy(&completions.join("_plexus"), &format!("share/{}/_plexus", places.zsh), 0o644)?;
-    copy(&completions.join("plexus.fish"), &format!("share/{}/plexus.fish", places.fish), 0o644)
+    copy(&completions.join("plexus.fish"), "share/fish/vendor_completions.d/plexus.fish", 0o644)
 }
 
 /// Writes a file and its directories.

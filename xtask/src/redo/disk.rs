@@ -8,11 +8,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use tempfile::TempDir;
 
 use super::rows::*;
-use crate::command::{found, json_within};
+use crate::{
+    command::{found, json_within, number},
+    compare::figure::Measured,
+};
 
 /// The bytes of a write: those of a batch of redo with some changes.
 const WRITE: usize = 4096;
@@ -46,24 +49,23 @@ impl Disk {
         if self.has_fio { "fio" } else { "a loop of write and fdatasync" }
     }
 
-    fn fio(&self, arguments: &[&str]) -> Result<serde_json::Value> {
+    fn fio(&self, arguments: &str) -> Result<serde_json::Value> {
+        let (seconds, file) = (TIME.as_secs(), self.folder.path().join("file"));
+        let options = format!(
+            "--name=redo --ioengine=psync --direct=1 --overwrite=1 --time_based --size={FILE} \
+             --runtime={seconds} --output-format=json {arguments}"
+        );
         let mut fio = Command::new("fio");
-        fio.args(["--name=redo", "--ioengine=psync", "--direct=1", "--overwrite=1", "--time_based"]);
-        fio.arg(format!("--filename={}", self.folder.path().join("file").display()));
-        fio.args([
-            &format!("--size={FILE}"),
-            &format!("--runtime={}", TIME.as_secs()),
-            "--output-format=json",
-        ]);
-        let mut report = json_within(fio.args(arguments), TIMEOUT)?;
+        fio.arg(format!("--filename={}", file.display())).args(options.split(' '));
+        let mut report = json_within(&mut fio, TIMEOUT)?;
         Ok(report["jobs"][0].take())
     }
 
     /// Measures writes of 4 KiB, each with a sync, one after the other.
-    pub(super) fn syncs(&self) -> Result<Vec<(&'static str, f64)>> {
+    pub(super) fn syncs(&self) -> Measured {
         let per_second = if self.has_fio {
-            let job = self.fio(&["--rw=write", &format!("--bs={WRITE}"), "--fdatasync=1"])?;
-            job["write"]["iops"].as_f64().context("fio printed no write.iops")?
+            let job = self.fio(&format!("--rw=write --bs={WRITE} --fdatasync=1"))?;
+            number(&job, "write/iops")?
         } else {
             let file = File::options().write(true).open(self.folder.path().join("file"))?;
             let (start, bytes, mut done) = (Instant::now(), [7; WRITE], 0);
@@ -79,10 +81,9 @@ impl Disk {
     }
 
     /// Measures reads of 1 MiB, one after the other.
-    pub(super) fn reads(&self) -> Result<Vec<(&'static str, f64)>> {
+    pub(super) fn reads(&self) -> Measured {
         ensure!(self.has_fio, "fio is not installed");
-        let job = self.fio(&["--rw=read", "--bs=1m"])?;
-        let rate = job["read"]["bw_bytes"].as_f64().context("fio printed no read.bw_bytes")?;
-        Ok(vec![(READS, rate / 1e6)])
+        let job = self.fio("--rw=read --bs=1m")?;
+        Ok(vec![(READS, number(&job, "read/bw_bytes")? / 1e6)])
     }
 }

@@ -6,18 +6,17 @@
 
 mod disk;
 mod ours;
-mod report;
 mod rows;
 
-use std::{collections::BTreeMap, path::Path, process::Command};
+use std::path::Path;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::Result;
 use clap::Args;
 
-use self::{disk::Disk, ours::Plexus, rows::Figures};
-use crate::{
-    command,
-    compare::{document, quiet::CoreLoad},
+use self::{disk::Disk, ours::Plexus};
+use crate::compare::{
+    figure::Bench,
+    run::{Run, WriteOptions, install},
 };
 
 /// The name of its section in the document.
@@ -35,16 +34,9 @@ pub struct Options {
     /// First install fio with apt-get.
     #[arg(long)]
     install: bool,
-    /// Write the results into docs/performance.md.
-    #[arg(long)]
-    write: bool,
-    /// Write them although other processes use the cores.
-    #[arg(long, requires = "write")]
-    anyway: bool,
+    #[command(flatten)]
+    write: WriteOptions,
 }
-
-/// The reasons of failed measurements, by the name of the measurement.
-type Failures = BTreeMap<&'static str, String>;
 
 /// Measures, prints the table, and with `--write` puts it into docs/performance.md.
 ///
@@ -52,46 +44,26 @@ type Failures = BTreeMap<&'static str, String>;
 /// Plexus cannot be built, a goal is missed, or a measurement failed.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
     if options.install {
-        ensure!(command::found("apt-get"), "--install needs Debian: install `fio` as your system does it");
-        command::run(Command::new("apt-get").args(["install", "--yes", "--no-install-recommends", "fio"]))?;
+        install(&["fio"])?;
     }
-    // First, before Plexus runs; on all cores, because clusters use all.
-    let mut load = CoreLoad::on(0..std::thread::available_parallelism()?.get());
-    load.sample()?;
-    load.permit(options.write, options.anyway)?;
+    let mut run = Run::start(&options.write, None)?;
     let plexus = Plexus::build(root)?;
     let disk = Disk::new()?;
-    let (mut figures, mut failures) = (Figures::default(), Failures::new());
-    for round in 1..=options.rounds {
-        println!("round {round} of {}", options.rounds);
-        load.sample()?;
-        let mut take = |name, measured: Result<Vec<(&'static str, f64)>>| match measured {
-            Ok(measured) => measured.into_iter().for_each(|(figure, value)| {
-                println!("{figure}: {value:.1}");
-                figures.add(figure, value);
-            }),
-            Err(error) => {
-                let why = format!("{error:#}").lines().map(str::trim).collect::<Vec<_>>().join("; ");
-                println!("{name}: {why}");
-                failures.insert(name, why);
-            }
-        };
-        take("syncs", disk.syncs());
-        take("durable changes", plexus.changes());
-        take("hand-over, shm", plexus.hand_over("shm"));
-        take("hand-over, tcp", plexus.hand_over("tcp"));
-        take("hand-over without redo", plexus.without_redo());
-        take("checkpoints", plexus.checkpoints());
-        take("reads", disk.reads());
-        take("recovery of 64 MiB", plexus.recovery(false));
+    let mut bench = Bench::default();
+    run.rounds(options.rounds, |round| {
+        bench.take("syncs", disk.syncs());
+        bench.take("durable changes", plexus.changes());
+        bench.take("hand-over, shm", plexus.hand_over("shm"));
+        bench.take("hand-over, tcp", plexus.hand_over("tcp"));
+        bench.take("hand-over without redo", plexus.without_redo());
+        bench.take("checkpoints", plexus.checkpoints());
+        bench.take("reads", disk.reads());
+        bench.take("recovery of 64 MiB", plexus.recovery(false));
         if options.large && round == 1 {
-            take("recovery of 1 GiB", plexus.recovery(true));
+            bench.take("recovery of 1 GiB", plexus.recovery(true));
         }
-    }
-    let report = report::Report::of(&figures, &failures, (options.rounds, options.large, disk.name()));
-    document::publish(root, SECTION, &report.text, &load, (options.write, options.anyway))?;
-    match report.failed.len() {
-        0 => Ok(()),
-        failed => bail!("{failed} rows:\n{}", report.failed.join("\n")),
-    }
+        Ok(())
+    })?;
+    let about = format!("disk measured with {}; {} rounds", disk.name(), options.rounds);
+    run.end(root, SECTION, &bench.report(&about, &rows::rows(&bench.values, options.large)))
 }

@@ -6,11 +6,14 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use super::rows::*;
-use crate::command::{built_program, json_within, list_within};
+use crate::{
+    command::{built_program, json_within, list_within, number},
+    compare::figure::Measured,
+};
 
 /// The time limit of one run.
 const TIMEOUT: Duration = Duration::from_secs(180);
@@ -23,8 +26,6 @@ const CHANGED_BYTES: f64 = 16.0;
 
 /// The program to measure.
 pub(super) struct Plexus(PathBuf);
-
-type Measured = Result<Vec<(&'static str, f64)>>;
 
 impl Plexus {
     /// Builds the program in release mode.
@@ -76,17 +77,16 @@ impl Plexus {
         let durable = of(&format!("{redo} --hot 64"))?;
         let fresh = of(&format!("{redo} --hot 1"))?;
         // The clients pause as long as they wait for their redo above: workers sleep meanwhile.
-        let pause =
-            durable["change_us"]["p50"].as_f64().context("plexus bench blocks printed no change_us")?;
+        let pause = number(&durable, "change_us/p50")?;
         let off = of(&format!("--hot 64 --pause {pause:.0}"))?;
         let hot = |carried: u32| -> Result<f64> {
             let block = format!("--nodes 2 --rail {rail} --clients 4 --hot 1 --seconds {SECONDS}");
             number(&self.blocks(&format!("{block} {redo} --carry {carried}"))?[0], "changes_per_s")
         };
         Ok(vec![
-            (DURABLE[place], median_ns(&durable)?),
+            (DURABLE[place], number(&durable, "response_us/p50")? * 1e3),
             (FRESH[place], 1e9 / number(&fresh, "blocks_per_s")?.max(1.0)),
-            (OFF[place], median_ns(&off)?),
+            (OFF[place], number(&off, "response_us/p50")? * 1e3),
             (CARRIED[place], hot(4096)?),
             (FLUSHED[place], hot(0)?),
         ])
@@ -108,13 +108,10 @@ impl Plexus {
             Ok(self.blocks(&format!("{options} --checkpoint {seconds}"))?[0].take())
         };
         let (without, with) = (of(3600)?, of(1)?);
-        let p99 = |report: &Value| -> Result<f64> {
-            Ok(report["change_us"]["p99"].as_f64().context("plexus bench blocks printed no change_us")? * 1e3)
-        };
         let groups = number(&with, "redo_groups")?.max(1.0);
         Ok(vec![
-            (P99_WITHOUT, p99(&without)?),
-            (P99_WITH, p99(&with)?),
+            (P99_WITHOUT, number(&without, "change_us/p99")? * 1e3),
+            (P99_WITH, number(&with, "change_us/p99")? * 1e3),
             (IMAGE_BYTES, number(&with, "redo_image_bytes")? / groups / CHANGED_BYTES),
         ])
     }
@@ -128,25 +125,15 @@ impl Plexus {
         let mut bench = Command::new(&self.0);
         bench.args(["bench", "recovery", "--json"]).args(options);
         let found = json_within(&mut bench, TIMEOUT)?;
-        let (death, start) = (&found["death"], &found["start"]);
+        let death = &found["death"];
         Ok(vec![
             (figures.view, number(death, "view_ms")?),
             (figures.held, number(death, "held_ms")?),
             (figures.unchanged, number(death, "unchanged_ms")?),
             (figures.all, number(death, "all_ms")?),
-            (figures.start, number(start, "all_ms")?),
+            (figures.start, number(&found, "start/all_ms")?),
             (figures.redo_mib, number(death, "redo_bytes")? / f64::from(1 << 20)),
             (MEMORY, number(&found, "memory_per_million_blocks")? / f64::from(1 << 20)),
         ])
     }
-}
-
-/// Returns the median time in nanoseconds to get a block.
-fn median_ns(report: &Value) -> Result<f64> {
-    let us = report["response_us"]["p50"].as_f64();
-    Ok(us.context("plexus bench blocks printed no response_us.p50")? * 1e3)
-}
-
-fn number(report: &Value, name: &str) -> Result<f64> {
-    report[name].as_f64().with_context(|| format!("plexus bench printed no {name}"))
 }

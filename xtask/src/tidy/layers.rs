@@ -61,11 +61,8 @@ fn manifest(path: &str, text: &str) -> Vec<Finding> {
     };
     let mut findings = Vec::new();
     if table.get("lints").and_then(|lints| lints.get("workspace")) != Some(&toml::Value::Boolean(true)) {
-        findings.push(Finding::new(
-            path,
-            0,
-            "the workspace's lints do not apply: add `[lints] workspace = true`",
-        ));
+        let what = "the workspace's lints do not apply: add `[lints] workspace = true`";
+        findings.push(Finding::new(path, 0, what));
     }
     for (for_tests, name) in dependencies(&table) {
         let Some(other) = rank(&name).filter(|_| name == "plexus" || name.starts_with("plexus-")) else {

@@ -12,23 +12,9 @@ const MODIFIERS: [&str; 8] = ["pub", "const", "async", "unsafe", "extern", "defa
 /// Keywords of the items that are checked.
 const ITEMS: [&str; 6] = ["fn", "struct", "enum", "trait", "type", "union"];
 
-/// First words that make a fragment: the subject is missing, or is nobody in particular.
-const FRAGMENT_OPENERS: [&str; 14] = [
-    "Who",
-    "Whose",
-    "Whom",
-    "Whoever",
-    "What",
-    "Whatever",
-    "Where",
-    "When",
-    "Why",
-    "How",
-    "Nobody",
-    "Somebody",
-    "Everybody",
-    "Of",
-];
+/// First words that make a fragment: the subject is missing, as it is with Nobody or Somebody.
+const FRAGMENT_OPENERS: [&str; 11] =
+    ["Who", "Whose", "Whom", "Whoever", "What", "Whatever", "Where", "When", "Why", "How", "Of"];
 
 /// Prepositions that make a fragment when `which`, `what` or `whom` follows.
 const PREPOSITIONS: [&str; 10] = ["At", "By", "For", "From", "In", "On", "To", "Under", "Until", "With"];
@@ -99,7 +85,9 @@ fn wrong_with(paragraph: &str) -> Option<String> {
     if !first.starts_with(|c: char| c.is_uppercase() || c.is_numeric() || "`[<*\"'(".contains(c)) {
         return Some(format!("its documentation begins with `{first}`, not with a capital letter"));
     }
-    if FRAGMENT_OPENERS.contains(&first.trim_end_matches('.')) || (PREPOSITIONS.contains(&first) && asks) {
+    let opener = first.trim_end_matches('.');
+    let is_fragment = FRAGMENT_OPENERS.contains(&opener) || opener.ends_with("body");
+    if is_fragment || (PREPOSITIONS.contains(&first) && asks) {
         return Some(format!("`{first} {second} ...` is a fragment: begin with a verb or a noun phrase"));
     }
     if !paragraph.trim_end_matches(['*', '_', ')', '"']).ends_with(['.', ':', '!', '?', ';']) {
@@ -137,6 +125,7 @@ mod tests {
     fn fragments_are_found() {
         docs("/// Who waits for a lock.\nstruct A;", &[(1, "`struct A`: `Who waits")]);
         docs("/// Of what.\nfn f() {}", &[(1, "`fn f`")]);
+        docs("/// Nobody waits for it.\nfn f() {}", &[(1, "`Nobody waits ...`")]);
         docs("/// In which mode it is held.\ntype A = u8;", &[(1, "`In which ...`")]);
         docs("/// A connection.\npub struct A;", &[(1, "`A connection.` is a fragment")]);
         docs("/// sends the message away.\npub async fn f() {}", &[(1, "capital letter")]);

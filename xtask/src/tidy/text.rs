@@ -62,19 +62,14 @@ fn rust(path: &str, text: &str, source: &Source) -> Vec<Finding> {
     for (index, line) in source.code.iter().enumerate() {
         for name in LEFTOVERS {
             let call = format!("{name}!");
-            if line
-                .match_indices(&call)
-                .any(|(at, _)| !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_'))
-            {
+            let is_word = |at: usize| !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+            if line.match_indices(&call).any(|(at, _)| is_word(at)) {
                 findings.push(Finding::new(path, index + 1, format!("`{call}` is unfinished code")));
             }
         }
         if line.replace(' ', "").contains(IGNORED) {
-            findings.push(Finding::new(
-                path,
-                index + 1,
-                "an ignored test is a defect: enable it or remove it",
-            ));
+            let what = "an ignored test is a defect: enable it or remove it";
+            findings.push(Finding::new(path, index + 1, what));
         }
     }
     findings

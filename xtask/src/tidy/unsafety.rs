@@ -69,28 +69,28 @@ mod tests {
     use super::*;
     use crate::tidy::testing::finds_in;
 
-    #[track_caller]
-    fn unsafety(path: &str, text: &str, expect: &[(usize, &str)]) {
-        finds_in(check, path, text, expect);
-    }
-
     #[test]
     fn unsafe_outside_the_allowed_modules_is_found() {
         let block = "// SAFETY: it is.\nunsafe { f() }";
-        unsafety("crates/fabric/src/shm.rs", block, &[]);
-        unsafety("crates/base/src/lib.rs", block, &[(2, "outside")]);
-        unsafety("crates/base/src/lib.rs", "#![deny(unsafe_code)]\n// unsafe\nlet a = \"unsafe\";", &[]);
+        finds_in(check, "crates/fabric/src/shm.rs", block, &[]);
+        finds_in(check, "crates/base/src/lib.rs", block, &[(2, "outside")]);
+        finds_in(
+            check,
+            "crates/base/src/lib.rs",
+            "#![deny(unsafe_code)]\n// unsafe\nlet a = \"unsafe\";",
+            &[],
+        );
     }
 
     #[test]
     fn block_without_a_reason_is_found() {
         let path = "crates/fabric/src/shm.rs";
-        unsafety(path, "unsafe { f() }", &[(1, "SAFETY")]);
-        unsafety(path, "// SAFETY: long ago.\n\nunsafe { f() }", &[(3, "SAFETY")]);
-        unsafety(path, "// SAFETY: one field.\nunsafe impl Send for A {}", &[]);
-        unsafety(path, "unsafe impl Send for A {}", &[(1, "SAFETY")]);
-        unsafety(path, "// SAFETY: checked.\nlet a = f(\n    b,\n    unsafe { c },\n);", &[]);
-        unsafety(path, "let s = \"SAFETY:\"; unsafe { f(s) }", &[(1, "SAFETY")]);
-        unsafety(path, "/// # Safety\n/// Mapped.\nunsafe fn f() {}", &[]);
+        finds_in(check, path, "unsafe { f() }", &[(1, "SAFETY")]);
+        finds_in(check, path, "// SAFETY: long ago.\n\nunsafe { f() }", &[(3, "SAFETY")]);
+        finds_in(check, path, "// SAFETY: one field.\nunsafe impl Send for A {}", &[]);
+        finds_in(check, path, "unsafe impl Send for A {}", &[(1, "SAFETY")]);
+        finds_in(check, path, "// SAFETY: checked.\nlet a = f(\n    b,\n    unsafe { c },\n);", &[]);
+        finds_in(check, path, "let s = \"SAFETY:\"; unsafe { f(s) }", &[(1, "SAFETY")]);
+        finds_in(check, path, "/// # Safety\n/// Mapped.\nunsafe fn f() {}", &[]);
     }
 }
