@@ -98,6 +98,11 @@ pub trait Blocks {
     /// redo of the group is appended, and becomes durable later.
     fn commit(&self, changes: Vec<Self::Change<'_>>) -> Committed;
 
+    /// Makes changes as [`commit`](Self::commit) that rely on earlier changes which this node made
+    /// in other blocks: no block of the group leaves the node before those are durable, so they are
+    /// not lost alone.
+    fn commit_in_order(&self, changes: Vec<Self::Change<'_>>) -> Committed;
+
     /// Waits until changes are durable: then no death of nodes loses them. Without redo it returns
     /// at once.
     async fn durable(&self, committed: Committed) -> Result<(), CacheError>;
@@ -120,7 +125,9 @@ pub trait Blocks {
     /// given up. It then fails with [`CacheError::NoFrame`] if there is no room.
     ///
     /// From this call on the old contents are gone, also if this fails or is dropped. A new page
-    /// that is dropped without a commit is there and empty.
+    /// that is dropped without a commit is there and empty. If the call itself is dropped, its
+    /// request may still be under way and take away what others write: the block is free for them
+    /// when this node has had it once more, by [`change`](Self::change).
     async fn create(
         &self,
         block: BlockId,

@@ -355,7 +355,11 @@ impl Blocks for Cache {
     }
 
     fn commit(&self, mut changes: Vec<Change<'_>>) -> Committed {
-        log_group(self, &mut changes)
+        log_group(self, &mut changes, false)
+    }
+
+    fn commit_in_order(&self, mut changes: Vec<Change<'_>>) -> Committed {
+        log_group(self, &mut changes, true)
     }
 
     async fn durable(&self, committed: Committed) -> Result<(), CacheError> {

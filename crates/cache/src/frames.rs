@@ -448,6 +448,12 @@ impl FrameTable {
         force.store(redo.force, Release);
     }
 
+    /// Returns whether the block in a frame that the caller has latched has contents.
+    pub(crate) fn has_contents(&self, slot: Slot) -> bool {
+        // SAFETY: nobody else changes it while it is latched.
+        Page::of(unsafe { self.block(slot) }).has_contents()
+    }
+
     /// Copies the block in a closed, idle frame, for a write: from now on a change begins with an
     /// image. Returns the position of the oldest record until now, 0 if there is none.
     pub(crate) fn copy(&self, slot: Slot, into: &mut [u8]) -> u64 {

@@ -110,8 +110,12 @@ impl Wanted {
         granted: Granted,
     ) -> Option<CacheTask> {
         let Granted::Pinned(slot) = granted else { return undo(table, granted, self.ask) };
-        let Some(new) = self.new else { return undo(table, granted, self.ask) };
-        // The frame may have no contents yet: it becomes an empty page.
+        // Contents that others have made since the task asked stay: only a task that goes on may
+        // give up the contents of a block.
+        let Some(new) = self.new.filter(|_| !table.has_contents(slot)) else {
+            return undo(table, granted, self.ask);
+        };
+        // The frame has no contents yet: it becomes an empty page.
         let image = new.make(table, slot, self.block);
         log_blank(table, redo, slot, self.block, &image);
         table.unlatch(slot, true).then_some(CacheTask::Idle(slot))
@@ -216,7 +220,7 @@ impl<'a> Change<'a> {
     /// Makes the change. Its redo is appended, and becomes durable later:
     /// [`Blocks::durable`](crate::Blocks::durable) waits for that.
     pub fn commit(mut self) -> Committed {
-        log_group(self.lent.cache, std::slice::from_mut(&mut self))
+        log_group(self.lent.cache, std::slice::from_mut(&mut self), false)
     }
 
     /// Returns whether the task waited for the block.
@@ -267,7 +271,7 @@ impl<'a> Change<'a> {
 /// Makes and logs changes as one group of records. No block of the group leaves this node before
 /// all of it is durable: the end of the group is the end of the last record of each block, and they
 /// stay latched until that is noted.
-pub(crate) fn log_group(cache: &Cache, changes: &mut [Change<'_>]) -> Committed {
+pub(crate) fn log_group(cache: &Cache, changes: &mut [Change<'_>], in_order: bool) -> Committed {
     let count = changes.iter_mut().map(|change| usize::from(change.make())).sum();
     let Some(redo) = cache.redo().filter(|_| count > 0) else {
         return Committed::default();
@@ -280,7 +284,7 @@ pub(crate) fn log_group(cache: &Cache, changes: &mut [Change<'_>]) -> Committed 
     };
     for change in changes.iter_mut().filter(|change| change.made.is_some()) {
         let has_image = change.blank.is_some() || change.edits.image().is_some();
-        let is_forced = RedoSpan::is_forced(has_image, count);
+        let is_forced = in_order || RedoSpan::is_forced(has_image, count);
         change.lent.table.logged(change.lent.slot, end, is_forced);
         // The record of a change has the room now; an image needs none.
         change.is_reserved = change.edits.is_empty();
@@ -486,14 +490,22 @@ mod tests {
         assert_eq!(written.commit(), Committed(END));
         assert_eq!(make().commit(), Committed(END), "it stays empty");
         make().write(0, b"dropped");
-        let wanted = Wanted { block, ask: Ask::New, new: Some(new) };
-        let granted = held().granted;
-        assert!(wanted.give_back(&table, cache.redo(), granted).is_none(), "the worker waits for nothing");
-        let logged = std::mem::take(&mut *stream.0.lock().unwrap());
-        assert_eq!(logged, [(HEADER, Some(Version(42))), (HEADER, None), (HEADER, None), (HEADER, None)]);
+        let logged = || std::mem::take(&mut *stream.0.lock().unwrap());
+        assert_eq!(logged(), [(HEADER, Some(Version(42))), (HEADER, None), (HEADER, None)]);
         let page = change(&cache, &table, slot);
-        assert_eq!((page.version(), page.page_type()), (Version(45), Some(PageType(7))));
+        assert_eq!((page.version(), page.page_type()), (Version(44), Some(PageType(7))));
         assert!(page.iter().all(|byte| *byte == 0), "what was written to it is undone");
+        drop(page);
+        // A task that has ended before its block came.
+        let wanted = Wanted { block, ask: Ask::New, new: Some(new) };
+        let give_back = || assert!(wanted.give_back(&table, cache.redo(), held().granted).is_none());
+        give_back();
+        assert_eq!((logged(), change(&cache, &table, slot).version()), (vec![], Version(44)), "it stays");
+        assert!(table.close(slot).is_some());
+        table.blank(slot, 50);
+        table.open(slot, block, Mode::X);
+        give_back();
+        assert_eq!((logged(), change(&cache, &table, slot).version()), (vec![(HEADER, None)], Version(51)));
     }
 
     #[test]

@@ -24,6 +24,17 @@ pub enum Carrier {
     Linked,
 }
 
+/// What the tasks of a run do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Work {
+    /// There are no tasks, and pages have no bytes.
+    Sessions,
+    /// Tasks move amounts between accounts, and change pages anyhow.
+    Accounts,
+    /// Tasks use one tree.
+    Tree,
+}
+
 /// The parameters of one run.
 #[derive(Clone, Debug)]
 pub struct Params {
@@ -41,6 +52,8 @@ pub struct Params {
     pub sessions: u32,
     /// Tasks on each node.
     pub tasks: u32,
+    /// What they do.
+    pub work: Work,
     /// The reads and changes of all sessions and tasks together.
     pub operations: u64,
     /// The percentage of operations that change a block.
@@ -114,7 +127,7 @@ pub struct Scenario {
 }
 
 /// All scenarios.
-pub const ALL: [Scenario; 25] = [
+pub const ALL: [Scenario; 26] = [
     scenario("calm", "room for everything, nothing fails", calm),
     scenario("hot", "one or two blocks that all sessions use", hot),
     scenario("crowded", "more blocks than frames: evictions, sessions waiting for a frame", crowded),
@@ -125,6 +138,7 @@ pub const ALL: [Scenario; 25] = [
     scenario("cold_start", "as views, and all nodes may die or leave", cold_start),
     scenario("recovery", "nodes die, also all at once and during recovery; redo gives every durable change", recovery),
     scenario("tasks", "as recovery, with tasks that change several blocks at once, or end while they wait", tasks),
+    scenario("trees", "as tasks, with a tree of the store that all nodes change", trees),
     scenario("unreadable", "as recovery, with redo streams that cannot be scanned for a while or for ever", unreadable),
     scenario("death", "a node dies for good, and the others continue", death),
     scenario("rails", "the real link core; rails are lost and come back", rails),
@@ -181,6 +195,7 @@ impl Scenario {
             blocks: random.between(2, 8),
             sessions: random.between(1, 4) as u32,
             tasks: 0,
+            work: Work::Sessions,
             operations: random.between(50, 400),
             change_percent: random.between(10, 90),
             consistent_percent: *random.pick(&[0, 10, 50]),
@@ -308,8 +323,19 @@ fn tasks(params: &mut Params, random: &mut Random) {
     recovery(params, random);
     params.sessions = random.between(0, 2) as u32;
     params.tasks = random.between(1, 4) as u32;
+    params.work = Work::Accounts;
     params.room = *random.pick(&[48, 64, 128]);
     params.blocks = random.between(3, 10);
+}
+
+fn trees(params: &mut Params, random: &mut Random) {
+    tasks(params, random);
+    params.sessions = 0;
+    params.work = Work::Tree;
+    params.blocks = random.between(20, 60);
+    params.sets = random.between(1, 8) as u32;
+    params.ways = random.between(4, 8) as u32;
+    params.operations = random.between(200, 1000);
 }
 
 fn rails(params: &mut Params, random: &mut Random) {

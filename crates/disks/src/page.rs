@@ -166,6 +166,13 @@ impl<B: AsRef<[u8]>> Page<B> {
         })
     }
 
+    /// Returns whether the page has contents. One that was never written has none, and one of which
+    /// only the version is [known](Page::forget).
+    #[must_use]
+    pub fn has_contents(&self) -> bool {
+        self.header().magic == MAGIC
+    }
+
     /// Returns the user's bytes.
     #[must_use]
     pub fn user(&self) -> &[u8] {

@@ -24,18 +24,19 @@ use super::{
     frames::{Done, SimFrames},
     page::Page,
     properties::{
-        accounts, checkpoint, debt, delivery::Delivery, ends, exclusive, latest::Truth, sums, turns::Turns,
-        union,
+        accounts, checkpoint, debt, delivery::Delivery, ends, exclusive, latest::Truth, sums, trees,
+        turns::Turns, union,
     },
     room::{SharedRoom, SimRoom},
     sessions::SimSession,
     streams::{SimStream, check_recoverable},
     tasks::SimTask,
+    trees::TreeTruth,
 };
 use crate::{
     failure::Broken,
     harness::{Outcome, Simulation},
-    scenario::{Carrier, Params},
+    scenario::{Carrier, Params, Work},
     transport::{Arrival, Direct, Linked, NetEvent, Step, Transport, WorkerAddress},
 };
 
@@ -191,6 +192,8 @@ pub struct Cluster {
     pub(crate) changes: Changes,
     /// The bytes of pages and records.
     pub(crate) contents: Rc<RefCell<Contents>>,
+    /// What is known of the tree that tasks use.
+    pub(crate) tree: Rc<TreeTruth>,
     /// The room in the redo stream of each incarnation, by owner.
     pub(crate) rooms: Vec<SharedRoom>,
     /// The redo stream of each incarnation, by owner.
@@ -240,10 +243,12 @@ impl Cluster {
             turns: Turns::default(),
             debts_under_way: vec![0; params.blocks as usize],
             changes: Changes::new(&params),
-            contents: Rc::new(RefCell::new(match params.tasks {
-                0 => Contents::Numbers,
-                _ => Contents::with_bytes(),
+            contents: Rc::new(RefCell::new(match params.work {
+                Work::Sessions => Contents::Numbers,
+                Work::Accounts => Contents::with_bytes(96),
+                Work::Tree => Contents::with_bytes(240),
             })),
+            tree: Rc::default(),
             rooms: (0..nodes * (1 + params.changes as usize))
                 .map(|_| Rc::new(RefCell::new(SimRoom::new(params.room))))
                 .collect(),
@@ -456,12 +461,16 @@ impl Cluster {
                         let end = self.streams[self.owner(node)].end();
                         below = *self.engine.random.pick(&[u64::MAX, end, end / 2]);
                     }
+                    // An earlier checkpoint goes on, or blocks are written for other nodes.
+                    let Local { shard, checkpoints, .. } = &self.locals[local];
+                    // Beside many blocks, one whose write has failed may be written for a reason that
+                    // is not told apart here.
+                    let is_clear = self.params.work != Work::Tree || self.params.write_failures == 0;
+                    let is_only = checkpoints.is_empty() && shard.handed_over() == 0 && is_clear;
                     self.locals[local].checkpoints.push_back(below);
                     let before = self.locals[local].frames.frames.clone();
                     self.shard(local, Event::Checkpoint { below })?;
-                    // An earlier checkpoint goes on, or blocks are written for other nodes.
-                    let Local { shard, checkpoints, .. } = &self.locals[local];
-                    if checkpoints.len() < 2 && shard.handed_over() == 0 {
+                    if is_only {
                         checkpoint::begins(&before, &self.locals[local], below)?;
                     }
                     self.plan_checkpoint(local);
@@ -503,8 +512,11 @@ impl Cluster {
             }
         }
         self.touched = touched;
-        if self.engine.events().is_multiple_of(16) {
-            accounts::crash_now(self, self.engine.events() / 16)?;
+        let (moment, is_now) = (self.engine.events() / 16, self.engine.events().is_multiple_of(16));
+        match self.params.work {
+            Work::Accounts if is_now => accounts::crash_now(self, moment)?,
+            Work::Tree if is_now && moment.is_multiple_of(8) => trees::crash_now(self, moment / 8)?,
+            _ => {}
         }
         self.truth.check_groups()
     }
@@ -611,6 +623,8 @@ impl Simulation for Cluster {
             ("streams_closed", self.streams_closed),
             ("scans_failed", self.scans_failed),
             ("room_waits", self.rooms.iter().map(|room| room.borrow().waits).sum()),
+            ("tree_pages", self.tree.pages.get()),
+            ("tree_siblings_untold", self.tree.untold.get()),
         ]);
         Ok(Outcome { rails_lost: self.transport.rails_lost(), ..outcome })
     }

@@ -9,9 +9,6 @@ use std::{collections::BTreeMap, rc::Rc};
 use plexus_base::wire::DecodeError;
 use plexus_disks::{PageType, Patch, apply_patch};
 
-/// The user bytes of a page.
-pub(crate) const USER: usize = 96;
-
 /// The bytes before them: the type of the page.
 const TYPE: usize = 2;
 
@@ -23,14 +20,14 @@ pub(crate) enum Contents {
     /// Each number is a content.
     Numbers,
     /// Each number has bytes, and each content has one number.
-    Bytes { all: Vec<Rc<[u8]>>, numbers: BTreeMap<Rc<[u8]>, u64> },
+    Bytes { user: usize, all: Vec<Rc<[u8]>>, numbers: BTreeMap<Rc<[u8]>, u64> },
 }
 
 impl Contents {
-    /// Returns contents with bytes, in which 0 is a page of zeros.
-    pub(crate) fn with_bytes() -> Self {
-        let mut contents = Self::Bytes { all: Vec::new(), numbers: BTreeMap::new() };
-        contents.number(&[0; TYPE + USER]);
+    /// Returns contents with pages of so many user bytes, in which 0 is a page of zeros.
+    pub(crate) fn with_bytes(user: usize) -> Self {
+        let mut contents = Self::Bytes { user, all: Vec::new(), numbers: BTreeMap::new() };
+        contents.number(&vec![0; TYPE + user]);
         contents
     }
 
@@ -55,7 +52,7 @@ impl Contents {
         if let Some(number) = self.find(bytes) {
             return number;
         }
-        let Self::Bytes { all, numbers } = self else { unreachable!("a number of other bytes") };
+        let Self::Bytes { all, numbers, .. } = self else { unreachable!("a number of other bytes") };
         let (number, bytes) = (all.len() as u64, Rc::<[u8]>::from(bytes));
         all.push(Rc::clone(&bytes));
         numbers.insert(bytes, number);
@@ -64,12 +61,10 @@ impl Contents {
 
     /// Returns the number of an empty page.
     pub(crate) fn blank(&mut self, page_type: PageType) -> u64 {
-        let mut page = [0; TYPE + USER];
+        let Self::Bytes { user, .. } = self else { return 0 };
+        let mut page = vec![0; TYPE + *user];
         page[..TYPE].copy_from_slice(&page_type.0.to_le_bytes());
-        match self {
-            Self::Numbers => 0,
-            Self::Bytes { .. } => self.number(&page),
-        }
+        self.number(&page)
     }
 
     /// Returns the patch that makes the value of a session.

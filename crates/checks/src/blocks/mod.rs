@@ -16,3 +16,4 @@ mod room;
 mod sessions;
 pub(crate) mod streams;
 mod tasks;
+mod trees;

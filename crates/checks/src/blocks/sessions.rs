@@ -2,12 +2,12 @@
 
 use plexus_base::{BlockId, NodeId};
 use plexus_cache::protocol::{Ask, BlockError, Event, Granted, Mode, Slot, Ticket};
+use plexus_disks::PageType;
 
 use super::{
     cluster::{Cluster, ClusterEvent, Phase},
     frames::Blank,
     page::Page,
-    tasks::CREATED,
 };
 use crate::failure::Broken;
 
@@ -226,12 +226,15 @@ impl Cluster {
             Some(_) => self.truth.read(block, *page)?,
         }
         page.torn = pin == Some(Mode::X);
-        if ask == Ask::New {
-            let value = self.contents.borrow_mut().blank(CREATED);
-            (page.version, page.value) = (page.version + 1, value);
-            self.locals[at].frames.frames[slot.index()].blank = Blank::Made;
-        }
         Ok((slot, pin))
+    }
+
+    /// Makes a new page of a latched block.
+    pub(crate) fn make_page(&mut self, node: NodeId, block: BlockId, slot: Slot, page_type: PageType) {
+        let at = self.index(node.0, block);
+        let value = self.contents.borrow_mut().blank(page_type);
+        let frame = &mut self.locals[at].frames.frames[slot.index()];
+        (frame.page.version, frame.page.value, frame.blank) = (frame.page.version + 1, value, Blank::Made);
     }
 
     fn end_operation(

@@ -24,16 +24,19 @@ use plexus_cache::{
     protocol::{Ask, BlockError, Event, Granted, Mode, Slot, Ticket},
 };
 use plexus_disks::{HEADER, Page, PageType, TRAILER, Version};
+use plexus_interconnect::executor::{self, Possession};
 use plexus_redo::stream::protocol::{Reserved, RoomEvent};
 use plexus_sim::Random;
 
 use super::{
     cluster::{Cluster, ClusterEvent, Phase},
-    contents::{self, Contents, USER},
+    contents::{self, Contents},
+    frames::Blank,
     properties::accounts::{self, BALANCE},
     room::SharedRoom,
+    trees,
 };
-use crate::failure::Broken;
+use crate::{failure::Broken, scenario::Work};
 
 /// The type of the pages that tasks create.
 pub(crate) const CREATED: PageType = PageType(7);
@@ -72,8 +75,14 @@ enum Request {
     Abandon(u64),
     /// The task has read the block, or has not changed it.
     GiveBack(BlockId, Slot, Option<Mode>),
+    /// A new page of a block that the task has.
+    Make(BlockId, Slot, PageType),
     /// Changes, as a group: the patch of each block.
-    Commit(u64, Vec<(BlockId, Slot, Vec<u8>)>),
+    Commit {
+        commit: u64,
+        group: Vec<(BlockId, Slot, Vec<u8>)>,
+        in_order: bool,
+    },
     Durable {
         wait: u64,
         commit: u64,
@@ -111,7 +120,7 @@ struct Mail {
 }
 
 /// The blocks, as a task of a simulated node uses them.
-struct SimBlocks {
+pub(super) struct SimBlocks {
     mail: Rc<RefCell<Mail>>,
     blocks: u64,
     alone: Rc<Mutex<()>>,
@@ -120,15 +129,16 @@ struct SimBlocks {
 }
 
 /// A block that a task reads.
-struct SimRead<'a> {
+pub(super) struct SimRead<'a> {
     of: &'a SimBlocks,
     lent: (BlockId, Slot, Option<Mode>),
     page: Rc<[u8]>,
     version: Version,
+    _possession: Possession,
 }
 
 /// A block that a task changes.
-struct SimChange<'a> {
+pub(super) struct SimChange<'a> {
     of: &'a SimBlocks,
     lent: (BlockId, Slot),
     /// The page before the change.
@@ -138,6 +148,7 @@ struct SimChange<'a> {
     version: Version,
     edits: Edits,
     is_over: bool,
+    _possession: Possession,
 }
 
 impl Deref for SimRead<'_> {
@@ -212,6 +223,10 @@ impl Drop for Wait<'_> {
 }
 
 impl SimBlocks {
+    pub(super) fn is_over(&self) -> bool {
+        self.mail.borrow().is_over
+    }
+
     fn tell(&self, request: Request) {
         self.mail.borrow_mut().requests.push(request);
     }
@@ -245,18 +260,19 @@ impl SimBlocks {
         }
     }
 
-    fn log(&self, group: Vec<(BlockId, Slot, Vec<u8>)>) -> Committed {
+    fn log(&self, group: Vec<(BlockId, Slot, Vec<u8>)>, in_order: bool) -> Committed {
         let commit = self.next();
-        self.tell(Request::Commit(commit, group));
+        self.tell(Request::Commit { commit, group, in_order });
         Committed(commit)
     }
 
-    async fn rest(&self, ns: u64) {
-        self.ask(|wait| Request::Rest { wait, ns }).await;
+    /// Counts one more operation.
+    pub(super) fn begin(&self) {
+        self.tell(Request::Begin);
     }
 
-    fn is_over(&self) -> bool {
-        self.mail.borrow().is_over
+    pub(super) async fn rest(&self, ns: u64) {
+        self.ask(|wait| Request::Rest { wait, ns }).await;
     }
 }
 
@@ -271,12 +287,12 @@ impl Blocks for SimBlocks {
 
     async fn read(&self, block: BlockId) -> Result<SimRead<'_>, CacheError> {
         let (slot, mode, page, version) = self.get(block, Ask::S, false).await?;
-        Ok(SimRead { of: self, lent: (block, slot, mode), page, version })
+        Ok(SimRead { of: self, lent: (block, slot, mode), page, version, _possession: Possession::new() })
     }
 
     async fn read_consistent(&self, block: BlockId) -> Result<SimRead<'_>, CacheError> {
         let (slot, mode, page, version) = self.get(block, Ask::Cr, false).await?;
-        Ok(SimRead { of: self, lent: (block, slot, mode), page, version })
+        Ok(SimRead { of: self, lent: (block, slot, mode), page, version, _possession: Possession::new() })
     }
 
     async fn read_once(&self, block: BlockId) -> Result<SimRead<'_>, CacheError> {
@@ -291,24 +307,18 @@ impl Blocks for SimBlocks {
         }
     }
 
-    fn commit(&self, mut changes: Vec<SimChange<'_>>) -> Committed {
-        let (mut group, mut same) = (Vec::new(), Vec::new());
-        for change in &mut changes {
-            let (block, slot) = change.lent;
-            change.is_over = true;
-            match change.edits.is_empty() {
-                true => same.push(Request::GiveBack(block, slot, Some(Mode::X))),
-                false => {
-                    change.edits.finish(Page::of(&change.page[..]).user());
-                    group.push((block, slot, change.edits.patch().to_vec()));
-                }
-            }
-        }
-        same.into_iter().for_each(|request| self.tell(request));
-        self.log(group)
+    fn commit(&self, changes: Vec<SimChange<'_>>) -> Committed {
+        self.make(changes, false)
+    }
+
+    fn commit_in_order(&self, changes: Vec<SimChange<'_>>) -> Committed {
+        self.make(changes, true)
     }
 
     async fn durable(&self, committed: Committed) -> Result<(), CacheError> {
+        if committed == Committed::default() {
+            return Ok(());
+        }
         self.ask(|wait| Request::Durable { wait, commit: committed.0 }).await;
         Ok(())
     }
@@ -347,9 +357,17 @@ impl Blocks for SimBlocks {
         Ok(self.latched((block, slot), page, version))
     }
 
-    async fn latch_new(&self, block: BlockId, _: PageType, _: Version) -> Result<SimChange<'_>, CacheError> {
-        let (slot, _, page, version) = self.get(block, Ask::New, false).await?;
-        Ok(self.latched((block, slot), page, version))
+    async fn latch_new(
+        &self,
+        block: BlockId,
+        page_type: PageType,
+        _: Version,
+    ) -> Result<SimChange<'_>, CacheError> {
+        let (slot, _, _, version) = self.get(block, Ask::New, executor::has_possessions()).await?;
+        self.tell(Request::Make(block, slot, page_type));
+        let mut contents = self.contents.borrow_mut();
+        let number = contents.blank(page_type);
+        Ok(self.latched((block, slot), contents.bytes(number), Version(version.0 + 1)))
     }
 
     async fn try_latch(&self, block: BlockId) -> Result<Option<SimChange<'_>>, CacheError> {
@@ -367,10 +385,36 @@ impl Blocks for SimBlocks {
 }
 
 impl SimBlocks {
+    fn make(&self, mut changes: Vec<SimChange<'_>>, in_order: bool) -> Committed {
+        let (mut group, mut same) = (Vec::new(), Vec::new());
+        for change in &mut changes {
+            let (block, slot) = change.lent;
+            change.is_over = true;
+            match change.edits.is_empty() {
+                true => same.push(Request::GiveBack(block, slot, Some(Mode::X))),
+                false => {
+                    change.edits.finish(Page::of(&change.page[..]).user());
+                    group.push((block, slot, change.edits.patch().to_vec()));
+                }
+            }
+        }
+        same.into_iter().for_each(|request| self.tell(request));
+        self.log(group, in_order)
+    }
+
     fn latched(&self, lent: (BlockId, Slot), before: Rc<[u8]>, version: Version) -> SimChange<'_> {
         let user = contents::parts(&before).1;
         let page = [&[0; HEADER], user, &[0; TRAILER]].concat();
-        SimChange { of: self, lent, before, page, version, edits: Edits::spare(), is_over: false }
+        SimChange {
+            of: self,
+            lent,
+            before,
+            page,
+            version,
+            edits: Edits::spare(),
+            is_over: false,
+            _possession: Possession::new(),
+        }
     }
 }
 
@@ -389,7 +433,7 @@ impl Drop for RoomWait<'_> {
 }
 
 /// Runs a future, or drops it after a time.
-async fn within<T>(blocks: &SimBlocks, ns: u64, future: impl Future<Output = T>) -> Option<T> {
+pub(super) async fn within<T>(blocks: &SimBlocks, ns: u64, future: impl Future<Output = T>) -> Option<T> {
     let (mut future, mut rest) = (std::pin::pin!(future), std::pin::pin!(blocks.rest(ns)));
     poll_fn(|context| match future.as_mut().poll(context) {
         Poll::Ready(result) => Poll::Ready(Some(result)),
@@ -408,7 +452,7 @@ fn most_blocks(ways: u32) -> u64 {
 async fn work(blocks: SimBlocks, mut random: Random, ways: u32, hold_ns: u64) {
     let blocks = &blocks;
     while !blocks.is_over() {
-        blocks.tell(Request::Begin);
+        blocks.begin();
         let timeout_ns = random.percent(30).then(|| random.below(20_000));
         let operation = operation(blocks, &mut random, ways, hold_ns);
         let result = match timeout_ns {
@@ -425,8 +469,8 @@ async fn work(blocks: SimBlocks, mut random: Random, ways: u32, hold_ns: u64) {
 /// Writes anything into a block: bytes in some ranges, which may overlap.
 fn scribble(change: &mut SimChange<'_>, random: &mut Random) {
     for _ in 0..random.between(1, 3) {
-        let start = random.between(SCRIBBLE_AT as u64, USER as u64 - 1) as usize;
-        let length = random.between(1, 24).min((USER - start) as u64);
+        let start = random.between(SCRIBBLE_AT as u64, change.len() as u64 - 1) as usize;
+        let length = random.between(1, 24).min((change.len() - start) as u64);
         change.bytes_mut(start..start + length as usize).fill_with(|| random.bits() as u8);
     }
 }
@@ -576,8 +620,11 @@ impl Cluster {
                 contents: Rc::clone(&self.contents),
                 room: Rc::clone(&self.rooms[self.owner(node)]),
             };
-            let work = work(blocks, random, self.params.ways, self.params.hold_ns);
-            self.tasks[task].future = Some(Box::pin(work));
+            let future: Pin<Box<dyn Future<Output = ()>>> = match self.params.work {
+                Work::Tree => Box::pin(trees::work(blocks, random, Rc::clone(&self.tree), task)),
+                _ => Box::pin(work(blocks, random, self.params.ways, self.params.hold_ns)),
+            };
+            self.tasks[task].future = Some(Box::pin(executor::counts_possessions(future)));
             self.schedule_at(node, ..1_000, ClusterEvent::TaskRests(task, 0));
         }
     }
@@ -664,6 +711,11 @@ impl Cluster {
         match mode {
             None => self.shard(self.index(node.0, block), Event::Freed { slot }),
             Some(mode) => {
+                let at = self.index(node.0, block);
+                if self.locals[at].frames.frames[slot.index()].blank == Blank::Unmade {
+                    // It must not stay without contents. Contents that others have made do stay.
+                    self.make_page(node, block, slot, CREATED);
+                }
                 self.end_use(node, block, slot, mode);
                 Ok(())
             }
@@ -734,10 +786,12 @@ impl Cluster {
                 }
             }
             Request::GiveBack(block, slot, mode) => self.give_back(node, block, slot, mode)?,
-            Request::Commit(commit, group) => {
+            Request::Make(block, slot, page_type) => self.make_page(node, block, slot, page_type),
+            Request::Commit { commit, group, in_order } => {
                 let owner = self.owner(node.index());
                 if self.params.redo && !group.is_empty() {
-                    self.streams[owner].begin_group(group.len());
+                    let blocks = if in_order { group.len().max(2) } else { group.len() };
+                    self.streams[owner].begin_group(blocks);
                 }
                 for (block, slot, patch) in &group {
                     let patch = self.contents.borrow_mut().number(patch);

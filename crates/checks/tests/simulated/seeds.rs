@@ -40,6 +40,7 @@ scenarios! {
     nodes_that_die_with_redo: "recovery", 1000, rails lost at least 0;
     streams_that_cannot_be_scanned: "unreadable", 300, rails lost at least 0;
     tasks_that_change_several_blocks: "tasks", 300, rails lost at least 0;
+    trees_that_all_nodes_change: "trees", 200, rails lost at least 0;
     a_node_that_dies: "death", 300, rails lost at least 0;
     rails_that_are_lost: "rails", 100, rails lost at least 6000;
     links_alone: "links", 200, rails lost at least 2000;

@@ -295,8 +295,9 @@ pub fn has_possessions() -> bool {
     POSSESSIONS.get() > 0
 }
 
-/// Counts the possessions of a task apart from those of others.
-async fn counts_possessions<T>(task: impl Future<Output = T>) -> T {
+/// Counts the possessions of a task apart from those of others; tasks of this executor do.
+#[doc(hidden)]
+pub async fn counts_possessions<T>(task: impl Future<Output = T>) -> T {
     struct Exchange<'a>(&'a Cell<u32>);
 
     impl<'a> Exchange<'a> {

@@ -147,7 +147,8 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
 
     /// Changes the entry of a key. `act` looks at the value under the latch of its page, where no
     /// other task can change it, and decides. It may be called more than once; the last call
-    /// counts. Returns what it returned, and the commit to wait for.
+    /// counts. Returns what it returned, and the commit to wait for. That is the default, which is
+    /// no wait, if nothing was changed: what `act` has seen may still be lost with another node.
     ///
     /// # Errors
     /// A block cannot be had or is damaged, or there is no room.
@@ -183,7 +184,7 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
         Ok(self.change(key, |_| (EntryChange::Set(value.to_vec()), ())).await?.1)
     }
 
-    /// Removes a key. Returns whether there was one.
+    /// Removes a key. Returns whether there was one; if not, nothing was changed.
     ///
     /// # Errors
     /// As [`Tree::change`].
@@ -454,7 +455,8 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
             let Err(index) = node.find(separator).map_err(damaged(block))? else { continue };
             let value = child.0.to_le_bytes();
             if edit(block, &mut page, |node| node.insert(index, separator, &value))? {
-                self.blocks.commit(vec![page]);
+                // No other node must have a parent of a page that may still be lost with this one.
+                self.blocks.commit_in_order(vec![page]);
             } else {
                 let divided = self.divide(block, page, index).await?;
                 untold.push(sibling);

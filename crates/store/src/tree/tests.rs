@@ -96,6 +96,9 @@ impl Blocks for TestBlocks {
         changes.iter_mut().for_each(|change| change.before = None);
         Committed(1)
     }
+    fn commit_in_order(&self, changes: Vec<TestPage<'_>>) -> Committed {
+        self.commit(changes)
+    }
     async fn durable(&self, _: Committed) -> Result<(), CacheError> {
         Ok(())
     }

@@ -9,11 +9,7 @@ use std::ops::Range;
 use plexus_base::BlockId;
 
 use crate::{
-    blocks::{
-        cluster::Cluster,
-        contents::{self, Contents},
-        streams::crashed_now,
-    },
+    blocks::{cluster::Cluster, contents, streams::crashed_now},
     failure::Broken,
 };
 
@@ -39,9 +35,6 @@ fn accounts(cluster: &Cluster) -> impl Iterator<Item = BlockId> {
 /// # Errors
 /// A transfer is there in part.
 pub(crate) fn crash_now(cluster: &Cluster, moment: u64) -> Result<(), Broken> {
-    if !cluster.params.redo || matches!(*cluster.contents.borrow(), Contents::Numbers) {
-        return Ok(());
-    }
     for (survivors, durable_only) in [(0, true), (0, false), (moment, true), (moment, false)] {
         let mut sum = 0i64;
         for block in accounts(cluster) {
@@ -62,10 +55,6 @@ pub(crate) fn crash_now(cluster: &Cluster, moment: u64) -> Result<(), Broken> {
 /// A transfer is there in part.
 pub(crate) fn on_disk(cluster: &Cluster) -> Result<(), Broken> {
     let contents = cluster.contents.borrow();
-    // A block may still be in doubt because its redo could not be read.
-    if !cluster.params.redo || cluster.params.unreadable > 0 || matches!(*contents, Contents::Numbers) {
-        return Ok(());
-    }
     let balance = |block| balance(contents::parts(&contents.bytes(cluster.disk.page(block).value)).1);
     match accounts(cluster).map(balance).fold(0, i64::wrapping_add) {
         0 => Ok(()),

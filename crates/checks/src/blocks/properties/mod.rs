@@ -13,5 +13,6 @@ pub mod exclusive;
 pub mod latest;
 pub mod recoverable;
 pub mod sums;
+pub(crate) mod trees;
 pub mod turns;
 pub mod union;

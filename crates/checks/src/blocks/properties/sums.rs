@@ -3,8 +3,8 @@
 
 use plexus_base::BlockId;
 
-use super::accounts;
-use crate::{blocks::cluster::Cluster, failure::Broken};
+use super::{accounts, trees};
+use crate::{blocks::cluster::Cluster, failure::Broken, scenario::Work};
 
 /// Checks a cluster after hand-back.
 ///
@@ -34,5 +34,9 @@ pub fn check(cluster: &Cluster) -> Result<(), Broken> {
             return Err(Broken::new("sums", block, what));
         }
     }
-    accounts::on_disk(cluster)
+    match cluster.params.work {
+        Work::Sessions => Ok(()),
+        Work::Accounts => accounts::on_disk(cluster),
+        Work::Tree => trees::on_disk(cluster),
+    }
 }
