@@ -450,7 +450,7 @@ impl FrameTable {
 
     /// Returns whether the block in a frame that the caller has latched has contents.
     pub(crate) fn has_contents(&self, slot: Slot) -> bool {
-        // SAFETY: nobody else changes it while it is latched.
+        // SAFETY: only the caller can change it while it is latched.
         Page::of(unsafe { self.block(slot) }).has_contents()
     }
 

@@ -24,7 +24,7 @@ pub enum Carrier {
     Linked,
 }
 
-/// What the tasks of a run do.
+/// The work of the tasks of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
     /// There are no tasks, and pages have no bytes.
@@ -52,7 +52,7 @@ pub struct Params {
     pub sessions: u32,
     /// Tasks on each node.
     pub tasks: u32,
-    /// What they do.
+    /// The work of the tasks.
     pub work: Work,
     /// The reads and changes of all sessions and tasks together.
     pub operations: u64,

@@ -5,7 +5,7 @@ use plexus_disks::Version;
 
 use crate::StoreError;
 
-/// A block that nobody else uses.
+/// A block that no other task uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FreeBlock {
     /// The block.

@@ -463,8 +463,8 @@ impl Cluster {
                     }
                     // An earlier checkpoint goes on, or blocks are written for other nodes.
                     let Local { shard, checkpoints, .. } = &self.locals[local];
-                    // Beside many blocks, one whose write has failed may be written for a reason that
-                    // is not told apart here.
+                    // Beside many blocks, one whose write has failed may be written for a reason
+                    // that is not told apart here.
                     let is_clear = self.params.work != Work::Tree || self.params.write_failures == 0;
                     let is_only = checkpoints.is_empty() && shard.handed_over() == 0 && is_clear;
                     self.locals[local].checkpoints.push_back(below);

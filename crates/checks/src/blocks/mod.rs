@@ -3,6 +3,7 @@
 //!
 //! [`one_block`] explores one block exhaustively instead.
 
+mod accounts;
 pub mod changes;
 pub mod cluster;
 pub(crate) mod contents;

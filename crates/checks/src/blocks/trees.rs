@@ -30,7 +30,7 @@ const KEYS: u64 = 30;
 /// The values that a key may have, from the last acknowledged one on; `None`: it is not there.
 type Values = Vec<Option<Vec<u8>>>;
 
-/// What is known of the tree.
+/// The tree, as its tasks know it.
 #[derive(Default)]
 pub(crate) struct TreeTruth {
     /// True when the tree is durable.

@@ -61,7 +61,14 @@ scenarios! {
 /// all frames of its set wait for, and wait for a block of this task. `NoFrame` prevents it.
 #[test]
 fn a_task_with_blocks_does_not_wait_for_what_waits_for_it() {
-    holds("tasks", [713]);
+    holds("tasks", [53]);
+}
+
+/// In this seed a parent reached another node with a record that was not durable, and told of a
+/// page that was lost with the first node.
+#[test]
+fn a_parent_does_not_outlive_the_split_that_it_tells_of() {
+    holds("trees", [395]);
 }
 
 #[test]

@@ -108,7 +108,7 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
         root: FreeBlock,
     ) -> Result<(Self, Committed), StoreError> {
         let mut change = blocks.create(root.block, TREE_PAGE, root.last).await?;
-        drop(NodeEdit::init(&mut change, 0, None, None).map_err(damaged(root.block))?);
+        NodeEdit::init(&mut change, 0, None, None).map_err(damaged(root.block))?;
         let committed = blocks.commit(vec![change]);
         Ok((Self { blocks, space, root: root.block }, committed))
     }

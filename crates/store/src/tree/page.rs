@@ -1,6 +1,5 @@
 //! A page of a tree: sorted entries of a key and a value.
 //!
-//! <!-- page of a tree, in user bytes -->
 //! | bytes | content |
 //! |---|---|
 //! | 0 | level: 0 for a leaf |
@@ -187,7 +186,7 @@ impl<'a, C: BlockChange> NodeEdit<'a, C> {
     }
 
     pub(crate) fn node(&self) -> Node<'_> {
-        Node(&**self.0)
+        Node(self.0)
     }
 
     fn set_word(&mut self, at: usize, word: usize) {

@@ -1,3 +1,5 @@
+//! Trees over blocks in memory, against a sorted map.
+
 use std::{
     cell::{Cell, RefCell, RefMut},
     collections::BTreeMap,
@@ -241,7 +243,7 @@ fn keys_that_come_in_order_leave_full_pages() {
 }
 
 #[test]
-fn a_decision_is_made_where_nobody_else_changes_the_entry() {
+fn a_decision_is_made_while_no_other_task_changes_the_entry() {
     let blocks = TestBlocks::new(100);
     let tree = new_tree(&blocks);
     let add = |value: Option<&[u8]>| {

@@ -1,6 +1,6 @@
-//! Checks a tree of the store over real bytes, at many moments: what would be there if all nodes died
-//! now, or all but some. The tree is whole, and each key has its last acknowledged value or one that
-//! was tried since.
+//! Checks a tree of the store over real bytes, at many moments: what would be there if all nodes
+//! died now, or all but some. The tree is whole, and each key has its last acknowledged value or
+//! one that was tried since.
 
 use std::rc::Rc;
 
