@@ -1,5 +1,5 @@
 //! Queries of nodes on any host: directly over the control socket, else through a node of this host
-//! that [forwards](crate::forward) them.
+//! that forwards them.
 
 use std::{thread, time::Duration};
 
