@@ -1,5 +1,5 @@
 //! Tasks that move amounts between accounts, and change pages anyhow: every second block is an
-//! account, see [`accounts`](super::properties::accounts).
+//! account, see [`accounts`].
 
 use plexus_base::BlockId;
 use plexus_cache::{BlockChange, BlockRead, Blocks, CacheError, protocol::Mode};

@@ -2,9 +2,9 @@
 //!
 //! The control socket of a node can be reached on its own host only. On another host a program asks
 //! any node there with the command `forward`, and that node passes the request to the member over
-//! their link. Request and answer are the JSON of the [control socket](super::control), one message
-//! each. The link has proved the cluster key, so the member trusts the request. Only the commands
-//! in [`FORWARDED`] can be forwarded.
+//! their link. Request and answer are the JSON of the [control socket](plexus_admin::control), one
+//! message each. The link has proved the cluster key, so the member trusts the request. Only the
+//! commands in [`FORWARDED`] can be forwarded.
 //!
 //! A request ends after its time limit, and when the member's link is lost. Both mean that the
 //! member cannot be reached, and not that it is down: views decide that.

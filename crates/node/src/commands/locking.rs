@@ -83,7 +83,7 @@ pub fn mode(name: &str) -> Result<Mode, String> {
 }
 
 /// The longest that the workers may take to report: less than
-/// [`ANSWER_WITHIN`](crate::plexus_admin::control::ANSWER_WITHIN).
+/// [`ANSWER_WITHIN`](plexus_admin::control::ANSWER_WITHIN).
 const SURVEY_WITHIN: Duration = Duration::from_secs(3);
 
 /// The locks on the resources of which a node is the master.
