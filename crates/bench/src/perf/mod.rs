@@ -1,8 +1,8 @@
 //! The interconnect between two nodes: latency, bandwidth and CPU time by message size.
 //!
 //! One node runs a [`Plan`] ([`run()`]), its peer serves ([`serve`]). Both ends are
-//! [ports](plexus_node::ChannelPort): small state machines inside the worker. So a measurement adds no
-//! hand-over to another thread, no lock and no allocation to the links, and reads the clock once
+//! [ports](plexus_node::ChannelPort): small state machines inside the worker. So a measurement adds
+//! no hand-over to another thread, no lock and no allocation to the links, and reads the clock once
 //! for each round. Counters stay on, and the receiver reads every message. Polling and waiting
 //! differ only in the driver of the worker: a thread that never sleeps, or the worker's own thread,
 //! woken by its bell.
