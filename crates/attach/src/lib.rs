@@ -189,6 +189,7 @@ impl Subsystem for Programs {
     const NAME: &'static str = "programs";
     const CHANNELS: &'static [Channel] =
         &[Channel::Datagrams, Channel::Services, Channel::Application1, Channel::Application2];
+    const HAS_TURN: bool = true;
     type Task = AttachedProgram;
 
     /// Messages to programs are flushed in the next turn.

@@ -159,6 +159,7 @@ impl CacheService {
 impl Subsystem for CacheService {
     const NAME: &'static str = "cache";
     const CHANNELS: &'static [Channel] = &[Channel::CacheRequests, Channel::CacheBlocks];
+    const HAS_TURN: bool = true;
     type Task = CacheTask;
 
     #[inline]

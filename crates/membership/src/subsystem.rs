@@ -33,6 +33,9 @@ pub trait Subsystem: Send + Sized + 'static {
     /// The channels of the subsystem; each channel belongs to one subsystem.
     const CHANNELS: &'static [Channel];
 
+    /// True if it has a [`Subsystem::turn`]. The worker passes over the others.
+    const HAS_TURN: bool = false;
+
     /// A task that a thread of the node gives to the subsystem.
     type Task: Send + 'static;
 
@@ -70,7 +73,8 @@ pub trait Subsystem: Send + Sized + 'static {
     }
 
     /// Does the work that no message, task or reply announces, in every turn of the worker; returns
-    /// how much was done. `others` are the other subsystems of the worker.
+    /// how much was done. `others` are the other subsystems of the worker. Called only with
+    /// [`Subsystem::HAS_TURN`].
     #[inline]
     fn turn(&mut self, net: &mut Net, others: &mut dyn Neighbours) -> usize {
         let _ = (net, others);

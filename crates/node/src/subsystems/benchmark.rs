@@ -67,6 +67,7 @@ impl BenchmarkPort {
 impl Subsystem for BenchmarkPort {
     const NAME: &'static str = "benchmarks";
     const CHANNELS: &'static [Channel] = &[Channel::Benchmark, Channel::BenchmarkBulk];
+    const HAS_TURN: bool = true;
     type Task = ();
 
     #[inline]

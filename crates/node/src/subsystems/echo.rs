@@ -79,6 +79,7 @@ pub struct EchoService {
 impl Subsystem for EchoService {
     const NAME: &'static str = "echo";
     const CHANNELS: &'static [Channel] = &[Channel::Application3];
+    const HAS_TURN: bool = true;
     type Task = EchoTask;
 
     fn view(&mut self, _: &mut Net, view: &Members) {

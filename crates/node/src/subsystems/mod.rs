@@ -296,7 +296,9 @@ macro_rules! subsystems {
             pub(crate) fn turn(&mut self, net: &mut Net) -> usize {
                 let mut done = 0;
                 // A part is taken out meanwhile, so that it may use the others.
-                $($(#[$when])* if let Some(mut part) = self.$name.take() {
+                $($(#[$when])* if <$type as Subsystem>::HAS_TURN
+                    && let Some(mut part) = self.$name.take()
+                {
                     done += part.turn(net, self);
                     self.$name = Some(part);
                 })*
