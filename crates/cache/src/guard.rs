@@ -287,7 +287,7 @@ pub(crate) fn log_group(cache: &Cache, changes: &mut [Change<'_>], in_order: boo
         let is_forced = in_order || RedoSpan::is_forced(has_image, count);
         change.lent.table.logged(change.lent.slot, end, is_forced);
         // The record of a change has the room now; an image needs none.
-        change.is_reserved = change.edits.is_empty();
+        change.is_reserved = change.made.is_some_and(|(before, after)| before == after);
     }
     Committed(end)
 }
@@ -347,7 +347,10 @@ impl Drop for Change<'_> {
 #[cfg(test)]
 mod tests {
     use std::{
-        sync::{Arc, Mutex},
+        sync::{
+            Arc, Mutex,
+            atomic::{AtomicU32, Ordering::Relaxed},
+        },
         task::{Context, Poll},
     };
 
@@ -365,9 +368,9 @@ mod tests {
     const END: u64 = 9;
 
     /// A stream whose groups all end at [`END`], and no worker. It keeps of each change the length
-    /// of the image and the version afterwards.
+    /// of the image and the version afterwards, and counts the room that was given back.
     #[derive(Default)]
-    struct Stream(Mutex<Vec<(usize, Option<Version>)>>);
+    struct Stream(Mutex<Vec<(usize, Option<Version>)>>, AtomicU32);
 
     impl RedoLog for Stream {
         fn poll_reserve(
@@ -382,7 +385,9 @@ mod tests {
         fn try_reserve(&self, _: u32) -> Result<bool, RedoFailed> {
             Ok(true)
         }
-        fn release(&self, _: u32) {}
+        fn release(&self, changes: u32) {
+            self.1.fetch_add(changes, Relaxed);
+        }
         fn append(&self, group: &[LoggedChange<'_>]) -> u64 {
             let logged = |change: &LoggedChange<'_>| {
                 (change.image.map_or(0, <[u8]>::len), change.change.map(|(after, _)| after))
@@ -470,6 +475,20 @@ mod tests {
             let contents = table.close(slot).expect("no latch is left");
             assert_eq!(contents.redo, RedoSpan { first: 3, last: END, force: END }, "{slot:?}");
         }
+    }
+
+    /// The record has the room of the change then, so giving it back too would lose room of others.
+    #[test]
+    fn a_change_that_writes_the_bytes_that_are_there_uses_its_room() {
+        let (cache, table, stream) = cache_and_stream();
+        table.open(Slot(0), BlockId(5), Mode::X);
+        let mut same = change(&cache, &table, Slot(0));
+        same.write(100, &[0; 4]);
+        assert_eq!(same.commit(), Committed(END));
+        assert_eq!(stream.0.lock().unwrap().last().unwrap().1, Some(Version(1)));
+        assert_eq!(stream.1.load(Relaxed), 0);
+        drop(change(&cache, &table, Slot(0)));
+        assert_eq!(stream.1.load(Relaxed), 1, "a change without a record gives its room back");
     }
 
     /// Otherwise another session would see a page without contents, or a replay would begin with
