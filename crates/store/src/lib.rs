@@ -1,14 +1,23 @@
-//! The store: trees over the blocks that all nodes read and change.
+//! The store: trees of rows over the blocks that all nodes read and change, with transactions.
 //!
 //! A [`Tree`](tree::Tree) maps keys to values, both bytes. Every node uses it through its own
 //! [`Blocks`](plexus_cache::Blocks); the cache moves the blocks. A change of a tree is one group of
-//! redo, so after any death of nodes a tree is whole.
+//! redo, so after any death of nodes a tree is whole. A [`Transaction`] of a [`Store`] reads and
+//! changes rows, whose versions are the values of a tree.
 
+mod layout;
 pub mod space;
+mod store;
+pub mod transactions;
 pub mod tree;
 
 use plexus_base::BlockId;
 use plexus_cache::CacheError;
+
+pub use self::{
+    store::{Isolation, Savepoint, Store, StoreSettings, Transaction},
+    transactions::rows::RowChange,
+};
 
 /// The reason why the store does not do what its client wants.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -24,6 +33,15 @@ pub enum StoreError {
         /// The most that fit.
         most: usize,
     },
+    /// The disk group has something else than a store.
+    #[error("the disk group is no store ({0}); blocks 0 to 3 must be empty or of a store")]
+    NotAStore(String),
+    /// Another transaction has changed the row since the snapshot.
+    #[error("another transaction has changed the row")]
+    Serialization,
+    /// The node is no member, or ends.
+    #[error("the node is no member of the cluster now")]
+    NoMember,
     /// There is no block left.
     #[error("the disk group is full: make a larger one, or delete rows")]
     Full,

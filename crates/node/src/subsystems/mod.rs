@@ -12,6 +12,7 @@ mod echo;
 mod executive;
 mod programs;
 mod shards;
+mod store;
 
 use std::{
     any::{Any, TypeId},
@@ -34,6 +35,7 @@ use plexus_membership::{
     subsystem::{Neighbours, Subsystem, WorkerPort, assert_disjoint, set_of},
 };
 use plexus_registry::{Apply, RegistryService};
+use plexus_store::transactions::service::TransactionService;
 use serde_json::Value;
 
 pub use self::benchmark::{BenchmarkPort, ChannelPort};
@@ -345,6 +347,7 @@ subsystems! {
     Registry(registry): RegistryService,
     Forward(forward): ForwardService,
     Programs(programs): Programs,
+    Store(store): TransactionService,
     Benchmark(benchmarks): BenchmarkPort,
     #[cfg(test)]
     Echo(echo): EchoService,

@@ -91,8 +91,14 @@ pub(crate) fn start_all(config: &Config) -> Vec<Node> {
 impl Cluster {
     /// Starts nodes that are connected by `rail`.
     pub(crate) fn start(nodes: usize, workers: u8, rail: RailKind) -> Self {
+        Self::start_with(nodes, rail, |config| config.workers = workers)
+    }
+
+    /// Starts nodes that are connected by `rail`, with other settings.
+    pub(crate) fn start_with(nodes: usize, rail: RailKind, set: impl FnOnce(&mut Config)) -> Self {
         let place = tempfile::tempdir().unwrap();
-        let config = Config { workers, ..config(place.path(), nodes, rail, 30_000) };
+        let mut config = config(place.path(), nodes, rail, 30_000);
+        set(&mut config);
         create::create(&config).unwrap();
         let nodes = start_all(&config).into_iter().map(Some).collect();
         let dir = config.dir;

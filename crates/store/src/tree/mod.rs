@@ -107,10 +107,18 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
         space: &'a S,
         root: FreeBlock,
     ) -> Result<(Self, Committed), StoreError> {
+        let committed = blocks.commit(vec![Self::new_root(blocks, root).await?]);
+        Ok((Self { blocks, space, root: root.block }, committed))
+    }
+
+    /// Makes the root of a new tree, which is there once it is committed.
+    ///
+    /// # Errors
+    /// The block cannot be had.
+    pub async fn new_root(blocks: &'a B, root: FreeBlock) -> Result<B::Change<'a>, StoreError> {
         let mut change = blocks.create(root.block, TREE_PAGE, root.last).await?;
         NodeEdit::init(&mut change, 0, None, None).map_err(damaged(root.block))?;
-        let committed = blocks.commit(vec![change]);
-        Ok((Self { blocks, space, root: root.block }, committed))
+        Ok(change)
     }
 
     /// Opens the tree with this root.

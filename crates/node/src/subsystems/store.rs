@@ -1,0 +1,166 @@
+//! The store in its node: transactions over the blocks of the cache.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use plexus_base::Incarnation;
+use plexus_cache::Cache;
+use plexus_disks::Group;
+use plexus_interconnect::executor::TaskThread;
+use plexus_membership::subsystem::WorkerPort;
+use plexus_store::{
+    Store, StoreSettings,
+    transactions::service::{Board, TransactionService},
+};
+
+use super::{Handle, Install, Installed, Making};
+use crate::runtime::{NodeRuntime, Parts};
+
+impl Install for TransactionService {
+    type Handle = StoreHandle;
+
+    fn install(node: &Making<'_>, port: Arc<dyn WorkerPort<Self>>) -> Result<Installed<Self>, String> {
+        let Parts { me, incarnation, group, .. } = node.parts;
+        let board = Board::new(*me, Some(port));
+        let part = Self::new(board.clone());
+        let handle =
+            StoreHandle { board, incarnation: *incarnation, group: group.clone(), opened: Mutex::default() };
+        Ok(Installed::new(vec![part], handle))
+    }
+}
+
+/// The store of a node.
+pub(crate) struct StoreHandle {
+    board: Arc<Board>,
+    incarnation: Incarnation,
+    group: Arc<Group>,
+    opened: Mutex<Option<Opened>>,
+}
+
+struct Opened {
+    store: Store<Cache>,
+    /// The thread that follows views.
+    _thread: Arc<TaskThread>,
+}
+
+impl StoreHandle {
+    /// Returns the store; the first call opens it.
+    ///
+    /// # Errors
+    /// The store cannot be opened; the text is one line for the user.
+    pub(crate) fn open(&self, node: &NodeRuntime) -> Result<Store<Cache>, String> {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Opened { store, .. }) = &*opened {
+            return Ok(store.clone());
+        }
+        let cache = node.cache().clone();
+        if !cache.logs_changes() {
+            return Err("the store needs redo: set redo_mib in cluster.toml".to_owned());
+        }
+        let thread = TaskThread::start("store").map_err(|error| format!("a thread of the store: {error}"))?;
+        let thread = Arc::new(thread);
+        let group = self.group.clone();
+        let settings = StoreSettings {
+            me: node.me(),
+            incarnation: self.incarnation,
+            is_member: Arc::new(move || group.may_write()),
+        };
+        let follow = {
+            let thread = Arc::downgrade(&thread);
+            move |store: Store<Cache>| {
+                if let Some(thread) = thread.upgrade() {
+                    drop(thread.spawn(move || async move { store.follow_view().await }));
+                }
+            }
+        };
+        let board = self.board.clone();
+        let open = thread.spawn(move || Store::open(cache, board, settings, follow));
+        let store = open.wait().ok_or("the node ends")?.map_err(|why| why.to_string())?;
+        *opened = Some(Opened { store: store.clone(), _thread: thread });
+        Ok(store)
+    }
+}
+
+impl Handle for StoreHandle {
+    fn end(&self) {
+        drop(self.opened.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+}
+
+#[cfg(test)]
+#[path = "../../tests/cluster/mod.rs"]
+mod cluster;
+
+#[cfg(test)]
+mod tests {
+    use plexus_base::BlockId;
+    use plexus_fabric::RailKind;
+    use plexus_interconnect::executor;
+    use plexus_store::{Isolation, RowChange, StoreError};
+
+    use super::{cluster::Cluster, *};
+
+    const ACCOUNTS: u8 = 4;
+
+    fn number(contents: Option<&[u8]>) -> i64 {
+        contents.map_or(0, |contents| i64::from_le_bytes(contents.try_into().unwrap()))
+    }
+
+    /// Moves an amount from one account to another.
+    async fn transfer(store: &Store<Cache>, table: BlockId, seed: u64) -> Result<(), StoreError> {
+        let mut transaction = store.begin(Isolation::ReadCommitted);
+        let (from, to) = ((seed % 4) as u8, (seed / 4 % 4) as u8);
+        // In their order, so that two transfers never wait for each other.
+        for account in [from.min(to), from.max(to)] {
+            let by = i64::from(account == to) - i64::from(account == from);
+            let mut add = |old: Option<&[u8]>| RowChange::Set((number(old) + by).to_le_bytes().to_vec());
+            transaction.change(table, &[account], &mut add).await?;
+        }
+        transaction.commit().await
+    }
+
+    async fn sum(store: &Store<Cache>, table: BlockId) -> Result<i64, StoreError> {
+        let mut transaction = store.begin(Isolation::RepeatableRead);
+        let mut sum = 0;
+        for account in 0..ACCOUNTS {
+            sum += number(transaction.get(table, &[account]).await?.as_deref());
+        }
+        Ok(sum)
+    }
+
+    #[test]
+    fn transfers_on_two_nodes_keep_the_sum() {
+        let cluster = Cluster::start_with(2, RailKind::Shm, |config| {
+            (config.redo_mib, config.blocks, config.cache_mib) = (16, 16 << 10, 4);
+        });
+        let stores = [0, 1].map(|node| {
+            let runtime = cluster.runtime(node);
+            runtime.handles().store.open(runtime).unwrap()
+        });
+        let table = executor::block_on(async {
+            let mut transaction = stores[0].begin(Isolation::ReadCommitted);
+            let table = transaction.create_tree().await.unwrap();
+            for account in 0..ACCOUNTS {
+                let mut set = |_: Option<&[u8]>| RowChange::Set(100i64.to_le_bytes().to_vec());
+                transaction.change(table, &[account], &mut set).await.unwrap();
+            }
+            transaction.commit().await.unwrap();
+            table
+        });
+        std::thread::scope(|scope| {
+            for (node, store) in stores.iter().enumerate() {
+                scope.spawn(move || {
+                    executor::run((0..4u64).map(|client| async move {
+                        for round in 0..50 {
+                            let seed = round * 7919 + client * 104_729 + node as u64 * 31;
+                            transfer(store, table, seed).await.unwrap();
+                            assert_eq!(sum(store, table).await.unwrap(), 400);
+                        }
+                    }));
+                });
+            }
+        });
+        for store in &stores {
+            assert_eq!(executor::block_on(sum(store, table)).unwrap(), 400);
+        }
+    }
+}

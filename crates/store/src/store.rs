@@ -1,0 +1,626 @@
+//! The store of a node: where transactions begin, and what they do.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+
+use futures_util::lock::Mutex as TaskMutex;
+use plexus_base::{BlockId, Incarnation, NodeId};
+use plexus_cache::{Blocks, Committed};
+use plexus_disks::Version;
+use plexus_interconnect::executor;
+
+use crate::{
+    StoreError,
+    layout::{self, ID_RANGE, STATUS_PAGE, StatusExtent},
+    space::{FreeBlock, Space},
+    transactions::{
+        EXTENT_SLOTS, Number, Status, TransactionId,
+        core::{Home, News, Way},
+        rows::{self, Changed, Changer, RowChange, Step, Unknown, VERSION_BYTES},
+        service::Board,
+    },
+    tree::{OwnedEntry, ScanPlace, Tree},
+};
+
+/// The numbers of commits that a limit leaves. A larger one costs nothing but numbers.
+const LIMIT_STEP: Number = 1 << 20;
+
+/// The numbers that are left when the limit is raised.
+const LIMIT_LEFT: Number = LIMIT_STEP / 4;
+
+/// The free blocks below which a node takes an extent: more than a change of a tree needs, for many
+/// changes at once.
+const FEW_BLOCKS: usize = 64;
+
+/// The most rows of one part of a scan.
+const SCAN_ROWS: usize = 64;
+
+/// The wait of a change for which the versions of its row leave no room.
+const NO_ROOM_WAIT: Duration = Duration::from_millis(1);
+
+/// The most such waits.
+const NO_ROOM_WAITS: usize = 10_000;
+
+/// The wait before a failed look at the limits of other nodes is repeated.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// The settings of a node's store.
+pub struct StoreSettings {
+    /// This node.
+    pub me: NodeId,
+    /// The incarnation of this node.
+    pub incarnation: Incarnation,
+    /// Returns whether the node is a member now, by its lease.
+    pub is_member: Arc<dyn Fn() -> bool + Send + Sync>,
+}
+
+/// The isolation of a transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Isolation {
+    /// Each statement has a snapshot of its own.
+    #[default]
+    ReadCommitted,
+    /// The transaction has one snapshot; the first of two that change a row wins.
+    RepeatableRead,
+}
+
+/// A place in a transaction to which it can be rolled back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Savepoint(Step);
+
+/// The store of a node. Cheap to clone.
+pub struct Store<B> {
+    shared: Arc<Shared<B>>,
+}
+
+impl<B> Clone for Store<B> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone() }
+    }
+}
+
+struct Shared<B> {
+    blocks: B,
+    board: Arc<Board>,
+    home: Home,
+    is_member: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// The user bytes of a block.
+    user: usize,
+    stock: Stock,
+    slots: TaskMutex<Slots>,
+    extents: Mutex<HashMap<u32, StatusExtent>>,
+    ids: TaskMutex<std::ops::Range<u64>>,
+    /// Held by the task that raises the limit.
+    limit: TaskMutex<()>,
+}
+
+/// The free blocks of a node.
+#[derive(Default)]
+struct Stock {
+    free: Mutex<Vec<FreeBlock>>,
+    /// Held by the task that takes an extent.
+    refills: TaskMutex<()>,
+}
+
+/// The slots that the next transactions of a node get.
+struct Slots {
+    number: u32,
+    extent: StatusExtent,
+    next: u32,
+}
+
+impl Stock {
+    fn lock(&self) -> MutexGuard<'_, Vec<FreeBlock>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_short(&self) -> bool {
+        self.lock().len() < FEW_BLOCKS
+    }
+}
+
+impl Space for Stock {
+    async fn take(&self) -> Result<FreeBlock, StoreError> {
+        self.lock().pop().ok_or(StoreError::Full)
+    }
+
+    fn give_back(&self, block: FreeBlock) {
+        self.lock().push(block);
+    }
+}
+
+impl<B: Blocks + Send + Sync + 'static> Store<B> {
+    /// Opens the store of a node that is a member, and makes it if there is none. Calls `start`
+    /// with work for a thread of tasks after each later view.
+    ///
+    /// # Errors
+    /// A block cannot be had, or the disk group has something else.
+    pub async fn open(
+        blocks: B,
+        board: Arc<Board>,
+        settings: StoreSettings,
+        start: impl Fn(Store<B>) + Send + Sync + 'static,
+    ) -> Result<Self, StoreError> {
+        let StoreSettings { me, incarnation, is_member } = settings;
+        let user = blocks.read(BlockId(0)).await?.len();
+        layout::make_or_open::<B, Stock>(&blocks).await?;
+        let stock = Stock::default();
+        let others = |node, other| (node, other) != (me, incarnation);
+        // So the clock is above all numbers of commits that were acknowledged before this view.
+        let limit = layout::highest_limit(&blocks, &stock, others).await?;
+        board.act(|core| core.raise(limit));
+        let home = Home { node: me, incarnation, since: board.look(|core| core.epoch()) };
+        *stock.lock() = layout::take_space(&blocks).await?;
+        layout::put_limit(&blocks, &stock, home, limit + LIMIT_STEP).await?;
+        board.act(|core| core.set_limit(limit + LIMIT_STEP));
+        let (number, extent) = layout::take_status(&blocks, &stock, home, user).await?;
+        let slots = TaskMutex::new(Slots { number, extent, next: 0 });
+        let shared = Shared {
+            blocks,
+            board: board.clone(),
+            home,
+            is_member,
+            user,
+            stock,
+            slots,
+            extents: Mutex::default(),
+            ids: TaskMutex::new(0..0),
+            limit: TaskMutex::new(()),
+        };
+        shared.know(number, extent);
+        let store = Self { shared: Arc::new(shared) };
+        let weak: Weak<Shared<B>> = Arc::downgrade(&store.shared);
+        board.on_view(move || {
+            if let Some(shared) = weak.upgrade() {
+                start(Self { shared });
+            }
+        });
+        store.follow_view().await;
+        Ok(store)
+    }
+
+    /// Raises the clock above the numbers of all nodes that are gone in the present view, and tells
+    /// the other members. Until all have done so, the ends of transactions of those nodes are not
+    /// known. To be called after each view.
+    pub async fn follow_view(&self) {
+        let shared = &*self.shared;
+        loop {
+            let epoch = shared.board.look(|core| core.epoch());
+            let is_gone = |node, incarnation| !shared.board.look(|core| core.is_member(node, incarnation));
+            match layout::highest_limit(&shared.blocks, &shared.stock, is_gone).await {
+                Ok(limit) => {
+                    let is_same = shared.board.act(|core| {
+                        let is_same = core.epoch() == epoch;
+                        if is_same {
+                            core.raised(epoch, limit);
+                        }
+                        is_same
+                    });
+                    if is_same {
+                        return;
+                    }
+                }
+                Err(StoreError::Cache(plexus_cache::CacheError::ShuttingDown)) => return,
+                Err(why) => {
+                    tracing::warn!("the limits of other nodes cannot be read, trying again: {why}");
+                    executor::sleep(RETRY).await;
+                }
+            }
+        }
+    }
+
+    /// Begins a transaction. Its first statement takes its snapshot.
+    #[must_use]
+    pub fn begin(&self, isolation: Isolation) -> Transaction<B> {
+        Transaction {
+            store: self.clone(),
+            isolation,
+            id: None,
+            snapshot: None,
+            step: 0,
+            changed: Vec::new(),
+            is_over: false,
+        }
+    }
+
+    /// Returns the root of the catalog, a tree that always exists.
+    #[must_use]
+    pub fn catalog(&self) -> BlockId {
+        layout::CATALOG
+    }
+
+    /// Returns a number that no node of the cluster has got before.
+    ///
+    /// # Errors
+    /// A block cannot be had.
+    pub async fn fresh_id(&self) -> Result<u64, StoreError> {
+        let mut ids = self.shared.ids.lock().await;
+        if ids.is_empty() {
+            let first = layout::take_ids(&self.shared.blocks).await?;
+            *ids = first..first + ID_RANGE;
+        }
+        ids.start += 1;
+        Ok(ids.start - 1)
+    }
+
+    fn tree(&self, root: BlockId) -> Tree<'_, B, impl Space> {
+        Tree::open(&self.shared.blocks, &self.shared.stock, root)
+    }
+}
+
+impl<B> Shared<B> {
+    fn know(&self, number: u32, extent: StatusExtent) {
+        self.extents.lock().unwrap_or_else(PoisonError::into_inner).insert(number, extent);
+        self.board.act(|core| core.learn_home(number, extent.home));
+    }
+}
+
+impl<B: Blocks> Shared<B> {
+    fn status(&self, id: TransactionId, snapshot: Number) -> Way {
+        self.board.look(|core| core.status(id, snapshot))
+    }
+
+    /// Finds out what a reader or writer needs to know before it can go on.
+    async fn find_out(&self, Unknown { id, snapshot, way }: Unknown) -> Result<(), StoreError> {
+        match way {
+            Way::Known(_) => {}
+            Way::FindHome => drop(self.extent(id.extent()).await?),
+            Way::Ask => {
+                let answer = self.board.ask(|core, waiter| core.ask(id, snapshot, waiter));
+                answer.await.ok_or(StoreError::NoMember)?;
+            }
+            Way::ReadSlot => {
+                let (block, at) = layout::slot_place(self.extent(id.extent()).await?, id, self.user);
+                let page = self.blocks.read(block).await?;
+                let number = page.get(at..at + 8).and_then(|slot| slot.try_into().ok());
+                let status = match Number::from_le_bytes(number.unwrap_or_default()) {
+                    0 => Status::Aborted,
+                    number => Status::Committed(number),
+                };
+                drop(page);
+                self.board.act(|core| core.learn(id, status));
+            }
+        }
+        Ok(())
+    }
+
+    async fn extent(&self, number: u32) -> Result<StatusExtent, StoreError> {
+        let known = self.extents.lock().unwrap_or_else(PoisonError::into_inner).get(&number).copied();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let found = layout::find_status(&self.blocks, &self.stock, number).await?;
+        let missing = StoreError::Damaged { block: BlockId(0), what: "a status extent is missing" };
+        let found = found.ok_or(missing)?;
+        self.know(number, found);
+        Ok(found)
+    }
+
+    /// Takes an extent of space if there are few free blocks.
+    async fn refill(&self) -> Result<(), StoreError> {
+        while self.stock.is_short() {
+            let refill = self.stock.refills.lock().await;
+            if !self.stock.is_short() {
+                break;
+            }
+            match layout::take_space(&self.blocks).await {
+                Ok(more) => {
+                    let mut free = self.stock.lock();
+                    // The blocks of the older extent are used first.
+                    free.splice(0..0, more);
+                }
+                // The last blocks may be enough.
+                Err(StoreError::Full) => break,
+                Err(why) => return Err(why),
+            }
+            drop(refill);
+        }
+        Ok(())
+    }
+
+    /// Begins a transaction that changes something.
+    async fn new_id(&self) -> Result<TransactionId, StoreError> {
+        let mut slots = self.slots.lock().await;
+        if slots.next == EXTENT_SLOTS {
+            let home = self.home;
+            let (number, extent) = layout::take_status(&self.blocks, &self.stock, home, self.user).await?;
+            self.know(number, extent);
+            *slots = Slots { number, extent, next: 0 };
+        }
+        let id = TransactionId::new(slots.number, slots.next as u16);
+        let (block, at) = layout::slot_place(slots.extent, id, self.user);
+        if at == 0 {
+            let page = self.blocks.create(block, STATUS_PAGE, Version(0)).await?;
+            self.blocks.commit(vec![page]);
+        }
+        slots.next += 1;
+        self.board.act(|core| core.begin(id));
+        Ok(id)
+    }
+
+    async fn raise_limit(&self) -> Result<(), StoreError> {
+        let _raises = self.limit.lock().await;
+        let (left, clock) = self.board.look(|core| (core.left(), core.clock()));
+        if left < LIMIT_LEFT {
+            let limit = clock + LIMIT_STEP;
+            layout::put_limit(&self.blocks, &self.stock, self.home, limit).await?;
+            self.board.act(|core| core.set_limit(limit));
+        }
+        Ok(())
+    }
+
+    /// Commits a transaction that has changed something.
+    async fn commit(&self, id: TransactionId) -> Result<(), StoreError> {
+        let number = loop {
+            if self.board.look(|core| core.left()) < LIMIT_LEFT {
+                self.raise_limit().await?;
+            }
+            match self.board.ask(|core, waiter| core.draw(id, waiter)).await {
+                Some(News::Drawn(number)) => break number,
+                Some(_) => {}
+                None => return Err(StoreError::NoMember),
+            }
+        };
+        let (block, at) = layout::slot_place(self.extent(id.extent()).await?, id, self.user);
+        let recorded = self.record(block, at, number).await?;
+        self.blocks.durable(recorded).await?;
+        let ended = self.board.ask(|core, waiter| core.durable(id, waiter)).await;
+        ended.map(drop).ok_or(StoreError::NoMember)
+    }
+
+    async fn record(&self, block: BlockId, at: usize, number: Number) -> Result<Committed, StoreError> {
+        use plexus_cache::BlockChange;
+
+        let mut page = self.blocks.change(block).await?;
+        page.write(at, &number.to_le_bytes());
+        Ok(self.blocks.commit(vec![page]))
+    }
+}
+
+/// A transaction. It is rolled back if it is dropped. After an error it can only be rolled back,
+/// wholly or to a savepoint.
+pub struct Transaction<B: Blocks + Send + Sync + 'static> {
+    store: Store<B>,
+    isolation: Isolation,
+    /// Set with the first change.
+    id: Option<TransactionId>,
+    snapshot: Option<Number>,
+    step: Step,
+    /// The rows that were changed since the first savepoint.
+    changed: Vec<(Step, BlockId, Vec<u8>)>,
+    is_over: bool,
+}
+
+impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
+    /// Lets the next read take a new snapshot, unless the transaction has one for all statements.
+    pub fn begin_statement(&mut self) {
+        if self.isolation == Isolation::ReadCommitted {
+            self.release();
+        }
+    }
+
+    fn release(&mut self) {
+        if let Some(snapshot) = self.snapshot.take() {
+            self.store.shared.board.act(|core| core.release(snapshot));
+        }
+    }
+
+    fn snapshot(&mut self) -> Result<Number, StoreError> {
+        if let Some(snapshot) = self.snapshot {
+            return Ok(snapshot);
+        }
+        let snapshot = self.store.shared.board.act(|core| core.snapshot());
+        self.snapshot = Some(snapshot);
+        // A node that is no member does not know the latest commits.
+        match (self.store.shared.is_member)() {
+            true => Ok(snapshot),
+            false => Err(StoreError::NoMember),
+        }
+    }
+
+    /// Returns the contents of a row.
+    ///
+    /// # Errors
+    /// A block cannot be had.
+    pub async fn get(&mut self, tree: BlockId, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        let snapshot = self.snapshot()?;
+        let Some(value) = self.store.tree(tree).get(key).await? else { return Ok(None) };
+        self.shown(tree, &value, snapshot).await
+    }
+
+    /// Returns the contents that the snapshot shows of a row.
+    async fn shown(
+        &self,
+        tree: BlockId,
+        value: &[u8],
+        snapshot: Number,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let shared = &*self.store.shared;
+        loop {
+            match rows::visible(value, self.id, snapshot, |id, snapshot| shared.status(id, snapshot)) {
+                Ok(contents) => return Ok(contents.map(<[u8]>::to_vec)),
+                Err(rows::RowFault::Malformed) => return Err(malformed(tree)),
+                Err(rows::RowFault::Unknown(unknown)) => shared.find_out(unknown).await?,
+            }
+        }
+    }
+
+    /// Returns rows from a place on, and the place behind them; `None` at the end. There may be no
+    /// row in a part.
+    ///
+    /// # Errors
+    /// A block cannot be had.
+    pub async fn scan(
+        &mut self,
+        tree: BlockId,
+        from: &ScanPlace,
+    ) -> Result<(Vec<OwnedEntry>, Option<ScanPlace>), StoreError> {
+        let snapshot = self.snapshot()?;
+        let scanned = self.store.tree(tree).scan(from, SCAN_ROWS).await?;
+        Ok((self.all_shown(tree, scanned.entries, snapshot).await?, scanned.next))
+    }
+
+    /// Returns rows below a key, or the last ones, the last first, and the key below which the next
+    /// are; `None` at the end.
+    ///
+    /// # Errors
+    /// A block cannot be had.
+    pub async fn scan_back(
+        &mut self,
+        tree: BlockId,
+        below: Option<&[u8]>,
+    ) -> Result<(Vec<OwnedEntry>, Option<Vec<u8>>), StoreError> {
+        let snapshot = self.snapshot()?;
+        let (entries, next) = self.store.tree(tree).scan_back(below, SCAN_ROWS).await?;
+        Ok((self.all_shown(tree, entries, snapshot).await?, next))
+    }
+
+    async fn all_shown(
+        &self,
+        tree: BlockId,
+        entries: Vec<OwnedEntry>,
+        snapshot: Number,
+    ) -> Result<Vec<OwnedEntry>, StoreError> {
+        let mut shown = Vec::with_capacity(entries.len());
+        for (key, value) in entries {
+            shown.extend(self.shown(tree, &value, snapshot).await?.map(|contents| (key, contents)));
+        }
+        Ok(shown)
+    }
+
+    /// Changes a row. Waits for a transaction that has changed it and is not at its end. `decide`
+    /// then gets the newest contents that are committed or of this transaction; it may be called
+    /// more than once, and the last call counts.
+    ///
+    /// # Errors
+    /// [`StoreError::Serialization`] if another transaction has changed the row since the snapshot
+    /// of [`Isolation::RepeatableRead`]; a block cannot be had; there is no room.
+    pub async fn change(
+        &mut self,
+        tree: BlockId,
+        key: &[u8],
+        decide: &mut dyn FnMut(Option<&[u8]>) -> RowChange,
+    ) -> Result<(), StoreError> {
+        let snapshot = match self.isolation {
+            Isolation::ReadCommitted => None,
+            Isolation::RepeatableRead => Some(self.snapshot()?),
+        };
+        let shared = self.store.shared.clone();
+        let id = match self.id {
+            Some(id) => id,
+            None => *self.id.insert(shared.new_id().await?),
+        };
+        if self.step > 0 {
+            self.changed.push((self.step, tree, key.to_vec()));
+        }
+        let mut waits = 0;
+        loop {
+            shared.refill().await?;
+            let horizon = shared.board.look(|core| core.horizon());
+            let by = Changer { id, step: self.step, snapshot, horizon };
+            let status = |id, snapshot| shared.status(id, snapshot);
+            let mut longest = 0;
+            let mut decide = |contents: Option<&[u8]>| {
+                let decided = decide(contents);
+                if let RowChange::Set(contents) = &decided {
+                    longest = contents.len();
+                }
+                decided
+            };
+            let changed =
+                self.store.tree(tree).change(key, |value| rows::change(value, by, status, &mut decide)).await;
+            match changed {
+                Ok((Changed::Done, _)) => return Ok(()),
+                Ok((Changed::Serialization, _)) => return Err(StoreError::Serialization),
+                Ok((Changed::Malformed, _)) => return Err(malformed(tree)),
+                Ok((Changed::Unknown(unknown), _)) => shared.find_out(unknown).await?,
+                // Older versions take the room that this one needs, until no snapshot needs them.
+                Err(StoreError::TooLong { most, .. })
+                    if key.len() + longest + VERSION_BYTES <= most && waits < NO_ROOM_WAITS =>
+                {
+                    waits += 1;
+                    shared.board.act(|core| core.refresh());
+                    executor::sleep(NO_ROOM_WAIT).await;
+                }
+                Err(why) => return Err(why),
+            }
+        }
+    }
+
+    /// Makes a new, empty tree. Returns its root.
+    ///
+    /// # Errors
+    /// There is no room, or a block cannot be had.
+    pub async fn create_tree(&mut self) -> Result<BlockId, StoreError> {
+        let shared = &*self.store.shared;
+        shared.refill().await?;
+        let root = shared.stock.take().await?;
+        let page = match Tree::<'_, B, Stock>::new_root(&shared.blocks, root).await {
+            Ok(page) => page,
+            Err(why) => {
+                shared.stock.give_back(root);
+                return Err(why);
+            }
+        };
+        shared.blocks.commit_in_order(vec![page]);
+        Ok(root.block)
+    }
+
+    /// Returns a place to which the transaction can be rolled back.
+    pub fn savepoint(&mut self) -> Savepoint {
+        self.step += 1;
+        Savepoint(self.step)
+    }
+
+    /// Rolls back all changes since a savepoint, which can be used again.
+    ///
+    /// # Errors
+    /// A block cannot be had.
+    pub async fn rollback_to(&mut self, place: Savepoint) -> Result<(), StoreError> {
+        let Some(id) = self.id else { return Ok(()) };
+        while self.changed.last().is_some_and(|(step, ..)| *step >= place.0) {
+            let Some((_, tree, key)) = self.changed.pop() else { break };
+            let undo = |value: Option<&[u8]>| rows::undo(value, id, place.0);
+            let (changed, _) = self.store.tree(tree).change(&key, undo).await?;
+            if changed == Changed::Malformed {
+                return Err(malformed(tree));
+            }
+        }
+        self.step += 1;
+        Ok(())
+    }
+
+    /// Commits. When it returns, the changes are durable, and every node shows them to
+    /// transactions that begin.
+    ///
+    /// # Errors
+    /// The node is no longer a member, or its redo has failed: the outcome is not known.
+    pub async fn commit(mut self) -> Result<(), StoreError> {
+        self.release();
+        self.is_over = true;
+        let Some(id) = self.id else { return Ok(()) };
+        let shared = self.store.shared.clone();
+        // Who waits for the end of the transaction must see it, also if this wait is given up.
+        let commit = executor::spawn(async move { shared.commit(id).await });
+        commit.await.unwrap_or(Err(StoreError::NoMember))
+    }
+
+    /// Rolls back all changes.
+    pub fn rollback(self) {}
+}
+
+impl<B: Blocks + Send + Sync + 'static> Drop for Transaction<B> {
+    fn drop(&mut self) {
+        self.release();
+        if let Some(id) = self.id.filter(|_| !self.is_over) {
+            self.store.shared.board.act(|core| core.abort(id));
+        }
+    }
+}
+
+fn malformed(block: BlockId) -> StoreError {
+    StoreError::Damaged { block, what: "a row of this tree is malformed" }
+}

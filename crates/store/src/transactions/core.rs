@@ -1,0 +1,577 @@
+//! The protocol of transactions on one node, without I/O.
+//!
+//! **A commit** takes two rounds, in which the home asks all members for their clocks. The first
+//! one begins after the last change of the transaction. Behind it the home draws a number, which is
+//! above every snapshot that has seen a row as it was before. The second one begins after the draw
+//! and tells the number, beside the flush of the commit record. Rounds are shared: each serves all
+//! transactions that wait for one.
+//!
+//! **Limits.** Each home has a durable limit, and draws no number above it. So whoever reads the
+//! limits of nodes that are gone has a bound of all their numbers.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use plexus_base::{Epoch, Incarnation, NodeId};
+
+use super::{
+    Number, Status, TransactionId,
+    messages::{Message, What},
+};
+
+/// The most rounds under way: further ones would tell little that is new.
+const MOST_ROUNDS: u64 = 2;
+
+/// The number of places for final states of transactions.
+const FINALS: usize = 1 << 14;
+
+/// The most transactions of other nodes of which it is known that they are not at their end.
+const MOST_UNFINISHED: usize = 1 << 14;
+
+/// A node incarnation that runs transactions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Home {
+    pub(crate) node: NodeId,
+    pub(crate) incarnation: Incarnation,
+    /// It is a member in all views from this one on, until it is gone.
+    pub(crate) since: Epoch,
+}
+
+/// The way to the state of a transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// This is the state.
+    Known(Status),
+    /// The home must be asked, or its end waited for: [`Core::ask`].
+    Ask,
+    /// The slot tells: a number, or zero if it is rolled back. [`Core::learn`] keeps it.
+    ReadSlot,
+    /// The home of the extent is not known: [`Core::learn_home`].
+    FindHome,
+}
+
+/// What a waiter is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum News {
+    /// The number that was drawn for its transaction.
+    Drawn(Number),
+    /// The limit must be raised before a number can be drawn.
+    AtLimit,
+    /// Its transaction is committed: visible on all nodes.
+    Committed,
+    /// Something has changed: look again.
+    LookAgain,
+}
+
+enum Asker<W> {
+    Node(NodeId),
+    Here(W),
+}
+
+/// A transaction of this node that is not at its end.
+struct Running<W> {
+    state: State<W>,
+    /// Those who wait for its state, each with its snapshot.
+    asked: Vec<(Asker<W>, Number)>,
+}
+
+enum State<W> {
+    Active,
+    Committing {
+        number: Number,
+        /// The round that tells all members the number.
+        round: u64,
+        /// Set when the record is durable.
+        waiter: Option<W>,
+    },
+}
+
+struct Peer {
+    incarnation: Incarnation,
+    /// The last round that it has answered.
+    answered: u64,
+    low: Number,
+}
+
+pub(crate) struct Core<W> {
+    me: NodeId,
+    clock: Number,
+    limit: Number,
+    epoch: Epoch,
+    /// The members, without this node.
+    peers: BTreeMap<NodeId, Peer>,
+    /// The last view in which a node has raised its clock above the limits of those that are gone.
+    raised: BTreeMap<NodeId, Epoch>,
+    /// The last round.
+    round: u64,
+    wants_round: bool,
+    snapshots: BTreeMap<Number, u32>,
+    running: HashMap<TransactionId, Running<W>>,
+    /// Transactions that wait for a round, to draw a number behind it.
+    draws: Vec<(u64, TransactionId, W)>,
+    /// Transactions whose record is durable and whose round is not complete, or the other way round.
+    committing: Vec<TransactionId>,
+    homes: HashMap<u32, Home>,
+    finals: Vec<Option<(TransactionId, Status)>>,
+    /// Transactions of other nodes whose numbers will be above these moments.
+    unfinished: HashMap<TransactionId, Number>,
+    /// Transactions of other nodes that are at their end, and their slots tell how they ended.
+    ended: HashSet<TransactionId>,
+    /// Questions to other nodes.
+    questions: HashMap<TransactionId, Vec<(Number, W)>>,
+    /// Those who wait for a view, or for the slots of nodes that are gone.
+    wait_for_view: Vec<W>,
+    sends: Vec<(NodeId, Message)>,
+    tells: Vec<(W, News)>,
+}
+
+impl<W> Core<W> {
+    pub(crate) fn new(me: NodeId) -> Self {
+        Self {
+            me,
+            clock: 0,
+            limit: 0,
+            epoch: Epoch(0),
+            peers: BTreeMap::new(),
+            raised: BTreeMap::new(),
+            round: 0,
+            wants_round: false,
+            snapshots: BTreeMap::new(),
+            running: HashMap::new(),
+            draws: Vec::new(),
+            committing: Vec::new(),
+            homes: HashMap::new(),
+            finals: vec![None; FINALS],
+            unfinished: HashMap::new(),
+            ended: HashSet::new(),
+            questions: HashMap::new(),
+            wait_for_view: Vec::new(),
+            sends: Vec::new(),
+            tells: Vec::new(),
+        }
+    }
+
+    /// Takes the messages to send, in their order.
+    pub(crate) fn take_sends(&mut self) -> Vec<(NodeId, Message)> {
+        std::mem::take(&mut self.sends)
+    }
+
+    /// Takes what waiters are to be told.
+    pub(crate) fn take_tells(&mut self) -> Vec<(W, News)> {
+        std::mem::take(&mut self.tells)
+    }
+
+    pub(crate) fn has_sends(&self) -> bool {
+        !self.sends.is_empty()
+    }
+
+    pub(crate) fn clock(&self) -> Number {
+        self.clock
+    }
+
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Returns true if this incarnation of the node is a member.
+    pub(crate) fn is_member(&self, node: NodeId, incarnation: Incarnation) -> bool {
+        node == self.me || self.peers.get(&node).is_some_and(|peer| peer.incarnation == incarnation)
+    }
+
+    /// Returns the number of changes for which the limit has room.
+    pub(crate) fn left(&self) -> Number {
+        self.limit.saturating_sub(self.clock)
+    }
+
+    /// Sets the limit, which is durable.
+    pub(crate) fn set_limit(&mut self, limit: Number) {
+        self.limit = self.limit.max(limit);
+    }
+
+    pub(crate) fn raise(&mut self, clock: Number) {
+        self.clock = self.clock.max(clock);
+    }
+
+    // Snapshots.
+
+    /// Takes a snapshot.
+    pub(crate) fn snapshot(&mut self) -> Number {
+        *self.snapshots.entry(self.clock).or_default() += 1;
+        self.clock
+    }
+
+    /// Gives a snapshot back.
+    pub(crate) fn release(&mut self, snapshot: Number) {
+        if let Some(count) = self.snapshots.get_mut(&snapshot) {
+            *count -= 1;
+            if *count == 0 {
+                self.snapshots.remove(&snapshot);
+            }
+        }
+    }
+
+    fn low(&self) -> Number {
+        self.snapshots.keys().next().copied().unwrap_or(self.clock)
+    }
+
+    /// Returns a moment at or below all snapshots of all members.
+    pub(crate) fn horizon(&self) -> Number {
+        self.peers.values().map(|peer| peer.low).fold(self.low(), Number::min)
+    }
+
+    // Transactions of this node.
+
+    /// Asks all members for their lowest snapshots, so that the horizon moves.
+    pub(crate) fn refresh(&mut self) {
+        if self.round == self.complete() {
+            self.begin_round();
+        }
+    }
+
+    /// Begins a transaction that changes something.
+    pub(crate) fn begin(&mut self, id: TransactionId) {
+        self.running.insert(id, Running { state: State::Active, asked: Vec::new() });
+    }
+
+    /// Asks for a number, after the last change of a transaction. The waiter is told
+    /// [`News::Drawn`]; then its commit record is to be appended.
+    pub(crate) fn draw(&mut self, id: TransactionId, waiter: W) {
+        let round = self.next_round();
+        self.draws.push((round, id, waiter));
+        self.rounds_ended();
+    }
+
+    /// Notes that the commit record of a transaction is durable. The waiter is told
+    /// [`News::Committed`].
+    pub(crate) fn durable(&mut self, id: TransactionId, waiter: W) {
+        if let Some(Running { state: State::Committing { waiter: place, .. }, .. }) =
+            self.running.get_mut(&id)
+        {
+            *place = Some(waiter);
+        }
+        self.rounds_ended();
+    }
+
+    /// Ends a transaction without a commit record.
+    pub(crate) fn abort(&mut self, id: TransactionId) {
+        self.end(id, Status::Aborted);
+    }
+
+    fn end(&mut self, id: TransactionId, status: Status) {
+        let Some(Running { asked, .. }) = self.running.remove(&id) else { return };
+        self.learn(id, status);
+        for (asker, _) in asked {
+            self.answer(asker, What::Answer { id, status });
+        }
+    }
+
+    fn answer(&mut self, asker: Asker<W>, what: What) {
+        match asker {
+            Asker::Node(node) => self.send(node, what),
+            Asker::Here(waiter) => self.look_again(waiter),
+        }
+    }
+
+    // States.
+
+    /// Returns the state of a transaction, or the way to it. A snapshot of [`Number::MAX`] needs
+    /// the end of the transaction.
+    pub(crate) fn status(&self, id: TransactionId, snapshot: Number) -> Way {
+        if let Some(running) = self.running.get(&id) {
+            return match &running.state {
+                // The number will be drawn behind this look.
+                State::Active if snapshot < Number::MAX => Way::Known(Status::After(self.clock)),
+                State::Committing { number, .. } if *number > snapshot => {
+                    Way::Known(Status::After(*number - 1))
+                }
+                _ => Way::Ask,
+            };
+        }
+        if let Some((known, status)) = self.finals[place_of(id)]
+            && known == id
+        {
+            return Way::Known(status);
+        }
+        if let Some(moment) = self.unfinished.get(&id).filter(|moment| snapshot <= **moment) {
+            return Way::Known(Status::After(*moment));
+        }
+        let Some(home) = self.homes.get(&id.extent()) else { return Way::FindHome };
+        match self.is_member(home.node, home.incarnation) {
+            true if home.node == self.me => Way::ReadSlot,
+            true if self.ended.contains(&id) => Way::ReadSlot,
+            true => Way::Ask,
+            false if home.since > self.epoch || !self.is_open() => Way::Ask,
+            false => Way::ReadSlot,
+        }
+    }
+
+    /// Lets a waiter wait for the state of a transaction, as long as the way to it is [`Way::Ask`].
+    /// It is told [`News::LookAgain`].
+    pub(crate) fn ask(&mut self, id: TransactionId, snapshot: Number, waiter: W) {
+        if self.status(id, snapshot) != Way::Ask {
+            self.look_again(waiter);
+            return;
+        }
+        if let Some(running) = self.running.get_mut(&id) {
+            running.asked.push((Asker::Here(waiter), snapshot));
+            return;
+        }
+        let home = self.homes.get(&id.extent()).copied();
+        match home.filter(|home| home.node != self.me && self.is_member(home.node, home.incarnation)) {
+            Some(home) => {
+                self.questions.entry(id).or_default().push((snapshot, waiter));
+                self.send(home.node, What::Question { id, snapshot });
+            }
+            None => self.wait_for_view.push(waiter),
+        }
+    }
+
+    /// Keeps a final state.
+    pub(crate) fn learn(&mut self, id: TransactionId, status: Status) {
+        self.unfinished.remove(&id);
+        self.ended.remove(&id);
+        self.finals[place_of(id)] = Some((id, status));
+    }
+
+    /// Keeps the home of an extent.
+    pub(crate) fn learn_home(&mut self, extent: u32, home: Home) {
+        self.homes.insert(extent, home);
+    }
+
+    /// Returns true if the slots of nodes that are gone may be read: all members have raised their
+    /// clocks above all numbers in them.
+    fn is_open(&self) -> bool {
+        let has = |node| self.raised.get(&node).is_some_and(|raised| *raised >= self.epoch);
+        has(self.me) && self.peers.keys().all(|node| has(*node))
+    }
+
+    // Views and messages.
+
+    /// Handles a view of the members, this node among them.
+    pub(crate) fn view(&mut self, epoch: Epoch, members: &[(NodeId, Incarnation)]) {
+        self.epoch = epoch;
+        let before = std::mem::take(&mut self.peers);
+        for &(node, incarnation) in members.iter().filter(|(node, _)| *node != self.me) {
+            let old = before.get(&node).filter(|peer| peer.incarnation == incarnation);
+            // A newcomer has raised its clock above the limits before it takes a snapshot.
+            let (answered, low) = old.map_or((self.round, 0), |peer| (peer.answered, peer.low));
+            self.peers.insert(node, Peer { incarnation, answered, low });
+        }
+        if !self.draws.is_empty() {
+            // All members of this view are asked.
+            self.wants_round = false;
+            self.begin_round();
+            self.draws.iter_mut().for_each(|(round, ..)| *round = self.round);
+        }
+        let unanswered = std::mem::take(&mut self.questions);
+        for (id, askers) in unanswered {
+            let home = self.homes.get(&id.extent());
+            if home.is_some_and(|home| self.is_member(home.node, home.incarnation)) {
+                self.questions.insert(id, askers);
+            } else {
+                askers.into_iter().for_each(|(_, waiter)| self.look_again(waiter));
+            }
+        }
+        self.unfinished.retain(|id, _| {
+            let home = self.homes.get(&id.extent());
+            home.is_some_and(|home| {
+                self.peers.get(&home.node).is_some_and(|peer| peer.incarnation == home.incarnation)
+            })
+        });
+        for running in self.running.values_mut() {
+            let peers = &self.peers;
+            running.asked.retain(|(asker, _)| match asker {
+                Asker::Node(node) => peers.contains_key(node),
+                Asker::Here(_) => true,
+            });
+        }
+        self.wake_for_view();
+        self.rounds_ended();
+    }
+
+    /// Notes that this node has read the limits of all nodes that are gone in this view: `limit` is
+    /// the highest.
+    pub(crate) fn raised(&mut self, epoch: Epoch, limit: Number) {
+        self.raise(limit);
+        self.raised.insert(self.me, epoch);
+        let nodes: Vec<_> = self.peers.keys().copied().collect();
+        nodes.into_iter().for_each(|node| self.send(node, What::Raised { epoch }));
+        self.wake_for_view();
+    }
+
+    fn wake_for_view(&mut self) {
+        let waiting = std::mem::take(&mut self.wait_for_view);
+        waiting.into_iter().for_each(|waiter| self.look_again(waiter));
+    }
+
+    fn look_again(&mut self, waiter: W) {
+        self.tells.push((waiter, News::LookAgain));
+    }
+
+    /// Handles a message of another node.
+    pub(crate) fn message(&mut self, from: NodeId, message: Message) {
+        self.raise(message.clock);
+        if let Some(peer) = self.peers.get_mut(&from) {
+            peer.low = peer.low.max(message.low);
+        }
+        match message.what {
+            What::Ask { round } => self.send(from, What::Told { round }),
+            What::Told { round } => {
+                if let Some(peer) = self.peers.get_mut(&from) {
+                    peer.answered = peer.answered.max(round);
+                }
+                self.rounds_ended();
+            }
+            What::Raised { epoch } => {
+                let raised = self.raised.entry(from).or_insert(epoch);
+                *raised = epoch.max(*raised);
+                if self.is_open() {
+                    self.wake_for_view();
+                }
+            }
+            What::Question { id, snapshot } => self.question(from, id, snapshot),
+            What::Answer { id, status: Status::After(moment) } => {
+                if self.unfinished.len() >= MOST_UNFINISHED {
+                    self.unfinished.clear();
+                }
+                let known = self.unfinished.entry(id).or_default();
+                *known = moment.max(*known);
+                self.answered(id, moment);
+            }
+            What::Answer { id, status } => {
+                self.learn(id, status);
+                self.answered(id, Number::MAX);
+            }
+            What::Ended { id } => {
+                self.ended.insert(id);
+                self.answered(id, Number::MAX);
+            }
+        }
+    }
+
+    fn question(&mut self, from: NodeId, id: TransactionId, snapshot: Number) {
+        if snapshot < Number::MAX {
+            self.raise(snapshot);
+        }
+        match self.status(id, snapshot) {
+            Way::Known(status) => self.send(from, What::Answer { id, status }),
+            Way::ReadSlot | Way::FindHome => self.send(from, What::Ended { id }),
+            Way::Ask => {
+                if let Some(running) = self.running.get_mut(&id) {
+                    running.asked.push((Asker::Node(from), snapshot));
+                }
+            }
+        }
+    }
+
+    /// Wakes those who have asked with snapshots up to `moment`.
+    fn answered(&mut self, id: TransactionId, moment: Number) {
+        let Some(askers) = self.questions.remove(&id) else { return };
+        let (ended, waiting): (Vec<_>, Vec<_>) =
+            askers.into_iter().partition(|(snapshot, _)| *snapshot <= moment);
+        if !waiting.is_empty() {
+            self.questions.insert(id, waiting);
+        }
+        ended.into_iter().for_each(|(_, waiter)| self.look_again(waiter));
+    }
+
+    fn message_of(&self, what: What) -> Message {
+        Message { clock: self.clock, low: self.low(), what }
+    }
+
+    fn send(&mut self, to: NodeId, what: What) {
+        let message = self.message_of(what);
+        self.sends.push((to, message));
+    }
+
+    // Rounds.
+
+    /// Returns the round that begins next: now, unless there are enough under way.
+    fn next_round(&mut self) -> u64 {
+        if self.round - self.complete() < MOST_ROUNDS {
+            self.begin_round();
+            return self.round;
+        }
+        self.wants_round = true;
+        self.round + 1
+    }
+
+    fn begin_round(&mut self) {
+        self.round += 1;
+        let nodes: Vec<_> = self.peers.keys().copied().collect();
+        nodes.into_iter().for_each(|node| self.send(node, What::Ask { round: self.round }));
+    }
+
+    /// Returns the last round that all members have answered.
+    fn complete(&self) -> u64 {
+        self.peers.values().map(|peer| peer.answered).fold(self.round, u64::min)
+    }
+
+    /// Goes on with all transactions that have waited for rounds which are complete.
+    fn rounds_ended(&mut self) {
+        if self.wants_round && self.round - self.complete() < MOST_ROUNDS {
+            self.wants_round = false;
+            self.begin_round();
+        }
+        let complete = self.complete();
+        let (drawn, waiting): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.draws).into_iter().partition(|(round, ..)| *round <= complete);
+        self.draws = waiting;
+        self.draw_all(drawn);
+        self.end_commits();
+    }
+
+    fn draw_all(&mut self, drawn: Vec<(u64, TransactionId, W)>) {
+        let mut numbered = Vec::new();
+        for (_, id, waiter) in drawn {
+            if self.clock >= self.limit {
+                self.tells.push((waiter, News::AtLimit));
+                continue;
+            }
+            self.clock += 1;
+            numbered.push((id, self.clock));
+            self.tells.push((waiter, News::Drawn(self.clock)));
+        }
+        if numbered.is_empty() {
+            return;
+        }
+        let round = self.next_round();
+        for (id, number) in numbered {
+            let Some(running) = self.running.get_mut(&id) else { continue };
+            running.state = State::Committing { number, round, waiter: None };
+            // The number is above the snapshots of those who have asked before.
+            let (after, waiting): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut running.asked).into_iter().partition(|(_, asked)| *asked < number);
+            running.asked = waiting;
+            for (asker, _) in after {
+                self.answer(asker, What::Answer { id, status: Status::After(number - 1) });
+            }
+            self.committing.push(id);
+        }
+    }
+
+    fn end_commits(&mut self) {
+        let complete = self.complete();
+        let mut at = 0;
+        while let Some(&id) = self.committing.get(at) {
+            let is_over = match self.running.get(&id).map(|running| &running.state) {
+                Some(State::Committing { round, waiter: Some(_), .. }) => *round <= complete,
+                _ => false,
+            };
+            if !is_over {
+                at += 1;
+                continue;
+            }
+            self.committing.swap_remove(at);
+            let state =
+                self.running.get_mut(&id).map(|running| std::mem::replace(&mut running.state, State::Active));
+            if let Some(State::Committing { number, waiter: Some(waiter), .. }) = state {
+                self.end(id, Status::Committed(number));
+                self.tells.push((waiter, News::Committed));
+            }
+        }
+    }
+}
+
+fn place_of(id: TransactionId) -> usize {
+    id.0 as usize % FINALS
+}

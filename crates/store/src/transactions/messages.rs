@@ -1,0 +1,73 @@
+//! The messages of transactions between nodes.
+
+use plexus_base::{
+    Epoch,
+    wire::{self, DecodeError, Fault, Fixed},
+};
+
+use super::{Number, Status, TransactionId};
+
+wire::layout! {
+    struct Wire: 33 {
+        kind: u8, clock: u64, low: u64, subject: u64, detail: u64
+    }
+}
+
+/// A message, with the clock and the lowest snapshot of its sender.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Message {
+    pub(crate) clock: Number,
+    pub(crate) low: Number,
+    pub(crate) what: What,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum What {
+    /// Asks for the clock of the receiver.
+    Ask { round: u64 },
+    /// Answers with the clock of the sender.
+    Told { round: u64 },
+    /// The sender has raised its clock above all numbers of nodes that are no members in this view.
+    Raised { epoch: Epoch },
+    /// Asks for the state of a transaction of the receiver. [`Number::MAX`] waits for its end.
+    Question { id: TransactionId, snapshot: Number },
+    /// The state of a transaction of the sender.
+    Answer { id: TransactionId, status: Status },
+    /// The transaction of the sender is at its end; its slot tells how it ended.
+    Ended { id: TransactionId },
+}
+
+impl Message {
+    pub(crate) fn encode(self) -> [u8; Wire::LEN] {
+        let (kind, subject, detail) = match self.what {
+            What::Ask { round } => (1, round, 0),
+            What::Told { round } => (2, round, 0),
+            What::Raised { epoch } => (3, epoch.0.into(), 0),
+            What::Question { id, snapshot } => (4, id.0, snapshot),
+            What::Answer { id, status: Status::Committed(number) } => (5, id.0, number),
+            What::Answer { id, status: Status::Aborted } => (6, id.0, 0),
+            What::Answer { id, status: Status::After(moment) } => (7, id.0, moment),
+            What::Ended { id } => (8, id.0, 0),
+        };
+        wire::encode(&Wire { kind, clock: self.clock, low: self.low, subject, detail })
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        wire::decode("message of transactions", bytes, |reader| {
+            let Wire { kind, clock, low, subject, detail } = reader.take()?;
+            let id = TransactionId(subject);
+            let what = match kind {
+                1 => What::Ask { round: subject },
+                2 => What::Told { round: subject },
+                3 => What::Raised { epoch: Epoch(subject.try_into().map_err(|_| Fault::Field("epoch"))?) },
+                4 => What::Question { id, snapshot: detail },
+                5 => What::Answer { id, status: Status::Committed(detail) },
+                6 => What::Answer { id, status: Status::Aborted },
+                7 => What::Answer { id, status: Status::After(detail) },
+                8 => What::Ended { id },
+                _ => return Err(Fault::Field("kind")),
+            };
+            Ok(Self { clock, low, what })
+        })
+    }
+}
