@@ -12,6 +12,7 @@ mod echo;
 mod executive;
 mod programs;
 mod shards;
+pub(crate) mod sql;
 mod store;
 
 use std::{

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use plexus_admin::control::Commands;
 use plexus_base::Incarnation;
 use plexus_cache::Cache;
 use plexus_disks::Group;
@@ -12,18 +13,29 @@ use plexus_store::{
     transactions::service::{Board, TransactionService},
 };
 
-use super::{Handle, Install, Installed, Making};
+use serde_json::{Value, json};
+
+use super::{
+    Handle, Install, Installed, Making,
+    sql::{self, RunningServer},
+};
 use crate::runtime::{NodeRuntime, Parts};
 
 impl Install for TransactionService {
     type Handle = StoreHandle;
+    const SECTION: Option<&'static str> = Some(sql::SECTION);
 
     fn install(node: &Making<'_>, port: Arc<dyn WorkerPort<Self>>) -> Result<Installed<Self>, String> {
         let Parts { me, incarnation, group, .. } = node.parts;
         let board = Board::new(*me, Some(port));
         let part = Self::new(board.clone());
-        let handle =
-            StoreHandle { board, incarnation: *incarnation, group: group.clone(), opened: Mutex::default() };
+        let handle = StoreHandle {
+            board,
+            incarnation: *incarnation,
+            group: group.clone(),
+            opened: Mutex::default(),
+            server: Mutex::default(),
+        };
         Ok(Installed::new(vec![part], handle))
     }
 }
@@ -34,12 +46,13 @@ pub(crate) struct StoreHandle {
     incarnation: Incarnation,
     group: Arc<Group>,
     opened: Mutex<Option<Opened>>,
+    server: Mutex<Option<RunningServer>>,
 }
 
 struct Opened {
     store: Store<Cache>,
     /// The thread that follows views.
-    _thread: Arc<TaskThread>,
+    thread: Arc<TaskThread>,
 }
 
 impl StoreHandle {
@@ -75,13 +88,34 @@ impl StoreHandle {
         let board = self.board.clone();
         let open = thread.spawn(move || Store::open(cache, board, settings, follow));
         let store = open.wait().ok_or("the node ends")?.map_err(|why| why.to_string())?;
-        *opened = Some(Opened { store: store.clone(), _thread: thread });
+        *opened = Some(Opened { store: store.clone(), thread });
         Ok(store)
     }
 }
 
 impl Handle for StoreHandle {
+    /// Opens the store and starts the SQL server, if the cluster has SQL.
+    fn serve(&self, node: &Arc<NodeRuntime>, _: &Commands) -> Result<(), String> {
+        let Some(address) = sql::address(node.config(), node.me())? else { return Ok(()) };
+        let store = self.open(node)?;
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Opened { thread, .. }) = &*opened else { return Ok(()) };
+        let server = RunningServer::start(node, &address, store, thread)?;
+        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
+        Ok(())
+    }
+
+    fn status(&self) -> Option<Value> {
+        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        server.as_ref().map(|server| json!({ "sessions": server.sessions() }))
+    }
+
+    fn quiesce(&self) {
+        drop(self.server.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
     fn end(&self) {
+        self.quiesce();
         drop(self.opened.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }

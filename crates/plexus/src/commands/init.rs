@@ -69,6 +69,10 @@ pub(crate) struct Args {
     /// How threads wait: polling, event or adaptive.
     #[arg(long, default_value_t = Waiting::Adaptive)]
     waiting: Waiting,
+    /// Let each node serve SQL with the protocol of PostgreSQL. The disk group then belongs to the
+    /// tables: `plexus bench blocks` needs a cluster without it.
+    #[arg(long)]
+    sql: bool,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
@@ -207,8 +211,18 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
         cache_mib: args.cache_mib,
         redo_mib: args.redo_mib,
         blocks: args.size_mib.saturating_mul(1024) / u64::from(args.block_size),
+        sections: if args.sql { [sql_section()].into() } else { new.sections.clone() },
         ..new
     })
+}
+
+/// Returns the table of `cluster.toml` with which each node serves SQL, with its name.
+fn sql_section() -> (String, String) {
+    let user = std::env::var("USER").ok().filter(|user| {
+        !user.is_empty() && user.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
+    });
+    let user = user.unwrap_or_else(|| "postgres".into());
+    ("sql".into(), format!("port = 5433\nuser = \"{user}\"\n"))
 }
 
 /// Returns the last part of the absolute path of a directory; it is empty for `/` and `..`.

@@ -1,0 +1,258 @@
+//! The catalog: tables and indexes, as rows of a tree of the store.
+//!
+//! | key | value |
+//! |---|---|
+//! | `v` | a number that each change of the catalog raises |
+//! | `r` and a name | the table that has this name, or the table whose index has it |
+//!
+//! A change of the catalog is part of its transaction, like all other changes of rows.
+
+use std::{collections::HashMap, rc::Rc};
+
+use plexus_base::BlockId;
+use plexus_cache::Cache;
+use plexus_store::{RowChange, Store};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    error::{Result, SqlError, code},
+    types::{Type, Value, encode},
+};
+
+/// The transaction of a session.
+pub(crate) type Transaction = plexus_store::Transaction<Cache>;
+
+const VERSION_KEY: &[u8] = b"v";
+
+/// A table.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Table {
+    pub(crate) id: u64,
+    pub(crate) name: String,
+    /// The root of the tree with the rows.
+    pub(crate) root: u64,
+    pub(crate) columns: Vec<Column>,
+    /// The primary key, in whose order the rows are; without one each row has a number.
+    pub(crate) primary: Option<Key>,
+    pub(crate) indexes: Vec<Index>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Column {
+    pub(crate) name: String,
+    pub(crate) of: Type,
+    pub(crate) not_null: bool,
+    /// The text of the expression.
+    pub(crate) default: Option<String>,
+}
+
+/// A primary key: its name and its columns.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Key {
+    pub(crate) name: String,
+    pub(crate) columns: Vec<usize>,
+}
+
+/// An index: a tree with the columns, and the key of the row.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Index {
+    pub(crate) name: String,
+    pub(crate) root: u64,
+    pub(crate) columns: Vec<usize>,
+    pub(crate) is_unique: bool,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+enum Entry {
+    Table(Table),
+    /// The table whose index has the name.
+    IndexOf(String),
+}
+
+impl Table {
+    pub(crate) fn rows(&self) -> BlockId {
+        BlockId(self.root)
+    }
+
+    pub(crate) fn column(&self, name: &str) -> Result<usize> {
+        self.columns.iter().position(|column| column.name == name).ok_or_else(|| {
+            let message = format!("column \"{name}\" of relation \"{}\" does not exist", self.name);
+            SqlError::new(code::UNDEFINED_COLUMN, message)
+        })
+    }
+
+    /// Returns the key of a row by its primary key; `None` if the table has none.
+    pub(crate) fn primary_key(&self, values: &[Value]) -> Result<Option<Vec<u8>>> {
+        let Some(primary) = &self.primary else { return Ok(None) };
+        self.key(&primary.columns, values).map(Some)
+    }
+
+    pub(crate) fn key(&self, columns: &[usize], values: &[Value]) -> Result<Vec<u8>> {
+        let mut key = Vec::new();
+        for column in columns {
+            encode::put_key(&mut key, &values[*column], self.columns[*column].of)?;
+        }
+        Ok(key)
+    }
+}
+
+/// The number of a row of a table without primary key, as its key.
+pub(crate) fn number_key(number: u64) -> Vec<u8> {
+    number.to_be_bytes().to_vec()
+}
+
+impl Index {
+    pub(crate) fn tree(&self) -> BlockId {
+        BlockId(self.root)
+    }
+
+    /// Returns the key of a row in the index, and whether other rows may not have the same values.
+    pub(crate) fn key(&self, table: &Table, row_key: &[u8], values: &[Value]) -> Result<(Vec<u8>, bool)> {
+        let mut key = table.key(&self.columns, values)?;
+        // NULL is different from NULL.
+        let is_alone = self.is_unique && self.columns.iter().all(|column| !values[*column].is_null());
+        if !is_alone {
+            key.extend(row_key);
+        }
+        Ok((key, is_alone))
+    }
+}
+
+/// The catalog as a session knows it.
+#[derive(Default)]
+pub(crate) struct Catalog {
+    /// The version at which the tables were read.
+    version: Option<Vec<u8>>,
+    tables: HashMap<String, Option<Rc<Table>>>,
+}
+
+fn key_of(name: &str) -> Vec<u8> {
+    [b"r", name.as_bytes()].concat()
+}
+
+fn damaged(name: &str) -> SqlError {
+    SqlError::new(code::DATA_CORRUPTED, format!("the catalog entry of \"{name}\" is malformed"))
+}
+
+/// The error for a relation that does not exist.
+pub(crate) fn undefined(name: &str) -> SqlError {
+    SqlError::new(code::UNDEFINED_TABLE, format!("relation \"{name}\" does not exist"))
+}
+
+impl Catalog {
+    /// Forgets what another version of the catalog has. Returns the version of the statement.
+    pub(crate) async fn refresh(&mut self, store: &Store<Cache>, by: &mut Transaction) -> Result<&[u8]> {
+        let version = by.get(store.catalog(), VERSION_KEY).await?.unwrap_or_default();
+        if self.version.as_ref() != Some(&version) {
+            self.tables.clear();
+        }
+        Ok(self.version.insert(version))
+    }
+
+    async fn entry(store: &Store<Cache>, by: &mut Transaction, name: &str) -> Result<Option<Entry>> {
+        let found = by.get(store.catalog(), &key_of(name)).await?;
+        found.map(|bytes| serde_json::from_slice(&bytes).map_err(|_| damaged(name))).transpose()
+    }
+
+    /// Returns the table with a name.
+    pub(crate) async fn find(
+        &mut self,
+        store: &Store<Cache>,
+        by: &mut Transaction,
+        name: &str,
+    ) -> Result<Option<Rc<Table>>> {
+        if let Some(known) = self.tables.get(name) {
+            return Ok(known.clone());
+        }
+        let table = match Self::entry(store, by, name).await? {
+            Some(Entry::Table(table)) => Some(Rc::new(table)),
+            _ => None,
+        };
+        self.tables.insert(name.to_owned(), table.clone());
+        Ok(table)
+    }
+
+    /// Returns the table with a name, or the error that there is none.
+    pub(crate) async fn table(
+        &mut self,
+        store: &Store<Cache>,
+        by: &mut Transaction,
+        name: &str,
+    ) -> Result<Rc<Table>> {
+        self.find(store, by, name).await?.ok_or_else(|| undefined(name))
+    }
+
+    /// Returns the table that has an index of this name.
+    pub(crate) async fn table_of_index(
+        &mut self,
+        store: &Store<Cache>,
+        by: &mut Transaction,
+        index: &str,
+    ) -> Result<Option<Rc<Table>>> {
+        match Self::entry(store, by, index).await? {
+            Some(Entry::IndexOf(table)) => self.find(store, by, &table).await,
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns whether a relation has this name.
+    pub(crate) async fn has(store: &Store<Cache>, by: &mut Transaction, name: &str) -> Result<bool> {
+        Ok(Self::entry(store, by, name).await?.is_some())
+    }
+
+    async fn put(
+        store: &Store<Cache>,
+        by: &mut Transaction,
+        key: &[u8],
+        entry: Option<&Entry>,
+    ) -> Result<()> {
+        let change = match entry {
+            None => RowChange::Remove,
+            Some(entry) => RowChange::Set(serde_json::to_vec(entry).map_err(|_| damaged("a table"))?),
+        };
+        Ok(by.change(store.catalog(), key, &mut |_| change.clone()).await?)
+    }
+
+    /// Makes, changes or removes a table with its indexes: `old` is as it was.
+    pub(crate) async fn change(
+        &mut self,
+        store: &Store<Cache>,
+        by: &mut Transaction,
+        old: Option<&Table>,
+        new: Option<&Table>,
+    ) -> Result<()> {
+        // First, so that two changes of the catalog at the same time wait for each other.
+        let mut raise = |version: Option<&[u8]>| {
+            let before = version.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes);
+            RowChange::Set((before + 1).to_le_bytes().to_vec())
+        };
+        by.change(store.catalog(), VERSION_KEY, &mut raise).await?;
+        let names = |table: Option<&Table>| -> Vec<String> {
+            let primary = table.and_then(|table| table.primary.as_ref()).map(|key| key.name.clone());
+            let indexes =
+                table.into_iter().flat_map(|table| table.indexes.iter().map(|index| index.name.clone()));
+            primary.into_iter().chain(indexes).collect()
+        };
+        let (before, after) = (names(old), names(new));
+        for gone in before.iter().filter(|name| !after.contains(name)) {
+            Self::put(store, by, &key_of(gone), None).await?;
+        }
+        if let Some(old) = old.filter(|old| new.is_none_or(|new| new.name != old.name)) {
+            Self::put(store, by, &key_of(&old.name), None).await?;
+        }
+        let Some(new) = new else {
+            self.tables.clear();
+            return Ok(());
+        };
+        for index in after.iter().filter(|name| !before.contains(name)) {
+            if Self::has(store, by, index).await? {
+                let message = format!("relation \"{index}\" already exists");
+                return Err(SqlError::new(code::DUPLICATE_TABLE, message));
+            }
+            Self::put(store, by, &key_of(index), Some(&Entry::IndexOf(new.name.clone()))).await?;
+        }
+        Self::put(store, by, &key_of(&new.name), Some(&Entry::Table(new.clone()))).await?;
+        self.tables.clear();
+        Ok(())
+    }
+}

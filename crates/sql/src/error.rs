@@ -1,0 +1,109 @@
+//! Errors of statements, with the codes that clients of PostgreSQL know.
+
+use std::fmt;
+
+use plexus_store::StoreError;
+
+/// An error of a statement or a session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SqlError {
+    /// The SQLSTATE.
+    pub code: &'static str,
+    /// The message.
+    pub message: String,
+    /// More about it, if there is any.
+    pub detail: Option<String>,
+}
+
+pub(crate) type Result<T> = std::result::Result<T, SqlError>;
+
+/// The SQLSTATEs in use, by their names in PostgreSQL's documentation.
+pub(crate) mod code {
+    pub(crate) const PROTOCOL_VIOLATION: &str = "08P01";
+    pub(crate) const FEATURE_NOT_SUPPORTED: &str = "0A000";
+    pub(crate) const CARDINALITY_VIOLATION: &str = "21000";
+    pub(crate) const STRING_RIGHT_TRUNCATION: &str = "22001";
+    pub(crate) const NUMERIC_OUT_OF_RANGE: &str = "22003";
+    pub(crate) const DATETIME_OUT_OF_RANGE: &str = "22008";
+    pub(crate) const INVALID_DATETIME: &str = "22007";
+    pub(crate) const DIVISION_BY_ZERO: &str = "22012";
+    pub(crate) const INVALID_PARAMETER_VALUE: &str = "22023";
+    pub(crate) const INVALID_TEXT: &str = "22P02";
+    pub(crate) const INVALID_BINARY: &str = "22P03";
+    pub(crate) const BAD_COPY: &str = "22P04";
+    pub(crate) const NOT_NULL_VIOLATION: &str = "23502";
+    pub(crate) const UNIQUE_VIOLATION: &str = "23505";
+    pub(crate) const NO_ACTIVE_TRANSACTION: &str = "25P01";
+    pub(crate) const IN_FAILED_TRANSACTION: &str = "25P02";
+    pub(crate) const ACTIVE_TRANSACTION: &str = "25001";
+    pub(crate) const INVALID_STATEMENT_NAME: &str = "26000";
+    pub(crate) const INVALID_AUTHORIZATION: &str = "28000";
+    pub(crate) const INVALID_CATALOG_NAME: &str = "3D000";
+    pub(crate) const INVALID_CURSOR_NAME: &str = "34000";
+    pub(crate) const INVALID_SAVEPOINT: &str = "3B001";
+    pub(crate) const SERIALIZATION_FAILURE: &str = "40001";
+    pub(crate) const SYNTAX_ERROR: &str = "42601";
+    pub(crate) const DUPLICATE_COLUMN: &str = "42701";
+    pub(crate) const AMBIGUOUS_COLUMN: &str = "42702";
+    pub(crate) const UNDEFINED_COLUMN: &str = "42703";
+    pub(crate) const UNDEFINED_OBJECT: &str = "42704";
+    pub(crate) const GROUPING_ERROR: &str = "42803";
+    pub(crate) const DATATYPE_MISMATCH: &str = "42804";
+    pub(crate) const CANNOT_COERCE: &str = "42846";
+    pub(crate) const UNDEFINED_FUNCTION: &str = "42883";
+    pub(crate) const UNDEFINED_TABLE: &str = "42P01";
+    pub(crate) const UNDEFINED_PARAMETER: &str = "42P02";
+    pub(crate) const DUPLICATE_TABLE: &str = "42P07";
+    pub(crate) const DUPLICATE_ALIAS: &str = "42712";
+    pub(crate) const INVALID_COLUMN_REFERENCE: &str = "42P10";
+    pub(crate) const INVALID_TABLE_DEFINITION: &str = "42P16";
+    pub(crate) const INDETERMINATE_DATATYPE: &str = "42P18";
+    pub(crate) const DISK_FULL: &str = "53100";
+    pub(crate) const TOO_MANY_CONNECTIONS: &str = "53300";
+    pub(crate) const PROGRAM_LIMIT: &str = "54000";
+    pub(crate) const QUERY_CANCELED: &str = "57014";
+    pub(crate) const ADMIN_SHUTDOWN: &str = "57P01";
+    pub(crate) const SYSTEM_ERROR: &str = "58000";
+    pub(crate) const DATA_CORRUPTED: &str = "XX001";
+}
+
+impl SqlError {
+    pub(crate) fn new(code: &'static str, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), detail: None }
+    }
+
+    pub(crate) fn with_detail(mut self, detail: impl Into<String>) -> Self {
+        self.detail = Some(detail.into());
+        self
+    }
+
+    /// The error for something that is not built.
+    pub(crate) fn unsupported(what: impl fmt::Display) -> Self {
+        Self::new(code::FEATURE_NOT_SUPPORTED, format!("{what} is not supported"))
+    }
+}
+
+impl fmt::Display for SqlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.message, self.code)
+    }
+}
+
+impl std::error::Error for SqlError {}
+
+impl From<StoreError> for SqlError {
+    fn from(error: StoreError) -> Self {
+        let code = match &error {
+            StoreError::Serialization => {
+                let message = "could not serialize access due to concurrent update";
+                return Self::new(code::SERIALIZATION_FAILURE, message);
+            }
+            StoreError::Full => code::DISK_FULL,
+            StoreError::TooLong { .. } => code::PROGRAM_LIMIT,
+            StoreError::NoMember => code::ADMIN_SHUTDOWN,
+            StoreError::Damaged { .. } | StoreError::NotAStore(_) => code::DATA_CORRUPTED,
+            StoreError::Cache(_) => code::SYSTEM_ERROR,
+        };
+        Self::new(code, error.to_string())
+    }
+}

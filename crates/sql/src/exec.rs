@@ -1,0 +1,473 @@
+//! The executor of queries: scans, joins, groups, orders.
+
+use std::{cmp::Ordering, collections::HashMap};
+
+use plexus_cache::Cache;
+use plexus_store::{RowChange, Store, tree::ScanPlace};
+
+use crate::{
+    bind::{
+        Aggregate, AggregateKind,
+        select::{Groups, OrderKey, Path, Select, Source},
+    },
+    catalog::{Table, Transaction},
+    error::{Result, SqlError, code},
+    expr::{Expr, Inputs},
+    functions::Context,
+    types::{Type, Value, encode, numeric::Numeric},
+};
+
+/// The memory that the rows of one statement may take, in bytes.
+const MOST_MEMORY: usize = 256 << 20;
+
+/// A running statement.
+pub(crate) struct Run<'a> {
+    pub(crate) store: &'a Store<Cache>,
+    pub(crate) by: &'a mut Transaction,
+    pub(crate) parameters: &'a [Value],
+    pub(crate) context: &'a Context,
+    /// The bytes of the rows that are kept.
+    pub(crate) memory: usize,
+}
+
+/// A row of a table: its key and its values.
+pub(crate) type KeyedRow = (Vec<u8>, Vec<Value>);
+
+impl<'a> Run<'a> {
+    pub(crate) fn inputs<'i>(&self, row: &'i [Value]) -> Inputs<'i>
+    where
+        'a: 'i,
+    {
+        Inputs { row, parameters: self.parameters, context: self.context }
+    }
+
+    /// Counts rows that are kept against the limit.
+    pub(crate) fn keep(&mut self, row: &[Value]) -> Result<()> {
+        let long: usize = row
+            .iter()
+            .map(|value| match value {
+                Value::Text(text) => text.len(),
+                Value::Bytes(bytes) => bytes.len(),
+                _ => 0,
+            })
+            .sum();
+        self.memory += size_of_val(row) + long;
+        if self.memory > MOST_MEMORY {
+            let message = "out of memory: the rows of the statement need more than 256 MiB";
+            return Err(SqlError::new("53200", message));
+        }
+        Ok(())
+    }
+}
+
+/// The keys that a path leads to.
+enum Keys {
+    None,
+    Point(Vec<u8>),
+    Range(Vec<u8>, Option<Vec<u8>>),
+}
+
+/// Returns the keys of a path, for a row of the sources before it.
+fn keys_of(path: &Path, table: &Table, inputs: Inputs<'_>) -> Result<Keys> {
+    let mut key = Vec::new();
+    let mut of = path.columns.iter().map(|column| table.columns[*column].of);
+    for expr in &path.prefix {
+        let value = expr.evaluate(inputs)?;
+        if value.is_null() {
+            return Ok(Keys::None);
+        }
+        encode::put_key(&mut key, &value, of.next().unwrap_or(Type::Unknown))?;
+    }
+    if path.is_point(table) {
+        return Ok(Keys::Point(key));
+    }
+    let of = of.next().unwrap_or(Type::Unknown);
+    let bound = |bound: &Option<(Expr, bool)>| -> Result<Option<(Vec<u8>, bool)>> {
+        let Some((expr, is_closed)) = bound else { return Ok(None) };
+        let value = expr.evaluate(inputs)?;
+        let mut at = key.clone();
+        encode::put_key(&mut at, &value, of)?;
+        Ok(Some((at, *is_closed)))
+    };
+    let (lower, upper) = (bound(&path.lower)?, bound(&path.upper)?);
+    let end = |of: &[u8]| encode::after(of);
+    let from = match &lower {
+        None => key.clone(),
+        Some((at, true)) => at.clone(),
+        Some((at, false)) => end(at).unwrap_or_else(|| at.clone()),
+    };
+    let to = match &upper {
+        None => end(&key),
+        Some((at, true)) => end(at),
+        Some((at, false)) => Some(at.clone()),
+    };
+    Ok(Keys::Range(from, to))
+}
+
+/// Calls `act` with each row of a source that a row of the sources before it leads to and that
+/// meets its own conditions; it returns false to end.
+pub(crate) async fn each_row(
+    run: &mut Run<'_>,
+    source: &Source,
+    before: &[Value],
+    act: &mut dyn FnMut(&mut Run<'_>, KeyedRow) -> Result<bool>,
+) -> Result<()> {
+    let table = &*source.table;
+    let columns = table.columns.len();
+    let (mut from, to) = match keys_of(&source.path, table, run.inputs(before))? {
+        Keys::None => return Ok(()),
+        Keys::Point(key) => {
+            if let Some(row) = run.by.get(table.rows(), &key).await? {
+                act(run, (key, encode::read_row(&row, columns)?))?;
+            }
+            return Ok(());
+        }
+        Keys::Range(from, to) => (Some(ScanPlace::from(&from)), to),
+    };
+    let tree = source.path.index.map_or(table.rows(), |index| table.indexes[index].tree());
+    while let Some(place) = from {
+        let (rows, next) = run.by.scan(tree, &place).await?;
+        from = next;
+        for (key, row) in rows {
+            if to.as_ref().is_some_and(|to| key >= *to) {
+                return Ok(());
+            }
+            let (key, row) = match source.path.index {
+                None => (key, row),
+                // The value of an index is the key of the row.
+                Some(_) => match run.by.get(table.rows(), &row).await? {
+                    Some(found) => (row, found),
+                    None => continue,
+                },
+            };
+            if !act(run, (key, encode::read_row(&row, columns)?))? {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn all_hold(conditions: &[Expr], inputs: Inputs<'_>) -> Result<bool> {
+    for condition in conditions {
+        if !condition.holds(inputs)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Returns the rows of a table that meet the conditions of a source, with their keys.
+pub(crate) async fn matching(run: &mut Run<'_>, source: &Source) -> Result<Vec<KeyedRow>> {
+    let mut rows = Vec::new();
+    each_row(run, source, &[], &mut |run, (key, row)| {
+        if all_hold(&source.conditions, run.inputs(&row))? {
+            run.keep(&row)?;
+            rows.push((key, row));
+        }
+        Ok(true)
+    })
+    .await?;
+    Ok(rows)
+}
+
+/// Calls `act` with each row of the joined sources; it returns false to end.
+async fn joined(
+    run: &mut Run<'_>,
+    sources: &[Source],
+    act: &mut dyn FnMut(&mut Run<'_>, Vec<Value>) -> Result<bool>,
+) -> Result<()> {
+    let mut before: Vec<Vec<Value>> = vec![Vec::new()];
+    for (at, source) in sources.iter().enumerate() {
+        let is_last = at + 1 == sources.len();
+        let mut found = Vec::new();
+        // The rows of a source that does not depend on others are read once.
+        let mut kept: Option<Vec<Vec<Value>>> = None;
+        let mut goes_on = true;
+        for row in before {
+            if !goes_on {
+                break;
+            }
+            let mut has_match = false;
+            let mut take = |run: &mut Run<'_>, values: &[Value]| -> Result<bool> {
+                let whole = [&row[..], values].concat();
+                if let Some(outer) = &source.outer
+                    && !all_hold(outer, run.inputs(&whole))?
+                {
+                    return Ok(true);
+                }
+                has_match = true;
+                if !all_hold(&source.conditions, run.inputs(&whole))? {
+                    return Ok(true);
+                }
+                if is_last {
+                    return act(run, whole);
+                }
+                run.keep(&whole)?;
+                found.push(whole);
+                Ok(true)
+            };
+            if at > 0 && source.path.is_constant() && !source.path.is_point(&source.table) {
+                if kept.is_none() {
+                    let mut rows = Vec::new();
+                    each_row(run, source, &row, &mut |run, (_, values)| {
+                        run.keep(&values)?;
+                        rows.push(values);
+                        Ok(true)
+                    })
+                    .await?;
+                    kept = Some(rows);
+                }
+                for values in kept.iter().flatten() {
+                    goes_on = take(run, values)?;
+                    if !goes_on {
+                        break;
+                    }
+                }
+            } else {
+                each_row(run, source, &row, &mut |run, (_, values)| {
+                    goes_on = take(run, &values)?;
+                    Ok(goes_on)
+                })
+                .await?;
+            }
+            if source.outer.is_some() && !has_match && goes_on {
+                let nulls = vec![Value::Null; source.table.columns.len()];
+                let whole = [&row[..], &nulls].concat();
+                if all_hold(&source.conditions, run.inputs(&whole))? {
+                    match is_last {
+                        true => goes_on = act(run, whole)?,
+                        false => found.push(whole),
+                    }
+                }
+            }
+        }
+        before = found;
+    }
+    Ok(())
+}
+
+/// Runs a query and returns its rows.
+pub(crate) async fn select(run: &mut Run<'_>, query: &Select) -> Result<Vec<Vec<Value>>> {
+    let count = |run: &Run<'_>, expr: &Option<Expr>, what: &str| -> Result<Option<usize>> {
+        match expr.as_ref().map(|expr| expr.evaluate(run.inputs(&[]))).transpose()? {
+            Some(Value::Int(number)) => match usize::try_from(number) {
+                Ok(number) => Ok(Some(number)),
+                Err(_) => Err(SqlError::new("2201W", format!("{what} must not be negative"))),
+            },
+            _ => Ok(None),
+        }
+    };
+    let limit = count(run, &query.limit, "LIMIT")?;
+    let offset = count(run, &query.offset, "OFFSET")?.unwrap_or(0);
+    let wanted = limit.map(|limit| limit.saturating_add(offset));
+    if query.locks {
+        return locked(run, query, wanted, offset).await;
+    }
+    let is_empty = !all_hold(&query.constant, run.inputs(&[]))?;
+    let mut rows: Vec<(Vec<Value>, Vec<Value>)> = Vec::new();
+    if let Some(groups) = &query.groups {
+        for row in grouped(run, query, groups, is_empty).await? {
+            rows.push(project(run, query, &row)?);
+        }
+    } else if is_empty || wanted == Some(0) {
+        // No row.
+    } else if query.sources.is_empty() {
+        rows.push(project(run, query, &[])?);
+    } else {
+        let enough = wanted.filter(|_| query.order.is_empty() && !query.is_distinct);
+        joined(run, &query.sources, &mut |run, row| {
+            let projected = project(run, query, &row)?;
+            run.keep(&projected.0)?;
+            rows.push(projected);
+            Ok(enough.is_none_or(|enough| rows.len() < enough))
+        })
+        .await?;
+    }
+    if !query.order.is_empty() {
+        rows.sort_by(|(_, one), (_, other)| compare_keys(&query.order, one, other));
+    }
+    let mut output: Vec<Vec<Value>> = rows.into_iter().map(|(row, _)| row).collect();
+    if query.is_distinct {
+        let mut seen = std::collections::HashSet::new();
+        output.retain(|row| seen.insert(encode::row(row)));
+    }
+    Ok(output.into_iter().skip(offset).take(limit.unwrap_or(usize::MAX)).collect())
+}
+
+/// Returns the output of a row and the values by which it is ordered.
+fn project(run: &Run<'_>, query: &Select, row: &[Value]) -> Result<(Vec<Value>, Vec<Value>)> {
+    let inputs = run.inputs(row);
+    let output = query.output.iter().map(|expr| expr.evaluate(inputs)).collect::<Result<_>>()?;
+    let order = query.order.iter().map(|key| key.by.evaluate(inputs)).collect::<Result<_>>()?;
+    Ok((output, order))
+}
+
+fn compare_keys(keys: &[OrderKey], one: &[Value], other: &[Value]) -> Ordering {
+    for (key, (one, other)) in keys.iter().zip(one.iter().zip(other)) {
+        let order = match (one.is_null(), other.is_null()) {
+            (true, true) => Ordering::Equal,
+            (true, false) if key.nulls_first => Ordering::Less,
+            (true, false) => Ordering::Greater,
+            (false, true) if key.nulls_first => Ordering::Greater,
+            (false, true) => Ordering::Less,
+            _ if key.is_descending => other.compare(one),
+            _ => one.compare(other),
+        };
+        if order.is_ne() {
+            return order;
+        }
+    }
+    Ordering::Equal
+}
+
+/// Runs `SELECT … FOR UPDATE`: each row is written again as it is, so it belongs to the transaction
+/// until its end.
+async fn locked(
+    run: &mut Run<'_>,
+    query: &Select,
+    wanted: Option<usize>,
+    offset: usize,
+) -> Result<Vec<Vec<Value>>> {
+    let [source] = &query.sources[..] else { return Err(SqlError::unsupported("this FOR UPDATE")) };
+    let mut rows = Vec::new();
+    if all_hold(&query.constant, run.inputs(&[]))? {
+        for (key, _) in matching(run, source).await? {
+            let mut newest = Ok(None);
+            let (parameters, context) = (run.parameters, run.context);
+            let columns = source.table.columns.len();
+            let mut decide = |row: Option<&[u8]>| {
+                newest = (|| {
+                    let Some(bytes) = row else { return Ok(None) };
+                    let row = encode::read_row(bytes, columns)?;
+                    let holds = all_hold(&source.conditions, Inputs { row: &row, parameters, context })?;
+                    Ok::<_, SqlError>(holds.then_some(row))
+                })();
+                match (&newest, row) {
+                    (Ok(Some(_)), Some(bytes)) => RowChange::Set(bytes.to_vec()),
+                    _ => RowChange::Keep,
+                }
+            };
+            run.by.change(source.table.rows(), &key, &mut decide).await?;
+            if let Some(row) = newest? {
+                rows.push(project(run, query, &row)?);
+            }
+        }
+    }
+    rows.sort_by(|(_, one), (_, other)| compare_keys(&query.order, one, other));
+    let output = rows.into_iter().map(|(row, _)| row).skip(offset);
+    Ok(output.take(wanted.map_or(usize::MAX, |wanted| wanted.saturating_sub(offset))).collect())
+}
+
+/// The state of an aggregate.
+#[derive(Clone, Default)]
+struct Accumulated {
+    count: i64,
+    sum: Option<Value>,
+    seen: std::collections::HashSet<Vec<u8>>,
+}
+
+impl Accumulated {
+    fn add(&mut self, aggregate: &Aggregate, value: Value) -> Result<()> {
+        if value.is_null()
+            || aggregate.is_distinct && !self.seen.insert(encode::row(std::slice::from_ref(&value)))
+        {
+            return Ok(());
+        }
+        self.count += 1;
+        let before = self.sum.take();
+        self.sum = match (aggregate.kind, before) {
+            (AggregateKind::Count, _) => None,
+            (AggregateKind::Least, Some(before)) if before.compare(&value).is_le() => Some(before),
+            (AggregateKind::Greatest, Some(before)) if before.compare(&value).is_ge() => Some(before),
+            (AggregateKind::Least | AggregateKind::Greatest, _) => Some(value),
+            (AggregateKind::Sum | AggregateKind::Average, before) => Some(match (before, value) {
+                (None, Value::Int(number)) => Value::Numeric(Numeric::from_int(number)),
+                (None, value) => value,
+                (Some(Value::Float(sum)), Value::Float(number)) => Value::Float(sum + number),
+                (Some(Value::Numeric(sum)), Value::Int(number)) => {
+                    Value::Numeric(sum.add(Numeric::from_int(number))?)
+                }
+                (Some(Value::Numeric(sum)), Value::Numeric(number)) => Value::Numeric(sum.add(number)?),
+                (Some(sum), _) => sum,
+            }),
+        };
+        Ok(())
+    }
+
+    fn end(self, aggregate: &Aggregate) -> Result<Value> {
+        Ok(match (aggregate.kind, self.sum) {
+            (AggregateKind::Count, _) => Value::Int(self.count),
+            (_, None) => Value::Null,
+            (AggregateKind::Sum, Some(Value::Numeric(sum)))
+                if matches!(aggregate.input, Type::Int2 | Type::Int4) =>
+            {
+                let out = || SqlError::new(code::NUMERIC_OUT_OF_RANGE, "bigint out of range");
+                Value::Int(sum.to_int().ok_or_else(out)?)
+            }
+            (AggregateKind::Average, Some(Value::Float(sum))) => Value::Float(sum / self.count as f64),
+            (AggregateKind::Average, Some(Value::Numeric(sum))) => {
+                Value::Numeric(sum.div(Numeric::from_int(self.count))?)
+            }
+            (_, Some(value)) => value,
+        })
+    }
+}
+
+/// Returns a row for each group: the values by which it is grouped, and the aggregates.
+async fn grouped(
+    run: &mut Run<'_>,
+    query: &Select,
+    groups: &Groups,
+    is_empty: bool,
+) -> Result<Vec<Vec<Value>>> {
+    let mut found: HashMap<Vec<u8>, usize> = HashMap::new();
+    let mut all: Vec<(Vec<Value>, Vec<Accumulated>)> = Vec::new();
+    let new = || vec![Accumulated::default(); groups.aggregates.len()];
+    if groups.is_one {
+        found.insert(Vec::new(), 0);
+        all.push((Vec::new(), new()));
+    }
+    let mut add = |run: &mut Run<'_>, row: Vec<Value>| -> Result<bool> {
+        let inputs = run.inputs(&row);
+        let by: Vec<Value> = groups.by.iter().map(|expr| expr.evaluate(inputs)).collect::<Result<_>>()?;
+        let mut values = Vec::with_capacity(groups.aggregates.len());
+        for aggregate in &groups.aggregates {
+            values.push(match &aggregate.of {
+                None => Value::Bool(true),
+                Some(expr) => expr.evaluate(inputs)?,
+            });
+        }
+        let at = match found.entry(encode::row(&by)) {
+            std::collections::hash_map::Entry::Occupied(known) => *known.get(),
+            std::collections::hash_map::Entry::Vacant(place) => {
+                run.keep(&by)?;
+                place.insert(all.len());
+                all.push((by, new()));
+                all.len() - 1
+            }
+        };
+        for ((state, aggregate), value) in all[at].1.iter_mut().zip(&groups.aggregates).zip(values) {
+            state.add(aggregate, value)?;
+        }
+        Ok(true)
+    };
+    if !is_empty {
+        match query.sources.is_empty() {
+            true => drop(add(run, Vec::new())?),
+            false => joined(run, &query.sources, &mut add).await?,
+        }
+    }
+    let mut rows = Vec::new();
+    for (mut row, states) in all {
+        for (state, aggregate) in states.into_iter().zip(&groups.aggregates) {
+            row.push(state.end(aggregate)?);
+        }
+        let holds = match &groups.having {
+            None => true,
+            Some(having) => having.holds(run.inputs(&row))?,
+        };
+        rows.extend(holds.then_some(row));
+    }
+    Ok(rows)
+}

@@ -1,0 +1,30 @@
+//! SQL over the store: PostgreSQL's protocol and a part of its language.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`server`] | sockets and sessions |
+//! | `wire` | messages of the protocol |
+//! | `session` | the statements of a client, and its transaction |
+//! | `parse` | text to statements |
+//! | `bind` | names to columns and types, and the way to the rows |
+//! | `expr`, `functions` | expressions and their values |
+//! | `exec`, `dml`, `ddl`, `copy` | what statements do |
+//! | `catalog` | tables and indexes |
+//! | `types` | values as text, in rows and in keys |
+
+mod bind;
+mod catalog;
+mod copy;
+mod ddl;
+mod dml;
+mod error;
+mod exec;
+mod expr;
+mod functions;
+mod parse;
+pub mod server;
+mod session;
+mod types;
+mod wire;
+
+pub use self::{error::SqlError, wire::connection::Socket};

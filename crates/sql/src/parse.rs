@@ -1,0 +1,140 @@
+//! Text to statements, by the library `sqlparser`, and what it does not know.
+
+use sqlparser::{ast, dialect::PostgreSqlDialect, parser::Parser, tokenizer::Tokenizer};
+
+use crate::error::{Result, SqlError, code};
+
+/// The deepest nesting of a statement.
+const MOST_DEPTH: usize = 200;
+
+/// A statement of a client.
+#[derive(Clone, Debug)]
+pub(crate) enum Statement {
+    Sql(Box<ast::Statement>),
+    /// Moves rows between a table and the client.
+    Copy(Copy),
+    /// Does nothing here: VACUUM and ANALYZE; the tag of its end.
+    Nothing(&'static str),
+    Empty,
+}
+
+/// `COPY`, with the text format.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Copy {
+    pub(crate) table: String,
+    pub(crate) columns: Vec<String>,
+    pub(crate) is_from: bool,
+}
+
+fn syntax(message: impl Into<String>) -> SqlError {
+    SqlError::new(code::SYNTAX_ERROR, message)
+}
+
+/// Returns the statements of a text, each with its own text.
+pub(crate) fn parse(text: &str) -> Result<Vec<Statement>> {
+    let first = text.trim_start();
+    let word: String = first.chars().take_while(char::is_ascii_alphabetic).collect();
+    match word.to_ascii_uppercase().as_str() {
+        "COPY" => return Ok(vec![Statement::Copy(copy(first)?)]),
+        "VACUUM" => return Ok(vec![Statement::Nothing("VACUUM")]),
+        "ANALYZE" => return Ok(vec![Statement::Nothing("ANALYZE")]),
+        _ => {}
+    }
+    let failed = |error: &dyn std::fmt::Display| {
+        let text = error.to_string();
+        let message = text.trim_start_matches("sql parser error: ");
+        match message.contains("recursion limit") {
+            true => SqlError::new("54001", "stack depth limit exceeded"),
+            false => syntax(format!("syntax error: {message}")),
+        }
+    };
+    let tokens = Tokenizer::new(&PostgreSqlDialect {}, text).tokenize_with_location();
+    let tokens = tokens.map_err(|error| failed(&error))?;
+    let mut parser = Parser::new(&PostgreSqlDialect {})
+        .with_recursion_limit(MOST_DEPTH)
+        .with_tokens_with_locations(tokens);
+    let parsed = parser.parse_statements().map_err(|error| failed(&error))?;
+    if parsed.is_empty() {
+        return Ok(vec![Statement::Empty]);
+    }
+    Ok(parsed.into_iter().map(|statement| Statement::Sql(Box::new(statement))).collect())
+}
+
+/// Reads `COPY table [(columns)] FROM STDIN | TO STDOUT [[WITH] (options)]`.
+fn copy(text: &str) -> Result<Copy> {
+    let spaced: String = text
+        .trim()
+        .trim_end_matches(';')
+        .chars()
+        .flat_map(|char| match char {
+            '(' | ')' | ',' => vec![' ', char, ' '],
+            char => vec![char],
+        })
+        .collect();
+    let mut words = spaced.split_whitespace().skip(1).peekable();
+    let wrong = || syntax("syntax error in COPY: use COPY table [(columns)] FROM STDIN or TO STDOUT");
+    let table = name(
+        words.next().filter(|word| *word != "(").ok_or_else(|| SqlError::unsupported("COPY of a query"))?,
+    );
+    let mut columns = Vec::new();
+    if words.next_if_eq(&"(").is_some() {
+        loop {
+            columns.push(name(words.next().ok_or_else(wrong)?));
+            match words.next() {
+                Some(",") => {}
+                Some(")") => break,
+                _ => return Err(wrong()),
+            }
+        }
+    }
+    let way = (words.next().map(str::to_ascii_uppercase), words.next().map(str::to_ascii_uppercase));
+    let is_from = match (way.0.as_deref(), way.1.as_deref()) {
+        (Some("FROM"), Some("STDIN")) => true,
+        (Some("TO"), Some("STDOUT")) => false,
+        (Some("FROM" | "TO"), Some(_)) => return Err(SqlError::unsupported("COPY of a file")),
+        _ => return Err(wrong()),
+    };
+    let options: Vec<String> = words.map(str::to_ascii_lowercase).collect();
+    let options: Vec<&str> = options.iter().map(String::as_str).filter(|word| *word != "with").collect();
+    match options[..] {
+        [] | ["(", "freeze", "on" | "true", ")"] | ["(", "freeze", ")"] | ["(", "format", "text", ")"] => {}
+        _ => return Err(SqlError::unsupported(format!("COPY with {}", options.join(" ")))),
+    }
+    Ok(Copy { table, columns, is_from })
+}
+
+fn name(word: &str) -> String {
+    let word = word.strip_prefix("public.").unwrap_or(word);
+    match word.strip_prefix('"').and_then(|word| word.strip_suffix('"')) {
+        Some(quoted) => quoted.to_owned(),
+        None => word.to_ascii_lowercase(),
+    }
+}
+
+/// Returns a name as PostgreSQL folds it.
+pub(crate) fn folded(ident: &ast::Ident) -> String {
+    match ident.quote_style {
+        Some(_) => ident.value.clone(),
+        None => ident.value.to_ascii_lowercase(),
+    }
+}
+
+/// Returns the name of a relation; the only schema is `public`.
+pub(crate) fn relation(name: &ast::ObjectName) -> Result<String> {
+    let parts: Vec<String> = name
+        .0
+        .iter()
+        .map(|part| {
+            part.as_ident().map(folded).ok_or_else(|| SqlError::unsupported(format!("the name {name}")))
+        })
+        .collect::<Result<_>>()?;
+    match &parts[..] {
+        [name] => Ok(name.clone()),
+        [schema, name] if schema == "public" => Ok(name.clone()),
+        [_, _] => {
+            let message = format!("relation \"{}\" does not exist", parts.join("."));
+            Err(SqlError::new(code::UNDEFINED_TABLE, message))
+        }
+        _ => Err(SqlError::unsupported(format!("the name {name}"))),
+    }
+}

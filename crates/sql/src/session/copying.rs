@@ -1,0 +1,118 @@
+//! COPY of a session: rows from and to the client.
+
+use plexus_store::tree::ScanPlace;
+
+use super::{Session, no_transaction};
+use crate::{
+    bind::Parameters,
+    copy::{put_line, read_line},
+    dml::{default_of, insert_unique},
+    error::{Result, SqlError, code},
+    exec::Run,
+    parse::Copy,
+    types::encode,
+    wire::Received,
+};
+
+impl Session<'_> {
+    pub(super) async fn copy(&mut self, copy: &Copy) -> Result<()> {
+        self.begin();
+        let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
+        by.begin_statement();
+        self.catalog.refresh(&self.store, by).await?;
+        let table = self.catalog.table(&self.store, by, &copy.table).await?;
+        let columns: Vec<usize> = match copy.columns.is_empty() {
+            true => (0..table.columns.len()).collect(),
+            false => copy.columns.iter().map(|name| table.column(name)).collect::<Result<_>>()?,
+        };
+        self.connection.out.copy(copy.is_from, columns.len());
+        if !copy.is_from {
+            let mut count = 0u64;
+            let mut place = Some(ScanPlace::from(&[]));
+            while let Some(from) = place {
+                let (rows, next) = by.scan(table.rows(), &from).await?;
+                place = next;
+                for (_, bytes) in rows {
+                    let row = encode::read_row(&bytes, table.columns.len())?;
+                    let mut line = Vec::new();
+                    put_line(&mut line, &table, &columns, &row);
+                    self.connection.out.copy_data(&line);
+                    count += 1;
+                }
+                self.connection.flush_if_full().await?;
+            }
+            self.connection.out.empty(b'c');
+            self.connection.out.complete(&format!("COPY {count}"));
+            return Ok(());
+        }
+        let none = Parameters::default();
+        let defaults: Vec<_> = (0..table.columns.len())
+            .map(|column| default_of(&table, column, &none))
+            .collect::<Result<_>>()?;
+        let mut run = Run { store: &self.store, by, parameters: &[], context: &self.context, memory: 0 };
+        // The begin of a line whose end has not come yet.
+        let mut rest: Vec<u8> = Vec::new();
+        let (mut count, mut is_over) = (0u64, false);
+        // The client sends all the same after an error, up to its end.
+        let mut failed: Option<SqlError> = None;
+        loop {
+            let message = self.connection.receive().await?;
+            let data = match message {
+                Some(Received::CopyData(data)) => data,
+                Some(Received::CopyDone) => break,
+                Some(Received::CopyFail(why)) => {
+                    let message = format!("COPY from stdin failed: {why}");
+                    failed.get_or_insert(SqlError::new(code::QUERY_CANCELED, message));
+                    break;
+                }
+                Some(Received::Flush | Received::Sync) => continue,
+                Some(_) => {
+                    let message = "unexpected message type during COPY from stdin";
+                    return Err(SqlError::new(code::PROTOCOL_VIOLATION, message));
+                }
+                None => return Err(SqlError::new("08006", "the client has ended the connection")),
+            };
+            if failed.is_some() || is_over {
+                continue;
+            }
+            rest.extend(data);
+            let mut at = 0;
+            while let Some(end) = rest[at..].iter().position(|byte| *byte == b'\n') {
+                let line = &rest[at..at + end];
+                at += end + 1;
+                if line.strip_suffix(b"\r").unwrap_or(line) == b"\\." {
+                    is_over = true;
+                    break;
+                }
+                let inserted = async {
+                    let mut row = Vec::with_capacity(defaults.len());
+                    for default in &defaults {
+                        row.push(default.evaluate(run.inputs(&[]))?);
+                    }
+                    for (column, value) in read_line(line, &table, &columns)? {
+                        row[column] = value;
+                    }
+                    insert_unique(&mut run, &table, &row).await
+                };
+                if let Err(error) = inserted.await {
+                    let where_it_was = format!("COPY {}, line {}", table.name, count + 1);
+                    failed =
+                        Some(if error.detail.is_none() { error.with_detail(where_it_was) } else { error });
+                    break;
+                }
+                count += 1;
+            }
+            rest.drain(..at);
+        }
+        match failed {
+            Some(error) => Err(error),
+            None if !rest.is_empty() && !is_over => {
+                Err(SqlError::new(code::BAD_COPY, "the last line of COPY has no end"))
+            }
+            None => {
+                self.connection.out.complete(&format!("COPY {count}"));
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! A session of a client: its messages, its transaction, its prepared statements.
+
+mod copying;
+mod run;
+mod settings;
+
+use std::{collections::HashMap, rc::Rc};
+
+use plexus_cache::Cache;
+use plexus_store::{Isolation, Savepoint, Store};
+
+use self::{run::Plan, settings::Settings};
+use crate::{
+    bind::{Parameters, select::ResultColumn},
+    catalog::{Catalog, Transaction},
+    error::{Result, SqlError, code},
+    functions::Context,
+    parse::{self, Statement},
+    types::{Type, Value, text, time},
+    wire::{
+        BindMessage, Received,
+        connection::{Cancel, Connection},
+        format_of,
+    },
+};
+
+/// A prepared statement.
+struct Prepared {
+    statement: Statement,
+    /// The types that the client has given, and those that were found.
+    types: Vec<Type>,
+    columns: Vec<ResultColumn>,
+    /// The plan, and the version of the catalog for which it was made.
+    plan: std::cell::RefCell<Option<(Vec<u8>, Rc<Plan>)>>,
+}
+
+/// A statement with its parameters, and the rows that the client has not taken yet.
+struct Portal {
+    prepared: Rc<Prepared>,
+    values: Vec<Value>,
+    formats: Vec<bool>,
+    /// The rows that are left, and the tag of the end.
+    rows: Option<(std::vec::IntoIter<Vec<Value>>, u64)>,
+}
+
+/// A session of a client.
+pub(crate) struct Session<'a> {
+    store: Store<Cache>,
+    connection: &'a mut Connection,
+    cancel: &'a Cancel,
+    context: Context,
+    settings: Settings,
+    catalog: Catalog,
+    transaction: Option<Transaction>,
+    /// True from BEGIN to the end of the transaction.
+    is_explicit: bool,
+    is_failed: bool,
+    isolation: Isolation,
+    savepoints: Vec<(String, Savepoint)>,
+    statements: HashMap<String, Rc<Prepared>>,
+    portals: HashMap<String, Portal>,
+}
+
+impl<'a> Session<'a> {
+    pub(crate) fn new(
+        store: Store<Cache>,
+        connection: &'a mut Connection,
+        cancel: &'a Cancel,
+        context: Context,
+        start: &[(String, String)],
+    ) -> Result<Self> {
+        let mut settings = Settings::default();
+        for (name, value) in start.iter().filter(|(name, _)| !matches!(name.as_str(), "user" | "database")) {
+            match name.as_str() {
+                "options" | "replication" => {
+                    if !value.is_empty() && value != "false" && value != "0" {
+                        return Err(SqlError::unsupported(format!("the start-up option {name}")));
+                    }
+                }
+                name if name.starts_with("_pq_.") => {}
+                name => settings.set(name, value)?,
+            }
+        }
+        Ok(Self {
+            store,
+            connection,
+            cancel,
+            context,
+            settings,
+            catalog: Catalog::default(),
+            transaction: None,
+            is_explicit: false,
+            is_failed: false,
+            isolation: Isolation::default(),
+            savepoints: Vec::new(),
+            statements: HashMap::new(),
+            portals: HashMap::new(),
+        })
+    }
+
+    /// Serves the client until it ends the connection.
+    pub(crate) async fn serve(mut self) -> Result<()> {
+        for (name, value) in self.settings.reported() {
+            self.connection.out.parameter(name, &value);
+        }
+        self.ready();
+        // After an error of the extended protocol, messages up to Sync are passed over.
+        let mut skips = false;
+        while let Some(message) = self.connection.receive().await? {
+            if skips && !matches!(message, Received::Sync | Received::Terminate) {
+                continue;
+            }
+            match message {
+                Received::Terminate => break,
+                Received::Query(text) => {
+                    self.cancel.forget();
+                    if let Err(error) = self.query(&text).await {
+                        self.fail(&error).await?;
+                    }
+                    self.end_implicit().await?;
+                    self.ready();
+                }
+                Received::Sync => {
+                    skips = false;
+                    self.end_implicit().await?;
+                    self.ready();
+                }
+                message => {
+                    if let Err(error) = self.extended(message).await {
+                        self.fail(&error).await?;
+                        skips = true;
+                    }
+                }
+            }
+            self.connection.flush_if_full().await?;
+        }
+        Ok(())
+    }
+
+    fn ready(&mut self) {
+        let status = match (self.is_explicit, self.is_failed) {
+            (false, _) => b'I',
+            (true, false) => b'T',
+            (true, true) => b'E',
+        };
+        self.connection.out.ready(status);
+    }
+
+    /// Reports an error, and fails the transaction.
+    async fn fail(&mut self, error: &SqlError) -> Result<()> {
+        // The client is gone.
+        if error.code.starts_with("08") {
+            return Err(error.clone());
+        }
+        self.connection.out.error(error, "ERROR");
+        self.is_failed = true;
+        if self.savepoints.is_empty() {
+            // Nobody waits longer for its rows.
+            self.transaction = None;
+            self.portals.clear();
+        }
+        Ok(())
+    }
+
+    /// Ends the transaction of a statement that is in none.
+    async fn end_implicit(&mut self) -> Result<()> {
+        if self.is_explicit {
+            return Ok(());
+        }
+        self.portals.clear();
+        if let Err(error) = self.end(true).await {
+            self.connection.out.error(&error, "ERROR");
+        }
+        Ok(())
+    }
+
+    /// Ends the transaction.
+    async fn end(&mut self, commits: bool) -> Result<()> {
+        self.is_explicit = false;
+        self.savepoints.clear();
+        let is_failed = std::mem::take(&mut self.is_failed);
+        match self.transaction.take() {
+            Some(transaction) if commits && !is_failed => Ok(transaction.commit().await?),
+            Some(transaction) => {
+                transaction.rollback();
+                // What it had changed of the catalog is undone.
+                self.catalog = Catalog::default();
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Begins a transaction if there is none.
+    fn begin(&mut self) {
+        if self.transaction.is_none() {
+            self.context.begun = time::now();
+            self.transaction = Some(self.store.begin(self.isolation));
+        }
+    }
+
+    /// Refuses statements of a failed transaction.
+    fn check_failed(&self, statement: &Statement) -> Result<()> {
+        if !self.is_failed || !self.is_explicit || run::ends_transaction(statement) {
+            return Ok(());
+        }
+        let message = "current transaction is aborted, commands ignored until end of transaction block";
+        Err(SqlError::new(code::IN_FAILED_TRANSACTION, message))
+    }
+
+    /// Runs the statements of a simple query.
+    async fn query(&mut self, text: &str) -> Result<()> {
+        let statements = parse::parse(text)?;
+        for statement in statements {
+            if matches!(statement, Statement::Empty) {
+                self.connection.out.empty(b'I');
+                continue;
+            }
+            self.check_failed(&statement)?;
+            let prepared = Prepared {
+                statement,
+                types: Vec::new(),
+                columns: Vec::new(),
+                plan: std::cell::RefCell::default(),
+            };
+            let cancel = self.cancel;
+            let limit = self.settings.statement_timeout();
+            let run = cancel.unless_cancelled(self.run_simple(&prepared));
+            within(limit, run).await?;
+        }
+        Ok(())
+    }
+
+    async fn run_simple(&mut self, prepared: &Prepared) -> Result<()> {
+        if let Statement::Copy(copy) = &prepared.statement {
+            return self.copy(copy).await;
+        }
+        let (plan, _) = self.plan(prepared).await?;
+        let result = self.run(&plan, &[]).await?;
+        if let Some((columns, rows)) = &result.rows {
+            self.connection.out.columns(columns, &[]);
+            for row in rows {
+                self.connection.out.row(row, columns, &[]);
+                self.connection.flush_if_full().await?;
+            }
+        }
+        let count = result.rows.map_or(0, |(_, rows)| rows.len() as u64);
+        self.connection.out.complete(&result.tag.text(count));
+        Ok(())
+    }
+
+    async fn extended(&mut self, message: Received) -> Result<()> {
+        match message {
+            Received::Parse { name, query, types } => {
+                let mut statements = parse::parse(&query)?;
+                if statements.len() > 1 {
+                    let message = "cannot insert multiple commands into a prepared statement";
+                    return Err(SqlError::new(code::SYNTAX_ERROR, message));
+                }
+                let statement = statements.pop().unwrap_or(Statement::Empty);
+                self.check_failed(&statement)?;
+                if !name.is_empty() && self.statements.contains_key(&name) {
+                    let message = format!("prepared statement \"{name}\" already exists");
+                    return Err(SqlError::new("42P05", message));
+                }
+                let types: Vec<Type> = types
+                    .into_iter()
+                    .map(|oid| Type::of_oid(oid).ok_or_else(|| SqlError::unsupported(format!("type {oid}"))))
+                    .collect::<Result<_>>()?;
+                let mut prepared =
+                    Prepared { statement, types, columns: Vec::new(), plan: std::cell::RefCell::default() };
+                let (plan, types) = self.plan(&prepared).await?;
+                prepared.types = types;
+                prepared.columns = plan.columns();
+                self.statements.insert(name, Rc::new(prepared));
+                self.connection.out.empty(b'1');
+            }
+            Received::Bind(bind) => self.bind(bind)?,
+            Received::DescribeStatement(name) => {
+                let prepared = self.prepared(&name)?;
+                self.connection.out.parameter_types(&prepared.types);
+                self.describe(&prepared.columns, &[]);
+            }
+            Received::DescribePortal(name) => {
+                let portal = self.portals.get(&name).ok_or_else(|| no_portal(&name))?;
+                let (prepared, formats) = (portal.prepared.clone(), portal.formats.clone());
+                self.describe(&prepared.columns, &formats);
+            }
+            Received::Execute { portal, most } => {
+                let cancel = self.cancel;
+                cancel.forget();
+                let limit = self.settings.statement_timeout();
+                let run = cancel.unless_cancelled(self.execute(&portal, most));
+                within(limit, run).await?;
+            }
+            Received::CloseStatement(name) => {
+                self.statements.remove(&name);
+                self.connection.out.empty(b'3');
+            }
+            Received::ClosePortal(name) => {
+                self.portals.remove(&name);
+                self.connection.out.empty(b'3');
+            }
+            Received::Flush => self.connection.flush().await?,
+            // What a client had under way when its copy failed.
+            Received::CopyData(_) | Received::CopyDone | Received::CopyFail(_) => {}
+            Received::Password(_) | Received::Query(_) | Received::Sync | Received::Terminate => {
+                return Err(SqlError::new(code::PROTOCOL_VIOLATION, "unexpected message"));
+            }
+        }
+        Ok(())
+    }
+
+    fn prepared(&self, name: &str) -> Result<Rc<Prepared>> {
+        self.statements.get(name).cloned().ok_or_else(|| {
+            let message = match name {
+                "" => "unnamed prepared statement does not exist".to_owned(),
+                name => format!("prepared statement \"{name}\" does not exist"),
+            };
+            SqlError::new(code::INVALID_STATEMENT_NAME, message)
+        })
+    }
+
+    fn describe(&mut self, columns: &[ResultColumn], formats: &[bool]) {
+        match columns {
+            [] => self.connection.out.empty(b'n'),
+            columns => self.connection.out.columns(columns, formats),
+        }
+    }
+
+    fn bind(&mut self, bind: BindMessage) -> Result<()> {
+        let BindMessage { portal, statement, formats, values, result_formats } = bind;
+        let prepared = self.prepared(&statement)?;
+        self.check_failed(&prepared.statement)?;
+        if values.len() != prepared.types.len() {
+            let (given, wanted) = (values.len(), prepared.types.len());
+            let message = format!(
+                "bind message supplies {given} parameters, but prepared statement \"{statement}\" requires {wanted}"
+            );
+            return Err(SqlError::new(code::PROTOCOL_VIOLATION, message));
+        }
+        let value = |(at, (bytes, of)): (usize, (Option<Vec<u8>>, &Type))| match bytes {
+            None => Ok(Value::Null),
+            Some(bytes) if format_of(&formats, at) => text::parse_binary(&bytes, *of),
+            Some(bytes) => {
+                let text = String::from_utf8(bytes)
+                    .map_err(|_| SqlError::new("22021", "invalid byte sequence for encoding \"UTF8\""))?;
+                text::parse(&text, *of)
+            }
+        };
+        let values = values.into_iter().zip(&prepared.types).enumerate().map(value).collect::<Result<_>>()?;
+        self.portals.insert(portal, Portal { prepared, values, formats: result_formats, rows: None });
+        self.connection.out.empty(b'2');
+        Ok(())
+    }
+
+    async fn execute(&mut self, name: &str, most: u32) -> Result<()> {
+        let portal = self.portals.get_mut(name).ok_or_else(|| no_portal(name))?;
+        let (prepared, formats) = (portal.prepared.clone(), portal.formats.clone());
+        if portal.rows.is_none() {
+            match &prepared.statement {
+                Statement::Empty => {
+                    self.connection.out.empty(b'I');
+                    return Ok(());
+                }
+                Statement::Copy(copy) => return self.copy(copy).await,
+                statement => {
+                    let values = portal.values.clone();
+                    self.check_failed(statement)?;
+                    let (plan, _) = self.plan(&prepared).await?;
+                    let result = self.run(&plan, &values).await?;
+                    let Some((_, rows)) = result.rows else {
+                        self.connection.out.complete(&result.tag.text(0));
+                        return Ok(());
+                    };
+                    let count = rows.len() as u64;
+                    if most == 0 {
+                        for row in &rows {
+                            self.connection.out.row(row, &prepared.columns, &formats);
+                            self.connection.flush_if_full().await?;
+                        }
+                        self.connection.out.complete(&result.tag.text(count));
+                        return Ok(());
+                    }
+                    let portal = self.portals.get_mut(name).ok_or_else(|| no_portal(name))?;
+                    portal.rows = Some((rows.into_iter(), 0));
+                }
+            }
+        }
+        let portal = self.portals.get_mut(name).ok_or_else(|| no_portal(name))?;
+        if let Some((rows, given)) = &mut portal.rows {
+            let limit = if most == 0 { usize::MAX } else { most as usize };
+            for row in rows.by_ref().take(limit) {
+                *given += 1;
+                self.connection.out.row(&row, &prepared.columns, &formats);
+            }
+            match rows.len() {
+                0 => {
+                    let tag = format!("SELECT {given}");
+                    self.connection.out.complete(&tag);
+                }
+                _ => self.connection.out.empty(b's'),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the plan of a statement, and the types of its parameters. Begins a transaction.
+    async fn plan(&mut self, prepared: &Prepared) -> Result<(Rc<Plan>, Vec<Type>)> {
+        if !run::needs_tables(&prepared.statement) {
+            return Ok((Rc::new(Plan::Other(prepared.statement.clone())), prepared.types.clone()));
+        }
+        self.begin();
+        let Some(transaction) = &mut self.transaction else { return Err(no_transaction()) };
+        transaction.begin_statement();
+        let version = self.catalog.refresh(&self.store, transaction).await?.to_vec();
+        if let Some((known, plan)) = &*prepared.plan.borrow()
+            && *known == version
+        {
+            return Ok((plan.clone(), prepared.types.clone()));
+        }
+        let parameters = Parameters(std::cell::RefCell::new(prepared.types.clone()));
+        let plan =
+            run::plan(&prepared.statement, &mut self.catalog, &self.store, transaction, &parameters).await?;
+        let mut types = parameters.0.into_inner();
+        for of in &mut types {
+            if *of == Type::Unknown {
+                *of = Type::Text;
+            }
+        }
+        let plan = Rc::new(plan);
+        *prepared.plan.borrow_mut() = Some((version, plan.clone()));
+        Ok((plan, types))
+    }
+}
+
+fn no_transaction() -> SqlError {
+    SqlError::new(code::NO_ACTIVE_TRANSACTION, "there is no transaction in progress")
+}
+
+fn no_portal(name: &str) -> SqlError {
+    SqlError::new(code::INVALID_CURSOR_NAME, format!("portal \"{name}\" does not exist"))
+}
+
+/// Ends a statement that takes too long.
+async fn within<T>(limit: Option<std::time::Duration>, act: impl Future<Output = Result<T>>) -> Result<T> {
+    match limit {
+        None => act.await,
+        Some(limit) => plexus_interconnect::executor::timeout(limit, act).await.unwrap_or_else(|| {
+            let message = "canceling statement due to statement timeout";
+            Err(SqlError::new(code::QUERY_CANCELED, message))
+        }),
+    }
+}

@@ -1,0 +1,515 @@
+//! Statements of a session: their plans, and what they do.
+
+use std::rc::Rc;
+
+use plexus_cache::Cache;
+use plexus_store::{Isolation, Store};
+use sqlparser::ast;
+
+use super::{Session, no_transaction, settings::Settings};
+use crate::{
+    bind::{
+        Parameters,
+        select::{self, ResultColumn, Select, from_tables, tables_of},
+    },
+    catalog::{Catalog, Table, Transaction},
+    ddl,
+    dml::{self, Change, ChangeKind},
+    error::{Result, SqlError, code},
+    exec::{self, Run},
+    parse::{Statement, folded, relation},
+    types::{Type, Value},
+};
+
+/// A statement that is ready to run.
+#[derive(Debug)]
+pub(super) enum Plan {
+    Select(Select),
+    Change(Change),
+    /// Its plan, as text.
+    Explain(Vec<String>),
+    /// It needs no plan.
+    Other(Statement),
+}
+
+impl Plan {
+    pub(super) fn columns(&self) -> Vec<ResultColumn> {
+        let text = |name: &str| vec![ResultColumn { name: name.into(), of: Type::Text }];
+        match self {
+            Self::Select(select) => select.columns.clone(),
+            Self::Change(change) => change.columns.clone(),
+            Self::Explain(_) => text("QUERY PLAN"),
+            Self::Other(Statement::Sql(statement)) => match &**statement {
+                ast::Statement::ShowVariable { variable } => text(&shown_name(variable)),
+                _ => Vec::new(),
+            },
+            Self::Other(_) => Vec::new(),
+        }
+    }
+}
+
+/// The end of a statement.
+pub(super) struct Done {
+    pub(super) tag: Tag,
+    /// The rows for the client, and their columns.
+    pub(super) rows: Option<(Vec<ResultColumn>, Vec<Vec<Value>>)>,
+}
+
+/// The words that tell a client what was done.
+pub(super) enum Tag {
+    /// The number of rows for the client follows.
+    Rows(&'static str),
+    /// This number follows.
+    Count(&'static str, u64),
+    Plain(&'static str),
+}
+
+impl Tag {
+    pub(super) fn text(&self, rows: u64) -> String {
+        match self {
+            Self::Rows(word) => format!("{word} {rows}"),
+            Self::Count(word, count) => format!("{word} {count}"),
+            Self::Plain(word) => (*word).to_owned(),
+        }
+    }
+}
+
+fn plain(tag: &'static str) -> Done {
+    Done { tag: Tag::Plain(tag), rows: None }
+}
+
+/// Returns true for statements that a failed transaction allows.
+pub(super) fn ends_transaction(statement: &Statement) -> bool {
+    match statement {
+        Statement::Sql(statement) => {
+            matches!(**statement, ast::Statement::Commit { .. } | ast::Statement::Rollback { .. })
+        }
+        _ => false,
+    }
+}
+
+/// Returns true for statements that are bound to tables before they run.
+pub(super) fn needs_tables(statement: &Statement) -> bool {
+    match statement {
+        Statement::Sql(statement) => matches!(
+            **statement,
+            ast::Statement::Query(_)
+                | ast::Statement::Insert(_)
+                | ast::Statement::Update(_)
+                | ast::Statement::Delete(_)
+                | ast::Statement::Explain { .. }
+        ),
+        _ => false,
+    }
+}
+
+async fn find_all(
+    catalog: &mut Catalog,
+    store: &Store<Cache>,
+    by: &mut Transaction,
+    names: Vec<String>,
+) -> Result<Vec<Rc<Table>>> {
+    let mut tables = Vec::new();
+    for name in names {
+        tables.push(catalog.table(store, by, &name).await?);
+    }
+    Ok(tables)
+}
+
+/// Binds a statement and plans it.
+pub(super) async fn plan(
+    statement: &Statement,
+    catalog: &mut Catalog,
+    store: &Store<Cache>,
+    by: &mut Transaction,
+    parameters: &Parameters,
+) -> Result<Plan> {
+    let Statement::Sql(statement) = statement else { return Ok(Plan::Other(statement.clone())) };
+    let (statement, explains) = match &**statement {
+        ast::Statement::Explain {
+            analyze: false,
+            verbose: false,
+            statement,
+            format: None,
+            options: None,
+            ..
+        } => (&**statement, true),
+        ast::Statement::Explain { .. } => return Err(SqlError::unsupported("EXPLAIN with options")),
+        statement => (statement, false),
+    };
+    let plan = match statement {
+        ast::Statement::Query(query) => {
+            let tables = find_all(catalog, store, by, tables_of(query)?).await?;
+            Plan::Select(select::bind(query, &tables, parameters)?)
+        }
+        ast::Statement::Insert(insert) => {
+            let ast::TableObject::TableName(name) = &insert.table else {
+                return Err(SqlError::unsupported(format!("INSERT INTO {}", insert.table)));
+            };
+            let table = catalog.table(store, by, &relation(name)?).await?;
+            let names = insert.source.as_deref().map_or(Ok(Vec::new()), tables_of)?;
+            let tables = find_all(catalog, store, by, names).await?;
+            Plan::Change(dml::bind_insert(insert, &table, &tables, parameters)?)
+        }
+        ast::Statement::Update(update) => {
+            let tables =
+                find_all(catalog, store, by, from_tables(std::slice::from_ref(&update.table))?).await?;
+            Plan::Change(dml::bind_update(update, &tables[0], parameters)?)
+        }
+        ast::Statement::Delete(delete) => {
+            let (ast::FromTable::WithFromKeyword(from) | ast::FromTable::WithoutKeyword(from)) = &delete.from;
+            let tables = find_all(catalog, store, by, from_tables(from)?).await?;
+            let [table] = &tables[..] else {
+                return Err(SqlError::unsupported("DELETE from several tables"));
+            };
+            Plan::Change(dml::bind_delete(delete, table, parameters)?)
+        }
+        other => return Err(SqlError::unsupported(format!("EXPLAIN {other}"))),
+    };
+    Ok(if explains { Plan::Explain(explain(&plan)) } else { plan })
+}
+
+/// Returns the plan as lines of text.
+fn explain(plan: &Plan) -> Vec<String> {
+    let line = |source: &select::Source, depth: usize| {
+        let table = &source.table;
+        let path = &source.path;
+        let way = match path.index {
+            _ if path.is_point(table) => format!("Row of {} by its primary key", table.name),
+            Some(index) => format!("Scan of index {} of {}", table.indexes[index].name, table.name),
+            None if path.columns.is_empty() => format!("Scan of all rows of {}", table.name),
+            None => format!("Scan of rows of {} by its primary key", table.name),
+        };
+        let join = match (depth, &source.outer) {
+            (0, _) => "",
+            (_, None) => "Join with ",
+            (_, Some(_)) => "Left join with ",
+        };
+        format!("{}{join}{way}", "  ".repeat(depth))
+    };
+    match plan {
+        Plan::Select(select) => {
+            let mut lines: Vec<String> =
+                select.sources.iter().enumerate().map(|(depth, source)| line(source, depth)).collect();
+            if lines.is_empty() {
+                lines.push("Result".into());
+            }
+            if select.groups.is_some() {
+                lines.insert(0, "Aggregate".into());
+            }
+            if !select.order.is_empty() {
+                lines.insert(0, "Sort".into());
+            }
+            lines
+        }
+        Plan::Change(change) => match &change.kind {
+            ChangeKind::Insert { .. } => vec![format!("Insert on {}", change.table.name)],
+            ChangeKind::Update { source, .. } => {
+                vec![format!("Update on {}", change.table.name), line(source, 0)]
+            }
+            ChangeKind::Delete { source } => {
+                vec![format!("Delete on {}", change.table.name), line(source, 0)]
+            }
+        },
+        Plan::Explain(_) | Plan::Other(_) => Vec::new(),
+    }
+}
+
+impl Session<'_> {
+    pub(super) async fn run(&mut self, plan: &Plan, values: &[Value]) -> Result<Done> {
+        match plan {
+            Plan::Select(query) => {
+                let rows = exec::select(&mut self.statement(values)?, query).await?;
+                Ok(Done { tag: Tag::Rows("SELECT"), rows: Some((query.columns.clone(), rows)) })
+            }
+            Plan::Change(change) => {
+                let changed = dml::run(&mut self.statement(values)?, change).await?;
+                let word = match change.kind {
+                    ChangeKind::Insert { .. } => "INSERT 0",
+                    ChangeKind::Update { .. } => "UPDATE",
+                    ChangeKind::Delete { .. } => "DELETE",
+                };
+                let rows = (!change.columns.is_empty()).then(|| (change.columns.clone(), changed.returned));
+                Ok(Done { tag: Tag::Count(word, changed.count), rows })
+            }
+            Plan::Explain(lines) => {
+                let rows = lines.iter().map(|line| vec![Value::Text(line.clone())]).collect();
+                Ok(Done { tag: Tag::Plain("EXPLAIN"), rows: Some((plan.columns(), rows)) })
+            }
+            Plan::Other(statement) => match statement {
+                Statement::Nothing(tag) => Ok(plain(tag)),
+                Statement::Sql(statement) => self.utility(statement).await,
+                Statement::Copy(_) | Statement::Empty => Ok(plain("")),
+            },
+        }
+    }
+
+    /// Begins a statement of the transaction.
+    pub(super) fn statement<'r>(&'r mut self, parameters: &'r [Value]) -> Result<Run<'r>> {
+        self.begin();
+        let by = self.transaction.as_mut().ok_or_else(no_transaction)?;
+        // So a change of one row holds no snapshot while it waits for another transaction.
+        by.begin_statement();
+        Ok(Run { store: &self.store, by, parameters, context: &self.context, memory: 0 })
+    }
+
+    fn notice(&mut self, code: &'static str, severity: &str, message: String) {
+        self.connection.out.error(&SqlError::new(code, message), severity);
+    }
+
+    async fn utility(&mut self, statement: &ast::Statement) -> Result<Done> {
+        match statement {
+            ast::Statement::StartTransaction { modes, statements, .. } => {
+                select::refuse(!statements.is_empty(), "BEGIN with statements")?;
+                if self.is_explicit {
+                    let message = "there is already a transaction in progress".into();
+                    self.notice(code::ACTIVE_TRANSACTION, "WARNING", message);
+                }
+                let isolation = isolation(modes)?;
+                self.begin_explicit(isolation);
+                Ok(plain("BEGIN"))
+            }
+            ast::Statement::Commit { chain: false, .. } => {
+                if !self.is_explicit {
+                    self.notice(
+                        code::NO_ACTIVE_TRANSACTION,
+                        "WARNING",
+                        "there is no transaction in progress".into(),
+                    );
+                }
+                let tag = if self.is_failed { "ROLLBACK" } else { "COMMIT" };
+                self.end(true).await?;
+                Ok(plain(tag))
+            }
+            ast::Statement::Rollback { chain: false, savepoint: None } => {
+                if !self.is_explicit {
+                    self.notice(
+                        code::NO_ACTIVE_TRANSACTION,
+                        "WARNING",
+                        "there is no transaction in progress".into(),
+                    );
+                }
+                self.end(false).await?;
+                Ok(plain("ROLLBACK"))
+            }
+            ast::Statement::Rollback { chain: false, savepoint: Some(name) } => {
+                let at = self.find_savepoint(name)?;
+                let place = self.savepoints[at].1;
+                self.savepoints.truncate(at + 1);
+                let transaction = self.transaction.as_mut().ok_or_else(no_transaction)?;
+                transaction.rollback_to(place).await?;
+                self.catalog = Catalog::default();
+                self.is_failed = false;
+                Ok(plain("ROLLBACK"))
+            }
+            ast::Statement::Savepoint { name } => {
+                if !self.is_explicit {
+                    let message = "SAVEPOINT can only be used in transaction blocks";
+                    return Err(SqlError::new(code::NO_ACTIVE_TRANSACTION, message));
+                }
+                self.begin();
+                let place = self.transaction.as_mut().ok_or_else(no_transaction)?.savepoint();
+                self.savepoints.push((folded(name), place));
+                Ok(plain("SAVEPOINT"))
+            }
+            ast::Statement::ReleaseSavepoint { name } => {
+                let at = self.find_savepoint(name)?;
+                self.savepoints.truncate(at);
+                Ok(plain("RELEASE"))
+            }
+            ast::Statement::Set(set) => self.set(set),
+            ast::Statement::ShowVariable { variable } => {
+                let name = shown_name(variable);
+                let value = match name.as_str() {
+                    "transaction_isolation" => match self.isolation {
+                        Isolation::ReadCommitted => "read committed".to_owned(),
+                        Isolation::RepeatableRead => "repeatable read".to_owned(),
+                    },
+                    name => self.settings.show(name)?,
+                };
+                let columns = vec![ResultColumn { name, of: Type::Text }];
+                Ok(Done { tag: Tag::Plain("SHOW"), rows: Some((columns, vec![vec![Value::Text(value)]])) })
+            }
+            ast::Statement::Reset(reset) => {
+                match &reset.reset {
+                    ast::Reset::ALL => self.settings.reset(None)?,
+                    ast::Reset::ConfigurationParameter(name) => {
+                        self.settings.reset(Some(&name.to_string()))?
+                    }
+                    ast::Reset::SessionAuthorization => {}
+                }
+                Ok(plain("RESET"))
+            }
+            ast::Statement::Discard { object_type: ast::DiscardObject::ALL } => {
+                self.settings.reset(None)?;
+                self.statements.clear();
+                Ok(plain("DISCARD ALL"))
+            }
+            ast::Statement::Deallocate { name, .. } => {
+                if name.value.eq_ignore_ascii_case("all") {
+                    self.statements.clear();
+                    return Ok(plain("DEALLOCATE ALL"));
+                }
+                self.prepared(&folded(name))?;
+                self.statements.remove(&folded(name));
+                Ok(plain("DEALLOCATE"))
+            }
+            other => self.define(other).await,
+        }
+    }
+
+    fn begin_explicit(&mut self, isolation: Option<Isolation>) {
+        if !self.is_explicit {
+            self.isolation = isolation.unwrap_or_default();
+            // The statements before it in the same text are part of it.
+            if self.transaction.is_none() {
+                self.begin();
+            }
+        }
+        self.is_explicit = true;
+    }
+
+    fn find_savepoint(&self, name: &ast::Ident) -> Result<usize> {
+        let name = folded(name);
+        self.savepoints.iter().rposition(|(known, _)| *known == name).ok_or_else(|| {
+            SqlError::new(code::INVALID_SAVEPOINT, format!("savepoint \"{name}\" does not exist"))
+        })
+    }
+
+    fn set(&mut self, set: &ast::Set) -> Result<Done> {
+        match set {
+            ast::Set::SingleAssignment {
+                scope: None | Some(ast::ContextModifier::Session),
+                hivevar: false,
+                variable,
+                values,
+            } => {
+                let name = variable.to_string();
+                let value: Vec<String> = values
+                    .iter()
+                    .map(|value| match value {
+                        ast::Expr::Value(value) => match &value.value {
+                            ast::Value::SingleQuotedString(text) => text.clone(),
+                            other => other.to_string(),
+                        },
+                        other => other.to_string(),
+                    })
+                    .collect();
+                match value.join(", ") {
+                    value if value.eq_ignore_ascii_case("default") => self.settings.reset(Some(&name))?,
+                    value => self.settings.set(&name, &value)?,
+                }
+                if let Some(reported) = Settings::reported_name(&name) {
+                    self.connection.out.parameter(reported, &self.settings.show(&name)?);
+                }
+                Ok(plain("SET"))
+            }
+            ast::Set::SetTransaction { modes, snapshot: None, session } => {
+                let isolation = isolation(modes)?;
+                if *session && isolation == Some(Isolation::RepeatableRead) {
+                    return Err(SqlError::unsupported("REPEATABLE READ for the session"));
+                }
+                if let Some(isolation) = isolation.filter(|_| !*session) {
+                    if isolation != self.isolation {
+                        let message = "SET TRANSACTION ISOLATION LEVEL must be called before any query";
+                        // The transaction has done nothing yet.
+                        self.transaction = None;
+                        self.isolation = isolation;
+                        let _ = message;
+                        self.begin();
+                    }
+                }
+                Ok(plain("SET"))
+            }
+            ast::Set::SetTimeZone { local: false, value } => {
+                self.settings.set("timezone", value.to_string().trim_matches('\''))?;
+                Ok(plain("SET"))
+            }
+            ast::Set::SetNames { charset_name, collation_name: None } => {
+                self.settings.set("client_encoding", &charset_name.value)?;
+                Ok(plain("SET"))
+            }
+            other => Err(SqlError::unsupported(other)),
+        }
+    }
+
+    /// Runs a statement that changes the catalog.
+    async fn define(&mut self, statement: &ast::Statement) -> Result<Done> {
+        self.begin();
+        let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
+        by.begin_statement();
+        self.catalog.refresh(&self.store, by).await?;
+        let context = &self.context;
+        let mut run = Run { store: &self.store, by, parameters: &[], context, memory: 0 };
+        let mut notices = Vec::new();
+        let tag = match statement {
+            ast::Statement::CreateTable(create) => {
+                notices.extend(ddl::create_table(&mut run, &mut self.catalog, create).await?);
+                "CREATE TABLE"
+            }
+            ast::Statement::CreateIndex(create) => {
+                notices.extend(ddl::create_index(&mut run, &mut self.catalog, create).await?);
+                "CREATE INDEX"
+            }
+            ast::Statement::Drop {
+                object_type,
+                if_exists,
+                names,
+                cascade: false,
+                purge: false,
+                temporary: false,
+                table: None,
+                ..
+            } => {
+                notices = ddl::drop_all(&mut run, &mut self.catalog, *object_type, names, *if_exists).await?;
+                if *object_type == ast::ObjectType::Table { "DROP TABLE" } else { "DROP INDEX" }
+            }
+            ast::Statement::Truncate(truncate) => {
+                ddl::truncate(&mut run, &mut self.catalog, truncate).await?;
+                "TRUNCATE TABLE"
+            }
+            ast::Statement::AlterTable(alter) => {
+                ddl::alter_table(&mut run, &mut self.catalog, alter).await?;
+                "ALTER TABLE"
+            }
+            other => {
+                let text = other.to_string();
+                let words: Vec<&str> = text.split_whitespace().take(3).collect();
+                return Err(SqlError::unsupported(format!("the statement {}", words.join(" "))));
+            }
+        };
+        for notice in notices {
+            self.notice("00000", "NOTICE", notice);
+        }
+        Ok(plain(tag))
+    }
+}
+
+/// Returns the isolation that the modes of a transaction name.
+fn isolation(modes: &[ast::TransactionMode]) -> Result<Option<Isolation>> {
+    let mut found = None;
+    for mode in modes {
+        match mode {
+            ast::TransactionMode::AccessMode(ast::TransactionAccessMode::ReadWrite) => {}
+            ast::TransactionMode::AccessMode(ast::TransactionAccessMode::ReadOnly) => {
+                return Err(SqlError::unsupported("READ ONLY"));
+            }
+            ast::TransactionMode::IsolationLevel(level) => match level {
+                ast::TransactionIsolationLevel::ReadCommitted
+                | ast::TransactionIsolationLevel::ReadUncommitted => found = Some(Isolation::ReadCommitted),
+                ast::TransactionIsolationLevel::RepeatableRead => found = Some(Isolation::RepeatableRead),
+                other => return Err(SqlError::unsupported(format!("the isolation level {other}"))),
+            },
+        }
+    }
+    Ok(found)
+}
+
+fn shown_name(variable: &[ast::Ident]) -> String {
+    let words: Vec<String> = variable.iter().map(folded).collect();
+    match words.join(" ").as_str() {
+        "transaction isolation level" => "transaction_isolation".into(),
+        "time zone" => "timezone".into(),
+        name => name.replace(' ', "."),
+    }
+}

@@ -1,0 +1,141 @@
+//! The settings of a session, as SET and SHOW know them.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::error::{Result, SqlError, code};
+
+/// The settings that clients may change, with their first values; each value is accepted and shown,
+/// except for those that [`Settings::set`] checks.
+const CHANGEABLE: &[(&str, &str)] = &[
+    ("application_name", ""),
+    ("client_encoding", "UTF8"),
+    ("client_min_messages", "notice"),
+    ("datestyle", "ISO, MDY"),
+    ("default_transaction_isolation", "read committed"),
+    ("extra_float_digits", "1"),
+    ("intervalstyle", "postgres"),
+    ("search_path", "\"$user\", public"),
+    ("standard_conforming_strings", "on"),
+    ("statement_timeout", "0"),
+    ("timezone", "UTC"),
+];
+
+/// The settings that clients may see.
+const FIXED: &[(&str, &str)] = &[
+    ("in_hot_standby", "off"),
+    ("integer_datetimes", "on"),
+    ("is_superuser", "on"),
+    ("max_identifier_length", "63"),
+    ("server_encoding", "UTF8"),
+    ("server_version", "15.0"),
+    ("server_version_num", "150000"),
+];
+
+/// The names under which clients are told of changes.
+const REPORTED: &[&str] = &[
+    "application_name",
+    "client_encoding",
+    "DateStyle",
+    "in_hot_standby",
+    "integer_datetimes",
+    "IntervalStyle",
+    "is_superuser",
+    "server_encoding",
+    "server_version",
+    "standard_conforming_strings",
+    "TimeZone",
+];
+
+#[derive(Debug)]
+pub(crate) struct Settings(BTreeMap<&'static str, String>);
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self(CHANGEABLE.iter().map(|(name, value)| (*name, (*value).to_owned())).collect())
+    }
+}
+
+/// Returns a time from its text: a number of milliseconds, or with a unit.
+fn duration(text: &str) -> Option<Duration> {
+    let digits = text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().ok()?;
+    let unit = match text[digits..].trim() {
+        "" | "ms" => 1,
+        "s" => 1000,
+        "min" => 60_000,
+        "h" => 3_600_000,
+        _ => return None,
+    };
+    number.checked_mul(unit).map(Duration::from_millis)
+}
+
+impl Settings {
+    fn unknown(name: &str) -> SqlError {
+        let message = format!("unrecognized configuration parameter \"{name}\"");
+        SqlError::new(code::UNDEFINED_OBJECT, message)
+    }
+
+    /// Sets a value.
+    pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        let lower = name.to_ascii_lowercase();
+        if FIXED.iter().any(|(fixed, _)| *fixed == lower) {
+            let message = format!("parameter \"{name}\" cannot be changed");
+            return Err(SqlError::new("55P02", message));
+        }
+        let Some((known, _)) = CHANGEABLE.iter().find(|(known, _)| *known == lower) else {
+            return Err(Self::unknown(name));
+        };
+        let plain = value.to_ascii_lowercase();
+        let is_valid = match *known {
+            "client_encoding" => matches!(plain.as_str(), "utf8" | "utf-8" | "unicode"),
+            "datestyle" => plain.starts_with("iso"),
+            "timezone" => matches!(plain.as_str(), "utc" | "gmt" | "etc/utc" | "default"),
+            "standard_conforming_strings" => matches!(plain.as_str(), "on" | "true" | "1" | "yes"),
+            "intervalstyle" => plain == "postgres",
+            "statement_timeout" => duration(&plain).is_some(),
+            "default_transaction_isolation" => plain == "read committed",
+            _ => true,
+        };
+        if !is_valid {
+            return Err(SqlError::unsupported(format!("the value \"{value}\" of {known}")));
+        }
+        self.0.insert(known, value.to_owned());
+        Ok(())
+    }
+
+    /// Sets a value to its first one; all of them without a name.
+    pub(crate) fn reset(&mut self, name: Option<&str>) -> Result<()> {
+        let Some(name) = name else {
+            *self = Self::default();
+            return Ok(());
+        };
+        let lower = name.to_ascii_lowercase();
+        let (known, first) =
+            CHANGEABLE.iter().find(|(known, _)| *known == lower).ok_or_else(|| Self::unknown(name))?;
+        self.0.insert(known, (*first).to_owned());
+        Ok(())
+    }
+
+    pub(crate) fn show(&self, name: &str) -> Result<String> {
+        let lower = name.to_ascii_lowercase();
+        if let Some(value) = self.0.get(lower.as_str()) {
+            return Ok(value.clone());
+        }
+        let fixed = FIXED.iter().find(|(fixed, _)| *fixed == lower);
+        fixed.map(|(_, value)| (*value).to_owned()).ok_or_else(|| Self::unknown(name))
+    }
+
+    /// Returns the settings that a client is told of.
+    pub(crate) fn reported(&self) -> impl Iterator<Item = (&'static str, String)> {
+        REPORTED.iter().filter_map(|name| Some((*name, self.show(name).ok()?)))
+    }
+
+    /// Returns the name under which a client is told of a setting, if it is.
+    pub(crate) fn reported_name(name: &str) -> Option<&'static str> {
+        REPORTED.iter().copied().find(|reported| reported.eq_ignore_ascii_case(name))
+    }
+
+    pub(crate) fn statement_timeout(&self) -> Option<Duration> {
+        self.0.get("statement_timeout").and_then(|text| duration(text)).filter(|limit| !limit.is_zero())
+    }
+}

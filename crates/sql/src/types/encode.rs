@@ -1,0 +1,176 @@
+//! Rows and keys as bytes.
+//!
+//! A row is one byte for each value, which tells its kind, and the value. A key is in the order of
+//! its values: a byte that tells NULL, which is last, and bytes whose order is that of the values.
+
+use super::{Type, Value, numeric::Numeric};
+use crate::error::{Result, SqlError, code};
+
+const NULL: u8 = 0;
+const FALSE: u8 = 1;
+const TRUE: u8 = 2;
+const INT: u8 = 3;
+const FLOAT: u8 = 4;
+const NUMERIC: u8 = 5;
+const TEXT: u8 = 6;
+const BYTES: u8 = 7;
+const DATE: u8 = 8;
+const TIME: u8 = 9;
+
+/// Marks of a key: values are before NULL.
+const KEY_VALUE: u8 = 1;
+const KEY_NULL: u8 = 2;
+
+pub(crate) fn row(values: &[Value]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(values.len() * 6);
+    for value in values {
+        match value {
+            Value::Null => bytes.push(NULL),
+            Value::Bool(false) => bytes.push(FALSE),
+            Value::Bool(true) => bytes.push(TRUE),
+            Value::Int(number) => {
+                bytes.push(INT);
+                put_int(&mut bytes, *number);
+            }
+            Value::Float(number) => {
+                bytes.push(FLOAT);
+                bytes.extend(number.to_bits().to_le_bytes());
+            }
+            Value::Numeric(Numeric { digits, scale }) => {
+                bytes.push(NUMERIC);
+                bytes.extend(scale.to_le_bytes());
+                bytes.extend(digits.to_le_bytes());
+            }
+            Value::Text(text) => put_bytes(&mut bytes, TEXT, text.as_bytes()),
+            Value::Bytes(content) => put_bytes(&mut bytes, BYTES, content),
+            Value::Date(day) => {
+                bytes.push(DATE);
+                bytes.extend(day.to_le_bytes());
+            }
+            Value::Time(moment) => {
+                bytes.push(TIME);
+                bytes.extend(moment.to_le_bytes());
+            }
+        }
+    }
+    bytes
+}
+
+/// Appends the length of an integer and its significant bytes.
+fn put_int(into: &mut Vec<u8>, number: i64) {
+    let bytes = number.to_le_bytes();
+    let len = (1..8).find(|len| number << (64 - 8 * len) >> (64 - 8 * len) == number).unwrap_or(8);
+    into.push(len as u8);
+    into.extend(&bytes[..len]);
+}
+
+fn put_bytes(into: &mut Vec<u8>, kind: u8, content: &[u8]) {
+    into.push(kind);
+    // A tree refuses rows that are longer.
+    into.extend((content.len() as u32).to_le_bytes());
+    into.extend(content);
+}
+
+fn damaged() -> SqlError {
+    SqlError::new(code::DATA_CORRUPTED, "a row is malformed; run `plexus store check`")
+}
+
+/// Reads a row. Columns that were added since the row was written are NULL.
+pub(crate) fn read_row(bytes: &[u8], columns: usize) -> Result<Vec<Value>> {
+    fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N]> {
+        let (taken, more) = rest.split_first_chunk::<N>().ok_or_else(damaged)?;
+        *rest = more;
+        Ok(*taken)
+    }
+    fn take_bytes(rest: &mut &[u8]) -> Result<Vec<u8>> {
+        let len = u32::from_le_bytes(take(rest)?) as usize;
+        let (taken, more) = rest.split_at_checked(len).ok_or_else(damaged)?;
+        *rest = more;
+        Ok(taken.to_vec())
+    }
+    let mut rest = bytes;
+    let mut values = Vec::with_capacity(columns);
+    while let [kind, more @ ..] = rest {
+        rest = more;
+        values.push(match *kind {
+            NULL => Value::Null,
+            FALSE => Value::Bool(false),
+            TRUE => Value::Bool(true),
+            INT => {
+                let [len] = take(&mut rest)?;
+                let (low, more) = rest
+                    .split_at_checked(len.into())
+                    .filter(|_| (1..=8).contains(&len))
+                    .ok_or_else(damaged)?;
+                rest = more;
+                let mut bytes = [0; 8];
+                bytes[..low.len()].copy_from_slice(low);
+                let unused = 64 - 8 * u32::from(len);
+                Value::Int(i64::from_le_bytes(bytes) << unused >> unused)
+            }
+            FLOAT => Value::Float(f64::from_bits(u64::from_le_bytes(take(&mut rest)?))),
+            NUMERIC => {
+                let scale = u16::from_le_bytes(take(&mut rest)?);
+                Value::Numeric(Numeric { scale, digits: i128::from_le_bytes(take(&mut rest)?) })
+            }
+            TEXT => Value::Text(String::from_utf8(take_bytes(&mut rest)?).map_err(|_| damaged())?),
+            BYTES => Value::Bytes(take_bytes(&mut rest)?),
+            DATE => Value::Date(i32::from_le_bytes(take(&mut rest)?)),
+            TIME => Value::Time(i64::from_le_bytes(take(&mut rest)?)),
+            _ => return Err(damaged()),
+        });
+    }
+    if values.len() > columns {
+        return Err(damaged());
+    }
+    values.resize(columns, Value::Null);
+    Ok(values)
+}
+
+/// Appends a value to a key.
+///
+/// # Errors
+/// The type cannot be in a key.
+pub(crate) fn put_key(into: &mut Vec<u8>, value: &Value, of: Type) -> Result<()> {
+    if value.is_null() {
+        into.push(KEY_NULL);
+        return Ok(());
+    }
+    into.push(KEY_VALUE);
+    match value {
+        Value::Bool(value) => into.push((*value).into()),
+        Value::Int(number) => into.extend((*number as u64 ^ 1 << 63).to_be_bytes()),
+        Value::Date(day) => into.extend((*day as u32 ^ 1 << 31).to_be_bytes()),
+        Value::Time(moment) => into.extend((*moment as u64 ^ 1 << 63).to_be_bytes()),
+        Value::Float(number) => {
+            // Both zeros are equal, and NaN is the highest.
+            let bits = if *number == 0.0 { 0 } else { number.to_bits() };
+            let bits = if number.is_nan() { f64::NAN.to_bits() & !(1 << 63) } else { bits };
+            into.extend((if bits >> 63 == 0 { bits | 1 << 63 } else { !bits }).to_be_bytes());
+        }
+        Value::Text(text) => {
+            into.extend(text.as_bytes());
+            into.push(0);
+        }
+        Value::Bytes(bytes) => {
+            for byte in bytes {
+                into.push(*byte);
+                // A zero is followed by a one, so that two zeros are the end.
+                into.extend((*byte == 0).then_some(1));
+            }
+            into.extend([0, 0]);
+        }
+        Value::Numeric(_) | Value::Null => {
+            return Err(SqlError::unsupported(format!("a key of type {}", of.name())));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the least key above all keys that begin with `prefix`; `None` if there is none.
+pub(crate) fn after(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
+    let mut after = prefix[..=last].to_vec();
+    after[last] += 1;
+    Some(after)
+}

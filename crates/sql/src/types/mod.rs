@@ -1,0 +1,279 @@
+//! Types and their values: the text that clients see, the bytes of rows and keys.
+
+pub(crate) mod encode;
+pub(crate) mod numeric;
+pub(crate) mod text;
+pub(crate) mod time;
+
+use std::cmp::Ordering;
+
+use serde::{Deserialize, Serialize};
+
+use self::numeric::Numeric;
+use crate::error::{Result, SqlError, code};
+
+/// A type of SQL.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Type {
+    Bool,
+    Int2,
+    Int4,
+    Int8,
+    Float8,
+    /// Digits in all and behind the point, if they are limited.
+    Numeric(Option<(u16, u16)>),
+    Text,
+    /// The most characters, if they are limited.
+    Varchar(Option<u32>),
+    /// The number of characters.
+    Char(u32),
+    Bytea,
+    Date,
+    Timestamp,
+    TimestampTz,
+    /// A literal or parameter whose type the rest of the statement decides.
+    Unknown,
+}
+
+/// A value; its type is known from where it is.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Value {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Numeric(Numeric),
+    Text(String),
+    Bytes(Vec<u8>),
+    /// Days from 2000-01-01.
+    Date(i32),
+    /// Microseconds from 2000-01-01 00:00:00 (UTC).
+    Time(i64),
+}
+
+impl Type {
+    /// Returns the identifier of the type in PostgreSQL's catalog.
+    pub(crate) fn oid(self) -> u32 {
+        match self {
+            Self::Bool => 16,
+            Self::Bytea => 17,
+            Self::Int8 => 20,
+            Self::Int2 => 21,
+            Self::Int4 => 23,
+            Self::Text => 25,
+            Self::Float8 => 701,
+            Self::Char(_) => 1042,
+            Self::Varchar(_) => 1043,
+            Self::Date => 1082,
+            Self::Timestamp => 1114,
+            Self::TimestampTz => 1184,
+            Self::Numeric(_) => 1700,
+            Self::Unknown => 705,
+        }
+    }
+
+    /// Returns the type with an identifier of PostgreSQL; 0 leaves it open.
+    pub(crate) fn of_oid(oid: u32) -> Option<Self> {
+        Some(match oid {
+            0 | 705 => Self::Unknown,
+            16 => Self::Bool,
+            17 => Self::Bytea,
+            20 => Self::Int8,
+            21 => Self::Int2,
+            23 => Self::Int4,
+            25 | 19 => Self::Text,
+            701 | 700 => Self::Float8,
+            1042 => Self::Char(u32::MAX),
+            1043 => Self::Varchar(None),
+            1082 => Self::Date,
+            1114 => Self::Timestamp,
+            1184 => Self::TimestampTz,
+            1700 => Self::Numeric(None),
+            _ => return None,
+        })
+    }
+
+    /// Returns the bytes of a value, -1 if they vary.
+    pub(crate) fn size(self) -> i16 {
+        match self {
+            Self::Bool => 1,
+            Self::Int2 => 2,
+            Self::Int4 | Self::Date => 4,
+            Self::Int8 | Self::Float8 | Self::Timestamp | Self::TimestampTz => 8,
+            Self::Unknown => -2,
+            _ => -1,
+        }
+    }
+
+    /// Returns the limits of the type as PostgreSQL encodes them, -1 for none.
+    pub(crate) fn modifier(self) -> i32 {
+        match self {
+            Self::Varchar(Some(most)) => most as i32 + 4,
+            Self::Char(count) if count != u32::MAX => count as i32 + 4,
+            Self::Numeric(Some((digits, scale))) => (i32::from(digits) << 16 | i32::from(scale)) + 4,
+            _ => -1,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Bool => "boolean",
+            Self::Int2 => "smallint",
+            Self::Int4 => "integer",
+            Self::Int8 => "bigint",
+            Self::Float8 => "double precision",
+            Self::Numeric(_) => "numeric",
+            Self::Text => "text",
+            Self::Varchar(_) => "character varying",
+            Self::Char(_) => "character",
+            Self::Bytea => "bytea",
+            Self::Date => "date",
+            Self::Timestamp => "timestamp without time zone",
+            Self::TimestampTz => "timestamp with time zone",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    pub(crate) fn is_integer(self) -> bool {
+        matches!(self, Self::Int2 | Self::Int4 | Self::Int8)
+    }
+
+    pub(crate) fn is_number(self) -> bool {
+        self.is_integer() || matches!(self, Self::Float8 | Self::Numeric(_))
+    }
+
+    pub(crate) fn is_text(self) -> bool {
+        matches!(self, Self::Text | Self::Varchar(_) | Self::Char(_))
+    }
+
+    fn is_moment(self) -> bool {
+        matches!(self, Self::Date | Self::Timestamp | Self::TimestampTz)
+    }
+
+    /// Returns the type in which values of two types are compared or joined.
+    pub(crate) fn common(self, other: Self) -> Option<Self> {
+        let rank = |of: Self| match of {
+            Self::Int2 => 1,
+            Self::Int4 => 2,
+            Self::Int8 => 3,
+            Self::Numeric(_) => 4,
+            Self::Float8 => 5,
+            _ => 0,
+        };
+        match (self, other) {
+            (one, other) if one == other => Some(one),
+            (Self::Unknown, known) | (known, Self::Unknown) => Some(known),
+            (Self::Numeric(_), Self::Numeric(_)) => Some(Self::Numeric(None)),
+            (one, other) if one.is_number() && other.is_number() => {
+                let higher = if rank(one) > rank(other) { one } else { other };
+                Some(if rank(higher) == 4 { Self::Numeric(None) } else { higher })
+            }
+            (Self::Char(_), Self::Char(_)) => Some(Self::Char(u32::MAX)),
+            (one, other) if one.is_text() && other.is_text() => Some(Self::Text),
+            (one, other) if one.is_moment() && other.is_moment() => {
+                let zoned = one == Self::TimestampTz || other == Self::TimestampTz;
+                Some(if zoned { Self::TimestampTz } else { Self::Timestamp })
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Value {
+    pub(crate) fn is_null(&self) -> bool {
+        matches!(self, Self::Null)
+    }
+
+    /// Compares two values of one type; NULL is the highest, as in an ordering.
+    pub(crate) fn compare(&self, other: &Self) -> Ordering {
+        match (self, other) {
+            (Self::Null, Self::Null) => Ordering::Equal,
+            (Self::Null, _) => Ordering::Greater,
+            (_, Self::Null) => Ordering::Less,
+            (Self::Bool(one), Self::Bool(other)) => one.cmp(other),
+            (Self::Int(one), Self::Int(other)) => one.cmp(other),
+            (Self::Float(one), Self::Float(other)) => match one.partial_cmp(other) {
+                Some(order) => order,
+                // NaN is above all other numbers.
+                None => one.is_nan().cmp(&other.is_nan()),
+            },
+            (Self::Numeric(one), Self::Numeric(other)) => one.compare(other),
+            (Self::Text(one), Self::Text(other)) => one.cmp(other),
+            (Self::Bytes(one), Self::Bytes(other)) => one.cmp(other),
+            (Self::Date(one), Self::Date(other)) => one.cmp(other),
+            (Self::Time(one), Self::Time(other)) => one.cmp(other),
+            // The binder compares values of one type only.
+            _ => Ordering::Equal,
+        }
+    }
+
+    /// Converts a value from one type to another, as an assignment or a cast does.
+    pub(crate) fn cast(self, from: Type, to: Type, is_explicit: bool) -> Result<Self> {
+        let value = match (self, to) {
+            (Self::Null, _) => return Ok(Self::Null),
+            (Self::Text(text), _) if from == Type::Unknown => return text::parse(&text, to),
+            (Self::Text(text), _) if from.is_text() && !to.is_text() => return text::parse(&text, to),
+            (Self::Int(number), Type::Int2 | Type::Int4 | Type::Int8) => Self::Int(number),
+            (Self::Int(number), Type::Float8) => Self::Float(number as f64),
+            (Self::Int(number), Type::Numeric(_)) => Self::Numeric(Numeric::from_int(number)),
+            (Self::Int(number), Type::Bool) if from == Type::Int4 => Self::Bool(number != 0),
+            (Self::Bool(value), Type::Int4) => Self::Int(value.into()),
+            (Self::Float(number), Type::Int2 | Type::Int4 | Type::Int8) => {
+                let rounded = number.round_ties_even();
+                if !(rounded >= -(2f64.powi(63)) && rounded < 2f64.powi(63)) {
+                    return Err(out_of_range(to));
+                }
+                Self::Int(rounded as i64)
+            }
+            (Self::Float(number), Type::Float8) => Self::Float(number),
+            (Self::Float(number), Type::Numeric(_)) => Self::Numeric(Numeric::from_float(number)?),
+            (Self::Numeric(number), Type::Int2 | Type::Int4 | Type::Int8) => {
+                Self::Int(number.to_int().ok_or_else(|| out_of_range(to))?)
+            }
+            (Self::Numeric(number), Type::Float8) => Self::Float(number.to_float()),
+            (Self::Numeric(number), Type::Numeric(_)) => Self::Numeric(number),
+            (Self::Date(day), Type::Timestamp | Type::TimestampTz) => Self::Time(i64::from(day) * time::DAY),
+            (Self::Time(moment), Type::Date) => Self::Date(moment.div_euclid(time::DAY) as i32),
+            (value, to) if from == to => value,
+            (Self::Time(moment), Type::Timestamp | Type::TimestampTz) => Self::Time(moment),
+            (Self::Bytes(bytes), Type::Bytea) => Self::Bytes(bytes),
+            (Self::Text(text), to) if to.is_text() => Self::Text(text),
+            (value, to) if to.is_text() => Self::Text(text::print(&value, from)),
+            _ => {
+                let message = format!("cannot cast type {} to {}", from.name(), to.name());
+                return Err(SqlError::new(code::CANNOT_COERCE, message));
+            }
+        };
+        value.fit(to, is_explicit)
+    }
+
+    /// Checks the limits of a type.
+    fn fit(self, to: Type, is_explicit: bool) -> Result<Self> {
+        match (self, to) {
+            (Self::Int(number), Type::Int2) if i16::try_from(number).is_err() => Err(out_of_range(to)),
+            (Self::Int(number), Type::Int4) if i32::try_from(number).is_err() => Err(out_of_range(to)),
+            (Self::Numeric(number), Type::Numeric(Some((digits, scale)))) => {
+                Ok(Self::Numeric(number.rounded(scale)?.within(digits, scale)?))
+            }
+            (Self::Text(mut text), Type::Char(most) | Type::Varchar(Some(most))) => {
+                if matches!(to, Type::Char(_)) {
+                    text.truncate(text.trim_end_matches(' ').len());
+                }
+                let Some((end, _)) = text.char_indices().nth(most as usize) else {
+                    return Ok(Self::Text(text));
+                };
+                if !is_explicit && !text[end..].bytes().all(|byte| byte == b' ') {
+                    let message = format!("value too long for type {}({most})", to.name());
+                    return Err(SqlError::new(code::STRING_RIGHT_TRUNCATION, message));
+                }
+                text.truncate(end);
+                Ok(Self::Text(text))
+            }
+            (value, _) => Ok(value),
+        }
+    }
+}
+
+pub(crate) fn out_of_range(of: Type) -> SqlError {
+    SqlError::new(code::NUMERIC_OUT_OF_RANGE, format!("{} out of range", of.name()))
+}

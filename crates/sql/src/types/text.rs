@@ -1,0 +1,225 @@
+//! Values as text and in the binary form of the protocol.
+
+use super::{Type, Value, numeric::Numeric, out_of_range, time};
+use crate::error::{Result, SqlError, code};
+
+fn invalid(of: Type, text: &str) -> SqlError {
+    SqlError::new(code::INVALID_TEXT, format!("invalid input syntax for type {}: \"{text}\"", of.name()))
+}
+
+/// Reads a value from its text.
+pub(crate) fn parse(text: &str, to: Type) -> Result<Value> {
+    let trimmed = text.trim();
+    let value = match to {
+        Type::Bool => Value::Bool(parse_bool(trimmed).ok_or_else(|| invalid(to, text))?),
+        Type::Int2 | Type::Int4 | Type::Int8 => match trimmed.parse::<i128>() {
+            Ok(number) => {
+                let message = || {
+                    let message = format!("value \"{text}\" is out of range for type {}", to.name());
+                    SqlError::new(code::NUMERIC_OUT_OF_RANGE, message)
+                };
+                let number = i64::try_from(number).map_err(|_| message())?;
+                return Value::Int(number).fit(to, false).map_err(|_| message());
+            }
+            Err(_) => return Err(invalid(to, text)),
+        },
+        Type::Float8 => Value::Float(parse_float(trimmed).ok_or_else(|| invalid(to, text))?),
+        Type::Numeric(_) => Value::Numeric(Numeric::parse(trimmed)?),
+        Type::Text | Type::Varchar(_) | Type::Char(_) | Type::Unknown => Value::Text(text.to_owned()),
+        Type::Bytea => Value::Bytes(parse_bytes(text).ok_or_else(|| invalid(to, text))?),
+        Type::Date => Value::Date(match trimmed.split_once([' ', 'T']) {
+            Some((date, _)) => time::parse_date(date)?,
+            None => time::parse_date(trimmed)?,
+        }),
+        Type::Timestamp => Value::Time(time::parse_moment(trimmed, false)?),
+        Type::TimestampTz => Value::Time(time::parse_moment(trimmed, true)?),
+    };
+    value.fit(to, false)
+}
+
+fn parse_bool(text: &str) -> Option<bool> {
+    let lower = text.to_ascii_lowercase();
+    let is_of = |word: &str, least: usize| lower.len() >= least && word.starts_with(&lower);
+    if is_of("true", 1) || is_of("yes", 1) || is_of("on", 2) || lower == "1" {
+        Some(true)
+    } else if is_of("false", 1) || is_of("no", 1) || is_of("off", 2) || lower == "0" {
+        Some(false)
+    } else {
+        None
+    }
+}
+
+fn parse_float(text: &str) -> Option<f64> {
+    match text.to_ascii_lowercase().as_str() {
+        "infinity" | "inf" | "+infinity" => Some(f64::INFINITY),
+        "-infinity" | "-inf" => Some(f64::NEG_INFINITY),
+        "nan" => Some(f64::NAN),
+        lower => lower.parse::<f64>().ok().filter(|number| number.is_finite()),
+    }
+}
+
+fn parse_bytes(text: &str) -> Option<Vec<u8>> {
+    if let Some(digits) = text.strip_prefix("\\x") {
+        let digits = digits.as_bytes();
+        let digit = |byte: u8| (byte as char).to_digit(16);
+        let pair = |pair: &[u8]| Some((digit(pair[0])? << 4 | digit(*pair.get(1)?)?) as u8);
+        return digits.chunks(2).map(pair).collect();
+    }
+    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    while let [first, more @ ..] = rest {
+        rest = more;
+        if *first != b'\\' {
+            bytes.push(*first);
+            continue;
+        }
+        match rest {
+            [b'\\', more @ ..] => {
+                bytes.push(b'\\');
+                rest = more;
+            }
+            [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', more @ ..] => {
+                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                rest = more;
+            }
+            _ => return None,
+        }
+    }
+    Some(bytes)
+}
+
+/// Returns the text of a value that is not NULL.
+pub(crate) fn print(value: &Value, of: Type) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::Bool(value) => if *value { "t" } else { "f" }.to_owned(),
+        Value::Int(number) => number.to_string(),
+        Value::Float(number) => print_float(*number),
+        Value::Numeric(number) => number.to_string(),
+        Value::Text(text) => match of {
+            Type::Char(count) if count != u32::MAX => {
+                let missing = (count as usize).saturating_sub(text.chars().count());
+                format!("{text}{}", " ".repeat(missing))
+            }
+            _ => text.clone(),
+        },
+        Value::Bytes(bytes) => {
+            let mut text = String::from("\\x");
+            bytes.iter().for_each(|byte| text.push_str(&format!("{byte:02x}")));
+            text
+        }
+        Value::Date(day) => time::print_date((*day).into()),
+        Value::Time(moment) => time::print_moment(*moment, of == Type::TimestampTz),
+    }
+}
+
+/// Returns the shortest text that gives the number back, in PostgreSQL's form.
+fn print_float(number: f64) -> String {
+    if number.is_nan() {
+        return "NaN".into();
+    }
+    if number.is_infinite() {
+        return if number > 0.0 { "Infinity" } else { "-Infinity" }.into();
+    }
+    let scientific = format!("{number:e}");
+    let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    match exponent.parse::<i32>().unwrap_or(0) {
+        exponent @ ..-4 => format!("{mantissa}e-{:02}", -exponent),
+        exponent @ 15.. => format!("{mantissa}e+{exponent:02}"),
+        _ => format!("{number}"),
+    }
+}
+
+/// Appends the binary form of a value that is not NULL.
+pub(crate) fn put_binary(into: &mut Vec<u8>, value: &Value, of: Type) {
+    match (value, of) {
+        (Value::Bool(value), _) => into.push((*value).into()),
+        (Value::Int(number), Type::Int2) => into.extend((*number as i16).to_be_bytes()),
+        (Value::Int(number), Type::Int4) => into.extend((*number as i32).to_be_bytes()),
+        (Value::Int(number), _) => into.extend(number.to_be_bytes()),
+        (Value::Float(number), _) => into.extend(number.to_be_bytes()),
+        (Value::Bytes(bytes), _) => into.extend(bytes),
+        (Value::Date(day), _) => into.extend(day.to_be_bytes()),
+        (Value::Time(moment), _) => into.extend(moment.to_be_bytes()),
+        (Value::Numeric(number), _) => put_numeric(into, *number),
+        (Value::Text(_), _) => into.extend(print(value, of).into_bytes()),
+        (Value::Null, _) => {}
+    }
+}
+
+fn put_numeric(into: &mut Vec<u8>, number: Numeric) {
+    // Groups of four digits around the point.
+    let text = number.to_string();
+    let unsigned = text.trim_start_matches('-');
+    let (whole, part) = unsigned.split_once('.').unwrap_or((unsigned, ""));
+    let whole = format!("{:0>1$}", whole, whole.len().div_ceil(4) * 4);
+    let part = format!("{:0<1$}", part, part.len().div_ceil(4) * 4);
+    let all = whole.clone() + &part;
+    let mut groups: Vec<u16> = all
+        .as_bytes()
+        .chunks(4)
+        .map(|four| four.iter().fold(0, |sum, digit| sum * 10 + u16::from(digit - b'0')))
+        .collect();
+    let mut weight = (whole.len() / 4) as i16 - 1;
+    while groups.first() == Some(&0) {
+        groups.remove(0);
+        weight -= 1;
+    }
+    while groups.last() == Some(&0) {
+        groups.pop();
+    }
+    into.extend((groups.len() as u16).to_be_bytes());
+    into.extend(if groups.is_empty() { 0 } else { weight }.to_be_bytes());
+    into.extend(if number.digits < 0 { 0x4000u16 } else { 0 }.to_be_bytes());
+    into.extend(number.scale.to_be_bytes());
+    groups.iter().for_each(|group| into.extend(group.to_be_bytes()));
+}
+
+/// Reads a value from its binary form.
+pub(crate) fn parse_binary(bytes: &[u8], to: Type) -> Result<Value> {
+    let malformed = || {
+        let message = format!("incorrect binary data format for type {}", to.name());
+        SqlError::new(code::INVALID_BINARY, message)
+    };
+    let wrong = |_| malformed();
+    let value = match to {
+        Type::Bool => Value::Bool(<[u8; 1]>::try_from(bytes).map_err(wrong)?[0] != 0),
+        Type::Int2 | Type::Int4 | Type::Int8 => Value::Int(match bytes.len() {
+            2 => i16::from_be_bytes(bytes.try_into().map_err(wrong)?).into(),
+            4 => i32::from_be_bytes(bytes.try_into().map_err(wrong)?).into(),
+            8 => i64::from_be_bytes(bytes.try_into().map_err(wrong)?),
+            _ => return Err(malformed()),
+        }),
+        Type::Float8 if bytes.len() == 4 => {
+            Value::Float(f32::from_be_bytes(bytes.try_into().map_err(wrong)?).into())
+        }
+        Type::Float8 => Value::Float(f64::from_be_bytes(bytes.try_into().map_err(wrong)?)),
+        Type::Bytea => Value::Bytes(bytes.to_vec()),
+        Type::Date => Value::Date(i32::from_be_bytes(bytes.try_into().map_err(wrong)?)),
+        Type::Timestamp | Type::TimestampTz => {
+            Value::Time(i64::from_be_bytes(bytes.try_into().map_err(wrong)?))
+        }
+        Type::Numeric(_) => Value::Numeric(parse_numeric(bytes).ok_or_else(malformed)?),
+        Type::Text | Type::Varchar(_) | Type::Char(_) | Type::Unknown => {
+            Value::Text(String::from_utf8(bytes.to_vec()).map_err(|_| malformed())?)
+        }
+    };
+    if bytes.contains(&0) && to.is_text() {
+        return Err(malformed());
+    }
+    value.fit(to, false).map_err(|_| out_of_range(to))
+}
+
+fn parse_numeric(bytes: &[u8]) -> Option<Numeric> {
+    let words: Vec<u16> = bytes.chunks_exact(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]])).collect();
+    let [count, weight, sign, scale, groups @ ..] = &words[..] else { return None };
+    if groups.len() != usize::from(*count) || !matches!(sign, 0 | 0x4000) || *scale > 37 {
+        return None;
+    }
+    let mut number = Numeric::from_int(0);
+    for (at, group) in groups.iter().enumerate() {
+        let exponent = 4 * (i32::from(*weight as i16) - at as i32);
+        number = number.add(Numeric::parse(&format!("{group}e{exponent}")).ok()?).ok()?;
+    }
+    let number = number.rounded(*scale).ok()?;
+    Some(if *sign == 0 { number } else { Numeric { digits: -number.digits, ..number } })
+}
