@@ -3,7 +3,7 @@
 //!
 //! | modules | content |
 //! |---|---|
-//! | [`layout`], [`config`], [`keys`], [`records`] | the files of a cluster and of its nodes |
+//! | [`layout`], [`config`], [`sql`], [`keys`], [`records`] | the files of a cluster and of its nodes |
 //! | [`create`], [`launch`], [`supervisor`], [`lifeline`], [`down`], [`last_end`] | the start and the end of clusters and node processes |
 //! | [`temporary`], [`janitor`] | clusters of demos, benchmarks and tests, and their removal |
 //! | [`machine`], [`service_manager`], [`memory`] | the machine, its service manager, and the memory of a process |
@@ -24,6 +24,7 @@ pub mod machine;
 pub mod memory;
 pub mod records;
 pub mod service_manager;
+pub mod sql;
 pub mod status;
 pub mod supervisor;
 pub mod temporary;

@@ -1,7 +1,7 @@
 //! The text format of COPY.
 
 use crate::{
-    catalog::Table,
+    catalog::{Column, Table},
     error::{Result, SqlError, code},
     types::{Value, text},
 };
@@ -60,8 +60,6 @@ pub(crate) fn read_line(line: &[u8], table: &Table, columns: &[usize]) -> Result
         Some(_) => Err(bad("extra data after last expected column".into())),
     }
 }
-
-use crate::catalog::Column;
 
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());

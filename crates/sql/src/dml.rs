@@ -10,12 +10,12 @@ use crate::{
         Parameters, Scope, assign,
         select::{ResultColumn, Select, Source, bind_items, refuse, scope_of, single_source},
     },
-    catalog::{Table, number_key},
+    catalog::{Column, Table, number_key},
     error::{Result, SqlError, code},
     exec::{Run, matching, select},
     expr::{Expr, Inputs},
     parse::{folded, relation},
-    types::{Type, Value, encode, text},
+    types::{Value, encode, text},
 };
 
 /// A statement that changes rows of a table.
@@ -108,8 +108,6 @@ fn assignments(table: &Table, scope: &Scope<'_>, all: &[ast::Assignment]) -> Res
     }
     Ok(set)
 }
-
-use crate::catalog::Column;
 
 fn returning(
     scope: &Scope<'_>,
@@ -575,9 +573,4 @@ async fn insert_conflict(
             update_row(run, table, condition.as_slice(), set, key, Some(&row)).await
         }
     }
-}
-
-/// Returns the type of each column.
-pub(crate) fn types_of(table: &Table) -> Vec<Type> {
-    table.columns.iter().map(|column| column.of).collect()
 }

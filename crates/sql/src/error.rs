@@ -21,7 +21,6 @@ pub(crate) type Result<T> = std::result::Result<T, SqlError>;
 pub(crate) mod code {
     pub(crate) const PROTOCOL_VIOLATION: &str = "08P01";
     pub(crate) const FEATURE_NOT_SUPPORTED: &str = "0A000";
-    pub(crate) const CARDINALITY_VIOLATION: &str = "21000";
     pub(crate) const STRING_RIGHT_TRUNCATION: &str = "22001";
     pub(crate) const NUMERIC_OUT_OF_RANGE: &str = "22003";
     pub(crate) const DATETIME_OUT_OF_RANGE: &str = "22008";
@@ -57,7 +56,6 @@ pub(crate) mod code {
     pub(crate) const DUPLICATE_ALIAS: &str = "42712";
     pub(crate) const INVALID_COLUMN_REFERENCE: &str = "42P10";
     pub(crate) const INVALID_TABLE_DEFINITION: &str = "42P16";
-    pub(crate) const INDETERMINATE_DATATYPE: &str = "42P18";
     pub(crate) const DISK_FULL: &str = "53100";
     pub(crate) const TOO_MANY_CONNECTIONS: &str = "53300";
     pub(crate) const PROGRAM_LIMIT: &str = "54000";

@@ -145,6 +145,10 @@ impl<B: Blocks + Send + Sync + 'static> Store<B> {
         start: impl Fn(Store<B>) + Send + Sync + 'static,
     ) -> Result<Self, StoreError> {
         let StoreSettings { me, incarnation, is_member } = settings;
+        // Otherwise a member could commit in the view before, with a number that nothing tells here.
+        while !board.look(|core| core.is_gathered()) {
+            board.ask(|core, waiter| core.gather(waiter)).await.ok_or(StoreError::NoMember)?;
+        }
         let user = blocks.read(BlockId(0)).await?.len();
         layout::make_or_open::<B, Stock>(&blocks).await?;
         let stock = Stock::default();

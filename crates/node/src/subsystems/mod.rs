@@ -12,7 +12,7 @@ mod echo;
 mod executive;
 mod programs;
 mod shards;
-pub(crate) mod sql;
+mod sql;
 mod store;
 
 use std::{

@@ -2,7 +2,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use plexus_admin::control::Commands;
+use plexus_admin::{
+    control::Commands,
+    sql::{SECTION, SqlAddress},
+};
 use plexus_base::Incarnation;
 use plexus_cache::Cache;
 use plexus_disks::Group;
@@ -15,15 +18,12 @@ use plexus_store::{
 
 use serde_json::{Value, json};
 
-use super::{
-    Handle, Install, Installed, Making,
-    sql::{self, RunningServer},
-};
+use super::{Handle, Install, Installed, Making, sql::RunningServer};
 use crate::runtime::{NodeRuntime, Parts};
 
 impl Install for TransactionService {
     type Handle = StoreHandle;
-    const SECTION: Option<&'static str> = Some(sql::SECTION);
+    const SECTION: Option<&'static str> = Some(SECTION);
 
     fn install(node: &Making<'_>, port: Arc<dyn WorkerPort<Self>>) -> Result<Installed<Self>, String> {
         let Parts { me, incarnation, group, .. } = node.parts;
@@ -96,7 +96,7 @@ impl StoreHandle {
 impl Handle for StoreHandle {
     /// Opens the store and starts the SQL server, if the cluster has SQL.
     fn serve(&self, node: &Arc<NodeRuntime>, _: &Commands) -> Result<(), String> {
-        let Some(address) = sql::address(node.config(), node.me())? else { return Ok(()) };
+        let Some(address) = SqlAddress::of(node.config(), node.me())? else { return Ok(()) };
         let store = self.open(node)?;
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(Opened { thread, .. }) = &*opened else { return Ok(()) };

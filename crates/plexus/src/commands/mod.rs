@@ -24,6 +24,7 @@ mod perf;
 mod rails;
 mod redo;
 mod registry;
+mod sql;
 mod stat;
 mod status;
 mod systemd;
@@ -82,6 +83,8 @@ pub(crate) enum Command {
     Group(group::Args),
     /// Read, change, watch, back up and restore the registry.
     Registry(registry::Args),
+    /// Run SQL statements on a node, or print its address for clients of PostgreSQL.
+    Sql(sql::Args),
     /// Show the redo streams and their records, or give up one that is lost.
     Redo(redo::Args),
     /// Accept disks that are older images of themselves.
@@ -125,6 +128,7 @@ impl Command {
             Self::Locks(args) => locks::run(args),
             Self::Group(args) => group::run(args),
             Self::Registry(args) => registry::run(args),
+            Self::Sql(args) => sql::run(args),
             Self::Redo(args) => redo::run(args),
             Self::Disk(args) => disk::run(args),
             Self::Rails(args) => rails::run(args),

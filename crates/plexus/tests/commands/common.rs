@@ -92,11 +92,20 @@ impl Cluster {
         Self { directory: tempfile::tempdir_in(parent).unwrap() }.init(nodes)
     }
 
+    /// Creates a small cluster with addresses of its own, as this user with these arguments.
+    pub(crate) fn with(nodes: usize, args: &[&str], user: &str) -> Self {
+        Self::nowhere().init_with(nodes, args, user)
+    }
+
     fn init(self, nodes: usize) -> Self {
+        self.init_with(nodes, &["--size-mib", "8", "--cache-mib", "4"], "tester")
+    }
+
+    fn init_with(self, nodes: usize, args: &[&str], user: &str) -> Self {
         let cluster = self;
         let count = nodes.to_string();
-        let args = ["--nodes", &count, "--size-mib", "8", "--cache-mib", "4", "--redo-mib", "16"];
-        cluster.run("init").args(args).said().ok();
+        let init = cluster.run("init").args(["--nodes", &count, "--redo-mib", "16"]);
+        init.args(args.iter().copied()).env("USER", user).said().ok();
         // The loopback network has sixteen million addresses: one for each cluster of each test
         // process.
         static MADE: AtomicU32 = AtomicU32::new(0);

@@ -28,6 +28,7 @@ mod redo;
 mod registry;
 mod several_hosts;
 mod soak;
+mod sql;
 mod supervision;
 mod temporary;
 mod views;

@@ -432,10 +432,8 @@ impl Scope<'_> {
             BinaryOperator::Modulo => arithmetic(Operation::Modulo),
             BinaryOperator::StringConcat => {
                 let (one, other) = (self.bind(left)?, self.bind(right)?);
-                if !one.1.is_text()
-                    && !other.1.is_text()
-                    && (one.1, other.1) != (Type::Unknown, Type::Unknown)
-                {
+                let may_be_text = |of: Type| of.is_text() || of == Type::Unknown;
+                if !may_be_text(one.1) && !may_be_text(other.1) {
                     return Err(no_operator(&format!("{} || {}", one.1.name(), other.1.name())));
                 }
                 let one = coerce(one, Type::Text, self.parameters, false)?;

@@ -53,11 +53,10 @@ pub(crate) struct OrderKey {
     pub(crate) nulls_first: bool,
 }
 
-/// A table of a query. Its columns follow those of the sources before it.
+/// A table of a query. Its columns follow those of the sources before it in rows.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) table: Rc<Table>,
-    pub(crate) offset: usize,
     pub(crate) path: Path,
     /// Conditions of rows that have the columns up to this source.
     pub(crate) conditions: Vec<Expr>,
@@ -292,7 +291,7 @@ pub(crate) fn single_source(table: &Rc<Table>, condition: Option<Expr>) -> Sourc
     let mut conditions = Vec::new();
     condition.into_iter().for_each(|condition| conjuncts(condition, &mut conditions));
     let path = choose_path(table, 0, &conditions);
-    Source { table: table.clone(), offset: 0, path, conditions, outer: None }
+    Source { table: table.clone(), path, conditions, outer: None }
 }
 
 /// Distributes conditions over sources.
@@ -314,49 +313,55 @@ fn place(from: &From, scope: &Scope<'_>, mut conditions: Vec<Expr>) -> Result<(V
             }
         };
         let path = choose_path(table, *offset, outer.as_ref().unwrap_or(&here));
-        sources.push(Source { table: table.clone(), offset: *offset, path, conditions: here, outer });
+        sources.push(Source { table: table.clone(), path, conditions: here, outer });
     }
     Ok((sources, constant))
 }
 
 /// Returns the name of a result column without alias.
 fn name_of(expr: &ast::Expr) -> String {
+    found_name(expr).map_or("?column?".into(), |(name, _)| name)
+}
+
+/// Returns the name that an expression gives to its column; false if a type or a form gives it, so
+/// that an outer one counts (PostgreSQL's `FigureColname`).
+fn found_name(expr: &ast::Expr) -> Option<(String, bool)> {
     use ast::Expr as E;
+    let of_type = |of: &ast::DataType| {
+        let name = match super::type_of(of).ok()? {
+            Type::Int2 => "int2",
+            Type::Int4 => "int4",
+            Type::Int8 => "int8",
+            Type::Bool => "bool",
+            Type::Float8 => "float8",
+            Type::Varchar(_) => "varchar",
+            Type::Char(_) => "bpchar",
+            Type::Timestamp => "timestamp",
+            Type::TimestampTz => "timestamptz",
+            other => other.name(),
+        };
+        Some((name.to_owned(), false))
+    };
     match expr {
-        E::Identifier(name) => folded(name),
-        E::CompoundIdentifier(names) => names.last().map(folded).unwrap_or_default(),
-        E::Function(function) => match function.name.0.last().and_then(ast::ObjectNamePart::as_ident) {
-            Some(name) => folded(name),
-            None => "?column?".into(),
-        },
-        E::Nested(inner) => name_of(inner),
-        E::Cast { expr, data_type, .. } => match name_of(expr) {
-            name if name != "?column?" => name,
-            _ => super::type_of(data_type).map_or("?column?".into(), |of| {
-                match of {
-                    Type::Int2 => "int2",
-                    Type::Int4 => "int4",
-                    Type::Int8 => "int8",
-                    Type::Bool => "bool",
-                    Type::Float8 => "float8",
-                    Type::Varchar(_) => "varchar",
-                    Type::Char(_) => "bpchar",
-                    Type::Timestamp => "timestamp",
-                    Type::TimestampTz => "timestamptz",
-                    other => other.name(),
-                }
-                .into()
-            }),
-        },
-        E::Case { else_result, .. } => match else_result.as_deref().map(name_of) {
-            Some(name) if name != "?column?" => name,
-            _ => "case".into(),
-        },
-        E::Substring { .. } => "substring".into(),
-        E::TypedString(typed) => {
-            super::type_of(&typed.data_type).map_or("?column?".into(), |of| of.name().into())
+        E::Identifier(name) => Some((folded(name), true)),
+        E::CompoundIdentifier(names) => names.last().map(|name| (folded(name), true)),
+        E::Function(function) => {
+            let name = function.name.0.last().and_then(ast::ObjectNamePart::as_ident)?;
+            Some((folded(name), true))
         }
-        _ => "?column?".into(),
+        E::Nested(inner) => found_name(inner),
+        E::Cast { expr, data_type, .. } => {
+            found_name(expr).filter(|(_, is_strong)| *is_strong).or_else(|| of_type(data_type))
+        }
+        E::TypedString(typed) => of_type(&typed.data_type),
+        E::Case { else_result, .. } => {
+            let named = else_result.as_deref().and_then(found_name);
+            named.filter(|(_, is_strong)| *is_strong).or(Some(("case".into(), false)))
+        }
+        E::Substring { shorthand, .. } => {
+            Some((if *shorthand { "substr" } else { "substring" }.into(), true))
+        }
+        _ => None,
     }
 }
 

@@ -370,6 +370,10 @@ impl Session<'_> {
     }
 
     fn find_savepoint(&self, name: &ast::Ident) -> Result<usize> {
+        if !self.is_explicit {
+            let message = "savepoints can only be used in transaction blocks";
+            return Err(SqlError::new(code::NO_ACTIVE_TRANSACTION, message));
+        }
         let name = folded(name);
         self.savepoints.iter().rposition(|(known, _)| *known == name).ok_or_else(|| {
             SqlError::new(code::INVALID_SAVEPOINT, format!("savepoint \"{name}\" does not exist"))
@@ -479,7 +483,8 @@ impl Session<'_> {
             }
         };
         for notice in notices {
-            self.notice("00000", "NOTICE", notice);
+            let is_there = notice.ends_with("already exists, skipping");
+            self.notice(if is_there { code::DUPLICATE_TABLE } else { "00000" }, "NOTICE", notice);
         }
         Ok(plain(tag))
     }

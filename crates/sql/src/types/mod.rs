@@ -211,8 +211,10 @@ impl Value {
     pub(crate) fn cast(self, from: Type, to: Type, is_explicit: bool) -> Result<Self> {
         let value = match (self, to) {
             (Self::Null, _) => return Ok(Self::Null),
-            (Self::Text(text), _) if from == Type::Unknown => return text::parse(&text, to),
-            (Self::Text(text), _) if from.is_text() && !to.is_text() => return text::parse(&text, to),
+            (Self::Text(text), _) if from == Type::Unknown && to.is_text() => Self::Text(text),
+            (Self::Text(text), _) if from == Type::Unknown || from.is_text() && !to.is_text() => {
+                return text::parse(&text, to);
+            }
             (Self::Int(number), Type::Int2 | Type::Int4 | Type::Int8) => Self::Int(number),
             (Self::Int(number), Type::Float8) => Self::Float(number as f64),
             (Self::Int(number), Type::Numeric(_)) => Self::Numeric(Numeric::from_int(number)),

@@ -99,6 +99,8 @@ pub(crate) struct Core<W> {
     epoch: Epoch,
     /// The members, without this node.
     peers: BTreeMap<NodeId, Peer>,
+    /// The last view that a node has entered, as far as it is known.
+    entered: BTreeMap<NodeId, Epoch>,
     /// The last view in which a node has raised its clock above the limits of those that are gone.
     raised: BTreeMap<NodeId, Epoch>,
     /// The last round.
@@ -132,6 +134,7 @@ impl<W> Core<W> {
             limit: 0,
             epoch: Epoch(0),
             peers: BTreeMap::new(),
+            entered: BTreeMap::new(),
             raised: BTreeMap::new(),
             round: 0,
             wants_round: false,
@@ -384,8 +387,26 @@ impl<W> Core<W> {
                 Asker::Here(_) => true,
             });
         }
+        let nodes: Vec<_> = self.peers.keys().copied().collect();
+        nodes.into_iter().for_each(|node| self.send(node, What::Entered { epoch }));
         self.wake_for_view();
         self.rounds_ended();
+    }
+
+    /// Returns true if all members have entered the view. From then on each of them asks this node
+    /// before it draws a number.
+    pub(crate) fn is_gathered(&self) -> bool {
+        self.epoch > Epoch(0)
+            && self.peers.keys().all(|node| self.entered.get(node).is_some_and(|at| *at >= self.epoch))
+    }
+
+    /// Lets a waiter wait until all members have entered the view. It is told [`News::LookAgain`],
+    /// also if there is another view.
+    pub(crate) fn gather(&mut self, waiter: W) {
+        match self.is_gathered() {
+            true => self.look_again(waiter),
+            false => self.wait_for_view.push(waiter),
+        }
     }
 
     /// Notes that this node has read the limits of all nodes that are gone in this view: `limit` is
@@ -420,6 +441,13 @@ impl<W> Core<W> {
                     peer.answered = peer.answered.max(round);
                 }
                 self.rounds_ended();
+            }
+            What::Entered { epoch } => {
+                let entered = self.entered.entry(from).or_insert(epoch);
+                *entered = epoch.max(*entered);
+                if self.is_gathered() {
+                    self.wake_for_view();
+                }
             }
             What::Raised { epoch } => {
                 let raised = self.raised.entry(from).or_insert(epoch);

@@ -27,6 +27,8 @@ pub(crate) enum What {
     Ask { round: u64 },
     /// Answers with the clock of the sender.
     Told { round: u64 },
+    /// The sender has entered this view.
+    Entered { epoch: Epoch },
     /// The sender has raised its clock above all numbers of nodes that are no members in this view.
     Raised { epoch: Epoch },
     /// Asks for the state of a transaction of the receiver. [`Number::MAX`] waits for its end.
@@ -48,6 +50,7 @@ impl Message {
             What::Answer { id, status: Status::Aborted } => (6, id.0, 0),
             What::Answer { id, status: Status::After(moment) } => (7, id.0, moment),
             What::Ended { id } => (8, id.0, 0),
+            What::Entered { epoch } => (9, epoch.0.into(), 0),
         };
         wire::encode(&Wire { kind, clock: self.clock, low: self.low, subject, detail })
     }
@@ -56,15 +59,17 @@ impl Message {
         wire::decode("message of transactions", bytes, |reader| {
             let Wire { kind, clock, low, subject, detail } = reader.take()?;
             let id = TransactionId(subject);
+            let epoch = || subject.try_into().map(Epoch).map_err(|_| Fault::Field("epoch"));
             let what = match kind {
                 1 => What::Ask { round: subject },
                 2 => What::Told { round: subject },
-                3 => What::Raised { epoch: Epoch(subject.try_into().map_err(|_| Fault::Field("epoch"))?) },
+                3 => What::Raised { epoch: epoch()? },
                 4 => What::Question { id, snapshot: detail },
                 5 => What::Answer { id, status: Status::Committed(detail) },
                 6 => What::Answer { id, status: Status::Aborted },
                 7 => What::Answer { id, status: Status::After(detail) },
                 8 => What::Ended { id },
+                9 => What::Entered { epoch: epoch()? },
                 _ => return Err(Fault::Field("kind")),
             };
             Ok(Self { clock, low, what })

@@ -1,3 +1,596 @@
-//! t
+//! Transactions of several nodes in one thread: messages, flushes, deaths and joins in a random
+//! order, over rows that all nodes share.
+//!
+//! Each transaction appends itself to rows. So a row tells who has changed it, in which order, and
+//! a read tells whose changes it has seen.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use plexus_base::{Epoch, Incarnation, NodeId};
+use plexus_sim::Random;
+
+use super::{
+    core::{Core, Home, News, Way},
+    messages::Message,
+    rows::{self, Changed, Changer, RowChange, RowFault, Unknown},
+    *,
+};
+use crate::tree::EntryChange;
+
+const ROWS: usize = 3;
+const CLIENTS: usize = 3;
+
+/// The numbers that a limit leaves: few, so that limits are reached.
+const LIMIT_STEP: Number = 5;
+
+type Token = u64;
+
+struct Node {
+    core: Core<Token>,
+    incarnation: Incarnation,
+    /// The members of its view.
+    view: BTreeMap<NodeId, Incarnation>,
+    /// False until it has read the limits of all others.
+    is_open: bool,
+    /// The view in which it has raised its clock.
+    raised: Epoch,
+    next_slot: u16,
+    extent: u32,
+    clients: Vec<Client>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Client {
+    state: Step,
+    is_repeatable: bool,
+    id: Option<TransactionId>,
+    snapshot: Option<Number>,
+    /// The rows to read and append to, in their order.
+    rows: Vec<usize>,
+    at: usize,
+    token: Token,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Step {
+    #[default]
+    Idle,
+    Working,
+    Waiting,
+    Drawing,
+    Flushing,
+    Ending,
+}
+
+/// What a transaction has read of a row, with its snapshot.
+struct Seen {
+    row: usize,
+    snapshot: Number,
+    by: Option<TransactionId>,
+    contents: Vec<u64>,
+}
+
+struct Slot {
+    number: Number,
+    is_durable: bool,
+}
+
+struct World {
+    random: Random,
+    nodes: Vec<Option<Node>>,
+    epoch: Epoch,
+    members: Vec<(NodeId, Incarnation)>,
+    rows: Vec<Vec<u8>>,
+    slots: HashMap<TransactionId, Slot>,
+    homes: BTreeMap<u32, Home>,
+    limits: HashMap<(NodeId, Incarnation), Number>,
+    /// Messages under way, each with the incarnations of its sender and its receiver.
+    links: BTreeMap<(usize, usize), VecDeque<([Incarnation; 2], Message)>>,
+    acknowledged: BTreeMap<TransactionId, Number>,
+    numbers: BTreeMap<TransactionId, Number>,
+    seen: Vec<Seen>,
+    next_token: Token,
+    next_incarnation: u64,
+    commits: usize,
+}
+
+fn contents_of(bytes: &[u8]) -> Vec<u64> {
+    bytes.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
+}
+
+impl World {
+    fn new(seed: u64, nodes: usize) -> Self {
+        let mut world = Self {
+            random: Random::new(seed),
+            nodes: Vec::new(),
+            epoch: Epoch(1),
+            members: Vec::new(),
+            rows: vec![Vec::new(); ROWS],
+            slots: HashMap::new(),
+            homes: BTreeMap::new(),
+            limits: HashMap::new(),
+            links: BTreeMap::new(),
+            acknowledged: BTreeMap::new(),
+            numbers: BTreeMap::new(),
+            seen: Vec::new(),
+            next_token: 1,
+            next_incarnation: 1,
+            commits: 0,
+        };
+        for node in 0..nodes {
+            let made = world.make(node);
+            world.nodes.push(Some(made));
+        }
+        world.new_view();
+        world
+    }
+
+    fn make(&mut self, node: usize) -> Node {
+        let incarnation = Incarnation(self.next_incarnation);
+        self.next_incarnation += 1;
+        Node {
+            core: Core::new(NodeId(node as u8)),
+            incarnation,
+            view: BTreeMap::new(),
+            is_open: false,
+            raised: Epoch(0),
+            next_slot: 0,
+            extent: incarnation.0 as u32,
+            clients: vec![Client::default(); CLIENTS],
+        }
+    }
+
+    /// Sets the members of the next view. Each node enters it later.
+    fn new_view(&mut self) {
+        self.epoch = Epoch(self.epoch.0 + 1);
+        let member =
+            |(at, node): (usize, &Option<Node>)| Some((NodeId(at as u8), node.as_ref()?.incarnation));
+        self.members = self.nodes.iter().enumerate().filter_map(member).collect();
+    }
+
+    fn node(&mut self, at: usize) -> &mut Node {
+        self.nodes[at].as_mut().unwrap()
+    }
+
+    /// Sends the messages of a node and wakes its clients.
+    fn settle(&mut self, at: usize) {
+        loop {
+            let node = self.nodes[at].as_mut().unwrap();
+            let own = node.incarnation;
+            let view = node.view.clone();
+            for (to, message) in node.core.take_sends() {
+                let message = Message::decode(&message.encode()).unwrap();
+                self.links.entry((at, to.0.into())).or_default().push_back(([own, view[&to]], message));
+            }
+            let tells = node.core.take_tells();
+            if tells.is_empty() {
+                return;
+            }
+            for (token, news) in tells {
+                self.tell(at, token, news);
+            }
+        }
+    }
+
+    fn tell(&mut self, at: usize, token: Token, news: News) {
+        let clock = self.node(at).core.clock();
+        let Some(client) = self.node(at).clients.iter().position(|client| client.token == token) else {
+            return;
+        };
+        let id = self.node(at).clients[client].id;
+        let state = match (self.node(at).clients[client].state, news) {
+            (Step::Waiting, News::LookAgain) => Step::Working,
+            (Step::Drawing, News::Drawn(number)) => {
+                assert!(number <= clock, "a number is of the clock");
+                // Appended behind all changes of the transaction.
+                self.slots.insert(id.unwrap(), Slot { number, is_durable: false });
+                self.numbers.insert(id.unwrap(), number);
+                Step::Flushing
+            }
+            (Step::Drawing, News::AtLimit) => {
+                let incarnation = self.node(at).incarnation;
+                let limit = clock + LIMIT_STEP;
+                self.limits.insert((NodeId(at as u8), incarnation), limit);
+                self.node(at).core.set_limit(limit);
+                self.next_token += 1;
+                let token = self.next_token;
+                self.node(at).clients[client].token = token;
+                self.node(at).core.draw(id.unwrap(), token);
+                Step::Drawing
+            }
+            (Step::Ending, News::Committed) => {
+                let id = id.unwrap();
+                self.acknowledged.insert(id, self.numbers[&id]);
+                self.commits += 1;
+                self.node(at).clients[client].id = None;
+                Step::Idle
+            }
+            other => panic!("{other:?}"),
+        };
+        self.node(at).clients[client].state = state;
+    }
+
+    /// Returns whether a node may use blocks that others have changed.
+    fn may_work(&self, at: usize) -> bool {
+        let node = self.nodes[at].as_ref().unwrap();
+        node.is_open && node.core.epoch() == self.epoch
+    }
+
+    /// Lets a client do its next step. Returns false if it has none now.
+    fn step(&mut self, at: usize, client: usize) -> bool {
+        let state = self.node(at).clients[client].state;
+        match state {
+            Step::Idle if self.may_work(at) => {
+                let mut rows: Vec<usize> = (0..ROWS).filter(|_| self.random.percent(60)).collect();
+                if rows.is_empty() {
+                    rows.push(0);
+                }
+                let is_repeatable = self.random.percent(50);
+                let began = Client { state: Step::Working, is_repeatable, rows, ..Client::default() };
+                self.node(at).clients[client] = began;
+                true
+            }
+            Step::Working if self.may_work(at) => {
+                self.work(at, client);
+                true
+            }
+            Step::Idle | Step::Working | Step::Waiting | Step::Drawing | Step::Flushing | Step::Ending => {
+                false
+            }
+        }
+    }
+
+    fn snapshot(&mut self, at: usize, client: usize) -> Number {
+        if let Some(snapshot) = self.node(at).clients[client].snapshot {
+            return snapshot;
+        }
+        let snapshot = self.node(at).core.snapshot();
+        self.node(at).clients[client].snapshot = Some(snapshot);
+        let newest = self.acknowledged.values().max().copied().unwrap_or_default();
+        assert!(snapshot >= newest, "T1: a snapshot at {snapshot} misses the acknowledged {newest}");
+        snapshot
+    }
+
+    /// Reads the next row, and appends to it.
+    fn work(&mut self, at: usize, client: usize) {
+        let Client { ref rows, at: place, is_repeatable, id, .. } = self.node(at).clients[client];
+        let Some(&row) = rows.get(place) else { return self.end(at, client) };
+        if !is_repeatable && let Some(snapshot) = self.node(at).clients[client].snapshot.take() {
+            self.node(at).core.release(snapshot);
+        }
+        let snapshot = self.snapshot(at, client);
+        let value = self.rows[row].clone();
+        let core = &self.nodes[at].as_ref().unwrap().core;
+        let contents = match rows::visible(&value, id, snapshot, |id, snapshot| core.status(id, snapshot)) {
+            Ok(contents) => contents.map(contents_of).unwrap_or_default(),
+            Err(RowFault::Unknown(unknown)) => return self.find_out(at, client, unknown),
+            Err(RowFault::Malformed) => panic!("a malformed row"),
+        };
+        self.seen.push(Seen { row, snapshot, by: id, contents });
+        let id = match id {
+            Some(id) => id,
+            None => {
+                let node = self.node(at);
+                let id = TransactionId::new(node.extent, node.next_slot);
+                node.next_slot += 1;
+                node.core.begin(id);
+                node.clients[client].id = Some(id);
+                id
+            }
+        };
+        let core = &self.nodes[at].as_ref().unwrap().core;
+        let horizon = core.horizon();
+        let by = Changer { id, step: 0, snapshot: is_repeatable.then_some(snapshot), horizon };
+        let status = |id, snapshot| core.status(id, snapshot);
+        let mut append = |old: Option<&[u8]>| {
+            let mut new = old.unwrap_or_default().to_vec();
+            new.extend(id.0.to_le_bytes());
+            RowChange::Set(new)
+        };
+        let value = (!value.is_empty()).then_some(&value[..]);
+        let (change, changed) = rows::change(value, by, status, &mut append);
+        match change {
+            EntryChange::Keep => {}
+            EntryChange::Set(new) => self.rows[row] = new,
+            EntryChange::Remove => self.rows[row].clear(),
+        }
+        match changed {
+            Changed::Done => self.node(at).clients[client].at += 1,
+            Changed::Serialization => self.abort(at, client),
+            Changed::Unknown(unknown) => self.find_out(at, client, unknown),
+            Changed::Malformed => panic!("a malformed row"),
+        }
+        self.settle(at);
+    }
+
+    fn abort(&mut self, at: usize, client: usize) {
+        let Client { id, snapshot, .. } = self.node(at).clients[client];
+        let core = &mut self.node(at).core;
+        snapshot.into_iter().for_each(|snapshot| core.release(snapshot));
+        id.into_iter().for_each(|id| core.abort(id));
+        self.node(at).clients[client] = Client::default();
+        self.settle(at);
+    }
+
+    fn end(&mut self, at: usize, client: usize) {
+        let Client { id, snapshot, .. } = self.node(at).clients[client];
+        if self.random.percent(20) {
+            return self.abort(at, client);
+        }
+        self.next_token += 1;
+        let token = self.next_token;
+        let node = self.node(at);
+        snapshot.into_iter().for_each(|snapshot| node.core.release(snapshot));
+        node.clients[client].snapshot = None;
+        node.clients[client].token = token;
+        node.clients[client].state = Step::Drawing;
+        node.core.draw(id.unwrap(), token);
+        self.settle(at);
+    }
+
+    fn find_out(&mut self, at: usize, client: usize, Unknown { id, snapshot, way }: Unknown) {
+        match way {
+            Way::Known(_) => {}
+            Way::FindHome => {
+                let home = self.homes[&id.extent()];
+                self.node(at).core.learn_home(id.extent(), home);
+            }
+            Way::ReadSlot => {
+                let status = match self.slots.get(&id) {
+                    Some(slot) => Status::Committed(slot.number),
+                    None => Status::Aborted,
+                };
+                self.node(at).core.learn(id, status);
+            }
+            Way::Ask => {
+                self.next_token += 1;
+                let token = self.next_token;
+                let node = self.node(at);
+                node.clients[client].state = Step::Waiting;
+                node.clients[client].token = token;
+                node.core.ask(id, snapshot, token);
+                self.settle(at);
+            }
+        }
+    }
+
+    /// Makes all records of a node durable, and tells the transactions.
+    fn flush(&mut self, at: usize) -> bool {
+        let mut is_any = false;
+        for client in 0..CLIENTS {
+            let Client { id, state, .. } = self.node(at).clients[client];
+            if state != Step::Flushing {
+                continue;
+            }
+            is_any = true;
+            let id = id.unwrap();
+            self.slots.get_mut(&id).unwrap().is_durable = true;
+            self.next_token += 1;
+            let token = self.next_token;
+            let node = self.node(at);
+            node.clients[client].state = Step::Ending;
+            node.clients[client].token = token;
+            node.core.durable(id, token);
+        }
+        self.settle(at);
+        is_any
+    }
+
+    /// Delivers a message. Those of nodes that are no longer members are dropped, and those of
+    /// nodes that are not members yet wait.
+    fn deliver(&mut self, from: usize, to: usize) -> bool {
+        let Some(&([incarnation, receiver], message)) = self.links.get(&(from, to)).and_then(VecDeque::front)
+        else {
+            return false;
+        };
+        let sender = NodeId(from as u8);
+        let Some(node) = &mut self.nodes[to] else {
+            self.links.remove(&(from, to));
+            return true;
+        };
+        let is_member = node.core.is_member(sender, incarnation);
+        if !is_member && self.members.contains(&(sender, incarnation)) && node.core.epoch() < self.epoch {
+            return false;
+        }
+        self.links.get_mut(&(from, to)).unwrap().pop_front();
+        if is_member && node.incarnation == receiver {
+            node.core.message(sender, message);
+            self.settle(to);
+        }
+        true
+    }
+
+    /// Lets a node enter the view, open its store, or raise its clock.
+    fn follow(&mut self, at: usize) -> bool {
+        let (epoch, members) = (self.epoch, self.members.clone());
+        let is_late = self.node(at).core.epoch() < epoch;
+        if is_late {
+            self.node(at).view = members.iter().copied().collect();
+            self.node(at).core.view(epoch, &members);
+            // What nodes have sent that are gone is dropped.
+            for from in 0..self.nodes.len() {
+                if !members.iter().any(|(node, _)| usize::from(node.0) == from) {
+                    self.links.remove(&(from, at));
+                }
+            }
+            self.settle(at);
+            return true;
+        }
+        if self.node(at).raised == epoch {
+            return false;
+        }
+        let is_open = self.node(at).is_open;
+        if !is_open && !self.node(at).core.is_gathered() {
+            return false;
+        }
+        let counts = |of: &(NodeId, Incarnation)| !is_open || !members.contains(of);
+        let highest = self.limits.iter().filter(|(of, _)| counts(of)).map(|(_, limit)| *limit).max();
+        let highest = highest.unwrap_or_default();
+        if !is_open {
+            let incarnation = self.node(at).incarnation;
+            self.node(at).core.raise(highest);
+            let limit = highest + LIMIT_STEP;
+            self.limits.insert((NodeId(at as u8), incarnation), limit);
+            self.node(at).core.set_limit(limit);
+            let extent = self.node(at).extent;
+            let home = Home { node: NodeId(at as u8), incarnation, since: epoch };
+            self.homes.insert(extent, home);
+            self.node(at).core.learn_home(extent, home);
+            self.node(at).is_open = true;
+        }
+        self.node(at).core.raised(epoch, highest);
+        self.node(at).raised = epoch;
+        self.settle(at);
+        true
+    }
+
+    /// Kills a node. What it had not flushed may be gone, from the newest on.
+    fn kill(&mut self, at: usize) {
+        let node = self.nodes[at].take().unwrap();
+        let mut lost: Vec<TransactionId> = Vec::new();
+        for client in &node.clients {
+            let Some(id) = client.id else { continue };
+            if self.slots.get(&id).is_some_and(|slot| !slot.is_durable) {
+                self.slots.remove(&id);
+                self.numbers.remove(&id);
+            }
+            if !self.slots.contains_key(&id) {
+                lost.push(id);
+            }
+        }
+        for row in &mut self.rows {
+            // A change that went to another node went there with its redo.
+            let is_top =
+                lost.iter().find(|id| row.get(1..9) == Some(&id.0.to_le_bytes()[..]) && row[0] & 2 == 0);
+            if let Some(id) = is_top
+                && self.random.percent(50)
+            {
+                match rows::undo(Some(row), *id, 0).0 {
+                    EntryChange::Keep => {}
+                    EntryChange::Set(new) => *row = new,
+                    EntryChange::Remove => row.clear(),
+                }
+            }
+        }
+        for to in 0..self.nodes.len() {
+            self.links.remove(&(to, at));
+            // The newest messages may be lost.
+            if let Some(link) = self.links.get_mut(&(at, to)) {
+                let keep = self.random.below(link.len() as u64 + 1) as usize;
+                link.truncate(keep);
+            }
+        }
+        self.new_view();
+    }
+
+    fn events(&mut self, count: usize, deaths: bool) {
+        for _ in 0..count {
+            let nodes = self.nodes.len();
+            let at = self.random.below(nodes as u64) as usize;
+            if self.nodes[at].is_none() {
+                if self.random.percent(10) {
+                    let made = self.make(at);
+                    self.nodes[at] = Some(made);
+                    self.new_view();
+                }
+                continue;
+            }
+            let living = self.nodes.iter().flatten().count();
+            match self.random.below(100) {
+                0 if deaths && living > 1 && self.random.percent(30) => self.kill(at),
+                1..8 => drop(self.flush(at)),
+                8..20 => drop(self.follow(at)),
+                20..60 => {
+                    let from = self.random.below(nodes as u64) as usize;
+                    self.deliver(from, at);
+                }
+                _ => {
+                    let client = self.random.below(CLIENTS as u64) as usize;
+                    self.step(at, client);
+                }
+            }
+        }
+    }
+
+    /// Lets everything that has begun end.
+    fn finish(&mut self) {
+        for _ in 0..10_000 {
+            let mut is_busy = false;
+            for at in (0..self.nodes.len()).filter(|at| self.nodes[*at].is_some()).collect::<Vec<_>>() {
+                is_busy |= self.follow(at) | self.flush(at);
+                for from in 0..self.nodes.len() {
+                    while self.deliver(from, at) {
+                        is_busy = true;
+                    }
+                }
+                for client in 0..CLIENTS {
+                    if self.node(at).clients[client].state != Step::Idle {
+                        is_busy |= self.step(at, client);
+                    }
+                }
+            }
+            if !is_busy {
+                for node in self.nodes.iter().flatten() {
+                    for client in &node.clients {
+                        assert_eq!(client.state, Step::Idle, "T8: a wait has not ended: {client:?}");
+                    }
+                }
+                return;
+            }
+        }
+        panic!("T8: it does not end");
+    }
+
+    fn check(&self) {
+        // The transactions of each row, in the order of their numbers.
+        let committed = |id: &u64| self.numbers.get(&TransactionId(*id));
+        for (row, value) in self.rows.iter().enumerate() {
+            let node = self.nodes.iter().flatten().next().unwrap();
+            let mut final_contents = Vec::new();
+            let shown = rows::visible(value, None, Number::MAX - 1, |id, _| {
+                let _ = &node;
+                Way::Known(self.numbers.get(&id).map_or(Status::Aborted, |number| Status::Committed(*number)))
+            });
+            if let Ok(Some(bytes)) = shown {
+                final_contents = contents_of(bytes);
+            }
+            let numbers: Vec<_> =
+                final_contents.iter().map(|id| *committed(id).expect("T3: it was aborted")).collect();
+            assert!(numbers.is_sorted(), "T5: row {row} has {numbers:?}");
+            for seen in self.seen.iter().filter(|seen| seen.row == row) {
+                let others: Vec<u64> =
+                    seen.contents.iter().copied().filter(|id| Some(TransactionId(*id)) != seen.by).collect();
+                let expected: Vec<u64> = final_contents
+                    .iter()
+                    .copied()
+                    .filter(|id| *committed(id).unwrap() <= seen.snapshot)
+                    .collect();
+                assert_eq!(others, expected, "T2: row {row} at {}", seen.snapshot);
+            }
+        }
+        // T4: an acknowledged transaction has all its changes, or none if it was read as its end.
+        for id in self.acknowledged.keys() {
+            assert!(self.slots.get(id).is_some_and(|slot| slot.is_durable), "T4: {id:?} is lost");
+        }
+    }
+}
+
+fn run(seed: u64, nodes: usize, deaths: bool) -> usize {
+    let mut world = World::new(seed, nodes);
+    world.events(1500, deaths);
+    world.finish();
+    world.check();
+    world.commits
+}
+
 #[test]
-fn t() {}
+fn transactions_of_two_and_three_nodes_keep_their_properties() {
+    let commits: usize = (0..300).map(|seed| run(seed, 2 + seed as usize % 2, false)).sum();
+    assert!(commits > 3000, "{commits}");
+}
+
+#[test]
+fn transactions_keep_their_properties_when_nodes_die_and_join() {
+    let commits: usize = (0..600).map(|seed| run(seed, 2 + seed as usize % 2, true)).sum();
+    assert!(commits > 3000, "{commits}");
+}

@@ -1,0 +1,265 @@
+//! SQL: psql and pgbench of PostgreSQL work unmodified on every node, and PostgreSQL gives the
+//! expected results.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    os::unix::{fs::PermissionsExt, net::UnixStream},
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    thread,
+    time::Duration,
+};
+
+use rustix::process::Signal;
+
+use crate::common::{Cluster, signal};
+
+/// The statements whose results are compared.
+const STATEMENTS: &str = include_str!("sql/statements.sql");
+
+/// The user of the test.
+const USER: &str = "tester";
+
+/// Returns a program of PostgreSQL 15, or prints why the test does nothing.
+fn postgresql(name: &str) -> Option<PathBuf> {
+    let path = Path::new("/usr/lib/postgresql/15/bin").join(name);
+    if !path.exists() {
+        println!("skipped: there is no {}: install postgresql-15", path.display());
+        return None;
+    }
+    Some(path)
+}
+
+/// Two nodes with SQL.
+fn cluster() -> Cluster {
+    let cluster = Cluster::with(2, &["--sql", "--size-mib", "64", "--cache-mib", "16"], USER);
+    cluster.bear_busy_disks();
+    cluster.run("up").said().ok();
+    cluster
+}
+
+/// Returns the command of a client of PostgreSQL for a node.
+fn client(program: &Path, cluster: &Cluster, node: u16) -> Command {
+    let mut command = Command::new(program);
+    command.env("PGHOST", cluster.dir().join("run")).env("PGPORT", (5432 + node).to_string());
+    command.env("PGUSER", USER).env("PGDATABASE", "postgres").stdin(Stdio::null());
+    command
+}
+
+#[track_caller]
+fn said(mut command: Command) -> String {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    assert!(status.success(), "{command:?}: {status}\n{out}{err}");
+    out.into_owned()
+}
+
+#[track_caller]
+fn query(psql: &Path, cluster: &Cluster, node: u16, text: &str) -> String {
+    let mut command = client(psql, cluster, node);
+    command.args(["-X", "-At", "-c", text]);
+    said(command).trim_end().to_owned()
+}
+
+/// A server of PostgreSQL in a directory, until it is dropped.
+struct Oracle {
+    directory: tempfile::TempDir,
+    pg_ctl: PathBuf,
+}
+
+/// Returns a command that runs as an unprivileged user: PostgreSQL refuses root.
+fn unprivileged(program: &Path) -> Command {
+    if !rustix::process::geteuid().is_root() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(program);
+    command
+}
+
+impl Oracle {
+    fn start(initdb: &Path, pg_ctl: PathBuf) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let data = directory.path().join("data");
+        let mut init = unprivileged(initdb);
+        init.arg("-D").arg(&data).args(["-A", "trust", "-U", USER, "-N", "--locale=C.UTF-8", "-E", "UTF8"]);
+        said(init);
+        let mut start = unprivileged(&pg_ctl);
+        let options = format!("-k {} -c listen_addresses= -c timezone=UTC -c fsync=off", directory.path().display());
+        start.args(["start", "-w", "-o", &options, "-l"]).arg(directory.path().join("log")).arg("-D").arg(&data);
+        assert!(start.stdout(Stdio::null()).status().unwrap().success());
+        Self { directory, pg_ctl }
+    }
+}
+
+impl Drop for Oracle {
+    fn drop(&mut self) {
+        let mut stop = unprivileged(&self.pg_ctl);
+        let _ = stop.args(["stop", "-m", "immediate", "-D"]).arg(self.directory.path().join("data")).output();
+    }
+}
+
+#[test]
+fn statements_have_the_results_that_they_have_on_postgresql() {
+    let (Some(psql), Some(initdb), Some(pg_ctl)) =
+        (postgresql("psql"), postgresql("initdb"), postgresql("pg_ctl"))
+    else {
+        return;
+    };
+    let cluster = cluster();
+    let oracle = Oracle::start(&initdb, pg_ctl);
+    let script = cluster.parent().join("statements.sql");
+    fs::write(&script, STATEMENTS).unwrap();
+    let run = |mut command: Command| {
+        let Output { stdout, stderr, .. } = command.args(["-X", "-A", "-a", "-f"]).arg(&script).output().unwrap();
+        // What is printed to both, statement by statement: errors come in their order, too.
+        (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+    };
+    let ours = run(client(&psql, &cluster, 1));
+    let mut theirs = Command::new(&psql);
+    theirs.env("PGHOST", oracle.directory.path()).env("PGUSER", USER).env("PGDATABASE", "postgres");
+    let theirs = run(theirs);
+    for (ours, theirs) in [(ours.0, theirs.0), (ours.1, theirs.1)] {
+        for (line, (our, their)) in ours.lines().zip(theirs.lines()).enumerate() {
+            assert_eq!(our, their, "line {line}");
+        }
+        assert_eq!(ours.lines().count(), theirs.lines().count());
+    }
+}
+
+/// All sums of pgbench's tables, which must be equal.
+fn sums(psql: &Path, cluster: &Cluster, node: u16) -> [String; 4] {
+    [
+        "select sum(abalance) from pgbench_accounts",
+        "select sum(bbalance) from pgbench_branches",
+        "select sum(tbalance) from pgbench_tellers",
+        "select sum(delta) from pgbench_history",
+    ]
+    .map(|text| query(psql, cluster, node, text))
+}
+
+#[test]
+fn pgbench_runs_on_two_nodes_at_once_and_goes_on_when_one_is_killed() {
+    let (Some(psql), Some(pgbench)) = (postgresql("psql"), postgresql("pgbench")) else { return };
+    let cluster = cluster();
+    let mut init = client(&pgbench, &cluster, 1);
+    init.args(["-i", "-q", "-s", "1"]);
+    said(init);
+    let bench = |node: u16, args: &[&str]| {
+        let mut command = client(&pgbench, &cluster, node);
+        command.args(["-n", "-c", "4"]).args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    for mode in ["simple", "extended", "prepared"] {
+        let first = bench(1, &["-t", "30", "-M", mode]).spawn().unwrap();
+        let second = said(bench(2, &["-t", "30", "-M", mode]));
+        let first = first.wait_with_output().unwrap();
+        assert!(first.status.success(), "{}", String::from_utf8_lossy(&first.stderr));
+        assert!(second.contains("number of transactions actually processed: 120/120"), "{second}");
+    }
+    assert_eq!(query(&psql, &cluster, 2, "select count(*) from pgbench_history"), "720");
+
+    let killed = bench(2, &["-T", "600"]).spawn().unwrap();
+    let first = bench(1, &["-T", "4"]).spawn().unwrap();
+    thread::sleep(Duration::from_secs(1));
+    signal(cluster.pids()[1], Signal::KILL);
+    let first = first.wait_with_output().unwrap();
+    assert!(first.status.success(), "{}", String::from_utf8_lossy(&first.stderr));
+    let killed = killed.wait_with_output().unwrap();
+    assert!(!killed.status.success());
+    let told = String::from_utf8_lossy(&killed.stdout).into_owned();
+    let acknowledged: u64 = told
+        .lines()
+        .find_map(|line| line.strip_prefix("number of transactions actually processed: "))
+        .and_then(|count| count.parse().ok())
+        .unwrap_or_else(|| panic!("{told}"));
+    let told = String::from_utf8_lossy(&first.stdout).into_owned();
+    let others: u64 = told
+        .lines()
+        .find_map(|line| line.strip_prefix("number of transactions actually processed: "))
+        .and_then(|count| count.parse().ok())
+        .unwrap_or_else(|| panic!("{told}"));
+    let found: u64 = query(&psql, &cluster, 1, "select count(*) from pgbench_history").parse().unwrap();
+    // Each of the four clients may have had one transaction whose end it has not heard.
+    let least = 720 + acknowledged + others;
+    assert!((least..=least + 4).contains(&found), "{least} were acknowledged, {found} are there");
+    let [accounts, branches, tellers, history] = sums(&psql, &cluster, 1);
+    assert_eq!([&branches, &tellers, &history], [&accounts; 3]);
+
+    cluster.run("up").said().ok();
+    assert_eq!(sums(&psql, &cluster, 2), [accounts, branches, tellers, history]);
+}
+
+#[test]
+fn a_client_of_plexus_needs_no_other_program() {
+    let cluster = cluster();
+    let sql = |args: &[&str]| cluster.run("sql").args(args.iter().copied()).said();
+    let text = sql(&[
+        "-c",
+        "create table t (a int primary key, b text)",
+        "-c",
+        "insert into t values (1, 'one'), (22, null)",
+        "-c",
+        "select * from t order by a",
+    ])
+    .ok();
+    assert_eq!(text, "CREATE TABLE\nINSERT 0 2\n a  b\n 1  one\n22\n(2 rows)\n");
+    assert_eq!(sql(&["-n", "n2", "-c", "select count(*) from t"]).ok(), "count\n    2\n(1 row)\n");
+    let failed = sql(&["-c", "select nosuch from t"]);
+    assert!(failed.err.contains("ERROR: column \"nosuch\" does not exist (42703)"), "{}", failed.err);
+    failed.refused();
+    let url = sql(&["--url", "-n", "n2"]).ok();
+    assert!(url.starts_with(&format!("postgresql://{USER}@%2F")) && url.ends_with("run:5434/postgres\n"), "{url}");
+    assert!(sql(&["-n", "n9", "-c", "select 1"]).refusal().contains("there is no node `n9`"));
+}
+
+#[test]
+fn hostile_bytes_end_their_connection_alone() {
+    let cluster = cluster();
+    let socket = cluster.dir().join("run/.s.PGSQL.5433");
+    let start = |user: &str| {
+        let settings = format!("\0\x03\0\0user\0{user}\0database\0postgres\0\0");
+        let mut bytes = (settings.len() as u32 + 4).to_be_bytes().to_vec();
+        bytes.extend(settings.as_bytes());
+        bytes
+    };
+    let message = |kind: u8, len: u32, body: &[u8]| {
+        let mut bytes = vec![kind];
+        bytes.extend(len.to_be_bytes());
+        bytes.extend(body);
+        bytes
+    };
+    let started = |rest: Vec<u8>| [start(USER), rest].concat();
+    let hostile = [
+        vec![0; 64],
+        vec![255; 64],
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        (0..=255).collect(),
+        start("somebody"),
+        started(message(b'Q', u32::MAX, b"select 1")),
+        started(message(b'Q', 3, b"")),
+        started(message(b'Q', 12, b"\xff\xfe\xfd\xfc\0\0\0\0")),
+        started(message(b'?', 4, b"")),
+        started(message(b'B', 8, b"\0\0\xff\xff")),
+        started(message(b'P', 12, b"\0select\0\xff")),
+        started([message(b'B', 12, b"\0\0\0\0\0\x01\x7f\xff"), message(b'S', 4, b"")].concat()),
+    ];
+    for bytes in hostile {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.write_all(&bytes).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+    }
+    let deep = format!("select {}1{}", "(".repeat(100_000), ")".repeat(100_000));
+    let script = cluster.parent().join("deep.sql");
+    fs::write(&script, format!("{deep};\nselect 1 + 1 as two;\n")).unwrap();
+    let mut command = cluster.run("sql").0;
+    let Output { stdout, stderr, .. } = command.stdin(fs::File::open(&script).unwrap()).output().unwrap();
+    let err = String::from_utf8_lossy(&stderr);
+    assert!(err.contains("stack depth limit exceeded (54001)"), "{err}");
+    assert_eq!(String::from_utf8_lossy(&stdout), "two\n  2\n(1 row)\n");
+}
