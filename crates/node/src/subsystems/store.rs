@@ -27,7 +27,7 @@ impl Install for TransactionService {
 
     fn install(node: &Making<'_>, port: Arc<dyn WorkerPort<Self>>) -> Result<Installed<Self>, String> {
         let Parts { me, incarnation, group, .. } = node.parts;
-        let board = Board::new(*me, Some(port));
+        let board = Board::new(*me, *incarnation, Some(port));
         let part = Self::new(board.clone());
         let handle = StoreHandle {
             board,

@@ -87,8 +87,13 @@ impl Oracle {
         init.arg("-D").arg(&data).args(["-A", "trust", "-U", USER, "-N", "--locale=C.UTF-8", "-E", "UTF8"]);
         said(init);
         let mut start = unprivileged(&pg_ctl);
-        let options = format!("-k {} -c listen_addresses= -c timezone=UTC -c fsync=off", directory.path().display());
-        start.args(["start", "-w", "-o", &options, "-l"]).arg(directory.path().join("log")).arg("-D").arg(&data);
+        let options =
+            format!("-k {} -c listen_addresses= -c timezone=UTC -c fsync=off", directory.path().display());
+        start
+            .args(["start", "-w", "-o", &options, "-l"])
+            .arg(directory.path().join("log"))
+            .arg("-D")
+            .arg(&data);
         assert!(start.stdout(Stdio::null()).status().unwrap().success());
         Self { directory, pg_ctl }
     }
@@ -113,7 +118,8 @@ fn statements_have_the_results_that_they_have_on_postgresql() {
     let script = cluster.parent().join("statements.sql");
     fs::write(&script, STATEMENTS).unwrap();
     let run = |mut command: Command| {
-        let Output { stdout, stderr, .. } = command.args(["-X", "-A", "-a", "-f"]).arg(&script).output().unwrap();
+        let Output { stdout, stderr, .. } =
+            command.args(["-X", "-A", "-a", "-f"]).arg(&script).output().unwrap();
         // What is printed to both, statement by statement: errors come in their order, too.
         (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
     };
@@ -211,7 +217,10 @@ fn a_client_of_plexus_needs_no_other_program() {
     assert!(failed.err.contains("ERROR: column \"nosuch\" does not exist (42703)"), "{}", failed.err);
     failed.refused();
     let url = sql(&["--url", "-n", "n2"]).ok();
-    assert!(url.starts_with(&format!("postgresql://{USER}@%2F")) && url.ends_with("run:5434/postgres\n"), "{url}");
+    assert!(
+        url.starts_with(&format!("postgresql://{USER}@%2F")) && url.ends_with("run:5434/postgres\n"),
+        "{url}"
+    );
     assert!(sql(&["-n", "n9", "-c", "select 1"]).refusal().contains("there is no node `n9`"));
 }
 

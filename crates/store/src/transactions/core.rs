@@ -21,7 +21,7 @@ use super::{
 /// The most rounds under way: further ones would tell little that is new.
 const MOST_ROUNDS: u64 = 2;
 
-/// The number of places for final states of transactions.
+/// The number of final states of transactions after which the older ones may be forgotten.
 const FINALS: usize = 1 << 14;
 
 /// The most transactions of other nodes of which it is known that they are not at their end.
@@ -94,6 +94,7 @@ struct Peer {
 
 pub(crate) struct Core<W> {
     me: NodeId,
+    incarnation: Incarnation,
     clock: Number,
     limit: Number,
     epoch: Epoch,
@@ -113,7 +114,8 @@ pub(crate) struct Core<W> {
     /// Transactions whose record is durable and whose round is not complete, or the other way round.
     committing: Vec<TransactionId>,
     homes: HashMap<u32, Home>,
-    finals: Vec<Option<(TransactionId, Status)>>,
+    /// Final states, and those from before.
+    finals: [HashMap<TransactionId, Status>; 2],
     /// Transactions of other nodes whose numbers will be above these moments.
     unfinished: HashMap<TransactionId, Number>,
     /// Transactions of other nodes that are at their end, and their slots tell how they ended.
@@ -127,9 +129,10 @@ pub(crate) struct Core<W> {
 }
 
 impl<W> Core<W> {
-    pub(crate) fn new(me: NodeId) -> Self {
+    pub(crate) fn new(me: NodeId, incarnation: Incarnation) -> Self {
         Self {
             me,
+            incarnation,
             clock: 0,
             limit: 0,
             epoch: Epoch(0),
@@ -143,7 +146,7 @@ impl<W> Core<W> {
             draws: Vec::new(),
             committing: Vec::new(),
             homes: HashMap::new(),
-            finals: vec![None; FINALS],
+            finals: Default::default(),
             unfinished: HashMap::new(),
             ended: HashSet::new(),
             questions: HashMap::new(),
@@ -177,7 +180,11 @@ impl<W> Core<W> {
 
     /// Returns true if this incarnation of the node is a member.
     pub(crate) fn is_member(&self, node: NodeId, incarnation: Incarnation) -> bool {
-        node == self.me || self.peers.get(&node).is_some_and(|peer| peer.incarnation == incarnation)
+        match self.peers.get(&node) {
+            Some(peer) => peer.incarnation == incarnation,
+            // An earlier incarnation of this node is gone.
+            None => (node, incarnation) == (self.me, self.incarnation),
+        }
     }
 
     /// Returns the number of changes for which the limit has room.
@@ -289,10 +296,8 @@ impl<W> Core<W> {
                 _ => Way::Ask,
             };
         }
-        if let Some((known, status)) = self.finals[place_of(id)]
-            && known == id
-        {
-            return Way::Known(status);
+        if let Some(status) = self.finals.iter().find_map(|finals| finals.get(&id)) {
+            return Way::Known(*status);
         }
         if let Some(moment) = self.unfinished.get(&id).filter(|moment| snapshot <= **moment) {
             return Way::Known(Status::After(*moment));
@@ -332,7 +337,11 @@ impl<W> Core<W> {
     pub(crate) fn learn(&mut self, id: TransactionId, status: Status) {
         self.unfinished.remove(&id);
         self.ended.remove(&id);
-        self.finals[place_of(id)] = Some((id, status));
+        if self.finals[0].len() >= FINALS {
+            // The states that one row needs are all kept: it has far fewer versions.
+            self.finals[1] = std::mem::take(&mut self.finals[0]);
+        }
+        self.finals[0].insert(id, status);
     }
 
     /// Keeps the home of an extent.
@@ -355,15 +364,10 @@ impl<W> Core<W> {
         let before = std::mem::take(&mut self.peers);
         for &(node, incarnation) in members.iter().filter(|(node, _)| *node != self.me) {
             let old = before.get(&node).filter(|peer| peer.incarnation == incarnation);
-            // A newcomer has raised its clock above the limits before it takes a snapshot.
+            // A newcomer has raised its clock above the limits before it takes a snapshot, and has
+            // read no row before the last change of a transaction that draws now.
             let (answered, low) = old.map_or((self.round, 0), |peer| (peer.answered, peer.low));
             self.peers.insert(node, Peer { incarnation, answered, low });
-        }
-        if !self.draws.is_empty() {
-            // All members of this view are asked.
-            self.wants_round = false;
-            self.begin_round();
-            self.draws.iter_mut().for_each(|(round, ..)| *round = self.round);
         }
         let unanswered = std::mem::take(&mut self.questions);
         for (id, askers) in unanswered {
@@ -477,9 +481,7 @@ impl<W> Core<W> {
     }
 
     fn question(&mut self, from: NodeId, id: TransactionId, snapshot: Number) {
-        if snapshot < Number::MAX {
-            self.raise(snapshot);
-        }
+        // The clock in the message was at or above the snapshot, so this clock is now.
         match self.status(id, snapshot) {
             Way::Known(status) => self.send(from, What::Answer { id, status }),
             Way::ReadSlot | Way::FindHome => self.send(from, What::Ended { id }),
@@ -598,8 +600,4 @@ impl<W> Core<W> {
             }
         }
     }
-}
-
-fn place_of(id: TransactionId) -> usize {
-    id.0 as usize % FINALS
 }

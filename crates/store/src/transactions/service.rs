@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use plexus_base::{NodeId, WorkerId};
+use plexus_base::{Incarnation, NodeId, WorkerId};
 use plexus_interconnect::{Answer, Channel, Kind, Net, Reply};
 use plexus_membership::{
     partitions::Members,
@@ -30,8 +30,12 @@ impl Board {
     /// Makes the state of a node in no view. `port` leads to its [`TransactionService`]; without
     /// one the node is alone.
     #[must_use]
-    pub fn new(me: NodeId, port: Option<Arc<dyn WorkerPort<TransactionService>>>) -> Arc<Self> {
-        Arc::new(Self { core: Mutex::new(Core::new(me)), port, viewed: OnceLock::new() })
+    pub fn new(
+        me: NodeId,
+        incarnation: Incarnation,
+        port: Option<Arc<dyn WorkerPort<TransactionService>>>,
+    ) -> Arc<Self> {
+        Arc::new(Self { core: Mutex::new(Core::new(me, incarnation)), port, viewed: OnceLock::new() })
     }
 
     /// Calls `viewed` after each view from now on.
