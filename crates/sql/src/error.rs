@@ -41,6 +41,7 @@ pub(crate) mod code {
     pub(crate) const INVALID_CURSOR_NAME: &str = "34000";
     pub(crate) const INVALID_SAVEPOINT: &str = "3B001";
     pub(crate) const SERIALIZATION_FAILURE: &str = "40001";
+    pub(crate) const DEADLOCK_DETECTED: &str = "40P01";
     pub(crate) const SYNTAX_ERROR: &str = "42601";
     pub(crate) const DUPLICATE_COLUMN: &str = "42701";
     pub(crate) const AMBIGUOUS_COLUMN: &str = "42702";
@@ -96,6 +97,7 @@ impl From<StoreError> for SqlError {
                 let message = "could not serialize access due to concurrent update";
                 return Self::new(code::SERIALIZATION_FAILURE, message);
             }
+            StoreError::Deadlock => return Self::new(code::DEADLOCK_DETECTED, "deadlock detected"),
             StoreError::Full => code::DISK_FULL,
             StoreError::TooLong { .. } => code::PROGRAM_LIMIT,
             StoreError::NoMember => code::ADMIN_SHUTDOWN,

@@ -39,6 +39,9 @@ pub enum StoreError {
     /// Another transaction has changed the row since the snapshot.
     #[error("another transaction has changed the row")]
     Serialization,
+    /// Transactions wait for each other, this one among them.
+    #[error("transactions wait for each other")]
+    Deadlock,
     /// The node is no member, or ends.
     #[error("the node is no member of the cluster now")]
     NoMember,

@@ -268,13 +268,19 @@ impl<B: Blocks> Shared<B> {
     }
 
     /// Finds out what a reader or writer needs to know before it can go on.
-    async fn find_out(&self, Unknown { id, snapshot, way }: Unknown) -> Result<(), StoreError> {
+    async fn find_out(
+        &self,
+        Unknown { id, snapshot, way }: Unknown,
+        by: Option<TransactionId>,
+    ) -> Result<(), StoreError> {
         match way {
             Way::Known(_) => {}
             Way::FindHome => drop(self.extent(id.extent()).await?),
             Way::Ask => {
-                let answer = self.board.ask(|core, waiter| core.ask(id, snapshot, waiter));
-                answer.await.ok_or(StoreError::NoMember)?;
+                let answer = self.board.ask(|core, waiter| core.ask(id, snapshot, by, waiter));
+                if answer.await.ok_or(StoreError::NoMember)? == News::Deadlock {
+                    return Err(StoreError::Deadlock);
+                }
             }
             Way::ReadSlot => {
                 let (block, at) = layout::slot_place(self.extent(id.extent()).await?, id, self.user);
@@ -447,7 +453,7 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
             match rows::visible(value, self.id, snapshot, |id, snapshot| shared.status(id, snapshot)) {
                 Ok(contents) => return Ok(contents.map(<[u8]>::to_vec)),
                 Err(rows::RowFault::Malformed) => return Err(malformed(tree)),
-                Err(rows::RowFault::Unknown(unknown)) => shared.find_out(unknown).await?,
+                Err(rows::RowFault::Unknown(unknown)) => shared.find_out(unknown, None).await?,
             }
         }
     }
@@ -540,7 +546,7 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
                 Ok((Changed::Done, _)) => return Ok(()),
                 Ok((Changed::Serialization, _)) => return Err(StoreError::Serialization),
                 Ok((Changed::Malformed, _)) => return Err(malformed(tree)),
-                Ok((Changed::Unknown(unknown), _)) => shared.find_out(unknown).await?,
+                Ok((Changed::Unknown(unknown), _)) => shared.find_out(unknown, Some(id)).await?,
                 // Older versions take the room that this one needs, until no snapshot needs them.
                 Err(StoreError::TooLong { most, .. })
                     if key.len() + longest + VERSION_BYTES <= most && waits < NO_ROOM_WAITS =>

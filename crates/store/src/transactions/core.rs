@@ -60,11 +60,14 @@ pub(crate) enum News {
     Committed,
     /// Something has changed: look again.
     LookAgain,
+    /// The transactions that it waits for wait for its own.
+    Deadlock,
 }
 
 enum Asker<W> {
     Node(NodeId),
-    Here(W),
+    /// The transaction that waits, if one does.
+    Here(W, Option<TransactionId>),
 }
 
 /// A transaction of this node that is not at its end.
@@ -121,7 +124,9 @@ pub(crate) struct Core<W> {
     /// Transactions of other nodes that are at their end, and their slots tell how they ended.
     ended: HashSet<TransactionId>,
     /// Questions to other nodes.
-    questions: HashMap<TransactionId, Vec<(Number, W)>>,
+    questions: HashMap<TransactionId, Vec<(Number, W, Option<TransactionId>)>>,
+    /// The transactions for whose ends transactions of this node wait.
+    waits: HashMap<TransactionId, TransactionId>,
     /// Those who wait for a view, or for the slots of nodes that are gone.
     wait_for_view: Vec<W>,
     sends: Vec<(NodeId, Message)>,
@@ -150,6 +155,7 @@ impl<W> Core<W> {
             unfinished: HashMap::new(),
             ended: HashSet::new(),
             questions: HashMap::new(),
+            waits: HashMap::new(),
             wait_for_view: Vec::new(),
             sends: Vec::new(),
             tells: Vec::new(),
@@ -268,6 +274,7 @@ impl<W> Core<W> {
 
     fn end(&mut self, id: TransactionId, status: Status) {
         let Some(Running { asked, .. }) = self.running.remove(&id) else { return };
+        self.waits.remove(&id);
         self.learn(id, status);
         for (asker, _) in asked {
             self.answer(asker, What::Answer { id, status });
@@ -277,7 +284,7 @@ impl<W> Core<W> {
     fn answer(&mut self, asker: Asker<W>, what: What) {
         match asker {
             Asker::Node(node) => self.send(node, what),
-            Asker::Here(waiter) => self.look_again(waiter),
+            Asker::Here(waiter, by) => self.wake(waiter, by),
         }
     }
 
@@ -313,23 +320,66 @@ impl<W> Core<W> {
     }
 
     /// Lets a waiter wait for the state of a transaction, as long as the way to it is [`Way::Ask`].
-    /// It is told [`News::LookAgain`].
-    pub(crate) fn ask(&mut self, id: TransactionId, snapshot: Number, waiter: W) {
+    /// It is told [`News::LookAgain`]. A transaction `by` that needs the end of the other one is told
+    /// [`News::Deadlock`] if that waits for it.
+    pub(crate) fn ask(&mut self, id: TransactionId, snapshot: Number, by: Option<TransactionId>, waiter: W) {
         if self.status(id, snapshot) != Way::Ask {
             self.look_again(waiter);
             return;
         }
+        let by = by.filter(|_| snapshot == Number::MAX);
         if let Some(running) = self.running.get_mut(&id) {
-            running.asked.push((Asker::Here(waiter), snapshot));
-            return;
+            running.asked.push((Asker::Here(waiter, by), snapshot));
+        } else {
+            let home = self.homes.get(&id.extent()).copied();
+            let is_asked = |home: &Home| home.node != self.me && self.is_member(home.node, home.incarnation);
+            let Some(home) = home.filter(is_asked) else { return self.wait_for_view.push(waiter) };
+            self.questions.entry(id).or_default().push((snapshot, waiter, by));
+            self.send(home.node, What::Question { id, snapshot });
         }
-        let home = self.homes.get(&id.extent()).copied();
-        match home.filter(|home| home.node != self.me && self.is_member(home.node, home.incarnation)) {
-            Some(home) => {
-                self.questions.entry(id).or_default().push((snapshot, waiter));
-                self.send(home.node, What::Question { id, snapshot });
+        if let Some(by) = by {
+            self.waits.insert(by, id);
+            self.probe(by, self.me, id);
+        }
+    }
+
+    /// Follows the waits from `target` on. Each wait begins with this, so the last one of a circle
+    /// finds all others (Chandy, Misra and Haas 1983).
+    fn probe(&mut self, waiter: TransactionId, node: NodeId, mut target: TransactionId) {
+        for _ in 0..=self.running.len() {
+            if target == waiter {
+                return match node == self.me {
+                    true => self.end_wait(waiter),
+                    false => self.send(node, What::Deadlock { id: waiter }),
+                };
             }
-            None => self.wait_for_view.push(waiter),
+            if !self.running.contains_key(&target) {
+                let home = self.homes.get(&target.extent());
+                if let Some(home) = home.filter(|home| home.node != self.me).copied() {
+                    self.send(home.node, What::Probe { waiter, node, target });
+                }
+                return;
+            }
+            let Some(next) = self.waits.get(&target) else { return };
+            target = *next;
+        }
+    }
+
+    /// Ends the wait of a transaction that waits for itself.
+    fn end_wait(&mut self, by: TransactionId) {
+        let Some(id) = self.waits.remove(&by) else { return };
+        let found = if let Some(Running { asked, .. }) = self.running.get_mut(&id) {
+            let is_it =
+                |(asker, _): &(Asker<W>, Number)| matches!(asker, Asker::Here(_, Some(of)) if *of == by);
+            asked.iter().position(is_it).map(|at| asked.swap_remove(at).0)
+        } else if let Some(askers) = self.questions.get_mut(&id) {
+            let at = askers.iter().position(|(.., of)| *of == Some(by));
+            at.map(|at| askers.swap_remove(at)).map(|(_, waiter, by)| Asker::Here(waiter, by))
+        } else {
+            None
+        };
+        if let Some(Asker::Here(waiter, _)) = found {
+            self.tells.push((waiter, News::Deadlock));
         }
     }
 
@@ -375,7 +425,7 @@ impl<W> Core<W> {
             if home.is_some_and(|home| self.is_member(home.node, home.incarnation)) {
                 self.questions.insert(id, askers);
             } else {
-                askers.into_iter().for_each(|(_, waiter)| self.look_again(waiter));
+                askers.into_iter().for_each(|(_, waiter, by)| self.wake(waiter, by));
             }
         }
         self.unfinished.retain(|id, _| {
@@ -388,7 +438,7 @@ impl<W> Core<W> {
             let peers = &self.peers;
             running.asked.retain(|(asker, _)| match asker {
                 Asker::Node(node) => peers.contains_key(node),
-                Asker::Here(_) => true,
+                Asker::Here(..) => true,
             });
         }
         let nodes: Vec<_> = self.peers.keys().copied().collect();
@@ -428,6 +478,12 @@ impl<W> Core<W> {
         waiting.into_iter().for_each(|waiter| self.look_again(waiter));
     }
 
+    /// Wakes a waiter whose transaction does not wait any more.
+    fn wake(&mut self, waiter: W, by: Option<TransactionId>) {
+        by.into_iter().for_each(|by| drop(self.waits.remove(&by)));
+        self.look_again(waiter);
+    }
+
     fn look_again(&mut self, waiter: W) {
         self.tells.push((waiter, News::LookAgain));
     }
@@ -461,6 +517,13 @@ impl<W> Core<W> {
                 }
             }
             What::Question { id, snapshot } => self.question(from, id, snapshot),
+            What::Probe { waiter, node, target } => {
+                // A transaction that is at its end waits for nothing.
+                if self.running.contains_key(&target) {
+                    self.probe(waiter, node, target);
+                }
+            }
+            What::Deadlock { id } => self.end_wait(id),
             What::Answer { id, status: Status::After(moment) } => {
                 if self.unfinished.len() >= MOST_UNFINISHED {
                     self.unfinished.clear();
@@ -497,11 +560,11 @@ impl<W> Core<W> {
     fn answered(&mut self, id: TransactionId, moment: Number) {
         let Some(askers) = self.questions.remove(&id) else { return };
         let (ended, waiting): (Vec<_>, Vec<_>) =
-            askers.into_iter().partition(|(snapshot, _)| *snapshot <= moment);
+            askers.into_iter().partition(|(snapshot, ..)| *snapshot <= moment);
         if !waiting.is_empty() {
             self.questions.insert(id, waiting);
         }
-        ended.into_iter().for_each(|(_, waiter)| self.look_again(waiter));
+        ended.into_iter().for_each(|(_, waiter, by)| self.wake(waiter, by));
     }
 
     fn message_of(&self, what: What) -> Message {

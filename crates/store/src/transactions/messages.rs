@@ -1,15 +1,15 @@
 //! The messages of transactions between nodes.
 
 use plexus_base::{
-    Epoch,
+    Epoch, NodeId,
     wire::{self, DecodeError, Fault, Fixed},
 };
 
 use super::{Number, Status, TransactionId};
 
 wire::layout! {
-    struct Wire: 33 {
-        kind: u8, clock: u64, low: u64, subject: u64, detail: u64
+    struct Wire: 34 {
+        kind: u8, node: NodeId, clock: u64, low: u64, subject: u64, detail: u64
     }
 }
 
@@ -35,6 +35,11 @@ pub(crate) enum What {
     Question { id: TransactionId, snapshot: Number },
     /// The state of a transaction of the sender.
     Answer { id: TransactionId, status: Status },
+    /// Asks whether the waits of a transaction of the receiver, `target`, lead to `waiter`, which is
+    /// a transaction of `node` and waits for them.
+    Probe { waiter: TransactionId, node: NodeId, target: TransactionId },
+    /// The transaction of the receiver waits for itself.
+    Deadlock { id: TransactionId },
     /// The transaction of the sender is at its end; its slot tells how it ended.
     Ended { id: TransactionId },
 }
@@ -51,13 +56,19 @@ impl Message {
             What::Answer { id, status: Status::After(moment) } => (7, id.0, moment),
             What::Ended { id } => (8, id.0, 0),
             What::Entered { epoch } => (9, epoch.0.into(), 0),
+            What::Probe { waiter, target, .. } => (10, waiter.0, target.0),
+            What::Deadlock { id } => (11, id.0, 0),
         };
-        wire::encode(&Wire { kind, clock: self.clock, low: self.low, subject, detail })
+        let node = match self.what {
+            What::Probe { node, .. } => node,
+            _ => NodeId(0),
+        };
+        wire::encode(&Wire { kind, node, clock: self.clock, low: self.low, subject, detail })
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         wire::decode("message of transactions", bytes, |reader| {
-            let Wire { kind, clock, low, subject, detail } = reader.take()?;
+            let Wire { kind, node, clock, low, subject, detail } = reader.take()?;
             let id = TransactionId(subject);
             let epoch = || subject.try_into().map(Epoch).map_err(|_| Fault::Field("epoch"));
             let what = match kind {
@@ -70,6 +81,8 @@ impl Message {
                 7 => What::Answer { id, status: Status::After(detail) },
                 8 => What::Ended { id },
                 9 => What::Entered { epoch: epoch()? },
+                10 => What::Probe { waiter: id, node, target: TransactionId(detail) },
+                11 => What::Deadlock { id },
                 _ => return Err(Fault::Field("kind")),
             };
             Ok(Self { clock, low, what })

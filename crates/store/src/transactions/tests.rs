@@ -95,6 +95,7 @@ struct World {
     next_token: Token,
     next_incarnation: u64,
     commits: usize,
+    deadlocks: usize,
 }
 
 fn contents_of(bytes: &[u8]) -> Vec<u64> {
@@ -120,6 +121,7 @@ impl World {
             next_token: 1,
             next_incarnation: 1,
             commits: 0,
+            deadlocks: 0,
         };
         for node in 0..nodes {
             let made = world.make(node);
@@ -184,6 +186,10 @@ impl World {
         let id = self.node(at).clients[client].id;
         let state = match (self.node(at).clients[client].state, news) {
             (Step::Waiting, News::LookAgain) => Step::Working,
+            (Step::Waiting, News::Deadlock) => {
+                self.deadlocks += 1;
+                return self.abort(at, client);
+            }
             (Step::Drawing, News::Drawn(number)) => {
                 assert!(number <= clock, "a number is of the clock");
                 // Appended behind all changes of the transaction.
@@ -228,6 +234,10 @@ impl World {
                 let mut rows: Vec<usize> = (0..ROWS).filter(|_| self.random.percent(60)).collect();
                 if rows.is_empty() {
                     rows.push(0);
+                }
+                // In both orders, so that transactions wait for each other.
+                if self.random.percent(30) {
+                    rows.reverse();
                 }
                 let is_repeatable = self.random.percent(50);
                 let began = Client { state: Step::Working, is_repeatable, rows, ..Client::default() };
@@ -359,7 +369,8 @@ impl World {
                 let node = self.node(at);
                 node.clients[client].state = Step::Waiting;
                 node.clients[client].token = token;
-                node.core.ask(id, snapshot, token);
+                let by = node.clients[client].id;
+                node.core.ask(id, snapshot, by, token);
                 self.settle(at);
             }
         }
@@ -589,24 +600,75 @@ impl World {
     }
 }
 
-fn run(seed: u64, nodes: usize, deaths: bool) -> usize {
-    let mut world = World::new(seed, nodes);
+/// Returns the numbers of commits and of deadlocks.
+fn run(seed: u64, deaths: bool) -> [usize; 2] {
+    let mut world = World::new(seed, 2 + seed as usize % 2);
     world.events(1500, deaths);
     world.finish();
     world.check();
-    world.commits
+    [world.commits, world.deadlocks]
+}
+
+fn run_all(seeds: u64, deaths: bool) -> [usize; 2] {
+    let runs = (0..seeds).map(|seed| run(seed, deaths));
+    runs.reduce(|sum, one| [sum[0] + one[0], sum[1] + one[1]]).unwrap()
 }
 
 #[test]
 fn transactions_of_two_and_three_nodes_keep_their_properties() {
-    let commits: usize = (0..300).map(|seed| run(seed, 2 + seed as usize % 2, false)).sum();
-    assert!(commits > 3000, "{commits}");
+    let [commits, deadlocks] = run_all(300, false);
+    assert!(commits > 2000 && deadlocks > 100, "{commits} {deadlocks}");
+}
+
+/// `TRANSACTION_SEEDS=100000` runs more.
+#[test]
+fn transactions_keep_their_properties_when_nodes_die_and_join() {
+    let seeds = std::env::var("TRANSACTION_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
+    let [commits, deadlocks] = run_all(seeds.unwrap_or(6000), true);
+    assert!(commits > 30_000 && deadlocks > 1000, "{commits} {deadlocks}");
+}
+
+/// Its slots may have numbers that other members do not know yet.
+#[test]
+fn slots_of_the_last_run_of_the_own_node_wait_for_the_other_members() {
+    let (me, other) = (NodeId(0), NodeId(1));
+    let mut core = Core::<Token>::new(me, Incarnation(3));
+    core.view(Epoch(2), &[(me, Incarnation(3)), (other, Incarnation(2))]);
+    let id = TransactionId::new(1, 0);
+    core.learn_home(1, Home { node: me, incarnation: Incarnation(1), since: Epoch(1) });
+    core.raised(Epoch(2), 10);
+    assert_eq!(core.status(id, 5), Way::Ask);
+    let what = super::messages::What::Raised { epoch: Epoch(2) };
+    core.message(other, Message { clock: 10, low: 10, what });
+    assert_eq!(core.status(id, 5), Way::ReadSlot);
 }
 
 #[test]
-fn transactions_keep_their_properties_when_nodes_die_and_join() {
-    // `TRANSACTION_SEEDS=100000` runs more.
-    let seeds = std::env::var("TRANSACTION_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
-    let commits: usize = (0..seeds.unwrap_or(6000)).map(|seed| run(seed, 2 + seed as usize % 2, true)).sum();
-    assert!(commits > 3000, "{commits}");
+fn messages_are_read_as_they_were_written_and_hostile_ones_are_refused() {
+    use super::messages::What;
+
+    let (id, target) = (TransactionId(7), TransactionId(9));
+    let all = [
+        What::Ask { round: 3 },
+        What::Told { round: 4 },
+        What::Raised { epoch: Epoch(5) },
+        What::Question { id, snapshot: Number::MAX },
+        What::Answer { id, status: Status::Committed(8) },
+        What::Answer { id, status: Status::Aborted },
+        What::Answer { id, status: Status::After(6) },
+        What::Ended { id },
+        What::Entered { epoch: Epoch(5) },
+        What::Probe { waiter: id, node: NodeId(2), target },
+        What::Deadlock { id },
+    ];
+    for what in all {
+        let message = Message { clock: 11, low: 10, what };
+        assert_eq!(Message::decode(&message.encode()), Ok(message));
+    }
+    let mut bytes = Message { clock: 11, low: 10, what: all[2] }.encode();
+    assert!(Message::decode(&bytes[1..]).is_err());
+    bytes[22] = 1;
+    assert!(Message::decode(&bytes).is_err(), "an epoch of more than 32 bits");
+    bytes[0] = 12;
+    assert!(Message::decode(&bytes).is_err());
 }
