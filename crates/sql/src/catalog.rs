@@ -24,7 +24,7 @@ pub(crate) type Transaction = plexus_store::Transaction<Cache>;
 
 const VERSION_KEY: &[u8] = b"v";
 
-/// A table.
+/// A table as the catalog describes it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Table {
     pub(crate) id: u64,

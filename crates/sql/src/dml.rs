@@ -42,7 +42,7 @@ pub(crate) enum Rows {
     Query(Box<Select>, Vec<Expr>),
 }
 
-/// What happens to a row whose key is there.
+/// The way to insert a row whose key is there.
 #[derive(Debug)]
 pub(crate) enum Conflict {
     Fail,

@@ -53,7 +53,7 @@ wire::layout! {
     }
 }
 
-/// What was handed out so far.
+/// The next of each thing that is handed out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HandedOut {
     /// The next status extent.

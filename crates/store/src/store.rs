@@ -18,7 +18,7 @@ use crate::{
     space::{FreeBlock, Space},
     transactions::{
         EXTENT_SLOTS, Number, Status, TransactionId,
-        core::{Home, News, Way},
+        core::{Home, Notice, StatusPath},
         rows::{self, Changed, Changer, RowChange, Step, Unknown, VERSION_BYTES},
         service::Board,
     },
@@ -145,7 +145,7 @@ impl<B: Blocks + Send + Sync + 'static> Store<B> {
         start: impl Fn(Store<B>) + Send + Sync + 'static,
     ) -> Result<Self, StoreError> {
         let StoreSettings { me, incarnation, is_member } = settings;
-        // Otherwise a member could commit in the view before, with a number that nothing tells here.
+        // Otherwise a member could commit in the view before, and its number would not come here.
         while !board.look(|core| core.is_gathered()) {
             board.ask(|core, waiter| core.gather(waiter)).await.ok_or(StoreError::NoMember)?;
         }
@@ -263,7 +263,7 @@ impl<B> Shared<B> {
 }
 
 impl<B: Blocks> Shared<B> {
-    fn status(&self, id: TransactionId, snapshot: Number) -> Way {
+    fn status(&self, id: TransactionId, snapshot: Number) -> StatusPath {
         self.board.look(|core| core.status(id, snapshot))
     }
 
@@ -274,15 +274,15 @@ impl<B: Blocks> Shared<B> {
         by: Option<TransactionId>,
     ) -> Result<(), StoreError> {
         match way {
-            Way::Known(_) => {}
-            Way::FindHome => drop(self.extent(id.extent()).await?),
-            Way::Ask => {
+            StatusPath::Known(_) => {}
+            StatusPath::FindHome => drop(self.extent(id.extent()).await?),
+            StatusPath::Ask => {
                 let answer = self.board.ask(|core, waiter| core.ask(id, snapshot, by, waiter));
-                if answer.await.ok_or(StoreError::NoMember)? == News::Deadlock {
+                if answer.await.ok_or(StoreError::NoMember)? == Notice::Deadlock {
                     return Err(StoreError::Deadlock);
                 }
             }
-            Way::ReadSlot => {
+            StatusPath::ReadSlot => {
                 let (block, at) = layout::slot_place(self.extent(id.extent()).await?, id, self.user);
                 let page = self.blocks.read(block).await?;
                 let number = page.get(at..at + 8).and_then(|slot| slot.try_into().ok());
@@ -369,7 +369,7 @@ impl<B: Blocks> Shared<B> {
                 self.raise_limit().await?;
             }
             match self.board.ask(|core, waiter| core.draw(id, waiter)).await {
-                Some(News::Drawn(number)) => break number,
+                Some(Notice::Drawn(number)) => break number,
                 Some(_) => {}
                 None => return Err(StoreError::NoMember),
             }
@@ -405,6 +405,12 @@ pub struct Transaction<B: Blocks + Send + Sync + 'static> {
 }
 
 impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
+    /// Returns true if it has neither read nor changed anything.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        self.id.is_none() && self.snapshot.is_none()
+    }
+
     /// Lets the next read take a new snapshot, unless the transaction has one for all statements.
     pub fn begin_statement(&mut self) {
         if self.isolation == Isolation::ReadCommitted {

@@ -235,9 +235,6 @@ fn echo(on: &CommandContext, asked: Value, _: Progress<'_>) -> Result<Value, Str
     Ok(json!(String::from_utf8_lossy(&bytes)))
 }
 
-#[path = "../../tests/cluster/mod.rs"]
-mod cluster;
-
 mod tests {
     use std::time::{Duration, Instant};
 
@@ -245,7 +242,7 @@ mod tests {
     use plexus_fabric::RailKind;
 
     use super::{
-        cluster::{Cluster, TIMEOUT, config, start},
+        super::cluster::{Cluster, TIMEOUT, config, start},
         *,
     };
 

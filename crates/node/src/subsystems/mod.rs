@@ -8,6 +8,9 @@
 mod benchmark;
 mod cache;
 #[cfg(test)]
+#[path = "../../tests/cluster/mod.rs"]
+mod cluster;
+#[cfg(test)]
 mod echo;
 mod executive;
 mod programs;

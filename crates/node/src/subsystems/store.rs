@@ -121,17 +121,13 @@ impl Handle for StoreHandle {
 }
 
 #[cfg(test)]
-#[path = "../../tests/cluster/mod.rs"]
-mod cluster;
-
-#[cfg(test)]
 mod tests {
     use plexus_base::BlockId;
     use plexus_fabric::RailKind;
     use plexus_interconnect::executor;
     use plexus_store::{Isolation, RowChange, StoreError};
 
-    use super::{cluster::Cluster, *};
+    use super::{super::cluster::Cluster, *};
 
     const ACCOUNTS: u8 = 4;
 

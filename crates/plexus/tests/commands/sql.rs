@@ -13,7 +13,7 @@ use std::{
 
 use rustix::process::Signal;
 
-use crate::common::{Cluster, signal};
+use crate::common::{Cluster, run, signal};
 
 /// The statements whose results are compared.
 const STATEMENTS: &str = include_str!("sql/statements.sql");
@@ -117,16 +117,16 @@ fn statements_have_the_results_that_they_have_on_postgresql() {
     let oracle = Oracle::start(&initdb, pg_ctl);
     let script = cluster.parent().join("statements.sql");
     fs::write(&script, STATEMENTS).unwrap();
-    let run = |mut command: Command| {
+    let outputs = |mut command: Command| {
         let Output { stdout, stderr, .. } =
             command.args(["-X", "-A", "-a", "-f"]).arg(&script).output().unwrap();
         // What is printed to both, statement by statement: errors come in their order, too.
         (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
     };
-    let ours = run(client(&psql, &cluster, 1));
+    let ours = outputs(client(&psql, &cluster, 1));
     let mut theirs = Command::new(&psql);
     theirs.env("PGHOST", oracle.directory.path()).env("PGUSER", USER).env("PGDATABASE", "postgres");
-    let theirs = run(theirs);
+    let theirs = outputs(theirs);
     for (ours, theirs) in [(ours.0, theirs.0), (ours.1, theirs.1)] {
         for (line, (our, their)) in ours.lines().zip(theirs.lines()).enumerate() {
             assert_eq!(our, their, "line {line}");
@@ -221,6 +221,9 @@ fn a_client_of_plexus_needs_no_other_program() {
         url.starts_with(&format!("postgresql://{USER}@%2F")) && url.ends_with("run:5434/postgres\n"),
         "{url}"
     );
+    let dir = cluster.dir();
+    let refusal = run(["bench", "blocks", "-C", dir.to_str().unwrap()]).said().refusal();
+    assert!(refusal.contains("would overwrite the tables"), "{refusal}");
     assert!(sql(&["-n", "n9", "-c", "select 1"]).refusal().contains("there is no node `n9`"));
 }
 

@@ -54,7 +54,7 @@ pub(crate) struct Grouping<'a> {
     pub(crate) aggregates: RefCell<Vec<(ast::Function, Aggregate, Type)>>,
 }
 
-/// What names mean.
+/// The columns and parameters that an expression may name.
 #[derive(Clone, Copy)]
 pub(crate) struct Scope<'a> {
     pub(crate) columns: &'a [ScopeColumn],

@@ -413,15 +413,16 @@ impl Session<'_> {
                 if *session && isolation == Some(Isolation::RepeatableRead) {
                     return Err(SqlError::unsupported("REPEATABLE READ for the session"));
                 }
-                if let Some(isolation) = isolation.filter(|_| !*session) {
-                    if isolation != self.isolation {
+                if let Some(isolation) =
+                    isolation.filter(|isolation| !*session && *isolation != self.isolation)
+                {
+                    if !self.transaction.as_ref().is_none_or(Transaction::is_new) {
                         let message = "SET TRANSACTION ISOLATION LEVEL must be called before any query";
-                        // The transaction has done nothing yet.
-                        self.transaction = None;
-                        self.isolation = isolation;
-                        let _ = message;
-                        self.begin();
+                        return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
                     }
+                    self.transaction = None;
+                    self.isolation = isolation;
+                    self.begin();
                 }
                 Ok(plain("SET"))
             }

@@ -15,7 +15,7 @@ use plexus_base::{Epoch, Incarnation, NodeId};
 
 use super::{
     Number, Status, TransactionId,
-    messages::{Message, What},
+    messages::{Message, MessageBody},
 };
 
 /// The most rounds under way: further ones would tell little that is new.
@@ -38,7 +38,7 @@ pub(crate) struct Home {
 
 /// The way to the state of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
+pub(crate) enum StatusPath {
     /// This is the state.
     Known(Status),
     /// The home must be asked, or its end waited for: [`Core::ask`].
@@ -49,9 +49,9 @@ pub(crate) enum Way {
     FindHome,
 }
 
-/// What a waiter is told.
+/// A notice for a waiter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum News {
+pub(crate) enum Notice {
     /// The number that was drawn for its transaction.
     Drawn(Number),
     /// The limit must be raised before a number can be drawn.
@@ -114,7 +114,7 @@ pub(crate) struct Core<W> {
     running: HashMap<TransactionId, Running<W>>,
     /// Transactions that wait for a round, to draw a number behind it.
     draws: Vec<(u64, TransactionId, W)>,
-    /// Transactions whose record is durable and whose round is not complete, or the other way round.
+    /// Transactions that wait until their record is durable or their round complete.
     committing: Vec<TransactionId>,
     homes: HashMap<u32, Home>,
     /// Final states, and those from before.
@@ -130,7 +130,7 @@ pub(crate) struct Core<W> {
     /// Those who wait for a view, or for the slots of nodes that are gone.
     wait_for_view: Vec<W>,
     sends: Vec<(NodeId, Message)>,
-    tells: Vec<(W, News)>,
+    tells: Vec<(W, Notice)>,
 }
 
 impl<W> Core<W> {
@@ -168,7 +168,7 @@ impl<W> Core<W> {
     }
 
     /// Takes what waiters are to be told.
-    pub(crate) fn take_tells(&mut self) -> Vec<(W, News)> {
+    pub(crate) fn take_tells(&mut self) -> Vec<(W, Notice)> {
         std::mem::take(&mut self.tells)
     }
 
@@ -249,7 +249,7 @@ impl<W> Core<W> {
     }
 
     /// Asks for a number, after the last change of a transaction. The waiter is told
-    /// [`News::Drawn`]; then its commit record is to be appended.
+    /// [`Notice::Drawn`]; then its commit record is to be appended.
     pub(crate) fn draw(&mut self, id: TransactionId, waiter: W) {
         let round = self.next_round();
         self.draws.push((round, id, waiter));
@@ -257,7 +257,7 @@ impl<W> Core<W> {
     }
 
     /// Notes that the commit record of a transaction is durable. The waiter is told
-    /// [`News::Committed`].
+    /// [`Notice::Committed`].
     pub(crate) fn durable(&mut self, id: TransactionId, waiter: W) {
         if let Some(Running { state: State::Committing { waiter: place, .. }, .. }) =
             self.running.get_mut(&id)
@@ -277,13 +277,13 @@ impl<W> Core<W> {
         self.waits.remove(&id);
         self.learn(id, status);
         for (asker, _) in asked {
-            self.answer(asker, What::Answer { id, status });
+            self.answer(asker, MessageBody::Answer { id, status });
         }
     }
 
-    fn answer(&mut self, asker: Asker<W>, what: What) {
+    fn answer(&mut self, asker: Asker<W>, body: MessageBody) {
         match asker {
-            Asker::Node(node) => self.send(node, what),
+            Asker::Node(node) => self.send(node, body),
             Asker::Here(waiter, by) => self.wake(waiter, by),
         }
     }
@@ -292,38 +292,38 @@ impl<W> Core<W> {
 
     /// Returns the state of a transaction, or the way to it. A snapshot of [`Number::MAX`] needs
     /// the end of the transaction.
-    pub(crate) fn status(&self, id: TransactionId, snapshot: Number) -> Way {
+    pub(crate) fn status(&self, id: TransactionId, snapshot: Number) -> StatusPath {
         if let Some(running) = self.running.get(&id) {
             return match &running.state {
                 // The number will be drawn behind this look.
-                State::Active if snapshot < Number::MAX => Way::Known(Status::After(self.clock)),
+                State::Active if snapshot < Number::MAX => StatusPath::Known(Status::After(self.clock)),
                 State::Committing { number, .. } if *number > snapshot => {
-                    Way::Known(Status::After(*number - 1))
+                    StatusPath::Known(Status::After(*number - 1))
                 }
-                _ => Way::Ask,
+                _ => StatusPath::Ask,
             };
         }
         if let Some(status) = self.finals.iter().find_map(|finals| finals.get(&id)) {
-            return Way::Known(*status);
+            return StatusPath::Known(*status);
         }
         if let Some(moment) = self.unfinished.get(&id).filter(|moment| snapshot <= **moment) {
-            return Way::Known(Status::After(*moment));
+            return StatusPath::Known(Status::After(*moment));
         }
-        let Some(home) = self.homes.get(&id.extent()) else { return Way::FindHome };
+        let Some(home) = self.homes.get(&id.extent()) else { return StatusPath::FindHome };
         match self.is_member(home.node, home.incarnation) {
-            true if home.node == self.me => Way::ReadSlot,
-            true if self.ended.contains(&id) => Way::ReadSlot,
-            true => Way::Ask,
-            false if home.since > self.epoch || !self.is_open() => Way::Ask,
-            false => Way::ReadSlot,
+            true if home.node == self.me => StatusPath::ReadSlot,
+            true if self.ended.contains(&id) => StatusPath::ReadSlot,
+            true => StatusPath::Ask,
+            false if home.since > self.epoch || !self.is_open() => StatusPath::Ask,
+            false => StatusPath::ReadSlot,
         }
     }
 
-    /// Lets a waiter wait for the state of a transaction, as long as the way to it is [`Way::Ask`].
-    /// It is told [`News::LookAgain`]. A transaction `by` that needs the end of the other one is told
-    /// [`News::Deadlock`] if that waits for it.
+    /// Lets a waiter wait for the state of a transaction, as long as the way to it is
+    /// [`StatusPath::Ask`]. It is told [`Notice::LookAgain`]. A transaction `by` that needs the end
+    /// of the other one is told [`Notice::Deadlock`] if that waits for it.
     pub(crate) fn ask(&mut self, id: TransactionId, snapshot: Number, by: Option<TransactionId>, waiter: W) {
-        if self.status(id, snapshot) != Way::Ask {
+        if self.status(id, snapshot) != StatusPath::Ask {
             self.look_again(waiter);
             return;
         }
@@ -335,7 +335,7 @@ impl<W> Core<W> {
             let is_asked = |home: &Home| home.node != self.me && self.is_member(home.node, home.incarnation);
             let Some(home) = home.filter(is_asked) else { return self.wait_for_view.push(waiter) };
             self.questions.entry(id).or_default().push((snapshot, waiter, by));
-            self.send(home.node, What::Question { id, snapshot });
+            self.send(home.node, MessageBody::Question { id, snapshot });
         }
         if let Some(by) = by {
             self.waits.insert(by, id);
@@ -350,13 +350,13 @@ impl<W> Core<W> {
             if target == waiter {
                 return match node == self.me {
                     true => self.end_wait(waiter),
-                    false => self.send(node, What::Deadlock { id: waiter }),
+                    false => self.send(node, MessageBody::Deadlock { id: waiter }),
                 };
             }
             if !self.running.contains_key(&target) {
                 let home = self.homes.get(&target.extent());
                 if let Some(home) = home.filter(|home| home.node != self.me).copied() {
-                    self.send(home.node, What::Probe { waiter, node, target });
+                    self.send(home.node, MessageBody::Probe { waiter, node, target });
                 }
                 return;
             }
@@ -379,7 +379,7 @@ impl<W> Core<W> {
             None
         };
         if let Some(Asker::Here(waiter, _)) = found {
-            self.tells.push((waiter, News::Deadlock));
+            self.tells.push((waiter, Notice::Deadlock));
         }
     }
 
@@ -442,7 +442,7 @@ impl<W> Core<W> {
             });
         }
         let nodes: Vec<_> = self.peers.keys().copied().collect();
-        nodes.into_iter().for_each(|node| self.send(node, What::Entered { epoch }));
+        nodes.into_iter().for_each(|node| self.send(node, MessageBody::Entered { epoch }));
         self.wake_for_view();
         self.rounds_ended();
     }
@@ -454,8 +454,8 @@ impl<W> Core<W> {
             && self.peers.keys().all(|node| self.entered.get(node).is_some_and(|at| *at >= self.epoch))
     }
 
-    /// Lets a waiter wait until all members have entered the view. It is told [`News::LookAgain`],
-    /// also if there is another view.
+    /// Lets a waiter wait until all members have entered the view. It is told
+    /// [`Notice::LookAgain`], also if there is another view.
     pub(crate) fn gather(&mut self, waiter: W) {
         match self.is_gathered() {
             true => self.look_again(waiter),
@@ -469,7 +469,7 @@ impl<W> Core<W> {
         self.raise(limit);
         self.raised.insert(self.me, epoch);
         let nodes: Vec<_> = self.peers.keys().copied().collect();
-        nodes.into_iter().for_each(|node| self.send(node, What::Raised { epoch }));
+        nodes.into_iter().for_each(|node| self.send(node, MessageBody::Raised { epoch }));
         self.wake_for_view();
     }
 
@@ -480,12 +480,12 @@ impl<W> Core<W> {
 
     /// Wakes a waiter whose transaction does not wait any more.
     fn wake(&mut self, waiter: W, by: Option<TransactionId>) {
-        by.into_iter().for_each(|by| drop(self.waits.remove(&by)));
+        by.into_iter().for_each(|by| _ = self.waits.remove(&by));
         self.look_again(waiter);
     }
 
     fn look_again(&mut self, waiter: W) {
-        self.tells.push((waiter, News::LookAgain));
+        self.tells.push((waiter, Notice::LookAgain));
     }
 
     /// Handles a message of another node.
@@ -494,37 +494,37 @@ impl<W> Core<W> {
         if let Some(peer) = self.peers.get_mut(&from) {
             peer.low = peer.low.max(message.low);
         }
-        match message.what {
-            What::Ask { round } => self.send(from, What::Told { round }),
-            What::Told { round } => {
+        match message.body {
+            MessageBody::Ask { round } => self.send(from, MessageBody::Told { round }),
+            MessageBody::Told { round } => {
                 if let Some(peer) = self.peers.get_mut(&from) {
                     peer.answered = peer.answered.max(round);
                 }
                 self.rounds_ended();
             }
-            What::Entered { epoch } => {
+            MessageBody::Entered { epoch } => {
                 let entered = self.entered.entry(from).or_insert(epoch);
                 *entered = epoch.max(*entered);
                 if self.is_gathered() {
                     self.wake_for_view();
                 }
             }
-            What::Raised { epoch } => {
+            MessageBody::Raised { epoch } => {
                 let raised = self.raised.entry(from).or_insert(epoch);
                 *raised = epoch.max(*raised);
                 if self.is_open() {
                     self.wake_for_view();
                 }
             }
-            What::Question { id, snapshot } => self.question(from, id, snapshot),
-            What::Probe { waiter, node, target } => {
+            MessageBody::Question { id, snapshot } => self.question(from, id, snapshot),
+            MessageBody::Probe { waiter, node, target } => {
                 // A transaction that is at its end waits for nothing.
                 if self.running.contains_key(&target) {
                     self.probe(waiter, node, target);
                 }
             }
-            What::Deadlock { id } => self.end_wait(id),
-            What::Answer { id, status: Status::After(moment) } => {
+            MessageBody::Deadlock { id } => self.end_wait(id),
+            MessageBody::Answer { id, status: Status::After(moment) } => {
                 if self.unfinished.len() >= MOST_UNFINISHED {
                     self.unfinished.clear();
                 }
@@ -532,11 +532,11 @@ impl<W> Core<W> {
                 *known = moment.max(*known);
                 self.answered(id, moment);
             }
-            What::Answer { id, status } => {
+            MessageBody::Answer { id, status } => {
                 self.learn(id, status);
                 self.answered(id, Number::MAX);
             }
-            What::Ended { id } => {
+            MessageBody::Ended { id } => {
                 self.ended.insert(id);
                 self.answered(id, Number::MAX);
             }
@@ -546,9 +546,9 @@ impl<W> Core<W> {
     fn question(&mut self, from: NodeId, id: TransactionId, snapshot: Number) {
         // The clock in the message was at or above the snapshot, so this clock is now.
         match self.status(id, snapshot) {
-            Way::Known(status) => self.send(from, What::Answer { id, status }),
-            Way::ReadSlot | Way::FindHome => self.send(from, What::Ended { id }),
-            Way::Ask => {
+            StatusPath::Known(status) => self.send(from, MessageBody::Answer { id, status }),
+            StatusPath::ReadSlot | StatusPath::FindHome => self.send(from, MessageBody::Ended { id }),
+            StatusPath::Ask => {
                 if let Some(running) = self.running.get_mut(&id) {
                     running.asked.push((Asker::Node(from), snapshot));
                 }
@@ -567,12 +567,12 @@ impl<W> Core<W> {
         ended.into_iter().for_each(|(_, waiter, by)| self.wake(waiter, by));
     }
 
-    fn message_of(&self, what: What) -> Message {
-        Message { clock: self.clock, low: self.low(), what }
+    fn message_of(&self, body: MessageBody) -> Message {
+        Message { clock: self.clock, low: self.low(), body }
     }
 
-    fn send(&mut self, to: NodeId, what: What) {
-        let message = self.message_of(what);
+    fn send(&mut self, to: NodeId, body: MessageBody) {
+        let message = self.message_of(body);
         self.sends.push((to, message));
     }
 
@@ -591,7 +591,7 @@ impl<W> Core<W> {
     fn begin_round(&mut self) {
         self.round += 1;
         let nodes: Vec<_> = self.peers.keys().copied().collect();
-        nodes.into_iter().for_each(|node| self.send(node, What::Ask { round: self.round }));
+        nodes.into_iter().for_each(|node| self.send(node, MessageBody::Ask { round: self.round }));
     }
 
     /// Returns the last round that all members have answered.
@@ -617,12 +617,12 @@ impl<W> Core<W> {
         let mut numbered = Vec::new();
         for (_, id, waiter) in drawn {
             if self.clock >= self.limit {
-                self.tells.push((waiter, News::AtLimit));
+                self.tells.push((waiter, Notice::AtLimit));
                 continue;
             }
             self.clock += 1;
             numbered.push((id, self.clock));
-            self.tells.push((waiter, News::Drawn(self.clock)));
+            self.tells.push((waiter, Notice::Drawn(self.clock)));
         }
         if numbered.is_empty() {
             return;
@@ -636,7 +636,7 @@ impl<W> Core<W> {
                 std::mem::take(&mut running.asked).into_iter().partition(|(_, asked)| *asked < number);
             running.asked = waiting;
             for (asker, _) in after {
-                self.answer(asker, What::Answer { id, status: Status::After(number - 1) });
+                self.answer(asker, MessageBody::Answer { id, status: Status::After(number - 1) });
             }
             self.committing.push(id);
         }
@@ -659,7 +659,7 @@ impl<W> Core<W> {
                 self.running.get_mut(&id).map(|running| std::mem::replace(&mut running.state, State::Active));
             if let Some(State::Committing { number, waiter: Some(waiter), .. }) = state {
                 self.end(id, Status::Committed(number));
-                self.tells.push((waiter, News::Committed));
+                self.tells.push((waiter, Notice::Committed));
             }
         }
     }

@@ -18,11 +18,11 @@ wire::layout! {
 pub(crate) struct Message {
     pub(crate) clock: Number,
     pub(crate) low: Number,
-    pub(crate) what: What,
+    pub(crate) body: MessageBody,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum What {
+pub(crate) enum MessageBody {
     /// Asks for the clock of the receiver.
     Ask { round: u64 },
     /// Answers with the clock of the sender.
@@ -35,8 +35,8 @@ pub(crate) enum What {
     Question { id: TransactionId, snapshot: Number },
     /// The state of a transaction of the sender.
     Answer { id: TransactionId, status: Status },
-    /// Asks whether the waits of a transaction of the receiver, `target`, lead to `waiter`, which is
-    /// a transaction of `node` and waits for them.
+    /// Asks whether the waits of a transaction of the receiver, `target`, lead to `waiter`. That
+    /// is a transaction of `node` and waits for them.
     Probe { waiter: TransactionId, node: NodeId, target: TransactionId },
     /// The transaction of the receiver waits for itself.
     Deadlock { id: TransactionId },
@@ -46,21 +46,21 @@ pub(crate) enum What {
 
 impl Message {
     pub(crate) fn encode(self) -> [u8; Wire::LEN] {
-        let (kind, subject, detail) = match self.what {
-            What::Ask { round } => (1, round, 0),
-            What::Told { round } => (2, round, 0),
-            What::Raised { epoch } => (3, epoch.0.into(), 0),
-            What::Question { id, snapshot } => (4, id.0, snapshot),
-            What::Answer { id, status: Status::Committed(number) } => (5, id.0, number),
-            What::Answer { id, status: Status::Aborted } => (6, id.0, 0),
-            What::Answer { id, status: Status::After(moment) } => (7, id.0, moment),
-            What::Ended { id } => (8, id.0, 0),
-            What::Entered { epoch } => (9, epoch.0.into(), 0),
-            What::Probe { waiter, target, .. } => (10, waiter.0, target.0),
-            What::Deadlock { id } => (11, id.0, 0),
+        let (kind, subject, detail) = match self.body {
+            MessageBody::Ask { round } => (1, round, 0),
+            MessageBody::Told { round } => (2, round, 0),
+            MessageBody::Raised { epoch } => (3, epoch.0.into(), 0),
+            MessageBody::Question { id, snapshot } => (4, id.0, snapshot),
+            MessageBody::Answer { id, status: Status::Committed(number) } => (5, id.0, number),
+            MessageBody::Answer { id, status: Status::Aborted } => (6, id.0, 0),
+            MessageBody::Answer { id, status: Status::After(moment) } => (7, id.0, moment),
+            MessageBody::Ended { id } => (8, id.0, 0),
+            MessageBody::Entered { epoch } => (9, epoch.0.into(), 0),
+            MessageBody::Probe { waiter, target, .. } => (10, waiter.0, target.0),
+            MessageBody::Deadlock { id } => (11, id.0, 0),
         };
-        let node = match self.what {
-            What::Probe { node, .. } => node,
+        let node = match self.body {
+            MessageBody::Probe { node, .. } => node,
             _ => NodeId(0),
         };
         wire::encode(&Wire { kind, node, clock: self.clock, low: self.low, subject, detail })
@@ -71,21 +71,21 @@ impl Message {
             let Wire { kind, node, clock, low, subject, detail } = reader.take()?;
             let id = TransactionId(subject);
             let epoch = || subject.try_into().map(Epoch).map_err(|_| Fault::Field("epoch"));
-            let what = match kind {
-                1 => What::Ask { round: subject },
-                2 => What::Told { round: subject },
-                3 => What::Raised { epoch: epoch()? },
-                4 => What::Question { id, snapshot: detail },
-                5 => What::Answer { id, status: Status::Committed(detail) },
-                6 => What::Answer { id, status: Status::Aborted },
-                7 => What::Answer { id, status: Status::After(detail) },
-                8 => What::Ended { id },
-                9 => What::Entered { epoch: epoch()? },
-                10 => What::Probe { waiter: id, node, target: TransactionId(detail) },
-                11 => What::Deadlock { id },
+            let body = match kind {
+                1 => MessageBody::Ask { round: subject },
+                2 => MessageBody::Told { round: subject },
+                3 => MessageBody::Raised { epoch: epoch()? },
+                4 => MessageBody::Question { id, snapshot: detail },
+                5 => MessageBody::Answer { id, status: Status::Committed(detail) },
+                6 => MessageBody::Answer { id, status: Status::Aborted },
+                7 => MessageBody::Answer { id, status: Status::After(detail) },
+                8 => MessageBody::Ended { id },
+                9 => MessageBody::Entered { epoch: epoch()? },
+                10 => MessageBody::Probe { waiter: id, node, target: TransactionId(detail) },
+                11 => MessageBody::Deadlock { id },
                 _ => return Err(Fault::Field("kind")),
             };
-            Ok(Self { clock, low, what })
+            Ok(Self { clock, low, body })
         })
     }
 }

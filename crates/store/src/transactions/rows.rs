@@ -12,7 +12,7 @@
 //!
 //! All numbers are little-endian.
 
-use super::{Number, Status, TransactionId, core::Way};
+use super::{Number, Status, TransactionId, core::StatusPath};
 use crate::tree::EntryChange;
 
 const HEAD: usize = 13;
@@ -45,7 +45,7 @@ pub(crate) struct Version<'a> {
 pub(crate) struct Unknown {
     pub(crate) id: TransactionId,
     pub(crate) snapshot: Number,
-    pub(crate) way: Way,
+    pub(crate) way: StatusPath,
 }
 
 /// The reason why versions cannot be used.
@@ -111,20 +111,20 @@ fn put(into: &mut Vec<u8>, version: Version<'_>) {
 }
 
 /// Returns the contents that a snapshot shows.
-pub(crate) fn visible<'a>(
-    value: &'a [u8],
+pub(crate) fn visible(
+    value: &[u8],
     me: Option<TransactionId>,
     snapshot: Number,
-    status: impl Fn(TransactionId, Number) -> Way,
-) -> Result<Option<&'a [u8]>, RowFault> {
+    status: impl Fn(TransactionId, Number) -> StatusPath,
+) -> Result<Option<&[u8]>, RowFault> {
     for version in Versions(value) {
         let version = version?;
         let is_visible = match version.writer {
             Writer::Stamped(number) => number <= snapshot,
             Writer::Of(id, _) if Some(id) == me => true,
             Writer::Of(id, _) => match status(id, snapshot) {
-                Way::Known(Status::Committed(number)) => number <= snapshot,
-                Way::Known(Status::Aborted | Status::After(_)) => false,
+                StatusPath::Known(Status::Committed(number)) => number <= snapshot,
+                StatusPath::Known(Status::Aborted | Status::After(_)) => false,
                 way => return Err(RowFault::Unknown(Unknown { id, snapshot, way })),
             },
         };
@@ -173,7 +173,7 @@ pub enum RowChange {
 pub(crate) fn change(
     value: Option<&[u8]>,
     by: Changer,
-    status: impl Fn(TransactionId, Number) -> Way,
+    status: impl Fn(TransactionId, Number) -> StatusPath,
     decide: &mut dyn FnMut(Option<&[u8]>) -> RowChange,
 ) -> (EntryChange, Changed) {
     let mut kept = match settled(value.unwrap_or_default(), Some(by), by.horizon, &status) {
@@ -224,7 +224,7 @@ fn settled<'a>(
     value: &'a [u8],
     by: Option<Changer>,
     horizon: Number,
-    status: &impl Fn(TransactionId, Number) -> Way,
+    status: &impl Fn(TransactionId, Number) -> StatusPath,
 ) -> Result<Vec<Version<'a>>, RowFault> {
     let mut kept = Vec::new();
     for version in Versions(value) {
@@ -233,8 +233,8 @@ fn settled<'a>(
             && by.is_none_or(|by| by.id != id)
         {
             match status(id, Number::MAX) {
-                Way::Known(Status::Committed(number)) => version.writer = Writer::Stamped(number),
-                Way::Known(Status::Aborted) => continue,
+                StatusPath::Known(Status::Committed(number)) => version.writer = Writer::Stamped(number),
+                StatusPath::Known(Status::Aborted) => continue,
                 way => return Err(RowFault::Unknown(Unknown { id, snapshot: Number::MAX, way })),
             }
         }

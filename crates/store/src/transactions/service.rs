@@ -10,14 +10,14 @@ use plexus_membership::{
 };
 
 use super::{
-    core::{Core, News},
+    core::{Core, Notice},
     messages::Message,
 };
 
 /// The worker that exchanges the messages.
 const WORKER: WorkerId = WorkerId(0);
 
-type Waiter = Reply<News>;
+type Waiter = Reply<Notice>;
 
 /// The state of transactions that all threads of a node share.
 pub struct Board {
@@ -60,7 +60,7 @@ impl Board {
             let result = act(&mut core);
             (result, core.take_tells(), core.has_sends())
         };
-        tells.into_iter().for_each(|(waiter, news)| waiter.send(news));
+        tells.into_iter().for_each(|(waiter, notice)| waiter.send(notice));
         if has_sends
             && let Some(port) = &self.port
             && !port.visit(WORKER, &mut |service, net| service.send(net))
@@ -71,7 +71,7 @@ impl Board {
     }
 
     /// Changes the state with a waiter, in a task; returns the answer to wait for.
-    pub(crate) fn ask(&self, act: impl FnOnce(&mut Core<Waiter>, Waiter)) -> Answer<News> {
+    pub(crate) fn ask(&self, act: impl FnOnce(&mut Core<Waiter>, Waiter)) -> Answer<Notice> {
         let (waiter, answer) = Reply::new();
         self.act(|core| act(core, waiter));
         if let Some(port) = &self.port {
@@ -102,7 +102,7 @@ impl TransactionService {
             act(&mut core);
             core.take_tells()
         };
-        tells.into_iter().for_each(|(waiter, news)| waiter.send(news));
+        tells.into_iter().for_each(|(waiter, notice)| waiter.send(notice));
         self.send(net);
     }
 

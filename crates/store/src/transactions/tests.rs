@@ -10,7 +10,7 @@ use plexus_base::{Epoch, Incarnation, NodeId};
 use plexus_sim::Random;
 
 use super::{
-    core::{Core, Home, News, Way},
+    core::{Core, Home, Notice, StatusPath},
     messages::Message,
     rows::{self, Changed, Changer, RowChange, RowFault, Unknown},
     *,
@@ -62,7 +62,7 @@ enum Step {
     Ending,
 }
 
-/// What a transaction has read of a row, with its snapshot.
+/// A read of a row: the transactions that it has shown.
 struct Seen {
     row: usize,
     snapshot: Number,
@@ -172,32 +172,32 @@ impl World {
             if tells.is_empty() {
                 return;
             }
-            for (token, news) in tells {
-                self.tell(at, token, news);
+            for (token, notice) in tells {
+                self.tell(at, token, notice);
             }
         }
     }
 
-    fn tell(&mut self, at: usize, token: Token, news: News) {
+    fn tell(&mut self, at: usize, token: Token, notice: Notice) {
         let clock = self.node(at).core.clock();
         let Some(client) = self.node(at).clients.iter().position(|client| client.token == token) else {
             return;
         };
         let id = self.node(at).clients[client].id;
-        let state = match (self.node(at).clients[client].state, news) {
-            (Step::Waiting, News::LookAgain) => Step::Working,
-            (Step::Waiting, News::Deadlock) => {
+        let state = match (self.node(at).clients[client].state, notice) {
+            (Step::Waiting, Notice::LookAgain) => Step::Working,
+            (Step::Waiting, Notice::Deadlock) => {
                 self.deadlocks += 1;
                 return self.abort(at, client);
             }
-            (Step::Drawing, News::Drawn(number)) => {
+            (Step::Drawing, Notice::Drawn(number)) => {
                 assert!(number <= clock, "a number is of the clock");
                 // Appended behind all changes of the transaction.
                 self.slots.insert(id.unwrap(), Slot { number, is_durable: false });
                 self.numbers.insert(id.unwrap(), number);
                 Step::Flushing
             }
-            (Step::Drawing, News::AtLimit) => {
+            (Step::Drawing, Notice::AtLimit) => {
                 let incarnation = self.node(at).incarnation;
                 let limit = clock + LIMIT_STEP;
                 self.limits.insert((NodeId(at as u8), incarnation), limit);
@@ -208,7 +208,7 @@ impl World {
                 self.node(at).core.draw(id.unwrap(), token);
                 Step::Drawing
             }
-            (Step::Ending, News::Committed) => {
+            (Step::Ending, Notice::Committed) => {
                 let id = id.unwrap();
                 self.acknowledged.insert(id, self.numbers[&id]);
                 self.commits += 1;
@@ -351,19 +351,19 @@ impl World {
 
     fn find_out(&mut self, at: usize, client: usize, Unknown { id, snapshot, way }: Unknown) {
         match way {
-            Way::Known(_) => {}
-            Way::FindHome => {
+            StatusPath::Known(_) => {}
+            StatusPath::FindHome => {
                 let home = self.homes[&id.extent()];
                 self.node(at).core.learn_home(id.extent(), home);
             }
-            Way::ReadSlot => {
+            StatusPath::ReadSlot => {
                 let status = match self.slots.get(&id) {
                     Some(slot) => Status::Committed(slot.number),
                     None => Status::Aborted,
                 };
                 self.node(at).core.learn(id, status);
             }
-            Way::Ask => {
+            StatusPath::Ask => {
                 self.next_token += 1;
                 let token = self.next_token;
                 let node = self.node(at);
@@ -571,7 +571,9 @@ impl World {
             let mut final_contents = Vec::new();
             let shown = rows::visible(value, None, Number::MAX - 1, |id, _| {
                 let _ = &node;
-                Way::Known(self.numbers.get(&id).map_or(Status::Aborted, |number| Status::Committed(*number)))
+                StatusPath::Known(
+                    self.numbers.get(&id).map_or(Status::Aborted, |number| Status::Committed(*number)),
+                )
             });
             if let Ok(Some(bytes)) = shown {
                 final_contents = contents_of(bytes);
@@ -637,35 +639,35 @@ fn slots_of_the_last_run_of_the_own_node_wait_for_the_other_members() {
     let id = TransactionId::new(1, 0);
     core.learn_home(1, Home { node: me, incarnation: Incarnation(1), since: Epoch(1) });
     core.raised(Epoch(2), 10);
-    assert_eq!(core.status(id, 5), Way::Ask);
-    let what = super::messages::What::Raised { epoch: Epoch(2) };
-    core.message(other, Message { clock: 10, low: 10, what });
-    assert_eq!(core.status(id, 5), Way::ReadSlot);
+    assert_eq!(core.status(id, 5), StatusPath::Ask);
+    let body = super::messages::MessageBody::Raised { epoch: Epoch(2) };
+    core.message(other, Message { clock: 10, low: 10, body });
+    assert_eq!(core.status(id, 5), StatusPath::ReadSlot);
 }
 
 #[test]
 fn messages_are_read_as_they_were_written_and_hostile_ones_are_refused() {
-    use super::messages::What;
+    use super::messages::MessageBody;
 
     let (id, target) = (TransactionId(7), TransactionId(9));
     let all = [
-        What::Ask { round: 3 },
-        What::Told { round: 4 },
-        What::Raised { epoch: Epoch(5) },
-        What::Question { id, snapshot: Number::MAX },
-        What::Answer { id, status: Status::Committed(8) },
-        What::Answer { id, status: Status::Aborted },
-        What::Answer { id, status: Status::After(6) },
-        What::Ended { id },
-        What::Entered { epoch: Epoch(5) },
-        What::Probe { waiter: id, node: NodeId(2), target },
-        What::Deadlock { id },
+        MessageBody::Ask { round: 3 },
+        MessageBody::Told { round: 4 },
+        MessageBody::Raised { epoch: Epoch(5) },
+        MessageBody::Question { id, snapshot: Number::MAX },
+        MessageBody::Answer { id, status: Status::Committed(8) },
+        MessageBody::Answer { id, status: Status::Aborted },
+        MessageBody::Answer { id, status: Status::After(6) },
+        MessageBody::Ended { id },
+        MessageBody::Entered { epoch: Epoch(5) },
+        MessageBody::Probe { waiter: id, node: NodeId(2), target },
+        MessageBody::Deadlock { id },
     ];
-    for what in all {
-        let message = Message { clock: 11, low: 10, what };
+    for body in all {
+        let message = Message { clock: 11, low: 10, body };
         assert_eq!(Message::decode(&message.encode()), Ok(message));
     }
-    let mut bytes = Message { clock: 11, low: 10, what: all[2] }.encode();
+    let mut bytes = Message { clock: 11, low: 10, body: all[2] }.encode();
     assert!(Message::decode(&bytes[1..]).is_err());
     bytes[22] = 1;
     assert!(Message::decode(&bytes).is_err(), "an epoch of more than 32 bits");

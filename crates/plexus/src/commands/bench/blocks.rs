@@ -84,7 +84,12 @@ pub(crate) fn run(args: &BlocksArgs) -> anyhow::Result<()> {
     let mut reports = Vec::new();
     let needs =
         ClusterNeeds { nodes: 3, block_kib: 16, cache_mib: 32, hot: args.hot.saturating_add(args.scan) };
-    args.clusters.each(&needs, &mut |config, rail| sweep(args, config, rail, &interrupted, &mut reports))?;
+    args.clusters.each(&needs, &mut |config, rail| {
+        if config.sections.contains_key(plexus_admin::sql::SECTION) {
+            bail!("it would overwrite the tables of this cluster; measure on a temporary one: --temporary");
+        }
+        sweep(args, config, rail, &interrupted, &mut reports)
+    })?;
     if let Some(path) = &args.svg {
         write_chart(path, &reports)?;
     }
