@@ -11,7 +11,7 @@ use crate::{
     exec::Run,
     parse::Copy,
     types::encode,
-    wire::Received,
+    wire::{MOST_BYTES, Received},
 };
 
 impl Session<'_> {
@@ -76,6 +76,11 @@ impl Session<'_> {
                 continue;
             }
             rest.extend(data);
+            if rest.len() > 2 * MOST_BYTES {
+                let message = "a line of COPY is longer than 64 MiB";
+                failed = Some(SqlError::new(code::PROGRAM_LIMIT, message));
+                continue;
+            }
             let mut at = 0;
             while let Some(end) = rest[at..].iter().position(|byte| *byte == b'\n') {
                 let line = &rest[at..at + end];

@@ -223,6 +223,11 @@ impl<'a> Session<'a> {
                 columns: Vec::new(),
                 plan: std::cell::RefCell::default(),
             };
+            if run::ends_transaction(&prepared.statement) {
+                // A commit that has begun ends.
+                self.run_simple(&prepared).await?;
+                continue;
+            }
             let cancel = self.cancel;
             let limit = self.settings.statement_timeout();
             let run = cancel.unless_cancelled(self.run_simple(&prepared));
@@ -287,6 +292,10 @@ impl<'a> Session<'a> {
                 self.describe(&prepared.columns, &formats);
             }
             Received::Execute { portal, most } => {
+                let ends = |portal: &Portal| run::ends_transaction(&portal.prepared.statement);
+                if self.portals.get(&portal).is_some_and(ends) {
+                    return self.execute(&portal, most).await;
+                }
                 let cancel = self.cancel;
                 cancel.forget();
                 let limit = self.settings.statement_timeout();

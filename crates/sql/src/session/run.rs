@@ -216,7 +216,16 @@ fn explain(plan: &Plan) -> Vec<String> {
 }
 
 impl Session<'_> {
+    /// Runs a statement.
     pub(super) async fn run(&mut self, plan: &Plan, values: &[Value]) -> Result<Done> {
+        let done = self.run_plan(plan, values).await;
+        // An idle transaction keeps no versions of rows, unless it has one snapshot for all
+        // statements.
+        self.transaction.iter_mut().for_each(Transaction::begin_statement);
+        done
+    }
+
+    async fn run_plan(&mut self, plan: &Plan, values: &[Value]) -> Result<Done> {
         match plan {
             Plan::Select(query) => {
                 let rows = exec::select(&mut self.statement(values)?, query).await?;

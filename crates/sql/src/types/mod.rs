@@ -234,7 +234,12 @@ impl Value {
             }
             (Self::Numeric(number), Type::Float8) => Self::Float(number.to_float()),
             (Self::Numeric(number), Type::Numeric(_)) => Self::Numeric(number),
-            (Self::Date(day), Type::Timestamp | Type::TimestampTz) => Self::Time(i64::from(day) * time::DAY),
+            (Self::Date(day), Type::Timestamp | Type::TimestampTz) => {
+                let moment = i64::from(day).checked_mul(time::DAY);
+                Self::Time(moment.ok_or_else(|| {
+                    SqlError::new(code::DATETIME_OUT_OF_RANGE, "date out of range for timestamp")
+                })?)
+            }
             (Self::Time(moment), Type::Date) => Self::Date(moment.div_euclid(time::DAY) as i32),
             (value, to) if from == to => value,
             (Self::Time(moment), Type::Timestamp | Type::TimestampTz) => Self::Time(moment),

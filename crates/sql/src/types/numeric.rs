@@ -78,10 +78,11 @@ impl Numeric {
                 .and_then(|digits| digits.checked_add((byte - b'0').into()))
                 .ok_or_else(overflow)?;
         }
-        let scale = i32::try_from(part.len()).map_err(|_| overflow())? - exponent;
+        let scale = i32::try_from(part.len()).ok().and_then(|scale| scale.checked_sub(exponent));
+        let scale = scale.ok_or_else(overflow)?;
         let digits = sign * digits;
         if scale < 0 {
-            let factor = u16::try_from(-scale).map_err(|_| overflow()).and_then(power)?;
+            let factor = u16::try_from(scale.unsigned_abs()).map_err(|_| overflow()).and_then(power)?;
             return Ok(Self { digits: digits.checked_mul(factor).ok_or_else(overflow)?, scale: 0 });
         }
         let scale = u16::try_from(scale).map_err(|_| overflow())?;

@@ -20,6 +20,7 @@ select '99999999999'::int;
 select 300000::int2;
 select 12345.678::numeric(7,2), 0.005::numeric(3,2), 1e10::float8, 0.1::float8, 1e-5::float8, 1e20::float8, 123456.789::float8;
 select 99999::numeric(4,1);
+select '2147483647'::int8 * 2;
 select 'abcdef'::varchar(3), 'ab'::char(4), 'abc   '::char(3) = 'abc', 'x'::char(3) || 'y';
 select '2024-02-29'::date, '2024-02-29 12:34:56.789'::timestamp, '2024-02-29 12:34:56+02'::timestamptz;
 select '2023-02-29'::date;
