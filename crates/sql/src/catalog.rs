@@ -149,6 +149,12 @@ impl Catalog {
         Ok(self.version.insert(version))
     }
 
+    /// Fails if the catalog has changed since the snapshot of a transaction that has one for all
+    /// statements.
+    pub(crate) async fn check_newest(&self, store: &Store<Cache>, by: &mut Transaction) -> Result<()> {
+        Ok(by.change(store.catalog(), VERSION_KEY, &mut |_| RowChange::Keep).await?)
+    }
+
     async fn entry(store: &Store<Cache>, by: &mut Transaction, name: &str) -> Result<Option<Entry>> {
         let found = by.get(store.catalog(), &key_of(name)).await?;
         found.map(|bytes| serde_json::from_slice(&bytes).map_err(|_| damaged(name))).transpose()

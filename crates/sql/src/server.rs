@@ -13,6 +13,7 @@ use std::{
 
 use plexus_cache::Cache;
 use plexus_interconnect::executor::{self, Descriptor, TaskThread};
+use plexus_locks::LockManager;
 use plexus_store::Store;
 
 use crate::{
@@ -35,6 +36,8 @@ pub struct ServerSettings {
     pub user: String,
     /// The most sessions at a time.
     pub sessions: usize,
+    /// The lock manager of the node.
+    pub locks: LockManager,
 }
 
 /// The SQL server of a node.
@@ -189,7 +192,7 @@ async fn session(
     connection.out.cancel_key(process, secret);
     let context =
         Context { begun: time::now(), user: user.to_owned(), database: database.to_owned(), process };
-    Session::new(store, connection, &cancel, context, start)?.serve().await
+    Session::new(store, settings.locks.clone(), connection, &cancel, context, start)?.serve().await
 }
 
 /// Returns a number that others cannot guess.

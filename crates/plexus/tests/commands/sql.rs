@@ -275,3 +275,74 @@ fn hostile_bytes_end_their_connection_alone() {
     assert!(err.contains("stack depth limit exceeded (54001)"), "{err}");
     assert_eq!(String::from_utf8_lossy(&stdout), "two\n  2\n(1 row)\n");
 }
+
+/// A client that keeps its transaction open.
+struct Session {
+    child: std::process::Child,
+}
+
+impl Session {
+    fn start(psql: &Path, cluster: &Cluster, node: u16) -> Self {
+        let mut command = client(psql, cluster, node);
+        command.args(["-X", "-At"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self { child: command.spawn().unwrap() }
+    }
+
+    /// Runs statements, and returns when they have ended.
+    fn run(&mut self, text: &str) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{text}\n\\echo done").unwrap();
+        let (stdout, mut said) = (self.child.stdout.as_mut().unwrap(), Vec::new());
+        let mut byte = [0];
+        while !said.ends_with(b"done\n") {
+            stdout.read_exact(&mut byte).unwrap();
+            said.push(byte[0]);
+        }
+    }
+
+    /// Ends the client; returns what it was told of errors.
+    fn end(mut self, text: &str) -> String {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{text}").unwrap();
+        String::from_utf8(self.child.wait_with_output().unwrap().stderr).unwrap()
+    }
+}
+
+#[test]
+fn a_table_is_truncated_when_all_that_have_changed_it_are_at_their_end() {
+    let Some(psql) = postgresql("psql") else { return };
+    let cluster = cluster();
+    query(&psql, &cluster, 1, "create table t (a int primary key)");
+    let mut writer = Session::start(&psql, &cluster, 1);
+    writer.run("begin; insert into t values (1);");
+    let truncate = {
+        let mut command = client(&psql, &cluster, 2);
+        command.args(["-X", "-At", "-c", "truncate t"]).spawn().unwrap()
+    };
+    thread::sleep(Duration::from_millis(200));
+    // It waits behind the change of the definition, and is then in the new tree.
+    let later = {
+        let mut command = client(&psql, &cluster, 1);
+        command.args(["-X", "-At", "-c", "insert into t values (2)"]).spawn().unwrap()
+    };
+    thread::sleep(Duration::from_millis(200));
+    assert_eq!(writer.end("insert into t values (3); commit;"), "");
+    for mut child in [truncate, later] {
+        assert!(child.wait().unwrap().success());
+    }
+    assert_eq!(query(&psql, &cluster, 2, "select a from t order by a"), "2");
+}
+
+#[test]
+fn one_of_two_transactions_that_wait_for_each_other_on_two_nodes_fails() {
+    let Some(psql) = postgresql("psql") else { return };
+    let cluster = cluster();
+    query(&psql, &cluster, 1, "create table t (a int primary key, b int); insert into t values (1, 0), (2, 0)");
+    let [mut one, mut other] = [1, 2].map(|node| Session::start(&psql, &cluster, node));
+    one.run("begin; update t set b = b + 1 where a = 1;");
+    other.run("begin; update t set b = b + 1 where a = 2;");
+    let waiting = thread::spawn(move || one.end("update t set b = b + 1 where a = 2; commit;"));
+    thread::sleep(Duration::from_millis(200));
+    let told = [other.end("update t set b = b + 1 where a = 1; commit;"), waiting.join().unwrap()];
+    let failed = told.iter().filter(|told| told.contains("deadlock detected")).count();
+    assert_eq!(failed, 1, "{told:?}");
+    assert_eq!(query(&psql, &cluster, 2, "select sum(b) from t"), "2");
+}

@@ -2,7 +2,7 @@
 
 use plexus_store::tree::ScanPlace;
 
-use super::{Session, no_transaction};
+use super::{Session, locks::TableMode, no_transaction};
 use crate::{
     bind::Parameters,
     copy::{put_line, read_line},
@@ -16,10 +16,9 @@ use crate::{
 
 impl Session<'_> {
     pub(super) async fn copy(&mut self, copy: &Copy) -> Result<()> {
-        self.begin();
+        let mode = if copy.is_from { TableMode::Write } else { TableMode::Read };
+        self.lock_named(std::slice::from_ref(&copy.table), mode).await?;
         let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
-        by.begin_statement();
-        self.catalog.refresh(&self.store, by).await?;
         let table = self.catalog.table(&self.store, by, &copy.table).await?;
         let columns: Vec<usize> = match copy.columns.is_empty() {
             true => (0..table.columns.len()).collect(),

@@ -1,15 +1,21 @@
 //! A session of a client: its messages, its transaction, its prepared statements.
 
 mod copying;
+mod locks;
 mod run;
 mod settings;
 
 use std::{collections::HashMap, rc::Rc};
 
 use plexus_cache::Cache;
+use plexus_locks::LockManager;
 use plexus_store::{Isolation, Savepoint, Store};
 
-use self::{run::Plan, settings::Settings};
+use self::{
+    locks::{TableLocks, TableMode},
+    run::Plan,
+    settings::Settings,
+};
 use crate::{
     bind::{Parameters, select::ResultColumn},
     catalog::{Catalog, Transaction},
@@ -51,6 +57,7 @@ pub(crate) struct Session<'a> {
     context: Context,
     settings: Settings,
     catalog: Catalog,
+    locks: TableLocks,
     transaction: Option<Transaction>,
     /// True from BEGIN to the end of the transaction.
     is_explicit: bool,
@@ -64,6 +71,7 @@ pub(crate) struct Session<'a> {
 impl<'a> Session<'a> {
     pub(crate) fn new(
         store: Store<Cache>,
+        locks: LockManager,
         connection: &'a mut Connection,
         cancel: &'a Cancel,
         context: Context,
@@ -88,6 +96,7 @@ impl<'a> Session<'a> {
             context,
             settings,
             catalog: Catalog::default(),
+            locks: TableLocks::new(locks),
             transaction: None,
             is_explicit: false,
             is_failed: false,
@@ -157,6 +166,7 @@ impl<'a> Session<'a> {
         if self.savepoints.is_empty() {
             // Nobody waits longer for its rows.
             self.transaction = None;
+            self.locks.release();
             self.portals.clear();
         }
         Ok(())
@@ -179,8 +189,8 @@ impl<'a> Session<'a> {
         self.is_explicit = false;
         self.savepoints.clear();
         let is_failed = std::mem::take(&mut self.is_failed);
-        match self.transaction.take() {
-            Some(transaction) if commits && !is_failed => Ok(transaction.commit().await?),
+        let result = match self.transaction.take() {
+            Some(transaction) if commits && !is_failed => transaction.commit().await,
             Some(transaction) => {
                 transaction.rollback();
                 // What it had changed of the catalog is undone.
@@ -188,7 +198,10 @@ impl<'a> Session<'a> {
                 Ok(())
             }
             None => Ok(()),
-        }
+        };
+        // Behind the end of the transaction, so that others see it.
+        self.locks.release();
+        Ok(result?)
     }
 
     /// Begins a transaction if there is none.
@@ -419,27 +432,70 @@ impl<'a> Session<'a> {
         if !run::needs_tables(&prepared.statement) {
             return Ok((Rc::new(Plan::Other(prepared.statement.clone())), prepared.types.clone()));
         }
-        self.begin();
-        let Some(transaction) = &mut self.transaction else { return Err(no_transaction()) };
-        transaction.begin_statement();
-        let version = self.catalog.refresh(&self.store, transaction).await?.to_vec();
-        if let Some((known, plan)) = &*prepared.plan.borrow()
-            && *known == version
-        {
-            return Ok((plan.clone(), prepared.types.clone()));
-        }
-        let parameters = Parameters(std::cell::RefCell::new(prepared.types.clone()));
-        let plan =
-            run::plan(&prepared.statement, &mut self.catalog, &self.store, transaction, &parameters).await?;
-        let mut types = parameters.0.into_inner();
-        for of in &mut types {
-            if *of == Type::Unknown {
-                *of = Type::Text;
+        loop {
+            self.begin();
+            let Some(transaction) = &mut self.transaction else { return Err(no_transaction()) };
+            transaction.begin_statement();
+            let version = self.catalog.refresh(&self.store, transaction).await?.to_vec();
+            let known = prepared.plan.borrow().clone().filter(|(known, _)| *known == version);
+            let (plan, types) = match known {
+                Some((_, plan)) => (plan, prepared.types.clone()),
+                None => {
+                    let parameters = Parameters(std::cell::RefCell::new(prepared.types.clone()));
+                    let statement = &prepared.statement;
+                    let catalog = &mut self.catalog;
+                    let plan = run::plan(statement, catalog, &self.store, transaction, &parameters).await?;
+                    let mut types = parameters.0.into_inner();
+                    types.iter_mut().filter(|of| **of == Type::Unknown).for_each(|of| *of = Type::Text);
+                    let plan = Rc::new(plan);
+                    *prepared.plan.borrow_mut() = Some((version.clone(), plan.clone()));
+                    (plan, types)
+                }
+            };
+            if !self.lock(&plan.tables()).await? {
+                return Ok((plan, types));
+            }
+            // The definition may have changed before the lock was there.
+            let Some(transaction) = &mut self.transaction else { return Err(no_transaction()) };
+            transaction.begin_statement();
+            if *self.catalog.refresh(&self.store, transaction).await? == version {
+                return Ok((plan, types));
             }
         }
-        let plan = Rc::new(plan);
-        *prepared.plan.borrow_mut() = Some((version, plan.clone()));
-        Ok((plan, types))
+    }
+
+    /// Takes locks of tables. Returns whether any is new.
+    async fn lock(&mut self, tables: &[(u64, TableMode)]) -> Result<bool> {
+        let mut is_new = false;
+        for (table, mode) in tables {
+            if !self.locks.take(*table, *mode).await? {
+                continue;
+            }
+            is_new = true;
+            if *mode > TableMode::Read && self.isolation == Isolation::RepeatableRead {
+                // Its snapshot may be of before the last change of the definition.
+                let Some(transaction) = &mut self.transaction else { return Err(no_transaction()) };
+                self.catalog.check_newest(&self.store, transaction).await?;
+            }
+        }
+        Ok(is_new)
+    }
+
+    /// Takes the locks of tables by their names, and reads the catalog as it is then.
+    async fn lock_named(&mut self, names: &[String], mode: TableMode) -> Result<()> {
+        loop {
+            self.begin();
+            let Some(transaction) = &mut self.transaction else { return Err(no_transaction()) };
+            transaction.begin_statement();
+            self.catalog.refresh(&self.store, transaction).await?;
+            let mut tables = Vec::new();
+            for name in names {
+                tables.extend(self.catalog.find(&self.store, transaction, name).await?.map(|table| (table.id, mode)));
+            }
+            if !self.lock(&tables).await? {
+                return Ok(());
+            }
+        }
     }
 }
 

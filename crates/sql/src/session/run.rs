@@ -6,7 +6,7 @@ use plexus_cache::Cache;
 use plexus_store::{Isolation, Store};
 use sqlparser::ast;
 
-use super::{Session, no_transaction, settings::Settings};
+use super::{Session, locks::TableMode, no_transaction, settings::Settings};
 use crate::{
     bind::{
         Parameters,
@@ -14,7 +14,7 @@ use crate::{
     },
     catalog::{Catalog, Table, Transaction},
     ddl,
-    dml::{self, Change, ChangeKind},
+    dml::{self, Change, ChangeKind, Rows},
     error::{Result, SqlError, code},
     exec::{self, Run},
     parse::{Statement, folded, relation},
@@ -33,6 +33,25 @@ pub(super) enum Plan {
 }
 
 impl Plan {
+    /// Returns the tables that it needs, and how.
+    pub(super) fn tables(&self) -> Vec<(u64, TableMode)> {
+        let read = |select: &Select| -> Vec<(u64, TableMode)> {
+            let mode = if select.locks { TableMode::Write } else { TableMode::Read };
+            select.sources.iter().map(|source| (source.table.id, mode)).collect()
+        };
+        match self {
+            Self::Select(select) => read(select),
+            Self::Change(change) => {
+                let mut tables = vec![(change.table.id, TableMode::Write)];
+                if let ChangeKind::Insert { source: Rows::Query(query, _), .. } = &change.kind {
+                    tables.extend(read(query));
+                }
+                tables
+            }
+            Self::Explain(_) | Self::Other(_) => Vec::new(),
+        }
+    }
+
     pub(super) fn columns(&self) -> Vec<ResultColumn> {
         let text = |name: &str| vec![ResultColumn { name: name.into(), of: Type::Text }];
         match self {
@@ -447,12 +466,37 @@ impl Session<'_> {
         }
     }
 
-    /// Runs a statement that changes the catalog.
-    async fn define(&mut self, statement: &ast::Statement) -> Result<Done> {
+    async fn tables_of_indexes(&mut self, names: &[ast::ObjectName]) -> Result<Vec<String>> {
         self.begin();
         let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
         by.begin_statement();
         self.catalog.refresh(&self.store, by).await?;
+        let mut tables = Vec::new();
+        for name in names {
+            let table = self.catalog.table_of_index(&self.store, by, &relation(name)?).await?;
+            tables.extend(table.map(|table| table.name.clone()));
+        }
+        Ok(tables)
+    }
+
+    /// Runs a statement that changes the catalog.
+    async fn define(&mut self, statement: &ast::Statement) -> Result<Done> {
+        let names = match statement {
+            ast::Statement::Drop { object_type: ast::ObjectType::Table, names, .. } => {
+                names.iter().map(relation).collect::<Result<_>>()?
+            }
+            ast::Statement::Drop { object_type: ast::ObjectType::Index, names, .. } => {
+                self.tables_of_indexes(names).await?
+            }
+            ast::Statement::Truncate(truncate) => {
+                truncate.table_names.iter().map(|target| relation(&target.name)).collect::<Result<_>>()?
+            }
+            ast::Statement::AlterTable(alter) => vec![relation(&alter.name)?],
+            ast::Statement::CreateIndex(create) => vec![relation(&create.table_name)?],
+            _ => Vec::new(),
+        };
+        self.lock_named(&names, TableMode::Define).await?;
+        let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
         let context = &self.context;
         let mut run = Run { store: &self.store, by, parameters: &[], context, memory: 0 };
         let mut notices = Vec::new();

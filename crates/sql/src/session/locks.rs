@@ -1,0 +1,93 @@
+//! The locks of a transaction on tables.
+//!
+//! Statements that read or change rows share a table; a change of its definition has it alone. A
+//! lock is held until the transaction has ended, so a later statement of any node sees what the
+//! change has made.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use plexus_locks::{LockError, LockManager, LockRefusal, Mode, Name, NodeLock, NodeLockSession};
+
+use crate::error::{Result, SqlError, code};
+
+/// The longest wait for the transactions that use a table whose definition is to change.
+const DEFINE_WAIT: Duration = Duration::from_secs(10);
+
+/// The strength of a lock on a table.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum TableMode {
+    /// Its rows are read.
+    Read,
+    /// Its rows are changed.
+    Write,
+    /// Its definition is changed.
+    Define,
+}
+
+impl TableMode {
+    /// Returns how long a request waits. A circle of waits for tables and for rows is not found, and
+    /// each has such a request: others wait behind it.
+    fn limit(self) -> Option<Duration> {
+        (self == Self::Define).then_some(DEFINE_WAIT)
+    }
+
+    fn mode(self) -> Mode {
+        match self {
+            Self::Read => Mode::CR,
+            Self::Write => Mode::CW,
+            Self::Define => Mode::EX,
+        }
+    }
+}
+
+/// The locks of a session's transaction.
+pub(super) struct TableLocks {
+    manager: LockManager,
+    /// The owner of the locks: the transaction.
+    owner: NodeLockSession,
+    held: BTreeMap<u64, (TableMode, NodeLock)>,
+}
+
+impl TableLocks {
+    pub(super) fn new(manager: LockManager) -> Self {
+        let owner = manager.session();
+        Self { manager, owner, held: BTreeMap::new() }
+    }
+
+    /// Waits for the lock of a table. Returns false if the transaction has it.
+    pub(super) async fn take(&mut self, table: u64, mode: TableMode) -> Result<bool> {
+        match self.held.get(&table) {
+            Some((held, _)) if *held >= mode => return Ok(false),
+            // A stronger lock is a new one.
+            Some(_) => drop(self.held.remove(&table)),
+            None => {}
+        }
+        let name = [b"sql/table/", table.to_string().as_bytes()].concat();
+        let name = Name::new(&name).map_err(|error| SqlError::new(code::SYSTEM_ERROR, error.to_string()))?;
+        let lock = self.owner.ask(name, mode.mode(), mode.limit()).await.map_err(failed)?;
+        self.held.insert(table, (mode, lock));
+        Ok(true)
+    }
+
+    /// Gives all locks back: the transaction has ended.
+    pub(super) fn release(&mut self) {
+        if !self.held.is_empty() {
+            self.held.clear();
+            self.owner = self.manager.session();
+        }
+    }
+}
+
+fn failed(error: LockError) -> SqlError {
+    match error {
+        LockError::Refused(LockRefusal::Deadlock) => {
+            SqlError::new(code::DEADLOCK_DETECTED, "deadlock detected")
+        }
+        LockError::Refused(LockRefusal::TimedOut) => {
+            SqlError::new("55P03", "canceling statement due to lock timeout")
+                .with_detail("Other transactions use the table.")
+        }
+        LockError::Stopped => SqlError::new(code::ADMIN_SHUTDOWN, error.to_string()),
+        LockError::Refused(_) => SqlError::new(code::SYSTEM_ERROR, error.to_string()),
+    }
+}
