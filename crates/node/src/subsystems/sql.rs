@@ -35,7 +35,8 @@ impl RunningServer {
         let listener = bind_for_owner(&path, |path| UnixListener::bind(path)).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let threads = usize::from(node.config().workers);
-        let server = Server::start(ServerSettings { user, sessions, locks: node.locks().clone() }, threads).map_err(failed)?;
+        let server = Server::start(ServerSettings { user, sessions, locks: node.locks().clone() }, threads)
+            .map_err(failed)?;
         let server = Arc::new(server);
         let worker = node.workers()[0].clone();
         let serving = server.clone();

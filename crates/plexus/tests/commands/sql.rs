@@ -335,7 +335,12 @@ fn a_table_is_truncated_when_all_that_have_changed_it_are_at_their_end() {
 fn one_of_two_transactions_that_wait_for_each_other_on_two_nodes_fails() {
     let Some(psql) = postgresql("psql") else { return };
     let cluster = cluster();
-    query(&psql, &cluster, 1, "create table t (a int primary key, b int); insert into t values (1, 0), (2, 0)");
+    query(
+        &psql,
+        &cluster,
+        1,
+        "create table t (a int primary key, b int); insert into t values (1, 0), (2, 0)",
+    );
     let [mut one, mut other] = [1, 2].map(|node| Session::start(&psql, &cluster, node));
     one.run("begin; update t set b = b + 1 where a = 1;");
     other.run("begin; update t set b = b + 1 where a = 2;");

@@ -6,7 +6,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use plexus_locks::{LockError, LockManager, LockRefusal, Mode, Name, NodeLock, NodeLockSession};
+use plexus_locks::{
+    LockError, LockManager, NodeLock, NodeLockSession,
+    protocol::{LockRefusal, Mode, Name},
+};
 
 use crate::error::{Result, SqlError, code};
 

@@ -490,7 +490,9 @@ impl<'a> Session<'a> {
             self.catalog.refresh(&self.store, transaction).await?;
             let mut tables = Vec::new();
             for name in names {
-                tables.extend(self.catalog.find(&self.store, transaction, name).await?.map(|table| (table.id, mode)));
+                tables.extend(
+                    self.catalog.find(&self.store, transaction, name).await?.map(|table| (table.id, mode)),
+                );
             }
             if !self.lock(&tables).await? {
                 return Ok(());
