@@ -28,8 +28,8 @@ pub(crate) enum TableMode {
 }
 
 impl TableMode {
-    /// Returns how long a request waits. A circle of waits for tables and for rows is not found, and
-    /// each has such a request: others wait behind it.
+    /// Returns how long a request waits. A circle of waits for tables and for rows is not found,
+    /// and each has such a request: others wait behind it.
     fn limit(self) -> Option<Duration> {
         (self == Self::Define).then_some(DEFINE_WAIT)
     }
