@@ -249,7 +249,7 @@ fn hostile_bytes_end_their_connection_alone() {
         vec![255; 64],
         b"GET / HTTP/1.1\r\n\r\n".to_vec(),
         (0..=255).collect(),
-        start("somebody"),
+        start("another"),
         started(message(b'Q', u32::MAX, b"select 1")),
         started(message(b'Q', 3, b"")),
         started(message(b'Q', 12, b"\xff\xfe\xfd\xfc\0\0\0\0")),

@@ -164,7 +164,7 @@ impl<'a> Session<'a> {
         self.connection.out.error(error, "ERROR");
         self.is_failed = true;
         if self.savepoints.is_empty() {
-            // Nobody waits longer for its rows.
+            // Those that wait for its rows go on.
             self.transaction = None;
             self.locks.release();
             self.portals.clear();

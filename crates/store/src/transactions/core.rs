@@ -6,8 +6,8 @@
 //! and tells the number, beside the flush of the commit record. Rounds are shared: each serves all
 //! transactions that wait for one.
 //!
-//! **Limits.** Each home has a durable limit, and draws no number above it. So whoever reads the
-//! limits of nodes that are gone has a bound of all their numbers.
+//! **Limits.** Each home has a durable limit, and draws no number above it. So the limits of nodes
+//! that are gone are a bound of all their numbers.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
