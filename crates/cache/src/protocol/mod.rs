@@ -199,6 +199,14 @@ impl Shard {
         self.find(block).is_some_and(|slot| self.frames[slot].leave != frame::Leave::No)
     }
 
+    /// Returns whether a write of `block` is under way that a checkpoint has asked for.
+    #[must_use]
+    pub fn is_saved(&self, block: BlockId) -> bool {
+        let mut saves =
+            self.find(block).into_iter().flat_map(|slot| self.orders.iter(self.frames[slot].saves));
+        saves.any(|order| matches!(order, Order::Save))
+    }
+
     /// Returns the epoch of the present view; 0 before the first.
     #[must_use]
     pub fn epoch(&self) -> Epoch {

@@ -461,12 +461,8 @@ impl Cluster {
                         let end = self.streams[self.owner(node)].end();
                         below = *self.engine.random.pick(&[u64::MAX, end, end / 2]);
                     }
-                    // An earlier checkpoint goes on, or blocks are written for other nodes.
-                    let Local { shard, checkpoints, .. } = &self.locals[local];
-                    // Beside many blocks, one whose write has failed may be written for a reason
-                    // that is not told apart here.
-                    let is_clear = self.params.work != Work::Tree || self.params.write_failures == 0;
-                    let is_only = checkpoints.is_empty() && shard.handed_over() == 0 && is_clear;
+                    // Else an earlier checkpoint goes on.
+                    let is_only = self.locals[local].checkpoints.is_empty();
                     self.locals[local].checkpoints.push_back(below);
                     let before = self.locals[local].frames.frames.clone();
                     self.shard(local, Event::Checkpoint { below })?;

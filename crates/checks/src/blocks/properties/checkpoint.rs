@@ -9,15 +9,16 @@ use crate::{
 };
 
 /// Checks the writes that a checkpoint of records below a position has begun, with the frames of
-/// the worker before it.
+/// the worker before it. Other writes may begin at the same moment: of a block that leaves, or that
+/// is owed to another node.
 ///
 /// # Errors
-/// A block is written that has no such record, and does not leave.
+/// A block is written that has no such record.
 pub fn begins(before: &[Frame], local: &Local, below: u64) -> Result<(), Broken> {
     let begun =
         before.iter().zip(&local.frames.frames).filter(|(was, is)| was.copy.is_none() && is.copy.is_some());
-    match begun.map(|(was, _)| was).find(|was| was.redo.first >= below && !local.shard.is_leaving(was.block))
-    {
+    let mut saved = begun.map(|(was, _)| was).filter(|was| local.shard.is_saved(was.block));
+    match saved.find(|was| was.redo.first >= below) {
         Some(Frame { block, redo, .. }) => {
             let what =
                 format!("is written by a checkpoint of {below}, and has no record before {}", redo.first);
