@@ -3,7 +3,8 @@
 //! | key | value |
 //! |---|---|
 //! | `v` | a number that each change of the catalog raises |
-//! | `r` and a name | the table that has this name, or the table whose index has it |
+//! | `r` and a name | the table or sequence that has this name, or the table whose index has it |
+//! | `s` and a number | the state of a sequence |
 //!
 //! A change of the catalog is part of its transaction, like all other changes of rows.
 
@@ -11,11 +12,12 @@ use std::{collections::HashMap, rc::Rc};
 
 use plexus_base::BlockId;
 use plexus_cache::Cache;
-use plexus_store::{RowChange, Store};
+use plexus_store::{RowChange, Store, tree::ScanPlace};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{Result, SqlError, code},
+    sequences::{Sequence, SequenceSlot},
     types::{Type, Value, encode},
 };
 
@@ -44,6 +46,9 @@ pub(crate) struct Column {
     pub(crate) not_null: bool,
     /// The text of the expression.
     pub(crate) default: Option<String>,
+    /// The sequence that is removed with it.
+    #[serde(default)]
+    pub(crate) sequence: Option<String>,
 }
 
 /// A primary key: its name and its columns.
@@ -67,6 +72,7 @@ enum Entry {
     Table(Table),
     /// The table whose index has the name.
     IndexOf(String),
+    Sequence(Sequence),
 }
 
 impl Table {
@@ -219,6 +225,95 @@ impl Catalog {
         Ok(by.change(store.catalog(), key, &mut |_| change.clone()).await?)
     }
 
+    /// The first step of each change, so that two at the same time wait for each other.
+    async fn raise_version(store: &Store<Cache>, by: &mut Transaction) -> Result<()> {
+        let mut raise = |version: Option<&[u8]>| {
+            let before = version.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes);
+            RowChange::Set((before + 1).to_le_bytes().to_vec())
+        };
+        Ok(by.change(store.catalog(), VERSION_KEY, &mut raise).await?)
+    }
+
+    /// Returns the sequence with a name.
+    pub(crate) async fn sequence(
+        store: &Store<Cache>,
+        by: &mut Transaction,
+        name: &str,
+    ) -> Result<Option<Sequence>> {
+        match Self::entry(store, by, name).await? {
+            Some(Entry::Sequence(sequence)) => Ok(Some(sequence)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Finds the sequences that a statement names.
+    pub(crate) async fn find_sequences(
+        store: &Store<Cache>,
+        by: &mut Transaction,
+        named: Vec<(String, SequenceSlot)>,
+    ) -> Result<()> {
+        for (name, slot) in named {
+            let sequence = Self::sequence(store, by, &name).await?.ok_or_else(|| undefined(&name))?;
+            slot.get_or_init(|| Rc::new(sequence));
+        }
+        Ok(())
+    }
+
+    /// Returns whether the default of a column names a sequence.
+    pub(crate) async fn needs_sequence(
+        &self,
+        store: &Store<Cache>,
+        by: &mut Transaction,
+        name: &str,
+    ) -> Result<bool> {
+        let quoted = format!("'\"{}\"'", name.replace('\'', "''"));
+        let mut place = Some(ScanPlace::from(b"r"));
+        while let Some(from) = place {
+            let (rows, next) = by.scan(store.catalog(), &from).await?;
+            place = next;
+            for (key, bytes) in rows {
+                if !key.starts_with(b"r") {
+                    return Ok(false);
+                }
+                let entry = serde_json::from_slice(&bytes).map_err(|_| damaged("a relation"))?;
+                let Entry::Table(table) = entry else { continue };
+                let mut defaults = table.columns.iter().filter_map(|column| column.default.as_ref());
+                let plain = format!("'{}'", name.replace('\'', "''"));
+                if defaults.any(|text| text.contains(&quoted) || text.contains(&plain)) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Makes a sequence.
+    pub(crate) async fn make_sequence(
+        &mut self,
+        store: &Store<Cache>,
+        by: &mut Transaction,
+        sequence: &Sequence,
+    ) -> Result<()> {
+        Self::raise_version(store, by).await?;
+        let entry = Entry::Sequence(sequence.clone());
+        Self::put(store, by, &key_of(&sequence.name), Some(&entry)).await?;
+        self.tables.clear();
+        sequence.make(store, by).await
+    }
+
+    /// Removes a sequence.
+    pub(crate) async fn remove_sequence(
+        &mut self,
+        store: &Store<Cache>,
+        by: &mut Transaction,
+        sequence: &Sequence,
+    ) -> Result<()> {
+        Self::raise_version(store, by).await?;
+        Self::put(store, by, &key_of(&sequence.name), None).await?;
+        self.tables.clear();
+        sequence.remove(store, by).await
+    }
+
     /// Makes, changes or removes a table with its indexes: `old` is as it was.
     pub(crate) async fn change(
         &mut self,
@@ -227,12 +322,7 @@ impl Catalog {
         old: Option<&Table>,
         new: Option<&Table>,
     ) -> Result<()> {
-        // First, so that two changes of the catalog at the same time wait for each other.
-        let mut raise = |version: Option<&[u8]>| {
-            let before = version.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes);
-            RowChange::Set((before + 1).to_le_bytes().to_vec())
-        };
-        by.change(store.catalog(), VERSION_KEY, &mut raise).await?;
+        Self::raise_version(store, by).await?;
         let names = |table: Option<&Table>| -> Vec<String> {
             let primary = table.and_then(|table| table.primary.as_ref()).map(|key| key.name.clone());
             let indexes =

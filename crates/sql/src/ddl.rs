@@ -9,6 +9,7 @@ use crate::{
     error::{Result, SqlError, code},
     exec::Run,
     parse::{folded, relation},
+    sequences::Sequence,
     types::{Type, encode},
 };
 
@@ -66,7 +67,7 @@ pub(crate) async fn create_table(
     catalog: &mut Catalog,
     create: &ast::CreateTable,
 ) -> Result<Option<String>> {
-    let name = relation(&create.name)?;
+    let table_name = relation(&create.name)?;
     let mut rest = create.clone();
     rest.columns.clear();
     rest.constraints.clear();
@@ -86,8 +87,8 @@ pub(crate) async fn create_table(
     let text = rest.to_string();
     let plain = format!("CREATE TABLE {}", create.name);
     refuse(text.trim_end_matches([' ', '(', ')']) != plain, "this form of CREATE TABLE")?;
-    if Catalog::has(run.store, run.by, &name).await? {
-        let message = format!("relation \"{name}\" already exists");
+    if Catalog::has(run.store, run.by, &table_name).await? {
+        let message = format!("relation \"{table_name}\" already exists");
         return match create.if_not_exists {
             true => Ok(Some(format!("{message}, skipping"))),
             false => Err(SqlError::new(code::DUPLICATE_TABLE, message)),
@@ -101,8 +102,13 @@ pub(crate) async fn create_table(
             let message = format!("column \"{column_name}\" specified more than once");
             return Err(SqlError::new(code::DUPLICATE_COLUMN, message));
         }
-        let of = bind::type_of(&column.data_type)?;
-        let mut made = Column { name: column_name.clone(), of, not_null: false, default: None };
+        let serial = serial_of(&column.data_type);
+        let of = serial.map_or_else(|| bind::type_of(&column.data_type), Ok)?;
+        let mut made =
+            Column { name: column_name.clone(), of, not_null: false, default: None, sequence: None };
+        if serial.is_some() {
+            own_sequence(run, catalog, &table_name, &mut made, &[]).await?;
+        }
         for ast::ColumnOptionDef { name, option } in &column.options {
             let key = |is_primary| NamedKey {
                 name: name.as_ref().map(folded),
@@ -115,6 +121,15 @@ pub(crate) async fn create_table(
                 ast::ColumnOption::Default(expr) => made.default = Some(expr.to_string()),
                 ast::ColumnOption::PrimaryKey(_) => keys.push(key(true)),
                 ast::ColumnOption::Unique(_) => keys.push(key(false)),
+                ast::ColumnOption::Generated {
+                    generated_as: ast::GeneratedAs::ByDefault,
+                    sequence_options,
+                    generation_expr: None,
+                    ..
+                } => {
+                    let options = sequence_options.as_deref().unwrap_or_default();
+                    own_sequence(run, catalog, &table_name, &mut made, options).await?;
+                }
                 other => return Err(SqlError::unsupported(format!("the column option {other}"))),
             }
         }
@@ -122,10 +137,12 @@ pub(crate) async fn create_table(
     }
     let id = run.store.fresh_id().await?;
     let root = run.by.create_tree().await?.0;
-    let mut table = Table { id, name, root, columns, primary: None, indexes: Vec::new() };
+    let mut table = Table { id, name: table_name, root, columns, primary: None, indexes: Vec::new() };
+    let named = Parameters::default();
     for column in 0..table.columns.len() {
-        default_of(&table, column, &Parameters::default())?;
+        default_of(&table, column, &named)?;
     }
+    Catalog::find_sequences(run.store, run.by, named.sequences.take()).await?;
     for NamedKey { name, columns, is_primary } in keys {
         let columns = columns_of(&table, &columns)?;
         if is_primary {
@@ -144,6 +161,139 @@ pub(crate) async fn create_table(
     }
     catalog.change(run.store, run.by, None, Some(&table)).await?;
     Ok(None)
+}
+
+/// Returns the type of a column that draws its values from a sequence.
+fn serial_of(of: &ast::DataType) -> Option<Type> {
+    match of.to_string().to_ascii_lowercase().as_str() {
+        "serial" | "serial4" => Some(Type::Int4),
+        "bigserial" | "serial8" => Some(Type::Int8),
+        "smallserial" | "serial2" => Some(Type::Int2),
+        _ => None,
+    }
+}
+
+/// Makes the sequence of a column.
+async fn own_sequence(
+    run: &mut Run<'_>,
+    catalog: &mut Catalog,
+    table: &str,
+    column: &mut Column,
+    options: &[ast::SequenceOptions],
+) -> Result<()> {
+    let base = format!("{table}_{}_seq", column.name);
+    let mut name = base.clone();
+    for number in 1.. {
+        if !Catalog::has(run.store, run.by, &name).await? {
+            break;
+        }
+        name = format!("{base}{number}");
+    }
+    make_sequence(run, catalog, &name, column.of, options).await?;
+    column.not_null = true;
+    column.default = Some(format!("nextval('\"{}\"'::regclass)", name.replace('\'', "''")));
+    column.sequence = Some(name);
+    Ok(())
+}
+
+/// Runs CREATE SEQUENCE. Returns a notice if there was nothing to do.
+pub(crate) async fn create_sequence(
+    run: &mut Run<'_>,
+    catalog: &mut Catalog,
+    name: &ast::ObjectName,
+    if_not_exists: bool,
+    options: &[ast::SequenceOptions],
+) -> Result<Option<String>> {
+    let name = relation(name)?;
+    if Catalog::has(run.store, run.by, &name).await? {
+        let message = format!("relation \"{name}\" already exists");
+        return match if_not_exists {
+            true => Ok(Some(format!("{message}, skipping"))),
+            false => Err(SqlError::new(code::DUPLICATE_TABLE, message)),
+        };
+    }
+    make_sequence(run, catalog, &name, Type::Int8, options).await?;
+    Ok(None)
+}
+
+async fn make_sequence(
+    run: &mut Run<'_>,
+    catalog: &mut Catalog,
+    name: &str,
+    of: Type,
+    options: &[ast::SequenceOptions],
+) -> Result<()> {
+    let id = run.store.fresh_id().await?;
+    let sequence = sequence_of(id, name, of, options)?;
+    catalog.make_sequence(run.store, run.by, &sequence).await?;
+    run.context.sequences.made.borrow_mut().insert(id);
+    Ok(())
+}
+
+/// Returns the sequence that options describe.
+fn sequence_of(id: u64, name: &str, mut of: Type, options: &[ast::SequenceOptions]) -> Result<Sequence> {
+    use ast::SequenceOptions as O;
+    let number = |expr: &ast::Expr| -> Result<i64> {
+        let text = expr.to_string().replace(' ', "");
+        text.parse()
+            .map_err(|_| SqlError::new(code::SYNTAX_ERROR, format!("syntax error at or near \"{text}\"")))
+    };
+    let invalid = |message: String| Err(SqlError::new(code::INVALID_PARAMETER_VALUE, message));
+    let (mut increment, mut least, mut most, mut start, mut cycles) = (1, None, None, None, false);
+    for option in options {
+        match option {
+            O::DataType(named) => of = bind::type_of(named)?,
+            O::IncrementBy(by, _) => increment = number(by)?,
+            O::MinValue(value) => least = value.as_ref().map(number).transpose()?,
+            O::MaxValue(value) => most = value.as_ref().map(number).transpose()?,
+            O::StartWith(value, _) => start = Some(number(value)?),
+            // Each node takes a range of numbers.
+            O::Cache(value) => match number(value)? {
+                1.. => {}
+                other => return invalid(format!("CACHE ({other}) must be greater than zero")),
+            },
+            O::Cycle(is_off) => cycles = !is_off,
+            O::OwnedBy(None) => {}
+            O::OwnedBy(Some(_)) => return Err(SqlError::unsupported("OWNED BY")),
+        }
+    }
+    let (lowest, highest) = match of {
+        Type::Int2 => (i16::MIN.into(), i16::MAX.into()),
+        Type::Int4 => (i32::MIN.into(), i32::MAX.into()),
+        Type::Int8 => (i64::MIN, i64::MAX),
+        _ => return invalid("sequence type must be smallint, integer, or bigint".into()),
+    };
+    if increment == 0 {
+        return invalid("INCREMENT must not be zero".into());
+    }
+    let is_rising = increment > 0;
+    let least = least.unwrap_or(if is_rising { 1 } else { lowest });
+    let most = most.unwrap_or(if is_rising { highest } else { -1 });
+    for (word, bound) in [("MAXVALUE", most), ("MINVALUE", least)] {
+        if !(lowest..=highest).contains(&bound) {
+            return invalid(format!("{word} ({bound}) is out of range for sequence data type {}", of.name()));
+        }
+    }
+    if least >= most {
+        return invalid(format!("MINVALUE ({least}) must be less than MAXVALUE ({most})"));
+    }
+    let start = start.unwrap_or(if is_rising { least } else { most });
+    if start < least {
+        return invalid(format!("START value ({start}) cannot be less than MINVALUE ({least})"));
+    }
+    if start > most {
+        return invalid(format!("START value ({start}) cannot be greater than MAXVALUE ({most})"));
+    }
+    Ok(Sequence { id, name: name.to_owned(), start, increment, least, most, cycles })
+}
+
+/// Removes a sequence, unless a table needs it.
+async fn drop_sequence(run: &mut Run<'_>, catalog: &mut Catalog, sequence: &Sequence) -> Result<()> {
+    if catalog.needs_sequence(run.store, run.by, &sequence.name).await? {
+        let message = format!("cannot drop sequence {} because other objects depend on it", sequence.name);
+        return Err(SqlError::new(code::DEPENDENT_OBJECTS, message));
+    }
+    catalog.remove_sequence(run.store, run.by, sequence).await
 }
 
 /// Returns the name of an index that the statement does not name.
@@ -170,6 +320,19 @@ pub(crate) async fn drop_all(
         let found = match kind {
             ast::ObjectType::Table => catalog.find(run.store, run.by, &name).await?,
             ast::ObjectType::Index => catalog.table_of_index(run.store, run.by, &name).await?,
+            ast::ObjectType::Sequence => {
+                match Catalog::sequence(run.store, run.by, &name).await? {
+                    Some(sequence) => drop_sequence(run, catalog, &sequence).await?,
+                    None if if_exists => {
+                        notices.push(format!("sequence \"{name}\" does not exist, skipping"));
+                    }
+                    None => {
+                        let message = format!("sequence \"{name}\" does not exist");
+                        return Err(SqlError::new(code::UNDEFINED_TABLE, message));
+                    }
+                }
+                continue;
+            }
             other => return Err(SqlError::unsupported(format!("DROP {other}"))),
         };
         let Some(table) = found else {
@@ -183,6 +346,11 @@ pub(crate) async fn drop_all(
         };
         if kind == ast::ObjectType::Table {
             catalog.change(run.store, run.by, Some(&table), None).await?;
+            for sequence in table.columns.iter().filter_map(|column| column.sequence.as_deref()) {
+                if let Some(sequence) = Catalog::sequence(run.store, run.by, sequence).await? {
+                    catalog.remove_sequence(run.store, run.by, &sequence).await?;
+                }
+            }
         } else {
             let mut new = (*table).clone();
             new.indexes.retain(|index| index.name != name);

@@ -406,15 +406,18 @@ pub(crate) async fn run(run: &mut Run<'_>, change: &Change) -> Result<ChangedRow
         ChangeKind::Insert { source, conflict } => {
             let rows = match source {
                 Rows::Values(rows) => {
-                    let inputs = run.inputs(&[]);
-                    let values = |row: &Vec<Expr>| row.iter().map(|expr| expr.evaluate(inputs)).collect();
-                    rows.iter().map(values).collect::<Result<Vec<Vec<Value>>>>()?
+                    let mut values = Vec::with_capacity(rows.len());
+                    for row in rows {
+                        values.push(run.evaluate(row, &[]).await?);
+                    }
+                    values
                 }
                 Rows::Query(query, exprs) => {
-                    let found = select(run, query).await?;
-                    let values =
-                        |row: Vec<Value>| exprs.iter().map(|expr| expr.evaluate(run.inputs(&row))).collect();
-                    found.into_iter().map(values).collect::<Result<Vec<Vec<Value>>>>()?
+                    let mut rows = select(run, query).await?;
+                    for row in &mut rows {
+                        *row = run.evaluate(exprs, row).await?;
+                    }
+                    rows
                 }
             };
             for row in rows {

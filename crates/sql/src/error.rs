@@ -53,6 +53,8 @@ pub(crate) mod code {
     pub(crate) const UNDEFINED_FUNCTION: &str = "42883";
     pub(crate) const UNDEFINED_TABLE: &str = "42P01";
     pub(crate) const UNDEFINED_PARAMETER: &str = "42P02";
+    pub(crate) const NOT_IN_STATE: &str = "55000";
+    pub(crate) const DEPENDENT_OBJECTS: &str = "2BP01";
     pub(crate) const DUPLICATE_TABLE: &str = "42P07";
     pub(crate) const DUPLICATE_ALIAS: &str = "42712";
     pub(crate) const INVALID_COLUMN_REFERENCE: &str = "42P10";

@@ -14,6 +14,7 @@ use crate::{
     error::{Result, SqlError, code},
     expr::{Expr, Inputs},
     functions::Context,
+    sequences::Ranges,
     types::{Type, Value, encode, numeric::Numeric},
 };
 
@@ -26,6 +27,7 @@ pub(crate) struct Run<'a> {
     pub(crate) by: &'a mut Transaction,
     pub(crate) parameters: &'a [Value],
     pub(crate) context: &'a Context,
+    pub(crate) ranges: &'a Ranges,
     /// The bytes of the rows that are kept.
     pub(crate) memory: usize,
 }
@@ -39,6 +41,18 @@ impl<'a> Run<'a> {
         'a: 'i,
     {
         Inputs { row, parameters: self.parameters, context: self.context }
+    }
+
+    /// Evaluates expressions that may draw numbers from sequences: again for each number that was
+    /// missing.
+    pub(crate) async fn evaluate(&mut self, all: &[Expr], row: &[Value]) -> Result<Vec<Value>> {
+        let drawn = &self.context.sequences;
+        loop {
+            let values = all.iter().map(|expr| expr.evaluate(self.inputs(row))).collect();
+            let Some(sequence) = drawn.take_wanted() else { return values };
+            let number = self.ranges.draw(self.store, self.by, drawn, &sequence).await?;
+            drawn.supply(sequence.id, number);
+        }
     }
 
     /// Counts rows that are kept against the limit.
@@ -273,7 +287,8 @@ pub(crate) async fn select(run: &mut Run<'_>, query: &Select) -> Result<Vec<Vec<
     } else if is_empty || wanted == Some(0) {
         // No row.
     } else if query.sources.is_empty() {
-        rows.push(project(run, query, &[])?);
+        let output = run.evaluate(&query.output, &[]).await?;
+        rows.push((output, Vec::new()));
     } else {
         let enough = wanted.filter(|_| query.order.is_empty() && !query.is_distinct);
         joined(run, &query.sources, &mut |run, row| {

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use crate::{
     error::{Result, SqlError, code},
     functions::{Context, Function},
+    sequences::SequenceSlot,
     types::{Type, Value, numeric::Numeric, out_of_range},
 };
 
@@ -40,7 +41,17 @@ pub(crate) enum Expr {
     /// Conditions with their results, and the result if none is true.
     Case(Vec<(Expr, Expr)>, Box<Expr>),
     Call(&'static Function, Vec<Expr>),
+    Sequence(SequenceSlot, SequenceCall),
     Coalesce(Vec<Expr>),
+}
+
+/// A call that names a sequence.
+#[derive(Clone, Debug)]
+pub(crate) enum SequenceCall {
+    Next,
+    Current,
+    /// The last number, and whether it was given.
+    Set(Box<Expr>, Box<Expr>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,6 +115,11 @@ impl Expr {
         match self {
             Self::Column(column) => act(*column),
             Self::Value(_) | Self::Parameter(_) => {}
+            Self::Sequence(_, SequenceCall::Next | SequenceCall::Current) => {}
+            Self::Sequence(_, SequenceCall::Set(last, is_called)) => {
+                last.columns(act);
+                is_called.columns(act);
+            }
             Self::Not(one) | Self::IsNull(one) | Self::Is(one, _) | Self::Negative(_, one) => {
                 one.columns(act)
             }
@@ -220,6 +236,24 @@ impl Expr {
                     }
                 }
                 Value::Null
+            }
+            Self::Sequence(slot, call) => {
+                let drawn = &inputs.context.sequences;
+                let missing = || SqlError::unsupported("a sequence in this place");
+                let sequence = slot.get().ok_or_else(missing)?;
+                match call {
+                    SequenceCall::Next => Value::Int(drawn.next(sequence)?),
+                    SequenceCall::Current => Value::Int(drawn.current(sequence)?),
+                    SequenceCall::Set(last, is_called) => {
+                        match (last.evaluate(inputs)?, is_called.evaluate(inputs)?) {
+                            (Value::Int(last), Value::Bool(is_called)) => {
+                                drawn.set(sequence, last, is_called)?;
+                                Value::Int(last)
+                            }
+                            _ => Value::Null,
+                        }
+                    }
+                }
             }
             Self::Call(function, arguments) => {
                 let values: Vec<Value> =

@@ -2,17 +2,19 @@
 
 use crate::{
     error::{Result, SqlError, code},
+    sequences::Drawn,
     types::{Type, Value, numeric::Numeric, time},
 };
 
 /// The facts about a session that functions need.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Context {
     /// The time of the transaction's begin, in microseconds from 2000-01-01.
     pub(crate) begun: i64,
     pub(crate) user: String,
     pub(crate) database: String,
     pub(crate) process: i32,
+    pub(crate) sequences: Drawn,
 }
 
 /// A function. NULL as an argument gives NULL.
@@ -40,6 +42,12 @@ static FUNCTIONS: &[Function] = &[
     },
     Function { name: "current_schema", arguments: &[], result: Type::Text, act: |_, _| text("public") },
     Function { name: "current_user", arguments: &[], result: Type::Text, act: |_, on| text(&on.user) },
+    Function {
+        name: "lastval",
+        arguments: &[],
+        result: Type::Int8,
+        act: |_, on| on.sequences.last().map(Value::Int),
+    },
     Function { name: "length", arguments: &[Type::Text], result: Type::Int4, act: length },
     Function {
         name: "lower",

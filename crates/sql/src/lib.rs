@@ -22,6 +22,7 @@ mod exec;
 mod expr;
 mod functions;
 mod parse;
+mod sequences;
 pub mod server;
 mod session;
 mod types;

@@ -19,6 +19,7 @@ use plexus_store::Store;
 use crate::{
     error::{Result, SqlError, code},
     functions::Context,
+    sequences::{Drawn, Ranges},
     session::Session,
     types::time,
     wire::{
@@ -51,6 +52,7 @@ struct Shared {
     sessions: Mutex<HashMap<i32, (i32, Arc<Cancel>)>>,
     next_process: AtomicI32,
     next_thread: AtomicUsize,
+    ranges: Arc<Ranges>,
 }
 
 impl Shared {
@@ -83,6 +85,7 @@ impl Server {
             sessions: Mutex::default(),
             next_process: AtomicI32::new(1),
             next_thread: AtomicUsize::new(0),
+            ranges: Arc::default(),
         };
         Ok(Self { shared: Arc::new(shared), threads: threads.collect::<io::Result<_>>()? })
     }
@@ -190,9 +193,15 @@ async fn session(
     connection.is_authenticated = true;
     connection.out.authentication(0, &[]);
     connection.out.cancel_key(process, secret);
-    let context =
-        Context { begun: time::now(), user: user.to_owned(), database: database.to_owned(), process };
-    Session::new(store, settings.locks.clone(), connection, &cancel, context, start)?.serve().await
+    let context = Context {
+        begun: time::now(),
+        user: user.to_owned(),
+        database: database.to_owned(),
+        process,
+        sequences: Drawn::default(),
+    };
+    let (locks, ranges) = (settings.locks.clone(), shared.ranges.clone());
+    Session::new(store, locks, ranges, connection, &cancel, context, start)?.serve().await
 }
 
 /// Returns a number that others cannot guess.

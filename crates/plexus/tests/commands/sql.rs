@@ -147,6 +147,37 @@ fn sums(psql: &Path, cluster: &Cluster, node: u16) -> [String; 4] {
 }
 
 #[test]
+fn nodes_draw_different_numbers_from_a_sequence_and_go_on_from_where_it_is_set() {
+    let Some(psql) = postgresql("psql") else { return };
+    let cluster = cluster();
+    let ask = |node: u16, text: &str| query(&psql, &cluster, node, text);
+    ask(1, "create table numbered (id serial primary key, node int)");
+    thread::scope(|scope| {
+        for node in [1, 2] {
+            scope.spawn(move || {
+                let insert = format!("insert into numbered (node) values ({node});").repeat(200);
+                ask(node, &insert);
+            });
+        }
+    });
+    assert_eq!(ask(1, "select count(*), count(distinct id) from numbered"), "400|400");
+    // Both nodes have numbers left, which they do not use.
+    ask(1, "select setval('numbered_id_seq', 10000)");
+    let first = ask(2, "insert into numbered (node) values (2) returning id");
+    assert!(first.starts_with("10001"), "{first}");
+    let second = ask(1, "select nextval('numbered_id_seq')");
+    assert!(second.parse::<u64>().unwrap() > 10_000, "{second}");
+    // What a node has drawn is not drawn again when it is killed.
+    signal(cluster.pids()[1], Signal::KILL);
+    let third = ask(1, "select nextval('numbered_id_seq')");
+    assert_eq!(third.parse::<u64>().unwrap(), second.parse::<u64>().unwrap() + 1);
+    cluster.run("up").said().ok();
+    let fourth = ask(2, "insert into numbered (node) values (2) returning id");
+    assert!(!fourth.starts_with("10001"), "{fourth}");
+    assert_eq!(ask(2, "select count(*), count(distinct id) from numbered"), "402|402");
+}
+
+#[test]
 fn pgbench_runs_on_two_nodes_at_once_and_goes_on_when_one_is_killed() {
     let (Some(psql), Some(pgbench)) = (postgresql("psql"), postgresql("pgbench")) else { return };
     let cluster = cluster();

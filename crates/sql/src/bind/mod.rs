@@ -8,9 +8,10 @@ use sqlparser::ast::{self, BinaryOperator, UnaryOperator};
 
 use crate::{
     error::{Result, SqlError, code},
-    expr::{Comparison, Expr, Operation},
+    expr::{Comparison, Expr, Operation, SequenceCall},
     functions,
     parse::folded,
+    sequences::SequenceSlot,
     types::{Type, Value},
 };
 
@@ -25,9 +26,13 @@ pub(crate) struct ScopeColumn {
     pub(crate) of: Type,
 }
 
-/// The types of a statement's parameters, as far as they are known.
+/// The types of a statement's parameters, as far as they are known, and the sequences that it
+/// names, which are found in the catalog once it is bound.
 #[derive(Default, Debug)]
-pub(crate) struct Parameters(pub(crate) RefCell<Vec<Type>>);
+pub(crate) struct Parameters {
+    pub(crate) types: RefCell<Vec<Type>>,
+    pub(crate) sequences: RefCell<Vec<(String, SequenceSlot)>>,
+}
 
 /// An aggregate function of a group of rows.
 #[derive(Clone, Debug)]
@@ -66,7 +71,7 @@ pub(crate) struct Scope<'a> {
 impl Parameters {
     /// Returns the type of a parameter; `wanted` is noted if it had none.
     fn decide(&self, number: usize, wanted: Type) -> Type {
-        let mut types = self.0.borrow_mut();
+        let mut types = self.types.borrow_mut();
         if types.len() <= number {
             types.resize(number + 1, Type::Unknown);
         }
@@ -521,6 +526,9 @@ impl Scope<'_> {
         if list.duplicate_treatment.is_some() {
             return Err(unsupported());
         }
+        if matches!(name.as_str(), "nextval" | "currval" | "setval") {
+            return self.sequence(&name, function, list);
+        }
         let mut arguments = Vec::new();
         for argument in &list.args {
             let ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(argument)) = argument else {
@@ -551,6 +559,50 @@ impl Scope<'_> {
             "current_catalog" => self.call("current_database", arguments),
             name => self.call(name, arguments),
         }
+    }
+
+    /// Binds a call that names a sequence, as text or as `regclass`.
+    fn sequence(
+        &self,
+        name: &str,
+        function: &ast::Function,
+        list: &ast::FunctionArgumentList,
+    ) -> Result<Typed> {
+        let unsupported = || SqlError::unsupported(format!("the call {function}"));
+        let argument = |argument: &ast::FunctionArg| match argument {
+            ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(argument)) => Ok(argument.clone()),
+            _ => Err(unsupported()),
+        };
+        let all: Vec<ast::Expr> = list.args.iter().map(argument).collect::<Result<_>>()?;
+        let (first, rest) = all.split_first().ok_or_else(unsupported)?;
+        let named = match first {
+            ast::Expr::Cast { expr, data_type, .. }
+                if data_type.to_string().eq_ignore_ascii_case("regclass") =>
+            {
+                expr
+            }
+            plain => plain,
+        };
+        let ast::Expr::Value(ast::ValueWithSpan { value: ast::Value::SingleQuotedString(named), .. }) = named
+        else {
+            return Err(unsupported());
+        };
+        let slot = SequenceSlot::default();
+        self.parameters.sequences.borrow_mut().push((named_relation(named), slot.clone()));
+        let call = match (name, rest) {
+            ("nextval", []) => SequenceCall::Next,
+            ("currval", []) => SequenceCall::Current,
+            ("setval", [last]) => {
+                let last = coerce(self.bind(last)?, Type::Int8, self.parameters, false)?;
+                SequenceCall::Set(last.boxed(), Expr::Value(Value::Bool(true)).boxed())
+            }
+            ("setval", [last, is_called]) => {
+                let last = coerce(self.bind(last)?, Type::Int8, self.parameters, false)?;
+                SequenceCall::Set(last.boxed(), self.condition(is_called, "setval")?.boxed())
+            }
+            _ => return Err(unsupported()),
+        };
+        Ok((Expr::Sequence(slot, call), Type::Int8))
     }
 
     fn aggregate(
@@ -608,6 +660,15 @@ impl Scope<'_> {
         let mut aggregates = grouping.aggregates.borrow_mut();
         aggregates.push((function.clone(), aggregate, result));
         Ok((Expr::Column(before + aggregates.len() - 1), result))
+    }
+}
+
+/// Returns the name of a relation in a text of SQL: folded, unless it is quoted.
+fn named_relation(text: &str) -> String {
+    let name = text.strip_prefix("public.").unwrap_or(text);
+    match name.strip_prefix('"').and_then(|name| name.strip_suffix('"')) {
+        Some(quoted) => quoted.to_owned(),
+        None => name.to_ascii_lowercase(),
     }
 }
 

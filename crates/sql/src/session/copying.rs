@@ -5,12 +5,14 @@ use plexus_store::tree::ScanPlace;
 use super::{Session, locks::TableMode, no_transaction};
 use crate::{
     bind::Parameters,
+    catalog::Catalog,
     copy::{put_line, read_line},
     dml::{default_of, insert_unique},
     error::{Result, SqlError, code},
     exec::Run,
+    expr::Expr,
     parse::Copy,
-    types::encode,
+    types::{Value, encode},
     wire::{MOST_BYTES, Received},
 };
 
@@ -44,11 +46,15 @@ impl Session<'_> {
             self.connection.out.complete(&format!("COPY {count}"));
             return Ok(());
         }
-        let none = Parameters::default();
-        let defaults: Vec<_> = (0..table.columns.len())
-            .map(|column| default_of(&table, column, &none))
-            .collect::<Result<_>>()?;
-        let mut run = Run { store: &self.store, by, parameters: &[], context: &self.context, memory: 0 };
+        let named = Parameters::default();
+        let default = |column: usize| match columns.contains(&column) {
+            true => Ok(Expr::Value(Value::Null)),
+            false => default_of(&table, column, &named),
+        };
+        let defaults: Vec<_> = (0..table.columns.len()).map(default).collect::<Result<_>>()?;
+        Catalog::find_sequences(&self.store, by, named.sequences.take()).await?;
+        let (context, ranges) = (&self.context, &*self.ranges);
+        let mut run = Run { store: &self.store, by, parameters: &[], context, ranges, memory: 0 };
         // The begin of a line whose end has not come yet.
         let mut rest: Vec<u8> = Vec::new();
         let (mut count, mut is_over) = (0u64, false);
@@ -89,10 +95,7 @@ impl Session<'_> {
                     break;
                 }
                 let inserted = async {
-                    let mut row = Vec::with_capacity(defaults.len());
-                    for default in &defaults {
-                        row.push(default.evaluate(run.inputs(&[]))?);
-                    }
+                    let mut row = run.evaluate(&defaults, &[]).await?;
                     for (column, value) in read_line(line, &table, &columns)? {
                         row[column] = value;
                     }

@@ -5,7 +5,7 @@ mod locks;
 mod run;
 mod settings;
 
-use std::{collections::HashMap, rc::Rc};
+use std::{collections::HashMap, rc::Rc, sync::Arc};
 
 use plexus_cache::Cache;
 use plexus_locks::LockManager;
@@ -22,6 +22,7 @@ use crate::{
     error::{Result, SqlError, code},
     functions::Context,
     parse::{self, Statement},
+    sequences::Ranges,
     types::{Type, Value, text, time},
     wire::{
         BindMessage, Received,
@@ -58,6 +59,7 @@ pub(crate) struct Session<'a> {
     settings: Settings,
     catalog: Catalog,
     locks: TableLocks,
+    ranges: Arc<Ranges>,
     transaction: Option<Transaction>,
     /// True from BEGIN to the end of the transaction.
     is_explicit: bool,
@@ -72,6 +74,7 @@ impl<'a> Session<'a> {
     pub(crate) fn new(
         store: Store<Cache>,
         locks: LockManager,
+        ranges: Arc<Ranges>,
         connection: &'a mut Connection,
         cancel: &'a Cancel,
         context: Context,
@@ -97,6 +100,7 @@ impl<'a> Session<'a> {
             settings,
             catalog: Catalog::default(),
             locks: TableLocks::new(locks),
+            ranges,
             transaction: None,
             is_explicit: false,
             is_failed: false,
@@ -166,6 +170,7 @@ impl<'a> Session<'a> {
         if self.savepoints.is_empty() {
             // Those that wait for its rows go on.
             self.transaction = None;
+            self.context.sequences.made.borrow_mut().clear();
             self.locks.release();
             self.portals.clear();
         }
@@ -199,6 +204,7 @@ impl<'a> Session<'a> {
             }
             None => Ok(()),
         };
+        self.context.sequences.made.borrow_mut().clear();
         // Behind the end of the transaction, so that others see it.
         self.locks.release();
         Ok(result?)
@@ -441,11 +447,12 @@ impl<'a> Session<'a> {
             let (plan, types) = match known {
                 Some((_, plan)) => (plan, prepared.types.clone()),
                 None => {
-                    let parameters = Parameters(std::cell::RefCell::new(prepared.types.clone()));
+                    let types = std::cell::RefCell::new(prepared.types.clone());
+                    let parameters = Parameters { types, ..Parameters::default() };
                     let statement = &prepared.statement;
                     let catalog = &mut self.catalog;
                     let plan = run::plan(statement, catalog, &self.store, transaction, &parameters).await?;
-                    let mut types = parameters.0.into_inner();
+                    let mut types = parameters.types.into_inner();
                     types.iter_mut().filter(|of| **of == Type::Unknown).for_each(|of| *of = Type::Text);
                     let plan = Rc::new(plan);
                     *prepared.plan.borrow_mut() = Some((version.clone(), plan.clone()));

@@ -18,6 +18,7 @@ use crate::{
     error::{Result, SqlError, code},
     exec::{self, Run},
     parse::{Statement, folded, relation},
+    sequences::Set,
     types::{Type, Value},
 };
 
@@ -185,6 +186,7 @@ pub(super) async fn plan(
         }
         other => return Err(SqlError::unsupported(format!("EXPLAIN {other}"))),
     };
+    Catalog::find_sequences(store, by, parameters.sequences.take()).await?;
     Ok(if explains { Plan::Explain(explain(&plan)) } else { plan })
 }
 
@@ -237,11 +239,26 @@ fn explain(plan: &Plan) -> Vec<String> {
 impl Session<'_> {
     /// Runs a statement.
     pub(super) async fn run(&mut self, plan: &Plan, values: &[Value]) -> Result<Done> {
-        let done = self.run_plan(plan, values).await;
+        let mut done = self.run_plan(plan, values).await;
+        let sets = self.context.sequences.end_statement();
+        if done.is_ok()
+            && let Err(error) = self.set_sequences(sets).await
+        {
+            done = Err(error);
+        }
         // An idle transaction keeps no versions of rows, unless it has one snapshot for all
         // statements.
         self.transaction.iter_mut().for_each(Transaction::begin_statement);
         done
+    }
+
+    /// Does the calls of `setval` of a statement.
+    async fn set_sequences(&mut self, sets: Vec<Set>) -> Result<()> {
+        for set in sets {
+            let by = self.transaction.as_mut().ok_or_else(no_transaction)?;
+            self.ranges.set(&self.store, by, &self.context.sequences, set).await?;
+        }
+        Ok(())
     }
 
     async fn run_plan(&mut self, plan: &Plan, values: &[Value]) -> Result<Done> {
@@ -278,7 +295,8 @@ impl Session<'_> {
         let by = self.transaction.as_mut().ok_or_else(no_transaction)?;
         // So a change of one row holds no snapshot while it waits for another transaction.
         by.begin_statement();
-        Ok(Run { store: &self.store, by, parameters, context: &self.context, memory: 0 })
+        let (context, ranges) = (&self.context, &*self.ranges);
+        Ok(Run { store: &self.store, by, parameters, context, ranges, memory: 0 })
     }
 
     fn notice(&mut self, code: &'static str, severity: &str, message: String) {
@@ -497,13 +515,19 @@ impl Session<'_> {
         };
         self.lock_named(&names, TableMode::Define).await?;
         let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
-        let context = &self.context;
-        let mut run = Run { store: &self.store, by, parameters: &[], context, memory: 0 };
+        let (context, ranges) = (&self.context, &*self.ranges);
+        let mut run = Run { store: &self.store, by, parameters: &[], context, ranges, memory: 0 };
         let mut notices = Vec::new();
         let tag = match statement {
             ast::Statement::CreateTable(create) => {
                 notices.extend(ddl::create_table(&mut run, &mut self.catalog, create).await?);
                 "CREATE TABLE"
+            }
+            ast::Statement::CreateSequence { temporary: false, if_not_exists, name, sequence_options } => {
+                let options = &sequence_options[..];
+                let catalog = &mut self.catalog;
+                notices.extend(ddl::create_sequence(&mut run, catalog, name, *if_not_exists, options).await?);
+                "CREATE SEQUENCE"
             }
             ast::Statement::CreateIndex(create) => {
                 notices.extend(ddl::create_index(&mut run, &mut self.catalog, create).await?);
@@ -520,7 +544,11 @@ impl Session<'_> {
                 ..
             } => {
                 notices = ddl::drop_all(&mut run, &mut self.catalog, *object_type, names, *if_exists).await?;
-                if *object_type == ast::ObjectType::Table { "DROP TABLE" } else { "DROP INDEX" }
+                match object_type {
+                    ast::ObjectType::Table => "DROP TABLE",
+                    ast::ObjectType::Sequence => "DROP SEQUENCE",
+                    _ => "DROP INDEX",
+                }
             }
             ast::Statement::Truncate(truncate) => {
                 ddl::truncate(&mut run, &mut self.catalog, truncate).await?;
