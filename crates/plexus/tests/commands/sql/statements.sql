@@ -200,7 +200,11 @@ insert into numbered (id) values (null);
 select * from numbered order by id;
 select setval('numbered_id_seq', max(id)) from numbered;
 insert into numbered (c) values ('behind') returning id;
-copy numbered (c) to stdout;
+copy numbered (c) from stdin;
+copied
+twice
+\.
+select id, c from numbered where id > 5 order by id;
 select currval('numbered_id_seq');
 begin;
 create table inner_serial (a smallserial, b int);
