@@ -220,7 +220,7 @@ pub(crate) struct Set {
     is_called: bool,
 }
 
-/// What a session has drawn from sequences.
+/// The numbers that a session has drawn from sequences, and its calls of `setval`.
 #[derive(Default, Debug)]
 pub(crate) struct Drawn {
     /// The sequences that the transaction has made.
