@@ -16,6 +16,9 @@ use crate::error::{Result, SqlError, code};
 /// The longest wait for the transactions that use a table whose definition is to change.
 const DEFINE_WAIT: Duration = Duration::from_secs(10);
 
+/// The longest wait for a transaction that changes the definition of a table that is to be used.
+const USE_WAIT: Duration = Duration::from_secs(60);
+
 /// The strength of a lock on a table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum TableMode {
@@ -28,10 +31,10 @@ pub(crate) enum TableMode {
 }
 
 impl TableMode {
-    /// Returns how long a request waits. A circle of waits for tables and for rows is not found,
-    /// and each has such a request: others wait behind it.
-    fn limit(self) -> Option<Duration> {
-        (self == Self::Define).then_some(DEFINE_WAIT)
+    /// Returns how long a request waits: a circle of waits for tables and for rows is not found.
+    /// Others wait behind a request to change a definition, so it gives up sooner.
+    fn limit(self) -> Duration {
+        if self == Self::Define { DEFINE_WAIT } else { USE_WAIT }
     }
 
     fn mode(self) -> Mode {
@@ -67,7 +70,7 @@ impl TableLocks {
         }
         let name = [b"sql/table/", table.to_string().as_bytes()].concat();
         let name = Name::new(&name).map_err(|error| SqlError::new(code::SYSTEM_ERROR, error.to_string()))?;
-        let lock = self.owner.ask(name, mode.mode(), mode.limit()).await.map_err(failed)?;
+        let lock = self.owner.ask(name, mode.mode(), Some(mode.limit())).await.map_err(failed)?;
         self.held.insert(table, (mode, lock));
         Ok(true)
     }
