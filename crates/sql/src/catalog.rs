@@ -46,9 +46,12 @@ pub(crate) struct Column {
     pub(crate) not_null: bool,
     /// The text of the expression.
     pub(crate) default: Option<String>,
-    /// The sequence that is removed with it.
+    /// The sequences that the expression names.
     #[serde(default)]
-    pub(crate) sequence: Option<String>,
+    pub(crate) sequences: Vec<String>,
+    /// The sequence that is removed with the column.
+    #[serde(default)]
+    pub(crate) own_sequence: Option<String>,
 }
 
 /// A primary key: its name and its columns.
@@ -261,25 +264,19 @@ impl Catalog {
 
     /// Returns whether the default of a column names a sequence.
     pub(crate) async fn needs_sequence(
-        &self,
         store: &Store<Cache>,
         by: &mut Transaction,
-        name: &str,
+        name: &String,
     ) -> Result<bool> {
-        let quoted = format!("'\"{}\"'", name.replace('\'', "''"));
         let mut place = Some(ScanPlace::from(b"r"));
         while let Some(from) = place {
             let (rows, next) = by.scan(store.catalog(), &from).await?;
             place = next;
-            for (key, bytes) in rows {
-                if !key.starts_with(b"r") {
-                    return Ok(false);
-                }
-                let entry = serde_json::from_slice(&bytes).map_err(|_| damaged("a relation"))?;
-                let Entry::Table(table) = entry else { continue };
-                let mut defaults = table.columns.iter().filter_map(|column| column.default.as_ref());
-                let plain = format!("'{}'", name.replace('\'', "''"));
-                if defaults.any(|text| text.contains(&quoted) || text.contains(&plain)) {
+            for (_, bytes) in rows.iter().filter(|(key, _)| key.starts_with(b"r")) {
+                let entry = serde_json::from_slice(bytes).map_err(|_| damaged("a relation"))?;
+                if let Entry::Table(table) = entry
+                    && table.columns.iter().any(|column| column.sequences.contains(name))
+                {
                     return Ok(true);
                 }
             }
@@ -287,31 +284,18 @@ impl Catalog {
         Ok(false)
     }
 
-    /// Makes a sequence.
-    pub(crate) async fn make_sequence(
+    /// Makes or removes a sequence.
+    pub(crate) async fn change_sequence(
         &mut self,
         store: &Store<Cache>,
         by: &mut Transaction,
-        sequence: &Sequence,
+        name: &str,
+        new: Option<&Sequence>,
     ) -> Result<()> {
         Self::raise_version(store, by).await?;
-        let entry = Entry::Sequence(sequence.clone());
-        Self::put(store, by, &key_of(&sequence.name), Some(&entry)).await?;
+        let entry = new.map(|sequence| Entry::Sequence(sequence.clone()));
         self.tables.clear();
-        sequence.make(store, by).await
-    }
-
-    /// Removes a sequence.
-    pub(crate) async fn remove_sequence(
-        &mut self,
-        store: &Store<Cache>,
-        by: &mut Transaction,
-        sequence: &Sequence,
-    ) -> Result<()> {
-        Self::raise_version(store, by).await?;
-        Self::put(store, by, &key_of(&sequence.name), None).await?;
-        self.tables.clear();
-        sequence.remove(store, by).await
+        Self::put(store, by, &key_of(name), entry.as_ref()).await
     }
 
     /// Makes, changes or removes a table with its indexes: `old` is as it was.

@@ -61,6 +61,15 @@ fn columns_of(table: &Table, names: &[String]) -> Result<Vec<usize>> {
     Ok(columns)
 }
 
+/// Returns the notice, or the error, that a relation exists.
+fn exists(name: &str, is_allowed: bool) -> Result<Option<String>> {
+    let message = format!("relation \"{name}\" already exists");
+    match is_allowed {
+        true => Ok(Some(format!("{message}, skipping"))),
+        false => Err(SqlError::new(code::DUPLICATE_TABLE, message)),
+    }
+}
+
 /// Runs CREATE TABLE. Returns a notice if there was nothing to do.
 pub(crate) async fn create_table(
     run: &mut Run<'_>,
@@ -88,11 +97,7 @@ pub(crate) async fn create_table(
     let plain = format!("CREATE TABLE {}", create.name);
     refuse(text.trim_end_matches([' ', '(', ')']) != plain, "this form of CREATE TABLE")?;
     if Catalog::has(run.store, run.by, &table_name).await? {
-        let message = format!("relation \"{table_name}\" already exists");
-        return match create.if_not_exists {
-            true => Ok(Some(format!("{message}, skipping"))),
-            false => Err(SqlError::new(code::DUPLICATE_TABLE, message)),
-        };
+        return exists(&table_name, create.if_not_exists);
     }
     let mut keys = create.constraints.iter().map(constraint).collect::<Result<Vec<_>>>()?;
     let mut columns: Vec<Column> = Vec::new();
@@ -104,8 +109,14 @@ pub(crate) async fn create_table(
         }
         let serial = serial_of(&column.data_type);
         let of = serial.map_or_else(|| bind::type_of(&column.data_type), Ok)?;
-        let mut made =
-            Column { name: column_name.clone(), of, not_null: false, default: None, sequence: None };
+        let mut made = Column {
+            name: column_name.clone(),
+            of,
+            not_null: false,
+            default: None,
+            sequences: Vec::new(),
+            own_sequence: None,
+        };
         if serial.is_some() {
             own_sequence(run, catalog, &table_name, &mut made, &[]).await?;
         }
@@ -118,6 +129,14 @@ pub(crate) async fn create_table(
             match option {
                 ast::ColumnOption::Null => {}
                 ast::ColumnOption::NotNull => made.not_null = true,
+                ast::ColumnOption::Default(_) | ast::ColumnOption::Generated { .. }
+                    if made.default.is_some() =>
+                {
+                    let message = format!(
+                        "multiple default values specified for column \"{column_name}\" of table \"{table_name}\""
+                    );
+                    return Err(SqlError::new(code::SYNTAX_ERROR, message));
+                }
                 ast::ColumnOption::Default(expr) => made.default = Some(expr.to_string()),
                 ast::ColumnOption::PrimaryKey(_) => keys.push(key(true)),
                 ast::ColumnOption::Unique(_) => keys.push(key(false)),
@@ -138,11 +157,13 @@ pub(crate) async fn create_table(
     let id = run.store.fresh_id().await?;
     let root = run.by.create_tree().await?.0;
     let mut table = Table { id, name: table_name, root, columns, primary: None, indexes: Vec::new() };
-    let named = Parameters::default();
     for column in 0..table.columns.len() {
+        let named = Parameters::default();
         default_of(&table, column, &named)?;
+        let named = named.sequences.take();
+        table.columns[column].sequences = named.iter().map(|(name, _)| name.clone()).collect();
+        Catalog::find_sequences(run.store, run.by, named).await?;
     }
-    Catalog::find_sequences(run.store, run.by, named.sequences.take()).await?;
     for NamedKey { name, columns, is_primary } in keys {
         let columns = columns_of(&table, &columns)?;
         if is_primary {
@@ -192,7 +213,7 @@ async fn own_sequence(
     make_sequence(run, catalog, &name, column.of, options).await?;
     column.not_null = true;
     column.default = Some(format!("nextval('\"{}\"'::regclass)", name.replace('\'', "''")));
-    column.sequence = Some(name);
+    column.own_sequence = Some(name);
     Ok(())
 }
 
@@ -206,11 +227,7 @@ pub(crate) async fn create_sequence(
 ) -> Result<Option<String>> {
     let name = relation(name)?;
     if Catalog::has(run.store, run.by, &name).await? {
-        let message = format!("relation \"{name}\" already exists");
-        return match if_not_exists {
-            true => Ok(Some(format!("{message}, skipping"))),
-            false => Err(SqlError::new(code::DUPLICATE_TABLE, message)),
-        };
+        return exists(&name, if_not_exists);
     }
     make_sequence(run, catalog, &name, Type::Int8, options).await?;
     Ok(None)
@@ -225,7 +242,8 @@ async fn make_sequence(
 ) -> Result<()> {
     let id = run.store.fresh_id().await?;
     let sequence = sequence_of(id, name, of, options)?;
-    catalog.make_sequence(run.store, run.by, &sequence).await?;
+    catalog.change_sequence(run.store, run.by, name, Some(&sequence)).await?;
+    sequence.make(run.store, run.by).await?;
     run.context.sequences.made.borrow_mut().insert(id);
     Ok(())
 }
@@ -288,12 +306,12 @@ fn sequence_of(id: u64, name: &str, mut of: Type, options: &[ast::SequenceOption
 }
 
 /// Removes a sequence, unless a table needs it.
-async fn drop_sequence(run: &mut Run<'_>, catalog: &mut Catalog, sequence: &Sequence) -> Result<()> {
-    if catalog.needs_sequence(run.store, run.by, &sequence.name).await? {
-        let message = format!("cannot drop sequence {} because other objects depend on it", sequence.name);
+async fn drop_sequence(run: &mut Run<'_>, catalog: &mut Catalog, name: &String) -> Result<()> {
+    if Catalog::needs_sequence(run.store, run.by, name).await? {
+        let message = format!("cannot drop sequence {name} because other objects depend on it");
         return Err(SqlError::new(code::DEPENDENT_OBJECTS, message));
     }
-    catalog.remove_sequence(run.store, run.by, sequence).await
+    catalog.change_sequence(run.store, run.by, name, None).await
 }
 
 /// Returns the name of an index that the statement does not name.
@@ -322,7 +340,7 @@ pub(crate) async fn drop_all(
             ast::ObjectType::Index => catalog.table_of_index(run.store, run.by, &name).await?,
             ast::ObjectType::Sequence => {
                 match Catalog::sequence(run.store, run.by, &name).await? {
-                    Some(sequence) => drop_sequence(run, catalog, &sequence).await?,
+                    Some(_) => drop_sequence(run, catalog, &name).await?,
                     None if if_exists => {
                         notices.push(format!("sequence \"{name}\" does not exist, skipping"));
                     }
@@ -346,10 +364,8 @@ pub(crate) async fn drop_all(
         };
         if kind == ast::ObjectType::Table {
             catalog.change(run.store, run.by, Some(&table), None).await?;
-            for sequence in table.columns.iter().filter_map(|column| column.sequence.as_deref()) {
-                if let Some(sequence) = Catalog::sequence(run.store, run.by, sequence).await? {
-                    catalog.remove_sequence(run.store, run.by, &sequence).await?;
-                }
+            for sequence in table.columns.iter().filter_map(|column| column.own_sequence.as_ref()) {
+                drop_sequence(run, catalog, sequence).await?;
             }
         } else {
             let mut new = (*table).clone();
@@ -406,11 +422,7 @@ pub(crate) async fn create_index(
         None => index_name(&table, &columns, "idx"),
     };
     if Catalog::has(run.store, run.by, &name).await? {
-        let message = format!("relation \"{name}\" already exists");
-        return match create.if_not_exists {
-            true => Ok(Some(format!("{message}, skipping"))),
-            false => Err(SqlError::new(code::DUPLICATE_TABLE, message)),
-        };
+        return exists(&name, create.if_not_exists);
     }
     add_index(run, catalog, &table, Index { name, root: 0, columns, is_unique: create.unique }).await?;
     Ok(None)

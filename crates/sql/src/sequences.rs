@@ -4,7 +4,8 @@
 //! draw numbers. A node takes a range of numbers at once. The range is durable before its first
 //! number is used, so a number is never given twice; what a node has not used at its end is left
 //! out. `setval` raises a generation in the row, and each call compares it, so ranges that were
-//! taken before are not used on any node.
+//! taken before are not used on any node. The row stays when the sequence is dropped: so only
+//! transactions that do nothing else change it, and no caller waits for a longer one.
 
 use std::{
     cell::{Cell, OnceCell, RefCell},
@@ -89,13 +90,8 @@ impl Sequence {
         let next = i128::from(last) + if is_called { increment } else { 0 };
         let first = match (least..=end).contains(&next) {
             true => next,
-            false if self.cycles => {
-                if increment > 0 {
-                    least
-                } else {
-                    end
-                }
-            }
+            false if self.cycles && increment > 0 => least,
+            false if self.cycles => end,
             false => {
                 let (word, bound) =
                     if increment > 0 { ("maximum", self.most) } else { ("minimum", self.least) };
@@ -115,11 +111,6 @@ impl Sequence {
     pub(crate) async fn make(&self, store: &Store<Cache>, by: &mut Transaction) -> Result<()> {
         let state = State { last: self.start, is_called: false, generation: 0 };
         Ok(by.change(store.catalog(), &self.key(), &mut |_| RowChange::Set(state.bytes())).await?)
-    }
-
-    /// Removes the state.
-    pub(crate) async fn remove(&self, store: &Store<Cache>, by: &mut Transaction) -> Result<()> {
-        Ok(by.change(store.catalog(), &self.key(), &mut |_| RowChange::Remove).await?)
     }
 
     /// Changes the state. Returns what `act` returns beside the new one.

@@ -153,14 +153,15 @@ fn nodes_draw_different_numbers_from_a_sequence_and_go_on_from_where_it_is_set()
     let ask = |node: u16, text: &str| query(&psql, &cluster, node, text);
     ask(1, "create table numbered (id serial primary key, node int)");
     thread::scope(|scope| {
-        for node in [1, 2] {
+        for session in 0..8 {
+            let node = session % 2 + 1;
             scope.spawn(move || {
-                let insert = format!("insert into numbered (node) values ({node});").repeat(200);
+                let insert = format!("insert into numbered (node) values ({node});").repeat(100);
                 ask(node, &insert);
             });
         }
     });
-    assert_eq!(ask(1, "select count(*), count(distinct id) from numbered"), "400|400");
+    assert_eq!(ask(1, "select count(*), count(distinct id) from numbered"), "800|800");
     // Both nodes have numbers left, which they do not use.
     ask(1, "select setval('numbered_id_seq', 10000)");
     let first = ask(2, "insert into numbered (node) values (2) returning id");
@@ -174,7 +175,7 @@ fn nodes_draw_different_numbers_from_a_sequence_and_go_on_from_where_it_is_set()
     cluster.run("up").said().ok();
     let fourth = ask(2, "insert into numbered (node) values (2) returning id");
     assert!(!fourth.starts_with("10001"), "{fourth}");
-    assert_eq!(ask(2, "select count(*), count(distinct id) from numbered"), "402|402");
+    assert_eq!(ask(2, "select count(*), count(distinct id) from numbered"), "802|802");
 }
 
 #[test]

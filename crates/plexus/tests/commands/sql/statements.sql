@@ -219,6 +219,7 @@ insert into identified default values;
 insert into identified (a) values (1);
 select * from identified order by a;
 create table wrong (a int default nextval('nosuch'));
+create table wrong (a serial default 1);
 drop table numbered, inner_serial, identified;
 drop sequence numbered_id_seq;
 drop sequence if exists numbered_id_seq;
