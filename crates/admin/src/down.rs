@@ -45,6 +45,9 @@ const PHASE_WITHIN: Duration = Duration::from_secs(620);
 const LEFT_WITHIN: Duration = Duration::from_secs(40);
 const ASK_EVERY: Duration = Duration::from_millis(20);
 
+/// The longest wait until the members have noticed that a node of this host has left.
+const NOTICED_WITHIN: Duration = Duration::from_secs(5);
+
 /// The nodes that are to end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DownScope {
@@ -118,7 +121,13 @@ pub fn take_down(config: &Config, scope: DownScope, progress: &(dyn Fn(&str, &st
     let host = this_host();
     let in_scope = config.nodes.iter().filter(|node| scope == DownScope::All || node.host == host);
     let names: Vec<_> = in_scope.map(|node| node.name.as_str()).collect();
-    let mut seen = launch::look_at_all(&config.dir, &names);
+    let look = || launch::look_at_all(&config.dir, &names);
+    let mut seen = look();
+    let start = Instant::now();
+    while a_node_has_just_left(config, &seen) && start.elapsed() < NOTICED_WITHIN {
+        thread::sleep(ASK_EVERY);
+        seen = look();
+    }
     let gateways = seen.iter().filter(|(_, seen)| seen.alive().is_some()).map(|(name, _)| name.clone());
     let ways = Ways { dir: &config.dir, gateways: gateways.collect() };
     if scope == DownScope::All {
@@ -157,6 +166,18 @@ pub fn take_down(config: &Config, scope: DownScope, progress: &(dyn Fn(&str, &st
         true => (Vec::new(), others),
     };
     Down { ended, clean, why, unrecovered, left, refused, go_on, end_too }
+}
+
+/// Returns true if a node has ended in order, and others still count it among the members: their
+/// view without it follows at once.
+fn a_node_has_just_left(config: &Config, seen: &[(String, Seen<Status>)]) -> bool {
+    let is_member = |name: &String| {
+        let mut alive = seen.iter().filter_map(|(_, seen)| seen.alive());
+        alive.any(|status| status.runtime.members.contains(name))
+    };
+    let has_left =
+        |name| matches!(state::record(&config.dir, name), Ok(Some(record)) if record.phase == Phase::Left);
+    seen.iter().any(|(name, seen)| matches!(seen, Seen::Down) && is_member(name) && has_left(name))
 }
 
 /// Returns true if these nodes serve so many voting files that the others have no majority.
