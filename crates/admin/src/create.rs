@@ -266,6 +266,9 @@ fn fill(
         made.map_err(CreateError::io("making a directory", &directory))?;
     }
     keys::create(dir)?;
+    if config.sections.contains_key(crate::sql::SECTION) {
+        keys::create_password(dir)?;
+    }
     let moved = |disk: &PathBuf| match disk.strip_prefix(config.dir.root()) {
         Ok(inside) => dir.root().join(inside),
         Err(_) => disk.clone(),

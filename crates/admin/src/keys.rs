@@ -131,6 +131,30 @@ fn make(path: PathBuf, if_there: &'static str) -> Result<PathBuf, KeyError> {
     }
 }
 
+/// Creates the first password for SQL.
+///
+/// # Errors
+/// There is one already, or the system refuses.
+pub fn create_password(dir: &ClusterDir) -> Result<(), KeyError> {
+    let path = dir.sql_password();
+    let refused = |source| KeyError::Io { path: path.clone(), source };
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| refused(io::Error::other(error)))?;
+    durable::create(&path, format!("{}\n", hex::digits(&bytes)).as_bytes()).map_err(refused)
+}
+
+/// Reads the first password for SQL; `None` if there is no file.
+///
+/// # Errors
+/// Others may read it, or the system refuses.
+pub fn password(dir: &ClusterDir) -> Result<Option<String>, KeyError> {
+    check_directory(dir)?;
+    match contents(&dir.sql_password()) {
+        Err(KeyError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        text => text.map(|text| Some(text.trim().to_owned()).filter(|text| !text.is_empty())),
+    }
+}
+
 /// Checks that only its owner may replace the files in the directory of the keys.
 fn check_directory(dir: &ClusterDir) -> Result<(), KeyError> {
     let path = dir.keys();
@@ -156,6 +180,11 @@ fn read(dir: &ClusterDir, path: &Path) -> Result<Key, KeyError> {
 /// # Errors
 /// There is none, others have access to it, or its content is not a key.
 pub fn file(path: &Path) -> Result<Key, KeyError> {
+    parse(&contents(path)?).ok_or_else(|| KeyError::Malformed(path.into()))
+}
+
+/// Reads a file that only its owner may read.
+fn contents(path: &Path) -> Result<String, KeyError> {
     let refused = |source| KeyError::Io { path: path.into(), source };
     let file = File::open(path).map_err(refused)?;
     let mode = file.metadata().map_err(refused)?.mode() & 0o777;
@@ -164,10 +193,9 @@ pub fn file(path: &Path) -> Result<Key, KeyError> {
     }
     let mut text = String::new();
     match file.take(LONGEST).read_to_string(&mut text) {
-        Err(error) if error.kind() != io::ErrorKind::InvalidData => return Err(refused(error)),
-        _ => {}
+        Err(error) if error.kind() != io::ErrorKind::InvalidData => Err(refused(error)),
+        _ => Ok(text),
     }
-    parse(&text).ok_or_else(|| KeyError::Malformed(path.into()))
 }
 
 fn parse(text: &str) -> Option<Key> {

@@ -5,6 +5,7 @@
 //! | `cluster.toml` | the configuration |
 //! | `keys/cluster.key` | the key that every node proves to have |
 //! | `keys/next.key` | the newer of two valid keys, while one replaces the other |
+//! | `keys/sql.password` | the first password of the first user of SQL |
 //! | `disks/` | the disks of the group, unless the configuration puts them elsewhere |
 //! | `voting/` | the voting files, unless the configuration puts them elsewhere |
 //! | `run/NAME.lock` | locked while node NAME lives; holds its process number, its incarnation, and the boot and PID namespace in which the number has its meaning |
@@ -61,6 +62,8 @@ paths! {
     cluster_key = keys / "cluster.key";
     /// Returns the path of the newer of two keys.
     next_key = keys / "next.key";
+    /// Returns the path of the first password for SQL.
+    sql_password = keys / "sql.password";
     /// Returns the directory for the disks that `init` creates.
     disks = root / "disks";
     /// Returns the directory for the voting files that `init` creates.

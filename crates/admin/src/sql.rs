@@ -1,6 +1,9 @@
 //! The table `[sql]` of `cluster.toml`, and where clients find the SQL server of a node.
 
-use std::path::PathBuf;
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
+};
 
 use plexus_base::NodeId;
 use serde::Deserialize;
@@ -13,21 +16,28 @@ pub const SECTION: &str = "sql";
 /// The port of the first node, if the table does not say.
 pub const FIRST_PORT: u16 = 5433;
 
+/// The last port that `init` chooses for a first node.
+pub const LAST_PORT: u16 = 6432;
+
 /// The table `[sql]` of `cluster.toml`.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SqlConfig {
     /// The port of the first node; each node has the next one.
     pub port: u16,
-    /// The user that may connect.
+    /// The first user, who may do everything.
     pub user: String,
+    /// The address for TCP; without it, a node whose own address is of the loopback network
+    /// listens there, and each other one at 127.0.0.1. There is no TLS yet, so only addresses of
+    /// the loopback network are allowed.
+    pub listen: Option<IpAddr>,
     /// The most sessions of a node.
     pub sessions: usize,
 }
 
 impl Default for SqlConfig {
     fn default() -> Self {
-        Self { port: FIRST_PORT, user: "postgres".into(), sessions: 1000 }
+        Self { port: FIRST_PORT, user: "postgres".into(), listen: None, sessions: 1000 }
     }
 }
 
@@ -38,7 +48,9 @@ pub struct SqlAddress {
     pub directory: PathBuf,
     /// Its port, which is a part of the name of the socket.
     pub port: u16,
-    /// The user that may connect.
+    /// Its address for TCP.
+    pub listen: IpAddr,
+    /// The first user.
     pub user: String,
 }
 
@@ -51,12 +63,20 @@ impl SqlAddress {
         if !config.sections.contains_key(SECTION) {
             return Ok(None);
         }
-        let SqlConfig { port, user, .. } = config.section(SECTION)?;
+        let SqlConfig { port, user, listen, .. } = config.section(SECTION)?;
         let port = port.checked_add(node.0.into()).ok_or("[sql]: port is too high for all nodes")?;
         let socket = config.dir.attach(&config.name_of(node));
         let directory = std::path::absolute(socket.parent().unwrap_or(&socket))
             .map_err(|error| format!("{}: {error}", socket.display()))?;
-        Ok(Some(Self { directory, port, user }))
+        let own = config.nodes.iter().find(|other| other.number == node).map(|node| node.address.ip());
+        let own = own.filter(IpAddr::is_loopback).unwrap_or(Ipv4Addr::LOCALHOST.into());
+        let listen = listen.unwrap_or(own);
+        if !listen.is_loopback() {
+            return Err(format!(
+                "[sql]: listen = \"{listen}\" is not of the loopback network, and there is no TLS yet: use 127.0.0.1, and a tunnel from other machines"
+            ));
+        }
+        Ok(Some(Self { directory, port, listen, user }))
     }
 
     /// Returns the path of the socket.
@@ -65,7 +85,19 @@ impl SqlAddress {
         self.directory.join(format!(".s.PGSQL.{}", self.port))
     }
 
-    /// Returns the address as a URI for clients of PostgreSQL.
+    /// Returns its socket address for TCP.
+    #[must_use]
+    pub fn tcp(&self) -> SocketAddr {
+        (self.listen, self.port).into()
+    }
+
+    /// Returns the address for TCP as a URI for clients of PostgreSQL, with a password.
+    #[must_use]
+    pub fn tcp_url(&self, password: &str) -> String {
+        format!("postgresql://{}:{password}@{}/postgres", self.user, self.tcp())
+    }
+
+    /// Returns the address of the socket as a URI for clients of PostgreSQL.
     #[must_use]
     pub fn url(&self) -> String {
         let escaped = |byte: u8| match byte {

@@ -3,8 +3,10 @@
 //! | key | value |
 //! |---|---|
 //! | `v` | a number that each change of the catalog raises |
-//! | `r` and a name | the table or sequence that has this name, or the table whose index has it |
+//! | `r`, a database and a name | the table or sequence of this name, or the table whose index has it |
 //! | `s` and a number | the state of a sequence |
+//! | `u` and a name | a role |
+//! | `d` and a name | the number of a database |
 //!
 //! A change of the catalog is part of its transaction, like all other changes of rows.
 
@@ -13,7 +15,7 @@ use std::{collections::HashMap, rc::Rc};
 use plexus_base::BlockId;
 use plexus_cache::Cache;
 use plexus_store::{RowChange, Store, tree::ScanPlace};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     error::{Result, SqlError, code},
@@ -31,6 +33,8 @@ const VERSION_KEY: &[u8] = b"v";
 pub(crate) struct Table {
     pub(crate) id: u64,
     pub(crate) name: String,
+    /// The role that may use it, beside superusers.
+    pub(crate) owner: String,
     /// The root of the tree with the rows.
     pub(crate) root: u64,
     pub(crate) columns: Vec<Column>,
@@ -128,15 +132,38 @@ impl Index {
 }
 
 /// The catalog as a session knows it.
-#[derive(Default)]
 pub(crate) struct Catalog {
+    place: Place,
     /// The version at which the tables were read.
     version: Option<Vec<u8>>,
     tables: HashMap<String, Option<Rc<Table>>>,
 }
 
-fn key_of(name: &str) -> Vec<u8> {
-    [b"r", name.as_bytes()].concat()
+/// The database of a session, and the role that uses it.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) database: u32,
+    pub(crate) role: String,
+    pub(crate) is_superuser: bool,
+}
+
+impl Place {
+    /// Returns the first part of the keys of the database's relations.
+    fn prefix(&self) -> Vec<u8> {
+        [&b"r"[..], &self.database.to_be_bytes()].concat()
+    }
+
+    fn key_of(&self, name: &str) -> Vec<u8> {
+        [&self.prefix()[..], name.as_bytes()].concat()
+    }
+
+    /// Refuses what belongs to another role. There is no GRANT.
+    fn check_owner(&self, owner: &str, what: &str, name: &str) -> Result<()> {
+        if self.is_superuser || self.role == owner {
+            return Ok(());
+        }
+        Err(SqlError::new(code::INSUFFICIENT_PRIVILEGE, format!("permission denied for {what} {name}")))
+    }
 }
 
 fn damaged(name: &str) -> SqlError {
@@ -149,6 +176,21 @@ pub(crate) fn undefined(name: &str) -> SqlError {
 }
 
 impl Catalog {
+    pub(crate) fn new(place: Place) -> Self {
+        Self { place, version: None, tables: HashMap::new() }
+    }
+
+    /// Returns the database, and the role of the session.
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Forgets all tables: a change of them may be undone.
+    pub(crate) fn forget(&mut self) {
+        self.version = None;
+        self.tables.clear();
+    }
+
     /// Forgets what another version of the catalog has. Returns the version of the statement.
     pub(crate) async fn refresh(&mut self, store: &Store<Cache>, by: &mut Transaction) -> Result<&[u8]> {
         let version = by.get(store.catalog(), VERSION_KEY).await?.unwrap_or_default();
@@ -164,8 +206,8 @@ impl Catalog {
         Ok(by.change(store.catalog(), VERSION_KEY, &mut |_| RowChange::Keep).await?)
     }
 
-    async fn entry(store: &Store<Cache>, by: &mut Transaction, name: &str) -> Result<Option<Entry>> {
-        let found = by.get(store.catalog(), &key_of(name)).await?;
+    async fn entry(&self, store: &Store<Cache>, by: &mut Transaction, name: &str) -> Result<Option<Entry>> {
+        let found = by.get(store.catalog(), &self.place.key_of(name)).await?;
         found.map(|bytes| serde_json::from_slice(&bytes).map_err(|_| damaged(name))).transpose()
     }
 
@@ -179,8 +221,11 @@ impl Catalog {
         if let Some(known) = self.tables.get(name) {
             return Ok(known.clone());
         }
-        let table = match Self::entry(store, by, name).await? {
-            Some(Entry::Table(table)) => Some(Rc::new(table)),
+        let table = match self.entry(store, by, name).await? {
+            Some(Entry::Table(table)) => {
+                self.place.check_owner(&table.owner, "table", name)?;
+                Some(Rc::new(table))
+            }
             _ => None,
         };
         self.tables.insert(name.to_owned(), table.clone());
@@ -204,26 +249,26 @@ impl Catalog {
         by: &mut Transaction,
         index: &str,
     ) -> Result<Option<Rc<Table>>> {
-        match Self::entry(store, by, index).await? {
+        match self.entry(store, by, index).await? {
             Some(Entry::IndexOf(table)) => self.find(store, by, &table).await,
             _ => Ok(None),
         }
     }
 
     /// Returns whether a relation has this name.
-    pub(crate) async fn has(store: &Store<Cache>, by: &mut Transaction, name: &str) -> Result<bool> {
-        Ok(Self::entry(store, by, name).await?.is_some())
+    pub(crate) async fn has(&self, store: &Store<Cache>, by: &mut Transaction, name: &str) -> Result<bool> {
+        Ok(self.entry(store, by, name).await?.is_some())
     }
 
-    async fn put(
+    async fn put<T: Serialize>(
         store: &Store<Cache>,
         by: &mut Transaction,
         key: &[u8],
-        entry: Option<&Entry>,
+        entry: Option<&T>,
     ) -> Result<()> {
         let change = match entry {
             None => RowChange::Remove,
-            Some(entry) => RowChange::Set(serde_json::to_vec(entry).map_err(|_| damaged("a table"))?),
+            Some(entry) => RowChange::Set(serde_json::to_vec(entry).map_err(|_| damaged("a row"))?),
         };
         Ok(by.change(store.catalog(), key, &mut |_| change.clone()).await?)
     }
@@ -239,49 +284,96 @@ impl Catalog {
 
     /// Returns the sequence with a name.
     pub(crate) async fn sequence(
+        &self,
         store: &Store<Cache>,
         by: &mut Transaction,
         name: &str,
     ) -> Result<Option<Sequence>> {
-        match Self::entry(store, by, name).await? {
-            Some(Entry::Sequence(sequence)) => Ok(Some(sequence)),
+        match self.entry(store, by, name).await? {
+            Some(Entry::Sequence(sequence)) => {
+                self.place.check_owner(&sequence.owner, "sequence", name)?;
+                Ok(Some(sequence))
+            }
             _ => Ok(None),
         }
     }
 
     /// Finds the sequences that a statement names.
     pub(crate) async fn find_sequences(
+        &self,
         store: &Store<Cache>,
         by: &mut Transaction,
         named: Vec<(String, SequenceSlot)>,
     ) -> Result<()> {
         for (name, slot) in named {
-            let sequence = Self::sequence(store, by, &name).await?.ok_or_else(|| undefined(&name))?;
+            let sequence = self.sequence(store, by, &name).await?.ok_or_else(|| undefined(&name))?;
             slot.get_or_init(|| Rc::new(sequence));
         }
         Ok(())
     }
 
+    /// Returns whether a relation whose key begins so has a property.
+    async fn any(
+        store: &Store<Cache>,
+        by: &mut Transaction,
+        prefix: &[u8],
+        is_so: impl Fn(&Entry) -> bool,
+    ) -> Result<bool> {
+        let mut place = Some(ScanPlace::from(prefix));
+        while let Some(from) = place {
+            let (rows, next) = by.scan(store.catalog(), &from).await?;
+            for (_, bytes) in rows.iter().filter(|(key, _)| key.starts_with(prefix)) {
+                if is_so(&serde_json::from_slice(bytes).map_err(|_| damaged("a relation"))?) {
+                    return Ok(true);
+                }
+            }
+            place = next.filter(|_| rows.last().is_none_or(|(key, _)| key.starts_with(prefix)));
+        }
+        Ok(false)
+    }
+
     /// Returns whether the default of a column names a sequence.
     pub(crate) async fn needs_sequence(
+        &self,
         store: &Store<Cache>,
         by: &mut Transaction,
         name: &String,
     ) -> Result<bool> {
-        let mut place = Some(ScanPlace::from(b"r"));
-        while let Some(from) = place {
-            let (rows, next) = by.scan(store.catalog(), &from).await?;
-            place = next;
-            for (_, bytes) in rows.iter().filter(|(key, _)| key.starts_with(b"r")) {
-                let entry = serde_json::from_slice(bytes).map_err(|_| damaged("a relation"))?;
-                if let Entry::Table(table) = entry
-                    && table.columns.iter().any(|column| column.sequences.contains(name))
-                {
-                    return Ok(true);
-                }
-            }
-        }
-        Ok(false)
+        let needs = |entry: &Entry| matches!(entry, Entry::Table(table) if table.columns.iter().any(|column| column.sequences.contains(name)));
+        Self::any(store, by, &self.place.prefix(), needs).await
+    }
+
+    /// Returns whether a role owns a relation of any database.
+    pub(crate) async fn owns(store: &Store<Cache>, by: &mut Transaction, role: &str) -> Result<bool> {
+        let is_owned = |entry: &Entry| match entry {
+            Entry::Table(table) => table.owner == role,
+            Entry::Sequence(sequence) => sequence.owner == role,
+            Entry::IndexOf(_) => false,
+        };
+        Self::any(store, by, b"r", is_owned).await
+    }
+
+    /// Reads a row of the catalog that is no relation.
+    pub(crate) async fn read<T: DeserializeOwned>(
+        store: &Store<Cache>,
+        by: &mut Transaction,
+        kind: u8,
+        name: &str,
+    ) -> Result<Option<T>> {
+        let found = by.get(store.catalog(), &[&[kind], name.as_bytes()].concat()).await?;
+        found.map(|bytes| serde_json::from_slice(&bytes).map_err(|_| damaged(name))).transpose()
+    }
+
+    /// Writes or removes a row of the catalog that is no relation.
+    pub(crate) async fn write<T: Serialize>(
+        store: &Store<Cache>,
+        by: &mut Transaction,
+        kind: u8,
+        name: &str,
+        new: Option<&T>,
+    ) -> Result<()> {
+        Self::raise_version(store, by).await?;
+        Self::put(store, by, &[&[kind], name.as_bytes()].concat(), new).await
     }
 
     /// Makes or removes a sequence.
@@ -295,7 +387,7 @@ impl Catalog {
         Self::raise_version(store, by).await?;
         let entry = new.map(|sequence| Entry::Sequence(sequence.clone()));
         self.tables.clear();
-        Self::put(store, by, &key_of(name), entry.as_ref()).await
+        Self::put(store, by, &self.place.key_of(name), entry.as_ref()).await
     }
 
     /// Makes, changes or removes a table with its indexes: `old` is as it was.
@@ -315,23 +407,23 @@ impl Catalog {
         };
         let (before, after) = (names(old), names(new));
         for gone in before.iter().filter(|name| !after.contains(name)) {
-            Self::put(store, by, &key_of(gone), None).await?;
+            Self::put::<Entry>(store, by, &self.place.key_of(gone), None).await?;
         }
         if let Some(old) = old.filter(|old| new.is_none_or(|new| new.name != old.name)) {
-            Self::put(store, by, &key_of(&old.name), None).await?;
+            Self::put::<Entry>(store, by, &self.place.key_of(&old.name), None).await?;
         }
         let Some(new) = new else {
             self.tables.clear();
             return Ok(());
         };
         for index in after.iter().filter(|name| !before.contains(name)) {
-            if Self::has(store, by, index).await? {
+            if self.has(store, by, index).await? {
                 let message = format!("relation \"{index}\" already exists");
                 return Err(SqlError::new(code::DUPLICATE_TABLE, message));
             }
-            Self::put(store, by, &key_of(index), Some(&Entry::IndexOf(new.name.clone()))).await?;
+            Self::put(store, by, &self.place.key_of(index), Some(&Entry::IndexOf(new.name.clone()))).await?;
         }
-        Self::put(store, by, &key_of(&new.name), Some(&Entry::Table(new.clone()))).await?;
+        Self::put(store, by, &self.place.key_of(&new.name), Some(&Entry::Table(new.clone()))).await?;
         self.tables.clear();
         Ok(())
     }

@@ -96,7 +96,7 @@ pub(crate) async fn create_table(
     let text = rest.to_string();
     let plain = format!("CREATE TABLE {}", create.name);
     refuse(text.trim_end_matches([' ', '(', ')']) != plain, "this form of CREATE TABLE")?;
-    if Catalog::has(run.store, run.by, &table_name).await? {
+    if catalog.has(run.store, run.by, &table_name).await? {
         return exists(&table_name, create.if_not_exists);
     }
     let mut keys = create.constraints.iter().map(constraint).collect::<Result<Vec<_>>>()?;
@@ -156,13 +156,14 @@ pub(crate) async fn create_table(
     }
     let id = run.store.fresh_id().await?;
     let root = run.by.create_tree().await?.0;
-    let mut table = Table { id, name: table_name, root, columns, primary: None, indexes: Vec::new() };
+    let owner = catalog.place().role.clone();
+    let mut table = Table { id, name: table_name, owner, root, columns, primary: None, indexes: Vec::new() };
     for column in 0..table.columns.len() {
         let named = Parameters::default();
         default_of(&table, column, &named)?;
         let named = named.sequences.take();
         table.columns[column].sequences = named.iter().map(|(name, _)| name.clone()).collect();
-        Catalog::find_sequences(run.store, run.by, named).await?;
+        catalog.find_sequences(run.store, run.by, named).await?;
     }
     for NamedKey { name, columns, is_primary } in keys {
         let columns = columns_of(&table, &columns)?;
@@ -205,7 +206,7 @@ async fn own_sequence(
     let base = format!("{table}_{}_seq", column.name);
     let mut name = base.clone();
     for number in 1.. {
-        if !Catalog::has(run.store, run.by, &name).await? {
+        if !catalog.has(run.store, run.by, &name).await? {
             break;
         }
         name = format!("{base}{number}");
@@ -226,7 +227,7 @@ pub(crate) async fn create_sequence(
     options: &[ast::SequenceOptions],
 ) -> Result<Option<String>> {
     let name = relation(name)?;
-    if Catalog::has(run.store, run.by, &name).await? {
+    if catalog.has(run.store, run.by, &name).await? {
         return exists(&name, if_not_exists);
     }
     make_sequence(run, catalog, &name, Type::Int8, options).await?;
@@ -241,7 +242,7 @@ async fn make_sequence(
     options: &[ast::SequenceOptions],
 ) -> Result<()> {
     let id = run.store.fresh_id().await?;
-    let sequence = sequence_of(id, name, of, options)?;
+    let sequence = Sequence { owner: catalog.place().role.clone(), ..sequence_of(id, name, of, options)? };
     catalog.change_sequence(run.store, run.by, name, Some(&sequence)).await?;
     sequence.make(run.store, run.by).await?;
     run.context.sequences.made.borrow_mut().insert(id);
@@ -302,12 +303,12 @@ fn sequence_of(id: u64, name: &str, mut of: Type, options: &[ast::SequenceOption
     if start > most {
         return invalid(format!("START value ({start}) cannot be greater than MAXVALUE ({most})"));
     }
-    Ok(Sequence { id, name: name.to_owned(), start, increment, least, most, cycles })
+    Ok(Sequence { id, name: name.to_owned(), owner: String::new(), start, increment, least, most, cycles })
 }
 
 /// Removes a sequence, unless a table needs it.
 async fn drop_sequence(run: &mut Run<'_>, catalog: &mut Catalog, name: &String) -> Result<()> {
-    if Catalog::needs_sequence(run.store, run.by, name).await? {
+    if catalog.needs_sequence(run.store, run.by, name).await? {
         let message = format!("cannot drop sequence {name} because other objects depend on it");
         return Err(SqlError::new(code::DEPENDENT_OBJECTS, message));
     }
@@ -339,7 +340,7 @@ pub(crate) async fn drop_all(
             ast::ObjectType::Table => catalog.find(run.store, run.by, &name).await?,
             ast::ObjectType::Index => catalog.table_of_index(run.store, run.by, &name).await?,
             ast::ObjectType::Sequence => {
-                match Catalog::sequence(run.store, run.by, &name).await? {
+                match catalog.sequence(run.store, run.by, &name).await? {
                     Some(_) => drop_sequence(run, catalog, &name).await?,
                     None if if_exists => {
                         notices.push(format!("sequence \"{name}\" does not exist, skipping"));
@@ -421,7 +422,7 @@ pub(crate) async fn create_index(
         Some(name) => relation(name)?,
         None => index_name(&table, &columns, "idx"),
     };
-    if Catalog::has(run.store, run.by, &name).await? {
+    if catalog.has(run.store, run.by, &name).await? {
         return exists(&name, create.if_not_exists);
     }
     add_index(run, catalog, &table, Index { name, root: 0, columns, is_unique: create.unique }).await?;

@@ -37,11 +37,13 @@ pub(crate) mod code {
     pub(crate) const ACTIVE_TRANSACTION: &str = "25001";
     pub(crate) const INVALID_STATEMENT_NAME: &str = "26000";
     pub(crate) const INVALID_AUTHORIZATION: &str = "28000";
+    pub(crate) const INVALID_PASSWORD: &str = "28P01";
     pub(crate) const INVALID_CATALOG_NAME: &str = "3D000";
     pub(crate) const INVALID_CURSOR_NAME: &str = "34000";
     pub(crate) const INVALID_SAVEPOINT: &str = "3B001";
     pub(crate) const SERIALIZATION_FAILURE: &str = "40001";
     pub(crate) const DEADLOCK_DETECTED: &str = "40P01";
+    pub(crate) const INSUFFICIENT_PRIVILEGE: &str = "42501";
     pub(crate) const SYNTAX_ERROR: &str = "42601";
     pub(crate) const DUPLICATE_COLUMN: &str = "42701";
     pub(crate) const AMBIGUOUS_COLUMN: &str = "42702";
@@ -56,9 +58,12 @@ pub(crate) mod code {
     pub(crate) const NOT_IN_STATE: &str = "55000";
     pub(crate) const DEPENDENT_OBJECTS: &str = "2BP01";
     pub(crate) const DUPLICATE_TABLE: &str = "42P07";
+    pub(crate) const DUPLICATE_DATABASE: &str = "42P04";
+    pub(crate) const DUPLICATE_OBJECT: &str = "42710";
     pub(crate) const DUPLICATE_ALIAS: &str = "42712";
     pub(crate) const INVALID_COLUMN_REFERENCE: &str = "42P10";
     pub(crate) const INVALID_TABLE_DEFINITION: &str = "42P16";
+    pub(crate) const LOCK_NOT_AVAILABLE: &str = "55P03";
     pub(crate) const DISK_FULL: &str = "53100";
     pub(crate) const TOO_MANY_CONNECTIONS: &str = "53300";
     pub(crate) const PROGRAM_LIMIT: &str = "54000";
@@ -100,6 +105,7 @@ impl From<StoreError> for SqlError {
                 return Self::new(code::SERIALIZATION_FAILURE, message);
             }
             StoreError::Deadlock => return Self::new(code::DEADLOCK_DETECTED, "deadlock detected"),
+            StoreError::LockTimeout => code::LOCK_NOT_AVAILABLE,
             StoreError::Full => code::DISK_FULL,
             StoreError::TooLong { .. } => code::PROGRAM_LIMIT,
             StoreError::NoMember => code::ADMIN_SHUTDOWN,

@@ -4,14 +4,17 @@
 //! |---|---|
 //! | [`server`] | sockets and sessions |
 //! | `wire` | messages of the protocol |
+//! | `activity` | what a session does, for other threads |
 //! | `session` | the statements of a client, and its transaction |
 //! | `parse` | text to statements |
 //! | `bind` | names to columns and types, and the way to the rows |
 //! | `expr`, `functions` | expressions and their values |
 //! | `exec`, `dml`, `ddl`, `copy` | what statements do |
 //! | `catalog` | tables and indexes |
+//! | `roles` | roles and databases |
 //! | `types` | values as text, in rows and in keys |
 
+mod activity;
 mod bind;
 mod catalog;
 mod copy;
@@ -22,10 +25,11 @@ mod exec;
 mod expr;
 mod functions;
 mod parse;
+mod roles;
 mod sequences;
 pub mod server;
 mod session;
 mod types;
 mod wire;
 
-pub use self::{error::SqlError, wire::connection::Socket};
+pub use self::{activity::SessionInfo, error::SqlError, wire::connection::Socket};

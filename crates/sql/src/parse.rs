@@ -40,6 +40,9 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Statement>> {
         "ANALYZE" => return Ok(vec![Statement::Nothing("ANALYZE")]),
         _ => {}
     }
+    if let Some(statement) = create_user(first) {
+        return Ok(vec![statement?]);
+    }
     let failed = |error: &dyn std::fmt::Display| {
         let text = error.to_string();
         let message = text.trim_start_matches("sql parser error: ");
@@ -58,6 +61,27 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Statement>> {
         return Ok(vec![Statement::Empty]);
     }
     Ok(parsed.into_iter().map(|statement| Statement::Sql(Box::new(statement))).collect())
+}
+
+/// Reads CREATE USER, which is CREATE ROLE with LOGIN.
+fn create_user(text: &str) -> Option<Result<Statement>> {
+    let mut words = text.split_whitespace();
+    let (create, user) = (words.next()?, words.next()?);
+    if !create.eq_ignore_ascii_case("create") || !user.eq_ignore_ascii_case("user") {
+        return None;
+    }
+    let rest = text[create.len()..].trim_start().get(user.len()..)?;
+    let mut parsed = match parse(&format!("create role{rest}")) {
+        Ok(parsed) => parsed,
+        Err(error) => return Some(Err(error)),
+    };
+    let (first, more) = (parsed.pop()?, parsed.len());
+    let Statement::Sql(mut statement) = first else { return None };
+    match &mut *statement {
+        ast::Statement::CreateRole(create) if more == 0 => create.login = create.login.or(Some(true)),
+        _ => return Some(Err(SqlError::unsupported("CREATE USER with other statements"))),
+    }
+    Some(Ok(Statement::Sql(statement)))
 }
 
 /// Reads `COPY table [(columns)] FROM STDIN | TO STDOUT [[WITH] (options)]`.

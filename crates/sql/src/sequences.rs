@@ -32,6 +32,8 @@ const RANGE: i64 = 128;
 pub(crate) struct Sequence {
     pub(crate) id: u64,
     pub(crate) name: String,
+    /// The role that may use it, beside superusers.
+    pub(crate) owner: String,
     pub(crate) start: i64,
     pub(crate) increment: i64,
     pub(crate) least: i64,
@@ -295,7 +297,7 @@ mod tests {
     use super::*;
 
     fn sequence(increment: i64, least: i64, most: i64, cycles: bool) -> Sequence {
-        Sequence { id: 1, name: "s".into(), start: least, increment, least, most, cycles }
+        Sequence { id: 1, name: "s".into(), owner: "o".into(), start: least, increment, least, most, cycles }
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! The server: sockets at which clients connect, and their sessions.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     io,
+    net::TcpListener,
     os::unix::net::UnixListener,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use plexus_cache::Cache;
@@ -17,24 +18,36 @@ use plexus_locks::LockManager;
 use plexus_store::Store;
 
 use crate::{
+    activity::{Activity, SessionInfo},
+    catalog::{Catalog, Place},
     error::{Result, SqlError, code},
     functions::Context,
+    roles::First,
     sequences::{Drawn, Ranges},
-    session::Session,
+    session::{Session, SessionParts},
     types::time,
     wire::{
-        Start,
-        connection::{Cancel, Connection, Socket},
+        Received, Start,
+        connection::{Connection, Socket},
+        scram::{Exchange, MECHANISM, Verifier, random},
     },
 };
 
 /// The time in which a client must have said who it is.
 const START_TIME: Duration = Duration::from_secs(30);
 
+/// The connections beyond the most sessions that may be about to begin.
+const STARTING: usize = 100;
+
+/// The time in which sessions must end when the node stops.
+const END_TIME: Duration = Duration::from_secs(1);
+
 /// The settings of a server.
 pub struct ServerSettings {
-    /// The user that may connect, which is also the name of a database.
+    /// The first role, a superuser, whose name is also the name of a database.
     pub user: String,
+    /// The password of the first role, until a statement gives it another one.
+    pub password: Option<String>,
     /// The most sessions at a time.
     pub sessions: usize,
     /// The lock manager of the node.
@@ -48,15 +61,21 @@ pub struct Server {
 }
 
 struct Shared {
-    settings: ServerSettings,
-    sessions: Mutex<HashMap<i32, (i32, Arc<Cancel>)>>,
+    first: First,
+    most_sessions: usize,
+    locks: LockManager,
+    sessions: Mutex<BTreeMap<i32, Arc<Activity>>>,
+    /// The clients that are connected, with and without a session.
+    connections: AtomicUsize,
     next_process: AtomicI32,
     next_thread: AtomicUsize,
     ranges: Arc<Ranges>,
+    /// Makes the answers to unknown roles the same each time.
+    secret: [u8; 32],
 }
 
 impl Shared {
-    fn sessions(&self) -> MutexGuard<'_, HashMap<i32, (i32, Arc<Cancel>)>> {
+    fn sessions(&self) -> MutexGuard<'_, BTreeMap<i32, Arc<Activity>>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -73,39 +92,86 @@ impl Drop for Entry<'_> {
     }
 }
 
+/// Counts a connection until it is dropped.
+struct Connected(Arc<Shared>);
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Relaxed);
+    }
+}
+
 impl Server {
     /// Starts threads that run sessions.
     ///
     /// # Errors
-    /// The system cannot start a thread.
+    /// The system cannot start a thread, or gives no random numbers.
     pub fn start(settings: ServerSettings, threads: usize) -> io::Result<Self> {
         let threads = (0..threads.max(1)).map(|thread| TaskThread::start(&format!("sql-{thread}")));
+        let ServerSettings { user, password, sessions, locks } = settings;
+        let verifier = password.map(|password| Verifier::of(&password)).transpose();
+        let verifier = verifier.map_err(io::Error::other)?.map(|verifier| verifier.text());
         let shared = Shared {
-            settings,
+            first: First { role: user, verifier },
+            most_sessions: sessions,
+            locks,
             sessions: Mutex::default(),
+            connections: AtomicUsize::new(0),
             next_process: AtomicI32::new(1),
             next_thread: AtomicUsize::new(0),
             ranges: Arc::default(),
+            secret: random().map_err(io::Error::other)?,
         };
         Ok(Self { shared: Arc::new(shared), threads: threads.collect::<io::Result<_>>()? })
     }
 
-    /// Serves a client that has connected, on one of the threads.
-    pub fn serve(&self, store: Store<Cache>, socket: Socket) {
+    /// Serves a client that has connected, on one of the threads. `address` is where it is, for
+    /// people.
+    pub fn serve(&self, store: Store<Cache>, socket: Socket, address: String) {
         let at = self.shared.next_thread.fetch_add(1, Relaxed) % self.threads.len();
         let shared = self.shared.clone();
+        let before = shared.connections.fetch_add(1, Relaxed);
+        let counted = Connected(shared.clone());
+        if before >= shared.most_sessions + STARTING {
+            // Not even a message: those that flood a port get no work done.
+            return drop((socket, counted));
+        }
         let session = move || async move {
-            if let Err(why) = connected(&shared, store, socket).await {
+            let shared = &counted.0;
+            if let Err(why) = connected(shared, store, socket, address).await {
                 tracing::debug!("a session has ended: {why}");
             }
         };
         drop(self.threads[at].spawn(session));
     }
 
-    /// Returns the number of sessions.
+    /// Returns the sessions.
     #[must_use]
-    pub fn sessions(&self) -> usize {
-        self.shared.sessions().len()
+    pub fn sessions(&self) -> Vec<SessionInfo> {
+        self.shared.sessions().iter().map(|(process, activity)| activity.info(*process)).collect()
+    }
+
+    /// Cancels the statement of a session. Returns whether there is such a session.
+    #[must_use]
+    pub fn cancel(&self, process: i32) -> bool {
+        self.shared.sessions().get(&process).map(|activity| activity.cancel()).is_some()
+    }
+
+    /// Ends a session. Returns whether there is such a session.
+    #[must_use]
+    pub fn end(&self, process: i32) -> bool {
+        self.shared.sessions().get(&process).map(|activity| activity.end()).is_some()
+    }
+}
+
+impl Drop for Server {
+    /// Ends all sessions, with a message to their clients.
+    fn drop(&mut self) {
+        let begin = Instant::now();
+        self.shared.sessions().values().for_each(|activity| activity.end());
+        while begin.elapsed() < END_TIME && !self.shared.sessions().is_empty() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
@@ -124,44 +190,141 @@ pub async fn accept(
     }
 }
 
-/// Serves a connection from its first message on.
-async fn connected(shared: &Shared, store: Store<Cache>, socket: Socket) -> Result<()> {
-    let mut connection = Connection::new(socket);
-    let start = executor::timeout(START_TIME, first(&mut connection)).await;
-    let start = match start {
-        Some(Ok(Some(Start::Session(start)))) => start,
-        Some(Ok(Some(Start::Cancel { process, secret }))) => {
-            let sessions = shared.sessions();
-            if let Some((own, cancel)) = sessions.get(&process)
-                && *own == secret
-            {
-                cancel.request();
+/// The wait before connections are accepted again when the process has no descriptor left.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Accepts clients over TCP until the task is dropped. `serve` gets the socket of each and its
+/// address.
+pub async fn accept_tcp(
+    listener: Descriptor<TcpListener>,
+    mut serve: impl FnMut(std::net::TcpStream, std::net::SocketAddr),
+) {
+    loop {
+        let accepted = listener.read(|listener| listener.accept()).await;
+        let ready = accepted.and_then(|(stream, address)| {
+            stream.set_nonblocking(true)?;
+            stream.set_nodelay(true)?;
+            Ok((stream, address))
+        });
+        match ready {
+            Ok((stream, address)) => serve(stream, address),
+            Err(error) => {
+                tracing::debug!("a client of SQL cannot be accepted: {error}");
+                executor::sleep(RETRY).await;
             }
-            return Ok(());
         }
-        Some(Err(error)) => {
-            connection.out.error(&error, "FATAL");
-            return connection.flush().await;
-        }
-        Some(Ok(_)) | None => return Ok(()),
-    };
-    match session(shared, store, &mut connection, &start).await {
-        Err(error) if !error.code.starts_with("08") || error.code == code::PROTOCOL_VIOLATION => {
-            connection.out.error(&error, "FATAL");
-            connection.flush().await
-        }
-        other => other,
     }
 }
 
+/// Serves a connection from its first message on.
+async fn connected(shared: &Shared, store: Store<Cache>, socket: Socket, address: String) -> Result<()> {
+    let mut connection = Connection::new(socket);
+    let start = async {
+        let Some(Start::Session(start)) = first(shared, &mut connection).await? else { return Ok(None) };
+        let place = authenticated(shared, &store, &mut connection, &start).await?;
+        Ok(Some((start, place)))
+    };
+    let (start, place) = match executor::timeout(START_TIME, start).await {
+        Some(Ok(Some(found))) => found,
+        Some(Err(error)) => return refused(&mut connection, error).await,
+        Some(Ok(None)) | None => return Ok(()),
+    };
+    match session(shared, store, &mut connection, &start, place, address).await {
+        Err(error) => refused(&mut connection, error).await,
+        ended => ended,
+    }
+}
+
+/// Tells a client why its session ends, unless it is gone.
+async fn refused(connection: &mut Connection, error: SqlError) -> Result<()> {
+    if error.code.starts_with("08") && error.code != code::PROTOCOL_VIOLATION {
+        return Err(error);
+    }
+    connection.out.error(&error, "FATAL");
+    // A client that reads nothing is not waited for.
+    executor::timeout(END_TIME, connection.flush()).await.unwrap_or(Ok(()))
+}
+
 /// Waits for the first message that does not ask for encryption, which there is not.
-async fn first(connection: &mut Connection) -> Result<Option<Start>> {
+async fn first(shared: &Shared, connection: &mut Connection) -> Result<Option<Start>> {
     loop {
         match connection.start().await? {
             Some(Start::Encryption) => connection.send_byte(b'N').await?,
+            Some(Start::Cancel { process, secret }) => {
+                let sessions = shared.sessions();
+                if let Some(activity) = sessions.get(&process).filter(|activity| activity.secret == secret) {
+                    activity.cancel();
+                }
+                return Ok(None);
+            }
             other => return Ok(other),
         }
     }
+}
+
+/// Returns the value of a start-up setting.
+fn find<'a>(start: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    start.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+}
+
+/// Finds the role and the database of a client, which proves its password unless it is a program
+/// of this machine's owner.
+async fn authenticated(
+    shared: &Shared,
+    store: &Store<Cache>,
+    connection: &mut Connection,
+    start: &[(String, String)],
+) -> Result<Place> {
+    let name = find(start, "user").unwrap_or_default();
+    let database = find(start, "database").unwrap_or(name);
+    let mut transaction = store.begin(plexus_store::Isolation::default());
+    let role = shared.first.role(store, &mut transaction, name).await?;
+    let number = shared.first.database(store, &mut transaction, database).await?;
+    transaction.rollback();
+    if connection.is_remote() {
+        let verifier = role.as_ref().and_then(|role| role.verifier.as_deref()).and_then(Verifier::parse);
+        let verifier = verifier.unwrap_or_else(|| Verifier::of_none(&shared.secret, name));
+        prove(connection, verifier, name).await?;
+    }
+    let Some(role) = role else {
+        let message = format!("role \"{name}\" does not exist");
+        return Err(SqlError::new(code::INVALID_AUTHORIZATION, message));
+    };
+    if !role.can_login {
+        let message = format!("role \"{name}\" is not permitted to log in");
+        return Err(SqlError::new(code::INVALID_AUTHORIZATION, message));
+    }
+    let Some(database) = number else {
+        let message = format!("database \"{database}\" does not exist");
+        return Err(SqlError::new(code::INVALID_CATALOG_NAME, message));
+    };
+    Ok(Place { database, role: name.to_owned(), is_superuser: role.is_superuser })
+}
+
+/// Lets a client prove that it knows a password.
+async fn prove(connection: &mut Connection, verifier: Verifier, name: &str) -> Result<()> {
+    const WANTED: u32 = 10;
+    const GOES_ON: u32 = 11;
+    const LAST: u32 = 12;
+    let violation = || SqlError::new(code::PROTOCOL_VIOLATION, "expected a SASL response");
+    connection.out.authentication(WANTED, format!("{MECHANISM}\0\0").as_bytes());
+    let Some(Received::Password(message)) = connection.receive().await? else { return Err(violation()) };
+    let at = message.iter().position(|byte| *byte == 0).ok_or_else(violation)?;
+    let (mechanism, rest) = message.split_at(at);
+    if mechanism != MECHANISM.as_bytes() {
+        let message = "client selected an invalid SASL authentication mechanism";
+        return Err(SqlError::new(code::PROTOCOL_VIOLATION, message));
+    }
+    // Behind the end of the name is the length.
+    let exchange = Exchange::begin(verifier, rest.get(5..).ok_or_else(violation)?)?;
+    connection.out.authentication(GOES_ON, exchange.first().as_bytes());
+    let Some(Received::Password(message)) = connection.receive().await? else { return Err(violation()) };
+    let Some(end) = exchange.end(&message)? else {
+        let message = format!("password authentication failed for user \"{name}\"");
+        return Err(SqlError::new(code::INVALID_PASSWORD, message));
+    };
+    connection.out.authentication(LAST, end.as_bytes());
+    Ok(())
 }
 
 async fn session(
@@ -169,43 +332,27 @@ async fn session(
     store: Store<Cache>,
     connection: &mut Connection,
     start: &[(String, String)],
+    place: Place,
+    address: String,
 ) -> Result<()> {
-    let find = |name: &str| start.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
-    let settings = &shared.settings;
-    let user = find("user").unwrap_or_default();
-    if user != settings.user {
-        let message = format!("role \"{user}\" does not exist");
-        return Err(SqlError::new(code::INVALID_AUTHORIZATION, message));
-    }
-    let database = find("database").unwrap_or(user);
-    if database != "postgres" && database != settings.user {
-        let message = format!("database \"{database}\" does not exist");
-        return Err(SqlError::new(code::INVALID_CATALOG_NAME, message));
-    }
-    if shared.sessions().len() >= settings.sessions {
-        return Err(SqlError::new(code::TOO_MANY_CONNECTIONS, "sorry, too many clients already"));
-    }
+    let user = place.role.clone();
+    let database = find(start, "database").unwrap_or(&user).to_owned();
     let process = shared.next_process.fetch_add(1, Relaxed);
-    let secret = secret();
-    let cancel = Arc::new(Cancel::default());
-    shared.sessions().insert(process, (secret, cancel.clone()));
+    let secret = i32::from_le_bytes(random()?);
+    let activity = Arc::new(Activity::new(secret, user.clone(), database.clone(), address));
+    {
+        let mut sessions = shared.sessions();
+        if sessions.len() >= shared.most_sessions {
+            return Err(SqlError::new(code::TOO_MANY_CONNECTIONS, "sorry, too many clients already"));
+        }
+        sessions.insert(process, activity.clone());
+    }
     let _entry = Entry { shared, process };
     connection.is_authenticated = true;
     connection.out.authentication(0, &[]);
     connection.out.cancel_key(process, secret);
-    let context = Context {
-        begun: time::now(),
-        user: user.to_owned(),
-        database: database.to_owned(),
-        process,
-        sequences: Drawn::default(),
-    };
-    let (locks, ranges) = (settings.locks.clone(), shared.ranges.clone());
-    Session::new(store, locks, ranges, connection, &cancel, context, start)?.serve().await
-}
-
-/// Returns a number that others cannot guess.
-fn secret() -> i32 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(0) as i32
+    let context = Context { begun: time::now(), user, database, process, sequences: Drawn::default() };
+    let (locks, ranges, first) = (shared.locks.clone(), shared.ranges.clone(), shared.first.clone());
+    let parts = SessionParts { store, locks, ranges, first };
+    Session::new(parts, Catalog::new(place), connection, &activity, context, start)?.serve().await
 }

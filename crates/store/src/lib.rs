@@ -15,8 +15,8 @@ use plexus_base::BlockId;
 use plexus_cache::CacheError;
 
 pub use self::{
-    store::{Isolation, Savepoint, Store, StoreSettings, Transaction},
-    transactions::rows::RowChange,
+    store::{Isolation, Savepoint, Store, StoreSettings, Transaction, Watch},
+    transactions::{TransactionId, rows::RowChange},
 };
 
 /// The reason why the store does not do what its client wants.
@@ -42,6 +42,9 @@ pub enum StoreError {
     /// Transactions wait for each other, this one among them.
     #[error("transactions wait for each other")]
     Deadlock,
+    /// Another transaction was waited for as long as the caller allows.
+    #[error("canceling statement due to lock timeout")]
+    LockTimeout,
     /// The node is no member, or ends.
     #[error("the node is no member of the cluster now")]
     NoMember,

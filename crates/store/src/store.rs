@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -70,6 +73,48 @@ pub enum Isolation {
 /// A place in a transaction to which it can be rolled back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Savepoint(Step);
+
+/// What other threads see of a transaction.
+#[derive(Default, Debug)]
+pub struct Watch {
+    /// The number of the transaction plus one; 0 before its first change.
+    id: AtomicU64,
+    waits_for: AtomicU64,
+}
+
+impl Watch {
+    fn read(number: &AtomicU64) -> Option<TransactionId> {
+        number.load(Relaxed).checked_sub(1).map(TransactionId)
+    }
+
+    /// Returns the transaction, from its first change to its end.
+    #[must_use]
+    pub fn id(&self) -> Option<TransactionId> {
+        Self::read(&self.id)
+    }
+
+    /// Returns the transaction whose end it waits for.
+    #[must_use]
+    pub fn waits_for(&self) -> Option<TransactionId> {
+        Self::read(&self.waits_for)
+    }
+}
+
+/// The number of a [`Watch`] that is zero again when this is dropped.
+struct Watched<'a>(&'a AtomicU64);
+
+impl<'a> Watched<'a> {
+    fn new(number: &'a AtomicU64, id: TransactionId) -> Self {
+        number.store(id.0 + 1, Relaxed);
+        Self(number)
+    }
+}
+
+impl Drop for Watched<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Relaxed);
+    }
+}
 
 /// The store of a node. Cheap to clone.
 pub struct Store<B> {
@@ -219,7 +264,15 @@ impl<B: Blocks + Send + Sync + 'static> Store<B> {
     /// Begins a transaction. Its first statement takes its snapshot.
     #[must_use]
     pub fn begin(&self, isolation: Isolation) -> Transaction<B> {
+        self.begin_watched(isolation, Arc::default())
+    }
+
+    /// Begins a transaction that other threads see.
+    #[must_use]
+    pub fn begin_watched(&self, isolation: Isolation, watch: Arc<Watch>) -> Transaction<B> {
         Transaction {
+            watch,
+            longest_wait: None,
             store: self.clone(),
             isolation,
             id: None,
@@ -394,6 +447,8 @@ impl<B: Blocks> Shared<B> {
 /// wholly or to a savepoint.
 pub struct Transaction<B: Blocks + Send + Sync + 'static> {
     store: Store<B>,
+    watch: Arc<Watch>,
+    longest_wait: Option<Duration>,
     isolation: Isolation,
     /// Set with the first change.
     id: Option<TransactionId>,
@@ -409,6 +464,11 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
     #[must_use]
     pub fn is_new(&self) -> bool {
         self.id.is_none() && self.snapshot.is_none()
+    }
+
+    /// Limits each later wait for another transaction.
+    pub fn limit_waits(&mut self, longest: Option<Duration>) {
+        self.longest_wait = longest;
     }
 
     /// Lets the next read take a new snapshot, unless the transaction has one for all statements.
@@ -527,7 +587,11 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
         let shared = self.store.shared.clone();
         let id = match self.id {
             Some(id) => id,
-            None => *self.id.insert(shared.new_id().await?),
+            None => {
+                let id = *self.id.insert(shared.new_id().await?);
+                self.watch.id.store(id.0 + 1, Relaxed);
+                id
+            }
         };
         if self.step > 0 {
             self.changed.push((self.step, tree, key.to_vec()));
@@ -552,7 +616,18 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
                 Ok((Changed::Done, _)) => return Ok(()),
                 Ok((Changed::Serialization, _)) => return Err(StoreError::Serialization),
                 Ok((Changed::Malformed, _)) => return Err(malformed(tree)),
-                Ok((Changed::Unknown(unknown), _)) => shared.find_out(unknown, Some(id)).await?,
+                Ok((Changed::Unknown(unknown), _)) => {
+                    let _watched = Watched::new(&self.watch.waits_for, unknown.id);
+                    let found = shared.find_out(unknown, Some(id));
+                    match self.longest_wait {
+                        None => found.await?,
+                        Some(longest) => {
+                            executor::timeout(longest, found)
+                                .await
+                                .unwrap_or(Err(StoreError::LockTimeout))?;
+                        }
+                    }
+                }
                 // Older versions take the room that this one needs, until no snapshot needs them.
                 Err(StoreError::TooLong { most, .. })
                     if key.len() + longest + VERSION_BYTES <= most && waits < NO_ROOM_WAITS =>
@@ -631,6 +706,7 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
 impl<B: Blocks + Send + Sync + 'static> Drop for Transaction<B> {
     fn drop(&mut self) {
         self.release();
+        self.watch.id.store(0, Relaxed);
         if let Some(id) = self.id.filter(|_| !self.is_over) {
             self.store.shared.board.act(|core| core.abort(id));
         }

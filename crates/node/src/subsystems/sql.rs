@@ -1,14 +1,23 @@
 //! The SQL server in its node, if `cluster.toml` has a table `[sql]`.
 
-use std::{io, os::unix::net::UnixListener, path::PathBuf, sync::Arc};
+use std::{
+    io,
+    net::{SocketAddr, TcpListener},
+    os::unix::net::UnixListener,
+    path::PathBuf,
+    sync::Arc,
+};
 
-use plexus_admin::sql::{SECTION, SqlAddress, SqlConfig};
+use plexus_admin::{
+    keys,
+    sql::{SECTION, SqlAddress, SqlConfig},
+};
 use plexus_cache::Cache;
 use plexus_fabric::shm::bind_for_owner;
 use plexus_interconnect::executor::{CancelHandle, TaskThread};
 use plexus_sql::{
     Socket,
-    server::{Server, ServerSettings, accept},
+    server::{Server, ServerSettings, accept, accept_tcp},
 };
 use plexus_store::Store;
 
@@ -17,7 +26,8 @@ use crate::runtime::NodeRuntime;
 /// A server that runs until it is dropped.
 pub(super) struct RunningServer {
     path: PathBuf,
-    accepting: CancelHandle,
+    tcp: SocketAddr,
+    accepting: [CancelHandle; 2],
     server: Arc<Server>,
 }
 
@@ -34,37 +44,66 @@ impl RunningServer {
         let failed = |error: io::Error| format!("{}: the socket for SQL: {error}", path.display());
         let listener = bind_for_owner(&path, |path| UnixListener::bind(path)).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
+        let tcp = TcpListener::bind(address.tcp()).and_then(|tcp| tcp.set_nonblocking(true).map(|()| tcp));
+        let tcp = tcp.map_err(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                format!(
+                    "{}: another program has this port: set `port` of [sql] in cluster.toml",
+                    address.tcp()
+                )
+            }
+            _ => format!("{}: the port for SQL: {error}", address.tcp()),
+        })?;
         let threads = usize::from(node.config().workers);
-        let server = Server::start(ServerSettings { user, sessions, locks: node.locks().clone() }, threads)
-            .map_err(failed)?;
+        let password = keys::password(&node.config().dir).map_err(|error| error.to_string())?;
+        let settings = ServerSettings { user, password, sessions, locks: node.locks().clone() };
+        let server = Server::start(settings, threads).map_err(failed)?;
         let server = Arc::new(server);
         let worker = node.workers()[0].clone();
-        let serving = server.clone();
+        let (serving, serving_tcp) = (server.clone(), server.clone());
+        let (worker_tcp, store_tcp) = (worker.clone(), store.clone());
+        let accepting_tcp = thread.spawn(move || async move {
+            let listener = match worker_tcp.descriptor(tcp) {
+                Ok(listener) => listener,
+                Err(error) => return tracing::error!("the port for SQL: {error}"),
+            };
+            let serve = |stream, address: std::net::SocketAddr| match worker_tcp.descriptor(stream) {
+                Ok(stream) => serving_tcp.serve(store_tcp.clone(), Socket::Tcp(stream), address.to_string()),
+                Err(error) => tracing::error!("a session cannot begin: {error}"),
+            };
+            accept_tcp(listener, serve).await;
+        });
         let accepting = thread.spawn(move || async move {
             let listener = match worker.descriptor(listener) {
                 Ok(listener) => listener,
                 Err(error) => return tracing::error!("the socket for SQL: {error}"),
             };
             let serve = |stream| match worker.descriptor(stream) {
-                Ok(stream) => serving.serve(store.clone(), Socket::Unix(stream)),
+                Ok(stream) => serving.serve(store.clone(), Socket::Unix(stream), "local".into()),
                 Err(error) => tracing::error!("a session cannot begin: {error}"),
             };
             if let Err(error) = accept(listener, serve).await {
                 tracing::error!("the socket for SQL: {error}");
             }
         });
-        Ok(Self { path, accepting: accepting.cancel_handle(), server })
+        let accepting = [accepting, accepting_tcp].map(|task| task.cancel_handle());
+        Ok(Self { path, tcp: address.tcp(), accepting, server })
     }
 
-    /// Returns the number of sessions.
-    pub(super) fn sessions(&self) -> usize {
-        self.server.sessions()
+    /// Returns where clients find it.
+    pub(super) fn addresses(&self) -> [String; 2] {
+        [self.path.display().to_string(), self.tcp.to_string()]
+    }
+
+    /// Returns the server.
+    pub(super) fn server(&self) -> &Server {
+        &self.server
     }
 }
 
 impl Drop for RunningServer {
     fn drop(&mut self) {
-        self.accepting.cancel();
+        self.accepting.iter().for_each(CancelHandle::cancel);
         // After a failure there is nothing left to do.
         let _ = std::fs::remove_file(&self.path);
     }

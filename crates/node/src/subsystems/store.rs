@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use plexus_admin::{
-    control::Commands,
+    control::{Commands, Progress},
     sql::{SECTION, SqlAddress},
 };
 use plexus_base::Incarnation;
@@ -11,19 +11,26 @@ use plexus_cache::Cache;
 use plexus_disks::Group;
 use plexus_interconnect::executor::TaskThread;
 use plexus_membership::subsystem::WorkerPort;
+use plexus_sql::server::Server;
 use plexus_store::{
     Store, StoreSettings,
     transactions::service::{Board, TransactionService},
 };
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Handle, Install, Installed, Making, sql::RunningServer};
-use crate::runtime::{NodeRuntime, Parts};
+use crate::{
+    commands::{CommandContext, NodeCommand, args, json_of},
+    runtime::{NodeRuntime, Parts},
+};
 
 impl Install for TransactionService {
     type Handle = StoreHandle;
     const SECTION: Option<&'static str> = Some(SECTION);
+    const COMMANDS: &'static [NodeCommand] =
+        &[NodeCommand::prompt("sessions", sessions), NodeCommand::prompt("session", session)];
 
     fn install(node: &Making<'_>, port: Arc<dyn WorkerPort<Self>>) -> Result<Installed<Self>, String> {
         let Parts { me, incarnation, group, .. } = node.parts;
@@ -93,6 +100,38 @@ impl StoreHandle {
     }
 }
 
+/// The arguments of `session`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SessionArgs {
+    id: i32,
+    /// Ends the session, rather than its statement.
+    ends: bool,
+}
+
+impl StoreHandle {
+    /// Uses the server, if there is one.
+    fn with_server<T>(&self, act: impl FnOnce(&Server) -> T) -> Result<T, String> {
+        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        let server = server.as_ref().ok_or("the node serves no SQL: cluster.toml has no table [sql]")?;
+        Ok(act(server.server()))
+    }
+}
+
+fn sessions(on: &CommandContext, _: Value, _: Progress<'_>) -> Result<Value, String> {
+    json_of(&on.runtime().handles().store.with_server(Server::sessions)?)
+}
+
+/// Cancels the statement of a session, or ends it.
+fn session(on: &CommandContext, asked: Value, _: Progress<'_>) -> Result<Value, String> {
+    let SessionArgs { id, ends } = args(asked)?;
+    let act = |server: &Server| if ends { server.end(id) } else { server.cancel(id) };
+    match on.runtime().handles().store.with_server(act)? {
+        true => Ok(json!({})),
+        false => Err(format!("there is no session {id}: `plexus sessions` lists them")),
+    }
+}
+
 impl Handle for StoreHandle {
     /// Opens the store and starts the SQL server, if the cluster has SQL.
     fn serve(&self, node: &Arc<NodeRuntime>, _: &Commands) -> Result<(), String> {
@@ -107,7 +146,10 @@ impl Handle for StoreHandle {
 
     fn status(&self) -> Option<Value> {
         let server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
-        server.as_ref().map(|server| json!({ "sessions": server.sessions() }))
+        let server = server.as_ref()?;
+        let mut status = json!({ "sessions": server.server().sessions().len() });
+        status["addresses"] = json!(server.addresses());
+        Some(status)
     }
 
     fn quiesce(&self) {

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
+    ops::RangeInclusive,
     path::{Path, PathBuf},
 };
 
@@ -11,6 +12,7 @@ use plexus_admin::{
     config::{self, Config, NodeConfig, this_host},
     create,
     layout::ClusterDir,
+    sql::{self, SqlAddress},
 };
 use plexus_base::{MAX_NODES, Waiting};
 use plexus_disks::BlockSize;
@@ -73,6 +75,10 @@ pub(crate) struct Args {
     /// tables: `plexus bench blocks` needs a cluster without it.
     #[arg(long)]
     sql: bool,
+    /// Port for SQL of the first node; the others use the following ports [default: from 5433 the
+    /// first ports that no program and no cluster in the same parent directory uses].
+    #[arg(long, requires = "sql")]
+    sql_port: Option<u16>,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
@@ -123,7 +129,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let shared = config.disks[0].parent().unwrap_or(&config.disks[0]).display();
     output::line(&format!("1. all hosts must reach the same files in {shared}: put it on shared storage"))?;
     output::line(&format!(
-        "2. copy cluster.toml and keys/cluster.key (mode 600) from {dir} to a directory of the cluster on {}",
+        "2. copy cluster.toml and the files of keys/ (mode 600) from {dir} to a directory of the cluster on {}",
         others.join(", ")
     ))?;
     output::line("3. on every host, run `plexus up` with that directory: it creates everything else there")
@@ -165,7 +171,7 @@ fn first_port(args: &Args, nodes: u8) -> anyhow::Result<u16> {
             bail!("--port {port}: no {nodes} ports follow from there; use a lower port")
         }
         Some(port) => Ok(port),
-        None => free_ports(&args.dir, u16::from(nodes)),
+        None => free_ports(&args.dir, FIRST_PORT..=LAST_PORT, u16::from(nodes), "--port"),
     }
 }
 
@@ -211,18 +217,26 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
         cache_mib: args.cache_mib,
         redo_mib: args.redo_mib,
         blocks: args.size_mib.saturating_mul(1024) / u64::from(args.block_size),
-        sections: if args.sql { [sql_section()].into() } else { new.sections.clone() },
+        sections: if args.sql { [sql_section(args, new.nodes.len())?].into() } else { new.sections.clone() },
         ..new
     })
 }
 
 /// Returns the table of `cluster.toml` with which each node serves SQL, with its name.
-fn sql_section() -> (String, String) {
+fn sql_section(args: &Args, nodes: usize) -> anyhow::Result<(String, String)> {
     let user = std::env::var("USER").ok().filter(|user| {
         !user.is_empty() && user.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
     });
     let user = user.unwrap_or_else(|| "postgres".into());
-    ("sql".into(), format!("port = 5433\nuser = \"{user}\"\n"))
+    let ports = u16::try_from(nodes)?;
+    let port = match args.sql_port {
+        Some(port) if port == 0 || port.checked_add(ports).is_none() => {
+            bail!("--sql-port {port}: no {ports} ports follow from there; use a lower port")
+        }
+        Some(port) => port,
+        None => free_ports(&args.dir, sql::FIRST_PORT..=sql::LAST_PORT, ports, "--sql-port")?,
+    };
+    Ok((sql::SECTION.into(), format!("port = {port}\nuser = \"{user}\"\n")))
 }
 
 /// Returns the last part of the absolute path of a directory; it is empty for `/` and `..`.
@@ -233,18 +247,23 @@ fn last_part(dir: &Path) -> anyhow::Result<String> {
 
 /// Returns the first of `count` successive ports that are free on the loopback address and that no
 /// cluster beside `dir` is configured with. Such a cluster need not run now.
-fn free_ports(dir: &Path, count: u16) -> anyhow::Result<u16> {
+fn free_ports(dir: &Path, from: RangeInclusive<u16>, count: u16, option: &str) -> anyhow::Result<u16> {
     let dir = std::path::absolute(dir).with_context(|| dir.display().to_string())?;
     let beside = dir.parent().and_then(|parent| parent.read_dir().ok()).into_iter().flatten().flatten();
     let configured: BTreeSet<u16> = beside
         .filter_map(|entry| Config::load(&ClusterDir::new(entry.path())).ok())
-        .flat_map(|config| config.nodes.iter().map(|node| node.address.port()).collect::<Vec<_>>())
+        .flat_map(|config| {
+            let sql = |node: &NodeConfig| SqlAddress::of(&config, node.number).ok().flatten();
+            let sql = config.nodes.iter().filter_map(sql).map(|address| address.port);
+            sql.chain(config.nodes.iter().map(|node| node.address.port())).collect::<Vec<_>>()
+        })
         .collect();
     let is_free = |port: u16| {
         let at = (Ipv4Addr::LOCALHOST, port);
         !configured.contains(&port) && TcpListener::bind(at).is_ok() && UdpSocket::bind(at).is_ok()
     };
-    (FIRST_PORT..=LAST_PORT - (count - 1))
+    let (first, last) = from.into_inner();
+    (first..=last - (count - 1))
         .find(|first| (*first..first + count).all(is_free))
-        .with_context(|| format!("no {count} ports from {FIRST_PORT} to {LAST_PORT} are free; use --port"))
+        .with_context(|| format!("no {count} ports from {first} to {last} are free; use {option}"))
 }

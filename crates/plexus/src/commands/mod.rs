@@ -24,6 +24,7 @@ mod perf;
 mod rails;
 mod redo;
 mod registry;
+mod sessions;
 mod sql;
 mod stat;
 mod status;
@@ -85,6 +86,8 @@ pub(crate) enum Command {
     Registry(registry::Args),
     /// Run SQL statements on a node, or print its address for clients of PostgreSQL.
     Sql(sql::Args),
+    /// Show the sessions of SQL on all nodes, cancel what they do, or end them.
+    Sessions(sessions::Args),
     /// Show the redo streams and their records, or give up one that is lost.
     Redo(redo::Args),
     /// Accept disks that are older images of themselves.
@@ -129,6 +132,7 @@ impl Command {
             Self::Group(args) => group::run(args),
             Self::Registry(args) => registry::run(args),
             Self::Sql(args) => sql::run(args),
+            Self::Sessions(args) => sessions::run(args),
             Self::Redo(args) => redo::run(args),
             Self::Disk(args) => disk::run(args),
             Self::Rails(args) => rails::run(args),

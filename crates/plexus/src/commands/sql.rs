@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, anyhow, bail};
-use plexus_admin::{config::Config, sql::SqlAddress};
+use plexus_admin::{config::Config, keys, sql::SqlAddress};
 
 use super::cluster::Cluster;
 use crate::output;
@@ -25,6 +25,10 @@ pub(crate) struct Args {
     /// Print the address of the node for psql and drivers instead.
     #[arg(long, conflicts_with = "statement")]
     url: bool,
+    /// With --url: the address for TCP, with the first password, for clients that know no Unix
+    /// sockets.
+    #[arg(long, requires = "url")]
+    tcp: bool,
 }
 
 /// Runs `plexus sql`.
@@ -32,7 +36,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let config = args.cluster.load()?;
     let addresses = addresses(&config, args.node.as_deref())?;
     if args.url {
-        return output::line(&addresses[0].url());
+        if !args.tcp {
+            return output::line(&addresses[0].url());
+        }
+        let password = keys::password(&config.dir)?;
+        let password =
+            password.ok_or_else(|| anyhow!("{}: not found", config.dir.sql_password().display()))?;
+        return output::line(&addresses[0].tcp_url(&password));
     }
     let mut client = connect(&addresses)?;
     if !args.statement.is_empty() {

@@ -5,7 +5,6 @@ use plexus_store::tree::ScanPlace;
 use super::{Session, locks::TableMode, no_transaction};
 use crate::{
     bind::Parameters,
-    catalog::Catalog,
     copy::{put_line, read_line},
     dml::{default_of, insert_unique},
     error::{Result, SqlError, code},
@@ -52,7 +51,7 @@ impl Session<'_> {
             false => default_of(&table, column, &named),
         };
         let defaults: Vec<_> = (0..table.columns.len()).map(default).collect::<Result<_>>()?;
-        Catalog::find_sequences(&self.store, by, named.sequences.take()).await?;
+        self.catalog.find_sequences(&self.store, by, named.sequences.take()).await?;
         let (context, ranges) = (&self.context, &*self.ranges);
         let mut run = Run { store: &self.store, by, parameters: &[], context, ranges, memory: 0 };
         // The begin of a line whose end has not come yet.

@@ -11,7 +11,10 @@ use plexus_locks::{
     protocol::{LockRefusal, Mode, Name},
 };
 
-use crate::error::{Result, SqlError, code};
+use crate::{
+    activity::Activity,
+    error::{Result, SqlError, code},
+};
 
 /// The longest wait for the transactions that use a table whose definition is to change.
 const DEFINE_WAIT: Duration = Duration::from_secs(10);
@@ -61,7 +64,13 @@ impl TableLocks {
     }
 
     /// Waits for the lock of a table. Returns false if the transaction has it.
-    pub(super) async fn take(&mut self, table: u64, mode: TableMode) -> Result<bool> {
+    pub(super) async fn take(
+        &mut self,
+        table: u64,
+        mode: TableMode,
+        limit: Option<Duration>,
+        activity: &Activity,
+    ) -> Result<bool> {
         match self.held.get(&table) {
             Some((held, _)) if *held >= mode => return Ok(false),
             // A stronger lock is a new one.
@@ -70,7 +79,9 @@ impl TableLocks {
         }
         let name = [b"sql/table/", table.to_string().as_bytes()].concat();
         let name = Name::new(&name).map_err(|error| SqlError::new(code::SYSTEM_ERROR, error.to_string()))?;
-        let lock = self.owner.ask(name, mode.mode(), Some(mode.limit())).await.map_err(failed)?;
+        let limit = limit.unwrap_or(mode.limit()).min(mode.limit());
+        let _waits = activity.waits(format!("the lock of table {table}"));
+        let lock = self.owner.ask(name, mode.mode(), Some(limit)).await.map_err(failed)?;
         self.held.insert(table, (mode, lock));
         Ok(true)
     }
@@ -90,7 +101,7 @@ fn failed(error: LockError) -> SqlError {
             SqlError::new(code::DEADLOCK_DETECTED, "deadlock detected")
         }
         LockError::Refused(LockRefusal::TimedOut) => {
-            SqlError::new("55P03", "canceling statement due to lock timeout")
+            SqlError::new(code::LOCK_NOT_AVAILABLE, "canceling statement due to lock timeout")
                 .with_detail("Other transactions use the table.")
         }
         LockError::Stopped => SqlError::new(code::ADMIN_SHUTDOWN, error.to_string()),

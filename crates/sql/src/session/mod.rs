@@ -14,26 +14,26 @@ use plexus_store::{Isolation, Savepoint, Store};
 use self::{
     locks::{TableLocks, TableMode},
     run::Plan,
-    settings::Settings,
+    settings::{IDLE_TIMEOUT, LOCK_TIMEOUT, STATEMENT_TIMEOUT, Settings},
 };
 use crate::{
+    activity::Activity,
     bind::{Parameters, select::ResultColumn},
     catalog::{Catalog, Transaction},
     error::{Result, SqlError, code},
     functions::Context,
     parse::{self, Statement},
+    roles::First,
     sequences::Ranges,
     types::{Type, Value, text, time},
-    wire::{
-        BindMessage, Received,
-        connection::{Cancel, Connection},
-        format_of,
-    },
+    wire::{BindMessage, Received, connection::Connection, format_of},
 };
 
 /// A prepared statement.
 struct Prepared {
     statement: Statement,
+    /// Its text, for people.
+    text: Box<str>,
     /// The types that the client has given, and those that were found.
     types: Vec<Type>,
     columns: Vec<ResultColumn>,
@@ -50,16 +50,26 @@ struct Portal {
     rows: Option<(std::vec::IntoIter<Vec<Value>>, u64)>,
 }
 
+/// The parts of its node that a session uses.
+#[derive(Clone)]
+pub(crate) struct SessionParts {
+    pub(crate) store: Store<Cache>,
+    pub(crate) locks: LockManager,
+    pub(crate) ranges: Arc<Ranges>,
+    pub(crate) first: First,
+}
+
 /// A session of a client.
 pub(crate) struct Session<'a> {
     store: Store<Cache>,
     connection: &'a mut Connection,
-    cancel: &'a Cancel,
+    activity: &'a Activity,
     context: Context,
     settings: Settings,
     catalog: Catalog,
     locks: TableLocks,
     ranges: Arc<Ranges>,
+    first: First,
     transaction: Option<Transaction>,
     /// True from BEGIN to the end of the transaction.
     is_explicit: bool,
@@ -72,11 +82,10 @@ pub(crate) struct Session<'a> {
 
 impl<'a> Session<'a> {
     pub(crate) fn new(
-        store: Store<Cache>,
-        locks: LockManager,
-        ranges: Arc<Ranges>,
+        parts: SessionParts,
+        catalog: Catalog,
         connection: &'a mut Connection,
-        cancel: &'a Cancel,
+        activity: &'a Activity,
         context: Context,
         start: &[(String, String)],
     ) -> Result<Self> {
@@ -92,15 +101,18 @@ impl<'a> Session<'a> {
                 name => settings.set(name, value)?,
             }
         }
+        activity.name(settings.show("application_name")?);
+        let SessionParts { store, locks, ranges, first } = parts;
         Ok(Self {
             store,
             connection,
-            cancel,
+            activity,
             context,
             settings,
-            catalog: Catalog::default(),
+            catalog,
             locks: TableLocks::new(locks),
             ranges,
+            first,
             transaction: None,
             is_explicit: false,
             is_failed: false,
@@ -119,14 +131,15 @@ impl<'a> Session<'a> {
         self.ready();
         // After an error of the extended protocol, messages up to Sync are passed over.
         let mut skips = false;
-        while let Some(message) = self.connection.receive().await? {
+        while let Some(message) = self.message().await? {
             if skips && !matches!(message, Received::Sync | Received::Terminate) {
                 continue;
             }
             match message {
                 Received::Terminate => break,
                 Received::Query(text) => {
-                    self.cancel.forget();
+                    self.activity.forget_cancel();
+                    self.activity.begin(&text);
                     if let Err(error) = self.query(&text).await {
                         self.fail(&error).await?;
                     }
@@ -157,12 +170,30 @@ impl<'a> Session<'a> {
             (true, true) => b'E',
         };
         self.connection.out.ready(status);
+        self.activity.rest(match status {
+            b'I' => "idle",
+            b'T' => "idle in transaction",
+            _ => "idle in transaction (aborted)",
+        });
+    }
+
+    /// Waits for the next message of the client; `None` if it has ended the connection.
+    async fn message(&mut self) -> Result<Option<Received>> {
+        let limit = self.settings.time(IDLE_TIMEOUT).filter(|_| self.is_explicit);
+        let next = self.activity.unless_ended(self.connection.receive());
+        match limit {
+            None => next.await,
+            Some(limit) => plexus_interconnect::executor::timeout(limit, next).await.unwrap_or_else(|| {
+                let message = "terminating connection due to idle-in-transaction timeout";
+                Err(SqlError::new("25P03", message))
+            }),
+        }
     }
 
     /// Reports an error, and fails the transaction.
     async fn fail(&mut self, error: &SqlError) -> Result<()> {
-        // The client is gone.
-        if error.code.starts_with("08") {
+        // The client is gone, or must go.
+        if error.code.starts_with("08") || error.code == code::ADMIN_SHUTDOWN {
             return Err(error.clone());
         }
         self.connection.out.error(error, "ERROR");
@@ -199,7 +230,7 @@ impl<'a> Session<'a> {
             Some(transaction) => {
                 transaction.rollback();
                 // What it had changed of the catalog is undone.
-                self.catalog = Catalog::default();
+                self.catalog.forget();
                 Ok(())
             }
             None => Ok(()),
@@ -214,7 +245,9 @@ impl<'a> Session<'a> {
     fn begin(&mut self) {
         if self.transaction.is_none() {
             self.context.begun = time::now();
-            self.transaction = Some(self.store.begin(self.isolation));
+            let transaction = self.store.begin_watched(self.isolation, self.activity.watch.clone());
+            self.transaction = Some(transaction);
+            self.activity.begin_transaction();
         }
     }
 
@@ -238,6 +271,7 @@ impl<'a> Session<'a> {
             self.check_failed(&statement)?;
             let prepared = Prepared {
                 statement,
+                text: Box::default(),
                 types: Vec::new(),
                 columns: Vec::new(),
                 plan: std::cell::RefCell::default(),
@@ -247,9 +281,9 @@ impl<'a> Session<'a> {
                 self.run_simple(&prepared).await?;
                 continue;
             }
-            let cancel = self.cancel;
-            let limit = self.settings.statement_timeout();
-            let run = cancel.unless_cancelled(self.run_simple(&prepared));
+            let activity = self.activity;
+            let limit = self.settings.time(STATEMENT_TIMEOUT);
+            let run = activity.unless_cancelled(self.run_simple(&prepared));
             within(limit, run).await?;
         }
         Ok(())
@@ -291,8 +325,14 @@ impl<'a> Session<'a> {
                     .into_iter()
                     .map(|oid| Type::of_oid(oid).ok_or_else(|| SqlError::unsupported(format!("type {oid}"))))
                     .collect::<Result<_>>()?;
-                let mut prepared =
-                    Prepared { statement, types, columns: Vec::new(), plan: std::cell::RefCell::default() };
+                let text = query.into();
+                let mut prepared = Prepared {
+                    statement,
+                    text,
+                    types,
+                    columns: Vec::new(),
+                    plan: std::cell::RefCell::default(),
+                };
                 let (plan, types) = self.plan(&prepared).await?;
                 prepared.types = types;
                 prepared.columns = plan.columns();
@@ -315,10 +355,13 @@ impl<'a> Session<'a> {
                 if self.portals.get(&portal).is_some_and(ends) {
                     return self.execute(&portal, most).await;
                 }
-                let cancel = self.cancel;
-                cancel.forget();
-                let limit = self.settings.statement_timeout();
-                let run = cancel.unless_cancelled(self.execute(&portal, most));
+                let activity = self.activity;
+                activity.forget_cancel();
+                if let Some(portal) = self.portals.get(&portal) {
+                    activity.begin(&portal.prepared.text);
+                }
+                let limit = self.settings.time(STATEMENT_TIMEOUT);
+                let run = activity.unless_cancelled(self.execute(&portal, most));
                 within(limit, run).await?;
             }
             Received::CloseStatement(name) => {
@@ -475,7 +518,8 @@ impl<'a> Session<'a> {
     async fn lock(&mut self, tables: &[(u64, TableMode)]) -> Result<bool> {
         let mut is_new = false;
         for (table, mode) in tables {
-            if !self.locks.take(*table, *mode).await? {
+            let limit = self.settings.time(LOCK_TIMEOUT);
+            if !self.locks.take(*table, *mode, limit, self.activity).await? {
                 continue;
             }
             is_new = true;

@@ -6,7 +6,12 @@ use plexus_cache::Cache;
 use plexus_store::{Isolation, Store};
 use sqlparser::ast;
 
-use super::{Session, locks::TableMode, no_transaction, settings::Settings};
+use super::{
+    Session,
+    locks::TableMode,
+    no_transaction,
+    settings::{LOCK_TIMEOUT, Settings},
+};
 use crate::{
     bind::{
         Parameters,
@@ -18,6 +23,7 @@ use crate::{
     error::{Result, SqlError, code},
     exec::{self, Run},
     parse::{Statement, folded, relation},
+    roles::Roles,
     sequences::Set,
     types::{Type, Value},
 };
@@ -186,7 +192,7 @@ pub(super) async fn plan(
         }
         other => return Err(SqlError::unsupported(format!("EXPLAIN {other}"))),
     };
-    Catalog::find_sequences(store, by, parameters.sequences.take()).await?;
+    catalog.find_sequences(store, by, parameters.sequences.take()).await?;
     Ok(if explains { Plan::Explain(explain(&plan)) } else { plan })
 }
 
@@ -295,6 +301,7 @@ impl Session<'_> {
         let by = self.transaction.as_mut().ok_or_else(no_transaction)?;
         // So a change of one row holds no snapshot while it waits for another transaction.
         by.begin_statement();
+        by.limit_waits(self.settings.time(LOCK_TIMEOUT));
         let (context, ranges) = (&self.context, &*self.ranges);
         Ok(Run { store: &self.store, by, parameters, context, ranges, memory: 0 })
     }
@@ -344,7 +351,7 @@ impl Session<'_> {
                 self.savepoints.truncate(at + 1);
                 let transaction = self.transaction.as_mut().ok_or_else(no_transaction)?;
                 transaction.rollback_to(place).await?;
-                self.catalog = Catalog::default();
+                self.catalog.forget();
                 self.is_failed = false;
                 Ok(plain("ROLLBACK"))
             }
@@ -449,6 +456,9 @@ impl Session<'_> {
                     value if value.eq_ignore_ascii_case("default") => self.settings.reset(Some(&name))?,
                     value => self.settings.set(&name, &value)?,
                 }
+                if name.eq_ignore_ascii_case("application_name") {
+                    self.activity.name(self.settings.show(&name)?);
+                }
                 if let Some(reported) = Settings::reported_name(&name) {
                     self.connection.out.parameter(reported, &self.settings.show(&name)?);
                 }
@@ -518,10 +528,39 @@ impl Session<'_> {
         let (context, ranges) = (&self.context, &*self.ranges);
         let mut run = Run { store: &self.store, by, parameters: &[], context, ranges, memory: 0 };
         let mut notices = Vec::new();
+        let (place, first) = (self.catalog.place().clone(), &self.first);
+        macro_rules! roles {
+            ($run:ident) => {
+                Roles { run: &mut $run, place: &place, first }
+            };
+        }
         let tag = match statement {
             ast::Statement::CreateTable(create) => {
                 notices.extend(ddl::create_table(&mut run, &mut self.catalog, create).await?);
                 "CREATE TABLE"
+            }
+            ast::Statement::CreateRole(create) => {
+                roles!(run).create(create).await?;
+                "CREATE ROLE"
+            }
+            ast::Statement::AlterRole { name, operation } => {
+                roles!(run).alter(name, operation).await?;
+                "ALTER ROLE"
+            }
+            ast::Statement::Drop {
+                object_type: ast::ObjectType::Role | ast::ObjectType::User,
+                if_exists,
+                names,
+                ..
+            } => {
+                notices = roles!(run).drop_all(names, *if_exists).await?;
+                "DROP ROLE"
+            }
+            ast::Statement::CreateDatabase { db_name, if_not_exists: false, .. }
+                if statement.to_string() == format!("CREATE DATABASE {db_name}") =>
+            {
+                roles!(run).create_database(db_name).await?;
+                "CREATE DATABASE"
             }
             ast::Statement::CreateSequence { temporary: false, if_not_exists, name, sequence_options } => {
                 let options = &sequence_options[..];

@@ -4,6 +4,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::error::{Result, SqlError, code};
 
+/// The settings that end what takes too long.
+pub(crate) const STATEMENT_TIMEOUT: &str = "statement_timeout";
+pub(crate) const LOCK_TIMEOUT: &str = "lock_timeout";
+pub(crate) const IDLE_TIMEOUT: &str = "idle_in_transaction_session_timeout";
+
 /// The settings that clients may change, with their first values; each value is accepted and shown,
 /// except for those that [`Settings::set`] checks.
 const CHANGEABLE: &[(&str, &str)] = &[
@@ -13,10 +18,12 @@ const CHANGEABLE: &[(&str, &str)] = &[
     ("datestyle", "ISO, MDY"),
     ("default_transaction_isolation", "read committed"),
     ("extra_float_digits", "1"),
+    (IDLE_TIMEOUT, "0"),
     ("intervalstyle", "postgres"),
+    (LOCK_TIMEOUT, "0"),
     ("search_path", "\"$user\", public"),
     ("standard_conforming_strings", "on"),
-    ("statement_timeout", "0"),
+    (STATEMENT_TIMEOUT, "0"),
     ("timezone", "UTC"),
 ];
 
@@ -92,7 +99,7 @@ impl Settings {
             "timezone" => matches!(plain.as_str(), "utc" | "gmt" | "etc/utc" | "default"),
             "standard_conforming_strings" => matches!(plain.as_str(), "on" | "true" | "1" | "yes"),
             "intervalstyle" => plain == "postgres",
-            "statement_timeout" => duration(&plain).is_some(),
+            STATEMENT_TIMEOUT | LOCK_TIMEOUT | IDLE_TIMEOUT => duration(&plain).is_some(),
             "default_transaction_isolation" => plain == "read committed",
             _ => true,
         };
@@ -135,7 +142,8 @@ impl Settings {
         REPORTED.iter().copied().find(|reported| reported.eq_ignore_ascii_case(name))
     }
 
-    pub(crate) fn statement_timeout(&self) -> Option<Duration> {
-        self.0.get("statement_timeout").and_then(|text| duration(text)).filter(|limit| !limit.is_zero())
+    /// Returns a setting that is a time, unless it is zero.
+    pub(crate) fn time(&self, name: &str) -> Option<Duration> {
+        self.0.get(name).and_then(|text| duration(text)).filter(|limit| !limit.is_zero())
     }
 }

@@ -1,16 +1,9 @@
-//! A connection to a client: bytes in and out, and whether the client has cancelled.
+//! A connection to a client: bytes in and out.
 
 use std::{
-    future::Future,
     io::{self, Read, Write},
     net::TcpStream,
     os::unix::net::UnixStream,
-    pin::pin,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering::SeqCst},
-    },
-    task::{Poll, Waker},
 };
 
 use plexus_interconnect::executor::Descriptor;
@@ -48,42 +41,6 @@ impl Socket {
     }
 }
 
-/// The way to end what a session does.
-#[derive(Default, Debug)]
-pub(crate) struct Cancel {
-    is_wanted: AtomicBool,
-    waker: Mutex<Option<Waker>>,
-}
-
-impl Cancel {
-    pub(crate) fn request(&self) {
-        self.is_wanted.store(true, SeqCst);
-        let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner).take();
-        waker.into_iter().for_each(Waker::wake);
-    }
-
-    /// Forgets a request that came too late for a statement.
-    pub(crate) fn forget(&self) {
-        self.is_wanted.store(false, SeqCst);
-    }
-
-    /// Does a part of a statement, until the client cancels it.
-    pub(crate) async fn unless_cancelled<T>(&self, act: impl Future<Output = Result<T>>) -> Result<T> {
-        let mut act = pin!(act);
-        std::future::poll_fn(|context| {
-            let mut waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
-            if self.is_wanted.swap(false, SeqCst) {
-                let message = "canceling statement due to user request";
-                return Poll::Ready(Err(SqlError::new(code::QUERY_CANCELED, message)));
-            }
-            *waker = Some(context.waker().clone());
-            drop(waker);
-            act.as_mut().poll(context)
-        })
-        .await
-    }
-}
-
 /// A connection to a client.
 pub(crate) struct Connection {
     socket: Socket,
@@ -101,6 +58,11 @@ fn lost(error: &io::Error) -> SqlError {
 impl Connection {
     pub(crate) fn new(socket: Socket) -> Self {
         Self { socket, received: Vec::new(), at: 0, out: Outgoing::default(), is_authenticated: false }
+    }
+
+    /// Returns whether the client may be another user than the owner of this node.
+    pub(crate) fn is_remote(&self) -> bool {
+        matches!(self.socket, Socket::Tcp(_))
     }
 
     /// Waits until so many bytes are there; false if the client has ended the connection.

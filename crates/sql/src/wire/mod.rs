@@ -1,6 +1,7 @@
 //! The messages of PostgreSQL's protocol, version 3.
 
 pub(crate) mod connection;
+pub(crate) mod scram;
 
 use crate::{
     bind::select::ResultColumn,

@@ -1,0 +1,261 @@
+//! Roles and databases: rows of the catalog, and the statements that make and change them.
+//!
+//! Each cluster begins with one role, a superuser, and two databases: `postgres` and the one with
+//! the name of that role. There is no GRANT: a role uses what it has made, a superuser everything.
+
+use plexus_cache::Cache;
+use plexus_store::Store;
+use serde::{Deserialize, Serialize};
+use sqlparser::ast;
+
+use crate::{
+    bind::select::refuse,
+    catalog::{Catalog, Place, Transaction},
+    error::{Result, SqlError, code},
+    exec::Run,
+    parse::folded,
+    wire::scram::Verifier,
+};
+
+/// The kinds of the catalog's rows.
+const ROLE: u8 = b'u';
+const DATABASE: u8 = b'd';
+
+/// A role as the catalog has it.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub(crate) struct Role {
+    pub(crate) can_login: bool,
+    pub(crate) is_superuser: bool,
+    pub(crate) creates_databases: bool,
+    pub(crate) creates_roles: bool,
+    /// What is kept of its password.
+    pub(crate) verifier: Option<String>,
+}
+
+/// The role and the database with which a cluster begins.
+#[derive(Clone)]
+pub(crate) struct First {
+    pub(crate) role: String,
+    pub(crate) verifier: Option<String>,
+}
+
+impl First {
+    /// Returns a role.
+    pub(crate) async fn role(
+        &self,
+        store: &Store<Cache>,
+        by: &mut Transaction,
+        name: &str,
+    ) -> Result<Option<Role>> {
+        let found = Catalog::read(store, by, ROLE, name).await?;
+        let first = || Role {
+            can_login: true,
+            is_superuser: true,
+            creates_databases: true,
+            creates_roles: true,
+            verifier: self.verifier.clone(),
+        };
+        Ok(found.or_else(|| (name == self.role).then(first)))
+    }
+
+    /// Returns the number of a database.
+    pub(crate) async fn database(
+        &self,
+        store: &Store<Cache>,
+        by: &mut Transaction,
+        name: &str,
+    ) -> Result<Option<u32>> {
+        match name {
+            "postgres" => Ok(Some(0)),
+            name if name == self.role => Ok(Some(1)),
+            name => Catalog::read(store, by, DATABASE, name).await,
+        }
+    }
+}
+
+fn undefined(name: &str) -> SqlError {
+    SqlError::new(code::UNDEFINED_OBJECT, format!("role \"{name}\" does not exist"))
+}
+
+fn no_privilege(to: &str) -> SqlError {
+    SqlError::new(code::INSUFFICIENT_PRIVILEGE, format!("permission denied to {to}"))
+}
+
+/// Returns the one part of a name that has no schema.
+fn simple(name: &ast::ObjectName) -> Result<String> {
+    match &name.0[..] {
+        [part] => part.as_ident().map(folded),
+        _ => None,
+    }
+    .ok_or_else(|| SqlError::new(code::SYNTAX_ERROR, format!("syntax error at or near \"{name}\"")))
+}
+
+/// Returns what is kept of the password that a statement gives.
+fn verifier(password: &ast::Password) -> Result<Option<String>> {
+    let ast::Password::Password(expr) = password else { return Ok(None) };
+    let text = match expr {
+        ast::Expr::Value(value) => value.value.clone().into_string(),
+        _ => None,
+    };
+    let text = text.ok_or_else(|| SqlError::new(code::SYNTAX_ERROR, "a password is a string"))?;
+    if text.is_empty() {
+        return Ok(None);
+    }
+    refuse(text.starts_with("md5") && text.len() == 35, "an MD5 password")?;
+    Ok(Some(match Verifier::parse(&text) {
+        Some(verifier) => verifier.text(),
+        None => Verifier::of(&text)?.text(),
+    }))
+}
+
+/// Statements about roles and databases.
+pub(crate) struct Roles<'a, 'r> {
+    pub(crate) run: &'a mut Run<'r>,
+    pub(crate) place: &'a Place,
+    pub(crate) first: &'a First,
+}
+
+impl Roles<'_, '_> {
+    async fn role(&mut self, name: &str) -> Result<Option<Role>> {
+        self.first.role(self.run.store, self.run.by, name).await
+    }
+
+    async fn own(&mut self) -> Result<Role> {
+        let name = self.place.role.clone();
+        Ok(self.role(&name).await?.unwrap_or_default())
+    }
+
+    async fn write(&mut self, name: &str, role: Option<&Role>) -> Result<()> {
+        Catalog::write(self.run.store, self.run.by, ROLE, name, role).await
+    }
+
+    /// Runs CREATE ROLE.
+    pub(crate) async fn create(&mut self, create: &ast::CreateRole) -> Result<()> {
+        let own = self.own().await?;
+        if !own.creates_roles && !own.is_superuser {
+            return Err(no_privilege("create role"));
+        }
+        let is_plain = !create.if_not_exists
+            && create.inherit != Some(false)
+            && create.bypassrls != Some(true)
+            && create.replication != Some(true)
+            && create.connection_limit.is_none()
+            && create.valid_until.is_none()
+            && [&create.in_role, &create.in_group, &create.role, &create.user, &create.admin]
+                .iter()
+                .all(|members| members.is_empty())
+            && create.authorization_owner.is_none();
+        refuse(!is_plain, "this form of CREATE ROLE")?;
+        let role = Role {
+            can_login: create.login == Some(true),
+            is_superuser: create.superuser == Some(true),
+            creates_databases: create.create_db == Some(true),
+            creates_roles: create.create_role == Some(true),
+            verifier: create.password.as_ref().map_or(Ok(None), verifier)?,
+        };
+        if role.is_superuser && !own.is_superuser {
+            return Err(no_privilege("create superusers"));
+        }
+        let [name] = &create.names[..] else { return Err(SqlError::unsupported("CREATE ROLE of several")) };
+        let name = simple(name)?;
+        if name.starts_with("pg_") || name == "public" {
+            return Err(SqlError::new("42939", format!("role name \"{name}\" is reserved")));
+        }
+        if self.role(&name).await?.is_some() {
+            let message = format!("role \"{name}\" already exists");
+            return Err(SqlError::new(code::DUPLICATE_OBJECT, message));
+        }
+        self.write(&name, Some(&role)).await
+    }
+
+    /// Runs ALTER ROLE.
+    pub(crate) async fn alter(
+        &mut self,
+        name: &ast::Ident,
+        operation: &ast::AlterRoleOperation,
+    ) -> Result<()> {
+        let ast::AlterRoleOperation::WithOptions { options } = operation else {
+            return Err(SqlError::unsupported("this form of ALTER ROLE"));
+        };
+        let own = self.own().await?;
+        let name = match folded(name) {
+            name if name == "current_user" && self.role(&name).await?.is_none() => self.place.role.clone(),
+            name => name,
+        };
+        let mut role = self.role(&name).await?.ok_or_else(|| undefined(&name))?;
+        let is_own_password = name == self.place.role
+            && options.iter().all(|option| matches!(option, ast::RoleOption::Password(_)));
+        let may = own.is_superuser || (own.creates_roles && !role.is_superuser) || is_own_password;
+        if !may {
+            return Err(SqlError::new(code::INSUFFICIENT_PRIVILEGE, "permission denied"));
+        }
+        for option in options {
+            match option {
+                ast::RoleOption::Login(is_on) => role.can_login = *is_on,
+                ast::RoleOption::SuperUser(is_on) if own.is_superuser => role.is_superuser = *is_on,
+                ast::RoleOption::SuperUser(_) => return Err(no_privilege("alter superusers")),
+                ast::RoleOption::CreateDB(is_on) => role.creates_databases = *is_on,
+                ast::RoleOption::CreateRole(is_on) => role.creates_roles = *is_on,
+                ast::RoleOption::Password(password) => role.verifier = verifier(password)?,
+                ast::RoleOption::Inherit(true)
+                | ast::RoleOption::BypassRLS(false)
+                | ast::RoleOption::Replication(false) => {}
+                other => return Err(SqlError::unsupported(format!("ALTER ROLE with {other}"))),
+            }
+        }
+        let is_first = name == self.first.role;
+        refuse(is_first && !(role.is_superuser && role.can_login), "taking rights from the first role")?;
+        self.write(&name, Some(&role)).await
+    }
+
+    /// Runs DROP ROLE. Returns notices about what was not there.
+    pub(crate) async fn drop_all(
+        &mut self,
+        names: &[ast::ObjectName],
+        if_exists: bool,
+    ) -> Result<Vec<String>> {
+        let own = self.own().await?;
+        let mut notices = Vec::new();
+        for name in names {
+            let name = simple(name)?;
+            let Some(role) = self.role(&name).await? else {
+                match if_exists {
+                    true => notices.push(format!("role \"{name}\" does not exist, skipping")),
+                    false => return Err(undefined(&name)),
+                }
+                continue;
+            };
+            if !own.is_superuser && (!own.creates_roles || role.is_superuser) {
+                return Err(no_privilege("drop role"));
+            }
+            if name == self.place.role {
+                return Err(SqlError::new("55006", "current user cannot be dropped"));
+            }
+            refuse(name == self.first.role, "DROP ROLE of the first role")?;
+            if Catalog::owns(self.run.store, self.run.by, &name).await? {
+                let message = format!("role \"{name}\" cannot be dropped because some objects depend on it");
+                return Err(SqlError::new(code::DEPENDENT_OBJECTS, message));
+            }
+            self.write(&name, None).await?;
+        }
+        Ok(notices)
+    }
+
+    /// Runs CREATE DATABASE.
+    pub(crate) async fn create_database(&mut self, name: &ast::ObjectName) -> Result<()> {
+        let own = self.own().await?;
+        if !own.is_superuser && !own.creates_databases {
+            return Err(no_privilege("create database"));
+        }
+        let name = simple(name)?;
+        let (store, by) = (self.run.store, &mut *self.run.by);
+        if self.first.database(store, by, &name).await?.is_some() {
+            let message = format!("database \"{name}\" already exists");
+            return Err(SqlError::new(code::DUPLICATE_DATABASE, message));
+        }
+        // 0 and 1 are those of the beginning.
+        let number = store.fresh_id().await?.wrapping_add(2);
+        let number = u32::try_from(number).map_err(|_| SqlError::unsupported("so many databases"))?;
+        Catalog::write(store, by, DATABASE, &name, Some(&number)).await
+    }
+}
