@@ -33,7 +33,8 @@ fn postgresql(name: &str) -> Option<PathBuf> {
 
 /// Two nodes with SQL.
 fn cluster() -> Cluster {
-    let cluster = Cluster::with(2, &["--sql", "--size-mib", "64", "--cache-mib", "16"], USER);
+    let cluster =
+        Cluster::with(2, &["--sql", "--sql-port", "5433", "--size-mib", "64", "--cache-mib", "16"], USER);
     cluster.bear_busy_disks();
     cluster.run("up").said().ok();
     cluster
@@ -382,4 +383,134 @@ fn one_of_two_transactions_that_wait_for_each_other_on_two_nodes_fails() {
     let failed = told.iter().filter(|told| told.contains("deadlock detected")).count();
     assert_eq!(failed, 1, "{told:?}");
     assert_eq!(query(&psql, &cluster, 2, "select sum(b) from t"), "2");
+}
+
+/// Runs a statement over TCP, as a role with a password. Returns what psql printed, or its error.
+fn over_tcp(psql: &Path, url: &str, role: (&str, &str), text: &str) -> Result<String, String> {
+    let mut command = Command::new(psql);
+    let mut url = url.to_owned();
+    if !role.0.is_empty() {
+        let at = url.rfind('@').unwrap();
+        url = format!("postgresql://{}:{}{}", role.0, role.1, &url[at..]);
+    }
+    let Output { status, stdout, stderr } =
+        command.arg(url).args(["-X", "-At", "-c", text]).stdin(Stdio::null()).output().unwrap();
+    match status.success() {
+        true => Ok(String::from_utf8(stdout).unwrap().trim_end().to_owned()),
+        false => Err(String::from_utf8(stderr).unwrap()),
+    }
+}
+
+#[test]
+fn over_tcp_a_password_is_asked_for_and_roles_and_databases_are_apart() {
+    let Some(psql) = postgresql("psql") else { return };
+    let cluster = cluster();
+    let url = cluster.run("sql").args(["--url", "--tcp", "-n", "n2"]).said().ok().trim().to_owned();
+    let first = |text: &str| over_tcp(&psql, &url, ("", ""), text);
+    assert_eq!(first("select current_user").unwrap(), USER);
+    for wrong in [(USER, "wrong"), (USER, ""), ("not_there", "wrong")] {
+        let error = over_tcp(&psql, &url, wrong, "select 1").unwrap_err();
+        let expected = ["password authentication failed for user", "no password supplied"];
+        assert!(expected.iter().any(|text| error.contains(text)), "{error}");
+    }
+    first("create role ann login password 'pearl'; create role ben login password 'p\u{e9}arl';").unwrap();
+    first("create role cat password 'pearl'").unwrap();
+    first("create table mine (a int); create database shop").unwrap();
+    let ann = |text: &str| over_tcp(&psql, &url, ("ann", "pearl"), text);
+    let ben = |text: &str| over_tcp(&psql, &url, ("ben", "p%C3%A9arl"), text);
+    ann("create table hers (a serial primary key, b int); insert into hers (b) values (7)").unwrap();
+    assert_eq!(ann("select a, b from hers").unwrap(), "1|7");
+    assert_eq!(first("select a, b from hers").unwrap(), "1|7");
+    for (role, text, error) in [
+        (
+            &ann as &dyn Fn(&str) -> Result<String, String>,
+            "select * from mine",
+            "permission denied for table mine",
+        ),
+        (&ben, "select * from hers", "permission denied for table hers"),
+        (&ben, "drop table hers", "permission denied for table hers"),
+        (&ben, "select nextval('hers_a_seq')", "permission denied for sequence hers_a_seq"),
+        (&ben, "create role more", "permission denied to create role"),
+        (&ben, "create database more", "permission denied to create database"),
+        (&ben, "alter role ann password 'x'", "permission denied"),
+        (&first, "drop role ann", "cannot be dropped because some objects depend on it"),
+    ] {
+        let told = role(text).unwrap_err();
+        assert!(told.contains(error), "{text}: {told}");
+    }
+    let error = over_tcp(&psql, &url, ("cat", "pearl"), "select 1").unwrap_err();
+    assert!(error.contains("role \"cat\" is not permitted to log in"), "{error}");
+    // The other node knows it at once; a role changes its own password.
+    query(&psql, &cluster, 1, "alter role ann password 'ruby'");
+    assert!(ann("select 1").is_err());
+    let ann = |text: &str| over_tcp(&psql, &url, ("ann", "ruby"), text);
+    ann("alter role ann password 'opal'").unwrap();
+    assert!(ann("select 1").is_err());
+    // Another database has other tables.
+    let shop = url.replace("/postgres", "/shop");
+    let shop = |text: &str| over_tcp(&psql, &shop, ("", ""), text);
+    assert!(shop("select * from hers").unwrap_err().contains("relation \"hers\" does not exist"));
+    shop("create table hers (a int); insert into hers values (3)").unwrap();
+    assert_eq!(shop("select a from hers").unwrap(), "3");
+    assert_eq!(first("select a from hers").unwrap(), "1");
+    assert_eq!(shop("select current_database()").unwrap(), "shop");
+    let error = over_tcp(&psql, &url.replace("/postgres", "/none"), ("", ""), "select 1").unwrap_err();
+    assert!(error.contains("database \"none\" does not exist"), "{error}");
+}
+
+#[test]
+fn sessions_are_listed_cancelled_and_ended_and_limits_end_waits() {
+    let Some(psql) = postgresql("psql") else { return };
+    let cluster = cluster();
+    query(&psql, &cluster, 1, "create table t (a int primary key, b int); insert into t values (1, 0)");
+    let mut holder = Session::start(&psql, &cluster, 1);
+    holder.run("begin; update t set b = 1;");
+    // A limit ends the wait for a row, and the wait for a table.
+    for text in ["update t set b = 2", "truncate t"] {
+        let mut command = client(&psql, &cluster, 2);
+        command.args(["-X", "-c", "set lock_timeout = '200ms'", "-c", text]);
+        let error = String::from_utf8(command.output().unwrap().stderr).unwrap();
+        assert!(error.contains("canceling statement due to lock timeout"), "{text}: {error}");
+    }
+    let waiter = Session::start(&psql, &cluster, 2);
+    let waiting = thread::spawn(move || waiter.end("update t set b = 3;"));
+    let listed = || {
+        let text = cluster.run("sessions").args(["--json"]).said().ok();
+        let nodes: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let sessions = |node: &serde_json::Value| node["sessions"].as_array().unwrap().clone();
+        nodes.as_array().unwrap().iter().map(sessions).collect::<Vec<_>>()
+    };
+    let seen = loop {
+        let seen = listed();
+        if seen[1].first().is_some_and(|session| session["waits_for"].is_string()) {
+            break seen;
+        }
+        thread::sleep(Duration::from_millis(10));
+    };
+    let (held, waits) = (&seen[0][0], &seen[1][0]);
+    assert_eq!(held["state"], "idle in transaction");
+    assert_eq!(waits["statement"], "update t set b = 3;");
+    assert_eq!(waits["waits_for"], format!("transaction {}", held["transaction"]));
+    cluster.run("sessions").args(["cancel", &format!("n2:{}", waits["id"])]).said().ok();
+    let told = waiting.join().unwrap();
+    assert!(told.contains("canceling statement due to user request"), "{told}");
+    cluster.run("sessions").args(["end", &format!("n1:{}", held["id"])]).said().ok();
+    let told = holder.end("select 1;");
+    assert!(told.contains("terminating connection due to administrator command"), "{told}");
+    assert_eq!(query(&psql, &cluster, 2, "select b from t"), "0");
+    let mut idle = Session::start(&psql, &cluster, 1);
+    idle.run("set idle_in_transaction_session_timeout = 100; begin; update t set b = 4;");
+    while !listed()[0].is_empty() {
+        thread::sleep(Duration::from_millis(10));
+    }
+    let told = idle.end("select 1;");
+    assert!(told.contains("terminating connection due to idle-in-transaction timeout"), "{told}");
+    // A client in a transaction does not hold up the end of the node.
+    let mut last = Session::start(&psql, &cluster, 1);
+    last.run("begin; update t set b = 5;");
+    cluster.run("down").said().ok();
+    let told = last.end("select 1;");
+    assert!(told.contains("terminating connection due to administrator command"), "{told}");
+    cluster.run("up").said().ok();
+    assert_eq!(query(&psql, &cluster, 2, "select b from t"), "0");
 }
