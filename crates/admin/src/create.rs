@@ -268,6 +268,10 @@ fn fill(
     keys::create(dir)?;
     if config.sections.contains_key(crate::sql::SECTION) {
         keys::create_password(dir)?;
+        let hosts = config.nodes.iter().flat_map(|node| [node.host.clone(), node.address.ip().to_string()]);
+        let names: std::collections::BTreeSet<_> =
+            hosts.chain(["localhost".into(), "127.0.0.1".into()]).filter(|name| name.is_ascii()).collect();
+        keys::create_certificate(dir, names.into_iter().collect())?;
     }
     let moved = |disk: &PathBuf| match disk.strip_prefix(config.dir.root()) {
         Ok(inside) => dir.root().join(inside),

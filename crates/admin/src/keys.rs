@@ -143,6 +143,38 @@ pub fn create_password(dir: &ClusterDir) -> Result<(), KeyError> {
     durable::create(&path, format!("{}\n", hex::digits(&bytes)).as_bytes()).map_err(refused)
 }
 
+/// Creates the certificate for SQL, which signs itself, for these host names and addresses.
+///
+/// # Errors
+/// There is one already, or the system refuses.
+pub fn create_certificate(dir: &ClusterDir, names: Vec<String>) -> Result<(), KeyError> {
+    let made = rcgen::generate_simple_self_signed(names);
+    let certificate = dir.sql_certificate();
+    let made =
+        made.map_err(|error| KeyError::Io { path: certificate.clone(), source: io::Error::other(error) })?;
+    for (path, text) in [(certificate, made.cert.pem()), (dir.sql_key(), made.signing_key.serialize_pem())] {
+        durable::create(&path, text.as_bytes()).map_err(|source| KeyError::Io { path, source })?;
+    }
+    Ok(())
+}
+
+/// Reads the certificate for SQL and its key, in PEM; `None` if one of the files is missing.
+///
+/// # Errors
+/// Others may read the key, or the system refuses.
+pub fn certificate(dir: &ClusterDir) -> Result<Option<(String, String)>, KeyError> {
+    check_directory(dir)?;
+    let path = dir.sql_certificate();
+    let certificate = match fs::read_to_string(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        read => read.map_err(|source| KeyError::Io { path, source })?,
+    };
+    match contents(&dir.sql_key()) {
+        Err(KeyError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        key => key.map(|key| Some((certificate, key))),
+    }
+}
+
 /// Reads the first password for SQL; `None` if there is no file.
 ///
 /// # Errors

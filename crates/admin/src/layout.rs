@@ -5,6 +5,7 @@
 //! | `cluster.toml` | the configuration |
 //! | `keys/cluster.key` | the key that every node proves to have |
 //! | `keys/next.key` | the newer of two valid keys, while one replaces the other |
+//! | `keys/sql.crt`, `keys/sql.key` | the certificate with which nodes encrypt SQL, and its key |
 //! | `keys/sql.password` | the first password of the first user of SQL |
 //! | `disks/` | the disks of the group, unless the configuration puts them elsewhere |
 //! | `voting/` | the voting files, unless the configuration puts them elsewhere |
@@ -62,6 +63,10 @@ paths! {
     cluster_key = keys / "cluster.key";
     /// Returns the path of the newer of two keys.
     next_key = keys / "next.key";
+    /// Returns the path of the certificate for SQL.
+    sql_certificate = keys / "sql.crt";
+    /// Returns the path of the key of that certificate.
+    sql_key = keys / "sql.key";
     /// Returns the path of the first password for SQL.
     sql_password = keys / "sql.password";
     /// Returns the directory for the disks that `init` creates.

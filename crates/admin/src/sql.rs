@@ -28,8 +28,7 @@ pub struct SqlConfig {
     /// The first user, who may do everything.
     pub user: String,
     /// The address for TCP; without it, a node whose own address is of the loopback network
-    /// listens there, and each other one at 127.0.0.1. There is no TLS yet, so only addresses of
-    /// the loopback network are allowed.
+    /// listens there, and each other one at 127.0.0.1. `0.0.0.0` is every address.
     pub listen: Option<IpAddr>,
     /// The most sessions of a node.
     pub sessions: usize,
@@ -48,8 +47,10 @@ pub struct SqlAddress {
     pub directory: PathBuf,
     /// Its port, which is a part of the name of the socket.
     pub port: u16,
-    /// Its address for TCP.
+    /// The address at which it listens for TCP.
     pub listen: IpAddr,
+    /// The address at which clients reach it over TCP.
+    pub reached: IpAddr,
     /// The first user.
     pub user: String,
 }
@@ -68,15 +69,12 @@ impl SqlAddress {
         let socket = config.dir.attach(&config.name_of(node));
         let directory = std::path::absolute(socket.parent().unwrap_or(&socket))
             .map_err(|error| format!("{}: {error}", socket.display()))?;
-        let own = config.nodes.iter().find(|other| other.number == node).map(|node| node.address.ip());
-        let own = own.filter(IpAddr::is_loopback).unwrap_or(Ipv4Addr::LOCALHOST.into());
+        let node = config.nodes.iter().find(|other| other.number == node);
+        let node_address = node.map_or(Ipv4Addr::LOCALHOST.into(), |node| node.address.ip());
+        let own = if node_address.is_loopback() { node_address } else { Ipv4Addr::LOCALHOST.into() };
         let listen = listen.unwrap_or(own);
-        if !listen.is_loopback() {
-            return Err(format!(
-                "[sql]: listen = \"{listen}\" is not of the loopback network, and there is no TLS yet: use 127.0.0.1, and a tunnel from other machines"
-            ));
-        }
-        Ok(Some(Self { directory, port, listen, user }))
+        let reached = if listen.is_unspecified() { node_address } else { listen };
+        Ok(Some(Self { directory, port, listen, reached, user }))
     }
 
     /// Returns the path of the socket.
@@ -85,7 +83,7 @@ impl SqlAddress {
         self.directory.join(format!(".s.PGSQL.{}", self.port))
     }
 
-    /// Returns its socket address for TCP.
+    /// Returns the address at which it listens for TCP, with the port.
     #[must_use]
     pub fn tcp(&self) -> SocketAddr {
         (self.listen, self.port).into()
@@ -94,7 +92,9 @@ impl SqlAddress {
     /// Returns the address for TCP as a URI for clients of PostgreSQL, with a password.
     #[must_use]
     pub fn tcp_url(&self, password: &str) -> String {
-        format!("postgresql://{}:{password}@{}/postgres", self.user, self.tcp())
+        let Self { user, reached, port, .. } = self;
+        let address = SocketAddr::from((*reached, *port));
+        format!("postgresql://{user}:{password}@{address}/postgres")
     }
 
     /// Returns the address of the socket as a URI for clients of PostgreSQL.

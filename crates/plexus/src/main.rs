@@ -3,6 +3,7 @@
 mod commands;
 mod demo;
 mod output;
+mod postgres;
 
 use std::{path::PathBuf, process::ExitCode};
 

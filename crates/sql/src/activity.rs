@@ -11,7 +11,7 @@ use std::{
     time::Instant,
 };
 
-use plexus_store::Watch;
+use plexus_store::TransactionWatch;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Result, SqlError, code};
@@ -46,7 +46,7 @@ pub struct SessionInfo {
     pub waits_for: Option<String>,
 }
 
-/// What a session does.
+/// The state of a session for other threads.
 pub(crate) struct Activity {
     /// Proves that a request to cancel comes from the client.
     pub(crate) secret: i32,
@@ -55,7 +55,7 @@ pub(crate) struct Activity {
     address: String,
     shown: Mutex<Shown>,
     /// Its transaction.
-    pub(crate) watch: Arc<Watch>,
+    pub(crate) watch: Arc<TransactionWatch>,
     cancels: AtomicBool,
     ends: AtomicBool,
     waker: Mutex<Option<Waker>>,

@@ -133,7 +133,7 @@ impl Index {
 
 /// The catalog as a session knows it.
 pub(crate) struct Catalog {
-    place: Place,
+    place: SessionPlace,
     /// The version at which the tables were read.
     version: Option<Vec<u8>>,
     tables: HashMap<String, Option<Rc<Table>>>,
@@ -141,13 +141,13 @@ pub(crate) struct Catalog {
 
 /// The database of a session, and the role that uses it.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct SessionPlace {
     pub(crate) database: u32,
     pub(crate) role: String,
     pub(crate) is_superuser: bool,
 }
 
-impl Place {
+impl SessionPlace {
     /// Returns the first part of the keys of the database's relations.
     fn prefix(&self) -> Vec<u8> {
         [&b"r"[..], &self.database.to_be_bytes()].concat()
@@ -176,12 +176,12 @@ pub(crate) fn undefined(name: &str) -> SqlError {
 }
 
 impl Catalog {
-    pub(crate) fn new(place: Place) -> Self {
+    pub(crate) fn new(place: SessionPlace) -> Self {
         Self { place, version: None, tables: HashMap::new() }
     }
 
     /// Returns the database, and the role of the session.
-    pub(crate) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &SessionPlace {
         &self.place
     }
 

@@ -10,7 +10,7 @@ use sqlparser::ast;
 
 use crate::{
     bind::select::refuse,
-    catalog::{Catalog, Place, Transaction},
+    catalog::{Catalog, SessionPlace, Transaction},
     error::{Result, SqlError, code},
     exec::Run,
     parse::folded,
@@ -111,7 +111,7 @@ fn verifier(password: &ast::Password) -> Result<Option<String>> {
 /// Statements about roles and databases.
 pub(crate) struct Roles<'a, 'r> {
     pub(crate) run: &'a mut Run<'r>,
-    pub(crate) place: &'a Place,
+    pub(crate) place: &'a SessionPlace,
     pub(crate) first: &'a First,
 }
 

@@ -16,10 +16,14 @@ use plexus_cache::Cache;
 use plexus_interconnect::executor::{self, Descriptor, TaskThread};
 use plexus_locks::LockManager;
 use plexus_store::Store;
+use rustls::{
+    ServerConfig,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
 
 use crate::{
     activity::{Activity, SessionInfo},
-    catalog::{Catalog, Place},
+    catalog::{Catalog, SessionPlace},
     error::{Result, SqlError, code},
     functions::Context,
     roles::First,
@@ -50,8 +54,25 @@ pub struct ServerSettings {
     pub password: Option<String>,
     /// The most sessions at a time.
     pub sessions: usize,
+    /// The certificate for TLS, with its key; without it only clients of this machine connect.
+    pub tls: Option<Arc<ServerConfig>>,
     /// The lock manager of the node.
     pub locks: LockManager,
+}
+
+/// Makes the settings of TLS from a certificate and its key, both in PEM.
+///
+/// # Errors
+/// They are malformed, or do not belong together.
+pub fn tls_settings(certificate: &[u8], key: &[u8]) -> io::Result<Arc<ServerConfig>> {
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(certificate)
+        .collect::<std::result::Result<_, _>>()
+        .map_err(io::Error::other)?;
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(io::Error::other)?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let settings = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let settings = settings.map_err(io::Error::other)?.with_no_client_auth();
+    settings.with_single_cert(certificates, key).map(Arc::new).map_err(io::Error::other)
 }
 
 /// The SQL server of a node.
@@ -63,6 +84,7 @@ pub struct Server {
 struct Shared {
     first: First,
     most_sessions: usize,
+    tls: Option<Arc<ServerConfig>>,
     locks: LockManager,
     sessions: Mutex<BTreeMap<i32, Arc<Activity>>>,
     /// The clients that are connected, with and without a session.
@@ -108,12 +130,13 @@ impl Server {
     /// The system cannot start a thread, or gives no random numbers.
     pub fn start(settings: ServerSettings, threads: usize) -> io::Result<Self> {
         let threads = (0..threads.max(1)).map(|thread| TaskThread::start(&format!("sql-{thread}")));
-        let ServerSettings { user, password, sessions, locks } = settings;
+        let ServerSettings { user, password, sessions, tls, locks } = settings;
         let verifier = password.map(|password| Verifier::of(&password)).transpose();
         let verifier = verifier.map_err(io::Error::other)?.map(|verifier| verifier.text());
         let shared = Shared {
             first: First { role: user, verifier },
             most_sessions: sessions,
+            tls,
             locks,
             sessions: Mutex::default(),
             connections: AtomicUsize::new(0),
@@ -245,11 +268,17 @@ async fn refused(connection: &mut Connection, error: SqlError) -> Result<()> {
     executor::timeout(END_TIME, connection.flush()).await.unwrap_or(Ok(()))
 }
 
-/// Waits for the first message that does not ask for encryption, which there is not.
+/// Waits for the first message that does not ask for encryption.
 async fn first(shared: &Shared, connection: &mut Connection) -> Result<Option<Start>> {
     loop {
         match connection.start().await? {
-            Some(Start::Encryption) => connection.send_byte(b'N').await?,
+            Some(Start::Encryption { is_tls }) => match &shared.tls {
+                Some(tls) if is_tls && connection.is_remote() && !connection.is_encrypted() => {
+                    connection.send_byte(b'S').await?;
+                    connection.encrypt(tls.clone())?;
+                }
+                _ => connection.send_byte(b'N').await?,
+            },
             Some(Start::Cancel { process, secret }) => {
                 let sessions = shared.sessions();
                 if let Some(activity) = sessions.get(&process).filter(|activity| activity.secret == secret) {
@@ -274,13 +303,17 @@ async fn authenticated(
     store: &Store<Cache>,
     connection: &mut Connection,
     start: &[(String, String)],
-) -> Result<Place> {
+) -> Result<SessionPlace> {
     let name = find(start, "user").unwrap_or_default();
     let database = find(start, "database").unwrap_or(name);
     let mut transaction = store.begin(plexus_store::Isolation::default());
     let role = shared.first.role(store, &mut transaction, name).await?;
     let number = shared.first.database(store, &mut transaction, database).await?;
     transaction.rollback();
+    if connection.is_elsewhere() && !connection.is_encrypted() {
+        let message = "clients of other machines must encrypt: use sslmode=require";
+        return Err(SqlError::new(code::INVALID_AUTHORIZATION, message));
+    }
     if connection.is_remote() {
         let verifier = role.as_ref().and_then(|role| role.verifier.as_deref()).and_then(Verifier::parse);
         let verifier = verifier.unwrap_or_else(|| Verifier::of_none(&shared.secret, name));
@@ -298,7 +331,7 @@ async fn authenticated(
         let message = format!("database \"{database}\" does not exist");
         return Err(SqlError::new(code::INVALID_CATALOG_NAME, message));
     };
-    Ok(Place { database, role: name.to_owned(), is_superuser: role.is_superuser })
+    Ok(SessionPlace { database, role: name.to_owned(), is_superuser: role.is_superuser })
 }
 
 /// Lets a client prove that it knows a password.
@@ -332,7 +365,7 @@ async fn session(
     store: Store<Cache>,
     connection: &mut Connection,
     start: &[(String, String)],
-    place: Place,
+    place: SessionPlace,
     address: String,
 ) -> Result<()> {
     let user = place.role.clone();

@@ -15,7 +15,7 @@ use plexus_base::BlockId;
 use plexus_cache::CacheError;
 
 pub use self::{
-    store::{Isolation, Savepoint, Store, StoreSettings, Transaction, Watch},
+    store::{Isolation, Savepoint, Store, StoreSettings, Transaction, TransactionWatch},
     transactions::{TransactionId, rows::RowChange},
 };
 

@@ -74,15 +74,15 @@ pub enum Isolation {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Savepoint(Step);
 
-/// What other threads see of a transaction.
+/// The part of a transaction that other threads see.
 #[derive(Default, Debug)]
-pub struct Watch {
+pub struct TransactionWatch {
     /// The number of the transaction plus one; 0 before its first change.
     id: AtomicU64,
     waits_for: AtomicU64,
 }
 
-impl Watch {
+impl TransactionWatch {
     fn read(number: &AtomicU64) -> Option<TransactionId> {
         number.load(Relaxed).checked_sub(1).map(TransactionId)
     }
@@ -100,7 +100,7 @@ impl Watch {
     }
 }
 
-/// The number of a [`Watch`] that is zero again when this is dropped.
+/// The number of a [`TransactionWatch`] that is zero again when this is dropped.
 struct Watched<'a>(&'a AtomicU64);
 
 impl<'a> Watched<'a> {
@@ -269,7 +269,7 @@ impl<B: Blocks + Send + Sync + 'static> Store<B> {
 
     /// Begins a transaction that other threads see.
     #[must_use]
-    pub fn begin_watched(&self, isolation: Isolation, watch: Arc<Watch>) -> Transaction<B> {
+    pub fn begin_watched(&self, isolation: Isolation, watch: Arc<TransactionWatch>) -> Transaction<B> {
         Transaction {
             watch,
             longest_wait: None,
@@ -447,7 +447,7 @@ impl<B: Blocks> Shared<B> {
 /// wholly or to a savepoint.
 pub struct Transaction<B: Blocks + Send + Sync + 'static> {
     store: Store<B>,
-    watch: Arc<Watch>,
+    watch: Arc<TransactionWatch>,
     longest_wait: Option<Duration>,
     isolation: Isolation,
     /// Set with the first change.

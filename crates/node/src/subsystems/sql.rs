@@ -17,7 +17,7 @@ use plexus_fabric::shm::bind_for_owner;
 use plexus_interconnect::executor::{CancelHandle, TaskThread};
 use plexus_sql::{
     Socket,
-    server::{Server, ServerSettings, accept, accept_tcp},
+    server::{Server, ServerSettings, accept, accept_tcp, tls_settings},
 };
 use plexus_store::Store;
 
@@ -56,7 +56,16 @@ impl RunningServer {
         })?;
         let threads = usize::from(node.config().workers);
         let password = keys::password(&node.config().dir).map_err(|error| error.to_string())?;
-        let settings = ServerSettings { user, password, sessions, locks: node.locks().clone() };
+        let tls = keys::certificate(&node.config().dir).map_err(|error| error.to_string())?;
+        let tls = tls.map(|(certificate, key)| tls_settings(certificate.as_bytes(), key.as_bytes()));
+        let tls = tls.transpose().map_err(|error| format!("the certificate in keys/sql.crt: {error}"))?;
+        if tls.is_none() && !address.listen.is_loopback() {
+            return Err(format!(
+                "[sql]: listen = \"{}\" needs keys/sql.crt and keys/sql.key, a certificate in PEM and its key",
+                address.listen
+            ));
+        }
+        let settings = ServerSettings { user, password, sessions, tls, locks: node.locks().clone() };
         let server = Server::start(settings, threads).map_err(failed)?;
         let server = Arc::new(server);
         let worker = node.workers()[0].clone();

@@ -1,4 +1,5 @@
-//! `plexus demo`: compares the interconnects, in under a minute.
+//! `plexus demo`: bank transfers through SQL on three nodes, one of which is killed, and a
+//! comparison of the interconnects; in under a minute.
 
 use std::path::PathBuf;
 

@@ -1,15 +1,15 @@
 //! `plexus sql`: runs SQL statements on a node, or prints where clients of PostgreSQL find it.
 
-use std::{
-    io::{self, BufRead, BufReader, IsTerminal, Read, Write},
-    os::unix::net::UnixStream,
-};
+use std::io::{self, BufRead, IsTerminal, Write};
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{anyhow, bail};
 use plexus_admin::{config::Config, keys, sql::SqlAddress};
 
 use super::cluster::Cluster;
-use crate::output;
+use crate::{
+    output,
+    postgres::{Answer, Client, Notice, Rows},
+};
 
 /// The arguments of `plexus sql`.
 #[derive(clap::Args)]
@@ -48,7 +48,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     if !args.statement.is_empty() {
         let mut failed = false;
         for statement in &args.statement {
-            failed |= !client.run(statement)?;
+            failed |= !run_all(&mut client, statement)?;
         }
         if failed {
             bail!("a statement has failed");
@@ -77,12 +77,26 @@ fn addresses(config: &Config, node: Option<&str>) -> anyhow::Result<Vec<SqlAddre
 fn connect(addresses: &[SqlAddress]) -> anyhow::Result<Client> {
     let mut last = anyhow!("no node");
     for address in addresses {
-        match UnixStream::connect(address.socket()) {
-            Ok(stream) => return Client::start(stream, &address.user),
-            Err(error) => last = anyhow!("{}: {error}; does the node run?", address.socket().display()),
+        match Client::connect(address, "plexus sql") {
+            Ok(client) => return Ok(client),
+            Err(error) => last = error,
         }
     }
     Err(last)
+}
+
+/// Runs statements, and prints what they return. Returns whether all succeeded.
+fn run_all(client: &mut Client, statements: &str) -> anyhow::Result<bool> {
+    client.run(statements, &mut |answer| match answer {
+        Answer::Rows(rows) => print_rows(&rows),
+        Answer::Done(tag) => output::line(&tag),
+        Answer::Copied(line) => output::bytes(&line),
+        Answer::Notice(Notice { severity, code, message, detail }) => {
+            eprintln!("{severity}: {message} ({code})");
+            detail.into_iter().for_each(|detail| eprintln!("DETAIL: {detail}"));
+            Ok(())
+        }
+    })
 }
 
 /// Reads statements up to their semicolons, and runs them.
@@ -105,131 +119,15 @@ fn prompt(client: &mut Client) -> anyhow::Result<()> {
         statement.push_str(&line);
         statement.push('\n');
         if line.trim_end().ends_with(';') {
-            failed |= !client.run(&statement)?;
+            failed |= !run_all(client, &statement)?;
             statement.clear();
         }
         show(if statement.is_empty() { "plexus=> " } else { "plexus-> " })?;
     }
     if !statement.trim().is_empty() {
-        failed |= !client.run(&statement)?;
+        failed |= !run_all(client, &statement)?;
     }
     if failed && !is_shown { Err(anyhow!("a statement has failed")) } else { Ok(()) }
-}
-
-/// A connection to a node, with PostgreSQL's protocol.
-struct Client {
-    stream: BufReader<UnixStream>,
-}
-
-/// The rows of a statement.
-#[derive(Default)]
-struct Rows {
-    columns: Vec<(String, bool)>,
-    rows: Vec<Vec<Option<String>>>,
-}
-
-impl Client {
-    fn start(stream: UnixStream, user: &str) -> anyhow::Result<Self> {
-        let mut client = Self { stream: BufReader::new(stream) };
-        let mut body = 196_608u32.to_be_bytes().to_vec();
-        for text in ["user", user, "database", "postgres", "application_name", "plexus sql", ""] {
-            body.extend(text.as_bytes());
-            body.push(0);
-        }
-        client.send(None, &body)?;
-        while client.receive(&mut Rows::default(), &mut true)? {}
-        Ok(client)
-    }
-
-    fn send(&mut self, kind: Option<u8>, body: &[u8]) -> io::Result<()> {
-        let mut message: Vec<u8> = kind.into_iter().collect();
-        message.extend((body.len() as u32 + 4).to_be_bytes());
-        message.extend(body);
-        self.stream.get_mut().write_all(&message)
-    }
-
-    /// Runs a statement and prints what it returns. Returns whether it succeeded.
-    fn run(&mut self, statement: &str) -> anyhow::Result<bool> {
-        self.send(Some(b'Q'), format!("{statement}\0").as_bytes())?;
-        let (mut rows, mut succeeded) = (Rows::default(), true);
-        while self.receive(&mut rows, &mut succeeded)? {}
-        Ok(succeeded)
-    }
-
-    /// Handles one message; returns false if the node waits for the next statement.
-    fn receive(&mut self, rows: &mut Rows, succeeded: &mut bool) -> anyhow::Result<bool> {
-        let mut head = [0; 5];
-        self.stream.read_exact(&mut head).context("the node has ended the connection")?;
-        let len = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
-        let mut body = vec![0; len.saturating_sub(4)];
-        self.stream.read_exact(&mut body).context("the node has ended the connection")?;
-        match head[0] {
-            b'Z' => return Ok(false),
-            b'T' => rows.columns = columns(&body).context("a malformed answer")?,
-            b'D' => rows.rows.push(row(&body).context("a malformed answer")?),
-            b'C' if !rows.columns.is_empty() => {
-                print_rows(&std::mem::take(rows))?;
-            }
-            b'C' => output::line(text(&body))?,
-            b'E' | b'N' => {
-                let field = |kind: u8| {
-                    let found = body.split(|byte| *byte == 0).find(|field| field.first() == Some(&kind));
-                    found.map(|field| String::from_utf8_lossy(&field[1..]).into_owned())
-                };
-                let [severity, message, code] =
-                    [b'S', b'M', b'C'].map(|kind| field(kind).unwrap_or_default());
-                eprintln!("{severity}: {message} ({code})");
-                field(b'D').into_iter().for_each(|detail| eprintln!("DETAIL: {detail}"));
-                *succeeded &= head[0] == b'N';
-                if severity == "FATAL" {
-                    bail!("{message}");
-                }
-            }
-            b'G' => {
-                let why = b"COPY FROM STDIN needs psql\0";
-                self.send(Some(b'f'), why)?;
-            }
-            b'd' => output::bytes(&body)?,
-            _ => {}
-        }
-        Ok(true)
-    }
-}
-
-fn text(body: &[u8]) -> &str {
-    let end = body.iter().position(|byte| *byte == 0).unwrap_or(body.len());
-    std::str::from_utf8(&body[..end]).unwrap_or_default()
-}
-
-/// Returns the columns of a result: their names, and whether they are numbers.
-fn columns(body: &[u8]) -> Option<Vec<(String, bool)>> {
-    let (count, mut rest) = body.split_first_chunk()?;
-    let mut columns = Vec::new();
-    for _ in 0..u16::from_be_bytes(*count) {
-        let name = text(rest).to_owned();
-        let (head, more) = rest.get(name.len() + 1..)?.split_first_chunk::<18>()?;
-        rest = more;
-        let of = u32::from_be_bytes([head[6], head[7], head[8], head[9]]);
-        columns.push((name, matches!(of, 20 | 21 | 23 | 700 | 701 | 1700)));
-    }
-    Some(columns)
-}
-
-fn row(body: &[u8]) -> Option<Vec<Option<String>>> {
-    let (count, mut rest) = body.split_first_chunk()?;
-    let mut row = Vec::new();
-    for _ in 0..u16::from_be_bytes(*count) {
-        let (len, more) = rest.split_first_chunk()?;
-        rest = more;
-        let Ok(len) = usize::try_from(i32::from_be_bytes(*len)) else {
-            row.push(None);
-            continue;
-        };
-        let (value, more) = rest.split_at_checked(len)?;
-        rest = more;
-        row.push(Some(String::from_utf8_lossy(value).into_owned()));
-    }
-    Some(row)
 }
 
 fn print_rows(rows: &Rows) -> anyhow::Result<()> {

@@ -6,6 +6,7 @@
 mod gigabit;
 mod load;
 mod show;
+mod transfers;
 
 use std::{
     path::PathBuf,
@@ -29,6 +30,7 @@ use crate::commands::{
 use gigabit::Gigabit;
 use load::CpuTicks;
 pub(crate) use show::DemoPrinter;
+use transfers::TransfersReport;
 
 /// The goals of the two-node comparison of shm with tcp: least ratio of blocks/s, greatest ratio of
 /// CPU per block.
@@ -72,6 +74,8 @@ pub(crate) struct Demo {
 /// The result of the demonstration, as `--json` prints it.
 #[derive(Serialize)]
 pub(crate) struct DemoResult {
+    /// Bank transfers through SQL on three nodes, one of which is killed.
+    pub(crate) transfers: TransfersReport,
     /// The reports of two nodes that pass blocks to and fro.
     pub(crate) pair: Vec<Report>,
     /// The measurements of the interconnect alone between the same two nodes.
@@ -129,6 +133,16 @@ impl Demo {
         let no_1gbit = gigabit.as_ref().err().cloned();
         let gigabit = gigabit.ok();
 
+        printer.transfers_begin()?;
+        let transfers = transfers::run(interrupted)?;
+        printer.transfers(&transfers)?;
+        let TransfersReport { acknowledged, found, sum, expected_sum, .. } = transfers;
+        if acknowledged != found || sum != expected_sum {
+            bail!(
+                "transfers were lost: {acknowledged} acknowledged, {found} found, sum {sum} of {expected_sum}"
+            );
+        }
+
         printer.pair_begins(no_1gbit.as_deref())?;
         let (mut pair, mut perf) = (Vec::new(), Vec::new());
         let ticks = CpuTicks::now();
@@ -175,6 +189,7 @@ impl Demo {
 
         let sum = |of: fn(&Report) -> u64| [&pair, &cluster, &sweep].into_iter().flatten().map(of).sum();
         let result = DemoResult {
+            transfers,
             load_of_others,
             ratio_blocks_per_s: ratio.map(|(blocks, _)| blocks),
             ratio_cpu_per_block: ratio.map(|(_, cpu)| cpu),

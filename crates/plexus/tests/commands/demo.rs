@@ -117,6 +117,12 @@ fn it_shows_both_interconnects_kills_a_node_and_loses_nothing() {
     let rails = |part: &Value| -> Vec<String> {
         part.as_array().unwrap().iter().map(|report| report["rail"].as_str().unwrap().to_owned()).collect()
     };
+    let transfers = &found["transfers"];
+    let of = |name: &str| transfers[name].as_f64().unwrap();
+    assert!(of("acknowledged") > 100.0 && of("acknowledged") == of("found"), "{transfers}");
+    assert_eq!(of("sum"), of("expected_sum"), "{transfers}");
+    assert!(0.0 < of("first_ms") && of("first_ms") <= of("all_ms"), "{transfers}");
+    assert!(of("per_s") > 0.0 && of("per_s_after") > 0.0 && of("p50_us") <= of("p99_us"), "{transfers}");
     let pair = rails(&found["pair"]);
     assert_eq!(pair[..2], ["shm", "tcp"]);
     assert!(pair.len() == 3 || found["no_1gbit"].is_string(), "{pair:?}");

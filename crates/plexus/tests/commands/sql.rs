@@ -514,3 +514,65 @@ fn sessions_are_listed_cancelled_and_ended_and_limits_end_waits() {
     cluster.run("up").said().ok();
     assert_eq!(query(&psql, &cluster, 2, "select b from t"), "0");
 }
+
+#[test]
+fn half_open_connections_do_not_keep_others_out() {
+    let cluster = cluster();
+    let url = cluster.run("sql").args(["--url", "--tcp", "-n", "n1"]).said().ok().trim().to_owned();
+    let address = url.rsplit_once('@').unwrap().1.split('/').next().unwrap().to_owned();
+    let open: Vec<_> = (0..1000).map(|_| std::net::TcpStream::connect(&address).unwrap()).collect();
+    // One that says something, and never proves a password.
+    let mut half = std::net::TcpStream::connect(&address).unwrap();
+    let start = b"\0\0\0\x15\0\x03\0\0user\0tester\0\0";
+    half.write_all(start).unwrap();
+    let mut head = [0; 9];
+    half.read_exact(&mut head).unwrap();
+    assert_eq!((head[0], head[8]), (b'R', 10), "{head:?}");
+    half.write_all(b"Q\0\0\0\x0dselect 1\0").unwrap();
+    let mut rest = Vec::new();
+    half.read_to_end(&mut rest).unwrap();
+    let rest = String::from_utf8_lossy(&rest).into_owned();
+    assert!(rest.contains("08P01"), "{rest}");
+    let answer = cluster.run("sql").args(["-n", "n1", "-c", "select 1 as one"]).said().ok();
+    assert!(answer.contains("(1 row)"), "{answer}");
+    drop(open);
+}
+
+#[test]
+fn tls_carries_much_in_both_directions_and_the_certificate_is_that_of_the_cluster() {
+    let Some(psql) = postgresql("psql") else { return };
+    let cluster = cluster();
+    let url = cluster.run("sql").args(["--url", "--tcp", "-n", "n1"]).said().ok().trim().to_owned();
+    let with = |mode: &str, text: &str| over_tcp(&psql, &format!("{url}?{mode}"), ("", ""), text);
+    let root = cluster.dir().join("keys/sql.crt");
+    let trusted = format!("sslmode=verify-ca&sslrootcert={}", root.display());
+    with(&trusted, "create table t (a int primary key, b text)").unwrap();
+    assert_eq!(with("sslmode=disable", "select 1").unwrap(), "1");
+    let other = Cluster::with(1, &["--sql", "--sql-port", "5433", "--size-mib", "16"], USER);
+    let wrong = format!("sslmode=verify-ca&sslrootcert={}", other.dir().join("keys/sql.crt").display());
+    let error = with(&wrong, "select 1").unwrap_err();
+    assert!(error.contains("certificate verify failed"), "{error}");
+    // Three mebibytes there and back.
+    let line =
+        |row: u32| format!("{row}\t{}\n", char::from(b'a' + (row % 26) as u8).to_string().repeat(1000));
+    let rows: String = (0..3000).map(line).collect();
+    let script = cluster.parent().join("rows.sql");
+    fs::write(&script, format!("copy t from stdin;\n{rows}\\.\n")).unwrap();
+    let mut command = Command::new(&psql);
+    command.arg(format!("{url}?{trusted}")).args(["-X", "-q", "-f"]).arg(&script);
+    said(command);
+    let mut command = Command::new(&psql);
+    command.arg(format!("{url}?{trusted}")).args(["-X", "-q", "-c", "copy t to stdout"]);
+    assert!(said(command) == rows);
+    // What comes before the handshake, and what is no handshake, ends the connection alone.
+    let address = url.rsplit_once('@').unwrap().1.split('/').next().unwrap().to_owned();
+    let ask = 80_877_103u32.to_be_bytes();
+    for more in [&b"\0\0\0\x08\x04\xd2\x16\x2e"[..], b"no handshake at all"] {
+        let mut stream = std::net::TcpStream::connect(&address).unwrap();
+        stream.write_all(&[&[0, 0, 0, 8][..], &ask, more].concat()).unwrap();
+        let mut said = Vec::new();
+        let _ = stream.read_to_end(&mut said);
+        assert!(!said.windows(4).any(|bytes| bytes == b"R\0\0\0"), "{said:?}");
+    }
+    assert_eq!(with("sslmode=require", "select count(*) from t").unwrap(), "3000");
+}

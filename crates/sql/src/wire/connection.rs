@@ -4,9 +4,11 @@ use std::{
     io::{self, Read, Write},
     net::TcpStream,
     os::unix::net::UnixStream,
+    sync::Arc,
 };
 
 use plexus_interconnect::executor::Descriptor;
+use rustls::{ServerConfig, ServerConnection};
 
 use super::{MOST_BYTES, MOST_START_BYTES, Outgoing, Received, Start, read, read_start};
 use crate::error::{Result, SqlError, code};
@@ -26,24 +28,100 @@ pub enum Socket {
 }
 
 impl Socket {
-    async fn read(&self, into: &mut [u8]) -> io::Result<usize> {
+    /// Hands what has come to `take`, once something has. Returns the number of bytes, which is 0 at
+    /// the end.
+    async fn read(&self, mut take: impl FnMut(&[u8])) -> io::Result<usize> {
+        // On the stack, so that an idle session has no buffer.
+        let mut read = |socket: &mut dyn Read| {
+            let mut piece = [0; PIECE];
+            let len = socket.read(&mut piece)?;
+            take(&piece[..len]);
+            Ok(len)
+        };
         match self {
-            Self::Unix(socket) => socket.read(|mut socket| socket.read(into)).await,
-            Self::Tcp(socket) => socket.read(|mut socket| socket.read(into)).await,
+            Self::Unix(socket) => socket.read(|mut socket| read(&mut socket)).await,
+            Self::Tcp(socket) => socket.read(|mut socket| read(&mut socket)).await,
         }
     }
 
-    async fn write(&self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Unix(socket) => socket.write(|mut socket| socket.write(bytes)).await,
-            Self::Tcp(socket) => socket.write(|mut socket| socket.write(bytes)).await,
+    async fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut sent = 0;
+        while sent < bytes.len() {
+            let rest = &bytes[sent..];
+            sent += match self {
+                Self::Unix(socket) => socket.write(|mut socket| socket.write(rest)).await,
+                Self::Tcp(socket) => socket.write(|mut socket| socket.write(rest)).await,
+            }?;
         }
+        Ok(())
+    }
+}
+
+/// The encryption of a connection.
+struct Tls(Box<ServerConnection>);
+
+impl Tls {
+    /// Appends what is decrypted.
+    fn take(&mut self, into: &mut Vec<u8>) -> io::Result<()> {
+        match self.0.reader().read_to_end(into) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            // The client has gone without a farewell.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
+            other => other.map(|_| ()),
+        }
+    }
+
+    /// Decrypts bytes of the client.
+    fn decrypt(&mut self, mut bytes: &[u8], into: &mut Vec<u8>) -> io::Result<()> {
+        while !bytes.is_empty() {
+            self.0.read_tls(&mut bytes)?;
+            self.0.process_new_packets().map_err(io::Error::other)?;
+            self.take(into)?;
+        }
+        Ok(())
+    }
+
+    /// Appends what the client has sent. Returns 0 at the end.
+    async fn read(&mut self, socket: &Socket, into: &mut Vec<u8>) -> io::Result<usize> {
+        let before = into.len();
+        loop {
+            // The answers of a handshake.
+            self.flush(socket).await?;
+            let mut decrypted = Ok(());
+            let len = socket.read(|bytes| decrypted = self.decrypt(bytes, into)).await?;
+            if decrypted.is_err() {
+                self.flush(socket).await?;
+            }
+            decrypted?;
+            if len == 0 || into.len() > before {
+                return Ok(into.len() - before);
+            }
+        }
+    }
+
+    async fn flush(&mut self, socket: &Socket) -> io::Result<()> {
+        while self.0.wants_write() {
+            let mut encrypted = Vec::new();
+            self.0.write_tls(&mut encrypted)?;
+            socket.write(&encrypted).await?;
+        }
+        Ok(())
+    }
+
+    async fn write(&mut self, socket: &Socket, bytes: &[u8]) -> io::Result<()> {
+        let mut sent = 0;
+        while sent < bytes.len() {
+            sent += self.0.writer().write(&bytes[sent..])?;
+            self.flush(socket).await?;
+        }
+        Ok(())
     }
 }
 
 /// A connection to a client.
 pub(crate) struct Connection {
     socket: Socket,
+    tls: Option<Tls>,
     received: Vec<u8>,
     /// The begin of the bytes that were not handled yet.
     at: usize,
@@ -57,7 +135,41 @@ fn lost(error: &io::Error) -> SqlError {
 
 impl Connection {
     pub(crate) fn new(socket: Socket) -> Self {
-        Self { socket, received: Vec::new(), at: 0, out: Outgoing::default(), is_authenticated: false }
+        Self {
+            socket,
+            tls: None,
+            received: Vec::new(),
+            at: 0,
+            out: Outgoing::default(),
+            is_authenticated: false,
+        }
+    }
+
+    /// Encrypts all that follows.
+    pub(crate) fn encrypt(&mut self, settings: Arc<ServerConfig>) -> Result<()> {
+        // Bytes before the handshake would count as if they had been encrypted.
+        if self.at < self.received.len() {
+            let message = "received unencrypted data after SSL request";
+            return Err(SqlError::new(code::PROTOCOL_VIOLATION, message));
+        }
+        let tls = ServerConnection::new(settings);
+        let tls = tls.map_err(|error| SqlError::new(code::SYSTEM_ERROR, error.to_string()))?;
+        self.tls = Some(Tls(Box::new(tls)));
+        Ok(())
+    }
+
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Returns whether the client may be on another machine.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        match &self.socket {
+            Socket::Unix(_) => false,
+            Socket::Tcp(socket) => {
+                socket.get_ref().peer_addr().map_or(true, |peer| !peer.ip().to_canonical().is_loopback())
+            }
+        }
     }
 
     /// Returns whether the client may be another user than the owner of this node.
@@ -71,11 +183,15 @@ impl Connection {
             self.received.drain(..self.at);
             self.at = 0;
         }
-        let mut piece = [0; PIECE];
         while self.received.len() - self.at < wanted {
-            match self.socket.read(&mut piece).await {
+            let received = &mut self.received;
+            let read = match &mut self.tls {
+                None => self.socket.read(|bytes| received.extend_from_slice(bytes)).await,
+                Some(tls) => tls.read(&self.socket, received).await,
+            };
+            match read {
                 Ok(0) => return Ok(false),
-                Ok(len) => self.received.extend_from_slice(&piece[..len]),
+                Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(false),
                 Err(error) => return Err(lost(&error)),
             }
@@ -133,10 +249,11 @@ impl Connection {
 
     /// Sends all that was put for the client.
     pub(crate) async fn flush(&mut self) -> Result<()> {
-        let mut sent = 0;
-        while sent < self.out.0.len() {
-            sent += self.socket.write(&self.out.0[sent..]).await.map_err(|error| lost(&error))?;
-        }
+        let written = match &mut self.tls {
+            None => self.socket.write(&self.out.0).await,
+            Some(tls) => tls.write(&self.socket, &self.out.0).await,
+        };
+        written.map_err(|error| lost(&error))?;
         self.out.0.clear();
         self.out.0.shrink_to(FULL);
         Ok(())

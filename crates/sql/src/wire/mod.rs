@@ -48,8 +48,10 @@ pub(crate) struct BindMessage {
 /// The first message of a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Start {
-    /// Asks for encryption by TLS or GSS.
-    Encryption,
+    /// Asks for encryption, by TLS or else by GSS.
+    Encryption {
+        is_tls: bool,
+    },
     Cancel {
         process: i32,
         secret: i32,
@@ -122,7 +124,7 @@ impl<'a> Reader<'a> {
 pub(crate) fn read_start(bytes: &[u8]) -> Result<Start> {
     let mut reader = Reader(bytes);
     match reader.long()? {
-        80_877_103 | 80_877_104 => Ok(Start::Encryption),
+        code @ (80_877_103 | 80_877_104) => Ok(Start::Encryption { is_tls: code == 80_877_103 }),
         80_877_102 => {
             let (process, secret) = (reader.long()? as i32, reader.long()? as i32);
             Ok(Start::Cancel { process, secret })

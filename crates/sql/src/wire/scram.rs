@@ -23,7 +23,7 @@ const MOST_ITERATIONS: u32 = 10_000_000;
 
 type Key = [u8; 32];
 
-/// What a server keeps of a password.
+/// The part of a password that a server keeps.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Verifier {
     iterations: u32,
