@@ -7,6 +7,7 @@ pub mod interconnect;
 pub mod mutate;
 pub mod package;
 pub mod redo;
+pub mod sql;
 pub mod tidy;
 pub mod verify;
 

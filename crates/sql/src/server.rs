@@ -180,21 +180,19 @@ impl Server {
         self.shared.sessions().get(&process).map(|activity| activity.cancel()).is_some()
     }
 
-    /// Ends a session. Returns whether there is such a session.
-    #[must_use]
-    pub fn end(&self, process: i32) -> bool {
-        self.shared.sessions().get(&process).map(|activity| activity.end()).is_some()
-    }
-}
-
-impl Drop for Server {
     /// Ends all sessions, with a message to their clients.
-    fn drop(&mut self) {
+    pub fn end_all(&self) {
         let begin = Instant::now();
         self.shared.sessions().values().for_each(|activity| activity.end());
         while begin.elapsed() < END_TIME && !self.shared.sessions().is_empty() {
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Ends a session. Returns whether there is such a session.
+    #[must_use]
+    pub fn end(&self, process: i32) -> bool {
+        self.shared.sessions().get(&process).map(|activity| activity.end()).is_some()
     }
 }
 
@@ -387,5 +385,10 @@ async fn session(
     let context = Context { begun: time::now(), user, database, process, sequences: Drawn::default() };
     let (locks, ranges, first) = (shared.locks.clone(), shared.ranges.clone(), shared.first.clone());
     let parts = SessionParts { store, locks, ranges, first };
-    Session::new(parts, Catalog::new(place), connection, &activity, context, start)?.serve().await
+    let session = Session::new(parts, Catalog::new(place), connection, &activity, context, start)?;
+    match session.serve().await {
+        // Before the entry ends, for which a node that stops waits.
+        Err(error) => refused(connection, error).await,
+        ended => ended,
+    }
 }

@@ -116,7 +116,12 @@ mod tests {
     #[test]
     fn every_comparison_has_its_section() {
         let text = fs::read_to_string(crate::root().join(DOCUMENT)).expect("the document is there");
-        for section in [crate::interconnect::SECTION, crate::executive::SECTION, crate::redo::SECTION] {
+        for section in [
+            crate::interconnect::SECTION,
+            crate::executive::SECTION,
+            crate::redo::SECTION,
+            crate::sql::SECTION,
+        ] {
             assert!(replaced(&text, section, "").is_some(), "{section}");
         }
     }

@@ -113,6 +113,7 @@ impl RunningServer {
 impl Drop for RunningServer {
     fn drop(&mut self) {
         self.accepting.iter().for_each(CancelHandle::cancel);
+        self.server.end_all();
         // After a failure there is nothing left to do.
         let _ = std::fs::remove_file(&self.path);
     }

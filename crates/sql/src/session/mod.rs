@@ -89,7 +89,7 @@ impl<'a> Session<'a> {
         context: Context,
         start: &[(String, String)],
     ) -> Result<Self> {
-        let mut settings = Settings::default();
+        let mut settings = Settings::new(catalog.place().is_superuser);
         for (name, value) in start.iter().filter(|(name, _)| !matches!(name.as_str(), "user" | "database")) {
             match name.as_str() {
                 "options" | "replication" => {
@@ -249,6 +249,8 @@ impl<'a> Session<'a> {
             self.transaction = Some(transaction);
             self.activity.begin_transaction();
         }
+        let limit = self.settings.time(LOCK_TIMEOUT);
+        self.transaction.iter_mut().for_each(|transaction| transaction.limit_waits(limit));
     }
 
     /// Refuses statements of a failed transaction.
@@ -333,7 +335,12 @@ impl<'a> Session<'a> {
                     columns: Vec::new(),
                     plan: std::cell::RefCell::default(),
                 };
-                let (plan, types) = self.plan(&prepared).await?;
+                let activity = self.activity;
+                activity.forget_cancel();
+                activity.begin(&prepared.text);
+                let limit = self.settings.time(STATEMENT_TIMEOUT);
+                let plan = activity.unless_cancelled(self.plan(&prepared));
+                let (plan, types) = within(limit, plan).await?;
                 prepared.types = types;
                 prepared.columns = plan.columns();
                 self.statements.insert(name, Rc::new(prepared));

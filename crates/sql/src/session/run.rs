@@ -6,12 +6,7 @@ use plexus_cache::Cache;
 use plexus_store::{Isolation, Store};
 use sqlparser::ast;
 
-use super::{
-    Session,
-    locks::TableMode,
-    no_transaction,
-    settings::{LOCK_TIMEOUT, Settings},
-};
+use super::{Session, locks::TableMode, no_transaction, settings::Settings};
 use crate::{
     bind::{
         Parameters,
@@ -301,7 +296,6 @@ impl Session<'_> {
         let by = self.transaction.as_mut().ok_or_else(no_transaction)?;
         // So a change of one row holds no snapshot while it waits for another transaction.
         by.begin_statement();
-        by.limit_waits(self.settings.time(LOCK_TIMEOUT));
         let (context, ranges) = (&self.context, &*self.ranges);
         Ok(Run { store: &self.store, by, parameters, context, ranges, memory: 0 })
     }

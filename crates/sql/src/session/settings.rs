@@ -56,12 +56,6 @@ const REPORTED: &[&str] = &[
 #[derive(Debug)]
 pub(crate) struct Settings(BTreeMap<&'static str, String>);
 
-impl Default for Settings {
-    fn default() -> Self {
-        Self(CHANGEABLE.iter().map(|(name, value)| (*name, (*value).to_owned())).collect())
-    }
-}
-
 /// Returns a time from its text: a number of milliseconds, or with a unit.
 fn duration(text: &str) -> Option<Duration> {
     let digits = text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len());
@@ -77,6 +71,12 @@ fn duration(text: &str) -> Option<Duration> {
 }
 
 impl Settings {
+    /// Returns the settings of a new session.
+    pub(crate) fn new(is_superuser: bool) -> Self {
+        let role = ("is_superuser", if is_superuser { "on" } else { "off" });
+        Self(CHANGEABLE.iter().chain([&role]).map(|(name, value)| (*name, (*value).to_owned())).collect())
+    }
+
     fn unknown(name: &str) -> SqlError {
         let message = format!("unrecognized configuration parameter \"{name}\"");
         SqlError::new(code::UNDEFINED_OBJECT, message)
@@ -113,7 +113,7 @@ impl Settings {
     /// Sets a value to its first one; all of them without a name.
     pub(crate) fn reset(&mut self, name: Option<&str>) -> Result<()> {
         let Some(name) = name else {
-            *self = Self::default();
+            *self = Self::new(self.show("is_superuser")? == "on");
             return Ok(());
         };
         let lower = name.to_ascii_lowercase();
