@@ -161,7 +161,8 @@ impl Server {
         }
         let session = move || async move {
             let shared = &counted.0;
-            if let Err(why) = connected(shared, store, socket, address).await {
+            // In a box, so that what hands the task on has no room for it twice.
+            if let Err(why) = Box::pin(connected(shared, store, socket, address)).await {
                 tracing::debug!("a session has ended: {why}");
             }
         };
@@ -245,7 +246,7 @@ async fn connected(shared: &Shared, store: Store<Cache>, socket: Socket, address
         let place = authenticated(shared, &store, &mut connection, &start).await?;
         Ok(Some((start, place)))
     };
-    let (start, place) = match executor::timeout(START_TIME, start).await {
+    let (start, place) = match executor::timeout(START_TIME, Box::pin(start)).await {
         Some(Ok(Some(found))) => found,
         Some(Err(error)) => return refused(&mut connection, error).await,
         Some(Ok(None)) | None => return Ok(()),

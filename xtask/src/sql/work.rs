@@ -5,7 +5,7 @@ use std::{
     io::{Read, Write},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -86,9 +86,11 @@ pub(super) fn copied(server: &Server) -> Result<f64> {
     let text: String = (0..ROWS).map(|row| format!("{row}\t{row:092}\n")).collect();
     fs::write(file.path(), text)?;
     let begin = Instant::now();
-    let mut copy = psql("copy copied from stdin");
-    output_within(copy.stdin(Stdio::from(fs::File::open(file.path())?)), TIMEOUT)?;
-    Ok(f64::from(ROWS) / begin.elapsed().as_secs_f64())
+    output_within(&mut psql(&format!("\\copy copied from {}", file.path().display())), TIMEOUT)?;
+    let seconds = begin.elapsed().as_secs_f64();
+    let count = output_within(psql("select count(*) from copied").arg("-At"), TIMEOUT)?;
+    ensure!(count.trim() == ROWS.to_string(), "{} rows were copied", count.trim());
+    Ok(f64::from(ROWS) / seconds)
 }
 
 /// Returns the resident memory of a process in KiB.

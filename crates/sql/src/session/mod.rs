@@ -5,7 +5,7 @@ mod locks;
 mod run;
 mod settings;
 
-use std::{collections::HashMap, rc::Rc, sync::Arc};
+use std::{collections::HashMap, pin::pin, rc::Rc, sync::Arc};
 
 use plexus_cache::Cache;
 use plexus_locks::LockManager;
@@ -285,8 +285,8 @@ impl<'a> Session<'a> {
             }
             let activity = self.activity;
             let limit = self.settings.time(STATEMENT_TIMEOUT);
-            let run = activity.unless_cancelled(self.run_simple(&prepared));
-            within(limit, run).await?;
+            let run = pin!(self.run_simple(&prepared));
+            within(limit, activity.unless_cancelled(run)).await?;
         }
         Ok(())
     }
@@ -339,8 +339,8 @@ impl<'a> Session<'a> {
                 activity.forget_cancel();
                 activity.begin(&prepared.text);
                 let limit = self.settings.time(STATEMENT_TIMEOUT);
-                let plan = activity.unless_cancelled(self.plan(&prepared));
-                let (plan, types) = within(limit, plan).await?;
+                let planned = Box::pin(self.plan(&prepared));
+                let (plan, types) = within(limit, activity.unless_cancelled(planned)).await?;
                 prepared.types = types;
                 prepared.columns = plan.columns();
                 self.statements.insert(name, Rc::new(prepared));
@@ -368,8 +368,8 @@ impl<'a> Session<'a> {
                     activity.begin(&portal.prepared.text);
                 }
                 let limit = self.settings.time(STATEMENT_TIMEOUT);
-                let run = activity.unless_cancelled(self.execute(&portal, most));
-                within(limit, run).await?;
+                let run = pin!(self.execute(&portal, most));
+                within(limit, activity.unless_cancelled(run)).await?;
             }
             Received::CloseStatement(name) => {
                 self.statements.remove(&name);
@@ -567,7 +567,8 @@ fn no_portal(name: &str) -> SqlError {
     SqlError::new(code::INVALID_CURSOR_NAME, format!("portal \"{name}\" does not exist"))
 }
 
-/// Ends a statement that takes too long.
+/// Ends a statement that takes too long. A future that is handed on twice has room twice, so callers
+/// pin it first.
 async fn within<T>(limit: Option<std::time::Duration>, act: impl Future<Output = Result<T>>) -> Result<T> {
     match limit {
         None => act.await,
