@@ -17,7 +17,7 @@ pub mod check;
 mod page;
 
 use plexus_base::BlockId;
-use plexus_cache::{BlockChange, Blocks, Committed};
+use plexus_cache::{BlockChange, Blocks, CacheError, Committed};
 use plexus_disks::PageType;
 
 use self::page::{Malformed, Node, NodeEdit, most_bytes};
@@ -167,7 +167,15 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
     ) -> Result<(T, Committed), StoreError> {
         let mut block = self.page_at(0, key).await?;
         loop {
-            match self.change_in(block, key, &mut act).await? {
+            let changed = match self.change_in(block, key, &mut act).await {
+                Err(StoreError::Cache(CacheError::NoFrame(_))) => {
+                    self.wait_for_room().await?;
+                    block = self.page_at(0, key).await?;
+                    continue;
+                }
+                changed => changed?,
+            };
+            match changed {
                 Changed::Done(result, committed) => return Ok((result, committed)),
                 Changed::Divided(sibling) => {
                     if let Some(sibling) = sibling {
@@ -440,6 +448,15 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
         }
     }
 
+    /// Waits until there is room for a new page in memory and in the redo stream. The task has no
+    /// block meanwhile: room may come only when the block is written for which it needs the page.
+    async fn wait_for_room(&self) -> Result<(), StoreError> {
+        let (free, page) = self.new_page().await?;
+        drop(page);
+        self.space.give_back(free);
+        Ok(())
+    }
+
     /// Tells the parent of a page that it has a new sibling, if the parent does not know it.
     async fn tell_parent(&self, sibling: NewSibling) -> Result<(), StoreError> {
         let mut untold = vec![sibling];
@@ -466,9 +483,17 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
                 // No other node must have a parent of a page that may still be lost with this one.
                 self.blocks.commit_in_order(vec![page]);
             } else {
-                let divided = self.divide(block, page, index).await?;
-                untold.push(sibling);
-                untold.extend(divided);
+                match self.divide(block, page, index).await {
+                    Err(StoreError::Cache(CacheError::NoFrame(_))) => {
+                        self.wait_for_room().await?;
+                        steps += 1;
+                        untold.push(sibling);
+                    }
+                    divided => {
+                        untold.push(sibling);
+                        untold.extend(divided?);
+                    }
+                }
             }
         }
         Ok(())

@@ -9,7 +9,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use plexus_cache::{BlockRead, CacheError, protocol::Mode};
+use plexus_cache::{BlockRead, protocol::Mode};
 use plexus_disks::Version;
 use plexus_sim::Random;
 
@@ -22,6 +22,8 @@ const USER: usize = 240;
 struct TestBlocks {
     pages: Vec<RefCell<Vec<u8>>>,
     next: Cell<u64>,
+    /// If set, each third new page of a task that has others finds no room; how often that was.
+    refused: Cell<Option<u32>>,
 }
 
 struct TestPage<'a> {
@@ -62,7 +64,11 @@ impl Drop for TestPage<'_> {
 
 impl TestBlocks {
     fn new(blocks: usize) -> Self {
-        Self { pages: vec![RefCell::new(vec![0; USER]); blocks], next: Cell::new(0) }
+        Self {
+            pages: vec![RefCell::new(vec![0; USER]); blocks],
+            next: Cell::new(0),
+            refused: Cell::new(None),
+        }
     }
 
     fn lend(&self, block: BlockId) -> Result<TestPage<'_>, CacheError> {
@@ -117,6 +123,15 @@ impl Blocks for TestBlocks {
         Ok(page)
     }
     async fn latch_new(&self, block: BlockId, _: PageType, _: Version) -> Result<TestPage<'_>, CacheError> {
+        let has_others = || self.pages.iter().any(|page| page.try_borrow().is_err());
+        if let Some(refused) = self.refused.get()
+            && has_others()
+        {
+            self.refused.set(Some(refused + 1));
+            if refused.is_multiple_of(3) {
+                return Err(CacheError::NoFrame(block));
+            }
+        }
         let mut page = self.lend(block)?;
         page.page.fill(0);
         page.before = Some(page.to_vec());
@@ -152,6 +167,21 @@ fn now<T>(future: impl Future<Output = T>) -> T {
 fn new_tree(blocks: &TestBlocks) -> Tree<'_, TestBlocks, TestBlocks> {
     let root = now(blocks.take()).unwrap();
     now(Tree::create(blocks, blocks, root)).unwrap().0
+}
+
+#[test]
+fn a_page_for_which_there_is_no_room_is_divided_later() {
+    let blocks = TestBlocks::new(4000);
+    let tree = new_tree(&blocks);
+    blocks.refused.set(Some(0));
+    for number in 0u32..2000 {
+        now(tree.put(&number.to_be_bytes(), &[7; 20])).unwrap();
+    }
+    assert!(blocks.refused.get().unwrap() > 200, "{:?}", blocks.refused);
+    blocks.checked(tree.root);
+    for number in 0u32..2000 {
+        assert_eq!(now(tree.get(&number.to_be_bytes())).unwrap().unwrap(), [7; 20]);
+    }
 }
 
 /// Returns a key: some are short and meet often, some have long common parts.
