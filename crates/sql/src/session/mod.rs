@@ -567,8 +567,8 @@ fn no_portal(name: &str) -> SqlError {
     SqlError::new(code::INVALID_CURSOR_NAME, format!("portal \"{name}\" does not exist"))
 }
 
-/// Ends a statement that takes too long. A future that is handed on twice has room twice, so callers
-/// pin it first.
+/// Ends a statement that takes too long. A future that is handed on twice has room twice, so
+/// callers pin it first.
 async fn within<T>(limit: Option<std::time::Duration>, act: impl Future<Output = Result<T>>) -> Result<T> {
     match limit {
         None => act.await,
