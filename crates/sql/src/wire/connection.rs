@@ -28,8 +28,8 @@ pub enum Socket {
 }
 
 impl Socket {
-    /// Hands what has come to `take`, once something has. Returns the number of bytes, which is 0 at
-    /// the end.
+    /// Hands what has come to `take`, once something has. Returns the number of bytes, which is
+    /// 0 at the end.
     async fn read(&self, mut take: impl FnMut(&[u8])) -> io::Result<usize> {
         // On the stack, so that an idle session has no buffer.
         let mut read = |socket: &mut dyn Read| {
