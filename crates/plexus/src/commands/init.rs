@@ -128,8 +128,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
     let shared = config.disks[0].parent().unwrap_or(&config.disks[0]).display();
     output::line(&format!("1. all hosts must reach the same files in {shared}: put it on shared storage"))?;
+    let keys = if config.sections.contains_key(sql::SECTION) { "*" } else { "cluster.key" };
     output::line(&format!(
-        "2. copy cluster.toml and the files of keys/ (mode 600) from {dir} to a directory of the cluster on {}",
+        "2. copy cluster.toml and keys/{keys} (mode 600) from {dir} to a directory of the cluster on {}",
         others.join(", ")
     ))?;
     output::line("3. on every host, run `plexus up` with that directory: it creates everything else there")
