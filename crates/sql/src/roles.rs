@@ -32,14 +32,14 @@ pub(crate) struct Role {
     pub(crate) verifier: Option<String>,
 }
 
-/// The role and the database with which a cluster begins.
+/// The role with which a cluster begins; a database has its name, too.
 #[derive(Clone)]
-pub(crate) struct First {
+pub(crate) struct FirstRole {
     pub(crate) role: String,
     pub(crate) verifier: Option<String>,
 }
 
-impl First {
+impl FirstRole {
     /// Returns a role.
     pub(crate) async fn role(
         &self,
@@ -112,7 +112,7 @@ fn verifier(password: &ast::Password) -> Result<Option<String>> {
 pub(crate) struct Roles<'a, 'r> {
     pub(crate) run: &'a mut Run<'r>,
     pub(crate) place: &'a SessionPlace,
-    pub(crate) first: &'a First,
+    pub(crate) first: &'a FirstRole,
 }
 
 impl Roles<'_, '_> {
@@ -178,10 +178,8 @@ impl Roles<'_, '_> {
             return Err(SqlError::unsupported("this form of ALTER ROLE"));
         };
         let own = self.own().await?;
-        let name = match folded(name) {
-            name if name == "current_user" && self.role(&name).await?.is_none() => self.place.role.clone(),
-            name => name,
-        };
+        let is_own = name.quote_style.is_none() && name.value.eq_ignore_ascii_case("current_user");
+        let name = if is_own { self.place.role.clone() } else { folded(name) };
         let mut role = self.role(&name).await?.ok_or_else(|| undefined(&name))?;
         let is_own_password = name == self.place.role
             && options.iter().all(|option| matches!(option, ast::RoleOption::Password(_)));

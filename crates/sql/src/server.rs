@@ -3,8 +3,7 @@
 use std::{
     collections::BTreeMap,
     io,
-    net::TcpListener,
-    os::unix::net::UnixListener,
+    os::fd::AsFd,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed},
@@ -26,7 +25,7 @@ use crate::{
     catalog::{Catalog, SessionPlace},
     error::{Result, SqlError, code},
     functions::Context,
-    roles::First,
+    roles::FirstRole,
     sequences::{Drawn, Ranges},
     session::{Session, SessionParts},
     types::time,
@@ -82,7 +81,7 @@ pub struct Server {
 }
 
 struct Shared {
-    first: First,
+    first: FirstRole,
     most_sessions: usize,
     tls: Option<Arc<ServerConfig>>,
     locks: LockManager,
@@ -134,7 +133,7 @@ impl Server {
         let verifier = password.map(|password| Verifier::of(&password)).transpose();
         let verifier = verifier.map_err(io::Error::other)?.map(|verifier| verifier.text());
         let shared = Shared {
-            first: First { role: user, verifier },
+            first: FirstRole { role: user, verifier },
             most_sessions: sessions,
             tls,
             locks,
@@ -197,39 +196,18 @@ impl Server {
     }
 }
 
-/// Accepts clients of this machine until the task is dropped. `serve` gets the socket of each.
-///
-/// # Errors
-/// The socket is broken.
-pub async fn accept(
-    listener: Descriptor<UnixListener>,
-    mut serve: impl FnMut(std::os::unix::net::UnixStream),
-) -> io::Result<()> {
-    loop {
-        let (stream, _) = listener.read(|listener| listener.accept()).await?;
-        stream.set_nonblocking(true)?;
-        serve(stream);
-    }
-}
-
 /// The wait before connections are accepted again when the process has no descriptor left.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Accepts clients over TCP until the task is dropped. `serve` gets the socket of each and its
-/// address.
-pub async fn accept_tcp(
-    listener: Descriptor<TcpListener>,
-    mut serve: impl FnMut(std::net::TcpStream, std::net::SocketAddr),
+/// Accepts clients until the task is dropped. `take` accepts one that waits; `serve` gets it.
+pub async fn accept<L: AsFd, S>(
+    listener: Descriptor<L>,
+    take: impl Fn(&L) -> io::Result<S>,
+    mut serve: impl FnMut(S),
 ) {
     loop {
-        let accepted = listener.read(|listener| listener.accept()).await;
-        let ready = accepted.and_then(|(stream, address)| {
-            stream.set_nonblocking(true)?;
-            stream.set_nodelay(true)?;
-            Ok((stream, address))
-        });
-        match ready {
-            Ok((stream, address)) => serve(stream, address),
+        match listener.read(&take).await {
+            Ok(client) => serve(client),
             Err(error) => {
                 tracing::debug!("a client of SQL cannot be accepted: {error}");
                 executor::sleep(RETRY).await;

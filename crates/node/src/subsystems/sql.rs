@@ -3,7 +3,7 @@
 use std::{
     io,
     net::{SocketAddr, TcpListener},
-    os::unix::net::UnixListener,
+    os::{fd::AsFd, unix::net::UnixListener},
     path::PathBuf,
     sync::Arc,
 };
@@ -14,10 +14,10 @@ use plexus_admin::{
 };
 use plexus_cache::Cache;
 use plexus_fabric::shm::bind_for_owner;
-use plexus_interconnect::executor::{CancelHandle, TaskThread};
+use plexus_interconnect::executor::{CancelHandle, Descriptor, TaskThread};
 use plexus_sql::{
     Socket,
-    server::{Server, ServerSettings, accept, accept_tcp, tls_settings},
+    server::{Server, ServerSettings, accept, tls_settings},
 };
 use plexus_store::Store;
 
@@ -67,35 +67,19 @@ impl RunningServer {
         }
         let settings = ServerSettings { user, password, sessions, tls, locks: node.locks().clone() };
         let server = Server::start(settings, threads).map_err(failed)?;
-        let server = Arc::new(server);
-        let worker = node.workers()[0].clone();
-        let (serving, serving_tcp) = (server.clone(), server.clone());
-        let (worker_tcp, store_tcp) = (worker.clone(), store.clone());
-        let accepting_tcp = thread.spawn(move || async move {
-            let listener = match worker_tcp.descriptor(tcp) {
-                Ok(listener) => listener,
-                Err(error) => return tracing::error!("the port for SQL: {error}"),
-            };
-            let serve = |stream, address: std::net::SocketAddr| match worker_tcp.descriptor(stream) {
-                Ok(stream) => serving_tcp.serve(store_tcp.clone(), Socket::Tcp(stream), address.to_string()),
-                Err(error) => tracing::error!("a session cannot begin: {error}"),
-            };
-            accept_tcp(listener, serve).await;
+        let serving = (Arc::new(server), store);
+        let local = accepting(node, thread, &serving, listener, |listener| {
+            let (stream, _) = listener.accept()?;
+            stream.set_nonblocking(true)?;
+            Ok((stream, "local".into()))
         });
-        let accepting = thread.spawn(move || async move {
-            let listener = match worker.descriptor(listener) {
-                Ok(listener) => listener,
-                Err(error) => return tracing::error!("the socket for SQL: {error}"),
-            };
-            let serve = |stream| match worker.descriptor(stream) {
-                Ok(stream) => serving.serve(store.clone(), Socket::Unix(stream), "local".into()),
-                Err(error) => tracing::error!("a session cannot begin: {error}"),
-            };
-            if let Err(error) = accept(listener, serve).await {
-                tracing::error!("the socket for SQL: {error}");
-            }
+        let remote = accepting(node, thread, &serving, tcp, |listener| {
+            let (stream, address) = listener.accept()?;
+            stream.set_nonblocking(true)?;
+            stream.set_nodelay(true)?;
+            Ok((stream, address.to_string()))
         });
-        let accepting = [accepting, accepting_tcp].map(|task| task.cancel_handle());
+        let (accepting, server) = ([local, remote], serving.0);
         Ok(Self { path, tcp: address.tcp(), accepting, server })
     }
 
@@ -108,6 +92,32 @@ impl RunningServer {
     pub(super) fn server(&self) -> &Server {
         &self.server
     }
+}
+
+/// Serves the clients of a socket, on a thread. `take` accepts one, and says where it is.
+fn accepting<L: AsFd + Send + 'static, S: AsFd + 'static>(
+    node: &NodeRuntime,
+    thread: &TaskThread,
+    (server, store): &(Arc<Server>, Store<Cache>),
+    listener: L,
+    take: fn(&L) -> io::Result<(S, String)>,
+) -> CancelHandle
+where
+    Socket: From<Descriptor<S>>,
+{
+    let (worker, server, store) = (node.workers()[0].clone(), server.clone(), store.clone());
+    let accepting = thread.spawn(move || async move {
+        let listener = match worker.descriptor(listener) {
+            Ok(listener) => listener,
+            Err(error) => return tracing::error!("clients of SQL cannot be accepted: {error}"),
+        };
+        let serve = |(stream, address)| match worker.descriptor(stream) {
+            Ok(stream) => server.serve(store.clone(), Socket::from(stream), address),
+            Err(error) => tracing::error!("a session cannot begin: {error}"),
+        };
+        accept(listener, take, serve).await;
+    });
+    accepting.cancel_handle()
 }
 
 impl Drop for RunningServer {

@@ -21,6 +21,7 @@ use plexus_observe::{
     metrics::{self, Server},
     show::count,
 };
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 
 use super::{
@@ -293,6 +294,11 @@ fn serve(args: Args) -> anyhow::Result<()> {
         lifeline::watch(fd, || std::process::exit(1)).with_context(|| format!("--lifeline {fd}"))?;
     }
     end_on_panic();
+    // Each client of SQL needs a descriptor; the usual limit of 1024 is for programs with `select`.
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!("the limit of descriptors stays as it is: {error}");
+    }
     if let Err(error) = service_manager::connect() {
         tracing::warn!("the service manager at $NOTIFY_SOCKET hears nothing of this node: {error}");
     }

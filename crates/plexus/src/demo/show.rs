@@ -153,7 +153,7 @@ impl DemoPrinter {
     }
 
     pub(super) fn traffic(&self, traffic: &Traffic) -> anyhow::Result<()> {
-        self.line("\n3. What went over the interconnect (shm): messages sent, by channel and size\n")?;
+        self.line("\n4. What went over the interconnect (shm): messages sent, by channel and size\n")?;
         let mut table =
             Table::new(["channel", "size", "requests", "replies, forwards", "bytes", "share"]).indent(3);
         let sent = |channel: &ChannelTraffic, class: usize| {

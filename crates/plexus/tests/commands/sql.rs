@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 use crate::common::{Cluster, run, signal};
 
@@ -517,6 +517,8 @@ fn sessions_are_listed_cancelled_and_ended_and_limits_end_waits() {
 
 #[test]
 fn half_open_connections_do_not_keep_others_out() {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     let cluster = cluster();
     let url = cluster.run("sql").args(["--url", "--tcp", "-n", "n1"]).said().ok().trim().to_owned();
     let address = url.rsplit_once('@').unwrap().1.split('/').next().unwrap().to_owned();

@@ -23,7 +23,7 @@ use crate::{
     error::{Result, SqlError, code},
     functions::Context,
     parse::{self, Statement},
-    roles::First,
+    roles::FirstRole,
     sequences::Ranges,
     types::{Type, Value, text, time},
     wire::{BindMessage, Received, connection::Connection, format_of},
@@ -56,7 +56,7 @@ pub(crate) struct SessionParts {
     pub(crate) store: Store<Cache>,
     pub(crate) locks: LockManager,
     pub(crate) ranges: Arc<Ranges>,
-    pub(crate) first: First,
+    pub(crate) first: FirstRole,
 }
 
 /// A session of a client.
@@ -69,7 +69,7 @@ pub(crate) struct Session<'a> {
     catalog: Catalog,
     locks: TableLocks,
     ranges: Arc<Ranges>,
-    first: First,
+    first: FirstRole,
     transaction: Option<Transaction>,
     /// True from BEGIN to the end of the transaction.
     is_explicit: bool,

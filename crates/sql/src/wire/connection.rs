@@ -27,6 +27,18 @@ pub enum Socket {
     Tcp(Descriptor<TcpStream>),
 }
 
+impl From<Descriptor<UnixStream>> for Socket {
+    fn from(socket: Descriptor<UnixStream>) -> Self {
+        Self::Unix(socket)
+    }
+}
+
+impl From<Descriptor<TcpStream>> for Socket {
+    fn from(socket: Descriptor<TcpStream>) -> Self {
+        Self::Tcp(socket)
+    }
+}
+
 impl Socket {
     /// Hands what has come to `take`, once something has. Returns the number of bytes, which is
     /// 0 at the end.
