@@ -80,6 +80,8 @@ enum Torture {
     },
     /// Run three nodes under random faults of nodes and disks; check every acknowledged change.
     Redo(RandomFaults),
+    /// The same beside transactions of SQL; check sums, acknowledged changes and the history.
+    Sql(RandomFaults),
 }
 
 /// The duration and the seed of a run with random faults.
@@ -143,9 +145,16 @@ fn run(command: Command) -> Result<()> {
             };
             command::run(torture.arg(what).arg(plexus()?).args([count, seed].map(|n| n.to_string())))
         }
-        Command::Torture { of: Some(Torture::Redo(RandomFaults { minutes, seed })), .. } => {
+        Command::Torture {
+            of:
+                Some(
+                    of @ (Torture::Redo(RandomFaults { minutes, seed })
+                    | Torture::Sql(RandomFaults { minutes, seed })),
+                ),
+            ..
+        } => {
             let mut torture = torture(&[IP])?;
-            torture.arg("redo").arg(plexus()?);
+            torture.arg(if matches!(of, Torture::Sql(_)) { "sql" } else { "redo" }).arg(plexus()?);
             command::run(torture.args(["--minutes", &minutes.to_string(), "--seed", &seed.to_string()]))
         }
         Command::Torture { shares: Some(mbit), .. } => {

@@ -22,6 +22,7 @@ pub mod layout;
 pub mod lifeline;
 pub mod machine;
 pub mod memory;
+pub mod postgres;
 pub mod records;
 pub mod service_manager;
 pub mod sql;

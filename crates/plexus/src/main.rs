@@ -3,7 +3,6 @@
 mod commands;
 mod demo;
 mod output;
-mod postgres;
 
 use std::{path::PathBuf, process::ExitCode};
 

@@ -600,7 +600,7 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
         loop {
             shared.refill().await?;
             let horizon = shared.board.look(|core| core.horizon());
-            let by = Changer { id, step: self.step, snapshot, horizon };
+            let by = Changer { id, step: self.step, snapshot, horizon: &horizon };
             let status = |id, snapshot| shared.status(id, snapshot);
             let mut longest = 0;
             let mut decide = |contents: Option<&[u8]>| {

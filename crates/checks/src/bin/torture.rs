@@ -5,9 +5,9 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, ValueEnum};
 use plexus_checks::{
-    durability,
+    durability::campaign::{self, Work},
     executive::{self, views::ClientWork},
-    faults::{campaign, member::Member},
+    faults::{self, member::Member},
 };
 
 /// The time over which shares of paths are counted.
@@ -35,6 +35,17 @@ enum Command {
         seconds: u64,
         #[arg(default_value_t = 1)]
         seed: u64,
+    },
+    /// Causes random faults of nodes and disks under transactions of SQL for a time.
+    Sql {
+        plexus: PathBuf,
+        #[arg(long, default_value_t = 2.0)]
+        minutes: f64,
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// A part of the names of the faults to cause.
+        #[arg(long, default_value = "")]
+        only: String,
     },
     /// Causes random faults of nodes and disks under changes of blocks for a time.
     Redo {
@@ -91,18 +102,18 @@ fn run(command: Command) -> Result<(), String> {
                     eprintln!("{done} of {count}");
                 }
             };
-            let stalls = campaign::failovers(program, count, &mut say)?;
+            let stalls = faults::campaign::failovers(program, count, &mut say)?;
             println!("{count} fail-overs: 0 lost, 0 doubled, 0 late, 0 out of order\n{stalls}");
         }
         Command::Shares { first_mbit: first, second_mbit: second } => {
-            let shares = campaign::shares(program, [first, second], SHARES_FOR)?;
+            let shares = faults::campaign::shares(program, [first, second], SHARES_FOR)?;
             let of_all = f64::from(first) * 100.0 / f64::from(first + second);
             println!("paths of {first} and {second} Mbit/s, of which the first has {of_all:.1} %: {shares}");
         }
         Command::Soak { seconds, seed } => {
-            let mut say = |soaked: &campaign::Soaked| eprintln!("{} faults", soaked.faults);
-            let soaked = campaign::soak(program, Duration::from_secs(seconds), seed, &mut say)?;
-            let campaign::Soaked { faults, delivered, grew_kib } = soaked;
+            let mut say = |soaked: &faults::campaign::Soaked| eprintln!("{} faults", soaked.faults);
+            let soaked = faults::campaign::soak(program, Duration::from_secs(seconds), seed, &mut say)?;
+            let faults::campaign::Soaked { faults, delivered, grew_kib } = soaked;
             println!(
                 "{faults} faults, {delivered} messages: each delivered once, in order, unchanged; no descriptor or thread more, \
                  memory from the middle to the end {grew_kib:+?} KiB"
@@ -115,11 +126,9 @@ fn run(command: Command) -> Result<(), String> {
             print!("{}", report.map_err(again(&format!("executive --minutes {minutes:.2} --seed {seed}")))?);
         }
         Command::Redo { plexus, minutes, seed, only } => {
-            let time = Duration::from_secs_f64(minutes * 60.0);
-            let report =
-                durability::campaign::run(plexus, time, seed, &only, &mut |what| eprintln!("{what}"));
-            print!("{}", report.map_err(again(&format!("redo --minutes {minutes:.2} --seed {seed}")))?);
+            durable(plexus, Work::Blocks, minutes, seed, &only)?;
         }
+        Command::Sql { plexus, minutes, seed, only } => durable(plexus, Work::Sql, minutes, seed, &only)?,
         Command::Joins { plexus, count, seed } => {
             let report = executive::campaign::joins(plexus, count, seed, &mut |what| eprintln!("{what}"));
             print!("{}", report.map_err(again(&format!("executive --joins {count} --seed {seed}")))?);
@@ -138,6 +147,18 @@ fn run(command: Command) -> Result<(), String> {
             println!("{:.3}", ms?);
         }
     }
+    Ok(())
+}
+
+/// Causes random faults of nodes and disks beside this work.
+fn durable(plexus: PathBuf, work: Work, minutes: f64, seed: u64, only: &str) -> Result<(), String> {
+    let time = Duration::from_secs_f64(minutes * 60.0);
+    let report = campaign::run(plexus, work, time, seed, only, &mut |what| eprintln!("{what}"));
+    let name = match work {
+        Work::Blocks => "redo",
+        Work::Sql => "sql",
+    };
+    print!("{}", report.map_err(again(&format!("{name} --minutes {minutes:.2} --seed {seed}")))?);
     Ok(())
 }
 

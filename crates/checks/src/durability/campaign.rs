@@ -16,9 +16,11 @@ use plexus_sim::Random;
 use rustix::process::Signal;
 
 use super::{
-    clients::{Clients, Pauses, Refusals},
+    clients::Clients,
     damage,
     faults::{Fault, PUT_OUT},
+    sql::SqlClients,
+    workload::{Pauses, Refusals, Workload},
 };
 use crate::executive::{
     campaign::whole,
@@ -42,21 +44,33 @@ const SOAK: Duration = Duration::from_secs(20);
 /// The interval at which a wait checks its condition.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
+/// The work of the clients.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Work {
+    /// They change blocks.
+    Blocks,
+    /// They run transactions of SQL.
+    Sql,
+}
+
 /// The settings of one cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
+    /// The work of its clients.
+    pub work: Work,
     /// The networks between the hosts of the nodes, each of which serves a voting file; 0: all are
     /// on one host, which has the voting files.
     pub networks: usize,
     /// The interval of checkpoints.
     pub checkpoint_seconds: u32,
-    /// The blocks that the clients change. The cache of a node has room for 512.
+    /// The blocks or accounts that the clients change. The cache of a node has room for 512 blocks.
     pub hot: u64,
 }
 
 impl Settings {
-    fn any(random: &mut Random) -> Self {
+    fn any(work: Work, random: &mut Random) -> Self {
         Self {
+            work,
             networks: *random.pick(&[0, 0, 1]),
             checkpoint_seconds: *random.pick(&[1, 3, 600]),
             hot: *random.pick(&[12, 150, 1500]),
@@ -135,6 +149,7 @@ impl fmt::Display for Report {
 /// A change is missing or a block is refused, with the round; or a prerequisite is missing.
 pub fn run(
     program: PathBuf,
+    work: Work,
     time: Duration,
     seed: u64,
     only: &str,
@@ -146,14 +161,16 @@ pub fn run(
     }
     with_own_mounts(|| {
         let (mut report, mut random, start) = (Report::default(), Random::new(seed), Instant::now());
-        soak(program.clone(), seed, &mut report.pauses, say)?;
+        soak(program.clone(), work, seed, &mut report.pauses, say)?;
         while start.elapsed() < time {
-            let settings = Settings::any(&mut random);
+            let settings = Settings::any(work, &mut random);
             let faults: Vec<Fault> = (0..ROUNDS).map(|_| *random.pick(&known)).collect();
             let end = (start, time);
             on_cluster(program.clone(), settings, seed + report.clusters, &faults, end, &mut report, say)?;
         }
-        damage::run(program, &mut random, &mut report.damage, say)?;
+        if work == Work::Blocks {
+            damage::run(program, &mut random, &mut report.damage, say)?;
+        }
         Ok(report)
     })?
 }
@@ -162,15 +179,22 @@ pub fn run(
 ///
 /// # Errors
 /// As [`run`].
-pub fn each(program: PathBuf, seed: u64, say: &mut (dyn FnMut(&str) + Send)) -> Result<Report, String> {
+pub fn each(
+    program: PathBuf,
+    work: Work,
+    seed: u64,
+    say: &mut (dyn FnMut(&str) + Send),
+) -> Result<Report, String> {
     with_own_mounts(|| {
         let mut report = Report::default();
-        let settings = Settings { networks: 0, checkpoint_seconds: 1, hot: 150 };
+        let settings = Settings { work, networks: 0, checkpoint_seconds: 1, hot: 150 };
         let end = (Instant::now(), Duration::MAX);
         on_cluster(program.clone(), settings, seed, &Fault::ALL, end, &mut report, say)?;
-        let hosts = Settings { networks: 1, ..settings };
+        let hosts = Settings { work: Work::Blocks, networks: 1, ..settings };
         on_cluster(program.clone(), hosts, seed, &[Fault::InTurn], end, &mut report, say)?;
-        damage::run(program, &mut Random::new(seed), &mut report.damage, say)?;
+        if work == Work::Blocks {
+            damage::run(program, &mut Random::new(seed), &mut report.damage, say)?;
+        }
         Ok(report)
     })?
 }
@@ -178,26 +202,36 @@ pub fn each(program: PathBuf, seed: u64, say: &mut (dyn FnMut(&str) + Send)) -> 
 /// Lets clients work without any fault: changes must not stand still.
 fn soak(
     program: PathBuf,
+    work: Work,
     seed: u64,
     pauses: &mut Pauses,
     say: &mut (dyn FnMut(&str) + Send),
 ) -> Result<(), String> {
     say("changes without a fault");
-    let settings = Settings { networks: 0, checkpoint_seconds: 600, hot: 150 };
+    let settings = Settings { work, networks: 0, checkpoint_seconds: 600, hot: 150 };
     let mut nodes = cluster(program, settings)?;
-    let clients = Clients::new(nodes.dir(), NODES, settings.hot);
-    let ran = clients.beside(seed, || {
+    let soaked = match work {
+        Work::Blocks => soak_with(&Clients::new(nodes.dir(), NODES, settings.hot), seed, pauses),
+        Work::Sql => {
+            SqlClients::new(&nodes, settings.hot).and_then(|clients| soak_with(&clients, seed, pauses))
+        }
+    };
+    soaked.map_err(|why| kept(&mut nodes, why))
+}
+
+fn soak_with(clients: &impl Workload, seed: u64, pauses: &mut Pauses) -> Result<(), String> {
+    clients.beside(seed, || {
         clients.undisturbed(SOAK, pauses)?;
-        clients.check(0)
-    });
-    ran.map(drop).map_err(|why| kept(&mut nodes, why))
+        clients.check(0).map(drop)
+    })
 }
 
 /// Creates a cluster with disks that can fail.
 pub(super) fn cluster(program: PathBuf, settings: Settings) -> Result<Nodes, String> {
-    let Settings { networks, checkpoint_seconds, .. } = settings;
+    let Settings { work, networks, checkpoint_seconds, .. } = settings;
     let checkpoint_seconds = Some(checkpoint_seconds);
-    Nodes::start(Spec { program, count: NODES, networks, profile: "lan", checkpoint_seconds })
+    let has_sql = work == Work::Sql;
+    Nodes::start(Spec { program, count: NODES, networks, profile: "lan", checkpoint_seconds, has_sql })
 }
 
 /// Adds to a failure where the logs are.
@@ -217,7 +251,29 @@ fn on_cluster(
     report.clusters += 1;
     say(&format!("cluster {}: {settings:?}", report.clusters));
     let mut nodes = cluster(program, settings)?;
-    let clients = Clients::new(nodes.dir(), NODES, settings.hot);
+    let ran = match settings.work {
+        Work::Blocks => {
+            let clients = Clients::new(nodes.dir(), NODES, settings.hot);
+            beside_faults(&mut nodes, &clients, settings, seed, faults, (start, time), report, say)
+        }
+        Work::Sql => SqlClients::new(&nodes, settings.hot).and_then(|clients| {
+            beside_faults(&mut nodes, &clients, settings, seed, faults, (start, time), report, say)
+        }),
+    };
+    ran.map_err(|why| kept(&mut nodes, why))
+}
+
+#[expect(clippy::too_many_arguments, reason = "one call")]
+fn beside_faults(
+    nodes: &mut Nodes,
+    clients: &impl Workload,
+    settings: Settings,
+    seed: u64,
+    faults: &[Fault],
+    (start, time): (Instant, Duration),
+    report: &mut Report,
+    say: &mut (dyn FnMut(&str) + Send),
+) -> Result<(), String> {
     let mut random = Random::new(seed);
     let ran = clients.beside(seed, || {
         let mut epoch = nodes.agreed(&nodes.all(), 0)?;
@@ -231,8 +287,7 @@ fn on_cluster(
             let failed =
                 |why| format!("cluster {} {settings:?}, round {number}, {fault}: {why}", report.clusters);
             clients.undisturbed(between, &mut report.pauses).map_err(failed)?;
-            let found =
-                round(&mut nodes, &clients, *fault, &mut epoch, rounds, &mut random).map_err(failed)?;
+            let found = round(nodes, clients, *fault, &mut epoch, rounds, &mut random).map_err(failed)?;
             rounds.acknowledged += found - last;
             last = found;
             let ms = rounds.recovery.last().copied().unwrap_or(0) / 1_000_000;
@@ -241,13 +296,13 @@ fn on_cluster(
         Ok(())
     });
     clients.add_refusals(&mut report.refusals);
-    ran.map_err(|why| kept(&mut nodes, why))
+    ran
 }
 
 /// Causes a fault, heals it, and checks the blocks. Returns the changes acknowledged so far.
 fn round(
     nodes: &mut Nodes,
-    clients: &Clients,
+    clients: &impl Workload,
     fault: Fault,
     epoch: &mut u64,
     rounds: &mut Rounds,
@@ -288,24 +343,17 @@ fn round(
     let answered = answers(nodes, clients, &nodes.all())?;
     rounds.recovery.push(recovery.unwrap_or_else(|| answered.duration_since(struck)).as_nanos() as u64);
     let node = random.below(NODES as u64) as usize;
-    let (found, refused) = clients.check(node)?;
-    match refused.first() {
-        None => Ok(found),
-        Some(why) => Err(format!("{} refuses {} blocks: {why}", Nodes::name(node), refused.len())),
-    }
+    clients.check(node)
 }
 
-/// Waits until one of these nodes reads all blocks.
-fn answers(nodes: &mut Nodes, clients: &Clients, living: &[usize]) -> Result<Instant, String> {
+/// Waits until one of these nodes answers for all data.
+fn answers(nodes: &mut Nodes, clients: &impl Workload, living: &[usize]) -> Result<Instant, String> {
     let start = Instant::now();
     let mut last = String::new();
     while start.elapsed() < TIMEOUT {
         for node in living {
-            match clients.counts(*node) {
-                Ok(counts) => match counts.into_iter().find_map(Result::err) {
-                    None => return Ok(Instant::now()),
-                    Some(why) => last = why,
-                },
+            match clients.answers(*node) {
+                Ok(()) => return Ok(Instant::now()),
                 Err(why) => last = why,
             }
         }
@@ -315,5 +363,5 @@ fn answers(nodes: &mut Nodes, clients: &Clients, living: &[usize]) -> Result<Ins
         thread::sleep(LOOK_EVERY);
     }
     let said: Vec<String> = living.iter().map(|node| nodes.last_said(*node)).collect();
-    Err(format!("no node reads all blocks: {last}\n{}", said.join("\n--\n")))
+    Err(format!("no node answers for all data: {last}\n{}", said.join("\n--\n")))
 }

@@ -6,7 +6,6 @@
 //! of each node changes groups of blocks, and finds its own changes of them whole.
 
 use std::{
-    collections::BTreeMap,
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -21,6 +20,7 @@ use plexus_admin::{
 };
 use serde_json::{Value, json};
 
+use super::workload::{Refusals, Workload, add_refusal};
 use crate::executive::nodes::{Nodes, TIMEOUT};
 
 /// The clients of each node.
@@ -37,41 +37,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The longest time until all acknowledgements that were sent have been recorded.
 const RECORDED_WITHIN: Duration = Duration::from_secs(10);
-
-/// The time without a change from which it is reported, and the one from which it is a failure: far
-/// longer than a busy machine needs.
-const LONG_PAUSE: Duration = Duration::from_secs(1);
-const PAUSE_LIMIT: Duration = Duration::from_secs(10);
-
-/// The times without a change while there was no fault.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Pauses {
-    /// The number of those longer than a second.
-    pub long: u64,
-    /// The longest.
-    pub longest: Duration,
-}
-
-/// The present time without a change. It lasts from one look to another with the same count, so a
-/// late look makes none.
-struct Pause {
-    count: u64,
-    since: Instant,
-    length: Duration,
-}
-
-impl Pause {
-    fn look(&mut self, count: u64, now: Instant, pauses: &mut Pauses) {
-        if count != self.count {
-            *self = Self { count, since: now, length: Duration::ZERO };
-            return;
-        }
-        let was_long = self.length >= LONG_PAUSE;
-        self.length = now - self.since;
-        pauses.long += u64::from(self.length >= LONG_PAUSE && !was_long);
-        pauses.longest = pauses.longest.max(self.length);
-    }
-}
 
 /// The changes of a client that were acknowledged.
 #[derive(Clone)]
@@ -95,9 +60,6 @@ pub struct Clients {
     refusals: Mutex<Refusals>,
 }
 
-/// Refusals by their text without numbers, with their count and one whole text.
-pub type Refusals = BTreeMap<String, (u64, String)>;
-
 /// The counts of the blocks that a node reads: by client, or the reason why a block is refused.
 pub type Counts = Vec<Result<Vec<u64>, String>>;
 
@@ -113,35 +75,6 @@ impl Clients {
             over: AtomicBool::new(false),
             failure: Mutex::default(),
             refusals: Mutex::default(),
-        }
-    }
-
-    /// Runs `act` while all clients work.
-    ///
-    /// # Errors
-    /// The error of `act`.
-    pub fn beside<R>(&self, seed: u64, act: impl FnOnce() -> Result<R, String>) -> Result<R, String> {
-        self.over.store(false, Ordering::Relaxed);
-        thread::scope(|scope| {
-            let _over = Over(&self.over);
-            for slot in 0..self.slots.len() {
-                scope.spawn(move || self.work(slot, seed));
-            }
-            act()
-        })
-    }
-
-    /// Works at the node of a client until the end.
-    fn work(&self, slot: usize, seed: u64) {
-        let mut number = seed;
-        while !self.over.load(Ordering::Relaxed) {
-            number = number.wrapping_add(1);
-            match self.work_once(slot, number) {
-                Ok(()) => {}
-                Err(ControlError::Refused { name, what }) => self.refused(&name, what),
-                Err(_) => {}
-            }
-            thread::sleep(RESTS);
         }
     }
 
@@ -175,25 +108,6 @@ impl Clients {
         Ok(())
     }
 
-    /// Waits for this time, and longer while changes stand still. There must be no fault.
-    ///
-    /// # Errors
-    /// No change is acknowledged any more.
-    pub fn undisturbed(&self, time: Duration, pauses: &mut Pauses) -> Result<(), String> {
-        let count = || self.count.load(Ordering::Relaxed);
-        let start = Instant::now();
-        let mut pause = Pause { count: count(), since: start, length: Duration::ZERO };
-        while start.elapsed() < time || pause.length >= LONG_PAUSE {
-            thread::sleep(RESTS);
-            pause.look(count(), Instant::now(), pauses);
-            if pause.length >= PAUSE_LIMIT {
-                let seconds = pause.length.as_secs();
-                return Err(format!("no change was acknowledged for {seconds} s, without any fault"));
-            }
-        }
-        Ok(())
-    }
-
     fn slot(&self, slot: usize) -> MutexGuard<'_, Acknowledged> {
         self.slots[slot].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -206,17 +120,8 @@ impl Clients {
         }
         let is_starting = what.contains("does not know");
         if !is_starting {
-            let kind = what.chars().filter(|letter| !letter.is_ascii_digit()).collect();
             let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-            refusals.entry(kind).or_insert((0, whole)).0 += 1;
-        }
-    }
-
-    /// Adds the refusals that clients got.
-    pub fn add_refusals(&self, all: &mut Refusals) {
-        let refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        for (kind, (count, example)) in &*refusals {
-            all.entry(kind.clone()).or_insert((0, example.clone())).0 += count;
+            add_refusal(&mut refusals, &what, whole);
         }
     }
 
@@ -244,7 +149,7 @@ impl Clients {
     ///
     /// # Errors
     /// The node does not answer, or the counts are wrong.
-    pub fn check(&self, node: usize) -> Result<(u64, Vec<String>), String> {
+    pub fn compare(&self, node: usize) -> Result<(u64, Vec<String>), String> {
         let before = self.record();
         let counts = self.counts(node)?;
         let mut all = 0;
@@ -291,31 +196,55 @@ fn invented(counts: &Counts, record: &[Acknowledged]) -> Result<(), String> {
     Ok(())
 }
 
-/// Ends the clients when dropped.
-struct Over<'a>(&'a AtomicBool);
+impl Workload for Clients {
+    fn clients(&self) -> usize {
+        self.slots.len()
+    }
 
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+    fn over(&self) -> &AtomicBool {
+        &self.over
+    }
+
+    fn count(&self) -> &AtomicU64 {
+        &self.count
+    }
+
+    fn work(&self, client: usize, seed: u64) {
+        let mut number = seed;
+        while !self.over.load(Ordering::Relaxed) {
+            number = number.wrapping_add(1);
+            match self.work_once(client, number) {
+                Ok(()) => {}
+                Err(ControlError::Refused { name, what }) => self.refused(&name, what),
+                Err(_) => {}
+            }
+            thread::sleep(RESTS);
+        }
+    }
+
+    fn answers(&self, node: usize) -> Result<(), String> {
+        self.counts(node)?.into_iter().find_map(Result::err).map_or(Ok(()), Err)
+    }
+
+    fn check(&self, node: usize) -> Result<u64, String> {
+        let (found, refused) = self.compare(node)?;
+        match refused.first() {
+            None => Ok(found),
+            Some(why) => Err(format!("{} refuses {} blocks: {why}", Nodes::name(node), refused.len())),
+        }
+    }
+
+    fn add_refusals(&self, all: &mut Refusals) {
+        let refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        for (kind, (count, example)) in &*refusals {
+            all.entry(kind.clone()).or_insert((0, example.clone())).0 += count;
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_long_pause_is_counted_once_and_a_late_look_makes_none() {
-        let (start, mut pauses) = (Instant::now(), Pauses::default());
-        let mut pause = Pause { count: 0, since: start, length: Duration::ZERO };
-        for (count, ms, length) in
-            [(0, 900, 900), (1, 5000, 0), (1, 6000, 1000), (1, 6500, 1500), (2, 6600, 0), (2, 7700, 1100)]
-        {
-            pause.look(count, start + Duration::from_millis(ms), &mut pauses);
-            assert_eq!(pause.length, Duration::from_millis(length));
-        }
-        assert_eq!(pauses, Pauses { long: 2, longest: Duration::from_millis(1500) });
-    }
 
     #[test]
     fn a_change_counts_if_it_was_acknowledged_or_its_client_interrupted() {

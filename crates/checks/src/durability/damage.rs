@@ -12,8 +12,9 @@ use plexus_redo::stream::{
 use plexus_sim::Random;
 
 use super::{
-    campaign::{NODES, Settings, cluster, kept},
+    campaign::{NODES, Settings, Work, cluster, kept},
     clients::Clients,
+    workload::Workload,
 };
 use crate::executive::{disks::Disks, nodes::GROUP_DISK};
 
@@ -63,7 +64,7 @@ pub fn run(
 ) -> Result<(), String> {
     for checkpoint_seconds in [600, 1] {
         say(&format!("bits flipped in blocks, checkpoints every {checkpoint_seconds} s"));
-        let settings = Settings { networks: 0, checkpoint_seconds, hot: 150 };
+        let settings = Settings { work: Work::Blocks, networks: 0, checkpoint_seconds, hot: 150 };
         let refused = damaged(program.clone(), settings, random, |disks, length, random| {
             let mut bytes = disks.copy(GROUP_DISK);
             let blocks: BTreeSet<u64> = (0..DAMAGED).map(|_| random.below(settings.hot)).collect();
@@ -84,7 +85,7 @@ pub fn run(
             break;
         }
         say("bits flipped in a stream");
-        let settings = Settings { networks: 0, checkpoint_seconds: 600, hot: 1500 };
+        let settings = Settings { work: Work::Blocks, networks: 0, checkpoint_seconds: 600, hot: 1500 };
         let refused = damaged(program.clone(), settings, random, |disks, _, random| {
             let mut batches = Vec::new();
             for name in disks.names().into_iter().filter(|name| name != GROUP_DISK) {
@@ -138,7 +139,7 @@ fn damaged(
         let expects = damage(&disks.data, config.block_size.bytes() as u64, random)?;
         nodes.all().into_iter().try_for_each(|node| nodes.up(node))?;
         nodes.agreed(&nodes.all(), 0)?;
-        clients.check(random.below(NODES as u64) as usize)?;
+        clients.compare(random.below(NODES as u64) as usize)?;
         let counts = clients.counts(0)?;
         let refused = (0..).zip(&counts).filter_map(|(block, counts)| Some((block, counts.as_ref().err()?)));
         let refused: Vec<(u64, &String)> = refused.collect();

@@ -57,6 +57,8 @@ pub struct Spec {
     /// Puts the blocks, the redo streams and the state files on disks that can fail, and writes
     /// changed blocks to disk after this many seconds. Each host serves a voting file.
     pub checkpoint_seconds: Option<u32>,
+    /// Serves SQL, with a larger group.
+    pub has_sql: bool,
 }
 
 /// Disks under the data of a cluster that can fail.
@@ -118,7 +120,9 @@ impl Nodes {
     fn init(&mut self) -> Result<(), String> {
         let mut init = Command::new(&self.spec.program);
         init.arg("init").arg(self.dir().root()).args(["--nodes", &self.spec.count.to_string()]);
-        init.args(["--size-mib", "16", "--cache-mib", "4", "--rails", "shm,tcp"]);
+        let size_mib = if self.spec.has_sql { "256" } else { "16" };
+        init.args(["--size-mib", size_mib, "--cache-mib", "4", "--rails", "shm,tcp"]);
+        init.args(self.spec.has_sql.then_some("--sql"));
         let output = init.output().map_err(|error| format!("{}: {error}", self.spec.program.display()))?;
         if !output.status.success() {
             return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());

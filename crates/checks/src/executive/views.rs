@@ -47,7 +47,7 @@ pub enum ClientWork {
 }
 
 fn cluster(program: PathBuf, networks: usize, profile: &'static str) -> Result<Nodes, String> {
-    Nodes::start(Spec { program, count: NODES, networks, profile, checkpoint_seconds: None })
+    Nodes::start(Spec { program, count: NODES, networks, profile, checkpoint_seconds: None, has_sql: false })
 }
 
 fn ms(since: Instant) -> f64 {

@@ -4,7 +4,10 @@
 //! Skipped where namespaces or FUSE cannot be used, with a line that gives the reason.
 
 use plexus_checks::{
-    durability::{campaign, faults::Fault},
+    durability::{
+        campaign::{self, Work},
+        faults::Fault,
+    },
     executive::disks::Disks,
 };
 use plexus_namespaces::{Lan, with_own_mounts};
@@ -19,7 +22,7 @@ fn every_acknowledged_change_survives_each_fault_of_nodes_and_disks() {
     if let Err(why) = Lan::new(1, 1).map(drop).and_then(|()| with_own_mounts(mounts)?) {
         return eprintln!("skipped: {why}");
     }
-    let report = campaign::each(crate::executive::plexus(), SEED, &mut |_| ()).unwrap();
+    let report = campaign::each(crate::executive::plexus(), Work::Blocks, SEED, &mut |_| ()).unwrap();
     assert_eq!(report.rounds.len(), Fault::ALL.len(), "{report}");
     assert!(report.rounds.values().all(|rounds| rounds.acknowledged > 0), "{report}");
     // Without checkpoints the images of damaged blocks are in the redo.

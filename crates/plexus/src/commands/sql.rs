@@ -3,13 +3,15 @@
 use std::io::{self, BufRead, IsTerminal, Write};
 
 use anyhow::{anyhow, bail};
-use plexus_admin::{config::Config, keys, sql::SqlAddress};
+use plexus_admin::{
+    config::Config,
+    keys,
+    postgres::{PostgresAnswer, PostgresClient, PostgresNotice, PostgresRows},
+    sql::SqlAddress,
+};
 
 use super::cluster::Cluster;
-use crate::{
-    output,
-    postgres::{Answer, Client, Notice, Rows},
-};
+use crate::output;
 
 /// The arguments of `plexus sql`.
 #[derive(clap::Args)]
@@ -74,33 +76,39 @@ fn addresses(config: &Config, node: Option<&str>) -> anyhow::Result<Vec<SqlAddre
     Ok(addresses)
 }
 
-fn connect(addresses: &[SqlAddress]) -> anyhow::Result<Client> {
+fn connect(addresses: &[SqlAddress]) -> anyhow::Result<PostgresClient> {
     let mut last = anyhow!("no node");
     for address in addresses {
-        match Client::connect(address, "plexus sql") {
+        match PostgresClient::connect(address, "plexus sql") {
             Ok(client) => return Ok(client),
-            Err(error) => last = error,
+            Err(error) => last = error.into(),
         }
     }
     Err(last)
 }
 
 /// Runs statements, and prints what they return. Returns whether all succeeded.
-fn run_all(client: &mut Client, statements: &str) -> anyhow::Result<bool> {
-    client.run(statements, &mut |answer| match answer {
-        Answer::Rows(rows) => print_rows(&rows),
-        Answer::Done(tag) => output::line(&tag),
-        Answer::Copied(line) => output::bytes(&line),
-        Answer::Notice(Notice { severity, code, message, detail }) => {
-            eprintln!("{severity}: {message} ({code})");
-            detail.into_iter().for_each(|detail| eprintln!("DETAIL: {detail}"));
-            Ok(())
+fn run_all(client: &mut PostgresClient, statements: &str) -> anyhow::Result<bool> {
+    let mut succeeded = true;
+    client.ask(statements)?;
+    while let Some(answer) = client.answer()? {
+        match answer {
+            PostgresAnswer::Rows(rows) => print_rows(&rows)?,
+            PostgresAnswer::Done(tag) => output::line(&tag)?,
+            PostgresAnswer::Copied(line) => output::bytes(&line)?,
+            PostgresAnswer::Notice(notice) => {
+                succeeded &= !notice.is_error();
+                let PostgresNotice { severity, code, message, detail } = notice;
+                eprintln!("{severity}: {message} ({code})");
+                detail.into_iter().for_each(|detail| eprintln!("DETAIL: {detail}"));
+            }
         }
-    })
+    }
+    Ok(succeeded)
 }
 
 /// Reads statements up to their semicolons, and runs them.
-fn prompt(client: &mut Client) -> anyhow::Result<()> {
+fn prompt(client: &mut PostgresClient) -> anyhow::Result<()> {
     let is_shown = io::stdin().is_terminal();
     let (mut statement, mut failed) = (String::new(), false);
     let show = |text: &str| -> anyhow::Result<()> {
@@ -130,7 +138,7 @@ fn prompt(client: &mut Client) -> anyhow::Result<()> {
     if failed && !is_shown { Err(anyhow!("a statement has failed")) } else { Ok(()) }
 }
 
-fn print_rows(rows: &Rows) -> anyhow::Result<()> {
+fn print_rows(rows: &PostgresRows) -> anyhow::Result<()> {
     let shown = |value: &Option<String>| value.clone().unwrap_or_default();
     let width = |at: usize, name: &str| {
         let values = rows.rows.iter().map(|row| row.get(at).map_or(0, |value| shown(value).chars().count()));

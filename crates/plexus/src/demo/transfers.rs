@@ -9,20 +9,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use plexus_admin::{
     TemporaryCluster,
     config::Config,
+    postgres::PostgresClient,
     sql::{SECTION, SqlAddress},
 };
 use plexus_base::{NodeId, Waiting};
 use serde::Serialize;
 
 use super::stop;
-use crate::{
-    commands::measured::{self, TemporarySpec},
-    postgres::{Answer, Client},
-};
+use crate::commands::measured::{self, TemporarySpec};
 
 /// The accounts, and what each has at the start.
 const ACCOUNTS: u64 = 300;
@@ -123,22 +121,14 @@ fn transfer(client: u64, number: u64) -> String {
 fn client(run: &Run, address: &SqlAddress, id: u64, may_fail: bool) -> anyhow::Result<Seen> {
     let mut seen = Seen::default();
     let mut work = || -> anyhow::Result<()> {
-        let mut client = Client::connect(address, "plexus demo")?;
+        let mut client = PostgresClient::connect(address, "plexus demo")?;
         for number in 0.. {
             let phase = run.phase.load(SeqCst);
             if phase == ENDING {
                 return Ok(());
             }
             let begin = Instant::now();
-            let mut error = None;
-            let mut hear = |answer| {
-                if let Answer::Notice(notice) = answer {
-                    error = Some(notice.message);
-                }
-                Ok(())
-            };
-            let succeeded = client.run(&transfer(id, number), &mut hear)?;
-            ensure!(succeeded, "a transfer failed: {}", error.unwrap_or_default());
+            client.run(&transfer(id, number)).context("a transfer failed")?;
             seen.acknowledged += 1;
             match phase {
                 MEASURING => seen.responses.push(begin.elapsed()),
@@ -159,21 +149,12 @@ fn client(run: &Run, address: &SqlAddress, id: u64, may_fail: bool) -> anyhow::R
 }
 
 /// Returns the one value of a query.
-fn number(client: &mut Client, query: &str) -> anyhow::Result<u64> {
-    let mut found = None;
-    let mut hear = |answer| {
-        match answer {
-            Answer::Rows(rows) => found = rows.rows.into_iter().flatten().next().flatten(),
-            Answer::Notice(notice) => bail!("{}", notice.message),
-            _ => {}
-        }
-        Ok(())
-    };
-    client.run(query, &mut hear)?;
+fn number(client: &mut PostgresClient, query: &str) -> anyhow::Result<u64> {
+    let found = client.run(query)?.into_iter().flatten().next().flatten();
     found.as_deref().unwrap_or_default().parse().with_context(|| format!("no number: {query}"))
 }
 
-fn fill(client: &mut Client) -> anyhow::Result<()> {
+fn fill(client: &mut PostgresClient) -> anyhow::Result<()> {
     let rows: Vec<String> = (0..ACCOUNTS).map(|id| format!("({id}, {BALANCE})")).collect();
     let statements = [
         "create table accounts (id int primary key, balance bigint not null)".to_owned(),
@@ -182,11 +163,7 @@ fn fill(client: &mut Client) -> anyhow::Result<()> {
         format!("insert into accounts values {}", rows.join(", ")),
     ];
     for statement in statements {
-        let mut hear = |answer| match answer {
-            Answer::Notice(notice) => bail!("{}", notice.message),
-            _ => Ok(()),
-        };
-        client.run(&statement, &mut hear)?;
+        client.run(&statement)?;
     }
     Ok(())
 }
@@ -238,7 +215,7 @@ fn pause(run: &Run, time: Duration, interrupted: &AtomicBool) -> anyhow::Result<
 fn on(cluster: &TemporaryCluster, interrupted: &AtomicBool) -> anyhow::Result<TransfersReport> {
     let config = cluster.config();
     let addresses = addresses(config)?;
-    let mut first = Client::connect(&addresses[0], "plexus demo")?;
+    let mut first = PostgresClient::connect(&addresses[0], "plexus demo")?;
     fill(&mut first)?;
     let run = Arc::new(Run { phase: AtomicU8::new(STARTING), failed: AtomicBool::new(false) });
     let mut clients = Vec::new();

@@ -15,7 +15,7 @@ use plexus_base::{Epoch, Incarnation, NodeId};
 
 use super::{
     Number, Status, TransactionId,
-    messages::{Message, MessageBody},
+    messages::{LOWS, Message, MessageBody},
 };
 
 /// The most rounds under way: further ones would tell little that is new.
@@ -92,7 +92,29 @@ struct Peer {
     incarnation: Incarnation,
     /// The last round that it has answered.
     answered: u64,
-    low: Number,
+    /// Its lowest snapshots; the last one is a bound of all others that it has or will have.
+    lows: [Number; LOWS],
+}
+
+/// What is known of the snapshots of all nodes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Horizon {
+    /// Those that may be there below `bound`, in any order.
+    snapshots: Vec<Number>,
+    /// All others are at or above this moment.
+    bound: Number,
+}
+
+impl Horizon {
+    /// Returns a moment at or below all snapshots.
+    pub(crate) fn lowest(&self) -> Number {
+        self.snapshots.iter().copied().fold(self.bound, Number::min)
+    }
+
+    /// Returns whether a snapshot may show a version from this number on, before the next one.
+    pub(crate) fn may_show(&self, number: Number, next: Number) -> bool {
+        next > self.bound || self.snapshots.iter().any(|snapshot| (number..next).contains(snapshot))
+    }
 }
 
 pub(crate) struct Core<W> {
@@ -225,13 +247,19 @@ impl<W> Core<W> {
         }
     }
 
-    fn low(&self) -> Number {
-        self.snapshots.keys().next().copied().unwrap_or(self.clock)
+    /// Returns the lowest snapshots of this node. Each later one is at or above the clock.
+    fn lows(&self) -> [Number; LOWS] {
+        let mut snapshots = self.snapshots.keys();
+        std::array::from_fn(|_| snapshots.next().copied().unwrap_or(self.clock))
     }
 
-    /// Returns a moment at or below all snapshots of all members.
-    pub(crate) fn horizon(&self) -> Number {
-        self.peers.values().map(|peer| peer.low).fold(self.low(), Number::min)
+    /// Returns what is known of the snapshots of all members.
+    pub(crate) fn horizon(&self) -> Horizon {
+        let own = self.lows();
+        let all = || self.peers.values().map(|peer| &peer.lows).chain([&own]);
+        let bound = all().map(|lows| lows[LOWS - 1]).fold(Number::MAX, Number::min);
+        let snapshots = all().flatten().copied().filter(|snapshot| *snapshot < bound).collect();
+        Horizon { snapshots, bound }
     }
 
     // Transactions of this node.
@@ -416,8 +444,8 @@ impl<W> Core<W> {
             let old = before.get(&node).filter(|peer| peer.incarnation == incarnation);
             // A newcomer has raised its clock above the limits before it takes a snapshot, and has
             // read no row before the last change of a transaction that draws now.
-            let (answered, low) = old.map_or((self.round, 0), |peer| (peer.answered, peer.low));
-            self.peers.insert(node, Peer { incarnation, answered, low });
+            let (answered, lows) = old.map_or((self.round, [0; LOWS]), |peer| (peer.answered, peer.lows));
+            self.peers.insert(node, Peer { incarnation, answered, lows });
         }
         let unanswered = std::mem::take(&mut self.questions);
         for (id, askers) in unanswered {
@@ -492,7 +520,8 @@ impl<W> Core<W> {
     pub(crate) fn message(&mut self, from: NodeId, message: Message) {
         self.raise(message.clock);
         if let Some(peer) = self.peers.get_mut(&from) {
-            peer.low = peer.low.max(message.low);
+            // Also an older message is true: later snapshots are above the bound in it.
+            peer.lows = message.lows;
         }
         match message.body {
             MessageBody::Ask { round } => self.send(from, MessageBody::Told { round }),
@@ -568,7 +597,7 @@ impl<W> Core<W> {
     }
 
     fn message_of(&self, body: MessageBody) -> Message {
-        Message { clock: self.clock, low: self.low(), body }
+        Message { clock: self.clock, lows: self.lows(), body }
     }
 
     fn send(&mut self, to: NodeId, body: MessageBody) {

@@ -8,16 +8,20 @@ use plexus_base::{
 use super::{Number, Status, TransactionId};
 
 wire::layout! {
-    struct Wire: 34 {
-        kind: u8, node: NodeId, clock: u64, low: u64, subject: u64, detail: u64
+    struct Wire: 90 {
+        kind: u8, node: NodeId, clock: u64, lows: [u64; LOWS], subject: u64, detail: u64
     }
 }
 
-/// A message, with the clock and the lowest snapshot of its sender.
+/// The number of snapshots in a message.
+pub(crate) const LOWS: usize = 8;
+
+/// A message, with the clock and the lowest snapshots of its sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Message {
     pub(crate) clock: Number,
-    pub(crate) low: Number,
+    /// The lowest snapshots, in their order; the last one is a bound of all others.
+    pub(crate) lows: [Number; LOWS],
     pub(crate) body: MessageBody,
 }
 
@@ -63,12 +67,12 @@ impl Message {
             MessageBody::Probe { node, .. } => node,
             _ => NodeId(0),
         };
-        wire::encode(&Wire { kind, node, clock: self.clock, low: self.low, subject, detail })
+        wire::encode(&Wire { kind, node, clock: self.clock, lows: self.lows, subject, detail })
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         wire::decode("message of transactions", bytes, |reader| {
-            let Wire { kind, node, clock, low, subject, detail } = reader.take()?;
+            let Wire { kind, node, clock, lows, subject, detail } = reader.take()?;
             let id = TransactionId(subject);
             let epoch = || subject.try_into().map(Epoch).map_err(|_| Fault::Field("epoch"));
             let body = match kind {
@@ -85,7 +89,7 @@ impl Message {
                 11 => MessageBody::Deadlock { id },
                 _ => return Err(Fault::Field("kind")),
             };
-            Ok(Self { clock, low, body })
+            Ok(Self { clock, lows, body })
         })
     }
 }

@@ -12,7 +12,10 @@
 //!
 //! All numbers are little-endian.
 
-use super::{Number, Status, TransactionId, core::StatusPath};
+use super::{
+    Number, Status, TransactionId,
+    core::{Horizon, StatusPath},
+};
 use crate::tree::EntryChange;
 
 const HEAD: usize = 13;
@@ -137,13 +140,13 @@ pub(crate) fn visible(
 
 /// The transaction that changes a row.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Changer {
+pub(crate) struct Changer<'a> {
     pub(crate) id: TransactionId,
     pub(crate) step: Step,
     /// A version above this snapshot is a failure; `None`: the newest one counts.
     pub(crate) snapshot: Option<Number>,
-    /// A moment at or below all snapshots.
-    pub(crate) horizon: Number,
+    /// The snapshots of all nodes.
+    pub(crate) horizon: &'a Horizon,
 }
 
 /// The result of a change of a row.
@@ -172,11 +175,11 @@ pub enum RowChange {
 /// transaction itself. Finished versions are stamped, and those that no snapshot needs go.
 pub(crate) fn change(
     value: Option<&[u8]>,
-    by: Changer,
+    by: Changer<'_>,
     status: impl Fn(TransactionId, Number) -> StatusPath,
     decide: &mut dyn FnMut(Option<&[u8]>) -> RowChange,
 ) -> (EntryChange, Changed) {
-    let mut kept = match settled(value.unwrap_or_default(), Some(by), by.horizon, &status) {
+    let mut kept = match settled(value.unwrap_or_default(), by, &status) {
         Ok(kept) => kept,
         Err(RowFault::Malformed) => return (EntryChange::Keep, Changed::Malformed),
         Err(RowFault::Unknown(unknown)) => return (EntryChange::Keep, Changed::Unknown(unknown)),
@@ -222,15 +225,17 @@ pub(crate) fn undo(value: Option<&[u8]>, id: TransactionId, from: Step) -> (Entr
 /// rolled back or that no snapshot needs. Only the first may be of `by`.
 fn settled<'a>(
     value: &'a [u8],
-    by: Option<Changer>,
-    horizon: Number,
+    by: Changer<'_>,
     status: &impl Fn(TransactionId, Number) -> StatusPath,
 ) -> Result<Vec<Version<'a>>, RowFault> {
-    let mut kept = Vec::new();
+    let mut kept: Vec<Version<'a>> = Vec::new();
+    let lowest = by.horizon.lowest();
+    // The number of the version above.
+    let mut next = None;
     for version in Versions(value) {
         let mut version = version?;
         if let Writer::Of(id, _) = version.writer
-            && by.is_none_or(|by| by.id != id)
+            && by.id != id
         {
             match status(id, Number::MAX) {
                 StatusPath::Known(Status::Committed(number)) => version.writer = Writer::Stamped(number),
@@ -242,13 +247,14 @@ fn settled<'a>(
             kept.push(version);
             continue;
         };
-        if number > horizon {
+        if next.replace(number).is_none_or(|next| by.horizon.may_show(number, next)) {
             kept.push(version);
-            continue;
         }
         // Every snapshot shows this version or a newer one. A removed row needs none.
-        kept.extend(version.contents.is_some().then_some(version));
-        break;
+        if number <= lowest {
+            kept.pop_if(|last| last.writer == version.writer && last.contents.is_none());
+            break;
+        }
     }
     Ok(kept)
 }

@@ -11,7 +11,7 @@ use plexus_sim::Random;
 
 use super::{
     core::{Core, Home, Notice, StatusPath},
-    messages::Message,
+    messages::{LOWS, Message},
     rows::{self, Changed, Changer, RowChange, RowFault, Unknown},
     *,
 };
@@ -300,7 +300,7 @@ impl World {
         };
         let core = &self.nodes[at].as_ref().unwrap().core;
         let horizon = core.horizon();
-        let by = Changer { id, step: 0, snapshot: is_repeatable.then_some(snapshot), horizon };
+        let by = Changer { id, step: 0, snapshot: is_repeatable.then_some(snapshot), horizon: &horizon };
         let status = |id, snapshot| core.status(id, snapshot);
         let mut append = |old: Option<&[u8]>| {
             let mut new = old.unwrap_or_default().to_vec();
@@ -641,8 +641,51 @@ fn slots_of_the_last_run_of_the_own_node_wait_for_the_other_members() {
     core.raised(Epoch(2), 10);
     assert_eq!(core.status(id, 5), StatusPath::Ask);
     let body = super::messages::MessageBody::Raised { epoch: Epoch(2) };
-    core.message(other, Message { clock: 10, low: 10, body });
+    core.message(other, Message { clock: 10, lows: [10; LOWS], body });
     assert_eq!(core.status(id, 5), StatusPath::ReadSlot);
+}
+
+/// So a row that is often changed keeps a few versions, beside snapshots of any age.
+#[test]
+fn versions_between_the_snapshots_of_all_nodes_go() {
+    let (me, other) = (NodeId(0), NodeId(1));
+    let members = [(me, Incarnation(1)), (other, Incarnation(2))];
+    let mut cores = [Core::<Token>::new(me, Incarnation(1)), Core::new(other, Incarnation(2))];
+    cores.iter_mut().for_each(|core| core.view(Epoch(2), &members));
+    let mut value = Vec::new();
+    let mut change = |cores: &mut [Core<Token>; 2], number: Number| {
+        let id = TransactionId(number);
+        cores[0].raise(number);
+        cores[1].refresh();
+        for (from, to) in [(1, 0), (0, 1)] {
+            for (_, message) in cores[from].take_sends() {
+                cores[to].message(NodeId(from as u8), message);
+            }
+        }
+        let horizon = cores[1].horizon();
+        let by = Changer { id, step: 0, snapshot: None, horizon: &horizon };
+        let status = |id: TransactionId, _| StatusPath::Known(Status::Committed(id.0));
+        let set = &mut |_: Option<&[u8]>| RowChange::Set(number.to_le_bytes().to_vec());
+        if let (EntryChange::Set(new), Changed::Done) = rows::change(Some(&value), by, status, set) {
+            value = new;
+        }
+        let all = |snapshot| rows::visible(&value, None, snapshot, status).unwrap().map(contents_of);
+        [all(10), all(20), all(number)]
+    };
+    for number in 1..1000 {
+        let [at_10, at_20, newest] = change(&mut cores, number);
+        if number == 10 {
+            assert_eq!(cores[0].snapshot(), 10);
+        }
+        if number == 20 {
+            assert_eq!(cores[0].snapshot(), 20);
+        }
+        assert!(number < 11 || at_10 == Some(vec![10]), "{number}: {at_10:?}");
+        assert!(number < 21 || at_20 == Some(vec![20]), "{number}: {at_20:?}");
+        assert_eq!(newest, Some(vec![number]));
+    }
+    let versions = value.len() / (rows::VERSION_BYTES + 8);
+    assert_eq!(versions, 4, "two for the snapshots, the last one, and the one before");
 }
 
 #[test]
@@ -664,12 +707,12 @@ fn messages_are_read_as_they_were_written_and_hostile_ones_are_refused() {
         MessageBody::Deadlock { id },
     ];
     for body in all {
-        let message = Message { clock: 11, low: 10, body };
+        let message = Message { clock: 11, lows: [3, 4, 4, 4, 5, 6, 7, 10], body };
         assert_eq!(Message::decode(&message.encode()), Ok(message));
     }
-    let mut bytes = Message { clock: 11, low: 10, body: all[2] }.encode();
+    let mut bytes = Message { clock: 11, lows: [10; LOWS], body: all[2] }.encode();
     assert!(Message::decode(&bytes[1..]).is_err());
-    bytes[22] = 1;
+    bytes[78] = 1;
     assert!(Message::decode(&bytes).is_err(), "an epoch of more than 32 bits");
     bytes[0] = 12;
     assert!(Message::decode(&bytes).is_err());
