@@ -87,6 +87,11 @@ impl Table {
         BlockId(self.root)
     }
 
+    /// Returns the roots of its trees.
+    pub(crate) fn trees(&self) -> impl Iterator<Item = u64> + '_ {
+        [self.root].into_iter().chain(self.indexes.iter().map(|index| index.root))
+    }
+
     pub(crate) fn column(&self, name: &str) -> Result<usize> {
         self.columns.iter().position(|column| column.name == name).ok_or_else(|| {
             let message = format!("column \"{name}\" of relation \"{}\" does not exist", self.name);
@@ -411,6 +416,13 @@ impl Catalog {
         }
         if let Some(old) = old.filter(|old| new.is_none_or(|new| new.name != old.name)) {
             Self::put::<Entry>(store, by, &self.place.key_of(&old.name), None).await?;
+        }
+        let trees = |table: Option<&Table>| -> Vec<u64> {
+            table.into_iter().flat_map(|table| table.trees().collect::<Vec<_>>()).collect()
+        };
+        let kept = trees(new);
+        for gone in trees(old).into_iter().filter(|root| !kept.contains(root)) {
+            by.drop_tree(BlockId(gone)).await?;
         }
         let Some(new) = new else {
             self.tables.clear();

@@ -5,61 +5,74 @@
 //! | 0 | what was handed out so far |
 //! | 1 | root of the catalog |
 //! | 2 | root of the tree of homes: the limit of each node incarnation |
-//! | 3 | root of the tree of status extents: the home and the first block of each |
+//! | 3 | root of the tree of status blocks: the home and the place of each |
+//! | 4 | root of the tree of trees: a row for each that is made by transactions, with its root |
+//! | 5 | the first map of [space](crate::space) |
 //!
-//! Space is handed out to nodes in extents, and numbers in ranges, so that nodes work without
-//! meeting. A node uses nothing of them before it is durable that it has them.
+//! Each tree has a number. That of the first ones is their block; others get unique ones. Numbers
+//! are handed out in ranges, so that nodes work without meeting. A node uses none before it is
+//! durable that it has them.
 
 use plexus_base::{
     BlockId, Epoch, Incarnation, NodeId,
     wire::{self, Fixed, require, require_magic, require_version},
 };
-use plexus_cache::{BlockChange, Blocks};
+use plexus_cache::{BlockChange, Blocks, Committed};
 use plexus_disks::{PageType, Version};
 
 use crate::{
     StoreError,
-    space::{FreeBlock, Space},
-    transactions::{EXTENT_SLOTS, Number, TransactionId, core::Home},
+    space::{FreeBlock, Space, SpaceMap},
+    transactions::{Number, TransactionId, core::Home},
     tree::{ScanPlace, Tree},
 };
 
-/// The type of the blocks of status extents.
+/// The type of status blocks.
 pub(crate) const STATUS_PAGE: PageType = PageType(2);
 
 const MAGIC: [u8; 8] = *b"PLEXSTOR";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 const FIRST: BlockId = BlockId(0);
 pub(crate) const CATALOG: BlockId = BlockId(1);
 const HOMES: BlockId = BlockId(2);
 const STATUS: BlockId = BlockId(3);
+pub(crate) const TREES: BlockId = BlockId(4);
 
-/// The most blocks of an extent of space.
-const EXTENT_BLOCKS: u64 = 1024;
+/// The trees that always exist.
+pub(crate) const FIRST_TREES: [BlockId; 4] = [CATALOG, HOMES, STATUS, TREES];
+
+/// The first block of space.
+const SPACE: u64 = 5;
+
+/// The first number that is handed out; the first trees have lower ones.
+const FIRST_NUMBER: u64 = 16;
+
+/// The status blocks that a node takes at once.
+const STATUS_BLOCKS: u32 = 8;
 
 /// The number of numbers that a node takes at once.
 pub(crate) const ID_RANGE: u64 = 1 << 16;
 
 wire::layout! {
     struct FirstWire: 40 {
-        magic: [u8; 8], version: u32, next_status: u32, next_block: u64, next_id: u64, unused: u64
+        magic: [u8; 8], version: u32, next_status: u32, extent: u64, next_id: u64, unused: u64
     }
 }
 
 wire::layout! {
     struct StatusWire: 24 {
-        node: NodeId, zeros: [u8; 3], since: u32, incarnation: u64, first: u64
+        node: NodeId, zeros: [u8; 3], since: u32, incarnation: u64, block: u64
     }
 }
 
 /// The next of each thing that is handed out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HandedOut {
-    /// The next status extent.
+    /// The next status block.
     pub(crate) next_status: u32,
-    /// The first block that no extent has.
-    pub(crate) next_block: u64,
+    /// The blocks of an extent of space, which never changes.
+    pub(crate) extent: u64,
     /// The next number for those who need one that is unique.
     pub(crate) next_id: u64,
 }
@@ -67,10 +80,10 @@ pub(crate) struct HandedOut {
 impl HandedOut {
     fn read(bytes: &[u8]) -> Result<Self, StoreError> {
         let read = |reader: &mut wire::Reader<'_>| {
-            let FirstWire { magic, version, next_status, next_block, next_id, unused: _ } = reader.take()?;
+            let FirstWire { magic, version, next_status, extent, next_id, unused: _ } = reader.take()?;
             require_magic(magic, MAGIC)?;
             require_version(version, VERSION)?;
-            Ok(Self { next_status, next_block, next_id })
+            Ok(Self { next_status, extent, next_id })
         };
         let head = bytes.get(..FirstWire::LEN).unwrap_or(bytes);
         wire::decode("first block of the store", head, read)
@@ -78,70 +91,77 @@ impl HandedOut {
     }
 
     fn write(self, page: &mut impl BlockChange) {
-        let Self { next_status, next_block, next_id } = self;
-        let wire = FirstWire { magic: MAGIC, version: VERSION, next_status, next_block, next_id, unused: 0 };
+        let Self { next_status, extent, next_id } = self;
+        let wire = FirstWire { magic: MAGIC, version: VERSION, next_status, extent, next_id, unused: 0 };
         page.write(0, &wire::encode::<_, { FirstWire::LEN }>(&wire));
     }
 }
 
-/// A status extent: the home of its transactions, and its first block.
+/// A status block: the home of its transactions, and its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct StatusExtent {
+pub(crate) struct StatusBlock {
     pub(crate) home: Home,
-    pub(crate) first: BlockId,
+    pub(crate) block: BlockId,
 }
 
-impl StatusExtent {
+impl StatusBlock {
     fn encode(self) -> [u8; StatusWire::LEN] {
-        let Self { home: Home { node, incarnation, since }, first } = self;
+        let Self { home: Home { node, incarnation, since }, block } = self;
         let since = since.0;
-        wire::encode(&StatusWire { node, zeros: [0; 3], since, incarnation: incarnation.0, first: first.0 })
+        wire::encode(&StatusWire { node, zeros: [0; 3], since, incarnation: incarnation.0, block: block.0 })
     }
 
-    fn decode(bytes: &[u8]) -> Result<Self, StoreError> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, StoreError> {
         let read = |reader: &mut wire::Reader<'_>| {
-            let StatusWire { node, zeros, since, incarnation, first } = reader.take()?;
+            let StatusWire { node, zeros, since, incarnation, block } = reader.take()?;
             require(zeros == [0; 3], "unused field")?;
             let home = Home { node, incarnation: Incarnation(incarnation), since: Epoch(since) };
-            Ok(Self { home, first: BlockId(first) })
+            Ok(Self { home, block: BlockId(block) })
         };
-        wire::decode("status extent", bytes, read)
+        wire::decode("status block", bytes, read)
             .map_err(|_| StoreError::Damaged { block: STATUS, what: "an entry is malformed" })
+    }
+
+    /// Returns the place of a slot: its block and its offset there.
+    pub(crate) fn slot(self, id: TransactionId) -> (BlockId, usize) {
+        (self.block, usize::from(id.slot()) * 8)
     }
 }
 
-/// The place of a slot: its block and its offset there.
-pub(crate) fn slot_place(extent: StatusExtent, id: TransactionId, user: usize) -> (BlockId, usize) {
-    let slots = user / 8;
-    let slot = usize::from(id.slot());
-    (BlockId(extent.first.0 + (slot / slots) as u64), slot % slots * 8)
+/// A status block that a node takes, and the slots that it has.
+pub(crate) struct TakenStatus {
+    pub(crate) number: u32,
+    pub(crate) status: StatusBlock,
+    pub(crate) free: FreeBlock,
 }
 
-fn status_blocks(user: usize) -> u64 {
-    u64::from(EXTENT_SLOTS).div_ceil(user as u64 / 8)
-}
-
-/// Makes the store, unless there is one. Several nodes may do so at once.
+/// Makes the store, unless there is one. Several nodes may do so at once. Returns its map.
 ///
 /// # Errors
 /// A block cannot be had, or block 0 has something else.
-pub(crate) async fn make_or_open<B: Blocks, S: Space>(blocks: &B) -> Result<(), StoreError> {
+pub(crate) async fn make_or_open<B: Blocks, S: Space>(blocks: &B) -> Result<SpaceMap, StoreError> {
+    let all = blocks.blocks();
     let page = blocks.read(FIRST).await?;
+    let map = |handed_out: HandedOut, user: usize| SpaceMap::new(SPACE, handed_out.extent, all, user);
     if page.iter().any(|byte| *byte != 0) {
-        return HandedOut::read(&page).map(drop);
+        return Ok(map(HandedOut::read(&page)?, page.len()));
     }
     drop(page);
     let mut first = blocks.change(FIRST).await?;
+    let user = first.len();
     if first.iter().any(|byte| *byte != 0) {
-        return HandedOut::read(&first).map(drop);
+        return Ok(map(HandedOut::read(&first)?, user));
     }
-    HandedOut { next_status: 1, next_block: STATUS.0 + 1, next_id: 1 }.write(&mut first);
+    let handed_out = HandedOut { next_status: 1, extent: SpaceMap::length_for(all), next_id: FIRST_NUMBER };
+    handed_out.write(&mut first);
     let mut pages = vec![first];
-    for root in [CATALOG, HOMES, STATUS] {
-        pages.push(Tree::<'_, B, S>::new_root(blocks, FreeBlock { block: root, last: Version(0) }).await?);
+    for block in FIRST_TREES {
+        let root = FreeBlock { block, last: Version(0) };
+        pages.push(Tree::<'_, B, S>::new_root(blocks, root, block.0).await?);
     }
     let committed = blocks.commit(pages);
-    Ok(blocks.durable(committed).await?)
+    blocks.durable(committed).await?;
+    Ok(map(handed_out, user))
 }
 
 /// Hands something out: `take` changes what was handed out so far.
@@ -158,29 +178,6 @@ async fn hand_out<B: Blocks, T>(
     Ok(taken)
 }
 
-fn take_blocks(handed_out: &mut HandedOut, all: u64, wanted: u64) -> Result<u64, StoreError> {
-    let first = handed_out.next_block;
-    if all.saturating_sub(first) < wanted {
-        return Err(StoreError::Full);
-    }
-    handed_out.next_block += wanted;
-    Ok(first)
-}
-
-/// Takes an extent of space: free blocks.
-pub(crate) async fn take_space<B: Blocks>(blocks: &B) -> Result<Vec<FreeBlock>, StoreError> {
-    let all = blocks.blocks();
-    // A small group has room for many extents, too.
-    let most = EXTENT_BLOCKS.min(all / 64).max(16);
-    let (first, count) = hand_out(blocks, |handed_out| {
-        let count = most.min(all.saturating_sub(handed_out.next_block)).max(1);
-        Ok((take_blocks(handed_out, all, count)?, count))
-    })
-    .await?;
-    let free = |block| FreeBlock { block: BlockId(block), last: Version(0) };
-    Ok((first..first + count).rev().map(free).collect())
-}
-
 /// Takes a range of unique numbers; returns the first of [`ID_RANGE`].
 pub(crate) async fn take_ids<B: Blocks>(blocks: &B) -> Result<u64, StoreError> {
     let take = |handed_out: &mut HandedOut| {
@@ -191,36 +188,38 @@ pub(crate) async fn take_ids<B: Blocks>(blocks: &B) -> Result<u64, StoreError> {
     hand_out(blocks, take).await
 }
 
-/// Takes a status extent for a home, and makes its first block. Returns its number.
+/// Takes status blocks for a home. Each is made when it is first used.
 pub(crate) async fn take_status<B: Blocks, S: Space>(
     blocks: &B,
     space: &S,
     home: Home,
-    user: usize,
-) -> Result<(u32, StatusExtent), StoreError> {
-    let all = blocks.blocks();
-    let (number, first) = hand_out(blocks, |handed_out| {
-        let first = take_blocks(handed_out, all, status_blocks(user))?;
-        let number = handed_out.next_status;
-        handed_out.next_status += 1;
-        Ok((number, BlockId(first)))
+) -> Result<Vec<TakenStatus>, StoreError> {
+    let first = hand_out(blocks, |handed_out| {
+        let first = handed_out.next_status;
+        handed_out.next_status += STATUS_BLOCKS;
+        Ok(first)
     })
     .await?;
-    let extent = StatusExtent { home, first };
     let tree = Tree::open(blocks, space, STATUS);
-    let committed = tree.put(&number.to_be_bytes(), &extent.encode()).await?;
-    blocks.durable(committed).await?;
-    Ok((number, extent))
+    let (mut taken, mut last) = (Vec::new(), Committed::default());
+    for number in first..first + STATUS_BLOCKS {
+        let free = space.take().await?;
+        let status = StatusBlock { home, block: free.block };
+        last = tree.put(&number.to_be_bytes(), &status.encode()).await?.max(last);
+        taken.push(TakenStatus { number, status, free });
+    }
+    blocks.durable(last).await?;
+    Ok(taken)
 }
 
-/// Returns a status extent.
+/// Returns a status block.
 pub(crate) async fn find_status<B: Blocks, S: Space>(
     blocks: &B,
     space: &S,
     number: u32,
-) -> Result<Option<StatusExtent>, StoreError> {
+) -> Result<Option<StatusBlock>, StoreError> {
     let found = Tree::open(blocks, space, STATUS).get(&number.to_be_bytes()).await?;
-    found.map(|bytes| StatusExtent::decode(&bytes)).transpose()
+    found.map(|bytes| StatusBlock::decode(&bytes)).transpose()
 }
 
 /// Makes a limit of a home durable.

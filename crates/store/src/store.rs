@@ -1,9 +1,9 @@
 //! The store of a node: where transactions begin, and what they do.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet, VecDeque},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -12,15 +12,14 @@ use std::{
 use futures_util::lock::Mutex as TaskMutex;
 use plexus_base::{BlockId, Incarnation, NodeId};
 use plexus_cache::{Blocks, Committed};
-use plexus_disks::Version;
 use plexus_interconnect::executor;
 
 use crate::{
     StoreError,
-    layout::{self, ID_RANGE, STATUS_PAGE, StatusExtent},
-    space::{FreeBlock, Space},
+    layout::{self, ID_RANGE, STATUS_PAGE, StatusBlock, TakenStatus},
+    space::{Owner, Space, Stock},
     transactions::{
-        EXTENT_SLOTS, Number, Status, TransactionId,
+        Number, Status, TransactionId,
         core::{Home, Notice, StatusPath},
         rows::{self, Changed, Changer, RowChange, Step, Unknown, VERSION_BYTES},
         service::Board,
@@ -136,45 +135,37 @@ struct Shared<B> {
     user: usize,
     stock: Stock,
     slots: TaskMutex<Slots>,
-    extents: Mutex<HashMap<u32, StatusExtent>>,
+    status_blocks: Mutex<HashMap<u32, StatusBlock>>,
+    /// Held by the task that looks for space; the trees that are gone of which none was found.
+    refills: TaskMutex<Reclaimed>,
     ids: TaskMutex<std::ops::Range<u64>>,
     /// Held by the task that raises the limit.
     limit: TaskMutex<()>,
 }
 
-/// The free blocks of a node.
-#[derive(Default)]
-struct Stock {
-    free: Mutex<Vec<FreeBlock>>,
-    /// Held by the task that takes an extent.
-    refills: TaskMutex<()>,
-}
-
 /// The slots that the next transactions of a node get.
+#[derive(Default)]
 struct Slots {
-    number: u32,
-    extent: StatusExtent,
-    next: u32,
+    /// The blocks, and the slots of the first one that are taken.
+    blocks: VecDeque<TakenStatus>,
+    next: usize,
 }
 
-impl Stock {
-    fn lock(&self) -> MutexGuard<'_, Vec<FreeBlock>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_short(&self) -> bool {
-        self.lock().len() < FEW_BLOCKS
-    }
+/// The search for blocks of trees that are gone.
+#[derive(Default)]
+struct Reclaimed {
+    /// The extent at which it goes on.
+    next: u64,
+    /// The trees that were gone when it was at the end, and had no blocks left.
+    known: HashSet<u64>,
 }
 
-impl Space for Stock {
-    async fn take(&self) -> Result<FreeBlock, StoreError> {
-        self.lock().pop().ok_or(StoreError::Full)
-    }
-
-    fn give_back(&self, block: FreeBlock) {
-        self.lock().push(block);
-    }
+/// The trees that have a row.
+#[derive(Default)]
+struct KnownTrees {
+    live: HashSet<u64>,
+    /// Those that no snapshot can show any more.
+    gone: HashSet<u64>,
 }
 
 impl<B: Blocks + Send + Sync + 'static> Store<B> {
@@ -195,18 +186,12 @@ impl<B: Blocks + Send + Sync + 'static> Store<B> {
             board.ask(|core, waiter| core.gather(waiter)).await.ok_or(StoreError::NoMember)?;
         }
         let user = blocks.read(BlockId(0)).await?.len();
-        layout::make_or_open::<B, Stock>(&blocks).await?;
-        let stock = Stock::default();
+        let stock = Stock::new(layout::make_or_open::<B, Stock>(&blocks).await?);
         let others = |node, other| (node, other) != (me, incarnation);
         // So the clock is above all numbers of commits that were acknowledged before this view.
         let limit = layout::highest_limit(&blocks, &stock, others).await?;
         board.act(|core| core.raise(limit));
         let home = Home { node: me, incarnation, since: board.look(|core| core.epoch()) };
-        *stock.lock() = layout::take_space(&blocks).await?;
-        layout::put_limit(&blocks, &stock, home, limit + LIMIT_STEP).await?;
-        board.act(|core| core.set_limit(limit + LIMIT_STEP));
-        let (number, extent) = layout::take_status(&blocks, &stock, home, user).await?;
-        let slots = TaskMutex::new(Slots { number, extent, next: 0 });
         let shared = Shared {
             blocks,
             board: board.clone(),
@@ -214,12 +199,16 @@ impl<B: Blocks + Send + Sync + 'static> Store<B> {
             is_member,
             user,
             stock,
-            slots,
-            extents: Mutex::default(),
+            slots: TaskMutex::default(),
+            status_blocks: Mutex::default(),
+            refills: TaskMutex::default(),
             ids: TaskMutex::new(0..0),
             limit: TaskMutex::new(()),
         };
-        shared.know(number, extent);
+        // The tree of trees has the pages that it needs for this; a page for each other tree follows.
+        shared.refill().await?;
+        layout::put_limit(&shared.blocks, &shared.stock, home, limit + LIMIT_STEP).await?;
+        board.act(|core| core.set_limit(limit + LIMIT_STEP));
         let store = Self { shared: Arc::new(shared) };
         let weak: Weak<Shared<B>> = Arc::downgrade(&store.shared);
         board.on_view(move || {
@@ -309,9 +298,13 @@ impl<B: Blocks + Send + Sync + 'static> Store<B> {
 }
 
 impl<B> Shared<B> {
-    fn know(&self, number: u32, extent: StatusExtent) {
-        self.extents.lock().unwrap_or_else(PoisonError::into_inner).insert(number, extent);
-        self.board.act(|core| core.learn_home(number, extent.home));
+    fn know(&self, number: u32, status: StatusBlock) {
+        self.status_blocks.lock().unwrap_or_else(PoisonError::into_inner).insert(number, status);
+        self.board.act(|core| core.learn_home(number, status.home));
+    }
+
+    fn owner(&self) -> Owner {
+        (self.home.node, self.home.incarnation)
     }
 }
 
@@ -328,7 +321,7 @@ impl<B: Blocks> Shared<B> {
     ) -> Result<(), StoreError> {
         match way {
             StatusPath::Known(_) => {}
-            StatusPath::FindHome => drop(self.extent(id.extent()).await?),
+            StatusPath::FindHome => drop(self.status_block(id).await?),
             StatusPath::Ask => {
                 let answer = self.board.ask(|core, waiter| core.ask(id, snapshot, by, waiter));
                 if answer.await.ok_or(StoreError::NoMember)? == Notice::Deadlock {
@@ -336,7 +329,7 @@ impl<B: Blocks> Shared<B> {
                 }
             }
             StatusPath::ReadSlot => {
-                let (block, at) = layout::slot_place(self.extent(id.extent()).await?, id, self.user);
+                let (block, at) = self.status_block(id).await?.slot(id);
                 let page = self.blocks.read(block).await?;
                 let number = page.get(at..at + 8).and_then(|slot| slot.try_into().ok());
                 let status = match Number::from_le_bytes(number.unwrap_or_default()) {
@@ -350,13 +343,14 @@ impl<B: Blocks> Shared<B> {
         Ok(())
     }
 
-    async fn extent(&self, number: u32) -> Result<StatusExtent, StoreError> {
-        let known = self.extents.lock().unwrap_or_else(PoisonError::into_inner).get(&number).copied();
+    async fn status_block(&self, id: TransactionId) -> Result<StatusBlock, StoreError> {
+        let number = id.status_block();
+        let known = self.status_blocks.lock().unwrap_or_else(PoisonError::into_inner).get(&number).copied();
         if let Some(known) = known {
             return Ok(known);
         }
         let found = layout::find_status(&self.blocks, &self.stock, number).await?;
-        let missing = StoreError::Damaged { block: BlockId(0), what: "a status extent is missing" };
+        let missing = StoreError::Damaged { block: BlockId(0), what: "a status block is missing" };
         let found = found.ok_or(missing)?;
         self.know(number, found);
         Ok(found)
@@ -364,40 +358,101 @@ impl<B: Blocks> Shared<B> {
 
     /// Takes an extent of space if there are few free blocks.
     async fn refill(&self) -> Result<(), StoreError> {
-        while self.stock.is_short() {
-            let refill = self.stock.refills.lock().await;
-            if !self.stock.is_short() {
+        while self.stock.count() < FEW_BLOCKS {
+            let mut reclaimed = self.refills.lock().await;
+            if self.stock.count() >= FEW_BLOCKS {
                 break;
             }
-            match layout::take_space(&self.blocks).await {
-                Ok(more) => {
-                    let mut free = self.stock.lock();
-                    // The blocks of the older extent are used first.
-                    free.splice(0..0, more);
-                }
-                // The last blocks may be enough.
-                Err(StoreError::Full) => break,
-                Err(why) => return Err(why),
+            self.stock.release_used(&self.blocks, self.owner()).await?;
+            let is_gone = |(node, incarnation)| !self.board.look(|core| core.is_member(node, incarnation));
+            let mut live = async || Ok(self.known_trees().await?.live);
+            if self.stock.claim(&self.blocks, self.owner(), is_gone, &mut live).await? {
+                continue;
             }
-            drop(refill);
+            if !self.reclaim(&mut reclaimed).await? {
+                // The last blocks may be enough.
+                break;
+            }
         }
         Ok(())
+    }
+
+    /// Looks for blocks of trees that are gone. Returns whether it has found enough.
+    async fn reclaim(&self, reclaimed: &mut Reclaimed) -> Result<bool, StoreError> {
+        let KnownTrees { live, gone } = self.known_trees().await?;
+        if gone.is_subset(&reclaimed.known) {
+            return Ok(false);
+        }
+        let (from, mut is_again) = (reclaimed.next, false);
+        loop {
+            let next =
+                self.stock.reclaim(&self.blocks, self.owner(), reclaimed.next, 2 * FEW_BLOCKS, &live).await?;
+            reclaimed.next = next.unwrap_or(0);
+            if next.is_some() {
+                return Ok(true);
+            }
+            // From the begin up to where this search began; then all blocks of these trees are used.
+            if from == 0 || is_again {
+                reclaimed.known = gone;
+                return Ok(self.stock.count() >= FEW_BLOCKS);
+            }
+            is_again = true;
+        }
+    }
+
+    /// Returns the trees that have a row, and those that no snapshot can show any more.
+    async fn known_trees(&self) -> Result<KnownTrees, StoreError> {
+        let mut trees = KnownTrees::default();
+        trees.live.extend(layout::FIRST_TREES.map(|block| block.0));
+        let lowest = self.board.look(|core| core.horizon().lowest());
+        let tree = Tree::open(&self.blocks, &self.stock, layout::TREES);
+        let mut place = Some(ScanPlace::from(&[]));
+        while let Some(from) = place {
+            let scanned = tree.scan(&from, 256).await?;
+            for (key, value) in scanned.entries {
+                let number = key.try_into().map(u64::from_be_bytes);
+                let number = number.map_err(|_| malformed(layout::TREES))?;
+                match self.is_gone(&value, lowest).await? {
+                    true => trees.gone.insert(number),
+                    false => trees.live.insert(number),
+                };
+            }
+            place = scanned.next;
+        }
+        Ok(trees)
+    }
+
+    /// Returns whether no snapshot can show a row of the tree of trees any more.
+    async fn is_gone(&self, value: &[u8], lowest: Number) -> Result<bool, StoreError> {
+        loop {
+            match rows::is_gone(value, lowest, |id| self.status(id, lowest)) {
+                Ok(is_gone) => return Ok(is_gone),
+                Err(rows::RowFault::Malformed) => return Err(malformed(layout::TREES)),
+                // It is needed as long as its transaction is under way.
+                Err(rows::RowFault::Unknown(Unknown { way: StatusPath::Ask, .. })) => return Ok(false),
+                Err(rows::RowFault::Unknown(unknown)) => self.find_out(unknown, None).await?,
+            }
+        }
     }
 
     /// Begins a transaction that changes something.
     async fn new_id(&self) -> Result<TransactionId, StoreError> {
         let mut slots = self.slots.lock().await;
-        if slots.next == EXTENT_SLOTS {
-            let home = self.home;
-            let (number, extent) = layout::take_status(&self.blocks, &self.stock, home, self.user).await?;
-            self.know(number, extent);
-            *slots = Slots { number, extent, next: 0 };
+        if slots.next == self.user / 8 {
+            slots.blocks.pop_front();
+            slots.next = 0;
         }
-        let id = TransactionId::new(slots.number, slots.next as u16);
-        let (block, at) = layout::slot_place(slots.extent, id, self.user);
-        if at == 0 {
-            let page = self.blocks.create(block, STATUS_PAGE, Version(0)).await?;
-            self.blocks.commit(vec![page]);
+        if slots.blocks.is_empty() {
+            slots.blocks.extend(layout::take_status(&self.blocks, &self.stock, self.home).await?);
+        }
+        let slot = slots.next as u16;
+        let taken = slots.blocks.front().ok_or(StoreError::Full)?;
+        let id = TransactionId::new(taken.number, slot);
+        if slot == 0 {
+            let page = self.blocks.create(taken.free.block, STATUS_PAGE, taken.free.last).await?;
+            let committed = self.blocks.commit(vec![page]);
+            self.stock.used(taken.free.block, committed);
+            self.know(taken.number, taken.status);
         }
         slots.next += 1;
         self.board.act(|core| core.begin(id));
@@ -427,7 +482,7 @@ impl<B: Blocks> Shared<B> {
                 None => return Err(StoreError::NoMember),
             }
         };
-        let (block, at) = layout::slot_place(self.extent(id.extent()).await?, id, self.user);
+        let (block, at) = self.status_block(id).await?.slot(id);
         let recorded = self.record(block, at, number).await?;
         self.blocks.durable(recorded).await?;
         let ended = self.board.ask(|core, waiter| core.durable(id, waiter)).await;
@@ -641,23 +696,44 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
         }
     }
 
-    /// Makes a new, empty tree. Returns its root.
+    /// Makes a new, empty tree. Returns its root. If the transaction is rolled back, the space of
+    /// the tree is free again.
     ///
     /// # Errors
     /// There is no room, or a block cannot be had.
     pub async fn create_tree(&mut self) -> Result<BlockId, StoreError> {
-        let shared = &*self.store.shared;
+        let shared = self.store.shared.clone();
+        let number = self.store.fresh_id().await?;
         shared.refill().await?;
         let root = shared.stock.take().await?;
-        let page = match Tree::<'_, B, Stock>::new_root(&shared.blocks, root).await {
-            Ok(page) => page,
+        let block = root.block.0.to_le_bytes().to_vec();
+        let set = &mut |_: Option<&[u8]>| RowChange::Set(block.clone());
+        // The row is first: a page whose tree has none is free.
+        let made = match self.change(layout::TREES, &number.to_be_bytes(), set).await {
+            Ok(()) => Tree::<'_, B, Stock>::new_root(&shared.blocks, root, number).await,
+            Err(why) => Err(why),
+        };
+        match made {
+            Ok(page) => {
+                let committed = shared.blocks.commit_in_order(vec![page]);
+                shared.stock.used(root.block, committed);
+                Ok(root.block)
+            }
             Err(why) => {
                 shared.stock.give_back(root);
-                return Err(why);
+                Err(why)
             }
-        };
-        shared.blocks.commit_in_order(vec![page]);
-        Ok(root.block)
+        }
+    }
+
+    /// Removes a tree. Its space is free when no snapshot can show it any more; until then others
+    /// may read it.
+    ///
+    /// # Errors
+    /// A block cannot be had.
+    pub async fn drop_tree(&mut self, root: BlockId) -> Result<(), StoreError> {
+        let number = self.store.tree(root).number().await?;
+        self.change(layout::TREES, &number.to_be_bytes(), &mut |_| RowChange::Remove).await
     }
 
     /// Returns a place to which the transaction can be rolled back.

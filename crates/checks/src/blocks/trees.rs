@@ -159,7 +159,7 @@ async fn operation(
         }
         let _making = Making(truth);
         let root = FreeBlock { block: ROOT, last: Version(0) };
-        let (_, committed) = Tree::create(blocks, space, root).await?;
+        let (_, committed) = Tree::create(blocks, space, root, 7).await?;
         blocks.durable(committed).await?;
         truth.is_made.set(true);
         return Ok(());

@@ -45,7 +45,7 @@ pub(crate) enum StatusPath {
     Ask,
     /// The slot tells: a number, or zero if it is rolled back. [`Core::learn`] keeps it.
     ReadSlot,
-    /// The home of the extent is not known: [`Core::learn_home`].
+    /// The home of the status block is not known: [`Core::learn_home`].
     FindHome,
 }
 
@@ -337,7 +337,7 @@ impl<W> Core<W> {
         if let Some(moment) = self.unfinished.get(&id).filter(|moment| snapshot <= **moment) {
             return StatusPath::Known(Status::After(*moment));
         }
-        let Some(home) = self.homes.get(&id.extent()) else { return StatusPath::FindHome };
+        let Some(home) = self.homes.get(&id.status_block()) else { return StatusPath::FindHome };
         match self.is_member(home.node, home.incarnation) {
             true if home.node == self.me => StatusPath::ReadSlot,
             true if self.ended.contains(&id) => StatusPath::ReadSlot,
@@ -359,7 +359,7 @@ impl<W> Core<W> {
         if let Some(running) = self.running.get_mut(&id) {
             running.asked.push((Asker::Here(waiter, by), snapshot));
         } else {
-            let home = self.homes.get(&id.extent()).copied();
+            let home = self.homes.get(&id.status_block()).copied();
             let is_asked = |home: &Home| home.node != self.me && self.is_member(home.node, home.incarnation);
             let Some(home) = home.filter(is_asked) else { return self.wait_for_view.push(waiter) };
             self.questions.entry(id).or_default().push((snapshot, waiter, by));
@@ -382,7 +382,7 @@ impl<W> Core<W> {
                 };
             }
             if !self.running.contains_key(&target) {
-                let home = self.homes.get(&target.extent());
+                let home = self.homes.get(&target.status_block());
                 if let Some(home) = home.filter(|home| home.node != self.me).copied() {
                     self.send(home.node, MessageBody::Probe { waiter, node, target });
                 }
@@ -422,9 +422,9 @@ impl<W> Core<W> {
         self.finals[0].insert(id, status);
     }
 
-    /// Keeps the home of an extent.
-    pub(crate) fn learn_home(&mut self, extent: u32, home: Home) {
-        self.homes.insert(extent, home);
+    /// Keeps the home of a status block.
+    pub(crate) fn learn_home(&mut self, block: u32, home: Home) {
+        self.homes.insert(block, home);
     }
 
     /// Returns true if the slots of nodes that are gone may be read: all members have raised their
@@ -449,7 +449,7 @@ impl<W> Core<W> {
         }
         let unanswered = std::mem::take(&mut self.questions);
         for (id, askers) in unanswered {
-            let home = self.homes.get(&id.extent());
+            let home = self.homes.get(&id.status_block());
             if home.is_some_and(|home| self.is_member(home.node, home.incarnation)) {
                 self.questions.insert(id, askers);
             } else {
@@ -457,7 +457,7 @@ impl<W> Core<W> {
             }
         }
         self.unfinished.retain(|id, _| {
-            let home = self.homes.get(&id.extent());
+            let home = self.homes.get(&id.status_block());
             home.is_some_and(|home| {
                 self.peers.get(&home.node).is_some_and(|peer| peer.incarnation == home.incarnation)
             })

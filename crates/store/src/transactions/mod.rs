@@ -26,21 +26,18 @@ pub(crate) type Number = u64;
 ///
 /// | bits | content |
 /// |---|---|
-/// | 0..16 | the slot in its status extent |
-/// | 16..40 | the status extent |
-/// | 40..64 | zero |
+/// | 0..16 | the slot in its status block |
+/// | 16..48 | the number of the status block |
+/// | 48..64 | zero |
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TransactionId(pub u64);
 
-/// The number of slots of a status extent.
-pub(crate) const EXTENT_SLOTS: u32 = 1 << 16;
-
 impl TransactionId {
-    pub(crate) fn new(extent: u32, slot: u16) -> Self {
-        Self(u64::from(extent) << 16 | u64::from(slot))
+    pub(crate) fn new(block: u32, slot: u16) -> Self {
+        Self(u64::from(block) << 16 | u64::from(slot))
     }
 
-    pub(crate) fn extent(self) -> u32 {
+    pub(crate) fn status_block(self) -> u32 {
         (self.0 >> 16) as u32
     }
 

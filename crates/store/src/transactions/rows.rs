@@ -138,6 +138,28 @@ pub(crate) fn visible(
     Ok(None)
 }
 
+/// Returns whether no snapshot from `lowest` on can show any contents.
+pub(crate) fn is_gone(
+    value: &[u8],
+    lowest: Number,
+    status: impl Fn(TransactionId) -> StatusPath,
+) -> Result<bool, RowFault> {
+    for version in Versions(value) {
+        let version = version?;
+        let number = match version.writer {
+            Writer::Stamped(number) => number,
+            Writer::Of(id, _) => match status(id) {
+                StatusPath::Known(Status::Committed(number)) => number,
+                StatusPath::Known(Status::Aborted) => continue,
+                StatusPath::Known(Status::After(_)) => return Ok(false),
+                way => return Err(RowFault::Unknown(Unknown { id, snapshot: lowest, way })),
+            },
+        };
+        return Ok(version.contents.is_none() && number <= lowest);
+    }
+    Ok(true)
+}
+
 /// The transaction that changes a row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Changer<'a> {

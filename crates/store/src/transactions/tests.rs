@@ -353,8 +353,8 @@ impl World {
         match way {
             StatusPath::Known(_) => {}
             StatusPath::FindHome => {
-                let home = self.homes[&id.extent()];
-                self.node(at).core.learn_home(id.extent(), home);
+                let home = self.homes[&id.status_block()];
+                self.node(at).core.learn_home(id.status_block(), home);
             }
             StatusPath::ReadSlot => {
                 let status = match self.slots.get(&id) {

@@ -14,7 +14,7 @@
 //! key is in the page or to the right of it.
 
 pub mod check;
-mod page;
+pub(crate) mod page;
 
 use plexus_base::BlockId;
 use plexus_cache::{BlockChange, Blocks, CacheError, Committed};
@@ -98,7 +98,7 @@ pub struct Tree<'a, B, S> {
 }
 
 impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
-    /// Makes a new, empty tree of a free block.
+    /// Makes a new, empty tree of a free block. Its number, which is not 0, is in all its pages.
     ///
     /// # Errors
     /// The block cannot be had.
@@ -106,8 +106,9 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
         blocks: &'a B,
         space: &'a S,
         root: FreeBlock,
+        number: u64,
     ) -> Result<(Self, Committed), StoreError> {
-        let committed = blocks.commit(vec![Self::new_root(blocks, root).await?]);
+        let committed = blocks.commit(vec![Self::new_root(blocks, root, number).await?]);
         Ok((Self { blocks, space, root: root.block }, committed))
     }
 
@@ -115,9 +116,9 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
     ///
     /// # Errors
     /// The block cannot be had.
-    pub async fn new_root(blocks: &'a B, root: FreeBlock) -> Result<B::Change<'a>, StoreError> {
+    pub async fn new_root(blocks: &'a B, root: FreeBlock, number: u64) -> Result<B::Change<'a>, StoreError> {
         let mut change = blocks.create(root.block, TREE_PAGE, root.last).await?;
-        NodeEdit::init(&mut change, 0, None, None).map_err(damaged(root.block))?;
+        NodeEdit::init(&mut change, number, 0, None, None).map_err(damaged(root.block))?;
         Ok(change)
     }
 
@@ -126,16 +127,25 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
         Self { blocks, space, root }
     }
 
+    /// Returns the number of the tree.
+    ///
+    /// # Errors
+    /// A block cannot be had or is damaged.
+    pub async fn number(&self) -> Result<u64, StoreError> {
+        let page = self.blocks.read(self.root).await?;
+        Node::of(&page).map(|node| node.tree()).map_err(damaged(self.root))
+    }
+
     /// Returns the value of a key.
     ///
     /// # Errors
     /// A block cannot be had or is damaged.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-        let mut block = self.root;
+        let (mut block, mut number) = (self.root, None);
         for _ in 0..self.most_steps() {
             let page = self.blocks.read(block).await?;
-            let step = || {
-                let node = Node::of(&page)?;
+            let mut step = || {
+                let node = node_of(&page, &mut number)?;
                 if let Some(next) = next_page(node, key, 0)? {
                     return Ok(Err(next));
                 }
@@ -298,10 +308,10 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
 
     /// Returns a page at a level in which a key is, or which is on the left of that page.
     async fn page_at(&self, level: u8, key: &[u8]) -> Result<BlockId, StoreError> {
-        let mut block = self.root;
+        let (mut block, mut number) = (self.root, None);
         for _ in 0..self.most_steps() {
             let page = self.blocks.read(block).await?;
-            let next = Node::of(&page).and_then(|node| next_page(node, key, level));
+            let next = node_of(&page, &mut number).and_then(|node| next_page(node, key, level));
             match next.map_err(damaged(block))? {
                 None => return Ok(block),
                 Some(next) => {
@@ -318,11 +328,11 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
         &self,
         below: Option<&[u8]>,
     ) -> Result<((BlockId, B::Read<'a>), Vec<u8>), StoreError> {
-        let (mut block, mut low) = (self.root, Vec::new());
+        let (mut block, mut low, mut number) = (self.root, Vec::new(), None);
         for _ in 0..self.most_steps() {
             let page = self.blocks.read(block).await?;
-            let step = || {
-                let node = Node::of(&page)?;
+            let mut step = || {
+                let node = node_of(&page, &mut number)?;
                 let is_right = match (node.high()?, below) {
                     (Some(high), Some(below)) => high < below,
                     (high, None) => high.is_some(),
@@ -406,7 +416,8 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
         mut page: B::Change<'a>,
         place: usize,
     ) -> Result<Option<NewSibling>, StoreError> {
-        let level = Node::of(&page).map_err(damaged(block))?.level();
+        let (level, number) =
+            Node::of(&page).map(|node| (node.level(), node.tree())).map_err(damaged(block))?;
         if level >= MOST_LEVELS {
             return Err(StoreError::Damaged { block, what: "it has too many levels" });
         }
@@ -414,7 +425,8 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
         let (free, mut right) = self.new_page().await?;
         if block != self.root {
             let separator = edit(block, &mut page, |node| node.split(place, free.block, &mut right))?;
-            self.blocks.commit(vec![page, right]);
+            let committed = self.blocks.commit(vec![page, right]);
+            self.space.used(free.block, committed);
             return Ok(Some(NewSibling { level: level + 1, separator, block: free.block }));
         }
         let (left_free, mut left) = match self.new_page().await {
@@ -428,12 +440,13 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
         let mut divide = || {
             NodeEdit::of(&mut page)?.copy_to(&mut left)?;
             let separator = NodeEdit::of(&mut left)?.split(place, free.block, &mut right)?;
-            let mut root = NodeEdit::init(&mut page, level + 1, None, None)?;
+            let mut root = NodeEdit::init(&mut page, number, level + 1, None, None)?;
             root.insert(0, &[], &left_free.block.0.to_le_bytes())?;
             root.insert(1, &separator, &free.block.0.to_le_bytes())
         };
         divide().map_err(damaged(block))?;
-        self.blocks.commit(vec![page, left, right]);
+        let committed = self.blocks.commit(vec![page, left, right]);
+        [free, left_free].into_iter().for_each(|free| self.space.used(free.block, committed));
         Ok(None)
     }
 
@@ -497,6 +510,15 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns a page of the tree whose root was seen first.
+fn node_of<'a>(page: &'a [u8], number: &mut Option<u64>) -> Result<Node<'a>, Malformed> {
+    let node = Node::of(page)?;
+    match *number.get_or_insert(node.tree()) == node.tree() {
+        true => Ok(node),
+        false => Err(Malformed("it is a page of another tree")),
     }
 }
 

@@ -9,7 +9,8 @@
 //! | 6..8 | bytes of cells that nothing refers to |
 //! | 8..16 | the block of the right sibling; all ones: none |
 //! | 16..18 | place of the cell with the high key; 0: there is none |
-//! | 18.. | place of the cell of each entry, in the order of keys: 2 bytes each |
+//! | 18..26 | the number of the tree |
+//! | 26.. | place of the cell of each entry, in the order of keys: 2 bytes each |
 //! | cells | length of the key (2 bytes), length of the value (2 bytes), key, value |
 //!
 //! All numbers are little-endian. All keys of a page are below its high key. An entry of an inner
@@ -24,7 +25,8 @@ const CELLS: usize = 4;
 const UNUSED: usize = 6;
 const RIGHT: usize = 8;
 const HIGH: usize = 16;
-const SLOTS: usize = 18;
+const TREE: usize = 18;
+const SLOTS: usize = 26;
 
 /// The bytes of a cell besides key and value.
 const CELL: usize = 4;
@@ -69,6 +71,11 @@ impl<'a> Node<'a> {
 
     pub(crate) fn count(&self) -> usize {
         self.word(COUNT)
+    }
+
+    /// Returns the number of the tree; 0 in a page that no tree has.
+    pub(crate) fn tree(&self) -> u64 {
+        u64::from_le_bytes(self.0[TREE..TREE + 8].try_into().expect("eight bytes"))
     }
 
     /// Returns the right sibling.
@@ -169,6 +176,7 @@ impl<'a, C: BlockChange> NodeEdit<'a, C> {
     /// Makes an empty page of a new one, or of one whose entries are elsewhere.
     pub(crate) fn init(
         change: &'a mut C,
+        tree: u64,
         level: u8,
         high: Option<&[u8]>,
         right: Option<BlockId>,
@@ -176,6 +184,7 @@ impl<'a, C: BlockChange> NodeEdit<'a, C> {
         let end = change.len();
         let mut edit = Self(change);
         edit.0.write(LEVEL, &[level, 0]);
+        edit.0.write(TREE, &tree.to_le_bytes());
         edit.set_word(COUNT, 0);
         edit.set_word(CELLS, end);
         edit.set_word(UNUSED, 0);
@@ -243,9 +252,9 @@ impl<'a, C: BlockChange> NodeEdit<'a, C> {
     /// Gives the page these entries instead of its own. Level, sibling and high key stay.
     fn refill(&mut self, entries: &[(Vec<u8>, Vec<u8>)]) -> Result<(), Malformed> {
         let node = self.node();
-        let (level, right) = (node.level(), node.right());
+        let (tree, level, right) = (node.tree(), node.level(), node.right());
         let high = node.high()?.map(<[u8]>::to_vec);
-        let mut edit = NodeEdit::init(&mut *self.0, level, high.as_deref(), right)?;
+        let mut edit = NodeEdit::init(&mut *self.0, tree, level, high.as_deref(), right)?;
         for (index, (key, value)) in entries.iter().enumerate() {
             if !edit.insert(index, key, value)? {
                 return Err(Malformed("entries of a page do not fit into it"));
@@ -257,7 +266,7 @@ impl<'a, C: BlockChange> NodeEdit<'a, C> {
     /// Makes `other` a last page with the level and the entries of this one.
     pub(crate) fn copy_to(&self, other: &mut C) -> Result<(), Malformed> {
         let node = self.node();
-        let mut copy = NodeEdit::init(other, node.level(), None, None)?;
+        let mut copy = NodeEdit::init(other, node.tree(), node.level(), None, None)?;
         for index in 0..node.count() {
             let (key, value) = node.entry(index)?;
             if !copy.insert(index, key, value)? {
@@ -327,9 +336,9 @@ impl<'a, C: BlockChange> NodeEdit<'a, C> {
             0 => separator(&left[middle - 1].0, &moved[0].0),
             _ => moved[0].0.clone(),
         };
-        let level = node.level();
-        NodeEdit::init(right, level, node.high()?, node.right())?.refill(&moved)?;
-        NodeEdit::init(&mut *self.0, level, Some(&separator), Some(block))?.refill(&left)?;
+        let (tree, level) = (node.tree(), node.level());
+        NodeEdit::init(right, tree, level, node.high()?, node.right())?.refill(&moved)?;
+        NodeEdit::init(&mut *self.0, tree, level, Some(&separator), Some(block))?.refill(&left)?;
         Ok(separator)
     }
 }

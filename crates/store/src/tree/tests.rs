@@ -16,7 +16,7 @@ use plexus_sim::Random;
 use super::{check::check, *};
 
 /// The user bytes of a block.
-const USER: usize = 240;
+const USER: usize = 248;
 
 /// Blocks in memory, for one task.
 struct TestBlocks {
@@ -166,7 +166,7 @@ fn now<T>(future: impl Future<Output = T>) -> T {
 
 fn new_tree(blocks: &TestBlocks) -> Tree<'_, TestBlocks, TestBlocks> {
     let root = now(blocks.take()).unwrap();
-    now(Tree::create(blocks, blocks, root)).unwrap().0
+    now(Tree::create(blocks, blocks, root, 7)).unwrap().0
 }
 
 #[test]
