@@ -337,6 +337,19 @@ impl Catalog {
         Ok(false)
     }
 
+    /// Returns the tables of all databases.
+    pub(crate) async fn all_tables(store: &Store<Cache>, by: &mut Transaction) -> Result<Vec<Table>> {
+        let tables = std::cell::RefCell::new(Vec::new());
+        let collect = |entry: &Entry| {
+            if let Entry::Table(table) = entry {
+                tables.borrow_mut().push(table.clone());
+            }
+            false
+        };
+        Self::any(store, by, b"r", collect).await?;
+        Ok(tables.into_inner())
+    }
+
     /// Returns whether the default of a column names a sequence.
     pub(crate) async fn needs_sequence(
         &self,

@@ -17,6 +17,7 @@
 mod activity;
 mod bind;
 mod catalog;
+pub mod check;
 mod copy;
 mod ddl;
 mod dml;

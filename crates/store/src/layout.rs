@@ -35,8 +35,8 @@ const VERSION: u32 = 2;
 
 const FIRST: BlockId = BlockId(0);
 pub(crate) const CATALOG: BlockId = BlockId(1);
-const HOMES: BlockId = BlockId(2);
-const STATUS: BlockId = BlockId(3);
+pub(crate) const HOMES: BlockId = BlockId(2);
+pub(crate) const STATUS: BlockId = BlockId(3);
 pub(crate) const TREES: BlockId = BlockId(4);
 
 /// The trees that always exist.

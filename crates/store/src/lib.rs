@@ -5,6 +5,7 @@
 //! redo, so after any death of nodes a tree is whole. A [`Transaction`] of a [`Store`] reads and
 //! changes rows, whose versions are the values of a tree.
 
+mod check;
 mod layout;
 pub mod space;
 mod store;
@@ -15,6 +16,7 @@ use plexus_base::BlockId;
 use plexus_cache::CacheError;
 
 pub use self::{
+    check::CheckedStore,
     store::{Isolation, Savepoint, Store, StoreSettings, Transaction, TransactionWatch},
     transactions::{TransactionId, rows::RowChange},
 };

@@ -126,14 +126,14 @@ impl<B> Clone for Store<B> {
     }
 }
 
-struct Shared<B> {
-    blocks: B,
+pub(crate) struct Shared<B> {
+    pub(crate) blocks: B,
     board: Arc<Board>,
     home: Home,
     is_member: Arc<dyn Fn() -> bool + Send + Sync>,
     /// The user bytes of a block.
     user: usize,
-    stock: Stock,
+    pub(crate) stock: Stock,
     slots: TaskMutex<Slots>,
     status_blocks: Mutex<HashMap<u32, StatusBlock>>,
     /// Held by the task that looks for space; the trees that are gone of which none was found.
@@ -162,8 +162,8 @@ struct Reclaimed {
 
 /// The trees that have a row.
 #[derive(Default)]
-struct KnownTrees {
-    live: HashSet<u64>,
+pub(crate) struct KnownTrees {
+    pub(crate) live: HashSet<u64>,
     /// Those that no snapshot can show any more.
     gone: HashSet<u64>,
 }
@@ -292,6 +292,10 @@ impl<B: Blocks + Send + Sync + 'static> Store<B> {
         Ok(ids.start - 1)
     }
 
+    pub(crate) fn shared(&self) -> &Shared<B> {
+        &self.shared
+    }
+
     fn tree(&self, root: BlockId) -> Tree<'_, B, impl Space> {
         Tree::open(&self.shared.blocks, &self.shared.stock, root)
     }
@@ -401,7 +405,7 @@ impl<B: Blocks> Shared<B> {
     }
 
     /// Returns the trees that have a row, and those that no snapshot can show any more.
-    async fn known_trees(&self) -> Result<KnownTrees, StoreError> {
+    pub(crate) async fn known_trees(&self) -> Result<KnownTrees, StoreError> {
         let mut trees = KnownTrees::default();
         trees.live.extend(layout::FIRST_TREES.map(|block| block.0));
         let lowest = self.board.look(|core| core.horizon().lowest());
@@ -519,6 +523,10 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
     #[must_use]
     pub fn is_new(&self) -> bool {
         self.id.is_none() && self.snapshot.is_none()
+    }
+
+    pub(crate) fn isolation(&self) -> Isolation {
+        self.isolation
     }
 
     /// Limits each later wait for another transaction.

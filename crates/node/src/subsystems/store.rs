@@ -29,8 +29,11 @@ use crate::{
 impl Install for TransactionService {
     type Handle = StoreHandle;
     const SECTION: Option<&'static str> = Some(SECTION);
-    const COMMANDS: &'static [NodeCommand] =
-        &[NodeCommand::prompt("sessions", sessions), NodeCommand::prompt("session", session)];
+    const COMMANDS: &'static [NodeCommand] = &[
+        NodeCommand::prompt("sessions", sessions),
+        NodeCommand::prompt("session", session),
+        NodeCommand::waiting("store.check", check),
+    ];
 
     fn install(node: &Making<'_>, port: Arc<dyn WorkerPort<Self>>) -> Result<Installed<Self>, String> {
         let Parts { me, incarnation, group, .. } = node.parts;
@@ -116,10 +119,44 @@ impl StoreHandle {
         let server = server.as_ref().ok_or("the node serves no SQL: cluster.toml has no table [sql]")?;
         Ok(act(server.server()))
     }
+
+    fn thread(&self) -> Option<Arc<TaskThread>> {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.as_ref().map(|opened| opened.thread.clone())
+    }
 }
 
 fn sessions(on: &CommandContext, _: Value, _: Progress<'_>) -> Result<Value, String> {
     json_of(&on.runtime().handles().store.with_server(Server::sessions)?)
+}
+
+/// Checks the store and the tables.
+fn check(on: &CommandContext, _: Value, progress: Progress<'_>) -> Result<Value, String> {
+    let handle = &on.runtime().handles().store;
+    if SqlAddress::of(on.runtime().config(), on.runtime().me())?.is_none() {
+        return Err("the node has no tables: cluster.toml has no table [sql]".to_owned());
+    }
+    let store = handle.open(on.runtime())?;
+    let thread = handle.thread().ok_or("the node ends")?;
+    let (tell, told) = std::sync::mpsc::channel();
+    let work = move || async move {
+        plexus_sql::check::check(&store, &mut |what, count| {
+            // The client may have gone.
+            let _ = tell.send((what, count));
+        })
+        .await
+    };
+    let checks = thread.spawn(work);
+    while let Ok((what, count)) = told.recv() {
+        progress(json!({ "what": what, "count": count }));
+    }
+    let checked = checks.wait().ok_or("the node ends")??;
+    let plexus_sql::check::CheckedTables { tables, rows, store } = checked;
+    let plexus_store::CheckedStore { trees, pages, entries, examined, untold, faults } = store;
+    Ok(json!({
+        "tables": tables, "rows": rows, "trees": trees, "pages": pages, "entries": entries,
+        "examined": examined, "untold": untold, "faults": faults,
+    }))
 }
 
 /// Cancels the statement of a session, or ends it.

@@ -28,6 +28,7 @@ mod sessions;
 mod sql;
 mod stat;
 mod status;
+mod store;
 mod systemd;
 mod up;
 mod vote;
@@ -88,6 +89,8 @@ pub(crate) enum Command {
     Sql(sql::Args),
     /// Show the sessions of SQL on all nodes, cancel what they do, or end them.
     Sessions(sessions::Args),
+    /// Check the tables and what they are made of.
+    Store(store::Args),
     /// Show the redo streams and their records, or give up one that is lost.
     Redo(redo::Args),
     /// Accept disks that are older images of themselves.
@@ -133,6 +136,7 @@ impl Command {
             Self::Registry(args) => registry::run(args),
             Self::Sql(args) => sql::run(args),
             Self::Sessions(args) => sessions::run(args),
+            Self::Store(args) => store::run(args),
             Self::Redo(args) => redo::run(args),
             Self::Disk(args) => disk::run(args),
             Self::Rails(args) => rails::run(args),

@@ -138,6 +138,17 @@ pub(crate) fn visible(
     Ok(None)
 }
 
+/// Returns the transactions whose states the versions need.
+pub(crate) fn writers(value: &[u8]) -> Result<Vec<TransactionId>, Malformed> {
+    let mut writers = Vec::new();
+    for version in Versions(value) {
+        if let Writer::Of(id, _) = version?.writer {
+            writers.push(id);
+        }
+    }
+    Ok(writers)
+}
+
 /// Returns whether no snapshot from `lowest` on can show any contents.
 pub(crate) fn is_gone(
     value: &[u8],

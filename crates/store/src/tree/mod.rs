@@ -307,7 +307,7 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
     }
 
     /// Returns a page at a level in which a key is, or which is on the left of that page.
-    async fn page_at(&self, level: u8, key: &[u8]) -> Result<BlockId, StoreError> {
+    pub(crate) async fn page_at(&self, level: u8, key: &[u8]) -> Result<BlockId, StoreError> {
         let (mut block, mut number) = (self.root, None);
         for _ in 0..self.most_steps() {
             let page = self.blocks.read(block).await?;

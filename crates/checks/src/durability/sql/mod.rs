@@ -19,13 +19,16 @@ use std::{
 
 use plexus_admin::{
     config::Config,
+    control::{Control, ControlError},
+    layout::ClusterDir,
     postgres::{PostgresClient, PostgresError},
     sql::SqlAddress,
 };
 use plexus_sim::Random;
+use serde_json::Value;
 
 use self::history::{Operation, Outcome, RecordedTransaction};
-use super::workload::{Refusals, Workload, add_refusal};
+use super::workload::{Refusals, Workload};
 use crate::executive::nodes::{Nodes, TIMEOUT};
 
 /// The clients of each node.
@@ -53,6 +56,7 @@ type TextRow = Vec<Option<String>>;
 
 /// The SQL clients of a cluster, each bound to a node.
 pub struct SqlClients {
+    dir: ClusterDir,
     addresses: Vec<SqlAddress>,
     accounts: u64,
     start: Instant,
@@ -111,6 +115,7 @@ impl SqlClients {
             SqlAddress::of(&config, node.number)?.ok_or_else(|| "no SQL".to_owned())
         };
         let clients = Self {
+            dir: nodes.dir(),
             addresses: config.nodes.iter().map(address).collect::<Result<_, _>>()?,
             accounts,
             start: Instant::now(),
@@ -175,7 +180,7 @@ impl SqlClients {
         if !MAY_FAIL.contains(&notice.code.as_str()) {
             self.wrong(whole.clone());
         }
-        add_refusal(&mut lock(&self.refusals), &notice.message, whole);
+        lock(&self.refusals).entry(notice.code.clone()).or_insert((0, whole)).0 += 1;
     }
 
     /// Runs transactions on a connection until it is lost or the run is over.
@@ -221,6 +226,21 @@ impl SqlClients {
         let [sums, transfers, lists] = all;
         connection.run("commit")?;
         Ok([sums?, transfers?, lists?])
+    }
+
+    /// Lets a node check its store, beside the clients.
+    fn check_store(&self, node: usize) -> Result<(), String> {
+        let name = Nodes::name(node);
+        let ask = || -> Result<Value, ControlError> {
+            let mut control = Control::connect(&self.dir, &name)?;
+            control.set_timeout(TIMEOUT)?;
+            control.call("store.check", Value::Null, |_| ())
+        };
+        let found = ask().map_err(|why| format!("{name} does not check its store: {why}"))?;
+        match found["faults"].as_array().filter(|faults| faults.is_empty()) {
+            Some(_) => Ok(()),
+            None => Err(format!("{name} has checked the store: {found}")),
+        }
     }
 
     fn check_transfers(
@@ -395,6 +415,7 @@ impl Workload for SqlClients {
         history.extend(lock(&self.readers).iter().cloned().chain([reader.clone()]));
         history::check(&history)?;
         lock(&self.readers).push(reader);
+        self.check_store(node)?;
         lock(&self.failure).clone().map_or(Ok(()), Err)?;
         Ok(self.count.load(Ordering::Relaxed))
     }
