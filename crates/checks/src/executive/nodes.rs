@@ -120,7 +120,7 @@ impl Nodes {
     fn init(&mut self) -> Result<(), String> {
         let mut init = Command::new(&self.spec.program);
         init.arg("init").arg(self.dir().root()).args(["--nodes", &self.spec.count.to_string()]);
-        let size_mib = if self.spec.has_sql { "256" } else { "16" };
+        let size_mib = if self.spec.has_sql { "64" } else { "16" };
         init.args(["--size-mib", size_mib, "--cache-mib", "4", "--rails", "shm,tcp"]);
         init.args(self.spec.has_sql.then_some("--sql"));
         let output = init.output().map_err(|error| format!("{}: {error}", self.spec.program.display()))?;

@@ -41,6 +41,11 @@ const BALANCE: u64 = 100;
 const LISTS: u64 = 6;
 const APPENDS: u64 = 120;
 
+/// The rows of a table that is made and removed, and the bytes of each: more than a group of some
+/// MiB has room for without using space again.
+const TABLE_ROWS: usize = 100;
+const TABLE_ROW_BYTES: usize = 1000;
+
 /// The longest silence of a node that a client endures.
 const SILENCE: Duration = Duration::from_secs(5);
 
@@ -192,10 +197,11 @@ impl SqlClients {
         };
         let mut session = Session { clients: self, connection };
         while !self.over.load(Ordering::Relaxed) {
-            let ended = match random.below(10) {
-                0..4 => session.transfer(client, random),
-                4..9 => session.lists(client, random),
-                _ => session.sum(random),
+            let ended = match random.below(100) {
+                0..40 => session.transfer(client, random),
+                40..90 => session.lists(client, random),
+                90..99 => session.sum(random),
+                _ => session.table(client, random),
             };
             match ended {
                 Ok(()) => _ = self.count.fetch_add(1, Ordering::Relaxed),
@@ -309,6 +315,25 @@ impl Session<'_> {
         let rows = self.run("select sum(balance), count(*) from accounts")?;
         self.commit()?;
         check_sum(self.clients.accounts, &rows).map_err(Failed::Wrong)
+    }
+
+    /// Makes a table with rows and an index, and removes it in one of several ways.
+    fn table(&mut self, client: usize, random: &mut Random) -> Result<(), Failed> {
+        self.run(&format!("drop table if exists t{client}"))?;
+        self.begin(random)?;
+        self.run(&format!("create table t{client} (id int primary key, item text, number int unique)"))?;
+        let filler = "x".repeat(TABLE_ROW_BYTES);
+        let rows: Vec<String> = (0..TABLE_ROWS).map(|id| format!("({id}, '{filler}', {id})")).collect();
+        self.run(&format!("insert into t{client} values {}", rows.join(", ")))?;
+        match random.below(3) {
+            0 => self.run("rollback").map(drop),
+            1 => self.commit(),
+            _ => {
+                self.commit()?;
+                self.run(&format!("truncate t{client}"))?;
+                self.run(&format!("insert into t{client} values (1, 'one', 1)")).map(drop)
+            }
+        }
     }
 
     fn lists(&mut self, client: usize, random: &mut Random) -> Result<(), Failed> {
