@@ -8,7 +8,7 @@ use plexus_store::{RowChange, Store, tree::ScanPlace};
 use crate::{
     bind::{
         Aggregate, AggregateKind,
-        select::{Groups, OrderKey, Path, Select, Source},
+        select::{Groups, OrderKey, Path, RowLock, Select, Source},
     },
     catalog::{Table, Transaction},
     error::{Result, SqlError, code},
@@ -275,8 +275,8 @@ pub(crate) async fn select(run: &mut Run<'_>, query: &Select) -> Result<Vec<Vec<
     let limit = count(run, &query.limit, "LIMIT")?;
     let offset = count(run, &query.offset, "OFFSET")?.unwrap_or(0);
     let wanted = limit.map(|limit| limit.saturating_add(offset));
-    if query.locks {
-        return locked(run, query, wanted, offset).await;
+    if let Some(lock) = query.locks {
+        return locked(run, query, lock, wanted, offset).await;
     }
     let is_empty = !all_hold(&query.constant, run.inputs(&[]))?;
     let mut rows: Vec<(Vec<Value>, Vec<Value>)> = Vec::new();
@@ -337,41 +337,64 @@ fn compare_keys(keys: &[OrderKey], one: &[Value], other: &[Value]) -> Ordering {
 }
 
 /// Runs `SELECT … FOR UPDATE`: each row is written again as it is, so it belongs to the transaction
-/// until its end.
+/// until its end. Rows beyond the limit stay free.
 async fn locked(
     run: &mut Run<'_>,
     query: &Select,
+    lock: RowLock,
     wanted: Option<usize>,
     offset: usize,
 ) -> Result<Vec<Vec<Value>>> {
     let [source] = &query.sources[..] else { return Err(SqlError::unsupported("this FOR UPDATE")) };
-    let mut rows = Vec::new();
+    let mut found = Vec::new();
     if all_hold(&query.constant, run.inputs(&[]))? {
-        for (key, _) in matching(run, source).await? {
-            let mut newest = Ok(None);
-            let (parameters, context) = (run.parameters, run.context);
-            let columns = source.table.columns.len();
-            let mut decide = |row: Option<&[u8]>| {
-                newest = (|| {
-                    let Some(bytes) = row else { return Ok(None) };
-                    let row = encode::read_row(bytes, columns)?;
-                    let holds = all_hold(&source.conditions, Inputs { row: &row, parameters, context })?;
-                    Ok::<_, SqlError>(holds.then_some(row))
-                })();
-                match (&newest, row) {
-                    (Ok(Some(_)), Some(bytes)) => RowChange::Set(bytes.to_vec()),
-                    _ => RowChange::Keep,
-                }
-            };
-            run.by.change(source.table.rows(), &key, &mut decide).await?;
-            if let Some(row) = newest? {
-                rows.push(project(run, query, &row)?);
-            }
+        for (key, row) in matching(run, source).await? {
+            found.push((key, project(run, query, &row)?.1));
         }
     }
-    rows.sort_by(|(_, one), (_, other)| compare_keys(&query.order, one, other));
-    let output = rows.into_iter().map(|(row, _)| row).skip(offset);
-    Ok(output.take(wanted.map_or(usize::MAX, |wanted| wanted.saturating_sub(offset))).collect())
+    found.sort_by(|(_, one), (_, other)| compare_keys(&query.order, one, other));
+    let mut rows = Vec::new();
+    for (key, _) in found {
+        if wanted == Some(rows.len()) {
+            break;
+        }
+        run.by.never_wait(lock != RowLock::Waits);
+        let locked = lock_row(run, source, &key).await;
+        run.by.never_wait(false);
+        match locked {
+            Ok(Some(row)) => rows.push(project(run, query, &row)?.0),
+            Ok(None) => {}
+            Err(error) if error.code == code::LOCK_NOT_AVAILABLE && lock == RowLock::Skips => {}
+            Err(error) if error.code == code::LOCK_NOT_AVAILABLE && lock == RowLock::Fails => {
+                let name = &source.table.name;
+                let message = format!("could not obtain lock on row in relation \"{name}\"");
+                return Err(SqlError::new(code::LOCK_NOT_AVAILABLE, message));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(rows.into_iter().skip(offset).collect())
+}
+
+/// Locks a row. Returns its newest contents if they are still those that the query wants.
+async fn lock_row(run: &mut Run<'_>, source: &Source, key: &[u8]) -> Result<Option<Vec<Value>>> {
+    let mut newest = Ok(None);
+    let (parameters, context) = (run.parameters, run.context);
+    let columns = source.table.columns.len();
+    let mut decide = |row: Option<&[u8]>| {
+        newest = (|| {
+            let Some(bytes) = row else { return Ok(None) };
+            let row = encode::read_row(bytes, columns)?;
+            let holds = all_hold(&source.conditions, Inputs { row: &row, parameters, context })?;
+            Ok::<_, SqlError>(holds.then_some(row))
+        })();
+        match (&newest, row) {
+            (Ok(Some(_)), Some(bytes)) => RowChange::Set(bytes.to_vec()),
+            _ => RowChange::Keep,
+        }
+    };
+    run.by.change(source.table.rows(), key, &mut decide).await?;
+    newest
 }
 
 /// The state of an aggregate.

@@ -262,6 +262,7 @@ impl<B: Blocks + Send + Sync + 'static> Store<B> {
         Transaction {
             watch,
             longest_wait: None,
+            never_waits: false,
             store: self.clone(),
             isolation,
             id: None,
@@ -345,6 +346,22 @@ impl<B: Blocks> Shared<B> {
             }
         }
         Ok(())
+    }
+
+    /// Finds out whether a transaction is at its end.
+    ///
+    /// # Errors
+    /// [`StoreError::LockTimeout`] if it is not.
+    async fn look_without_wait(&self, id: TransactionId) -> Result<(), StoreError> {
+        // An answer for this snapshot needs no end.
+        let snapshot = self.board.look(|core| core.clock());
+        loop {
+            match self.status(id, snapshot) {
+                StatusPath::Known(Status::After(_)) => return Err(StoreError::LockTimeout),
+                StatusPath::Known(_) => return Ok(()),
+                way => self.find_out(Unknown { id, snapshot, way }, None).await?,
+            }
+        }
     }
 
     async fn status_block(&self, id: TransactionId) -> Result<StatusBlock, StoreError> {
@@ -508,6 +525,8 @@ pub struct Transaction<B: Blocks + Send + Sync + 'static> {
     store: Store<B>,
     watch: Arc<TransactionWatch>,
     longest_wait: Option<Duration>,
+    /// A row that another transaction has changed and not committed is refused.
+    never_waits: bool,
     isolation: Isolation,
     /// Set with the first change.
     id: Option<TransactionId>,
@@ -534,8 +553,15 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
         self.longest_wait = longest;
     }
 
+    /// Lets changes of this statement fail with [`StoreError::LockTimeout`] rather than wait for
+    /// another transaction.
+    pub fn never_wait(&mut self, never: bool) {
+        self.never_waits = never;
+    }
+
     /// Lets the next read take a new snapshot, unless the transaction has one for all statements.
     pub fn begin_statement(&mut self) {
+        self.never_waits = false;
         if self.isolation == Isolation::ReadCommitted {
             self.release();
         }
@@ -679,6 +705,9 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
                 Ok((Changed::Done, _)) => return Ok(()),
                 Ok((Changed::Serialization, _)) => return Err(StoreError::Serialization),
                 Ok((Changed::Malformed, _)) => return Err(malformed(tree)),
+                Ok((Changed::Unknown(unknown), _)) if self.never_waits => {
+                    shared.look_without_wait(unknown.id).await?;
+                }
                 Ok((Changed::Unknown(unknown), _)) => {
                     let _watched = Watched::new(&self.watch.waits_for, unknown.id);
                     let found = shared.find_out(unknown, Some(id));

@@ -20,6 +20,17 @@ pub(crate) struct ResultColumn {
     pub(crate) of: Type,
 }
 
+/// The way to lock a row that another transaction has changed and not committed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RowLock {
+    /// It is waited for.
+    Waits,
+    /// The statement fails.
+    Fails,
+    /// The row is left out.
+    Skips,
+}
+
 /// A query that is ready to run.
 #[derive(Debug)]
 pub(crate) struct Select {
@@ -34,7 +45,7 @@ pub(crate) struct Select {
     pub(crate) limit: Option<Expr>,
     pub(crate) offset: Option<Expr>,
     /// Rows are locked until the end of the transaction.
-    pub(crate) locks: bool,
+    pub(crate) locks: Option<RowLock>,
 }
 
 #[derive(Debug)]
@@ -551,12 +562,15 @@ pub(crate) fn bind(query: &ast::Query, tables: &[Rc<Table>], parameters: &Parame
             return Err(SqlError::unsupported("LIMIT with a comma"));
         }
     }
-    let mut locks = false;
+    let mut locks = None;
     for lock in &query.locks {
-        let is_plain =
-            lock.of.is_none() && lock.nonblock.is_none() && lock.lock_type == ast::LockType::Update;
-        refuse(!is_plain || has_groups || sources.len() != 1, &format!("the clause {lock}"))?;
-        locks = true;
+        let is_plain = lock.of.is_none() && !has_groups && !is_distinct && sources.len() == 1;
+        refuse(!is_plain, &format!("the clause {lock}"))?;
+        locks = Some(match lock.nonblock {
+            None => locks.unwrap_or(RowLock::Waits),
+            Some(ast::NonBlock::Nowait) => RowLock::Fails,
+            Some(ast::NonBlock::SkipLocked) => RowLock::Skips,
+        });
     }
     let groups = has_groups.then(|| {
         let aggregates =

@@ -38,7 +38,7 @@ impl Plan {
     /// Returns the tables that it needs, and how.
     pub(super) fn tables(&self) -> Vec<(u64, TableMode)> {
         let read = |select: &Select| -> Vec<(u64, TableMode)> {
-            let mode = if select.locks { TableMode::Write } else { TableMode::Read };
+            let mode = if select.locks.is_some() { TableMode::Write } else { TableMode::Read };
             select.sources.iter().map(|source| (source.table.id, mode)).collect()
         };
         match self {
