@@ -17,7 +17,7 @@ use super::{
 };
 use crate::tree::EntryChange;
 
-const ROWS: usize = 3;
+const ROWS: usize = 5;
 const CLIENTS: usize = 3;
 
 /// The numbers that a limit leaves: few, so that limits are reached.
@@ -43,6 +43,8 @@ struct Node {
 struct Client {
     state: Step,
     is_repeatable: bool,
+    /// It changes nothing.
+    is_reader: bool,
     id: Option<TransactionId>,
     snapshot: Option<Number>,
     /// The rows to read and append to, in their order.
@@ -231,7 +233,7 @@ impl World {
         let state = self.node(at).clients[client].state;
         match state {
             Step::Idle if self.may_work(at) => {
-                let mut rows: Vec<usize> = (0..ROWS).filter(|_| self.random.percent(60)).collect();
+                let mut rows: Vec<usize> = (0..ROWS).filter(|_| self.random.percent(30)).collect();
                 if rows.is_empty() {
                     rows.push(0);
                 }
@@ -240,7 +242,9 @@ impl World {
                     rows.reverse();
                 }
                 let is_repeatable = self.random.percent(50);
-                let began = Client { state: Step::Working, is_repeatable, rows, ..Client::default() };
+                let is_reader = self.random.percent(30);
+                let began =
+                    Client { state: Step::Working, is_repeatable, is_reader, rows, ..Client::default() };
                 self.node(at).clients[client] = began;
                 true
             }
@@ -269,8 +273,10 @@ impl World {
 
     /// Reads the next row, and appends to it.
     fn work(&mut self, at: usize, client: usize) {
-        let Client { ref rows, at: place, is_repeatable, id, .. } = self.node(at).clients[client];
-        let Some(&row) = rows.get(place) else { return self.end(at, client) };
+        let Client { ref rows, at: place, is_repeatable, is_reader, id, .. } = self.node(at).clients[client];
+        let Some(&row) = rows.get(place) else {
+            return if is_reader { self.abort(at, client) } else { self.end(at, client) };
+        };
         if !is_repeatable && let Some(snapshot) = self.node(at).clients[client].snapshot.take() {
             self.node(at).core.release(snapshot);
         }
@@ -287,6 +293,10 @@ impl World {
         self.newest_seen = self.newest_seen.max(newest.unwrap_or_default());
         let on = self.node(at).incarnation;
         self.seen.push(Seen { row, snapshot, by: id, on, contents: contents.clone() });
+        if is_reader {
+            self.node(at).clients[client].at += 1;
+            return;
+        }
         let id = match id {
             Some(id) => id,
             None => {
@@ -506,14 +516,22 @@ impl World {
     }
 
     fn events(&mut self, count: usize, deaths: bool) {
+        // Messages may be slow in a run, and what one node sends to another one be late for a while.
+        let slow = *self.random.pick(&[24, 35, 60]);
+        let mut late = (0, 0);
         for _ in 0..count {
             let nodes = self.nodes.len();
+            if self.random.percent(1) {
+                let from = self.random.below(nodes as u64) as usize;
+                late = (from, (from + 1 + self.random.below(nodes as u64 - 1) as usize) % nodes);
+            }
             let at = self.random.below(nodes as u64) as usize;
             if self.nodes[at].is_none() {
                 if self.random.percent(10) {
                     let made = self.make(at);
                     self.nodes[at] = Some(made);
                     self.new_view();
+                    late = (at, (at + 1 + self.random.below(nodes as u64 - 1) as usize) % nodes);
                 }
                 continue;
             }
@@ -522,9 +540,11 @@ impl World {
                 0 if deaths && living > 1 && self.random.percent(30) => self.kill(at),
                 1..8 => drop(self.flush(at)),
                 8..20 => drop(self.follow(at)),
-                20..60 => {
+                of if (20..slow).contains(&of) => {
                     let from = self.random.below(nodes as u64) as usize;
-                    self.deliver(from, at);
+                    if (from, at) != late || self.random.percent(2) {
+                        self.deliver(from, at);
+                    }
                 }
                 _ => {
                     let client = self.random.below(CLIENTS as u64) as usize;
@@ -619,7 +639,7 @@ fn run_all(seeds: u64, deaths: bool) -> [usize; 2] {
 #[test]
 fn transactions_of_two_and_three_nodes_keep_their_properties() {
     let [commits, deadlocks] = run_all(300, false);
-    assert!(commits > 2000 && deadlocks > 100, "{commits} {deadlocks}");
+    assert!(commits > 1500 && deadlocks > 50, "{commits} {deadlocks}");
 }
 
 /// `TRANSACTION_SEEDS=100000` runs more.
@@ -627,7 +647,7 @@ fn transactions_of_two_and_three_nodes_keep_their_properties() {
 fn transactions_keep_their_properties_when_nodes_die_and_join() {
     let seeds = std::env::var("TRANSACTION_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
     let [commits, deadlocks] = run_all(seeds.unwrap_or(6000), true);
-    assert!(commits > 30_000 && deadlocks > 1000, "{commits} {deadlocks}");
+    assert!(commits > 25_000 && deadlocks > 800, "{commits} {deadlocks}");
 }
 
 /// Its slots may have numbers that other members do not know yet.
@@ -643,6 +663,36 @@ fn slots_of_the_last_run_of_the_own_node_wait_for_the_other_members() {
     let body = super::messages::MessageBody::Raised { epoch: Epoch(2) };
     core.message(other, Message { clock: 10, lows: [10; LOWS], body });
     assert_eq!(core.status(id, 5), StatusPath::ReadSlot);
+}
+
+/// It may have a snapshot of any moment.
+#[test]
+fn a_newcomer_keeps_all_versions_until_it_is_heard() {
+    let (me, other) = (NodeId(0), NodeId(1));
+    let mut core = Core::<Token>::new(me, Incarnation(1));
+    core.raise(9);
+    core.view(Epoch(2), &[(me, Incarnation(1)), (other, Incarnation(2))]);
+    assert_eq!(core.horizon().lowest(), 0);
+    assert!(core.horizon().may_show(3, 9));
+    let body = super::messages::MessageBody::Entered { epoch: Epoch(2) };
+    core.message(other, Message { clock: 9, lows: [9; LOWS], body });
+    assert_eq!(core.horizon().lowest(), 9);
+    assert!(!core.horizon().may_show(3, 9));
+}
+
+/// Its end is in its slot, and may be a commit below the moment of the answer of a snapshot.
+#[test]
+fn an_answer_of_a_home_counts_until_the_home_is_gone() {
+    let (me, other) = (NodeId(0), NodeId(1));
+    let mut core = Core::<Token>::new(me, Incarnation(1));
+    core.view(Epoch(2), &[(me, Incarnation(1)), (other, Incarnation(2))]);
+    let id = TransactionId::new(1, 0);
+    core.learn_home(1, Home { node: other, incarnation: Incarnation(2), since: Epoch(1) });
+    let body = super::messages::MessageBody::Answer { id, status: Status::After(5) };
+    core.message(other, Message { clock: 9, lows: [9; LOWS], body });
+    assert_eq!(core.status(id, 5), StatusPath::Known(Status::After(5)));
+    core.view(Epoch(3), &[(me, Incarnation(1))]);
+    assert_eq!(core.status(id, 5), StatusPath::Ask);
 }
 
 /// So a row that is often changed keeps a few versions, beside snapshots of any age.
