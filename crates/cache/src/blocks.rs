@@ -29,6 +29,11 @@ pub trait BlockRead: Deref<Target = [u8]> {
 /// meanwhile. If it is dropped, by an error, a panic or a task that ends, it is as it was before;
 /// [`Blocks::commit`] makes the change.
 pub trait BlockChange: BlockRead {
+    /// Returns the number of the [grant](crate::grants) since which this node has had the block to
+    /// itself: no other node has read or changed it since then, but for
+    /// [copies](Blocks::read_consistent).
+    fn granted(&self) -> u64;
+
     /// Returns the bytes of a range, to be changed. The redo has these bytes and no others, so ask
     /// for those that change.
     ///

@@ -45,7 +45,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{
             AtomicU32, AtomicU64,
-            Ordering::{AcqRel, Acquire, Relaxed, Release},
+            Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
         },
     },
 };
@@ -85,6 +85,16 @@ const OWED: u64 = u64::MAX;
 /// The value of [`Records::first`] of a block that is owed where changes are not logged.
 const UNLOGGED: u64 = 1;
 
+/// The number of times that a block was given to this process to be changed.
+static GRANTS: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the number of times that a block was given to this process to be changed. Each block has
+/// the number that its grant made: see [`BlockChange::granted`](crate::BlockChange::granted).
+#[must_use]
+pub fn grants() -> u64 {
+    GRANTS.load(SeqCst)
+}
+
 /// The redo records of a frame's block, which the session with the latch or the worker changes. The
 /// worker does so in a closed frame; after a failed write also while sessions use it.
 #[derive(Default)]
@@ -116,6 +126,8 @@ pub(crate) struct FrameTable {
     words: Box<[Word]>,
     hints: Box<[AtomicU32]>,
     records: Box<[Records]>,
+    /// The number of the grant of each block that is held to be changed.
+    granted: Box<[AtomicU64]>,
     /// The frames with a position in [`Records::first`], which changes only under this lock.
     owed: Mutex<OwedList>,
 }
@@ -136,6 +148,7 @@ impl FrameTable {
             words: (0..slots).map(|_| Word::default()).collect(),
             hints: (0..slots).map(|_| AtomicU32::new(0)).collect(),
             records: (0..slots).map(|_| Records::default()).collect(),
+            granted: (0..slots).map(|_| AtomicU64::new(0)).collect(),
             owed: Mutex::new(OwedList::new(slots)),
         }
     }
@@ -151,6 +164,11 @@ impl FrameTable {
 
     pub(crate) fn block_size(&self) -> usize {
         self.block_size
+    }
+
+    /// Returns the number of the grant of a block that is latched.
+    pub(crate) fn granted(&self, slot: Slot) -> u64 {
+        self.granted[slot.index()].load(Relaxed)
     }
 
     /// Returns the offset of a frame in the window.
@@ -395,6 +413,9 @@ impl FrameTable {
         let word = self.word(slot);
         debug_assert_eq!(word.load(Relaxed) & (PINS | LATCH), 0, "{slot:?} opened while in use");
         self.hints[slot.index()].store(block.0 as u32, Relaxed);
+        if mode == Mode::X {
+            self.granted[slot.index()].store(GRANTS.fetch_add(1, SeqCst) + 1, Relaxed);
+        }
         word.store(block.0 << BLOCK | mode as u64, Release);
     }
 

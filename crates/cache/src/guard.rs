@@ -310,6 +310,10 @@ impl BlockRead for Change<'_> {
 }
 
 impl BlockChange for Change<'_> {
+    fn granted(&self) -> u64 {
+        self.lent.table.granted(self.lent.slot)
+    }
+
     fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
         let table = self.lent.table;
         let needs_image = self.is_reserved && self.blank.is_none() && table.needs_image(self.lent.slot);

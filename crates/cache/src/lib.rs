@@ -24,7 +24,7 @@ pub use blocks::{BlockChange, BlockRead, Blocks, GROUP_BLOCKS};
 pub use cache::{Cache, CacheError};
 #[doc(hidden)]
 pub use edits::Edits;
-pub use frames::{MAX_BLOCKS, REDO_BYTES_PER_BLOCK};
+pub use frames::{MAX_BLOCKS, REDO_BYTES_PER_BLOCK, grants};
 pub use guard::{Change, Committed, NewPage, Read};
 /// Work that one of many threads does for all of them: here the writing of redo.
 pub use plexus_interconnect::executor::SharedWork;

@@ -243,8 +243,8 @@ impl<B: Blocks> Check<'_, B> {
         Ok(status)
     }
 
-    /// Checks that each block of the extents that no node has is in a tree, is a status block, or is
-    /// free. Those of the other extents are in use now.
+    /// Checks that each block of the extents that no node has is in a tree, is a status block, or
+    /// is free. Those of the other extents are in use now.
     async fn space(
         &mut self,
         before: &[ExtentState],

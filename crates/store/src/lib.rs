@@ -9,6 +9,7 @@ mod check;
 mod layout;
 pub mod space;
 mod store;
+mod transaction;
 pub mod transactions;
 pub mod tree;
 
@@ -17,7 +18,8 @@ use plexus_cache::CacheError;
 
 pub use self::{
     check::CheckedStore,
-    store::{Isolation, Savepoint, Store, StoreSettings, Transaction, TransactionWatch},
+    store::{Store, StoreSettings},
+    transaction::{Isolation, Savepoint, Transaction, TransactionWatch},
     transactions::{TransactionId, rows::RowChange},
 };
 

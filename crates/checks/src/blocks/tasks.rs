@@ -189,6 +189,10 @@ impl BlockRead for SimChange<'_> {
 }
 
 impl BlockChange for SimChange<'_> {
+    fn granted(&self) -> u64 {
+        u64::MAX
+    }
+
     fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
         self.edits.touch(&self.page, range.clone(), false);
         &mut self.page[HEADER + range.start..HEADER + range.end]

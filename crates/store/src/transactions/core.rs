@@ -6,10 +6,14 @@
 //! and tells the number, beside the flush of the commit record. Rounds are shared: each serves all
 //! transactions that wait for one.
 //!
+//! **The first round is left out** if all leaves that a transaction has changed were given to this
+//! node before the begin of a round that is complete. Who has read them before had answered that
+//! round afterwards, and no other node has read them since.
+//!
 //! **Limits.** Each home has a durable limit, and draws no number above it. So the limits of nodes
 //! that are gone are a bound of all their numbers.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use plexus_base::{Epoch, Incarnation, NodeId};
 
@@ -96,7 +100,7 @@ struct Peer {
     lows: [Number; LOWS],
 }
 
-/// What is known of the snapshots of all nodes.
+/// The snapshots of all nodes, as far as they are known.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Horizon {
     /// Those that may be there below `bound`, in any order.
@@ -132,6 +136,12 @@ pub(crate) struct Core<W> {
     /// The last round.
     round: u64,
     wants_round: bool,
+    /// Returns the number of blocks that were given to this node to be changed.
+    grants: Box<dyn Fn() -> u64 + Send>,
+    /// The rounds that are not complete, each with the grants before its begin.
+    begun: VecDeque<(u64, u64)>,
+    /// The grants before the begin of the last complete round.
+    covered: u64,
     snapshots: BTreeMap<Number, u32>,
     running: HashMap<TransactionId, Running<W>>,
     /// Transactions that wait for a round, to draw a number behind it.
@@ -156,7 +166,13 @@ pub(crate) struct Core<W> {
 }
 
 impl<W> Core<W> {
-    pub(crate) fn new(me: NodeId, incarnation: Incarnation) -> Self {
+    /// Makes the state of a node in no view. `grants` returns how many blocks were given to the
+    /// node to be changed.
+    pub(crate) fn new(
+        me: NodeId,
+        incarnation: Incarnation,
+        grants: impl Fn() -> u64 + Send + 'static,
+    ) -> Self {
         Self {
             me,
             incarnation,
@@ -168,6 +184,9 @@ impl<W> Core<W> {
             raised: BTreeMap::new(),
             round: 0,
             wants_round: false,
+            grants: Box::new(grants),
+            begun: VecDeque::new(),
+            covered: 0,
             snapshots: BTreeMap::new(),
             running: HashMap::new(),
             draws: Vec::new(),
@@ -276,10 +295,12 @@ impl<W> Core<W> {
         self.running.insert(id, Running { state: State::Active, asked: Vec::new() });
     }
 
-    /// Asks for a number, after the last change of a transaction. The waiter is told
-    /// [`Notice::Drawn`]; then its commit record is to be appended.
-    pub(crate) fn draw(&mut self, id: TransactionId, waiter: W) {
-        let round = self.next_round();
+    /// Asks for a number, after the last change of a transaction. `granted` is the newest grant of
+    /// the leaves that it has changed. The waiter is told [`Notice::Drawn`]; then its commit record
+    /// is to be appended.
+    pub(crate) fn draw(&mut self, id: TransactionId, granted: u64, waiter: W) {
+        self.note_complete();
+        let round = if granted <= self.covered { 0 } else { self.next_round() };
         self.draws.push((round, id, waiter));
         self.rounds_ended();
     }
@@ -619,6 +640,7 @@ impl<W> Core<W> {
 
     fn begin_round(&mut self) {
         self.round += 1;
+        self.begun.push_back((self.round, (self.grants)()));
         let nodes: Vec<_> = self.peers.keys().copied().collect();
         nodes.into_iter().for_each(|node| self.send(node, MessageBody::Ask { round: self.round }));
     }
@@ -628,12 +650,21 @@ impl<W> Core<W> {
         self.peers.values().map(|peer| peer.answered).fold(self.round, u64::min)
     }
 
+    fn note_complete(&mut self) {
+        let complete = self.complete();
+        while let Some((_, grants)) = self.begun.front().filter(|(round, _)| *round <= complete) {
+            self.covered = *grants;
+            self.begun.pop_front();
+        }
+    }
+
     /// Goes on with all transactions that have waited for rounds which are complete.
     fn rounds_ended(&mut self) {
         if self.wants_round && self.round - self.complete() < MOST_ROUNDS {
             self.wants_round = false;
             self.begin_round();
         }
+        self.note_complete();
         let complete = self.complete();
         let (drawn, waiting): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.draws).into_iter().partition(|(round, ..)| *round <= complete);

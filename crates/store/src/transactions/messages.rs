@@ -93,3 +93,36 @@ impl Message {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_read_as_they_were_written_and_hostile_ones_are_refused() {
+        let (id, target) = (TransactionId(7), TransactionId(9));
+        let all = [
+            MessageBody::Ask { round: 3 },
+            MessageBody::Told { round: 4 },
+            MessageBody::Raised { epoch: Epoch(5) },
+            MessageBody::Question { id, snapshot: Number::MAX },
+            MessageBody::Answer { id, status: Status::Committed(8) },
+            MessageBody::Answer { id, status: Status::Aborted },
+            MessageBody::Answer { id, status: Status::After(6) },
+            MessageBody::Ended { id },
+            MessageBody::Entered { epoch: Epoch(5) },
+            MessageBody::Probe { waiter: id, node: NodeId(2), target },
+            MessageBody::Deadlock { id },
+        ];
+        for body in all {
+            let message = Message { clock: 11, lows: [3, 4, 4, 4, 5, 6, 7, 10], body };
+            assert_eq!(Message::decode(&message.encode()), Ok(message));
+        }
+        let mut bytes = Message { clock: 11, lows: [10; LOWS], body: all[2] }.encode();
+        assert!(Message::decode(&bytes[1..]).is_err());
+        bytes[78] = 1;
+        assert!(Message::decode(&bytes).is_err(), "an epoch of more than 32 bits");
+        bytes[0] = 12;
+        assert!(Message::decode(&bytes).is_err());
+    }
+}

@@ -35,7 +35,11 @@ impl Board {
         incarnation: Incarnation,
         port: Option<Arc<dyn WorkerPort<TransactionService>>>,
     ) -> Arc<Self> {
-        Arc::new(Self { core: Mutex::new(Core::new(me, incarnation)), port, viewed: OnceLock::new() })
+        Arc::new(Self {
+            core: Mutex::new(Core::new(me, incarnation, plexus_cache::grants)),
+            port,
+            viewed: OnceLock::new(),
+        })
     }
 
     /// Calls `viewed` after each view from now on.

@@ -4,7 +4,13 @@
 //! Each transaction appends itself to rows. So a row tells who has changed it, in which order, and
 //! a read tells whose changes it has seen.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
 
 use plexus_base::{Epoch, Incarnation, NodeId};
 use plexus_sim::Random;
@@ -27,6 +33,8 @@ type Token = u64;
 
 struct Node {
     core: Core<Token>,
+    /// The number of rows that it got to itself.
+    grants: Arc<AtomicU64>,
     incarnation: Incarnation,
     /// The members of its view.
     view: BTreeMap<NodeId, Incarnation>,
@@ -51,6 +59,8 @@ struct Client {
     rows: Vec<usize>,
     at: usize,
     token: Token,
+    /// The newest grant of the rows that it has changed.
+    granted: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -84,6 +94,8 @@ struct World {
     epoch: Epoch,
     members: Vec<(NodeId, Incarnation)>,
     rows: Vec<Vec<u8>>,
+    /// By row: the node that has it to itself, and its grant.
+    holders: Vec<Option<(Incarnation, u64)>>,
     slots: HashMap<TransactionId, Slot>,
     homes: BTreeMap<u32, Home>,
     limits: HashMap<(NodeId, Incarnation), Number>,
@@ -112,6 +124,7 @@ impl World {
             epoch: Epoch(1),
             members: Vec::new(),
             rows: vec![Vec::new(); ROWS],
+            holders: vec![None; ROWS],
             slots: HashMap::new(),
             homes: BTreeMap::new(),
             limits: HashMap::new(),
@@ -136,8 +149,11 @@ impl World {
     fn make(&mut self, node: usize) -> Node {
         let incarnation = Incarnation(self.next_incarnation);
         self.next_incarnation += 1;
+        let grants = Arc::<AtomicU64>::default();
+        let counted = grants.clone();
         Node {
-            core: Core::new(NodeId(node as u8), incarnation),
+            core: Core::new(NodeId(node as u8), incarnation, move || counted.load(Relaxed)),
+            grants,
             incarnation,
             view: BTreeMap::new(),
             is_open: false,
@@ -207,7 +223,8 @@ impl World {
                 self.next_token += 1;
                 let token = self.next_token;
                 self.node(at).clients[client].token = token;
-                self.node(at).core.draw(id.unwrap(), token);
+                let granted = self.node(at).clients[client].granted;
+                self.node(at).core.draw(id.unwrap(), granted, token);
                 Step::Drawing
             }
             (Step::Ending, Notice::Committed) => {
@@ -282,6 +299,8 @@ impl World {
         }
         let snapshot = self.snapshot(at, client);
         let value = self.rows[row].clone();
+        let on = self.node(at).incarnation;
+        self.holders[row].take_if(|(holder, _)| *holder != on);
         let core = &self.nodes[at].as_ref().unwrap().core;
         let contents = match rows::visible(&value, id, snapshot, |id, snapshot| core.status(id, snapshot)) {
             Ok(contents) => contents.map(contents_of).unwrap_or_default(),
@@ -291,7 +310,6 @@ impl World {
         let numbers = contents.iter().filter(|other| Some(TransactionId(**other)) != id);
         let newest = numbers.map(|other| self.numbers[&TransactionId(*other)]).max();
         self.newest_seen = self.newest_seen.max(newest.unwrap_or_default());
-        let on = self.node(at).incarnation;
         self.seen.push(Seen { row, snapshot, by: id, on, contents: contents.clone() });
         if is_reader {
             self.node(at).clients[client].at += 1;
@@ -308,6 +326,9 @@ impl World {
                 id
             }
         };
+        let granted = self.granted(at, row);
+        let newest = &mut self.node(at).clients[client].granted;
+        *newest = granted.max(*newest);
         let core = &self.nodes[at].as_ref().unwrap().core;
         let horizon = core.horizon();
         let by = Changer { id, step: 0, snapshot: is_repeatable.then_some(snapshot), horizon: &horizon };
@@ -334,6 +355,19 @@ impl World {
         self.settle(at);
     }
 
+    /// Gives a node a row to itself. Returns the grant.
+    fn granted(&mut self, at: usize, row: usize) -> u64 {
+        let Node { incarnation, grants, .. } = self.nodes[at].as_ref().unwrap();
+        match self.holders[row] {
+            Some((holder, grant)) if holder == *incarnation => grant,
+            _ => {
+                let grant = grants.fetch_add(1, Relaxed) + 1;
+                self.holders[row] = Some((*incarnation, grant));
+                grant
+            }
+        }
+    }
+
     fn abort(&mut self, at: usize, client: usize) {
         let Client { id, snapshot, .. } = self.node(at).clients[client];
         let core = &mut self.node(at).core;
@@ -344,7 +378,7 @@ impl World {
     }
 
     fn end(&mut self, at: usize, client: usize) {
-        let Client { id, snapshot, .. } = self.node(at).clients[client];
+        let Client { id, snapshot, granted, .. } = self.node(at).clients[client];
         if self.random.percent(20) {
             return self.abort(at, client);
         }
@@ -355,7 +389,7 @@ impl World {
         node.clients[client].snapshot = None;
         node.clients[client].token = token;
         node.clients[client].state = Step::Drawing;
-        node.core.draw(id.unwrap(), token);
+        node.core.draw(id.unwrap(), granted, token);
         self.settle(at);
     }
 
@@ -516,7 +550,8 @@ impl World {
     }
 
     fn events(&mut self, count: usize, deaths: bool) {
-        // Messages may be slow in a run, and what one node sends to another one be late for a while.
+        // Messages may be slow in a run, and what one node sends to another one be late for a
+        // while.
         let slow = *self.random.pick(&[24, 35, 60]);
         let mut late = (0, 0);
         for _ in 0..count {
@@ -654,7 +689,7 @@ fn transactions_keep_their_properties_when_nodes_die_and_join() {
 #[test]
 fn slots_of_the_last_run_of_the_own_node_wait_for_the_other_members() {
     let (me, other) = (NodeId(0), NodeId(1));
-    let mut core = Core::<Token>::new(me, Incarnation(3));
+    let mut core = Core::<Token>::new(me, Incarnation(3), || 0);
     core.view(Epoch(2), &[(me, Incarnation(3)), (other, Incarnation(2))]);
     let id = TransactionId::new(1, 0);
     core.learn_home(1, Home { node: me, incarnation: Incarnation(1), since: Epoch(1) });
@@ -669,7 +704,7 @@ fn slots_of_the_last_run_of_the_own_node_wait_for_the_other_members() {
 #[test]
 fn a_newcomer_keeps_all_versions_until_it_is_heard() {
     let (me, other) = (NodeId(0), NodeId(1));
-    let mut core = Core::<Token>::new(me, Incarnation(1));
+    let mut core = Core::<Token>::new(me, Incarnation(1), || 0);
     core.raise(9);
     core.view(Epoch(2), &[(me, Incarnation(1)), (other, Incarnation(2))]);
     assert_eq!(core.horizon().lowest(), 0);
@@ -684,7 +719,7 @@ fn a_newcomer_keeps_all_versions_until_it_is_heard() {
 #[test]
 fn an_answer_of_a_home_counts_until_the_home_is_gone() {
     let (me, other) = (NodeId(0), NodeId(1));
-    let mut core = Core::<Token>::new(me, Incarnation(1));
+    let mut core = Core::<Token>::new(me, Incarnation(1), || 0);
     core.view(Epoch(2), &[(me, Incarnation(1)), (other, Incarnation(2))]);
     let id = TransactionId::new(1, 0);
     core.learn_home(1, Home { node: other, incarnation: Incarnation(2), since: Epoch(1) });
@@ -700,7 +735,7 @@ fn an_answer_of_a_home_counts_until_the_home_is_gone() {
 fn versions_between_the_snapshots_of_all_nodes_go() {
     let (me, other) = (NodeId(0), NodeId(1));
     let members = [(me, Incarnation(1)), (other, Incarnation(2))];
-    let mut cores = [Core::<Token>::new(me, Incarnation(1)), Core::new(other, Incarnation(2))];
+    let mut cores = [Core::<Token>::new(me, Incarnation(1), || 0), Core::new(other, Incarnation(2), || 0)];
     cores.iter_mut().for_each(|core| core.view(Epoch(2), &members));
     let mut value = Vec::new();
     let mut change = |cores: &mut [Core<Token>; 2], number: Number| {
@@ -736,34 +771,4 @@ fn versions_between_the_snapshots_of_all_nodes_go() {
     }
     let versions = value.len() / (rows::VERSION_BYTES + 8);
     assert_eq!(versions, 4, "two for the snapshots, the last one, and the one before");
-}
-
-#[test]
-fn messages_are_read_as_they_were_written_and_hostile_ones_are_refused() {
-    use super::messages::MessageBody;
-
-    let (id, target) = (TransactionId(7), TransactionId(9));
-    let all = [
-        MessageBody::Ask { round: 3 },
-        MessageBody::Told { round: 4 },
-        MessageBody::Raised { epoch: Epoch(5) },
-        MessageBody::Question { id, snapshot: Number::MAX },
-        MessageBody::Answer { id, status: Status::Committed(8) },
-        MessageBody::Answer { id, status: Status::Aborted },
-        MessageBody::Answer { id, status: Status::After(6) },
-        MessageBody::Ended { id },
-        MessageBody::Entered { epoch: Epoch(5) },
-        MessageBody::Probe { waiter: id, node: NodeId(2), target },
-        MessageBody::Deadlock { id },
-    ];
-    for body in all {
-        let message = Message { clock: 11, lows: [3, 4, 4, 4, 5, 6, 7, 10], body };
-        assert_eq!(Message::decode(&message.encode()), Ok(message));
-    }
-    let mut bytes = Message { clock: 11, lows: [10; LOWS], body: all[2] }.encode();
-    assert!(Message::decode(&bytes[1..]).is_err());
-    bytes[78] = 1;
-    assert!(Message::decode(&bytes).is_err(), "an epoch of more than 32 bits");
-    bytes[0] = 12;
-    assert!(Message::decode(&bytes).is_err());
 }

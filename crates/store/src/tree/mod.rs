@@ -16,6 +16,8 @@
 pub mod check;
 pub(crate) mod page;
 
+use std::cell::Cell;
+
 use plexus_base::BlockId;
 use plexus_cache::{BlockChange, Blocks, CacheError, Committed};
 use plexus_disks::PageType;
@@ -95,6 +97,8 @@ pub struct Tree<'a, B, S> {
     blocks: &'a B,
     space: &'a S,
     root: BlockId,
+    /// The newest grant of the leaves that were changed.
+    granted: Cell<u64>,
 }
 
 impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
@@ -109,7 +113,7 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
         number: u64,
     ) -> Result<(Self, Committed), StoreError> {
         let committed = blocks.commit(vec![Self::new_root(blocks, root, number).await?]);
-        Ok((Self { blocks, space, root: root.block }, committed))
+        Ok((Self::open(blocks, space, root.block), committed))
     }
 
     /// Makes the root of a new tree, which is there once it is committed.
@@ -124,7 +128,13 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
 
     /// Opens the tree with this root.
     pub fn open(blocks: &'a B, space: &'a S, root: BlockId) -> Self {
-        Self { blocks, space, root }
+        Self { blocks, space, root, granted: Cell::new(0) }
+    }
+
+    /// Returns the newest [grant](plexus_cache::grants) of the leaves that were changed through
+    /// this.
+    pub(crate) fn granted(&self) -> u64 {
+        self.granted.get()
     }
 
     /// Returns the number of the tree.
@@ -373,6 +383,7 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
         act: &mut impl FnMut(Option<&[u8]>) -> (EntryChange, T),
     ) -> Result<Changed<T>, StoreError> {
         let mut page = self.blocks.change(block).await?;
+        self.granted.set(page.granted().max(self.granted.get()));
         let node = Node::of(&page).map_err(damaged(block))?;
         if node.level() > 0 {
             return Ok(Changed::Higher);

@@ -49,6 +49,10 @@ impl BlockRead for TestPage<'_> {
 }
 
 impl BlockChange for TestPage<'_> {
+    fn granted(&self) -> u64 {
+        u64::MAX
+    }
+
     fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
         &mut self.page[range]
     }

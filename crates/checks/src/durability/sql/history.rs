@@ -2,10 +2,10 @@
 //!
 //! Each value is appended once, so a list tells in which order its values were written, and a read
 //! of it tells what its transaction has seen. From these follow the dependencies of transactions
-//! (Adya 1999; Kingsbury and Alvaro, Elle, 2020): `U` wrote behind `T` (ww), `U` read what `T` wrote
-//! (wr), `U` overwrote what `T` read (rw). `U` began when `T` had been acknowledged, on any node, is
-//! a dependency, too. A circle of ww, wr and time is forbidden to all; one with a single rw is so
-//! if its reader is repeatable read.
+//! (Adya 1999; Kingsbury and Alvaro, Elle, 2020): `U` wrote behind `T` (ww), `U` read what `T`
+//! wrote (wr), `U` overwrote what `T` read (rw). `U` began when `T` had been acknowledged, on any
+//! node, is a dependency, too. A circle of ww, wr and time is forbidden to all; one with a single
+//! rw is so if its reader is repeatable read.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,0 +1,416 @@
+//! A transaction: what it reads, changes and waits for.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use plexus_base::BlockId;
+use plexus_cache::Blocks;
+use plexus_interconnect::executor;
+
+use crate::{
+    RowChange, Store, StoreError, layout,
+    space::{Space, Stock},
+    store::malformed,
+    transactions::{
+        Number, TransactionId,
+        rows::{self, Changed, Changer, Step, VERSION_BYTES},
+    },
+    tree::{OwnedEntry, ScanPlace, Tree},
+};
+
+/// The most rows of one part of a scan.
+const SCAN_ROWS: usize = 64;
+
+/// The wait of a change for which the versions of its row leave no room.
+const NO_ROOM_WAIT: Duration = Duration::from_millis(1);
+
+/// The most such waits.
+const NO_ROOM_WAITS: usize = 10_000;
+
+/// The isolation of a transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Isolation {
+    /// Each statement has a snapshot of its own.
+    #[default]
+    ReadCommitted,
+    /// The transaction has one snapshot; the first of two that change a row wins.
+    RepeatableRead,
+}
+
+/// A place in a transaction to which it can be rolled back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Savepoint(Step);
+
+/// The part of a transaction that other threads see.
+#[derive(Default, Debug)]
+pub struct TransactionWatch {
+    /// The number of the transaction plus one; 0 before its first change.
+    id: AtomicU64,
+    waits_for: AtomicU64,
+}
+
+impl TransactionWatch {
+    fn read(number: &AtomicU64) -> Option<TransactionId> {
+        number.load(Relaxed).checked_sub(1).map(TransactionId)
+    }
+
+    /// Returns the transaction, from its first change to its end.
+    #[must_use]
+    pub fn id(&self) -> Option<TransactionId> {
+        Self::read(&self.id)
+    }
+
+    /// Returns the transaction whose end it waits for.
+    #[must_use]
+    pub fn waits_for(&self) -> Option<TransactionId> {
+        Self::read(&self.waits_for)
+    }
+}
+
+/// The number of a [`TransactionWatch`] that is zero again when this is dropped.
+struct Watched<'a>(&'a AtomicU64);
+
+impl<'a> Watched<'a> {
+    fn new(number: &'a AtomicU64, id: TransactionId) -> Self {
+        number.store(id.0 + 1, Relaxed);
+        Self(number)
+    }
+}
+
+impl Drop for Watched<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Relaxed);
+    }
+}
+
+/// A transaction. It is rolled back if it is dropped. After an error it can only be rolled back,
+/// wholly or to a savepoint.
+pub struct Transaction<B: Blocks + Send + Sync + 'static> {
+    store: Store<B>,
+    watch: Arc<TransactionWatch>,
+    longest_wait: Option<Duration>,
+    /// A row that another transaction has changed and not committed is refused.
+    never_waits: bool,
+    isolation: Isolation,
+    /// Set with the first change.
+    id: Option<TransactionId>,
+    snapshot: Option<Number>,
+    /// The newest grant of the leaves that were changed.
+    granted: u64,
+    step: Step,
+    /// The rows that were changed since the first savepoint.
+    changed: Vec<(Step, BlockId, Vec<u8>)>,
+    is_over: bool,
+}
+
+impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
+    pub(crate) fn new(store: Store<B>, isolation: Isolation, watch: Arc<TransactionWatch>) -> Self {
+        Self {
+            store,
+            watch,
+            longest_wait: None,
+            never_waits: false,
+            isolation,
+            id: None,
+            snapshot: None,
+            granted: 0,
+            step: 0,
+            changed: Vec::new(),
+            is_over: false,
+        }
+    }
+
+    /// Returns true if it has neither read nor changed anything.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        self.id.is_none() && self.snapshot.is_none()
+    }
+
+    pub(crate) fn isolation(&self) -> Isolation {
+        self.isolation
+    }
+
+    /// Limits each later wait for another transaction.
+    pub fn limit_waits(&mut self, longest: Option<Duration>) {
+        self.longest_wait = longest;
+    }
+
+    /// Lets changes of this statement fail with [`StoreError::LockTimeout`] rather than wait for
+    /// another transaction.
+    pub fn never_wait(&mut self, never: bool) {
+        self.never_waits = never;
+    }
+
+    /// Lets the next read take a new snapshot, unless the transaction has one for all statements.
+    pub fn begin_statement(&mut self) {
+        self.never_waits = false;
+        if self.isolation == Isolation::ReadCommitted {
+            self.release();
+        }
+    }
+
+    fn release(&mut self) {
+        if let Some(snapshot) = self.snapshot.take() {
+            self.store.shared().board.act(|core| core.release(snapshot));
+        }
+    }
+
+    fn snapshot(&mut self) -> Result<Number, StoreError> {
+        if let Some(snapshot) = self.snapshot {
+            return Ok(snapshot);
+        }
+        let snapshot = self.store.shared().board.act(|core| core.snapshot());
+        self.snapshot = Some(snapshot);
+        // A node that is no member does not know the latest commits.
+        match (self.store.shared().is_member)() {
+            true => Ok(snapshot),
+            false => Err(StoreError::NoMember),
+        }
+    }
+
+    /// Returns the contents of a row.
+    ///
+    /// # Errors
+    /// A block cannot be had.
+    pub async fn get(&mut self, tree: BlockId, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        let snapshot = self.snapshot()?;
+        let Some(value) = self.store.tree(tree).get(key).await? else { return Ok(None) };
+        self.shown(tree, &value, snapshot).await
+    }
+
+    /// Returns the contents that the snapshot shows of a row.
+    async fn shown(
+        &self,
+        tree: BlockId,
+        value: &[u8],
+        snapshot: Number,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let shared = &**self.store.shared();
+        loop {
+            match rows::visible(value, self.id, snapshot, |id, snapshot| shared.status(id, snapshot)) {
+                Ok(contents) => return Ok(contents.map(<[u8]>::to_vec)),
+                Err(rows::RowFault::Malformed) => return Err(malformed(tree)),
+                Err(rows::RowFault::Unknown(unknown)) => shared.find_out(unknown, None).await?,
+            }
+        }
+    }
+
+    /// Returns rows from a place on, and the place behind them; `None` at the end. There may be no
+    /// row in a part.
+    ///
+    /// # Errors
+    /// A block cannot be had.
+    pub async fn scan(
+        &mut self,
+        tree: BlockId,
+        from: &ScanPlace,
+    ) -> Result<(Vec<OwnedEntry>, Option<ScanPlace>), StoreError> {
+        let snapshot = self.snapshot()?;
+        let scanned = self.store.tree(tree).scan(from, SCAN_ROWS).await?;
+        Ok((self.all_shown(tree, scanned.entries, snapshot).await?, scanned.next))
+    }
+
+    /// Returns rows below a key, or the last ones, the last first, and the key below which the next
+    /// are; `None` at the end.
+    ///
+    /// # Errors
+    /// A block cannot be had.
+    pub async fn scan_back(
+        &mut self,
+        tree: BlockId,
+        below: Option<&[u8]>,
+    ) -> Result<(Vec<OwnedEntry>, Option<Vec<u8>>), StoreError> {
+        let snapshot = self.snapshot()?;
+        let (entries, next) = self.store.tree(tree).scan_back(below, SCAN_ROWS).await?;
+        Ok((self.all_shown(tree, entries, snapshot).await?, next))
+    }
+
+    async fn all_shown(
+        &self,
+        tree: BlockId,
+        entries: Vec<OwnedEntry>,
+        snapshot: Number,
+    ) -> Result<Vec<OwnedEntry>, StoreError> {
+        let mut shown = Vec::with_capacity(entries.len());
+        for (key, value) in entries {
+            shown.extend(self.shown(tree, &value, snapshot).await?.map(|contents| (key, contents)));
+        }
+        Ok(shown)
+    }
+
+    /// Changes a row. Waits for a transaction that has changed it and is not at its end. `decide`
+    /// then gets the newest contents that are committed or of this transaction; it may be called
+    /// more than once, and the last call counts.
+    ///
+    /// # Errors
+    /// [`StoreError::Serialization`] if another transaction has changed the row since the snapshot
+    /// of [`Isolation::RepeatableRead`]; a block cannot be had; there is no room.
+    pub async fn change(
+        &mut self,
+        tree: BlockId,
+        key: &[u8],
+        decide: &mut dyn FnMut(Option<&[u8]>) -> RowChange,
+    ) -> Result<(), StoreError> {
+        let snapshot = match self.isolation {
+            Isolation::ReadCommitted => None,
+            Isolation::RepeatableRead => Some(self.snapshot()?),
+        };
+        let shared = self.store.shared().clone();
+        let id = match self.id {
+            Some(id) => id,
+            None => {
+                let id = *self.id.insert(shared.new_id().await?);
+                self.watch.id.store(id.0 + 1, Relaxed);
+                id
+            }
+        };
+        if self.step > 0 {
+            self.changed.push((self.step, tree, key.to_vec()));
+        }
+        let mut waits = 0;
+        loop {
+            shared.refill().await?;
+            let horizon = shared.board.look(|core| core.horizon());
+            let by = Changer { id, step: self.step, snapshot, horizon: &horizon };
+            let status = |id, snapshot| shared.status(id, snapshot);
+            let mut longest = 0;
+            let mut decide = |contents: Option<&[u8]>| {
+                let decided = decide(contents);
+                if let RowChange::Set(contents) = &decided {
+                    longest = contents.len();
+                }
+                decided
+            };
+            let rows = self.store.tree(tree);
+            let changed = rows.change(key, |value| rows::change(value, by, status, &mut decide)).await;
+            self.granted = rows.granted().max(self.granted);
+            match changed {
+                Ok((Changed::Done, _)) => return Ok(()),
+                Ok((Changed::Serialization, _)) => return Err(StoreError::Serialization),
+                Ok((Changed::Malformed, _)) => return Err(malformed(tree)),
+                Ok((Changed::Unknown(unknown), _)) if self.never_waits => {
+                    shared.look_without_wait(unknown.id).await?;
+                }
+                Ok((Changed::Unknown(unknown), _)) => {
+                    let _watched = Watched::new(&self.watch.waits_for, unknown.id);
+                    let found = shared.find_out(unknown, Some(id));
+                    match self.longest_wait {
+                        None => found.await?,
+                        Some(longest) => {
+                            executor::timeout(longest, found)
+                                .await
+                                .unwrap_or(Err(StoreError::LockTimeout))?;
+                        }
+                    }
+                }
+                // Older versions take the room that this one needs, until no snapshot needs them.
+                Err(StoreError::TooLong { most, .. })
+                    if key.len() + longest + VERSION_BYTES <= most && waits < NO_ROOM_WAITS =>
+                {
+                    waits += 1;
+                    shared.board.act(|core| core.refresh());
+                    executor::sleep(NO_ROOM_WAIT).await;
+                }
+                Err(why) => return Err(why),
+            }
+        }
+    }
+
+    /// Makes a new, empty tree. Returns its root. If the transaction is rolled back, the space of
+    /// the tree is free again.
+    ///
+    /// # Errors
+    /// There is no room, or a block cannot be had.
+    pub async fn create_tree(&mut self) -> Result<BlockId, StoreError> {
+        let shared = self.store.shared().clone();
+        let number = self.store.fresh_id().await?;
+        shared.refill().await?;
+        let root = shared.stock.take().await?;
+        let block = root.block.0.to_le_bytes().to_vec();
+        let set = &mut |_: Option<&[u8]>| RowChange::Set(block.clone());
+        // The row is first: a page whose tree has none is free.
+        let made = match self.change(layout::TREES, &number.to_be_bytes(), set).await {
+            Ok(()) => Tree::<'_, B, Stock>::new_root(&shared.blocks, root, number).await,
+            Err(why) => Err(why),
+        };
+        match made {
+            Ok(page) => {
+                let committed = shared.blocks.commit_in_order(vec![page]);
+                shared.stock.used(root.block, committed);
+                Ok(root.block)
+            }
+            Err(why) => {
+                shared.stock.give_back(root);
+                Err(why)
+            }
+        }
+    }
+
+    /// Removes a tree. Its space is free when no snapshot can show it any more; until then others
+    /// may read it.
+    ///
+    /// # Errors
+    /// A block cannot be had.
+    pub async fn drop_tree(&mut self, root: BlockId) -> Result<(), StoreError> {
+        let number = self.store.tree(root).number().await?;
+        self.change(layout::TREES, &number.to_be_bytes(), &mut |_| RowChange::Remove).await
+    }
+
+    /// Returns a place to which the transaction can be rolled back.
+    pub fn savepoint(&mut self) -> Savepoint {
+        self.step += 1;
+        Savepoint(self.step)
+    }
+
+    /// Rolls back all changes since a savepoint, which can be used again.
+    ///
+    /// # Errors
+    /// A block cannot be had.
+    pub async fn rollback_to(&mut self, place: Savepoint) -> Result<(), StoreError> {
+        let Some(id) = self.id else { return Ok(()) };
+        while self.changed.last().is_some_and(|(step, ..)| *step >= place.0) {
+            let Some((_, tree, key)) = self.changed.pop() else { break };
+            let undo = |value: Option<&[u8]>| rows::undo(value, id, place.0);
+            let (changed, _) = self.store.tree(tree).change(&key, undo).await?;
+            if changed == Changed::Malformed {
+                return Err(malformed(tree));
+            }
+        }
+        self.step += 1;
+        Ok(())
+    }
+
+    /// Commits. When it returns, the changes are durable, and every node shows them to
+    /// transactions that begin.
+    ///
+    /// # Errors
+    /// The node is no longer a member, or its redo has failed: the outcome is not known.
+    pub async fn commit(mut self) -> Result<(), StoreError> {
+        self.release();
+        self.is_over = true;
+        let Some(id) = self.id else { return Ok(()) };
+        let shared = self.store.shared().clone();
+        // Who waits for the end of the transaction must see it, also if this wait is given up.
+        let granted = self.granted;
+        let commit = executor::spawn(async move { shared.commit(id, granted).await });
+        commit.await.unwrap_or(Err(StoreError::NoMember))
+    }
+
+    /// Rolls back all changes.
+    pub fn rollback(self) {}
+}
+
+impl<B: Blocks + Send + Sync + 'static> Drop for Transaction<B> {
+    fn drop(&mut self) {
+        self.release();
+        self.watch.id.store(0, Relaxed);
+        if let Some(id) = self.id.filter(|_| !self.is_over) {
+            self.store.shared().board.act(|core| core.abort(id));
+        }
+    }
+}
