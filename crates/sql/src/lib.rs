@@ -30,6 +30,7 @@ mod roles;
 mod sequences;
 pub mod server;
 mod session;
+mod shape;
 mod types;
 mod wire;
 

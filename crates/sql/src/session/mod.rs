@@ -25,9 +25,13 @@ use crate::{
     parse::{self, Statement},
     roles::FirstRole,
     sequences::Ranges,
+    shape::{Literal, Shape},
     types::{Type, Value, text, time},
     wire::{BindMessage, Received, connection::Connection, format_of},
 };
+
+/// The most shapes of a session.
+const MOST_SHAPES: usize = 64;
 
 /// A prepared statement.
 struct Prepared {
@@ -77,6 +81,8 @@ pub(crate) struct Session<'a> {
     isolation: Isolation,
     savepoints: Vec<(String, Savepoint)>,
     statements: HashMap<String, Rc<Prepared>>,
+    /// Statements of simple queries by their shape; `None`: they are planned with their literals.
+    shapes: HashMap<String, Option<Rc<Prepared>>>,
     portals: HashMap<String, Portal>,
 }
 
@@ -119,6 +125,7 @@ impl<'a> Session<'a> {
             isolation: Isolation::default(),
             savepoints: Vec::new(),
             statements: HashMap::new(),
+            shapes: HashMap::new(),
             portals: HashMap::new(),
         })
     }
@@ -264,6 +271,14 @@ impl<'a> Session<'a> {
 
     /// Runs the statements of a simple query.
     async fn query(&mut self, text: &str) -> Result<()> {
+        if let Some(shape) = Shape::of(text)
+            && let Some(prepared) = self.of_shape(&shape).await?
+        {
+            self.check_failed(&prepared.statement)?;
+            let literals = shape.literals.into_iter().zip(&prepared.types);
+            let values = literals.map(|(literal, of)| literal.value(*of)).collect::<Result<Vec<_>>>()?;
+            return self.run_within(&prepared, &values).await;
+        }
         let statements = parse::parse(text)?;
         for statement in statements {
             if matches!(statement, Statement::Empty) {
@@ -278,25 +293,62 @@ impl<'a> Session<'a> {
                 columns: Vec::new(),
                 plan: std::cell::RefCell::default(),
             };
-            if run::ends_transaction(&prepared.statement) {
-                // A commit that has begun ends.
-                self.run_simple(&prepared).await?;
-                continue;
-            }
-            let activity = self.activity;
-            let limit = self.settings.time(STATEMENT_TIMEOUT);
-            let run = pin!(self.run_simple(&prepared));
-            within(limit, activity.unless_cancelled(run)).await?;
+            self.run_within(&prepared, &[]).await?;
         }
         Ok(())
     }
 
-    async fn run_simple(&mut self, prepared: &Prepared) -> Result<()> {
+    /// Returns the statement of a shape; `None` if it cannot be planned without its literals.
+    async fn of_shape(&mut self, shape: &Shape) -> Result<Option<Rc<Prepared>>> {
+        if let Some(known) = self.shapes.get(&shape.key) {
+            return Ok(known.clone());
+        }
+        let parsed = parse::parse(shape.text()).ok().and_then(|mut all| all.pop());
+        let Some(statement) = parsed.filter(|_| !self.is_failed) else { return Ok(None) };
+        let mut prepared = Prepared {
+            statement,
+            text: Box::default(),
+            types: shape.literals.iter().map(Literal::of).collect(),
+            columns: Vec::new(),
+            plan: std::cell::RefCell::default(),
+        };
+        let activity = self.activity;
+        let limit = self.settings.time(STATEMENT_TIMEOUT);
+        let planned = Box::pin(self.plan(&prepared));
+        let made = match within(limit, activity.unless_cancelled(planned)).await {
+            Ok((_, types)) if types.len() == shape.literals.len() => {
+                prepared.types = types;
+                Some(Rc::new(prepared))
+            }
+            // With the literals it says why, or succeeds.
+            Ok(_) => None,
+            Err(error) if ["0A", "22", "42"].iter().any(|class| error.code.starts_with(class)) => None,
+            Err(error) => return Err(error),
+        };
+        if self.shapes.len() >= MOST_SHAPES {
+            self.shapes.clear();
+        }
+        self.shapes.insert(shape.key.clone(), made.clone());
+        Ok(made)
+    }
+
+    /// Runs a statement within its time limit, unless it is cancelled. A commit that has begun ends.
+    async fn run_within(&mut self, prepared: &Prepared, values: &[Value]) -> Result<()> {
+        if run::ends_transaction(&prepared.statement) {
+            return self.run_simple(prepared, values).await;
+        }
+        let activity = self.activity;
+        let limit = self.settings.time(STATEMENT_TIMEOUT);
+        let run = pin!(self.run_simple(prepared, values));
+        within(limit, activity.unless_cancelled(run)).await
+    }
+
+    async fn run_simple(&mut self, prepared: &Prepared, values: &[Value]) -> Result<()> {
         if let Statement::Copy(copy) = &prepared.statement {
             return self.copy(copy).await;
         }
         let (plan, _) = self.plan(prepared).await?;
-        let result = self.run(&plan, &[]).await?;
+        let result = self.run(&plan, values).await?;
         if let Some((columns, rows)) = &result.rows {
             self.connection.out.columns(columns, &[]);
             for row in rows {
