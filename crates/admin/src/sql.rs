@@ -32,11 +32,13 @@ pub struct SqlConfig {
     pub listen: Option<IpAddr>,
     /// The most sessions of a node.
     pub sessions: usize,
+    /// The threads that run statements; without it, as many as the machine has cores, at most 4.
+    pub threads: Option<usize>,
 }
 
 impl Default for SqlConfig {
     fn default() -> Self {
-        Self { port: FIRST_PORT, user: "postgres".into(), listen: None, sessions: 1000 }
+        Self { port: FIRST_PORT, user: "postgres".into(), listen: None, sessions: 1000, threads: None }
     }
 }
 

@@ -34,6 +34,9 @@ pub trait BlockChange: BlockRead {
     /// [copies](Blocks::read_consistent).
     fn granted(&self) -> u64;
 
+    /// Returns whether the task has waited for the block.
+    fn waited(&self) -> bool;
+
     /// Returns the bytes of a range, to be changed. The redo has these bytes and no others, so ask
     /// for those that change.
     ///

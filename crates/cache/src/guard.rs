@@ -223,12 +223,6 @@ impl<'a> Change<'a> {
         log_group(self.lent.cache, std::slice::from_mut(&mut self), false)
     }
 
-    /// Returns whether the task waited for the block.
-    #[must_use]
-    pub fn waited(&self) -> bool {
-        self.lent.waited
-    }
-
     /// Gives an edited block its new version. Returns true if there is something to log.
     fn make(&mut self) -> bool {
         if self.edits.is_empty() && self.blank.is_none() || self.made.is_some() {
@@ -312,6 +306,10 @@ impl BlockRead for Change<'_> {
 impl BlockChange for Change<'_> {
     fn granted(&self) -> u64 {
         self.lent.table.granted(self.lent.slot)
+    }
+
+    fn waited(&self) -> bool {
+        self.lent.waited
     }
 
     fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {

@@ -18,7 +18,7 @@ const FIRST_WORDS: [&str; 8] = ["select", "insert", "update", "delete", "begin",
 /// The words behind which a literal is no value: a place in a list, or a part of a type.
 const REFUSED_WORDS: [&str; 7] = ["order", "group", "interval", "date", "time", "timestamp", "timestamptz"];
 
-/// A literal.
+/// A value that a client has written into the text of a statement.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Literal {
     Number(Type, Value),

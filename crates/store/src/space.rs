@@ -20,6 +20,7 @@ use std::{
     collections::HashSet,
     ops::Range,
     sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
 use plexus_base::{
@@ -39,6 +40,14 @@ const EXTENT_BLOCKS: u64 = 1024;
 
 /// The blocks that are asked for together when an extent is examined.
 const READ_AHEAD: u64 = 32;
+
+/// The leaves of which is known how often they move between nodes.
+const WAITED: usize = 256;
+
+/// The moves of a leaf to this node within a time from which it is divided. In a table whose rows
+/// are changed in no order each leaf moves far less often.
+const MOVES: u32 = 8;
+const MOVES_WITHIN: Duration = Duration::from_secs(1);
 
 const RELEASED: u8 = 1;
 const CLAIMED: u8 = 2;
@@ -74,6 +83,14 @@ pub trait Space {
     /// Notes that a block is used by this change.
     fn used(&self, block: BlockId, by: Committed) {
         let _ = (block, by);
+    }
+
+    /// Notes that a task has waited for a leaf to change a row in it, which was
+    /// [granted](plexus_cache::BlockChange::granted) with this number. Returns whether it moves
+    /// between nodes all the time.
+    fn is_contended(&self, block: BlockId, granted: u64) -> bool {
+        let _ = (block, granted);
+        false
     }
 }
 
@@ -226,16 +243,27 @@ struct HeldExtent {
     used: Committed,
 }
 
+/// A leaf that was waited for.
+#[derive(Clone, Copy)]
+struct WaitedLeaf {
+    block: BlockId,
+    granted: u64,
+    count: u32,
+    since: Instant,
+}
+
 /// The free blocks of a node.
 pub(crate) struct Stock {
     map: SpaceMap,
+    /// The leaves that were waited for last, each at a place of its own.
+    waited: Mutex<[Option<WaitedLeaf>; WAITED]>,
     /// The extents, the oldest first.
     held: Mutex<Vec<HeldExtent>>,
 }
 
 impl Stock {
     pub(crate) fn new(map: SpaceMap) -> Self {
-        Self { map, held: Mutex::default() }
+        Self { map, waited: Mutex::new([None; WAITED]), held: Mutex::default() }
     }
 
     pub(crate) fn map(&self) -> &SpaceMap {
@@ -396,6 +424,24 @@ impl Space for Stock {
 
     fn used(&self, block: BlockId, by: Committed) {
         self.change(block, |held| held.used = by.max(held.used));
+    }
+
+    fn is_contended(&self, block: BlockId, granted: u64) -> bool {
+        let now = Instant::now();
+        let mut all = self.waited.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = &mut all[(block.0 % WAITED as u64) as usize];
+        let is_it = |known: &&mut WaitedLeaf| known.block == block && now - known.since < MOVES_WITHIN;
+        let Some(known) = place.as_mut().filter(is_it) else {
+            *place = Some(WaitedLeaf { block, granted, count: 1, since: now });
+            return false;
+        };
+        known.count += u32::from(known.granted != granted);
+        known.granted = granted;
+        let is_contended = known.count >= MOVES;
+        if is_contended {
+            *place = None;
+        }
+        is_contended
     }
 }
 

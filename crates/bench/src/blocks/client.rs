@@ -7,7 +7,7 @@ use std::{
 };
 
 use plexus_base::BlockId;
-use plexus_cache::{Blocks, Cache, CacheError, Change, Committed};
+use plexus_cache::{BlockChange, Blocks, Cache, CacheError, Committed};
 
 use super::{Durability, Order, Workload, counted};
 use crate::{
@@ -251,7 +251,7 @@ impl<'a> Client<'a> {
             let counts = self.count(block, page)?;
             counted::write(page, counts);
         }
-        let waited = pages.iter().any(Change::waited);
+        let waited = pages.iter().any(BlockChange::waited);
         Ok((cache.commit(pages), waited))
     }
 

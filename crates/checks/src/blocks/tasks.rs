@@ -193,6 +193,10 @@ impl BlockChange for SimChange<'_> {
         u64::MAX
     }
 
+    fn waited(&self) -> bool {
+        true
+    }
+
     fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
         self.edits.touch(&self.page, range.clone(), false);
         &mut self.page[HEADER + range.start..HEADER + range.end]

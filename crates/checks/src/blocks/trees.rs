@@ -27,6 +27,9 @@ pub(crate) const ROOT: BlockId = BlockId(0);
 /// The numbers of keys of each task.
 const KEYS: u64 = 30;
 
+/// The number of changes of entries of which one finds its leaf contended.
+const CONTENDED_EVERY: u64 = 40;
+
 /// The values that a key may have, from the last acknowledged one on; `None`: it is not there.
 type Values = Vec<Option<Vec<u8>>>;
 
@@ -39,6 +42,8 @@ pub(crate) struct TreeTruth {
     /// The first block that was never used, after the root, and those that were given back.
     unused: Cell<u64>,
     free: RefCell<Vec<FreeBlock>>,
+    /// The changes of entries, some of which find their leaf contended.
+    changes: Cell<u64>,
     /// The values that each key may have.
     values: RefCell<BTreeMap<Vec<u8>, Values>>,
     /// The pages of the tree at the end, and those that their parents did not know at any check.
@@ -111,6 +116,11 @@ impl Space for TreeSpace<'_> {
 
     fn give_back(&self, block: FreeBlock) {
         self.truth.free.borrow_mut().push(block);
+    }
+
+    fn is_contended(&self, _: BlockId, _: u64) -> bool {
+        self.truth.changes.set(self.truth.changes.get() + 1);
+        self.truth.changes.get().is_multiple_of(CONTENDED_EVERY)
     }
 }
 

@@ -6,6 +6,7 @@ use std::{
     os::{fd::AsFd, unix::net::UnixListener},
     path::PathBuf,
     sync::Arc,
+    thread,
 };
 
 use plexus_admin::{
@@ -23,6 +24,9 @@ use plexus_store::Store;
 
 use crate::runtime::NodeRuntime;
 
+/// The most threads that run statements, unless the configuration says more.
+const MOST_THREADS: usize = 4;
+
 /// A server that runs until it is dropped.
 pub(super) struct RunningServer {
     path: PathBuf,
@@ -39,7 +43,7 @@ impl RunningServer {
         store: Store<Cache>,
         thread: &TaskThread,
     ) -> Result<Self, String> {
-        let SqlConfig { user, sessions, .. } = node.config().section(SECTION)?;
+        let SqlConfig { user, sessions, threads, .. } = node.config().section(SECTION)?;
         let path = address.socket();
         let failed = |error: io::Error| format!("{}: the socket for SQL: {error}", path.display());
         let listener = bind_for_owner(&path, |path| UnixListener::bind(path)).map_err(failed)?;
@@ -54,7 +58,8 @@ impl RunningServer {
             }
             _ => format!("{}: the port for SQL: {error}", address.tcp()),
         })?;
-        let threads = usize::from(node.config().workers);
+        let cores = || thread::available_parallelism().map_or(1, usize::from);
+        let threads = threads.unwrap_or_else(|| cores().min(MOST_THREADS)).max(1);
         let password = keys::password(&node.config().dir).map_err(|error| error.to_string())?;
         let tls = keys::certificate(&node.config().dir).map_err(|error| error.to_string())?;
         let tls = tls.map(|(certificate, key)| tls_settings(certificate.as_bytes(), key.as_bytes()));

@@ -332,7 +332,8 @@ impl<'a> Session<'a> {
         Ok(made)
     }
 
-    /// Runs a statement within its time limit, unless it is cancelled. A commit that has begun ends.
+    /// Runs a statement within its time limit, unless it is cancelled. A commit that has begun
+    /// ends.
     async fn run_within(&mut self, prepared: &Prepared, values: &[Value]) -> Result<()> {
         if run::ends_transaction(&prepared.statement) {
             return self.run_simple(prepared, values).await;

@@ -9,6 +9,10 @@
 //! The root stays where it is. When it is full, its entries move to two new pages, which become
 //! its children.
 //!
+//! A leaf whose rows several nodes change is divided although it has room, so that each gets its
+//! rows to itself (contention splits: Alhomssi and Leis, *Contention and Space Management in
+//! B-Trees*, CIDR 2021).
+//!
 //! A task has one page at a time, besides new ones. It finds a page by reading, gives it back, and
 //! waits for it again to change it. Meanwhile the page may have been divided, and never merged: a
 //! key is in the page or to the right of it.
@@ -394,6 +398,11 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
         let found = node.find(key).map_err(damaged(block))?;
         let old = found.ok().map(|index| node.entry(index)).transpose().map_err(damaged(block))?;
         let (change, result) = act(old.map(|(_, value)| value));
+        if let (Ok(index), true) = (found, node.count() > 1 && page.waited())
+            && self.space.is_contended(block, page.granted())
+        {
+            return Ok(Changed::Divided(self.divide(block, page, index).await?));
+        }
         let most = most_bytes(page.len());
         let has_room = match (&change, found) {
             (EntryChange::Keep, _) | (EntryChange::Remove, Err(_)) => {

@@ -24,6 +24,8 @@ struct TestBlocks {
     next: Cell<u64>,
     /// If set, each third new page of a task that has others finds no room; how often that was.
     refused: Cell<Option<u32>>,
+    /// If set, each 50th change of an entry finds its leaf contended; how many there were.
+    contended: Cell<Option<u32>>,
 }
 
 struct TestPage<'a> {
@@ -53,6 +55,10 @@ impl BlockChange for TestPage<'_> {
         u64::MAX
     }
 
+    fn waited(&self) -> bool {
+        true
+    }
+
     fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
         &mut self.page[range]
     }
@@ -72,6 +78,7 @@ impl TestBlocks {
             pages: vec![RefCell::new(vec![0; USER]); blocks],
             next: Cell::new(0),
             refused: Cell::new(None),
+            contended: Cell::new(None),
         }
     }
 
@@ -158,6 +165,12 @@ impl Space for TestBlocks {
     fn give_back(&self, free: FreeBlock) {
         assert_eq!(free.block.0 + 1, self.next.replace(free.block.0), "the last one is given back");
     }
+    fn is_contended(&self, _: BlockId, _: u64) -> bool {
+        self.contended.get().is_some_and(|count| {
+            self.contended.set(Some(count + 1));
+            count.is_multiple_of(50)
+        })
+    }
 }
 
 /// Runs a future that never waits.
@@ -231,6 +244,7 @@ fn a_tree_is_a_sorted_map() {
     for seed in 0..150 {
         let mut random = Random::new(seed);
         let blocks = TestBlocks::new(2000);
+        blocks.contended.set((seed % 2 == 0).then_some(1));
         let tree = new_tree(&blocks);
         let mut model = BTreeMap::new();
         let (sets, longest) = (random.between(30, 95), random.between(0, 20));
