@@ -32,7 +32,7 @@ pub struct SqlConfig {
     pub listen: Option<IpAddr>,
     /// The most sessions of a node.
     pub sessions: usize,
-    /// The threads that run statements; without it, as many as the machine has cores, at most 4.
+    /// The threads that run statements; without it, as many as the node has workers.
     pub threads: Option<usize>,
 }
 

@@ -6,7 +6,6 @@ use std::{
     os::{fd::AsFd, unix::net::UnixListener},
     path::PathBuf,
     sync::Arc,
-    thread,
 };
 
 use plexus_admin::{
@@ -23,9 +22,6 @@ use plexus_sql::{
 use plexus_store::Store;
 
 use crate::runtime::NodeRuntime;
-
-/// The most threads that run statements, unless the configuration says more.
-const MOST_THREADS: usize = 4;
 
 /// A server that runs until it is dropped.
 pub(super) struct RunningServer {
@@ -58,8 +54,7 @@ impl RunningServer {
             }
             _ => format!("{}: the port for SQL: {error}", address.tcp()),
         })?;
-        let cores = || thread::available_parallelism().map_or(1, usize::from);
-        let threads = threads.unwrap_or_else(|| cores().min(MOST_THREADS)).max(1);
+        let threads = threads.unwrap_or(node.config().workers.into()).max(1);
         let password = keys::password(&node.config().dir).map_err(|error| error.to_string())?;
         let tls = keys::certificate(&node.config().dir).map_err(|error| error.to_string())?;
         let tls = tls.map(|(certificate, key)| tls_settings(certificate.as_bytes(), key.as_bytes()));
