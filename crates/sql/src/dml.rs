@@ -561,6 +561,48 @@ pub(crate) async fn insert_unique(run: &mut Run<'_>, table: &Table, row: &[Value
     Err(duplicate(table, name, columns, row))
 }
 
+/// Inserts rows, whose keys must not be there. Fails with the number of the first row that cannot
+/// be inserted.
+pub(crate) async fn insert_rows(
+    run: &mut Run<'_>,
+    table: &Table,
+    rows: &[Vec<Value>],
+) -> std::result::Result<(), (usize, SqlError)> {
+    let mut entries = Vec::with_capacity(rows.len());
+    let mut failed = None;
+    for (at, row) in rows.iter().enumerate() {
+        let key = async {
+            check_nulls(table, row)?;
+            match table.primary_key(row)? {
+                Some(key) => Ok(key),
+                None => Ok(number_key(run.store.fresh_id().await?)),
+            }
+        };
+        match key.await {
+            Ok(key) => entries.push((key, encode::row(row))),
+            Err(error) => {
+                failed = Some((at, error));
+                break;
+            }
+        }
+    }
+    let mut at = 0;
+    while at < entries.len() {
+        let inserted = run.by.insert_run(table.rows(), &entries[at..]).await;
+        let count = inserted.map_err(|error| (at, error.into()))?;
+        if count == 0 {
+            insert_unique(run, table, &rows[at]).await.map_err(|error| (at, error))?;
+            at += 1;
+        }
+        for _ in 0..count {
+            let indexed = change_indexes(run, table, &entries[at].0, None, Some(&rows[at])).await;
+            indexed.map_err(|error| (at, error))?;
+            at += 1;
+        }
+    }
+    failed.map_or(Ok(()), Err)
+}
+
 /// Does what a statement wants for a row whose key is there. Returns the row that it changed.
 async fn insert_conflict(
     run: &mut Run<'_>,

@@ -46,7 +46,7 @@ const WAITED: usize = 256;
 
 /// The moves of a leaf to this node within a time from which it is divided. In a table whose rows
 /// are changed in no order each leaf moves far less often.
-const MOVES: u32 = 8;
+const MOVES: u32 = 32;
 const MOVES_WITHIN: Duration = Duration::from_secs(1);
 
 const RELEASED: u8 = 1;

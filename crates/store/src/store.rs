@@ -137,11 +137,6 @@ impl<B: Blocks + Send + Sync + 'static> Store<B> {
             ids: TaskMutex::new(0..0),
             limit: TaskMutex::new(()),
         };
-        // The tree of trees has the pages that it needs for this; a page for each other tree
-        // follows.
-        shared.refill().await?;
-        layout::put_limit(&shared.blocks, &shared.stock, home, limit + LIMIT_STEP).await?;
-        board.act(|core| core.set_limit(limit + LIMIT_STEP));
         let store = Self { shared: Arc::new(shared) };
         let weak: Weak<Shared<B>> = Arc::downgrade(&store.shared);
         board.on_view(move || {
@@ -149,7 +144,12 @@ impl<B: Blocks + Send + Sync + 'static> Store<B> {
                 start(Self { shared });
             }
         });
+        // First: the search for space may need the ends of transactions of nodes that are gone.
         store.follow_view().await;
+        let shared = &*store.shared;
+        shared.refill().await?;
+        layout::put_limit(&shared.blocks, &shared.stock, home, limit + LIMIT_STEP).await?;
+        board.act(|core| core.set_limit(limit + LIMIT_STEP));
         Ok(store)
     }
 
@@ -372,8 +372,6 @@ impl<B: Blocks> Shared<B> {
             match rows::is_gone(value, lowest, |id| self.status(id, lowest)) {
                 Ok(is_gone) => return Ok(is_gone),
                 Err(rows::RowFault::Malformed) => return Err(malformed(layout::TREES)),
-                // It is needed as long as its transaction is under way.
-                Err(rows::RowFault::Unknown(Unknown { way: StatusPath::Ask, .. })) => return Ok(false),
                 Err(rows::RowFault::Unknown(unknown)) => self.find_out(unknown, None).await?,
             }
         }

@@ -261,14 +261,7 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
             Isolation::RepeatableRead => Some(self.snapshot()?),
         };
         let shared = self.store.shared().clone();
-        let id = match self.id {
-            Some(id) => id,
-            None => {
-                let id = *self.id.insert(shared.new_id().await?);
-                self.watch.id.store(id.0 + 1, Relaxed);
-                id
-            }
-        };
+        let id = self.begin_change().await?;
         if self.step > 0 {
             self.changed.push((self.step, tree, key.to_vec()));
         }
@@ -319,6 +312,35 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
                 Err(why) => return Err(why),
             }
         }
+    }
+
+    /// Returns the transaction, which changes something.
+    async fn begin_change(&mut self) -> Result<TransactionId, StoreError> {
+        if let Some(id) = self.id {
+            return Ok(id);
+        }
+        let id = *self.id.insert(self.store.shared().new_id().await?);
+        self.watch.id.store(id.0 + 1, Relaxed);
+        Ok(id)
+    }
+
+    /// Inserts rows with rising keys into one leaf: those at the begin that belong to it, find no
+    /// row of their key, and find room. Returns how many these are; for the next one there is
+    /// [`change`](Self::change).
+    ///
+    /// # Errors
+    /// A block cannot be had.
+    pub async fn insert_run(&mut self, tree: BlockId, rows: &[OwnedEntry]) -> Result<usize, StoreError> {
+        let (id, step) = (self.begin_change().await?, self.step);
+        let versions = rows.iter().map(|(key, contents)| (key.clone(), rows::new(id, step, contents)));
+        let versions: Vec<OwnedEntry> = versions.collect();
+        let leaves = self.store.tree(tree);
+        let (count, _) = leaves.insert_run(&versions).await?;
+        self.granted = leaves.granted().max(self.granted);
+        if step > 0 {
+            self.changed.extend(rows[..count].iter().map(|(key, _)| (step, tree, key.clone())));
+        }
+        Ok(count)
     }
 
     /// Makes a new, empty tree. Returns its root. If the transaction is rolled back, the space of

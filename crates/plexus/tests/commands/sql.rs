@@ -13,7 +13,7 @@ use std::{
 
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
-use crate::common::{Cluster, run, signal};
+use crate::common::{Cluster, CommandOutput, run, signal};
 
 /// The statements whose results are compared.
 const STATEMENTS: &str = include_str!("sql/statements.sql");
@@ -577,4 +577,56 @@ fn tls_carries_much_in_both_directions_and_the_certificate_is_that_of_the_cluste
         assert!(!said.windows(4).any(|bytes| bytes == b"R\0\0\0"), "{said:?}");
     }
     assert_eq!(with("sslmode=require", "select count(*) from t").unwrap(), "3000");
+}
+
+/// Makes a table with about 1.5 MiB on a node.
+fn filled(cluster: &Cluster, node: &str, table: &str) -> CommandOutput {
+    let mut statements = vec![
+        format!("create table {table} (id int primary key, item text, number int unique)"),
+        format!("insert into {table} values (0, '{}', 0)", "x".repeat(500)),
+    ];
+    for power in 0..11 {
+        let more = 1 << power;
+        statements
+            .push(format!("insert into {table} select id + {more}, item, number + {more} from {table}"));
+    }
+    let statements = statements.iter().flat_map(|statement| ["-c", statement]);
+    cluster.run("sql").args(["-n", node]).args(statements).said()
+}
+
+/// A node uses the space again that tables of another one had, and that of a killed node.
+#[test]
+fn the_space_of_dropped_tables_and_killed_nodes_is_used_again() {
+    let options = ["--sql", "--sql-port", "5433", "--size-mib", "16", "--cache-mib", "8"];
+    let cluster = Cluster::with(2, &options, USER);
+    cluster.bear_busy_disks();
+    cluster.run("up").said().ok();
+    let sql = |node: &str, text: &str| cluster.run("sql").args(["-n", node, "-c", text]).said();
+    for number in 0..8 {
+        filled(&cluster, "n1", &format!("t{number}")).ok();
+        sql("n1", &format!("drop table t{number}")).ok();
+    }
+    for number in 0..4 {
+        filled(&cluster, "n2", &format!("u{number}")).ok();
+    }
+    for round in 0..3 {
+        sql("n1", "begin; create table gone (id int); insert into gone values (1); rollback").ok();
+        signal(cluster.pids()[0], Signal::KILL);
+        cluster.wait_until("an end", |nodes| nodes["nodes"][0]["state"] != "running");
+        cluster.run("up").said().ok();
+        filled(&cluster, "n1", &format!("v{round}")).ok();
+        sql("n2", &format!("drop table v{round}")).ok();
+    }
+    // Without room a statement fails, and nothing is lost.
+    let failed = (0..20).find_map(|number| {
+        let output = filled(&cluster, "n1", &format!("w{number}"));
+        output.err.contains("(53100)").then_some(number)
+    });
+    assert!(failed.is_some_and(|number| number > 0), "{failed:?}");
+    sql("n2", "drop table w0").ok();
+    filled(&cluster, "n2", "w0").ok();
+    let count = |table| sql("n1", &format!("select count(*) from {table}")).ok();
+    assert_eq!(count("u0"), count("w0"));
+    let checked = cluster.run("store").args(["check", "--json"]).said().json();
+    assert_eq!(checked["faults"], serde_json::json!([]), "{checked}");
 }

@@ -6,7 +6,7 @@ use super::{Session, locks::TableMode, no_transaction};
 use crate::{
     bind::Parameters,
     copy::{put_line, read_line},
-    dml::{default_of, insert_unique},
+    dml::{default_of, insert_rows},
     error::{Result, SqlError, code},
     exec::Run,
     expr::Expr,
@@ -14,6 +14,17 @@ use crate::{
     types::{Value, encode},
     wire::{MOST_BYTES, Received},
 };
+
+/// The most rows that are inserted together.
+const MOST_ROWS: usize = 256;
+
+/// Adds to an error which line of the data it is about.
+fn at_line(error: SqlError, table: &str, line: u64) -> SqlError {
+    match error.detail {
+        None => error.with_detail(format!("COPY {table}, line {line}")),
+        Some(_) => error,
+    }
+}
 
 impl Session<'_> {
     pub(super) async fn copy(&mut self, copy: &Copy) -> Result<()> {
@@ -86,6 +97,7 @@ impl Session<'_> {
                 continue;
             }
             let mut at = 0;
+            let mut rows: Vec<Vec<Value>> = Vec::new();
             while let Some(end) = rest[at..].iter().position(|byte| *byte == b'\n') {
                 let line = &rest[at..at + end];
                 at += end + 1;
@@ -93,21 +105,37 @@ impl Session<'_> {
                     is_over = true;
                     break;
                 }
-                let inserted = async {
+                let read = async {
                     let mut row = run.evaluate(&defaults, &[]).await?;
                     for (column, value) in read_line(line, &table, &columns)? {
                         row[column] = value;
                     }
-                    insert_unique(&mut run, &table, &row).await
+                    Ok::<_, SqlError>(row)
                 };
-                if let Err(error) = inserted.await {
-                    let where_it_was = format!("COPY {}, line {}", table.name, count + 1);
-                    failed =
-                        Some(if error.detail.is_none() { error.with_detail(where_it_was) } else { error });
-                    break;
+                match read.await {
+                    Ok(row) => rows.push(row),
+                    Err(error) => {
+                        failed = Some(at_line(error, &table.name, count + rows.len() as u64 + 1));
+                        break;
+                    }
                 }
-                count += 1;
+                if rows.len() >= MOST_ROWS {
+                    let inserted = insert_rows(&mut run, &table, &rows).await;
+                    if let Err((row, error)) = inserted {
+                        failed = Some(at_line(error, &table.name, count + row as u64 + 1));
+                    }
+                    count += rows.len() as u64;
+                    rows.clear();
+                    if failed.is_some() {
+                        break;
+                    }
+                }
             }
+            // An earlier line counts, if both fail.
+            if let Err((row, error)) = insert_rows(&mut run, &table, &rows).await {
+                failed = Some(at_line(error, &table.name, count + row as u64 + 1));
+            }
+            count += rows.len() as u64;
             rest.drain(..at);
         }
         match failed {

@@ -241,6 +241,13 @@ pub(crate) fn change(
     (entry_of(&kept), Changed::Done)
 }
 
+/// Returns the value of a row that is made by a transaction, with no other version.
+pub(crate) fn new(id: TransactionId, step: Step, contents: &[u8]) -> Vec<u8> {
+    let mut value = Vec::with_capacity(HEAD + contents.len());
+    put(&mut value, Version { writer: Writer::Of(id, step), contents: Some(contents) });
+    value
+}
+
 /// Removes the versions of a transaction from a step on.
 pub(crate) fn undo(value: Option<&[u8]>, id: TransactionId, from: Step) -> (EntryChange, Changed) {
     let Some(value) = value else { return (EntryChange::Keep, Changed::Done) };

@@ -216,6 +216,43 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
         }
     }
 
+    /// Inserts entries with rising keys, as one change of one leaf: those at the begin that belong
+    /// to it, find no entry of their key, and find room. Returns how many these are.
+    ///
+    /// # Errors
+    /// A block cannot be had or is damaged.
+    pub async fn insert_run(&self, entries: &[OwnedEntry]) -> Result<(usize, Committed), StoreError> {
+        let Some((first, _)) = entries.first() else { return Ok((0, Committed::default())) };
+        let block = self.page_at(0, first).await?;
+        let mut page = self.blocks.change(block).await?;
+        self.granted.set(page.granted().max(self.granted.get()));
+        let most = most_bytes(page.len());
+        let insert = |page: &mut B::Change<'a>| -> Result<usize, Malformed> {
+            let node = Node::of(page)?;
+            if node.level() > 0 {
+                return Ok(0);
+            }
+            let high = node.high()?.map(<[u8]>::to_vec);
+            let mut last: Option<&[u8]> = None;
+            for (count, (key, value)) in entries.iter().enumerate() {
+                let is_elsewhere = high.as_ref().is_some_and(|high| high <= key);
+                if is_elsewhere || last >= Some(key) || key.len() + value.len() > most {
+                    return Ok(count);
+                }
+                let mut edit = NodeEdit::of(page)?;
+                match edit.node().find(key)? {
+                    Err(index) if edit.insert(index, key, value)? => last = Some(key),
+                    _ => return Ok(count),
+                }
+            }
+            Ok(entries.len())
+        };
+        match insert(&mut page).map_err(damaged(block))? {
+            0 => Ok((0, Committed::default())),
+            count => Ok((count, self.blocks.commit(vec![page]))),
+        }
+    }
+
     /// Sets the value of a key.
     ///
     /// # Errors

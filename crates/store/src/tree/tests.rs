@@ -279,6 +279,40 @@ fn a_tree_is_a_sorted_map() {
 }
 
 #[test]
+fn entries_that_are_inserted_together_are_those_of_single_ones() {
+    for seed in 0..100 {
+        let mut random = Random::new(seed);
+        let blocks = TestBlocks::new(2000);
+        let tree = new_tree(&blocks);
+        let (mut model, mut together) = (BTreeMap::new(), 0);
+        for _ in 0..random.between(5, 40) {
+            let mut run: Vec<OwnedEntry> =
+                (0..random.between(1, 30)).map(|number| (key(&mut random), vec![number as u8])).collect();
+            if random.percent(80) {
+                run.sort();
+            }
+            let mut at = 0;
+            while at < run.len() {
+                let (count, _) = now(tree.insert_run(&run[at..])).unwrap();
+                for (key, value) in &run[at..at + count] {
+                    assert_eq!(model.insert(key.clone(), value.clone()), None, "seed {seed}");
+                }
+                (at, together) = (at + count, together + count);
+                if count == 0 {
+                    let (key, value) = run[at].clone();
+                    now(tree.put(&key, &value)).unwrap();
+                    model.insert(key, value);
+                    at += 1;
+                }
+            }
+        }
+        let checked = blocks.checked(tree.root);
+        assert!(checked.entries.iter().map(|(key, value)| (key, value)).eq(&model), "seed {seed}");
+        assert!(together > 0, "seed {seed}");
+    }
+}
+
+#[test]
 fn keys_that_come_in_order_leave_full_pages() {
     let blocks = TestBlocks::new(2000);
     let tree = new_tree(&blocks);
