@@ -618,10 +618,8 @@ fn the_space_of_dropped_tables_and_killed_nodes_is_used_again() {
         sql("n2", &format!("drop table v{round}")).ok();
     }
     // Without room a statement fails, and nothing is lost.
-    let failed = (0..20).find_map(|number| {
-        let output = filled(&cluster, "n1", &format!("w{number}"));
-        output.err.contains("(53100)").then_some(number)
-    });
+    let is_full = |number: &u32| filled(&cluster, "n1", &format!("w{number}")).err.contains("(53100)");
+    let failed = (0..20).find(is_full);
     assert!(failed.is_some_and(|number| number > 0), "{failed:?}");
     sql("n2", "drop table w0").ok();
     filled(&cluster, "n2", "w0").ok();
