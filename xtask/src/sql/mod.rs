@@ -69,14 +69,15 @@ fn beside(server: &Server, peer: Option<&'static str>) -> Measured {
         Some(peer) => figure.by(peer),
         None => figure,
     };
-    pgbench(server, "-i -q -s 10")?;
     let mut figures = Vec::new();
+    // First: later the connections find memory that others have given back.
+    if peer.is_none() {
+        figures.push((rows::IDLE, work::idle_kib(server)?));
+    }
+    pgbench(server, "-i -q -s 10")?;
     for (figure, options) in rows::WORKS {
         figures.push((named(figure), work::rate(server, &format!("-n {options}"))?));
     }
     figures.push((named(rows::COPY), copied(server)?));
-    if peer.is_none() {
-        figures.push((rows::IDLE, work::idle_kib(server)?));
-    }
     Ok(figures)
 }
