@@ -42,6 +42,12 @@ pub struct SessionInfo {
     pub statement: String,
     /// The number of its transaction, once it has changed something.
     pub transaction: Option<u64>,
+    /// The snapshot that it holds, for which versions of rows stay.
+    #[serde(default)]
+    pub snapshot: Option<u64>,
+    /// How long it has held it, in seconds.
+    #[serde(default)]
+    pub snapshot_seconds: Option<f64>,
     /// What the statement waits for: the lock of a table, or the end of a transaction.
     pub waits_for: Option<String>,
 }
@@ -66,6 +72,8 @@ struct Shown {
     state: &'static str,
     since: Instant,
     transaction: Option<Instant>,
+    /// The transaction has one snapshot for all statements.
+    is_repeatable: bool,
     statement: String,
     waits_for: Option<String>,
 }
@@ -86,6 +94,7 @@ impl Activity {
             state: "idle",
             since: Instant::now(),
             transaction: None,
+            is_repeatable: false,
             statement: String::new(),
             waits_for: None,
         };
@@ -128,8 +137,9 @@ impl Activity {
     }
 
     /// Notes that a transaction begins.
-    pub(crate) fn begin_transaction(&self) {
-        self.shown().transaction = Some(Instant::now());
+    pub(crate) fn begin_transaction(&self, is_repeatable: bool) {
+        let mut shown = self.shown();
+        (shown.transaction, shown.is_repeatable) = (Some(Instant::now()), is_repeatable);
     }
 
     /// Notes what the client calls itself.
@@ -145,6 +155,8 @@ impl Activity {
 
     pub(crate) fn info(&self, id: i32) -> SessionInfo {
         let shown = self.shown();
+        let snapshot = self.watch.snapshot();
+        let since = shown.transaction.filter(|_| shown.is_repeatable).unwrap_or(shown.since);
         SessionInfo {
             id,
             user: self.user.clone(),
@@ -156,6 +168,8 @@ impl Activity {
             transaction_seconds: shown.transaction.map(|begun| begun.elapsed().as_secs_f64()),
             statement: shown.statement.clone(),
             transaction: self.watch.id().map(|id| id.0),
+            snapshot,
+            snapshot_seconds: snapshot.map(|_| since.elapsed().as_secs_f64()),
             waits_for: match self.watch.waits_for() {
                 Some(id) => Some(format!("transaction {}", id.0)),
                 None => shown.waits_for.clone(),

@@ -42,6 +42,7 @@ static FUNCTIONS: &[Function] = &[
     },
     Function { name: "current_schema", arguments: &[], result: Type::Text, act: |_, _| text("public") },
     Function { name: "current_user", arguments: &[], result: Type::Text, act: |_, on| text(&on.user) },
+    Function { name: "gen_random_uuid", arguments: &[], result: Type::Uuid, act: |_, _| random_uuid() },
     Function {
         name: "lastval",
         arguments: &[],
@@ -157,6 +158,17 @@ fn random() -> Result<Value> {
     use std::hash::{BuildHasher, RandomState};
     let bits = RandomState::new().hash_one(0) >> 11;
     Ok(Value::Float(bits as f64 / (1u64 << 53) as f64))
+}
+
+/// Returns a uuid of version 4.
+fn random_uuid() -> Result<Value> {
+    use ring::rand::{SecureRandom, SystemRandom};
+    let mut bytes = [0; 16];
+    let failed = |_| SqlError::new(code::SYSTEM_ERROR, "the system gives no random bytes");
+    SystemRandom::new().fill(&mut bytes).map_err(failed)?;
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    Ok(Value::Bytes(bytes.to_vec()))
 }
 
 fn substring(all: &[Value], _: &Context) -> Result<Value> {

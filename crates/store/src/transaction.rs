@@ -52,6 +52,8 @@ pub struct TransactionWatch {
     /// The number of the transaction plus one; 0 before its first change.
     id: AtomicU64,
     waits_for: AtomicU64,
+    /// The snapshot plus one; 0 without one.
+    snapshot: AtomicU64,
 }
 
 impl TransactionWatch {
@@ -63,6 +65,12 @@ impl TransactionWatch {
     #[must_use]
     pub fn id(&self) -> Option<TransactionId> {
         Self::read(&self.id)
+    }
+
+    /// Returns its snapshot: versions of rows stay that it shows.
+    #[must_use]
+    pub fn snapshot(&self) -> Option<u64> {
+        self.snapshot.load(Relaxed).checked_sub(1)
     }
 
     /// Returns the transaction whose end it waits for.
@@ -156,6 +164,7 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
 
     fn release(&mut self) {
         if let Some(snapshot) = self.snapshot.take() {
+            self.watch.snapshot.store(0, Relaxed);
             self.store.shared().board.act(|core| core.release(snapshot));
         }
     }
@@ -166,6 +175,7 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
         }
         let snapshot = self.store.shared().board.act(|core| core.snapshot());
         self.snapshot = Some(snapshot);
+        self.watch.snapshot.store(snapshot + 1, Relaxed);
         // A node that is no member does not know the latest commits.
         match (self.store.shared().is_member)() {
             true => Ok(snapshot),

@@ -184,7 +184,17 @@ impl Handle for StoreHandle {
     fn status(&self) -> Option<Value> {
         let server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
         let server = server.as_ref()?;
-        let mut status = json!({ "sessions": server.server().sessions().len() });
+        let sessions = server.server().sessions();
+        let mut status = json!({ "sessions": sessions.len() });
+        let oldest = sessions
+            .iter()
+            .filter_map(|session| Some((session.snapshot?, session)))
+            .min_by_key(|(at, _)| *at);
+        if let Some((snapshot, session)) = oldest {
+            status["oldest_snapshot"] = json!({
+                "session": session.id, "snapshot": snapshot, "seconds": session.snapshot_seconds,
+            });
+        }
         status["addresses"] = json!(server.addresses());
         Some(status)
     }

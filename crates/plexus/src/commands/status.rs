@@ -18,6 +18,9 @@ use crate::output;
 /// The number of view changes that are shown.
 const SHOWN_CHANGES: usize = 8;
 
+/// The age of a snapshot from which it is shown, in seconds.
+const LONG_SNAPSHOT_S: f64 = 10.0;
+
 /// The arguments of `plexus status`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -83,6 +86,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     for status in &alive {
         output::line(&memory(&config, status))?;
     }
+    if let Some(line) = oldest_snapshot(&alive) {
+        output::line(&line)?;
+    }
     for (name, seen) in &nodes {
         match seen {
             Seen::Alive(status) => {
@@ -145,6 +151,23 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns the line about the session with the oldest snapshot, if it holds it for long.
+fn oldest_snapshot(alive: &[&Status]) -> Option<String> {
+    let of = |status: &&Status| {
+        let oldest = status.runtime.subsystems.get("transactions")?.get("oldest_snapshot")?;
+        let session = format!("{}:{}", status.name, oldest["session"]);
+        Some((oldest["snapshot"].as_u64()?, session, oldest["seconds"].as_f64()?))
+    };
+    let (_, session, seconds) = alive.iter().filter_map(of).min_by_key(|(snapshot, ..)| *snapshot)?;
+    (seconds >= LONG_SNAPSHOT_S).then(|| {
+        format!(
+            "session {session} holds the oldest snapshot, for {}: versions of rows and dropped tables stay until it \
+             ends; `plexus sessions end {session}` ends it",
+            duration(seconds)
+        )
+    })
 }
 
 /// Returns the line about the last recovery at a node.

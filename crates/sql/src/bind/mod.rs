@@ -165,6 +165,7 @@ pub(crate) fn type_of(of: &ast::DataType) -> Result<Type> {
         D::Varchar(size) | D::CharacterVarying(size) | D::CharVarying(size) => Type::Varchar(length(size)?),
         D::Char(size) | D::Character(size) => Type::Char(length(size)?.unwrap_or(1)),
         D::Bytea => Type::Bytea,
+        D::Uuid => Type::Uuid,
         D::Date => Type::Date,
         D::Timestamp(None, ast::TimezoneInfo::None | ast::TimezoneInfo::WithoutTimeZone) => Type::Timestamp,
         D::Timestamp(None, ast::TimezoneInfo::Tz | ast::TimezoneInfo::WithTimeZone) => Type::TimestampTz,
@@ -638,7 +639,7 @@ impl Scope<'_> {
             AggregateKind::Count => Type::Int8,
             AggregateKind::Least | AggregateKind::Greatest => match input {
                 Type::Unknown => Type::Text,
-                Type::Bool | Type::Bytea => return Err(wrong()),
+                Type::Bool | Type::Bytea | Type::Uuid => return Err(wrong()),
                 Type::Varchar(_) => Type::Text,
                 other => other,
             },

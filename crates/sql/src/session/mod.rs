@@ -254,7 +254,7 @@ impl<'a> Session<'a> {
             self.context.begun = time::now();
             let transaction = self.store.begin_watched(self.isolation, self.activity.watch.clone());
             self.transaction = Some(transaction);
-            self.activity.begin_transaction();
+            self.activity.begin_transaction(self.isolation == Isolation::RepeatableRead);
         }
         let limit = self.settings.time(LOCK_TIMEOUT);
         self.transaction.iter_mut().for_each(|transaction| transaction.limit_waits(limit));

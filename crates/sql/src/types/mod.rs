@@ -31,6 +31,7 @@ pub(crate) enum Type {
     Date,
     Timestamp,
     TimestampTz,
+    Uuid,
     /// A literal or parameter whose type the rest of the statement decides.
     Unknown,
 }
@@ -44,6 +45,7 @@ pub(crate) enum Value {
     Float(f64),
     Numeric(Numeric),
     Text(String),
+    /// Also the 16 bytes of a uuid.
     Bytes(Vec<u8>),
     /// Days from 2000-01-01.
     Date(i32),
@@ -68,6 +70,7 @@ impl Type {
             Self::Timestamp => 1114,
             Self::TimestampTz => 1184,
             Self::Numeric(_) => 1700,
+            Self::Uuid => 2950,
             Self::Unknown => 705,
         }
     }
@@ -89,6 +92,7 @@ impl Type {
             1114 => Self::Timestamp,
             1184 => Self::TimestampTz,
             1700 => Self::Numeric(None),
+            2950 => Self::Uuid,
             _ => return None,
         })
     }
@@ -100,6 +104,7 @@ impl Type {
             Self::Int2 => 2,
             Self::Int4 | Self::Date => 4,
             Self::Int8 | Self::Float8 | Self::Timestamp | Self::TimestampTz => 8,
+            Self::Uuid => 16,
             Self::Unknown => -2,
             _ => -1,
         }
@@ -130,6 +135,7 @@ impl Type {
             Self::Date => "date",
             Self::Timestamp => "timestamp without time zone",
             Self::TimestampTz => "timestamp with time zone",
+            Self::Uuid => "uuid",
             Self::Unknown => "unknown",
         }
     }
@@ -243,7 +249,7 @@ impl Value {
             (Self::Time(moment), Type::Date) => Self::Date(moment.div_euclid(time::DAY) as i32),
             (value, to) if from == to => value,
             (Self::Time(moment), Type::Timestamp | Type::TimestampTz) => Self::Time(moment),
-            (Self::Bytes(bytes), Type::Bytea) => Self::Bytes(bytes),
+            (Self::Bytes(bytes), Type::Bytea) if from != Type::Uuid => Self::Bytes(bytes),
             (Self::Text(text), to) if to.is_text() => Self::Text(text),
             (value, to) if to.is_text() => Self::Text(text::print(&value, from)),
             _ => {

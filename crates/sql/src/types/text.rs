@@ -27,6 +27,7 @@ pub(crate) fn parse(text: &str, to: Type) -> Result<Value> {
         Type::Numeric(_) => Value::Numeric(Numeric::parse(trimmed)?),
         Type::Text | Type::Varchar(_) | Type::Char(_) | Type::Unknown => Value::Text(text.to_owned()),
         Type::Bytea => Value::Bytes(parse_bytes(text).ok_or_else(|| invalid(to, text))?),
+        Type::Uuid => Value::Bytes(parse_uuid(text).ok_or_else(|| invalid(to, text))?),
         Type::Date => Value::Date(match trimmed.split_once([' ', 'T']) {
             Some((date, _)) => time::parse_date(date)?,
             None => time::parse_date(trimmed)?,
@@ -87,6 +88,32 @@ fn parse_bytes(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
+/// Reads 32 hexadecimal digits, with hyphens between groups of four, perhaps in braces.
+fn parse_uuid(text: &str) -> Option<Vec<u8>> {
+    let inner = text.strip_prefix('{').map_or(Some(text), |inner| inner.strip_suffix('}'))?;
+    let mut digits = Vec::with_capacity(32);
+    for char in inner.chars() {
+        match char.to_digit(16) {
+            Some(digit) => digits.push(digit as u8),
+            None if char == '-' && !digits.is_empty() && digits.len() < 32 && digits.len() % 4 == 0 => {}
+            None => return None,
+        }
+    }
+    let is_whole = digits.len() == 32 && !inner.contains("--");
+    is_whole.then(|| digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+}
+
+fn print_uuid(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(36);
+    for (at, byte) in bytes.iter().enumerate() {
+        if matches!(at, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
 /// Returns the text of a value that is not NULL.
 pub(crate) fn print(value: &Value, of: Type) -> String {
     match value {
@@ -102,6 +129,7 @@ pub(crate) fn print(value: &Value, of: Type) -> String {
             }
             _ => text.clone(),
         },
+        Value::Bytes(bytes) if of == Type::Uuid => print_uuid(bytes),
         Value::Bytes(bytes) => {
             let mut text = String::from("\\x");
             bytes.iter().for_each(|byte| text.push_str(&format!("{byte:02x}")));
@@ -194,6 +222,7 @@ pub(crate) fn parse_binary(bytes: &[u8], to: Type) -> Result<Value> {
         }
         Type::Float8 => Value::Float(f64::from_be_bytes(bytes.try_into().map_err(wrong)?)),
         Type::Bytea => Value::Bytes(bytes.to_vec()),
+        Type::Uuid => Value::Bytes(<[u8; 16]>::try_from(bytes).map_err(wrong)?.to_vec()),
         Type::Date => Value::Date(i32::from_be_bytes(bytes.try_into().map_err(wrong)?)),
         Type::Timestamp | Type::TimestampTz => {
             Value::Time(i64::from_be_bytes(bytes.try_into().map_err(wrong)?))
