@@ -309,7 +309,7 @@ impl Stock {
     }
 
     /// Claims an extent that no node ever had, or else one of a node that is gone. Returns false if
-    /// there is none.
+    /// there is none. `live` returns the trees that exist.
     pub(crate) async fn claim<B: Blocks>(
         &self,
         blocks: &B,
@@ -333,7 +333,7 @@ impl Stock {
                     let free = |block| FreeBlock { block: BlockId(block), last: Version(0) };
                     self.map.blocks(extent).rev().map(free).collect()
                 }
-                _ => self.free_blocks(blocks, extent, &live().await?).await?,
+                _ => self.free_blocks(blocks, extent, live).await?,
             };
             if free.is_empty() {
                 self.map.set(blocks, extent, ExtentState::Claimed(me), ExtentState::Released).await?;
@@ -345,14 +345,15 @@ impl Stock {
     }
 
     /// Looks for free blocks in extents that no node has, from this one on, until there are
-    /// `wanted`. Returns the extent at which to go on, or `None` at the end.
+    /// `wanted`. Returns the extent at which to go on, or `None` at the end. `live` returns the
+    /// trees that exist.
     pub(crate) async fn reclaim<B: Blocks>(
         &self,
         blocks: &B,
         me: Owner,
         from: u64,
         wanted: usize,
-        live: &HashSet<u64>,
+        live: &mut impl AsyncFnMut() -> Result<HashSet<u64>, StoreError>,
     ) -> Result<Option<u64>, StoreError> {
         let states = self.map.states(blocks, true).await?;
         for (extent, state) in (0..).zip(states).skip(from as usize) {
@@ -374,13 +375,16 @@ impl Stock {
         Ok(None)
     }
 
-    /// Returns the free blocks of an extent that this node has: no other one uses them meanwhile.
+    /// Returns the free blocks of an extent that this node has claimed: no other one uses them
+    /// meanwhile. `live` returns the trees that exist. It is called now, because another node may
+    /// have made a tree in the extent just before it released it.
     async fn free_blocks<B: Blocks>(
         &self,
         blocks: &B,
         extent: u64,
-        live: &HashSet<u64>,
+        live: &mut impl AsyncFnMut() -> Result<HashSet<u64>, StoreError>,
     ) -> Result<Vec<FreeBlock>, StoreError> {
+        let live = live().await?;
         let range = self.map.blocks(extent);
         let mut free = Vec::new();
         for block in range.clone() {
@@ -389,7 +393,7 @@ impl Stock {
                 blocks.prefetch(&ahead, Mode::S);
             }
             let page = blocks.read_once(BlockId(block)).await?;
-            if is_free(&page, live) {
+            if is_free(&page, &live) {
                 free.push(FreeBlock { block: BlockId(block), last: page.version() });
             }
         }
@@ -398,7 +402,7 @@ impl Stock {
     }
 }
 
-/// Returns whether a block has nothing that is needed; `live` are the trees that are.
+/// Returns whether a block has nothing that is needed; `live` are the trees that exist.
 pub(crate) fn is_free(page: &impl BlockRead, live: &HashSet<u64>) -> bool {
     match page.page_type() {
         None => true,

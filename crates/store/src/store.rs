@@ -322,21 +322,22 @@ impl<B: Blocks> Shared<B> {
 
     /// Looks for blocks of trees that are gone. Returns whether it has found enough.
     async fn reclaim(&self, reclaimed: &mut Reclaimed) -> Result<bool, StoreError> {
-        let KnownTrees { live, gone } = self.known_trees().await?;
+        let gone = self.known_trees().await?.gone;
+        let mut live = async || Ok(self.known_trees().await?.live);
         if gone.is_subset(&reclaimed.known) {
             return Ok(false);
         }
-        let (from, mut is_again) = (reclaimed.next, false);
+        let (first, mut is_again) = (reclaimed.next, false);
         loop {
-            let next =
-                self.stock.reclaim(&self.blocks, self.owner(), reclaimed.next, 2 * FEW_BLOCKS, &live).await?;
+            let (me, from) = (self.owner(), reclaimed.next);
+            let next = self.stock.reclaim(&self.blocks, me, from, 2 * FEW_BLOCKS, &mut live).await?;
             reclaimed.next = next.unwrap_or(0);
             if next.is_some() {
                 return Ok(true);
             }
             // From the begin up to where this search began; then all blocks of these trees are
             // used.
-            if from == 0 || is_again {
+            if first == 0 || is_again {
                 reclaimed.known = gone;
                 return Ok(self.stock.count() >= FEW_BLOCKS);
             }

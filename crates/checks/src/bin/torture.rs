@@ -37,27 +37,9 @@ enum Command {
         seed: u64,
     },
     /// Causes random faults of nodes and disks under transactions of SQL for a time.
-    Sql {
-        plexus: PathBuf,
-        #[arg(long, default_value_t = 2.0)]
-        minutes: f64,
-        #[arg(long, default_value_t = 1)]
-        seed: u64,
-        /// A part of the names of the faults to cause.
-        #[arg(long, default_value = "")]
-        only: String,
-    },
+    Sql(DurabilityOptions),
     /// Causes random faults of nodes and disks under changes of blocks for a time.
-    Redo {
-        plexus: PathBuf,
-        #[arg(long, default_value_t = 2.0)]
-        minutes: f64,
-        #[arg(long, default_value_t = 1)]
-        seed: u64,
-        /// A part of the names of the faults to cause.
-        #[arg(long, default_value = "")]
-        only: String,
-    },
+    Redo(DurabilityOptions),
     /// Makes nodes leave and join again.
     Joins {
         plexus: PathBuf,
@@ -67,6 +49,19 @@ enum Command {
     },
     /// Measures how long a new view takes.
     Views { plexus: PathBuf, after: ViewsAfter },
+}
+
+/// The program, and the faults to cause beside changes that must be durable.
+#[derive(clap::Args)]
+struct DurabilityOptions {
+    plexus: PathBuf,
+    #[arg(long, default_value_t = 2.0)]
+    minutes: f64,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// A part of the names of the faults to cause.
+    #[arg(long, default_value = "")]
+    only: String,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -125,10 +120,8 @@ fn run(command: Command) -> Result<(), String> {
             let minutes = seconds as f64 / 60.0;
             print!("{}", report.map_err(again(&format!("executive --minutes {minutes:.2} --seed {seed}")))?);
         }
-        Command::Redo { plexus, minutes, seed, only } => {
-            durable(plexus, Work::Blocks, minutes, seed, &only)?;
-        }
-        Command::Sql { plexus, minutes, seed, only } => durable(plexus, Work::Sql, minutes, seed, &only)?,
+        Command::Redo(options) => durable(Work::Blocks, options)?,
+        Command::Sql(options) => durable(Work::Sql, options)?,
         Command::Joins { plexus, count, seed } => {
             let report = executive::campaign::joins(plexus, count, seed, &mut |what| eprintln!("{what}"));
             print!("{}", report.map_err(again(&format!("executive --joins {count} --seed {seed}")))?);
@@ -151,9 +144,10 @@ fn run(command: Command) -> Result<(), String> {
 }
 
 /// Causes random faults of nodes and disks beside this work.
-fn durable(plexus: PathBuf, work: Work, minutes: f64, seed: u64, only: &str) -> Result<(), String> {
+fn durable(work: Work, options: DurabilityOptions) -> Result<(), String> {
+    let DurabilityOptions { plexus, minutes, seed, only } = options;
     let time = Duration::from_secs_f64(minutes * 60.0);
-    let report = campaign::run(plexus, work, time, seed, only, &mut |what| eprintln!("{what}"));
+    let report = campaign::run(plexus, work, time, seed, &only, &mut |what| eprintln!("{what}"));
     let name = match work {
         Work::Blocks => "redo",
         Work::Sql => "sql",

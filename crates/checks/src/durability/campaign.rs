@@ -126,11 +126,13 @@ impl fmt::Display for Report {
             )?;
         }
         let all: u64 = self.rounds.values().map(|rounds| rounds.acknowledged).sum();
-        writeln!(f, "{all} changes acknowledged; after each fault every one was in its block")?;
+        writeln!(f, "{all} changes acknowledged; after each fault every one was found")?;
         let Pauses { long, longest } = self.pauses;
         let ms = longest.as_millis();
         writeln!(f, "without a fault: {long} times no change for a second or more, at most for {ms} ms")?;
-        write!(f, "{}", self.damage)?;
+        if self.damage != damage::Report::default() {
+            write!(f, "{}", self.damage)?;
+        }
         for (fault, Rounds { ended, .. }) in self.rounds.iter().filter(|(_, rounds)| !rounds.ended.is_empty())
         {
             writeln!(f, "nodes that ended by themselves, {}: {ended:?}", fault.name())?;
@@ -190,7 +192,7 @@ pub fn each(
         let settings = Settings { work, networks: 0, checkpoint_seconds: 1, hot: 150 };
         let end = (Instant::now(), Duration::MAX);
         on_cluster(program.clone(), settings, seed, &Fault::ALL, end, &mut report, say)?;
-        let hosts = Settings { work: Work::Blocks, networks: 1, ..settings };
+        let hosts = Settings { networks: 1, ..settings };
         on_cluster(program.clone(), hosts, seed, &[Fault::InTurn], end, &mut report, say)?;
         if work == Work::Blocks {
             damage::run(program, &mut Random::new(seed), &mut report.damage, say)?;

@@ -234,11 +234,8 @@ impl Workload for Clients {
         }
     }
 
-    fn add_refusals(&self, all: &mut Refusals) {
-        let refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        for (kind, (count, example)) in &*refusals {
-            all.entry(kind.clone()).or_insert((0, example.clone())).0 += count;
-        }
+    fn refusals(&self) -> &Mutex<Refusals> {
+        &self.refusals
     }
 }
 

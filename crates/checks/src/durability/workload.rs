@@ -2,7 +2,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -51,8 +54,15 @@ pub trait Workload: Sync {
     /// The node does not answer, or something is wrong.
     fn check(&self, node: usize) -> Result<u64, String>;
 
+    /// Returns the refusals that clients got.
+    fn refusals(&self) -> &Mutex<Refusals>;
+
     /// Adds the refusals that clients got.
-    fn add_refusals(&self, all: &mut Refusals);
+    fn add_refusals(&self, all: &mut Refusals) {
+        for (kind, (count, example)) in &*self.refusals().lock().unwrap_or_else(PoisonError::into_inner) {
+            all.entry(kind.clone()).or_insert((0, example.clone())).0 += count;
+        }
+    }
 
     /// Runs `act` while all clients work.
     ///

@@ -445,9 +445,7 @@ impl Workload for SqlClients {
         Ok(self.count.load(Ordering::Relaxed))
     }
 
-    fn add_refusals(&self, all: &mut Refusals) {
-        for (kind, (count, example)) in &*lock(&self.refusals) {
-            all.entry(kind.clone()).or_insert((0, example.clone())).0 += count;
-        }
+    fn refusals(&self) -> &Mutex<Refusals> {
+        &self.refusals
     }
 }
