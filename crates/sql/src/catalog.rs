@@ -2,7 +2,7 @@
 //!
 //! | key | value |
 //! |---|---|
-//! | `v` | a number that each change of the catalog raises |
+//! | `v` | a number that each change of the catalog replaces by one that never was |
 //! | `r`, a database and a name | the table or sequence of this name, or the table whose index has it |
 //! | `s` and a number | the state of a sequence |
 //! | `u` and a name | a role |
@@ -278,13 +278,12 @@ impl Catalog {
         Ok(by.change(store.catalog(), key, &mut |_| change.clone()).await?)
     }
 
-    /// The first step of each change, so that two at the same time wait for each other.
-    async fn raise_version(store: &Store<Cache>, by: &mut Transaction) -> Result<()> {
-        let mut raise = |version: Option<&[u8]>| {
-            let before = version.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes);
-            RowChange::Set((before + 1).to_le_bytes().to_vec())
-        };
-        Ok(by.change(store.catalog(), VERSION_KEY, &mut raise).await?)
+    /// The first step of each change, so that two at the same time wait for each other. The version
+    /// is one that never was: plans of a change that is rolled back must not fit to a later one.
+    async fn change_version(store: &Store<Cache>, by: &mut Transaction) -> Result<()> {
+        let version = store.fresh_id().await?.to_le_bytes();
+        let mut set = |_: Option<&[u8]>| RowChange::Set(version.to_vec());
+        Ok(by.change(store.catalog(), VERSION_KEY, &mut set).await?)
     }
 
     /// Returns the sequence with a name.
@@ -390,7 +389,7 @@ impl Catalog {
         name: &str,
         new: Option<&T>,
     ) -> Result<()> {
-        Self::raise_version(store, by).await?;
+        Self::change_version(store, by).await?;
         Self::put(store, by, &[&[kind], name.as_bytes()].concat(), new).await
     }
 
@@ -402,7 +401,7 @@ impl Catalog {
         name: &str,
         new: Option<&Sequence>,
     ) -> Result<()> {
-        Self::raise_version(store, by).await?;
+        Self::change_version(store, by).await?;
         let entry = new.map(|sequence| Entry::Sequence(sequence.clone()));
         self.tables.clear();
         Self::put(store, by, &self.place.key_of(name), entry.as_ref()).await
@@ -416,7 +415,7 @@ impl Catalog {
         old: Option<&Table>,
         new: Option<&Table>,
     ) -> Result<()> {
-        Self::raise_version(store, by).await?;
+        Self::change_version(store, by).await?;
         let names = |table: Option<&Table>| -> Vec<String> {
             let primary = table.and_then(|table| table.primary.as_ref()).map(|key| key.name.clone());
             let indexes =
