@@ -620,6 +620,7 @@ impl Simulation for Cluster {
             ("scans_failed", self.scans_failed),
             ("room_waits", self.rooms.iter().map(|room| room.borrow().waits).sum()),
             ("tree_pages", self.tree.pages.get()),
+            ("tree_pages_removed", self.tree.removed.get()),
             ("tree_siblings_untold", self.tree.untold.get()),
         ]);
         Ok(Outcome { rails_lost: self.transport.rails_lost(), ..outcome })

@@ -10,7 +10,7 @@ use std::{
 };
 
 use plexus_base::BlockId;
-use plexus_cache::{Blocks, CacheError, Committed};
+use plexus_cache::{BlockRead, Blocks, CacheError, Committed};
 use plexus_disks::Version;
 use plexus_sim::Random;
 use plexus_store::{
@@ -24,8 +24,9 @@ use super::tasks::{SimBlocks, within};
 /// The block of the root.
 pub(crate) const ROOT: BlockId = BlockId(0);
 
-/// The numbers of keys of each task.
+/// The keys of each task: the first ones lie between those of other tasks, the others together.
 const KEYS: u64 = 30;
+const SHARED_KEYS: u64 = 14;
 
 /// The number of changes of entries of which one finds its leaf contended.
 const CONTENDED_EVERY: u64 = 40;
@@ -49,6 +50,8 @@ pub(crate) struct TreeTruth {
     /// The pages of the tree at the end, and those that their parents did not know at any check.
     pub(crate) pages: Cell<u64>,
     pub(crate) untold: Cell<u64>,
+    /// The pages that were removed.
+    pub(crate) removed: Cell<u64>,
 }
 
 impl TreeTruth {
@@ -93,6 +96,19 @@ impl TreeTruth {
         let last = may.iter().rposition(|one| one == value).expect("a value that was tried");
         may.drain(..last);
     }
+}
+
+/// Returns a key of a task.
+fn key_of(number: u64, task: usize) -> Vec<u8> {
+    match number < SHARED_KEYS {
+        true => vec![0, number as u8, task as u8],
+        false => vec![1, task as u8, number as u8],
+    }
+}
+
+/// Returns the task that has a key.
+fn owner(key: &[u8]) -> usize {
+    usize::from(if key[0] == 0 { key[2] } else { key[1] })
 }
 
 /// The blocks that no page has, for a task.
@@ -176,8 +192,9 @@ async fn operation(
     }
     blocks.begin();
     let tree = Tree::open(blocks, space, ROOT);
-    let key = [&random.below(KEYS).to_be_bytes()[6..], &[task as u8]].concat();
-    match random.below(10) {
+    let key = key_of(random.below(KEYS), task);
+    match random.below(11) {
+        10 => remove_some(blocks, &tree, truth, task).await?,
         0 => {
             let value = tree.get(&key).await?;
             assert!(truth.may_be(&key, &value), "{key:?} is {value:?}");
@@ -188,7 +205,7 @@ async fn operation(
                 let scanned = tree.scan(&at, random.between(1, 8) as usize).await?;
                 for (key, value) in scanned.entries {
                     assert!(last.as_ref() < Some(&key), "{key:?} after {last:?}");
-                    let is_own = usize::from(key[2]) == task;
+                    let is_own = owner(&key) == task;
                     assert!(!is_own || truth.may_be(&key, &Some(value)), "{key:?}");
                     last = Some(key);
                 }
@@ -216,6 +233,37 @@ async fn operation(
                 truth.is_durable(&key, &value);
             }
         }
+    }
+    Ok(())
+}
+
+/// Removes the keys of a task that lie together, and then the pages that have no entries.
+async fn remove_some(
+    blocks: &SimBlocks,
+    tree: &Tree<'_, SimBlocks, TreeSpace<'_>>,
+    truth: &TreeTruth,
+    task: usize,
+) -> Result<(), StoreError> {
+    for number in SHARED_KEYS..KEYS {
+        let key = key_of(number, task);
+        truth.tries(&key, None);
+        let (before, _) = tree.change(&key, |old| (EntryChange::Remove, old.map(<[u8]>::to_vec))).await?;
+        assert!(truth.may_be(&key, &before), "{key:?} was {before:?}");
+    }
+    let (mut place, mut removed) = (Some(ScanPlace::from(&[])), Vec::new());
+    while let Some(at) = place {
+        let leaf = tree.visit_leaf(&at, &mut |_, _| EntryChange::Keep).await?;
+        if leaf.is_empty {
+            removed.extend(tree.merge(0, &leaf.low).await?);
+        }
+        place = leaf.next;
+    }
+    removed.extend(tree.merge_inner().await?);
+    for (block, committed) in removed {
+        blocks.durable(committed).await?;
+        let last = blocks.read(block).await?.version();
+        truth.free.borrow_mut().push(FreeBlock { block, last });
+        truth.removed.set(truth.removed.get() + 1);
     }
     Ok(())
 }

@@ -27,7 +27,7 @@ pub struct CheckedTree {
 pub fn check(root: BlockId, mut read: impl FnMut(BlockId) -> Vec<u8>) -> Result<CheckedTree, String> {
     let mut checked = CheckedTree::default();
     let mut first = Some(root);
-    let mut level = None;
+    let (mut level, mut number) = (None, None);
     // The children that the level above knows, in their order, with their lowest keys.
     let mut known: Vec<(Vec<u8>, BlockId)> = vec![(Vec::new(), root)];
     while let Some(mut block) = first.take() {
@@ -54,6 +54,12 @@ pub fn check(root: BlockId, mut read: impl FnMut(BlockId) -> Vec<u8>) -> Result<
                 }
                 Some(_) => {}
                 None => checked.untold += 1,
+            }
+            if *number.get_or_insert(node.tree()) != node.tree() {
+                return Err(format!("{block}: it is a page of another tree"));
+            }
+            if node.low().map_err(of)? != low {
+                return Err(format!("{block}: its lowest key is not the one of its left sibling"));
             }
             let high = node.high().map_err(of)?.map(<[u8]>::to_vec);
             let mut last: Option<Vec<u8>> = None;

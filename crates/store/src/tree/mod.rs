@@ -13,11 +13,17 @@
 //! rows to itself (contention splits: Alhomssi and Leis, *Contention and Space Management in
 //! B-Trees*, CIDR 2021).
 //!
-//! A task has one page at a time, besides new ones. It finds a page by reading, gives it back, and
-//! waits for it again to change it. Meanwhile the page may have been divided, and never merged: a
-//! key is in the page or to the right of it.
+//! A page without entries is removed: its left sibling gets its keys, and their parent forgets it,
+//! in one group. Its block is free at once. So a task that follows an older pointer may find
+//! anything there. It looks whether the page is of this tree, at the right level, and begins at or
+//! below its key; if not, it begins again at the root.
+//!
+//! A task waits for one page at a time, besides new ones. It finds a page by reading, gives it
+//! back, and waits for it again to change it. Meanwhile the page may have been divided: then the
+//! key is to the right of it.
 
 pub mod check;
+mod clean;
 pub(crate) mod page;
 
 use std::cell::Cell;
@@ -26,7 +32,8 @@ use plexus_base::BlockId;
 use plexus_cache::{BlockChange, Blocks, CacheError, Committed};
 use plexus_disks::PageType;
 
-use self::page::{Malformed, Node, NodeEdit, most_bytes};
+pub use self::clean::VisitedLeaf;
+use self::page::{Malformed, Node, NodeEdit, PageBounds, most_bytes, most_key_bytes};
 use crate::{
     StoreError,
     space::{FreeBlock, Space},
@@ -37,6 +44,9 @@ pub const TREE_PAGE: PageType = PageType(1);
 
 /// The most levels of a tree: a page has at least two children, and more would be a circle.
 const MOST_LEVELS: u8 = 64;
+
+/// The most searches for one page that find a page which was removed meanwhile.
+const MOST_RESTARTS: u32 = 1000;
 
 /// An entry of a tree: key and value.
 pub type OwnedEntry = (Vec<u8>, Vec<u8>);
@@ -65,16 +75,41 @@ pub struct ScannedEntries {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ScanPlace {
     key: Vec<u8>,
-    /// The page that has the key, or one on the left of it.
+    /// The page that has had the key, or one on the left of it.
     page: Option<BlockId>,
+    /// The number of the tree, with a page.
+    number: u64,
 }
 
 impl ScanPlace {
     /// A scan from this key on.
     #[must_use]
     pub fn from(key: &[u8]) -> Self {
-        Self { key: key.to_vec(), page: None }
+        Self { key: key.to_vec(), page: None, number: 0 }
     }
+
+    /// Returns the key at which the next part begins.
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+}
+
+/// The aim of a search.
+#[derive(Clone, Copy)]
+enum Sought<'k> {
+    /// The page that has this key.
+    At(&'k [u8]),
+    /// The last page that has keys below this one; `None`: the last page.
+    Below(Option<&'k [u8]>),
+}
+
+/// The next step of a search.
+enum Step {
+    Here,
+    To(BlockId, u8),
+    /// This page was removed from its place.
+    Again,
 }
 
 /// A sibling that its parent may not know.
@@ -92,8 +127,9 @@ enum Changed<T> {
     Divided(Option<NewSibling>),
     /// The key is in the right sibling, of which the parent may not know.
     Right(NewSibling),
-    /// The page is not at the expected level: it is the root, which has got children meanwhile.
-    Higher,
+    /// The page is another one now: the root, which has got children meanwhile, or a page that was
+    /// removed.
+    Elsewhere,
 }
 
 /// A tree, as a task of a node uses it.
@@ -101,6 +137,8 @@ pub struct Tree<'a, B, S> {
     blocks: &'a B,
     space: &'a S,
     root: BlockId,
+    /// Its number; 0 before the root was read.
+    number: Cell<u64>,
     /// The newest grant of the leaves that were changed.
     granted: Cell<u64>,
 }
@@ -126,13 +164,13 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
     /// The block cannot be had.
     pub async fn new_root(blocks: &'a B, root: FreeBlock, number: u64) -> Result<B::Change<'a>, StoreError> {
         let mut change = blocks.create(root.block, TREE_PAGE, root.last).await?;
-        NodeEdit::init(&mut change, number, 0, None, None).map_err(damaged(root.block))?;
+        NodeEdit::init(&mut change, number, 0, PageBounds::default()).map_err(damaged(root.block))?;
         Ok(change)
     }
 
     /// Opens the tree with this root.
     pub fn open(blocks: &'a B, space: &'a S, root: BlockId) -> Self {
-        Self { blocks, space, root, granted: Cell::new(0) }
+        Self { blocks, space, root, number: Cell::new(0), granted: Cell::new(0) }
     }
 
     /// Returns the newest [grant](plexus_cache::grants) of the leaves that were changed through
@@ -155,26 +193,13 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
     /// # Errors
     /// A block cannot be had or is damaged.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-        let (mut block, mut number) = (self.root, None);
-        for _ in 0..self.most_steps() {
-            let page = self.blocks.read(block).await?;
-            let mut step = || {
-                let node = node_of(&page, &mut number)?;
-                if let Some(next) = next_page(node, key, 0)? {
-                    return Ok(Err(next));
-                }
-                let found = node.find(key)?.ok().map(|index| node.entry(index)).transpose()?;
-                Ok(Ok(found.map(|(_, value)| value.to_vec())))
-            };
-            match step().map_err(damaged(block))? {
-                Ok(value) => return Ok(value),
-                Err(next) => {
-                    drop(page);
-                    block = next;
-                }
-            }
-        }
-        Err(StoreError::Damaged { block, what: "a circle of pages" })
+        let (block, page) = self.page_for(Sought::At(key), 0).await?;
+        let find = || {
+            let node = Node::of(&page)?;
+            let found = node.find(key)?.ok().map(|index| node.entry(index)).transpose()?;
+            Ok(found.map(|(_, value)| value.to_vec()))
+        };
+        find().map_err(damaged(block))
     }
 
     /// Changes the entry of a key. `act` looks at the value under the latch of its page, where no
@@ -211,7 +236,7 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
                     block = sibling.block;
                     self.tell_parent(sibling).await?;
                 }
-                Changed::Higher => block = self.page_at(0, key).await?,
+                Changed::Elsewhere => block = self.page_at(0, key).await?,
             }
         }
     }
@@ -226,17 +251,18 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
         let block = self.page_at(0, first).await?;
         let mut page = self.blocks.change(block).await?;
         self.granted.set(page.granted().max(self.granted.get()));
-        let most = most_bytes(page.len());
+        let (most, most_key) = (most_bytes(page.len()), most_key_bytes(page.len()));
         let insert = |page: &mut B::Change<'a>| -> Result<usize, Malformed> {
             let node = Node::of(page)?;
-            if node.level() > 0 {
+            if !self.is_expected(node, Some(0), Sought::At(first))? {
                 return Ok(0);
             }
             let high = node.high()?.map(<[u8]>::to_vec);
             let mut last: Option<&[u8]> = None;
             for (count, (key, value)) in entries.iter().enumerate() {
                 let is_elsewhere = high.as_ref().is_some_and(|high| high <= key);
-                if is_elsewhere || last >= Some(key) || key.len() + value.len() > most {
+                let is_long = key.len() > most_key || key.len() + value.len() > most;
+                if is_elsewhere || last >= Some(key) || is_long {
                     return Ok(count);
                 }
                 let mut edit = NodeEdit::of(page)?;
@@ -275,25 +301,24 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
     /// # Errors
     /// A block cannot be had or is damaged.
     pub async fn scan(&self, from: &ScanPlace, most: usize) -> Result<ScannedEntries, StoreError> {
-        let mut block = match from.page {
-            Some(page) => page,
-            None => self.page_at(0, &from.key).await?,
-        };
+        let (mut block, mut restarts) = (self.begin(from).await?, 0);
         for _ in 0..self.most_steps() {
             let page = self.blocks.read_once(block).await?;
             let step = || {
                 let node = Node::of(&page)?;
-                if let Some(next) = next_page(node, &from.key, 0)? {
-                    return Ok(Err(next));
+                let step = self.step(node, Some(0), Sought::At(&from.key), 0)?;
+                if !matches!(step, Step::Here) {
+                    return Ok(Err(step));
                 }
                 let first = node.below(&from.key, false)?;
                 let last = node.count().min(first + most);
                 let owned = |index| node.entry(index).map(|(key, value)| (key.to_vec(), value.to_vec()));
                 let entries = (first..last).map(owned).collect::<Result<Vec<_>, _>>()?;
+                let number = self.number.get();
                 let next = if last < node.count() {
-                    Some(ScanPlace { key: node.entry(last)?.0.to_vec(), page: Some(block) })
+                    Some(ScanPlace { key: node.entry(last)?.0.to_vec(), page: Some(block), number })
                 } else {
-                    node.high()?.map(|high| ScanPlace { key: high.to_vec(), page: node.right() })
+                    node.high()?.map(|high| ScanPlace { key: high.to_vec(), page: node.right(), number })
                 };
                 Ok(Ok((ScannedEntries { entries, next }, node.right())))
             };
@@ -303,13 +328,45 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
                     self.blocks.prefetch(right.as_slice(), plexus_cache::protocol::Mode::S);
                     return Ok(scanned);
                 }
-                Err(next) => {
+                Err(step) => {
                     drop(page);
-                    block = next;
+                    block = self.follow(step, block, &from.key, &mut restarts).await?;
                 }
             }
         }
         Err(StoreError::Damaged { block, what: "a circle of pages" })
+    }
+
+    /// Returns the page at which a scan begins.
+    async fn begin(&self, from: &ScanPlace) -> Result<BlockId, StoreError> {
+        match from.page {
+            Some(page) => {
+                self.number.set(from.number);
+                Ok(page)
+            }
+            None => self.page_at(0, &from.key).await,
+        }
+    }
+
+    /// Goes on with a search for a leaf.
+    async fn follow(
+        &self,
+        step: Step,
+        block: BlockId,
+        key: &[u8],
+        restarts: &mut u32,
+    ) -> Result<BlockId, StoreError> {
+        match step {
+            Step::Here => Ok(block),
+            Step::To(next, _) => Ok(next),
+            Step::Again => {
+                *restarts += 1;
+                if *restarts > MOST_RESTARTS {
+                    return Err(StoreError::Damaged { block, what: "it is a page of another tree" });
+                }
+                self.page_at(0, key).await
+            }
+        }
     }
 
     /// Returns entries below a key, or the last ones: at most so many, from one page, the last
@@ -324,8 +381,7 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
     ) -> Result<(Vec<OwnedEntry>, Option<Vec<u8>>), StoreError> {
         let mut below = below.map(<[u8]>::to_vec);
         loop {
-            let (page, low) = self.page_below(below.as_deref()).await?;
-            let (block, page) = page;
+            let (block, page) = self.page_for(Sought::Below(below.as_deref()), 0).await?;
             let step = || {
                 let node = Node::of(&page)?;
                 let last = match &below {
@@ -336,9 +392,9 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
                 let owned = |index| node.entry(index).map(|(key, value)| (key.to_vec(), value.to_vec()));
                 let entries = (first..last).rev().map(owned).collect::<Result<Vec<_>, _>>()?;
                 let more = if first > 0 { Some(node.entry(first)?.0.to_vec()) } else { None };
-                Ok((entries, more))
+                Ok((entries, more, node.low()?.to_vec()))
             };
-            let (entries, more) = step().map_err(damaged(block))?;
+            let (entries, more, low) = step().map_err(damaged(block))?;
             // A page whose lowest possible key is empty is the first one.
             let next = more.or_else(|| (!low.is_empty()).then_some(low));
             let is_lower = |next: &Vec<u8>| below.as_ref().is_none_or(|below| next < below);
@@ -357,62 +413,87 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
         self.blocks.blocks().saturating_add(u64::from(MOST_LEVELS))
     }
 
-    /// Returns a page at a level in which a key is, or which is on the left of that page.
+    /// Returns the page at a level that has a key.
     pub(crate) async fn page_at(&self, level: u8, key: &[u8]) -> Result<BlockId, StoreError> {
-        let (mut block, mut number) = (self.root, None);
+        Ok(self.page_for(Sought::At(key), level).await?.0)
+    }
+
+    /// Returns the page at a level for which a search is, or the root if it is not so high.
+    async fn page_for(&self, sought: Sought<'_>, level: u8) -> Result<(BlockId, B::Read<'a>), StoreError> {
+        let (mut block, mut expected, mut restarts) = (self.root, None, 0);
         for _ in 0..self.most_steps() {
             let page = self.blocks.read(block).await?;
-            let next = node_of(&page, &mut number).and_then(|node| next_page(node, key, level));
-            match next.map_err(damaged(block))? {
-                None => return Ok(block),
-                Some(next) => {
-                    drop(page);
-                    block = next;
+            let step = Node::of(&page).and_then(|node| self.step(node, expected, sought, level));
+            match step.map_err(damaged(block))? {
+                Step::Here => return Ok((block, page)),
+                Step::To(next, at) => (block, expected) = (next, Some(at)),
+                Step::Again if block == self.root || restarts > MOST_RESTARTS => {
+                    return Err(StoreError::Damaged { block, what: "it is a page of another tree" });
                 }
+                Step::Again => (block, expected, restarts) = (self.root, None, restarts + 1),
             }
         }
         Err(StoreError::Damaged { block, what: "a circle of pages" })
     }
 
-    /// Returns the last leaf that may have keys below `below`, and the lowest key that it may have.
-    async fn page_below(
-        &self,
-        below: Option<&[u8]>,
-    ) -> Result<((BlockId, B::Read<'a>), Vec<u8>), StoreError> {
-        let (mut block, mut low, mut number) = (self.root, Vec::new(), None);
-        for _ in 0..self.most_steps() {
-            let page = self.blocks.read(block).await?;
-            let mut step = || {
-                let node = node_of(&page, &mut number)?;
-                let is_right = match (node.high()?, below) {
-                    (Some(high), Some(below)) => high < below,
-                    (high, None) => high.is_some(),
-                    (None, _) => false,
-                };
-                if is_right {
-                    let right = node.right().ok_or(Malformed("its right sibling is missing"))?;
-                    return Ok(Some((right, node.high()?.unwrap_or_default().to_vec())));
-                }
-                if node.level() == 0 {
-                    return Ok(None);
-                }
-                let before = match below {
-                    Some(below) => node.below(below, false)?,
-                    None => node.count(),
-                };
-                let index = before.saturating_sub(1);
-                Ok(Some((node.child(index)?, node.entry(index)?.0.to_vec())))
-            };
-            match step().map_err(damaged(block))? {
-                None => return Ok(((block, page), low)),
-                Some((next, next_low)) => {
-                    drop(page);
-                    low = low.max(next_low);
-                    block = next;
-                }
-            }
+    /// Returns whether a page is one to which a search may lead: of this tree, at the level, and
+    /// with no key that is too high. The first page is the root.
+    fn is_expected(&self, node: Node<'_>, level: Option<u8>, sought: Sought<'_>) -> Result<bool, Malformed> {
+        if self.number.get() == 0 {
+            self.number.set(node.tree());
         }
-        Err(StoreError::Damaged { block, what: "a circle of pages" })
+        let low = node.low()?;
+        let may_be = match sought {
+            Sought::At(key) => low <= key,
+            Sought::Below(Some(below)) => low.is_empty() || low < below,
+            Sought::Below(None) => true,
+        };
+        let is_at = level.is_none_or(|level| node.level() == level);
+        Ok(may_be && is_at && node.tree() == self.number.get() && node.tree() != 0)
+    }
+
+    /// Returns the next step of a search for a page at `level`, from a page that is expected to be
+    /// at another one.
+    fn step(
+        &self,
+        node: Node<'_>,
+        expected: Option<u8>,
+        sought: Sought<'_>,
+        level: u8,
+    ) -> Result<Step, Malformed> {
+        if !self.is_expected(node, expected, sought)? {
+            return Ok(Step::Again);
+        }
+        let is_right = match (node.high()?, sought) {
+            (None, _) => false,
+            (Some(high), Sought::At(key)) => high <= key,
+            (Some(high), Sought::Below(Some(below))) => high < below,
+            (Some(_), Sought::Below(None)) => true,
+        };
+        if is_right {
+            let right = node.right().ok_or(Malformed("its right sibling is missing"))?;
+            return Ok(Step::To(right, node.level()));
+        }
+        if node.level() <= level {
+            return Ok(Step::Here);
+        }
+        let before = match sought {
+            Sought::At(key) => node.below(key, true)?,
+            Sought::Below(Some(below)) => node.below(below, false)?.max(1),
+            Sought::Below(None) => node.count(),
+        };
+        let index = before.checked_sub(1).ok_or(Malformed("no child is for low keys"))?;
+        Ok(Step::To(node.child(index)?, node.level() - 1))
+    }
+
+    /// Returns the right sibling of the last page at a level that has keys below this one.
+    pub(crate) async fn right_of_page_below(
+        &self,
+        level: u8,
+        key: &[u8],
+    ) -> Result<Option<BlockId>, StoreError> {
+        let (block, page) = self.page_for(Sought::Below(Some(key)), level).await?;
+        Node::of(&page).map(|node| node.right()).map_err(damaged(block))
     }
 
     /// Changes the entry of a key in a leaf, if it belongs there and there is room; else divides
@@ -426,8 +507,8 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
         let mut page = self.blocks.change(block).await?;
         self.granted.set(page.granted().max(self.granted.get()));
         let node = Node::of(&page).map_err(damaged(block))?;
-        if node.level() > 0 {
-            return Ok(Changed::Higher);
+        if !self.is_expected(node, Some(0), Sought::At(key)).map_err(damaged(block))? {
+            return Ok(Changed::Elsewhere);
         }
         if let Some(sibling) = right_of(node, key).map_err(damaged(block))? {
             return Ok(Changed::Right(sibling));
@@ -440,10 +521,13 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
         {
             return Ok(Changed::Divided(self.divide(block, page, index).await?));
         }
-        let most = most_bytes(page.len());
+        let (most, most_key) = (most_bytes(page.len()), most_key_bytes(page.len()));
         let has_room = match (&change, found) {
             (EntryChange::Keep, _) | (EntryChange::Remove, Err(_)) => {
                 return Ok(Changed::Done(result, Committed::default()));
+            }
+            (EntryChange::Set(_), Err(_)) if key.len() > most_key => {
+                return Err(StoreError::TooLong { bytes: key.len(), most: most_key });
             }
             (EntryChange::Set(value), _) if key.len() + value.len() > most => {
                 return Err(StoreError::TooLong { bytes: key.len() + value.len(), most });
@@ -497,7 +581,7 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
         let mut divide = || {
             NodeEdit::of(&mut page)?.copy_to(&mut left)?;
             let separator = NodeEdit::of(&mut left)?.split(place, free.block, &mut right)?;
-            let mut root = NodeEdit::init(&mut page, number, level + 1, None, None)?;
+            let mut root = NodeEdit::init(&mut page, number, level + 1, PageBounds::default())?;
             root.insert(0, &[], &left_free.block.0.to_le_bytes())?;
             root.insert(1, &separator, &free.block.0.to_le_bytes())
         };
@@ -539,7 +623,8 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
             let block = self.page_at(*level, separator).await?;
             let mut page = self.blocks.change(block).await?;
             let node = Node::of(&page).map_err(damaged(block))?;
-            if node.level() != *level {
+            let expected = self.is_expected(node, Some(*level), Sought::At(separator));
+            if !expected.map_err(damaged(block))? {
                 untold.push(sibling);
                 continue;
             }
@@ -548,6 +633,17 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
                 continue;
             }
             let Err(index) = node.find(separator).map_err(damaged(block))? else { continue };
+            // It stays meanwhile: who removes it needs this parent. If others use it, one of them
+            // tells the parent later.
+            let Some(found) = self.blocks.try_change(*child).await? else { continue };
+            let is_it = Node::of(&found).and_then(|node| {
+                Ok(self.is_expected(node, Some(level - 1), Sought::At(separator))?
+                    && node.low()? == separator)
+            });
+            drop(found);
+            if !is_it.map_err(damaged(*child))? {
+                continue;
+            }
             let value = child.0.to_le_bytes();
             if edit(block, &mut page, |node| node.insert(index, separator, &value))? {
                 // No other node must have a parent of a page that may still be lost with this one.
@@ -568,28 +664,6 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
         }
         Ok(())
     }
-}
-
-/// Returns a page of the tree whose root was seen first.
-fn node_of<'a>(page: &'a [u8], number: &mut Option<u64>) -> Result<Node<'a>, Malformed> {
-    let node = Node::of(page)?;
-    match *number.get_or_insert(node.tree()) == node.tree() {
-        true => Ok(node),
-        false => Err(Malformed("it is a page of another tree")),
-    }
-}
-
-/// Returns the page to go to from a page in search of a key at a level: a child or the right
-/// sibling; `None`: this is the page.
-fn next_page(node: Node<'_>, key: &[u8], level: u8) -> Result<Option<BlockId>, Malformed> {
-    if node.is_left_of(key)? {
-        return node.right().map(Some).ok_or(Malformed("its right sibling is missing"));
-    }
-    if node.level() <= level {
-        return Ok(None);
-    }
-    let before = node.below(key, true)?;
-    node.child(before.checked_sub(1).ok_or(Malformed("no child is for low keys"))?).map(Some)
 }
 
 /// Returns the right sibling if a key belongs to it.

@@ -9,15 +9,21 @@
 //! | 6..8 | bytes of cells that nothing refers to |
 //! | 8..16 | the block of the right sibling; all ones: none |
 //! | 16..18 | place of the cell with the high key; 0: there is none |
-//! | 18..26 | the number of the tree |
-//! | 26.. | place of the cell of each entry, in the order of keys: 2 bytes each |
+//! | 18..26 | the number of the tree; 0: the page was removed from its tree |
+//! | 26..28 | place of the cell with the low key; 0: the page has the lowest keys |
+//! | 28.. | place of the cell of each entry, in the order of keys: 2 bytes each |
 //! | cells | length of the key (2 bytes), length of the value (2 bytes), key, value |
 //!
-//! All numbers are little-endian. All keys of a page are below its high key. An entry of an inner
-//! page has the block of a child as its value (8 bytes) and the lowest key that the child may have.
+//! All numbers are little-endian. All keys of a page are from its low key on and below its high
+//! key. An entry of an inner page
+//! has the block of a child as its value (8 bytes) and the low key of the child.
+
+use std::ops::Range;
 
 use plexus_base::BlockId;
 use plexus_cache::BlockChange;
+
+use super::OwnedEntry;
 
 const LEVEL: usize = 0;
 const COUNT: usize = 2;
@@ -26,22 +32,44 @@ const UNUSED: usize = 6;
 const RIGHT: usize = 8;
 const HIGH: usize = 16;
 const TREE: usize = 18;
-const SLOTS: usize = 26;
+const LOW: usize = 26;
+const SLOTS: usize = 28;
 
 /// The bytes of a cell besides key and value.
 const CELL: usize = 4;
 
 const NO_BLOCK: u64 = u64::MAX;
 
-/// Returns the most bytes of a key and its value in pages with so many user bytes: four entries and
-/// a high key fit, so that a page without room can be divided.
+/// Returns the most bytes of a key in pages with so many user bytes.
+pub(crate) fn most_key_bytes(user: usize) -> usize {
+    user / 8
+}
+
+/// Returns the most bytes of a key and its value in pages with so many user bytes: four entries, a
+/// low key and a high key fit, so that a page without room can be divided.
 pub(crate) fn most_bytes(user: usize) -> usize {
-    (user - SLOTS) / 5 - CELL - 2
+    (user - SLOTS - 2 * (most_key_bytes(user) + CELL)) / 4 - CELL - 2
+}
+
+/// Returns the bytes of a page with these bytes of entries and of keys that are its bounds.
+pub(crate) fn bytes_for(entries: usize, bounds: usize) -> usize {
+    SLOTS + entries + bounds + 2 * CELL
 }
 
 /// The contents of a page that no correct node writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Malformed(pub(crate) &'static str);
+
+/// The keys that a page may have, and what is behind them.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct PageBounds<'a> {
+    /// The lowest key.
+    pub(crate) low: &'a [u8],
+    /// All keys are below this one; `None` for the last page.
+    pub(crate) high: Option<&'a [u8]>,
+    /// The right sibling, which has the keys from there on.
+    pub(crate) right: Option<BlockId>,
+}
 
 /// A page of a tree, to be read.
 #[derive(Clone, Copy)]
@@ -101,9 +129,22 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Returns whether a key belongs to a page on the right.
-    pub(crate) fn is_left_of(&self, key: &[u8]) -> Result<bool, Malformed> {
-        Ok(self.high()?.is_some_and(|high| high <= key))
+    /// Returns the lowest key that the page may have.
+    pub(crate) fn low(&self) -> Result<&'a [u8], Malformed> {
+        match self.word(LOW) {
+            0 => Ok(&[]),
+            place => Ok(self.cell(place)?.0),
+        }
+    }
+
+    pub(crate) fn bounds(&self) -> Result<PageBounds<'a>, Malformed> {
+        Ok(PageBounds { low: self.low()?, high: self.high()?, right: self.right() })
+    }
+
+    /// Returns the bytes that the entries take.
+    pub(crate) fn used(&self) -> Result<usize, Malformed> {
+        let size = |index| self.entry(index).map(|(key, value)| key.len() + value.len() + CELL + 2);
+        (0..self.count()).map(size).sum()
     }
 
     pub(crate) fn entry(&self, index: usize) -> Result<Entry<'a>, Malformed> {
@@ -150,11 +191,11 @@ impl<'a> Node<'a> {
         if new == count && self.right().is_none() && count > 1 {
             return Ok(count - 1);
         }
-        let size = |index| self.entry(index).map(|(key, value)| key.len() + value.len() + CELL + 2);
-        let all = (0..count).map(size).sum::<Result<usize, _>>()?;
+        let all = self.used()?;
         let mut left = 0;
         for index in 0..count {
-            left += size(index)?;
+            let (key, value) = self.entry(index)?;
+            left += key.len() + value.len() + CELL + 2;
             if 2 * left >= all {
                 return Ok((index + 1).clamp(1, count - 1));
             }
@@ -178,8 +219,7 @@ impl<'a, C: BlockChange> NodeEdit<'a, C> {
         change: &'a mut C,
         tree: u64,
         level: u8,
-        high: Option<&[u8]>,
-        right: Option<BlockId>,
+        bounds: PageBounds<'_>,
     ) -> Result<Self, Malformed> {
         let end = change.len();
         let mut edit = Self(change);
@@ -188,9 +228,12 @@ impl<'a, C: BlockChange> NodeEdit<'a, C> {
         edit.set_word(COUNT, 0);
         edit.set_word(CELLS, end);
         edit.set_word(UNUSED, 0);
-        edit.set_right(right);
-        edit.set_word(HIGH, 0);
-        edit.set_high(high)?;
+        edit.0.write(RIGHT, &bounds.right.map_or(NO_BLOCK, |right| right.0).to_le_bytes());
+        for (at, key) in [(LOW, Some(bounds.low).filter(|low| !low.is_empty())), (HIGH, bounds.high)] {
+            let add = |key| edit.add_cell(key, &[]).ok_or(Malformed("there is no room for its bounds"));
+            let place = key.map(add).transpose()?.unwrap_or(0);
+            edit.set_word(at, place);
+        }
         Ok(edit)
     }
 
@@ -201,18 +244,6 @@ impl<'a, C: BlockChange> NodeEdit<'a, C> {
     fn set_word(&mut self, at: usize, word: usize) {
         // Pages are shorter than 64 KiB.
         self.0.write(at, &(word as u16).to_le_bytes());
-    }
-
-    fn set_right(&mut self, right: Option<BlockId>) {
-        self.0.write(RIGHT, &right.map_or(NO_BLOCK, |right| right.0).to_le_bytes());
-    }
-
-    /// Sets the high key of a page that has none.
-    fn set_high(&mut self, high: Option<&[u8]>) -> Result<(), Malformed> {
-        let Some(high) = high else { return Ok(()) };
-        let place = self.add_cell(high, &[]).ok_or(Malformed("there is no room for a high key"))?;
-        self.set_word(HIGH, place);
-        Ok(())
     }
 
     /// Writes a cell in front of the others, if there is room without moving any. Returns its
@@ -243,18 +274,17 @@ impl<'a, C: BlockChange> NodeEdit<'a, C> {
     /// Moves all cells together.
     fn compact(&mut self) -> Result<(), Malformed> {
         let node = self.node();
-        let entries = (0..node.count()).map(|index| node.entry(index)).collect::<Result<Vec<_>, _>>()?;
-        let entries: Vec<_> =
-            entries.into_iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
+        let entries = owned(node, 0..node.count())?;
         self.refill(&entries)
     }
 
-    /// Gives the page these entries instead of its own. Level, sibling and high key stay.
-    fn refill(&mut self, entries: &[(Vec<u8>, Vec<u8>)]) -> Result<(), Malformed> {
+    /// Gives the page these entries instead of its own. Level and bounds stay.
+    fn refill(&mut self, entries: &[OwnedEntry]) -> Result<(), Malformed> {
         let node = self.node();
-        let (tree, level, right) = (node.tree(), node.level(), node.right());
-        let high = node.high()?.map(<[u8]>::to_vec);
-        let mut edit = NodeEdit::init(&mut *self.0, tree, level, high.as_deref(), right)?;
+        let (tree, level, PageBounds { low, high, right }) = (node.tree(), node.level(), node.bounds()?);
+        let (low, high) = (low.to_vec(), high.map(<[u8]>::to_vec));
+        let bounds = PageBounds { low: &low, high: high.as_deref(), right };
+        let mut edit = NodeEdit::init(&mut *self.0, tree, level, bounds)?;
         for (index, (key, value)) in entries.iter().enumerate() {
             if !edit.insert(index, key, value)? {
                 return Err(Malformed("entries of a page do not fit into it"));
@@ -263,16 +293,22 @@ impl<'a, C: BlockChange> NodeEdit<'a, C> {
         Ok(())
     }
 
-    /// Makes `other` a last page with the level and the entries of this one.
+    /// Makes `other` a page with the level, the bounds and the entries of this one.
     pub(crate) fn copy_to(&self, other: &mut C) -> Result<(), Malformed> {
         let node = self.node();
-        let mut copy = NodeEdit::init(other, node.tree(), node.level(), None, None)?;
-        for index in 0..node.count() {
-            let (key, value) = node.entry(index)?;
-            if !copy.insert(index, key, value)? {
-                return Err(Malformed("entries of a page do not fit into it"));
-            }
-        }
+        let entries = owned(node, 0..node.count())?;
+        NodeEdit::init(other, node.tree(), node.level(), node.bounds()?)?.refill(&entries)
+    }
+
+    /// Takes the entries and the keys of the right sibling, which is removed from the tree.
+    pub(crate) fn absorb(&mut self, right: &mut C) -> Result<(), Malformed> {
+        let (node, other) = (self.node(), Node::of(right)?);
+        let (tree, level, low) = (node.tree(), node.level(), node.low()?.to_vec());
+        let mut entries = owned(node, 0..node.count())?;
+        entries.extend(owned(other, 0..other.count())?);
+        let bounds = PageBounds { low: &low, ..other.bounds()? };
+        NodeEdit::init(&mut *self.0, tree, level, bounds)?.refill(&entries)?;
+        NodeEdit::init(right, 0, level, PageBounds::default())?;
         Ok(())
     }
 
@@ -329,18 +365,24 @@ impl<'a, C: BlockChange> NodeEdit<'a, C> {
     pub(crate) fn split(&mut self, new: usize, block: BlockId, right: &mut C) -> Result<Vec<u8>, Malformed> {
         let node = self.node();
         let middle = node.middle(new)?;
-        let owned = |index| node.entry(index).map(|(key, value)| (key.to_vec(), value.to_vec()));
-        let left = (0..middle).map(owned).collect::<Result<Vec<_>, _>>()?;
-        let moved = (middle..node.count()).map(owned).collect::<Result<Vec<_>, _>>()?;
+        let (left, moved) = (owned(node, 0..middle)?, owned(node, middle..node.count())?);
         let separator = match node.level() {
             0 => separator(&left[middle - 1].0, &moved[0].0),
             _ => moved[0].0.clone(),
         };
         let (tree, level) = (node.tree(), node.level());
-        NodeEdit::init(right, tree, level, node.high()?, node.right())?.refill(&moved)?;
-        NodeEdit::init(&mut *self.0, tree, level, Some(&separator), Some(block))?.refill(&left)?;
+        let low = node.low()?.to_vec();
+        let bounds = PageBounds { low: &separator, ..node.bounds()? };
+        NodeEdit::init(right, tree, level, bounds)?.refill(&moved)?;
+        let bounds = PageBounds { low: &low, high: Some(&separator), right: Some(block) };
+        NodeEdit::init(&mut *self.0, tree, level, bounds)?.refill(&left)?;
         Ok(separator)
     }
+}
+
+fn owned(node: Node<'_>, indexes: Range<usize>) -> Result<Vec<OwnedEntry>, Malformed> {
+    let owned = |index| node.entry(index).map(|(key, value)| (key.to_vec(), value.to_vec()));
+    indexes.map(owned).collect()
 }
 
 /// Returns the shortest key above `low` that is not above `high`.

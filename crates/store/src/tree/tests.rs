@@ -16,12 +16,14 @@ use plexus_sim::Random;
 use super::{check::check, *};
 
 /// The user bytes of a block.
-const USER: usize = 248;
+const USER: usize = 296;
 
 /// Blocks in memory, for one task.
 struct TestBlocks {
     pages: Vec<RefCell<Vec<u8>>>,
     next: Cell<u64>,
+    /// The blocks of pages that were removed.
+    free: RefCell<Vec<BlockId>>,
     /// If set, each third new page of a task that has others finds no room; how often that was.
     refused: Cell<Option<u32>>,
     /// If set, each 50th change of an entry finds its leaf contended; how many there were.
@@ -77,6 +79,7 @@ impl TestBlocks {
         Self {
             pages: vec![RefCell::new(vec![0; USER]); blocks],
             next: Cell::new(0),
+            free: RefCell::default(),
             refused: Cell::new(None),
             contended: Cell::new(None),
         }
@@ -156,6 +159,9 @@ impl Blocks for TestBlocks {
 
 impl Space for TestBlocks {
     async fn take(&self) -> Result<FreeBlock, StoreError> {
+        if let Some(block) = self.free.borrow_mut().pop() {
+            return Ok(FreeBlock { block, last: Version(1) });
+        }
         let block = self.next.replace(self.next.get() + 1);
         match block < self.blocks() {
             true => Ok(FreeBlock { block: BlockId(block), last: Version(0) }),
@@ -239,8 +245,40 @@ fn scanned_back(
     }
 }
 
+/// Removes a range of keys, and then the pages that have none. Returns how many these are.
+fn merge_all(
+    blocks: &TestBlocks,
+    tree: &Tree<'_, TestBlocks, TestBlocks>,
+    model: &mut BTreeMap<Vec<u8>, Vec<u8>>,
+    random: &mut Random,
+) -> usize {
+    let (one, other) = (key(random), key(random));
+    let removed: Vec<Vec<u8>> =
+        model.range(one.clone().min(other.clone())..one.max(other)).map(|(key, _)| key.clone()).collect();
+    removed.iter().for_each(|key| _ = model.remove(key));
+    let (mut merged, mut place) = (0, Some(ScanPlace::from(&[])));
+    while let Some(at) = place {
+        let mut act = |key: &[u8], _: &[u8]| match removed.iter().any(|removed| removed == key) {
+            true => EntryChange::Remove,
+            false => EntryChange::Keep,
+        };
+        let leaf = now(tree.visit_leaf(&at, &mut act)).unwrap();
+        if leaf.is_empty
+            && let Some((block, _)) = now(tree.merge(0, &leaf.low)).unwrap()
+        {
+            blocks.free.borrow_mut().push(block);
+            merged += 1;
+        }
+        place = leaf.next;
+    }
+    let inner = now(tree.merge_inner()).unwrap();
+    blocks.free.borrow_mut().extend(inner.iter().map(|(block, _)| *block));
+    merged + inner.len()
+}
+
 #[test]
 fn a_tree_is_a_sorted_map() {
+    let mut all_removed = 0;
     for seed in 0..150 {
         let mut random = Random::new(seed);
         let blocks = TestBlocks::new(2000);
@@ -248,6 +286,7 @@ fn a_tree_is_a_sorted_map() {
         let tree = new_tree(&blocks);
         let mut model = BTreeMap::new();
         let (sets, longest) = (random.between(30, 95), random.between(0, 20));
+        let mut removed = 0;
         for _ in 0..random.between(50, 600) {
             let key = key(&mut random);
             if random.percent(sets) {
@@ -259,11 +298,16 @@ fn a_tree_is_a_sorted_map() {
             } else {
                 assert_eq!(now(tree.get(&key)).unwrap().as_ref(), model.get(&key), "seed {seed}");
             }
+            if random.percent(2) {
+                removed += merge_all(&blocks, &tree, &mut model, &mut random);
+            }
         }
+        all_removed += removed;
         let checked = blocks.checked(tree.root);
         assert!(checked.entries.iter().map(|(key, value)| (key, value)).eq(&model), "seed {seed}");
         assert_eq!(checked.untold, 0, "seed {seed}");
-        assert_eq!(checked.pages.len() as u64, blocks.next.get(), "seed {seed}");
+        let free = blocks.free.borrow().len();
+        assert_eq!((checked.pages.len() + free) as u64, blocks.next.get(), "seed {seed}");
         for _ in 0..5 {
             let (from, most) = (key(&mut random), random.between(1, 9) as usize);
             let expected: Vec<_> =
@@ -276,6 +320,54 @@ fn a_tree_is_a_sorted_map() {
             assert_eq!(scanned_back(&tree, None, most), all, "seed {seed}");
         }
     }
+    assert!(all_removed > 500, "{all_removed}");
+}
+
+/// A task may be late to tell of the page that it has made.
+#[test]
+fn a_parent_is_not_told_of_a_page_that_was_removed() {
+    let blocks = TestBlocks::new(2000);
+    let tree = new_tree(&blocks);
+    for number in 0..100u64 {
+        now(tree.put(&number.to_be_bytes(), b"value")).unwrap();
+    }
+    let place = ScanPlace::from(&50u64.to_be_bytes());
+    let leaf = now(tree.visit_leaf(&place, &mut |_, _| EntryChange::Remove)).unwrap();
+    let block = now(tree.page_at(0, &leaf.low)).unwrap();
+    assert_eq!(now(tree.merge(0, &leaf.low)).unwrap().unwrap().0, block);
+    now(tree.tell_parent(NewSibling { level: 1, separator: leaf.low, block })).unwrap();
+    blocks.checked(tree.root);
+    assert_eq!(now(tree.get(&50u64.to_be_bytes())).unwrap(), None);
+}
+
+#[test]
+fn pages_of_a_queue_are_used_again() {
+    let blocks = TestBlocks::new(2000);
+    let tree = new_tree(&blocks);
+    for number in 0..20_000u64 {
+        now(tree.put(&number.to_be_bytes(), b"value")).unwrap();
+        if number % 100 == 99 {
+            let mut place = Some(ScanPlace::from(&[]));
+            while let Some(at) = place {
+                let leaf = now(tree.visit_leaf(&at, &mut |key, _| match key {
+                    key if key < &(number - 50).to_be_bytes()[..] => EntryChange::Remove,
+                    _ => EntryChange::Keep,
+                }))
+                .unwrap();
+                if leaf.is_empty
+                    && let Some((block, _)) = now(tree.merge(0, &leaf.low)).unwrap()
+                {
+                    blocks.free.borrow_mut().push(block);
+                }
+                place = leaf.next;
+            }
+            let inner = now(tree.merge_inner()).unwrap();
+            blocks.free.borrow_mut().extend(inner.iter().map(|(block, _)| *block));
+        }
+    }
+    let checked = blocks.checked(tree.root);
+    assert_eq!(checked.entries.len(), 51);
+    assert!(blocks.next.get() < 100, "{}", blocks.next.get());
 }
 
 #[test]

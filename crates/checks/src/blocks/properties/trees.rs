@@ -25,7 +25,7 @@ fn judge(
         Ok(page) => contents::parts(&page).1.to_vec(),
         Err(why) => {
             unreadable.get_or_insert(why);
-            vec![0; 26]
+            vec![0; 28]
         }
     });
     if let Some(why) = unreadable {
