@@ -34,11 +34,21 @@ pub struct SqlConfig {
     pub sessions: usize,
     /// The threads that run statements; without it, as many as the node has workers.
     pub threads: Option<usize>,
+    /// The transactions after which all rows are cleaned of them, so that the space of their ends
+    /// is free again; without it, these take a sixty-fourth of the disk group.
+    pub clean_after: Option<u64>,
 }
 
 impl Default for SqlConfig {
     fn default() -> Self {
-        Self { port: FIRST_PORT, user: "postgres".into(), listen: None, sessions: 1000, threads: None }
+        Self {
+            port: FIRST_PORT,
+            user: "postgres".into(),
+            listen: None,
+            sessions: 1000,
+            threads: None,
+            clean_after: None,
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Checks a store while nodes use it: trees, versions of rows, and the owner of each block.
 //!
-//! A tree is read level by level from left to right. Pages that are divided meanwhile are read
-//! before or after that, so each page is in order with the one before it. A transaction of
-//! repeatable read keeps the trees that are dropped meanwhile.
+//! A tree is read level by level from left to right, by keys. Pages that are divided meanwhile are
+//! read before or after that. A page that was removed meanwhile is found again by the key at which
+//! it began. A transaction of repeatable read keeps the trees that are dropped meanwhile.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -12,7 +12,7 @@ use plexus_cache::{BlockRead, Blocks};
 use crate::{
     Isolation, Store, StoreError, Transaction,
     layout::{self, STATUS_PAGE, StatusBlock},
-    space::{ExtentState, is_free},
+    space::{ExtentState, Space},
     store::Shared,
     transactions::rows,
     tree::{
@@ -36,6 +36,10 @@ pub struct CheckedStore {
     pub pages: u64,
     /// The entries of their leaves.
     pub entries: u64,
+    /// The status blocks: a row may name their transactions.
+    pub status_blocks: u64,
+    /// The status blocks that are free again.
+    pub freed_status_blocks: u64,
     /// The blocks that were read to find out whether they are free.
     pub examined: u64,
     /// The pages that only their left siblings know, which is no fault: a node has died, or is
@@ -100,6 +104,9 @@ impl<B: Blocks + Send + Sync + 'static> Store<B> {
             check.tree(*number, *root).await?;
         }
         let status = check.status_blocks().await?;
+        check.found.status_blocks = status.len() as u64;
+        let first = layout::handed_out(&shared.blocks).await?.first_status;
+        check.found.freed_status_blocks = u64::from(first - 1);
         for writer in check.writers.iter().filter(|writer| !status.contains_key(*writer)) {
             let what = format!("a row names transactions of the status block {writer}, which does not exist");
             check.found.faults.push(what);
@@ -142,6 +149,7 @@ impl<B: Blocks> Check<'_, B> {
     async fn tree(&mut self, number: u64, root: BlockId) -> Result<(), StoreError> {
         self.found.trees += 1;
         let has_rows = ![layout::HOMES, layout::STATUS].contains(&root);
+        let tree = Tree::open(&self.shared.blocks, &self.shared.stock, root);
         let mut known = vec![(Vec::new(), root)];
         let mut level = None;
         while let Some((_, first)) = known.first() {
@@ -149,14 +157,26 @@ impl<B: Blocks> Check<'_, B> {
             let mut expected = std::mem::take(&mut known).into_iter().peekable();
             loop {
                 self.tell();
-                if !self.claim(block) {
-                    self.fault(block, "it is in a tree twice, or in two");
-                    return Ok(());
-                }
-                self.found.pages += 1;
                 let page = self.shared.blocks.read_once(block).await?;
                 let here = Here { number, level, low: &low, has_rows };
-                let next = match self.page(&page, here, &mut known) {
+                let mut next = self.page(&page, here, &mut known);
+                drop(page);
+                if let (Err(_), Some(level)) = (&next, level) {
+                    // It may have been removed since its sibling was read.
+                    let again = found(tree.page_at(level, &low).await)?.filter(|again| *again != block);
+                    if let Some(again) = again {
+                        block = again;
+                        let page = self.shared.blocks.read_once(block).await?;
+                        if let Some(behind) = behind(&page, number, &low) {
+                            // Its left sibling has got its keys, and was read before.
+                            drop(page);
+                            (block, low) = behind;
+                            continue;
+                        }
+                        next = self.page(&page, here, &mut known);
+                    }
+                }
+                let next = match next {
                     Ok(next) => next,
                     Err(Malformed(what)) => {
                         self.fault(block, what);
@@ -164,10 +184,18 @@ impl<B: Blocks> Check<'_, B> {
                     }
                 };
                 level = Some(next.level);
-                drop(page);
-                match expected.next_if(|(_, child)| *child == block) {
-                    Some((key, _)) if key != low => self.fault(block, "its parent has another lowest key"),
-                    Some(_) => {}
+                if self.claim(block) {
+                    self.found.pages += 1;
+                } else if found(tree.page_at(next.level, &low).await)? != Some(block) {
+                    self.fault(block, "it is in two trees");
+                    return Ok(());
+                }
+                while let Some((key, child)) = expected.next_if(|(key, _)| *key < low) {
+                    self.missed(&tree, next.level, &key, child).await?;
+                }
+                match expected.next_if(|(key, _)| *key == low) {
+                    Some((_, child)) if child == block => {}
+                    Some((key, child)) => self.missed(&tree, next.level, &key, child).await?,
                     None => self.found.untold += 1,
                 }
                 match next.right {
@@ -175,10 +203,25 @@ impl<B: Blocks> Check<'_, B> {
                     None => break,
                 }
             }
-            if let Some((_, child)) = expected.next() {
-                self.fault(child, "it is a child, but no sibling leads to it");
+            for (key, child) in expected {
+                self.missed(&tree, level.unwrap_or_default(), &key, child).await?;
             }
             level = level.and_then(|level| level.checked_sub(1));
+        }
+        Ok(())
+    }
+
+    /// Notes a child to which no sibling has led, if it was not removed meanwhile.
+    async fn missed(
+        &mut self,
+        tree: &Tree<'_, B, impl Space>,
+        level: u8,
+        key: &[u8],
+        child: BlockId,
+    ) -> Result<(), StoreError> {
+        let is_there = found(tree.page_at(level, key).await)? == Some(child);
+        if is_there && tree.right_of_page_below(level, key).await? != Some(child) {
+            self.fault(child, "it is a child, but no sibling leads to it");
         }
         Ok(())
     }
@@ -197,6 +240,9 @@ impl<B: Blocks> Check<'_, B> {
         }
         if here.level.is_some_and(|level| level != node.level()) {
             return Err(Malformed("it is at another level than its siblings"));
+        }
+        if node.low()? != here.low {
+            return Err(Malformed("its lowest key is not the one of its left sibling"));
         }
         let mut last: Option<&[u8]> = None;
         for index in 0..node.count() {
@@ -268,7 +314,7 @@ impl<B: Blocks> Check<'_, B> {
                 let is_known = is_page || is_status && status.contains(&block);
                 if is_page && is_status {
                     self.fault(block, "it is a status block and in a tree");
-                } else if !(is_known || is_free(&page, &known.live)) {
+                } else if !(is_known || known.in_use.is_free(&page)) {
                     let node = Node::of(&page).ok();
                     let key = node.and_then(|node| Some((node.tree(), node.level(), node.entry(0).ok()?.0)));
                     lost.push((extent, block, key.map(|(tree, level, key)| (tree, level, key.to_vec()))));
@@ -290,7 +336,7 @@ impl<B: Blocks> Check<'_, B> {
                         }
                     }
                     // It was made behind the begin of this check.
-                    None if known.live.contains(&number) => continue,
+                    None if known.in_use.trees.contains(&number) => continue,
                     None => {}
                 }
             }
@@ -298,6 +344,22 @@ impl<B: Blocks> Check<'_, B> {
         }
         Ok(())
     }
+}
+
+/// Returns a page that was searched for.
+fn found(searched: Result<BlockId, StoreError>) -> Result<Option<BlockId>, StoreError> {
+    match searched {
+        Ok(block) => Ok(Some(block)),
+        Err(StoreError::Damaged { .. }) => Ok(None),
+        Err(why) => Err(why),
+    }
+}
+
+/// Returns the page behind one of a tree that begins below a key, and the key at which that begins.
+fn behind(page: &[u8], number: u64, key: &[u8]) -> Option<(BlockId, Vec<u8>)> {
+    let node = Node::of(page).ok().filter(|node| node.tree() == number)?;
+    let bounds = node.bounds().ok().filter(|bounds| bounds.low < key)?;
+    Some((bounds.right?, bounds.high?.to_vec()))
 }
 
 /// The place of a page in the tree that is checked.

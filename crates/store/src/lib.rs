@@ -6,7 +6,9 @@
 //! changes rows, whose versions are the values of a tree.
 
 mod check;
+mod cleaning;
 mod layout;
+mod long;
 pub mod space;
 mod store;
 mod transaction;
@@ -38,7 +40,7 @@ pub enum StoreError {
         most: usize,
     },
     /// The disk group has something else than a store.
-    #[error("the disk group is no store ({0}); blocks 0 to 3 must be empty or of a store")]
+    #[error("the disk group is no store ({0}); blocks 0 to 5 must be empty or of a store")]
     NotAStore(String),
     /// Another transaction has changed the row since the snapshot.
     #[error("another transaction has changed the row")]

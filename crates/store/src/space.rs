@@ -3,9 +3,10 @@
 //! Behind the first blocks are *regions*: a block with a map, and the *extents* that it describes.
 //! A node claims an extent in the map, and gives its blocks out alone. When all are given out and
 //! used, it releases the extent; if the node is gone, another one claims it. The map does not say
-//! which blocks of an extent are free, the blocks do: one is free if it was never changed, or if
-//! it is a page of a tree that no snapshot can show any more. So a tree is dropped by one change of
-//! a row, and neither an end of a node nor a tree that was never committed loses space.
+//! which blocks of an extent are free, the blocks do: one is free if it was never changed, if it
+//! was removed from its tree, if it is a page of a tree that no snapshot can show any more, or a
+//! status block of which no row needs to know. So a tree is dropped by one change of a row, and
+//! neither an end of a node nor a tree that was never committed loses space.
 //!
 //! An entry of the map has 16 bytes; they are zero for an extent that no node ever had:
 //!
@@ -32,6 +33,7 @@ use plexus_disks::Version;
 
 use crate::{
     StoreError,
+    layout::{STATUS_PAGE, status_number},
     tree::{TREE_PAGE, page::Node},
 };
 
@@ -309,13 +311,13 @@ impl Stock {
     }
 
     /// Claims an extent that no node ever had, or else one of a node that is gone. Returns false if
-    /// there is none. `live` returns the trees that exist.
+    /// there is none. `live` returns what is in use.
     pub(crate) async fn claim<B: Blocks>(
         &self,
         blocks: &B,
         me: Owner,
         is_gone: impl Fn(Owner) -> bool,
-        live: &mut impl AsyncFnMut() -> Result<HashSet<u64>, StoreError>,
+        live: &mut impl AsyncFnMut() -> Result<InUse, StoreError>,
     ) -> Result<bool, StoreError> {
         loop {
             let states = self.map.states(blocks, false).await?;
@@ -345,15 +347,15 @@ impl Stock {
     }
 
     /// Looks for free blocks in extents that no node has, from this one on, until there are
-    /// `wanted`. Returns the extent at which to go on, or `None` at the end. `live` returns the
-    /// trees that exist.
+    /// `wanted`. Returns the extent at which to go on, or `None` at the end. `live` returns what is
+    /// in use.
     pub(crate) async fn reclaim<B: Blocks>(
         &self,
         blocks: &B,
         me: Owner,
         from: u64,
         wanted: usize,
-        live: &mut impl AsyncFnMut() -> Result<HashSet<u64>, StoreError>,
+        live: &mut impl AsyncFnMut() -> Result<InUse, StoreError>,
     ) -> Result<Option<u64>, StoreError> {
         let states = self.map.states(blocks, true).await?;
         for (extent, state) in (0..).zip(states).skip(from as usize) {
@@ -376,13 +378,13 @@ impl Stock {
     }
 
     /// Returns the free blocks of an extent that this node has claimed: no other one uses them
-    /// meanwhile. `live` returns the trees that exist. It is called now, because another node may
+    /// meanwhile. `live` returns what is in use. It is called now, because another node may
     /// have made a tree in the extent just before it released it.
     async fn free_blocks<B: Blocks>(
         &self,
         blocks: &B,
         extent: u64,
-        live: &mut impl AsyncFnMut() -> Result<HashSet<u64>, StoreError>,
+        live: &mut impl AsyncFnMut() -> Result<InUse, StoreError>,
     ) -> Result<Vec<FreeBlock>, StoreError> {
         let live = live().await?;
         let range = self.map.blocks(extent);
@@ -393,7 +395,7 @@ impl Stock {
                 blocks.prefetch(&ahead, Mode::S);
             }
             let page = blocks.read_once(BlockId(block)).await?;
-            if is_free(&page, &live) {
+            if live.is_free(&page) {
                 free.push(FreeBlock { block: BlockId(block), last: page.version() });
             }
         }
@@ -402,15 +404,29 @@ impl Stock {
     }
 }
 
-/// Returns whether a block has nothing that is needed; `live` are the trees that exist.
-pub(crate) fn is_free(page: &impl BlockRead, live: &HashSet<u64>) -> bool {
-    match page.page_type() {
-        None => true,
+/// The uses of blocks.
+#[derive(Default)]
+pub(crate) struct InUse {
+    /// The trees that exist.
+    pub(crate) trees: HashSet<u64>,
+    /// The first status block that is needed.
+    pub(crate) first_status: u32,
+}
+
+impl InUse {
+    /// Returns whether a block has nothing that is needed.
+    pub(crate) fn is_free(&self, page: &impl BlockRead) -> bool {
         // A new page that was given up is zero.
-        Some(TREE_PAGE) => {
-            Node::of(page).map_or(page.iter().all(|byte| *byte == 0), |node| !live.contains(&node.tree()))
+        let is_zero = || page.iter().all(|byte| *byte == 0);
+        match page.page_type() {
+            None => true,
+            // A page that was removed from its tree names none.
+            Some(TREE_PAGE) => {
+                Node::of(page).map_or_else(|_| is_zero(), |node| !self.trees.contains(&node.tree()))
+            }
+            Some(STATUS_PAGE) => status_number(page).is_some_and(|number| number < self.first_status),
+            Some(_) => false,
         }
-        Some(_) => false,
     }
 }
 

@@ -3,18 +3,19 @@
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::{Arc, Mutex, PoisonError, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures_util::lock::Mutex as TaskMutex;
 use plexus_base::{BlockId, Incarnation, NodeId};
-use plexus_cache::{Blocks, Committed};
+use plexus_cache::{BlockChange, Blocks, Committed};
 use plexus_interconnect::executor;
 
 use crate::{
     Isolation, StoreError, Transaction, TransactionWatch,
-    layout::{self, ID_RANGE, STATUS_PAGE, StatusBlock, TakenStatus},
-    space::{Owner, Space, Stock},
+    cleaning::Cleaning,
+    layout::{self, HomeRow, ID_RANGE, STATUS_PAGE, StatusBlock, TakenStatus},
+    space::{InUse, Owner, Space, Stock},
     transactions::{
         Number, Status, TransactionId,
         core::{Home, Notice, StatusPath},
@@ -34,6 +35,15 @@ const LIMIT_LEFT: Number = LIMIT_STEP / 4;
 /// changes at once.
 const FEW_BLOCKS: usize = 64;
 
+/// The free blocks with which a task goes on while another one looks for more.
+const ENOUGH_BLOCKS: usize = 16;
+
+/// The time in which a search for free blocks is not repeated that has found none.
+const NOTHING_FOR: Duration = Duration::from_secs(10);
+
+/// The most versions of one row that were read from a copy which is too old.
+const MOST_RECYCLED: u32 = 100;
+
 /// The wait before a failed look at the limits of other nodes is repeated.
 const RETRY: Duration = Duration::from_millis(100);
 
@@ -45,6 +55,9 @@ pub struct StoreSettings {
     pub incarnation: Incarnation,
     /// Returns whether the node is a member now, by its lease.
     pub is_member: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// The transactions after which all rows are cleaned of them; without it, a sixty-fourth of the
+    /// disk group is used for their ends.
+    pub clean_after: Option<u64>,
 }
 
 /// The store of a node. Cheap to clone.
@@ -71,8 +84,9 @@ pub(crate) struct Shared<B> {
     /// Held by the task that looks for space; the trees that are gone of which none was found.
     refills: TaskMutex<Reclaimed>,
     ids: TaskMutex<std::ops::Range<u64>>,
-    /// Held by the task that raises the limit.
-    limit: TaskMutex<()>,
+    /// What this node has told the others.
+    told: TaskMutex<HomeRow>,
+    pub(crate) cleaning: Cleaning,
 }
 
 /// The slots that the next transactions of a node get.
@@ -90,14 +104,26 @@ struct Reclaimed {
     next: u64,
     /// The trees that were gone when it was at the end, and had no blocks left.
     known: HashSet<u64>,
+    /// The time when it was at the end, and the last round of cleaning then.
+    ended: Option<(Instant, u64)>,
 }
 
-/// The trees that have a row.
+/// The trees that exist, those that are gone, and the other uses of blocks.
 #[derive(Default)]
 pub(crate) struct KnownTrees {
-    pub(crate) live: HashSet<u64>,
-    /// Those that no snapshot can show any more.
-    gone: HashSet<u64>,
+    pub(crate) in_use: InUse,
+    /// The trees that no snapshot can show any more.
+    pub(crate) gone: HashSet<u64>,
+}
+
+/// The result of a question about a transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub(crate) enum FoundOut {
+    /// What there is to know for now.
+    Known,
+    /// No row names the transaction any more: who has read one that does, reads it again.
+    Recycled,
 }
 
 impl<B: Blocks + Send + Sync + 'static> Store<B> {
@@ -112,18 +138,20 @@ impl<B: Blocks + Send + Sync + 'static> Store<B> {
         settings: StoreSettings,
         start: impl Fn(Store<B>) + Send + Sync + 'static,
     ) -> Result<Self, StoreError> {
-        let StoreSettings { me, incarnation, is_member } = settings;
+        let StoreSettings { me, incarnation, is_member, clean_after } = settings;
         // Otherwise a member could commit in the view before, and its number would not come here.
         while !board.look(|core| core.is_gathered()) {
             board.ask(|core, waiter| core.gather(waiter)).await.ok_or(StoreError::NoMember)?;
         }
         let user = blocks.read(BlockId(0)).await?.len();
         let stock = Stock::new(layout::make_or_open::<B, Stock>(&blocks).await?);
-        let others = |node, other| (node, other) != (me, incarnation);
+        let homes = layout::homes(&blocks, &stock).await?;
+        let others = homes.iter().filter(|(home, _)| *home != (me, incarnation));
         // So the clock is above all numbers of commits that were acknowledged before this view.
-        let limit = layout::highest_limit(&blocks, &stock, others).await?;
+        let limit = others.map(|(_, row)| row.limit).max().unwrap_or_default();
         board.act(|core| core.raise(limit));
         let home = Home { node: me, incarnation, since: board.look(|core| core.epoch()) };
+        let cleaning = Cleaning::new(clean_after, blocks.blocks(), user as u64 / 8);
         let shared = Shared {
             blocks,
             board: board.clone(),
@@ -135,7 +163,8 @@ impl<B: Blocks + Send + Sync + 'static> Store<B> {
             status_blocks: Mutex::default(),
             refills: TaskMutex::default(),
             ids: TaskMutex::new(0..0),
-            limit: TaskMutex::new(()),
+            told: TaskMutex::default(),
+            cleaning,
         };
         let store = Self { shared: Arc::new(shared) };
         let weak: Weak<Shared<B>> = Arc::downgrade(&store.shared);
@@ -148,7 +177,7 @@ impl<B: Blocks + Send + Sync + 'static> Store<B> {
         store.follow_view().await;
         let shared = &*store.shared;
         shared.refill().await?;
-        layout::put_limit(&shared.blocks, &shared.stock, home, limit + LIMIT_STEP).await?;
+        shared.tell(|row| row.limit = limit + LIMIT_STEP).await?;
         board.act(|core| core.set_limit(limit + LIMIT_STEP));
         Ok(store)
     }
@@ -161,8 +190,10 @@ impl<B: Blocks + Send + Sync + 'static> Store<B> {
         loop {
             let epoch = shared.board.look(|core| core.epoch());
             let is_gone = |node, incarnation| !shared.board.look(|core| core.is_member(node, incarnation));
-            match layout::highest_limit(&shared.blocks, &shared.stock, is_gone).await {
-                Ok(limit) => {
+            match layout::homes(&shared.blocks, &shared.stock).await {
+                Ok(homes) => {
+                    let gone = homes.iter().filter(|((node, other), _)| is_gone(*node, *other));
+                    let limit = gone.map(|(_, row)| row.limit).max().unwrap_or_default();
                     let is_same = shared.board.act(|core| {
                         let is_same = core.epoch() == epoch;
                         if is_same {
@@ -230,8 +261,59 @@ impl<B> Shared<B> {
         self.board.act(|core| core.learn_home(number, status.home));
     }
 
+    /// Returns the user bytes of a block.
+    pub(crate) fn user(&self) -> usize {
+        self.user
+    }
+
     fn owner(&self) -> Owner {
         (self.home.node, self.home.incarnation)
+    }
+}
+
+impl<B: Blocks + Send + Sync + 'static> Shared<B> {
+    /// Begins a transaction that changes something.
+    pub(crate) async fn new_id(self: &Arc<Self>) -> Result<TransactionId, StoreError> {
+        loop {
+            let mut slots = self.slots.lock().await;
+            if let Some(taken) = slots.blocks.front().filter(|_| (1..self.user / 8).contains(&slots.next)) {
+                let id = TransactionId::new(taken.number, slots.next as u16);
+                slots.next += 1;
+                self.board.act(|core| core.begin(id));
+                return Ok(id);
+            }
+            drop(slots);
+            // It goes on if this call is dropped: a block must not be made twice.
+            let shared = Arc::clone(self);
+            let made = executor::spawn(async move { shared.make_slots().await });
+            made.await.unwrap_or(Err(StoreError::NoMember))?;
+        }
+    }
+
+    /// Makes the next status block.
+    async fn make_slots(&self) -> Result<(), StoreError> {
+        self.refill().await?;
+        let mut slots = self.slots.lock().await;
+        if slots.next == self.user / 8 {
+            slots.blocks.pop_front();
+            slots.next = 0;
+        }
+        if slots.next > 0 {
+            return Ok(());
+        }
+        if slots.blocks.is_empty() {
+            slots.blocks.extend(layout::take_status(&self.blocks, &self.stock, self.home).await?);
+        }
+        let taken = slots.blocks.front().ok_or(StoreError::Full)?;
+        let mut page = self.blocks.create(taken.free.block, STATUS_PAGE, taken.free.last).await?;
+        page.write(0, &u64::from(taken.number).to_le_bytes());
+        let committed = self.blocks.commit(vec![page]);
+        self.stock.used(taken.free.block, committed);
+        // A row that names one of its transactions may be durable on another node before it is.
+        self.blocks.durable(committed).await?;
+        self.know(taken.number, taken.status);
+        slots.next = 1;
+        Ok(())
     }
 }
 
@@ -245,10 +327,14 @@ impl<B: Blocks> Shared<B> {
         &self,
         Unknown { id, snapshot, way }: Unknown,
         by: Option<TransactionId>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<FoundOut, StoreError> {
         match way {
             StatusPath::Known(_) => {}
-            StatusPath::FindHome => drop(self.status_block(id).await?),
+            StatusPath::FindHome => {
+                if self.status_block(id.status_block()).await?.is_none() {
+                    return Ok(FoundOut::Recycled);
+                }
+            }
             StatusPath::Ask => {
                 let answer = self.board.ask(|core, waiter| core.ask(id, snapshot, by, waiter));
                 if answer.await.ok_or(StoreError::NoMember)? == Notice::Deadlock {
@@ -256,8 +342,16 @@ impl<B: Blocks> Shared<B> {
                 }
             }
             StatusPath::ReadSlot => {
-                let (block, at) = self.status_block(id).await?.slot(id);
+                let known = self.status_block(id.status_block()).await?;
+                let Some((block, at)) = known.map(|status| status.slot(id)) else {
+                    return Ok(FoundOut::Recycled);
+                };
                 let page = self.blocks.read(block).await?;
+                if layout::status_number(&page) != Some(id.status_block()) {
+                    drop(page);
+                    self.forget(id.status_block());
+                    return Ok(FoundOut::Recycled);
+                }
                 let number = page.get(at..at + 8).and_then(|slot| slot.try_into().ok());
                 let status = match Number::from_le_bytes(number.unwrap_or_default()) {
                     0 => Status::Aborted,
@@ -267,7 +361,7 @@ impl<B: Blocks> Shared<B> {
                 self.board.act(|core| core.learn(id, status));
             }
         }
-        Ok(())
+        Ok(FoundOut::Known)
     }
 
     /// Finds out whether a transaction is at its end.
@@ -281,34 +375,53 @@ impl<B: Blocks> Shared<B> {
             match self.status(id, snapshot) {
                 StatusPath::Known(Status::After(_)) => return Err(StoreError::LockTimeout),
                 StatusPath::Known(_) => return Ok(()),
-                way => self.find_out(Unknown { id, snapshot, way }, None).await?,
+                way => {
+                    if self.find_out(Unknown { id, snapshot, way }, None).await? == FoundOut::Recycled {
+                        return Ok(());
+                    }
+                }
             }
         }
     }
 
-    async fn status_block(&self, id: TransactionId) -> Result<StatusBlock, StoreError> {
-        let number = id.status_block();
+    /// Returns a status block; `None` if no row names its transactions.
+    async fn status_block(&self, number: u32) -> Result<Option<StatusBlock>, StoreError> {
         let known = self.status_blocks.lock().unwrap_or_else(PoisonError::into_inner).get(&number).copied();
-        if let Some(known) = known {
+        if known.is_some() {
             return Ok(known);
         }
         let found = layout::find_status(&self.blocks, &self.stock, number).await?;
-        let missing = StoreError::Damaged { block: BlockId(0), what: "a status block is missing" };
-        let found = found.ok_or(missing)?;
-        self.know(number, found);
+        found.into_iter().for_each(|found| self.know(number, found));
         Ok(found)
+    }
+
+    fn forget(&self, number: u32) {
+        self.status_blocks.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+    }
+
+    /// Forgets status blocks that are free.
+    pub(crate) fn forget_status_blocks(&self, below: u32) {
+        // First: a status block that is known has a home.
+        self.board.act(|core| core.forget_homes(below));
+        let mut known = self.status_blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|number, _| *number >= below);
     }
 
     /// Takes an extent of space if there are few free blocks.
     pub(crate) async fn refill(&self) -> Result<(), StoreError> {
         while self.stock.count() < FEW_BLOCKS {
-            let mut reclaimed = self.refills.lock().await;
+            let mut reclaimed = match self.refills.try_lock() {
+                Some(reclaimed) => reclaimed,
+                // Another task looks for some, and there are enough for this one.
+                None if self.stock.count() >= ENOUGH_BLOCKS => break,
+                None => self.refills.lock().await,
+            };
             if self.stock.count() >= FEW_BLOCKS {
                 break;
             }
             self.stock.release_used(&self.blocks, self.owner()).await?;
             let is_gone = |(node, incarnation)| !self.board.look(|core| core.is_member(node, incarnation));
-            let mut live = async || Ok(self.known_trees().await?.live);
+            let mut live = async || Ok(self.known_trees().await?.in_use);
             if self.stock.claim(&self.blocks, self.owner(), is_gone, &mut live).await? {
                 continue;
             }
@@ -320,13 +433,17 @@ impl<B: Blocks> Shared<B> {
         Ok(())
     }
 
-    /// Looks for blocks of trees that are gone. Returns whether it has found enough.
+    /// Looks for free blocks in all extents that no node has. Returns whether it has found enough.
     async fn reclaim(&self, reclaimed: &mut Reclaimed) -> Result<bool, StoreError> {
         let gone = self.known_trees().await?.gone;
-        let mut live = async || Ok(self.known_trees().await?.live);
-        if gone.is_subset(&reclaimed.known) {
+        let mut live = async || Ok(self.known_trees().await?.in_use);
+        let round = layout::handed_out(&self.blocks).await?.round;
+        let is_late =
+            reclaimed.ended.is_none_or(|(ended, last)| ended.elapsed() >= NOTHING_FOR || last != round);
+        if gone.is_subset(&reclaimed.known) && !is_late {
             return Ok(false);
         }
+        self.remove_pieces(&gone).await?;
         let (first, mut is_again) = (reclaimed.next, false);
         loop {
             let (me, from) = (self.owner(), reclaimed.next);
@@ -338,79 +455,120 @@ impl<B: Blocks> Shared<B> {
             // From the begin up to where this search began; then all blocks of these trees are
             // used.
             if first == 0 || is_again {
-                reclaimed.known = gone;
+                (reclaimed.known, reclaimed.ended) = (gone, Some((Instant::now(), round)));
                 return Ok(self.stock.count() >= FEW_BLOCKS);
             }
             is_again = true;
         }
     }
 
-    /// Returns the trees that have a row, and those that no snapshot can show any more.
+    /// Returns what is in use, and the trees that no snapshot can show any more.
     pub(crate) async fn known_trees(&self) -> Result<KnownTrees, StoreError> {
+        self.known_trees_at(self.board.look(|core| core.horizon().lowest())).await
+    }
+
+    /// The same for snapshots from this one on.
+    pub(crate) async fn known_trees_at(&self, lowest: Number) -> Result<KnownTrees, StoreError> {
         let mut trees = KnownTrees::default();
-        trees.live.extend(layout::FIRST_TREES.map(|block| block.0));
-        let lowest = self.board.look(|core| core.horizon().lowest());
-        let tree = Tree::open(&self.blocks, &self.stock, layout::TREES);
-        let mut place = Some(ScanPlace::from(&[]));
-        while let Some(from) = place {
-            let scanned = tree.scan(&from, 256).await?;
-            for (key, value) in scanned.entries {
-                let number = key.try_into().map(u64::from_be_bytes);
-                let number = number.map_err(|_| malformed(layout::TREES))?;
-                match self.is_gone(&value, lowest).await? {
-                    true => trees.gone.insert(number),
-                    false => trees.live.insert(number),
-                };
-            }
-            place = scanned.next;
+        trees.in_use.first_status = layout::handed_out(&self.blocks).await?.first_status;
+        trees.in_use.trees.extend(layout::FIRST_TREES.map(|block| block.0));
+        for (number, value) in self.tree_rows().await? {
+            match self.is_gone_at(number, value, lowest).await? {
+                true => trees.gone.insert(number),
+                false => trees.in_use.trees.insert(number),
+            };
         }
         Ok(trees)
     }
 
-    /// Returns whether no snapshot can show a row of the tree of trees any more.
-    async fn is_gone(&self, value: &[u8], lowest: Number) -> Result<bool, StoreError> {
+    /// Returns the rows of the tree of trees, by the numbers of the trees.
+    pub(crate) async fn tree_rows(&self) -> Result<Vec<(u64, Vec<u8>)>, StoreError> {
+        let tree = Tree::open(&self.blocks, &self.stock, layout::TREES);
+        let (mut rows, mut place) = (Vec::new(), Some(ScanPlace::from(&[])));
+        while let Some(from) = place {
+            let scanned = tree.scan(&from, 256).await?;
+            for (key, value) in scanned.entries {
+                let number = key.try_into().map(u64::from_be_bytes);
+                rows.push((number.map_err(|_| malformed(layout::TREES))?, value));
+            }
+            place = scanned.next;
+        }
+        Ok(rows)
+    }
+
+    /// Looks at a row of the tree of trees, once the states that it needs are known. Returns `None`
+    /// if the row is gone.
+    pub(crate) async fn look_at<T>(
+        &self,
+        key: &[u8],
+        mut value: Vec<u8>,
+        look: impl Fn(&[u8]) -> Result<T, rows::RowFault>,
+    ) -> Result<Option<T>, StoreError> {
+        let mut recycled = 0;
         loop {
-            match rows::is_gone(value, lowest, |id| self.status(id, lowest)) {
-                Ok(is_gone) => return Ok(is_gone),
+            match look(&value) {
+                Ok(seen) => return Ok(Some(seen)),
                 Err(rows::RowFault::Malformed) => return Err(malformed(layout::TREES)),
-                Err(rows::RowFault::Unknown(unknown)) => self.find_out(unknown, None).await?,
+                Err(rows::RowFault::Unknown(unknown)) => {
+                    if self.find_out(unknown, None).await? == FoundOut::Recycled {
+                        count_recycled(layout::TREES, &mut recycled)?;
+                        let again = Tree::open(&self.blocks, &self.stock, layout::TREES).get(key).await?;
+                        let Some(again) = again else { return Ok(None) };
+                        value = again;
+                    }
+                }
             }
         }
     }
 
-    /// Begins a transaction that changes something.
-    pub(crate) async fn new_id(&self) -> Result<TransactionId, StoreError> {
-        let mut slots = self.slots.lock().await;
-        if slots.next == self.user / 8 {
-            slots.blocks.pop_front();
-            slots.next = 0;
-        }
-        if slots.blocks.is_empty() {
-            slots.blocks.extend(layout::take_status(&self.blocks, &self.stock, self.home).await?);
-        }
-        let slot = slots.next as u16;
-        let taken = slots.blocks.front().ok_or(StoreError::Full)?;
-        let id = TransactionId::new(taken.number, slot);
-        if slot == 0 {
-            let page = self.blocks.create(taken.free.block, STATUS_PAGE, taken.free.last).await?;
-            let committed = self.blocks.commit(vec![page]);
-            self.stock.used(taken.free.block, committed);
-            self.know(taken.number, taken.status);
-        }
-        slots.next += 1;
-        self.board.act(|core| core.begin(id));
-        Ok(id)
+    /// Returns whether no snapshot can show a tree any more.
+    pub(crate) async fn is_gone(&self, tree: u64, value: Vec<u8>) -> Result<bool, StoreError> {
+        self.is_gone_at(tree, value, self.board.look(|core| core.horizon().lowest())).await
+    }
+
+    async fn is_gone_at(&self, tree: u64, value: Vec<u8>, lowest: Number) -> Result<bool, StoreError> {
+        let is_gone = |value: &[u8]| rows::is_gone(value, lowest, |id| self.status(id, lowest));
+        Ok(self.look_at(&tree.to_be_bytes(), value, is_gone).await?.unwrap_or(true))
     }
 
     async fn raise_limit(&self) -> Result<(), StoreError> {
-        let _raises = self.limit.lock().await;
+        let mut told = self.told.lock().await;
         let (left, clock) = self.board.look(|core| (core.left(), core.clock()));
         if left < LIMIT_LEFT {
-            let limit = clock + LIMIT_STEP;
-            layout::put_limit(&self.blocks, &self.stock, self.home, limit).await?;
-            self.board.act(|core| core.set_limit(limit));
+            let row = HomeRow { limit: clock + LIMIT_STEP, ..*told };
+            layout::put_home(&self.blocks, &self.stock, self.owner(), row).await?;
+            *told = row;
+            self.board.act(|core| core.set_limit(row.limit));
         }
         Ok(())
+    }
+
+    /// Tells all nodes something durably.
+    async fn tell(&self, act: impl FnOnce(&mut HomeRow)) -> Result<(), StoreError> {
+        let mut told = self.told.lock().await;
+        let mut row = *told;
+        act(&mut row);
+        layout::put_home(&self.blocks, &self.stock, self.owner(), row).await?;
+        *told = row;
+        Ok(())
+    }
+
+    /// Answers a round of cleaning, unless it has done so.
+    pub(crate) async fn answer(&self, round: u64) -> Result<(), StoreError> {
+        if self.told.lock().await.round >= round {
+            return Ok(());
+        }
+        let mut slots = self.slots.lock().await;
+        // Later transactions get slots of later blocks.
+        let is_used = slots.next > 0;
+        slots.next = 0;
+        for taken in slots.blocks.drain(..).skip(usize::from(is_used)) {
+            self.stock.give_back(taken.free);
+        }
+        // Those that begin now wait for the slots.
+        let oldest = self.board.look(|core| core.oldest()).unwrap_or(u32::MAX);
+        drop(slots);
+        self.tell(|row| (row.round, row.oldest) = (round, oldest)).await
     }
 
     /// Commits a transaction that has changed something.
@@ -425,7 +583,8 @@ impl<B: Blocks> Shared<B> {
                 None => return Err(StoreError::NoMember),
             }
         };
-        let (block, at) = self.status_block(id).await?.slot(id);
+        let missing = StoreError::Damaged { block: layout::STATUS, what: "a status block is missing" };
+        let (block, at) = self.status_block(id.status_block()).await?.ok_or(missing)?.slot(id);
         let recorded = self.record(block, at, number).await?;
         self.blocks.durable(recorded).await?;
         let ended = self.board.ask(|core, waiter| core.durable(id, waiter)).await;
@@ -433,11 +592,18 @@ impl<B: Blocks> Shared<B> {
     }
 
     async fn record(&self, block: BlockId, at: usize, number: Number) -> Result<Committed, StoreError> {
-        use plexus_cache::BlockChange;
-
         let mut page = self.blocks.change(block).await?;
         page.write(at, &number.to_le_bytes());
         Ok(self.blocks.commit(vec![page]))
+    }
+}
+
+/// Counts that the end of a transaction is not known any more that a row has named.
+pub(crate) fn count_recycled(tree: BlockId, count: &mut u32) -> Result<(), StoreError> {
+    *count += 1;
+    match *count > MOST_RECYCLED {
+        true => Err(StoreError::Damaged { block: tree, what: "a row names a transaction that is not known" }),
+        false => Ok(()),
     }
 }
 

@@ -13,18 +13,24 @@ use plexus_cache::Blocks;
 use plexus_interconnect::executor;
 
 use crate::{
-    RowChange, Store, StoreError, layout,
+    RowChange, Store, StoreError,
+    cleaning::Tally,
+    layout,
+    long::{self, LongChange, Wanted},
     space::{Space, Stock},
-    store::malformed,
+    store::{FoundOut, count_recycled, malformed},
     transactions::{
         Number, TransactionId,
-        rows::{self, Changed, Changer, Step, VERSION_BYTES},
+        rows::{self, Changed, Changer, Contents, Step},
     },
     tree::{OwnedEntry, ScanPlace, Tree},
 };
 
 /// The most rows of one part of a scan.
 const SCAN_ROWS: usize = 64;
+
+/// The bytes of contents after which a part of a scan ends.
+const SCAN_BYTES: usize = 4 << 20;
 
 /// The wait of a change for which the versions of its row leave no room.
 const NO_ROOM_WAIT: Duration = Duration::from_millis(1);
@@ -113,6 +119,8 @@ pub struct Transaction<B: Blocks + Send + Sync + 'static> {
     step: Step,
     /// The rows that were changed since the first savepoint.
     changed: Vec<(Step, BlockId, Vec<u8>)>,
+    /// What it has done with each tree.
+    tallies: Vec<(BlockId, Tally)>,
     is_over: bool,
 }
 
@@ -129,6 +137,7 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
             granted: 0,
             step: 0,
             changed: Vec::new(),
+            tallies: Vec::new(),
             is_over: false,
         }
     }
@@ -190,22 +199,35 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
     pub async fn get(&mut self, tree: BlockId, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         let snapshot = self.snapshot()?;
         let Some(value) = self.store.tree(tree).get(key).await? else { return Ok(None) };
-        self.shown(tree, &value, snapshot).await
+        self.shown(tree, key, value, snapshot).await
     }
 
     /// Returns the contents that the snapshot shows of a row.
     async fn shown(
         &self,
         tree: BlockId,
-        value: &[u8],
+        key: &[u8],
+        mut value: Vec<u8>,
         snapshot: Number,
     ) -> Result<Option<Vec<u8>>, StoreError> {
         let shared = &**self.store.shared();
+        let mut recycled = 0;
         loop {
-            match rows::visible(value, self.id, snapshot, |id, snapshot| shared.status(id, snapshot)) {
-                Ok(contents) => return Ok(contents.map(<[u8]>::to_vec)),
+            match rows::visible(&value, self.id, snapshot, |id, snapshot| shared.status(id, snapshot)) {
+                Ok(None) => return Ok(None),
+                Ok(Some(Contents::Here(contents))) => return Ok(Some(contents.to_vec())),
+                Ok(Some(Contents::Long(long))) => {
+                    let missing = StoreError::Damaged { block: tree, what: "long contents are missing" };
+                    return self.load(tree, long).await?.ok_or(missing).map(Some);
+                }
                 Err(rows::RowFault::Malformed) => return Err(malformed(tree)),
-                Err(rows::RowFault::Unknown(unknown)) => shared.find_out(unknown, None).await?,
+                Err(rows::RowFault::Unknown(unknown)) => {
+                    if shared.find_out(unknown, None).await? == FoundOut::Recycled {
+                        count_recycled(tree, &mut recycled)?;
+                        let Some(again) = self.store.tree(tree).get(key).await? else { return Ok(None) };
+                        value = again;
+                    }
+                }
             }
         }
     }
@@ -222,7 +244,8 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
     ) -> Result<(Vec<OwnedEntry>, Option<ScanPlace>), StoreError> {
         let snapshot = self.snapshot()?;
         let scanned = self.store.tree(tree).scan(from, SCAN_ROWS).await?;
-        Ok((self.all_shown(tree, scanned.entries, snapshot).await?, scanned.next))
+        let (shown, rest) = self.all_shown(tree, scanned.entries, snapshot).await?;
+        Ok((shown, rest.map(|key| ScanPlace::from(&key)).or(scanned.next)))
     }
 
     /// Returns rows below a key, or the last ones, the last first, and the key below which the next
@@ -237,20 +260,31 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
     ) -> Result<(Vec<OwnedEntry>, Option<Vec<u8>>), StoreError> {
         let snapshot = self.snapshot()?;
         let (entries, next) = self.store.tree(tree).scan_back(below, SCAN_ROWS).await?;
-        Ok((self.all_shown(tree, entries, snapshot).await?, next))
+        let keys: Vec<Vec<u8>> = entries.iter().map(|(key, _)| key.clone()).collect();
+        let (shown, rest) = self.all_shown(tree, entries, snapshot).await?;
+        // The keys below the one before.
+        let at = rest.and_then(|rest| keys.iter().position(|key| *key == rest));
+        Ok((shown, at.and_then(|at| keys.get(at.checked_sub(1)?).cloned()).or(next)))
     }
 
+    /// Returns rows up to some MiB of contents, and the key of the first one that is left.
     async fn all_shown(
         &self,
         tree: BlockId,
         entries: Vec<OwnedEntry>,
         snapshot: Number,
-    ) -> Result<Vec<OwnedEntry>, StoreError> {
-        let mut shown = Vec::with_capacity(entries.len());
+    ) -> Result<(Vec<OwnedEntry>, Option<Vec<u8>>), StoreError> {
+        let (mut shown, mut bytes) = (Vec::with_capacity(entries.len()), 0);
         for (key, value) in entries {
-            shown.extend(self.shown(tree, &value, snapshot).await?.map(|contents| (key, contents)));
+            if bytes >= SCAN_BYTES {
+                return Ok((shown, Some(key)));
+            }
+            if let Some(contents) = self.shown(tree, &key, value, snapshot).await? {
+                bytes += contents.len();
+                shown.push((key, contents));
+            }
         }
-        Ok(shown)
+        Ok((shown, None))
     }
 
     /// Changes a row. Waits for a transaction that has changed it and is not at its end. `decide`
@@ -271,29 +305,42 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
             Isolation::RepeatableRead => Some(self.snapshot()?),
         };
         let shared = self.store.shared().clone();
-        let id = self.begin_change().await?;
-        if self.step > 0 {
-            self.changed.push((self.step, tree, key.to_vec()));
-        }
-        let mut waits = 0;
+        let (id, step) = self.begin_change().await?;
+        self.note_change(tree, key);
+        let (mut waits, mut recycled) = (0, 0);
+        let mut change = LongChange::new(long::most_short(shared.user()).saturating_sub(key.len()), decide);
         loop {
             shared.refill().await?;
             let horizon = shared.board.look(|core| core.horizon());
-            let by = Changer { id, step: self.step, snapshot, horizon: &horizon };
+            let keeps_removal = tree == layout::TREES;
+            let by = Changer { id, step, snapshot, horizon: &horizon, keeps_removal };
             let status = |id, snapshot| shared.status(id, snapshot);
-            let mut longest = 0;
-            let mut decide = |contents: Option<&[u8]>| {
-                let decided = decide(contents);
-                if let RowChange::Set(contents) = &decided {
-                    longest = contents.len();
-                }
-                decided
-            };
             let rows = self.store.tree(tree);
-            let changed = rows.change(key, |value| rows::change(value, by, status, &mut decide)).await;
+            let decide = &mut |contents: Option<Contents<'_>>| change.decide(contents);
+            let changed = rows.change(key, |value| rows::change(value, by, status, decide)).await;
             self.granted = rows.granted().max(self.granted);
             match changed {
-                Ok((Changed::Done, _)) => return Ok(()),
+                Ok((Changed::Done, _)) => match std::mem::replace(&mut change.wanted, Wanted::Nothing) {
+                    Wanted::Nothing => {
+                        self.tally(tree, 1, change.removes.into());
+                        let (replaced, uses_inserted) = (change.replaced, change.uses_inserted);
+                        let unused = change.inserted.filter(|_| !uses_inserted).map(|(long, _)| long);
+                        for long in replaced.into_iter().chain(unused) {
+                            self.remove_long(tree, long).await?;
+                        }
+                        return Ok(());
+                    }
+                    Wanted::Old(long) => match self.load(tree, long).await? {
+                        Some(contents) => change.loaded = Some((long, contents)),
+                        None => count_recycled(tree, &mut recycled)?,
+                    },
+                    Wanted::New(contents) => {
+                        if let Some((unused, _)) = change.inserted.take() {
+                            self.remove_long(tree, unused).await?;
+                        }
+                        change.inserted = Some((self.insert_long(tree, &contents).await?, contents));
+                    }
+                },
                 Ok((Changed::Serialization, _)) => return Err(StoreError::Serialization),
                 Ok((Changed::Malformed, _)) => return Err(malformed(tree)),
                 Ok((Changed::Unknown(unknown), _)) if self.never_waits => {
@@ -302,19 +349,18 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
                 Ok((Changed::Unknown(unknown), _)) => {
                     let _watched = Watched::new(&self.watch.waits_for, unknown.id);
                     let found = shared.find_out(unknown, Some(id));
-                    match self.longest_wait {
+                    let found = match self.longest_wait {
                         None => found.await?,
                         Some(longest) => {
-                            executor::timeout(longest, found)
-                                .await
-                                .unwrap_or(Err(StoreError::LockTimeout))?;
+                            executor::timeout(longest, found).await.unwrap_or(Err(StoreError::LockTimeout))?
                         }
+                    };
+                    if found == FoundOut::Recycled {
+                        count_recycled(tree, &mut recycled)?;
                     }
                 }
                 // Older versions take the room that this one needs, until no snapshot needs them.
-                Err(StoreError::TooLong { most, .. })
-                    if key.len() + longest + VERSION_BYTES <= most && waits < NO_ROOM_WAITS =>
-                {
+                Err(StoreError::TooLong { most, .. }) if key.len() <= most && waits < NO_ROOM_WAITS => {
                     waits += 1;
                     shared.board.act(|core| core.refresh());
                     executor::sleep(NO_ROOM_WAIT).await;
@@ -324,14 +370,34 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
         }
     }
 
-    /// Returns the transaction, which changes something.
-    async fn begin_change(&mut self) -> Result<TransactionId, StoreError> {
+    pub(crate) fn tally(&mut self, tree: BlockId, changed: u64, removed: u64) {
+        let at = self.tallies.iter().position(|(known, _)| *known == tree).unwrap_or_else(|| {
+            self.tallies.push((tree, Tally::default()));
+            self.tallies.len() - 1
+        });
+        self.tallies[at].1.changed += changed;
+        self.tallies[at].1.removed += removed;
+    }
+
+    /// Returns the transaction, which changes something, and its step.
+    pub(crate) async fn begin_change(&mut self) -> Result<(TransactionId, Step), StoreError> {
         if let Some(id) = self.id {
-            return Ok(id);
+            return Ok((id, self.step));
         }
         let id = *self.id.insert(self.store.shared().new_id().await?);
         self.watch.id.store(id.0 + 1, Relaxed);
-        Ok(id)
+        Ok((id, self.step))
+    }
+
+    /// Notes a change that a rollback to a savepoint undoes.
+    pub(crate) fn note_change(&mut self, tree: BlockId, key: &[u8]) {
+        if self.step > 0 {
+            self.changed.push((self.step, tree, key.to_vec()));
+        }
+    }
+
+    pub(crate) fn store(&self) -> &Store<B> {
+        &self.store
     }
 
     /// Inserts rows with rising keys into one leaf: those at the begin that belong to it, find no
@@ -341,12 +407,24 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
     /// # Errors
     /// A block cannot be had.
     pub async fn insert_run(&mut self, tree: BlockId, rows: &[OwnedEntry]) -> Result<usize, StoreError> {
-        let (id, step) = (self.begin_change().await?, self.step);
+        let most = long::most_short(self.store.shared().user());
+        let short = rows.iter().take_while(|(key, contents)| key.len() + contents.len() <= most).count();
+        self.insert_entries(tree, &rows[..short]).await
+    }
+
+    /// Inserts pieces as [`insert_run`](Self::insert_run).
+    pub(crate) async fn insert_pieces(&mut self, pieces: &[OwnedEntry]) -> Result<usize, StoreError> {
+        self.insert_entries(layout::LONG, pieces).await
+    }
+
+    async fn insert_entries(&mut self, tree: BlockId, rows: &[OwnedEntry]) -> Result<usize, StoreError> {
+        let (id, step) = self.begin_change().await?;
         let versions = rows.iter().map(|(key, contents)| (key.clone(), rows::new(id, step, contents)));
         let versions: Vec<OwnedEntry> = versions.collect();
         let leaves = self.store.tree(tree);
         let (count, _) = leaves.insert_run(&versions).await?;
         self.granted = leaves.granted().max(self.granted);
+        self.tally(tree, count as u64, 0);
         if step > 0 {
             self.changed.extend(rows[..count].iter().map(|(key, _)| (step, tree, key.clone())));
         }
@@ -405,13 +483,14 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
     /// A block cannot be had.
     pub async fn rollback_to(&mut self, place: Savepoint) -> Result<(), StoreError> {
         let Some(id) = self.id else { return Ok(()) };
-        while self.changed.last().is_some_and(|(step, ..)| *step >= place.0) {
-            let Some((_, tree, key)) = self.changed.pop() else { break };
+        // A rollback that is given up can be repeated.
+        while let Some((_, tree, key)) = self.changed.last().filter(|(step, ..)| *step >= place.0).cloned() {
             let undo = |value: Option<&[u8]>| rows::undo(value, id, place.0);
             let (changed, _) = self.store.tree(tree).change(&key, undo).await?;
             if changed == Changed::Malformed {
                 return Err(malformed(tree));
             }
+            self.changed.pop();
         }
         self.step += 1;
         Ok(())
@@ -428,8 +507,12 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
         let Some(id) = self.id else { return Ok(()) };
         let shared = self.store.shared().clone();
         // Who waits for the end of the transaction must see it, also if this wait is given up.
-        let granted = self.granted;
-        let commit = executor::spawn(async move { shared.commit(id, granted).await });
+        let (granted, tallies) = (self.granted, std::mem::take(&mut self.tallies));
+        let commit = executor::spawn(async move {
+            shared.commit(id, granted).await?;
+            shared.cleaning.note(&tallies, true);
+            Ok(())
+        });
         commit.await.unwrap_or(Err(StoreError::NoMember))
     }
 
@@ -443,6 +526,7 @@ impl<B: Blocks + Send + Sync + 'static> Drop for Transaction<B> {
         self.watch.id.store(0, Relaxed);
         if let Some(id) = self.id.filter(|_| !self.is_over) {
             self.store.shared().board.act(|core| core.abort(id));
+            self.store.shared().cleaning.note(&self.tallies, false);
         }
     }
 }

@@ -37,6 +37,9 @@ const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 /// The interval at which a wait checks its condition.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
+/// The transactions after which all rows are cleaned of them: some seconds of work.
+const CLEAN_AFTER: i64 = 4000;
+
 /// The length of the redo streams on disks that can fail.
 const REDO_MIB: i64 = 16;
 
@@ -145,6 +148,9 @@ impl Nodes {
             let more: Vec<toml::Value> =
                 (1..self.spec.networks).map(|network| address(network).into()).collect();
             node.insert("addresses".into(), more.into());
+        }
+        if let Some(sql) = config.get_mut("sql").and_then(|table| table.as_table_mut()) {
+            sql.insert("clean_after".into(), CLEAN_AFTER.into());
         }
         self.mount(&mut config)?;
         if let Some(seconds) = self.spec.checkpoint_seconds {

@@ -89,7 +89,7 @@ impl RunningServer {
     }
 
     /// Returns the server.
-    pub(super) fn server(&self) -> &Server {
+    pub(super) fn server(&self) -> &Arc<Server> {
         &self.server
     }
 }

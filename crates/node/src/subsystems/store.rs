@@ -1,10 +1,13 @@
 //! The store in its node: transactions over the blocks of the cache.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use plexus_admin::{
     control::{Commands, Progress},
-    sql::{SECTION, SqlAddress},
+    sql::{SECTION, SqlAddress, SqlConfig},
 };
 use plexus_base::Incarnation;
 use plexus_cache::Cache;
@@ -33,6 +36,7 @@ impl Install for TransactionService {
         NodeCommand::prompt("sessions", sessions),
         NodeCommand::prompt("session", session),
         NodeCommand::waiting("store.check", check),
+        NodeCommand::waiting("sessions.drain", drain),
     ];
 
     fn install(node: &Making<'_>, port: Arc<dyn WorkerPort<Self>>) -> Result<Installed<Self>, String> {
@@ -82,10 +86,12 @@ impl StoreHandle {
         let thread = TaskThread::start("store").map_err(|error| format!("a thread of the store: {error}"))?;
         let thread = Arc::new(thread);
         let group = self.group.clone();
+        let SqlConfig { clean_after, .. } = node.config().section(SECTION).unwrap_or_default();
         let settings = StoreSettings {
             me: node.me(),
             incarnation: self.incarnation,
             is_member: Arc::new(move || group.may_write()),
+            clean_after,
         };
         let follow = {
             let thread = Arc::downgrade(&thread);
@@ -98,6 +104,9 @@ impl StoreHandle {
         let board = self.board.clone();
         let open = thread.spawn(move || Store::open(cache, board, settings, follow));
         let store = open.wait().ok_or("the node ends")?.map_err(|why| why.to_string())?;
+        let (cleans, answers) = (store.clone(), store.clone());
+        drop(thread.spawn(move || async move { cleans.clean_when_due().await }));
+        drop(thread.spawn(move || async move { answers.answer_rounds().await }));
         *opened = Some(Opened { store: store.clone(), thread });
         Ok(store)
     }
@@ -118,6 +127,12 @@ impl StoreHandle {
         let server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
         let server = server.as_ref().ok_or("the node serves no SQL: cluster.toml has no table [sql]")?;
         Ok(act(server.server()))
+    }
+
+    /// Returns the server, if there is one.
+    fn server(&self) -> Option<Arc<Server>> {
+        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        server.as_ref().map(|running| running.server().clone())
     }
 
     fn thread(&self) -> Option<Arc<TaskThread>> {
@@ -152,11 +167,28 @@ fn check(on: &CommandContext, _: Value, progress: Progress<'_>) -> Result<Value,
     }
     let checked = checks.wait().ok_or("the node ends")??;
     let plexus_sql::check::CheckedTables { tables, rows, store } = checked;
-    let plexus_store::CheckedStore { trees, pages, entries, examined, untold, faults } = store;
+    let plexus_store::CheckedStore { trees, pages, entries, examined, untold, faults, .. } = store;
     Ok(json!({
         "tables": tables, "rows": rows, "trees": trees, "pages": pages, "entries": entries,
-        "examined": examined, "untold": untold, "faults": faults,
+        "status_blocks": store.status_blocks,
+        "freed_status_blocks": store.freed_status_blocks, "examined": examined, "untold": untold, "faults": faults,
     }))
+}
+
+/// The arguments of `sessions.drain`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DrainArgs {
+    /// The longest wait, in seconds.
+    seconds: u64,
+}
+
+/// Lets the transactions of all sessions end.
+fn drain(on: &CommandContext, asked: Value, _: Progress<'_>) -> Result<Value, String> {
+    let DrainArgs { seconds } = args(asked)?;
+    let server = on.runtime().handles().store.server();
+    let left = server.map_or(0, |server| server.drain(Duration::from_secs(seconds)));
+    Ok(json!({ "left": left }))
 }
 
 /// Cancels the statement of a session, or ends it.

@@ -43,6 +43,8 @@ struct StoreReport {
     trees: u64,
     pages: u64,
     entries: u64,
+    status_blocks: u64,
+    freed_status_blocks: u64,
     examined: u64,
     untold: u64,
     faults: Vec<String>,
@@ -67,10 +69,10 @@ pub(crate) fn run(args: Args) -> Result<()> {
         output::json(&report)?;
     } else {
         report.faults.iter().try_for_each(|fault| output::line(fault))?;
-        let StoreReport { tables, rows, trees, pages, entries, examined, .. } = &report;
+        let StoreReport { tables, rows, trees, pages, entries, status_blocks, examined, .. } = &report;
         output::line(&format!(
-            "{tables} tables with {rows} rows; {trees} trees, {pages} pages, {entries} entries; {examined} \
-             other blocks"
+            "{tables} tables with {rows} rows; {trees} trees, {pages} pages, {entries} entries; \
+             {status_blocks} status blocks; {examined} other blocks"
         ))?;
     }
     match report.faults.len() {

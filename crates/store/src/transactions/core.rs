@@ -234,6 +234,21 @@ impl<W> Core<W> {
         }
     }
 
+    /// Returns true if this node has the lowest number of all members.
+    pub(crate) fn is_first(&self) -> bool {
+        self.epoch > Epoch(0) && self.peers.keys().all(|node| *node > self.me)
+    }
+
+    /// Returns the lowest status block of a transaction of this node that is not at its end.
+    pub(crate) fn oldest(&self) -> Option<u32> {
+        self.running.keys().map(|id| id.status_block()).min()
+    }
+
+    /// Forgets the homes of lower status blocks: no row names their transactions.
+    pub(crate) fn forget_homes(&mut self, below: u32) {
+        self.homes.retain(|block, _| *block >= below);
+    }
+
     /// Returns the number of changes for which the limit has room.
     pub(crate) fn left(&self) -> Number {
         self.limit.saturating_sub(self.clock)

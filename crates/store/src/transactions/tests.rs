@@ -18,7 +18,7 @@ use plexus_sim::Random;
 use super::{
     core::{Core, Home, Notice, StatusPath},
     messages::{LOWS, Message},
-    rows::{self, Changed, Changer, RowChange, RowFault, Unknown},
+    rows::{self, Changed, Changer, Contents, Decided, RowFault, Unknown},
     *,
 };
 use crate::tree::EntryChange;
@@ -43,7 +43,8 @@ struct Node {
     /// The view in which it has raised its clock.
     raised: Epoch,
     next_slot: u16,
-    extent: u32,
+    /// Its status block.
+    block: u32,
     clients: Vec<Client>,
 }
 
@@ -110,6 +111,24 @@ struct World {
     next_incarnation: u64,
     commits: usize,
     deadlocks: usize,
+    /// The rows that each transaction has changed.
+    changed: HashMap<TransactionId, Vec<usize>>,
+    before_cleaning: Vec<Option<cleaning::BeforeCleaning>>,
+    pass: Option<cleaning::Pass>,
+    next_block: u32,
+    /// Status blocks below this one are free.
+    first_block: u32,
+    cleaned: usize,
+}
+
+mod cleaning;
+mod single;
+
+fn ids_of(contents: Contents<'_>) -> Vec<u64> {
+    match contents {
+        Contents::Here(bytes) => contents_of(bytes),
+        Contents::Long(_) => panic!("long contents"),
+    }
 }
 
 fn contents_of(bytes: &[u8]) -> Vec<u64> {
@@ -137,6 +156,12 @@ impl World {
             next_incarnation: 1,
             commits: 0,
             deadlocks: 0,
+            changed: HashMap::new(),
+            before_cleaning: vec![None; ROWS],
+            pass: None,
+            next_block: 1,
+            first_block: 1,
+            cleaned: 0,
         };
         for node in 0..nodes {
             let made = world.make(node);
@@ -159,7 +184,7 @@ impl World {
             is_open: false,
             raised: Epoch(0),
             next_slot: 0,
-            extent: incarnation.0 as u32,
+            block: 0,
             clients: vec![Client::default(); CLIENTS],
         }
     }
@@ -303,7 +328,7 @@ impl World {
         self.holders[row].take_if(|(holder, _)| *holder != on);
         let core = &self.nodes[at].as_ref().unwrap().core;
         let contents = match rows::visible(&value, id, snapshot, |id, snapshot| core.status(id, snapshot)) {
-            Ok(contents) => contents.map(contents_of).unwrap_or_default(),
+            Ok(contents) => contents.map(ids_of).unwrap_or_default(),
             Err(RowFault::Unknown(unknown)) => return self.find_out(at, client, unknown),
             Err(RowFault::Malformed) => panic!("a malformed row"),
         };
@@ -319,7 +344,7 @@ impl World {
             Some(id) => id,
             None => {
                 let node = self.node(at);
-                let id = TransactionId::new(node.extent, node.next_slot);
+                let id = TransactionId::new(node.block, node.next_slot);
                 node.next_slot += 1;
                 node.core.begin(id);
                 node.clients[client].id = Some(id);
@@ -331,13 +356,20 @@ impl World {
         *newest = granted.max(*newest);
         let core = &self.nodes[at].as_ref().unwrap().core;
         let horizon = core.horizon();
-        let by = Changer { id, step: 0, snapshot: is_repeatable.then_some(snapshot), horizon: &horizon };
+        let by = Changer {
+            id,
+            step: 0,
+            snapshot: is_repeatable.then_some(snapshot),
+            horizon: &horizon,
+            keeps_removal: false,
+        };
         let status = |id, snapshot| core.status(id, snapshot);
-        let mut append = |old: Option<&[u8]>| {
-            let mut new = old.unwrap_or_default().to_vec();
+        let mut append = |old: Option<Contents<'_>>| {
+            let Contents::Here(old) = old.unwrap_or(Contents::Here(&[])) else { panic!("long contents") };
+            let mut new = old.to_vec();
             assert!(!is_repeatable || contents_of(&new) == contents, "T5: it has not seen what it changes");
             new.extend(id.0.to_le_bytes());
-            RowChange::Set(new)
+            Decided::Set(new)
         };
         let value = (!value.is_empty()).then_some(&value[..]);
         let (change, changed) = rows::change(value, by, status, &mut append);
@@ -345,6 +377,11 @@ impl World {
             EntryChange::Keep => {}
             EntryChange::Set(new) => self.rows[row] = new,
             EntryChange::Remove => self.rows[row].clear(),
+        }
+        if changed == Changed::Done {
+            // It is in the redo of this change.
+            self.before_cleaning[row] = None;
+            self.changed.entry(id).or_default().push(row);
         }
         match changed {
             Changed::Done => self.node(at).clients[client].at += 1,
@@ -397,8 +434,14 @@ impl World {
         match way {
             StatusPath::Known(_) => {}
             StatusPath::FindHome => {
-                let home = self.homes[&id.status_block()];
-                self.node(at).core.learn_home(id.status_block(), home);
+                // If the block is free, the row is read again.
+                if let Some(home) = self.homes.get(&id.status_block()).copied() {
+                    self.node(at).core.learn_home(id.status_block(), home);
+                }
+            }
+            StatusPath::ReadSlot if id.status_block() < self.first_block => {
+                let first = self.first_block;
+                self.node(at).core.forget_homes(first);
             }
             StatusPath::ReadSlot => {
                 let status = match self.slots.get(&id) {
@@ -423,6 +466,9 @@ impl World {
     /// Makes all records of a node durable, and tells the transactions.
     fn flush(&mut self, at: usize) -> bool {
         let mut is_any = false;
+        if self.random.percent(20) {
+            self.flush_cleaning(at);
+        }
         for client in 0..CLIENTS {
             let Client { id, state, .. } = self.node(at).clients[client];
             if state != Step::Flushing {
@@ -498,10 +544,7 @@ impl World {
             let limit = highest + LIMIT_STEP;
             self.limits.insert((NodeId(at as u8), incarnation), limit);
             self.node(at).core.set_limit(limit);
-            let extent = self.node(at).extent;
-            let home = Home { node: NodeId(at as u8), incarnation, since: epoch };
-            self.homes.insert(extent, home);
-            self.node(at).core.learn_home(extent, home);
+            self.take_block(at, epoch);
             self.node(at).is_open = true;
         }
         self.node(at).core.raised(epoch, highest);
@@ -524,6 +567,7 @@ impl World {
                 lost.push(id);
             }
         }
+        self.lose_cleaning(node.incarnation);
         for row in &mut self.rows {
             // A change that went to another node went there with its redo.
             let is_top =
@@ -574,7 +618,12 @@ impl World {
             match self.random.below(100) {
                 0 if deaths && living > 1 && self.random.percent(30) => self.kill(at),
                 1..8 => drop(self.flush(at)),
-                8..20 => drop(self.follow(at)),
+                8..9 if self.may_work(at) => {
+                    let row = self.random.below(ROWS as u64) as usize;
+                    self.clean(at, row, 0);
+                }
+                9..15 => self.pass(at),
+                15..20 => drop(self.follow(at)),
                 of if (20..slow).contains(&of) => {
                     let from = self.random.below(nodes as u64) as usize;
                     if (from, at) != late || self.random.percent(2) {
@@ -620,6 +669,7 @@ impl World {
 
     fn check(&self) {
         // The transactions of each row, in the order of their numbers.
+        let mut finals = Vec::new();
         let committed = |id: &u64| self.numbers.get(&TransactionId(*id));
         for (row, value) in self.rows.iter().enumerate() {
             let node = self.nodes.iter().flatten().next().unwrap();
@@ -631,8 +681,9 @@ impl World {
                 )
             });
             if let Ok(Some(bytes)) = shown {
-                final_contents = contents_of(bytes);
+                final_contents = ids_of(bytes);
             }
+            finals.push(final_contents.clone());
             let numbers: Vec<_> =
                 final_contents.iter().map(|id| *committed(id).expect("T3: it was aborted")).collect();
             assert!(numbers.is_sorted(), "T5: row {row} has {numbers:?}");
@@ -652,123 +703,42 @@ impl World {
         }
         // T4: an acknowledged transaction has all its changes, or none if it was read as its end.
         for id in self.acknowledged.keys() {
-            assert!(self.slots.get(id).is_some_and(|slot| slot.is_durable), "T4: {id:?} is lost");
+            let is_free = id.status_block() < self.first_block;
+            let slot = self.slots.get(id);
+            let has = |row: &usize| finals[*row].contains(&id.0);
+            let rows = self.changed.get(id);
+            assert!(rows.is_none_or(|rows| rows.iter().all(has)), "T4: a change of {id:?} is lost");
+            assert!(is_free || slot.is_some_and(|slot| slot.is_durable), "T4: {id:?} is lost");
         }
     }
 }
 
-/// Returns the numbers of commits and of deadlocks.
-fn run(seed: u64, deaths: bool) -> [usize; 2] {
+/// Returns the numbers of commits, of deadlocks, of cleaned rows, and of free status blocks.
+fn run(seed: u64, deaths: bool) -> [usize; 4] {
     let mut world = World::new(seed, 2 + seed as usize % 2);
     world.events(1500, deaths);
     world.finish();
     world.check();
-    [world.commits, world.deadlocks]
+    [world.commits, world.deadlocks, world.cleaned, world.first_block as usize - 1]
 }
 
-fn run_all(seeds: u64, deaths: bool) -> [usize; 2] {
+fn run_all(seeds: u64, deaths: bool) -> [usize; 4] {
     let runs = (0..seeds).map(|seed| run(seed, deaths));
-    runs.reduce(|sum, one| [sum[0] + one[0], sum[1] + one[1]]).unwrap()
+    runs.reduce(|sum, one| std::array::from_fn(|at| sum[at] + one[at])).unwrap()
 }
 
 #[test]
 fn transactions_of_two_and_three_nodes_keep_their_properties() {
-    let [commits, deadlocks] = run_all(300, false);
-    assert!(commits > 1500 && deadlocks > 50, "{commits} {deadlocks}");
+    let [commits, deadlocks, cleaned, free] = run_all(300, false);
+    assert!(commits > 1500 && deadlocks > 30, "{commits} {deadlocks}");
+    assert!(cleaned > 500 && free > 15, "{cleaned} {free}");
 }
 
 /// `TRANSACTION_SEEDS=100000` runs more.
 #[test]
 fn transactions_keep_their_properties_when_nodes_die_and_join() {
     let seeds = std::env::var("TRANSACTION_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
-    let [commits, deadlocks] = run_all(seeds.unwrap_or(6000), true);
-    assert!(commits > 25_000 && deadlocks > 800, "{commits} {deadlocks}");
-}
-
-/// Its slots may have numbers that other members do not know yet.
-#[test]
-fn slots_of_the_last_run_of_the_own_node_wait_for_the_other_members() {
-    let (me, other) = (NodeId(0), NodeId(1));
-    let mut core = Core::<Token>::new(me, Incarnation(3), || 0);
-    core.view(Epoch(2), &[(me, Incarnation(3)), (other, Incarnation(2))]);
-    let id = TransactionId::new(1, 0);
-    core.learn_home(1, Home { node: me, incarnation: Incarnation(1), since: Epoch(1) });
-    core.raised(Epoch(2), 10);
-    assert_eq!(core.status(id, 5), StatusPath::Ask);
-    let body = super::messages::MessageBody::Raised { epoch: Epoch(2) };
-    core.message(other, Message { clock: 10, lows: [10; LOWS], body });
-    assert_eq!(core.status(id, 5), StatusPath::ReadSlot);
-}
-
-/// It may have a snapshot of any moment.
-#[test]
-fn a_newcomer_keeps_all_versions_until_it_is_heard() {
-    let (me, other) = (NodeId(0), NodeId(1));
-    let mut core = Core::<Token>::new(me, Incarnation(1), || 0);
-    core.raise(9);
-    core.view(Epoch(2), &[(me, Incarnation(1)), (other, Incarnation(2))]);
-    assert_eq!(core.horizon().lowest(), 0);
-    assert!(core.horizon().may_show(3, 9));
-    let body = super::messages::MessageBody::Entered { epoch: Epoch(2) };
-    core.message(other, Message { clock: 9, lows: [9; LOWS], body });
-    assert_eq!(core.horizon().lowest(), 9);
-    assert!(!core.horizon().may_show(3, 9));
-}
-
-/// Its end is in its slot, and may be a commit below the moment of the answer of a snapshot.
-#[test]
-fn an_answer_of_a_home_counts_until_the_home_is_gone() {
-    let (me, other) = (NodeId(0), NodeId(1));
-    let mut core = Core::<Token>::new(me, Incarnation(1), || 0);
-    core.view(Epoch(2), &[(me, Incarnation(1)), (other, Incarnation(2))]);
-    let id = TransactionId::new(1, 0);
-    core.learn_home(1, Home { node: other, incarnation: Incarnation(2), since: Epoch(1) });
-    let body = super::messages::MessageBody::Answer { id, status: Status::After(5) };
-    core.message(other, Message { clock: 9, lows: [9; LOWS], body });
-    assert_eq!(core.status(id, 5), StatusPath::Known(Status::After(5)));
-    core.view(Epoch(3), &[(me, Incarnation(1))]);
-    assert_eq!(core.status(id, 5), StatusPath::Ask);
-}
-
-/// So a row that is often changed keeps a few versions, beside snapshots of any age.
-#[test]
-fn versions_between_the_snapshots_of_all_nodes_go() {
-    let (me, other) = (NodeId(0), NodeId(1));
-    let members = [(me, Incarnation(1)), (other, Incarnation(2))];
-    let mut cores = [Core::<Token>::new(me, Incarnation(1), || 0), Core::new(other, Incarnation(2), || 0)];
-    cores.iter_mut().for_each(|core| core.view(Epoch(2), &members));
-    let mut value = Vec::new();
-    let mut change = |cores: &mut [Core<Token>; 2], number: Number| {
-        let id = TransactionId(number);
-        cores[0].raise(number);
-        cores[1].refresh();
-        for (from, to) in [(1, 0), (0, 1)] {
-            for (_, message) in cores[from].take_sends() {
-                cores[to].message(NodeId(from as u8), message);
-            }
-        }
-        let horizon = cores[1].horizon();
-        let by = Changer { id, step: 0, snapshot: None, horizon: &horizon };
-        let status = |id: TransactionId, _| StatusPath::Known(Status::Committed(id.0));
-        let set = &mut |_: Option<&[u8]>| RowChange::Set(number.to_le_bytes().to_vec());
-        if let (EntryChange::Set(new), Changed::Done) = rows::change(Some(&value), by, status, set) {
-            value = new;
-        }
-        let all = |snapshot| rows::visible(&value, None, snapshot, status).unwrap().map(contents_of);
-        [all(10), all(20), all(number)]
-    };
-    for number in 1..1000 {
-        let [at_10, at_20, newest] = change(&mut cores, number);
-        if number == 10 {
-            assert_eq!(cores[0].snapshot(), 10);
-        }
-        if number == 20 {
-            assert_eq!(cores[0].snapshot(), 20);
-        }
-        assert!(number < 11 || at_10 == Some(vec![10]), "{number}: {at_10:?}");
-        assert!(number < 21 || at_20 == Some(vec![20]), "{number}: {at_20:?}");
-        assert_eq!(newest, Some(vec![number]));
-    }
-    let versions = value.len() / (rows::VERSION_BYTES + 8);
-    assert_eq!(versions, 4, "two for the snapshots, the last one, and the one before");
+    let [commits, deadlocks, cleaned, free] = run_all(seeds.unwrap_or(20_000), true);
+    assert!(commits > 20_000 && deadlocks > 600, "{commits} {deadlocks}");
+    assert!(cleaned > 10_000 && free > 500, "{cleaned} {free}");
 }
