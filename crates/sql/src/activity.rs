@@ -142,6 +142,11 @@ impl Activity {
         (shown.transaction, shown.is_repeatable) = (Some(Instant::now()), is_repeatable);
     }
 
+    /// Returns whether the session has no transaction.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.shown().state == "idle"
+    }
+
     /// Notes what the client calls itself.
     pub(crate) fn name(&self, application: String) {
         self.shown().application = application;

@@ -338,6 +338,15 @@ impl Catalog {
 
     /// Returns the tables of all databases.
     pub(crate) async fn all_tables(store: &Store<Cache>, by: &mut Transaction) -> Result<Vec<Table>> {
+        Self::tables_of(store, by, b"r").await
+    }
+
+    /// Returns the tables of the database.
+    pub(crate) async fn tables(&self, store: &Store<Cache>, by: &mut Transaction) -> Result<Vec<Table>> {
+        Self::tables_of(store, by, &self.place.prefix()).await
+    }
+
+    async fn tables_of(store: &Store<Cache>, by: &mut Transaction, prefix: &[u8]) -> Result<Vec<Table>> {
         let tables = std::cell::RefCell::new(Vec::new());
         let collect = |entry: &Entry| {
             if let Entry::Table(table) = entry {
@@ -345,7 +354,7 @@ impl Catalog {
             }
             false
         };
-        Self::any(store, by, b"r", collect).await?;
+        Self::any(store, by, prefix, collect).await?;
         Ok(tables.into_inner())
     }
 

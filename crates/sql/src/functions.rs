@@ -82,6 +82,7 @@ static FUNCTIONS: &[Function] = &[
         act: |_, _| Ok(Value::Time(time::now())),
     },
     Function { name: "random", arguments: &[], result: Type::Float8, act: |_, _| random() },
+    Function { name: "repeat", arguments: &[Type::Text, Type::Int4], result: Type::Text, act: repeat },
     Function { name: "session_user", arguments: &[], result: Type::Text, act: |_, on| text(&on.user) },
     Function { name: "substr", arguments: &[Type::Text, Type::Int4], result: Type::Text, act: substring },
     Function {
@@ -98,6 +99,9 @@ static FUNCTIONS: &[Function] = &[
     },
     Function { name: "version", arguments: &[], result: Type::Text, act: |_, _| text(VERSION) },
 ];
+
+/// The most bytes of a result of `repeat`.
+const MOST_REPEATED: usize = 64 << 20;
 
 /// The text of `version()`.
 const VERSION: &str = concat!("Plexus ", env!("CARGO_PKG_VERSION"), ", compatible with PostgreSQL 15.0");
@@ -125,6 +129,18 @@ fn of(all: &[Value]) -> &str {
     match all.first() {
         Some(Value::Text(text)) => text,
         _ => "",
+    }
+}
+
+fn repeat(all: &[Value], _: &Context) -> Result<Value> {
+    let count = match all.get(1) {
+        Some(Value::Int(count)) => usize::try_from(*count).unwrap_or(0),
+        _ => 0,
+    };
+    let one = of(all);
+    match one.len().checked_mul(count).filter(|bytes| *bytes <= MOST_REPEATED) {
+        Some(_) => text(&one.repeat(count)),
+        None => Err(SqlError::new("54000", "requested length too large")),
     }
 }
 

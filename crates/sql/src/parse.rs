@@ -13,8 +13,10 @@ pub(crate) enum Statement {
     Sql(Box<ast::Statement>),
     /// Moves rows between a table and the client.
     Copy(Copy),
-    /// Does nothing here: VACUUM and ANALYZE; the tag of its end.
+    /// Does nothing here; the tag of its end.
     Nothing(&'static str),
+    /// Cleans these tables; without one, all tables of the database.
+    Vacuum(Vec<String>),
     Empty,
 }
 
@@ -36,7 +38,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Statement>> {
     let word: String = first.chars().take_while(char::is_ascii_alphabetic).collect();
     match word.to_ascii_uppercase().as_str() {
         "COPY" => return Ok(vec![Statement::Copy(copy(first)?)]),
-        "VACUUM" => return Ok(vec![Statement::Nothing("VACUUM")]),
+        "VACUUM" => return Ok(vec![Statement::Vacuum(vacuumed(first)?)]),
         "ANALYZE" => return Ok(vec![Statement::Nothing("ANALYZE")]),
         _ => {}
     }
@@ -82,6 +84,22 @@ fn create_user(text: &str) -> Option<Result<Statement>> {
         _ => return Some(Err(SqlError::unsupported("CREATE USER with other statements"))),
     }
     Some(Ok(Statement::Sql(statement)))
+}
+
+/// Reads the tables of `VACUUM [(options) | FULL | FREEZE | VERBOSE | ANALYZE] [table, …]`. All
+/// options mean the same here.
+fn vacuumed(text: &str) -> Result<Vec<String>> {
+    let text = text["vacuum".len()..].trim().trim_end_matches(';').trim();
+    let text = match text.strip_prefix('(') {
+        Some(options) => options.split_once(')').ok_or_else(|| syntax("syntax error in VACUUM"))?.1,
+        None => text,
+    };
+    let is_option = |word: &&str| {
+        ["FULL", "FREEZE", "VERBOSE", "ANALYZE"].iter().any(|option| option.eq_ignore_ascii_case(word))
+    };
+    let words: Vec<&str> = text.split_whitespace().skip_while(is_option).collect();
+    let tables = words.join(" ");
+    Ok(tables.split(',').map(str::trim).filter(|table| !table.is_empty()).map(name).collect())
 }
 
 /// Reads `COPY table [(columns)] FROM STDIN | TO STDOUT [[WITH] (options)]`.

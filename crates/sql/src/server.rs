@@ -6,7 +6,7 @@ use std::{
     os::fd::AsFd,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
@@ -88,6 +88,8 @@ struct Shared {
     sessions: Mutex<BTreeMap<i32, Arc<Activity>>>,
     /// The clients that are connected, with and without a session.
     connections: AtomicUsize,
+    /// No session begins any more.
+    is_ending: AtomicBool,
     next_process: AtomicI32,
     next_thread: AtomicUsize,
     ranges: Arc<Ranges>,
@@ -139,6 +141,7 @@ impl Server {
             locks,
             sessions: Mutex::default(),
             connections: AtomicUsize::new(0),
+            is_ending: AtomicBool::new(false),
             next_process: AtomicI32::new(1),
             next_thread: AtomicUsize::new(0),
             ranges: Arc::default(),
@@ -180,6 +183,24 @@ impl Server {
         self.shared.sessions().get(&process).map(|activity| activity.cancel()).is_some()
     }
 
+    /// Lets transactions end, for at most `longest`. Sessions without one are ended, and none
+    /// begins any more. Returns how many sessions are left.
+    #[must_use]
+    pub fn drain(&self, longest: Duration) -> usize {
+        let begin = Instant::now();
+        self.shared.is_ending.store(true, Relaxed);
+        loop {
+            let sessions = self.shared.sessions();
+            sessions.values().filter(|activity| activity.is_idle()).for_each(|activity| activity.end());
+            let left = sessions.len();
+            drop(sessions);
+            if left == 0 || begin.elapsed() >= longest {
+                return left;
+            }
+            std::thread::sleep(DRAIN_LOOK);
+        }
+    }
+
     /// Ends all sessions, with a message to their clients.
     pub fn end_all(&self) {
         let begin = Instant::now();
@@ -195,6 +216,9 @@ impl Server {
         self.shared.sessions().get(&process).map(|activity| activity.end()).is_some()
     }
 }
+
+/// The time between two looks whether transactions are at their end.
+const DRAIN_LOOK: Duration = Duration::from_millis(10);
 
 /// The wait before connections are accepted again when the process has no descriptor left.
 const RETRY: Duration = Duration::from_millis(100);
@@ -221,6 +245,9 @@ async fn connected(shared: &Shared, store: Store<Cache>, socket: Socket, address
     let mut connection = Connection::new(socket);
     let start = async {
         let Some(Start::Session(start)) = first(shared, &mut connection).await? else { return Ok(None) };
+        if shared.is_ending.load(Relaxed) {
+            return Err(SqlError::new(code::CANNOT_CONNECT_NOW, "the node is shutting down"));
+        }
         let place = authenticated(shared, &store, &mut connection, &start).await?;
         Ok(Some((start, place)))
     };

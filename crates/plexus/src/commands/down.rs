@@ -7,8 +7,10 @@ use plexus_admin::{
     supervisor,
 };
 use plexus_observe::show::count;
+use serde_json::json;
 
 use super::{
+    ask::answering,
     cluster::{Cluster, local_nodes},
     systemd::Manager,
 };
@@ -22,9 +24,32 @@ pub(crate) struct Args {
     /// Stop the nodes of all machines, through the nodes of this one.
     #[arg(long)]
     all: bool,
+    /// Let SQL transactions on this machine end first, for at most so many seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    wait: Option<u64>,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
+}
+
+/// Waits for the ends of transactions of SQL sessions on all nodes of this machine.
+fn drain(config: &Config, seconds: u64, quiet: bool) {
+    if !quiet {
+        output::progress(&format!("waits up to {seconds} s for the ends of transactions"));
+    }
+    let names = local_nodes(config).unwrap_or_default().into_iter().map(|node| node.name.clone());
+    let drain = |name: String| {
+        let control = answering(config, &name);
+        let asked = json!({ "seconds": seconds });
+        match control.and_then(|mut control| control.call("sessions.drain", asked, |_| ())) {
+            Ok(answer) if !quiet && answer["left"] != 0 => {
+                output::progress(&format!("{name}: {} sessions do not end", answer["left"]));
+            }
+            // A node that does not answer has none.
+            _ => {}
+        }
+    };
+    std::thread::scope(|scope| names.for_each(|name| drop(scope.spawn(|| drain(name)))));
 }
 
 /// Runs `plexus down`.
@@ -34,6 +59,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         true => DownScope::All,
         false => local_nodes(&config).map(|_| DownScope::Host)?,
     };
+    if let Some(seconds) = args.wait {
+        drain(&config, seconds, args.json);
+    }
     let down = down::take_down(&config, scope, &|name, action| {
         if !args.json {
             output::progress(&format!("{name}: {action}"));

@@ -513,6 +513,22 @@ fn sessions_are_listed_cancelled_and_ended_and_limits_end_waits() {
     assert!(told.contains("terminating connection due to administrator command"), "{told}");
     cluster.run("up").said().ok();
     assert_eq!(query(&psql, &cluster, 2, "select b from t"), "0");
+    // With a wait it ends; one that begins meanwhile is refused.
+    let mut last = Session::start(&psql, &cluster, 1);
+    last.run("begin; update t set b = 6;");
+    let mut down = cluster.run("down").args(["--wait", "30"]).start();
+    let refused = loop {
+        let mut command = client(&psql, &cluster, 1);
+        let output = command.args(["-X", "-c", "select b from t"]).output().unwrap();
+        if !output.status.success() {
+            break String::from_utf8(output.stderr).unwrap();
+        }
+    };
+    assert!(refused.contains("the node is shutting down"), "{refused}");
+    last.run("commit;");
+    assert!(down.plexus.wait().unwrap().success());
+    cluster.run("up").said().ok();
+    assert_eq!(query(&psql, &cluster, 2, "select b from t"), "6");
 }
 
 #[test]
@@ -627,4 +643,56 @@ fn the_space_of_dropped_tables_and_killed_nodes_is_used_again() {
     assert_eq!(count("u0"), count("w0"));
     let checked = cluster.run("store").args(["check", "--json"]).said().json();
     assert_eq!(checked["faults"], serde_json::json!([]), "{checked}");
+}
+
+/// Removed rows, leaves without rows and the status blocks of old transactions are free again,
+/// while the nodes work.
+#[test]
+fn what_transactions_leave_behind_is_cleaned() {
+    let options = ["--sql", "--sql-port", "5433", "--size-mib", "64", "--cache-mib", "8"];
+    let cluster = Cluster::with(2, &options, USER);
+    cluster.bear_busy_disks();
+    cluster.edit("[sql]\n", "[sql]\nclean_after = 4000\n");
+    cluster.run("up").said().ok();
+    let sql = |node: &str, text: &str| cluster.run("sql").args(["-n", node, "-c", text]).said();
+    sql("n1", "create table q (id serial primary key, item text)").ok();
+    sql("n1", "create table one (id int primary key, number int)").ok();
+    sql("n1", "insert into one values (1, 0)").ok();
+    let checked = || cluster.run("store").args(["check", "--json"]).said().json();
+    // A queue: rows go at one end and come at the other, on both nodes.
+    let fill = |node: &str, count: u32| {
+        let mut statements = vec!["insert into q (item) values ('item')".to_owned(); 1];
+        for _ in 0..count {
+            statements.push("insert into q (item) select item from q limit 1000".into());
+        }
+        let statements = statements.iter().flat_map(|statement| ["-c", statement]);
+        cluster.run("sql").args(["-n", node]).args(statements).said().ok();
+    };
+    fill("n1", 12);
+    let mut pages = Vec::new();
+    for round in 0..6 {
+        let node = ["n1", "n2"][round % 2];
+        let shown = sql(node, "select max(id) from q").ok();
+        let low = shown.split_whitespace().nth(1).unwrap();
+        fill(node, 8);
+        sql(node, &format!("delete from q where id <= {low}")).ok();
+        sql(node, "vacuum q").ok();
+        let found = checked();
+        assert_eq!(found["faults"], serde_json::json!([]), "{found}");
+        pages.push(found["pages"].as_u64().unwrap());
+    }
+    assert!(pages[5] < pages[1] * 5 / 4, "{pages:?}");
+    // Far more transactions than the status blocks that stay have room for.
+    let update = "update one set number = number + 1 where id = 1";
+    let many: Vec<&str> = std::iter::repeat_n(["-c", update], 3500).flatten().collect();
+    for node in ["n1", "n2", "n1", "n2"] {
+        cluster.run("sql").args(["-n", node]).args(many.iter().copied()).said().ok();
+    }
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while checked()["freed_status_blocks"].as_u64().unwrap() < 16 {
+        assert!(std::time::Instant::now() < end, "{}", checked());
+        std::thread::sleep(std::time::Duration::from_millis(500));
+    }
+    assert_eq!(sql("n1", "select number from one").ok(), "number\n 14000\n(1 row)\n");
+    assert_eq!(checked()["faults"], serde_json::json!([]));
 }

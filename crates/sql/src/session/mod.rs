@@ -2,6 +2,7 @@
 
 mod copying;
 mod locks;
+mod prepared;
 mod run;
 mod settings;
 
@@ -10,6 +11,7 @@ use std::{collections::HashMap, pin::pin, rc::Rc, sync::Arc};
 use plexus_cache::Cache;
 use plexus_locks::LockManager;
 use plexus_store::{Isolation, Savepoint, Store};
+use sqlparser::ast;
 
 use self::{
     locks::{TableLocks, TableMode},
@@ -43,6 +45,18 @@ struct Prepared {
     columns: Vec<ResultColumn>,
     /// The plan, and the version of the catalog for which it was made.
     plan: std::cell::RefCell<Option<(Vec<u8>, Rc<Plan>)>>,
+}
+
+impl Prepared {
+    fn new(statement: Statement) -> Self {
+        Self {
+            statement,
+            text: Box::default(),
+            types: Vec::new(),
+            columns: Vec::new(),
+            plan: std::cell::RefCell::default(),
+        }
+    }
 }
 
 /// A statement with its parameters, and the rows that the client has not taken yet.
@@ -286,14 +300,21 @@ impl<'a> Session<'a> {
                 continue;
             }
             self.check_failed(&statement)?;
-            let prepared = Prepared {
-                statement,
-                text: Box::default(),
-                types: Vec::new(),
-                columns: Vec::new(),
-                plan: std::cell::RefCell::default(),
-            };
-            self.run_within(&prepared, &[]).await?;
+            if let Statement::Sql(of) = &statement {
+                match &**of {
+                    ast::Statement::Prepare { name, data_types, statement } => {
+                        self.prepare_statement(name, data_types, statement).await?;
+                        continue;
+                    }
+                    ast::Statement::Execute { name: Some(name), parameters, immediate: false, .. } => {
+                        let (prepared, values) = self.executed(name, parameters)?;
+                        self.run_within(&prepared, &values).await?;
+                        continue;
+                    }
+                    _ => {}
+                }
+            }
+            self.run_within(&Prepared::new(statement), &[]).await?;
         }
         Ok(())
     }
@@ -305,13 +326,8 @@ impl<'a> Session<'a> {
         }
         let parsed = parse::parse(shape.text()).ok().and_then(|mut all| all.pop());
         let Some(statement) = parsed.filter(|_| !self.is_failed) else { return Ok(None) };
-        let mut prepared = Prepared {
-            statement,
-            text: Box::default(),
-            types: shape.literals.iter().map(Literal::of).collect(),
-            columns: Vec::new(),
-            plan: std::cell::RefCell::default(),
-        };
+        let types = shape.literals.iter().map(Literal::of).collect();
+        let mut prepared = Prepared { types, ..Prepared::new(statement) };
         let activity = self.activity;
         let limit = self.settings.time(STATEMENT_TIMEOUT);
         let planned = Box::pin(self.plan(&prepared));
@@ -371,32 +387,11 @@ impl<'a> Session<'a> {
                     return Err(SqlError::new(code::SYNTAX_ERROR, message));
                 }
                 let statement = statements.pop().unwrap_or(Statement::Empty);
-                self.check_failed(&statement)?;
-                if !name.is_empty() && self.statements.contains_key(&name) {
-                    let message = format!("prepared statement \"{name}\" already exists");
-                    return Err(SqlError::new("42P05", message));
-                }
                 let types: Vec<Type> = types
                     .into_iter()
                     .map(|oid| Type::of_oid(oid).ok_or_else(|| SqlError::unsupported(format!("type {oid}"))))
                     .collect::<Result<_>>()?;
-                let text = query.into();
-                let mut prepared = Prepared {
-                    statement,
-                    text,
-                    types,
-                    columns: Vec::new(),
-                    plan: std::cell::RefCell::default(),
-                };
-                let activity = self.activity;
-                activity.forget_cancel();
-                activity.begin(&prepared.text);
-                let limit = self.settings.time(STATEMENT_TIMEOUT);
-                let planned = Box::pin(self.plan(&prepared));
-                let (plan, types) = within(limit, activity.unless_cancelled(planned)).await?;
-                prepared.types = types;
-                prepared.columns = plan.columns();
-                self.statements.insert(name, Rc::new(prepared));
+                self.prepare(name, statement, types, query.into()).await?;
                 self.connection.out.empty(b'1');
             }
             Received::Bind(bind) => self.bind(bind)?,

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use plexus_base::BlockId;
 use plexus_cache::Cache;
 use plexus_store::{Isolation, Store};
 use sqlparser::ast;
@@ -284,6 +285,7 @@ impl Session<'_> {
             }
             Plan::Other(statement) => match statement {
                 Statement::Nothing(tag) => Ok(plain(tag)),
+                Statement::Vacuum(tables) => self.vacuum(tables).await,
                 Statement::Sql(statement) => self.utility(statement).await,
                 Statement::Copy(_) | Statement::Empty => Ok(plain("")),
             },
@@ -298,6 +300,32 @@ impl Session<'_> {
         by.begin_statement();
         let (context, ranges) = (&self.context, &*self.ranges);
         Ok(Run { store: &self.store, by, parameters, context, ranges, memory: 0 })
+    }
+
+    /// Cleans tables: rows and pages go that no snapshot shows.
+    async fn vacuum(&mut self, names: &[String]) -> Result<Done> {
+        if self.is_explicit {
+            let message = "VACUUM cannot run inside a transaction block";
+            return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
+        }
+        self.begin();
+        let by = self.transaction.as_mut().ok_or_else(no_transaction)?;
+        self.catalog.refresh(&self.store, by).await?;
+        let tables = match names {
+            [] => self.catalog.tables(&self.store, by).await?,
+            names => {
+                let mut tables = Vec::new();
+                for name in names {
+                    tables.push((*self.catalog.table(&self.store, by, name).await?).clone());
+                }
+                tables
+            }
+        };
+        // Its snapshot would keep what is to go.
+        self.end(false).await?;
+        let trees: Vec<BlockId> = tables.iter().flat_map(Table::trees).map(BlockId).collect();
+        self.store.clean(&trees).await?;
+        Ok(plain("VACUUM"))
     }
 
     fn notice(&mut self, code: &'static str, severity: &str, message: String) {

@@ -1,0 +1,83 @@
+//! PREPARE and EXECUTE, which share the names of prepared statements with the protocol.
+
+use std::rc::Rc;
+
+use sqlparser::ast;
+
+use super::{Prepared, STATEMENT_TIMEOUT, Session, run::needs_tables, within};
+use crate::{
+    bind::{Parameters, Scope, assign, type_of},
+    error::{Result, SqlError, code},
+    expr::Inputs,
+    parse::{Statement, folded, relation},
+    types::{Type, Value},
+};
+
+impl Session<'_> {
+    /// Plans a statement and keeps it under a name; without one, until the next.
+    pub(super) async fn prepare(
+        &mut self,
+        name: String,
+        statement: Statement,
+        types: Vec<Type>,
+        text: Box<str>,
+    ) -> Result<()> {
+        self.check_failed(&statement)?;
+        if !name.is_empty() && self.statements.contains_key(&name) {
+            let message = format!("prepared statement \"{name}\" already exists");
+            return Err(SqlError::new("42P05", message));
+        }
+        let mut prepared = Prepared { text, types, ..Prepared::new(statement) };
+        let activity = self.activity;
+        activity.forget_cancel();
+        activity.begin(&prepared.text);
+        let limit = self.settings.time(STATEMENT_TIMEOUT);
+        let planned = Box::pin(self.plan(&prepared));
+        let (plan, types) = within(limit, activity.unless_cancelled(planned)).await?;
+        prepared.types = types;
+        prepared.columns = plan.columns();
+        self.statements.insert(name, Rc::new(prepared));
+        Ok(())
+    }
+
+    /// Keeps the statement of PREPARE under its name.
+    pub(super) async fn prepare_statement(
+        &mut self,
+        name: &ast::Ident,
+        types: &[ast::DataType],
+        statement: &ast::Statement,
+    ) -> Result<()> {
+        let types = types.iter().map(type_of).collect::<Result<_>>()?;
+        let (text, statement) = (statement.to_string(), Statement::Sql(Box::new(statement.clone())));
+        if !needs_tables(&statement) {
+            return Err(SqlError::new(code::SYNTAX_ERROR, format!("syntax error: PREPARE of {text}")));
+        }
+        self.prepare(folded(name), statement, types, text.into()).await?;
+        self.connection.out.complete("PREPARE");
+        Ok(())
+    }
+
+    /// Returns the statement that EXECUTE names, and the values of its parameters.
+    pub(super) fn executed(
+        &mut self,
+        name: &ast::ObjectName,
+        parameters: &[ast::Expr],
+    ) -> Result<(Rc<Prepared>, Vec<Value>)> {
+        let name = relation(name)?;
+        let prepared = self.prepared(&name)?;
+        self.check_failed(&prepared.statement)?;
+        if parameters.len() != prepared.types.len() {
+            let message = format!("wrong number of parameters for prepared statement \"{name}\"");
+            return Err(SqlError::new(code::SYNTAX_ERROR, message));
+        }
+        let none = Parameters::default();
+        let scope = Scope { columns: &[], parameters: &none, grouping: None };
+        let value = |(at, (given, of)): (usize, (&ast::Expr, &Type))| {
+            let value = assign(scope.bind(given)?, *of, &format!("${}", at + 1), &none)?;
+            value.evaluate(Inputs { row: &[], parameters: &[], context: &self.context })
+        };
+        let values = parameters.iter().zip(&prepared.types).enumerate().map(value);
+        let values = values.collect::<Result<_>>()?;
+        Ok((prepared, values))
+    }
+}
