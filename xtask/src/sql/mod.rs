@@ -4,6 +4,7 @@
 //! A round measures everything once in sequence; the table has medians over all rounds. The goals
 //! are in `rows.rs`.
 
+mod killed;
 mod plexus;
 mod postgres;
 mod rows;
@@ -13,6 +14,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use clap::Args;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use self::{
     plexus::Plexus,
@@ -50,13 +52,18 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     }
     let mut run = Run::start(&options.write, None)?;
     let plexus = Plexus::build(root)?;
+    // For idle connections; the nodes inherit it.
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
     let mut bench = Bench::default();
     run.rounds(options.rounds, |_| {
+        bench.take("idle connections", plexus.idle());
         bench.take("one node", plexus.one_node(|server| beside(server, None)));
         bench.take("PostgreSQL", Postgres::start().and_then(|peer| beside(&peer.server, Some(rows::PEER))));
         bench.take("two nodes", plexus.two_nodes());
         bench.take("hot row, shm", plexus.hot_row("shm", rows::HOT[0]));
         bench.take("hot row, tcp", plexus.hot_row("tcp", rows::HOT[1]));
+        bench.take("killed", plexus.killed());
         Ok(())
     })?;
     let about = format!("PostgreSQL 15 with its default durability; {} rounds", options.rounds);
@@ -70,10 +77,6 @@ fn beside(server: &Server, peer: Option<&'static str>) -> Measured {
         None => figure,
     };
     let mut figures = Vec::new();
-    // First: later the connections find memory that others have given back.
-    if peer.is_none() {
-        figures.push((rows::IDLE, work::idle_kib(server)?));
-    }
     pgbench(server, "-i -q -s 10")?;
     for (figure, options) in rows::WORKS {
         figures.push((named(figure), work::rate(server, &format!("-n {options}"))?));

@@ -12,8 +12,9 @@ use anyhow::{Context, Result, anyhow};
 use tempfile::TempDir;
 
 use super::{
+    killed::killed,
     rows,
-    work::{Server, USER, pgbench, rate},
+    work::{IDLE, Server, Snapshot, USER, idle_kib, pgbench, rate},
 };
 use crate::{
     command::{built_program, json_within, number, output_within},
@@ -63,15 +64,22 @@ impl Plexus {
 
     /// Starts a cluster.
     fn start(&self, nodes: usize, rails: &str) -> Result<Cluster<'_>> {
+        self.start_with(nodes, rails, "256", "")
+    }
+
+    /// Starts a cluster with this redo of each node, and more lines of the table `[sql]`.
+    fn start_with(&self, nodes: usize, rails: &str, redo_mib: &str, more: &str) -> Result<Cluster<'_>> {
         let mut cluster = Cluster { plexus: self, directory: tempfile::tempdir()?, servers: Vec::new() };
         let count = nodes.to_string();
         let options =
-            ["--sql", "--rails", rails, "--cache-mib", "400", "--size-mib", "2048", "--redo-mib", "256"];
+            ["--sql", "--rails", rails, "--cache-mib", "400", "--size-mib", "2048", "--redo-mib", redo_mib];
         let mut init = Command::new(&self.0);
         init.arg("init").arg(cluster.path()).args(["--nodes", &count]).args(options).env("USER", USER);
         output_within(&mut init, TIMEOUT)?;
+        let file = cluster.path().join("cluster.toml");
+        let table = fs::read_to_string(&file)?.replace("[sql]\n", &format!("[sql]\n{more}"));
+        fs::write(&file, &table)?;
         output_within(&mut cluster.command("up"), TIMEOUT)?;
-        let table = fs::read_to_string(cluster.path().join("cluster.toml"))?;
         let sql = table.split("[sql]").nth(1).context("no table [sql]")?;
         let port = sql.lines().find_map(|line| line.strip_prefix("port = ")).context("no port for SQL")?;
         let port: u16 = port.parse()?;
@@ -90,6 +98,17 @@ impl Plexus {
     /// Measures one node.
     pub(super) fn one_node(&self, measure: impl FnOnce(&Server) -> Measured) -> Measured {
         measure(&self.start(1, "shm")?.servers[0])
+    }
+
+    /// Measures the memory of idle connections.
+    pub(super) fn idle(&self) -> Measured {
+        let cluster = self.start_with(1, "shm", "64", &format!("sessions = {IDLE}\n"))?;
+        Ok(vec![(rows::IDLE, idle_kib(&cluster.servers[0])?)])
+    }
+
+    /// Measures the death of a node.
+    pub(super) fn killed(&self) -> Measured {
+        killed(&self.start_with(3, "shm,tcp", "64", "")?.servers)
     }
 
     /// Measures two nodes with a core each beside one node with a core.
@@ -113,7 +132,14 @@ impl Plexus {
     pub(super) fn hot_row(&self, rail: &str, figure: crate::compare::figure::NamedFigure) -> Measured {
         let cluster = self.start(2, rail)?;
         pgbench(&cluster.servers[0], "-i -q -s 1")?;
-        Ok(vec![(figure, cluster.on_all(HOT, "-c 8 -j 1 -T 3")?)])
+        let rate = cluster.on_all(HOT, "-c 8 -j 1 -T 3")?;
+        let mut figures = vec![(figure, rate)];
+        if rail == "shm" {
+            let snapshot = Snapshot::take(&cluster.servers[0])?;
+            figures.push((rows::HOT_WITH_SNAPSHOT, cluster.on_all(HOT, "-c 8 -j 1 -T 3")?));
+            drop(snapshot);
+        }
+        Ok(figures)
     }
 }
 

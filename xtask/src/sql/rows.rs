@@ -3,7 +3,7 @@
 use crate::compare::{
     figure::{NamedFigure, Values},
     table::Row,
-    unit::Unit::{Number, PerSecond},
+    unit::Unit::{Ms, Number, PerSecond},
 };
 
 /// The system beside Plexus.
@@ -23,6 +23,13 @@ pub(super) const WORKS: [(NamedFigure, &str); 9] = [
 ];
 pub(super) const COPY: NamedFigure = PerSecond.of("COPY of 1 million rows of 100 bytes, rows/s");
 pub(super) const IDLE: NamedFigure = Number.of("KiB for an idle connection");
+pub(super) const HOT_WITH_SNAPSHOT: NamedFigure =
+    PerSecond.of("the same, shm, beside an open snapshot of repeatable read");
+/// After `kill -9` of one of three nodes with 64 MiB of redo.
+pub(super) const KILLED: [NamedFigure; 2] = [
+    Ms.of("a node is killed: no commit of a row that it has not changed"),
+    Ms.of("a node is killed: no commit of a row that it changes"),
+];
 pub(super) const ONE: NamedFigure = PerSecond.of("one node and its clients on one core");
 /// Two nodes, each with its clients on a core of its own, by the percentage of transactions on the
 /// branches of the other node.
@@ -46,6 +53,14 @@ pub(super) fn rows(values: &Values<NamedFigure>) -> Vec<Row<NamedFigure>> {
     let one = values.median(ONE);
     rows.extend(TWO.map(|(ours, _, goal)| Row::limit(ours, "one node on one core", one, Some(goal))));
     rows.extend(HOT.map(|ours| Row::limit(ours, "the goal", Some(3000.0), Some(1.0))));
+    let without = values.median(HOT[0]);
+    rows.push(Row::limit(HOT_WITH_SNAPSHOT, "without a snapshot", without, Some(0.5)));
+    rows.extend(
+        KILLED
+            .into_iter()
+            .zip([300.0, 1000.0])
+            .map(|(ours, limit)| Row::limit(ours, "the goal", Some(limit), Some(1.0))),
+    );
     rows
 }
 

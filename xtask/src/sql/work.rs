@@ -5,7 +5,8 @@ use std::{
     io::{Read, Write},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Child, Command, Stdio},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -23,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(180);
 const ROWS: u32 = 1_000_000;
 
 /// The connections that do nothing.
-const IDLE: usize = 900;
+pub(super) const IDLE: usize = 5000;
 
 /// A server that clients reach.
 #[derive(Clone)]
@@ -62,6 +63,32 @@ pub(super) fn pgbench(server: &Server, options: &str) -> Result<String> {
     output_within(server.client("pgbench").args(options.split(' ')), TIMEOUT)
 }
 
+/// Runs a statement; returns what psql printed.
+pub(super) fn psql(server: &Server, text: &str) -> Result<String> {
+    output_within(server.client("psql").args(["-X", "-q", "-At", "-c", text]), TIMEOUT)
+}
+
+/// A snapshot of repeatable read that is open until this is dropped.
+pub(super) struct Snapshot(Child);
+
+impl Snapshot {
+    pub(super) fn take(server: &Server) -> Result<Self> {
+        let mut psql = server.client("psql").args(["-X", "-q", "-At"]).stdin(Stdio::piped()).spawn()?;
+        let text = "begin isolation level repeatable read;\nselect from pgbench_branches;\n";
+        psql.stdin.as_mut().context("psql has no input")?.write_all(text.as_bytes())?;
+        // It reads before the work begins.
+        thread::sleep(Duration::from_millis(200));
+        Ok(Self(psql))
+    }
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Returns the transactions/s of an output of pgbench.
 pub(super) fn tps(output: &str) -> Result<f64> {
     let line = output.lines().find_map(|line| line.strip_prefix("tps = "));
@@ -76,19 +103,14 @@ pub(super) fn rate(server: &Server, options: &str) -> Result<f64> {
 
 /// Copies rows into a new table; returns the rows/s.
 pub(super) fn copied(server: &Server) -> Result<f64> {
-    let psql = |text: &str| {
-        let mut psql = server.client("psql");
-        psql.args(["-X", "-q", "-c", text]);
-        psql
-    };
-    output_within(&mut psql("create table copied (a int primary key, b text)"), TIMEOUT)?;
+    psql(server, "create table copied (a int primary key, b text)")?;
     let file = tempfile::NamedTempFile::new()?;
     let text: String = (0..ROWS).map(|row| format!("{row}\t{row:092}\n")).collect();
     fs::write(file.path(), text)?;
     let begin = Instant::now();
-    output_within(&mut psql(&format!("\\copy copied from {}", file.path().display())), TIMEOUT)?;
+    psql(server, &format!("\\copy copied from {}", file.path().display()))?;
     let seconds = begin.elapsed().as_secs_f64();
-    let count = output_within(psql("select count(*) from copied").arg("-At"), TIMEOUT)?;
+    let count = psql(server, "select count(*) from copied")?;
     ensure!(count.trim() == ROWS.to_string(), "{} rows were copied", count.trim());
     Ok(f64::from(ROWS) / seconds)
 }
