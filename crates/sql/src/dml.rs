@@ -594,6 +594,10 @@ pub(crate) async fn insert_rows(
             insert_unique(run, table, &rows[at]).await.map_err(|error| (at, error))?;
             at += 1;
         }
+        if table.indexes.is_empty() {
+            at += count;
+            continue;
+        }
         for _ in 0..count {
             let indexed = change_indexes(run, table, &entries[at].0, None, Some(&rows[at])).await;
             indexed.map_err(|error| (at, error))?;

@@ -21,7 +21,7 @@ use crate::{
     store::{FoundOut, count_recycled, malformed},
     transactions::{
         Number, TransactionId,
-        rows::{self, Changed, Changer, Contents, Step},
+        rows::{self, Changed, Changer, Contents, Step, VERSION_BYTES},
     },
     tree::{OwnedEntry, ScanPlace, Tree},
 };
@@ -419,10 +419,9 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
 
     async fn insert_entries(&mut self, tree: BlockId, rows: &[OwnedEntry]) -> Result<usize, StoreError> {
         let (id, step) = self.begin_change().await?;
-        let versions = rows.iter().map(|(key, contents)| (key.clone(), rows::new(id, step, contents)));
-        let versions: Vec<OwnedEntry> = versions.collect();
         let leaves = self.store.tree(tree);
-        let (count, _) = leaves.insert_run(&versions).await?;
+        let put = |into: &mut Vec<u8>, contents: &[u8]| rows::put_new(into, id, step, contents);
+        let (count, _) = leaves.insert_run(rows, VERSION_BYTES, put).await?;
         self.granted = leaves.granted().max(self.granted);
         self.tally(tree, count as u64, 0);
         if step > 0 {

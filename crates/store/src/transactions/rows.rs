@@ -297,8 +297,13 @@ pub(crate) fn change(
 /// Returns the value of a row that is made by a transaction, with no other version.
 pub(crate) fn new(id: TransactionId, step: Step, contents: &[u8]) -> Vec<u8> {
     let mut value = Vec::with_capacity(HEAD + contents.len());
-    put(&mut value, Version { writer: Writer::Of(id, step), contents: Some(Contents::Here(contents)) });
+    put_new(&mut value, id, step, contents);
     value
+}
+
+/// Appends the value of a row that is made by a transaction, with no other version.
+pub(crate) fn put_new(into: &mut Vec<u8>, id: TransactionId, step: Step, contents: &[u8]) {
+    put(into, Version { writer: Writer::Of(id, step), contents: Some(Contents::Here(contents)) });
 }
 
 /// Removes the versions of a transaction from a step on.

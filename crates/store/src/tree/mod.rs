@@ -242,36 +242,54 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
     }
 
     /// Inserts entries with rising keys, as one change of one leaf: those at the begin that belong
-    /// to it, find no entry of their key, and find room. Returns how many these are.
+    /// to it, find no entry of their key, and find room. A value has `more` bytes more than the
+    /// contents of its entry; `put` appends it. Returns how many these are.
     ///
     /// # Errors
     /// A block cannot be had or is damaged.
-    pub async fn insert_run(&self, entries: &[OwnedEntry]) -> Result<(usize, Committed), StoreError> {
+    pub async fn insert_run(
+        &self,
+        entries: &[OwnedEntry],
+        more: usize,
+        put: impl Fn(&mut Vec<u8>, &[u8]),
+    ) -> Result<(usize, Committed), StoreError> {
         let Some((first, _)) = entries.first() else { return Ok((0, Committed::default())) };
         let block = self.page_at(0, first).await?;
         let mut page = self.blocks.change(block).await?;
         self.granted.set(page.granted().max(self.granted.get()));
         let (most, most_key) = (most_bytes(page.len()), most_key_bytes(page.len()));
+        let is_short =
+            |(key, contents): &OwnedEntry| key.len() <= most_key && key.len() + contents.len() + more <= most;
         let insert = |page: &mut B::Change<'a>| -> Result<usize, Malformed> {
-            let node = Node::of(page)?;
-            if !self.is_expected(node, Some(0), Sought::At(first))? {
+            if !self.is_expected(Node::of(page)?, Some(0), Sought::At(first))? {
                 return Ok(0);
             }
-            let high = node.high()?.map(<[u8]>::to_vec);
-            let mut last: Option<&[u8]> = None;
-            for (count, (key, value)) in entries.iter().enumerate() {
-                let is_elsewhere = high.as_ref().is_some_and(|high| high <= key);
-                let is_long = key.len() > most_key || key.len() + value.len() > most;
-                if is_elsewhere || last >= Some(key) || is_long {
-                    return Ok(count);
+            let mut done = 0;
+            while let Some((key, _)) = entries.get(done) {
+                let node = Node::of(page)?;
+                if node.high()?.is_some_and(|high| high <= &key[..]) {
+                    break;
                 }
-                let mut edit = NodeEdit::of(page)?;
-                match edit.node().find(key)? {
-                    Err(index) if edit.insert(index, key, value)? => last = Some(key),
-                    _ => return Ok(count),
+                let Err(index) = node.find(key)? else { break };
+                // Those up to the next entry, or to the end of the page.
+                let end = match index < node.count() {
+                    true => Some(node.entry(index)?.0),
+                    false => node.high()?,
+                };
+                let rest = &entries[done..];
+                let belongs = |at: &usize| {
+                    let is_next = *at == 0 || rest[at - 1].0 < rest[*at].0;
+                    is_next && end.is_none_or(|end| &rest[*at].0[..] < end) && is_short(&rest[*at])
+                };
+                let together = (0..rest.len()).take_while(belongs).count();
+                let inserted = NodeEdit::of(page)?.insert_run(index, &rest[..together], more, &put)?;
+                done += inserted;
+                let is_rising = rest.get(together).is_some_and(|next| rest[together.max(1) - 1].0 < next.0);
+                if inserted < together || together == 0 || !is_rising {
+                    break;
                 }
             }
-            Ok(entries.len())
+            Ok(done)
         };
         match insert(&mut page).map_err(damaged(block))? {
             0 => Ok((0, Committed::default())),

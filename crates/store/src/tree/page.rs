@@ -285,12 +285,10 @@ impl<'a, C: BlockChange> NodeEdit<'a, C> {
         let (low, high) = (low.to_vec(), high.map(<[u8]>::to_vec));
         let bounds = PageBounds { low: &low, high: high.as_deref(), right };
         let mut edit = NodeEdit::init(&mut *self.0, tree, level, bounds)?;
-        for (index, (key, value)) in entries.iter().enumerate() {
-            if !edit.insert(index, key, value)? {
-                return Err(Malformed("entries of a page do not fit into it"));
-            }
+        match edit.insert_run(0, entries, 0, |into, value| into.extend_from_slice(value))? {
+            count if count == entries.len() => Ok(()),
+            _ => Err(Malformed("entries of a page do not fit into it")),
         }
-        Ok(())
     }
 
     /// Makes `other` a page with the level, the bounds and the entries of this one.
@@ -329,6 +327,54 @@ impl<'a, C: BlockChange> NodeEdit<'a, C> {
         let count = self.node().count() + 1;
         self.set_word(COUNT, count);
         Ok(true)
+    }
+
+    /// Inserts entries at one place, as many from the first one on as find room: their keys rise,
+    /// and all belong there. A value has `more` bytes more than its contents; `put` appends it.
+    /// Returns how many these are.
+    pub(crate) fn insert_run(
+        &mut self,
+        index: usize,
+        entries: &[OwnedEntry],
+        more: usize,
+        put: impl Fn(&mut Vec<u8>, &[u8]),
+    ) -> Result<usize, Malformed> {
+        let cell = |(key, contents): &OwnedEntry| CELL + key.len() + contents.len() + more;
+        let (room, mut fits, mut cells) = (self.node().room(), 0, 0);
+        for entry in entries {
+            if cells + cell(entry) + 2 * (fits + 1) > room {
+                break;
+            }
+            cells += cell(entry);
+            fits += 1;
+        }
+        let slots_end = SLOTS + 2 * self.node().count();
+        if self.node().word(CELLS) < slots_end + cells + 2 * fits {
+            self.compact()?;
+        }
+        let end = self.node().word(CELLS);
+        let (mut bytes, mut slots, mut place) = (Vec::with_capacity(cells), Vec::new(), end);
+        // Cells grow towards the begin of the page.
+        for (key, contents) in entries[..fits].iter().rev() {
+            bytes.extend_from_slice(&(key.len() as u16).to_le_bytes());
+            bytes.extend_from_slice(&((contents.len() + more) as u16).to_le_bytes());
+            bytes.extend_from_slice(key);
+            put(&mut bytes, contents);
+        }
+        for entry in &entries[..fits] {
+            place -= cell(entry);
+            slots.extend_from_slice(&(place as u16).to_le_bytes());
+        }
+        if bytes.len() != cells || place != end - cells {
+            return Err(Malformed("an entry has another length than it said"));
+        }
+        slots.extend_from_slice(&self.0[SLOTS + 2 * index..slots_end]);
+        self.0.write(place, &bytes);
+        self.0.write(SLOTS + 2 * index, &slots);
+        self.set_word(CELLS, place);
+        let count = self.node().count() + fits;
+        self.set_word(COUNT, count);
+        Ok(fits)
     }
 
     /// Removes an entry.

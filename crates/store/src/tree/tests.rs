@@ -385,7 +385,8 @@ fn entries_that_are_inserted_together_are_those_of_single_ones() {
             }
             let mut at = 0;
             while at < run.len() {
-                let (count, _) = now(tree.insert_run(&run[at..])).unwrap();
+                let (count, _) =
+                    now(tree.insert_run(&run[at..], 0, |into, value| into.extend_from_slice(value))).unwrap();
                 for (key, value) in &run[at..at + count] {
                     assert_eq!(model.insert(key.clone(), value.clone()), None, "seed {seed}");
                 }
