@@ -326,7 +326,7 @@ impl<B: Blocks> Shared<B> {
                 let version = rows::visible_version(value, None, number, |id, of| self.status(id, of))?;
                 Ok(version.map(|version| rows::root_of(version.contents)))
             };
-            match self.look_at(&tree.to_be_bytes(), value.clone(), shown).await?.flatten() {
+            match self.look_at(layout::TREES, &tree.to_be_bytes(), value.clone(), shown).await?.flatten() {
                 Some(Some(root)) => trees.push(root),
                 // A transaction that makes it has not ended, or it was dropped.
                 None => {}

@@ -32,7 +32,7 @@ use crate::{
 pub(crate) const STATUS_PAGE: PageType = PageType(2);
 
 const MAGIC: [u8; 8] = *b"PLEXSTOR";
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 const FIRST: BlockId = BlockId(0);
 pub(crate) const CATALOG: BlockId = BlockId(1);

@@ -22,7 +22,10 @@ pub use self::{
     check::CheckedStore,
     store::{Store, StoreSettings},
     transaction::{Isolation, Savepoint, Transaction, TransactionWatch},
-    transactions::{TransactionId, rows::RowChange},
+    transactions::{
+        TransactionId,
+        rows::{RowChange, RowLock},
+    },
 };
 
 /// The reason why the store does not do what its client wants.

@@ -13,9 +13,9 @@ use plexus_base::{
 use plexus_cache::Blocks;
 
 use crate::{
-    RowChange, StoreError, Transaction, layout,
-    store::{FoundOut, count_recycled, malformed},
-    transactions::rows::{self, Changed, Changer, Contents, VERSION_BYTES},
+    StoreError, Transaction, layout,
+    store::malformed,
+    transactions::rows::{self, Contents, Decided, VERSION_BYTES},
     tree::OwnedEntry,
     tree::page::most_bytes,
 };
@@ -133,34 +133,9 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
         let number = self.store().tree(tree).number().await?;
         let pieces = (long.bytes as usize).div_ceil(self.piece_bytes());
         for index in 0..pieces {
-            self.remove_piece(&key_of(number, long.number, index)).await?;
+            let key = key_of(number, long.number, index);
+            self.change_row(layout::LONG, &key, None, None, &mut |_| Decided::Remove).await?;
         }
-        Ok(())
-    }
-
-    async fn remove_piece(&mut self, key: &[u8]) -> Result<(), StoreError> {
-        let (id, step) = self.begin_change().await?;
-        self.note_change(layout::LONG, key);
-        let shared = self.store().shared().clone();
-        let mut recycled = 0;
-        loop {
-            let horizon = shared.board.look(|core| core.horizon());
-            let by = Changer { id, step, snapshot: None, horizon: &horizon, keeps_removal: false };
-            let status = |id, snapshot| shared.status(id, snapshot);
-            let remove = &mut |_: Option<Contents<'_>>| rows::Decided::Remove;
-            let pieces = self.store().tree(layout::LONG);
-            let (changed, _) = pieces.change(key, |value| rows::change(value, by, status, remove)).await?;
-            match changed {
-                Changed::Unknown(unknown) => {
-                    if shared.find_out(unknown, Some(id)).await? == FoundOut::Recycled {
-                        count_recycled(layout::LONG, &mut recycled)?;
-                    }
-                }
-                Changed::Malformed => return Err(malformed(layout::LONG)),
-                Changed::Done | Changed::Serialization => break,
-            }
-        }
-        self.tally(layout::LONG, 1, 1);
         Ok(())
     }
 }
@@ -176,7 +151,7 @@ pub(crate) enum Wanted {
 
 /// A change of a row whose contents may be long.
 pub(crate) struct LongChange<'a> {
-    pub(crate) decide: &'a mut dyn FnMut(Option<&[u8]>) -> RowChange,
+    pub(crate) decide: &'a mut dyn FnMut(Option<&[u8]>) -> Decided,
     /// The most bytes of contents that are not long.
     pub(crate) most: usize,
     pub(crate) loaded: Option<(LongContents, Vec<u8>)>,
@@ -190,7 +165,7 @@ pub(crate) struct LongChange<'a> {
 }
 
 impl<'a> LongChange<'a> {
-    pub(crate) fn new(most: usize, decide: &'a mut dyn FnMut(Option<&[u8]>) -> RowChange) -> Self {
+    pub(crate) fn new(most: usize, decide: &'a mut dyn FnMut(Option<&[u8]>) -> Decided) -> Self {
         Self {
             decide,
             most,
@@ -205,7 +180,7 @@ impl<'a> LongChange<'a> {
 
     /// Decides about a row, under the latch of its leaf. Keeps it as it is if something is wanted
     /// first.
-    pub(crate) fn decide(&mut self, old: Option<Contents<'_>>) -> rows::Decided {
+    pub(crate) fn decide(&mut self, old: Option<Contents<'_>>) -> Decided {
         (self.wanted, self.replaced, self.uses_inserted, self.removes) =
             (Wanted::Nothing, None, false, false);
         let (contents, long) = match (old, &self.loaded) {
@@ -216,28 +191,24 @@ impl<'a> LongChange<'a> {
             }
             (Some(Contents::Long(long)), _) => {
                 self.wanted = Wanted::Old(long);
-                return rows::Decided::Keep;
+                return Decided::Keep;
             }
         };
         let decided = match (self.decide)(contents) {
-            RowChange::Keep => return rows::Decided::Keep,
-            RowChange::Remove => {
-                self.removes = contents.is_some();
-                rows::Decided::Remove
-            }
-            RowChange::Set(new) if new.len() <= self.most => rows::Decided::Set(new),
-            RowChange::Set(new) => match &self.inserted {
+            Decided::Set(new) if new.len() > self.most => match &self.inserted {
                 Some((long, bytes)) if *bytes == new => {
                     self.uses_inserted = true;
-                    rows::Decided::SetLong(*long)
+                    Decided::SetLong(*long)
                 }
                 _ => {
                     self.wanted = Wanted::New(new);
-                    return rows::Decided::Keep;
+                    return Decided::Keep;
                 }
             },
+            other => other,
         };
-        self.replaced = long;
+        self.removes = decided == Decided::Remove && contents.is_some();
+        self.replaced = long.filter(|_| !matches!(decided, Decided::Keep | Decided::Lock));
         decided
     }
 }

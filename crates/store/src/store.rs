@@ -496,10 +496,11 @@ impl<B: Blocks> Shared<B> {
         Ok(rows)
     }
 
-    /// Looks at a row of the tree of trees, once the states that it needs are known. Returns `None`
-    /// if the row is gone.
+    /// Looks at a row of a tree, once the states that it needs are known. Returns `None` if the row
+    /// is gone.
     pub(crate) async fn look_at<T>(
         &self,
+        tree: BlockId,
         key: &[u8],
         mut value: Vec<u8>,
         look: impl Fn(&[u8]) -> Result<T, rows::RowFault>,
@@ -508,11 +509,11 @@ impl<B: Blocks> Shared<B> {
         loop {
             match look(&value) {
                 Ok(seen) => return Ok(Some(seen)),
-                Err(rows::RowFault::Malformed) => return Err(malformed(layout::TREES)),
+                Err(rows::RowFault::Malformed) => return Err(malformed(tree)),
                 Err(rows::RowFault::Unknown(unknown)) => {
                     if self.find_out(unknown, None).await? == FoundOut::Recycled {
-                        count_recycled(layout::TREES, &mut recycled)?;
-                        let again = Tree::open(&self.blocks, &self.stock, layout::TREES).get(key).await?;
+                        count_recycled(tree, &mut recycled)?;
+                        let again = Tree::open(&self.blocks, &self.stock, tree).get(key).await?;
                         let Some(again) = again else { return Ok(None) };
                         value = again;
                     }
@@ -528,7 +529,7 @@ impl<B: Blocks> Shared<B> {
 
     async fn is_gone_at(&self, tree: u64, value: Vec<u8>, lowest: Number) -> Result<bool, StoreError> {
         let is_gone = |value: &[u8]| rows::is_gone(value, lowest, |id| self.status(id, lowest));
-        Ok(self.look_at(&tree.to_be_bytes(), value, is_gone).await?.unwrap_or(true))
+        Ok(self.look_at(layout::TREES, &tree.to_be_bytes(), value, is_gone).await?.unwrap_or(true))
     }
 
     async fn raise_limit(&self) -> Result<(), StoreError> {

@@ -16,12 +16,12 @@ use crate::{
     RowChange, Store, StoreError,
     cleaning::Tally,
     layout,
-    long::{self, LongChange, Wanted},
+    long::{self, LongChange, LongContents, Wanted},
     space::{Space, Stock},
     store::{FoundOut, count_recycled, malformed},
     transactions::{
         Number, TransactionId,
-        rows::{self, Changed, Changer, Contents, Step, VERSION_BYTES},
+        rows::{self, Changed, Changer, Contents, Decided, RowLock, Step, VERSION_BYTES},
     },
     tree::{OwnedEntry, ScanPlace, Tree},
 };
@@ -117,7 +117,9 @@ pub struct Transaction<B: Blocks + Send + Sync + 'static> {
     /// The newest grant of the leaves that were changed.
     granted: u64,
     step: Step,
-    /// The rows that were changed since the first savepoint.
+    /// It has changed a row, not only locked some.
+    has_changed: bool,
+    /// The rows that were changed or locked since the first savepoint.
     changed: Vec<(Step, BlockId, Vec<u8>)>,
     /// What it has done with each tree.
     tallies: Vec<(BlockId, Tally)>,
@@ -136,6 +138,7 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
             snapshot: None,
             granted: 0,
             step: 0,
+            has_changed: false,
             changed: Vec::new(),
             tallies: Vec::new(),
             is_over: false,
@@ -207,27 +210,27 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
         &self,
         tree: BlockId,
         key: &[u8],
-        mut value: Vec<u8>,
+        value: Vec<u8>,
         snapshot: Number,
     ) -> Result<Option<Vec<u8>>, StoreError> {
+        enum Shown {
+            Here(Vec<u8>),
+            Long(LongContents),
+        }
         let shared = &**self.store.shared();
-        let mut recycled = 0;
-        loop {
-            match rows::visible(&value, self.id, snapshot, |id, snapshot| shared.status(id, snapshot)) {
-                Ok(None) => return Ok(None),
-                Ok(Some(Contents::Here(contents))) => return Ok(Some(contents.to_vec())),
-                Ok(Some(Contents::Long(long))) => {
-                    let missing = StoreError::Damaged { block: tree, what: "long contents are missing" };
-                    return self.load(tree, long).await?.ok_or(missing).map(Some);
-                }
-                Err(rows::RowFault::Malformed) => return Err(malformed(tree)),
-                Err(rows::RowFault::Unknown(unknown)) => {
-                    if shared.find_out(unknown, None).await? == FoundOut::Recycled {
-                        count_recycled(tree, &mut recycled)?;
-                        let Some(again) = self.store.tree(tree).get(key).await? else { return Ok(None) };
-                        value = again;
-                    }
-                }
+        let look = |value: &[u8]| {
+            let seen = rows::visible(value, self.id, snapshot, |id, snapshot| shared.status(id, snapshot))?;
+            Ok(seen.map(|contents| match contents {
+                Contents::Here(contents) => Shown::Here(contents.to_vec()),
+                Contents::Long(long) => Shown::Long(long),
+            }))
+        };
+        match shared.look_at(tree, key, value, look).await?.flatten() {
+            None => Ok(None),
+            Some(Shown::Here(contents)) => Ok(Some(contents)),
+            Some(Shown::Long(long)) => {
+                let missing = StoreError::Damaged { block: tree, what: "long contents are missing" };
+                self.load(tree, long).await?.ok_or(missing).map(Some)
             }
         }
     }
@@ -300,20 +303,65 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
         key: &[u8],
         decide: &mut dyn FnMut(Option<&[u8]>) -> RowChange,
     ) -> Result<(), StoreError> {
+        self.change_and_clear(tree, key, None, &mut |contents| decide(contents).into()).await
+    }
+
+    /// Locks a row up to the end of the transaction, if `wants` says so of its newest contents,
+    /// which it gets as in [`change`](Self::change): other transactions that change the row, or
+    /// lock it with a strength that excludes this one, wait. A transaction that only locks rows
+    /// writes nothing at its end.
+    ///
+    /// # Errors
+    /// As [`change`](Self::change).
+    pub async fn lock(
+        &mut self,
+        tree: BlockId,
+        key: &[u8],
+        strength: RowLock,
+        wants: &mut dyn FnMut(Option<&[u8]>) -> bool,
+    ) -> Result<(), StoreError> {
+        let decide =
+            &mut |contents: Option<&[u8]>| if wants(contents) { Decided::Lock } else { Decided::Keep };
+        self.change_and_clear(tree, key, Some(strength), decide).await
+    }
+
+    async fn change_and_clear(
+        &mut self,
+        tree: BlockId,
+        key: &[u8],
+        lock: Option<RowLock>,
+        decide: &mut dyn FnMut(Option<&[u8]>) -> Decided,
+    ) -> Result<(), StoreError> {
         let snapshot = match self.isolation {
             Isolation::ReadCommitted => None,
             Isolation::RepeatableRead => Some(self.snapshot()?),
         };
+        for unused in self.change_row(tree, key, snapshot, lock, decide).await? {
+            self.remove_long(tree, unused).await?;
+        }
+        Ok(())
+    }
+
+    /// Changes or locks a row. Returns the long contents that are not used any more.
+    pub(crate) async fn change_row(
+        &mut self,
+        tree: BlockId,
+        key: &[u8],
+        snapshot: Option<Number>,
+        lock: Option<RowLock>,
+        decide: &mut dyn FnMut(Option<&[u8]>) -> Decided,
+    ) -> Result<Vec<LongContents>, StoreError> {
         let shared = self.store.shared().clone();
         let (id, step) = self.begin_change().await?;
         self.note_change(tree, key);
-        let (mut waits, mut recycled) = (0, 0);
+        self.has_changed |= lock.is_none();
+        let (mut waits, mut recycled, mut unused) = (0, 0, Vec::new());
         let mut change = LongChange::new(long::most_short(shared.user()).saturating_sub(key.len()), decide);
         loop {
             shared.refill().await?;
             let horizon = shared.board.look(|core| core.horizon());
             let keeps_removal = tree == layout::TREES;
-            let by = Changer { id, step, snapshot, horizon: &horizon, keeps_removal };
+            let by = Changer { id, step, snapshot, horizon: &horizon, keeps_removal, lock };
             let status = |id, snapshot| shared.status(id, snapshot);
             let rows = self.store.tree(tree);
             let decide = &mut |contents: Option<Contents<'_>>| change.decide(contents);
@@ -322,22 +370,20 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
             match changed {
                 Ok((Changed::Done, _)) => match std::mem::replace(&mut change.wanted, Wanted::Nothing) {
                     Wanted::Nothing => {
-                        self.tally(tree, 1, change.removes.into());
-                        let (replaced, uses_inserted) = (change.replaced, change.uses_inserted);
-                        let unused = change.inserted.filter(|_| !uses_inserted).map(|(long, _)| long);
-                        for long in replaced.into_iter().chain(unused) {
-                            self.remove_long(tree, long).await?;
+                        if lock.is_none() {
+                            self.tally(tree, 1, change.removes.into());
                         }
-                        return Ok(());
+                        let (replaced, uses_inserted) = (change.replaced, change.uses_inserted);
+                        unused.extend(change.inserted.filter(|_| !uses_inserted).map(|(long, _)| long));
+                        unused.extend(replaced);
+                        return Ok(unused);
                     }
                     Wanted::Old(long) => match self.load(tree, long).await? {
                         Some(contents) => change.loaded = Some((long, contents)),
                         None => count_recycled(tree, &mut recycled)?,
                     },
                     Wanted::New(contents) => {
-                        if let Some((unused, _)) = change.inserted.take() {
-                            self.remove_long(tree, unused).await?;
-                        }
+                        unused.extend(change.inserted.take().map(|(long, _)| long));
                         change.inserted = Some((self.insert_long(tree, &contents).await?, contents));
                     }
                 },
@@ -419,6 +465,7 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
 
     async fn insert_entries(&mut self, tree: BlockId, rows: &[OwnedEntry]) -> Result<usize, StoreError> {
         let (id, step) = self.begin_change().await?;
+        self.has_changed = true;
         let leaves = self.store.tree(tree);
         let put = |into: &mut Vec<u8>, contents: &[u8]| rows::put_new(into, id, step, contents);
         let (count, _) = leaves.insert_run(rows, VERSION_BYTES, put).await?;
@@ -496,14 +543,15 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
     }
 
     /// Commits. When it returns, the changes are durable, and every node shows them to
-    /// transactions that begin.
+    /// transactions that begin. Locks end.
     ///
     /// # Errors
     /// The node is no longer a member, or its redo has failed: the outcome is not known.
     pub async fn commit(mut self) -> Result<(), StoreError> {
         self.release();
+        // Locks alone end like a transaction that is rolled back.
+        let Some(id) = self.id.filter(|_| self.has_changed) else { return Ok(()) };
         self.is_over = true;
-        let Some(id) = self.id else { return Ok(()) };
         let shared = self.store.shared().clone();
         // Who waits for the end of the transaction must see it, also if this wait is given up.
         let (granted, tallies) = (self.granted, std::mem::take(&mut self.tallies));

@@ -1,16 +1,20 @@
 //! The versions of a row, which are the value of its key in a tree.
 //!
-//! A value is a list of versions, the newest first:
+//! A value is the locks of transactions on the row, and a list of its versions, the newest first.
+//! Both have one form:
 //!
 //! | bytes | content |
 //! |---|---|
-//! | 0 | 1: the row is removed; 2: the number of its commit is known; 4: the contents are the place of long ones |
+//! | 0 | 1: the row is removed; 2: the number of its commit is known; 4: the contents are the place of long ones; 8: a lock, whose contents are its strength |
 //! | 1..9 | the number of its commit, or the transaction that has made it |
 //! | 9..11 | the step of the transaction |
 //! | 11..13 | length of the contents |
 //! | 13.. | contents |
 //!
 //! All numbers are little-endian.
+//!
+//! A lock is no version: readers pass it over, and a transaction that has locked rows and changed
+//! none has no number and no record. Its end frees the lock, however it ends.
 
 use plexus_base::BlockId;
 
@@ -24,6 +28,7 @@ const HEAD: usize = 13;
 const REMOVED: u8 = 1;
 const STAMPED: u8 = 2;
 const LONG: u8 = 4;
+const LOCK: u8 = 8;
 
 /// The bytes that a version adds to the contents of a row.
 pub(crate) const VERSION_BYTES: usize = HEAD;
@@ -37,6 +42,37 @@ pub(crate) enum Writer {
     Stamped(Number),
     /// The state of this transaction counts.
     Of(TransactionId, Step),
+}
+
+/// The strength of a lock on a row. An update needs [`NoKeyUpdate`](Self::NoKeyUpdate), a removal
+/// [`Update`](Self::Update).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum RowLock {
+    /// The row stays, and its key.
+    KeyShare,
+    /// The row stays as it is.
+    Share,
+    /// The transaction may update the row.
+    NoKeyUpdate,
+    /// The transaction may remove the row.
+    Update,
+}
+
+impl RowLock {
+    const ALL: [Self; 4] = [Self::KeyShare, Self::Share, Self::NoKeyUpdate, Self::Update];
+
+    /// Returns whether two transactions cannot have these locks at once.
+    pub(crate) fn excludes(self, other: Self) -> bool {
+        self as u8 + other as u8 > 2
+    }
+}
+
+/// A lock of a transaction on a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Lock {
+    id: TransactionId,
+    step: Step,
+    strength: RowLock,
 }
 
 /// The contents of a row.
@@ -78,33 +114,86 @@ impl From<Malformed> for RowFault {
     }
 }
 
+/// A lock or a version.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    flags: u8,
+    word: u64,
+    step: Step,
+    contents: &'a [u8],
+}
+
+impl<'a> Part<'a> {
+    /// Takes the first part of a value.
+    fn take(value: &mut &'a [u8]) -> Result<Option<Self>, Malformed> {
+        if value.is_empty() {
+            return Ok(None);
+        }
+        let (head, rest) = value.split_first_chunk::<HEAD>().ok_or(Malformed)?;
+        let length = u16::from_le_bytes([head[11], head[12]]);
+        let (contents, rest) = rest.split_at_checked(length.into()).ok_or(Malformed)?;
+        *value = rest;
+        let word = u64::from_le_bytes(head[1..9].try_into().expect("eight bytes"));
+        Ok(Some(Self { flags: head[0], word, step: Step::from_le_bytes([head[9], head[10]]), contents }))
+    }
+
+    fn put(self, into: &mut Vec<u8>) {
+        let Self { flags, word, step, contents } = self;
+        into.push(flags);
+        into.extend_from_slice(&word.to_le_bytes());
+        into.extend_from_slice(&step.to_le_bytes());
+        // A tree refuses longer values.
+        into.extend_from_slice(&(contents.len() as u16).to_le_bytes());
+        into.extend_from_slice(contents);
+    }
+}
+
+fn is_locked(value: &[u8]) -> bool {
+    value.first().is_some_and(|flags| flags & LOCK != 0)
+}
+
+/// Takes the locks from the begin of a value.
+fn take_locks(value: &mut &[u8]) -> Result<Vec<Lock>, Malformed> {
+    let mut locks = Vec::new();
+    while is_locked(value)
+        && let Some(Part { word, step, contents, .. }) = Part::take(value)?
+    {
+        let &[strength] = contents else { return Err(Malformed) };
+        let strength = *RowLock::ALL.get(usize::from(strength)).ok_or(Malformed)?;
+        locks.push(Lock { id: TransactionId(word), step, strength });
+    }
+    Ok(locks)
+}
+
 /// The versions of a row.
 struct Versions<'a>(&'a [u8]);
+
+impl<'a> Versions<'a> {
+    /// Passes the locks of a value over.
+    fn of(mut value: &'a [u8]) -> Result<Self, Malformed> {
+        while is_locked(value) {
+            Part::take(&mut value)?;
+        }
+        Ok(Self(value))
+    }
+}
 
 impl<'a> Iterator for Versions<'a> {
     type Item = Result<Version<'a>, Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.0.is_empty() {
-            return None;
-        }
-        let Some((head, rest)) = self.0.split_first_chunk::<HEAD>() else {
-            self.0 = &[];
-            return Some(Err(Malformed));
+        let Part { flags, word, step, contents } = match Part::take(&mut self.0) {
+            Ok(part) => part?,
+            Err(Malformed) => {
+                self.0 = &[];
+                return Some(Err(Malformed));
+            }
         };
-        let word = u64::from_le_bytes(head[1..9].try_into().expect("eight bytes"));
-        let step = Step::from_le_bytes([head[9], head[10]]);
-        let Some((contents, rest)) = rest.split_at_checked(u16::from_le_bytes([head[11], head[12]]).into())
-        else {
-            self.0 = &[];
-            return Some(Err(Malformed));
-        };
-        self.0 = rest;
-        let writer = match head[0] & STAMPED {
+        let writer = match flags & STAMPED {
             0 => Writer::Of(TransactionId(word), step),
             _ => Writer::Stamped(word),
         };
-        let contents = match head[0] & (REMOVED | LONG) {
+        let contents = match flags & (REMOVED | LONG) {
             0 => Some(Contents::Here(contents)),
             LONG => match LongContents::decode(contents) {
                 Some(long) => Some(Contents::Long(long)),
@@ -130,12 +219,7 @@ fn put(into: &mut Vec<u8>, version: Version<'_>) {
         Writer::Stamped(number) => (STAMPED, number, 0),
         Writer::Of(id, step) => (0, id.0, step),
     };
-    into.push(flags | stamped);
-    into.extend_from_slice(&word.to_le_bytes());
-    into.extend_from_slice(&step.to_le_bytes());
-    // A tree refuses longer values.
-    into.extend_from_slice(&(contents.len() as u16).to_le_bytes());
-    into.extend_from_slice(contents);
+    Part { flags: flags | stamped, word, step, contents }.put(into);
 }
 
 /// Returns the contents that a snapshot shows.
@@ -155,7 +239,7 @@ pub(crate) fn visible_version(
     snapshot: Number,
     status: impl Fn(TransactionId, Number) -> StatusPath,
 ) -> Result<Option<Version<'_>>, RowFault> {
-    for version in Versions(value) {
+    for version in Versions::of(value)? {
         let version = version?;
         let is_visible = match version.writer {
             Writer::Stamped(number) => number <= snapshot,
@@ -173,9 +257,9 @@ pub(crate) fn visible_version(
     Ok(None)
 }
 
-/// Returns the transactions whose states the versions need.
-pub(crate) fn writers(value: &[u8]) -> Result<Vec<TransactionId>, Malformed> {
-    let mut writers = Vec::new();
+/// Returns the transactions whose states the locks and versions need.
+pub(crate) fn writers(mut value: &[u8]) -> Result<Vec<TransactionId>, Malformed> {
+    let mut writers: Vec<_> = take_locks(&mut value)?.into_iter().map(|lock| lock.id).collect();
     for version in Versions(value) {
         if let Writer::Of(id, _) = version?.writer {
             writers.push(id);
@@ -190,7 +274,7 @@ pub(crate) fn is_gone(
     lowest: Number,
     status: impl Fn(TransactionId) -> StatusPath,
 ) -> Result<bool, RowFault> {
-    for version in Versions(value) {
+    for version in Versions::of(value)? {
         let version = version?;
         let number = match version.writer {
             Writer::Stamped(number) => number,
@@ -217,6 +301,8 @@ pub(crate) struct Changer<'a> {
     pub(crate) horizon: &'a Horizon,
     /// A removal stays, also of a row that the transaction has made itself.
     pub(crate) keeps_removal: bool,
+    /// The lock that it wants, if it does not want to change the row.
+    pub(crate) lock: Option<RowLock>,
 }
 
 /// The result of a change of a row.
@@ -248,39 +334,89 @@ pub(crate) enum Decided {
     Set(Vec<u8>),
     SetLong(LongContents),
     Remove,
+    /// The row is locked, if there is one.
+    Lock,
 }
 
-/// Changes a row: `decide` gets the contents of the newest version that is committed or of the
-/// transaction itself. Finished versions are stamped, and those that no snapshot needs go.
+impl From<RowChange> for Decided {
+    fn from(change: RowChange) -> Self {
+        match change {
+            RowChange::Keep => Self::Keep,
+            RowChange::Set(contents) => Self::Set(contents),
+            RowChange::Remove => Self::Remove,
+        }
+    }
+}
+
+/// Changes or locks a row: `decide` gets the contents of the newest version that is committed or of
+/// the transaction itself. Finished versions are stamped, and those that no snapshot needs go.
 pub(crate) fn change(
     value: Option<&[u8]>,
     by: Changer<'_>,
     status: impl Fn(TransactionId, Number) -> StatusPath,
     decide: &mut dyn FnMut(Option<Contents<'_>>) -> Decided,
 ) -> (EntryChange, Changed) {
-    let judge = |id| match status(id, Number::MAX) {
+    match changed(value.unwrap_or_default(), by, status, decide) {
+        Ok(result) => result,
+        Err(RowFault::Malformed) => (EntryChange::Keep, Changed::Malformed),
+        Err(RowFault::Unknown(unknown)) => (EntryChange::Keep, Changed::Unknown(unknown)),
+    }
+}
+
+fn changed(
+    mut value: &[u8],
+    by: Changer<'_>,
+    status: impl Fn(TransactionId, Number) -> StatusPath,
+    decide: &mut dyn FnMut(Option<Contents<'_>>) -> Decided,
+) -> Result<(EntryChange, Changed), RowFault> {
+    let strength = by.lock.unwrap_or(RowLock::NoKeyUpdate);
+    let judge = |id, has_contents| match status(id, Number::MAX) {
         _ if id == by.id => Ok(Judged::Stays),
         StatusPath::Known(Status::Committed(number)) => Ok(Judged::Committed(number)),
         StatusPath::Known(Status::Aborted) => Ok(Judged::RolledBack),
+        // The row that is updated has the same key.
+        _ if has_contents && !strength.excludes(RowLock::NoKeyUpdate) => Ok(Judged::Stays),
         way => Err(RowFault::Unknown(Unknown { id, snapshot: Number::MAX, way })),
     };
-    let mut kept = match settled(value.unwrap_or_default(), by.horizon, judge) {
-        Ok(kept) => kept,
-        Err(RowFault::Malformed) => return (EntryChange::Keep, Changed::Malformed),
-        Err(RowFault::Unknown(unknown)) => return (EntryChange::Keep, Changed::Unknown(unknown)),
+    let mut locks = take_locks(&mut value)?;
+    locks.retain(|lock| lock.id == by.id || !is_final(status(lock.id, Number::MAX)));
+    let allows = |locks: &[Lock], strength: RowLock| {
+        let excludes = |lock: &&Lock| lock.id != by.id && lock.strength.excludes(strength);
+        locks.iter().find(excludes).map_or(Ok(()), |Lock { id, .. }| {
+            let (id, snapshot) = (*id, Number::MAX);
+            Err(RowFault::Unknown(Unknown { id, snapshot, way: status(id, snapshot) }))
+        })
     };
-    let newest = kept.first().copied();
+    allows(&locks, strength)?;
+    let mut kept = settled(value, by.horizon, judge)?;
+    let is_other = |version: &&Version<'_>| matches!(version.writer, Writer::Of(id, _) if id != by.id);
+    let newest = kept.iter().find(|version| !is_other(version)).copied();
     if let (Some(Version { writer: Writer::Stamped(number), .. }), Some(snapshot)) = (newest, by.snapshot)
         && number > snapshot
     {
-        return (EntryChange::Keep, Changed::Serialization);
+        return Ok((EntryChange::Keep, Changed::Serialization));
     }
     let contents = newest.and_then(|version| version.contents);
     let decided = decide(contents);
     let contents = match &decided {
-        Decided::Keep => return (EntryChange::Keep, Changed::Done),
-        Decided::Remove if contents.is_none() => return (EntryChange::Keep, Changed::Done),
-        Decided::Remove => None,
+        Decided::Keep => return Ok((EntryChange::Keep, Changed::Done)),
+        Decided::Remove | Decided::Lock if contents.is_none() => {
+            return Ok((EntryChange::Keep, Changed::Done));
+        }
+        Decided::Lock => {
+            let is_own = matches!(newest, Some(Version { writer: Writer::Of(..), .. }));
+            let own = locks.iter().filter(|lock| lock.id == by.id).map(|lock| lock.strength);
+            let has = own.chain(is_own.then_some(RowLock::NoKeyUpdate)).max();
+            if has >= Some(strength) {
+                return Ok((EntryChange::Keep, Changed::Done));
+            }
+            locks.push(Lock { id: by.id, step: by.step, strength });
+            return Ok((entry_of(&locks, &kept), Changed::Done));
+        }
+        Decided::Remove => {
+            allows(&locks, RowLock::Update)?;
+            None
+        }
         Decided::Set(contents) => Some(Contents::Here(contents)),
         Decided::SetLong(long) => Some(Contents::Long(*long)),
     };
@@ -291,7 +427,11 @@ pub(crate) fn change(
     if contents.is_some() || !kept.is_empty() || by.keeps_removal {
         kept.insert(0, Version { writer, contents });
     }
-    (entry_of(&kept), Changed::Done)
+    Ok((entry_of(&locks, &kept), Changed::Done))
+}
+
+fn is_final(status: StatusPath) -> bool {
+    matches!(status, StatusPath::Known(Status::Committed(_) | Status::Aborted))
 }
 
 /// Returns the value of a row that is made by a transaction, with no other version.
@@ -306,21 +446,23 @@ pub(crate) fn put_new(into: &mut Vec<u8>, id: TransactionId, step: Step, content
     put(into, Version { writer: Writer::Of(id, step), contents: Some(Contents::Here(contents)) });
 }
 
-/// Removes the versions of a transaction from a step on.
+/// Removes the locks and versions of a transaction from a step on.
 pub(crate) fn undo(value: Option<&[u8]>, id: TransactionId, from: Step) -> (EntryChange, Changed) {
-    let Some(value) = value else { return (EntryChange::Keep, Changed::Done) };
+    let mut value = value.unwrap_or_default();
+    let Ok(mut locks) = take_locks(&mut value) else { return (EntryChange::Keep, Changed::Malformed) };
     let all: Result<Vec<_>, _> = Versions(value).collect();
     let Ok(mut kept) = all else { return (EntryChange::Keep, Changed::Malformed) };
-    let before = kept.len();
+    let before = kept.len() + locks.len();
+    locks.retain(|lock| lock.id != id || lock.step < from);
     kept.retain(|version| !matches!(version.writer, Writer::Of(of, step) if of == id && step >= from));
-    match kept.len() == before {
+    match kept.len() + locks.len() == before {
         true => (EntryChange::Keep, Changed::Done),
-        false => (entry_of(&kept), Changed::Done),
+        false => (entry_of(&locks, &kept), Changed::Done),
     }
 }
 
-/// Cleans a row: finished versions are stamped, and those that no snapshot needs go. Those of other
-/// transactions stay. Those of status blocks below `final_before` are finished. `unknown` gets what
+/// Cleans a row: finished versions are stamped, and those that no snapshot needs go, like locks.
+/// Those of other transactions stay. Those of status blocks below `final_before` are finished. `unknown` gets what
 /// must be found out first.
 pub(crate) fn clean(
     value: &[u8],
@@ -333,7 +475,7 @@ pub(crate) fn clean(
     if is_clean(value) {
         return Ok(EntryChange::Keep);
     }
-    let judge = |id: TransactionId| {
+    let mut judge = |id: TransactionId, _| {
         // For a snapshot it may be known only that the number is above it.
         let snapshot = if id.status_block() < final_before { Number::MAX } else { snapshot };
         match status(id, snapshot) {
@@ -346,8 +488,11 @@ pub(crate) fn clean(
             }
         }
     };
-    let kept = settled(value, horizon, judge).map_err(|_| Malformed)?;
-    Ok(match entry_of(&kept) {
+    let mut versions = value;
+    let mut locks = take_locks(&mut versions)?;
+    locks.retain(|lock| matches!(judge(lock.id, false), Ok(Judged::Stays)));
+    let kept = settled(versions, horizon, judge).map_err(|_| Malformed)?;
+    Ok(match entry_of(&locks, &kept) {
         EntryChange::Set(same) if same == value => EntryChange::Keep,
         change => change,
     })
@@ -358,13 +503,13 @@ fn is_clean(value: &[u8]) -> bool {
     let head = value.first_chunk::<HEAD>();
     head.is_some_and(|head| {
         let contents = usize::from(u16::from_le_bytes([head[11], head[12]]));
-        head[0] & (STAMPED | REMOVED) == STAMPED && value.len() == HEAD + contents
+        head[0] & (STAMPED | REMOVED | LOCK) == STAMPED && value.len() == HEAD + contents
     })
 }
 
 /// Returns whether the newest version of a row is its removal.
 pub(crate) fn is_removed(value: &[u8]) -> bool {
-    value.first().is_some_and(|head| head & REMOVED != 0)
+    Versions::of(value).is_ok_and(|versions| versions.0.first().is_some_and(|head| head & REMOVED != 0))
 }
 
 /// Returns the root that a row of the tree of trees has.
@@ -377,7 +522,7 @@ pub(crate) fn root_of(contents: Option<Contents<'_>>) -> Option<BlockId> {
 
 /// Returns the contents of the newest version that has some, whatever its state.
 pub(crate) fn any_contents(value: &[u8]) -> Result<Option<Contents<'_>>, Malformed> {
-    Versions(value).find_map(|version| version.map(|version| version.contents).transpose()).transpose()
+    Versions::of(value)?.find_map(|version| version.map(|version| version.contents).transpose()).transpose()
 }
 
 /// The state of a transaction, for its versions.
@@ -388,11 +533,12 @@ enum Judged {
 }
 
 /// Returns the versions with the numbers of those that are committed, and without those that are
-/// rolled back or that no snapshot needs.
+/// rolled back or that no snapshot needs. `judge` gets the transaction of a version and whether it
+/// has contents.
 fn settled<'a>(
     value: &'a [u8],
     horizon: &Horizon,
-    mut judge: impl FnMut(TransactionId) -> Result<Judged, RowFault>,
+    mut judge: impl FnMut(TransactionId, bool) -> Result<Judged, RowFault>,
 ) -> Result<Vec<Version<'a>>, RowFault> {
     let mut kept: Vec<Version<'a>> = Vec::new();
     let lowest = horizon.lowest();
@@ -401,7 +547,7 @@ fn settled<'a>(
     for version in Versions(value) {
         let mut version = version?;
         if let Writer::Of(id, _) = version.writer {
-            match judge(id)? {
+            match judge(id, version.contents.is_some())? {
                 Judged::Committed(number) => version.writer = Writer::Stamped(number),
                 Judged::RolledBack => continue,
                 Judged::Stays => {}
@@ -423,7 +569,8 @@ fn settled<'a>(
     Ok(kept)
 }
 
-fn entry_of(versions: &[Version<'_>]) -> EntryChange {
+/// Returns the value of a row. A row without versions is gone, whoever has locked it.
+fn entry_of(locks: &[Lock], versions: &[Version<'_>]) -> EntryChange {
     if versions.is_empty() {
         return EntryChange::Remove;
     }
@@ -431,7 +578,10 @@ fn entry_of(versions: &[Version<'_>]) -> EntryChange {
         Some(Contents::Here(contents)) => HEAD + contents.len(),
         _ => HEAD + 12,
     });
-    let mut value = Vec::with_capacity(bytes.sum());
+    let mut value = Vec::with_capacity(bytes.sum::<usize>() + locks.len() * (HEAD + 1));
+    for Lock { id, step, strength } in locks {
+        Part { flags: LOCK, word: id.0, step: *step, contents: &[*strength as u8] }.put(&mut value);
+    }
     versions.iter().for_each(|version| put(&mut value, *version));
     EntryChange::Set(value)
 }

@@ -1,8 +1,8 @@
 //! Transactions of several nodes in one thread: messages, flushes, deaths and joins in a random
 //! order, over rows that all nodes share.
 //!
-//! Each transaction appends itself to rows. So a row tells who has changed it, in which order, and
-//! a read tells whose changes it has seen.
+//! Each transaction appends itself to rows, or locks them. So a row tells who has changed it, in
+//! which order, and a read tells whose changes it has seen.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -18,7 +18,7 @@ use plexus_sim::Random;
 use super::{
     core::{Core, Home, Notice, StatusPath},
     messages::{LOWS, Message},
-    rows::{self, Changed, Changer, Contents, Decided, RowFault, Unknown},
+    rows::{self, Changed, Changer, Contents, Decided, RowFault, RowLock, Unknown},
     *,
 };
 use crate::tree::EntryChange;
@@ -56,8 +56,9 @@ struct Client {
     is_reader: bool,
     id: Option<TransactionId>,
     snapshot: Option<Number>,
-    /// The rows to read and append to, in their order.
-    rows: Vec<usize>,
+    /// The rows to read and append to, or to lock, in their order.
+    rows: Vec<(usize, Option<RowLock>)>,
+    has_changed: bool,
     at: usize,
     token: Token,
     /// The newest grant of the rows that it has changed.
@@ -111,6 +112,9 @@ struct World {
     next_incarnation: u64,
     commits: usize,
     deadlocks: usize,
+    /// The locks on rows: each transaction, its client, and its strength. A change is one, too.
+    locks: Vec<Vec<(TransactionId, RowLock)>>,
+    locked: usize,
     /// The rows that each transaction has changed.
     changed: HashMap<TransactionId, Vec<usize>>,
     before_cleaning: Vec<Option<cleaning::BeforeCleaning>>,
@@ -144,6 +148,8 @@ impl World {
             members: Vec::new(),
             rows: vec![Vec::new(); ROWS],
             holders: vec![None; ROWS],
+            locks: vec![Vec::new(); ROWS],
+            locked: 0,
             slots: HashMap::new(),
             homes: BTreeMap::new(),
             limits: HashMap::new(),
@@ -256,6 +262,7 @@ impl World {
                 let id = id.unwrap();
                 self.acknowledged.insert(id, self.numbers[&id]);
                 self.commits += 1;
+                self.locks.iter_mut().for_each(|locks| locks.retain(|(of, _)| *of != id));
                 self.node(at).clients[client].id = None;
                 Step::Idle
             }
@@ -275,10 +282,14 @@ impl World {
         let state = self.node(at).clients[client].state;
         match state {
             Step::Idle if self.may_work(at) => {
-                let mut rows: Vec<usize> = (0..ROWS).filter(|_| self.random.percent(30)).collect();
+                let mut rows: Vec<_> = (0..ROWS).filter(|_| self.random.percent(30)).collect();
                 if rows.is_empty() {
                     rows.push(0);
                 }
+                let locks = *self.random.pick(&[0, 30, 100]);
+                let strengths = [RowLock::KeyShare, RowLock::Share, RowLock::NoKeyUpdate, RowLock::Update];
+                let mut strength = || self.random.percent(locks).then(|| *self.random.pick(&strengths));
+                let mut rows: Vec<_> = rows.into_iter().map(|row| (row, strength())).collect();
                 // In both orders, so that transactions wait for each other.
                 if self.random.percent(30) {
                     rows.reverse();
@@ -316,7 +327,7 @@ impl World {
     /// Reads the next row, and appends to it.
     fn work(&mut self, at: usize, client: usize) {
         let Client { ref rows, at: place, is_repeatable, is_reader, id, .. } = self.node(at).clients[client];
-        let Some(&row) = rows.get(place) else {
+        let Some(&(row, lock)) = rows.get(place) else {
             return if is_reader { self.abort(at, client) } else { self.end(at, client) };
         };
         if !is_repeatable && let Some(snapshot) = self.node(at).clients[client].snapshot.take() {
@@ -362,17 +373,25 @@ impl World {
             snapshot: is_repeatable.then_some(snapshot),
             horizon: &horizon,
             keeps_removal: false,
+            lock,
         };
         let status = |id, snapshot| core.status(id, snapshot);
         let mut append = |old: Option<Contents<'_>>| {
             let Contents::Here(old) = old.unwrap_or(Contents::Here(&[])) else { panic!("long contents") };
             let mut new = old.to_vec();
-            assert!(!is_repeatable || contents_of(&new) == contents, "T5: it has not seen what it changes");
+            // A row that is updated stays, so a lock that lets it be updated may have an older one.
+            let is_seen = contents_of(&new) == contents || lock == Some(RowLock::KeyShare);
+            assert!(!is_repeatable || is_seen, "T5: it has not seen what it changes");
+            if lock.is_some() {
+                return Decided::Lock;
+            }
             new.extend(id.0.to_le_bytes());
             Decided::Set(new)
         };
         let value = (!value.is_empty()).then_some(&value[..]);
         let (change, changed) = rows::change(value, by, status, &mut append);
+        // There is nothing to lock in an empty row.
+        let has_row = change != EntryChange::Keep;
         match change {
             EntryChange::Keep => {}
             EntryChange::Set(new) => self.rows[row] = new,
@@ -381,7 +400,22 @@ impl World {
         if changed == Changed::Done {
             // It is in the redo of this change.
             self.before_cleaning[row] = None;
-            self.changed.entry(id).or_default().push(row);
+            let strength = lock.unwrap_or(RowLock::NoKeyUpdate);
+            assert!(has_row || lock.is_some());
+            let others = &self.locks[row];
+            for (other, theirs) in others.iter().filter(|(other, _)| has_row && *other != id) {
+                assert!(!theirs.excludes(strength), "T9: {other:?} has locked row {row} for {theirs:?}");
+            }
+            if has_row {
+                self.locks[row].push((id, strength));
+            }
+            match lock {
+                Some(_) => self.locked += usize::from(has_row),
+                None => {
+                    self.changed.entry(id).or_default().push(row);
+                    self.node(at).clients[client].has_changed = true;
+                }
+            }
         }
         match changed {
             Changed::Done => self.node(at).clients[client].at += 1,
@@ -411,12 +445,13 @@ impl World {
         snapshot.into_iter().for_each(|snapshot| core.release(snapshot));
         id.into_iter().for_each(|id| core.abort(id));
         self.node(at).clients[client] = Client::default();
+        self.locks.iter_mut().for_each(|locks| locks.retain(|(of, _)| Some(*of) != id));
         self.settle(at);
     }
 
     fn end(&mut self, at: usize, client: usize) {
-        let Client { id, snapshot, granted, .. } = self.node(at).clients[client];
-        if self.random.percent(20) {
+        let Client { id, snapshot, granted, has_changed, .. } = self.node(at).clients[client];
+        if self.random.percent(20) || !has_changed {
             return self.abort(at, client);
         }
         self.next_token += 1;
@@ -559,6 +594,7 @@ impl World {
         let mut lost: Vec<TransactionId> = Vec::new();
         for client in &node.clients {
             let Some(id) = client.id else { continue };
+            self.locks.iter_mut().for_each(|locks| locks.retain(|(of, _)| *of != id));
             if self.slots.get(&id).is_some_and(|slot| !slot.is_durable) {
                 self.slots.remove(&id);
                 self.numbers.remove(&id);
@@ -713,24 +749,24 @@ impl World {
     }
 }
 
-/// Returns the numbers of commits, of deadlocks, of cleaned rows, and of free status blocks.
-fn run(seed: u64, deaths: bool) -> [usize; 4] {
+/// Returns the numbers of commits, deadlocks, locks, cleaned rows, and free status blocks.
+fn run(seed: u64, deaths: bool) -> [usize; 5] {
     let mut world = World::new(seed, 2 + seed as usize % 2);
     world.events(1500, deaths);
     world.finish();
     world.check();
-    [world.commits, world.deadlocks, world.cleaned, world.first_block as usize - 1]
+    [world.commits, world.deadlocks, world.locked, world.cleaned, world.first_block as usize - 1]
 }
 
-fn run_all(seeds: u64, deaths: bool) -> [usize; 4] {
+fn run_all(seeds: u64, deaths: bool) -> [usize; 5] {
     let runs = (0..seeds).map(|seed| run(seed, deaths));
     runs.reduce(|sum, one| std::array::from_fn(|at| sum[at] + one[at])).unwrap()
 }
 
 #[test]
 fn transactions_of_two_and_three_nodes_keep_their_properties() {
-    let [commits, deadlocks, cleaned, free] = run_all(300, false);
-    assert!(commits > 1500 && deadlocks > 30, "{commits} {deadlocks}");
+    let [commits, deadlocks, locks, cleaned, free] = run_all(500, false);
+    assert!(commits > 1500 && deadlocks > 30 && locks > 1000, "{commits} {deadlocks} {locks}");
     assert!(cleaned > 500 && free > 15, "{cleaned} {free}");
 }
 
@@ -738,7 +774,7 @@ fn transactions_of_two_and_three_nodes_keep_their_properties() {
 #[test]
 fn transactions_keep_their_properties_when_nodes_die_and_join() {
     let seeds = std::env::var("TRANSACTION_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
-    let [commits, deadlocks, cleaned, free] = run_all(seeds.unwrap_or(20_000), true);
-    assert!(commits > 20_000 && deadlocks > 600, "{commits} {deadlocks}");
+    let [commits, deadlocks, locks, cleaned, free] = run_all(seeds.unwrap_or(20_000), true);
+    assert!(commits > 20_000 && deadlocks > 600 && locks > 20_000, "{commits} {deadlocks} {locks}");
     assert!(cleaned > 10_000 && free > 500, "{cleaned} {free}");
 }

@@ -1,6 +1,6 @@
 //! Single rules of the protocol.
 
-use super::*;
+use super::{core::Horizon, *};
 
 /// Its slots may have numbers that other members do not know yet.
 #[test]
@@ -65,7 +65,7 @@ fn versions_between_the_snapshots_of_all_nodes_go() {
             }
         }
         let horizon = cores[1].horizon();
-        let by = Changer { id, step: 0, snapshot: None, horizon: &horizon, keeps_removal: false };
+        let by = Changer { id, step: 0, snapshot: None, horizon: &horizon, keeps_removal: false, lock: None };
         let status = |id: TransactionId, _| StatusPath::Known(Status::Committed(id.0));
         let set = &mut |_: Option<Contents<'_>>| Decided::Set(number.to_le_bytes().to_vec());
         if let (EntryChange::Set(new), Changed::Done) = rows::change(Some(&value), by, status, set) {
@@ -88,4 +88,87 @@ fn versions_between_the_snapshots_of_all_nodes_go() {
     }
     let versions = value.len() / (rows::VERSION_BYTES + 8);
     assert_eq!(versions, 4, "two for the snapshots, the last one, and the one before");
+}
+
+fn lock_of(id: TransactionId, strength: RowLock, horizon: &Horizon) -> Changer<'_> {
+    Changer { id, step: 0, snapshot: None, horizon, keeps_removal: false, lock: Some(strength) }
+}
+
+/// As PostgreSQL's table of row-level locks says.
+#[test]
+fn locks_of_a_row_exclude_each_other_by_their_strength() {
+    let mut core = Core::<Token>::new(NodeId(0), Incarnation(1), || 0);
+    core.view(Epoch(2), &[(NodeId(0), Incarnation(1))]);
+    let horizon = core.horizon();
+    let (one, other) = (TransactionId(1), TransactionId(2));
+    // Both are active.
+    let status = |id: TransactionId, _| match id {
+        TransactionId(0) => StatusPath::Known(Status::Committed(1)),
+        _ => StatusPath::Ask,
+    };
+    let row = rows::new(TransactionId(0), 0, b"row");
+    let lock = &mut |_: Option<Contents<'_>>| Decided::Lock;
+    let keys = [RowLock::KeyShare, RowLock::Share, RowLock::NoKeyUpdate, RowLock::Update];
+    let expected = ["...x", "..xx", ".xxx", "xxxx"];
+    for (first, expected) in keys.into_iter().zip(expected) {
+        let locked = rows::change(Some(&row), lock_of(one, first, &horizon), status, lock);
+        let (EntryChange::Set(locked), Changed::Done) = locked else { panic!("{locked:?}") };
+        let waits = |by: Changer<'_>, decide: &mut dyn FnMut(Option<Contents<'_>>) -> Decided| {
+            matches!(rows::change(Some(&locked), by, status, decide).1, Changed::Unknown(_))
+        };
+        let found: String = keys
+            .map(|second| if waits(lock_of(other, second, &horizon), lock) { 'x' } else { '.' })
+            .into_iter()
+            .collect();
+        assert_eq!(found, expected, "{first:?}");
+        let by = Changer { lock: None, ..lock_of(other, first, &horizon) };
+        let update = &mut |_: Option<Contents<'_>>| Decided::Set(b"new".to_vec());
+        assert_eq!(waits(by, update), first >= RowLock::Share, "{first:?}: update");
+        assert!(waits(by, &mut |_| Decided::Remove), "{first:?}: removal");
+        // A reader needs to know nothing of the lock, and its own transaction has what it has.
+        let shown = rows::visible(&locked, None, 9, status).unwrap();
+        assert_eq!(shown, Some(Contents::Here(b"row")), "{first:?}");
+        for weaker in keys.into_iter().filter(|weaker| *weaker <= first) {
+            let again = rows::change(Some(&locked), lock_of(one, weaker, &horizon), status, lock);
+            assert_eq!(again, (EntryChange::Keep, Changed::Done), "{first:?} {weaker:?}");
+        }
+    }
+}
+
+/// So a row that refers to another one can be inserted while that one is updated, and goes when it
+/// is rolled back to a savepoint.
+#[test]
+fn a_key_is_locked_beside_an_update_and_given_back_with_a_savepoint() {
+    let mut core = Core::<Token>::new(NodeId(0), Incarnation(1), || 0);
+    core.view(Epoch(2), &[(NodeId(0), Incarnation(1))]);
+    let horizon = core.horizon();
+    let (one, other) = (TransactionId(1), TransactionId(2));
+    let status = |id: TransactionId, _| match id {
+        TransactionId(0) => StatusPath::Known(Status::Committed(1)),
+        _ => StatusPath::Ask,
+    };
+    let row = rows::new(TransactionId(0), 0, b"row");
+    let by = Changer { lock: None, ..lock_of(one, RowLock::Update, &horizon) };
+    let update = rows::change(Some(&row), by, status, &mut |_| Decided::Set(b"new".to_vec()));
+    let (EntryChange::Set(updated), Changed::Done) = update else { panic!("{update:?}") };
+    let mut seen = None;
+    let mut lock = |contents: Option<Contents<'_>>| {
+        seen = contents.map(|contents| contents == Contents::Here(b"row"));
+        Decided::Lock
+    };
+    let by = Changer { step: 3, ..lock_of(other, RowLock::KeyShare, &horizon) };
+    let locked = rows::change(Some(&updated), by, status, &mut lock);
+    let (EntryChange::Set(locked), Changed::Done) = locked else { panic!("{locked:?}") };
+    assert_eq!(seen, Some(true), "it gets the committed contents");
+    assert_eq!(rows::writers(&locked), Ok(vec![other, one, TransactionId(0)][..2].to_vec()));
+    let removed = rows::change(Some(&updated), by, status, &mut |_| Decided::Lock);
+    assert!(matches!(removed.0, EntryChange::Set(_)));
+    assert_eq!(rows::undo(Some(&locked), other, 4).0, EntryChange::Keep);
+    assert_eq!(rows::undo(Some(&locked), other, 3).0, EntryChange::Set(updated.clone()));
+    // The removal of a row that nobody has locked, but that is not committed.
+    let by = Changer { lock: None, ..by };
+    assert!(matches!(
+        rows::change(Some(&updated), by, status, &mut |_| Decided::Remove).1,
+        Changed::Unknown(_)
+    ));
 }
