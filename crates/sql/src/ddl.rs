@@ -1,16 +1,18 @@
 //! Statements that make, change and remove tables and indexes.
 
+use plexus_store::tree::ScanPlace;
 use sqlparser::ast;
 
 use crate::{
     bind::{self, Parameters, select::refuse},
     catalog::{Catalog, Column, Index, Key, Table, undefined},
-    dml::{default_of, insert_unique, put_entry},
+    dml::{default_of, insert_rows, put_entry},
     error::{Result, SqlError, code},
     exec::Run,
     parse::{folded, relation},
     sequences::Sequence,
-    types::{Type, encode},
+    spool::{Direction, OrderedRow, Spool},
+    types::{Type, Value, encode},
 };
 
 fn names_of(columns: &[ast::IndexColumn]) -> Result<Vec<String>> {
@@ -429,18 +431,44 @@ pub(crate) async fn create_index(
     Ok(None)
 }
 
-/// Adds an index, with the entries of all rows.
+/// The most entries that are inserted together.
+const MOST_ENTRIES: usize = 256;
+
+/// Adds an index, with the entries of all rows in their order.
 async fn add_index(run: &mut Run<'_>, catalog: &mut Catalog, table: &Table, mut index: Index) -> Result<()> {
     index.root = run.by.create_tree().await?.0;
-    let mut place = Some(plexus_store::tree::ScanPlace::from(&[]));
+    let mut entries = Spool::new(run.temporary, [Direction::RISING]);
+    let mut place = Some(ScanPlace::from(&[]));
     while let Some(from) = place {
         let (rows, next) = run.by.scan(table.rows(), &from).await?;
         place = next;
         for (key, bytes) in rows {
-            let row = encode::read_row(&bytes, table.columns.len())?;
-            let (entry, _) = index.key(table, &key, &row)?;
-            put_entry(run, table, &index, &entry, &key, &row).await?;
+            let (entry, _) = index.key(table, &key, &encode::read_row(&bytes, table.columns.len())?)?;
+            let entry = Value::Bytes(entry);
+            entries.push(OrderedRow { order: vec![entry.clone()], row: vec![entry, Value::Bytes(key)] })?;
         }
+    }
+    let mut sorted = entries.rows().await?.fuse();
+    let mut batch: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+    loop {
+        while batch.len() < MOST_ENTRIES
+            && let Some(entry) = sorted.next()
+        {
+            let Ok([Value::Bytes(entry), Value::Bytes(key)]) = <[Value; 2]>::try_from(entry?) else { break };
+            batch.push((entry, key));
+        }
+        let Some((entry, key)) = batch.first() else { break };
+        let rising = batch.windows(2).take_while(|pair| pair[0].0 < pair[1].0).count() + 1;
+        let count = match run.by.insert_run(index.tree(), &batch[..rising]).await? {
+            0 => {
+                let row = run.by.get(table.rows(), key).await?.unwrap_or_default();
+                let row = encode::read_row(&row, table.columns.len())?;
+                put_entry(run, table, &index, entry, key, &row).await?;
+                1
+            }
+            count => count,
+        };
+        batch.drain(..count);
     }
     let mut new = table.clone();
     new.indexes.push(index);
@@ -483,13 +511,24 @@ pub(crate) async fn alter_table(
         for index in &mut new.indexes {
             index.root = run.by.create_tree().await?.0;
         }
-        let mut place = Some(plexus_store::tree::ScanPlace::from(&[]));
+        let mut sorted = Spool::new(run.temporary, [Direction::RISING]);
+        let mut place = Some(ScanPlace::from(&[]));
         while let Some(from) = place {
             let (rows, next) = run.by.scan(table.rows(), &from).await?;
             place = next;
             for (_, bytes) in rows {
-                insert_unique(run, &new, &encode::read_row(&bytes, new.columns.len())?).await?;
+                let row = encode::read_row(&bytes, new.columns.len())?;
+                let key = new.primary_key(&row)?.unwrap_or_default();
+                sorted.push(OrderedRow { order: vec![Value::Bytes(key)], row })?;
             }
+        }
+        let mut sorted = sorted.rows().await?.fuse();
+        loop {
+            let rows: Vec<_> = sorted.by_ref().take(MOST_ENTRIES).collect::<Result<_>>()?;
+            if rows.is_empty() {
+                break;
+            }
+            insert_rows(run, &new, &rows).await.map_err(|(_, error)| error)?;
         }
         catalog.change(run.store, run.by, Some(&table), Some(&new)).await?;
     }

@@ -15,6 +15,7 @@ use crate::{
     exec::{Run, matching, select},
     expr::{Expr, Inputs},
     parse::{folded, relation},
+    spool::Rows,
     types::{Value, encode, text},
 };
 
@@ -29,14 +30,14 @@ pub(crate) struct Change {
 
 #[derive(Debug)]
 pub(crate) enum ChangeKind {
-    Insert { source: Rows, conflict: Conflict },
+    Insert { source: NewRows, conflict: Conflict },
     Update { source: Source, set: Vec<(usize, Expr)> },
     Delete { source: Source },
 }
 
 /// The rows to insert.
 #[derive(Debug)]
-pub(crate) enum Rows {
+pub(crate) enum NewRows {
     Values(Vec<Vec<Expr>>),
     /// The rows of a query, with the expressions that make rows of the table of them.
     Query(Box<Select>, Vec<Expr>),
@@ -160,7 +161,7 @@ pub(crate) fn bind_insert(
         Err(SqlError::new(code::SYNTAX_ERROR, message))
     };
     let source = match insert.source.as_deref() {
-        None => Rows::Values(vec![fill(Vec::new())?]),
+        None => NewRows::Values(vec![fill(Vec::new())?]),
         Some(query) => match &*query.body {
             ast::SetExpr::Values(values) => {
                 let mut rows = Vec::new();
@@ -179,7 +180,7 @@ pub(crate) fn bind_insert(
                     }
                     rows.push(fill(bound)?);
                 }
-                Rows::Values(rows)
+                NewRows::Values(rows)
             }
             _ => {
                 let query = crate::bind::select::bind(query, tables, parameters)?;
@@ -190,7 +191,7 @@ pub(crate) fn bind_insert(
                     bound.push((*column, assign((Expr::Column(at), given.of), *of, name, parameters)?));
                 }
                 let row = fill(bound)?;
-                Rows::Query(Box::new(query), row)
+                NewRows::Query(Box::new(query), row)
             }
         },
     };
@@ -404,23 +405,21 @@ pub(crate) async fn run(run: &mut Run<'_>, change: &Change) -> Result<ChangedRow
     let table = &*change.table;
     match &change.kind {
         ChangeKind::Insert { source, conflict } => {
-            let rows = match source {
-                Rows::Values(rows) => {
+            let (rows, exprs): (Rows, _) = match source {
+                NewRows::Values(rows) => {
                     let mut values = Vec::with_capacity(rows.len());
                     for row in rows {
                         values.push(run.evaluate(row, &[]).await?);
                     }
-                    values
+                    (values.into(), None)
                 }
-                Rows::Query(query, exprs) => {
-                    let mut rows = select(run, query).await?;
-                    for row in &mut rows {
-                        *row = run.evaluate(exprs, row).await?;
-                    }
-                    rows
-                }
+                NewRows::Query(query, exprs) => (select(run, query).await?, Some(exprs)),
             };
             for row in rows {
+                let row = match exprs {
+                    None => row?,
+                    Some(exprs) => run.evaluate(exprs, &row?).await?,
+                };
                 let row = match insert_row(run, table, &row).await? {
                     true => row,
                     false => match insert_conflict(run, table, conflict, row).await? {
@@ -433,13 +432,14 @@ pub(crate) async fn run(run: &mut Run<'_>, change: &Change) -> Result<ChangedRow
         }
         ChangeKind::Update { source, set } => {
             for key in keys(run, source).await? {
-                if let Some(row) = update_row(run, table, &source.conditions, set, key, None).await? {
+                if let Some(row) = update_row(run, table, &source.conditions, set, key?, None).await? {
                     note(run, change, &mut changed, &row)?;
                 }
             }
         }
         ChangeKind::Delete { source } => {
             for key in keys(run, source).await? {
+                let key = key?;
                 let (parameters, context) = (run.parameters, run.context);
                 let mut gone = Ok(None);
                 let mut remove = |bytes: Option<&[u8]>| {
@@ -457,31 +457,36 @@ pub(crate) async fn run(run: &mut Run<'_>, change: &Change) -> Result<ChangedRow
     Ok(changed)
 }
 
-fn note(run: &Run<'_>, change: &Change, changed: &mut ChangedRows, row: &[Value]) -> Result<()> {
+fn note(run: &mut Run<'_>, change: &Change, changed: &mut ChangedRows, row: &[Value]) -> Result<()> {
     changed.count += 1;
     if !change.returning.is_empty() {
         let inputs = run.inputs(row);
-        let returned = change.returning.iter().map(|expr| expr.evaluate(inputs)).collect::<Result<_>>()?;
+        let returned =
+            change.returning.iter().map(|expr| expr.evaluate(inputs)).collect::<Result<Vec<_>>>()?;
+        run.keep(&returned)?;
         changed.returned.push(returned);
     }
     Ok(())
 }
 
 /// Returns the keys of the rows to change. A row with a known key is not read before.
-async fn keys(run: &mut Run<'_>, source: &Source) -> Result<Vec<Vec<u8>>> {
-    if source.path.is_point(&source.table) {
+async fn keys(run: &mut Run<'_>, source: &Source) -> Result<impl Iterator<Item = Result<Vec<u8>>> + use<>> {
+    let is_point = source.path.is_point(&source.table);
+    let mut known = None;
+    if is_point {
         let inputs = run.inputs(&[]);
         let mut key = Vec::new();
         for (expr, column) in source.path.prefix.iter().zip(&source.path.columns) {
             let value = expr.evaluate(inputs)?;
             if value.is_null() {
-                return Ok(Vec::new());
+                return Ok(None.into_iter().chain(None.into_iter().flatten()));
             }
             encode::put_key(&mut key, &value, source.table.columns[*column].of)?;
         }
-        return Ok(vec![key]);
+        known = Some(Ok(key));
     }
-    Ok(matching(run, source).await?.into_iter().map(|(key, _)| key).collect())
+    let found = if is_point { None } else { Some(matching(run, source, None).await?) };
+    Ok(known.into_iter().chain(found.into_iter().flatten()))
 }
 
 /// Returns the newest values of a row if it still meets the conditions.

@@ -1,25 +1,26 @@
 //! The executor of queries: scans, joins, groups, orders.
 
-use std::{cmp::Ordering, collections::HashMap};
+use std::{collections::HashMap, path::Path as FilePath, sync::Arc};
 
 use plexus_cache::Cache;
-use plexus_store::{RowChange, Store, tree::ScanPlace};
+use plexus_store::{RowLock, Store, tree::ScanPlace};
 
 use crate::{
     bind::{
         Aggregate, AggregateKind,
-        select::{Groups, OrderKey, Path, RowLock, Select, Source},
+        select::{Busy, Groups, Locking, Path, Select, Source},
     },
     catalog::{Table, Transaction},
     error::{Result, SqlError, code},
     expr::{Expr, Inputs},
     functions::Context,
     sequences::Ranges,
+    spool::{OrderedRow, Rows, Spool, bytes_of},
     types::{Type, Value, encode, numeric::Numeric},
 };
 
-/// The memory that the rows of one statement may take, in bytes.
-const MOST_MEMORY: usize = 256 << 20;
+/// The memory that the rows of one statement may take, in bytes, beside those of its result.
+pub(crate) const MOST_MEMORY: usize = 256 << 20;
 
 /// A running statement.
 pub(crate) struct Run<'a> {
@@ -28,6 +29,8 @@ pub(crate) struct Run<'a> {
     pub(crate) parameters: &'a [Value],
     pub(crate) context: &'a Context,
     pub(crate) ranges: &'a Ranges,
+    /// The directory for temporary files.
+    pub(crate) temporary: &'a Arc<FilePath>,
     /// The bytes of the rows that are kept.
     pub(crate) memory: usize,
 }
@@ -57,21 +60,13 @@ impl<'a> Run<'a> {
 
     /// Counts rows that are kept against the limit.
     pub(crate) fn keep(&mut self, row: &[Value]) -> Result<()> {
-        let long: usize = row
-            .iter()
-            .map(|value| match value {
-                Value::Text(text) => text.len(),
-                Value::Bytes(bytes) => bytes.len(),
-                _ => 0,
-            })
-            .sum();
-        self.memory += size_of_val(row) + long;
-        if self.memory > MOST_MEMORY {
-            let message = "out of memory: the rows of the statement need more than 256 MiB";
-            return Err(SqlError::new("53200", message));
-        }
-        Ok(())
+        self.memory += bytes_of(row);
+        if self.memory > MOST_MEMORY { Err(out_of_memory()) } else { Ok(()) }
     }
+}
+
+pub(crate) fn out_of_memory() -> SqlError {
+    SqlError::new("53200", "out of memory: the rows of the statement need more than 256 MiB")
 }
 
 /// The keys that a path leads to.
@@ -171,18 +166,27 @@ fn all_hold(conditions: &[Expr], inputs: Inputs<'_>) -> Result<bool> {
     Ok(true)
 }
 
-/// Returns the rows of a table that meet the conditions of a source, with their keys.
-pub(crate) async fn matching(run: &mut Run<'_>, source: &Source) -> Result<Vec<KeyedRow>> {
-    let mut rows = Vec::new();
+/// Returns the keys of the rows of a table that meet the conditions of a source, in the order of a
+/// query, if there is one.
+pub(crate) async fn matching(
+    run: &mut Run<'_>,
+    source: &Source,
+    query: Option<&Select>,
+) -> Result<impl Iterator<Item = Result<Vec<u8>>> + use<>> {
+    let order = query.iter().flat_map(|query| &query.order).map(|key| key.direction);
+    let mut keys = Spool::new(run.temporary, order);
     each_row(run, source, &[], &mut |run, (key, row)| {
         if all_hold(&source.conditions, run.inputs(&row))? {
-            run.keep(&row)?;
-            rows.push((key, row));
+            let order = query.map_or(Ok(Vec::new()), |query| order_of(run, query, &row))?;
+            keys.push(OrderedRow { order, row: vec![Value::Bytes(key)] })?;
         }
         Ok(true)
     })
     .await?;
-    Ok(rows)
+    Ok(keys.rows().await?.map(|row| match row?.pop() {
+        Some(Value::Bytes(key)) => Ok(key),
+        _ => Ok(Vec::new()),
+    }))
 }
 
 /// Calls `act` with each row of the joined sources; it returns false to end.
@@ -262,7 +266,7 @@ async fn joined(
 }
 
 /// Runs a query and returns its rows.
-pub(crate) async fn select(run: &mut Run<'_>, query: &Select) -> Result<Vec<Vec<Value>>> {
+pub(crate) async fn select(run: &mut Run<'_>, query: &Select) -> Result<Rows> {
     let count = |run: &Run<'_>, expr: &Option<Expr>, what: &str| -> Result<Option<usize>> {
         match expr.as_ref().map(|expr| expr.evaluate(run.inputs(&[]))).transpose()? {
             Some(Value::Int(number)) => match usize::try_from(number) {
@@ -278,94 +282,74 @@ pub(crate) async fn select(run: &mut Run<'_>, query: &Select) -> Result<Vec<Vec<
     if let Some(lock) = query.locks {
         return locked(run, query, lock, wanted, offset).await;
     }
+    let mut rows = Spool::new(run.temporary, query.order.iter().map(|key| key.direction));
     let is_empty = !all_hold(&query.constant, run.inputs(&[]))?;
-    let mut rows: Vec<(Vec<Value>, Vec<Value>)> = Vec::new();
     if let Some(groups) = &query.groups {
         for row in grouped(run, query, groups, is_empty).await? {
-            rows.push(project(run, query, &row)?);
+            rows.push(project(run, query, &row)?)?;
         }
     } else if is_empty || wanted == Some(0) {
         // No row.
     } else if query.sources.is_empty() {
         let output = run.evaluate(&query.output, &[]).await?;
-        rows.push((output, Vec::new()));
+        rows.push(OrderedRow { order: Vec::new(), row: output })?;
     } else {
         let enough = wanted.filter(|_| query.order.is_empty() && !query.is_distinct);
+        let mut count = 0;
         joined(run, &query.sources, &mut |run, row| {
-            let projected = project(run, query, &row)?;
-            run.keep(&projected.0)?;
-            rows.push(projected);
-            Ok(enough.is_none_or(|enough| rows.len() < enough))
+            rows.push(project(run, query, &row)?)?;
+            count += 1;
+            Ok(enough.is_none_or(|enough| count < enough))
         })
         .await?;
     }
-    if !query.order.is_empty() {
-        rows.sort_by(|(_, one), (_, other)| compare_keys(&query.order, one, other));
-    }
-    let mut output: Vec<Vec<Value>> = rows.into_iter().map(|(row, _)| row).collect();
-    if query.is_distinct {
-        let mut seen = std::collections::HashSet::new();
-        output.retain(|row| seen.insert(encode::row(row)));
-    }
-    Ok(output.into_iter().skip(offset).take(limit.unwrap_or(usize::MAX)).collect())
+    let rows = rows.rows().await?;
+    let rows = if query.is_distinct { rows.distinct() } else { rows };
+    Ok(rows.part(offset, limit.unwrap_or(usize::MAX)))
 }
 
 /// Returns the output of a row and the values by which it is ordered.
-fn project(run: &Run<'_>, query: &Select, row: &[Value]) -> Result<(Vec<Value>, Vec<Value>)> {
+fn project(run: &Run<'_>, query: &Select, row: &[Value]) -> Result<OrderedRow> {
+    let order = order_of(run, query, row)?;
     let inputs = run.inputs(row);
-    let output = query.output.iter().map(|expr| expr.evaluate(inputs)).collect::<Result<_>>()?;
-    let order = query.order.iter().map(|key| key.by.evaluate(inputs)).collect::<Result<_>>()?;
-    Ok((output, order))
+    let row = query.output.iter().map(|expr| expr.evaluate(inputs)).collect::<Result<_>>()?;
+    Ok(OrderedRow { order, row })
 }
 
-fn compare_keys(keys: &[OrderKey], one: &[Value], other: &[Value]) -> Ordering {
-    for (key, (one, other)) in keys.iter().zip(one.iter().zip(other)) {
-        let order = match (one.is_null(), other.is_null()) {
-            (true, true) => Ordering::Equal,
-            (true, false) if key.nulls_first => Ordering::Less,
-            (true, false) => Ordering::Greater,
-            (false, true) if key.nulls_first => Ordering::Greater,
-            (false, true) => Ordering::Less,
-            _ if key.is_descending => other.compare(one),
-            _ => one.compare(other),
-        };
-        if order.is_ne() {
-            return order;
-        }
-    }
-    Ordering::Equal
+fn order_of(run: &Run<'_>, query: &Select, row: &[Value]) -> Result<Vec<Value>> {
+    query.order.iter().map(|key| key.by.evaluate(run.inputs(row))).collect()
 }
 
-/// Runs `SELECT … FOR UPDATE`: each row is written again as it is, so it belongs to the transaction
-/// until its end. Rows beyond the limit stay free.
+/// Runs `SELECT … FOR UPDATE` and its weaker forms: each row is locked until the end of the
+/// transaction. Rows beyond the limit stay free.
 async fn locked(
     run: &mut Run<'_>,
     query: &Select,
-    lock: RowLock,
+    Locking { strength, busy }: Locking,
     wanted: Option<usize>,
     offset: usize,
-) -> Result<Vec<Vec<Value>>> {
+) -> Result<Rows> {
     let [source] = &query.sources[..] else { return Err(SqlError::unsupported("this FOR UPDATE")) };
-    let mut found = Vec::new();
-    if all_hold(&query.constant, run.inputs(&[]))? {
-        for (key, row) in matching(run, source).await? {
-            found.push((key, project(run, query, &row)?.1));
-        }
-    }
-    found.sort_by(|(_, one), (_, other)| compare_keys(&query.order, one, other));
     let mut rows = Vec::new();
-    for (key, _) in found {
+    if !all_hold(&query.constant, run.inputs(&[]))? {
+        return Ok(rows.into());
+    }
+    for key in matching(run, source, Some(query)).await? {
         if wanted == Some(rows.len()) {
             break;
         }
-        run.by.never_wait(lock != RowLock::Waits);
-        let locked = lock_row(run, source, &key).await;
+        run.by.never_wait(busy != Busy::Waits);
+        let locked = lock_row(run, source, &key?, strength).await;
         run.by.never_wait(false);
         match locked {
-            Ok(Some(row)) => rows.push(project(run, query, &row)?.0),
+            Ok(Some(row)) => {
+                let row = project(run, query, &row)?.row;
+                run.keep(&row)?;
+                rows.push(row);
+            }
             Ok(None) => {}
-            Err(error) if error.code == code::LOCK_NOT_AVAILABLE && lock == RowLock::Skips => {}
-            Err(error) if error.code == code::LOCK_NOT_AVAILABLE && lock == RowLock::Fails => {
+            Err(error) if error.code == code::LOCK_NOT_AVAILABLE && busy == Busy::Skips => {}
+            Err(error) if error.code == code::LOCK_NOT_AVAILABLE && busy == Busy::Fails => {
                 let name = &source.table.name;
                 let message = format!("could not obtain lock on row in relation \"{name}\"");
                 return Err(SqlError::new(code::LOCK_NOT_AVAILABLE, message));
@@ -373,27 +357,29 @@ async fn locked(
             Err(error) => return Err(error),
         }
     }
-    Ok(rows.into_iter().skip(offset).collect())
+    Ok(Rows::from(rows).part(offset, usize::MAX))
 }
 
 /// Locks a row. Returns its newest contents if they are still those that the query wants.
-async fn lock_row(run: &mut Run<'_>, source: &Source, key: &[u8]) -> Result<Option<Vec<Value>>> {
+async fn lock_row(
+    run: &mut Run<'_>,
+    source: &Source,
+    key: &[u8],
+    strength: RowLock,
+) -> Result<Option<Vec<Value>>> {
     let mut newest = Ok(None);
     let (parameters, context) = (run.parameters, run.context);
     let columns = source.table.columns.len();
-    let mut decide = |row: Option<&[u8]>| {
+    let mut wants = |row: Option<&[u8]>| {
         newest = (|| {
             let Some(bytes) = row else { return Ok(None) };
             let row = encode::read_row(bytes, columns)?;
             let holds = all_hold(&source.conditions, Inputs { row: &row, parameters, context })?;
             Ok::<_, SqlError>(holds.then_some(row))
         })();
-        match (&newest, row) {
-            (Ok(Some(_)), Some(bytes)) => RowChange::Set(bytes.to_vec()),
-            _ => RowChange::Keep,
-        }
+        matches!(newest, Ok(Some(_)))
     };
-    run.by.change(source.table.rows(), key, &mut decide).await?;
+    run.by.lock(source.table.rows(), key, strength, &mut wants).await?;
     newest
 }
 
@@ -422,7 +408,13 @@ impl Accumulated {
             (AggregateKind::Sum | AggregateKind::Average, before) => Some(match (before, value) {
                 (None, Value::Int(number)) => Value::Numeric(Numeric::from_int(number)),
                 (None, value) => value,
-                (Some(Value::Float(sum)), Value::Float(number)) => Value::Float(sum + number),
+                (Some(Value::Float(sum)), Value::Float(number)) => {
+                    let sum = Value::Float(sum + number);
+                    match aggregate.kind {
+                        AggregateKind::Sum => sum.fit(aggregate.input, false)?,
+                        _ => sum,
+                    }
+                }
                 (Some(Value::Numeric(sum)), Value::Int(number)) => {
                     Value::Numeric(sum.add(Numeric::from_int(number))?)
                 }

@@ -312,7 +312,7 @@ fn calculate(operation: Operation, of: Type, one: Value, other: Value) -> Result
             if result.is_infinite() && one.is_finite() && other.is_finite() {
                 return Err(SqlError::new(code::NUMERIC_OUT_OF_RANGE, "value out of range: overflow"));
             }
-            Ok(Value::Float(result))
+            Value::Float(result).fit(of, false)
         }
         (Value::Numeric(one), Value::Numeric(other)) => Ok(Value::Numeric(match operation {
             Operation::Add => one.add(other)?,

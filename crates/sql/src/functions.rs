@@ -33,6 +33,7 @@ static FUNCTIONS: &[Function] = &[
     Function { name: "abs", arguments: &[Type::Int4], result: Type::Int4, act: abs },
     Function { name: "abs", arguments: &[Type::Int8], result: Type::Int8, act: abs },
     Function { name: "abs", arguments: &[NUMERIC], result: NUMERIC, act: abs },
+    Function { name: "abs", arguments: &[Type::Float4], result: Type::Float4, act: abs },
     Function { name: "abs", arguments: &[Type::Float8], result: Type::Float8, act: abs },
     Function {
         name: "current_database",

@@ -31,6 +31,7 @@ mod sequences;
 pub mod server;
 mod session;
 mod shape;
+mod spool;
 mod types;
 mod wire;
 

@@ -1,11 +1,20 @@
 //! Text to statements, by the library `sqlparser`, and what it does not know.
 
-use sqlparser::{ast, dialect::PostgreSqlDialect, parser::Parser, tokenizer::Tokenizer};
+use sqlparser::{
+    ast,
+    dialect::PostgreSqlDialect,
+    parser::Parser,
+    tokenizer::{Token, TokenWithSpan, Tokenizer},
+};
 
 use crate::error::{Result, SqlError, code};
 
 /// The deepest nesting of a statement.
 const MOST_DEPTH: usize = 200;
+
+/// The table of which FOR UPDATE and FOR SHARE are, if FOR NO KEY UPDATE or FOR KEY SHARE was
+/// meant: the library does not know them.
+pub(crate) const WEAKER_LOCK: &str = "weaker lock";
 
 /// A statement of a client.
 #[derive(Clone, Debug)]
@@ -54,7 +63,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Statement>> {
         }
     };
     let tokens = Tokenizer::new(&PostgreSqlDialect {}, text).tokenize_with_location();
-    let tokens = tokens.map_err(|error| failed(&error))?;
+    let tokens = know_weaker_locks(tokens.map_err(|error| failed(&error))?);
     let mut parser = Parser::new(&PostgreSqlDialect {})
         .with_recursion_limit(MOST_DEPTH)
         .with_tokens_with_locations(tokens);
@@ -63,6 +72,46 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Statement>> {
         return Ok(vec![Statement::Empty]);
     }
     Ok(parsed.into_iter().map(|statement| Statement::Sql(Box::new(statement))).collect())
+}
+
+/// Writes FOR NO KEY UPDATE and FOR KEY SHARE as [`WEAKER_LOCK`] says.
+fn know_weaker_locks(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
+    let is_word = |token: &TokenWithSpan, word: &str| match &token.token {
+        Token::Word(found) => found.quote_style.is_none() && found.value.eq_ignore_ascii_case(word),
+        _ => false,
+    };
+    let words: Vec<usize> =
+        (0..tokens.len()).filter(|at| !matches!(tokens[*at].token, Token::Whitespace(_))).collect();
+    let at = |place: usize, all: &[&str]| {
+        words[place..].len() >= all.len()
+            && words[place..].iter().zip(all).all(|(at, word)| is_word(&tokens[*at], word))
+    };
+    // The words that go, and those behind which the table is written.
+    let (mut gone, mut behind) = (Vec::new(), Vec::new());
+    for place in 0..words.len() {
+        if at(place, &["for", "no", "key", "update"]) {
+            gone.extend([words[place + 1], words[place + 2]]);
+            behind.push(words[place + 3]);
+        } else if at(place, &["for", "key", "share"]) {
+            gone.push(words[place + 1]);
+            behind.push(words[place + 2]);
+        }
+    }
+    if behind.is_empty() {
+        return tokens;
+    }
+    let mut written = Vec::with_capacity(tokens.len() + 2);
+    for (at, token) in tokens.into_iter().enumerate() {
+        let span = token.span;
+        if !gone.contains(&at) {
+            written.push(token);
+        }
+        if behind.contains(&at) {
+            let of = [Token::make_keyword("OF"), Token::make_word(WEAKER_LOCK, Some('"'))];
+            written.extend(of.map(|token| TokenWithSpan { token, span }));
+        }
+    }
+    written
 }
 
 /// Reads CREATE USER, which is CREATE ROLE with LOGIN.

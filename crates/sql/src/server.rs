@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     io,
     os::fd::AsFd,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::Relaxed},
@@ -57,6 +58,8 @@ pub struct ServerSettings {
     pub tls: Option<Arc<ServerConfig>>,
     /// The lock manager of the node.
     pub locks: LockManager,
+    /// The directory for temporary files, which have no names.
+    pub temporary: PathBuf,
 }
 
 /// Makes the settings of TLS from a certificate and its key, both in PEM.
@@ -85,6 +88,7 @@ struct Shared {
     most_sessions: usize,
     tls: Option<Arc<ServerConfig>>,
     locks: LockManager,
+    temporary: Arc<Path>,
     sessions: Mutex<BTreeMap<i32, Arc<Activity>>>,
     /// The clients that are connected, with and without a session.
     connections: AtomicUsize,
@@ -131,7 +135,7 @@ impl Server {
     /// The system cannot start a thread, or gives no random numbers.
     pub fn start(settings: ServerSettings, threads: usize) -> io::Result<Self> {
         let threads = (0..threads.max(1)).map(|thread| TaskThread::start(&format!("sql-{thread}")));
-        let ServerSettings { user, password, sessions, tls, locks } = settings;
+        let ServerSettings { user, password, sessions, tls, locks, temporary } = settings;
         let verifier = password.map(|password| Verifier::of(&password)).transpose();
         let verifier = verifier.map_err(io::Error::other)?.map(|verifier| verifier.text());
         let shared = Shared {
@@ -139,6 +143,7 @@ impl Server {
             most_sessions: sessions,
             tls,
             locks,
+            temporary: temporary.into(),
             sessions: Mutex::default(),
             connections: AtomicUsize::new(0),
             is_ending: AtomicBool::new(false),
@@ -389,8 +394,13 @@ async fn session(
     connection.out.authentication(0, &[]);
     connection.out.cancel_key(process, secret);
     let context = Context { begun: time::now(), user, database, process, sequences: Drawn::default() };
-    let (locks, ranges, first) = (shared.locks.clone(), shared.ranges.clone(), shared.first.clone());
-    let parts = SessionParts { store, locks, ranges, first };
+    let parts = SessionParts {
+        store,
+        locks: shared.locks.clone(),
+        ranges: shared.ranges.clone(),
+        first: shared.first.clone(),
+        temporary: shared.temporary.clone(),
+    };
     let session = Session::new(parts, Catalog::new(place), connection, &activity, context, start)?;
     match session.serve().await {
         // Before the entry ends, for which a node that stops waits.

@@ -44,7 +44,7 @@ impl<'a> Nodes<'a> {
         let folder = tempfile::tempdir()?;
         let dir = folder.path().join("pair");
         let mut init = Command::new(plexus);
-        init.arg("init").arg(&dir).args(["--nodes", "2", "--size-mib", "8", "--cache-mib", "4"]);
+        init.arg("init").arg(&dir).args(["--nodes", "2", "--no-sql", "--size-mib", "8", "--cache-mib", "4"]);
         let rail = if endpoints.transport == Transport::Shm { "shm" } else { "tcp" };
         output_within(init.args(["--rails", rail, "--waiting", "event"]), TIMEOUT)?;
         configure(&dir.join("cluster.toml"), cpus, endpoints, sealed)?;

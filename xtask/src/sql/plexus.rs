@@ -71,8 +71,7 @@ impl Plexus {
     fn start_with(&self, nodes: usize, rails: &str, redo_mib: &str, more: &str) -> Result<Cluster<'_>> {
         let mut cluster = Cluster { plexus: self, directory: tempfile::tempdir()?, servers: Vec::new() };
         let count = nodes.to_string();
-        let options =
-            ["--sql", "--rails", rails, "--cache-mib", "400", "--size-mib", "2048", "--redo-mib", redo_mib];
+        let options = ["--rails", rails, "--cache-mib", "400", "--size-mib", "2048", "--redo-mib", redo_mib];
         let mut init = Command::new(&self.0);
         init.arg("init").arg(cluster.path()).args(["--nodes", &count]).args(options).env("USER", USER);
         output_within(&mut init, TIMEOUT)?;

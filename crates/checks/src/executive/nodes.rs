@@ -125,7 +125,7 @@ impl Nodes {
         init.arg("init").arg(self.dir().root()).args(["--nodes", &self.spec.count.to_string()]);
         let size_mib = if self.spec.has_sql { "64" } else { "16" };
         init.args(["--size-mib", size_mib, "--cache-mib", "4", "--rails", "shm,tcp"]);
-        init.args(self.spec.has_sql.then_some("--sql"));
+        init.args((!self.spec.has_sql).then_some("--no-sql"));
         let output = init.output().map_err(|error| format!("{}: {error}", self.spec.program.display()))?;
         if !output.status.success() {
             return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());

@@ -65,7 +65,9 @@ impl RunningServer {
                 address.listen
             ));
         }
-        let settings = ServerSettings { user, password, sessions, tls, locks: node.locks().clone() };
+        let temporary = node.config().dir.root().to_owned();
+        let locks = node.locks().clone();
+        let settings = ServerSettings { user, password, sessions, tls, locks, temporary };
         let server = Server::start(settings, threads).map_err(failed)?;
         let serving = (Arc::new(server), store);
         let local = accepting(node, thread, &serving, listener, |listener| {

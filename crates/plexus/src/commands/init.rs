@@ -71,13 +71,13 @@ pub(crate) struct Args {
     /// How threads wait: polling, event or adaptive.
     #[arg(long, default_value_t = Waiting::Adaptive)]
     waiting: Waiting,
-    /// Let each node serve SQL with the protocol of PostgreSQL. The disk group then belongs to the
-    /// tables: `plexus bench blocks` needs a cluster without it.
+    /// Make no node serve SQL with the protocol of PostgreSQL. Otherwise the disk group belongs to
+    /// the tables, and programs that use its blocks are refused.
     #[arg(long)]
-    sql: bool,
+    no_sql: bool,
     /// Port for SQL of the first node; the others use the following ports [default: from 5433 the
     /// first ports that no program and no cluster in the same parent directory uses].
-    #[arg(long, requires = "sql")]
+    #[arg(long, conflicts_with = "no_sql")]
     sql_port: Option<u16>,
     /// Print the result as JSON.
     #[arg(long)]
@@ -218,7 +218,10 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
         cache_mib: args.cache_mib,
         redo_mib: args.redo_mib,
         blocks: args.size_mib.saturating_mul(1024) / u64::from(args.block_size),
-        sections: if args.sql { [sql_section(args, new.nodes.len())?].into() } else { new.sections.clone() },
+        sections: match args.no_sql {
+            true => new.sections.clone(),
+            false => [sql_section(args, new.nodes.len())?].into(),
+        },
         ..new
     })
 }

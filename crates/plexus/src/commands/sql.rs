@@ -71,7 +71,7 @@ fn addresses(config: &Config, node: Option<&str>) -> anyhow::Result<Vec<SqlAddre
         addresses.extend(SqlAddress::of(config, node).map_err(anyhow::Error::msg)?);
     }
     if addresses.is_empty() {
-        bail!("the cluster has no SQL: create one with `plexus init DIR --sql`");
+        bail!("the cluster has no SQL: its cluster.toml has no table `[sql]`; create one without `--no-sql`");
     }
     Ok(addresses)
 }

@@ -105,6 +105,8 @@ impl Cluster {
         let cluster = self;
         let count = nodes.to_string();
         let init = cluster.run("init").args(["--nodes", &count, "--redo-mib", "16"]);
+        let has_sql = args.contains(&"--sql-port");
+        let init = init.args((!has_sql).then_some("--no-sql"));
         init.args(args.iter().copied()).env("USER", user).said().ok();
         // The loopback network has sixteen million addresses: one for each cluster of each test
         // process.

@@ -78,7 +78,7 @@ impl Machines {
 
     /// Creates a cluster with a lease so long that no node is evicted, and starts it.
     fn cluster_up(&self) {
-        let init = "plexus init c1 --size-mib 8 --cache-mib 4 --shared /mnt/c1 --host alpha=10.0.0.1 --host beta=10.0.0.2";
+        let init = "plexus init c1 --no-sql --size-mib 8 --cache-mib 4 --shared /mnt/c1 --host alpha=10.0.0.1 --host beta=10.0.0.2";
         let times = "lease_ms = 100000\\nevict_ms = 100000";
         let slow = format!("sed -i 's/^profile = .*/&\\n{times}/' c1/cluster.toml");
         let copy = "ssh beta mkdir -p c1/keys && for file in cluster.toml keys/cluster.key; do scp -p c1/$file beta:c1/$file; done";

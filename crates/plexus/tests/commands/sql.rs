@@ -33,8 +33,7 @@ fn postgresql(name: &str) -> Option<PathBuf> {
 
 /// Two nodes with SQL.
 fn cluster() -> Cluster {
-    let cluster =
-        Cluster::with(2, &["--sql", "--sql-port", "5433", "--size-mib", "64", "--cache-mib", "16"], USER);
+    let cluster = Cluster::with(2, &["--sql-port", "5433", "--size-mib", "64", "--cache-mib", "16"], USER);
     cluster.bear_busy_disks();
     cluster.run("up").said().ok();
     cluster
@@ -566,7 +565,7 @@ fn tls_carries_much_in_both_directions_and_the_certificate_is_that_of_the_cluste
     let trusted = format!("sslmode=verify-ca&sslrootcert={}", root.display());
     with(&trusted, "create table t (a int primary key, b text)").unwrap();
     assert_eq!(with("sslmode=disable", "select 1").unwrap(), "1");
-    let other = Cluster::with(1, &["--sql", "--sql-port", "5433", "--size-mib", "16"], USER);
+    let other = Cluster::with(1, &["--sql-port", "5433", "--size-mib", "16"], USER);
     let wrong = format!("sslmode=verify-ca&sslrootcert={}", other.dir().join("keys/sql.crt").display());
     let error = with(&wrong, "select 1").unwrap_err();
     assert!(error.contains("certificate verify failed"), "{error}");
@@ -613,7 +612,7 @@ fn filled(cluster: &Cluster, node: &str, table: &str) -> CommandOutput {
 /// A node uses the space again that tables of another one had, and that of a killed node.
 #[test]
 fn the_space_of_dropped_tables_and_killed_nodes_is_used_again() {
-    let options = ["--sql", "--sql-port", "5433", "--size-mib", "16", "--cache-mib", "8"];
+    let options = ["--sql-port", "5433", "--size-mib", "16", "--cache-mib", "8"];
     let cluster = Cluster::with(2, &options, USER);
     cluster.bear_busy_disks();
     cluster.run("up").said().ok();
@@ -649,7 +648,7 @@ fn the_space_of_dropped_tables_and_killed_nodes_is_used_again() {
 /// while the nodes work.
 #[test]
 fn what_transactions_leave_behind_is_cleaned() {
-    let options = ["--sql", "--sql-port", "5433", "--size-mib", "64", "--cache-mib", "8"];
+    let options = ["--sql-port", "5433", "--size-mib", "64", "--cache-mib", "8"];
     let cluster = Cluster::with(2, &options, USER);
     cluster.bear_busy_disks();
     cluster.edit("[sql]\n", "[sql]\nclean_after = 4000\n");

@@ -154,7 +154,8 @@ pub(crate) fn type_of(of: &ast::DataType) -> Result<Type> {
         D::SmallInt(None) | D::Int2(None) => Type::Int2,
         D::Int(None) | D::Integer(None) | D::Int4(None) => Type::Int4,
         D::BigInt(None) | D::Int8(None) => Type::Int8,
-        D::DoublePrecision | D::Float8 => Type::Float8,
+        D::Real | D::Float4 | D::Float(N::Precision(1..=24)) => Type::Float4,
+        D::DoublePrecision | D::Float8 | D::Float(N::Precision(25..=53)) => Type::Float8,
         D::Double(N::None) | D::Float(N::None) => Type::Float8,
         D::Numeric(N::None) | D::Decimal(N::None) | D::Dec(N::None) => Type::Numeric(None),
         D::Numeric(N::Precision(digits)) | D::Decimal(N::Precision(digits)) => numeric(*digits, 0)?,
@@ -646,11 +647,11 @@ impl Scope<'_> {
             AggregateKind::Sum => match input {
                 Type::Int2 | Type::Int4 => Type::Int8,
                 Type::Int8 | Type::Numeric(_) => Type::Numeric(None),
-                Type::Float8 => Type::Float8,
+                float if float.is_float() => float,
                 _ => return Err(wrong()),
             },
             AggregateKind::Average => match input {
-                Type::Float8 => Type::Float8,
+                float if float.is_float() => Type::Float8,
                 other if other.is_number() => Type::Numeric(None),
                 _ => return Err(wrong()),
             },

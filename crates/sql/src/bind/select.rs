@@ -2,6 +2,7 @@
 
 use std::{cell::RefCell, rc::Rc};
 
+use plexus_store::RowLock;
 use sqlparser::ast::{self, SetExpr};
 
 use super::{Aggregate, Grouping, Parameters, Scope, ScopeColumn, Typed, coerce};
@@ -9,7 +10,8 @@ use crate::{
     catalog::{Table, undefined},
     error::{Result, SqlError, code},
     expr::{Comparison, Expr},
-    parse::{folded, relation},
+    parse::{WEAKER_LOCK, folded, relation},
+    spool::Direction,
     types::Type,
 };
 
@@ -20,9 +22,16 @@ pub(crate) struct ResultColumn {
     pub(crate) of: Type,
 }
 
-/// The way to lock a row that another transaction has changed and not committed.
+/// The locks that a query takes on its rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum RowLock {
+pub(crate) struct Locking {
+    pub(crate) strength: RowLock,
+    pub(crate) busy: Busy,
+}
+
+/// The way to lock a row that another transaction has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Busy {
     /// It is waited for.
     Waits,
     /// The statement fails.
@@ -45,7 +54,7 @@ pub(crate) struct Select {
     pub(crate) limit: Option<Expr>,
     pub(crate) offset: Option<Expr>,
     /// Rows are locked until the end of the transaction.
-    pub(crate) locks: Option<RowLock>,
+    pub(crate) locks: Option<Locking>,
 }
 
 #[derive(Debug)]
@@ -60,8 +69,7 @@ pub(crate) struct Groups {
 #[derive(Debug)]
 pub(crate) struct OrderKey {
     pub(crate) by: Expr,
-    pub(crate) is_descending: bool,
-    pub(crate) nulls_first: bool,
+    pub(crate) direction: Direction,
 }
 
 /// A table of a query. Its columns follow those of the sources before it in rows.
@@ -344,6 +352,7 @@ fn found_name(expr: &ast::Expr) -> Option<(String, bool)> {
             Type::Int4 => "int4",
             Type::Int8 => "int8",
             Type::Bool => "bool",
+            Type::Float4 => "float4",
             Type::Float8 => "float8",
             Type::Varchar(_) => "varchar",
             Type::Char(_) => "bpchar",
@@ -521,6 +530,15 @@ pub(crate) fn bind(query: &ast::Query, tables: &[Rc<Table>], parameters: &Parame
             ast::Expr::Identifier(name) => columns.iter().position(|column| column.name == folded(name)),
             _ => None,
         };
+        let is_same =
+            |one: usize, other: usize| format!("{:?}", output[one]) == format!("{:?}", output[other]);
+        let is_named = |one: usize, other: usize| columns[one].name == columns[other].name;
+        if let Some(at) = named
+            && (at + 1..columns.len()).any(|other| is_named(at, other) && !is_same(at, other))
+        {
+            let message = format!("ORDER BY \"{}\" is ambiguous", columns[at].name);
+            return Err(SqlError::new(code::AMBIGUOUS_COLUMN, message));
+        }
         let at = match named {
             Some(at) => Some(at),
             None => match number(&key.expr) {
@@ -546,7 +564,7 @@ pub(crate) fn bind(query: &ast::Query, tables: &[Rc<Table>], parameters: &Parame
             Some(_) => return Err(SqlError::unsupported("ORDER BY USING")),
         };
         let nulls_first = key.options.nulls_first.unwrap_or(is_descending);
-        order.push(OrderKey { by, is_descending, nulls_first });
+        order.push(OrderKey { by, direction: Direction { is_descending, nulls_first } });
     }
     let (mut limit, mut offset) = (None, None);
     let none = Scope { columns: &[], parameters, grouping: None };
@@ -562,15 +580,24 @@ pub(crate) fn bind(query: &ast::Query, tables: &[Rc<Table>], parameters: &Parame
             return Err(SqlError::unsupported("LIMIT with a comma"));
         }
     }
-    let mut locks = None;
+    let mut locks: Option<Locking> = None;
     for lock in &query.locks {
-        let is_plain = lock.of.is_none() && !has_groups && !is_distinct && sources.len() == 1;
+        let is_weaker = lock.of.as_ref().is_some_and(|of| of.to_string() == format!("\"{WEAKER_LOCK}\""));
+        let is_plain = (lock.of.is_none() || is_weaker) && !has_groups && !is_distinct && sources.len() == 1;
         refuse(!is_plain, &format!("the clause {lock}"))?;
-        locks = Some(match lock.nonblock {
-            None => locks.unwrap_or(RowLock::Waits),
-            Some(ast::NonBlock::Nowait) => RowLock::Fails,
-            Some(ast::NonBlock::SkipLocked) => RowLock::Skips,
-        });
+        let strength = match (&lock.lock_type, is_weaker) {
+            (ast::LockType::Update, false) => RowLock::Update,
+            (ast::LockType::Update, true) => RowLock::NoKeyUpdate,
+            (ast::LockType::Share, false) => RowLock::Share,
+            (ast::LockType::Share, true) => RowLock::KeyShare,
+        };
+        let busy = match lock.nonblock {
+            None => locks.map_or(Busy::Waits, |locks| locks.busy),
+            Some(ast::NonBlock::Nowait) => Busy::Fails,
+            Some(ast::NonBlock::SkipLocked) => Busy::Skips,
+        };
+        let strength = locks.map_or(strength, |locks| locks.strength.max(strength));
+        locks = Some(Locking { strength, busy });
     }
     let groups = has_groups.then(|| {
         let aggregates =

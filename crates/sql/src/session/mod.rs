@@ -6,7 +6,7 @@ mod prepared;
 mod run;
 mod settings;
 
-use std::{collections::HashMap, pin::pin, rc::Rc, sync::Arc};
+use std::{collections::HashMap, iter::Peekable, path::Path, pin::pin, rc::Rc, sync::Arc};
 
 use plexus_cache::Cache;
 use plexus_locks::LockManager;
@@ -28,6 +28,7 @@ use crate::{
     roles::FirstRole,
     sequences::Ranges,
     shape::{Literal, Shape},
+    spool::Rows,
     types::{Type, Value, text, time},
     wire::{BindMessage, Received, connection::Connection, format_of},
 };
@@ -64,8 +65,8 @@ struct Portal {
     prepared: Rc<Prepared>,
     values: Vec<Value>,
     formats: Vec<bool>,
-    /// The rows that are left, and the tag of the end.
-    rows: Option<(std::vec::IntoIter<Vec<Value>>, u64)>,
+    /// The rows that are left, and the number of those that were given.
+    rows: Option<(Peekable<Rows>, u64)>,
 }
 
 /// The parts of its node that a session uses.
@@ -75,6 +76,8 @@ pub(crate) struct SessionParts {
     pub(crate) locks: LockManager,
     pub(crate) ranges: Arc<Ranges>,
     pub(crate) first: FirstRole,
+    /// The directory for temporary files.
+    pub(crate) temporary: Arc<Path>,
 }
 
 /// A session of a client.
@@ -88,6 +91,7 @@ pub(crate) struct Session<'a> {
     locks: TableLocks,
     ranges: Arc<Ranges>,
     first: FirstRole,
+    temporary: Arc<Path>,
     transaction: Option<Transaction>,
     /// True from BEGIN to the end of the transaction.
     is_explicit: bool,
@@ -122,7 +126,7 @@ impl<'a> Session<'a> {
             }
         }
         activity.name(settings.show("application_name")?);
-        let SessionParts { store, locks, ranges, first } = parts;
+        let SessionParts { store, locks, ranges, first, temporary } = parts;
         Ok(Self {
             store,
             connection,
@@ -133,6 +137,7 @@ impl<'a> Session<'a> {
             locks: TableLocks::new(locks),
             ranges,
             first,
+            temporary,
             transaction: None,
             is_explicit: false,
             is_failed: false,
@@ -366,14 +371,15 @@ impl<'a> Session<'a> {
         }
         let (plan, _) = self.plan(prepared).await?;
         let result = self.run(&plan, values).await?;
-        if let Some((columns, rows)) = &result.rows {
-            self.connection.out.columns(columns, &[]);
+        let mut count = 0;
+        if let Some((columns, rows)) = result.rows {
+            self.connection.out.columns(&columns, &[]);
             for row in rows {
-                self.connection.out.row(row, columns, &[]);
+                self.connection.out.row(&row?, &columns, &[]);
                 self.connection.flush_if_full().await?;
+                count += 1;
             }
         }
-        let count = result.rows.map_or(0, |(_, rows)| rows.len() as u64);
         self.connection.out.complete(&result.tag.text(count));
         Ok(())
     }
@@ -499,17 +505,18 @@ impl<'a> Session<'a> {
                         self.connection.out.complete(&result.tag.text(0));
                         return Ok(());
                     };
-                    let count = rows.len() as u64;
                     if most == 0 {
-                        for row in &rows {
-                            self.connection.out.row(row, &prepared.columns, &formats);
+                        let mut count = 0;
+                        for row in rows {
+                            self.connection.out.row(&row?, &prepared.columns, &formats);
                             self.connection.flush_if_full().await?;
+                            count += 1;
                         }
                         self.connection.out.complete(&result.tag.text(count));
                         return Ok(());
                     }
                     let portal = self.portals.get_mut(name).ok_or_else(|| no_portal(name))?;
-                    portal.rows = Some((rows.into_iter(), 0));
+                    portal.rows = Some((rows.peekable(), 0));
                 }
             }
         }
@@ -518,14 +525,14 @@ impl<'a> Session<'a> {
             let limit = if most == 0 { usize::MAX } else { most as usize };
             for row in rows.by_ref().take(limit) {
                 *given += 1;
-                self.connection.out.row(&row, &prepared.columns, &formats);
+                self.connection.out.row(&row?, &prepared.columns, &formats);
             }
-            match rows.len() {
-                0 => {
+            match rows.peek() {
+                None => {
                     let tag = format!("SELECT {given}");
                     self.connection.out.complete(&tag);
                 }
-                _ => self.connection.out.empty(b's'),
+                Some(_) => self.connection.out.empty(b's'),
             }
         }
         Ok(())

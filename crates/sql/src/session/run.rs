@@ -15,12 +15,13 @@ use crate::{
     },
     catalog::{Catalog, Table, Transaction},
     ddl,
-    dml::{self, Change, ChangeKind, Rows},
+    dml::{self, Change, ChangeKind, NewRows},
     error::{Result, SqlError, code},
     exec::{self, Run},
     parse::{Statement, folded, relation},
     roles::Roles,
     sequences::Set,
+    spool::Rows,
     types::{Type, Value},
 };
 
@@ -46,7 +47,7 @@ impl Plan {
             Self::Select(select) => read(select),
             Self::Change(change) => {
                 let mut tables = vec![(change.table.id, TableMode::Write)];
-                if let ChangeKind::Insert { source: Rows::Query(query, _), .. } = &change.kind {
+                if let ChangeKind::Insert { source: NewRows::Query(query, _), .. } = &change.kind {
                     tables.extend(read(query));
                 }
                 tables
@@ -74,7 +75,7 @@ impl Plan {
 pub(super) struct Done {
     pub(super) tag: Tag,
     /// The rows for the client, and their columns.
-    pub(super) rows: Option<(Vec<ResultColumn>, Vec<Vec<Value>>)>,
+    pub(super) rows: Option<(Vec<ResultColumn>, Rows)>,
 }
 
 /// The words that tell a client what was done.
@@ -276,12 +277,13 @@ impl Session<'_> {
                     ChangeKind::Update { .. } => "UPDATE",
                     ChangeKind::Delete { .. } => "DELETE",
                 };
-                let rows = (!change.columns.is_empty()).then(|| (change.columns.clone(), changed.returned));
+                let returned = changed.returned.into();
+                let rows = (!change.columns.is_empty()).then(|| (change.columns.clone(), returned));
                 Ok(Done { tag: Tag::Count(word, changed.count), rows })
             }
             Plan::Explain(lines) => {
-                let rows = lines.iter().map(|line| vec![Value::Text(line.clone())]).collect();
-                Ok(Done { tag: Tag::Plain("EXPLAIN"), rows: Some((plan.columns(), rows)) })
+                let rows: Vec<_> = lines.iter().map(|line| vec![Value::Text(line.clone())]).collect();
+                Ok(Done { tag: Tag::Plain("EXPLAIN"), rows: Some((plan.columns(), rows.into())) })
             }
             Plan::Other(statement) => match statement {
                 Statement::Nothing(tag) => Ok(plain(tag)),
@@ -298,8 +300,8 @@ impl Session<'_> {
         let by = self.transaction.as_mut().ok_or_else(no_transaction)?;
         // So a change of one row holds no snapshot while it waits for another transaction.
         by.begin_statement();
-        let (context, ranges) = (&self.context, &*self.ranges);
-        Ok(Run { store: &self.store, by, parameters, context, ranges, memory: 0 })
+        let (context, ranges, temporary) = (&self.context, &*self.ranges, &self.temporary);
+        Ok(Run { store: &self.store, by, parameters, context, ranges, temporary, memory: 0 })
     }
 
     /// Cleans tables: rows and pages go that no snapshot shows.
@@ -403,7 +405,10 @@ impl Session<'_> {
                     name => self.settings.show(name)?,
                 };
                 let columns = vec![ResultColumn { name, of: Type::Text }];
-                Ok(Done { tag: Tag::Plain("SHOW"), rows: Some((columns, vec![vec![Value::Text(value)]])) })
+                Ok(Done {
+                    tag: Tag::Plain("SHOW"),
+                    rows: Some((columns, vec![vec![Value::Text(value)]].into())),
+                })
             }
             ast::Statement::Reset(reset) => {
                 match &reset.reset {
@@ -547,8 +552,8 @@ impl Session<'_> {
         };
         self.lock_named(&names, TableMode::Define).await?;
         let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
-        let (context, ranges) = (&self.context, &*self.ranges);
-        let mut run = Run { store: &self.store, by, parameters: &[], context, ranges, memory: 0 };
+        let (context, ranges, temporary) = (&self.context, &*self.ranges, &self.temporary);
+        let mut run = Run { store: &self.store, by, parameters: &[], context, ranges, temporary, memory: 0 };
         let mut notices = Vec::new();
         let (place, first) = (self.catalog.place().clone(), &self.first);
         macro_rules! roles {

@@ -77,6 +77,20 @@ fn damaged() -> SqlError {
 
 /// Reads a row. Columns that were added since the row was written are NULL.
 pub(crate) fn read_row(bytes: &[u8], columns: usize) -> Result<Vec<Value>> {
+    let mut values = read_values(bytes, columns)?;
+    if values.len() > columns {
+        return Err(damaged());
+    }
+    values.resize(columns, Value::Null);
+    Ok(values)
+}
+
+/// Reads all values of a row.
+pub(crate) fn read_all(bytes: &[u8]) -> Result<Vec<Value>> {
+    read_values(bytes, 0)
+}
+
+fn read_values(bytes: &[u8], about: usize) -> Result<Vec<Value>> {
     fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N]> {
         let (taken, more) = rest.split_first_chunk::<N>().ok_or_else(damaged)?;
         *rest = more;
@@ -89,7 +103,7 @@ pub(crate) fn read_row(bytes: &[u8], columns: usize) -> Result<Vec<Value>> {
         Ok(taken.to_vec())
     }
     let mut rest = bytes;
-    let mut values = Vec::with_capacity(columns);
+    let mut values = Vec::with_capacity(about);
     while let [kind, more @ ..] = rest {
         rest = more;
         values.push(match *kind {
@@ -120,10 +134,6 @@ pub(crate) fn read_row(bytes: &[u8], columns: usize) -> Result<Vec<Value>> {
             _ => return Err(damaged()),
         });
     }
-    if values.len() > columns {
-        return Err(damaged());
-    }
-    values.resize(columns, Value::Null);
     Ok(values)
 }
 

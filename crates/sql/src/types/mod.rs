@@ -19,6 +19,7 @@ pub(crate) enum Type {
     Int2,
     Int4,
     Int8,
+    Float4,
     Float8,
     /// Digits in all and behind the point, if they are limited.
     Numeric(Option<(u16, u16)>),
@@ -63,6 +64,7 @@ impl Type {
             Self::Int2 => 21,
             Self::Int4 => 23,
             Self::Text => 25,
+            Self::Float4 => 700,
             Self::Float8 => 701,
             Self::Char(_) => 1042,
             Self::Varchar(_) => 1043,
@@ -85,7 +87,8 @@ impl Type {
             21 => Self::Int2,
             23 => Self::Int4,
             25 | 19 => Self::Text,
-            701 | 700 => Self::Float8,
+            700 => Self::Float4,
+            701 => Self::Float8,
             1042 => Self::Char(u32::MAX),
             1043 => Self::Varchar(None),
             1082 => Self::Date,
@@ -102,7 +105,7 @@ impl Type {
         match self {
             Self::Bool => 1,
             Self::Int2 => 2,
-            Self::Int4 | Self::Date => 4,
+            Self::Int4 | Self::Float4 | Self::Date => 4,
             Self::Int8 | Self::Float8 | Self::Timestamp | Self::TimestampTz => 8,
             Self::Uuid => 16,
             Self::Unknown => -2,
@@ -126,6 +129,7 @@ impl Type {
             Self::Int2 => "smallint",
             Self::Int4 => "integer",
             Self::Int8 => "bigint",
+            Self::Float4 => "real",
             Self::Float8 => "double precision",
             Self::Numeric(_) => "numeric",
             Self::Text => "text",
@@ -145,7 +149,11 @@ impl Type {
     }
 
     pub(crate) fn is_number(self) -> bool {
-        self.is_integer() || matches!(self, Self::Float8 | Self::Numeric(_))
+        self.is_integer() || self.is_float() || matches!(self, Self::Numeric(_))
+    }
+
+    pub(crate) fn is_float(self) -> bool {
+        matches!(self, Self::Float4 | Self::Float8)
     }
 
     pub(crate) fn is_text(self) -> bool {
@@ -163,7 +171,7 @@ impl Type {
             Self::Int4 => 2,
             Self::Int8 => 3,
             Self::Numeric(_) => 4,
-            Self::Float8 => 5,
+            Self::Float4 | Self::Float8 => 5,
             _ => 0,
         };
         match (self, other) {
@@ -172,7 +180,12 @@ impl Type {
             (Self::Numeric(_), Self::Numeric(_)) => Some(Self::Numeric(None)),
             (one, other) if one.is_number() && other.is_number() => {
                 let higher = if rank(one) > rank(other) { one } else { other };
-                Some(if rank(higher) == 4 { Self::Numeric(None) } else { higher })
+                Some(match rank(higher) {
+                    4 => Self::Numeric(None),
+                    // An operator of a float and another number is that of the longer floats.
+                    5 => Self::Float8,
+                    _ => higher,
+                })
             }
             (Self::Char(_), Self::Char(_)) => Some(Self::Char(u32::MAX)),
             (one, other) if one.is_text() && other.is_text() => Some(Self::Text),
@@ -222,7 +235,7 @@ impl Value {
                 return text::parse(&text, to);
             }
             (Self::Int(number), Type::Int2 | Type::Int4 | Type::Int8) => Self::Int(number),
-            (Self::Int(number), Type::Float8) => Self::Float(number as f64),
+            (Self::Int(number), Type::Float4 | Type::Float8) => Self::Float(number as f64),
             (Self::Int(number), Type::Numeric(_)) => Self::Numeric(Numeric::from_int(number)),
             (Self::Int(number), Type::Bool) if from == Type::Int4 => Self::Bool(number != 0),
             (Self::Bool(value), Type::Int4) => Self::Int(value.into()),
@@ -233,12 +246,14 @@ impl Value {
                 }
                 Self::Int(rounded as i64)
             }
-            (Self::Float(number), Type::Float8) => Self::Float(number),
-            (Self::Float(number), Type::Numeric(_)) => Self::Numeric(Numeric::from_float(number)?),
+            (Self::Float(number), Type::Float4 | Type::Float8) => Self::Float(number),
+            (Self::Float(number), Type::Numeric(_)) => {
+                Self::Numeric(Numeric::from_float(number, if from == Type::Float4 { 6 } else { 15 })?)
+            }
             (Self::Numeric(number), Type::Int2 | Type::Int4 | Type::Int8) => {
                 Self::Int(number.to_int().ok_or_else(|| out_of_range(to))?)
             }
-            (Self::Numeric(number), Type::Float8) => Self::Float(number.to_float()),
+            (Self::Numeric(number), Type::Float4 | Type::Float8) => Self::Float(number.to_float()),
             (Self::Numeric(number), Type::Numeric(_)) => Self::Numeric(number),
             (Self::Date(day), Type::Timestamp | Type::TimestampTz) => {
                 let moment = i64::from(day).checked_mul(time::DAY);
@@ -260,11 +275,21 @@ impl Value {
         value.fit(to, is_explicit)
     }
 
-    /// Checks the limits of a type.
-    fn fit(self, to: Type, is_explicit: bool) -> Result<Self> {
+    /// Checks the limits of a type, and rounds to its digits.
+    pub(crate) fn fit(self, to: Type, is_explicit: bool) -> Result<Self> {
         match (self, to) {
             (Self::Int(number), Type::Int2) if i16::try_from(number).is_err() => Err(out_of_range(to)),
             (Self::Int(number), Type::Int4) if i32::try_from(number).is_err() => Err(out_of_range(to)),
+            (Self::Float(number), Type::Float4) => {
+                let rounded = f64::from(number as f32);
+                let lost = match rounded {
+                    rounded if rounded.is_infinite() && number.is_finite() => "overflow",
+                    0.0 if number != 0.0 => "underflow",
+                    _ => return Ok(Self::Float(rounded)),
+                };
+                let message = format!("value out of range: {lost}");
+                Err(SqlError::new(code::NUMERIC_OUT_OF_RANGE, message))
+            }
             (Self::Numeric(number), Type::Numeric(Some((digits, scale)))) => {
                 Ok(Self::Numeric(number.rounded(scale)?.within(digits, scale)?))
             }

@@ -31,9 +31,9 @@ impl Numeric {
         Self { digits: number.into(), scale: 0 }
     }
 
-    pub(crate) fn from_float(number: f64) -> Result<Self> {
-        // Fifteen digits, as PostgreSQL converts.
-        Self::parse(&format!("{number:.14e}")).map(Self::trimmed)
+    /// Returns a number with so many digits.
+    pub(crate) fn from_float(number: f64, digits: usize) -> Result<Self> {
+        Self::parse(&format!("{number:.0$e}", digits - 1)).map(Self::trimmed)
     }
 
     fn trimmed(mut self) -> Self {

@@ -23,7 +23,15 @@ pub(crate) fn parse(text: &str, to: Type) -> Result<Value> {
             }
             Err(_) => return Err(invalid(to, text)),
         },
-        Type::Float8 => Value::Float(parse_float(trimmed).ok_or_else(|| invalid(to, text))?),
+        Type::Float4 | Type::Float8 => {
+            let number = parse_float(trimmed, to == Type::Float4).ok_or_else(|| invalid(to, text))?;
+            let is_digits = || trimmed.contains(|digit: char| digit.is_ascii_digit());
+            if number.is_infinite() && is_digits() {
+                let message = format!("\"{trimmed}\" is out of range for type {}", to.name());
+                return Err(SqlError::new(code::NUMERIC_OUT_OF_RANGE, message));
+            }
+            Value::Float(number)
+        }
         Type::Numeric(_) => Value::Numeric(Numeric::parse(trimmed)?),
         Type::Text | Type::Varchar(_) | Type::Char(_) | Type::Unknown => Value::Text(text.to_owned()),
         Type::Bytea => Value::Bytes(parse_bytes(text).ok_or_else(|| invalid(to, text))?),
@@ -50,12 +58,13 @@ fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
-fn parse_float(text: &str) -> Option<f64> {
+fn parse_float(text: &str, is_short: bool) -> Option<f64> {
     match text.to_ascii_lowercase().as_str() {
         "infinity" | "inf" | "+infinity" => Some(f64::INFINITY),
         "-infinity" | "-inf" => Some(f64::NEG_INFINITY),
         "nan" => Some(f64::NAN),
-        lower => lower.parse::<f64>().ok().filter(|number| number.is_finite()),
+        lower if is_short => lower.parse::<f32>().ok().map(f64::from),
+        lower => lower.parse::<f64>().ok(),
     }
 }
 
@@ -120,7 +129,8 @@ pub(crate) fn print(value: &Value, of: Type) -> String {
         Value::Null => String::new(),
         Value::Bool(value) => if *value { "t" } else { "f" }.to_owned(),
         Value::Int(number) => number.to_string(),
-        Value::Float(number) => print_float(*number),
+        Value::Float(number) if of == Type::Float4 => print_float(*number as f32, number.abs(), 6),
+        Value::Float(number) => print_float(*number, number.abs(), 15),
         Value::Numeric(number) => number.to_string(),
         Value::Text(text) => match of {
             Type::Char(count) if count != u32::MAX => {
@@ -140,19 +150,23 @@ pub(crate) fn print(value: &Value, of: Type) -> String {
     }
 }
 
-/// Returns the shortest text that gives the number back, in PostgreSQL's form.
-fn print_float(number: f64) -> String {
-    if number.is_nan() {
+/// Returns the shortest text that gives the number back, in PostgreSQL's form: with an exponent
+/// from so many digits on.
+fn print_float<F>(number: F, size: f64, digits: i32) -> String
+where
+    F: std::fmt::Display + std::fmt::LowerExp,
+{
+    if size.is_nan() {
         return "NaN".into();
     }
-    if number.is_infinite() {
-        return if number > 0.0 { "Infinity" } else { "-Infinity" }.into();
+    if size.is_infinite() {
+        return if number.to_string().starts_with('-') { "-Infinity" } else { "Infinity" }.into();
     }
     let scientific = format!("{number:e}");
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     match exponent.parse::<i32>().unwrap_or(0) {
         exponent @ ..-4 => format!("{mantissa}e-{:02}", -exponent),
-        exponent @ 15.. => format!("{mantissa}e+{exponent:02}"),
+        exponent if exponent >= digits => format!("{mantissa}e+{exponent:02}"),
         _ => format!("{number}"),
     }
 }
@@ -164,6 +178,7 @@ pub(crate) fn put_binary(into: &mut Vec<u8>, value: &Value, of: Type) {
         (Value::Int(number), Type::Int2) => into.extend((*number as i16).to_be_bytes()),
         (Value::Int(number), Type::Int4) => into.extend((*number as i32).to_be_bytes()),
         (Value::Int(number), _) => into.extend(number.to_be_bytes()),
+        (Value::Float(number), Type::Float4) => into.extend((*number as f32).to_be_bytes()),
         (Value::Float(number), _) => into.extend(number.to_be_bytes()),
         (Value::Bytes(bytes), _) => into.extend(bytes),
         (Value::Date(day), _) => into.extend(day.to_be_bytes()),
@@ -217,9 +232,7 @@ pub(crate) fn parse_binary(bytes: &[u8], to: Type) -> Result<Value> {
             8 => i64::from_be_bytes(bytes.try_into().map_err(wrong)?),
             _ => return Err(malformed()),
         }),
-        Type::Float8 if bytes.len() == 4 => {
-            Value::Float(f32::from_be_bytes(bytes.try_into().map_err(wrong)?).into())
-        }
+        Type::Float4 => Value::Float(f32::from_be_bytes(bytes.try_into().map_err(wrong)?).into()),
         Type::Float8 => Value::Float(f64::from_be_bytes(bytes.try_into().map_err(wrong)?)),
         Type::Bytea => Value::Bytes(bytes.to_vec()),
         Type::Uuid => Value::Bytes(<[u8; 16]>::try_from(bytes).map_err(wrong)?.to_vec()),

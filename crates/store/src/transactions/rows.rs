@@ -5,11 +5,11 @@
 //!
 //! | bytes | content |
 //! |---|---|
-//! | 0 | 1: the row is removed; 2: the number of its commit is known; 4: the contents are the place of long ones; 8: a lock, whose contents are its strength |
+//! | 0 | 1: removed; 2: the number of its commit is known; 4: its contents are long; 8: a lock |
 //! | 1..9 | the number of its commit, or the transaction that has made it |
 //! | 9..11 | the step of the transaction |
 //! | 11..13 | length of the contents |
-//! | 13.. | contents |
+//! | 13.. | contents; the place of long ones; the strength of a lock, from 0 (KEY SHARE) to 3 (UPDATE) |
 //!
 //! All numbers are little-endian.
 //!
@@ -462,8 +462,8 @@ pub(crate) fn undo(value: Option<&[u8]>, id: TransactionId, from: Step) -> (Entr
 }
 
 /// Cleans a row: finished versions are stamped, and those that no snapshot needs go, like locks.
-/// Those of other transactions stay. Those of status blocks below `final_before` are finished. `unknown` gets what
-/// must be found out first.
+/// Those of other transactions stay. Those of status blocks below `final_before` are finished.
+/// `unknown` gets what must be found out first.
 pub(crate) fn clean(
     value: &[u8],
     horizon: &Horizon,
@@ -569,7 +569,7 @@ fn settled<'a>(
     Ok(kept)
 }
 
-/// Returns the value of a row. A row without versions is gone, whoever has locked it.
+/// Returns the value of a row. A row without versions is gone, also if it is locked.
 fn entry_of(locks: &[Lock], versions: &[Version<'_>]) -> EntryChange {
     if versions.is_empty() {
         return EntryChange::Remove;

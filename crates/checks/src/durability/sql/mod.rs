@@ -301,6 +301,22 @@ impl Session<'_> {
             transfers.len() - 1
         };
         self.begin(random)?;
+        // Locks, perhaps: the balances stay as they were read.
+        let strength =
+            *random.pick(&[None, Some("update"), Some("no key update"), Some("share"), Some("key share")]);
+        let both = format!("select id, balance from accounts where id = {from} or id = {to} order by id");
+        let locked = match strength {
+            Some(strength) => self.run(&format!("{both} for {strength}"))?,
+            None => Vec::new(),
+        };
+        if strength.is_some_and(|strength| strength != "key share") {
+            let again = self.run(&both)?;
+            if again != locked {
+                return Err(Failed::Wrong(format!(
+                    "rows that are locked have changed: {locked:?}, {again:?}"
+                )));
+            }
+        }
         for (account, sign) in [(from, '-'), (to, '+')] {
             self.run(&format!("update accounts set balance = balance {sign} {amount} where id = {account}"))?;
         }
@@ -311,8 +327,19 @@ impl Session<'_> {
     }
 
     fn sum(&mut self, random: &mut Random) -> Result<(), Failed> {
-        self.begin(random)?;
-        let rows = self.run("select sum(balance), count(*) from accounts")?;
+        let is_repeatable = self.begin(random)?;
+        let sums = "select sum(balance), count(*) from accounts";
+        let rows = self.run(sums)?;
+        if !is_repeatable && random.percent(20) {
+            // So no transfer is between two statements.
+            self.run("select id from accounts order by id for share")?;
+            let [first, second] = [self.run(sums)?, self.run("select sum(balance), count(*) from accounts")?];
+            if first != second {
+                return Err(Failed::Wrong(format!(
+                    "rows that are locked have changed: {first:?}, {second:?}"
+                )));
+            }
+        }
         self.commit()?;
         check_sum(self.clients.accounts, &rows).map_err(Failed::Wrong)
     }

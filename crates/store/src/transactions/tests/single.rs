@@ -161,8 +161,11 @@ fn a_key_is_locked_beside_an_update_and_given_back_with_a_savepoint() {
     let (EntryChange::Set(locked), Changed::Done) = locked else { panic!("{locked:?}") };
     assert_eq!(seen, Some(true), "it gets the committed contents");
     assert_eq!(rows::writers(&locked), Ok(vec![other, one, TransactionId(0)][..2].to_vec()));
-    let removed = rows::change(Some(&updated), by, status, &mut |_| Decided::Lock);
-    assert!(matches!(removed.0, EntryChange::Set(_)));
+    let by_one = Changer { lock: None, ..lock_of(one, RowLock::Update, &horizon) };
+    let removed = rows::change(Some(&row), by_one, status, &mut |_| Decided::Remove);
+    let (EntryChange::Set(removed), Changed::Done) = removed else { panic!("{removed:?}") };
+    let waits = rows::change(Some(&removed), by, status, &mut |_| Decided::Lock).1;
+    assert!(matches!(waits, Changed::Unknown(_)), "the key may go");
     assert_eq!(rows::undo(Some(&locked), other, 4).0, EntryChange::Keep);
     assert_eq!(rows::undo(Some(&locked), other, 3).0, EntryChange::Set(updated.clone()));
     // The removal of a row that nobody has locked, but that is not committed.
