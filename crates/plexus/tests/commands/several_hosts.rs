@@ -62,7 +62,8 @@ impl Machines {
             ),
         );
         script("ssh", "host=$1; shift; exec on $host \"$*\"".into());
-        script("scp", format!("exec cp -p \"$2\" \"{root}/${{3%%:*}}/${{3#*:}}\""));
+        let copy = "shift; while [ $# -gt 1 ]; do files=\"$files $1\"; shift; done";
+        script("scp", format!("{copy}; exec cp -p $files \"{root}/${{1%%:*}}/${{1#*:}}\""));
         Some(Self { place, _namespaces: namespaces })
     }
 
@@ -274,7 +275,7 @@ fn three_machines_end_together_or_one_by_one_and_the_last_one_with_the_second() 
     let [x, y, ..] = std::process::id().to_le_bytes();
     let hosts: Vec<_> =
         (251..).zip(Directories::HOSTS).map(|(z, host)| format!("--host {host}=127.{y}.{x}.{z}")).collect();
-    let init = format!("init c1 --size-mib 8 --cache-mib 4 --nodes-per-host 2 {}", hosts.join(" "));
+    let init = format!("init c1 --no-sql --size-mib 8 --cache-mib 4 --nodes-per-host 2 {}", hosts.join(" "));
     let said = machines.run("a", &init).said().ok();
     assert!(said.contains("6 nodes") && said.contains("copy cluster.toml and keys/cluster.key"), "{said}");
     for host in ["b", "c"] {
