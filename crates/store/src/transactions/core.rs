@@ -68,6 +68,7 @@ pub(crate) enum Notice {
     Deadlock,
 }
 
+#[derive(Debug)]
 enum Asker<W> {
     Node(NodeId),
     /// The transaction that waits, if one does.
@@ -75,12 +76,14 @@ enum Asker<W> {
 }
 
 /// A transaction of this node that is not at its end.
+#[derive(Debug)]
 struct Running<W> {
     state: State<W>,
     /// Those who wait for its state, each with its snapshot.
     asked: Vec<(Asker<W>, Number)>,
 }
 
+#[derive(Debug)]
 enum State<W> {
     Active,
     Committing {
@@ -92,6 +95,7 @@ enum State<W> {
     },
 }
 
+#[derive(Debug)]
 struct Peer {
     incarnation: Incarnation,
     /// The last round that it has answered.
@@ -737,5 +741,51 @@ impl<W> Core<W> {
                 self.tells.push((waiter, Notice::Committed));
             }
         }
+    }
+}
+
+#[cfg(test)]
+impl<W: std::fmt::Debug> Core<W> {
+    /// Returns a text that is different for each state.
+    pub(crate) fn fingerprint(&self) -> String {
+        fn sorted<K: Ord, V>(map: &HashMap<K, V>) -> BTreeMap<&K, &V> {
+            map.iter().collect()
+        }
+        let Self {
+            me,
+            incarnation,
+            clock,
+            limit,
+            epoch,
+            peers,
+            entered,
+            raised,
+            round,
+            wants_round,
+            grants: _,
+            begun,
+            covered,
+            snapshots,
+            running,
+            draws,
+            committing,
+            homes,
+            finals: [finals, older],
+            unfinished,
+            ended,
+            questions,
+            waits,
+            wait_for_view,
+            sends,
+            tells,
+        } = self;
+        let maps = (sorted(running), sorted(homes), sorted(finals), sorted(older), sorted(unfinished));
+        let ended: std::collections::BTreeSet<_> = ended.iter().collect();
+        let waits = (sorted(questions), sorted(waits), wait_for_view, sends, tells, ended);
+        let view = (me, incarnation, clock, limit, epoch, peers, entered, raised);
+        format!(
+            "{view:?}{:?}{maps:?}{waits:?}",
+            (round, wants_round, begun, covered, snapshots, draws, committing)
+        )
     }
 }

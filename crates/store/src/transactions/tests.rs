@@ -46,6 +46,7 @@ struct Node {
     /// Its status block.
     block: u32,
     clients: Vec<Client>,
+    tokens: Token,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -92,6 +93,8 @@ struct Slot {
 
 struct World {
     random: Random,
+    /// By node: the transactions that are left. Without them they are random.
+    programs: Option<Vec<VecDeque<Client>>>,
     nodes: Vec<Option<Node>>,
     epoch: Epoch,
     members: Vec<(NodeId, Incarnation)>,
@@ -108,7 +111,6 @@ struct World {
     seen: Vec<Seen>,
     /// The highest number of a commit that a reader has seen.
     newest_seen: Number,
-    next_token: Token,
     next_incarnation: u64,
     commits: usize,
     deadlocks: usize,
@@ -126,6 +128,7 @@ struct World {
 }
 
 mod cleaning;
+mod explored;
 mod single;
 
 fn ids_of(contents: Contents<'_>) -> Vec<u64> {
@@ -143,6 +146,7 @@ impl World {
     fn new(seed: u64, nodes: usize) -> Self {
         let mut world = Self {
             random: Random::new(seed),
+            programs: None,
             nodes: Vec::new(),
             epoch: Epoch(1),
             members: Vec::new(),
@@ -158,7 +162,6 @@ impl World {
             numbers: BTreeMap::new(),
             seen: Vec::new(),
             newest_seen: 0,
-            next_token: 1,
             next_incarnation: 1,
             commits: 0,
             deadlocks: 0,
@@ -192,6 +195,7 @@ impl World {
             next_slot: 0,
             block: 0,
             clients: vec![Client::default(); CLIENTS],
+            tokens: 1,
         }
     }
 
@@ -205,6 +209,17 @@ impl World {
 
     fn node(&mut self, at: usize) -> &mut Node {
         self.nodes[at].as_mut().unwrap()
+    }
+
+    fn token(&mut self, at: usize) -> Token {
+        let node = self.node(at);
+        node.tokens += 1;
+        node.tokens
+    }
+
+    /// Returns true now and then, if the run is random.
+    fn chance(&mut self, percent: u64) -> bool {
+        self.programs.is_none() && self.random.percent(percent)
     }
 
     /// Sends the messages of a node and wakes its clients.
@@ -251,8 +266,7 @@ impl World {
                 let limit = clock + LIMIT_STEP;
                 self.limits.insert((NodeId(at as u8), incarnation), limit);
                 self.node(at).core.set_limit(limit);
-                self.next_token += 1;
-                let token = self.next_token;
+                let token = self.token(at);
                 self.node(at).clients[client].token = token;
                 let granted = self.node(at).clients[client].granted;
                 self.node(at).core.draw(id.unwrap(), granted, token);
@@ -281,6 +295,13 @@ impl World {
     fn step(&mut self, at: usize, client: usize) -> bool {
         let state = self.node(at).clients[client].state;
         match state {
+            Step::Idle if self.may_work(at) && self.programs.is_some() => {
+                let Some(next) = self.programs.as_mut().and_then(|all| all[at].pop_front()) else {
+                    return false;
+                };
+                self.node(at).clients[client] = next;
+                true
+            }
             Step::Idle if self.may_work(at) => {
                 let mut rows: Vec<_> = (0..ROWS).filter(|_| self.random.percent(30)).collect();
                 if rows.is_empty() {
@@ -451,11 +472,10 @@ impl World {
 
     fn end(&mut self, at: usize, client: usize) {
         let Client { id, snapshot, granted, has_changed, .. } = self.node(at).clients[client];
-        if self.random.percent(20) || !has_changed {
+        if self.chance(20) || !has_changed {
             return self.abort(at, client);
         }
-        self.next_token += 1;
-        let token = self.next_token;
+        let token = self.token(at);
         let node = self.node(at);
         snapshot.into_iter().for_each(|snapshot| node.core.release(snapshot));
         node.clients[client].snapshot = None;
@@ -486,8 +506,7 @@ impl World {
                 self.node(at).core.learn(id, status);
             }
             StatusPath::Ask => {
-                self.next_token += 1;
-                let token = self.next_token;
+                let token = self.token(at);
                 let node = self.node(at);
                 node.clients[client].state = Step::Waiting;
                 node.clients[client].token = token;
@@ -501,7 +520,7 @@ impl World {
     /// Makes all records of a node durable, and tells the transactions.
     fn flush(&mut self, at: usize) -> bool {
         let mut is_any = false;
-        if self.random.percent(20) {
+        if self.chance(20) {
             self.flush_cleaning(at);
         }
         for client in 0..CLIENTS {
@@ -512,8 +531,7 @@ impl World {
             is_any = true;
             let id = id.unwrap();
             self.slots.get_mut(&id).unwrap().is_durable = true;
-            self.next_token += 1;
-            let token = self.next_token;
+            let token = self.token(at);
             let node = self.node(at);
             node.clients[client].state = Step::Ending;
             node.clients[client].token = token;
@@ -588,8 +606,12 @@ impl World {
         true
     }
 
-    /// Kills a node. What it had not flushed may be gone, from the newest on.
     fn kill(&mut self, at: usize) {
+        self.die(at, None);
+    }
+
+    /// Kills a node. What it had not flushed may be gone, from the newest on.
+    fn die(&mut self, at: usize, death: Option<explored::Death>) {
         let node = self.nodes[at].take().unwrap();
         let mut lost: Vec<TransactionId> = Vec::new();
         for client in &node.clients {
@@ -609,7 +631,7 @@ impl World {
             let is_top =
                 lost.iter().find(|id| row.get(1..9) == Some(&id.0.to_le_bytes()[..]) && row[0] & 2 == 0);
             if let Some(id) = is_top
-                && self.random.percent(50)
+                && death.map_or_else(|| self.random.percent(50), |death| death.changes)
             {
                 match rows::undo(Some(row), *id, 0).0 {
                     EntryChange::Keep => {}
@@ -622,8 +644,9 @@ impl World {
             self.links.remove(&(to, at));
             // The newest messages may be lost.
             if let Some(link) = self.links.get_mut(&(at, to)) {
-                let keep = self.random.below(link.len() as u64 + 1) as usize;
-                link.truncate(keep);
+                let all = link.len() as u64;
+                let lost = |death: explored::Death| if death.messages { 0 } else { all };
+                link.truncate(death.map_or_else(|| self.random.below(all + 1), lost) as usize);
             }
         }
         self.new_view();

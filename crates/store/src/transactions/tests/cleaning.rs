@@ -48,8 +48,7 @@ impl World {
                     self.node(at).core.learn(*id, status);
                 }
                 StatusPath::Ask => {
-                    self.next_token += 1;
-                    let token = self.next_token;
+                    let token = self.token(at);
                     self.node(at).core.ask(*id, *snapshot, None, token);
                     self.settle(at);
                 }
@@ -81,7 +80,7 @@ impl World {
     pub(super) fn lose_cleaning(&mut self, dead: Incarnation) {
         for row in 0..ROWS {
             if let Some((_, before)) = self.before_cleaning[row].take_if(|(cleaner, _)| *cleaner == dead)
-                && self.random.percent(70)
+                && self.chance(70)
             {
                 self.rows[row] = before;
             }
