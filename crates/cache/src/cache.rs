@@ -34,7 +34,10 @@ pub enum CacheError {
     /// The redo of the block is incomplete or damaged.
     #[error("{0}")]
     Unrecovered(String),
-    /// The block cannot be read from disk, or its page there is not the one that was written.
+    /// The block cannot be read from disk.
+    #[error("{0}")]
+    Unreadable(String),
+    /// The page on disk is not the one that was written.
     #[error("{0}")]
     Damaged(String),
     /// The task has other blocks, and there is no room for this one: every frame that it could have
@@ -59,6 +62,14 @@ pub enum CacheError {
     /// The nodes disagree about the master of the block.
     #[error("{0} was refused by its master: the nodes do not have the same configuration")]
     Refused(BlockId),
+}
+
+impl CacheError {
+    /// Returns whether this block alone cannot be had, because of what it has on disk or in redo.
+    #[must_use]
+    pub fn is_of_block(&self) -> bool {
+        matches!(self, Self::Damaged(_) | Self::Unreadable(_) | Self::Unrecovered(_))
+    }
 }
 
 /// The cache of a node. Cheap to clone. [`Blocks`] is its interface for tasks,
@@ -189,7 +200,8 @@ impl Cache {
         let fault = || known.clone().unwrap_or_else(|| format!("{block} cannot be read"));
         match error {
             BlockError::HandingBack => CacheError::ShuttingDown,
-            BlockError::Unreadable | BlockError::Corrupt | BlockError::Stale => CacheError::Damaged(fault()),
+            BlockError::Unreadable => CacheError::Unreadable(fault()),
+            BlockError::Corrupt | BlockError::Stale => CacheError::Damaged(fault()),
             BlockError::WriteFailed => CacheError::WriteFailed(fault()),
             BlockError::NoFrame => CacheError::NoFrame(block),
             BlockError::NotMaster => CacheError::Refused(block),

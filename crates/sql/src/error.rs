@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use plexus_cache::CacheError;
 use plexus_store::StoreError;
 
 /// An error of a statement or a session.
@@ -72,6 +73,7 @@ pub(crate) mod code {
     pub(crate) const ADMIN_SHUTDOWN: &str = "57P01";
     pub(crate) const SYSTEM_ERROR: &str = "58000";
     pub(crate) const DATA_CORRUPTED: &str = "XX001";
+    pub(crate) const IO_ERROR: &str = "58030";
 }
 
 impl SqlError {
@@ -110,7 +112,10 @@ impl From<StoreError> for SqlError {
             StoreError::Full => code::DISK_FULL,
             StoreError::TooLong { .. } => code::PROGRAM_LIMIT,
             StoreError::NoMember => code::ADMIN_SHUTDOWN,
-            StoreError::Damaged { .. } | StoreError::NotAStore(_) => code::DATA_CORRUPTED,
+            StoreError::Damaged { .. }
+            | StoreError::NotAStore(_)
+            | StoreError::Cache(CacheError::Damaged(_)) => code::DATA_CORRUPTED,
+            StoreError::Cache(CacheError::Unreadable(_)) => code::IO_ERROR,
             StoreError::Cache(_) => code::SYSTEM_ERROR,
         };
         Self::new(code, error.to_string())

@@ -113,6 +113,12 @@ fn keys_of(path: &Path, table: &Table, inputs: Inputs<'_>) -> Result<Keys> {
     Ok(Keys::Range(from, to))
 }
 
+/// The place at which a scan goes on.
+enum Place {
+    From(ScanPlace),
+    Below(Option<Vec<u8>>),
+}
+
 /// Calls `act` with each row of a source that a row of the sources before it leads to and that
 /// meets its own conditions; it returns false to end.
 pub(crate) async fn each_row(
@@ -123,7 +129,7 @@ pub(crate) async fn each_row(
 ) -> Result<()> {
     let table = &*source.table;
     let columns = table.columns.len();
-    let (mut from, to) = match keys_of(&source.path, table, run.inputs(before))? {
+    let (from, to) = match keys_of(&source.path, table, run.inputs(before))? {
         Keys::None => return Ok(()),
         Keys::Point(key) => {
             if let Some(row) = run.by.get(table.rows(), &key).await? {
@@ -131,14 +137,28 @@ pub(crate) async fn each_row(
             }
             return Ok(());
         }
-        Keys::Range(from, to) => (Some(ScanPlace::from(&from)), to),
+        Keys::Range(from, to) => (from, to),
     };
     let tree = source.path.index.map_or(table.rows(), |index| table.indexes[index].tree());
-    while let Some(place) = from {
-        let (rows, next) = run.by.scan(tree, &place).await?;
-        from = next;
+    let is_backward = source.path.is_backward;
+    let mut place = if is_backward { Place::Below(to.clone()) } else { Place::From(ScanPlace::from(&from)) };
+    loop {
+        let (rows, next) = match &place {
+            Place::From(place) => {
+                let (rows, next) = run.by.scan(tree, place).await?;
+                (rows, next.map(Place::From))
+            }
+            Place::Below(key) => {
+                let (rows, next) = run.by.scan_back(tree, key.as_deref()).await?;
+                (rows, next.map(|key| Place::Below(Some(key))))
+            }
+        };
         for (key, row) in rows {
-            if to.as_ref().is_some_and(|to| key >= *to) {
+            let is_beyond = match is_backward {
+                true => key < from,
+                false => to.as_ref().is_some_and(|to| key >= *to),
+            };
+            if is_beyond {
                 return Ok(());
             }
             let (key, row) = match source.path.index {
@@ -153,8 +173,9 @@ pub(crate) async fn each_row(
                 return Ok(());
             }
         }
+        let Some(next) = next else { return Ok(()) };
+        place = next;
     }
-    Ok(())
 }
 
 fn all_hold(conditions: &[Expr], inputs: Inputs<'_>) -> Result<bool> {
@@ -477,10 +498,11 @@ async fn grouped(
                 all.len() - 1
             }
         };
+        let is_first = groups.is_first && values.iter().any(|value| !value.is_null());
         for ((state, aggregate), value) in all[at].1.iter_mut().zip(&groups.aggregates).zip(values) {
             state.add(aggregate, value)?;
         }
-        Ok(true)
+        Ok(!is_first)
     };
     if !is_empty {
         match query.sources.is_empty() {

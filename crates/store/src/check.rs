@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use plexus_base::BlockId;
-use plexus_cache::{BlockRead, Blocks};
+use plexus_cache::{BlockRead, Blocks, CacheError};
 
 use crate::{
     Isolation, Store, StoreError, Transaction,
@@ -125,6 +125,16 @@ impl<B: Blocks> Check<'_, B> {
         }
     }
 
+    /// Notes a page that cannot be read, which belongs to its tree.
+    fn unreadable(&mut self, block: BlockId, why: CacheError) -> Result<(), StoreError> {
+        if !why.is_of_block() {
+            return Err(why.into());
+        }
+        self.claim(block);
+        self.found.faults.push(why.to_string());
+        Ok(())
+    }
+
     fn tell(&mut self) {
         self.read += 1;
         if self.read.is_multiple_of(TELL_EVERY) {
@@ -157,7 +167,17 @@ impl<B: Blocks> Check<'_, B> {
             let mut expected = std::mem::take(&mut known).into_iter().peekable();
             loop {
                 self.tell();
-                let page = self.shared.blocks.read_once(block).await?;
+                let page = match self.shared.blocks.read_once(block).await {
+                    Ok(page) => page,
+                    Err(why) => {
+                        self.unreadable(block, why)?;
+                        // The parent knows where the next page begins.
+                        while expected.next_if(|(key, _)| *key <= low).is_some() {}
+                        let Some((key, child)) = expected.peek() else { break };
+                        (block, low) = (*child, key.clone());
+                        continue;
+                    }
+                };
                 let here = Here { number, level, low: &low, has_rows };
                 let mut next = self.page(&page, here, &mut known);
                 drop(page);
@@ -309,7 +329,13 @@ impl<B: Blocks> Check<'_, B> {
                 }
                 self.tell();
                 self.found.examined += 1;
-                let page = self.shared.blocks.read_once(block).await?;
+                let page = match self.shared.blocks.read_once(block).await {
+                    Ok(page) => page,
+                    Err(why) => {
+                        self.unreadable(block, why)?;
+                        continue;
+                    }
+                };
                 let is_status = page.page_type() == Some(STATUS_PAGE);
                 let is_known = is_page || is_status && status.contains(&block);
                 if is_page && is_status {
@@ -331,7 +357,8 @@ impl<B: Blocks> Check<'_, B> {
                 match roots.get(&number) {
                     Some(root) => {
                         let tree = Tree::open(&self.shared.blocks, &self.shared.stock, *root);
-                        if tree.page_at(level, &key).await? == block {
+                        // Behind a page that cannot be read it may be in its tree.
+                        if found(tree.page_at(level, &key).await)?.is_none_or(|found| found == block) {
                             continue;
                         }
                     }
@@ -351,6 +378,7 @@ fn found(searched: Result<BlockId, StoreError>) -> Result<Option<BlockId>, Store
     match searched {
         Ok(block) => Ok(Some(block)),
         Err(StoreError::Damaged { .. }) => Ok(None),
+        Err(StoreError::Cache(why)) if why.is_of_block() => Ok(None),
         Err(why) => Err(why),
     }
 }

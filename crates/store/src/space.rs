@@ -394,7 +394,12 @@ impl Stock {
                 let ahead: Vec<_> = (block..range.end.min(block + READ_AHEAD)).map(BlockId).collect();
                 blocks.prefetch(&ahead, Mode::S);
             }
-            let page = blocks.read_once(BlockId(block)).await?;
+            let page = match blocks.read_once(BlockId(block)).await {
+                Ok(page) => page,
+                // It is not free; who needs it gets the error.
+                Err(why) if why.is_of_block() => continue,
+                Err(why) => return Err(why.into()),
+            };
             if live.is_free(&page) {
                 free.push(FreeBlock { block: BlockId(block), last: page.version() });
             }

@@ -1,6 +1,8 @@
 //! SQL: psql and pgbench of PostgreSQL work unmodified on every node, and PostgreSQL gives the
 //! expected results.
 
+mod damage;
+
 use std::{
     fs,
     io::{Read, Write},

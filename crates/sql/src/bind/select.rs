@@ -5,7 +5,7 @@ use std::{cell::RefCell, rc::Rc};
 use plexus_store::RowLock;
 use sqlparser::ast::{self, SetExpr};
 
-use super::{Aggregate, Grouping, Parameters, Scope, ScopeColumn, Typed, coerce};
+use super::{Aggregate, AggregateKind, Grouping, Parameters, Scope, ScopeColumn, Typed, coerce};
 use crate::{
     catalog::{Table, undefined},
     error::{Result, SqlError, code},
@@ -64,6 +64,8 @@ pub(crate) struct Groups {
     pub(crate) having: Option<Expr>,
     /// Without GROUP BY there is one group, also of no rows.
     pub(crate) is_one: bool,
+    /// The first value that is not NULL is the result: the rows are in its order.
+    pub(crate) is_first: bool,
 }
 
 #[derive(Debug)]
@@ -95,6 +97,8 @@ pub(crate) struct Path {
     pub(crate) upper: Option<(Expr, bool)>,
     /// The columns of the key.
     pub(crate) columns: Vec<usize>,
+    /// The rows come from the last one to the first one.
+    pub(crate) is_backward: bool,
 }
 
 impl Path {
@@ -102,6 +106,14 @@ impl Path {
     pub(crate) fn is_point(&self, table: &Table) -> bool {
         self.index.is_none()
             && table.primary.as_ref().is_some_and(|primary| primary.columns.len() == self.prefix.len())
+    }
+
+    /// Returns true if it leads to rows in the order of these columns, those with equal values in
+    /// any order.
+    fn orders(&self, wanted: &[usize]) -> bool {
+        let (equal, rest) = self.columns.split_at(self.prefix.len());
+        let mut rest = rest.iter();
+        wanted.iter().all(|column| equal.contains(column) || rest.next() == Some(column))
     }
 
     /// Returns true if it does not depend on sources before it.
@@ -291,7 +303,7 @@ pub(crate) fn choose_path(table: &Table, offset: usize, conditions: &[Expr]) -> 
         };
         let lower = find(Comparison::Greater, Comparison::GreaterOrEqual);
         let upper = find(Comparison::Less, Comparison::LessOrEqual);
-        Path { index, prefix, lower, upper, columns: columns.to_vec() }
+        Path { index, prefix, lower, upper, columns: columns.to_vec(), is_backward: false }
     };
     // The most equal columns, then a range, then the rows themselves.
     let worth = |path: &Path| {
@@ -303,6 +315,43 @@ pub(crate) fn choose_path(table: &Table, offset: usize, conditions: &[Expr]) -> 
     let indexes = table.indexes.iter().enumerate().map(|(at, index)| path_of(Some(at), &index.columns));
     let useful = |path: &Path| !path.prefix.is_empty() || path.lower.is_some() || path.upper.is_some();
     primary.into_iter().chain(indexes).filter(useful).max_by_key(worth).unwrap_or_default()
+}
+
+/// Lets a table's rows come in the order of columns, if its path or an index allows that. Another
+/// path than that of the conditions is for queries that need only the first rows.
+fn order_path(source: &mut Source, wanted: &[usize], is_backward: bool, needs_first: bool) -> bool {
+    let table = &source.table;
+    if !source.path.orders(wanted) {
+        let is_free =
+            source.path.prefix.is_empty() && source.path.lower.is_none() && source.path.upper.is_none();
+        let path = |index: Option<usize>, columns: &[usize]| Path {
+            index,
+            columns: columns.to_vec(),
+            ..Path::default()
+        };
+        let primary = table.primary.iter().map(|primary| path(None, &primary.columns));
+        let indexes = table.indexes.iter().enumerate().map(|(at, index)| path(Some(at), &index.columns));
+        let mut paths = primary.chain(indexes.filter(|_| needs_first)).filter(|path| path.orders(wanted));
+        match paths.next().filter(|_| is_free) {
+            Some(path) => source.path = path,
+            None => return false,
+        }
+    }
+    source.path.is_backward = is_backward;
+    true
+}
+
+/// Returns the columns of an order in which one path can lead to rows, and whether it leads
+/// backward.
+fn path_order(order: &[OrderKey]) -> Option<(Vec<usize>, bool)> {
+    let is_backward = order.first()?.direction.is_descending;
+    // NULL is the highest value of a key.
+    let direction = Direction { is_descending: is_backward, nulls_first: is_backward };
+    let column = |key: &OrderKey| match key.by {
+        Expr::Column(column) if key.direction == direction => Some(column),
+        _ => None,
+    };
+    Some((order.iter().map(column).collect::<Option<_>>()?, is_backward))
 }
 
 /// Returns the source of a statement that changes rows of one table.
@@ -492,7 +541,7 @@ pub(crate) fn bind(query: &ast::Query, tables: &[Rc<Table>], parameters: &Parame
     if let Some(condition) = &select.selection {
         conjuncts(scope.condition(condition, "WHERE")?, &mut conditions);
     }
-    let (sources, constant) = place(&from, &scope, conditions)?;
+    let (mut sources, constant) = place(&from, &scope, conditions)?;
 
     // Groups.
     let ast::GroupByExpr::Expressions(by, modifiers) = &select.group_by else {
@@ -602,8 +651,29 @@ pub(crate) fn bind(query: &ast::Query, tables: &[Rc<Table>], parameters: &Parame
     let groups = has_groups.then(|| {
         let aggregates =
             grouping.aggregates.borrow().iter().map(|(_, aggregate, _)| aggregate.clone()).collect();
-        Groups { by: keys, aggregates, having, is_one: by.is_empty() }
+        Groups { by: keys, aggregates, having, is_one: by.is_empty(), is_first: false }
     });
+    let mut groups = groups;
+    if let [source] = &mut sources[..] {
+        let needs_first = limit.is_some();
+        match &mut groups {
+            None => {
+                if let Some((columns, is_backward)) = path_order(&order)
+                    && order_path(source, &columns, is_backward, needs_first)
+                {
+                    order.clear();
+                }
+            }
+            Some(Groups { by, aggregates, is_first, .. }) if by.is_empty() => {
+                if let [Aggregate { kind, of: Some(Expr::Column(column)), .. }] = aggregates[..]
+                    && matches!(kind, AggregateKind::Least | AggregateKind::Greatest)
+                {
+                    *is_first = order_path(source, &[column], kind == AggregateKind::Greatest, true);
+                }
+            }
+            Some(_) => {}
+        }
+    }
     Ok(Select { sources, constant, groups, output, columns, order, is_distinct, limit, offset, locks })
 }
 

@@ -209,7 +209,8 @@ fn explain(plan: &Plan) -> Vec<String> {
             (_, None) => "Join with ",
             (_, Some(_)) => "Left join with ",
         };
-        format!("{}{join}{way}", "  ".repeat(depth))
+        let backward = if path.is_backward { ", backward" } else { "" };
+        format!("{}{join}{way}{backward}", "  ".repeat(depth))
     };
     match plan {
         Plan::Select(select) => {

@@ -209,7 +209,7 @@ fn a_writer_and_readers_of_two_rows_in_all_orders() {
 fn writers_and_locks_in_all_orders() {
     let locker = program(false, &[(0, Some(RowLock::Share)), (1, None)]);
     let updater = program(false, &[(1, Some(RowLock::Update)), (0, None)]);
-    explore(&[&[updater], &[locker.clone()]], 0, 0, 10_000);
+    explore(&[&[updater], std::slice::from_ref(&locker)], 0, 0, 10_000);
     explore(&[&[program(false, &[(0, None)])], std::slice::from_ref(&locker)], 1, 0, 10_000);
 }
 
