@@ -13,7 +13,7 @@ use std::{
 };
 
 use plexus_cache::Cache;
-use plexus_interconnect::executor::{self, Descriptor, TaskThread};
+use plexus_interconnect::executor::{self, Descriptor, DescriptorSet, TaskThread};
 use plexus_locks::LockManager;
 use plexus_store::Store;
 use rustls::{
@@ -80,7 +80,8 @@ pub fn tls_settings(certificate: &[u8], key: &[u8]) -> io::Result<Arc<ServerConf
 /// The SQL server of a node.
 pub struct Server {
     shared: Arc<Shared>,
-    threads: Vec<TaskThread>,
+    /// Each with the sockets of its clients.
+    threads: Vec<(TaskThread, Arc<DescriptorSet>)>,
 }
 
 struct Shared {
@@ -129,12 +130,27 @@ impl Drop for Connected {
 }
 
 impl Server {
-    /// Starts threads that run sessions.
+    /// Starts threads that run sessions. `sockets` makes a set for the sockets of each.
     ///
     /// # Errors
     /// The system cannot start a thread, or gives no random numbers.
-    pub fn start(settings: ServerSettings, threads: usize) -> io::Result<Self> {
-        let threads = (0..threads.max(1)).map(|thread| TaskThread::start(&format!("sql-{thread}")));
+    pub fn start(
+        settings: ServerSettings,
+        threads: usize,
+        mut sockets: impl FnMut() -> io::Result<DescriptorSet>,
+    ) -> io::Result<Self> {
+        let threads = (0..threads.max(1)).map(|number| {
+            let thread = TaskThread::start(&format!("sql-{number}"))?;
+            let sockets = Arc::new(sockets()?);
+            let served = sockets.clone();
+            let serving = move || async move {
+                if let Err(error) = served.serve().await {
+                    tracing::error!("clients of SQL cannot be heard: {error}");
+                }
+            };
+            drop(thread.spawn(serving));
+            Ok((thread, sockets))
+        });
         let ServerSettings { user, password, sessions, tls, locks, temporary } = settings;
         let verifier = password.map(|password| Verifier::of(&password)).transpose();
         let verifier = verifier.map_err(io::Error::other)?.map(|verifier| verifier.text());
@@ -157,14 +173,23 @@ impl Server {
 
     /// Serves a client that has connected, on one of the threads. `address` is where it is, for
     /// people.
-    pub fn serve(&self, store: Store<Cache>, socket: Socket, address: String) {
+    ///
+    /// # Errors
+    /// The system cannot watch the socket.
+    pub fn serve<S: AsFd>(&self, store: Store<Cache>, stream: S, address: String) -> io::Result<()>
+    where
+        Socket: From<Descriptor<S>>,
+    {
         let at = self.shared.next_thread.fetch_add(1, Relaxed) % self.threads.len();
+        let (thread, sockets) = &self.threads[at];
+        let socket = Socket::from(sockets.descriptor(stream)?);
         let shared = self.shared.clone();
         let before = shared.connections.fetch_add(1, Relaxed);
         let counted = Connected(shared.clone());
         if before >= shared.most_sessions + STARTING {
             // Not even a message: those that flood a port get no work done.
-            return drop((socket, counted));
+            drop((socket, counted));
+            return Ok(());
         }
         let session = move || async move {
             let shared = &counted.0;
@@ -173,7 +198,8 @@ impl Server {
                 tracing::debug!("a session has ended: {why}");
             }
         };
-        drop(self.threads[at].spawn(session));
+        drop(thread.spawn(session));
+        Ok(())
     }
 
     /// Returns the sessions.

@@ -12,6 +12,10 @@
 //!
 //! An event after the operation is seen by the second step or calls the waker. Readiness that is
 //! older costs one attempt more.
+//!
+//! A thread that serves many clients has their descriptors in a [set](DescriptorSet) of its own, and
+//! takes the events off when its tasks wait. Only then does the worker watch the set: while the
+//! thread is busy, no other one is woken for what it will see by itself.
 
 use std::{
     future::poll_fn,
@@ -91,6 +95,12 @@ struct Known {
 /// The marks of descriptors in the epoll set begin here; those of links and of the bell are others.
 const FIRST_MARK: u64 = 1 << 32;
 
+/// The most events that a thread takes off its set at once.
+const MOST_EVENTS: usize = 64;
+
+/// The next readability, and none behind it.
+const ONCE: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ONESHOT);
+
 /// All that a task may wait for. Errors and ends are always reported.
 const EVENTS: epoll::EventFlags = epoll::EventFlags::IN
     .union(epoll::EventFlags::OUT)
@@ -160,10 +170,18 @@ impl<F: AsFd> Descriptor<F> {
     /// # Errors
     /// The system cannot watch it, for example because it is a file.
     pub(crate) fn new(arrivals: &Arc<OwnedFd>, readiness: &Arc<Readiness>, file: F) -> io::Result<Self> {
+        Self::watched_for(arrivals, readiness, file, EVENTS)
+    }
+
+    fn watched_for(
+        arrivals: &Arc<OwnedFd>,
+        readiness: &Arc<Readiness>,
+        file: F,
+        events: epoll::EventFlags,
+    ) -> io::Result<Self> {
         let ready = Arc::<Ready>::default();
         let key = readiness.add(Arc::clone(&ready));
-        let mark = epoll::EventData::new_u64(FIRST_MARK + key as u64);
-        if let Err(error) = epoll::add(arrivals, &file, mark, EVENTS) {
+        if let Err(error) = epoll::add(arrivals, &file, mark_of(key), events) {
             readiness.remove(key);
             return Err(error.into());
         }
@@ -207,6 +225,61 @@ impl<F: AsFd> Descriptor<F> {
             match operation(&self.file) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable().await,
                 result => return result,
+            }
+        }
+    }
+}
+
+fn mark_of(key: usize) -> epoll::EventData {
+    epoll::EventData::new_u64(FIRST_MARK + key as u64)
+}
+
+/// Descriptors of the tasks of one thread.
+pub struct DescriptorSet {
+    set: Arc<OwnedFd>,
+    readiness: Arc<Readiness>,
+    /// The set itself, which a worker watches while the thread waits.
+    own: Descriptor<Arc<OwnedFd>>,
+}
+
+impl DescriptorSet {
+    pub(crate) fn new(arrivals: &Arc<OwnedFd>, readiness: &Arc<Readiness>) -> io::Result<Self> {
+        let set = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let own = Descriptor::watched_for(arrivals, readiness, Arc::clone(&set), ONCE)?;
+        Ok(Self { set, readiness: Arc::default(), own })
+    }
+
+    /// Adds a descriptor.
+    ///
+    /// # Errors
+    /// The system cannot watch it.
+    pub fn descriptor<F: AsFd>(&self, file: F) -> io::Result<Descriptor<F>> {
+        Descriptor::new(&self.set, &self.readiness, file)
+    }
+
+    /// Wakes the tasks of the calling thread whose descriptors are ready, for ever.
+    ///
+    /// # Errors
+    /// The system cannot watch the set.
+    pub async fn serve(&self) -> io::Result<()> {
+        let mut events = Vec::with_capacity(MOST_EVENTS);
+        loop {
+            events.clear();
+            let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+            match epoll::wait(&self.set, rustix::buffer::spare_capacity(&mut events), Some(&now)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            for event in &events {
+                self.readiness.note(event.data.u64(), event.flags);
+            }
+            if events.is_empty() {
+                // An event since is reported at once.
+                epoll::modify(&self.own.arrivals, &self.set, mark_of(self.own.key), ONCE)?;
+                self.own.readable().await;
+            } else {
+                // Those tasks are first.
+                super::yield_now().await;
             }
         }
     }

@@ -45,7 +45,7 @@ use plexus_base::{Nanos, clock};
 
 pub(crate) use self::descriptor::Readiness;
 pub use self::{
-    descriptor::Descriptor,
+    descriptor::{Descriptor, DescriptorSet},
     task::{CancelHandle, Task, spawn},
     thread::TaskThread,
 };
@@ -371,6 +371,11 @@ pub async fn give_way(attend: impl FnOnce()) {
         return;
     }
     attend();
+    yield_now().await;
+}
+
+/// Lets the other tasks of the thread go on that can.
+async fn yield_now() {
     let mut has_given_way = false;
     poll_fn(|context| {
         if std::mem::replace(&mut has_given_way, true) {

@@ -314,24 +314,40 @@ fn a_task_that_blocks_its_thread_panics() {
     block_on(async { block_on(async {}) });
 }
 
-/// More descriptors than are taken off the set at once, on two threads.
+/// More descriptors than are taken off the set at once, on two threads, of the worker and of sets
+/// of their own.
 #[test]
 fn tasks_wait_for_descriptors_in_every_mode() {
     const PAIRS: usize = 40;
-    for waiting in Waiting::ALL {
+    for (waiting, has_sets) in
+        Waiting::ALL.into_iter().flat_map(|waiting| [(waiting, false), (waiting, true)])
+    {
         let worker = worker(waiting);
         let watches = {
             let worker = worker.clone();
             thread::spawn(move || worker.run().unwrap())
         };
+        let sets = [(); 2].map(|()| Arc::new(worker.descriptor_set().unwrap()));
         let threads = [(); 2].map(|()| TaskThread::start("tasks").unwrap());
         let (mut clients, mut tasks) = (Vec::new(), Vec::new());
+        for (thread, set) in threads.iter().zip(&sets) {
+            let set = Arc::clone(set);
+            drop(thread.spawn(move || async move { set.serve().await.unwrap() }));
+        }
         for pair in 0..PAIRS {
             let (client, server) = UnixStream::pair().unwrap();
             client.set_read_timeout(Some(NEVER)).unwrap();
             clients.push(client);
+            server.set_nonblocking(true).unwrap();
             let worker = worker.clone();
-            tasks.push(threads[pair % 2].spawn(move || async move { echo(&worker, server).await.unwrap() }));
+            let set = has_sets.then(|| Arc::clone(&sets[pair % 2]));
+            tasks.push(threads[pair % 2].spawn(move || async move {
+                let server = match set {
+                    Some(set) => set.descriptor(server),
+                    None => worker.descriptor(server),
+                };
+                echo(&worker, server.unwrap()).await.unwrap()
+            }));
         }
         for round in 0..50u8 {
             clients.iter().for_each(|mut client| client.write_all(&[round; 3]).unwrap());
@@ -343,6 +359,7 @@ fn tasks_wait_for_descriptors_in_every_mode() {
         }
         drop(clients);
         assert!(tasks.into_iter().all(|task| task.wait() == Some(150)), "{waiting}: each read all bytes");
+        drop((threads, sets));
         assert!(!worker.watches_descriptors());
         worker.stop();
         watches.join().unwrap();
@@ -350,9 +367,7 @@ fn tasks_wait_for_descriptors_in_every_mode() {
 }
 
 /// Writes back what it reads, and returns how many bytes came before the end.
-async fn echo(worker: &Worker<Answers>, stream: UnixStream) -> io::Result<usize> {
-    stream.set_nonblocking(true)?;
-    let stream = worker.descriptor(stream)?;
+async fn echo(worker: &Worker<Answers>, stream: Descriptor<UnixStream>) -> io::Result<usize> {
     let mut sum = 0;
     let mut bytes = [0; 2];
     loop {

@@ -71,7 +71,7 @@ use self::{
 };
 use crate::{
     LinkInfo, Net, Service, Signal,
-    executor::{self, Descriptor, Driven},
+    executor::{self, Descriptor, DescriptorSet, Driven},
     link::{self, NewRail},
     spin::{Contention, Courtesy, Spinner},
     sync::lock,
@@ -292,6 +292,16 @@ impl<S: Service> Worker<S> {
         let descriptor = Descriptor::new(arrivals, readiness, file)?;
         self.expect_answer();
         Ok(descriptor)
+    }
+
+    /// Makes a set for the descriptors of a thread, which the threads of this worker watch while
+    /// that thread waits.
+    ///
+    /// # Errors
+    /// The system has no room for it.
+    pub fn descriptor_set(&self) -> io::Result<DescriptorSet> {
+        let (arrivals, readiness) = self.shared.watch.descriptors();
+        DescriptorSet::new(arrivals, readiness)
     }
 
     /// Submits a task if the queue has room, and wakes the thread that is to handle it. It never

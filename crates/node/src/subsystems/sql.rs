@@ -68,7 +68,8 @@ impl RunningServer {
         let temporary = node.config().dir.root().to_owned();
         let locks = node.locks().clone();
         let settings = ServerSettings { user, password, sessions, tls, locks, temporary };
-        let server = Server::start(settings, threads).map_err(failed)?;
+        let server =
+            Server::start(settings, threads, || node.workers()[0].descriptor_set()).map_err(failed)?;
         let serving = (Arc::new(server), store);
         let local = accepting(node, thread, &serving, listener, |listener| {
             let (stream, _) = listener.accept()?;
@@ -113,9 +114,10 @@ where
             Ok(listener) => listener,
             Err(error) => return tracing::error!("clients of SQL cannot be accepted: {error}"),
         };
-        let serve = |(stream, address)| match worker.descriptor(stream) {
-            Ok(stream) => server.serve(store.clone(), Socket::from(stream), address),
-            Err(error) => tracing::error!("a session cannot begin: {error}"),
+        let serve = |(stream, address)| {
+            if let Err(error) = server.serve(store.clone(), stream, address) {
+                tracing::error!("a session cannot begin: {error}");
+            }
         };
         accept(listener, take, serve).await;
     });
