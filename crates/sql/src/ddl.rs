@@ -11,7 +11,7 @@ use crate::{
     exec::Run,
     parse::{folded, relation},
     sequences::Sequence,
-    spool::{Direction, OrderedRow, Spool},
+    spool::{Direction, OrderedRow, Spool, bytes_of},
     types::{Type, Value, encode},
 };
 
@@ -434,6 +434,9 @@ pub(crate) async fn create_index(
 /// The most entries that are inserted together.
 const MOST_ENTRIES: usize = 256;
 
+/// The bytes of rows that are inserted together.
+const MOST_BYTES: usize = 4 << 20;
+
 /// Adds an index, with the entries of all rows in their order.
 async fn add_index(run: &mut Run<'_>, catalog: &mut Catalog, table: &Table, mut index: Index) -> Result<()> {
     index.root = run.by.create_tree().await?.0;
@@ -524,7 +527,14 @@ pub(crate) async fn alter_table(
         }
         let mut sorted = sorted.rows().await?.fuse();
         loop {
-            let rows: Vec<_> = sorted.by_ref().take(MOST_ENTRIES).collect::<Result<_>>()?;
+            let (mut rows, mut bytes) = (Vec::new(), 0);
+            while rows.len() < MOST_ENTRIES
+                && bytes < MOST_BYTES
+                && let Some(row) = sorted.next().transpose()?
+            {
+                bytes += bytes_of(&row);
+                rows.push(row);
+            }
             if rows.is_empty() {
                 break;
             }

@@ -1,6 +1,10 @@
 //! The executor of queries: scans, joins, groups, orders.
 
-use std::{collections::HashMap, path::Path as FilePath, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    path::Path as FilePath,
+    sync::Arc,
+};
 
 use plexus_cache::Cache;
 use plexus_store::{RowLock, Store, tree::ScanPlace};
@@ -60,7 +64,11 @@ impl<'a> Run<'a> {
 
     /// Counts rows that are kept against the limit.
     pub(crate) fn keep(&mut self, row: &[Value]) -> Result<()> {
-        self.memory += bytes_of(row);
+        self.keep_bytes(bytes_of(row))
+    }
+
+    fn keep_bytes(&mut self, bytes: usize) -> Result<()> {
+        self.memory += bytes;
         if self.memory > MOST_MEMORY { Err(out_of_memory()) } else { Ok(()) }
     }
 }
@@ -106,6 +114,8 @@ fn keys_of(path: &Path, table: &Table, inputs: Inputs<'_>) -> Result<Keys> {
         Some((at, false)) => end(at).unwrap_or_else(|| at.clone()),
     };
     let to = match &upper {
+        // NULL is the highest value.
+        None if path.skips_null => Some([&key[..], &[encode::KEY_NULL]].concat()),
         None => end(&key),
         Some((at, true)) => end(at),
         Some((at, false)) => Some(at.clone()),
@@ -305,28 +315,41 @@ pub(crate) async fn select(run: &mut Run<'_>, query: &Select) -> Result<Rows> {
     }
     let mut rows = Spool::new(run.temporary, query.order.iter().map(|key| key.direction));
     let is_empty = !all_hold(&query.constant, run.inputs(&[]))?;
+    // The rows that were given, if each is given once.
+    let mut seen = query.is_distinct.then(HashSet::new);
+    let mut add = |run: &mut Run<'_>, row: OrderedRow| -> Result<()> {
+        if let Some(seen) = &mut seen {
+            let key = encode::row(&row.row);
+            let bytes = size_of::<Vec<u8>>() + key.len();
+            if !seen.insert(key) {
+                return Ok(());
+            }
+            run.keep_bytes(bytes)?;
+        }
+        rows.push(row)
+    };
     if let Some(groups) = &query.groups {
         for row in grouped(run, query, groups, is_empty).await? {
-            rows.push(project(run, query, &row)?)?;
+            let row = project(run, query, &row)?;
+            add(run, row)?;
         }
     } else if is_empty || wanted == Some(0) {
         // No row.
     } else if query.sources.is_empty() {
         let output = run.evaluate(&query.output, &[]).await?;
-        rows.push(OrderedRow { order: Vec::new(), row: output })?;
+        add(run, OrderedRow { order: Vec::new(), row: output })?;
     } else {
         let enough = wanted.filter(|_| query.order.is_empty() && !query.is_distinct);
         let mut count = 0;
         joined(run, &query.sources, &mut |run, row| {
-            rows.push(project(run, query, &row)?)?;
+            let row = project(run, query, &row)?;
+            add(run, row)?;
             count += 1;
             Ok(enough.is_none_or(|enough| count < enough))
         })
         .await?;
     }
-    let rows = rows.rows().await?;
-    let rows = if query.is_distinct { rows.distinct() } else { rows };
-    Ok(rows.part(offset, limit.unwrap_or(usize::MAX)))
+    rows.rows().await?.part(offset, limit.unwrap_or(usize::MAX)).await
 }
 
 /// Returns the output of a row and the values by which it is ordered.
@@ -378,7 +401,7 @@ async fn locked(
             Err(error) => return Err(error),
         }
     }
-    Ok(Rows::from(rows).part(offset, usize::MAX))
+    Rows::from(rows).part(offset, usize::MAX).await
 }
 
 /// Locks a row. Returns its newest contents if they are still those that the query wants.

@@ -6,7 +6,6 @@
 
 use std::{
     cmp::Ordering,
-    collections::HashSet,
     fs::{File, OpenOptions},
     io::{self, BufReader, BufWriter, Read, Seek, Write},
     os::unix::fs::OpenOptionsExt,
@@ -23,7 +22,6 @@ use plexus_interconnect::executor;
 
 use crate::{
     error::{Result, SqlError, code},
-    exec::{MOST_MEMORY, out_of_memory},
     types::{Value, encode},
 };
 
@@ -32,6 +30,12 @@ const MOST_BYTES: usize = 16 << 20;
 
 /// The files that become one.
 const MOST_FILES: usize = 64;
+
+/// The files that are written at once, before a row waits for the disk.
+const MOST_WRITING: usize = 4;
+
+/// The rows that are passed over before other tasks go on.
+const PASSED: usize = 256;
 
 /// The bytes of a file that are read at once.
 const READ_BYTES: usize = 32 << 10;
@@ -163,8 +167,11 @@ impl Spool {
         if self.bytes < MOST_BYTES {
             return Ok(());
         }
-        if let Some((last, 0)) = self.files.pop_if(|(_, times)| *times == 0) {
-            self.files.push((Written::Done(last.wait()?), 0));
+        let is_writing = |(file, times): &(Written, u32)| *times == 0 && file.is_running();
+        let mut writing = (0..self.files.len()).filter(|at| is_writing(&self.files[*at]));
+        if let (Some(first), Some(_)) = (writing.next(), writing.nth(MOST_WRITING - 2)) {
+            let (file, times) = self.files.remove(first);
+            self.files.insert(first, (Written::Done(file.wait()?), times));
         }
         self.merge_files()?;
         self.bytes = 0;
@@ -181,19 +188,20 @@ impl Spool {
 
     /// Lets a thread make one file of the last ones, if these are many.
     fn merge_files(&mut self) -> Result<()> {
-        let Some(&(_, times)) = self.files.last() else { return Ok(()) };
-        let same = self.files.iter().rev().take_while(|(_, other)| *other == times).count();
-        if same < MOST_FILES {
-            return Ok(());
+        while let Some(&(_, times)) = self.files.last() {
+            let same = self.files.iter().rev().take_while(|(_, other)| *other == times).count();
+            if same < MOST_FILES {
+                break;
+            }
+            let files = self.files.split_off(self.files.len() - same);
+            let (directory, order) = (self.directory.clone(), self.order.clone());
+            let merged = Written::start(move || {
+                let files = files.into_iter().map(|(file, _)| file.wait()).collect::<Result<_>>()?;
+                let mut merge = Merge::new(files, Vec::new(), order)?;
+                write(&directory, || merge.next())
+            })?;
+            self.files.push((merged, times + 1));
         }
-        let files = self.files.split_off(self.files.len() - same).into_iter();
-        let files = files.map(|(file, _)| file.wait()).collect::<Result<Vec<_>>>()?;
-        let (directory, order) = (self.directory.clone(), self.order.clone());
-        let merged = Written::start(move || {
-            let mut merge = Merge::new(files, Vec::new(), order)?;
-            write(&directory, || merge.next())
-        })?;
-        self.files.push((merged, times + 1));
         Ok(())
     }
 
@@ -305,9 +313,6 @@ enum Source {
 /// The rows of a result that are left.
 pub(crate) struct Rows {
     source: Source,
-    /// The rows that were given, if each is given once; and their bytes.
-    distinct: Option<(HashSet<Vec<u8>>, usize)>,
-    skip: usize,
     most: usize,
 }
 
@@ -319,42 +324,27 @@ impl From<Vec<Vec<Value>>> for Rows {
 
 impl Rows {
     fn new(source: Source) -> Self {
-        Self { source, distinct: None, skip: 0, most: usize::MAX }
-    }
-
-    /// Gives each row once.
-    pub(crate) fn distinct(self) -> Self {
-        Self { distinct: Some(Default::default()), ..self }
+        Self { source, most: usize::MAX }
     }
 
     /// Leaves rows out at the begin, and gives at most so many.
-    pub(crate) fn part(self, skip: usize, most: usize) -> Self {
-        Self { skip, most, ..self }
+    pub(crate) async fn part(mut self, skip: usize, most: usize) -> Result<Self> {
+        for passed in 1..=skip {
+            if self.pull()?.is_none() {
+                break;
+            }
+            if passed.is_multiple_of(PASSED) {
+                executor::yield_now().await;
+            }
+        }
+        Ok(Self { most, ..self })
     }
 
     fn pull(&mut self) -> Result<Option<Vec<Value>>> {
-        loop {
-            let row = match &mut self.source {
-                Source::Memory(rows) => rows.next().map(|row| row.row),
-                Source::Plain(rows) => rows.next(),
-                Source::Merge(merge) => merge.next()?.map(|row| row.row),
-            };
-            let Some(row) = row else { return Ok(None) };
-            if let Some((seen, bytes)) = &mut self.distinct {
-                let key = encode::row(&row);
-                let length = size_of::<Vec<u8>>() + key.len();
-                if !seen.insert(key) {
-                    continue;
-                }
-                *bytes += length;
-                if *bytes > MOST_MEMORY {
-                    return Err(out_of_memory());
-                }
-            }
-            match self.skip {
-                0 => return Ok(Some(row)),
-                _ => self.skip -= 1,
-            }
+        match &mut self.source {
+            Source::Memory(rows) => Ok(rows.next().map(|row| row.row)),
+            Source::Plain(rows) => Ok(rows.next()),
+            Source::Merge(merge) => Ok(merge.next()?.map(|row| row.row)),
         }
     }
 }
@@ -418,7 +408,7 @@ mod tests {
             spool.bytes = MOST_BYTES;
             let row = vec![Value::Int(number)];
             spool.push(OrderedRow { order: row.clone(), row }).unwrap();
-            assert!(spool.files.len() <= MOST_FILES + 2);
+            assert!(spool.files.len() <= MOST_FILES + 4);
         }
         let expected: Vec<_> = (0..3 * MOST_FILES as i64).map(|number| vec![Value::Int(number)]).collect();
         assert_eq!(rows_of(spool), expected);

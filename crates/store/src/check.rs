@@ -162,8 +162,8 @@ impl<B: Blocks> Check<'_, B> {
         let tree = Tree::open(&self.shared.blocks, &self.shared.stock, root);
         let mut known = vec![(Vec::new(), root)];
         let mut level = None;
-        while let Some((_, first)) = known.first() {
-            let (mut block, mut low) = (*first, Vec::new());
+        while let Some((key, first)) = known.first() {
+            let (mut block, mut low) = (*first, key.clone());
             let mut expected = std::mem::take(&mut known).into_iter().peekable();
             loop {
                 self.tell();

@@ -120,6 +120,7 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
             rest = &rest[count..];
             if count == 0 {
                 let (id, step) = self.begin_change().await?;
+                self.has_changed = true;
                 self.store().tree(layout::LONG).put(key, &rows::new(id, step, piece)).await?;
                 self.note_change(layout::LONG, key);
                 rest = others;
@@ -161,6 +162,8 @@ pub(crate) struct LongChange<'a> {
     /// Long contents that the decision replaces.
     pub(crate) replaced: Option<LongContents>,
     pub(crate) uses_inserted: bool,
+    /// The last decision gives the row another version.
+    pub(crate) changes: bool,
     pub(crate) removes: bool,
 }
 
@@ -174,6 +177,7 @@ impl<'a> LongChange<'a> {
             wanted: Wanted::Nothing,
             replaced: None,
             uses_inserted: false,
+            changes: false,
             removes: false,
         }
     }
@@ -181,8 +185,8 @@ impl<'a> LongChange<'a> {
     /// Decides about a row, under the latch of its leaf. Keeps it as it is if something is wanted
     /// first.
     pub(crate) fn decide(&mut self, old: Option<Contents<'_>>) -> Decided {
-        (self.wanted, self.replaced, self.uses_inserted, self.removes) =
-            (Wanted::Nothing, None, false, false);
+        (self.wanted, self.replaced, self.uses_inserted) = (Wanted::Nothing, None, false);
+        (self.changes, self.removes) = (false, false);
         let (contents, long) = match (old, &self.loaded) {
             (None, _) => (None, None),
             (Some(Contents::Here(bytes)), _) => (Some(bytes), None),
@@ -208,7 +212,8 @@ impl<'a> LongChange<'a> {
             other => other,
         };
         self.removes = decided == Decided::Remove && contents.is_some();
-        self.replaced = long.filter(|_| !matches!(decided, Decided::Keep | Decided::Lock));
+        self.changes = !matches!(decided, Decided::Keep | Decided::Lock);
+        self.replaced = long.filter(|_| self.changes);
         decided
     }
 }

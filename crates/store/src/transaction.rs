@@ -118,7 +118,7 @@ pub struct Transaction<B: Blocks + Send + Sync + 'static> {
     granted: u64,
     step: Step,
     /// It has changed a row, not only locked some.
-    has_changed: bool,
+    pub(crate) has_changed: bool,
     /// The rows that were changed or locked since the first savepoint.
     changed: Vec<(Step, BlockId, Vec<u8>)>,
     /// What it has done with each tree.
@@ -354,14 +354,15 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
         let shared = self.store.shared().clone();
         let (id, step) = self.begin_change().await?;
         self.note_change(tree, key);
-        self.has_changed |= lock.is_none();
+        // Once: what is not at its end now is not asked for again.
+        let now = shared.board.look(|core| core.clock());
         let (mut waits, mut recycled, mut unused) = (0, 0, Vec::new());
         let mut change = LongChange::new(long::most_short(shared.user()).saturating_sub(key.len()), decide);
         loop {
             shared.refill().await?;
             let horizon = shared.board.look(|core| core.horizon());
             let keeps_removal = tree == layout::TREES;
-            let by = Changer { id, step, snapshot, horizon: &horizon, keeps_removal, lock };
+            let by = Changer { id, step, snapshot, horizon: &horizon, keeps_removal, lock, now };
             let status = |id, snapshot| shared.status(id, snapshot);
             let rows = self.store.tree(tree);
             let decide = &mut |contents: Option<Contents<'_>>| change.decide(contents);
@@ -370,7 +371,8 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
             match changed {
                 Ok((Changed::Done, _)) => match std::mem::replace(&mut change.wanted, Wanted::Nothing) {
                     Wanted::Nothing => {
-                        if lock.is_none() {
+                        if change.changes {
+                            self.has_changed = true;
                             self.tally(tree, 1, change.removes.into());
                         }
                         let (replaced, uses_inserted) = (change.replaced, change.uses_inserted);
@@ -389,7 +391,7 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
                 },
                 Ok((Changed::Serialization, _)) => return Err(StoreError::Serialization),
                 Ok((Changed::Malformed, _)) => return Err(malformed(tree)),
-                Ok((Changed::Unknown(unknown), _)) if self.never_waits => {
+                Ok((Changed::Unknown(unknown), _)) if self.never_waits && unknown.snapshot == Number::MAX => {
                     shared.look_without_wait(unknown.id).await?;
                 }
                 Ok((Changed::Unknown(unknown), _)) => {

@@ -375,7 +375,7 @@ pub async fn give_way(attend: impl FnOnce()) {
 }
 
 /// Lets the other tasks of the thread go on that can.
-async fn yield_now() {
+pub async fn yield_now() {
     let mut has_given_way = false;
     poll_fn(|context| {
         if std::mem::replace(&mut has_given_way, true) {

@@ -365,6 +365,10 @@ impl Scope<'_> {
         if common == Type::Unknown {
             common = Type::Text;
         }
+        // Here, other than for an operator, the other number becomes a real one.
+        if common == Type::Float8 && all.iter().all(|(_, of)| *of != Type::Float8) {
+            common = Type::Float4;
+        }
         let unified = all.into_iter().map(|typed| coerce(typed, common, self.parameters, false));
         Ok((unified.collect::<Result<_>>()?, common))
     }

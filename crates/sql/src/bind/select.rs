@@ -99,6 +99,8 @@ pub(crate) struct Path {
     pub(crate) columns: Vec<usize>,
     /// The rows come from the last one to the first one.
     pub(crate) is_backward: bool,
+    /// It leads to no row with NULL in the column behind the equal ones.
+    pub(crate) skips_null: bool,
 }
 
 impl Path {
@@ -303,7 +305,7 @@ pub(crate) fn choose_path(table: &Table, offset: usize, conditions: &[Expr]) -> 
         };
         let lower = find(Comparison::Greater, Comparison::GreaterOrEqual);
         let upper = find(Comparison::Less, Comparison::LessOrEqual);
-        Path { index, prefix, lower, upper, columns: columns.to_vec(), is_backward: false }
+        Path { index, prefix, lower, upper, columns: columns.to_vec(), ..Path::default() }
     };
     // The most equal columns, then a range, then the rows themselves.
     let worth = |path: &Path| {
@@ -655,7 +657,7 @@ pub(crate) fn bind(query: &ast::Query, tables: &[Rc<Table>], parameters: &Parame
     });
     let mut groups = groups;
     if let [source] = &mut sources[..] {
-        let needs_first = limit.is_some();
+        let needs_first = limit.is_some() && locks.is_none() && !is_distinct;
         match &mut groups {
             None => {
                 if let Some((columns, is_backward)) = path_order(&order)
@@ -669,6 +671,8 @@ pub(crate) fn bind(query: &ast::Query, tables: &[Rc<Table>], parameters: &Parame
                     && matches!(kind, AggregateKind::Least | AggregateKind::Greatest)
                 {
                     *is_first = order_path(source, &[column], kind == AggregateKind::Greatest, true);
+                    let path = &mut source.path;
+                    path.skips_null = *is_first && path.columns.get(path.prefix.len()) == Some(&column);
                 }
             }
             Some(_) => {}

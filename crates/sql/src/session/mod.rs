@@ -526,6 +526,7 @@ impl<'a> Session<'a> {
             for row in rows.by_ref().take(limit) {
                 *given += 1;
                 self.connection.out.row(&row?, &prepared.columns, &formats);
+                self.connection.flush_if_full().await?;
             }
             match rows.peek() {
                 None => {

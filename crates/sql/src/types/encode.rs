@@ -19,7 +19,7 @@ const TIME: u8 = 9;
 
 /// Marks of a key: values are before NULL.
 const KEY_VALUE: u8 = 1;
-const KEY_NULL: u8 = 2;
+pub(crate) const KEY_NULL: u8 = 2;
 
 pub(crate) fn row(values: &[Value]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(values.len() * 6);

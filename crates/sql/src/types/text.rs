@@ -26,7 +26,9 @@ pub(crate) fn parse(text: &str, to: Type) -> Result<Value> {
         Type::Float4 | Type::Float8 => {
             let number = parse_float(trimmed, to == Type::Float4).ok_or_else(|| invalid(to, text))?;
             let is_digits = || trimmed.contains(|digit: char| digit.is_ascii_digit());
-            if number.is_infinite() && is_digits() {
+            let mantissa = trimmed.split(['e', 'E']).next().unwrap_or_default();
+            let is_lost = number == 0.0 && mantissa.contains(|digit| matches!(digit, '1'..='9'));
+            if is_lost || number.is_infinite() && is_digits() {
                 let message = format!("\"{trimmed}\" is out of range for type {}", to.name());
                 return Err(SqlError::new(code::NUMERIC_OUT_OF_RANGE, message));
             }

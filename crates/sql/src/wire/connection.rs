@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use plexus_interconnect::executor::Descriptor;
+use plexus_interconnect::executor::{self, Descriptor};
 use rustls::{ServerConfig, ServerConnection};
 
 use super::{MOST_BYTES, MOST_START_BYTES, Outgoing, Received, Start, read, read_start};
@@ -273,7 +273,12 @@ impl Connection {
 
     /// Sends what was put for the client if it is much.
     pub(crate) async fn flush_if_full(&mut self) -> Result<()> {
-        if self.out.0.len() >= FULL { self.flush().await } else { Ok(()) }
+        if self.out.0.len() >= FULL {
+            self.flush().await?;
+            // A client that reads fast lets other sessions go on, too.
+            executor::yield_now().await;
+        }
+        Ok(())
     }
 
     /// Sends one byte, the answer to a request for encryption.

@@ -303,7 +303,12 @@ pub(crate) struct Changer<'a> {
     pub(crate) keeps_removal: bool,
     /// The lock that it wants, if it does not want to change the row.
     pub(crate) lock: Option<RowLock>,
+    /// A moment at or before this look: what was not at its end then may be passed over.
+    pub(crate) now: Number,
 }
+
+/// The locks of a row from which on those are found out that have ended.
+const MANY_LOCKS: usize = 8;
 
 /// The result of a change of a row.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -369,17 +374,31 @@ fn changed(
     status: impl Fn(TransactionId, Number) -> StatusPath,
     decide: &mut dyn FnMut(Option<Contents<'_>>) -> Decided,
 ) -> Result<(EntryChange, Changed), RowFault> {
-    let strength = by.lock.unwrap_or(RowLock::NoKeyUpdate);
-    let judge = |id, has_contents| match status(id, Number::MAX) {
-        _ if id == by.id => Ok(Judged::Stays),
+    let passes_updates = by.lock.is_some_and(|lock| !lock.excludes(RowLock::NoKeyUpdate));
+    let judge_at = |id, snapshot| match status(id, snapshot) {
         StatusPath::Known(Status::Committed(number)) => Ok(Judged::Committed(number)),
         StatusPath::Known(Status::Aborted) => Ok(Judged::RolledBack),
+        StatusPath::Known(Status::After(_)) if snapshot == by.now => Ok(Judged::Stays),
+        way => Err(RowFault::Unknown(Unknown { id, snapshot, way })),
+    };
+    let judge = |id, has_contents| match id == by.id {
+        true => Ok(Judged::Stays),
         // The row that is updated has the same key.
-        _ if has_contents && !strength.excludes(RowLock::NoKeyUpdate) => Ok(Judged::Stays),
-        way => Err(RowFault::Unknown(Unknown { id, snapshot: Number::MAX, way })),
+        false => judge_at(id, if has_contents && passes_updates { by.now } else { Number::MAX }),
     };
     let mut locks = take_locks(&mut value)?;
-    locks.retain(|lock| lock.id == by.id || !is_final(status(lock.id, Number::MAX)));
+    let is_many = locks.len() > MANY_LOCKS;
+    let mut unknown = Ok(());
+    locks.retain(|lock| match judge_at(lock.id, by.now) {
+        _ if lock.id == by.id => true,
+        Ok(Judged::Stays) => true,
+        Ok(_) => false,
+        Err(fault) => {
+            unknown = if is_many { Err(fault) } else { Ok(()) };
+            true
+        }
+    });
+    unknown?;
     let allows = |locks: &[Lock], strength: RowLock| {
         let excludes = |lock: &&Lock| lock.id != by.id && lock.strength.excludes(strength);
         locks.iter().find(excludes).map_or(Ok(()), |Lock { id, .. }| {
@@ -387,7 +406,6 @@ fn changed(
             Err(RowFault::Unknown(Unknown { id, snapshot, way: status(id, snapshot) }))
         })
     };
-    allows(&locks, strength)?;
     let mut kept = settled(value, by.horizon, judge)?;
     let is_other = |version: &&Version<'_>| matches!(version.writer, Writer::Of(id, _) if id != by.id);
     let newest = kept.iter().find(|version| !is_other(version)).copied();
@@ -404,6 +422,8 @@ fn changed(
             return Ok((EntryChange::Keep, Changed::Done));
         }
         Decided::Lock => {
+            let strength = by.lock.unwrap_or(RowLock::Update);
+            allows(&locks, strength)?;
             let is_own = matches!(newest, Some(Version { writer: Writer::Of(..), .. }));
             let own = locks.iter().filter(|lock| lock.id == by.id).map(|lock| lock.strength);
             let has = own.chain(is_own.then_some(RowLock::NoKeyUpdate)).max();
@@ -417,8 +437,14 @@ fn changed(
             allows(&locks, RowLock::Update)?;
             None
         }
-        Decided::Set(contents) => Some(Contents::Here(contents)),
-        Decided::SetLong(long) => Some(Contents::Long(*long)),
+        Decided::Set(contents) => {
+            allows(&locks, RowLock::NoKeyUpdate)?;
+            Some(Contents::Here(contents))
+        }
+        Decided::SetLong(long) => {
+            allows(&locks, RowLock::NoKeyUpdate)?;
+            Some(Contents::Long(*long))
+        }
     };
     let writer = Writer::Of(by.id, by.step);
     if newest.is_some_and(|newest| newest.writer == writer) {
@@ -428,10 +454,6 @@ fn changed(
         kept.insert(0, Version { writer, contents });
     }
     Ok((entry_of(&locks, &kept), Changed::Done))
-}
-
-fn is_final(status: StatusPath) -> bool {
-    matches!(status, StatusPath::Known(Status::Committed(_) | Status::Aborted))
 }
 
 /// Returns the value of a row that is made by a transaction, with no other version.

@@ -60,6 +60,8 @@ struct Client {
     /// The rows to read and append to, or to lock, in their order.
     rows: Vec<(usize, Option<RowLock>)>,
     has_changed: bool,
+    /// The moment at which it has begun with the next row.
+    now: Option<Number>,
     at: usize,
     token: Token,
     /// The newest grant of the rows that it has changed.
@@ -383,6 +385,8 @@ impl World {
                 id
             }
         };
+        let clock = self.node(at).core.clock();
+        let now = *self.node(at).clients[client].now.get_or_insert(clock);
         let granted = self.granted(at, row);
         let newest = &mut self.node(at).clients[client].granted;
         *newest = granted.max(*newest);
@@ -395,6 +399,7 @@ impl World {
             horizon: &horizon,
             keeps_removal: false,
             lock,
+            now,
         };
         let status = |id, snapshot| core.status(id, snapshot);
         let mut append = |old: Option<Contents<'_>>| {
@@ -439,7 +444,11 @@ impl World {
             }
         }
         match changed {
-            Changed::Done => self.node(at).clients[client].at += 1,
+            Changed::Done => {
+                let client = &mut self.node(at).clients[client];
+                client.at += 1;
+                client.now = None;
+            }
             Changed::Serialization => self.abort(at, client),
             Changed::Unknown(unknown) => self.find_out(at, client, unknown),
             Changed::Malformed => panic!("a malformed row"),

@@ -367,6 +367,10 @@ select 3e38::real * 10::real;
 select '1.5x'::real;
 select 16777217::real, 16777217::bigint::real, 0.3::numeric::real, true::real;
 insert into f values ('0.1', 1, 1, 1);
+select '1e-50'::real;
+select '1e-400'::float8, '0e-400'::float8;
+select '0.0e-5'::real;
+select coalesce(a, 0), case when true then a else 1.5 end, coalesce(a, d), 0.1 = a, a in (0.1, 0.2), a in (d, 1) from f order by a;
 drop table f;
 -- Locks of rows.
 create table k (a int primary key, b int);

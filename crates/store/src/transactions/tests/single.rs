@@ -65,7 +65,15 @@ fn versions_between_the_snapshots_of_all_nodes_go() {
             }
         }
         let horizon = cores[1].horizon();
-        let by = Changer { id, step: 0, snapshot: None, horizon: &horizon, keeps_removal: false, lock: None };
+        let by = Changer {
+            id,
+            step: 0,
+            snapshot: None,
+            horizon: &horizon,
+            keeps_removal: false,
+            lock: None,
+            now: number,
+        };
         let status = |id: TransactionId, _| StatusPath::Known(Status::Committed(id.0));
         let set = &mut |_: Option<Contents<'_>>| Decided::Set(number.to_le_bytes().to_vec());
         if let (EntryChange::Set(new), Changed::Done) = rows::change(Some(&value), by, status, set) {
@@ -90,8 +98,17 @@ fn versions_between_the_snapshots_of_all_nodes_go() {
     assert_eq!(versions, 4, "two for the snapshots, the last one, and the one before");
 }
 
+/// All but the first transaction are active.
+fn is_active(id: TransactionId, snapshot: Number) -> StatusPath {
+    match id {
+        TransactionId(0) => StatusPath::Known(Status::Committed(1)),
+        _ if snapshot < Number::MAX => StatusPath::Known(Status::After(9)),
+        _ => StatusPath::Ask,
+    }
+}
+
 fn lock_of(id: TransactionId, strength: RowLock, horizon: &Horizon) -> Changer<'_> {
-    Changer { id, step: 0, snapshot: None, horizon, keeps_removal: false, lock: Some(strength) }
+    Changer { id, step: 0, snapshot: None, horizon, keeps_removal: false, lock: Some(strength), now: 5 }
 }
 
 /// As PostgreSQL's table of row-level locks says.
@@ -101,11 +118,7 @@ fn locks_of_a_row_exclude_each_other_by_their_strength() {
     core.view(Epoch(2), &[(NodeId(0), Incarnation(1))]);
     let horizon = core.horizon();
     let (one, other) = (TransactionId(1), TransactionId(2));
-    // Both are active.
-    let status = |id: TransactionId, _| match id {
-        TransactionId(0) => StatusPath::Known(Status::Committed(1)),
-        _ => StatusPath::Ask,
-    };
+    let status = is_active;
     let row = rows::new(TransactionId(0), 0, b"row");
     let lock = &mut |_: Option<Contents<'_>>| Decided::Lock;
     let keys = [RowLock::KeyShare, RowLock::Share, RowLock::NoKeyUpdate, RowLock::Update];
@@ -143,10 +156,7 @@ fn a_key_is_locked_beside_an_update_and_given_back_with_a_savepoint() {
     core.view(Epoch(2), &[(NodeId(0), Incarnation(1))]);
     let horizon = core.horizon();
     let (one, other) = (TransactionId(1), TransactionId(2));
-    let status = |id: TransactionId, _| match id {
-        TransactionId(0) => StatusPath::Known(Status::Committed(1)),
-        _ => StatusPath::Ask,
-    };
+    let status = is_active;
     let row = rows::new(TransactionId(0), 0, b"row");
     let by = Changer { lock: None, ..lock_of(one, RowLock::Update, &horizon) };
     let update = rows::change(Some(&row), by, status, &mut |_| Decided::Set(b"new".to_vec()));
@@ -174,4 +184,35 @@ fn a_key_is_locked_beside_an_update_and_given_back_with_a_savepoint() {
         rows::change(Some(&updated), by, status, &mut |_| Decided::Remove).1,
         Changed::Unknown(_)
     ));
+}
+
+/// Otherwise a lock of the key would take an old version as the newest one.
+#[test]
+fn an_end_that_is_not_known_is_found_out() {
+    let mut core = Core::<Token>::new(NodeId(0), Incarnation(1), || 0);
+    core.view(Epoch(2), &[(NodeId(0), Incarnation(1))]);
+    let horizon = core.horizon();
+    let row = rows::new(TransactionId(1), 0, b"row");
+    let status = |_, _| StatusPath::ReadSlot;
+    let by = lock_of(TransactionId(2), RowLock::KeyShare, &horizon);
+    let locked = rows::change(Some(&row), by, status, &mut |_| Decided::Lock).1;
+    assert!(matches!(locked, Changed::Unknown(Unknown { snapshot: 5, .. })), "{locked:?}");
+    // Nor would many ended locks go.
+    let mut row = rows::new(TransactionId(0), 0, b"row");
+    let mut lock = |id, status: &dyn Fn(TransactionId, Number) -> StatusPath| {
+        let by = lock_of(TransactionId(id), RowLock::Share, &horizon);
+        let (change, changed) = rows::change(Some(&row), by, status, &mut |_| Decided::Lock);
+        if let EntryChange::Set(new) = change {
+            row = new;
+        }
+        (changed, rows::writers(&row).unwrap().len())
+    };
+    let is_gone = |id, snapshot| match is_active(id, snapshot) {
+        StatusPath::Known(Status::Committed(number)) => StatusPath::Known(Status::Committed(number)),
+        _ => StatusPath::ReadSlot,
+    };
+    assert!((1..10).all(|id| lock(id, &is_gone).0 == Changed::Done));
+    assert!(matches!(lock(10, &is_gone).0, Changed::Unknown(_)));
+    let is_over = |_, _| StatusPath::Known(Status::Aborted);
+    assert_eq!(lock(10, &is_over), (Changed::Done, 1));
 }
