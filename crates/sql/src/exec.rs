@@ -123,8 +123,8 @@ fn keys_of(path: &Path, table: &Table, inputs: Inputs<'_>) -> Result<Keys> {
     Ok(Keys::Range(from, to))
 }
 
-/// The place at which a scan goes on.
-enum Place {
+/// The rows with which a scan goes on.
+enum NextRows {
     From(ScanPlace),
     Below(Option<Vec<u8>>),
 }
@@ -151,16 +151,17 @@ pub(crate) async fn each_row(
     };
     let tree = source.path.index.map_or(table.rows(), |index| table.indexes[index].tree());
     let is_backward = source.path.is_backward;
-    let mut place = if is_backward { Place::Below(to.clone()) } else { Place::From(ScanPlace::from(&from)) };
+    let mut place =
+        if is_backward { NextRows::Below(to.clone()) } else { NextRows::From(ScanPlace::from(&from)) };
     loop {
         let (rows, next) = match &place {
-            Place::From(place) => {
+            NextRows::From(place) => {
                 let (rows, next) = run.by.scan(tree, place).await?;
-                (rows, next.map(Place::From))
+                (rows, next.map(NextRows::From))
             }
-            Place::Below(key) => {
+            NextRows::Below(key) => {
                 let (rows, next) = run.by.scan_back(tree, key.as_deref()).await?;
-                (rows, next.map(|key| Place::Below(Some(key))))
+                (rows, next.map(|key| NextRows::Below(Some(key))))
             }
         };
         for (key, row) in rows {

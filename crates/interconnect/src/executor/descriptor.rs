@@ -13,8 +13,8 @@
 //! An event after the operation is seen by the second step or calls the waker. Readiness that is
 //! older costs one attempt more.
 //!
-//! A thread that serves many clients has their descriptors in a [set](DescriptorSet) of its own, and
-//! takes the events off when its tasks wait. Only then does the worker watch the set: while the
+//! A thread that serves many clients has their descriptors in a [set](DescriptorSet) of its own,
+//! and takes the events off when its tasks wait. Only then does the worker watch the set: while the
 //! thread is busy, no other one is woken for what it will see by itself.
 
 use std::{
