@@ -41,6 +41,11 @@ const ENOUGH_BLOCKS: usize = 16;
 /// The time in which a search for free blocks is not repeated that has found none.
 const NOTHING_FOR: Duration = Duration::from_secs(10);
 
+/// The time between two looks whether a dropped tree is gone, when nothing else is free, and the
+/// most looks.
+const DROP_WAIT: Duration = Duration::from_millis(20);
+const DROP_WAITS: u32 = 150;
+
 /// The most versions of one row that were read from a copy which is too old.
 const MOST_RECYCLED: u32 = 100;
 
@@ -106,6 +111,8 @@ struct Reclaimed {
     known: HashSet<u64>,
     /// The time when it was at the end, and the last round of cleaning then.
     ended: Option<(Instant, u64)>,
+    /// The time when a wait for dropped trees was given up.
+    given_up: Option<Instant>,
 }
 
 /// The trees that exist, those that are gone, and the other uses of blocks.
@@ -114,6 +121,8 @@ pub(crate) struct KnownTrees {
     pub(crate) in_use: InUse,
     /// The trees that no snapshot can show any more.
     pub(crate) gone: HashSet<u64>,
+    /// A tree is dropped that a snapshot may show.
+    pub(crate) has_dropped: bool,
 }
 
 /// The result of a question about a transaction.
@@ -409,6 +418,7 @@ impl<B: Blocks> Shared<B> {
 
     /// Takes an extent of space if there are few free blocks.
     pub(crate) async fn refill(&self) -> Result<(), StoreError> {
+        let mut waits = 0;
         while self.stock.count() < FEW_BLOCKS {
             let mut reclaimed = match self.refills.try_lock() {
                 Some(reclaimed) => reclaimed,
@@ -425,10 +435,23 @@ impl<B: Blocks> Shared<B> {
             if self.stock.claim(&self.blocks, self.owner(), is_gone, &mut live).await? {
                 continue;
             }
-            if !self.reclaim(&mut reclaimed).await? {
-                // The last blocks may be enough.
+            if self.reclaim(&mut reclaimed).await? {
+                continue;
+            }
+            // The last blocks may be enough. Otherwise a drop frees some when no snapshot shows its
+            // tree any more: that of a node that cleans is old for a moment.
+            let may_wait = reclaimed.given_up.is_none_or(|given_up| given_up.elapsed() >= NOTHING_FOR);
+            if self.stock.count() >= ENOUGH_BLOCKS || !may_wait || !self.known_trees().await?.has_dropped {
                 break;
             }
+            waits += 1;
+            if waits > DROP_WAITS {
+                reclaimed.given_up = Some(Instant::now());
+                break;
+            }
+            drop(reclaimed);
+            self.board.act(|core| core.refresh());
+            executor::sleep(DROP_WAIT).await;
         }
         Ok(())
     }
@@ -473,9 +496,13 @@ impl<B: Blocks> Shared<B> {
         trees.in_use.first_status = layout::handed_out(&self.blocks).await?.first_status;
         trees.in_use.trees.extend(layout::FIRST_TREES.map(|block| block.0));
         for (number, value) in self.tree_rows().await? {
+            let is_dropped = rows::is_removed(&value);
             match self.is_gone_at(number, value, lowest).await? {
                 true => trees.gone.insert(number),
-                false => trees.in_use.trees.insert(number),
+                false => {
+                    trees.has_dropped |= is_dropped;
+                    trees.in_use.trees.insert(number)
+                }
             };
         }
         Ok(trees)
