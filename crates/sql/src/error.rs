@@ -110,7 +110,7 @@ impl From<StoreError> for SqlError {
             StoreError::Deadlock => return Self::new(code::DEADLOCK_DETECTED, "deadlock detected"),
             StoreError::LockTimeout => code::LOCK_NOT_AVAILABLE,
             StoreError::Full => code::DISK_FULL,
-            StoreError::TooLong { .. } => code::PROGRAM_LIMIT,
+            StoreError::TooLong { .. } | StoreError::TooManySavepoints => code::PROGRAM_LIMIT,
             StoreError::NoMember => code::ADMIN_SHUTDOWN,
             StoreError::Damaged { .. }
             | StoreError::NotAStore(_)

@@ -45,6 +45,9 @@ pub enum StoreError {
     /// The disk group has something else than a store.
     #[error("the disk group is no store ({0}); blocks 0 to 5 must be empty or of a store")]
     NotAStore(String),
+    /// A transaction has no steps left for another savepoint.
+    #[error("a transaction has at most 65535 savepoints with changes between them; commit more often")]
+    TooManySavepoints,
     /// Another transaction has changed the row since the snapshot.
     #[error("another transaction has changed the row")]
     Serialization,

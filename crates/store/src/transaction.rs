@@ -519,10 +519,16 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
         self.change(layout::TREES, &number.to_be_bytes(), &mut |_| RowChange::Remove).await
     }
 
-    /// Returns a place to which the transaction can be rolled back.
-    pub fn savepoint(&mut self) -> Savepoint {
-        self.step += 1;
-        Savepoint(self.step)
+    /// Returns a place to which the transaction can be rolled back. Savepoints without a change in
+    /// between share a step.
+    ///
+    /// # Errors
+    /// No step is left.
+    pub fn savepoint(&mut self) -> Result<Savepoint, StoreError> {
+        if self.step == 0 || self.changed.last().is_some_and(|(step, ..)| *step == self.step) {
+            self.step = self.step.checked_add(1).ok_or(StoreError::TooManySavepoints)?;
+        }
+        Ok(Savepoint(self.step))
     }
 
     /// Rolls back all changes since a savepoint, which can be used again.
@@ -540,7 +546,7 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
             }
             self.changed.pop();
         }
-        self.step += 1;
+        self.step = place.0;
         Ok(())
     }
 

@@ -386,7 +386,7 @@ impl Session<'_> {
                     return Err(SqlError::new(code::NO_ACTIVE_TRANSACTION, message));
                 }
                 self.begin();
-                let place = self.transaction.as_mut().ok_or_else(no_transaction)?.savepoint();
+                let place = self.transaction.as_mut().ok_or_else(no_transaction)?.savepoint()?;
                 self.savepoints.push((folded(name), place));
                 Ok(plain("SAVEPOINT"))
             }

@@ -178,7 +178,7 @@ fn a_key_is_locked_beside_an_update_and_given_back_with_a_savepoint() {
     assert!(matches!(waits, Changed::Unknown(_)), "the key may go");
     assert_eq!(rows::undo(Some(&locked), other, 4).0, EntryChange::Keep);
     assert_eq!(rows::undo(Some(&locked), other, 3).0, EntryChange::Set(updated.clone()));
-    // The removal of a row that nobody has locked, but that is not committed.
+    // The removal of a row that no transaction has locked, but that is not committed.
     let by = Changer { lock: None, ..by };
     assert!(matches!(
         rows::change(Some(&updated), by, status, &mut |_| Decided::Remove).1,
