@@ -134,6 +134,9 @@ pub enum DiskError {
         /// The fault of the page.
         page: PageError,
     },
+    /// The mirrored group refuses or has failed.
+    #[error("the mirrored disk group: {0}")]
+    Mirror(#[from] crate::mirror::protocol::DiskRefusal),
     /// The system refused an operation.
     #[error("{path}: {what}: {source}")]
     Io {

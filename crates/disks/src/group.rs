@@ -14,7 +14,7 @@ use std::{
     io,
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    sync::OnceLock,
+    sync::{Arc, OnceLock},
 };
 
 use plexus_base::{
@@ -25,9 +25,10 @@ use plexus_base::{
 use rustix::fs::FallocateFlags;
 
 use crate::{
-    Device, DiskError, FileDevice, GroupId, Shape,
+    Device, DiskError, FileDevice, GroupId, Page, Shape, Version,
     device::write_zeros,
     label::{COPIES, FORMAT, LABEL, Label},
+    mirror::{BlockCopy, Mirror, MirrorBlocks},
 };
 
 /// The bytes of a stripe unit.
@@ -40,6 +41,8 @@ pub const DATA_START: u64 = UNIT;
 pub struct Group {
     shape: Shape,
     disks: Vec<FileDevice>,
+    /// The disks of all nodes, with copies of each block; then `disks` is empty.
+    mirror: Option<MirrorBlocks>,
     /// The check that allows writes; without one, writes are always allowed.
     guard: OnceLock<Guard>,
 }
@@ -56,6 +59,9 @@ pub struct DiskOpening {
     /// The number of the one before.
     pub before: u64,
 }
+
+/// The name of a mirrored group in messages.
+const MIRRORED: &str = "mirrored disk group";
 
 /// A check before each write whether this node may write.
 pub type Guard = Box<dyn Fn() -> bool + Send + Sync>;
@@ -99,7 +105,20 @@ impl Group {
                 Ok(disk)
             })
             .collect::<Result<_, DiskError>>()?;
-        Ok(Self { shape: *shape, disks, guard: OnceLock::new() })
+        Ok(Self { shape: *shape, disks, mirror: None, guard: OnceLock::new() })
+    }
+
+    /// Makes the group over the disks of all nodes.
+    #[must_use]
+    pub fn mirrored(shape: &Shape, mirror: Arc<Mirror>) -> Self {
+        let mirror = Some(MirrorBlocks::new(shape, mirror));
+        Self { shape: *shape, disks: Vec::new(), mirror, guard: OnceLock::new() }
+    }
+
+    /// Returns the disks of all nodes, if the group is mirrored over them.
+    #[must_use]
+    pub fn mirror(&self) -> Option<&Arc<Mirror>> {
+        self.mirror.as_ref().map(MirrorBlocks::mirror)
     }
 
     /// Installs `guard`, which must allow each later write. A file cannot refuse the write of an
@@ -131,9 +150,73 @@ impl Group {
     /// # Panics
     /// If `into` is not one block long.
     pub fn read(&self, block: BlockId, into: &mut [u8]) -> Result<(), DiskError> {
-        let (disk, offset) = self.place(block)?;
         assert_eq!(into.len(), self.shape.block_size.bytes(), "a read is one block");
-        disk.read(offset, into)
+        match &self.mirror {
+            Some(mirror) => mirror.read(self.checked(block)?, into),
+            None => {
+                let (disk, offset) = self.place(block)?;
+                disk.read(offset, into)
+            }
+        }
+    }
+
+    /// Reads a block and verifies its page. In a mirrored group, a copy that is not sound is
+    /// replaced from another one; the caller keeps writers away.
+    ///
+    /// # Errors
+    /// As [`Group::read`], or no copy is sound.
+    pub fn read_verified(&self, block: BlockId, into: &mut [u8]) -> Result<Version, DiskError> {
+        match &self.mirror {
+            Some(mirror) => mirror.read_verified(self.checked(block)?, into),
+            None => {
+                self.read(block, into)?;
+                self.verify(block, into)
+            }
+        }
+    }
+
+    /// Reads all current copies of a block that may have been written in part, each with its disk.
+    ///
+    /// # Errors
+    /// As [`Group::read`].
+    pub fn read_in_doubt(&self, block: BlockId) -> Result<Vec<BlockCopy>, DiskError> {
+        match &self.mirror {
+            Some(mirror) => mirror.read_in_doubt(self.checked(block)?),
+            None => {
+                let mut bytes = Buffer::zeroed(self.shape.block_size.bytes());
+                self.read(block, &mut bytes)?;
+                Ok(vec![BlockCopy { disk: None, version: 0, bytes }])
+            }
+        }
+    }
+
+    /// Writes a block to those of its copies whose bytes differ. Returns false if the block has
+    /// other copies by now: then they must be read again.
+    ///
+    /// # Errors
+    /// As [`Group::write`].
+    pub fn write_differing(
+        &self,
+        block: BlockId,
+        from: &[u8],
+        copies: &[BlockCopy],
+    ) -> Result<bool, DiskError> {
+        if let Some(mirror) = &self.mirror {
+            self.check_guard()?;
+            return mirror.write_differing(self.checked(block)?, from, copies);
+        }
+        if copies.iter().any(|copy| copy.bytes[..from.len()] != *from) {
+            self.write(block, from)?;
+        }
+        Ok(true)
+    }
+
+    /// Returns the version of a block that was read, if its page is sound.
+    pub(crate) fn verify(&self, block: BlockId, frame: &[u8]) -> Result<Version, DiskError> {
+        Page::of(frame).verify(block).map_err(|page| match self.locate(block) {
+            Ok((path, offset)) => DiskError::Page { path: path.into(), offset, page },
+            Err(why) => why,
+        })
     }
 
     /// Writes a whole block, as it is. It survives the end of this process at once, and a power cut
@@ -146,12 +229,36 @@ impl Group {
     /// # Panics
     /// If `from` is not one block long.
     pub fn write(&self, block: BlockId, from: &[u8]) -> Result<(), DiskError> {
-        let (disk, offset) = self.place(block)?;
-        assert_eq!(from.len(), self.shape.block_size.bytes(), "a write is one block");
-        if !self.may_write() {
-            return Err(DiskError::NoMember { path: disk.path.clone() });
+        self.write_all(&[(block, from)])
+    }
+
+    /// Writes whole blocks, as [`Group::write`]. In a mirrored group they are durable when this
+    /// returns.
+    ///
+    /// # Errors
+    /// As [`Group::write`]. Some of the blocks may be written.
+    ///
+    /// # Panics
+    /// As [`Group::write`].
+    pub fn write_all(&self, blocks: &[(BlockId, &[u8])]) -> Result<(), DiskError> {
+        for (block, from) in blocks {
+            self.checked(*block)?;
+            assert_eq!(from.len(), self.shape.block_size.bytes(), "a write is one block");
         }
-        disk.write(offset, from)
+        if let Some(mirror) = &self.mirror {
+            self.check_guard()?;
+            return mirror.write(blocks);
+        }
+        blocks.iter().try_for_each(|(block, from)| {
+            let (disk, offset) = self.place(*block)?;
+            self.check_guard()?;
+            disk.write(offset, from)
+        })
+    }
+
+    fn check_guard(&self) -> Result<(), DiskError> {
+        let path = || self.disks.first().map_or_else(|| MIRRORED.into(), |disk| disk.path.clone());
+        if self.may_write() { Ok(()) } else { Err(DiskError::NoMember { path: path() }) }
     }
 
     /// Returns false if the guard forbids writes: the node may be no member any more.
@@ -209,13 +316,22 @@ impl Group {
     /// # Errors
     /// The block is out of range.
     pub fn locate(&self, block: BlockId) -> Result<(&Path, u64), DiskError> {
+        if self.mirror.is_some() {
+            let byte = self.checked(block)?.0 * self.shape.block_size.bytes() as u64;
+            return Ok((Path::new(MIRRORED), byte));
+        }
         self.place(block).map(|(disk, offset)| (disk.path.as_path(), offset))
     }
 
-    pub(crate) fn place(&self, block: BlockId) -> Result<(&FileDevice, u64), DiskError> {
-        if block.0 >= self.shape.blocks {
-            return Err(DiskError::OutOfRange { block, blocks: self.shape.blocks });
+    fn checked(&self, block: BlockId) -> Result<BlockId, DiskError> {
+        match block.0 < self.shape.blocks {
+            true => Ok(block),
+            false => Err(DiskError::OutOfRange { block, blocks: self.shape.blocks }),
         }
+    }
+
+    pub(crate) fn place(&self, block: BlockId) -> Result<(&FileDevice, u64), DiskError> {
+        self.checked(block)?;
         let byte = block.0 * self.shape.block_size.bytes() as u64;
         let (unit, within) = (byte / UNIT, byte % UNIT);
         let disks = self.disks.len() as u64;
@@ -231,7 +347,7 @@ fn open_disk(path: &Path, number: usize) -> Result<FileDevice, DiskError> {
 }
 
 /// Returns the first copy of the label that is sound.
-fn read_label(disk: &FileDevice) -> Result<Label, DiskError> {
+pub(crate) fn read_label(disk: &FileDevice) -> Result<Label, DiskError> {
     let mut bytes = Buffer::zeroed(COPIES * LABEL);
     let mut filled = 0;
     while filled < bytes.len() {

@@ -12,6 +12,7 @@ mod error;
 mod group;
 mod io;
 mod label;
+pub mod mirror;
 mod page;
 mod patch;
 

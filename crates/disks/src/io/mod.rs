@@ -37,7 +37,7 @@ use plexus_base::BlockId;
 use rustix::event::{EventfdFlags, eventfd};
 
 use self::{pool::Pool, ring::Ring};
-use crate::{Buffer, DiskError, Group, Page, Version};
+use crate::{Buffer, DiskError, Group, Version};
 
 /// The memory of one frame, lent to the disk for one read.
 #[derive(Debug)]
@@ -173,6 +173,7 @@ impl BlockIo {
     pub fn new(group: &Arc<Group>, settings: BlockIoSettings) -> io::Result<Self> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (ring, reads) = match settings.reads {
+            _ if group.mirror().is_some() => (None, "threads (disks of all nodes)".into()),
             DiskReads::Threads => (None, "threads".into()),
             DiskReads::Ring => match Ring::new(group.clone(), event.as_fd()) {
                 Ok(ring) => (Some(ring), "io_uring".into()),
@@ -260,16 +261,5 @@ impl BlockIo {
             ended.is_armed = true;
         }
         self.ring.as_mut().is_some_and(Ring::pending)
-    }
-}
-
-/// Returns the version of a block that was read, if its page is sound.
-fn verify(group: &Group, block: BlockId, frame: &[u8]) -> Result<Version, DiskError> {
-    match Page::of(frame).verify(block) {
-        Ok(version) => Ok(version),
-        Err(page) => {
-            let (path, offset) = group.locate(block)?;
-            Err(DiskError::Page { path: path.into(), offset, page })
-        }
     }
 }

@@ -10,7 +10,7 @@ use std::{
 
 use plexus_base::BlockId;
 
-use super::{IoCompletion, Job, Op, verify};
+use super::{IoCompletion, Job, Op};
 use crate::{DiskError, Group, Page, Version};
 
 /// The I/O threads of one group.
@@ -114,6 +114,9 @@ impl Shared {
             jobs.extend(queue.jobs.pop_front());
         }
         drop(queue);
+        if group.mirror().is_some() {
+            return write_mirrored(jobs, group, complete);
+        }
         let written: Vec<_> = jobs.into_iter().map(|job| carry_out(group, job)).collect();
         let synced = group.sync().map_err(|why| why.to_string());
         for done in written {
@@ -132,9 +135,25 @@ fn carry_out(group: &Group, Job { token, block, op }: Job) -> IoCompletion {
     IoCompletion { token, block, written, result }
 }
 
+/// Does writes to copies on several disks: they are durable when they are complete.
+fn write_mirrored(jobs: Vec<Job>, group: &Group, complete: &(impl Fn(IoCompletion) + ?Sized)) {
+    let bytes = |job: &Job| match &job.op {
+        Op::Write(page) => page.to_vec(),
+        Op::Read(_) => Vec::new(),
+    };
+    let pages: Vec<_> = jobs.iter().map(|job| (job.block, bytes(job))).collect();
+    let blocks: Vec<_> = pages.iter().map(|(block, page)| (*block, &page[..])).collect();
+    let written = group.write_all(&blocks).map_err(|why| why.to_string());
+    for Job { token, block, op } in jobs {
+        let Op::Write(page) = op else { continue };
+        let version = Page::of(&page[..]).version();
+        let result = written.clone().map(|()| version).map_err(|why| DiskError::NotDurable { why });
+        complete(IoCompletion { token, block, written: Some(page), result });
+    }
+}
+
 fn read(group: &Group, block: BlockId, frame: &mut [u8]) -> Result<Version, DiskError> {
-    group.read(block, frame)?;
-    verify(group, block, frame)
+    group.read_verified(block, frame)
 }
 
 fn write(group: &Group, block: BlockId, frame: &[u8]) -> Result<Version, DiskError> {

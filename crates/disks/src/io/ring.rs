@@ -31,7 +31,7 @@ use std::{
 use io_uring::{IoUring, Probe, opcode, types};
 use plexus_base::BlockId;
 
-use super::{FrameMemory, IoCompletion, verify};
+use super::{FrameMemory, IoCompletion};
 use crate::{DiskError, Group, Version};
 
 /// The most reads under way: enough to keep a fast disk busy, and half of the completions that the
@@ -163,7 +163,7 @@ impl Ring {
 
     fn ended(&self, mut read: Read, result: io::Result<()>) -> IoCompletion {
         let result = match (result, self.group.place(read.block)) {
-            (Ok(()), _) => verify(&self.group, read.block, read.memory.bytes()),
+            (Ok(()), _) => self.group.verify(read.block, read.memory.bytes()),
             (Err(error), Ok((disk, offset))) => Err(disk.failure(error, offset + read.memory.len as u64)),
             (_, Err(error)) => Err(error),
         };

@@ -1,0 +1,554 @@
+//! The protocol of mirrored disks: which copies a write needs, which requests a disk takes, who
+//! marks a disk, and how one comes back. One [`MirrorCore`] for each node. It does no I/O: events
+//! go in, [`MirrorAction`]s come out.
+//!
+//! | event | method |
+//! |---|---|
+//! | a view is open | [`MirrorCore::view`] |
+//! | the registry has saved a map here, and will report it | [`MirrorCore::applied`] |
+//! | a map is committed | [`MirrorCore::committed`] |
+//! | a disk of this node was opened, or is gone | [`MirrorCore::opened`], [`MirrorCore::closed`] |
+//! | a client of this node reads or writes | [`MirrorCore::submit`] |
+//! | a message | [`MirrorCore::message`] |
+//! | a disk has executed a request, or has failed to | [`MirrorCore::executed`] |
+//! | the change that it has proposed is made, or is not | [`MirrorCore::proposed`] |
+//! | time passes | [`MirrorCore::tick`] |
+//!
+//! A driver executes the requests of a disk in the order in which they come out, reads included. An
+//! executed write is durable. Rules and reasons: ARCHITECTURE.md, *Mirrored disks*.
+
+mod client;
+mod resync;
+mod serve;
+#[cfg(test)]
+#[path = "../simulation/mod.rs"]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
+
+use plexus_base::{Epoch, NodeId, NodeSet};
+use plexus_membership::gate::{Admission, EpochGate, Latest};
+
+pub use self::client::{ClientOp, ClientResult, DiskRefusal};
+use self::{
+    client::{Hold, Operation},
+    resync::Resync,
+    serve::Taken,
+};
+use super::map::{ChunkId, DiskNumber, DiskState, Map, MapChange, MapRefusal};
+
+/// The most messages of a newer view that wait for it, from one member.
+const PARKED_MAX: usize = 1 << 16;
+
+/// The time after which a disk that does not answer has failed, and after which the return of a
+/// disk that has failed is tried again, at first and at most. In milliseconds.
+pub const IO_TIMEOUT_MS: u64 = 10_000;
+const RETURN_FIRST_MS: u64 = 10_000;
+const RETURN_LAST_MS: u64 = 600_000;
+
+/// The operation of a request to a disk.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DiskOp<D> {
+    /// Write at this offset of the chunk, durably.
+    Write {
+        /// The offset in bytes.
+        offset: u32,
+        /// The bytes.
+        data: D,
+    },
+    /// Read at this offset of the chunk.
+    Read {
+        /// The offset in bytes.
+        offset: u32,
+        /// The number of bytes.
+        length: u32,
+        /// The block is in doubt: it may be written, so its unit is noted for stale copies.
+        in_doubt: bool,
+    },
+    /// Return the units of the chunk whose dirty bit is set.
+    Dirty,
+    /// Clear the dirty bit of a unit.
+    Clean {
+        /// The unit.
+        unit: u32,
+    },
+}
+
+/// A request to a disk.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DiskRequest<D> {
+    /// The number of the request at its node.
+    pub id: u64,
+    /// The version of the map by which it was made.
+    pub version: u64,
+    /// The disk.
+    pub disk: DiskNumber,
+    /// The chunk.
+    pub chunk: ChunkId,
+    /// The operation.
+    pub op: DiskOp<D>,
+}
+
+/// The answer to a request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DiskAnswer<D> {
+    /// It is executed.
+    Done,
+    /// The bytes that were read.
+    Read(D),
+    /// The units whose dirty bit is set.
+    Dirty(Vec<u32>),
+    /// It was not taken: the map or the view has changed.
+    Refused,
+    /// The disk has failed to do it.
+    Failed(String),
+}
+
+/// A message between nodes. It belongs to the view of its sender.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MirrorMessage<D> {
+    /// A request to a disk of the receiver.
+    Request(DiskRequest<D>),
+    /// The answer to the request with this number.
+    Answer(u64, DiskAnswer<D>),
+    /// Begin no write of the unit, and answer when none is under way.
+    Hold {
+        /// The number of the hold at its node.
+        id: u64,
+        /// The version of the map that the receiver must have.
+        version: u64,
+        /// The chunk.
+        chunk: ChunkId,
+        /// The unit.
+        unit: u32,
+    },
+    /// The unit is held.
+    Held(u64),
+    /// The hold has ended.
+    Release(u64),
+}
+
+/// An action for the driver.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MirrorAction<D, W> {
+    /// Send a message of this view.
+    Send(NodeId, Epoch, MirrorMessage<D>),
+    /// Execute an operation on a disk of this node, behind all earlier ones. The answer goes to
+    /// [`MirrorCore::executed`].
+    Execute {
+        /// The number that the answer has.
+        ticket: u64,
+        /// The disk.
+        disk: DiskNumber,
+        /// The slot of the chunk.
+        slot: u32,
+        /// The operation.
+        op: DiskOp<D>,
+        /// First the dirty bit of the unit must be set, durably.
+        notes: bool,
+    },
+    /// Tell a client the result.
+    Finish(W, Result<ClientResult<D>, DiskRefusal>),
+    /// Have the registry make this map the next one.
+    Propose(MapProposal),
+}
+
+/// A change of the map that the registry is asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MapProposal {
+    /// The change.
+    pub change: MapChange,
+    /// The map that must be there.
+    pub base: Arc<Map>,
+    /// The next one.
+    pub next: Map,
+}
+
+/// The protocol of one node.
+#[derive(Clone)]
+pub struct MirrorCore<D, W> {
+    me: NodeId,
+    now: u64,
+    gate: EpochGate<Latest<NodeId, MirrorMessage<D>>>,
+    epoch: Epoch,
+    members: NodeSet,
+    /// The map that the disks of this node obey.
+    applied: Option<Arc<Map>>,
+    /// The map that the clients of this node use.
+    map: Option<Arc<Map>>,
+    /// The open disks of this node, each with the time at which it may return.
+    served: BTreeMap<DiskNumber, Return>,
+    taken: BTreeMap<u64, Taken>,
+    operations: BTreeMap<u64, Operation<D, W>>,
+    /// The operations that wait for a map, a view or the end of a hold.
+    waiting: BTreeSet<u64>,
+    /// The requests under way: whose they are, and their disks.
+    requests: BTreeMap<u64, (Requester, DiskNumber)>,
+    holds: BTreeMap<(ChunkId, u32), Hold>,
+    /// Holds for a map that is not committed here yet.
+    early_holds: Vec<(NodeId, MirrorMessage<D>)>,
+    /// The disks that must be marked, and the reasons.
+    failed: BTreeMap<DiskNumber, String>,
+    /// The disks of this node that cannot be used, and the reasons: they stay so in other views.
+    closed: BTreeMap<DiskNumber, String>,
+    resyncs: BTreeMap<DiskNumber, Resync>,
+    /// Changes that clients want.
+    wanted: VecDeque<(MapChange, W)>,
+    /// The change that the registry was asked for, and the client that waits for it.
+    proposed: Option<(MapChange, Option<W>)>,
+    /// All nodes may be ending: the disks of those that leave have everything.
+    is_quiet: bool,
+    /// Why the group cannot be used in this view.
+    stopped: Option<MapRefusal>,
+    next: u64,
+    /// Messages of this node to itself.
+    local: VecDeque<MirrorMessage<D>>,
+    actions: Vec<MirrorAction<D, W>>,
+    counts: MirrorCounts,
+}
+
+/// Counts of a node since its start.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct MirrorCounts {
+    /// Units that were copied to a disk that has returned.
+    pub copied_units: u64,
+    /// Writes that were sent again, because the map or the view had changed.
+    pub sent_again: u64,
+    /// Disks that this node has marked.
+    pub marks: u64,
+}
+
+/// The time of the next return of a disk, and the pause before the one after it.
+#[derive(Clone, Copy)]
+struct Return {
+    at: u64,
+    pause: u64,
+}
+
+/// The sender of a request of this node.
+#[derive(Clone, Copy)]
+enum Requester {
+    Operation(u64),
+    Resync(DiskNumber),
+}
+
+impl<D: Clone, W> MirrorCore<D, W> {
+    /// Makes the protocol of a node that is in no view and has no disk.
+    #[must_use]
+    pub fn new(me: NodeId) -> Self {
+        Self {
+            me,
+            now: 0,
+            gate: EpochGate::new(Latest::new(PARKED_MAX)),
+            epoch: Epoch(0),
+            members: NodeSet::default(),
+            applied: None,
+            map: None,
+            served: BTreeMap::new(),
+            taken: BTreeMap::new(),
+            operations: BTreeMap::new(),
+            waiting: BTreeSet::new(),
+            requests: BTreeMap::new(),
+            holds: BTreeMap::new(),
+            early_holds: Vec::new(),
+            failed: BTreeMap::new(),
+            closed: BTreeMap::new(),
+            resyncs: BTreeMap::new(),
+            wanted: VecDeque::new(),
+            proposed: None,
+            is_quiet: false,
+            stopped: None,
+            next: 0,
+            local: VecDeque::new(),
+            actions: Vec::new(),
+            counts: MirrorCounts::default(),
+        }
+    }
+
+    /// Enters a view. All requests under way are made again in it.
+    pub fn view(&mut self, epoch: Epoch, members: NodeSet) {
+        (self.epoch, self.members) = (epoch, members);
+        self.holds.clear();
+        self.early_holds.clear();
+        self.local.clear();
+        self.requests.clear();
+        // A disk that is marked now was marked for its absence or will fail again.
+        self.failed.clear();
+        self.restart(|_| true);
+        self.resyncs.values_mut().for_each(Resync::interrupt);
+        for (from, message) in self.gate.enter(epoch) {
+            // A second refusal is impossible: these are of this view.
+            let _ = self.admitted(from, message);
+        }
+        self.settle();
+    }
+
+    /// Has the disks of this node obey a map, before the registry reports it.
+    pub fn applied(&mut self, map: Arc<Map>) {
+        self.applied = Some(map);
+    }
+
+    /// Uses a committed map for requests.
+    pub fn committed(&mut self, map: Arc<Map>) {
+        if self.map.as_ref().is_some_and(|known| known.version() >= map.version()) {
+            return;
+        }
+        self.failed.retain(|disk, _| map.state(*disk) != DiskState::Stale);
+        self.holds.retain(|_, hold| hold.version >= map.version());
+        for (disk, back) in &mut self.served {
+            if map.state(*disk) == DiskState::Current {
+                back.pause = RETURN_FIRST_MS;
+            }
+        }
+        self.map = Some(map.clone());
+        self.restart(|operation| {
+            operation.version().is_some_and(|version| map.changed(operation.chunk) > version)
+        });
+        let version = map.version();
+        self.resyncs.retain(|disk, resync| resync.goes_on(&map, *disk));
+        self.resyncs.values_mut().for_each(Resync::interrupt);
+        self.requests.retain(|_, (requester, _)| matches!(requester, Requester::Operation(_)));
+        let early = std::mem::take(&mut self.early_holds);
+        for (from, message) in early {
+            if matches!(message, MirrorMessage::Hold { version: wanted, .. } if wanted >= version) {
+                // It was admitted before.
+                let _ = self.admitted(from, message);
+            }
+        }
+        self.settle();
+    }
+
+    /// Returns the committed map.
+    #[must_use]
+    pub fn map(&self) -> Option<&Arc<Map>> {
+        self.map.as_ref()
+    }
+
+    /// Notes that a disk of this node is open, with its label compared. A stale one returns.
+    pub fn opened(&mut self, disk: DiskNumber) {
+        self.closed.remove(&disk);
+        self.served.insert(disk, Return { at: self.now, pause: RETURN_FIRST_MS });
+        self.settle();
+    }
+
+    /// Notes that a disk of this node cannot be used any more.
+    pub fn closed(&mut self, disk: DiskNumber, why: String) {
+        self.served.remove(&disk);
+        self.closed.insert(disk, why);
+        self.settle();
+    }
+
+    /// Handles a message.
+    ///
+    /// # Errors
+    /// The sender violates the protocol.
+    pub fn message(
+        &mut self,
+        from: NodeId,
+        epoch: Epoch,
+        message: MirrorMessage<D>,
+    ) -> Result<(), &'static str> {
+        if let Admission::Current(message) = self.gate.admit(from, epoch, message)? {
+            self.admitted(from, message)?;
+            self.settle();
+        }
+        Ok(())
+    }
+
+    /// Passes time, in milliseconds of any clock.
+    pub fn tick(&mut self, now: u64) {
+        self.now = now;
+        self.time_out();
+        let waiting = std::mem::take(&mut self.waiting);
+        for number in &waiting {
+            self.operations.get_mut(number).into_iter().for_each(client::Operation::try_again);
+        }
+        self.waiting = waiting;
+        self.resyncs.values_mut().for_each(Resync::retry);
+        self.settle();
+    }
+
+    /// Marks disks of absent nodes only for operations that need it, from now on.
+    pub fn quiesce(&mut self) {
+        self.is_quiet = true;
+    }
+
+    /// Ends all operations: the node ends.
+    pub fn end_all(&mut self) {
+        self.waiting.clear();
+        self.requests.clear();
+        let operations =
+            std::mem::take(&mut self.operations).into_values().map(client::Operation::into_waiter);
+        let changes = std::mem::take(&mut self.wanted).into_iter().map(|(_, waiter)| waiter);
+        let proposed = self.proposed.take().and_then(|(_, waiter)| waiter);
+        for waiter in operations.chain(changes).chain(proposed) {
+            self.actions.push(MirrorAction::Finish(waiter, Err(DiskRefusal::Ended)));
+        }
+    }
+
+    /// Asks for a change of the map. The client is told when it is made.
+    pub fn change(&mut self, change: MapChange, waiter: W) {
+        self.wanted.push_back((change, waiter));
+        self.settle();
+    }
+
+    /// Notes that the proposed change is made, or not: then the map may be another one by now.
+    pub fn proposed(&mut self, is_made: bool) {
+        let Some((change, waiter)) = self.proposed.take() else { return };
+        match waiter {
+            Some(waiter) if is_made => self.finish(waiter, Ok(ClientResult::Done)),
+            Some(waiter) => self.wanted.push_front((change, waiter)),
+            None => {}
+        }
+        // What was not made is tried again with the next map or at the next tick.
+        if is_made {
+            self.settle();
+        }
+    }
+
+    /// Removes and returns the actions.
+    #[must_use]
+    pub fn take_actions(&mut self) -> Vec<MirrorAction<D, W>> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Returns why the group cannot be used in this view.
+    #[must_use]
+    pub fn stopped(&self) -> Option<&MapRefusal> {
+        self.stopped.as_ref()
+    }
+
+    /// Returns the counts.
+    #[must_use]
+    pub fn counts(&self) -> MirrorCounts {
+        self.counts
+    }
+
+    /// Returns the units that are still to be copied to a disk of this node.
+    #[must_use]
+    pub fn left_to_copy(&self, disk: DiskNumber) -> Option<u64> {
+        self.resyncs.get(&disk).map(|resync| resync.left(self.map.as_ref()))
+    }
+
+    /// Returns the disks that have failed a request of this node and are not marked yet.
+    pub fn failed(&self) -> impl Iterator<Item = (DiskNumber, &str)> {
+        let closed = self.closed.iter().filter(|(disk, _)| self.may_be_marked(**disk));
+        self.failed.iter().chain(closed).map(|(disk, why)| (*disk, why.as_str()))
+    }
+
+    /// Returns true if requests may be made: no disk of an absent node counts as complete.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        self.map.as_ref().is_some_and(|map| absent(map, self.members).next().is_none())
+    }
+
+    fn may_be_marked(&self, disk: DiskNumber) -> bool {
+        self.map.as_ref().is_some_and(|map| map.state(disk) != DiskState::Stale)
+    }
+
+    fn admitted(&mut self, from: NodeId, message: MirrorMessage<D>) -> Result<(), &'static str> {
+        match message {
+            MirrorMessage::Request(request) => self.take(from, request),
+            MirrorMessage::Answer(id, answer) => self.answered(from, id, answer)?,
+            MirrorMessage::Hold { id, version, chunk, unit } => self.hold(from, id, version, chunk, unit),
+            MirrorMessage::Held(id) => self.held(from, id),
+            MirrorMessage::Release(id) => self.release(from, id),
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, to: NodeId, message: MirrorMessage<D>) {
+        match to == self.me {
+            true => self.local.push_back(message),
+            false => self.actions.push(MirrorAction::Send(to, self.epoch, message)),
+        }
+    }
+
+    fn finish(&mut self, waiter: W, result: Result<ClientResult<D>, DiskRefusal>) {
+        self.actions.push(MirrorAction::Finish(waiter, result));
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Does what has become possible.
+    fn settle(&mut self) {
+        loop {
+            self.start_waiting();
+            self.propose();
+            self.advance_resyncs();
+            let Some(message) = self.local.pop_front() else { return };
+            // A node does not violate its own protocol.
+            let _ = self.admitted(self.me, message);
+        }
+    }
+
+    /// Asks for the next change of the map, if one is due and none is under way.
+    fn propose(&mut self) {
+        self.stopped = None;
+        let Some(map) = self.map.clone() else { return };
+        let absent: Vec<_> = absent(&map, self.members).collect();
+        if !absent.is_empty() {
+            let change = MapChange::Stale(absent);
+            match map.with(&change) {
+                Err(why) => self.stopped = Some(why),
+                // One member is enough.
+                Ok(_) if self.is_quiet && self.operations.is_empty() => {}
+                Ok(next) if self.is_quiet || self.members.lowest() == Some(self.me) => {
+                    self.ask(change, map, next, None)
+                }
+                Ok(_) => {}
+            }
+            return;
+        }
+        if self.proposed.is_some() {
+            return;
+        }
+        let closed = self.closed.keys().filter(|disk| self.may_be_marked(**disk));
+        let failed = self.failed.keys().chain(closed).map(|disk| MapChange::Stale(vec![*disk]));
+        let served = self.served.iter().filter(|(_, back)| back.at <= self.now);
+        let returns = served.map(|(disk, _)| *disk).filter(|disk| map.state(*disk) == DiskState::Stale);
+        let complete = self.resyncs.iter().filter(|(_, resync)| resync.is_complete());
+        let changes = failed
+            .chain(returns.map(MapChange::Syncing))
+            .chain(complete.map(|(disk, _)| MapChange::Current(*disk)));
+        let possible = changes.filter_map(|change| map.with(&change).ok().map(|next| (change, next)));
+        let possible: Vec<_> = possible.take(1).collect();
+        if let Some((change, next)) = possible.into_iter().next() {
+            return self.ask(change, map, next, None);
+        }
+        while let Some((change, waiter)) = self.wanted.pop_front() {
+            match map.with(&change) {
+                Ok(next) => return self.ask(change, map, next, Some(waiter)),
+                Err(why) => self.finish(waiter, Err(DiskRefusal::Map(why))),
+            }
+        }
+    }
+
+    fn ask(&mut self, change: MapChange, base: Arc<Map>, next: Map, waiter: Option<W>) {
+        if self.proposed.is_some() {
+            return;
+        }
+        match &change {
+            MapChange::Stale(_) => self.counts.marks += 1,
+            MapChange::Syncing(disk) => {
+                let back = self.served.get_mut(disk).expect("a disk of this node");
+                *back = Return { at: self.now + back.pause, pause: (2 * back.pause).min(RETURN_LAST_MS) };
+            }
+            _ => {}
+        }
+        self.proposed = Some((change.clone(), waiter));
+        self.actions.push(MirrorAction::Propose(MapProposal { change, base, next }));
+    }
+}
+
+/// Returns the disks of nodes that are no members and that are not stale.
+fn absent(map: &Map, members: NodeSet) -> impl Iterator<Item = DiskNumber> {
+    let disks = map.disks().filter(move |(_, disk)| !members.contains(disk.server));
+    disks.filter(|(_, disk)| disk.state != DiskState::Stale).map(|(number, _)| number)
+}

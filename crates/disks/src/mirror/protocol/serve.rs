@@ -1,0 +1,56 @@
+//! The side of the disks: which requests a disk takes.
+
+use plexus_base::{Epoch, NodeId};
+
+use super::{
+    super::map::DiskState, DiskAnswer, DiskOp, DiskRequest, MirrorAction, MirrorCore, MirrorMessage,
+};
+
+/// A request that a disk of this node has taken and not executed yet.
+#[derive(Clone, Copy)]
+pub(super) struct Taken {
+    from: NodeId,
+    epoch: Epoch,
+    id: u64,
+}
+
+impl<D: Clone, W> MirrorCore<D, W> {
+    /// Takes a request of this view, or refuses it.
+    pub(super) fn take(&mut self, from: NodeId, request: DiskRequest<D>) {
+        let DiskRequest { id, version, disk, chunk, op } = request;
+        let state = |disk| self.applied.as_ref().map_or(DiskState::Stale, |map| map.state(disk));
+        let may_be_used = match (state(disk), &op) {
+            (DiskState::Current, _) | (DiskState::Syncing, DiskOp::Write { .. }) => true,
+            (DiskState::Syncing | DiskState::Stale, _) => false,
+        };
+        let slot = self.applied.as_ref().filter(|_| may_be_used && self.served.contains_key(&disk)).and_then(
+            |map| {
+                // A change of the chunk or of its disks after that version may have made this
+                // request wrong: a copy may be missing in it.
+                map.slot(chunk, disk).filter(|_| map.changed(chunk) <= version).map(|slot| {
+                    let writes = matches!(op, DiskOp::Write { .. } | DiskOp::Read { in_doubt: true, .. });
+                    (slot, writes && map.has_stale_copy(chunk))
+                })
+            },
+        );
+        let Some((slot, notes)) = slot else {
+            return self.send(from, MirrorMessage::Answer(id, DiskAnswer::Refused));
+        };
+        let ticket = self.number();
+        self.taken.insert(ticket, Taken { from, epoch: self.epoch, id });
+        self.actions.push(MirrorAction::Execute { ticket, disk, slot, op, notes });
+    }
+
+    /// Notes that a disk has executed a request.
+    ///
+    /// # Panics
+    /// No such request was to be executed.
+    pub fn executed(&mut self, ticket: u64, answer: DiskAnswer<D>) {
+        let Taken { from, epoch, id } = self.taken.remove(&ticket).expect("a request that was taken");
+        // A client of an earlier view has made its requests again.
+        if epoch == self.epoch {
+            self.send(from, MirrorMessage::Answer(id, answer));
+            self.settle();
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! The mirrored group in its node: its threads read and write chunks, messages go over worker 0.
+//!
+//! Requests to disks and messages leave in the order in which the protocol decides them, so both
+//! are queued while its lock is held. Nothing else is done under it.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc},
+};
+
+use bytes::Bytes;
+use plexus_base::{Epoch, NodeId, NodeSet, WorkerId, wire::DecodeError};
+use plexus_interconnect::{Channel, Kind, Net};
+use plexus_membership::{
+    protocol::partitions::Members,
+    subsystem::{Subsystem, WorkerPort},
+};
+
+use super::{
+    disk::{DiskJob, ServedDisk},
+    map::{ChunkId, DiskNumber, Map, MapChange},
+    message,
+    protocol::{
+        ClientOp, ClientResult, DiskAnswer, DiskRefusal, MapProposal, MirrorAction, MirrorCore, MirrorCounts,
+        MirrorMessage,
+    },
+};
+
+/// The worker that exchanges the messages.
+const WORKER: WorkerId = WorkerId(0);
+
+type Outcome = Result<ClientResult<Bytes>, DiskRefusal>;
+
+/// The end of a request at the protocol. Threads wait for disks as they wait for files, so they
+/// drive no worker meanwhile.
+type Waiter = mpsc::SyncSender<Outcome>;
+
+fn waiter() -> (Waiter, mpsc::Receiver<Outcome>) {
+    mpsc::sync_channel(1)
+}
+
+/// The mirrored group of a node, which its threads share.
+pub struct Mirror {
+    state: Mutex<State>,
+    port: OnceLock<Arc<dyn WorkerPort<MirrorService>>>,
+    proposals: mpsc::Sender<MapProposal>,
+    /// Wakes threads that wait for the first map, or for the end.
+    has_map: Condvar,
+}
+
+struct State {
+    is_ended: bool,
+    core: MirrorCore<Bytes, Waiter>,
+    disks: BTreeMap<DiskNumber, ServedDisk>,
+    sends: Vec<(NodeId, Epoch, MirrorMessage<Bytes>)>,
+}
+
+/// A write within one unit of a chunk.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ChunkWrite {
+    /// The chunk.
+    pub chunk: ChunkId,
+    /// The offset in bytes.
+    pub offset: u32,
+    /// The bytes.
+    pub data: Bytes,
+    /// As in [`ClientOp::Write`].
+    pub only: Option<(u64, Vec<DiskNumber>)>,
+}
+
+impl Mirror {
+    /// Makes the group of a node in no view, without disks. `proposals` gets the changes of the map
+    /// that the registry is to be asked for.
+    #[must_use]
+    pub fn new(me: NodeId, proposals: mpsc::Sender<MapProposal>) -> Arc<Self> {
+        let (core, disks, sends) = (MirrorCore::new(me), BTreeMap::new(), Vec::new());
+        let state = Mutex::new(State { is_ended: false, core, disks, sends });
+        Arc::new(Self { state, port: OnceLock::new(), proposals, has_map: Condvar::new() })
+    }
+
+    /// Returns the committed map, when there is one.
+    ///
+    /// # Errors
+    /// The node ends.
+    pub fn wait_for_map(&self) -> Result<Arc<Map>, DiskRefusal> {
+        let is_missing = |state: &mut State| state.core.map().is_none() && !state.is_ended;
+        let state = self.has_map.wait_while(self.lock(), is_missing).unwrap_or_else(PoisonError::into_inner);
+        state.core.map().filter(|_| !state.is_ended).cloned().ok_or(DiskRefusal::Ended)
+    }
+
+    /// Does not mark disks of nodes that leave unless they are needed: all nodes may be ending.
+    pub fn quiesce(&self) {
+        self.act(MirrorCore::quiesce);
+    }
+
+    /// Begins to serve a disk, whose label was compared with the map. `open` opens it, with the
+    /// function that gets its answers.
+    ///
+    /// # Errors
+    /// That of `open`.
+    pub fn serve<E>(
+        self: &Arc<Self>,
+        number: DiskNumber,
+        open: impl FnOnce(Box<dyn Fn(u64, DiskAnswer<Bytes>) + Send>) -> Result<ServedDisk, E>,
+    ) -> Result<(), E> {
+        let told: Weak<Self> = Arc::downgrade(self);
+        let answer = move |ticket, answer| {
+            // The group has ended, and no client waits.
+            if let Some(mirror) = told.upgrade() {
+                mirror.act(|core| core.executed(ticket, answer));
+            }
+        };
+        let disk = open(Box::new(answer))?;
+        self.lock().disks.insert(number, disk);
+        self.act(|core| core.opened(number));
+        Ok(())
+    }
+
+    /// Notes that a disk of this node cannot be served, so that it is marked.
+    pub fn closed(&self, number: DiskNumber, why: String) {
+        self.act(|core| core.closed(number, why));
+    }
+
+    /// Executes what the disks have taken, and ends their threads. Call it before the last
+    /// reference is dropped.
+    pub fn end(&self) {
+        let disks = {
+            let mut state = self.lock();
+            state.is_ended = true;
+            std::mem::take(&mut state.disks)
+        };
+        drop(disks);
+        self.act(MirrorCore::end_all);
+        self.has_map.notify_all();
+    }
+
+    /// Writes to all live copies, durably.
+    ///
+    /// # Errors
+    /// A write is on no copy that counts, or the node ends. Others may be complete.
+    pub fn write(&self, writes: Vec<ChunkWrite>) -> Result<(), DiskRefusal> {
+        let mut answers = Vec::with_capacity(writes.len());
+        self.act(|core| {
+            for ChunkWrite { chunk, offset, data, only } in writes {
+                let (reply, answer) = waiter();
+                core.submit(chunk, ClientOp::Write { offset, data, only }, reply);
+                answers.push(answer);
+            }
+        });
+        answers.into_iter().try_for_each(|answer| Self::wait(answer).map(drop))
+    }
+
+    /// Reads from a current copy, or from the one on a disk; see [`ClientOp::Read`]. Returns the
+    /// bytes and the disk.
+    ///
+    /// # Errors
+    /// No copy can be read.
+    pub fn read(
+        &self,
+        chunk: ChunkId,
+        offset: u32,
+        length: u32,
+        from: Option<DiskNumber>,
+        in_doubt: Option<u64>,
+    ) -> Result<(Bytes, DiskNumber), DiskRefusal> {
+        let (reply, answer) = waiter();
+        let read = ClientOp::Read { offset, length, from, in_doubt };
+        self.act(|core| core.submit(chunk, read, reply));
+        match Self::wait(answer)? {
+            ClientResult::Read(data, disk) => Ok((data, disk)),
+            ClientResult::Done => Err(DiskRefusal::Ended),
+        }
+    }
+
+    /// Changes the map, and waits until the change is committed.
+    ///
+    /// # Errors
+    /// The change is not allowed, or the node ends.
+    pub fn change(&self, change: MapChange) -> Result<(), DiskRefusal> {
+        let (reply, answer) = waiter();
+        self.act(|core| core.change(change, reply));
+        Self::wait(answer).map(drop)
+    }
+
+    fn wait(answer: mpsc::Receiver<Outcome>) -> Outcome {
+        answer.recv().unwrap_or(Err(DiskRefusal::Ended))
+    }
+
+    /// Has the disks of this node obey a map, before the registry reports it.
+    pub fn applied(&self, map: Arc<Map>) {
+        self.act(|core| core.applied(map));
+    }
+
+    /// Uses a committed map.
+    pub fn committed(&self, map: Arc<Map>) {
+        self.act(|core| core.committed(map));
+        self.has_map.notify_all();
+    }
+
+    /// Notes that the registry has made the proposed change, or has not.
+    pub fn proposed(&self, is_made: bool) {
+        self.act(|core| core.proposed(is_made));
+    }
+
+    /// Passes time, in milliseconds of any clock.
+    pub fn tick(&self, now: u64) {
+        self.act(|core| core.tick(now));
+    }
+
+    /// Returns the committed map.
+    #[must_use]
+    pub fn map(&self) -> Option<Arc<Map>> {
+        self.lock().core.map().cloned()
+    }
+
+    /// Returns the units that are still to be copied to a disk of this node that has returned.
+    #[must_use]
+    pub fn left_to_copy(&self, disk: DiskNumber) -> Option<u64> {
+        self.lock().core.left_to_copy(disk)
+    }
+
+    /// Returns the counts.
+    #[must_use]
+    pub fn counts(&self) -> MirrorCounts {
+        self.lock().core.counts()
+    }
+
+    /// Returns a line for each problem that an operator must know.
+    #[must_use]
+    pub fn trouble(&self) -> Vec<String> {
+        let state = self.lock();
+        let stopped = state.core.stopped().map(|why| format!("the disk group waits: {why}"));
+        let failed = state.core.failed().map(|(disk, why)| format!("{disk}: {why}"));
+        stopped.into_iter().chain(failed).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the protocol handle an event, and does what it decides.
+    fn act(&self, event: impl FnOnce(&mut MirrorCore<Bytes, Waiter>)) {
+        if !self.decide(event) {
+            return;
+        }
+        if let Some(port) = self.port.get()
+            && !port.visit(WORKER, &mut |service, net| service.send(net))
+        {
+            port.submit(WORKER, Flush);
+        }
+    }
+
+    /// As [`act`](Self::act), but leaves messages; returns true if there are some.
+    fn decide(&self, event: impl FnOnce(&mut MirrorCore<Bytes, Waiter>)) -> bool {
+        let mut finished = Vec::new();
+        let has_sends = {
+            let mut state = self.lock();
+            let State { core, disks, sends, .. } = &mut *state;
+            event(core);
+            for action in core.take_actions() {
+                match action {
+                    MirrorAction::Send(to, epoch, message) => sends.push((to, epoch, message)),
+                    MirrorAction::Execute { ticket, disk, slot, op, notes } => {
+                        // There is none when the node ends.
+                        if let Some(disk) = disks.get(&disk) {
+                            disk.submit(DiskJob { ticket, slot, op, notes });
+                        }
+                    }
+                    MirrorAction::Finish(waiter, result) => finished.push((waiter, result)),
+                    // It fails when the node is ending.
+                    MirrorAction::Propose(proposal) => drop(self.proposals.send(proposal)),
+                }
+            }
+            !sends.is_empty()
+        };
+        // It fails if the thread does not wait any more.
+        finished.into_iter().for_each(|(waiter, result)| drop(waiter.send(result)));
+        has_sends
+    }
+
+    fn message(&self, from: NodeId, payload: &[u8]) -> Result<(), Violation> {
+        let (epoch, message) = message::decode(payload)?;
+        let mut result = Ok(());
+        self.decide(|core| result = core.message(from, epoch, message));
+        result.map_err(Violation::Protocol)
+    }
+
+    fn take_sends(&self) -> Vec<(NodeId, Epoch, MirrorMessage<Bytes>)> {
+        std::mem::take(&mut self.lock().sends)
+    }
+}
+
+/// The reason why a message is a fault of its sender.
+#[derive(Debug, thiserror::Error)]
+enum Violation {
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    #[error("a message of disks: {0}")]
+    Protocol(&'static str),
+}
+
+/// A request to send the messages that threads have left.
+pub struct Flush;
+
+/// The protocol of disks on worker 0.
+pub struct MirrorService {
+    mirror: Arc<Mirror>,
+}
+
+impl MirrorService {
+    /// Makes the service of a node.
+    #[must_use]
+    pub fn new(mirror: Arc<Mirror>, port: Arc<dyn WorkerPort<Self>>) -> Self {
+        // A node has one.
+        let _ = mirror.port.set(port);
+        Self { mirror }
+    }
+
+    fn send(&mut self, net: &mut Net) {
+        for (to, epoch, message) in self.mirror.take_sends() {
+            let payload = Bytes::from(message::encode(epoch, &message));
+            net.send_shared_to_member(to, Channel::Disks, Kind::Request, &payload);
+        }
+    }
+}
+
+impl Subsystem for MirrorService {
+    const NAME: &'static str = "disks";
+    const CHANNELS: &'static [Channel] = &[Channel::Disks];
+    type Task = Flush;
+
+    fn view(&mut self, net: &mut Net, view: &Members) {
+        let members: NodeSet = view.members.iter().map(|(node, _)| *node).collect();
+        self.mirror.decide(|core| core.view(view.epoch, members));
+        self.send(net);
+    }
+
+    fn message(&mut self, net: &mut Net, message: plexus_interconnect::Message<'_>) {
+        if let Err(why) = self.mirror.message(message.from, message.payload) {
+            net.fault(message.from, why);
+        }
+        self.send(net);
+    }
+
+    fn task(&mut self, net: &mut Net, Flush: Flush) {
+        self.send(net);
+    }
+}
+
+#[cfg(test)]
+#[path = "service_tests.rs"]
+mod tests;

@@ -1,0 +1,227 @@
+//! Two nodes with a disk each, in one process: real files, messages in their format, and a registry
+//! that commits at once.
+
+use std::{
+    path::PathBuf,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    thread,
+    time::Duration,
+};
+
+use super::*;
+use crate::{
+    BlockSize, GroupId,
+    mirror::{
+        NewDisk, create_disk,
+        map::{DiskEntry, DiskState},
+    },
+};
+
+const BLOCK: usize = 8192;
+
+fn new_disk(number: u8) -> NewDisk {
+    let block_size = BlockSize::from_kib(8).unwrap();
+    NewDisk { group: GroupId(7), id: u128::from(number) + 1, number, block_size, chunk_mib: 64, slots: 4 }
+}
+
+/// The nodes with what joins them.
+struct Nodes {
+    directory: tempfile::TempDir,
+    nodes: Vec<Arc<Mirror>>,
+    proposals: Mutex<Vec<mpsc::Receiver<MapProposal>>>,
+    /// The members of the view, as bits.
+    members: AtomicU64,
+    version: AtomicU64,
+    is_over: AtomicBool,
+}
+
+impl Nodes {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let (nodes, proposals) = (0..2)
+            .map(|number| {
+                let (propose, proposals) = mpsc::channel();
+                (Mirror::new(NodeId(number), propose), proposals)
+            })
+            .unzip();
+        let nodes = Self {
+            directory,
+            nodes,
+            proposals: Mutex::new(proposals),
+            members: AtomicU64::new(0),
+            version: AtomicU64::new(0),
+            is_over: AtomicBool::new(false),
+        };
+        (0..2).for_each(|number| create_disk(&nodes.path(number), &new_disk(number)).unwrap());
+        let disk = |number: u8| DiskEntry {
+            id: u128::from(number) + 1,
+            server: NodeId(number),
+            failure_group: number,
+            state: DiskState::Current,
+            copies_whole: false,
+            slots: 4,
+            since: 0,
+            current_since: 0,
+            opening: 0,
+            changed: 0,
+        };
+        let map = Map::new(64, 2, vec![disk(0), disk(1)]).unwrap();
+        nodes.commit(&map, None);
+        nodes
+    }
+
+    fn path(&self, number: u8) -> PathBuf {
+        self.directory.path().join(number.to_string())
+    }
+
+    /// Makes a map the next one everywhere.
+    fn commit(&self, next: &Map, base: Option<&Map>) {
+        let version = self.version.fetch_add(1, Relaxed) + 1;
+        let mut entries: BTreeMap<String, (u64, Vec<u8>)> = BTreeMap::new();
+        for (key, expected, value) in base.map_or(Vec::new(), |base| base.edits(None)) {
+            assert_eq!(expected, 0);
+            entries.insert(key, (base.map_or(0, Map::version), value.unwrap()));
+        }
+        for (key, _, value) in next.edits(base) {
+            entries.insert(key, (version, value.unwrap()));
+        }
+        let entries = entries.iter().map(|(key, (version, value))| (key.as_str(), *version, &value[..]));
+        let map = Arc::new(Map::decode(entries).unwrap().unwrap());
+        self.nodes.iter().for_each(|node| node.applied(map.clone()));
+        self.nodes.iter().for_each(|node| node.committed(map.clone()));
+    }
+
+    fn serve(&self, number: u8) {
+        let open = |answer| ServedDisk::open(&self.path(number), &new_disk(number), answer);
+        self.nodes[usize::from(number)].serve(DiskNumber(number), open).unwrap();
+    }
+
+    /// Begins a view of these nodes.
+    fn view(&self, epoch: u32, members: &[u8]) {
+        let members: NodeSet = members.iter().map(|number| NodeId(*number)).collect();
+        self.members.store(members.iter().map(|node| 1 << node.0).sum(), Relaxed);
+        for node in members.iter() {
+            self.nodes[node.index()].act(|core| core.view(Epoch(epoch), members));
+        }
+    }
+
+    /// Carries messages and proposals, until the end.
+    fn carry(&self) {
+        let mut now = 0;
+        while !self.is_over.load(Relaxed) {
+            let is_member = |node: usize| self.members.load(Relaxed) >> node & 1 == 1;
+            for from in 0..2 {
+                for (to, epoch, message) in self.nodes[from].take_sends() {
+                    if is_member(from) && is_member(to.index()) {
+                        let payload = message::encode(epoch, &message);
+                        self.nodes[to.index()].message(NodeId(from as u8), &payload).unwrap();
+                    }
+                }
+            }
+            for (node, proposals) in self.nodes.iter().zip(&*self.proposals.lock().unwrap()) {
+                while let Ok(MapProposal { base, next, .. }) = proposals.try_recv() {
+                    let is_made = base.version() == self.version.load(Relaxed);
+                    if is_made {
+                        self.commit(&next, Some(&base));
+                    }
+                    node.proposed(is_made);
+                }
+            }
+            now += 100;
+            self.nodes.iter().for_each(|node| node.tick(now));
+            thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    fn write(&self, node: usize, chunk: u32, offset: u32, byte: u8) {
+        let data = Bytes::from(vec![byte; BLOCK]);
+        self.nodes[node].write(vec![ChunkWrite { chunk: ChunkId(chunk), offset, data, only: None }]).unwrap();
+    }
+
+    /// Reads the copy of one disk.
+    fn copy(&self, node: usize, disk: u8, chunk: u32, offset: u32) -> Result<u8, DiskRefusal> {
+        let from = Some(DiskNumber(disk));
+        let (data, found) = self.nodes[node].read(ChunkId(chunk), offset, BLOCK as u32, from, None)?;
+        assert!(found == DiskNumber(disk) && data.iter().all(|byte| *byte == data[0]));
+        Ok(data[0])
+    }
+
+    fn until(&self, what: &str, state: DiskState) {
+        for _ in 0..20_000 {
+            if self.nodes[0].map().is_some_and(|map| map.state(DiskNumber(1)) == state) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        panic!("{what}: {:?}", self.nodes[0].trouble());
+    }
+}
+
+#[test]
+fn what_a_disk_has_missed_is_copied_when_it_returns() {
+    let nodes = Nodes::new();
+    thread::scope(|scope| {
+        scope.spawn(|| nodes.carry());
+        (0..2).for_each(|number| nodes.serve(number));
+        nodes.view(1, &[0, 1]);
+        nodes.write(0, 0, 0, 1);
+        nodes.write(1, 1, 5 << 20, 2);
+        for disk in 0..2 {
+            assert_eq!((nodes.copy(0, disk, 0, 0), nodes.copy(0, disk, 1, 5 << 20)), (Ok(1), Ok(2)));
+        }
+        // Node 1 is gone with its disk: the other one goes on, and notes what is missed.
+        nodes.view(2, &[0]);
+        nodes.until("an absent disk is marked", DiskState::Stale);
+        nodes.write(0, 0, 0, 3);
+        nodes.write(0, 1, 63 << 20, 4);
+        assert!(nodes.copy(0, 1, 0, 0).is_err(), "a stale copy is read");
+        let copied = nodes.nodes[1].counts().copied_units;
+        nodes.view(3, &[0, 1]);
+        nodes.until("a disk that has returned is current", DiskState::Current);
+        assert_eq!(nodes.nodes[1].counts().copied_units - copied, 2, "only what was missed is copied");
+        let all = [(0, 0, 3), (1, 5 << 20, 2), (1, 63 << 20, 4)];
+        for (chunk, offset, byte) in all {
+            assert_eq!(nodes.copy(0, 0, chunk, offset), Ok(byte));
+            assert_eq!(nodes.copy(0, 1, chunk, offset), Ok(byte));
+        }
+        nodes.is_over.store(true, Relaxed);
+    });
+    nodes.nodes.iter().for_each(|node| node.end());
+}
+
+#[test]
+fn many_writes_go_on_while_a_disk_goes_and_returns() {
+    let nodes = Nodes::new();
+    thread::scope(|scope| {
+        scope.spawn(|| nodes.carry());
+        (0..2).for_each(|number| nodes.serve(number));
+        nodes.view(1, &[0, 1]);
+        let writers: Vec<_> = (0..4_u32)
+            .map(|writer| {
+                let nodes = &nodes;
+                let place = move |round: u32| (round % 8 * (1 << 20)) + writer * BLOCK as u32;
+                let run = move || {
+                    (1..=200_u32).for_each(|round| nodes.write(0, writer % 2, place(round), round as u8));
+                };
+                (scope.spawn(run), move || {
+                    (193..=200_u32).map(move |round| (writer % 2, place(round), round as u8))
+                })
+            })
+            .collect();
+        nodes.view(2, &[0]);
+        nodes.until("an absent disk is marked", DiskState::Stale);
+        thread::sleep(Duration::from_millis(20));
+        nodes.view(3, &[0, 1]);
+        nodes.until("a disk that has returned is current", DiskState::Current);
+        for (writer, expected) in writers {
+            writer.join().unwrap();
+            for (chunk, offset, byte) in expected() {
+                for disk in 0..2 {
+                    assert_eq!(nodes.copy(0, disk, chunk, offset), Ok(byte), "disk {disk}");
+                }
+            }
+        }
+        nodes.is_over.store(true, Relaxed);
+    });
+    nodes.nodes.iter().for_each(|node| node.end());
+}

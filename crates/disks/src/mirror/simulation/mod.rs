@@ -1,0 +1,633 @@
+//! Several nodes with mirrored disks in one thread: messages, executions, changes of the map,
+//! views, deaths and evictions in a random order. Clients write versions to blocks and streams.
+//!
+//! | property | place of the check |
+//! |---|---|
+//! | D1 each current disk has what was acknowledged, equal where nothing is under way | `check` |
+//! | D2 a holder reads the newest version | `finished` |
+//! | D4 each chunk has a current copy | `Registry::commit` |
+//! | D6 when nothing is under way, the copies on current disks are equal | `finish` |
+//! | D7 a write of an evicted node does not end beside a new holder | `finished` |
+//! | D8 without faults, all disks become current and nothing waits | `finish` |
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
+
+use plexus_base::{Epoch, NodeId, NodeSet};
+use plexus_sim::Random;
+
+use self::{
+    clients::{Client, Operation},
+    disk::{Data, Disk, Job, Outcome},
+    registry::Registry,
+};
+use super::{
+    super::map::{DiskEntry, DiskNumber, DiskState, Map},
+    *,
+};
+
+mod clients;
+mod disk;
+mod random;
+mod registry;
+mod single;
+
+type Token = u64;
+type Message = MirrorMessage<Data>;
+
+/// The places of blocks in each chunk: of two units.
+const BLOCKS_AT: [u32; 3] = [0, 8192, 5 << 20];
+
+/// The place of the end of a stream in its chunk.
+const STREAM_AT: u32 = 4096;
+
+/// The rounds at the end in which disks that were closed are not opened yet.
+const CLOSED_ROUNDS: usize = 10;
+
+const BLOCK_CHUNKS: u32 = 3;
+
+/// The chances of faults, of each seed.
+#[derive(Clone, Copy)]
+struct Faults {
+    /// In ten thousand steps.
+    deaths: u64,
+    evictions: u64,
+    power: u64,
+    closings: u64,
+    hangs: u64,
+    delays: u64,
+    /// In a thousand executions.
+    failures: u64,
+    /// In a hundred steps of clients: changes of the map.
+    changes: u64,
+    /// In a hundred reports of maps: ones that wait.
+    late_maps: u64,
+    /// The most streams.
+    streams: usize,
+}
+
+struct Node {
+    core: MirrorCore<Data, Token>,
+    incarnation: u64,
+    /// The view that it is in, and its members.
+    epoch: Epoch,
+    peers: BTreeMap<usize, u64>,
+    /// It still runs, but the view is without it.
+    is_evicted: bool,
+    /// Its disk is open.
+    is_open: bool,
+    was_closed: bool,
+    /// Committed maps that it does not know yet.
+    maps: VecDeque<Arc<Map>>,
+}
+
+#[derive(Default)]
+struct Link {
+    /// Messages, each with the incarnations of its sender and its receiver.
+    queue: VecDeque<([u64; 2], Epoch, Message)>,
+    waits_until: u64,
+}
+
+struct World {
+    random: Random,
+    logs: bool,
+    faults: Faults,
+    now: u64,
+    nodes: Vec<Option<Node>>,
+    /// By node; a witness has none.
+    disks: Vec<Option<Disk>>,
+    links: BTreeMap<(usize, usize), Link>,
+    epoch: Epoch,
+    members: BTreeMap<usize, u64>,
+    registry: Registry,
+    last_incarnation: u64,
+    clients: Vec<Client>,
+    operations: BTreeMap<Token, Operation>,
+    last_token: Token,
+    /// Writes that evicted nodes still send.
+    late_writes: Vec<(u64, usize, disk::Value)>,
+    /// Something has changed that [`World::check`] looks at.
+    is_changed: bool,
+    counts: Counts,
+}
+
+/// The counts of a run.
+#[derive(Clone, Copy, Default, Debug)]
+struct Counts {
+    writes: usize,
+    reads: usize,
+    recovered: usize,
+    marks: usize,
+    copied: usize,
+    views: usize,
+    late: usize,
+    stopped: usize,
+}
+
+/// Returns the map of a new group, with one disk in each node.
+fn first_map(disks: u8) -> Map {
+    let entry = |server: u8| DiskEntry {
+        id: u128::from(server) + 1,
+        server: NodeId(server),
+        failure_group: server,
+        state: DiskState::Current,
+        copies_whole: false,
+        slots: 8,
+        since: 0,
+        current_since: 0,
+        opening: 0,
+        changed: 0,
+    };
+    Map::new(64, BLOCK_CHUNKS, (0..disks).map(entry).collect()).expect("room")
+}
+
+impl World {
+    fn new(seed: u64, logs: bool) -> Self {
+        let mut random = Random::new(seed);
+        let (disks, witness) =
+            *random.pick(&[(2, true), (2, true), (3, false), (3, false), (3, true), (2, false)]);
+        let map = first_map(disks);
+        let nodes = usize::from(disks) + usize::from(witness);
+        let mut rate = |most| if random.percent(40) { 0 } else { random.below(most) };
+        let faults = Faults {
+            deaths: rate(60),
+            evictions: rate(60),
+            power: rate(20),
+            closings: rate(40),
+            hangs: rate(60),
+            delays: rate(300),
+            failures: rate(30),
+            changes: 1 + rate(15),
+            late_maps: rate(95),
+            // A stream is copied whole, which takes most of a run.
+            streams: *random.pick(&[0, 0, 1, 3]),
+        };
+        let mut world = Self {
+            random,
+            logs,
+            faults,
+            now: 0,
+            nodes: (0..nodes).map(|_| None).collect(),
+            disks: (0..nodes).map(|at| (at < disks.into()).then(Disk::default)).collect(),
+            links: BTreeMap::new(),
+            epoch: Epoch(0),
+            members: BTreeMap::new(),
+            registry: Registry::new(&map),
+            last_incarnation: 0,
+            clients: Vec::new(),
+            operations: BTreeMap::new(),
+            last_token: 0,
+            late_writes: Vec::new(),
+            is_changed: true,
+            counts: Counts::default(),
+        };
+        // Few places are used often.
+        let most = world.random.below(100);
+        for chunk in 0..BLOCK_CHUNKS {
+            for offset in BLOCKS_AT {
+                if world.random.percent(most) || world.clients.is_empty() {
+                    world.clients.push(Client::new(ChunkId(chunk), offset, false));
+                }
+            }
+        }
+        world
+    }
+
+    fn log(&self, line: impl FnOnce() -> String) {
+        if self.logs {
+            println!("{:>8} {}", self.now, line());
+        }
+    }
+
+    fn is_member(&self, at: usize) -> bool {
+        self.nodes[at].as_ref().is_some_and(|node| self.members.get(&at) == Some(&node.incarnation))
+    }
+
+    /// Returns the nodes that are in the present view and may use the group.
+    fn usable(&self) -> Vec<usize> {
+        let is_usable = |at: &usize| {
+            let node = self.nodes[*at].as_ref();
+            self.is_member(*at) && node.is_some_and(|node| node.epoch == self.epoch && node.core.is_usable())
+        };
+        (0..self.nodes.len()).filter(is_usable).collect()
+    }
+
+    fn at(&self, incarnation: u64) -> Option<usize> {
+        self.nodes.iter().position(|node| node.as_ref().is_some_and(|node| node.incarnation == incarnation))
+    }
+
+    fn core(&mut self, at: usize) -> &mut MirrorCore<Data, Token> {
+        &mut self.nodes[at].as_mut().unwrap().core
+    }
+
+    fn start(&mut self, at: usize) {
+        self.last_incarnation += 1;
+        let mut core = MirrorCore::new(NodeId(at as u8));
+        core.tick(self.now);
+        let incarnation = self.last_incarnation;
+        self.log(|| format!("n{at} starts as i{incarnation}"));
+        self.nodes[at] = Some(Node {
+            core,
+            incarnation,
+            epoch: Epoch(0),
+            peers: BTreeMap::new(),
+            is_evicted: false,
+            is_open: false,
+            was_closed: false,
+            maps: VecDeque::new(),
+        });
+    }
+
+    /// Opens the disk of a node, when the I/O of its last opening has ended.
+    fn open(&mut self, at: usize) -> bool {
+        let is_ready = self.disks[at].as_ref().is_some_and(|disk| disk.queue.is_empty());
+        if !is_ready || self.nodes[at].as_ref().is_none_or(|node| node.is_open) {
+            return false;
+        }
+        self.log(|| format!("n{at} opens its disk"));
+        self.nodes[at].as_mut().unwrap().is_open = true;
+        self.core(at).opened(DiskNumber(at as u8));
+        self.settle(at);
+        true
+    }
+
+    fn close(&mut self, at: usize) {
+        if self.nodes[at].as_ref().is_some_and(|node| node.is_open) {
+            self.log(|| format!("n{at} closes its disk"));
+            let node = self.nodes[at].as_mut().unwrap();
+            (node.is_open, node.was_closed) = (false, true);
+            self.core(at).closed(DiskNumber(at as u8), "closed".to_owned());
+            self.settle(at);
+        }
+    }
+
+    /// Ends a node. The first of its requests may have been executed, and the next one partly.
+    fn kill(&mut self, at: usize) {
+        let Some(node) = self.nodes[at].take() else { return };
+        self.log(|| format!("n{at} dies"));
+        self.count(&node);
+        self.operations.retain(|_, operation| operation.by != node.incarnation);
+        self.late_writes.retain(|(by, ..)| *by != node.incarnation);
+        for ((from, _), link) in &mut self.links {
+            if *from == at {
+                let kept = self.random.below(link.queue.len() as u64 + 1);
+                link.queue.truncate(kept as usize);
+            }
+        }
+        let Some(disk) = &mut self.disks[at] else { return };
+        disk.hangs_until = 0;
+        let mut executed = self.random.below(disk.queue.len() as u64 + 1);
+        while let Some(job) = disk.queue.pop_front() {
+            let outcome = match executed {
+                0 => *self.random.pick(&[Outcome::Failed, Outcome::Torn]),
+                _ => Outcome::Done,
+            };
+            disk.execute(&job, outcome);
+            if self.logs {
+                println!("{:>8} disk {at} at its end: {job:?} {outcome:?}", self.now);
+            }
+            if executed == 0 {
+                disk.queue.clear();
+            }
+            executed = executed.saturating_sub(1);
+        }
+        self.is_changed = true;
+    }
+
+    fn count(&mut self, node: &Node) {
+        let counts = node.core.counts();
+        self.counts.copied += counts.copied_units as usize;
+        self.counts.marks += counts.marks as usize;
+    }
+
+    /// Sets the members of the next view. Each node enters it later.
+    fn new_view(&mut self, members: &[usize]) {
+        self.epoch = Epoch(self.epoch.0 + 1);
+        let former = std::mem::take(&mut self.members);
+        let incarnation = |at: &usize| Some((*at, self.nodes[*at].as_ref()?.incarnation));
+        self.members = members.iter().filter_map(incarnation).collect();
+        self.counts.views += 1;
+        self.log(|| format!("view {:?} of {:?}", self.epoch, self.members));
+        for at in former.keys().filter(|at| !self.is_member(**at)).copied().collect::<Vec<_>>() {
+            self.nodes[at].as_mut().into_iter().for_each(|node| node.is_evicted = true);
+        }
+        self.resolve_change();
+        self.leave_clients();
+    }
+
+    /// Begins a view of a majority that is without dead nodes, if it would be another one.
+    fn step_view(&mut self, without: Option<usize>) {
+        let may_be = |at: &usize| {
+            let node = self.nodes[*at].as_ref();
+            node.is_some_and(|node| !node.is_evicted) && Some(*at) != without
+        };
+        let members: Vec<_> = (0..self.nodes.len()).filter(may_be).collect();
+        let is_same = members.len() == self.members.len() && members.iter().all(|at| self.is_member(*at));
+        if members.len() * 2 > self.nodes.len() && !is_same {
+            self.new_view(&members);
+        }
+    }
+
+    /// Has a node enter the present view when its disk has executed what it took before.
+    fn enter(&mut self, at: usize) -> bool {
+        if !self.is_member(at) || self.nodes[at].as_ref().unwrap().epoch == self.epoch {
+            return false;
+        }
+        while self.execute(at, true) {}
+        if self.disks[at].as_ref().is_some_and(|disk| !disk.queue.is_empty()) {
+            self.close(at);
+        }
+        let epoch = self.epoch;
+        self.log(|| format!("n{at} enters view {epoch:?}"));
+        let (map, peers) = (self.registry.newest.clone(), self.members.clone());
+        let mut set = NodeSet::default();
+        peers.keys().for_each(|peer| set.insert(NodeId(*peer as u8)));
+        let node = self.nodes[at].as_mut().unwrap();
+        (node.epoch, node.peers) = (epoch, peers);
+        node.maps.clear();
+        node.core.applied(map.clone());
+        node.core.view(epoch, set);
+        self.settle(at);
+        self.core(at).committed(map);
+        self.settle(at);
+        true
+    }
+
+    /// Executes the next request of a disk.
+    fn execute(&mut self, at: usize, is_sound: bool) -> bool {
+        let Some(disk) = self.disks[at].as_mut().filter(|disk| disk.hangs_until <= self.now) else {
+            return false;
+        };
+        let Some(job) = disk.queue.pop_front() else { return false };
+        // What few requests do fails more often.
+        let failures = match &job.op {
+            DiskOp::Dirty => 20 * self.faults.failures,
+            DiskOp::Write { data: Data::Unit(_), .. } => 4 * self.faults.failures,
+            _ => self.faults.failures,
+        };
+        let outcome = match !is_sound && self.random.permille(failures) {
+            true => *self.random.pick(&[Outcome::Failed, Outcome::Torn, Outcome::Unsure]),
+            false => Outcome::Done,
+        };
+        let answer = disk.execute(&job, outcome);
+        self.log(|| format!("disk {at} executes {job:?}: {answer:?}"));
+        self.is_changed |= matches!(job.op, DiskOp::Write { .. });
+        self.core(at).executed(job.ticket, answer);
+        self.settle(at);
+        true
+    }
+
+    fn deliver(&mut self, from: usize, to: usize) {
+        let link = self.links.get_mut(&(from, to)).unwrap();
+        let Some(([_, receiver], epoch, message)) = link.queue.pop_front() else { return };
+        if self.at(receiver).is_none() {
+            return;
+        }
+        self.log(|| format!("n{from} to n{to} {epoch:?}: {message:?}"));
+        let handled = self.core(to).message(NodeId(from as u8), epoch, message);
+        handled.expect("a sender that obeys the protocol");
+        self.settle(to);
+    }
+
+    /// Does the actions of a node.
+    fn settle(&mut self, at: usize) {
+        loop {
+            let node = self.nodes[at].as_mut().unwrap();
+            let own = node.incarnation;
+            let actions = node.core.take_actions();
+            if actions.is_empty() {
+                return;
+            }
+            for action in actions {
+                match action {
+                    MirrorAction::Send(to, epoch, message) => {
+                        let to = usize::from(to.0);
+                        let Some(peer) = self.nodes[at].as_ref().unwrap().peers.get(&to) else { continue };
+                        let link = self.links.entry((at, to)).or_default();
+                        let is_unit =
+                            matches!(message, MirrorMessage::Answer(_, DiskAnswer::Read(Data::Unit(_))));
+                        if is_unit && self.faults.delays > 0 && self.random.percent(5) {
+                            link.waits_until = self.now + self.random.below(2_000);
+                        }
+                        link.queue.push_back(([own, *peer], epoch, message));
+                    }
+                    MirrorAction::Execute { ticket, disk, slot, op, notes } => {
+                        assert_eq!(disk.index(), at, "a node executes on its own disk");
+                        let job = Job { ticket, slot, op, notes };
+                        self.disks[at].as_mut().expect("a disk").queue.push_back(job);
+                    }
+                    MirrorAction::Finish(token, result) => self.finished(at, token, result),
+                    MirrorAction::Propose(proposal) => {
+                        let node = self.nodes[at].as_ref().unwrap();
+                        if node.is_evicted {
+                            continue;
+                        }
+                        match node.epoch == self.epoch && self.is_member(at) {
+                            true => self.registry.queue.push_back((own, proposal)),
+                            false => self.registry.results.push((own, false)),
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Delivers a message or executes a request, if there is one.
+    fn step_io(&mut self) -> bool {
+        let links = self.links.iter().filter(|(_, link)| !link.queue.is_empty());
+        let links = links.filter(|(_, link)| link.waits_until <= self.now);
+        let links: Vec<_> = links.map(|(pair, _)| *pair).collect();
+        let is_ready = |disk: &Disk| !disk.queue.is_empty() && disk.hangs_until <= self.now;
+        let disks = self.disks.iter().enumerate();
+        let disks = disks.filter(|(_, disk)| disk.as_ref().is_some_and(is_ready)).map(|(at, _)| at);
+        let disks: Vec<_> = disks.collect();
+        let all = (links.len() + disks.len()) as u64;
+        if all == 0 {
+            return false;
+        }
+        let which = self.random.below(all) as usize;
+        match links.get(which) {
+            Some((from, to)) => self.deliver(*from, *to),
+            None => drop(self.execute(disks[which - links.len()], false)),
+        }
+        true
+    }
+
+    fn tick(&mut self, at: usize) {
+        let now = self.now;
+        if let Some(node) = &mut self.nodes[at] {
+            node.core.tick(now);
+            self.settle(at);
+        }
+    }
+
+    fn any(&mut self) -> usize {
+        self.random.below(self.nodes.len() as u64) as usize
+    }
+
+    /// Has one thing happen.
+    fn step(&mut self) {
+        self.now += self.random.below(20);
+        let at = self.any();
+        match self.random.below(100) {
+            0..62 => drop(self.step_io()),
+            62..78 => self.step_client(),
+            78..88 => drop(self.step_registry()),
+            88..90 => self.tick(at),
+            90..94 => drop(self.enter(at)),
+            94 => drop(self.open(at)),
+            95 if self.random.percent(80) => self.step_view(None),
+            96 | 97 if self.nodes[at].is_none() && self.random.percent(60) => self.start(at),
+            98 if self.random.percent(10) => {
+                let wait = self.random.below(20_000);
+                self.now += wait;
+                (0..self.nodes.len()).for_each(|at| self.tick(at));
+            }
+            _ => {}
+        }
+        self.fail();
+        self.check();
+    }
+
+    /// Has something go wrong, now and then.
+    fn fail(&mut self) {
+        let at = self.any();
+        let Faults { deaths, evictions, power, closings, hangs, delays, .. } = self.faults;
+        let mut happens = |rate| self.random.below(10_000) < rate;
+        if happens(deaths) {
+            self.kill(at);
+        } else if happens(evictions) {
+            match self.nodes[at].as_ref().is_some_and(|node| node.is_evicted) {
+                true => self.kill(at),
+                false => self.step_view(Some(at)),
+            }
+        } else if happens(power) {
+            (0..self.nodes.len()).for_each(|at| self.kill(at));
+        } else if happens(closings) {
+            self.close(at);
+        } else if happens(hangs) {
+            let until = self.now + self.random.below(30_000);
+            self.disks[at].as_mut().into_iter().for_each(|disk| disk.hangs_until = until);
+        } else if happens(delays) {
+            let most = *self.random.pick(&[500, 3_000, 15_000]);
+            let (to, until) = (self.any(), self.now + self.random.below(most));
+            self.links.entry((at, to)).or_default().waits_until = until;
+        }
+    }
+
+    /// Ends the deaths, so that disks return while the rest goes on.
+    fn calm(&mut self) {
+        let faults = &mut self.faults;
+        (faults.deaths, faults.evictions, faults.power, faults.closings) = (0, 0, 0, 0);
+    }
+
+    /// Ends all faults, and waits until nothing is left to do.
+    fn finish(&mut self) {
+        let all: Vec<_> = (0..self.nodes.len()).collect();
+        self.log(|| "all faults end".to_owned());
+        (self.faults.failures, self.faults.late_maps) = (0, 0);
+        for at in &all {
+            self.disks[*at].as_mut().into_iter().for_each(|disk| disk.hangs_until = 0);
+            self.nodes[*at].as_ref().is_some_and(|node| node.is_evicted).then(|| self.kill(*at));
+            if self.nodes[*at].is_none() {
+                self.start(*at);
+            }
+        }
+        self.links.values_mut().for_each(|link| link.waits_until = 0);
+        self.step_view(None);
+        for round in 0..400 {
+            for event in 0.. {
+                assert!(event < 100_000, "D8: it does not come to rest");
+                let at = self.any();
+                self.enter(at);
+                self.open_at_end(at, round);
+                let moved = self.step_io() | self.step_registry() | self.step_client_to_end();
+                self.check();
+                if !moved && all.iter().all(|at| !self.enter(*at) && !self.open_at_end(*at, round)) {
+                    break;
+                }
+            }
+            if round == CLOSED_ROUNDS {
+                self.check_closed();
+            }
+            if self.is_at_rest() {
+                return self.check_rest();
+            }
+            self.now += 5_000;
+            all.iter().for_each(|at| self.tick(*at));
+        }
+        panic!("D8: {}", self.reason());
+    }
+
+    /// Opens a disk; one that was closed stays so for some rounds.
+    fn open_at_end(&mut self, at: usize, round: usize) -> bool {
+        let is_closed = self.nodes[at].as_ref().is_some_and(|node| node.was_closed);
+        (round > CLOSED_ROUNDS || !is_closed) && self.open(at)
+    }
+
+    /// Checks that the closed disks were marked if the others have everything.
+    fn check_closed(&self) {
+        let map = &self.registry.newest;
+        for (at, node) in self.nodes.iter().enumerate() {
+            let disk = DiskNumber(at as u8);
+            if node.as_ref().is_some_and(|node| node.was_closed && !node.is_open) {
+                let is_marked = map.state(disk) == DiskState::Stale;
+                let is_last = map.with(&MapChange::Stale(vec![disk])).is_err();
+                assert!(is_marked || is_last, "D8: {disk} is closed and not marked: {}", self.reason());
+            }
+        }
+    }
+
+    fn is_at_rest(&self) -> bool {
+        let map = &self.registry.newest;
+        let is_idle = |node: &Node| {
+            let core = &node.core;
+            let has_holds = !core.holds.is_empty() || !core.early_holds.is_empty();
+            let has_work = !core.operations.is_empty() || !core.waiting.is_empty() || !core.taken.is_empty();
+            let has_changes = core.proposed.is_some() || !core.wanted.is_empty() || !core.failed.is_empty();
+            node.is_open && !has_holds && !has_work && !has_changes && core.requests.is_empty()
+        };
+        let nodes = self.nodes.iter().zip(&self.disks);
+        let mut nodes = nodes.map(|(node, disk)| (node.as_ref().expect("all run"), disk.is_some()));
+        nodes.all(|(node, has_disk)| is_idle(node) || !has_disk && node.core.operations.is_empty())
+            && self.registry.is_idle()
+            && self.clients.iter().all(Client::is_at_rest)
+            && map.disks().all(|(_, disk)| disk.state == DiskState::Current)
+    }
+
+    fn reason(&self) -> String {
+        let mut text = format!("{:?}\n{:?}", self.registry.newest, self.clients);
+        for node in self.nodes.iter().flatten() {
+            let core = &node.core;
+            let resyncs: Vec<_> = core.resyncs.keys().map(|disk| (disk, core.left_to_copy(*disk))).collect();
+            text += &format!(
+                "\ni{} operations {:?} waiting {:?} holds {:?} failed {:?} proposed {:?} resyncs {resyncs:?} \
+                 requests {:?} open {} usable {}",
+                node.incarnation,
+                core.operations.keys(),
+                core.waiting,
+                core.holds.keys(),
+                core.failed,
+                core.proposed,
+                core.requests.keys(),
+                node.is_open,
+                core.is_usable(),
+            );
+        }
+        text
+    }
+
+    fn check_rest(&self) {
+        let map = &self.registry.newest;
+        let chunks: BTreeSet<_> = map.disks().flat_map(|(disk, _)| map.chunks_on(disk)).collect();
+        for chunk in chunks {
+            let copies = map.current_copies(chunk);
+            let mut copies =
+                copies.map(|copy| self.disks[copy.disk.index()].as_ref().unwrap().slot(copy.slot));
+            let first = copies.next();
+            assert!(copies.all(|copy| Some(&copy) == first.as_ref()), "D6: the copies of {chunk:?} differ");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! One node whose disk returns, with messages in a chosen order: what random runs rarely meet.
+
+use super::*;
+
+type Actions = Vec<MirrorAction<Data, Token>>;
+
+const OWN: DiskNumber = DiskNumber(1);
+
+/// Returns node 1 in a view of three, its disk syncing.
+fn returning() -> (MirrorCore<Data, Token>, Registry) {
+    let mut registry = Registry::new(&first_map(3));
+    registry.make(&MapChange::Stale(vec![OWN]));
+    let map = registry.make(&MapChange::Syncing(OWN));
+    let mut core = MirrorCore::new(NodeId(1));
+    core.opened(OWN);
+    enter(&mut core, 1, &map);
+    (core, registry)
+}
+
+fn enter(core: &mut MirrorCore<Data, Token>, epoch: u32, map: &Arc<Map>) {
+    core.applied(map.clone());
+    core.view(Epoch(epoch), NodeSet::first(3));
+    core.committed(map.clone());
+}
+
+/// Returns the only request, and the node that it goes to.
+fn request(actions: &Actions) -> (NodeId, DiskRequest<Data>) {
+    let mut requests = actions.iter().filter_map(|action| match action {
+        MirrorAction::Send(to, _, MirrorMessage::Request(request)) => Some((*to, request.clone())),
+        _ => None,
+    });
+    let first = requests.next().expect("a request");
+    assert_eq!(requests.next(), None);
+    first
+}
+
+fn answer(core: &mut MirrorCore<Data, Token>, from: NodeId, id: u64, answer: DiskAnswer<Data>) {
+    core.message(from, Epoch(1), MirrorMessage::Answer(id, answer)).expect("a sound message");
+}
+
+fn holds(actions: &Actions) -> Vec<(NodeId, u64)> {
+    let hold = |action: &MirrorAction<_, _>| match action {
+        MirrorAction::Send(to, _, MirrorMessage::Hold { id, .. }) => Some((*to, *id)),
+        _ => None,
+    };
+    actions.iter().filter_map(hold).collect()
+}
+
+#[test]
+fn mirror_units_that_were_read_under_an_older_map_are_read_again() {
+    let (mut core, mut registry) = returning();
+    let (source, dirty) = request(&core.take_actions());
+    assert_eq!(dirty.op, DiskOp::Dirty);
+    answer(&mut core, source, dirty.id, DiskAnswer::Dirty(vec![0]));
+    for (member, id) in holds(&core.take_actions()) {
+        core.message(member, Epoch(1), MirrorMessage::Held(id)).expect("a sound message");
+    }
+    let (source, read) = request(&core.take_actions());
+    // Another member may use this map, write the unit, and be ahead of the answer.
+    let opened = MapChange::Opened { disk: OWN, opening: 1, is_older: false };
+    let map = registry.make(&opened);
+    core.applied(map.clone());
+    answer(&mut core, source, read.id, DiskAnswer::Read(Data::Unit(BTreeMap::new())));
+    let is_write = |action: &MirrorAction<_, _>| matches!(action, MirrorAction::Execute { .. });
+    assert!(!core.take_actions().iter().any(is_write), "what it read may be old");
+    core.committed(map);
+    assert_eq!(holds(&core.take_actions()).len(), 2, "the unit is held again");
+}
+
+#[test]
+fn mirror_chunks_whose_dirty_bits_could_not_be_read_are_asked_for_again() {
+    let (mut core, registry) = returning();
+    let (source, dirty) = request(&core.take_actions());
+    answer(&mut core, source, dirty.id, DiskAnswer::Failed("a bad sector".to_owned()));
+    let _ = core.take_actions();
+    enter(&mut core, 2, &registry.newest);
+    let (_, again) = request(&core.take_actions());
+    assert_eq!((again.chunk, again.op), (dirty.chunk, DiskOp::Dirty));
+}

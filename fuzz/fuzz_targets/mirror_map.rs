@@ -1,0 +1,6 @@
+//! The map of mirrored disks.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let _ = plexus_disks::mirror::map_any(bytes);
+});
