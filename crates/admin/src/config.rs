@@ -4,6 +4,7 @@
 //! change. The abilities of the machine (free ports, memory, disks) are checked elsewhere.
 
 mod check;
+mod disks;
 mod interconnect;
 mod membership;
 mod nodes;
@@ -29,6 +30,7 @@ use serde::{
 
 pub use self::{
     check::check_name,
+    disks::{CHUNK_MIB, MAX_DISK_MIB, MAX_SERVED_DISKS, Redundancy, ServedDiskConfig},
     interconnect::{Encrypt, Interconnect},
     membership::{Membership, Voting},
     nodes::Nodes,
@@ -72,6 +74,9 @@ pub const CARRY_BYTES: u32 = 4096;
 
 /// The most bytes of redo that may travel with a block: they are behind the message in one frame.
 pub const MAX_CARRY_BYTES: u32 = 8192;
+
+/// The room for the header of a redo stream in its chunks.
+const REDO_HEADER: u64 = 1 << 20;
 
 /// The least number of segments of a redo stream: one is in use while others are freed.
 const REDO_SEGMENTS: u64 = 4;
@@ -124,8 +129,16 @@ pub struct Config {
     pub voting: Vec<Voting>,
     /// The number of blocks of the disk group.
     pub blocks: u64,
-    /// The disks in their order, as absolute paths or paths resolved against the directory.
+    /// The way in which the group survives the loss of a disk.
+    pub redundancy: Redundancy,
+    /// The length of a chunk in MiB, the unit in which a mirrored group is placed.
+    pub chunk_mib: u32,
+    /// The disks that every node opens, in their order, as absolute paths or paths resolved against
+    /// the directory; empty for a mirrored group.
     pub disks: Vec<PathBuf>,
+    /// The disks that nodes serve; the position is the number. Paths are resolved against the
+    /// directory. Empty unless the group is mirrored.
+    pub served_disks: Vec<ServedDiskConfig>,
     /// The nodes, by their numbers.
     pub nodes: Nodes,
     /// The tables of subsystems, as text, by their names.
@@ -133,7 +146,7 @@ pub struct Config {
 }
 
 /// The tables of the configuration that belong to no subsystem.
-const COMMON_TABLES: [&str; 5] = ["interconnect", "membership", "voting", "group", "node"];
+const COMMON_TABLES: [&str; 6] = ["interconnect", "membership", "voting", "group", "disk", "node"];
 
 /// A node in the configuration.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -221,6 +234,8 @@ struct Text {
     #[serde(default)]
     voting: Vec<Voting>,
     group: GroupText,
+    #[serde(default)]
+    disk: Vec<ServedDiskConfig>,
     node: Vec<NodeConfig>,
 }
 
@@ -229,6 +244,10 @@ struct Text {
 struct GroupText {
     size_mib: Option<u64>,
     blocks: Option<u64>,
+    #[serde(default, deserialize_with = "disks::redundancy")]
+    redundancy: Redundancy,
+    chunk_mib: Option<u32>,
+    #[serde(default)]
     disks: Vec<PathBuf>,
 }
 
@@ -299,7 +318,10 @@ impl Config {
             membership: Membership::default(),
             voting: create::voting_files(&dir, &nodes)?,
             blocks: 64,
+            redundancy: Redundancy::External,
+            chunk_mib: CHUNK_MIB[0],
             disks: vec![dir.disks().join("0")],
+            served_disks: Vec::new(),
             nodes: nodes.into_iter().collect(),
             sections: BTreeMap::new(),
             dir,
@@ -374,13 +396,16 @@ impl Config {
     }
 
     /// Returns the directory of the redo streams: beside the first disk, which every node opens.
-    pub fn redo(&self) -> PathBuf {
-        self.disks[0].with_file_name("redo")
+    /// `None` for a mirrored group.
+    pub fn redo(&self) -> Option<PathBuf> {
+        self.disks.first().map(|disk| disk.with_file_name("redo"))
     }
 
     /// Returns the shape of a redo stream; `None` if changes are not logged.
     pub fn redo_geometry(&self) -> Option<Geometry> {
-        let bytes = u64::from(self.redo_mib) << 20;
+        // With its header the stream has a whole number of chunks.
+        let header = if self.is_served() { REDO_HEADER } else { 0 };
+        let bytes = (u64::from(self.redo_mib) << 20).saturating_sub(header);
         let segments = bytes.div_ceil(Geometry::SEGMENT_BYTES).max(REDO_SEGMENTS);
         Geometry::new(bytes / segments / PAGE * PAGE, segments as u32).filter(|_| bytes > 0)
     }
@@ -452,14 +477,19 @@ impl Config {
         let nodes = self.nodes.iter().filter(|node| [one, other].contains(&node.number));
         let nodes: Vec<_> =
             nodes.map(|node| (node.number, &node.name, &node.host, addresses(node), &node.rails)).collect();
+        let served = self.served_disks.iter();
+        let served: Vec<_> =
+            served.map(|disk| (disk.id, &disk.node, disk.size_mib, self.failure_group(disk))).collect();
         let settings = format!(
-            "{} {} {:?} {} {} {:?} {nodes:?}",
+            "{} {} {:?} {} {} {:?} {nodes:?} {} {} {served:?}",
             self.id,
             self.workers,
             self.block_size,
             self.blocks,
             self.redo_mib > 0,
-            self.interconnect
+            self.interconnect,
+            self.redundancy,
+            self.chunk_mib
         );
         u64::from(crc32c(settings.as_bytes()))
     }

@@ -6,7 +6,7 @@
 //! Each host of a cluster has a directory of its own. On a further host it begins with only
 //! `cluster.toml` and the key, and [`complete`] makes the rest. It makes voting files only before
 //! anything ran there. A voting file that was lost later must not come back empty, because the
-//! votes in it may count.
+//! votes in it may count. The same holds for the disks that the nodes of a host serve.
 
 use std::{
     collections::BTreeSet,
@@ -17,7 +17,10 @@ use std::{
 };
 
 use plexus_base::durable::rewrite;
-use plexus_disks::{DiskError, Group};
+use plexus_disks::{
+    DiskError, Group, GroupId,
+    mirror::{self, NewDisk},
+};
 use plexus_membership::{
     protocol::FileId,
     voting::{FileError, format::FileName},
@@ -50,7 +53,7 @@ pub enum CreateError {
     /// A voting file cannot be created.
     #[error(transparent)]
     Voting(#[from] FileError),
-    /// The disk group cannot be created.
+    /// A disk cannot be created.
     #[error(transparent)]
     Disk(#[from] DiskError),
     /// A system call failed.
@@ -100,19 +103,20 @@ pub fn voting_files(dir: &ClusterDir, nodes: &[NodeConfig]) -> io::Result<Vec<Vo
 }
 
 /// Describes the voting files of a new cluster of several hosts: one on each, which its first node
-/// serves, and one more in `shared`, the directory that all hosts share, if their number is even.
+/// serves, and one more in `shared`, the directory that all hosts share, if there is one and the
+/// number of hosts is even.
 ///
 /// # Errors
 /// The system has no random bytes.
 pub fn voting_files_of_hosts(
     dir: &ClusterDir,
     nodes: &[NodeConfig],
-    shared: &Path,
+    shared: Option<&Path>,
 ) -> io::Result<Vec<Voting>> {
     let mut hosts = BTreeSet::new();
     let first: Vec<_> = nodes.iter().filter(|node| hosts.insert(&node.host)).cloned().collect();
     let mut files = voting_files(dir, &first)?;
-    if files.len() % 2 == 0 {
+    if let Some(shared) = shared.filter(|_| files.len().is_multiple_of(2)) {
         let id = FileId(getrandom::u64().map_err(io::Error::other)?);
         files.push(Voting { id, path: shared.join("votes"), node: None });
     }
@@ -157,7 +161,8 @@ pub fn discard_voting_file(path: &Path) -> Result<(), CreateError> {
     Ok(plexus_membership::voting::discard(path)?)
 }
 
-/// Creates the cluster that `config` describes, in `config.dir`, with all its voting files.
+/// Creates the cluster that `config` describes, in `config.dir`, with the voting files and disks of
+/// all hosts.
 ///
 /// # Errors
 /// See [`CreateError`]; no file remains.
@@ -171,20 +176,14 @@ pub fn create(config: &Config) -> Result<(), CreateError> {
 /// # Errors
 /// See [`CreateError`]; no file remains.
 pub fn create_on(config: &Config, host: &str) -> Result<(), CreateError> {
-    create_with(config, &|file| is_of(config, file, host) || file.node.is_none())
-}
-
-/// Returns true if a node of `host` serves a voting file.
-fn is_of(config: &Config, file: &Voting, host: &str) -> bool {
-    let home = file.node.as_ref().and_then(|name| config.node(name).ok());
-    home.is_some_and(|(_, node)| node.host == host)
+    create_with(config, &|node| node.is_none_or(|node| config.host_of(node) == Some(host)))
 }
 
 /// Creates what is missing on a host on which nothing of the cluster ran: directories, and the
-/// voting files that its nodes serve. Repeating it changes nothing.
+/// voting files and disks that its nodes serve. Repeating it changes nothing.
 ///
 /// # Errors
-/// The system refuses; repeat it then.
+/// The system refuses, or another file is at the path of a disk; repeat it then.
 pub fn complete(config: &Config, host: &str) -> Result<(), CreateError> {
     let dir = &config.dir;
     let make = |directory: PathBuf| match DirBuilder::new().mode(0o700).create(&directory) {
@@ -198,14 +197,43 @@ pub fn complete(config: &Config, host: &str) -> Result<(), CreateError> {
         return Ok(());
     }
     let _lock = lock_directory(dir)?;
-    // Only now, as another command may have come first.
-    for file in config.voting.iter().filter(|file| is_of(config, file, host) && !dir.state().exists()) {
+    // Again, as another command may have come first.
+    if dir.state().exists() {
+        return Ok(());
+    }
+    let is_here = |node: &str| config.host_of(node) == Some(host);
+    for file in config.voting.iter().filter(|file| file.node.as_deref().is_some_and(is_here)) {
         if !file.path.exists() {
             make_voting_file(config, file.id, &file.path)?;
         }
     }
+    for (number, disk) in config.served_disks.iter().enumerate().filter(|(_, disk)| is_here(&disk.node)) {
+        make_disk(config, number, &disk.path)?;
+    }
     // Last, because it shows that the files are complete.
     make(dir.state())
+}
+
+/// Makes the disk with this number, which a node of this host serves, and the directory around it.
+fn make_disk(config: &Config, number: usize, path: &Path) -> Result<(), CreateError> {
+    make_directory_of(path)?;
+    let disk = &config.served_disks[number];
+    let disk = NewDisk {
+        group: GroupId(config.id.0),
+        id: disk.id,
+        number: u8::try_from(number).expect("a configuration has few disks"),
+        block_size: config.block_size,
+        chunk_mib: config.chunk_mib,
+        slots: u32::try_from(disk.slots(config.chunk_mib)).unwrap_or(u32::MAX),
+    };
+    Ok(mirror::create_disk(path, &disk)?)
+}
+
+/// Makes the directory of a disk.
+fn make_directory_of(disk: &Path) -> Result<(), CreateError> {
+    let Some(directory) = disk.parent() else { return Ok(()) };
+    let made = DirBuilder::new().mode(0o700).recursive(true).create(directory);
+    made.map_err(CreateError::io("making the directory of the disks", directory))
 }
 
 /// Locks a cluster's directory against other commands that complete it.
@@ -214,7 +242,9 @@ fn lock_directory(dir: &ClusterDir) -> Result<File, CreateError> {
     File::open(dir.root()).and_then(|file| file.lock().map(|()| file)).map_err(refused)
 }
 
-fn create_with(config: &Config, has: &dyn Fn(&Voting) -> bool) -> Result<(), CreateError> {
+/// Creates a cluster. `has` returns true for the nodes whose files are made, and for `None` if the
+/// files that every node opens are made.
+fn create_with(config: &Config, has: &dyn Fn(Option<&str>) -> bool) -> Result<(), CreateError> {
     let root = config.dir.root();
     let text = config.to_text();
     Config::parse(&config.dir, &text)?;
@@ -259,7 +289,7 @@ fn fill(
     config: &Config,
     text: &str,
     dir: &ClusterDir,
-    has: &dyn Fn(&Voting) -> bool,
+    has: &dyn Fn(Option<&str>) -> bool,
 ) -> Result<(), CreateError> {
     for directory in [dir.disks(), dir.voting(), dir.run(), dir.logs(), dir.state()] {
         let made = DirBuilder::new().mode(0o700).create(&directory);
@@ -278,14 +308,20 @@ fn fill(
         Err(_) => disk.clone(),
     };
     let disks: Vec<_> = config.disks.iter().map(moved).collect();
-    for directory in disks.iter().filter_map(|disk| disk.parent()) {
-        let made = DirBuilder::new().mode(0o700).recursive(true).create(directory);
-        made.map_err(CreateError::io("making the directory of the disks", directory))?;
+    disks.iter().try_for_each(|disk| make_directory_of(disk))?;
+    if !config.is_served() {
+        Group::create(&disks, &config.shape())?;
     }
-    Group::create(&disks, &config.shape())?;
     let mut made = disks;
     let mut finish = || {
-        for file in config.voting.iter().filter(|file| has(file)) {
+        for (number, disk) in config.served_disks.iter().enumerate() {
+            if has(Some(&disk.node)) {
+                let path = moved(&disk.path);
+                make_disk(config, number, &path)?;
+                made.push(path);
+            }
+        }
+        for file in config.voting.iter().filter(|file| has(file.node.as_deref())) {
             let path = moved(&file.path);
             make_voting_file(config, file.id, &path)?;
             made.push(path);
@@ -309,7 +345,7 @@ mod tests {
     use plexus_fabric::RailKind;
 
     use super::*;
-    use crate::keys::KeyFiles;
+    use crate::{config::Redundancy, keys::KeyFiles};
 
     fn config(root: &Path) -> Config {
         let dir = ClusterDir::new(root);
@@ -369,11 +405,13 @@ mod tests {
             )
         };
         let (dir, nodes) = (ClusterDir::new(place("a")), vec![node(0, "a"), node(1, "a"), node(2, "b")]);
-        let voting = voting_files_of_hosts(&dir, &nodes, &shared).unwrap();
+        let voting = voting_files_of_hosts(&dir, &nodes, Some(&shared)).unwrap();
         let homes: Vec<_> = voting.iter().map(|file| file.node.as_deref()).collect();
         assert_eq!(homes, [Some("n1"), Some("n3"), None]);
         assert_eq!(
-            voting_files_of_hosts(&dir, &[node(0, "a"), node(1, "b"), node(2, "c")], &shared).unwrap().len(),
+            voting_files_of_hosts(&dir, &[node(0, "a"), node(1, "b"), node(2, "c")], Some(&shared))
+                .unwrap()
+                .len(),
             3
         );
         let config =
@@ -407,6 +445,69 @@ mod tests {
         fs::remove_file(&there.voting[1].path).unwrap();
         complete(&there, "b").unwrap();
         assert!(names(&place("b").join("voting")).is_empty());
+    }
+
+    #[test]
+    fn a_host_gets_only_the_disks_that_its_nodes_serve() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = |host: &str| directory.path().join(host).join("c");
+        let nodes: Vec<_> = (0..)
+            .zip(["a", "b"])
+            .map(|(number, host)| NodeConfig {
+                host: host.into(),
+                ..NodeConfig::new(
+                    number,
+                    &format!("n{}", number + 1),
+                    ([127, 0, 0, 1], 7400 + u16::from(number)).into(),
+                    vec![RailKind::Tcp],
+                )
+            })
+            .collect();
+        let dir = ClusterDir::new(place("a"));
+        let voting = voting_files_of_hosts(&dir, &nodes, None).unwrap();
+        assert_eq!(voting.len(), 2, "nothing is shared");
+        let mut config = Config { voting, redo_mib: 16, ..Config::new(dir, "c", nodes).unwrap() };
+        config.redundancy = Redundancy::Mirror2;
+        config.disks.clear();
+        let outside = directory.path().join("srv/disk");
+        let places = [
+            ("n1".into(), "disks/0".into()),
+            ("n2".into(), "disks/0".into()),
+            ("n2".into(), outside.clone()),
+        ];
+        config.served_disks = config.new_served_disks(&places).unwrap();
+        fs::create_dir_all(place("b").join("keys")).unwrap();
+        fs::create_dir_all(directory.path().join("a")).unwrap();
+        create_on(&config, "a").unwrap();
+        assert_eq!(Config::load(&config.dir).unwrap(), config);
+        assert_eq!(
+            (names(&place("a").join("disks")), names(&place("a").join("voting"))),
+            (vec!["0".into()], vec!["n1".into()])
+        );
+        assert!(!outside.exists());
+        let length = |path: &Path| fs::metadata(path).unwrap().len();
+        assert!(length(&config.served_disks[0].path) >= config.served_disks[0].size_mib << 20);
+
+        for file in ["cluster.toml", "keys/cluster.key"] {
+            fs::copy(place("a").join(file), place("b").join(file)).unwrap();
+        }
+        let there = Config::load(&ClusterDir::new(place("b"))).unwrap();
+        fs::create_dir(directory.path().join("srv")).unwrap();
+        fs::write(&outside, "another file").unwrap();
+        let line = complete(&there, "b").unwrap_err().to_string();
+        assert!(line.contains(outside.to_str().unwrap()) && !there.dir.state().exists(), "{line}");
+        assert_eq!(fs::read(&outside).unwrap(), b"another file");
+        for path in [&outside, &there.served_disks[1].path] {
+            fs::remove_file(path).unwrap();
+        }
+        for _ in 0..2 {
+            complete(&there, "b").unwrap();
+            assert_eq!(names(&place("b").join("disks")), ["0"]);
+            assert!(length(&outside) >= there.served_disks[2].size_mib << 20);
+        }
+        fs::remove_file(&outside).unwrap();
+        complete(&there, "b").unwrap();
+        assert!(!outside.exists(), "a lost disk does not come back empty");
     }
 
     #[test]

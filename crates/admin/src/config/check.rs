@@ -8,8 +8,9 @@ use plexus_fabric::RailKind;
 use plexus_interconnect::mesh::MAX_SLOTS;
 
 use super::{
-    ClusterId, Config, Encrypt, FORMAT, GroupText, MAX_BLOCKS, MAX_CARRY_BYTES, MAX_PROGRAM_WINDOW_MIB,
-    MAX_REDO_MIB, MIN_FRAMES_PER_WORKER, MIN_REDO_MIB, NodeConfig, Text, Voting,
+    CHUNK_MIB, ClusterId, Config, Encrypt, FORMAT, GroupText, MAX_BLOCKS, MAX_CARRY_BYTES,
+    MAX_PROGRAM_WINDOW_MIB, MAX_REDO_MIB, MIN_FRAMES_PER_WORKER, MIN_REDO_MIB, NodeConfig, Redundancy,
+    ServedDiskConfig, Text, Voting,
 };
 use crate::layout::ClusterDir;
 
@@ -67,7 +68,7 @@ pub(super) fn check(dir: &ClusterDir, text: Text) -> Result<Config, String> {
     super::membership::check(dir, &text.voting, &text.node)?;
     let blocks = check_group(&text.group, text.block_size_kib)?;
     check_nodes(&text.node, text.interconnect.encrypt)?;
-    Ok(Config {
+    let config = Config {
         dir: dir.clone(),
         id: parse_id(&text.id)?,
         name: text.name,
@@ -89,10 +90,19 @@ pub(super) fn check(dir: &ClusterDir, text: Text) -> Result<Config, String> {
             .map(|file| Voting { path: dir.root().join(&file.path), ..file })
             .collect(),
         blocks,
+        redundancy: text.group.redundancy,
+        chunk_mib: text.group.chunk_mib.unwrap_or(CHUNK_MIB[0]),
         disks: text.group.disks.iter().map(|disk| dir.root().join(disk)).collect(),
+        served_disks: text
+            .disk
+            .into_iter()
+            .map(|disk| ServedDiskConfig { path: dir.root().join(&disk.path), ..disk })
+            .collect(),
         nodes: text.node.into_iter().collect(),
         sections: BTreeMap::new(),
-    })
+    };
+    config.check_served_disks()?;
+    Ok(config)
 }
 
 /// Checks the name of a cluster or node. `whose` begins the text of the error.
@@ -116,8 +126,20 @@ fn parse_id(text: &str) -> Result<ClusterId, String> {
 }
 
 fn check_group(group: &GroupText, block_size_kib: u32) -> Result<u64, String> {
-    if group.disks.is_empty() {
-        return Err("[group] lists no disks; name at least one file in `disks`".into());
+    match group.redundancy {
+        Redundancy::External if group.disks.is_empty() => {
+            return Err("[group] lists no disks; name at least one file in `disks`".into());
+        }
+        Redundancy::External if group.chunk_mib.is_some() => {
+            return Err("[group] has chunk_mib, which is only for redundancy = \"mirror2\"; remove it".into());
+        }
+        Redundancy::Mirror2 if !group.disks.is_empty() => {
+            return Err(
+                "[group] has disks and redundancy = \"mirror2\"; describe each disk in a table [[disk]], and remove `disks`"
+                    .into(),
+            );
+        }
+        Redundancy::External | Redundancy::Mirror2 => {}
     }
     for (index, disk) in group.disks.iter().enumerate() {
         if disk.as_os_str().is_empty() {

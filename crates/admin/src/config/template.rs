@@ -2,7 +2,9 @@
 
 use std::{fmt::Write, path::Path};
 
-use super::{Config, FORMAT, Interconnect, MIN_FRAMES_PER_WORKER, MIN_REDO_MIB, Membership, Voting};
+use super::{
+    Config, FORMAT, Interconnect, MIN_FRAMES_PER_WORKER, MIN_REDO_MIB, Membership, ServedDiskConfig, Voting,
+};
 
 pub(super) fn text(config: &Config) -> String {
     let Config {
@@ -27,15 +29,7 @@ pub(super) fn text(config: &Config) -> String {
         None => "# ofi_provider = \"verbs\"".into(),
     };
     let kib = config.block_size.bytes() / 1024;
-    let root = shared_root(config);
-    let disks: Vec<_> =
-        config.disks.iter().map(|disk| path(disk.strip_prefix(root).unwrap_or(disk))).collect();
-    let shared = match has_several_hosts(config) {
-        true => {
-            "\n# Every host opens the same files at these paths: they are on a shared disk or file system."
-        }
-        false => "",
-    };
+    let disks = if config.is_served() { served_disks(config) } else { shared_disks(config) };
     let mut text = format!(
         r#"# A Plexus cluster. Every node reads this file when it starts; all must read the same.
 
@@ -90,10 +84,7 @@ probe_ms = {probe_ms}
 [group]
 # Size: `blocks`, or `size_mib`. Fixed for the incarnation of the disk group.
 blocks = {blocks}
-# The disks, in the order in which they were made; relative paths start at this directory.{shared}
-disks = [{disks}]
-"#,
-        disks = disks.join(", ")
+{disks}"#
     );
     membership(&mut text, config);
     for (name, section) in &config.sections {
@@ -136,6 +127,50 @@ disks = [{disks}]
         } else {
             let words: Vec<_> = node.fence.iter().map(|word| quoted(word)).collect();
             let _ = writeln!(text, "fence = [{}]", words.join(", "));
+        }
+    }
+    text
+}
+
+/// Returns the lines of the disks that every node opens.
+fn shared_disks(config: &Config) -> String {
+    let root = shared_root(config);
+    let disks: Vec<_> =
+        config.disks.iter().map(|disk| path(disk.strip_prefix(root).unwrap_or(disk))).collect();
+    let shared = match has_several_hosts(config) {
+        true => {
+            "\n# Every host opens the same files at these paths: they are on a shared disk or file system."
+        }
+        false => "",
+    };
+    format!(
+        "# The disks, in the order in which they were made; relative paths start at this directory.{shared}\ndisks = [{}]\n",
+        disks.join(", ")
+    )
+}
+
+/// Returns the redundancy of a mirrored group, and the tables of the disks that nodes serve.
+fn served_disks(config: &Config) -> String {
+    let mut text = format!(
+        "# Where the blocks are: with \"external\" in files that every node opens; with \"mirror2\" twice, on disks in different\n\
+         # failure groups. Fixed for the incarnation of the disk group.\nredundancy = \"{}\"\n\
+         # MiB of a chunk, the unit of placement: 64, 256 or 1024. Fixed for the incarnation of the disk group.\nchunk_mib = {}\n\n\
+         # The disks, each on the host of the node that serves it to the others; their order is fixed. Relative paths start at the\n\
+         # directory of the cluster on that host. Disks that fail together are in one failure_group: by default those of a host.\n",
+        config.redundancy, config.chunk_mib
+    );
+    for ServedDiskConfig { id, node, path: file, size_mib, failure_group } in &config.served_disks {
+        let file = path(file.strip_prefix(config.dir.root()).unwrap_or(file));
+        let _ = write!(
+            text,
+            "[[disk]]\nid = \"{id:032x}\"          # made once\nnode = {}\npath = {file}\nsize_mib = {size_mib}\n",
+            quoted(node)
+        );
+        match failure_group {
+            None => text.push_str("# failure_group = \"rack1\"\n"),
+            Some(group) => {
+                let _ = writeln!(text, "failure_group = {}", quoted(group));
+            }
         }
     }
     text

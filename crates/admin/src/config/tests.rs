@@ -45,6 +45,37 @@ id = "000000000000000c"
 path = "/dev/votes"
 "#;
 
+/// Replaces the group of [`GOOD`]: 64 MiB of blocks, 64 MiB of redo for each of three nodes, and
+/// disks with exactly the room for two copies of these four chunks.
+const MIRRORED: &str = r#"
+[group]
+size_mib = 64
+redundancy = "mirror2"
+[[disk]]
+id = "0000000000000000000000000000000a"
+node = "n1"
+path = "disks/0"
+size_mib = 130
+[[disk]]
+id = "0000000000000000000000000000000b"
+node = "n3"
+path = "disks/0"
+size_mib = 256
+[[disk]]
+id = "0000000000000000000000000000000c"
+node = "n2"
+path = "/srv/disk"
+size_mib = 128
+failure_group = "rack \"1\""
+"#;
+
+/// Returns a configuration with a mirrored group.
+fn mirrored() -> String {
+    let (head, rest) = GOOD.split_once("[group]").unwrap();
+    let (_, nodes) = rest.split_once("[[node]]").unwrap();
+    format!("{head}redo_mib = 64\n{MIRRORED}[[node]]{nodes}")
+}
+
 fn parse(text: &str) -> Result<Config, ConfigError> {
     Config::parse(&ClusterDir::new("/c1"), text)
 }
@@ -84,18 +115,23 @@ fn the_documentation_lists_every_key() {
     node.addresses = vec!["127.0.1.1:7400".parse().unwrap()];
     node.metrics = Some("127.0.0.1:9100".parse().unwrap());
     node.cores = vec![0];
-    let written: toml::Table = config.to_text().parse().unwrap();
     let mut keys = std::collections::BTreeSet::new();
-    for (key, value) in &written {
-        match value {
-            toml::Value::Table(table) => keys.extend(table.keys().map(|inner| format!("[{key}] {inner}"))),
-            toml::Value::Array(nodes) => {
-                let node = nodes[0].as_table().unwrap();
-                keys.extend(node.keys().map(|inner| format!("[[{key}]] {inner}")));
+    let mut add = |text: String| {
+        for (key, value) in text.parse::<toml::Table>().unwrap() {
+            match value {
+                toml::Value::Table(table) => {
+                    keys.extend(table.keys().map(|inner| format!("[{key}] {inner}")));
+                }
+                toml::Value::Array(tables) => {
+                    let inner = tables.iter().flat_map(|table| table.as_table().unwrap().keys());
+                    keys.extend(inner.map(|inner| format!("[[{key}]] {inner}")));
+                }
+                _ => drop(keys.insert(key)),
             }
-            _ => drop(keys.insert(key.clone())),
         }
-    }
+    };
+    add(config.to_text());
+    add(parse(&mirrored()).unwrap().to_text());
     // The other way to give the size of a group.
     keys.insert("[group] size_mib".into());
     let text = include_str!("../../../../docs/formats.md");
@@ -137,7 +173,8 @@ fn a_table_of_a_subsystem_is_read_with_its_type_and_written_again() {
 #[test]
 fn hostile_files_do_no_harm() {
     let echo = format!("{GOOD}[echo]\nlimit = nan\n[echo.places]\n\"n 1\" = [1, 2.5]\n");
-    let good = [GOOD.as_bytes().to_vec(), parse(GOOD).unwrap().to_text().into_bytes(), echo.into_bytes()];
+    let texts = [GOOD.into(), parse(GOOD).unwrap().to_text(), echo, mirrored()];
+    let good = texts.map(String::into_bytes);
     assert!(good.iter().all(|text| config_any(text)));
     let mut taken = 0;
     plexus_sim::hostile(&good, |text| taken += u32::from(config_any(text)));
@@ -153,6 +190,174 @@ fn written_configuration_is_read_back() {
     config.membership.profile = "wan".into();
     config.membership.evict_ms = Some(20_000);
     assert_eq!(parse(&config.to_text()).unwrap(), config);
+}
+
+#[test]
+fn disks_that_nodes_serve_are_read_and_written() {
+    let config = parse(GOOD).unwrap();
+    assert_eq!((config.is_served(), config.redundancy), (false, Redundancy::External));
+    assert_eq!(config.redo(), Some("/c1/disks/redo".into()));
+    assert!(!config.to_text().contains("redundancy"), "the text for external storage is as before");
+    let external = GOOD.replacen("[group]", "[group]\nredundancy = \"external\"", 1);
+    assert_eq!(parse(&external).unwrap(), config);
+
+    let config = parse(&mirrored()).unwrap();
+    assert_eq!(parse(&config.to_text()).unwrap(), config);
+    assert_eq!((config.is_served(), config.redundancy), (true, Redundancy::Mirror2));
+    assert_eq!((config.chunk_mib, config.disks.len(), config.redo()), (64, 0, None));
+    assert_eq!((config.block_chunks(), config.redo_chunks()), (1, 1));
+    let paths: Vec<_> = config.served_disks.iter().map(|disk| disk.path.to_str().unwrap()).collect();
+    assert_eq!(paths, ["/c1/disks/0", "/c1/disks/0", "/srv/disk"]);
+    let groups: Vec<_> = config.served_disks.iter().map(|disk| config.failure_group(disk)).collect();
+    assert_eq!(groups, ["a", "b", "rack \"1\""]);
+    let slots: Vec<_> = config.served_disks.iter().map(|disk| disk.slots(64)).collect();
+    assert_eq!(slots, [2, 4, 2]);
+    assert_eq!(config.served_disks[1].id, 11);
+    let mut other = config.clone();
+    other.served_disks.swap(0, 1);
+    assert_ne!(config.fingerprint(NodeId(0), NodeId(1)), other.fingerprint(NodeId(0), NodeId(1)));
+}
+
+#[test]
+fn each_mistake_in_served_disks_has_its_line() {
+    let disk = |number: usize| {
+        format!(
+            "[[disk]]\nid = \"{:032x}\"\nnode = \"n1\"\npath = \"{number}\"\nsize_mib = 64\n",
+            number + 100
+        )
+    };
+    let thirty: String = (0..30).map(disk).collect();
+    let last = "[[disk]]\nid = \"0000000000000000000000000000000c\"";
+    let cases: &[(&str, &str, &str)] = &[
+        (
+            "\"mirror2\"",
+            "\"mirror3\"",
+            "/c1/cluster.toml:14: redundancy `mirror3` is not supported yet: use mirror2",
+        ),
+        ("\"mirror2\"", "\"raid\"", "unknown redundancy `raid`: use one of external, mirror2"),
+        (
+            "redundancy = \"mirror2\"",
+            "disks = [\"d\"]",
+            "[[disk]] is only for mirrored groups; set redundancy",
+        ),
+        ("redundancy = \"mirror2\"", "", "[group] lists no disks"),
+        (
+            "redundancy = \"mirror2\"",
+            "disks = [\"d\"]\nchunk_mib = 64",
+            "[group] has chunk_mib, which is only for",
+        ),
+        (
+            "\"mirror2\"",
+            "\"mirror2\"\ndisks = [\"d\"]",
+            "[group] has disks and redundancy = \"mirror2\"; describe",
+        ),
+        ("\"mirror2\"", "\"mirror2\"\nchunk_mib = 0", "[group] chunk_mib = 0: use 64, 256 or 1024"),
+        ("\"mirror2\"", "\"mirror2\"\nchunk_mib = 128", "[group] chunk_mib = 128: use 64, 256 or 1024"),
+        (
+            "\"mirror2\"",
+            "\"mirror2\"\nchunk_mib = 256",
+            "/c1/disks/0 has size_mib = 130; use at least one chunk, 256 MiB",
+        ),
+        ("redo_mib = 64", "redo_mib = 0", "redo_mib = 0: mirror2 needs redo"),
+        ("redo_mib = 64", "", "redo_mib = 0: mirror2 needs redo"),
+        ("00000a\"", "a\"", "is not 32 hexadecimal digits"),
+        ("00000a\"", "00000b\"", "two disks have the id 0000000000000000000000000000000b; list each once"),
+        ("path = \"disks/0\"", "path = \"\"", "[[disk]] 0 has no path; name a file"),
+        (
+            "path = \"disks/0\"",
+            "path = \"/srv/disk\"",
+            "two disks on the host a are /srv/disk; list each once",
+        ),
+        ("path = \"disks/0\"\n", "", "missing field `path`"),
+        ("size_mib = 130", "size_mib = 130\nmirror = 2", "unknown field `mirror`"),
+        (
+            "node = \"n3\"\npath = \"disks",
+            "node = \"n4\"\npath = \"disks",
+            "the disk /c1/disks/0 is served by n4, which is no node",
+        ),
+        (
+            "size_mib = 130",
+            "size_mib = 63",
+            "the disk /c1/disks/0 has size_mib = 63; use at least one chunk, 64 MiB",
+        ),
+        (
+            "size_mib = 130",
+            "size_mib = 9000000000000000000",
+            "size_mib = 9000000000000000000; use at most 268435456",
+        ),
+        (
+            "size_mib = 130",
+            "size_mib = 130\nfailure_group = \"\"",
+            "has an empty failure_group; name it or remove",
+        ),
+        (last, &format!("{thirty}{last}"), "33 tables [[disk]]; a group has at most 32"),
+        // One copy of each chunk finds no place, wherever the other one is.
+        (
+            "size_mib = 130",
+            "size_mib = 127",
+            "(4 chunks of 64 MiB) need 64 MiB more in different failure groups",
+        ),
+        (
+            "size_mib = 64",
+            "size_mib = 128",
+            "(5 chunks of 64 MiB) need 128 MiB more in different failure groups",
+        ),
+        (
+            "redo_mib = 64",
+            "redo_mib = 65",
+            "(7 chunks of 64 MiB) need 384 MiB more in different failure groups",
+        ),
+    ];
+    let good = mirrored();
+    for (from, to, expected) in cases {
+        assert!(good.contains(from), "{from}");
+        let line = parse(&good.replacen(from, to, 1)).expect_err(to).to_string();
+        assert!(line.contains(expected) && !line.contains('\n'), "{to}: {line}");
+    }
+    let one_group = good
+        .replace("size_mib = 130", "size_mib = 130\nfailure_group = \"b\"")
+        .replace("rack \\\"1\\\"", "b");
+    let line = parse(&one_group).unwrap_err().to_string();
+    assert!(
+        line.contains("mirror2 needs disks in at least two failure groups, and [[disk]] has 1"),
+        "{line}"
+    );
+    // More room in a failure group than for one copy of each chunk does not help.
+    let more = good.replace("size_mib = 256", "size_mib = 2560").replace("size_mib = 130", "size_mib = 64");
+    assert!(parse(&more).unwrap_err().to_string().contains("need 64 MiB more"));
+}
+
+/// Disks of a new cluster pass the checks, also where hosts have different numbers of them.
+#[test]
+fn new_disks_have_room_for_two_copies_of_everything() {
+    let node = |number: u8, host: &str| NodeConfig {
+        host: host.into(),
+        ..NodeConfig::new(
+            number,
+            &format!("n{}", number + 1),
+            ([127, 0, 0, 1], u16::from(number) + 1).into(),
+            vec![RailKind::Tcp],
+        )
+    };
+    let sizes = |hosts: &[&str], places: &[(&str, &str)], blocks: u64, redo_mib: u32| {
+        let nodes = (0..).zip(hosts).map(|(number, host)| node(number, host)).collect();
+        let mut config = Config::new(ClusterDir::new("/c1"), "c1", nodes).unwrap();
+        (config.redundancy, config.blocks, config.redo_mib) = (Redundancy::Mirror2, blocks, redo_mib);
+        config.disks.clear();
+        let places: Vec<_> = places.iter().map(|(node, path)| ((*node).to_owned(), path.into())).collect();
+        config.served_disks = config.new_served_disks(&places).unwrap();
+        assert_eq!(parse(&config.to_text()).unwrap(), config);
+        config.served_disks.iter().map(|disk| disk.size_mib / 64).collect::<Vec<_>>()
+    };
+    let two = [("n1", "disks/0"), ("n2", "disks/0")];
+    let three = [("n1", "disks/0"), ("n2", "disks/0"), ("n3", "disks/0")];
+    // Blocks of 4 KiB: 256 MiB are 4 chunks; then 2 * (4 + 2 * 3 * 1) / 3, rounded up, and 2.
+    assert_eq!(sizes(&["a", "b", "c"], &three, 65536, 64), [9, 9, 9]);
+    assert_eq!(sizes(&["a", "b", "w"], &two, 65536, 64), [12, 12], "with a witness");
+    assert_eq!(sizes(&["a", "b"], &two, 1, 16), [7, 7]);
+    let uneven = [("n1", "disks/0"), ("n1", "/srv/1"), ("n1", "/srv/2"), ("n2", "disks/0")];
+    assert_eq!(sizes(&["a", "b"], &uneven, 65536, 64), [5, 5, 5, 10]);
+    assert_eq!(sizes(&["a", "b", "c"], &three, MAX_BLOCKS, MAX_REDO_MIB).len(), 3);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! `plexus init`: creates a cluster, on one host or for several.
 
+mod hosts;
+
 use std::{
     collections::BTreeSet,
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
@@ -33,15 +35,23 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 3, conflicts_with = "host", value_parser = clap::value_parser!(u8).range(1..=MAX_NODES as i64))]
     nodes: u8,
     /// Name of a machine, and the IP address at which the others reach it; once for each machine.
-    #[arg(long, value_name = "NAME=ADDRESS", value_parser = host)]
+    #[arg(long, value_name = "NAME=ADDRESS", value_parser = hosts::host)]
     host: Vec<(String, IpAddr)>,
-    /// Number of nodes on each machine.
+    /// Number of nodes on each machine; a witness has one.
     #[arg(long, default_value_t = 1, requires = "host", value_name = "NODES", value_parser = clap::value_parser!(u8).range(1..=MAX_NODES as i64))]
     nodes_per_host: u8,
-    /// Directory on storage that all machines share, for the disks of the group [default: `disks`
-    /// in the directory of the cluster].
+    /// Directory on storage that all machines share, for the disks of the group. Without it, two
+    /// machines or more keep two copies of each block on disks of their own.
     #[arg(long, requires = "host", value_name = "DIR")]
     shared: Option<PathBuf>,
+    /// Path of a disk on a machine, absolute or relative to the directory of the cluster there; may
+    /// be repeated [default: `disks/0` on each machine].
+    #[arg(long, requires = "host", conflicts_with = "shared", value_name = "HOST=PATH", value_parser = hosts::disk)]
+    disk: Vec<(String, PathBuf)>,
+    /// Name and IP address of a machine with one node and a vote, but without a disk. It lets one
+    /// of two other machines go on when the second is lost.
+    #[arg(long, requires = "host", conflicts_with = "shared", value_name = "NAME=ADDRESS", value_parser = hosts::host)]
+    witness: Vec<(String, IpAddr)>,
     /// Length of a block in KiB: 4, 8 or 16.
     #[arg(long, default_value_t = 8, value_name = "KIB")]
     block_size: u32,
@@ -84,16 +94,6 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Parses the argument of `--host`.
-fn host(text: &str) -> Result<(String, IpAddr), String> {
-    let (name, address) = text.split_once('=').ok_or("use NAME=ADDRESS, as in a=10.0.0.1")?;
-    let address = address.parse().map_err(|_| format!("`{address}` is not an IP address"))?;
-    match name.trim() {
-        "" => Err("the name of the machine is missing: use NAME=ADDRESS, as in a=10.0.0.1".into()),
-        name => Ok((name.into(), address)),
-    }
-}
-
 /// Runs `plexus init`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let (config, here) = (configuration(&args)?, this_host());
@@ -103,13 +103,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
     let dir = args.dir.display();
     let port = config.nodes.first().map(|node| node.address.port()).unwrap_or_default();
-    let hosts: Vec<_> = args.host.iter().map(|(name, _)| name.as_str()).collect();
+    let hosts: Vec<_> = hosts::of(&args).map(|(name, _)| name.as_str()).collect();
     let others: Vec<_> = hosts.iter().copied().filter(|host| *host != here).collect();
     if args.json {
         let names: Vec<_> = config.nodes.iter().map(|node| node.name.as_str()).collect();
         return output::json(&serde_json::json!({
             "dir": args.dir, "name": config.name, "port": port, "id": config.id.to_string(), "nodes": names, "blocks": config.blocks,
-            "hosts": hosts, "disks": config.disks,
+            "hosts": hosts, "disks": config.disks, "redundancy": config.redundancy.name(),
+            "served_disks": hosts::disks_as_json(&config), "warning": hosts::warning(&config),
         }));
     }
     let start = match others.is_empty() {
@@ -126,43 +127,21 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     if others.is_empty() {
         return Ok(());
     }
-    let shared = config.disks[0].parent().unwrap_or(&config.disks[0]).display();
-    output::line(&format!("1. all hosts must reach the same files in {shared}: put it on shared storage"))?;
+    for line in hosts::disks_as_text(&config) {
+        output::line(&line)?;
+    }
+    let mut steps = Vec::new();
+    if let Some(disk) = config.disks.first() {
+        let shared = disk.parent().unwrap_or(disk).display();
+        steps.push(format!("all hosts must reach the same files in {shared}: put it on shared storage"));
+    }
     let keys = if config.sections.contains_key(sql::SECTION) { "*" } else { "cluster.key" };
-    output::line(&format!(
-        "2. copy cluster.toml and keys/{keys} (mode 600) from {dir} to a directory of the cluster on {}",
+    steps.push(format!(
+        "copy cluster.toml and keys/{keys} (mode 600) from {dir} to a directory of the cluster on {}",
         others.join(", ")
-    ))?;
-    output::line("3. on every host, run `plexus up` with that directory: it creates everything else there")
-}
-
-/// Describes the nodes on the machines that `--host` names.
-fn nodes_of_hosts(
-    args: &Args,
-    node: impl Fn(u8, SocketAddr) -> NodeConfig,
-) -> anyhow::Result<Vec<NodeConfig>> {
-    let here = this_host();
-    let names: BTreeSet<_> = args.host.iter().map(|(name, _)| name).collect();
-    let addresses: BTreeSet<_> = args.host.iter().map(|(_, address)| address).collect();
-    if names.len() < args.host.len() || addresses.len() < args.host.len() {
-        bail!("--host: give each machine once, with an address of its own");
-    }
-    if !names.contains(&here) {
-        bail!(
-            "--host: this machine, {here}, is none of them; run the command on one of them, or set PLEXUS_HOST to the name of this one"
-        );
-    }
-    let all = args.host.len() * usize::from(args.nodes_per_host);
-    if all > MAX_NODES {
-        bail!("--host, --nodes-per-host: {all} nodes; a cluster has at most {MAX_NODES}");
-    }
-    let port = first_port(args, args.nodes_per_host)?;
-    let on_hosts = args.host.iter().flat_map(|host| (0..args.nodes_per_host).map(move |place| (host, place)));
-    let nodes = (0..).zip(on_hosts).map(|(number, ((host, address), place))| NodeConfig {
-        host: host.clone(),
-        ..node(number, (*address, port + u16::from(place)).into())
-    });
-    Ok(nodes.collect())
+    ));
+    steps.push("on every host, run `plexus up` with that directory: it creates everything else there".into());
+    (1..).zip(steps).try_for_each(|(number, step)| output::line(&format!("{number}. {step}")))
 }
 
 /// Returns the port of the first node of a machine with this many nodes.
@@ -197,7 +176,7 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
             let address = |index: u8| (Ipv4Addr::LOCALHOST, port + u16::from(index)).into();
             (0..args.nodes).map(|index| node(index, address(index))).collect()
         }
-        false => nodes_of_hosts(args, node)?,
+        false => hosts::nodes(args, node)?,
     };
     let absolute = |path: &Path| std::path::absolute(path).with_context(|| path.display().to_string());
     // Paths that all hosts share are absolute.
@@ -205,13 +184,13 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
     let dir = ClusterDir::new(dir);
     let new = Config::new(dir.clone(), &name, nodes.clone());
     let mut new = new.context("naming the cluster and its voting files")?;
-    let shared = args.shared.as_deref().map(absolute).transpose()?.unwrap_or_else(|| dir.disks());
-    new.disks = vec![shared.join("0")];
+    let shared = args.shared.as_deref().map(absolute).transpose()?;
+    new.disks = vec![shared.clone().unwrap_or_else(|| dir.disks()).join("0")];
     if args.host.len() > 1 {
-        let files = create::voting_files_of_hosts(&dir, &nodes, &shared);
+        let files = create::voting_files_of_hosts(&dir, &nodes, shared.as_deref());
         new.voting = files.context("naming the voting files")?;
     }
-    Ok(Config {
+    let config = Config {
         workers: args.workers,
         waiting: args.waiting,
         block_size,
@@ -223,7 +202,11 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
             false => [sql_section(args, new.nodes.len())?].into(),
         },
         ..new
-    })
+    };
+    match args.host.len() > 1 && shared.is_none() {
+        true => hosts::mirrored(args, config),
+        false => Ok(config),
+    }
 }
 
 /// Returns the table of `cluster.toml` with which each node serves SQL, with its name.

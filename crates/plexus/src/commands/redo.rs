@@ -90,7 +90,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if let Some(RedoCommand::GiveUp { stream, yes, .. }) = &args.command {
         return give_up(&config, stream, *yes, args.cluster.json);
     }
-    let directory = config.redo();
+    let Some(directory) = config.redo() else {
+        bail!("the redo streams of a mirrored group are not shown yet; see `plexus status`");
+    };
     let files = RedoFiles::new(&directory, config.id.0);
     // First, so that the files are at least as new.
     let lost = files.lost(&known_entries(&config))?;

@@ -1,0 +1,144 @@
+//! The part of `plexus init` for several machines: their nodes, and the disks that they serve to
+//! each other.
+
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, bail};
+use plexus_admin::config::{Config, NodeConfig, Redundancy, ServedDiskConfig, this_host};
+use plexus_base::MAX_NODES;
+
+use super::{Args, first_port};
+
+/// The path of a machine's disk in the directory of the cluster, unless `--disk` names another.
+const DISK: &str = "disks/0";
+
+/// Parses the argument of `--host` and `--witness`.
+pub(super) fn host(text: &str) -> Result<(String, IpAddr), String> {
+    let (name, address) = text.split_once('=').ok_or("use NAME=ADDRESS, as in a=10.0.0.1")?;
+    let address = address.parse().map_err(|_| format!("`{address}` is not an IP address"))?;
+    match name.trim() {
+        "" => Err("the name of the machine is missing: use NAME=ADDRESS, as in a=10.0.0.1".into()),
+        name => Ok((name.into(), address)),
+    }
+}
+
+/// Parses the argument of `--disk`.
+pub(super) fn disk(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=').map(|(host, path)| (host.trim(), path)) {
+        Some((host, path)) if !host.is_empty() && !path.is_empty() => Ok((host.into(), path.into())),
+        _ => Err("use HOST=PATH, as in a=/srv/disk0".into()),
+    }
+}
+
+/// Returns all machines: those with disks, then the witnesses.
+pub(super) fn of(args: &Args) -> impl Iterator<Item = &(String, IpAddr)> {
+    args.host.iter().chain(&args.witness)
+}
+
+/// Describes the nodes on the machines.
+///
+/// # Errors
+/// The machines cannot be those of a cluster; the text names the option.
+pub(super) fn nodes(
+    args: &Args,
+    node: impl Fn(u8, SocketAddr) -> NodeConfig,
+) -> anyhow::Result<Vec<NodeConfig>> {
+    let here = this_host();
+    let machines = of(args).count();
+    let names: BTreeSet<_> = of(args).map(|(name, _)| name).collect();
+    let addresses: BTreeSet<_> = of(args).map(|(_, address)| address).collect();
+    if names.len() < machines || addresses.len() < machines {
+        bail!("--host, --witness: give each machine once, with an address of its own");
+    }
+    if !names.contains(&here) {
+        bail!(
+            "--host: this machine, {here}, is none of them; run the command on one of them, or set PLEXUS_HOST to the name of this one"
+        );
+    }
+    if args.host.len() == 1 && (machines > 1 || !args.disk.is_empty()) {
+        bail!("--disk, --witness: the copies of a block are on two machines; name a second --host");
+    }
+    let all = args.host.len() * usize::from(args.nodes_per_host) + args.witness.len();
+    if all > MAX_NODES {
+        bail!("--host, --nodes-per-host: {all} nodes; a cluster has at most {MAX_NODES}");
+    }
+    let port = first_port(args, args.nodes_per_host)?;
+    let on_hosts = args.host.iter().flat_map(|host| (0..args.nodes_per_host).map(move |place| (host, place)));
+    let on_witnesses = args.witness.iter().map(|host| (host, 0));
+    let nodes = (0..).zip(on_hosts.chain(on_witnesses)).map(|(number, ((host, address), place))| {
+        NodeConfig { host: host.clone(), ..node(number, (*address, port + u16::from(place)).into()) }
+    });
+    Ok(nodes.collect())
+}
+
+/// Replaces the disks of a configuration that every node opens by disks of the machines, with two
+/// copies of each block.
+///
+/// # Errors
+/// `--disk` names a machine without disks.
+pub(super) fn mirrored(args: &Args, config: Config) -> anyhow::Result<Config> {
+    if let Some((host, path)) = args.disk.iter().find(|disk| args.host.iter().all(|host| host.0 != disk.0)) {
+        bail!("--disk {host}={}: {host} is not named by --host; disks are on these machines", path.display());
+    }
+    let mut places = Vec::new();
+    for (host, _) in &args.host {
+        let node = config.nodes.iter().find(|node| node.host == *host);
+        let node = &node.context("each machine has a node")?.name;
+        let given: Vec<_> =
+            args.disk.iter().filter(|disk| disk.0 == *host).map(|disk| disk.1.clone()).collect();
+        let paths = if given.is_empty() { vec![PathBuf::from(DISK)] } else { given };
+        places.extend(paths.into_iter().map(|path| (node.clone(), path)));
+    }
+    let served_disks = config.new_served_disks(&places).context("naming the disks")?;
+    Ok(Config { redundancy: Redundancy::Mirror2, disks: Vec::new(), served_disks, ..config })
+}
+
+/// Describes the disks that nodes serve, one line for each, and what the machines cannot survive.
+pub(super) fn disks_as_text(config: &Config) -> Vec<String> {
+    if !config.is_served() {
+        return Vec::new();
+    }
+    let mut lines = vec![format!(
+        "redundancy mirror2: two copies of each chunk of {} MiB, on disks of different hosts:",
+        config.chunk_mib
+    )];
+    for disk in &config.served_disks {
+        let (host, path) = (config.failure_group(disk), written_path(config, disk).display());
+        lines.push(format!("  {host}: {path}, {} MiB, served by {}", disk.size_mib, disk.node));
+    }
+    lines.extend(warning(config));
+    lines
+}
+
+/// Describes the disks that nodes serve as JSON.
+pub(super) fn disks_as_json(config: &Config) -> Vec<serde_json::Value> {
+    let disk = |disk: &ServedDiskConfig| {
+        serde_json::json!({
+            "id": format!("{:032x}", disk.id), "host": config.failure_group(disk), "node": disk.node,
+            "path": written_path(config, disk), "size_mib": disk.size_mib,
+        })
+    };
+    config.served_disks.iter().map(disk).collect()
+}
+
+/// Returns the path of a disk as in `cluster.toml`: the directory of the cluster may differ between
+/// hosts.
+fn written_path<'a>(config: &Config, disk: &'a ServedDiskConfig) -> &'a Path {
+    disk.path.strip_prefix(config.dir.root()).unwrap_or(&disk.path)
+}
+
+/// Returns the loss that a mirrored cluster does not survive because its number of hosts is even.
+pub(super) fn warning(config: &Config) -> Option<String> {
+    let hosts: BTreeSet<_> = config.nodes.iter().map(|node| &node.host).collect();
+    let loss = match hosts.len() {
+        2 => "two hosts cannot go on when one is lost".into(),
+        count if count % 2 == 0 => format!("{count} hosts cannot go on when half of them are lost"),
+        _ => return None,
+    };
+    let advice = "give --witness NAME=ADDRESS, one more machine, without a disk";
+    config.is_served().then(|| format!("{loss}: {advice}"))
+}
