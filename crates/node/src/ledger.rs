@@ -90,7 +90,7 @@ pub fn known_entries(config: &Config) -> LedgerEntries {
     newest.map_or_else(LedgerEntries::new, |contents| entries(&contents, &prefix(config.shape().id)))
 }
 
-fn prefix(group: GroupId) -> String {
+pub(crate) fn prefix(group: GroupId) -> String {
     format!("{DISKS}{group}/")
 }
 

@@ -8,7 +8,7 @@
 use std::{
     io,
     path::PathBuf,
-    sync::{Arc, OnceLock, Weak},
+    sync::{Arc, Mutex, OnceLock, Weak, mpsc},
     thread,
     thread::JoinHandle,
 };
@@ -21,7 +21,7 @@ use plexus_admin::{
     status::Stage,
 };
 use plexus_base::NodeId;
-use plexus_disks::{DiskError, Group};
+use plexus_disks::{DiskError, Group, mirror::Mirror};
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
     iterator::Signals,
@@ -171,7 +171,11 @@ fn join(
     lifecycle: &Arc<Lifecycle>,
     (die, member): (Die, Arc<OnceLock<Weak<Member>>>),
 ) -> Result<NodeRuntime, NodeError> {
-    let group = Group::open(&config.disks, &config.shape())?;
+    let (propose, proposals) = mpsc::channel();
+    let group = match config.is_served() {
+        true => Group::mirrored(&config.shape(), Mirror::new(me, propose)),
+        false => Group::open(&config.disks, &config.shape())?,
+    };
     for path in group.buffered() {
         tracing::warn!(
             "{}: the file system refuses direct I/O; blocks pass through the page cache",
@@ -187,6 +191,7 @@ fn join(
         incarnation: entry.incarnation,
         ended: entry.ended,
         group: Arc::new(group),
+        proposals: Mutex::new(Some(proposals)),
         lifecycle: Arc::clone(lifecycle),
         die,
         member,

@@ -13,7 +13,7 @@ use std::{
 
 use plexus_admin::{config::Config, keys::KeyFiles};
 use plexus_base::{Incarnation, NodeId};
-use plexus_disks::Group;
+use plexus_disks::{Group, mirror::protocol::MapProposal};
 use plexus_fabric::Window;
 use plexus_interconnect::mesh::{self, Mesh};
 use plexus_membership::runtime::Membership;
@@ -44,6 +44,8 @@ pub struct Parts {
     pub ended: Incarnation,
     /// The disk group.
     pub group: Arc<Group>,
+    /// The changes of the map that a mirrored group wants.
+    pub proposals: Mutex<Option<mpsc::Receiver<MapProposal>>>,
     /// The lifecycle of the node.
     pub lifecycle: Arc<Lifecycle>,
     /// Stops the node at once.
@@ -79,13 +81,18 @@ impl NodeRuntime {
         let memory = Arc::new(OnceLock::new());
         let registry = Arc::new(OnceLock::new());
         let ledger = Arc::new(RegistryLedger::new(registry.clone(), parts.group.shape().id));
-        let making = Making { parts: &parts, membership: memory.clone(), ledger: ledger.clone() };
+        let making = Making {
+            parts: &parts,
+            membership: memory.clone(),
+            registry: registry.clone(),
+            ledger: ledger.clone(),
+        };
         let (handles, made) = Handles::make(&making, &workers)?;
         let applies = handles.all().filter_map(|(_, handle)| handle.applies());
         applies.for_each(|apply| handles.registry.apply_before_report(apply));
         let is_first = registry.set(handles.registry.clone()).is_ok();
         debug_assert!(is_first, "a node has one registry");
-        let Parts { config, me, incarnation, ended, group, lifecycle, die, member: joining } = parts;
+        let Parts { config, me, incarnation, ended, group, lifecycle, die, member: joining, .. } = parts;
         let (tell, notices) = mpsc::channel();
         let member = Arc::new(Member::new(
             config.clone(),

@@ -13,7 +13,8 @@ use plexus_fabric::Event;
 use plexus_membership::subsystem::WorkerPort;
 use plexus_redo::{
     NodeRedo, RedoSettings,
-    recovery::{RedoFileError, RedoFiles},
+    recovery::{PreparedStream, RedoFileError, RedoFiles},
+    stream::protocol::Geometry,
 };
 
 use super::{Handle, Install, Installed, Making, shards::Shards};
@@ -25,6 +26,9 @@ use crate::{
 
 /// The number of threads of each worker that wait for the disks.
 const IO_THREADS: usize = 2;
+
+/// The same for mirrored disks: each waits for the disks of other nodes, too.
+const MIRROR_THREADS: usize = 8;
 
 impl Install for CacheService {
     type Handle = CacheHandle;
@@ -39,7 +43,7 @@ impl Install for CacheService {
             nodes: MAX_NODES as u8,
             workers: config.workers,
             cache_bytes: u64::from(config.cache_mib) << 20,
-            io_threads: IO_THREADS,
+            io_threads: if group.mirror().is_some() { MIRROR_THREADS } else { IO_THREADS },
             disk_reads: config.disk_reads,
             carry_bytes: config.carry_bytes,
         };
@@ -129,7 +133,13 @@ impl Handle for CacheHandle {
 /// Starts the redo of the node, if the cluster has redo.
 fn start_redo(node: &Making<'_>, answers: RedoAnswers, die: Die) -> Result<Option<Arc<NodeRedo>>, String> {
     let Parts { config, me, incarnation, group, .. } = node.parts;
-    let directory = config.redo();
+    let Some(directory) = config.redo() else {
+        let mirror = group.mirror().ok_or("a group without a directory of redo is mirrored")?;
+        let geometry = config.redo_geometry().ok_or("a mirrored group needs redo: set redo_mib")?;
+        // The map of the disks is known when the node is a member; then it finds a stream.
+        let files = RedoFiles::in_group(mirror.clone(), config.id.0);
+        return start_redo_on(node, files, geometry, None, answers, die);
+    };
     let files = RedoFiles::new(directory.clone(), config.id.0);
     let Some(geometry) = config.redo_geometry() else {
         // Without redo these changes would be lost silently.
@@ -145,16 +155,29 @@ fn start_redo(node: &Making<'_>, answers: RedoAnswers, die: Die) -> Result<Optio
         };
     };
     std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    let stream = match files.prepare(*me, &config.name_of(*me), *incarnation, geometry) {
+        // A node that is a member recovers them.
+        Err(RedoFileError::NoRoom { waiting: 1.., .. }) => None,
+        stream => Some(stream.map_err(|error| error.to_string())?),
+    };
+    start_redo_on(node, files, geometry, stream, answers, die)
+}
+
+/// Starts the redo of the node on these streams.
+fn start_redo_on(
+    node: &Making<'_>,
+    files: RedoFiles,
+    geometry: Geometry,
+    stream: Option<PreparedStream>,
+    answers: RedoAnswers,
+    die: Die,
+) -> Result<Option<Arc<NodeRedo>>, String> {
+    let Parts { config, me, incarnation, group, .. } = node.parts;
     let files = files.guarded({
         let group = group.clone();
         move || group.may_write()
     });
     let (me, name, incarnation) = (*me, config.name_of(*me), *incarnation);
-    let stream = match files.prepare(me, &name, incarnation, geometry) {
-        // A node that is a member recovers them.
-        Err(RedoFileError::NoRoom { waiting: 1.., .. }) => None,
-        stream => Some(stream.map_err(|error| error.to_string())?),
-    };
     let settings = RedoSettings {
         workers: config.workers,
         geometry,

@@ -10,6 +10,7 @@ mod cache;
 #[cfg(test)]
 #[path = "../../tests/cluster/mod.rs"]
 mod cluster;
+mod disks;
 #[cfg(test)]
 mod echo;
 mod executive;
@@ -29,6 +30,7 @@ use plexus_admin::{config::Config, control::Commands};
 use plexus_attach::Programs;
 use plexus_base::NodeId;
 use plexus_cache::CacheService;
+use plexus_disks::mirror::MirrorService;
 use plexus_fabric::{Event, Window};
 use plexus_interconnect::{Channel, Message, Net};
 use plexus_locks::LockService;
@@ -130,6 +132,8 @@ pub(crate) struct Making<'a> {
     pub(crate) parts: &'a Parts,
     /// The membership, set once it has started.
     pub(crate) membership: Arc<OnceLock<Weak<Membership>>>,
+    /// The registry, set once all subsystems are made.
+    pub(crate) registry: Arc<OnceLock<plexus_registry::Registry>>,
     /// The registry's entries of the disk group, which are read when all subsystems are made.
     pub(crate) ledger: Arc<RegistryLedger>,
 }
@@ -345,6 +349,7 @@ macro_rules! subsystems {
 }
 
 subsystems! {
+    Disks(disks): MirrorService,
     Cache(cache): CacheService,
     Locks(locks): LockService,
     Groups(groups): GroupService,

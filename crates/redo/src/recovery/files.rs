@@ -3,17 +3,20 @@
 use std::{
     collections::BTreeMap,
     ffi::OsStr,
-    fs, io,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use plexus_base::{BlockId, Incarnation, NodeId, durable};
-use plexus_disks::{Device, DiskError, Extents, Version};
+use plexus_base::{BlockId, Incarnation, NodeId};
+use plexus_disks::{
+    Buffer, Device, DiskError, Version,
+    mirror::{Mirror, protocol::DiskRefusal},
+};
 
-use super::known::LostStream;
+use super::{known::LostStream, places::StreamPlaces};
 use crate::stream::{
-    driver::{self, OpenError, RedoProgress, RedoStream},
+    driver::{OpenError, RedoProgress, RedoStream},
     protocol::{Batch, Geometry, StreamHeader, StreamTail, replay::StreamName},
     reader::{StreamError, StreamReader, StreamScan},
 };
@@ -21,9 +24,9 @@ use crate::stream::{
 /// The most streams of a node. Each is left by an incarnation whose recovery has not ended.
 pub const PLACES: u8 = 8;
 
-/// The directory with the redo streams of a cluster.
+/// The redo streams of a cluster.
 pub struct RedoFiles {
-    directory: PathBuf,
+    pub(super) places: StreamPlaces,
     cluster: u128,
     guard: Guard,
 }
@@ -31,14 +34,9 @@ pub struct RedoFiles {
 /// Returns false if this node may write no more: then others may have recovered its stream.
 type Guard = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// Opens the bytes of a stream: a list of extents, at present the whole of its file.
-pub(super) fn open_stream(path: &Path) -> Result<Extents, DiskError> {
-    Extents::of_file(path)
-}
-
 /// A stream's file that is written only as long as the guard allows it.
 struct GuardedFile {
-    file: Extents,
+    file: Arc<dyn Device>,
     path: PathBuf,
     guard: Guard,
 }
@@ -185,7 +183,13 @@ pub enum RedoFileError {
 impl RedoFiles {
     /// Names the streams of a cluster. No file is touched.
     pub fn new(directory: impl Into<PathBuf>, cluster: u128) -> Self {
-        Self { directory: directory.into(), cluster, guard: Arc::new(|| true) }
+        let places = StreamPlaces::Directory(directory.into());
+        Self { places, cluster, guard: Arc::new(|| true) }
+    }
+
+    /// Names the streams of a cluster on mirrored disks.
+    pub fn in_group(mirror: Arc<Mirror>, cluster: u128) -> Self {
+        Self { places: StreamPlaces::Group(mirror), cluster, guard: Arc::new(|| true) }
     }
 
     /// Asks `guard` before each write to a stream: a node that is no member must not write.
@@ -240,7 +244,7 @@ impl RedoFiles {
                 continue;
             }
             let path = self.path(name, place);
-            if !path.exists() {
+            if !self.places.exists(&path) {
                 free = free.or(Some((path, place)));
                 continue;
             }
@@ -262,12 +266,12 @@ impl RedoFiles {
         }
         let no_place = || {
             let why = self.obstacle();
-            RedoFileError::NoPlace { path: self.directory.clone(), name: name.into(), why }
+            RedoFileError::NoPlace { path: self.places.directory(), name: name.into(), why }
         };
         let (path, place) = free.ok_or_else(no_place)?;
-        self.create(&path, node, geometry).map_err(|why| {
+        self.places.create(&path, self.cluster, node, geometry).map_err(|why| {
             let is_full = match &why {
-                StreamError::Disk(DiskError::NoRoom { .. }) => true,
+                StreamError::Disk(DiskError::NoRoom { .. } | DiskError::Mirror(DiskRefusal::Map(_))) => true,
                 StreamError::Disk(DiskError::Io { source, .. }) => {
                     source.kind() == io::ErrorKind::StorageFull
                 }
@@ -288,10 +292,9 @@ impl RedoFiles {
     /// # Errors
     /// The directory cannot be read.
     pub fn list(&self) -> Result<Vec<Result<StreamFile, RedoFileError>>, RedoFileError> {
-        let failed = |why| RedoFileError::Directory { path: self.directory.clone(), why };
+        let failed = |why| RedoFileError::Directory { path: self.places.directory(), why };
         let mut files = Vec::new();
-        for entry in fs::read_dir(&self.directory).map_err(failed)? {
-            let path = entry.map_err(failed)?.path();
+        for path in self.places.paths().map_err(failed)? {
             let place = path.extension().and_then(place_of);
             files.extend(place.map(|place| (path, place)));
         }
@@ -330,11 +333,26 @@ impl RedoFiles {
     pub fn scan(&self, dead: &mut DeadStream) -> Result<BTreeMap<BlockId, Version>, RedoFileError> {
         let DeadStream { file: StreamFile { path, header, .. }, read } = dead;
         let scan = || {
-            let device = open_stream(path)?;
-            device.sync()?;
-            let reader = StreamReader::open(&device)?.of(self.cluster, header.node)?;
-            // Only closed streams are opened again.
-            reader.of_last_incarnation().scan()
+            let copies = self.places.open_copies(path)?;
+            let mut found: Option<(StreamScan, &Arc<dyn Device>)> = None;
+            let mut failed = None;
+            for device in &copies {
+                device.sync()?;
+                let reader = StreamReader::open(&**device)?.of(self.cluster, header.node)?;
+                // Only closed streams are opened again.
+                match reader.of_last_incarnation().scan() {
+                    Ok(scan) if found.as_ref().is_none_or(|(best, _)| best.tail.end < scan.tail.end) => {
+                        found = Some((scan, device));
+                    }
+                    Ok(_) => {}
+                    Err(why) => failed = Some(why),
+                }
+            }
+            let Some((scan, device)) = found else { return Err(failed.expect("a copy was scanned")) };
+            if copies.len() > 1 {
+                self.complete_copies(path, &scan, &**device)?;
+            }
+            Ok(scan)
         };
         let scan = scan().map_err(stream(path))?;
         if scan.tail.header.incarnation != header.incarnation {
@@ -342,6 +360,24 @@ impl RedoFiles {
         }
         *read = scan.batches;
         Ok(scan.highest)
+    }
+
+    /// Writes the last batch, which one copy of a stream may not have, to all of them. So the end
+    /// that was found stays where it is. A copy that has the batch gets the same bytes again.
+    fn complete_copies(&self, path: &Path, scan: &StreamScan, from: &dyn Device) -> Result<(), StreamError> {
+        let Some(last) = scan.batches.last().map(|batch| batch.head().lsn) else { return Ok(()) };
+        let geometry = scan.tail.header.geometry;
+        let (start, end) = (geometry.offset(last), geometry.offset(scan.tail.end));
+        // A batch is in one segment; behind the last one of the device the next one is at its
+        // start.
+        let end = if end > start { end } else { geometry.length() };
+        let mut bytes = Buffer::zeroed((end - start) as usize);
+        let bytes = &mut bytes[..(end - start) as usize];
+        from.read(start, bytes)?;
+        let device =
+            GuardedFile { file: self.places.open(path)?, path: path.into(), guard: Arc::clone(&self.guard) };
+        device.write(start, bytes)?;
+        Ok(device.sync()?)
     }
 
     /// Closes the stream of a dead incarnation: no block needs its records. A stream that was
@@ -353,7 +389,7 @@ impl RedoFiles {
         let StreamFile { path, header, .. } = &dead.file;
         let close = || {
             let (path, guard) = (path.clone(), Arc::clone(&self.guard));
-            let device = GuardedFile { file: open_stream(&path)?, path, guard };
+            let device = GuardedFile { file: self.places.open(&path)?, path, guard };
             let found = *StreamReader::open(&device)?.of(self.cluster, header.node)?.header();
             if found.is_closed || found.incarnation != header.incarnation {
                 return Ok(());
@@ -368,13 +404,13 @@ impl RedoFiles {
     /// it does with the stream.
     fn close_unused(&self, file: &StreamFile, node: NodeId) -> bool {
         let close = || {
-            let device = open_stream(&file.path)?;
+            let device = self.places.open(&file.path)?;
             let StreamScan { tail, damage, .. } =
-                StreamReader::open(&device)?.of(self.cluster, node)?.scan()?;
+                StreamReader::open(&*device)?.of(self.cluster, node)?.scan()?;
             if damage.is_some() || tail.end != tail.header.begin {
                 return Ok(false);
             }
-            write_closed(&device, tail.header).map(|()| true)
+            write_closed(&*device, tail.header).map(|()| true)
         };
         // Recovery reports the fault of such a stream.
         close().unwrap_or(false)
@@ -384,8 +420,8 @@ impl RedoFiles {
     fn obstacle(&self) -> String {
         let damage = |file: StreamFile| {
             let scan = || {
-                let device = open_stream(&file.path)?;
-                StreamReader::open(&device)?.of_running().scan()
+                let device = self.places.open(&file.path)?;
+                StreamReader::open(&*device)?.of_running().scan()
             };
             let is_open = !file.header.is_closed;
             is_open.then(scan)?.map_or_else(Some, |scan| scan.damage).map(stream(&file.path))
@@ -404,7 +440,7 @@ impl RedoFiles {
 
     /// Returns the path of a stream by its name, `NODE.PLACE`.
     pub(super) fn path_of(&self, name: &str) -> PathBuf {
-        self.directory.join(name)
+        self.places.path_of(name)
     }
 
     /// Returns true if a file of this name is a stream.
@@ -428,8 +464,8 @@ impl RedoFiles {
     /// Reads the header of a stream, and refuses that of another cluster.
     fn look(&self, path: PathBuf, place: u8) -> Result<StreamFile, RedoFileError> {
         let header = || {
-            let device = open_stream(&path)?;
-            let reader = StreamReader::open(&device)?;
+            let device = self.places.open(&path)?;
+            let reader = StreamReader::open(&*device)?;
             let node = reader.header().node;
             reader.of(self.cluster, node).map(|reader| *reader.header())
         };
@@ -441,27 +477,14 @@ impl RedoFiles {
 
     fn prepared(&self, file: &StreamFile, incarnation: Incarnation) -> Result<PreparedStream, StreamError> {
         let path = file.path.clone();
-        let device = open_stream(&path)?;
+        let device = self.places.open(&path)?;
         let StreamScan { tail, damage, .. } =
-            StreamReader::open(&device)?.of(self.cluster, file.header.node)?.scan()?;
+            StreamReader::open(&*device)?.of(self.cluster, file.header.node)?.scan()?;
         if let Some(damage) = damage {
             return Err(damage);
         }
         let device = GuardedFile { file: device, path, guard: Arc::clone(&self.guard) };
         Ok(PreparedStream { device, tail, incarnation })
-    }
-
-    /// Creates a stream, whose name appears when the file is complete.
-    fn create(&self, path: &Path, node: NodeId, geometry: Geometry) -> Result<(), StreamError> {
-        let new = durable::beside(path);
-        // A node that died while it created a stream has left this file.
-        let _ = fs::remove_file(&new);
-        driver::create(&new, self.cluster, node, geometry)?;
-        Ok(durable::rename(&new, path).map_err(|why| DiskError::Io {
-            what: "naming a redo stream",
-            path: path.into(),
-            source: why,
-        })?)
     }
 }
 

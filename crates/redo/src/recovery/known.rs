@@ -10,10 +10,9 @@
 //! the header is newer than the entry, or the stream has no record that is needed: neither is taken
 //! for a loss, and the next step of a stream corrects its entry.
 
-use std::{collections::BTreeMap, fmt, fs, path::PathBuf};
+use std::{collections::BTreeMap, fmt, path::PathBuf};
 
-use plexus_base::{BlockId, Incarnation, NodeId, durable};
-use plexus_disks::DiskError;
+use plexus_base::{BlockId, Incarnation, NodeId};
 
 use super::files::{DeadStream, RedoFileError, RedoFiles, StreamFile, stream as of_stream};
 use crate::stream::protocol::StreamHeader;
@@ -265,7 +264,7 @@ impl RedoFiles {
             let found = match self.header_of(name) {
                 Ok(file) => Some(file.header),
                 // The search for streams that are not closed names it.
-                Err(_) if path.exists() => continue,
+                Err(_) if self.places.exists(&path) => continue,
                 Err(_) => None,
             };
             let is_lost = match &found {
@@ -294,7 +293,7 @@ impl RedoFiles {
         let entries = ledger.read(is_void).map_err(RedoFileError::Registry)?;
         let known = known_streams(&entries)?.into_iter().find(|(known, _)| *known == name).map(|(_, it)| it);
         let path = self.path_of(name);
-        let exists = path.exists();
+        let exists = self.places.exists(&path);
         if known.is_none() && (!exists || !Self::is_name(name)) {
             return Err(RedoFileError::NoStream { path });
         }
@@ -348,11 +347,7 @@ impl RedoFiles {
         if let Some(file) = &stream.file {
             self.close(&DeadStream { file: file.clone(), read: Vec::new() })?;
         } else if stream.exists {
-            let name = |number: u32| PathBuf::from(format!("{}.given-up-{number}", path.display()));
-            let aside = (1..).map(name).find(|aside| !aside.exists()).expect("a name that is free");
-            let moved = fs::rename(path, &aside).and_then(|()| durable::sync_name(path));
-            let failed = |source| DiskError::Io { what: "setting it aside", path: path.clone(), source };
-            moved.map_err(failed).map_err(|why| of_stream(path)(why.into()))?;
+            self.places.set_aside(path).map_err(|why| of_stream(path)(why.into()))?;
         }
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         note(ledger, &name, is_void, |known| Some(KnownStream { is_closed: true, ..known? }))

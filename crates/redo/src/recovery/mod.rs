@@ -18,6 +18,7 @@ mod ahead;
 mod files;
 mod known;
 mod opening;
+mod places;
 mod records;
 mod replay;
 mod status;

@@ -12,10 +12,7 @@ use std::{
 use plexus_base::{BlockId, Incarnation};
 use plexus_disks::{Device, Version};
 
-use super::{
-    ahead::ReadAhead,
-    files::{StreamFile, open_stream},
-};
+use super::{ahead::ReadAhead, files::StreamFile, places::StreamPlaces};
 use crate::stream::{
     protocol::{
         Batch, Lsn, Record, RecordKind,
@@ -69,8 +66,15 @@ impl GatheredRecords {
 
     /// Adds the records of a stream, which its node may be writing. Its batches from the first of
     /// `read` on were read before. Stops early if `cancel` is set.
-    pub(super) fn add(&mut self, file: &StreamFile, read: &[Batch], is_running: bool, cancel: &AtomicBool) {
-        if let Err(why) = self.read(file, read, is_running, cancel) {
+    pub(super) fn add(
+        &mut self,
+        places: &StreamPlaces,
+        file: &StreamFile,
+        read: &[Batch],
+        is_running: bool,
+        cancel: &AtomicBool,
+    ) {
+        if let Err(why) = self.read(places, file, read, is_running, cancel) {
             let what = format!("{}: {why}", file.path.display());
             self.damages.push(LocatedDamage { what, blocks: None });
         }
@@ -109,14 +113,15 @@ impl GatheredRecords {
 
     fn read(
         &mut self,
+        places: &StreamPlaces,
         file: &StreamFile,
         read: &[Batch],
         is_running: bool,
         cancel: &AtomicBool,
     ) -> Result<(), StreamError> {
-        let device = open_stream(&file.path)?;
+        let device = places.open(&file.path)?;
         thread::scope(|scope| {
-            let device: &dyn Device = &device;
+            let device: &dyn Device = &*device;
             let device = ReadAhead::new(device, scope);
             let mut reader = StreamReader::open(&device)?;
             if is_running {

@@ -6,7 +6,9 @@ use std::{
 };
 
 use plexus_base::BlockId;
-use plexus_disks::{Buffer, DiskError, Group, Page, PageError, Version, apply_patch, page_of_image};
+use plexus_disks::{
+    Buffer, DiskError, Group, Page, PageError, Version, apply_patch, mirror::BlockCopy, page_of_image,
+};
 
 use super::{
     files::{DeadStream, RedoFiles, StreamFile},
@@ -42,9 +44,9 @@ impl RedoFiles {
     ) {
         let mut records = GatheredRecords::of(blocks);
         for DeadStream { file, read } in dead {
-            records.add(file, read, false, cancel);
+            records.add(&self.places, file, read, false, cancel);
         }
-        living.iter().for_each(|file| records.add(file, &[], true, cancel));
+        living.iter().for_each(|file| records.add(&self.places, file, &[], true, cancel));
         let blocks: Vec<_> = records.blocks().into_iter().map(|block| (block, records.take(block))).collect();
         let bring_up = |part: &[_]| bring_up_all(part, &records, group, cancel);
         in_parts(blocks, bring_up, || group.sync(), cancel, &mut each);
@@ -123,11 +125,25 @@ fn bring_up(
     all: &GatheredRecords,
     group: &Group,
 ) -> Result<Version, String> {
-    let mut buffer = Buffer::zeroed(group.shape().block_size.bytes());
-    group.read(block, &mut buffer).map_err(|why| why.to_string())?;
-    let disk = on_disk(block, &buffer).map_err(|why| why.to_string())?;
-    check_image(records, block, &disk, buffer.len())?;
-    let length = buffer.len();
+    loop {
+        // The copies may have changed between their read and the write.
+        if let Some(version) = bring_up_copies(records, block, all, group)? {
+            return Ok(version);
+        }
+    }
+}
+
+/// Replays one block from its newest copy. Returns `None` if its copies have changed meanwhile.
+fn bring_up_copies(
+    records: &RecordsOfBlock,
+    block: BlockId,
+    all: &GatheredRecords,
+    group: &Group,
+) -> Result<Option<Version>, String> {
+    let length = group.shape().block_size.bytes();
+    let copies = group.read_in_doubt(block).map_err(|why| why.to_string())?;
+    let disk = newest(block, &copies, length)?;
+    check_image(records, block, &disk, length)?;
     let apply = |bytes: &mut Vec<u8>, patch: &[u8]| {
         page_of_image(bytes, length);
         apply_patch(Page::of(&mut bytes[..]).user_mut(), patch)
@@ -138,6 +154,8 @@ fn bring_up(
         all.check(block, Version(0)).err().map_or(why.clone(), |damage| format!("{why}; {damage}"))
     })?;
     all.check(block, version)?;
+    let mut buffer = Buffer::zeroed(length);
+    let buffer = &mut buffer[..length];
     if is_owed {
         page_of_image(&mut bytes, length);
         buffer.copy_from_slice(&bytes);
@@ -146,9 +164,27 @@ fn bring_up(
             page.stamp(block, writer, version);
         }
         page.seal();
-        group.write(block, &buffer).map_err(|why| why.to_string())?;
+    } else {
+        buffer.copy_from_slice(&bytes);
     }
-    Ok(version)
+    // A copy that has these bytes already is not written: a loss of power could tear it.
+    let is_written = group.write_differing(block, buffer, &copies).map_err(|why| why.to_string())?;
+    Ok(is_written.then_some(version))
+}
+
+/// Returns the newest whole copy of a block. Without one, a torn one.
+fn newest(block: BlockId, copies: &[BlockCopy], length: usize) -> Result<BlockOnDisk, String> {
+    let judged = copies.iter().map(|copy| on_disk(block, &copy.bytes[..length]));
+    let rank = |found: &BlockOnDisk| match found {
+        BlockOnDisk::Whole(version, _) => (true, *version),
+        BlockOnDisk::Torn(version) => (false, *version),
+    };
+    let (found, faults): (Vec<_>, Vec<_>) = judged.partition(Result::is_ok);
+    let found = found.into_iter().flatten().max_by_key(rank);
+    found.ok_or_else(|| {
+        let why = faults.into_iter().find_map(Result::err);
+        why.map_or_else(|| format!("{block}: no current copy"), |why| why.to_string())
+    })
 }
 
 /// Judges the bytes at the place of a block. Bytes that no interrupted write leaves are an error.
