@@ -15,6 +15,7 @@ mod lifecycle;
 mod locks;
 mod lost;
 mod measure;
+mod mirrored;
 mod newcomers;
 mod observe;
 mod one_node;

@@ -275,7 +275,11 @@ fn three_machines_end_together_or_one_by_one_and_the_last_one_with_the_second() 
     let [x, y, ..] = std::process::id().to_le_bytes();
     let hosts: Vec<_> =
         (251..).zip(Directories::HOSTS).map(|(z, host)| format!("--host {host}=127.{y}.{x}.{z}")).collect();
-    let init = format!("init c1 --no-sql --size-mib 8 --cache-mib 4 --nodes-per-host 2 {}", hosts.join(" "));
+    let init = format!(
+        "init c1 --no-sql --size-mib 8 --cache-mib 4 --nodes-per-host 2 --shared {} {}",
+        machines.0.path().join("shared").display(),
+        hosts.join(" ")
+    );
     let said = machines.run("a", &init).said().ok();
     assert!(said.contains("6 nodes") && said.contains("copy cluster.toml and keys/cluster.key"), "{said}");
     for host in ["b", "c"] {
