@@ -2,8 +2,8 @@
 //!
 //! A [`Job`] carries a token, which its [`IoCompletion`] returns. Jobs may complete in any order: a
 //! second job for the same block must wait for the first. Each block that is read is verified. A
-//! write has a buffer of its own with a sealed page ([`Page::seal`]), so its owner may go on with
-//! the block.
+//! write has a buffer of its own with a sealed page ([`seal`](crate::Page::seal)), so its owner may
+//! go on with the block.
 //!
 //! **Reads** go through a ring of io_uring that the owner itself submits to, or through threads
 //! where the system refuses a ring or the configuration wants none. **Writes** always go through
@@ -74,7 +74,7 @@ impl FrameMemory {
 pub enum Op {
     /// Fill the frame from disk and verify it.
     Read(FrameMemory),
-    /// Write the page, which the submitter has sealed ([`Page::seal`]).
+    /// Write the page, which the submitter has sealed ([`seal`](crate::Page::seal)).
     Write(Buffer),
 }
 
