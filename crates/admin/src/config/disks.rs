@@ -22,6 +22,9 @@ pub const MAX_DISK_MIB: u64 = 1 << 28;
 /// The possible lengths of a chunk in MiB; the first is the default.
 pub const CHUNK_MIB: [u32; 3] = [64, 256, 1024];
 
+/// The most chunks of the group's blocks.
+const MAX_CHUNKS: u64 = plexus_disks::mirror::map::MAX_CHUNKS as u64;
+
 /// The copies of each chunk of a mirrored group.
 const COPIES: u64 = 2;
 
@@ -140,6 +143,13 @@ impl Config {
                 "redo_mib = 0: mirror2 needs redo, which names the writes that a lost node has not completed; use at least 16"
                     .into(),
             );
+        }
+        if self.block_chunks() > MAX_CHUNKS {
+            return Err(format!(
+                "[group] would have {} chunks of {} MiB; at most {MAX_CHUNKS} are possible: choose a larger chunk_mib",
+                self.block_chunks(),
+                self.chunk_mib
+            ));
         }
         if disks.len() > MAX_SERVED_DISKS {
             return Err(format!("{} tables [[disk]]; a group has at most {MAX_SERVED_DISKS}", disks.len()));

@@ -262,7 +262,11 @@ impl Shared {
         let is_idle = |queue: &mut Queue| queue.jobs.is_empty() && !queue.is_closed;
         let mut queue =
             self.work.wait_while(lock(&self.queue), is_idle).unwrap_or_else(PoisonError::into_inner);
-        let count = queue.jobs.len().min(BATCH);
+        // A bit of a later write is set before the batch: it must not be cleared by an earlier
+        // request.
+        let cleans = |job: &DiskJob| matches!(job.op, DiskOp::Clean { .. });
+        let first = queue.jobs.iter().take(BATCH).position(cleans);
+        let count = first.map_or(queue.jobs.len().min(BATCH), |at| at + 1);
         queue.jobs.drain(..count).collect()
     }
 
@@ -279,19 +283,23 @@ impl Shared {
                 jobs.iter().for_each(|job| answer(job.ticket, why.clone()));
                 continue;
             }
-            let mut written = Vec::new();
+            // The answers that wait for the sync: writes, and reads that may have seen one.
+            let mut waiting = Vec::new();
             for job in jobs {
                 match self.execute(&job) {
-                    Ok(None) => written.push(job.ticket),
-                    Ok(Some(result)) => answer(job.ticket, result),
+                    Ok(None) => waiting.push((job.ticket, DiskAnswer::Done)),
+                    Ok(Some(result)) if waiting.is_empty() => answer(job.ticket, result),
+                    Ok(Some(result)) => waiting.push((job.ticket, result)),
                     Err(why) => answer(job.ticket, failed(why)),
                 }
             }
-            if written.is_empty() {
+            if waiting.is_empty() {
                 continue;
             }
-            let result = self.device.sync().map_or_else(failed, |()| DiskAnswer::Done);
-            written.into_iter().for_each(|ticket| answer(ticket, result.clone()));
+            let synced = self.device.sync().err().map(failed);
+            for (ticket, result) in waiting {
+                answer(ticket, synced.clone().unwrap_or(result));
+            }
         }
     }
 
@@ -327,20 +335,24 @@ impl Shared {
     /// Sets the dirty bits of requests, durably.
     fn note<'a>(&self, jobs: impl Iterator<Item = &'a DiskJob>) -> Result<(), DiskError> {
         let mut bits = lock(&self.bits);
-        let mut sectors = BTreeSet::new();
+        let (mut sectors, mut set) = (BTreeSet::new(), Vec::new());
         for job in jobs {
             let (DiskOp::Write { offset, .. } | DiskOp::Read { offset, .. }) = &job.op else { continue };
             let bit = self.bit(job.slot, offset / UNIT_BYTES);
             if bits[bit / 8] >> (bit % 8) & 1 == 0 {
                 bits[bit / 8] |= 1 << (bit % 8);
                 sectors.insert(bit / 8 / SECTOR);
+                set.push(bit);
             }
         }
         if sectors.is_empty() {
             return Ok(());
         }
-        sectors.into_iter().try_for_each(|sector| self.write_bits(&bits, sector))?;
-        self.device.sync()
+        let written = sectors.into_iter().try_for_each(|sector| self.write_bits(&bits, sector));
+        written.and_then(|()| self.device.sync()).inspect_err(|_| {
+            // Those that are not durable are to be set again.
+            set.iter().for_each(|bit| bits[bit / 8] &= !(1 << (bit % 8)));
+        })
     }
 
     fn write_bits(&self, bits: &[u8], sector: usize) -> Result<(), DiskError> {

@@ -551,8 +551,14 @@ impl Map {
             let fitting =
                 self.disks().filter(|(number, disk)| is_new(disk) && !free[number.index()].is_empty());
             let is_own = |number: DiskNumber| copies.is_empty() && own == Some(number);
-            let (disk, _) = fitting.max_by_key(|(number, _)| {
-                (is_own(*number), free[number.index()].len(), std::cmp::Reverse(*number))
+            // First the failure groups are filled evenly, then the disks of one.
+            let free_in = |group: u8| {
+                let disks = self.disks().filter(|(_, disk)| disk.failure_group == group);
+                disks.map(|(number, _)| free[number.index()].len()).sum::<usize>()
+            };
+            let (disk, _) = fitting.max_by_key(|(number, disk)| {
+                let free = (free_in(disk.failure_group), free[number.index()].len());
+                (is_own(*number), free, std::cmp::Reverse(*number))
             })?;
             copies.push(Copy { disk, slot: free[disk.index()].pop()? });
         }

@@ -25,6 +25,7 @@ use super::{
     map::{ChunkId, DiskNumber, MAX_DISKS, UNIT_BYTES},
     protocol::{DiskAnswer, DiskOp, DiskRequest, MirrorMessage},
 };
+use crate::ALIGN;
 
 wire::numbered! {
     enum Kind as "kind of a message of disks" {
@@ -117,7 +118,8 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(Epoch, MirrorMessage<Bytes>), Deco
         let request = |op| Ok(MirrorMessage::Request(DiskRequest { id, version, disk, chunk, op }));
         let within = |length: usize| {
             let is_within = length > 0 && (offset % UNIT_BYTES) as usize + length <= UNIT_BYTES as usize;
-            require(is_within, "range of a unit")
+            let is_aligned = (offset as usize).is_multiple_of(ALIGN) && length.is_multiple_of(ALIGN);
+            require(is_within && is_aligned, "range of a unit")
         };
         let answer = |answer| Ok(MirrorMessage::Answer(id, answer));
         let message: Result<_, Fault> = match kind {
@@ -175,9 +177,9 @@ mod tests {
             let (disk, chunk) = (DiskNumber(3), ChunkId(70_000));
             MirrorMessage::Request(DiskRequest { id: 9, version: 17, disk, chunk, op })
         };
-        let data = Bytes::from_static(b"a block");
+        let data = Bytes::from_static(&[7; ALIGN]);
         vec![
-            request(DiskOp::Write { offset: 3 * UNIT_BYTES - 7, data: data.clone() }),
+            request(DiskOp::Write { offset: 3 * UNIT_BYTES - ALIGN as u32, data: data.clone() }),
             request(DiskOp::Read { offset: 4096, length: 8192, in_doubt: true }),
             request(DiskOp::Dirty),
             request(DiskOp::Clean { unit: 63 }),
@@ -205,11 +207,12 @@ mod tests {
         plexus_sim::hostile(&good, |bytes| {
             let _ = mirror_message_any(bytes);
         });
-        // A write that leaves its unit.
-        let data = Bytes::from_static(&[1; 16]);
-        let op = DiskOp::Write { offset: UNIT_BYTES - 8, data };
-        let (disk, chunk) = (DiskNumber(0), ChunkId(0));
-        let crossing = MirrorMessage::Request(DiskRequest { id: 1, version: 1, disk, chunk, op });
-        assert!(decode(&encode(Epoch(1), &crossing)).is_err());
+        // Writes that leave their unit, or a part of a sector.
+        for (offset, bytes) in [(UNIT_BYTES - ALIGN as u32, 2 * ALIGN), (8, ALIGN), (0, 16)] {
+            let op = DiskOp::Write { offset, data: vec![1; bytes].into() };
+            let (disk, chunk) = (DiskNumber(0), ChunkId(0));
+            let bad = MirrorMessage::Request(DiskRequest { id: 1, version: 1, disk, chunk, op });
+            assert!(decode(&encode(Epoch(1), &bad)).is_err());
+        }
     }
 }

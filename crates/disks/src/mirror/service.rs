@@ -167,6 +167,10 @@ impl Mirror {
         let read = ClientOp::Read { offset, length, from, in_doubt };
         self.act(|core| core.submit(chunk, read, reply));
         match Self::wait(answer)? {
+            ClientResult::Read(data, disk) if data.len() != length as usize => {
+                let why = format!("{} bytes were read, {length} were asked for", data.len());
+                Err(DiskRefusal::Failed { disk, why })
+            }
             ClientResult::Read(data, disk) => Ok((data, disk)),
             ClientResult::Done => Err(DiskRefusal::Ended),
         }

@@ -26,6 +26,8 @@ pub struct MirrorStream {
     copy: Option<usize>,
     /// The writes that the next sync makes.
     pending: Mutex<Pending>,
+    /// Held by a sync: one that finds its writes taken must not end before the other one.
+    syncing: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -46,7 +48,8 @@ impl MirrorStream {
         let chunk_bytes = map.chunk_bytes();
         let length = chunks.len() as u64 * chunk_bytes;
         let (mirror, name) = (mirror.clone(), name.to_owned());
-        Ok(Some(Self { mirror, name, chunks, chunk_bytes, length, copy, pending: Mutex::default() }))
+        let (pending, syncing) = Default::default();
+        Ok(Some(Self { mirror, name, chunks, chunk_bytes, length, copy, pending, syncing }))
     }
 
     /// Returns the parts of a range that are each in one unit: chunk, offset there, place in the
@@ -109,6 +112,7 @@ impl Device for MirrorStream {
     }
 
     fn sync(&self) -> Result<(), DiskError> {
+        let _one = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
         let writes = {
             let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
             if pending.has_failed {

@@ -188,8 +188,9 @@ impl MapKeeper {
                 known = Some(contents.generation());
                 match map_of(&contents, self.config.shape().id) {
                     Ok(Some(map)) => self.mirror.committed(map),
-                    // What fails is tried again.
-                    Ok(None) => known = self.create(is_ended).then_some(0),
+                    // What fails is tried again; a map that is impossible is not.
+                    Ok(None) if !self.create(is_ended) => known = None,
+                    Ok(None) => {}
                     Err(why) => tracing::error!("{why}"),
                 }
             }
@@ -265,7 +266,9 @@ impl MapKeeper {
         match Map::new(self.config.chunk_mib, self.config.block_chunks() as u32, disks) {
             Ok(map) => self.commit(None, &map, is_ended),
             Err(why) => {
-                tracing::error!("the map of disks: {why}");
+                let why = format!("the map of disks: {why}");
+                tracing::error!("{why}");
+                *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
                 true
             }
         }
@@ -283,7 +286,7 @@ impl MapKeeper {
             match self.open(number, &map, is_ended) {
                 Ok(true) => drop(self.served.insert(number)),
                 // The map has changed meanwhile.
-                Ok(false) => {}
+                Ok(false) => self.open_at = Instant::now() + OPEN_AGAIN / 10,
                 Err(why) => {
                     self.open_at = Instant::now() + OPEN_AGAIN;
                     self.mirror.closed(number, why.clone());

@@ -336,12 +336,21 @@ impl RedoFiles {
             let copies = self.places.open_copies(path)?;
             let mut found: Option<(StreamScan, &Arc<dyn Device>)> = None;
             let mut failed = None;
-            for device in &copies {
+            let scan_copy = |device: &Arc<dyn Device>| {
                 device.sync()?;
                 let reader = StreamReader::open(&**device)?.of(self.cluster, header.node)?;
                 // Only closed streams are opened again.
-                match reader.of_last_incarnation().scan() {
-                    Ok(scan) if found.as_ref().is_none_or(|(best, _)| best.tail.end < scan.tail.end) => {
+                reader.of_last_incarnation().scan()
+            };
+            // A sound copy is used rather than a damaged one, then the longest. A copy that the
+            // last opening has not reached has nothing of it.
+            let rank = |scan: &StreamScan| {
+                let is_open = scan.tail.header.incarnation == header.incarnation;
+                (is_open, scan.damage.is_none(), scan.tail.end)
+            };
+            for device in &copies {
+                match scan_copy(device) {
+                    Ok(scan) if found.as_ref().is_none_or(|(best, _)| rank(best) < rank(&scan)) => {
                         found = Some((scan, device));
                     }
                     Ok(_) => {}

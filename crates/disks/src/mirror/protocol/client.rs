@@ -143,6 +143,9 @@ impl<D, W> Operation<D, W> {
 impl<D: Clone, W> MirrorCore<D, W> {
     /// Begins an operation on a chunk. The waiter is told the result.
     pub fn submit(&mut self, chunk: ChunkId, op: ClientOp<D>, waiter: W) {
+        if self.is_ended {
+            return self.finish(waiter, Err(DiskRefusal::Ended));
+        }
         let number = self.number();
         let operation = Operation { chunk, op, waiter, attempt: None, tried: Vec::new() };
         self.operations.insert(number, operation);

@@ -199,6 +199,8 @@ pub struct MirrorCore<D, W> {
     wanted: VecDeque<(MapChange, W)>,
     /// The change that the registry was asked for, and the client that waits for it.
     proposed: Option<(MapChange, Option<W>)>,
+    /// The node ends: nothing begins any more.
+    is_ended: bool,
     /// All nodes may be ending: the disks of those that leave have everything.
     is_quiet: bool,
     /// Why the group cannot be used in this view.
@@ -259,6 +261,7 @@ impl<D: Clone, W> MirrorCore<D, W> {
             resyncs: BTreeMap::new(),
             wanted: VecDeque::new(),
             proposed: None,
+            is_ended: false,
             is_quiet: false,
             stopped: None,
             next: 0,
@@ -378,6 +381,7 @@ impl<D: Clone, W> MirrorCore<D, W> {
 
     /// Ends all operations: the node ends.
     pub fn end_all(&mut self) {
+        self.is_ended = true;
         self.waiting.clear();
         self.requests.clear();
         let operations =
@@ -391,6 +395,9 @@ impl<D: Clone, W> MirrorCore<D, W> {
 
     /// Asks for a change of the map. The client is told when it is made.
     pub fn change(&mut self, change: MapChange, waiter: W) {
+        if self.is_ended {
+            return self.finish(waiter, Err(DiskRefusal::Ended));
+        }
         self.wanted.push_back((change, waiter));
         self.settle();
     }

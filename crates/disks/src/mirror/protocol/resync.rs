@@ -171,7 +171,9 @@ impl<D: Clone, W> MirrorCore<D, W> {
                 resync.step = Step::Refused;
             }
             (Step::Listing(chunk), DiskAnswer::Dirty(units)) => {
-                resync.units.extend(units.into_iter().map(|unit| (chunk, unit)));
+                let per_chunk = self.map.as_ref().map_or(0, |map| map.units());
+                let units = units.into_iter().filter(|unit| *unit < per_chunk);
+                resync.units.extend(units.map(|unit| (chunk, unit)));
                 resync.step = Step::Idle;
             }
             // Other members may use a newer map already. It has ended their holds, so a write of

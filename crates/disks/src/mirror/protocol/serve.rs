@@ -3,7 +3,8 @@
 use plexus_base::{Epoch, NodeId};
 
 use super::{
-    super::map::DiskState, DiskAnswer, DiskOp, DiskRequest, MirrorAction, MirrorCore, MirrorMessage,
+    super::map::{DiskState, UNIT_BYTES},
+    DiskAnswer, DiskOp, DiskRequest, MirrorAction, MirrorCore, MirrorMessage,
 };
 
 /// A request that a disk of this node has taken and not executed yet.
@@ -27,7 +28,13 @@ impl<D: Clone, W> MirrorCore<D, W> {
             |map| {
                 // A change of the chunk or of its disks after that version may have made this
                 // request wrong: a copy may be missing in it.
-                map.slot(chunk, disk).filter(|_| map.changed(chunk) <= version).map(|slot| {
+                let unit = match op {
+                    DiskOp::Write { offset, .. } | DiskOp::Read { offset, .. } => offset / UNIT_BYTES,
+                    DiskOp::Clean { unit } => unit,
+                    DiskOp::Dirty => 0,
+                };
+                let slot = map.slot(chunk, disk).filter(|_| unit < map.units());
+                slot.filter(|_| map.changed(chunk) <= version).map(|slot| {
                     let writes = matches!(op, DiskOp::Write { .. } | DiskOp::Read { in_doubt: true, .. });
                     (slot, writes && map.has_stale_copy(chunk))
                 })
