@@ -343,6 +343,12 @@ impl NodeRuntime {
         self.group.sync().map_err(|error| error.to_string())?;
         shards.settle_redo();
         shards.note_end(&*self.ledger);
+        if let Some(mirror) = self.group.mirror() {
+            // While the other disks are still there: what this node writes later would leave them
+            // stale.
+            shards.close_redo();
+            mirror.quiesce();
+        }
         let written = self.counts().disk_writes - before;
         progress(written);
         let unrecovered = shards.redo.as_ref().and_then(|redo| redo.recovery().unrecovered());

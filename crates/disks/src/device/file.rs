@@ -72,6 +72,11 @@ impl FileDevice {
         Ok(Self { path: path.into(), file, is_direct, length, has_failed: AtomicBool::new(false) })
     }
 
+    /// Returns true after a failed sync.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.load(Relaxed)
+    }
+
     pub(crate) fn failure(&self, source: io::Error, expected: u64) -> DiskError {
         match (source.kind(), self.file.metadata()) {
             (io::ErrorKind::UnexpectedEof, Ok(now)) => {

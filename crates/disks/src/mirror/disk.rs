@@ -241,6 +241,19 @@ impl ServedDisk {
         write_label(&self.shared.device, &Label { last: opening, before: known, ..label })
     }
 
+    /// Returns the path of the file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.shared.device.path
+    }
+
+    /// Returns true if a sync has failed: then every later one fails until the disk is opened
+    /// again.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.shared.device.has_failed()
+    }
+
     /// Executes a request behind all earlier ones.
     pub fn submit(&self, job: DiskJob) {
         lock(&self.shared.queue).jobs.push_back(job);
@@ -439,6 +452,32 @@ mod tests {
         assert_eq!(run(&disk, &told, 2, DiskOp::Clean { unit: 63 }, false), DiskAnswer::Done);
         is_dirty(&disk, &told, [&[], &[9], &[]]);
         assert_eq!(run(&disk, &told, 2, read(last, false), false), bytes(3));
+    }
+
+    /// A unit that was copied is cleaned late, and a write of it was taken behind that.
+    #[test]
+    fn a_bit_of_a_later_write_in_one_batch_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
+        create_disk(&path, &new_disk()).unwrap();
+        let (tell, told) = mpsc::channel();
+        let (go, gone) = mpsc::channel();
+        let answer = move |ticket, answer| {
+            tell.send((ticket, answer)).unwrap();
+            if ticket == 0 {
+                // The others are taken together.
+                gone.recv().unwrap();
+            }
+        };
+        let disk = ServedDisk::open(&path, &new_disk(), answer).unwrap();
+        let submit = |ticket, op, notes| disk.submit(DiskJob { ticket, slot: 1, op, notes });
+        submit(0, read(0, false), false);
+        submit(1, DiskOp::Clean { unit: 9 }, false);
+        submit(2, write(9 << 20, 1), true);
+        submit(3, DiskOp::Dirty, false);
+        go.send(()).unwrap();
+        let dirty = told.iter().find(|(ticket, _)| *ticket == 3).unwrap();
+        assert_eq!(dirty.1, DiskAnswer::Dirty(vec![9]));
     }
 
     #[test]

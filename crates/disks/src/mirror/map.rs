@@ -261,6 +261,12 @@ impl Map {
         u64::from(self.chunk_mib) << 20
     }
 
+    /// Returns the number of chunks of blocks.
+    #[must_use]
+    pub fn chunks(&self) -> u32 {
+        self.chunks
+    }
+
     /// Returns the units of a chunk.
     #[must_use]
     pub fn units(&self) -> u32 {

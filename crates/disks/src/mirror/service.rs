@@ -111,9 +111,34 @@ impl Mirror {
             }
         };
         let disk = open(Box::new(answer))?;
-        self.lock().disks.insert(number, disk);
+        let unused = {
+            let mut state = self.lock();
+            match state.is_ended {
+                true => Some(disk),
+                false => state.disks.insert(number, disk),
+            }
+        };
+        // Outside of the lock, which its thread takes to answer.
+        drop(unused);
         self.act(|core| core.opened(number));
         Ok(())
+    }
+
+    /// Closes the disks of this node whose syncs fail: they are marked, and can be opened again.
+    /// Returns them.
+    pub fn close_failed(&self) -> Vec<DiskNumber> {
+        let failed: Vec<_> = {
+            let mut state = self.lock();
+            let failed = state.disks.iter().filter(|(_, disk)| disk.has_failed());
+            let failed: Vec<_> = failed.map(|(number, _)| *number).collect();
+            failed.into_iter().filter_map(|number| state.disks.remove_entry(&number)).collect()
+        };
+        for (number, disk) in &failed {
+            let why = format!("{}: writes cannot be made durable", disk.path().display());
+            tracing::error!("{why}");
+            self.closed(*number, why);
+        }
+        failed.into_iter().map(|(number, _)| number).collect()
     }
 
     /// Notes that a disk of this node cannot be served, so that it is marked.

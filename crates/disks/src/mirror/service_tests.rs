@@ -10,9 +10,9 @@ use std::{
 
 use super::*;
 use crate::{
-    BlockSize, GroupId,
+    BlockSize, Device, GroupId,
     mirror::{
-        NewDisk, create_disk,
+        MirrorStream, NewDisk, create_disk,
         map::{DiskEntry, DiskState},
     },
 };
@@ -33,6 +33,8 @@ struct Nodes {
     members: AtomicU64,
     version: AtomicU64,
     is_over: AtomicBool,
+    /// True while no message is carried.
+    is_cut: AtomicBool,
 }
 
 impl Nodes {
@@ -51,6 +53,7 @@ impl Nodes {
             members: AtomicU64::new(0),
             version: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
+            is_cut: AtomicBool::new(false),
         };
         (0..2).for_each(|number| create_disk(&nodes.path(number), &new_disk(number)).unwrap());
         let disk = |number: u8| DiskEntry {
@@ -109,6 +112,10 @@ impl Nodes {
     fn carry(&self) {
         let mut now = 0;
         while !self.is_over.load(Relaxed) {
+            if self.is_cut.load(Relaxed) {
+                thread::yield_now();
+                continue;
+            }
             let is_member = |node: usize| self.members.load(Relaxed) >> node & 1 == 1;
             for from in 0..2 {
                 for (to, epoch, message) in self.nodes[from].take_sends() {
@@ -222,6 +229,39 @@ fn many_writes_go_on_while_a_disk_goes_and_returns() {
             }
         }
         nodes.is_over.store(true, Relaxed);
+    });
+    nodes.nodes.iter().for_each(|node| node.end());
+}
+
+/// The thread that writes zeros ahead and the one that writes batches use one device.
+#[test]
+fn a_sync_waits_for_what_another_one_has_taken() {
+    let nodes = Nodes::new();
+    thread::scope(|scope| {
+        scope.spawn(|| nodes.carry());
+        (0..2).for_each(|number| nodes.serve(number));
+        nodes.view(1, &[0, 1]);
+        let stream = MapChange::Stream { name: "n1.0".into(), node: NodeId(0), chunks: 1 };
+        nodes.nodes[0].change(stream).unwrap();
+        let stream = Arc::new(MirrorStream::open(&nodes.nodes[0], "n1.0", None).unwrap().unwrap());
+        nodes.is_cut.store(true, Relaxed);
+        stream.write(0, &[1; BLOCK]).unwrap();
+        let syncs = stream.clone();
+        let first = scope.spawn(move || syncs.sync());
+        while stream.has_pending() {
+            thread::yield_now();
+        }
+        let (nodes, syncs) = (&nodes, stream.clone());
+        let second = scope.spawn(move || {
+            syncs.sync().unwrap();
+            nodes.is_cut.load(Relaxed)
+        });
+        thread::sleep(Duration::from_millis(20));
+        nodes.is_cut.store(false, Relaxed);
+        first.join().unwrap().unwrap();
+        let ended_before = second.join().unwrap();
+        nodes.is_over.store(true, Relaxed);
+        assert!(!ended_before, "the sync has ended before the write");
     });
     nodes.nodes.iter().for_each(|node| node.end());
 }

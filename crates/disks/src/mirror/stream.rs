@@ -52,6 +52,11 @@ impl MirrorStream {
         Ok(Some(Self { mirror, name, chunks, chunk_bytes, length, copy, pending, syncing }))
     }
 
+    #[cfg(test)]
+    pub(super) fn has_pending(&self) -> bool {
+        !self.pending.lock().unwrap_or_else(PoisonError::into_inner).writes.is_empty()
+    }
+
     /// Returns the parts of a range that are each in one unit: chunk, offset there, place in the
     /// range, bytes.
     fn parts(&self, offset: u64, length: usize) -> Result<Vec<(ChunkId, u32, usize, usize)>, DiskError> {

@@ -55,11 +55,13 @@ impl Install for MirrorService {
             served: BTreeSet::new(),
             open_at: Instant::now(),
             refused: Arc::default(),
+            differs: Arc::default(),
         };
         let handle = DisksHandle {
             mirror: Some(mirror.clone()),
             group: Some(group.shape().id),
             refused: keeper.refused.clone(),
+            differs: keeper.differs.clone(),
             keeper: Mutex::new(Some(keeper)),
             thread: Mutex::default(),
             is_ended: Arc::default(),
@@ -75,6 +77,8 @@ pub(crate) struct DisksHandle {
     group: Option<GroupId>,
     /// Why a disk of this node is not served.
     refused: Arc<Mutex<Option<String>>>,
+    /// Why the configuration is not that of the group.
+    differs: Arc<OnceLock<String>>,
     keeper: Mutex<Option<MapKeeper>>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
     is_ended: Arc<OnceLock<()>>,
@@ -99,10 +103,6 @@ impl Handle for DisksHandle {
         let thread = thread.map_err(|error| format!("a thread for the map of disks: {error}"))?;
         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(())
-    }
-
-    fn quiesce(&self) {
-        self.mirror.iter().for_each(|mirror| mirror.quiesce());
     }
 
     fn end(&self) {
@@ -142,7 +142,8 @@ impl Handle for DisksHandle {
             let what = if disk.state == DiskState::Syncing { "is being copied" } else { "has no new writes" };
             format!("{number} of node {} {what}: its chunks have one copy less", disk.server.0)
         });
-        missing.chain(mirror.trouble()).chain(refused).collect()
+        let differs = self.differs.get().cloned();
+        missing.chain(mirror.trouble()).chain(refused).chain(differs).collect()
     }
 
     fn counts(&self, _: Duration) -> Vec<(&'static str, u64)> {
@@ -176,6 +177,7 @@ struct MapKeeper {
     /// The time of the next attempt to open a disk.
     open_at: Instant,
     refused: Arc<Mutex<Option<String>>>,
+    differs: Arc<OnceLock<String>>,
 }
 
 impl MapKeeper {
@@ -187,12 +189,19 @@ impl MapKeeper {
             if let Some(contents) = contents.filter(|contents| known != Some(contents.generation())) {
                 known = Some(contents.generation());
                 match map_of(&contents, self.config.shape().id) {
-                    Ok(Some(map)) => self.mirror.committed(map),
+                    Ok(Some(map)) => {
+                        self.compare(&map);
+                        self.mirror.committed(map);
+                    }
                     // What fails is tried again; a map that is impossible is not.
                     Ok(None) if !self.create(is_ended) => known = None,
                     Ok(None) => {}
                     Err(why) => tracing::error!("{why}"),
                 }
+            }
+            for number in self.mirror.close_failed() {
+                self.served.remove(&number);
+                self.open_at = Instant::now() + OPEN_AGAIN;
             }
             if let Some(map) = self.mirror.map() {
                 self.serve(&map, is_ended);
@@ -243,6 +252,25 @@ impl MapKeeper {
             self.mirror.committed(map);
         }
         true
+    }
+
+    /// Says if the sizes in the configuration are not those of the map, which counts.
+    fn compare(&self, map: &Map) {
+        let configured = (u64::from(self.config.chunk_mib) << 20, self.config.block_chunks());
+        let found = (map.chunk_bytes(), u64::from(map.chunks()));
+        if configured != found && self.mirror.map().is_none() {
+            let why = format!(
+                "cluster.toml describes a group of {} chunks of {} MiB, and it was made with {} of {} MiB: put the old \
+                 values back; a mirrored group cannot grow yet",
+                configured.1,
+                configured.0 >> 20,
+                found.1,
+                found.0 >> 20
+            );
+            tracing::error!("{why}");
+            // Only the first map is compared.
+            let _ = self.differs.set(why);
+        }
     }
 
     /// Makes the first map, from the configuration.

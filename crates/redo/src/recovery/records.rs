@@ -52,6 +52,13 @@ struct LocatedDamage {
     blocks: Option<BTreeMap<BlockId, Version>>,
 }
 
+impl LocatedDamage {
+    /// Describes a stream of which nothing more can be read.
+    fn of(file: &StreamFile, why: &str) -> Self {
+        Self { what: format!("{}: {why}", file.path.display()), blocks: None }
+    }
+}
+
 impl GatheredRecords {
     /// Prepares to gather the records of these blocks.
     pub(super) fn of(blocks: impl IntoIterator<Item = BlockId>) -> Self {
@@ -74,10 +81,44 @@ impl GatheredRecords {
         is_running: bool,
         cancel: &AtomicBool,
     ) {
-        if let Err(why) = self.read(places, file, read, is_running, cancel) {
-            let what = format!("{}: {why}", file.path.display());
-            self.damages.push(LocatedDamage { what, blocks: None });
+        let devices = match is_running {
+            true => places.open(&file.path).map(|device| vec![device]),
+            // What is damaged on one copy may be sound on another.
+            false => places.open_copies(&file.path),
+        };
+        let devices = match devices {
+            Ok(devices) => devices,
+            Err(why) => return self.damages.push(LocatedDamage::of(file, &why.to_string())),
+        };
+        let mut best: Option<Self> = None;
+        for device in devices {
+            let mut found = Self::of(self.blocks.keys().copied());
+            if let Err(why) = found.read(&*device, file, read, is_running, cancel) {
+                found.damages.push(LocatedDamage::of(file, &why.to_string()));
+            }
+            let is_sound = found.damages.is_empty();
+            if best.as_ref().is_none_or(|best| found.damages.len() < best.damages.len()) {
+                best = Some(found);
+            }
+            if is_sound {
+                break;
+            }
         }
+        self.join(best.expect("a stream has a copy"));
+    }
+
+    /// Adds what was found in one stream.
+    fn join(&mut self, found: Self) {
+        for (block, BlockRecords { changes, image }) in found.blocks {
+            let known = self.blocks.entry(block).or_default();
+            known.changes.extend(changes);
+            let is_newer =
+                |image: &KeptRecord| known.image.as_ref().is_none_or(|known| known.after < image.after);
+            if image.as_ref().is_some_and(is_newer) {
+                known.image = image;
+            }
+        }
+        self.damages.extend(found.damages);
     }
 
     /// Removes and returns the records of a block.
@@ -113,15 +154,13 @@ impl GatheredRecords {
 
     fn read(
         &mut self,
-        places: &StreamPlaces,
+        device: &dyn Device,
         file: &StreamFile,
         read: &[Batch],
         is_running: bool,
         cancel: &AtomicBool,
     ) -> Result<(), StreamError> {
-        let device = places.open(&file.path)?;
         thread::scope(|scope| {
-            let device: &dyn Device = &*device;
             let device = ReadAhead::new(device, scope);
             let mut reader = StreamReader::open(&device)?;
             if is_running {

@@ -137,6 +137,8 @@ struct State {
     steps: VecDeque<Action>,
     /// The range of the device to fill with zeros.
     zeros: Option<Range<u64>>,
+    /// True while zeros are being written.
+    is_zeroing: bool,
     waiters: Vec<Waiter>,
     /// The highest position of a client that waits: the writer is told after the gathering.
     wanted: Lsn,
@@ -175,6 +177,7 @@ impl RedoStream {
             writer,
             steps,
             zeros: None,
+            is_zeroing: false,
             waiters: Vec::new(),
             wanted: Lsn(0),
             gathering: None,
@@ -351,13 +354,16 @@ impl RedoStream {
         self.handle(Event::Checkpoint(lsn));
     }
 
-    /// Closes the stream: all groups become durable, and no record is needed any more.
+    /// Closes the stream: all groups become durable, and no record is needed any more. Nothing is
+    /// written to its device afterwards.
     ///
     /// # Errors
     /// The device fails.
     pub fn close(&self) -> Result<(), RedoError> {
-        self.handle(Event::Close);
-        self.shared.wait(|state| state.is_closed.then_some(()))
+        if !self.shared.lock().is_closed {
+            self.handle(Event::Close);
+        }
+        self.shared.wait(|state| (state.is_closed && !state.is_zeroing).then_some(()))
     }
 
     fn handle(&self, event: Event) {
@@ -579,11 +585,15 @@ impl Shared {
     /// Returns the next zeros to write; `None` when no more will be.
     fn next_zeros(&self) -> Option<Range<u64>> {
         let is_idle = |state: &mut State| {
-            let is_over = state.is_dropped || state.failure.is_some() || state.writer.is_zeroed();
+            let is_failed = state.is_dropped || state.failure.is_some();
+            let is_over = is_failed || state.is_closed || state.writer.is_zeroed();
             state.zeros.is_none() && !is_over
         };
         let state = self.zeros_due.wait_while(self.lock(), is_idle);
-        state.unwrap_or_else(PoisonError::into_inner).zeros.take()
+        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        let zeros = state.zeros.take().filter(|_| !state.is_closed);
+        state.is_zeroing = zeros.is_some();
+        zeros
     }
 
     /// Writes the zeros that the writer wants ahead of its batches.
@@ -595,6 +605,7 @@ impl Shared {
                 pieces.try_for_each(|at| device.write(at, &zeros[..UNIT.min(range.end - at) as usize]));
             let result = written.and_then(|()| device.sync());
             let mut state = self.lock();
+            state.is_zeroing = false;
             let has_succeeded = result.is_ok();
             state.failure = state.failure.take().or(result.err().map(Arc::new));
             let progress = state.handle(Event::Zeroed(has_succeeded));

@@ -123,6 +123,11 @@ impl<D, W> Operation<D, W> {
         self.attempt = None;
     }
 
+    /// Returns true if it writes.
+    pub(super) fn is_write(&self) -> bool {
+        matches!(self.op, ClientOp::Write { .. })
+    }
+
     /// Returns the version of the copies that a recovery has chosen.
     fn compared(&self) -> Option<u64> {
         match &self.op {

@@ -374,7 +374,8 @@ impl<D: Clone, W> MirrorCore<D, W> {
         self.settle();
     }
 
-    /// Marks disks of absent nodes only for operations that need it, from now on.
+    /// Marks disks of absent nodes only for writes, from now on: this node has written everything,
+    /// and so have the others that end with it.
     pub fn quiesce(&mut self) {
         self.is_quiet = true;
     }
@@ -497,23 +498,24 @@ impl<D: Clone, W> MirrorCore<D, W> {
 
     /// Asks for the next change of the map, if one is due and none is under way.
     fn propose(&mut self) {
+        if self.proposed.is_some() {
+            return;
+        }
         self.stopped = None;
         let Some(map) = self.map.clone() else { return };
         let absent: Vec<_> = absent(&map, self.members).collect();
         if !absent.is_empty() {
+            // One member is enough.
+            let marks = match self.is_quiet {
+                true => self.operations.values().any(Operation::is_write),
+                false => self.members.lowest() == Some(self.me),
+            };
             let change = MapChange::Stale(absent);
-            match map.with(&change) {
-                Err(why) => self.stopped = Some(why),
-                // One member is enough.
-                Ok(_) if self.is_quiet && self.operations.is_empty() => {}
-                Ok(next) if self.is_quiet || self.members.lowest() == Some(self.me) => {
-                    self.ask(change, map, next, None)
-                }
-                Ok(_) => {}
+            match marks.then(|| map.with(&change)) {
+                Some(Ok(next)) => self.ask(change, map, next, None),
+                Some(Err(why)) => self.stopped = Some(why),
+                None => {}
             }
-            return;
-        }
-        if self.proposed.is_some() {
             return;
         }
         let closed = self.closed.keys().filter(|disk| self.may_be_marked(**disk));
@@ -538,9 +540,6 @@ impl<D: Clone, W> MirrorCore<D, W> {
     }
 
     fn ask(&mut self, change: MapChange, base: Arc<Map>, next: Map, waiter: Option<W>) {
-        if self.proposed.is_some() {
-            return;
-        }
         match &change {
             MapChange::Stale(_) => self.counts.marks += 1,
             MapChange::Syncing(disk) => {
