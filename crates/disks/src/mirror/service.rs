@@ -5,6 +5,7 @@
 
 use std::{
     collections::BTreeMap,
+    path::PathBuf,
     sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc},
 };
 
@@ -88,7 +89,8 @@ impl Mirror {
         state.core.map().filter(|_| !state.is_ended).cloned().ok_or(DiskRefusal::Ended)
     }
 
-    /// Does not mark disks of nodes that leave unless they are needed: all nodes may be ending.
+    /// Marks disks of absent nodes only for writes, from now on: this node has written everything,
+    /// and so have the others that end with it.
     pub fn quiesce(&self) {
         self.act(MirrorCore::quiesce);
     }
@@ -128,17 +130,21 @@ impl Mirror {
     /// Returns them.
     pub fn close_failed(&self) -> Vec<DiskNumber> {
         let failed: Vec<_> = {
-            let mut state = self.lock();
+            let state = self.lock();
             let failed = state.disks.iter().filter(|(_, disk)| disk.has_failed());
-            let failed: Vec<_> = failed.map(|(number, _)| *number).collect();
-            failed.into_iter().filter_map(|number| state.disks.remove_entry(&number)).collect()
+            failed.map(|(number, disk)| (*number, disk.path().to_owned())).collect()
         };
-        for (number, disk) in &failed {
-            let why = format!("{}: writes cannot be made durable", disk.path().display());
+        let close = |(number, path): (DiskNumber, PathBuf)| {
+            let why = format!("{}: writes cannot be made durable", path.display());
             tracing::error!("{why}");
-            self.closed(*number, why);
-        }
-        failed.into_iter().map(|(number, _)| number).collect()
+            // First, so that it takes no request that it will not execute.
+            self.closed(number, why);
+            let disk = self.lock().disks.remove(&number);
+            // Outside of the lock, which its thread takes to answer.
+            drop(disk);
+            number
+        };
+        failed.into_iter().map(close).collect()
     }
 
     /// Notes that a disk of this node cannot be served, so that it is marked.

@@ -60,6 +60,7 @@ impl Install for MirrorService {
         let handle = DisksHandle {
             mirror: Some(mirror.clone()),
             group: Some(group.shape().id),
+            config: Some(config.clone()),
             refused: keeper.refused.clone(),
             differs: keeper.differs.clone(),
             keeper: Mutex::new(Some(keeper)),
@@ -75,6 +76,7 @@ impl Install for MirrorService {
 pub(crate) struct DisksHandle {
     mirror: Option<Arc<Mirror>>,
     group: Option<GroupId>,
+    config: Option<Arc<Config>>,
     /// Why a disk of this node is not served.
     refused: Arc<Mutex<Option<String>>>,
     /// Why the configuration is not that of the group.
@@ -82,6 +84,12 @@ pub(crate) struct DisksHandle {
     keeper: Mutex<Option<MapKeeper>>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
     is_ended: Arc<OnceLock<()>>,
+}
+
+impl DisksHandle {
+    fn name_of(&self, node: NodeId) -> String {
+        self.config.as_ref().map_or_else(|| node.to_string(), |config| config.name_of(node))
+    }
 }
 
 impl Handle for DisksHandle {
@@ -122,7 +130,7 @@ impl Handle for DisksHandle {
         };
         let disks = map.disks().map(|(number, disk)| {
             json!({
-                "disk": number.0, "node": disk.server.0, "state": state(disk.state), "since": disk.since,
+                "disk": number.0, "node": self.name_of(disk.server), "state": state(disk.state), "since": disk.since,
                 "slots": disk.slots, "used": map.used_slots(number),
                 "left_units": self.mirror.as_ref().and_then(|mirror| mirror.left_to_copy(number)),
             })
@@ -139,8 +147,14 @@ impl Handle for DisksHandle {
         let missing =
             map.iter().flat_map(|map| map.disks()).filter(|(_, disk)| disk.state != DiskState::Current);
         let missing = missing.map(|(number, disk)| {
-            let what = if disk.state == DiskState::Syncing { "is being copied" } else { "has no new writes" };
-            format!("{number} of node {} {what}: its chunks have one copy less", disk.server.0)
+            let name = self.name_of(disk.server);
+            match disk.state {
+                DiskState::Syncing => format!("{number} ({name}) is being copied: its chunks have one copy less"),
+                _ => format!(
+                    "{number} ({name}) has no new writes: its chunks have one copy less; start {name}, and what its disk \
+                     has missed is copied"
+                ),
+            }
         });
         let differs = self.differs.get().cloned();
         missing.chain(mirror.trouble()).chain(refused).chain(differs).collect()
