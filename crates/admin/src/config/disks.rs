@@ -89,6 +89,13 @@ impl Config {
         (self.blocks * self.block_size.bytes() as u64).div_ceil(u64::from(self.chunk_mib) << 20)
     }
 
+    /// Returns the shortest chunk of which the group has not too many.
+    pub fn fitting_chunk_mib(&self) -> u32 {
+        let chunks = |chunk_mib: &u32| Self { chunk_mib: *chunk_mib, ..self.clone() }.block_chunks();
+        let fitting = CHUNK_MIB.into_iter().find(|chunk_mib| chunks(chunk_mib) <= MAX_CHUNKS);
+        fitting.unwrap_or(CHUNK_MIB[CHUNK_MIB.len() - 1])
+    }
+
     /// Returns the number of chunks of a node's redo stream.
     pub fn redo_chunks(&self) -> u64 {
         self.redo_mib.div_ceil(self.chunk_mib).into()

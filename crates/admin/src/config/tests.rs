@@ -344,20 +344,27 @@ fn new_disks_have_room_for_two_copies_of_everything() {
         let mut config = Config::new(ClusterDir::new("/c1"), "c1", nodes).unwrap();
         (config.redundancy, config.blocks, config.redo_mib) = (Redundancy::Mirror2, blocks, redo_mib);
         config.disks.clear();
+        config.chunk_mib = config.fitting_chunk_mib();
         let places: Vec<_> = places.iter().map(|(node, path)| ((*node).to_owned(), path.into())).collect();
         config.served_disks = config.new_served_disks(&places).unwrap();
         assert_eq!(parse(&config.to_text()).unwrap(), config);
-        config.served_disks.iter().map(|disk| disk.size_mib / 64).collect::<Vec<_>>()
+        if config.chunk_mib > 64 {
+            let refused = Config { chunk_mib: 64, ..config.clone() }.to_text();
+            assert!(parse(&refused).unwrap_err().to_string().contains("choose a larger chunk_mib"));
+        }
+        let slots = config.served_disks.iter().map(|disk| disk.slots(config.chunk_mib));
+        (config.chunk_mib, slots.collect::<Vec<_>>())
     };
     let two = [("n1", "disks/0"), ("n2", "disks/0")];
     let three = [("n1", "disks/0"), ("n2", "disks/0"), ("n3", "disks/0")];
     // Blocks of 4 KiB: 256 MiB are 4 chunks; then 2 * (4 + 2 * 3 * 1) / 3, rounded up, and 2.
-    assert_eq!(sizes(&["a", "b", "c"], &three, 65536, 64), [9, 9, 9]);
-    assert_eq!(sizes(&["a", "b", "w"], &two, 65536, 64), [12, 12], "with a witness");
-    assert_eq!(sizes(&["a", "b"], &two, 1, 16), [7, 7]);
+    assert_eq!(sizes(&["a", "b", "c"], &three, 65536, 64), (64, vec![9, 9, 9]));
+    assert_eq!(sizes(&["a", "b", "w"], &two, 65536, 64), (64, vec![12, 12]), "with a witness");
+    assert_eq!(sizes(&["a", "b"], &two, 1, 16), (64, vec![7, 7]));
     let uneven = [("n1", "disks/0"), ("n1", "/srv/1"), ("n1", "/srv/2"), ("n2", "disks/0")];
-    assert_eq!(sizes(&["a", "b"], &uneven, 65536, 64), [5, 5, 5, 10]);
-    assert_eq!(sizes(&["a", "b", "c"], &three, MAX_BLOCKS, MAX_REDO_MIB).len(), 3);
+    assert_eq!(sizes(&["a", "b"], &uneven, 65536, 64), (64, vec![5, 5, 5, 10]));
+    let (chunk_mib, slots) = sizes(&["a", "b", "c"], &three, MAX_BLOCKS, MAX_REDO_MIB);
+    assert_eq!((chunk_mib, slots.len()), (256, 3), "more chunks of 64 MiB than a map has");
 }
 
 #[test]

@@ -596,3 +596,90 @@ pub fn map_any(bytes: &[u8]) -> bool {
     let (group, copies) = bytes.split_at(bytes.len().min(GROUP_BYTES));
     Map::decode([(HEAD_KEY, 1, group), ("map/0", 1, copies)]).is_ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Disks of these failure groups with so many slots.
+    fn disks(disks: &[(u8, u32)]) -> Vec<DiskEntry> {
+        let disk = |(number, (failure_group, slots)): (u8, &(u8, u32))| DiskEntry {
+            id: number.into(),
+            server: NodeId(*failure_group),
+            failure_group: *failure_group,
+            state: DiskState::Current,
+            copies_whole: false,
+            slots: *slots,
+            since: 0,
+            current_since: 0,
+            opening: 0,
+            changed: 0,
+        };
+        (0..).zip(disks).map(disk).collect()
+    }
+
+    /// Returns the map as the registry has it, with this version of all entries.
+    fn stored(map: &Map, version: u64) -> Map {
+        let edits = map.edits(None);
+        let entries =
+            edits.iter().map(|(key, _, value)| (key.as_str(), version, &value.as_ref().unwrap()[..]));
+        Map::decode(entries).unwrap().unwrap()
+    }
+
+    #[test]
+    fn every_chunk_has_copies_in_different_failure_groups_also_of_uneven_hosts() {
+        let uneven = [(0, 170), (1, 170), (2, 44), (2, 44), (2, 44), (2, 44)];
+        for all in [&[(0, 130), (1, 130)][..], &uneven, &[(0, 300), (1, 100), (2, 200)]] {
+            let slots: u32 = all.iter().map(|(_, slots)| slots).sum();
+            let chunks = slots / 2 - 5;
+            let map = Map::new(64, chunks, disks(all)).unwrap();
+            let mut used = std::collections::BTreeSet::new();
+            for chunk in (0..chunks).map(ChunkId) {
+                let [one, other] = map.copies(chunk).unwrap();
+                let group = |copy: Copy| map.disk(copy.disk).unwrap().failure_group;
+                assert_ne!(group(one), group(other), "{chunk:?}");
+                assert!(used.insert(one) && used.insert(other), "{chunk:?}: a slot twice");
+            }
+            let none = Map::new(64, slots / 2 + 1, disks(all));
+            assert!(matches!(none, Err(MapRefusal::NoRoom { .. })), "{none:?}");
+        }
+    }
+
+    #[test]
+    fn a_stream_has_a_copy_on_the_disk_of_its_node() {
+        let map = stored(&Map::new(64, 2, disks(&[(0, 9), (1, 9), (2, 9)])).unwrap(), 4);
+        let stream = MapChange::Stream { name: "n3.0".into(), node: NodeId(2), chunks: 3 };
+        let next = stored(&map.with(&stream).unwrap(), 5);
+        let chunks = next.stream("n3.0").unwrap();
+        assert!(chunks.len() == 3 && chunks.iter().all(|chunk| next.slot(*chunk, DiskNumber(2)).is_some()));
+        assert_eq!(next.with(&stream), Err(MapRefusal::StreamExists("n3.0".into())));
+        assert_eq!(next.streams().collect::<Vec<_>>(), ["n3.0"]);
+    }
+
+    #[test]
+    fn the_last_current_copy_stays() {
+        let map = stored(&Map::new(64, 2, disks(&[(0, 9), (1, 9)])).unwrap(), 4);
+        let without = stored(&map.with(&MapChange::Stale(vec![DiskNumber(1)])).unwrap(), 7);
+        let entry = without.disk(DiskNumber(1)).unwrap();
+        assert_eq!((entry.state, entry.since, entry.changed), (DiskState::Stale, 7, 7));
+        let last = without.with(&MapChange::Stale(vec![DiskNumber(0)]));
+        assert_eq!(last, Err(MapRefusal::LastCopy { chunks: 2, without: vec![DiskNumber(0)] }));
+        // It has missed writes since 7, also if it is away again before it has all.
+        let back = stored(&without.with(&MapChange::Syncing(DiskNumber(1))).unwrap(), 8);
+        let away = stored(&back.with(&MapChange::Stale(vec![DiskNumber(1)])).unwrap(), 9);
+        assert_eq!(away.disk(DiskNumber(1)).unwrap().since, 7);
+        let again = away.with(&MapChange::Current(DiskNumber(1)));
+        assert_eq!(again, Err(MapRefusal::State { disk: DiskNumber(1), state: DiskState::Stale }));
+    }
+
+    #[test]
+    fn hostile_bytes_do_no_harm() {
+        let map = Map::new(64, 2, disks(&[(0, 9), (1, 9)])).unwrap();
+        let entries = map.edits(None).into_iter().filter_map(|(_, _, value)| value);
+        let good = entries.collect::<Vec<_>>().concat();
+        assert!(map_any(&good));
+        plexus_sim::hostile(&[good], |bytes| {
+            let _ = map_any(bytes);
+        });
+    }
+}

@@ -93,6 +93,7 @@ pub(super) fn mirrored(args: &Args, config: Config) -> anyhow::Result<Config> {
         let paths = if given.is_empty() { vec![PathBuf::from(DISK)] } else { given };
         places.extend(paths.into_iter().map(|path| (node.clone(), path)));
     }
+    let config = Config { chunk_mib: config.fitting_chunk_mib(), ..config };
     let served_disks = config.new_served_disks(&places).context("naming the disks")?;
     Ok(Config { redundancy: Redundancy::Mirror2, disks: Vec::new(), served_disks, ..config })
 }
