@@ -18,6 +18,10 @@ use crate::{Channel, message::Header};
 pub(crate) struct Script {
     /// The error with which every frame and put is refused.
     pub(crate) refuses: Option<SendError>,
+    /// The sends that find no room. Then there is some.
+    pub(crate) full: usize,
+    /// True if there may be room again.
+    has_room: bool,
     /// The reason with which the next flush finds the rail dead.
     pub(crate) dies: Option<Lost>,
     /// The frames that the peer has sent, the oldest first.
@@ -84,6 +88,11 @@ impl Rail for FakeRail {
         let mut script = self.fake.script();
         match script.refuses {
             Some(error) => Err(error),
+            None if script.full > 0 => {
+                script.full -= 1;
+                script.has_room = true;
+                Err(SendError::Full)
+            }
             None => {
                 script.sent.push([head, body].concat());
                 Ok(())
@@ -119,7 +128,8 @@ impl Rail for FakeRail {
     }
 
     fn pending(&mut self) -> bool {
-        !self.fake.script().arrivals.is_empty()
+        let mut script = self.fake.script();
+        std::mem::take(&mut script.has_room) || !script.arrivals.is_empty()
     }
 
     fn register(&self, _: BorrowedFd<'_>, _: u64) -> io::Result<()> {

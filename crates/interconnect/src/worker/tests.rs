@@ -195,6 +195,22 @@ fn an_unhurried_message_leaves_at_once_or_where_threads_poll_with_the_next() {
     }
 }
 
+/// Reads of 1 MiB of another node's disk took 0.2 s.
+#[test]
+fn a_message_of_a_visitor_that_finds_no_room_goes_on() {
+    // Where threads poll, the next turn comes anyway.
+    for waiting in [Waiting::Adaptive, Waiting::Event] {
+        let (worker, fake) = connected(waiting, Counts::default());
+        fake.script().full = 2;
+        let send = |_: &mut Counts, net: &mut Net| {
+            net.send(NodeId(1), Channel::Disks, Kind::Request, 0, &[1; 40_000])
+        };
+        worker.visit(send).expect("no other thread drives").expect("there is a link");
+        let sent: usize = fake.script().sent.iter().map(Vec::len).sum();
+        assert!(sent > 40_000 && stays(&fake) == 0, "{waiting}: {sent} bytes");
+    }
+}
+
 #[test]
 fn while_a_thread_stands_by_the_worker_and_messages_of_visitors_are_left_to_it() {
     for waiting in [Waiting::Adaptive, Waiting::Event] {

@@ -128,7 +128,8 @@ impl<S: Service> WorkerCore<S> {
         for peer in self.net.links.present().iter() {
             let Some(link) = self.net.links.get_mut(peer) else { continue };
             link.flush();
-            more |= link.has_events();
+            // Only a thread that leaves the worker has room and the next turn announced.
+            more |= link.has_events() || link.queued() > 0;
         }
         more
     }
