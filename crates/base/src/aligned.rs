@@ -20,9 +20,12 @@ pub struct Buffer(Vec<Sector>);
 
 impl Buffer {
     /// Returns a buffer of at least `bytes`, rounded up to whole sectors.
+    ///
+    /// # Panics
+    /// There is no memory.
     #[must_use]
     pub fn zeroed(bytes: usize) -> Self {
-        Self(vec![Sector::new_zeroed(); bytes.div_ceil(ALIGN)])
+        Self(Sector::new_vec_zeroed(bytes.div_ceil(ALIGN)).expect("memory for a buffer"))
     }
 }
 
@@ -30,6 +33,12 @@ impl Deref for Buffer {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         self.0.as_slice().as_bytes()
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        self
     }
 }
 

@@ -15,6 +15,44 @@ pub enum DiskError {
         /// The file.
         path: PathBuf,
     },
+    /// Something else is where a new disk should be.
+    #[error("{path}: {what}; choose another path, or overwrite it with --force")]
+    Occupied {
+        /// The file or block device.
+        path: PathBuf,
+        /// What was found, as the end of a sentence about it.
+        what: String,
+    },
+    /// A disk is open already, or a block device is mounted or belongs to another device.
+    #[error("{path}: is in use: mounted, or opened by another node or program; use a disk of its own")]
+    InUse {
+        /// The file or block device.
+        path: PathBuf,
+    },
+    /// A block device has too little room.
+    #[error("{path}: has {found_mib} MiB, and {needed_mib} MiB are needed; use a larger device{}", or_less(*.most_mib))]
+    TooSmall {
+        /// The block device.
+        path: PathBuf,
+        /// Its length.
+        found_mib: u64,
+        /// The length that the disk needs.
+        needed_mib: u64,
+        /// The most that its chunks can have; 0: not one chunk.
+        most_mib: u64,
+    },
+    /// There is no such device.
+    #[error("{path}: there is no such device; correct the path")]
+    NoDevice {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A directory or another object is where a new disk should be.
+    #[error("{path}: is neither a file nor a block device; choose another path")]
+    NoDisk {
+        /// The path.
+        path: PathBuf,
+    },
     /// Writes were made, and a sync that covers them failed.
     #[error("the write is not durable: {why}")]
     NotDurable {
@@ -147,6 +185,14 @@ pub enum DiskError {
         /// The system's reason.
         source: io::Error,
     },
+}
+
+/// Returns what else can be done about a device that is too small.
+fn or_less(most_mib: u64) -> String {
+    match most_mib {
+        0 => String::new(),
+        most => format!(", or a size_mib of at most {most} for it"),
+    }
 }
 
 impl DiskError {

@@ -28,7 +28,7 @@ use crate::{
     Device, DiskError, FileDevice, GroupId, Page, Shape, Version,
     device::write_zeros,
     label::{COPIES, FORMAT, LABEL, Label},
-    mirror::{BlockCopy, Mirror, MirrorBlocks},
+    mirror::{BlockCopy, Mirror, MirrorBlocks, Scrubbed},
 };
 
 /// The bytes of a stripe unit.
@@ -119,6 +119,15 @@ impl Group {
     #[must_use]
     pub fn mirror(&self) -> Option<&Arc<Mirror>> {
         self.mirror.as_ref().map(MirrorBlocks::mirror)
+    }
+
+    /// Reads all copies of a mirrored group, compares them, and replaces bad ones. `progress` is
+    /// told what was done so far, and returns false to end it. `None` in a group without copies.
+    ///
+    /// # Errors
+    /// The node ends, or a sound copy cannot be written.
+    pub fn scrub(&self, progress: &mut dyn FnMut(&Scrubbed) -> bool) -> Result<Option<Scrubbed>, DiskError> {
+        self.mirror.as_ref().map(|mirror| mirror.scrub(progress)).transpose()
     }
 
     /// Installs `guard`, which must allow each later write. A file cannot refuse the write of an

@@ -1,9 +1,9 @@
 //! A device in a file or block device, with direct I/O where the file system allows it.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{File, OpenOptions, TryLockError},
     io::{self, Seek, SeekFrom},
-    os::unix::fs::{FileExt, OpenOptionsExt},
+    os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
@@ -57,9 +57,37 @@ impl FileDevice {
         Self::open_raw(path).map_err(DiskError::io("opening a device", path))
     }
 
+    /// Opens a file or block device that nothing else may have open in this way. A block device
+    /// must not be mounted or belong to another device either.
+    ///
+    /// # Errors
+    /// It is in use, or the system refuses.
+    pub(crate) fn open_alone(path: &Path) -> Result<Self, DiskError> {
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::ResourceBusy => DiskError::InUse { path: path.into() },
+            _ => DiskError::io("opening a disk", path)(source),
+        };
+        let is_block_device = std::fs::metadata(path).map_err(failed)?.file_type().is_block_device();
+        let flags = if is_block_device { OFlags::EXCL } else { OFlags::empty() };
+        let device = Self::open_with(path, flags).map_err(failed)?;
+        if is_block_device {
+            return Ok(device);
+        }
+        match device.file.try_lock() {
+            Ok(()) => Ok(device),
+            Err(TryLockError::WouldBlock) => Err(DiskError::InUse { path: path.into() }),
+            Err(TryLockError::Error(source)) => Err(DiskError::io("locking a disk", path)(source)),
+        }
+    }
+
     pub(crate) fn open_raw(path: &Path) -> io::Result<Self> {
+        Self::open_with(path, OFlags::empty())
+    }
+
+    fn open_with(path: &Path, also: OFlags) -> io::Result<Self> {
         let open = |flags: OFlags| {
-            OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(path)
+            let flags = (flags | also).bits() as i32;
+            OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)
         };
         // Some file systems refuse the flag at open, some only at the first read.
         let direct = open(OFlags::DIRECT).ok().filter(|file| {

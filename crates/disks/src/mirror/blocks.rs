@@ -35,6 +35,10 @@ impl MirrorBlocks {
         Self { mirror, block_bytes: shape.block_size.bytes() }
     }
 
+    pub(super) fn block_bytes(&self) -> usize {
+        self.block_bytes
+    }
+
     pub(crate) fn mirror(&self) -> &Arc<Mirror> {
         &self.mirror
     }
@@ -135,7 +139,7 @@ impl MirrorBlocks {
         let only = Some((version, differing.filter_map(|copy| copy.disk).collect()));
         let (chunk, offset) = self.place(block)?;
         let data = Bytes::copy_from_slice(from);
-        match self.mirror.write(vec![ChunkWrite { chunk, offset, data, only }]) {
+        match self.mirror.write(vec![ChunkWrite { chunk, offset, data, only, under: None }]) {
             Ok(()) => Ok(true),
             Err(DiskRefusal::Changed) => Ok(false),
             Err(why) => Err(why.into()),
@@ -146,7 +150,8 @@ impl MirrorBlocks {
     pub(crate) fn write(&self, blocks: &[(BlockId, &[u8])]) -> Result<(), DiskError> {
         let writes = blocks.iter().map(|(block, bytes)| {
             let (chunk, offset) = self.place(*block)?;
-            Ok(ChunkWrite { chunk, offset, data: Bytes::copy_from_slice(bytes), only: None })
+            let data = Bytes::copy_from_slice(bytes);
+            Ok(ChunkWrite { chunk, offset, data, only: None, under: None })
         });
         Ok(self.mirror.write(writes.collect::<Result<_, DiskError>>()?)?)
     }

@@ -1,5 +1,6 @@
 //! A disk that this node serves: a file or block device, with a label and dirty bits in front of
-//! the chunks. One thread executes the requests in the order in which they were taken.
+//! the chunks. One thread executes the requests in the order in which they were taken; other
+//! threads execute reads that no pending write touches (`queue.rs`).
 //!
 //! | byte | contents |
 //! |---|---|
@@ -11,22 +12,25 @@
 //! not have that write. A bit that is set without need costs a copy of the unit, nothing else.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::BTreeSet,
     path::Path,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    slice,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
 };
 
 use bytes::Bytes;
-use plexus_base::durable;
+use plexus_base::aligned::is_aligned;
 
 use super::{
+    buffers::{BufferPool, PooledBuffer},
     map::UNIT_BYTES,
     protocol::{DiskAnswer, DiskOp},
+    queue::{DiskJob, JobQueue, adjacent},
 };
 use crate::{
     BlockSize, Buffer, Device, DiskError, FileDevice, GroupId, UNIT,
-    group::{create_file, preallocate, read_label},
+    group::read_label,
     label::{COPIES, LABEL, Label},
 };
 
@@ -36,8 +40,8 @@ const BITS_START: u64 = UNIT;
 /// The bytes that are written to change a bit.
 const SECTOR: usize = 4096;
 
-/// The most requests that one sync covers.
-const BATCH: usize = 256;
+/// The threads that execute reads beside the queue: the reads that a disk has at once.
+const READERS: usize = 8;
 
 /// A disk to create.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -57,7 +61,7 @@ pub struct NewDisk {
 }
 
 impl NewDisk {
-    fn label(&self) -> Label {
+    pub(super) fn label(&self) -> Label {
         Label {
             cluster: self.group.0,
             group: self.group,
@@ -74,18 +78,17 @@ impl NewDisk {
 
     /// Returns the place of the first slot.
     fn slots_start(&self) -> u64 {
-        let bits = u64::from(self.slots) * u64::from(self.chunk_mib);
-        BITS_START + bits.div_ceil(8).next_multiple_of(UNIT)
+        slots_start(self.slots, self.chunk_mib)
     }
 
     /// Returns the bytes of the whole disk.
     #[must_use]
     pub fn length(&self) -> u64 {
-        self.slots_start() + u64::from(self.slots) * u64::from(self.chunk_mib) * UNIT
+        disk_bytes(self.slots, self.chunk_mib)
     }
 
     /// Compares a label with what is expected.
-    fn check(&self, path: &Path, found: &Label) -> Result<(), DiskError> {
+    pub(super) fn check(&self, path: &Path, found: &Label) -> Result<(), DiskError> {
         let expected = self.label();
         if (found.group, found.cluster) != (expected.group, expected.cluster) {
             return Err(DiskError::Foreign {
@@ -113,36 +116,19 @@ impl NewDisk {
     }
 }
 
-/// Creates a disk at `path`, zeroed, labelled and durable. A complete disk of this identifier stays
-/// as it is, so that an interrupted command can be repeated.
-///
-/// # Errors
-/// The file exists and is not this disk, the room does not suffice, or the system refuses.
-pub fn create_disk(path: &Path, disk: &NewDisk) -> Result<(), DiskError> {
-    if path.exists() {
-        let found = FileDevice::open(path).and_then(|device| read_label(&device));
-        let is_this = found.is_ok_and(|label| disk.check(path, &label).is_ok());
-        return if is_this { Ok(()) } else { Err(DiskError::Exists { path: path.into() }) };
-    }
-    let new = durable::beside(path);
-    // What an interrupted command has left.
-    let _ = std::fs::remove_file(&new);
-    crate::group::check_room(&[path.to_owned()], disk.length())?;
-    let made = create_file(&new).and_then(|file| {
-        let failed = DiskError::io("giving a disk its length", path);
-        preallocate(&file, disk.length()).and_then(|()| file.sync_all()).map_err(failed)?;
-        let device = FileDevice::open(&new)?;
-        write_label(&device, &disk.label())?;
-        durable::rename(&new, path).map_err(DiskError::io("naming a disk", path))
-    });
-    made.inspect_err(|_| {
-        // The error that led here is the one to report.
-        let _ = std::fs::remove_file(&new);
-    })
+/// Returns the place of the first slot of a disk.
+fn slots_start(slots: u32, chunk_mib: u32) -> u64 {
+    let bits = u64::from(slots) * u64::from(chunk_mib);
+    BITS_START + bits.div_ceil(8).next_multiple_of(UNIT)
+}
+
+/// Returns the bytes of a disk with this many slots.
+pub(super) fn disk_bytes(slots: u32, chunk_mib: u32) -> u64 {
+    slots_start(slots, chunk_mib) + u64::from(slots) * u64::from(chunk_mib) * UNIT
 }
 
 /// Writes both copies of a label, one after the other, each durably.
-fn write_label(device: &FileDevice, label: &Label) -> Result<(), DiskError> {
+pub(super) fn write_label(device: &FileDevice, label: &Label) -> Result<(), DiskError> {
     let mut bytes = Buffer::zeroed(LABEL);
     label.encode(&mut bytes);
     (0..COPIES).try_for_each(|copy| {
@@ -151,38 +137,19 @@ fn write_label(device: &FileDevice, label: &Label) -> Result<(), DiskError> {
     })
 }
 
-/// A request that the disk is to execute.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DiskJob {
-    /// The number that the answer has.
-    pub ticket: u64,
-    /// The slot.
-    pub slot: u32,
-    /// The operation.
-    pub op: DiskOp<Bytes>,
-    /// The dirty bit of its unit is set first.
-    pub notes: bool,
-}
-
 /// A disk that this node serves. Dropping it executes what was taken.
 pub struct ServedDisk {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 struct Shared {
     device: FileDevice,
     disk: NewDisk,
-    queue: Mutex<Queue>,
-    work: Condvar,
+    queue: JobQueue,
+    buffers: BufferPool,
     /// The dirty bits as they are on the disk.
     bits: Mutex<Vec<u8>>,
-}
-
-#[derive(Default)]
-struct Queue {
-    jobs: VecDeque<DiskJob>,
-    is_closed: bool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -190,21 +157,22 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ServedDisk {
-    /// Opens a disk, checks its label, and starts its thread. That calls `answer` with the ticket
-    /// of each request, in the order of the requests but that reads may be answered before writes.
+    /// Opens a disk, checks its label, and starts its threads. They call `answer` with the ticket
+    /// of each request: for writes, and for reads of what they write, in the order of the requests.
     ///
     /// # Errors
-    /// The file is not this disk, or the system refuses. The error names the disk.
+    /// The file is not this disk, it is open already, or the system refuses. The error names the
+    /// disk.
     pub fn open(
         path: &Path,
         disk: &NewDisk,
-        answer: impl Fn(u64, DiskAnswer<Bytes>) + Send + 'static,
+        answer: impl Fn(u64, DiskAnswer<Bytes>) + Send + Sync + 'static,
     ) -> Result<Self, DiskError> {
-        let device = FileDevice::open_raw(path).map_err(|source| match source.kind() {
-            std::io::ErrorKind::NotFound => {
+        let device = FileDevice::open_alone(path).map_err(|why| match why {
+            DiskError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
                 DiskError::Missing { path: path.into(), number: usize::from(disk.number) }
             }
-            _ => DiskError::io("opening a disk", path)(source),
+            why => why,
         })?;
         disk.check(path, &read_label(&device)?)?;
         if device.length() < disk.length() {
@@ -214,13 +182,20 @@ impl ServedDisk {
         let mut bits = Buffer::zeroed((disk.slots_start() - BITS_START) as usize);
         device.read(BITS_START, &mut bits)?;
         let bits = Mutex::new(bits.to_vec());
-        let (queue, work) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { device, disk: disk.clone(), queue, work, bits });
-        let executes = shared.clone();
-        let thread = thread::Builder::new().name(format!("plexus-disk-{}", disk.number));
-        let thread = thread.spawn(move || executes.execute_all(&answer));
-        let thread = thread.map_err(DiskError::io("starting the thread of a disk", path))?;
-        Ok(Self { shared, thread: Some(thread) })
+        let (queue, disk, answer) = (JobQueue::default(), disk.clone(), Arc::new(answer));
+        let shared = Arc::new(Shared { device, disk, queue, buffers: BufferPool::default(), bits });
+        let mut served = Self { shared: shared.clone(), threads: Vec::new() };
+        for number in 0..=READERS {
+            let (shared, answer) = (shared.clone(), answer.clone());
+            let thread = thread::Builder::new().name(format!("plexus-disk-{}", shared.disk.number));
+            let thread = thread.spawn(move || match number {
+                0 => shared.execute_batches(&*answer),
+                _ => shared.execute_reads(&*answer),
+            });
+            // Those that run end with `served`.
+            served.threads.push(thread.map_err(DiskError::io("starting a thread of a disk", path))?);
+        }
+        Ok(served)
     }
 
     /// Returns the numbers of the last two openings, the last one first.
@@ -254,95 +229,128 @@ impl ServedDisk {
         self.shared.device.has_failed()
     }
 
-    /// Executes a request behind all earlier ones.
+    /// Executes a request behind all earlier ones of its place.
     pub fn submit(&self, job: DiskJob) {
-        lock(&self.shared.queue).jobs.push_back(job);
-        self.shared.work.notify_one();
+        self.shared.queue.submit(job);
     }
 }
 
 impl Drop for ServedDisk {
     fn drop(&mut self) {
-        lock(&self.shared.queue).is_closed = true;
-        self.shared.work.notify_one();
-        // A panic of the thread was reported when it happened.
-        self.thread.take().into_iter().for_each(|thread| drop(thread.join()));
+        self.shared.queue.close();
+        // A panic of a thread was reported when it happened.
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
     }
 }
 
-impl Shared {
-    fn next_jobs(&self) -> Vec<DiskJob> {
-        let is_idle = |queue: &mut Queue| queue.jobs.is_empty() && !queue.is_closed;
-        let mut queue =
-            self.work.wait_while(lock(&self.queue), is_idle).unwrap_or_else(PoisonError::into_inner);
-        // A bit of a later write is set before the batch: it must not be cleared by an earlier
-        // request.
-        let cleans = |job: &DiskJob| matches!(job.op, DiskOp::Clean { .. });
-        let first = queue.jobs.iter().take(BATCH).position(cleans);
-        let count = first.map_or(queue.jobs.len().min(BATCH), |at| at + 1);
-        queue.jobs.drain(..count).collect()
-    }
+/// The function that gets the answers.
+type Answer<'a> = &'a dyn Fn(u64, DiskAnswer<Bytes>);
 
-    fn execute_all(&self, answer: &dyn Fn(u64, DiskAnswer<Bytes>)) {
+fn failed(why: DiskError) -> DiskAnswer<Bytes> {
+    DiskAnswer::Failed(why.to_string())
+}
+
+impl Shared {
+    fn execute_batches(&self, answer: Answer<'_>) {
         loop {
-            let jobs = self.next_jobs();
+            let jobs = self.queue.next_batch();
             if jobs.is_empty() {
                 return;
             }
-            let failed = |why: DiskError| DiskAnswer::Failed(why.to_string());
-            // The bits of all jobs first, with one sync: they are durable before any of the data.
-            if let Err(why) = self.note(jobs.iter().filter(|job| job.notes)) {
-                let why = failed(why);
-                jobs.iter().for_each(|job| answer(job.ticket, why.clone()));
-                continue;
-            }
-            // The answers that wait for the sync: writes, and reads that may have seen one.
-            let mut waiting = Vec::new();
-            for job in jobs {
-                match self.execute(&job) {
-                    Ok(None) => waiting.push((job.ticket, DiskAnswer::Done)),
-                    Ok(Some(result)) if waiting.is_empty() => answer(job.ticket, result),
-                    Ok(Some(result)) => waiting.push((job.ticket, result)),
-                    Err(why) => answer(job.ticket, failed(why)),
-                }
-            }
-            if waiting.is_empty() {
-                continue;
-            }
-            let synced = self.device.sync().err().map(failed);
-            for (ticket, result) in waiting {
-                answer(ticket, synced.clone().unwrap_or(result));
-            }
+            let answers = self.execute_batch(&jobs, answer);
+            self.queue.batch_ended(&jobs);
+            answers.into_iter().for_each(|(ticket, result)| answer(ticket, result));
         }
     }
 
-    /// Executes one request; `None` for a write, which a sync must follow.
-    fn execute(&self, job: &DiskJob) -> Result<Option<DiskAnswer<Bytes>>, DiskError> {
-        match &job.op {
-            DiskOp::Write { offset, data } => {
-                self.device.write(self.place(job.slot, *offset), data).map(|()| None)
+    fn execute_reads(&self, answer: Answer<'_>) {
+        while let Some(job) = self.queue.next_read() {
+            let result = self.execute(slice::from_ref(&job));
+            self.queue.read_ended(&job);
+            answer(job.ticket, result.map_or_else(failed, |result| result.unwrap_or(DiskAnswer::Done)));
+        }
+    }
+
+    /// Executes a batch with one sync. Returns the answers that had to wait for it: to writes, and
+    /// to reads that may have seen one.
+    fn execute_batch(&self, jobs: &[DiskJob], answer: Answer<'_>) -> Vec<(u64, DiskAnswer<Bytes>)> {
+        // The bits of all jobs first, with one sync: they are durable before any of the data.
+        if let Err(why) = self.note(jobs.iter().filter(|job| job.notes)) {
+            let why = failed(why);
+            return jobs.iter().map(|job| (job.ticket, why.clone())).collect();
+        }
+        let (mut waiting, mut rest) = (Vec::new(), jobs);
+        while !rest.is_empty() {
+            let (run, others) = rest.split_at(adjacent(rest));
+            rest = others;
+            match self.execute(run) {
+                Ok(None) => waiting.extend(run.iter().map(|job| (job.ticket, DiskAnswer::Done))),
+                Ok(Some(result)) if waiting.is_empty() => answer(run[0].ticket, result),
+                Ok(Some(result)) => waiting.push((run[0].ticket, result)),
+                Err(why) => {
+                    let why = failed(why);
+                    run.iter().for_each(|job| answer(job.ticket, why.clone()));
+                }
+            }
+        }
+        if !waiting.is_empty()
+            && let Err(why) = self.device.sync()
+        {
+            let why = failed(why);
+            waiting.iter_mut().for_each(|(_, result)| *result = why.clone());
+        }
+        waiting
+    }
+
+    /// Executes one request, or adjacent writes; `None` for writes, which a sync must follow.
+    fn execute(&self, run: &[DiskJob]) -> Result<Option<DiskAnswer<Bytes>>, DiskError> {
+        let DiskJob { slot, op, .. } = &run[0];
+        match op {
+            DiskOp::Write { offset, data } if run.len() == 1 && is_aligned(data) => {
+                self.device.write(self.place(*slot, *offset), data).map(|()| None)
+            }
+            DiskOp::Write { offset, .. } => {
+                let (bytes, length) = self.gathered(run);
+                self.device.write(self.place(*slot, *offset), &bytes.buffer[..length]).map(|()| None)
             }
             DiskOp::Read { offset, length, .. } => {
-                let mut bytes = Buffer::zeroed(*length as usize);
-                let bytes = &mut bytes[..*length as usize];
-                self.device.read(self.place(job.slot, *offset), bytes)?;
-                Ok(Some(DiskAnswer::Read(Bytes::copy_from_slice(bytes))))
+                let length = *length as usize;
+                let mut bytes = self.buffers.take(length);
+                self.device.read(self.place(*slot, *offset), &mut bytes.buffer[..length])?;
+                Ok(Some(DiskAnswer::Read(Bytes::from_owner(bytes).slice(..length))))
             }
             DiskOp::Dirty => {
                 let bits = lock(&self.bits);
                 let is_set = |unit: &u32| {
-                    let bit = self.bit(job.slot, *unit);
+                    let bit = self.bit(*slot, *unit);
                     bits[bit / 8] >> (bit % 8) & 1 == 1
                 };
                 Ok(Some(DiskAnswer::Dirty((0..self.disk.chunk_mib).filter(is_set).collect())))
             }
             DiskOp::Clean { unit } => {
-                let bit = self.bit(job.slot, *unit);
+                let bit = self.bit(*slot, *unit);
                 let mut bits = lock(&self.bits);
                 bits[bit / 8] &= !(1 << (bit % 8));
                 self.write_bits(&bits, bit / 8 / SECTOR).map(|()| None)
             }
         }
+    }
+
+    /// Returns the bytes of adjacent writes, for one I/O, and their number.
+    fn gathered(&self, run: &[DiskJob]) -> (PooledBuffer, usize) {
+        let data = || {
+            run.iter().filter_map(|job| match &job.op {
+                DiskOp::Write { data, .. } => Some(data),
+                _ => None,
+            })
+        };
+        let mut bytes = self.buffers.take(data().map(Bytes::len).sum());
+        let mut length = 0;
+        for data in data() {
+            bytes.buffer[length..length + data.len()].copy_from_slice(data);
+            length += data.len();
+        }
+        (bytes, length)
     }
 
     /// Sets the dirty bits of requests, durably.
@@ -387,7 +395,7 @@ impl Shared {
 mod tests {
     use std::{fs, sync::mpsc};
 
-    use super::*;
+    use super::{super::create_disk, *};
 
     fn new_disk() -> NewDisk {
         let block_size = BlockSize::from_kib(8).unwrap();
@@ -454,24 +462,101 @@ mod tests {
         assert_eq!(run(&disk, &told, 2, read(last, false), false), bytes(3));
     }
 
+    /// Opens a disk whose queue stands still until the sender is used: then the others are taken
+    /// together.
+    fn gated(path: &Path) -> (ServedDisk, Answers, mpsc::Sender<()>) {
+        let (tell, told) = mpsc::channel();
+        let (go, gone) = mpsc::channel();
+        let gone = Mutex::new(gone);
+        let answer = move |ticket, answer| {
+            tell.send((ticket, answer)).unwrap();
+            if ticket == 0 {
+                lock(&gone).recv().unwrap();
+            }
+        };
+        let disk = ServedDisk::open(path, &new_disk(), answer).unwrap();
+        disk.submit(DiskJob { ticket: 0, slot: 0, op: DiskOp::Dirty, notes: false });
+        told.recv().unwrap();
+        (disk, told, go)
+    }
+
+    #[test]
+    fn a_read_of_another_place_does_not_wait_for_a_sync() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
+        create_disk(&path, &new_disk()).unwrap();
+        let (disk, told, go) = gated(&path);
+        let submit = |ticket, slot, op| disk.submit(DiskJob { ticket, slot, op, notes: false });
+        submit(1, 1, write(8192, 1));
+        // Beside the write, before and behind it, and in another slot.
+        for (ticket, slot, offset) in [(2, 1, 0), (3, 1, 16384), (4, 2, 8192)] {
+            submit(ticket, slot, read(offset, false));
+            assert_eq!(told.recv().unwrap(), (ticket, DiskAnswer::Read(vec![0; 8192].into())));
+        }
+        go.send(()).unwrap();
+        assert_eq!(told.recv().unwrap(), (1, DiskAnswer::Done));
+    }
+
+    #[test]
+    fn a_read_of_the_same_place_sees_the_write_and_waits_for_its_sync() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
+        create_disk(&path, &new_disk()).unwrap();
+        let (disk, told, go) = gated(&path);
+        let submit = |ticket, op| disk.submit(DiskJob { ticket, slot: 1, op, notes: false });
+        submit(1, write(8192, 1));
+        submit(2, DiskOp::Read { offset: 12288, length: 8192, in_doubt: false });
+        submit(3, DiskOp::Read { offset: 12288, length: 8192, in_doubt: false });
+        submit(4, write(16384, 2));
+        go.send(()).unwrap();
+        let seen = |second| DiskAnswer::Read([[1; 4096], [second; 4096]].concat().into());
+        let expected = [(1, DiskAnswer::Done), (2, seen(0)), (3, seen(0)), (4, DiskAnswer::Done)];
+        assert_eq!([(); 4].map(|()| told.recv().unwrap()), expected);
+    }
+
+    #[test]
+    fn each_read_sees_the_writes_that_were_taken_before_it_and_no_later_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
+        create_disk(&path, &new_disk()).unwrap();
+        let (disk, told) = open(&path);
+        let mut random = plexus_sim::Random::new(7);
+        let (mut sectors, mut expected) = ([0; 12], Vec::new());
+        for ticket in 0..3000 {
+            let (first, count) = (random.below(8) as usize, 1 + random.below(4) as usize);
+            let (offset, length) = (first as u32 * 4096, count as u32 * 4096);
+            let bytes = |sectors: &[u8]| sectors.iter().flat_map(|byte| [*byte; 4096]).collect::<Bytes>();
+            let range = first..first + count;
+            let op = match random.below(3) {
+                0 => {
+                    sectors[range.clone()].fill(ticket as u8);
+                    expected.push(DiskAnswer::Done);
+                    DiskOp::Write { offset, data: bytes(&sectors[range]) }
+                }
+                _ => {
+                    expected.push(DiskAnswer::Read(bytes(&sectors[range])));
+                    DiskOp::Read { offset, length, in_doubt: false }
+                }
+            };
+            disk.submit(DiskJob { ticket, slot: 1, op, notes: false });
+        }
+        // It executes what it has taken.
+        drop(disk);
+        let mut answers: Vec<_> = told.iter().collect();
+        answers.sort_by_key(|(ticket, _)| *ticket);
+        assert_eq!(answers.len(), expected.len());
+        let differing = answers.iter().find(|(ticket, answer)| expected[*ticket as usize] != *answer);
+        assert!(differing.is_none(), "{:?}", differing.map(|(ticket, _)| ticket));
+    }
+
     /// A unit that was copied is cleaned late, and a write of it was taken behind that.
     #[test]
     fn a_bit_of_a_later_write_in_one_batch_stays() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("disk");
         create_disk(&path, &new_disk()).unwrap();
-        let (tell, told) = mpsc::channel();
-        let (go, gone) = mpsc::channel();
-        let answer = move |ticket, answer| {
-            tell.send((ticket, answer)).unwrap();
-            if ticket == 0 {
-                // The others are taken together.
-                gone.recv().unwrap();
-            }
-        };
-        let disk = ServedDisk::open(&path, &new_disk(), answer).unwrap();
+        let (disk, told, go) = gated(&path);
         let submit = |ticket, op, notes| disk.submit(DiskJob { ticket, slot: 1, op, notes });
-        submit(0, read(0, false), false);
         submit(1, DiskOp::Clean { unit: 9 }, false);
         submit(2, write(9 << 20, 1), true);
         submit(3, DiskOp::Dirty, false);
@@ -489,7 +574,7 @@ mod tests {
         let refused = |disk: &NewDisk| {
             let open = ServedDisk::open(&path, disk, |_, _| ()).err().map(|why| why.to_string());
             let made = create_disk(&path, disk).err().map(|why| why.to_string());
-            assert!(made.is_some_and(|why| why.contains("exists already")));
+            assert!(made.is_some_and(|why| why.contains("disk of") && why.contains("--force")));
             open.unwrap_or_default()
         };
         let cases = [

@@ -8,16 +8,25 @@
 //! |---|---|
 //! | `map` | head and 32 disks, of a fixed length |
 //! | `map/N` | the copies of the chunks of blocks from `4096 * N` on |
-//! | `chunks/NAME` | the copies of the chunks of a redo stream |
+//! | `chunks/NAME` | the number of the first chunk of a redo stream, and the copies of all |
+//! | `moves` | the chunks that move, each with its new copy |
+//! | `disk/ID` | path and failure group of a disk that was added, which only its node needs |
 //!
 //! A number of a version that is [`NOW`] in an entry is the version of that entry itself: a change
 //! cannot know its own version.
 
+mod change;
+mod moves;
+#[cfg(test)]
+mod tests;
+
 use std::{collections::BTreeMap, fmt, sync::Arc};
+
+pub use self::change::{AddedDisk, MapChange, MapRefusal};
 
 use plexus_base::{
     NodeId,
-    wire::{self, DecodeError, Fault, Reader, Writer, require, require_version},
+    wire::{self, DecodeError, Fault, Reader, Writer, Zeros, require, require_version},
 };
 
 /// The most disks of a group.
@@ -25,6 +34,9 @@ pub const MAX_DISKS: usize = 32;
 
 /// The most chunks of blocks, so that the map takes a small part of the registry.
 pub const MAX_CHUNKS: u32 = 131_072;
+
+/// The most slots of a disk.
+const MAX_SLOTS: u32 = 1 << 24;
 
 /// The bytes of a unit: striping, dirty bits and holds.
 pub const UNIT_BYTES: u32 = 1 << 20;
@@ -38,7 +50,7 @@ const CHUNKS_PER_PIECE: u32 = 4096;
 /// The version of the entry in which it stands.
 const NOW: u64 = u64::MAX;
 
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// The bit of the chunks of streams.
 const OF_STREAM: u32 = 1 << 31;
@@ -63,7 +75,7 @@ impl fmt::Display for DiskNumber {
     }
 }
 
-/// A chunk: those of blocks count from 0; that of a stream is named by the place of its first copy.
+/// A chunk: those of blocks count from 0, and so do those of streams, with a bit set.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ChunkId(pub u32);
 
@@ -72,10 +84,6 @@ impl ChunkId {
     #[must_use]
     pub fn is_of_stream(self) -> bool {
         self.0 & OF_STREAM != 0
-    }
-
-    fn of_stream(first: Copy) -> Self {
-        Self(OF_STREAM | u32::from(first.disk.0) << 24 | first.slot)
     }
 }
 
@@ -104,6 +112,12 @@ pub struct DiskEntry {
     pub state: DiskState,
     /// Everything must be copied when it returns, not only what the dirty bits name.
     pub copies_whole: bool,
+    /// A copy to it has begun and has not ended: it has contents of different times.
+    pub is_mixed: bool,
+    /// An operator keeps it stale.
+    pub is_offline: bool,
+    /// Its chunks move to other disks. Then it is removed.
+    pub is_leaving: bool,
     /// The number of its places for chunks.
     pub slots: u32,
     /// The version at which it was last current, and is not any more.
@@ -114,6 +128,10 @@ pub struct DiskEntry {
     pub opening: u64,
     /// The version at which its state changed last.
     pub changed: u64,
+    /// The time at which it was last current, and is not any more, in seconds since 1970.
+    pub lost_at: u64,
+    /// The slots from here on were never used, so they are zero.
+    pub unused_from: u32,
 }
 
 /// The place of a copy.
@@ -126,19 +144,27 @@ pub struct Copy {
 }
 
 wire::layout! {
-    struct Head: 16 { format: u32, chunk_mib: u32, disks: u32, chunks: u32 }
-    impl DiskEntry: 56 {
+    struct Head: 24 {
+        format: u32, chunk_mib: u32, disks: u32, chunks: u32, stream_chunks: u32, is_balancing: bool, zeros: Zeros<3>
+    }
+    impl DiskEntry: 80 {
         id: u128, server: NodeId, failure_group: u8, state: DiskState, copies_whole: bool, slots: u32, since: u64,
-        current_since: u64, opening: u64, changed: u64
+        current_since: u64, opening: u64, changed: u64, lost_at: u64, unused_from: u32, is_offline: bool,
+        is_leaving: bool, is_mixed: bool; 9
     }
     impl Copy: 8 { disk: DiskNumber; 3; slot: u32 }
+    impl Move: 16 { chunk: ChunkId, from: DiskNumber, zeros: Zeros<3>, to: Copy }
+    struct StreamHead: 8 { first: ChunkId, zeros: Zeros<4> }
 }
 
 /// The key of the head and the disks.
 const HEAD_KEY: &str = "map";
 
+/// The key of the moves.
+const MOVES_KEY: &str = "moves";
+
 /// The bytes of the entry `map`.
-const GROUP_BYTES: usize = 16 + MAX_DISKS * 56;
+const GROUP_BYTES: usize = 24 + MAX_DISKS * 80;
 
 /// The chunks of one entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -149,68 +175,31 @@ struct Piece {
     copies: Arc<[Copy]>,
 }
 
-/// A change of the map.
+/// A redo stream: its first chunk, and the copies of all.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum MapChange {
-    /// Disks get no more writes.
-    Stale(Vec<DiskNumber>),
-    /// A stale disk that its server has opened gets all writes from now on.
-    Syncing(DiskNumber),
-    /// A syncing disk has everything.
-    Current(DiskNumber),
-    /// A redo stream gets chunks, one copy of each on a disk of this node if it has one.
-    Stream {
-        /// The name of the stream.
-        name: String,
-        /// The node that writes it.
-        node: NodeId,
-        /// The number of chunks.
-        chunks: u32,
-    },
-    /// The server of a disk has opened it. The disk is an image of an earlier time if its label
-    /// does not name the last opening.
-    Opened {
-        /// The disk.
-        disk: DiskNumber,
-        /// The number of the opening.
-        opening: u64,
-        /// The disk is older than the registry knows.
-        is_older: bool,
-    },
+struct Stream {
+    first: ChunkId,
+    piece: Piece,
 }
 
-/// The reason why a map cannot change.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum MapRefusal {
-    /// A chunk would have no copy on a current disk.
-    #[error("{} would have no current copy without {}", .chunks, list(.without))]
-    LastCopy {
-        /// The number of such chunks.
-        chunks: usize,
-        /// The disks without which there is none.
-        without: Vec<DiskNumber>,
-    },
-    /// The disk is in another state.
-    #[error("{disk} is {state:?}", state = .state)]
-    State {
-        /// The disk.
-        disk: DiskNumber,
-        /// Its state.
-        state: DiskState,
-    },
-    /// There are no free slots on disks of two failure groups.
-    #[error("no room for {chunks} more chunks with {COPIES} copies in different failure groups: add a disk")]
-    NoRoom {
-        /// The number of chunks.
-        chunks: u32,
-    },
-    /// The stream exists.
-    #[error("the redo stream {0} exists")]
-    StreamExists(String),
+/// A chunk that moves. Its new copy gets all writes, and is not read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Move {
+    /// The chunk.
+    pub chunk: ChunkId,
+    /// The disk whose copy is given up at the end.
+    pub from: DiskNumber,
+    zeros: Zeros<3>,
+    /// The new copy.
+    pub to: Copy,
 }
 
-fn list(disks: &[DiskNumber]) -> String {
-    disks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+impl Move {
+    /// Makes the move of a copy.
+    #[must_use]
+    pub fn new(chunk: ChunkId, from: DiskNumber, to: Copy) -> Self {
+        Self { chunk, from, zeros: Zeros, to }
+    }
 }
 
 /// An entry of the registry that a change sets: its key, the version that it must have (0: it must
@@ -225,8 +214,13 @@ pub struct Map {
     chunks: u32,
     disks: Vec<DiskEntry>,
     pieces: Vec<Piece>,
-    streams: BTreeMap<String, Piece>,
+    streams: BTreeMap<String, Stream>,
     of_streams: BTreeMap<ChunkId, (u64, [Copy; COPIES])>,
+    /// The number of the next chunk of a stream.
+    stream_chunks: u32,
+    is_balancing: bool,
+    moves_version: u64,
+    moves: BTreeMap<ChunkId, Move>,
 }
 
 impl Map {
@@ -237,16 +231,32 @@ impl Map {
     /// The disks have no room for two copies of each in different failure groups.
     pub fn new(chunk_mib: u32, chunks: u32, disks: Vec<DiskEntry>) -> Result<Self, MapRefusal> {
         assert!(disks.len() <= MAX_DISKS && chunks <= MAX_CHUNKS, "the configuration was checked");
-        let (pieces, streams, of_streams) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
-        let mut map = Self { version: 0, chunk_mib, chunks, disks, pieces, streams, of_streams };
+        let mut map = Self::of(0, &Head::new(chunk_mib, disks.len(), chunks), disks);
         let mut copies = Vec::new();
         let mut free = map.free_slots();
         for _ in 0..chunks {
             copies.extend(map.place(&mut free, None).ok_or(MapRefusal::NoRoom { chunks })?);
         }
+        map.note_used(&copies);
         let pieces = copies.chunks(CHUNKS_PER_PIECE as usize * COPIES);
         map.pieces = pieces.map(|copies| Piece { version: NOW, copies: copies.into() }).collect();
         Ok(map)
+    }
+
+    fn of(version: u64, head: &Head, disks: Vec<DiskEntry>) -> Self {
+        Self {
+            version,
+            chunk_mib: head.chunk_mib,
+            chunks: head.chunks,
+            disks,
+            pieces: Vec::new(),
+            streams: BTreeMap::new(),
+            of_streams: BTreeMap::new(),
+            stream_chunks: head.stream_chunks,
+            is_balancing: head.is_balancing,
+            moves_version: 0,
+            moves: BTreeMap::new(),
+        }
     }
 
     /// Returns the version, by which requests to disks are judged.
@@ -275,13 +285,29 @@ impl Map {
 
     /// Returns the disks with their numbers.
     pub fn disks(&self) -> impl Iterator<Item = (DiskNumber, &DiskEntry)> {
-        (0..).map(DiskNumber).zip(&self.disks)
+        (0..).map(DiskNumber).zip(&self.disks).filter(|(_, disk)| !disk.is_removed())
     }
 
     /// Returns a disk.
     #[must_use]
     pub fn disk(&self, number: DiskNumber) -> Option<&DiskEntry> {
-        self.disks.get(number.index())
+        self.disks.get(number.index()).filter(|disk| !disk.is_removed())
+    }
+
+    fn disk_mut(&mut self, number: DiskNumber) -> Result<&mut DiskEntry, MapRefusal> {
+        let disk = self.disks.get_mut(number.index()).filter(|disk| !disk.is_removed());
+        disk.ok_or(MapRefusal::NoDisk(number))
+    }
+
+    /// Returns true while chunks move so that all disks become equally full.
+    #[must_use]
+    pub fn is_balancing(&self) -> bool {
+        self.is_balancing
+    }
+
+    /// Returns the chunks that move.
+    pub fn moves(&self) -> impl Iterator<Item = &Move> {
+        self.moves.values()
     }
 
     /// Returns the state of a disk; one that does not exist is stale.
@@ -290,7 +316,7 @@ impl Map {
         self.disk(number).map_or(DiskState::Stale, |disk| disk.state)
     }
 
-    /// Returns the copies of a chunk.
+    /// Returns the copies of a chunk, without the new one of a chunk that moves.
     #[must_use]
     pub fn copies(&self, chunk: ChunkId) -> Option<[Copy; COPIES]> {
         if chunk.is_of_stream() {
@@ -301,10 +327,17 @@ impl Map {
         piece.copies.get(at..at + COPIES)?.try_into().ok()
     }
 
+    /// Returns all copies of a chunk with their states. The new one of a chunk that moves is
+    /// syncing: its disk is current.
+    fn with_states(&self, chunk: ChunkId) -> impl Iterator<Item = (Copy, DiskState)> {
+        let copies = self.copies(chunk).into_iter().flatten().map(|copy| (copy, self.state(copy.disk)));
+        copies.chain(self.moves.get(&chunk).map(|moved| (moved.to, DiskState::Syncing)))
+    }
+
     /// Returns the copies of a chunk that get its writes.
     pub fn live_copies(&self, chunk: ChunkId) -> impl Iterator<Item = Copy> {
-        let copies = self.copies(chunk).into_iter().flatten();
-        copies.filter(|copy| self.state(copy.disk) != DiskState::Stale)
+        let copies = self.with_states(chunk);
+        copies.filter(|(_, state)| *state != DiskState::Stale).map(|(copy, _)| copy)
     }
 
     /// Returns the copies of a chunk that can be read.
@@ -313,10 +346,11 @@ impl Map {
         copies.filter(|copy| self.state(copy.disk) == DiskState::Current)
     }
 
-    /// Returns the slot of a chunk on a disk.
+    /// Returns the slot of a chunk on a disk, and the state of that copy.
     #[must_use]
-    pub fn slot(&self, chunk: ChunkId, disk: DiskNumber) -> Option<u32> {
-        self.copies(chunk)?.into_iter().find(|copy| copy.disk == disk).map(|copy| copy.slot)
+    pub fn slot(&self, chunk: ChunkId, disk: DiskNumber) -> Option<(u32, DiskState)> {
+        let mut copies = self.with_states(chunk);
+        copies.find(|(copy, _)| copy.disk == disk).map(|(copy, state)| (copy.slot, state))
     }
 
     /// Returns true if a copy of the chunk gets no writes.
@@ -332,21 +366,24 @@ impl Map {
             true => self.of_streams.get(&chunk).map(|(version, _)| *version),
             false => self.pieces.get((chunk.0 / CHUNKS_PER_PIECE) as usize).map(|piece| piece.version),
         };
-        let disks = self.copies(chunk).into_iter().flatten().filter_map(|copy| self.disk(copy.disk));
-        disks.map(|disk| disk.changed).chain(own).max().unwrap_or(u64::MAX)
+        let moves = self.moves.contains_key(&chunk).then_some(self.moves_version);
+        let disks = self.with_states(chunk).filter_map(|(copy, _)| self.disk(copy.disk));
+        disks.map(|disk| disk.changed).chain(own).chain(moves).max().unwrap_or(u64::MAX)
     }
 
     /// Returns the chunks that have a copy on a disk, those of streams first.
     pub fn chunks_on(&self, disk: DiskNumber) -> impl Iterator<Item = ChunkId> {
         let streams = self.of_streams.keys().copied();
-        streams.chain((0..self.chunks).map(ChunkId)).filter(move |chunk| self.slot(*chunk, disk).is_some())
+        let has_copy =
+            move |chunk: &ChunkId| self.copies(*chunk).into_iter().flatten().any(|copy| copy.disk == disk);
+        streams.chain((0..self.chunks).map(ChunkId)).filter(has_copy)
     }
 
     /// Returns the chunks of a stream, in their order.
     #[must_use]
     pub fn stream(&self, name: &str) -> Option<Vec<ChunkId>> {
-        let piece = self.streams.get(name)?;
-        Some(piece.copies.chunks(COPIES).map(|copies| ChunkId::of_stream(copies[0])).collect())
+        let Stream { first, piece } = self.streams.get(name)?;
+        Some((first.0..).map(ChunkId).take(piece.copies.len() / COPIES).collect())
     }
 
     /// Returns the names of all streams.
@@ -360,59 +397,11 @@ impl Map {
         self.all_copies().filter(|copy| copy.disk == disk).count() as u32
     }
 
-    /// Returns the map after a change.
-    ///
-    /// # Errors
-    /// The change is not allowed now.
-    pub fn with(&self, change: &MapChange) -> Result<Self, MapRefusal> {
-        let mut map = self.clone();
-        match change {
-            MapChange::Stale(disks) => {
-                for disk in disks {
-                    let Some(disk) = map.disks.get_mut(disk.index()) else { continue };
-                    if disk.state == DiskState::Current {
-                        disk.since = NOW;
-                    }
-                    if disk.state != DiskState::Stale {
-                        (disk.state, disk.changed) = (DiskState::Stale, NOW);
-                    }
-                }
-                map.guard(disks)?;
-            }
-            MapChange::Syncing(disk) => {
-                let entry = map.in_state(*disk, DiskState::Stale)?;
-                (entry.state, entry.changed) = (DiskState::Syncing, NOW);
-            }
-            MapChange::Current(disk) => {
-                let entry = map.in_state(*disk, DiskState::Syncing)?;
-                (entry.state, entry.changed, entry.current_since) = (DiskState::Current, NOW, NOW);
-                entry.copies_whole = false;
-            }
-            MapChange::Opened { disk, opening, is_older } => {
-                let entry = map.disks.get_mut(disk.index()).expect("a disk of the group");
-                entry.opening = *opening;
-                if *is_older {
-                    if entry.state == DiskState::Current {
-                        entry.since = NOW;
-                    }
-                    (entry.state, entry.changed, entry.copies_whole) = (DiskState::Stale, NOW, true);
-                    map.guard(&[*disk])?;
-                }
-            }
-            MapChange::Stream { name, node, chunks } => {
-                if map.streams.contains_key(name) {
-                    return Err(MapRefusal::StreamExists(name.clone()));
-                }
-                let mut free = map.free_slots();
-                let own = map.disks().find(|(_, disk)| disk.server == *node).map(|(number, _)| number);
-                let copies = (0..*chunks).map(|_| map.place(&mut free, own));
-                let copies =
-                    copies.collect::<Option<Vec<_>>>().ok_or(MapRefusal::NoRoom { chunks: *chunks })?;
-                let copies = copies.into_iter().flatten().collect();
-                map.add_stream(name.clone(), Piece { version: NOW, copies });
-            }
-        }
-        Ok(map)
+    /// Returns the map with the time of the losses that its change has made, in seconds since 1970.
+    #[must_use]
+    pub fn at(mut self, now: u64) -> Self {
+        self.disks.iter_mut().filter(|disk| disk.since == NOW).for_each(|disk| disk.lost_at = now);
+        self
     }
 
     /// Returns the entries that lead from `before` to this map. The entry `map` is among them.
@@ -427,12 +416,19 @@ impl Map {
                 edits.push((format!("map/{number}"), version, Some(encode_copies(&piece.copies))));
             }
         }
-        for (name, piece) in &self.streams {
+        for (name, stream) in &self.streams {
             let old = before.and_then(|before| before.streams.get(name));
-            if old != Some(piece) {
-                let version = old.map_or(0, |old| old.version);
-                edits.push((format!("chunks/{name}"), version, Some(encode_copies(&piece.copies))));
+            if old != Some(stream) {
+                let version = old.map_or(0, |old| old.piece.version);
+                let head = wire::encode::<_, 8>(&StreamHead { first: stream.first, zeros: Zeros });
+                let value = [&head[..], &encode_copies(&stream.piece.copies)].concat();
+                edits.push((format!("chunks/{name}"), version, Some(value)));
             }
+        }
+        if before.map_or(!self.moves.is_empty(), |before| before.moves != self.moves) {
+            let version = before.map_or(0, |before| before.moves_version);
+            let moves = self.moves.values().flat_map(wire::encode::<_, 16>).collect();
+            edits.push((MOVES_KEY.to_owned(), version, Some(moves)));
         }
         edits
     }
@@ -446,33 +442,64 @@ impl Map {
         entries: impl IntoIterator<Item = (&'a str, u64, &'a [u8])>,
     ) -> Result<Option<Self>, DecodeError> {
         let (mut map, mut pieces, mut streams) = (None, BTreeMap::<u32, _>::new(), Vec::new());
+        let mut moves = None;
         for (key, version, value) in entries {
             if key == HEAD_KEY {
                 map = Some(Self::decode_group(version, value)?);
             } else if let Some(number) = key.strip_prefix("map/").and_then(|number| number.parse().ok()) {
                 pieces.insert(number, Piece { version, copies: decode_copies(value)? });
             } else if let Some(name) = key.strip_prefix("chunks/") {
-                streams.push((name.to_owned(), Piece { version, copies: decode_copies(value)? }));
+                let (head, copies) = value.split_at(value.len().min(8));
+                let first = wire::decode("chunks of a stream", head, |reader| {
+                    let StreamHead { first, .. } = reader.take()?;
+                    let fits = first.0.checked_add((value.len() / 8) as u32).is_some();
+                    require(first.is_of_stream() && fits, "chunk of a stream")?;
+                    Ok(first)
+                })?;
+                let piece = Piece { version, copies: decode_copies(copies)? };
+                streams.push((name.to_owned(), Stream { first, piece }));
+            } else if key == MOVES_KEY {
+                moves = Some((version, decode_moves(value)?));
             }
         }
         let Some(mut map) = map else { return Ok(None) };
+        if let Some((version, moves)) = moves {
+            (map.moves_version, map.moves) = (version, moves);
+        }
+        let has_gap = (0..).zip(pieces.keys()).any(|(number, found)| number != *found);
         map.pieces = pieces.into_values().collect();
-        streams.into_iter().for_each(|(name, piece)| map.add_stream(name, piece));
+        streams.into_iter().for_each(|(name, stream)| map.add_stream(name, stream));
         let known: usize = map.pieces.iter().map(|piece| piece.copies.len()).sum();
         let is_complete = known == map.chunks as usize * COPIES;
         let is_placed = |copy: Copy| map.disk(copy.disk).is_some_and(|disk| copy.slot < disk.slots);
-        match is_complete && map.all_copies().all(is_placed) {
+        let moves = map.moves.values().all(|moved| {
+            map.copies(moved.chunk).is_some_and(|copies| {
+                let is_new = copies.iter().all(|copy| copy.disk != moved.to.disk);
+                is_new && copies.iter().any(|copy| copy.disk == moved.from)
+            })
+        });
+        let is_sound = !has_gap && is_complete && moves && map.all_copies().all(is_placed);
+        match is_sound && map.has_distinct_places() {
             true => Ok(Some(map)),
             false => Err(Fault::Field("copies of chunks").of("map of disks")),
         }
     }
 
+    /// Returns true if no two copies have the same place, and no chunk two copies on a disk.
+    fn has_distinct_places(&self) -> bool {
+        let mut used: Vec<_> = self.all_copies().collect();
+        used.sort_unstable();
+        let pieces = self.pieces.iter().chain(self.streams.values().map(|stream| &stream.piece));
+        let mut chunks = pieces.flat_map(|piece| piece.copies.chunks(COPIES));
+        used.windows(2).all(|pair| pair[0] != pair[1])
+            && chunks.all(|copies| copies[0].disk != copies[1].disk)
+    }
+
     fn encode_group(&self) -> Vec<u8> {
         let head = Head {
-            format: FORMAT,
-            chunk_mib: self.chunk_mib,
-            disks: self.disks.len() as u32,
-            chunks: self.chunks,
+            stream_chunks: self.stream_chunks,
+            is_balancing: self.is_balancing,
+            ..Head::new(self.chunk_mib, self.disks.len(), self.chunks)
         };
         let mut writer = Writer::with(&head, GROUP_BYTES);
         for disk in &self.disks {
@@ -485,13 +512,15 @@ impl Map {
     fn decode_group(version: u64, value: &[u8]) -> Result<Self, DecodeError> {
         let known = |number: u64| if number == NOW { version } else { number };
         wire::decode("map of disks", value, |reader| {
-            let Head { format, chunk_mib, disks, chunks } = reader.take()?;
+            let head: Head = reader.take()?;
+            let Head { format, chunk_mib, disks, chunks, stream_chunks, .. } = head;
             require_version(format, FORMAT)?;
             require(disks as usize <= MAX_DISKS, "number of disks")?;
-            require(chunks <= MAX_CHUNKS, "number of chunks")?;
-            require([64, 256, 1024].contains(&chunk_mib), "length of a chunk")?;
+            require(chunks <= MAX_CHUNKS && stream_chunks < OF_STREAM, "number of chunks")?;
+            require(chunk_mib.is_power_of_two() && chunk_mib <= 1024, "length of a chunk")?;
             let disk = |reader: &mut Reader<'_>| {
                 let disk: DiskEntry = reader.take()?;
+                require(disk.slots <= MAX_SLOTS, "number of slots")?;
                 Ok(DiskEntry {
                     since: known(disk.since),
                     current_since: known(disk.current_since),
@@ -501,17 +530,17 @@ impl Map {
             };
             let disks = (0..disks).map(|_| disk(reader)).collect::<Result<Vec<_>, Fault>>()?;
             reader.rest();
-            let (pieces, streams, of_streams) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
-            Ok(Self { version, chunk_mib, chunks, disks, pieces, streams, of_streams })
+            Ok(Self::of(version, &head, disks))
         })
     }
 
-    fn add_stream(&mut self, name: String, piece: Piece) {
-        for copies in piece.copies.chunks(COPIES) {
+    fn add_stream(&mut self, name: String, stream: Stream) {
+        let Stream { first, piece } = &stream;
+        for (chunk, copies) in (first.0..).zip(piece.copies.chunks(COPIES)) {
             let copies: [Copy; COPIES] = copies.try_into().expect("whole chunks");
-            self.of_streams.insert(ChunkId::of_stream(copies[0]), (piece.version, copies));
+            self.of_streams.insert(ChunkId(chunk), (piece.version, copies));
         }
-        self.streams.insert(name, piece);
+        self.streams.insert(name, stream);
     }
 
     fn in_state(&mut self, disk: DiskNumber, state: DiskState) -> Result<&mut DiskEntry, MapRefusal> {
@@ -531,7 +560,9 @@ impl Map {
     }
 
     fn all_copies(&self) -> impl Iterator<Item = Copy> {
-        self.pieces.iter().chain(self.streams.values()).flat_map(|piece| piece.copies.iter().copied())
+        let pieces = self.pieces.iter().chain(self.streams.values().map(|stream| &stream.piece));
+        let copies = pieces.flat_map(|piece| piece.copies.iter().copied());
+        copies.chain(self.moves.values().map(|moved| moved.to))
     }
 
     /// Returns the free slots of each disk, the lowest last.
@@ -554,8 +585,9 @@ impl Map {
                     copies.iter().filter_map(|copy| self.disk(copy.disk)).map(|disk| disk.failure_group);
                 groups.into_iter().all(|group| group != disk.failure_group)
             };
-            let fitting =
-                self.disks().filter(|(number, disk)| is_new(disk) && !free[number.index()].is_empty());
+            let fitting = self.disks().filter(|(number, disk)| {
+                is_new(disk) && !disk.is_leaving && !free[number.index()].is_empty()
+            });
             let is_own = |number: DiskNumber| copies.is_empty() && own == Some(number);
             // First the failure groups are filled evenly, then the disks of one.
             let free_in = |group: u8| {
@@ -564,12 +596,67 @@ impl Map {
             };
             let (disk, _) = fitting.max_by_key(|(number, disk)| {
                 let free = (free_in(disk.failure_group), free[number.index()].len());
-                (is_own(*number), free, std::cmp::Reverse(*number))
+                let is_current = disk.state == DiskState::Current;
+                (is_own(*number), is_current, free, std::cmp::Reverse(*number))
             })?;
             copies.push(Copy { disk, slot: free[disk.index()].pop()? });
         }
         copies.try_into().ok()
     }
+}
+
+impl Head {
+    fn new(chunk_mib: u32, disks: usize, chunks: u32) -> Self {
+        let (disks, stream_chunks, is_balancing) = (disks as u32, 0, false);
+        Self { format: FORMAT, chunk_mib, disks, chunks, stream_chunks, is_balancing, zeros: Zeros }
+    }
+}
+
+impl DiskEntry {
+    /// Makes a disk that is current, because it is zero and has no chunks yet.
+    #[must_use]
+    pub fn new(added: &AddedDisk) -> Self {
+        let AddedDisk { id, server, failure_group, slots } = *added;
+        Self {
+            id,
+            server,
+            failure_group,
+            state: DiskState::Current,
+            copies_whole: false,
+            is_mixed: false,
+            is_offline: false,
+            is_leaving: false,
+            slots,
+            since: 0,
+            current_since: 0,
+            opening: 0,
+            changed: 0,
+            lost_at: 0,
+            unused_from: 0,
+        }
+    }
+
+    /// Makes the entry of a number that no disk has.
+    fn removed() -> Self {
+        let added = AddedDisk { id: 0, server: NodeId(0), failure_group: 0, slots: 0 };
+        Self { state: DiskState::Stale, changed: NOW, ..Self::new(&added) }
+    }
+
+    fn is_removed(&self) -> bool {
+        self.id == 0
+    }
+}
+
+fn decode_moves(value: &[u8]) -> Result<BTreeMap<ChunkId, Move>, DecodeError> {
+    wire::decode("moves of chunks", value, |reader| {
+        let mut moves = BTreeMap::new();
+        while !reader.is_empty() {
+            let moved: Move = reader.take()?;
+            require(moved.to.disk.index() < MAX_DISKS, "place of a copy")?;
+            moves.insert(moved.chunk, moved);
+        }
+        Ok(moves)
+    })
 }
 
 fn encode_copies(copies: &[Copy]) -> Vec<u8> {
@@ -581,7 +668,7 @@ fn decode_copies(value: &[u8]) -> Result<Arc<[Copy]>, DecodeError> {
         let mut copies = Vec::new();
         while !reader.is_empty() {
             let copy: Copy = reader.take()?;
-            require(copy.disk.index() < MAX_DISKS && copy.slot < 1 << 24, "place of a copy")?;
+            require(copy.disk.index() < MAX_DISKS && copy.slot < MAX_SLOTS, "place of a copy")?;
             copies.push(copy);
         }
         require(copies.len().is_multiple_of(COPIES), "number of copies")?;
@@ -595,91 +682,4 @@ fn decode_copies(value: &[u8]) -> Result<Arc<[Copy]>, DecodeError> {
 pub fn map_any(bytes: &[u8]) -> bool {
     let (group, copies) = bytes.split_at(bytes.len().min(GROUP_BYTES));
     Map::decode([(HEAD_KEY, 1, group), ("map/0", 1, copies)]).is_ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Disks of these failure groups with so many slots.
-    fn disks(disks: &[(u8, u32)]) -> Vec<DiskEntry> {
-        let disk = |(number, (failure_group, slots)): (u8, &(u8, u32))| DiskEntry {
-            id: number.into(),
-            server: NodeId(*failure_group),
-            failure_group: *failure_group,
-            state: DiskState::Current,
-            copies_whole: false,
-            slots: *slots,
-            since: 0,
-            current_since: 0,
-            opening: 0,
-            changed: 0,
-        };
-        (0..).zip(disks).map(disk).collect()
-    }
-
-    /// Returns the map as the registry has it, with this version of all entries.
-    fn stored(map: &Map, version: u64) -> Map {
-        let edits = map.edits(None);
-        let entries =
-            edits.iter().map(|(key, _, value)| (key.as_str(), version, &value.as_ref().unwrap()[..]));
-        Map::decode(entries).unwrap().unwrap()
-    }
-
-    #[test]
-    fn every_chunk_has_copies_in_different_failure_groups_also_of_uneven_hosts() {
-        let uneven = [(0, 170), (1, 170), (2, 44), (2, 44), (2, 44), (2, 44)];
-        for all in [&[(0, 130), (1, 130)][..], &uneven, &[(0, 300), (1, 100), (2, 200)]] {
-            let slots: u32 = all.iter().map(|(_, slots)| slots).sum();
-            let chunks = slots / 2 - 5;
-            let map = Map::new(64, chunks, disks(all)).unwrap();
-            let mut used = std::collections::BTreeSet::new();
-            for chunk in (0..chunks).map(ChunkId) {
-                let [one, other] = map.copies(chunk).unwrap();
-                let group = |copy: Copy| map.disk(copy.disk).unwrap().failure_group;
-                assert_ne!(group(one), group(other), "{chunk:?}");
-                assert!(used.insert(one) && used.insert(other), "{chunk:?}: a slot twice");
-            }
-            let none = Map::new(64, slots / 2 + 1, disks(all));
-            assert!(matches!(none, Err(MapRefusal::NoRoom { .. })), "{none:?}");
-        }
-    }
-
-    #[test]
-    fn a_stream_has_a_copy_on_the_disk_of_its_node() {
-        let map = stored(&Map::new(64, 2, disks(&[(0, 9), (1, 9), (2, 9)])).unwrap(), 4);
-        let stream = MapChange::Stream { name: "n3.0".into(), node: NodeId(2), chunks: 3 };
-        let next = stored(&map.with(&stream).unwrap(), 5);
-        let chunks = next.stream("n3.0").unwrap();
-        assert!(chunks.len() == 3 && chunks.iter().all(|chunk| next.slot(*chunk, DiskNumber(2)).is_some()));
-        assert_eq!(next.with(&stream), Err(MapRefusal::StreamExists("n3.0".into())));
-        assert_eq!(next.streams().collect::<Vec<_>>(), ["n3.0"]);
-    }
-
-    #[test]
-    fn the_last_current_copy_stays() {
-        let map = stored(&Map::new(64, 2, disks(&[(0, 9), (1, 9)])).unwrap(), 4);
-        let without = stored(&map.with(&MapChange::Stale(vec![DiskNumber(1)])).unwrap(), 7);
-        let entry = without.disk(DiskNumber(1)).unwrap();
-        assert_eq!((entry.state, entry.since, entry.changed), (DiskState::Stale, 7, 7));
-        let last = without.with(&MapChange::Stale(vec![DiskNumber(0)]));
-        assert_eq!(last, Err(MapRefusal::LastCopy { chunks: 2, without: vec![DiskNumber(0)] }));
-        // It has missed writes since 7, also if it is away again before it has all.
-        let back = stored(&without.with(&MapChange::Syncing(DiskNumber(1))).unwrap(), 8);
-        let away = stored(&back.with(&MapChange::Stale(vec![DiskNumber(1)])).unwrap(), 9);
-        assert_eq!(away.disk(DiskNumber(1)).unwrap().since, 7);
-        let again = away.with(&MapChange::Current(DiskNumber(1)));
-        assert_eq!(again, Err(MapRefusal::State { disk: DiskNumber(1), state: DiskState::Stale }));
-    }
-
-    #[test]
-    fn hostile_bytes_do_no_harm() {
-        let map = Map::new(64, 2, disks(&[(0, 9), (1, 9)])).unwrap();
-        let entries = map.edits(None).into_iter().filter_map(|(_, _, value)| value);
-        let good = entries.collect::<Vec<_>>().concat();
-        assert!(map_any(&good));
-        plexus_sim::hostile(&[good], |bytes| {
-            let _ = map_any(bytes);
-        });
-    }
 }

@@ -5,19 +5,26 @@
 //! disk of this node, `message` the format between nodes, [`Mirror`] joins them in a node.
 
 mod blocks;
+mod buffers;
 mod disk;
 pub mod map;
 mod message;
+mod new;
 pub mod protocol;
+mod queue;
+mod scrub;
 mod service;
 mod stream;
 
 pub use blocks::BlockCopy;
 pub(crate) use blocks::MirrorBlocks;
-pub use disk::{DiskJob, NewDisk, ServedDisk, create_disk};
+pub use disk::{NewDisk, ServedDisk};
 #[doc(hidden)]
 pub use map::map_any;
 #[doc(hidden)]
 pub use message::mirror_message_any;
+pub use new::{DiskPlace, ZeroProgress, create_disk, discard_disk, slots_of_device};
+pub use queue::DiskJob;
+pub use scrub::Scrubbed;
 pub use service::{ChunkWrite, Flush, Mirror, MirrorService};
 pub use stream::MirrorStream;

@@ -4,9 +4,10 @@
 //! are queued while its lock is held. Nothing else is done under it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc},
+    thread,
 };
 
 use bytes::Bytes;
@@ -18,13 +19,14 @@ use plexus_membership::{
 };
 
 use super::{
-    disk::{DiskJob, ServedDisk},
-    map::{ChunkId, DiskNumber, Map, MapChange},
+    disk::ServedDisk,
+    map::{ChunkId, DiskNumber, Map, MapChange, UNIT_BYTES},
     message,
     protocol::{
         ClientOp, ClientResult, DiskAnswer, DiskRefusal, MapProposal, MirrorAction, MirrorCore, MirrorCounts,
         MirrorMessage,
     },
+    queue::DiskJob,
 };
 
 /// The worker that exchanges the messages.
@@ -67,6 +69,8 @@ pub struct ChunkWrite {
     pub data: Bytes,
     /// As in [`ClientOp::Write`].
     pub only: Option<(u64, Vec<DiskNumber>)>,
+    /// As in [`ClientOp::Write`].
+    pub under: Option<u64>,
 }
 
 impl Mirror {
@@ -95,15 +99,15 @@ impl Mirror {
         self.act(MirrorCore::quiesce);
     }
 
-    /// Begins to serve a disk, whose label was compared with the map. `open` opens it, with the
-    /// function that gets its answers.
+    /// Begins to serve a disk with this identifier, whose label was compared with the map. `open`
+    /// opens it, with the function that gets its answers.
     ///
     /// # Errors
     /// That of `open`.
     pub fn serve<E>(
         self: &Arc<Self>,
-        number: DiskNumber,
-        open: impl FnOnce(Box<dyn Fn(u64, DiskAnswer<Bytes>) + Send>) -> Result<ServedDisk, E>,
+        (number, id): (DiskNumber, u128),
+        open: impl FnOnce(Box<dyn Fn(u64, DiskAnswer<Bytes>) + Send + Sync>) -> Result<ServedDisk, E>,
     ) -> Result<(), E> {
         let told: Weak<Self> = Arc::downgrade(self);
         let answer = move |ticket, answer| {
@@ -122,7 +126,7 @@ impl Mirror {
         };
         // Outside of the lock, which its thread takes to answer.
         drop(unused);
-        self.act(|core| core.opened(number));
+        self.act(|core| core.opened(number, id));
         Ok(())
     }
 
@@ -140,11 +144,21 @@ impl Mirror {
             // First, so that it takes no request that it will not execute.
             self.closed(number, why);
             let disk = self.lock().disks.remove(&number);
-            // Outside of the lock, which its thread takes to answer.
-            drop(disk);
+            drop_aside(disk);
             number
         };
         failed.into_iter().map(close).collect()
+    }
+
+    /// Closes a disk that is not in the map any more, after it has executed what it has taken.
+    pub fn unserve(&self, number: DiskNumber) {
+        let disk = self.lock().disks.remove(&number);
+        drop_aside(disk);
+    }
+
+    /// Has the chunks of these disks, which are away for too long, get other copies.
+    pub fn rebuild(&self, disks: BTreeSet<DiskNumber>) {
+        self.act(|core| core.rebuild(disks));
     }
 
     /// Notes that a disk of this node cannot be served, so that it is marked.
@@ -172,13 +186,15 @@ impl Mirror {
     pub fn write(&self, writes: Vec<ChunkWrite>) -> Result<(), DiskRefusal> {
         let mut answers = Vec::with_capacity(writes.len());
         self.act(|core| {
-            for ChunkWrite { chunk, offset, data, only } in writes {
+            for ChunkWrite { chunk, offset, data, only, under } in writes {
                 let (reply, answer) = waiter();
-                core.submit(chunk, ClientOp::Write { offset, data, only }, reply);
+                core.submit(chunk, ClientOp::Write { offset, data, only, under }, reply);
                 answers.push(answer);
             }
         });
-        answers.into_iter().try_for_each(|answer| Self::wait(answer).map(drop))
+        // All have ended then: a write that is under way must not meet a later one.
+        let results: Vec<_> = answers.into_iter().map(Self::wait).collect();
+        results.into_iter().try_for_each(|result| result.map(drop))
     }
 
     /// Reads from a current copy, or from the one on a disk; see [`ClientOp::Read`]. Returns the
@@ -203,8 +219,62 @@ impl Mirror {
                 Err(DiskRefusal::Failed { disk, why })
             }
             ClientResult::Read(data, disk) => Ok((data, disk)),
-            ClientResult::Done => Err(DiskRefusal::Ended),
+            ClientResult::Done | ClientResult::Held(_) => Err(DiskRefusal::Ended),
         }
+    }
+
+    /// Reads a unit of a chunk from several copies at once.
+    pub(super) fn read_unit(
+        &self,
+        chunk: ChunkId,
+        unit: u32,
+        disks: &[DiskNumber],
+    ) -> Vec<Result<Bytes, DiskRefusal>> {
+        let answers: Vec<_> = disks.iter().map(|_| waiter()).collect();
+        self.act(|core| {
+            for (disk, (reply, _)) in disks.iter().zip(&answers) {
+                let (offset, length, from) = (unit * UNIT_BYTES, UNIT_BYTES, Some(*disk));
+                core.submit(chunk, ClientOp::Read { offset, length, from, in_doubt: None }, reply.clone());
+            }
+        });
+        let answers = answers.into_iter().map(|(_, answer)| match Self::wait(answer)? {
+            ClientResult::Read(data, _) if data.len() == UNIT_BYTES as usize => Ok(data),
+            _ => Err(DiskRefusal::Changed),
+        });
+        answers.collect()
+    }
+
+    /// Has no node write a unit while `work` runs, which gets the number of the hold; see
+    /// [`MirrorCore::hold_unit`].
+    ///
+    /// # Errors
+    /// The view or the map has changed, or that of `work`.
+    pub(super) fn holding<T>(
+        &self,
+        chunk: ChunkId,
+        unit: u32,
+        work: impl FnOnce(u64) -> Result<T, DiskRefusal>,
+    ) -> Result<T, DiskRefusal> {
+        let (reply, answer) = waiter();
+        self.act(|core| core.hold_unit(chunk, unit, reply));
+        match Self::wait(answer)? {
+            ClientResult::Held(hold) => {
+                let done = work(hold);
+                self.act(|core| core.release_unit(hold));
+                done
+            }
+            ClientResult::Done | ClientResult::Read(..) => Err(DiskRefusal::Changed),
+        }
+    }
+
+    /// Writes to a disk, durably, without a change of contents; see [`ClientOp::Probe`].
+    ///
+    /// # Errors
+    /// A copy of the chunk is not current, the chunk has none on this disk, or the disk fails.
+    pub fn probe(&self, chunk: ChunkId, disk: DiskNumber, unit: u32) -> Result<(), DiskRefusal> {
+        let (reply, answer) = waiter();
+        self.act(|core| core.submit(chunk, ClientOp::Probe { disk, unit }, reply));
+        Self::wait(answer).map(drop)
     }
 
     /// Changes the map, and waits until the change is committed.
@@ -260,11 +330,22 @@ impl Mirror {
         self.lock().core.counts()
     }
 
+    /// Returns the change that lets a group go on that is stopped; see [`MirrorCore::forced`].
+    #[must_use]
+    pub fn forced(&self) -> Option<MapChange> {
+        self.lock().core.forced()
+    }
+
     /// Returns a line for each problem that an operator must know.
     #[must_use]
     pub fn trouble(&self) -> Vec<String> {
         let state = self.lock();
-        let stopped = state.core.stopped().map(|why| format!("the disk group waits: {why}"));
+        let stopped = state.core.stopped().map(|why| {
+            format!(
+                "the disk group waits: {why}: start their nodes, or give up what only they have with `plexus disk force \
+                 --lose-newer`"
+            )
+        });
         let failed = state.core.failed().map(|(disk, why)| format!("{disk}: {why}"));
         stopped.into_iter().chain(failed).collect()
     }
@@ -323,6 +404,13 @@ impl Mirror {
     fn take_sends(&self) -> Vec<(NodeId, Epoch, MirrorMessage<Bytes>)> {
         std::mem::take(&mut self.lock().sends)
     }
+}
+
+/// Ends a disk on a thread of its own: one that hangs must not stop its node. Until it has ended,
+/// its file cannot be opened again.
+fn drop_aside(disk: Option<ServedDisk>) {
+    // Without a thread it is dropped here.
+    let _ = thread::Builder::new().name("plexus-disk-end".into()).spawn(move || drop(disk));
 }
 
 /// The reason why a message is a fault of its sender.

@@ -8,12 +8,14 @@ use std::{
     time::Duration,
 };
 
+use plexus_base::{BlockId, Incarnation};
+
 use super::*;
 use crate::{
-    BlockSize, Device, GroupId,
+    BlockSize, Device, GroupId, Page, Shape, Version, Writer,
     mirror::{
-        MirrorStream, NewDisk, create_disk,
-        map::{DiskEntry, DiskState},
+        MirrorBlocks, MirrorStream, NewDisk, Scrubbed, create_disk,
+        map::{AddedDisk, DiskEntry, DiskState},
     },
 };
 
@@ -56,17 +58,9 @@ impl Nodes {
             is_cut: AtomicBool::new(false),
         };
         (0..2).for_each(|number| create_disk(&nodes.path(number), &new_disk(number)).unwrap());
-        let disk = |number: u8| DiskEntry {
-            id: u128::from(number) + 1,
-            server: NodeId(number),
-            failure_group: number,
-            state: DiskState::Current,
-            copies_whole: false,
-            slots: 4,
-            since: 0,
-            current_since: 0,
-            opening: 0,
-            changed: 0,
+        let disk = |number: u8| {
+            let (id, server) = (u128::from(number) + 1, NodeId(number));
+            DiskEntry::new(&AddedDisk { id, server, failure_group: number, slots: 4 })
         };
         let map = Map::new(64, 2, vec![disk(0), disk(1)]).unwrap();
         nodes.commit(&map, None);
@@ -96,7 +90,7 @@ impl Nodes {
 
     fn serve(&self, number: u8) {
         let open = |answer| ServedDisk::open(&self.path(number), &new_disk(number), answer);
-        self.nodes[usize::from(number)].serve(DiskNumber(number), open).unwrap();
+        self.nodes[usize::from(number)].serve((DiskNumber(number), u128::from(number) + 1), open).unwrap();
     }
 
     /// Begins a view of these nodes.
@@ -142,7 +136,8 @@ impl Nodes {
 
     fn write(&self, node: usize, chunk: u32, offset: u32, byte: u8) {
         let data = Bytes::from(vec![byte; BLOCK]);
-        self.nodes[node].write(vec![ChunkWrite { chunk: ChunkId(chunk), offset, data, only: None }]).unwrap();
+        let write = ChunkWrite { chunk: ChunkId(chunk), offset, data, only: None, under: None };
+        self.nodes[node].write(vec![write]).unwrap();
     }
 
     /// Reads the copy of one disk.
@@ -182,10 +177,14 @@ fn what_a_disk_has_missed_is_copied_when_it_returns() {
         nodes.write(0, 0, 0, 3);
         nodes.write(0, 1, 63 << 20, 4);
         assert!(nodes.copy(0, 1, 0, 0).is_err(), "a stale copy is read");
+        // A probe would clear the bit of what is missed.
+        let probe = |disk| nodes.nodes[0].probe(ChunkId(0), DiskNumber(disk), 0);
+        assert!((0..2).all(|disk| probe(disk).is_err()), "a probe while a copy is missing");
         let copied = nodes.nodes[1].counts().copied_units;
         nodes.view(3, &[0, 1]);
         nodes.until("a disk that has returned is current", DiskState::Current);
         assert_eq!(nodes.nodes[1].counts().copied_units - copied, 2, "only what was missed is copied");
+        assert!((0..2).all(|disk| probe(disk).is_ok()));
         let all = [(0, 0, 3), (1, 5 << 20, 2), (1, 63 << 20, 4)];
         for (chunk, offset, byte) in all {
             assert_eq!(nodes.copy(0, 0, chunk, offset), Ok(byte));
@@ -262,6 +261,56 @@ fn a_sync_waits_for_what_another_one_has_taken() {
         let ended_before = second.join().unwrap();
         nodes.is_over.store(true, Relaxed);
         assert!(!ended_before, "the sync has ended before the write");
+    });
+    nodes.nodes.iter().for_each(|node| node.end());
+}
+
+/// Chunks move to a disk, and everything is read from there.
+#[test]
+fn chunks_move_and_a_scrub_replaces_what_is_bad() {
+    let nodes = Nodes::new();
+    thread::scope(|scope| {
+        scope.spawn(|| nodes.carry());
+        (0..2).for_each(|number| nodes.serve(number));
+        nodes.view(1, &[0, 1]);
+        let block_size = BlockSize::from_kib(8).unwrap();
+        let shape = Shape { id: GroupId(7), block_size, blocks: 16_384 };
+        let blocks = MirrorBlocks::new(&shape, nodes.nodes[0].clone());
+        let page = |block: u64, version: u64| {
+            let mut page = vec![0; BLOCK];
+            let writer = Writer { node: NodeId(0), incarnation: Incarnation(1) };
+            Page::of(&mut page[..]).stamp(BlockId(block), writer, Version(version));
+            Page::of(&mut page[..]).seal();
+            page
+        };
+        let all: Vec<_> = [0, 1, 9000, 16_383].map(|block| (BlockId(block), page(block, 7))).into();
+        let writes: Vec<_> = all.iter().map(|(block, page)| (*block, &page[..])).collect();
+        blocks.write(&writes).unwrap();
+        let scrub = || blocks.scrub(&mut |_| true).unwrap();
+        let sound = Scrubbed { units: 128, all: 128, ..Scrubbed::default() };
+        assert_eq!(scrub(), sound);
+        // One is destroyed, one is older, one is on both.
+        let place = |node: &Mirror, block: u64| {
+            let (chunk, offset) = ((block / 8192) as u32, (block % 8192) as u32 * BLOCK as u32);
+            let (slot, _) = node.map().unwrap().slot(ChunkId(chunk), DiskNumber(1)).unwrap();
+            new_disk(1).length() - u64::from(4 - slot) * (64 << 20) + u64::from(offset)
+        };
+        let file = std::fs::OpenOptions::new().write(true).open(nodes.path(1)).unwrap();
+        let damage = |block: u64, bytes: &[u8]| {
+            std::os::unix::fs::FileExt::write_all_at(&file, bytes, place(&nodes.nodes[0], block)).unwrap();
+        };
+        damage(1, &[3; 100]);
+        damage(9000, &page(9000, 6));
+        assert_eq!(scrub(), Scrubbed { repaired: 2, ..sound });
+        assert_eq!(scrub(), sound);
+        for (block, page) in &all {
+            let copies = blocks.read_in_doubt(*block).unwrap();
+            assert!(
+                copies.len() == 2 && copies.iter().all(|copy| copy.bytes[..BLOCK] == page[..]),
+                "{block}"
+            );
+        }
+        nodes.is_over.store(true, Relaxed);
     });
     nodes.nodes.iter().for_each(|node| node.end());
 }

@@ -109,7 +109,7 @@ impl Device for MirrorStream {
         let parts = self.parts(offset, from.len())?;
         let write = |(chunk, offset, start, bytes): (ChunkId, u32, usize, usize)| {
             let data = Bytes::copy_from_slice(&from[start..start + bytes]);
-            ChunkWrite { chunk, offset, data, only: None }
+            ChunkWrite { chunk, offset, data, only: None, under: None }
         };
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         pending.writes.extend(parts.into_iter().map(write));

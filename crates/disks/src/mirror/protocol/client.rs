@@ -1,9 +1,9 @@
 //! The side of the clients: reads and writes of chunks, and holds.
 
-use plexus_base::NodeId;
+use plexus_base::{NodeId, NodeSet};
 
 use super::{
-    super::map::{ChunkId, DiskNumber, DiskState, MapRefusal, UNIT_BYTES},
+    super::map::{COPIES, ChunkId, DiskNumber, DiskState, MapRefusal, UNIT_BYTES},
     DiskAnswer, DiskOp, DiskRequest, IO_TIMEOUT_MS, MirrorCore, MirrorMessage, Requester,
 };
 
@@ -20,6 +20,8 @@ pub enum ClientOp<D> {
         /// block on the others. The version is as for a read in doubt. The list may be empty: the
         /// copies on syncing disks get it always.
         only: Option<(u64, Vec<DiskNumber>)>,
+        /// The hold of the unit under which it writes, see [`MirrorCore::hold_unit`].
+        under: Option<u64>,
     },
     /// Read a current copy.
     Read {
@@ -33,6 +35,15 @@ pub enum ClientOp<D> {
         /// the map in which [`Map::changed`](super::Map::changed) of the chunk has this version.
         in_doubt: Option<u64>,
     },
+    /// Write to a disk, durably, without a change of contents: clear the dirty bit of a unit whose
+    /// copies are all current. No resync reads that bit: the bits of writes after a disk was marked
+    /// count, and a mark makes this request too old to be taken.
+    Probe {
+        /// The disk.
+        disk: DiskNumber,
+        /// The unit.
+        unit: u32,
+    },
 }
 
 /// The result of an operation.
@@ -42,6 +53,8 @@ pub enum ClientResult<D> {
     Done,
     /// The bytes, and the disk from which they are.
     Read(D, DiskNumber),
+    /// The unit is held, with this number.
+    Held(u64),
 }
 
 /// The reason why an operation failed.
@@ -99,6 +112,32 @@ enum CopyState {
     Failed,
 }
 
+/// A unit that a client of this node has held, or wants to.
+#[derive(Clone)]
+pub(super) struct OwnHold<W> {
+    unit: (ChunkId, u32),
+    pub(super) version: u64,
+    /// The members that have not answered.
+    missing: NodeSet,
+    /// `None` when all have.
+    waiter: Option<W>,
+}
+
+impl Hold {
+    /// Returns the node that has asked for it, and its number there.
+    #[cfg(test)]
+    pub(super) fn owner(&self) -> (NodeId, u64) {
+        (self.from, self.id)
+    }
+}
+
+impl<W> OwnHold<W> {
+    /// Returns true if all members hold the unit.
+    pub(super) fn is_held(&self) -> bool {
+        self.waiter.is_none()
+    }
+}
+
 /// A unit that no write of this node may begin.
 #[derive(Clone, Copy)]
 pub(super) struct Hold {
@@ -133,6 +172,15 @@ impl<D, W> Operation<D, W> {
         match &self.op {
             ClientOp::Write { only, .. } => only.as_ref().map(|(version, _)| *version),
             ClientOp::Read { in_doubt, .. } => *in_doubt,
+            ClientOp::Probe { .. } => None,
+        }
+    }
+
+    /// Returns the hold under which it writes.
+    fn under(&self) -> Option<u64> {
+        match self.op {
+            ClientOp::Write { under, .. } => under,
+            ClientOp::Read { .. } | ClientOp::Probe { .. } => None,
         }
     }
 
@@ -140,12 +188,57 @@ impl<D, W> Operation<D, W> {
     fn written(&self) -> Option<(ChunkId, u32)> {
         match self.op {
             ClientOp::Write { offset, .. } => Some((self.chunk, offset / UNIT_BYTES)),
-            ClientOp::Read { .. } => None,
+            ClientOp::Read { .. } | ClientOp::Probe { .. } => None,
         }
     }
 }
 
 impl<D: Clone, W> MirrorCore<D, W> {
+    /// Has no node begin a write of the unit of a chunk until [`release_unit`](Self::release_unit).
+    /// The waiter gets the number of the hold when no write of the unit is under way. A new view,
+    /// or a map in which the chunk has changed, ends the hold: then [`DiskRefusal::Changed`] is the
+    /// result, also of a write under it.
+    pub fn hold_unit(&mut self, chunk: ChunkId, unit: u32, waiter: W) {
+        let version = match &self.map {
+            Some(map) if self.is_usable() && !self.is_ended => map.version(),
+            _ => return self.finish(waiter, Err(DiskRefusal::Changed)),
+        };
+        let (id, missing) = (self.number(), self.members);
+        self.own_holds.insert(id, OwnHold { unit: (chunk, unit), version, missing, waiter: Some(waiter) });
+        let hold = MirrorMessage::Hold { id, version, chunk, unit };
+        missing.iter().for_each(|member| self.send(member, hold.clone()));
+        self.settle();
+    }
+
+    /// Ends a hold of this node.
+    pub fn release_unit(&mut self, hold: u64) {
+        if self.own_holds.remove(&hold).is_some() {
+            self.release_all(hold);
+            self.settle();
+        }
+    }
+
+    /// Ends those holds of clients of this node.
+    pub(super) fn end_own_holds(&mut self, ends: impl Fn(&(ChunkId, u32), &OwnHold<W>) -> bool) {
+        let ended = self.own_holds.iter().filter(|(_, hold)| ends(&hold.unit, hold)).map(|(id, _)| *id);
+        for id in ended.collect::<Vec<_>>() {
+            let waiter = self.own_holds.remove(&id).and_then(|hold| hold.waiter);
+            waiter.into_iter().for_each(|waiter| self.finish(waiter, Err(DiskRefusal::Changed)));
+            self.release_all(id);
+        }
+    }
+
+    /// Notes that a member holds a unit for a client of this node.
+    pub(super) fn held_for_client(&mut self, from: NodeId, id: u64) {
+        let Some(hold) = self.own_holds.get_mut(&id) else { return };
+        hold.missing.remove(from);
+        if hold.missing.is_empty()
+            && let Some(waiter) = hold.waiter.take()
+        {
+            self.finish(waiter, Ok(ClientResult::Held(id)));
+        }
+    }
+
     /// Begins an operation on a chunk. The waiter is told the result.
     pub fn submit(&mut self, chunk: ChunkId, op: ClientOp<D>, waiter: W) {
         if self.is_ended {
@@ -186,7 +279,12 @@ impl<D: Clone, W> MirrorCore<D, W> {
     fn start(&mut self, number: u64) {
         let (Some(map), Some(operation)) = (self.map.clone(), self.operations.get(&number)) else { return };
         let chunk = operation.chunk;
-        let is_held = operation.written().is_some_and(|unit| self.holds.contains_key(&unit));
+        let unit = operation.written();
+        let under = operation.under().map(|hold| self.own_holds.get(&hold));
+        if under.is_some_and(|hold| hold.is_none_or(|hold| !hold.is_held() || Some(hold.unit) != unit)) {
+            return self.end(number, Err(DiskRefusal::Changed));
+        }
+        let is_held = under.is_none() && unit.is_some_and(|unit| self.holds.contains_key(&unit));
         // After a refusal there is a newer map or view, which is not known here yet.
         let is_refused = operation.version() == Some(map.version());
         if is_held || is_refused {
@@ -202,10 +300,11 @@ impl<D: Clone, W> MirrorCore<D, W> {
             return self.end(number, Err(DiskRefusal::Changed));
         }
         let (disks, op): (Vec<_>, _) = match &operation.op {
-            ClientOp::Write { offset, data, only } => {
+            ClientOp::Write { offset, data, only, .. } => {
                 // A resync may have replaced what a recovery would find on a syncing disk.
                 let is_wanted = |disk: &DiskNumber| {
-                    let is_current = map.state(*disk) == DiskState::Current;
+                    let is_current =
+                        map.slot(chunk, *disk).is_some_and(|(_, state)| state == DiskState::Current);
                     only.as_ref().is_none_or(|(_, only)| !is_current || only.contains(disk))
                 };
                 let disks = map.live_copies(chunk).map(|copy| copy.disk).filter(is_wanted).collect();
@@ -222,6 +321,14 @@ impl<D: Clone, W> MirrorCore<D, W> {
                 };
                 let in_doubt = in_doubt.is_some();
                 (vec![disk], DiskOp::Read { offset: *offset, length: *length, in_doubt })
+            }
+            ClientOp::Probe { disk, unit } => {
+                let current: Vec<_> = map.current_copies(chunk).map(|copy| copy.disk).collect();
+                if current.len() < COPIES || !current.contains(disk) {
+                    let disk = *disk;
+                    return self.end(number, Err(DiskRefusal::NotReadable(disk)));
+                }
+                (vec![*disk], DiskOp::Clean { unit: *unit })
             }
         };
         if disks.is_empty() {
@@ -269,9 +376,10 @@ impl<D: Clone, W> MirrorCore<D, W> {
         let Some(operation) = self.operations.get_mut(&number) else { return };
         let Some(attempt) = &mut operation.attempt else { return };
         let is_write = matches!(operation.op, ClientOp::Write { .. });
+        let is_done = !matches!(operation.op, ClientOp::Read { .. });
         let copy = attempt.copies.iter_mut().find(|(copy, _)| *copy == disk).expect("a copy that was asked");
         match answer {
-            DiskAnswer::Done if is_write => {
+            DiskAnswer::Done if is_done => {
                 copy.1 = CopyState::Executed;
                 if attempt.copies.iter().all(|(_, state)| *state == CopyState::Executed) {
                     self.end(number, Ok(super::ClientResult::Done));
@@ -360,11 +468,14 @@ impl<D: Clone, W> MirrorCore<D, W> {
             operation.attempt.is_some() && operation.written() == Some(unit) && !self.waiting.contains(number)
         };
         let is_busy = self.operations.iter().any(|(number, operation)| is_under_way(number, operation));
-        if let Some(hold) = self.holds.get_mut(&unit)
-            && !is_busy
-            && !std::mem::replace(&mut hold.is_answered, true)
-        {
-            let (from, id) = (hold.from, hold.id);
+        if is_busy {
+            return;
+        }
+        let holds = self.holds.get_mut(&unit).into_iter().flatten();
+        let new = holds.filter_map(|hold| {
+            (!std::mem::replace(&mut hold.is_answered, true)).then_some((hold.from, hold.id))
+        });
+        for (from, id) in new.collect::<Vec<_>>() {
             self.send(from, MirrorMessage::Held(id));
         }
     }
@@ -372,7 +483,8 @@ impl<D: Clone, W> MirrorCore<D, W> {
     pub(super) fn hold(&mut self, from: NodeId, id: u64, version: u64, chunk: ChunkId, unit: u32) {
         match self.map.as_ref().map(|map| map.version()) {
             Some(known) if known == version => {
-                self.holds.insert((chunk, unit), Hold { from, id, version, is_answered: false });
+                let hold = Hold { from, id, version, is_answered: false };
+                self.holds.entry((chunk, unit)).or_default().push(hold);
                 self.answer_hold((chunk, unit));
             }
             // Its map is older: it begins again when it learns of this one.
@@ -382,6 +494,11 @@ impl<D: Clone, W> MirrorCore<D, W> {
     }
 
     pub(super) fn release(&mut self, from: NodeId, id: u64) {
-        self.holds.retain(|_, hold| (hold.from, hold.id) != (from, id));
+        let is_it = |(of, message): &(NodeId, MirrorMessage<D>)| matches!(message, MirrorMessage::Hold { id: hold, .. } if (*of, *hold) == (from, id));
+        self.early_holds.retain(|early| !is_it(early));
+        self.holds.retain(|_, holds| {
+            holds.retain(|hold| (hold.from, hold.id) != (from, id));
+            !holds.is_empty()
+        });
     }
 }

@@ -14,8 +14,9 @@
 //! | the change that it has proposed is made, or is not | [`MirrorCore::proposed`] |
 //! | time passes | [`MirrorCore::tick`] |
 //!
-//! A driver executes the requests of a disk in the order in which they come out, reads included. An
-//! executed write is durable. Rules and reasons: ARCHITECTURE.md, *Mirrored disks*.
+//! A driver executes the requests for one place of a disk in the order in which they come out,
+//! reads included. An executed write is durable. Rules and reasons: ARCHITECTURE.md, *Mirrored
+//! disks*.
 
 mod client;
 mod resync;
@@ -34,7 +35,7 @@ use plexus_membership::gate::{Admission, EpochGate, Latest};
 
 pub use self::client::{ClientOp, ClientResult, DiskRefusal};
 use self::{
-    client::{Hold, Operation},
+    client::{Hold, Operation, OwnHold},
     resync::Resync,
     serve::Taken,
 };
@@ -179,15 +180,17 @@ pub struct MirrorCore<D, W> {
     applied: Option<Arc<Map>>,
     /// The map that the clients of this node use.
     map: Option<Arc<Map>>,
-    /// The open disks of this node, each with the time at which it may return.
-    served: BTreeMap<DiskNumber, Return>,
+    /// The open disks of this node.
+    served: BTreeMap<DiskNumber, Served>,
     taken: BTreeMap<u64, Taken>,
     operations: BTreeMap<u64, Operation<D, W>>,
     /// The operations that wait for a map, a view or the end of a hold.
     waiting: BTreeSet<u64>,
     /// The requests under way: whose they are, and their disks.
     requests: BTreeMap<u64, (Requester, DiskNumber)>,
-    holds: BTreeMap<(ChunkId, u32), Hold>,
+    holds: BTreeMap<(ChunkId, u32), Vec<Hold>>,
+    /// The holds that clients of this node have, or want.
+    own_holds: BTreeMap<u64, OwnHold<W>>,
     /// Holds for a map that is not committed here yet.
     early_holds: Vec<(NodeId, MirrorMessage<D>)>,
     /// The disks that must be marked, and the reasons.
@@ -199,6 +202,10 @@ pub struct MirrorCore<D, W> {
     wanted: VecDeque<(MapChange, W)>,
     /// The change that the registry was asked for, and the client that waits for it.
     proposed: Option<(MapChange, Option<W>)>,
+    /// The version of the map for which nothing is left to move.
+    planned: u64,
+    /// The disks that are away for too long.
+    overdue: BTreeSet<DiskNumber>,
     /// The node ends: nothing begins any more.
     is_ended: bool,
     /// All nodes may be ending: the disks of those that leave have everything.
@@ -223,9 +230,11 @@ pub struct MirrorCounts {
     pub marks: u64,
 }
 
-/// The time of the next return of a disk, and the pause before the one after it.
+/// An open disk: its identifier, the time of its next return, and the pause before the one after
+/// it.
 #[derive(Clone, Copy)]
-struct Return {
+struct Served {
+    id: u128,
     at: u64,
     pause: u64,
 }
@@ -255,12 +264,15 @@ impl<D: Clone, W> MirrorCore<D, W> {
             waiting: BTreeSet::new(),
             requests: BTreeMap::new(),
             holds: BTreeMap::new(),
+            own_holds: BTreeMap::new(),
             early_holds: Vec::new(),
             failed: BTreeMap::new(),
             closed: BTreeMap::new(),
             resyncs: BTreeMap::new(),
             wanted: VecDeque::new(),
             proposed: None,
+            planned: 0,
+            overdue: BTreeSet::new(),
             is_ended: false,
             is_quiet: false,
             stopped: None,
@@ -275,6 +287,7 @@ impl<D: Clone, W> MirrorCore<D, W> {
     pub fn view(&mut self, epoch: Epoch, members: NodeSet) {
         (self.epoch, self.members) = (epoch, members);
         self.holds.clear();
+        self.end_own_holds(|_, _| true);
         self.early_holds.clear();
         self.local.clear();
         self.requests.clear();
@@ -300,7 +313,15 @@ impl<D: Clone, W> MirrorCore<D, W> {
             return;
         }
         self.failed.retain(|disk, _| map.state(*disk) != DiskState::Stale);
-        self.holds.retain(|_, hold| hold.version >= map.version());
+        // Requests of the holder are refused if the chunk has changed, so its holds can end.
+        self.holds.retain(|(chunk, _), holds| {
+            holds.retain(|hold| hold.version >= map.changed(*chunk));
+            !holds.is_empty()
+        });
+        self.end_own_holds(|(chunk, _), hold| !hold.is_held() || hold.version < map.changed(*chunk));
+        let own = |disk: &DiskNumber| map.disk(*disk).filter(|disk| disk.server == self.me);
+        self.served.retain(|disk, served| own(disk).is_some_and(|disk| disk.id == served.id));
+        self.closed.retain(|disk, _| own(disk).is_some());
         for (disk, back) in &mut self.served {
             if map.state(*disk) == DiskState::Current {
                 back.pause = RETURN_FIRST_MS;
@@ -311,6 +332,9 @@ impl<D: Clone, W> MirrorCore<D, W> {
             operation.version().is_some_and(|version| map.changed(operation.chunk) > version)
         });
         let version = map.version();
+        for disk in self.resyncs.keys().copied().collect::<Vec<_>>() {
+            self.release_of(disk);
+        }
         self.resyncs.retain(|disk, resync| resync.goes_on(&map, *disk));
         self.resyncs.values_mut().for_each(Resync::interrupt);
         self.requests.retain(|_, (requester, _)| matches!(requester, Requester::Operation(_)));
@@ -331,15 +355,17 @@ impl<D: Clone, W> MirrorCore<D, W> {
     }
 
     /// Notes that a disk of this node is open, with its label compared. A stale one returns.
-    pub fn opened(&mut self, disk: DiskNumber) {
+    pub fn opened(&mut self, disk: DiskNumber, id: u128) {
         self.closed.remove(&disk);
-        self.served.insert(disk, Return { at: self.now, pause: RETURN_FIRST_MS });
+        self.served.insert(disk, Served { id, at: self.now, pause: RETURN_FIRST_MS });
         self.settle();
     }
 
     /// Notes that a disk of this node cannot be used any more.
     pub fn closed(&mut self, disk: DiskNumber, why: String) {
         self.served.remove(&disk);
+        self.release_of(disk);
+        self.resyncs.remove(&disk);
         self.closed.insert(disk, why);
         self.settle();
     }
@@ -370,7 +396,7 @@ impl<D: Clone, W> MirrorCore<D, W> {
             self.operations.get_mut(number).into_iter().for_each(client::Operation::try_again);
         }
         self.waiting = waiting;
-        self.resyncs.values_mut().for_each(Resync::retry);
+        self.resyncs.values_mut().for_each(|resync| resync.retry(now));
         self.settle();
     }
 
@@ -385,6 +411,7 @@ impl<D: Clone, W> MirrorCore<D, W> {
         self.is_ended = true;
         self.waiting.clear();
         self.requests.clear();
+        self.end_own_holds(|_, _| true);
         let operations =
             std::mem::take(&mut self.operations).into_values().map(client::Operation::into_waiter);
         let changes = std::mem::take(&mut self.wanted).into_iter().map(|(_, waiter)| waiter);
@@ -403,9 +430,18 @@ impl<D: Clone, W> MirrorCore<D, W> {
         self.settle();
     }
 
+    /// Has disks that are away leave the group, if the others have room for their chunks.
+    pub fn rebuild(&mut self, disks: BTreeSet<DiskNumber>) {
+        if self.overdue != disks {
+            (self.overdue, self.planned) = (disks, 0);
+            self.settle();
+        }
+    }
+
     /// Notes that the proposed change is made, or not: then the map may be another one by now.
     pub fn proposed(&mut self, is_made: bool) {
         let Some((change, waiter)) = self.proposed.take() else { return };
+        self.planned = 0;
         match waiter {
             Some(waiter) if is_made => self.finish(waiter, Ok(ClientResult::Done)),
             Some(waiter) => self.wanted.push_front((change, waiter)),
@@ -427,6 +463,22 @@ impl<D: Clone, W> MirrorCore<D, W> {
     #[must_use]
     pub fn stopped(&self) -> Option<&MapRefusal> {
         self.stopped.as_ref()
+    }
+
+    /// Returns the change that lets the group go on with the disks that are there, if it is stopped
+    /// because others have the only current copies: those of absent nodes, and of this one.
+    #[must_use]
+    pub fn forced(&self) -> Option<MapChange> {
+        let map = self.map.as_ref()?;
+        let closed = self.closed.keys().filter(|disk| self.may_be_marked(**disk)).copied();
+        let missing: Vec<_> = absent(map, self.members).chain(closed).collect();
+        if map.with(&MapChange::Stale(missing.clone())).is_ok() {
+            return None;
+        }
+        let present = map
+            .disks()
+            .filter(|(number, disk)| self.members.contains(disk.server) && !missing.contains(number));
+        Some(MapChange::Force(present.map(|(number, _)| number).collect()))
     }
 
     /// Returns the counts.
@@ -462,7 +514,10 @@ impl<D: Clone, W> MirrorCore<D, W> {
             MirrorMessage::Request(request) => self.take(from, request),
             MirrorMessage::Answer(id, answer) => self.answered(from, id, answer)?,
             MirrorMessage::Hold { id, version, chunk, unit } => self.hold(from, id, version, chunk, unit),
-            MirrorMessage::Held(id) => self.held(from, id),
+            MirrorMessage::Held(id) => {
+                self.held(from, id);
+                self.held_for_client(from, id);
+            }
             MirrorMessage::Release(id) => self.release(from, id),
         }
         Ok(())
@@ -503,6 +558,20 @@ impl<D: Clone, W> MirrorCore<D, W> {
         }
         self.stopped = None;
         let Some(map) = self.map.clone() else { return };
+        // The only change that a group which is stopped can make.
+        let is_force = |(change, _): &(MapChange, W)| matches!(change, MapChange::Force(_));
+        let force = self.wanted.iter().position(is_force);
+        if let Some((change, waiter)) = force.and_then(|at| self.wanted.remove(at)) {
+            // The missing disk may be back.
+            let next = match self.forced().as_ref() == Some(&change) {
+                true => map.with(&change),
+                false => Err(MapRefusal::NotStopped),
+            };
+            return match next {
+                Ok(next) => self.ask(change, map, next, Some(waiter)),
+                Err(why) => self.finish(waiter, Err(DiskRefusal::Map(why))),
+            };
+        }
         let absent: Vec<_> = absent(&map, self.members).collect();
         if !absent.is_empty() {
             // One member is enough.
@@ -520,12 +589,15 @@ impl<D: Clone, W> MirrorCore<D, W> {
         }
         let closed = self.closed.keys().filter(|disk| self.may_be_marked(**disk));
         let failed = self.failed.keys().chain(closed).map(|disk| MapChange::Stale(vec![*disk]));
-        let served = self.served.iter().filter(|(_, back)| back.at <= self.now);
-        let returns = served.map(|(disk, _)| *disk).filter(|disk| map.state(*disk) == DiskState::Stale);
+        let served = self.served.iter().filter(|(disk, back)| {
+            let entry = map.disk(**disk).filter(|disk| disk.id == back.id && !disk.is_offline);
+            back.at <= self.now && entry.is_some_and(|disk| disk.state == DiskState::Stale)
+        });
+        let returns = served.map(|(disk, _)| *disk);
         let complete = self.resyncs.iter().filter(|(_, resync)| resync.is_complete());
         let changes = failed
             .chain(returns.map(MapChange::Syncing))
-            .chain(complete.map(|(disk, _)| MapChange::Current(*disk)));
+            .chain(complete.map(|(disk, resync)| resync.completion(*disk)));
         let possible = changes.filter_map(|change| map.with(&change).ok().map(|next| (change, next)));
         let possible: Vec<_> = possible.take(1).collect();
         if let Some((change, next)) = possible.into_iter().next() {
@@ -537,6 +609,24 @@ impl<D: Clone, W> MirrorCore<D, W> {
                 Err(why) => self.finish(waiter, Err(DiskRefusal::Map(why))),
             }
         }
+        self.plan(&map);
+    }
+
+    /// Asks for the next move of chunks, if some are not where they shall be. One member is enough.
+    fn plan(&mut self, map: &Arc<Map>) {
+        if self.members.lowest() != Some(self.me) || self.planned == map.version() || self.is_quiet {
+            return;
+        }
+        let is_away = |disk: &&DiskNumber| {
+            map.disk(**disk).is_some_and(|disk| disk.state == DiskState::Stale && !disk.is_leaving)
+        };
+        let leaving = self.overdue.iter().filter(is_away).map(|disk| MapChange::Leave(*disk, true));
+        let mut next =
+            leaving.chain(map.next_move()).filter_map(|change| Some((map.with(&change).ok()?, change)));
+        match next.next() {
+            Some((next, change)) => self.ask(change, map.clone(), next, None),
+            None => self.planned = map.version(),
+        }
     }
 
     fn ask(&mut self, change: MapChange, base: Arc<Map>, next: Map, waiter: Option<W>) {
@@ -544,7 +634,7 @@ impl<D: Clone, W> MirrorCore<D, W> {
             MapChange::Stale(_) => self.counts.marks += 1,
             MapChange::Syncing(disk) => {
                 let back = self.served.get_mut(disk).expect("a disk of this node");
-                *back = Return { at: self.now + back.pause, pause: (2 * back.pause).min(RETURN_LAST_MS) };
+                (back.at, back.pause) = (self.now + back.pause, (2 * back.pause).min(RETURN_LAST_MS));
             }
             _ => {}
         }

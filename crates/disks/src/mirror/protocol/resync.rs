@@ -1,35 +1,66 @@
-//! The return of a disk: units are held one by one and copied from a current disk.
+//! The return of a disk, and the move of chunks to one: units are held one by one and copied from a
+//! current disk.
 
 use std::{collections::VecDeque, sync::Arc};
 
 use plexus_base::{NodeId, NodeSet};
 
 use super::{
-    super::map::{ChunkId, DiskNumber, DiskState, Map, UNIT_BYTES},
+    super::map::{ChunkId, DiskNumber, DiskState, Map, MapChange, UNIT_BYTES},
     DiskAnswer, DiskOp, MirrorCore, MirrorMessage, Requester,
 };
 
-/// The work that is left for a syncing disk of this node. It goes on over views and maps for as
-/// long as the disk is syncing: it gets all writes meanwhile.
+/// The pause after a source could not be read, in milliseconds.
+const READ_AGAIN_MS: u64 = 1000;
+
+/// The contents that a disk of this node lacks: all that it has missed, or chunks that move to it.
+#[derive(Clone, PartialEq, Eq)]
+struct Work {
+    /// The version at which the state of the disk changed last.
+    began: u64,
+    /// The chunks that move to it, with their slots; empty for a disk that is syncing.
+    moves: Vec<(ChunkId, u32)>,
+}
+
+impl Work {
+    fn of(map: &Map, disk: DiskNumber) -> Option<Self> {
+        let moves = map.moves().filter(|moved| moved.to.disk == disk);
+        let moves: Vec<_> = moves.map(|moved| (moved.chunk, moved.to.slot)).collect();
+        let has_work = map.state(disk) == DiskState::Syncing || !moves.is_empty();
+        has_work.then_some(Self { began: map.disk(disk)?.changed, moves })
+    }
+
+    fn is_move(&self) -> bool {
+        !self.moves.is_empty()
+    }
+}
+
+/// The work that is left for a disk of this node. It goes on over views and maps for as long as the
+/// work is the same: the disk gets all writes meanwhile.
 #[derive(Clone)]
 pub(super) struct Resync {
-    /// The version at which it became syncing.
-    began: u64,
+    work: Work,
     /// The chunks whose units are not listed yet.
     chunks: VecDeque<ChunkId>,
     units: VecDeque<(ChunkId, u32)>,
     step: Step,
+    /// The hold of the unit, from when it is asked for to its release.
+    hold: Option<u64>,
+    /// The failed reads of sources, each of which has the next one tried.
+    failures: usize,
+    /// The time before which nothing is tried.
+    paused_until: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Idle,
     Listing(ChunkId),
-    /// The hold has this number; these members have not answered.
-    Holding(u64, NodeSet),
-    Reading(u64),
-    Writing(u64),
-    Cleaning(u64),
+    /// These members do not hold the unit yet.
+    Holding(NodeSet),
+    Reading,
+    Writing,
+    Cleaning,
     /// The disk has another map or view, or is not open yet: the step is tried again.
     Refused,
     /// The disk has failed, and is to be marked.
@@ -45,9 +76,15 @@ impl Resync {
         self.step = Step::Idle;
     }
 
+    /// Returns the hold that it has, or asks for.
+    #[cfg(test)]
+    pub(super) fn hold(&self) -> Option<u64> {
+        self.hold
+    }
+
     /// Begins the present step again if it was refused.
-    pub(super) fn retry(&mut self) {
-        if self.step == Step::Refused {
+    pub(super) fn retry(&mut self, now: u64) {
+        if self.step == Step::Refused && self.paused_until <= now {
             self.step = Step::Idle;
         }
     }
@@ -56,9 +93,14 @@ impl Resync {
         self.step == Step::Idle && self.chunks.is_empty() && self.units.is_empty()
     }
 
-    /// Returns true if the disk is still syncing as it was.
+    /// Returns true if the disk still lacks what it lacked.
     pub(super) fn goes_on(&self, map: &Map, disk: DiskNumber) -> bool {
-        map.state(disk) == DiskState::Syncing && map.disk(disk).is_some_and(|disk| disk.changed == self.began)
+        Work::of(map, disk).as_ref() == Some(&self.work)
+    }
+
+    /// Returns the change that says that it is complete.
+    pub(super) fn completion(&self, disk: DiskNumber) -> MapChange {
+        if self.work.is_move() { MapChange::Moved(disk) } else { MapChange::Current(disk) }
     }
 
     /// Returns the units that may have to be copied.
@@ -76,15 +118,18 @@ impl<D: Clone, W> MirrorCore<D, W> {
         }
         let Some(map) = self.map.clone() else { return };
         for disk in self.served.keys().copied().collect::<Vec<_>>() {
-            if map.state(disk) != DiskState::Syncing {
-                continue;
-            }
-            let began = map.disk(disk).map_or(0, |disk| disk.changed);
+            let Some(work) = Work::of(&map, disk) else { continue };
             self.resyncs.entry(disk).or_insert_with(|| Resync {
-                began,
-                chunks: map.chunks_on(disk).collect(),
+                chunks: match work.is_move() {
+                    true => work.moves.iter().map(|(chunk, _)| *chunk).collect(),
+                    false => map.chunks_on(disk).collect(),
+                },
+                work,
                 units: VecDeque::new(),
                 step: Step::Idle,
+                hold: None,
+                failures: 0,
+                paused_until: 0,
             });
             self.advance(&map, disk);
         }
@@ -92,11 +137,18 @@ impl<D: Clone, W> MirrorCore<D, W> {
 
     fn advance(&mut self, map: &Arc<Map>, disk: DiskNumber) {
         let resync = self.resyncs.get_mut(&disk).expect("a disk that returns");
+        // What has moved away meanwhile is not needed.
+        let is_here = |chunk: &ChunkId| map.slot(*chunk, disk).is_some();
+        resync.chunks.retain(is_here);
+        resync.units.retain(|(chunk, _)| is_here(chunk));
         while resync.step == Step::Idle {
             if let Some((chunk, unit)) = resync.units.front().copied() {
+                // A step that was refused has left one.
+                self.release_of(disk);
                 let members = self.members;
                 let id = self.number();
-                self.step(disk, Step::Holding(id, members));
+                let resync = self.resyncs.get_mut(&disk).expect("a disk that returns");
+                (resync.step, resync.hold) = (Step::Holding(members), Some(id));
                 let hold = MirrorMessage::Hold { id, version: map.version(), chunk, unit };
                 members.iter().for_each(|member| self.send(member, hold.clone()));
                 return;
@@ -108,7 +160,8 @@ impl<D: Clone, W> MirrorCore<D, W> {
                 map.disk(copy.disk).is_some_and(|source| source.current_since <= entry.since)
             };
             let source = map.current_copies(chunk).find(knows);
-            match source.filter(|_| !entry.copies_whole && !chunk.is_of_stream()) {
+            let is_whole = entry.copies_whole || resync.work.is_move() || chunk.is_of_stream();
+            match source.filter(|_| !is_whole) {
                 Some(source) => {
                     self.step(disk, Step::Listing(chunk));
                     self.request(Requester::Resync(disk), source.disk, chunk, DiskOp::Dirty);
@@ -128,7 +181,7 @@ impl<D: Clone, W> MirrorCore<D, W> {
     /// Notes that a member holds a unit. When all do, the unit is read.
     pub(super) fn held(&mut self, from: NodeId, id: u64) {
         let mine = self.resyncs.iter_mut().find_map(|(disk, resync)| match &mut resync.step {
-            Step::Holding(hold, missing) if *hold == id => {
+            Step::Holding(missing) if resync.hold == Some(id) => {
                 missing.remove(from);
                 missing.is_empty().then_some(*disk)
             }
@@ -137,7 +190,7 @@ impl<D: Clone, W> MirrorCore<D, W> {
         let Some((disk, (chunk, unit))) = mine.and_then(|disk| Some((disk, self.unit(disk)?))) else {
             return;
         };
-        self.step(disk, Step::Reading(id));
+        self.step(disk, Step::Reading);
         let offset = unit * UNIT_BYTES;
         let op = DiskOp::Read { offset, length: UNIT_BYTES, in_doubt: false };
         self.ask_source(disk, chunk, op);
@@ -155,7 +208,11 @@ impl<D: Clone, W> MirrorCore<D, W> {
     }
 
     fn ask_source(&mut self, disk: DiskNumber, chunk: ChunkId, op: DiskOp<D>) {
-        let source = self.map.as_ref().and_then(|map| map.current_copies(chunk).next());
+        let failures = self.resyncs.get(&disk).map_or(0, |resync| resync.failures);
+        let source = self.map.as_ref().and_then(|map| {
+            let count = map.current_copies(chunk).count().max(1);
+            map.current_copies(chunk).nth(failures % count)
+        });
         match source {
             Some(source) => drop(self.request(Requester::Resync(disk), source.disk, chunk, op)),
             None => self.step(disk, Step::Failed),
@@ -178,36 +235,59 @@ impl<D: Clone, W> MirrorCore<D, W> {
             }
             // Other members may use a newer map already. It has ended their holds, so a write of
             // theirs may be taken before this one.
-            (Step::Reading(_), DiskAnswer::Read(_)) if !is_newest_map => resync.step = Step::Refused,
-            (Step::Reading(id), DiskAnswer::Read(data)) => {
+            (Step::Reading, DiskAnswer::Read(_)) if !is_newest_map => resync.step = Step::Refused,
+            (Step::Reading, DiskAnswer::Read(data)) => {
                 let Some((chunk, unit)) = self.unit(disk) else { return };
-                self.step(disk, Step::Writing(id));
+                self.step(disk, Step::Writing);
                 let op = DiskOp::Write { offset: unit * UNIT_BYTES, data };
                 self.request(Requester::Resync(disk), disk, chunk, op);
             }
-            (Step::Writing(id), DiskAnswer::Done) => {
+            // The bits of a chunk that moves are about other disks.
+            (Step::Writing, DiskAnswer::Done) if resync.work.is_move() => self.copied(disk),
+            (Step::Writing, DiskAnswer::Done) => {
                 let Some((chunk, unit)) = self.unit(disk) else { return };
-                self.step(disk, Step::Cleaning(id));
+                self.step(disk, Step::Cleaning);
                 self.ask_source(disk, chunk, DiskOp::Clean { unit });
             }
-            (Step::Cleaning(id), DiskAnswer::Done) => {
-                resync.units.pop_front();
-                resync.step = Step::Idle;
-                self.counts.copied_units += 1;
-                let members = self.members;
-                members.iter().for_each(|member| self.send(member, MirrorMessage::Release(id)));
-            }
+            (Step::Cleaning, DiskAnswer::Done) => self.copied(disk),
             (_, DiskAnswer::Refused) => resync.step = Step::Refused,
+            (Step::Reading, DiskAnswer::Failed(_)) if resync.work.is_move() => {
+                // The chunk has this copy still, so there is no need to mark a disk.
+                resync.failures += 1;
+                (resync.step, resync.paused_until) = (Step::Refused, self.now + READ_AGAIN_MS);
+                self.release_of(disk);
+            }
             (_, DiskAnswer::Failed(why)) => {
                 // The next view may begin before the disk is marked: it goes on with this chunk.
                 resync.interrupt();
                 resync.step = Step::Failed;
+                // It cannot be marked if it has the last copy of another chunk.
+                self.release_of(disk);
                 // A copy that cannot be read is no reason to mark its disk: this one cannot return.
                 let why = if of == disk { why } else { format!("{of} cannot be read: {why}") };
-                // The map that marks the disk ends the hold.
                 self.failed.entry(disk).or_insert(why);
             }
             _ => {}
         }
+    }
+
+    /// Notes that a unit is copied, and lets writes of it begin.
+    fn copied(&mut self, disk: DiskNumber) {
+        let resync = self.resyncs.get_mut(&disk).expect("a disk that gets a unit");
+        resync.units.pop_front();
+        resync.step = Step::Idle;
+        self.counts.copied_units += 1;
+        self.release_of(disk);
+    }
+
+    /// Releases the hold of a disk that gets units, if it has one.
+    pub(super) fn release_of(&mut self, disk: DiskNumber) {
+        let hold = self.resyncs.get_mut(&disk).and_then(|resync| resync.hold.take());
+        hold.into_iter().for_each(|hold| self.release_all(hold));
+    }
+
+    pub(super) fn release_all(&mut self, hold: u64) {
+        let members = self.members;
+        members.iter().for_each(|member| self.send(member, MirrorMessage::Release(hold)));
     }
 }

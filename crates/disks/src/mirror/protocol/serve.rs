@@ -1,9 +1,11 @@
 //! The side of the disks: which requests a disk takes.
 
+use std::sync::Arc;
+
 use plexus_base::{Epoch, NodeId};
 
 use super::{
-    super::map::{DiskState, UNIT_BYTES},
+    super::map::{DiskState, Map, UNIT_BYTES},
     DiskAnswer, DiskOp, DiskRequest, MirrorAction, MirrorCore, MirrorMessage,
 };
 
@@ -19,27 +21,28 @@ impl<D: Clone, W> MirrorCore<D, W> {
     /// Takes a request of this view, or refuses it.
     pub(super) fn take(&mut self, from: NodeId, request: DiskRequest<D>) {
         let DiskRequest { id, version, disk, chunk, op } = request;
-        let state = |disk| self.applied.as_ref().map_or(DiskState::Stale, |map| map.state(disk));
-        let may_be_used = match (state(disk), &op) {
+        let may_be_used = |state: DiskState| match (state, &op) {
             (DiskState::Current, _) | (DiskState::Syncing, DiskOp::Write { .. }) => true,
             (DiskState::Syncing | DiskState::Stale, _) => false,
         };
-        let slot = self.applied.as_ref().filter(|_| may_be_used && self.served.contains_key(&disk)).and_then(
-            |map| {
-                // A change of the chunk or of its disks after that version may have made this
-                // request wrong: a copy may be missing in it.
-                let unit = match op {
-                    DiskOp::Write { offset, .. } | DiskOp::Read { offset, .. } => offset / UNIT_BYTES,
-                    DiskOp::Clean { unit } => unit,
-                    DiskOp::Dirty => 0,
-                };
-                let slot = map.slot(chunk, disk).filter(|_| unit < map.units());
-                slot.filter(|_| map.changed(chunk) <= version).map(|slot| {
-                    let writes = matches!(op, DiskOp::Write { .. } | DiskOp::Read { in_doubt: true, .. });
-                    (slot, writes && map.has_stale_copy(chunk))
-                })
-            },
-        );
+        let is_open = |map: &&Arc<Map>| {
+            let id = map.disk(disk).map(|disk| disk.id);
+            self.served.get(&disk).is_some_and(|served| Some(served.id) == id)
+        };
+        let slot = self.applied.as_ref().filter(is_open).and_then(|map| {
+            // A change of the chunk or of its disks after that version may have made this request
+            // wrong: a copy may be missing in it.
+            let unit = match op {
+                DiskOp::Write { offset, .. } | DiskOp::Read { offset, .. } => offset / UNIT_BYTES,
+                DiskOp::Clean { unit } => unit,
+                DiskOp::Dirty => 0,
+            };
+            let slot = map.slot(chunk, disk).filter(|(_, state)| may_be_used(*state) && unit < map.units());
+            slot.filter(|_| map.changed(chunk) <= version).map(|(slot, _)| {
+                let writes = matches!(op, DiskOp::Write { .. } | DiskOp::Read { in_doubt: true, .. });
+                (slot, writes && map.has_stale_copy(chunk))
+            })
+        });
         let Some((slot, notes)) = slot else {
             return self.send(from, MirrorMessage::Answer(id, DiskAnswer::Refused));
         };

@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        super::map::{DiskNumber, MapChange},
+        super::map::{Copy, DiskNumber, MapChange, Move, UNIT_BYTES},
         ClientOp, ClientResult, DiskRefusal,
     },
     STREAM_AT, Token, World,
@@ -58,7 +58,21 @@ enum OperationKind {
     Read(usize, Value),
     RecoveryRead(usize),
     RecoveryWrite(usize),
+    ScrubHold(usize),
+    ScrubRead(usize),
+    ScrubWrite(usize),
     Change,
+}
+
+/// The scrub of a place, one at a time: its unit is held, all copies are read, and the newest
+/// replaces the others.
+#[derive(Debug)]
+pub(super) struct Scrub {
+    by: u64,
+    hold: Option<u64>,
+    version: u64,
+    missing: usize,
+    copies: Vec<(DiskNumber, Cell)>,
 }
 
 impl Client {
@@ -86,6 +100,8 @@ impl World {
         let client = match kind {
             OperationKind::Write(client, _) | OperationKind::Read(client, _) => client,
             OperationKind::RecoveryRead(client) | OperationKind::RecoveryWrite(client) => client,
+            OperationKind::ScrubHold(client) | OperationKind::ScrubRead(client) => client,
+            OperationKind::ScrubWrite(client) => client,
             OperationKind::Change => unreachable!("a change is no operation of a chunk"),
         };
         let token = self.operation(at, kind);
@@ -107,6 +123,7 @@ impl World {
             offset: self.clients[client].offset,
             data: Data::Block(Cell::Whole(data)),
             only: None,
+            under: None,
         };
         self.submit(at, OperationKind::Write(client, data), op);
     }
@@ -117,6 +134,7 @@ impl World {
             let is_in = |by: &u64| self.members.values().any(|member| member == by);
             let client = &mut self.clients[number];
             client.recovery.take_if(|recovery| !is_in(&recovery.by));
+            self.scrub.take_if(|scrub| !is_in(&scrub.by));
             let Some(by) = client.holder.take_if(|holder| !is_in(holder)) else { continue };
             client.is_in_doubt = client.is_stream || client.begun != client.acknowledged;
             // An evicted node sends what it has begun. It begins a batch of redo at any time.
@@ -135,6 +153,9 @@ impl World {
     pub(super) fn step_client(&mut self) {
         if self.random.percent(self.faults.changes) {
             return self.want_change();
+        }
+        if self.scrub.is_none() && self.random.percent(self.faults.scrubs) {
+            return self.begin_scrub();
         }
         if !self.late_writes.is_empty() && self.random.percent(20) {
             return self.write_late();
@@ -230,16 +251,62 @@ impl World {
         }
         let at = *self.random.pick(&usable);
         let streams = self.registry.newest.streams().count();
-        let change = match self.random.percent(50) && streams < self.faults.streams {
-            true => MapChange::Stream { name: format!("{at}.{streams}"), node: NodeId(at as u8), chunks: 1 },
-            false => {
-                let number = self.random.below(self.registry.newest.disks().count() as u64) as u8;
-                MapChange::Opened { disk: DiskNumber(number), opening: self.now, is_older: false }
+        let map = self.registry.newest.clone();
+        let disks: Vec<_> = map.disks().collect();
+        let (disk, entry) = *self.random.pick(&disks);
+        let id = u128::from(self.last_token) + 100;
+        let change = match self.random.below(10) {
+            0..3 if streams < self.faults.streams => {
+                MapChange::Stream { name: format!("{at}.{streams}"), node: NodeId(at as u8), chunks: 1 }
+            }
+            0 | 1 => MapChange::Opened { disk, opening: self.now, is_older: false },
+            2 => MapChange::Offline(disk, self.random.percent(50)),
+            3 => MapChange::Replace(disk, new_disk(disk.0, id)),
+            4 => MapChange::Balance(true),
+            5 => MapChange::Leave(disk, self.random.percent(70)),
+            6 | 7 if map.disks().count() < self.disks.iter().flatten().count() => {
+                // Only one is removed at a time, so it gets its number again.
+                let missing = (0..).find(|number| map.disk(DiskNumber(*number)).is_none()).unwrap();
+                MapChange::Add(new_disk(missing, id))
+            }
+            _ => {
+                let chunks: Vec<_> = map.chunks_on(disk).collect();
+                let (to, into) = *self.random.pick(&disks);
+                let slot = self.random.below(u64::from(into.slots)) as u32;
+                let Some(chunk) = chunks.first().map(|_| *self.random.pick(&chunks)) else { return };
+                MapChange::Move(vec![Move::new(chunk, disk, Copy { disk: to, slot })])
             }
         };
+        let may_leave = disks.len() == self.disks.iter().flatten().count()
+            && disks.iter().all(|(_, disk)| !disk.is_leaving);
+        let is_second_leave = matches!(change, MapChange::Leave(_, true)) && !may_leave;
+        if self.faults.moves && may_leave && entry.state == DiskState::Stale && self.random.percent(20) {
+            self.core(at).rebuild([disk].into());
+            return self.settle(at);
+        }
+        if !self.faults.moves && !matches!(change, MapChange::Stream { .. } | MapChange::Opened { .. })
+            || is_second_leave
+            || matches!(change, MapChange::Replace(..)) && entry.state != DiskState::Stale
+        {
+            return;
+        }
+        self.change(at, change);
+    }
+
+    fn change(&mut self, at: usize, change: MapChange) {
         let token = self.operation(at, OperationKind::Change);
+        self.log(|| format!("n{at} wants {change:?}"));
         self.core(at).change(change, token);
         self.settle(at);
+    }
+
+    /// Lets all disks return that were taken out of use.
+    pub(super) fn end_operator(&mut self) {
+        let map = self.registry.newest.clone();
+        let offline = map.disks().find(|(_, disk)| disk.is_offline).map(|(disk, _)| disk);
+        if let (Some(disk), Some(at)) = (offline, self.usable().first().copied()) {
+            self.change(at, MapChange::Offline(disk, false));
+        }
     }
 
     /// Adds the places of new streams.
@@ -284,7 +351,7 @@ impl World {
                 let differing: Vec<_> = differing.map(|(disk, _)| *disk).collect();
                 let only = (!client.is_stream).then(|| (recovery.version, differing.clone()));
                 let data = Data::Block(Cell::Whole(newest));
-                let op = ClientOp::Write { offset: client.offset, data, only };
+                let op = ClientOp::Write { offset: client.offset, data, only, under: None };
                 self.clients[number].recovery.as_mut().unwrap().writes = Some(newest);
                 self.submit(at, OperationKind::RecoveryWrite(number), op);
                 true
@@ -366,7 +433,88 @@ impl World {
                     Err(_) => self.clients[number].recovery = None,
                 }
             }
+            (OperationKind::ScrubHold(number), result) => self.scrub_held(at, number, result),
+            (OperationKind::ScrubRead(number), result) => self.scrub_read(at, number, result),
+            (OperationKind::ScrubWrite(_), result) => {
+                self.counts.scrubbed += usize::from(result.is_ok());
+                self.end_scrub(at);
+            }
             (OperationKind::Change, _) => {}
+        }
+    }
+
+    fn begin_scrub(&mut self) {
+        let usable = self.usable();
+        let number = self.random.below(self.clients.len() as u64) as usize;
+        let client = &self.clients[number];
+        if usable.is_empty() || client.is_stream {
+            return;
+        }
+        let (chunk, unit) = (client.chunk, client.offset / UNIT_BYTES);
+        let at = *self.random.pick(&usable);
+        let by = self.nodes[at].as_ref().unwrap().incarnation;
+        self.scrub = Some(Scrub { by, hold: None, version: 0, missing: 0, copies: Vec::new() });
+        let token = self.operation(at, OperationKind::ScrubHold(number));
+        self.log(|| format!("n{at} scrubs {chunk:?} {unit}: {token}"));
+        self.core(at).hold_unit(chunk, unit, token);
+        self.settle(at);
+    }
+
+    fn scrub_held(&mut self, at: usize, number: usize, result: Result<ClientResult<Data>, DiskRefusal>) {
+        let by = self.nodes[at].as_ref().unwrap().incarnation;
+        let is_its = self.scrub.as_ref().is_some_and(|scrub| scrub.by == by && scrub.hold.is_none());
+        let hold = match result {
+            Ok(ClientResult::Held(hold)) if is_its => hold,
+            // It was evicted, and its scrub has ended.
+            Ok(ClientResult::Held(hold)) => return self.core(at).release_unit(hold),
+            _ if is_its => return self.scrub = None,
+            _ => return,
+        };
+        let (chunk, offset) = (self.clients[number].chunk, self.clients[number].offset);
+        let map = self.core(at).map().expect("a map").clone();
+        let disks: Vec<_> = map.current_copies(chunk).map(|copy| copy.disk).collect();
+        let scrub = self.scrub.as_mut().expect("a scrub");
+        (scrub.hold, scrub.version, scrub.missing) = (Some(hold), map.changed(chunk), disks.len());
+        if map.live_copies(chunk).count() != disks.len() {
+            return self.end_scrub(at);
+        }
+        for disk in disks {
+            let op = ClientOp::Read { offset, length: 8192, from: Some(disk), in_doubt: None };
+            self.submit(at, OperationKind::ScrubRead(number), op);
+        }
+    }
+
+    fn scrub_read(&mut self, at: usize, number: usize, result: Result<ClientResult<Data>, DiskRefusal>) {
+        let by = self.nodes[at].as_ref().unwrap().incarnation;
+        let Some(scrub) = self.scrub.as_mut().filter(|scrub| scrub.by == by) else { return };
+        scrub.missing = scrub.missing.saturating_sub(1);
+        if let Ok(ClientResult::Read(Data::Block(cell), disk)) = result {
+            scrub.copies.push((disk, cell));
+        }
+        if scrub.missing > 0 {
+            return;
+        }
+        let wholes = scrub.copies.iter().filter_map(|(disk, cell)| match cell {
+            Cell::Whole(value) => Some((*value, *disk)),
+            Cell::Torn => None,
+        });
+        let Some((newest, _)) = wholes.max() else { return self.end_scrub(at) };
+        let differing = scrub.copies.iter().filter(|(_, cell)| *cell != Cell::Whole(newest));
+        let bad: Vec<_> = differing.map(|(disk, _)| *disk).collect();
+        if bad.is_empty() {
+            return self.end_scrub(at);
+        }
+        let (only, under) = (Some((scrub.version, bad)), scrub.hold);
+        let (offset, data) = (self.clients[number].offset, Data::Block(Cell::Whole(newest)));
+        self.submit(at, OperationKind::ScrubWrite(number), ClientOp::Write { offset, data, only, under });
+    }
+
+    fn end_scrub(&mut self, at: usize) {
+        let by = self.nodes[at].as_ref().unwrap().incarnation;
+        let Some(scrub) = self.scrub.take_if(|scrub| scrub.by == by) else { return };
+        if let Some(hold) = scrub.hold {
+            self.core(at).release_unit(hold);
+            self.settle(at);
         }
     }
 

@@ -51,6 +51,8 @@ pub(super) enum Outcome {
 
 #[derive(Default)]
 pub(super) struct Disk {
+    /// The identifier on its label.
+    pub(super) id: u128,
     cells: BTreeMap<(u32, u32), Cell>,
     bits: BTreeSet<(u32, u32)>,
     pub(super) queue: VecDeque<Job>,
@@ -59,6 +61,10 @@ pub(super) struct Disk {
 }
 
 impl Disk {
+    pub(super) fn new(id: u128) -> Self {
+        Self { id, ..Self::default() }
+    }
+
     pub(super) fn cell(&self, slot: u32, offset: u32) -> Cell {
         self.cells.get(&(slot, offset)).copied().unwrap_or(Cell::Whole(Value::default()))
     }

@@ -20,11 +20,11 @@ use plexus_sim::Random;
 
 use self::{
     clients::{Client, Operation},
-    disk::{Data, Disk, Job, Outcome},
+    disk::{Cell, Data, Disk, Job, Outcome},
     registry::Registry,
 };
 use super::{
-    super::map::{DiskEntry, DiskNumber, DiskState, Map},
+    super::map::{AddedDisk, DiskEntry, DiskNumber, DiskState, Map},
     *,
 };
 
@@ -48,6 +48,9 @@ const CLOSED_ROUNDS: usize = 10;
 
 const BLOCK_CHUNKS: u32 = 3;
 
+/// Few units, so that what is copied whole ends soon.
+const CHUNK_MIB: u32 = 8;
+
 /// The chances of faults, of each seed.
 #[derive(Clone, Copy)]
 struct Faults {
@@ -66,6 +69,10 @@ struct Faults {
     late_maps: u64,
     /// The most streams.
     streams: usize,
+    /// Chunks move, and disks come and go.
+    moves: bool,
+    /// In a hundred steps of clients: scrubs of a place.
+    scrubs: u64,
 }
 
 struct Node {
@@ -106,6 +113,7 @@ struct World {
     clients: Vec<Client>,
     operations: BTreeMap<Token, Operation>,
     last_token: Token,
+    scrub: Option<clients::Scrub>,
     /// Writes that evicted nodes still send.
     late_writes: Vec<(u64, usize, disk::Value)>,
     /// Something has changed that [`World::check`] looks at.
@@ -124,30 +132,27 @@ struct Counts {
     views: usize,
     late: usize,
     stopped: usize,
+    moved: usize,
+    removed: usize,
+    replaced: usize,
+    scrubbed: usize,
+}
+
+fn new_disk(server: u8, id: u128) -> AddedDisk {
+    AddedDisk { id, server: NodeId(server), failure_group: server, slots: 12 }
 }
 
 /// Returns the map of a new group, with one disk in each node.
 fn first_map(disks: u8) -> Map {
-    let entry = |server: u8| DiskEntry {
-        id: u128::from(server) + 1,
-        server: NodeId(server),
-        failure_group: server,
-        state: DiskState::Current,
-        copies_whole: false,
-        slots: 8,
-        since: 0,
-        current_since: 0,
-        opening: 0,
-        changed: 0,
-    };
-    Map::new(64, BLOCK_CHUNKS, (0..disks).map(entry).collect()).expect("room")
+    let entry = |server: u8| DiskEntry::new(&new_disk(server, u128::from(server) + 1));
+    Map::new(CHUNK_MIB, BLOCK_CHUNKS, (0..disks).map(entry).collect()).expect("room")
 }
 
 impl World {
     fn new(seed: u64, logs: bool) -> Self {
         let mut random = Random::new(seed);
         let (disks, witness) =
-            *random.pick(&[(2, true), (2, true), (3, false), (3, false), (3, true), (2, false)]);
+            *random.pick(&[(2, true), (2, true), (3, false), (3, false), (3, true), (2, false), (4, false)]);
         let map = first_map(disks);
         let nodes = usize::from(disks) + usize::from(witness);
         let mut rate = |most| if random.percent(40) { 0 } else { random.below(most) };
@@ -163,6 +168,8 @@ impl World {
             late_maps: rate(95),
             // A stream is copied whole, which takes most of a run.
             streams: *random.pick(&[0, 0, 1, 3]),
+            moves: random.percent(50),
+            scrubs: *random.pick(&[0, 2, 10]),
         };
         let mut world = Self {
             random,
@@ -170,7 +177,7 @@ impl World {
             faults,
             now: 0,
             nodes: (0..nodes).map(|_| None).collect(),
-            disks: (0..nodes).map(|at| (at < disks.into()).then(Disk::default)).collect(),
+            disks: (0..nodes).map(|at| (at < disks.into()).then(|| Disk::new(at as u128 + 1))).collect(),
             links: BTreeMap::new(),
             epoch: Epoch(0),
             members: BTreeMap::new(),
@@ -179,6 +186,7 @@ impl World {
             clients: Vec::new(),
             operations: BTreeMap::new(),
             last_token: 0,
+            scrub: None,
             late_writes: Vec::new(),
             is_changed: true,
             counts: Counts::default(),
@@ -243,12 +251,19 @@ impl World {
     /// Opens the disk of a node, when the I/O of its last opening has ended.
     fn open(&mut self, at: usize) -> bool {
         let is_ready = self.disks[at].as_ref().is_some_and(|disk| disk.queue.is_empty());
-        if !is_ready || self.nodes[at].as_ref().is_none_or(|node| node.is_open) {
+        let Some(node) = self.nodes[at].as_mut().filter(|node| is_ready && !node.is_open) else {
             return false;
-        }
+        };
+        let Some(id) = node.core.map().and_then(|map| map.disk(DiskNumber(at as u8))).map(|disk| disk.id)
+        else {
+            return false;
+        };
+        node.is_open = true;
         self.log(|| format!("n{at} opens its disk"));
-        self.nodes[at].as_mut().unwrap().is_open = true;
-        self.core(at).opened(DiskNumber(at as u8));
+        if self.disks[at].as_ref().is_some_and(|disk| disk.id != id) {
+            self.disks[at] = Some(Disk::new(id));
+        }
+        self.core(at).opened(DiskNumber(at as u8), id);
         self.settle(at);
         true
     }
@@ -396,6 +411,10 @@ impl World {
         loop {
             let node = self.nodes[at].as_mut().unwrap();
             let own = node.incarnation;
+            // It was removed or replaced: the next one is another disk.
+            let is_served = node.core.served.contains_key(&DiskNumber(at as u8));
+            node.was_closed &= is_served || node.core.closed.contains_key(&DiskNumber(at as u8));
+            node.is_open &= is_served;
             let actions = node.core.take_actions();
             if actions.is_empty() {
                 return;
@@ -549,6 +568,8 @@ impl World {
                     break;
                 }
             }
+            self.check_holds();
+            self.end_operator();
             if round == CLOSED_ROUNDS {
                 self.check_closed();
             }
@@ -580,6 +601,21 @@ impl World {
         }
     }
 
+    /// Checks that every hold is known to the node that has asked for it: nothing is under way.
+    fn check_holds(&self) {
+        if self.links.values().any(|link| !link.queue.is_empty()) {
+            return;
+        }
+        let nodes = || self.nodes.iter().flatten();
+        for hold in nodes().flat_map(|node| node.core.holds.values().flatten()) {
+            let (from, id) = hold.owner();
+            let owner = &self.nodes[from.index()].as_ref().unwrap().core;
+            let is_known = owner.own_holds.contains_key(&id)
+                || owner.resyncs.values().any(|resync| resync.hold() == Some(id));
+            assert!(is_known, "D8: {from} does not know the hold {id}: {}", self.reason());
+        }
+    }
+
     fn is_at_rest(&self) -> bool {
         let map = &self.registry.newest;
         let is_idle = |node: &Node| {
@@ -590,11 +626,16 @@ impl World {
             node.is_open && !has_holds && !has_work && !has_changes && core.requests.is_empty()
         };
         let nodes = self.nodes.iter().zip(&self.disks);
-        let mut nodes = nodes.map(|(node, disk)| (node.as_ref().expect("all run"), disk.is_some()));
+        let number = |at: usize| DiskNumber(at as u8);
+        let mut nodes = nodes.enumerate().map(|(at, (node, disk))| {
+            (node.as_ref().expect("all run"), disk.is_some() && map.disk(number(at)).is_some())
+        });
         nodes.all(|(node, has_disk)| is_idle(node) || !has_disk && node.core.operations.is_empty())
             && self.registry.is_idle()
             && self.clients.iter().all(Client::is_at_rest)
-            && map.disks().all(|(_, disk)| disk.state == DiskState::Current)
+            && map.disks().all(|(_, disk)| disk.state == DiskState::Current && !disk.is_leaving)
+            && map.moves().next().is_none()
+            && !map.is_balancing()
     }
 
     fn reason(&self) -> String {

@@ -23,7 +23,8 @@ fn run(seed: u64, logs: bool) -> Counts {
     for node in std::mem::take(&mut world.nodes).into_iter().flatten() {
         world.count(&node);
     }
-    world.counts
+    let Registry { moved, removed, replaced, .. } = world.registry;
+    Counts { moved, removed, replaced, ..world.counts }
 }
 
 /// `MIRROR_SEEDS=200000` runs more, from `MIRROR_FIRST` on. The events of a seed that fails are
@@ -51,10 +52,17 @@ fn mirror_disks_keep_their_properties_when_nodes_and_disks_fail() {
         all.views += counts.views;
         all.late += counts.late;
         all.stopped += counts.stopped;
+        all.moved += counts.moved;
+        all.removed += counts.removed;
+        all.replaced += counts.replaced;
+        all.scrubbed += counts.scrubbed;
     }
     println!("{all:?}");
     let [writes, reads, recovered, marks, copied, late] =
         [all.writes, all.reads, all.recovered, all.marks, all.copied, all.late];
     let is_enough = writes > 30 * few && reads > 15 * few && recovered > few && marks > 3 * few;
-    assert!(is_enough && copied > 30 * few && late * 40 > few, "too little happens: {all:?}");
+    let has_moved =
+        5 * all.moved > few && 20 * all.removed > few && 10 * all.replaced > few && 40 * all.scrubbed > few;
+    let is_enough = is_enough && has_moved && copied > 8 * few && late * 40 > few;
+    assert!(is_enough, "too little happens: {all:?}");
 }

@@ -25,10 +25,15 @@ pub(super) struct Registry {
     pub(super) queue: VecDeque<(u64, MapProposal)>,
     /// Results that proposers do not know yet.
     pub(super) results: Vec<(u64, bool)>,
+    /// Counts of changes.
+    pub(super) moved: usize,
+    pub(super) removed: usize,
+    pub(super) replaced: usize,
 }
 
 pub(super) struct UnderWay {
     by: u64,
+    change: MapChange,
     map: Arc<Map>,
     entries: Entries,
     saved: BTreeSet<u64>,
@@ -39,7 +44,8 @@ impl Registry {
         let (entries, newest) = edited(&Entries::new(), map, None, 1);
         let newest = Arc::new(newest);
         let (queue, results) = (VecDeque::new(), Vec::new());
-        Self { entries, last: 1, newest, under_way: None, queue, results }
+        let [moved, removed, replaced] = [0; 3];
+        Self { entries, last: 1, newest, under_way: None, queue, results, moved, removed, replaced }
     }
 
     /// Makes a change at once.
@@ -57,6 +63,12 @@ impl Registry {
 
     fn commit(&mut self, change: UnderWay) {
         (self.entries, self.newest) = (change.entries, change.map);
+        match change.change {
+            MapChange::Moved(_) => self.moved += 1,
+            MapChange::Remove(_) => self.removed += 1,
+            MapChange::Replace(..) => self.replaced += 1,
+            _ => {}
+        }
         self.results.push((change.by, true));
         let map = &self.newest;
         let chunks = map.disks().flat_map(|(disk, _)| map.chunks_on(disk));
@@ -144,6 +156,12 @@ impl World {
         let Some((by, MapProposal { change, base, next })) = self.registry.queue.pop_front() else {
             return false;
         };
+        // Each node has one disk at most.
+        let is_second = self.registry.newest.disks().count() == self.disks.iter().flatten().count();
+        if matches!(change, MapChange::Add(_)) && is_second {
+            self.registry.results.push((by, true));
+            return true;
+        }
         let is_made = base.version() == self.registry.newest.version();
         if !is_made {
             self.log(|| format!("{change:?} of i{by} is refused: base {}", base.version()));
@@ -155,7 +173,7 @@ impl World {
         let (entries, map) = edited(&self.registry.entries, &next, Some(&base), version);
         self.log(|| format!("map {version} begins: {change:?} of i{by}"));
         let map = Arc::new(map);
-        self.registry.under_way = Some(UnderWay { by, map, entries, saved: BTreeSet::new() });
+        self.registry.under_way = Some(UnderWay { by, change, map, entries, saved: BTreeSet::new() });
         true
     }
 

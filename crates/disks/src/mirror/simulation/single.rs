@@ -12,7 +12,7 @@ fn returning() -> (MirrorCore<Data, Token>, Registry) {
     registry.make(&MapChange::Stale(vec![OWN]));
     let map = registry.make(&MapChange::Syncing(OWN));
     let mut core = MirrorCore::new(NodeId(1));
-    core.opened(OWN);
+    core.opened(OWN, 2);
     enter(&mut core, 1, &map);
     (core, registry)
 }
@@ -65,6 +65,24 @@ fn mirror_units_that_were_read_under_an_older_map_are_read_again() {
     assert!(!core.take_actions().iter().any(is_write), "what it read may be old");
     core.committed(map);
     assert_eq!(holds(&core.take_actions()).len(), 2, "the unit is held again");
+}
+
+#[test]
+fn mirror_requests_are_not_executed_on_the_file_of_a_disk_that_was_replaced() {
+    let mut registry = Registry::new(&first_map(3));
+    let mut core: MirrorCore<Data, Token> = MirrorCore::new(NodeId(1));
+    // Its number is that of the file which is open, its identifier is not.
+    core.opened(OWN, 77);
+    core.applied(registry.newest.clone());
+    core.view(Epoch(1), NodeSet::first(3));
+    let map = registry.make(&MapChange::Opened { disk: OWN, opening: 1, is_older: false });
+    core.applied(map.clone());
+    let chunk = map.chunks_on(OWN).next().expect("a chunk");
+    let op = DiskOp::Write { offset: 0, data: Data::Block(Cell::Torn) };
+    let request = DiskRequest { id: 1, version: map.version(), disk: OWN, chunk, op };
+    core.message(NodeId(0), Epoch(1), MirrorMessage::Request(request)).expect("a sound message");
+    let refused = MirrorMessage::Answer(1, DiskAnswer::Refused);
+    assert_eq!(core.take_actions(), [MirrorAction::Send(NodeId(0), Epoch(1), refused)]);
 }
 
 #[test]

@@ -1,0 +1,240 @@
+//! The changes of a map, and the reasons why one is refused.
+
+use plexus_base::NodeId;
+
+use super::{
+    COPIES, ChunkId, DiskEntry, DiskNumber, DiskState, MAX_DISKS, Map, Move, NOW, OF_STREAM, Piece, Stream,
+};
+
+/// A disk that comes into the group.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AddedDisk {
+    /// The random name on its label.
+    pub id: u128,
+    /// The node that executes its I/O.
+    pub server: NodeId,
+    /// The failure group.
+    pub failure_group: u8,
+    /// The number of its places for chunks.
+    pub slots: u32,
+}
+
+/// A change of the map.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MapChange {
+    /// Disks get no more writes.
+    Stale(Vec<DiskNumber>),
+    /// A stale disk that its server has opened gets all writes from now on.
+    Syncing(DiskNumber),
+    /// A syncing disk has everything.
+    Current(DiskNumber),
+    /// A redo stream gets chunks, one copy of each on a disk of this node if it has one.
+    Stream {
+        /// The name of the stream.
+        name: String,
+        /// The node that writes it.
+        node: NodeId,
+        /// The number of chunks.
+        chunks: u32,
+    },
+    /// The server of a disk has opened it. The disk is an image of an earlier time if its label
+    /// does not name the last opening.
+    Opened {
+        /// The disk.
+        disk: DiskNumber,
+        /// The number of the opening.
+        opening: u64,
+        /// The disk is older than the registry knows.
+        is_older: bool,
+    },
+    /// An operator takes a disk out of use, or lets it return.
+    Offline(DiskNumber, bool),
+    /// A new disk, without chunks.
+    Add(AddedDisk),
+    /// A new disk takes the place of a stale one, and everything is copied to it.
+    Replace(DiskNumber, AddedDisk),
+    /// The chunks of a disk move to others and then it is removed; or it stays.
+    Leave(DiskNumber, bool),
+    /// Chunks move until all disks are equally full.
+    Balance(bool),
+    /// Chunks begin to move.
+    Move(Vec<Move>),
+    /// The chunks that move to a disk are complete there.
+    Moved(DiskNumber),
+    /// A disk without chunks leaves the group.
+    Remove(DiskNumber),
+    /// An operator gives up what only other disks than these have.
+    Force(Vec<DiskNumber>),
+}
+
+/// The reason why a map cannot change.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum MapRefusal {
+    /// A chunk would have no copy on a current disk.
+    #[error("{} would have no current copy without {}", .chunks, list(.without))]
+    LastCopy {
+        /// The number of such chunks.
+        chunks: usize,
+        /// The disks without which there is none.
+        without: Vec<DiskNumber>,
+    },
+    /// The disk is in another state.
+    #[error("{disk} is {state:?}", state = .state)]
+    State {
+        /// The disk.
+        disk: DiskNumber,
+        /// Its state.
+        state: DiskState,
+    },
+    /// There are no free slots on disks of two failure groups.
+    #[error("no room for {chunks} more chunks with {COPIES} copies in different failure groups: add a disk")]
+    NoRoom {
+        /// The number of chunks.
+        chunks: u32,
+    },
+    /// The stream exists.
+    #[error("the redo stream {0} exists")]
+    StreamExists(String),
+    /// The group has no such disk.
+    #[error("the group has no {0}")]
+    NoDisk(DiskNumber),
+    /// The group has all the disks that it can have.
+    #[error("the group has {MAX_DISKS} disks, which are the most")]
+    TooManyDisks,
+    /// The disk is in the group.
+    #[error("it is {0} of the group")]
+    IsInGroup(DiskNumber),
+    /// The new disk is smaller than what it replaces needs.
+    #[error("it has room for {slots} chunks, and {needed} are needed")]
+    TooSmall {
+        /// Its slots.
+        slots: u32,
+        /// The slots that are needed.
+        needed: u32,
+    },
+    /// Two copies of a chunk would be in one failure group.
+    #[error("two copies of a chunk would be in one failure group: use a disk of another host")]
+    SameFailureGroup,
+    /// The disks that would remain have no room for all chunks, in different failure groups.
+    #[error(
+        "the other disks have no room for {chunks} of its chunks in other failure groups: add a disk first"
+    )]
+    NoRoomElsewhere {
+        /// The number of such chunks.
+        chunks: u32,
+    },
+    /// The disk has chunks.
+    #[error("{disk} has {chunks} chunks")]
+    HasChunks {
+        /// The disk.
+        disk: DiskNumber,
+        /// Their number.
+        chunks: u32,
+    },
+    /// The group does not wait for disks.
+    #[error("the disks that are there have everything: nothing is to be given up")]
+    NotStopped,
+    /// Two disks of different times would both be current.
+    #[error(
+        "{older} lacks changes that {newer} has, and both have copies of the same chunks: they cannot both be used"
+    )]
+    DifferentTimes {
+        /// The one that became stale earlier.
+        older: DiskNumber,
+        /// The other one.
+        newer: DiskNumber,
+    },
+    /// A chunk cannot move so.
+    #[error("{0:?} cannot move so now")]
+    CannotMove(ChunkId),
+}
+
+fn list(disks: &[DiskNumber]) -> String {
+    disks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+impl Map {
+    /// Returns the map after a change.
+    ///
+    /// # Errors
+    /// The change is not allowed now.
+    pub fn with(&self, change: &MapChange) -> Result<Self, MapRefusal> {
+        let mut map = self.clone();
+        match change {
+            MapChange::Stale(disks) => {
+                disks.iter().for_each(|disk| map.mark(*disk));
+                map.guard(disks)?;
+            }
+            MapChange::Syncing(disk) => {
+                map.disk_mut(*disk)?;
+                let entry = map.in_state(*disk, DiskState::Stale)?;
+                (entry.state, entry.changed, entry.is_mixed) = (DiskState::Syncing, NOW, true);
+            }
+            MapChange::Current(disk) => {
+                let entry = map.in_state(*disk, DiskState::Syncing)?;
+                (entry.state, entry.changed, entry.current_since) = (DiskState::Current, NOW, NOW);
+                (entry.copies_whole, entry.is_mixed) = (false, false);
+            }
+            MapChange::Opened { disk, opening, is_older } => {
+                map.disk_mut(*disk)?.opening = *opening;
+                if *is_older {
+                    map.mark(*disk);
+                    let entry = map.disk_mut(*disk)?;
+                    (entry.changed, entry.copies_whole) = (NOW, true);
+                    map.guard(&[*disk])?;
+                }
+            }
+            MapChange::Stream { name, node, chunks } => {
+                if map.streams.contains_key(name) {
+                    return Err(MapRefusal::StreamExists(name.clone()));
+                }
+                // A stream begins with zeros.
+                let mut free = map.free_slots();
+                for (free, disk) in free.iter_mut().zip(&map.disks) {
+                    free.retain(|slot| *slot >= disk.unused_from);
+                }
+                let own = map.disks().find(|(_, disk)| disk.server == *node && !disk.is_leaving);
+                let own = own.map(|(number, _)| number);
+                let copies = (0..*chunks).map(|_| map.place(&mut free, own));
+                let copies =
+                    copies.collect::<Option<Vec<_>>>().ok_or(MapRefusal::NoRoom { chunks: *chunks })?;
+                let copies: Vec<_> = copies.into_iter().flatten().collect();
+                map.note_used(&copies);
+                let first = ChunkId(OF_STREAM | map.stream_chunks);
+                map.stream_chunks += *chunks;
+                let disks: Vec<_> = copies.iter().map(|copy| copy.disk).collect();
+                let piece = Piece { version: NOW, copies: copies.into() };
+                map.add_stream(name.clone(), Stream { first, piece });
+                map.guard(&disks)?;
+            }
+            MapChange::Offline(disk, is_offline) => {
+                map.disk_mut(*disk)?.is_offline = *is_offline;
+                if *is_offline {
+                    map.mark(*disk);
+                    map.guard(&[*disk])?;
+                }
+            }
+            MapChange::Add(added) => map.add(added)?,
+            MapChange::Replace(disk, added) => map.replace(*disk, added)?,
+            MapChange::Leave(disk, is_leaving) => {
+                map.disk_mut(*disk)?.is_leaving = *is_leaving;
+                if *is_leaving {
+                    map.find_room_elsewhere()?;
+                }
+            }
+            MapChange::Balance(is_balancing) => map.is_balancing = *is_balancing,
+            MapChange::Move(moves) => moves.iter().try_for_each(|moved| map.begin_move(*moved))?,
+            MapChange::Moved(disk) => map.end_moves(*disk, true),
+            MapChange::Force(disks) => map.force(disks)?,
+            MapChange::Remove(disk) => {
+                map.disk_mut(*disk)?;
+                let chunks = map.used_slots(*disk);
+                if chunks > 0 {
+                    return Err(MapRefusal::HasChunks { disk: *disk, chunks });
+                }
+                *map.disk_mut(*disk)? = DiskEntry::removed();
+            }
+        }
+        Ok(map)
+    }
+}
