@@ -30,7 +30,7 @@ use serde::{
 
 pub use self::{
     check::check_name,
-    disks::{CHUNK_MIB, MAX_DISK_MIB, MAX_SERVED_DISKS, Redundancy, ServedDiskConfig},
+    disks::{CHUNK_MIB, MAX_DISK_MIB, MAX_SERVED_DISKS, REBUILD_AFTER_S, Redundancy, ServedDiskConfig},
     interconnect::{Encrypt, Interconnect},
     membership::{Membership, Voting},
     nodes::Nodes,
@@ -133,6 +133,8 @@ pub struct Config {
     pub redundancy: Redundancy,
     /// The length of a chunk in MiB, the unit in which a mirrored group is placed.
     pub chunk_mib: u32,
+    /// The seconds after which the chunks of a disk that is away get other copies; 0: never.
+    pub rebuild_after_s: u32,
     /// The disks that every node opens, in their order, as absolute paths or paths resolved against
     /// the directory; empty for a mirrored group.
     pub disks: Vec<PathBuf>,
@@ -247,6 +249,7 @@ struct GroupText {
     #[serde(default, deserialize_with = "disks::redundancy")]
     redundancy: Redundancy,
     chunk_mib: Option<u32>,
+    rebuild_after_s: Option<u32>,
     #[serde(default)]
     disks: Vec<PathBuf>,
 }
@@ -320,6 +323,7 @@ impl Config {
             blocks: 64,
             redundancy: Redundancy::External,
             chunk_mib: CHUNK_MIB[0],
+            rebuild_after_s: REBUILD_AFTER_S,
             disks: vec![dir.disks().join("0")],
             served_disks: Vec::new(),
             nodes: nodes.into_iter().collect(),

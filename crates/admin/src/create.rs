@@ -19,7 +19,7 @@ use std::{
 use plexus_base::durable::rewrite;
 use plexus_disks::{
     DiskError, Group, GroupId,
-    mirror::{self, NewDisk},
+    mirror::{self, DiskPlace, NewDisk, ZeroProgress},
 };
 use plexus_membership::{
     protocol::FileId,
@@ -27,7 +27,7 @@ use plexus_membership::{
 };
 
 use crate::{
-    config::{ClusterId, Config, ConfigError, NodeConfig, Voting},
+    config::{ClusterId, Config, ConfigError, NodeConfig, ServedDiskConfig, Voting},
     keys::{self, KeyError},
     layout::ClusterDir,
 };
@@ -44,6 +44,9 @@ pub enum CreateError {
     /// The directory has other content.
     #[error("{dir}: exists and is not an empty directory; choose another", dir = .0.display())]
     NotEmpty(PathBuf),
+    /// A value of the requested configuration cannot be used.
+    #[error("no cluster is made: {0}")]
+    Value(String),
     /// The requested configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -161,13 +164,28 @@ pub fn discard_voting_file(path: &Path) -> Result<(), CreateError> {
     Ok(plexus_membership::voting::discard(path)?)
 }
 
+/// The way in which the disks that nodes serve are created.
+#[derive(Clone, Copy)]
+pub struct DiskCreation<'a> {
+    /// What is at their paths is overwritten, unless it is in use.
+    pub force: bool,
+    /// Gets the progress of those that take long.
+    pub progress: ZeroProgress<'a>,
+}
+
+impl Default for DiskCreation<'_> {
+    fn default() -> Self {
+        Self { force: false, progress: &|_, _| () }
+    }
+}
+
 /// Creates the cluster that `config` describes, in `config.dir`, with the voting files and disks of
 /// all hosts.
 ///
 /// # Errors
 /// See [`CreateError`]; no file remains.
 pub fn create(config: &Config) -> Result<(), CreateError> {
-    create_with(config, &|_| true)
+    create_with(config, &|_| true, &DiskCreation::default())
 }
 
 /// Creates the cluster that `config` describes, with what belongs to `host` and what all hosts
@@ -175,8 +193,8 @@ pub fn create(config: &Config) -> Result<(), CreateError> {
 ///
 /// # Errors
 /// See [`CreateError`]; no file remains.
-pub fn create_on(config: &Config, host: &str) -> Result<(), CreateError> {
-    create_with(config, &|node| node.is_none_or(|node| config.host_of(node) == Some(host)))
+pub fn create_on(config: &Config, host: &str, disks: &DiskCreation<'_>) -> Result<(), CreateError> {
+    create_with(config, &|node| node.is_none_or(|node| config.host_of(node) == Some(host)), disks)
 }
 
 /// Creates what is missing on a host on which nothing of the cluster ran: directories, and the
@@ -184,7 +202,7 @@ pub fn create_on(config: &Config, host: &str) -> Result<(), CreateError> {
 ///
 /// # Errors
 /// The system refuses, or another file is at the path of a disk; repeat it then.
-pub fn complete(config: &Config, host: &str) -> Result<(), CreateError> {
+pub fn complete(config: &Config, host: &str, disks: &DiskCreation<'_>) -> Result<(), CreateError> {
     let dir = &config.dir;
     let make = |directory: PathBuf| match DirBuilder::new().mode(0o700).create(&directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -202,31 +220,61 @@ pub fn complete(config: &Config, host: &str) -> Result<(), CreateError> {
         return Ok(());
     }
     let is_here = |node: &str| config.host_of(node) == Some(host);
+    let places = disk_places(config, &is_here, &PathBuf::clone, disks)?;
     for file in config.voting.iter().filter(|file| file.node.as_deref().is_some_and(is_here)) {
         if !file.path.exists() {
             make_voting_file(config, file.id, &file.path)?;
         }
     }
-    for (number, disk) in config.served_disks.iter().enumerate().filter(|(_, disk)| is_here(&disk.node)) {
-        make_disk(config, number, &disk.path)?;
-    }
+    places.into_iter().try_for_each(|place| make_disk(place, disks))?;
     // Last, because it shows that the files are complete.
     make(dir.state())
 }
 
-/// Makes the disk with this number, which a node of this host serves, and the directory around it.
-fn make_disk(config: &Config, number: usize, path: &Path) -> Result<(), CreateError> {
-    make_directory_of(path)?;
-    let disk = &config.served_disks[number];
-    let disk = NewDisk {
-        group: GroupId(config.id.0),
-        id: disk.id,
-        number: u8::try_from(number).expect("a configuration has few disks"),
-        block_size: config.block_size,
-        chunk_mib: config.chunk_mib,
-        slots: u32::try_from(disk.slots(config.chunk_mib)).unwrap_or(u32::MAX),
+/// Checks the places of the disks of some nodes. `placed` returns the path at which a disk is
+/// created.
+fn disk_places(
+    config: &Config,
+    is_of: &dyn Fn(&str) -> bool,
+    placed: &dyn Fn(&PathBuf) -> PathBuf,
+    disks: &DiskCreation<'_>,
+) -> Result<Vec<DiskPlace>, CreateError> {
+    let of_nodes = config.served_disks.iter().enumerate().filter(|(_, disk)| is_of(&disk.node));
+    let place = |(number, disk): (usize, &ServedDiskConfig)| {
+        let new = NewDisk {
+            group: GroupId(config.id.0),
+            id: disk.id,
+            number: u8::try_from(number).expect("a configuration has few disks"),
+            block_size: config.block_size,
+            chunk_mib: config.chunk_mib,
+            slots: u32::try_from(disk.slots(config.chunk_mib)).unwrap_or(u32::MAX),
+        };
+        Ok(DiskPlace::check(&placed(&disk.path), &new, disks.force)?)
     };
-    Ok(mirror::create_disk(path, &disk)?)
+    of_nodes.map(place).collect()
+}
+
+/// Makes a disk that a node of this host serves, and the directory around it.
+fn make_disk(place: DiskPlace, disks: &DiskCreation<'_>) -> Result<(), CreateError> {
+    make_directory_of(place.path())?;
+    Ok(place.create(disks.progress)?)
+}
+
+/// Makes a disk that is given to a mirrored group which exists. Returns its identifier.
+///
+/// # Errors
+/// Something else is at the path, the room does not suffice, or the system refuses.
+pub fn added_disk(
+    config: &Config,
+    path: &Path,
+    (chunk_mib, slots): (u32, u32),
+    disks: &DiskCreation<'_>,
+) -> Result<u128, CreateError> {
+    let id = GroupId::random().map_err(CreateError::io("making an identifier for", path))?.0;
+    let (group, block_size, number) = (GroupId(config.id.0), config.block_size, 0);
+    let new = NewDisk { group, id, number, block_size, chunk_mib, slots };
+    make_disk(DiskPlace::check(path, &new, disks.force)?, disks)?;
+    Ok(id)
 }
 
 /// Makes the directory of a disk.
@@ -244,13 +292,21 @@ fn lock_directory(dir: &ClusterDir) -> Result<File, CreateError> {
 
 /// Creates a cluster. `has` returns true for the nodes whose files are made, and for `None` if the
 /// files that every node opens are made.
-fn create_with(config: &Config, has: &dyn Fn(Option<&str>) -> bool) -> Result<(), CreateError> {
+fn create_with(
+    config: &Config,
+    has: &dyn Fn(Option<&str>) -> bool,
+    disks: &DiskCreation<'_>,
+) -> Result<(), CreateError> {
     let root = config.dir.root();
     let text = config.to_text();
-    Config::parse(&config.dir, &text)?;
+    Config::parse(&config.dir, &text).map_err(|why| match why {
+        // The file that the error names does not exist yet.
+        ConfigError::Value { what, .. } => CreateError::Value(what),
+        why => why.into(),
+    })?;
     check_place(&config.dir)?;
     let building = beside(root)?;
-    let result = fill(config, &text, &ClusterDir::new(&building), has).and_then(|()| {
+    let result = fill(config, &text, &ClusterDir::new(&building), has, disks).and_then(|()| {
         std::fs::rename(&building, root).map_err(CreateError::io("putting the cluster in place", root))
     });
     if result.is_err() {
@@ -290,7 +346,13 @@ fn fill(
     text: &str,
     dir: &ClusterDir,
     has: &dyn Fn(Option<&str>) -> bool,
+    served: &DiskCreation<'_>,
 ) -> Result<(), CreateError> {
+    let moved = |disk: &PathBuf| match disk.strip_prefix(config.dir.root()) {
+        Ok(inside) => dir.root().join(inside),
+        Err(_) => disk.clone(),
+    };
+    let places = disk_places(config, &|node| has(Some(node)), &moved, served)?;
     for directory in [dir.disks(), dir.voting(), dir.run(), dir.logs(), dir.state()] {
         let made = DirBuilder::new().mode(0o700).create(&directory);
         made.map_err(CreateError::io("making a directory", &directory))?;
@@ -303,23 +365,17 @@ fn fill(
             hosts.chain(["localhost".into(), "127.0.0.1".into()]).filter(|name| name.is_ascii()).collect();
         keys::create_certificate(dir, names.into_iter().collect())?;
     }
-    let moved = |disk: &PathBuf| match disk.strip_prefix(config.dir.root()) {
-        Ok(inside) => dir.root().join(inside),
-        Err(_) => disk.clone(),
-    };
     let disks: Vec<_> = config.disks.iter().map(moved).collect();
     disks.iter().try_for_each(|disk| make_directory_of(disk))?;
     if !config.is_served() {
         Group::create(&disks, &config.shape())?;
     }
-    let mut made = disks;
-    let mut finish = || {
-        for (number, disk) in config.served_disks.iter().enumerate() {
-            if has(Some(&disk.node)) {
-                let path = moved(&disk.path);
-                make_disk(config, number, &path)?;
-                made.push(path);
-            }
+    let (mut made, mut made_disks) = (disks, Vec::new());
+    let finish = || {
+        for place in places {
+            let path = place.path().to_owned();
+            make_disk(place, served)?;
+            made_disks.push(path);
         }
         for file in config.voting.iter().filter(|file| has(file.node.as_deref())) {
             let path = moved(&file.path);
@@ -334,6 +390,7 @@ fn fill(
     if result.is_err() {
         // Those outside of the directory are not removed with it.
         made.iter().for_each(|path| drop(std::fs::remove_file(path)));
+        made_disks.iter().for_each(|path| drop(mirror::discard_disk(path)));
     }
     result
 }
@@ -419,7 +476,7 @@ mod tests {
         for path in ["a", "b/c/keys"] {
             fs::create_dir_all(directory.path().join(path)).unwrap();
         }
-        create_on(&config, "a").unwrap();
+        create_on(&config, "a", &DiskCreation::default()).unwrap();
         assert_eq!(names(&place("a").join("voting")), ["n1"]);
         assert_eq!(names(&shared), ["0", "votes"]);
 
@@ -433,7 +490,7 @@ mod tests {
         let there = Config::load(&ClusterDir::new(place("b"))).unwrap();
         assert_eq!((&there.disks, &there.voting[2].path), (&config.disks, &shared.join("votes")));
         for _ in 0..2 {
-            complete(&there, "b").unwrap();
+            complete(&there, "b", &DiskCreation::default()).unwrap();
             assert_eq!(names(&place("b")), ["cluster.toml", "keys", "log", "run", "state", "voting"]);
             assert_eq!(names(&place("b").join("voting")), ["n3"]);
         }
@@ -443,7 +500,7 @@ mod tests {
         };
         plexus_membership::voting::look(&there.voting[1].path, name).unwrap();
         fs::remove_file(&there.voting[1].path).unwrap();
-        complete(&there, "b").unwrap();
+        complete(&there, "b", &DiskCreation::default()).unwrap();
         assert!(names(&place("b").join("voting")).is_empty());
     }
 
@@ -478,7 +535,7 @@ mod tests {
         config.served_disks = config.new_served_disks(&places).unwrap();
         fs::create_dir_all(place("b").join("keys")).unwrap();
         fs::create_dir_all(directory.path().join("a")).unwrap();
-        create_on(&config, "a").unwrap();
+        create_on(&config, "a", &DiskCreation::default()).unwrap();
         assert_eq!(Config::load(&config.dir).unwrap(), config);
         assert_eq!(
             (names(&place("a").join("disks")), names(&place("a").join("voting"))),
@@ -494,19 +551,18 @@ mod tests {
         let there = Config::load(&ClusterDir::new(place("b"))).unwrap();
         fs::create_dir(directory.path().join("srv")).unwrap();
         fs::write(&outside, "another file").unwrap();
-        let line = complete(&there, "b").unwrap_err().to_string();
+        let line = complete(&there, "b", &DiskCreation::default()).unwrap_err().to_string();
         assert!(line.contains(outside.to_str().unwrap()) && !there.dir.state().exists(), "{line}");
         assert_eq!(fs::read(&outside).unwrap(), b"another file");
-        for path in [&outside, &there.served_disks[1].path] {
-            fs::remove_file(path).unwrap();
-        }
+        assert!(!there.served_disks[1].path.exists(), "a refusal changes nothing");
+        fs::remove_file(&outside).unwrap();
         for _ in 0..2 {
-            complete(&there, "b").unwrap();
+            complete(&there, "b", &DiskCreation::default()).unwrap();
             assert_eq!(names(&place("b").join("disks")), ["0"]);
             assert!(length(&outside) >= there.served_disks[2].size_mib << 20);
         }
         fs::remove_file(&outside).unwrap();
-        complete(&there, "b").unwrap();
+        complete(&there, "b", &DiskCreation::default()).unwrap();
         assert!(!outside.exists(), "a lost disk does not come back empty");
     }
 

@@ -13,7 +13,7 @@ use std::{
 
 use plexus_admin::{
     config::Config,
-    control::{Control, ControlError, ProcessState},
+    control::{ControlError, ProcessState, call_anywhere},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -81,7 +81,7 @@ pub(crate) fn everywhere<T: DeserializeOwned>(
     parsed.collect()
 }
 
-/// A node that has not answered, because it ended or its process is stopped.
+/// A node that has not answered: it ended, its process is stopped, or its host is not reached.
 #[derive(Debug)]
 pub(crate) struct Absent {
     /// The last progress that it reported.
@@ -157,13 +157,11 @@ fn request(
     let mut waiting = Vec::new();
     for (index, (node, command, args)) in requests.of.into_iter().enumerate() {
         let name = &config.nodes[node].name;
-        let mut control = Control::connect(&config.dir, name)?;
-        control.set_timeout(requests.time)?;
-        let sender = sender.clone();
+        let (config, node, time, sender) = (config.clone(), name.clone(), requests.time, sender.clone());
         // The thread is not joined: it ends with its node, and a hanging one is not waited for.
         thread::spawn(move || {
             let tell = |value| drop(sender.send(NodeReport::Progress(index, value)));
-            let end = control.call(command, args, tell);
+            let end = call_anywhere(&config, (&node, command, &args), time, tell);
             let _ = sender.send(NodeReport::End(index, end));
         });
         waiting.push(Waiting { name, command, progress: Value::Null, moved: Instant::now(), end: None });
@@ -224,10 +222,11 @@ struct Waiting<'a> {
     end: Option<Result<Value, ControlError>>,
 }
 
-/// Returns true if the node cannot answer because it has ended or its process is stopped.
+/// Returns true if the node cannot answer because it has ended, its process is stopped, or it is on
+/// another host that is not reached.
 fn is_absence(error: &ControlError) -> bool {
     match error {
-        ControlError::Ended { .. } => true,
+        ControlError::Ended { .. } | ControlError::Unreachable { .. } => true,
         ControlError::Silent { process, .. } => {
             matches!(process, ProcessState::Ended(_) | ProcessState::Stopped(_))
         }

@@ -1,6 +1,13 @@
-//! Mounts that only one thread and its children see, and a small file system in memory.
+//! Mounts that only one thread and its children see, a small file system in memory, and block
+//! devices over files.
 
-use std::{panic::resume_unwind, path::Path, process::Command, thread};
+use std::{
+    fs::File,
+    panic::resume_unwind,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+};
 
 use rustix::thread::UnshareFlags;
 
@@ -37,12 +44,47 @@ pub fn on_small_disk<R: Send>(at: &Path, mib: u32, act: impl FnOnce() -> R + Sen
     })?
 }
 
-fn mount(command: &mut Command) -> Result<(), String> {
-    let output = command.output().map_err(|error| format!("mount: {error}"))?;
+/// A block device over a file. It disappears when this value and all others that have it open are
+/// gone, however this process ends.
+pub struct LoopDevice {
+    path: PathBuf,
+    /// Keeps the device.
+    _open: File,
+}
+
+impl LoopDevice {
+    /// Creates a device of `mib` MiB with sectors of `sector_bytes` over a new sparse file.
+    ///
+    /// # Errors
+    /// Returns the reason why there can be none here, so that a test can be skipped.
+    pub fn new(file: &Path, mib: u64, sector_bytes: u32) -> Result<Self, String> {
+        let io = |error: std::io::Error| format!("a loop device: {error}");
+        File::create_new(file).and_then(|file| file.set_len(mib << 20)).map_err(io)?;
+        let (sectors, options) = (sector_bytes.to_string(), ["--find", "--show", "--sector-size"]);
+        let path = output(Command::new("losetup").args(options).arg(sectors).arg(file))?;
+        let path = PathBuf::from(path.trim());
+        let open = File::open(&path).map_err(io);
+        // While the device is open, this only marks it: it disappears with its last user.
+        output(Command::new("losetup").arg("--detach").arg(&path))?;
+        Ok(Self { path, _open: open? })
+    }
+
+    /// Returns the path of the device.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn output(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|error| format!("{}: {error}", command.get_program().display()))?;
     match output.status.success() {
-        true => Ok(()),
+        true => Ok(String::from_utf8_lossy(&output.stdout).into()),
         false => Err(String::from_utf8_lossy(&output.stderr).trim().into()),
     }
+}
+
+fn mount(command: &mut Command) -> Result<(), String> {
+    output(command).map(drop)
 }
 
 #[cfg(test)]

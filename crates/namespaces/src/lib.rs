@@ -1,6 +1,6 @@
 //! Network namespaces that act as hosts, and virtual cables between them, for tests on one machine
-//! that need several hosts. Also mounts and small disks for one test ([`with_own_mounts`],
-//! [`on_small_disk`]).
+//! that need several hosts. Also mounts, small disks and block devices for one test
+//! ([`with_own_mounts`], [`on_small_disk`], [`LoopDevice`]).
 //!
 //! A [`Namespace`] has no name. It exists while this process holds it or a process is in it, so
 //! nothing is left behind, however this process ends. Addresses and devices exist only inside the
@@ -27,7 +27,7 @@ use std::{
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
 pub use self::{
-    disk::{on_small_disk, with_own_mounts},
+    disk::{LoopDevice, on_small_disk, with_own_mounts},
     lan::{Lan, device},
     rules::Direction,
 };

@@ -24,10 +24,10 @@ pub mod runtime;
 pub mod service;
 mod subsystems;
 
-pub use commands::{grouping, identity, locking, registry};
+pub use commands::{disk_speed, grouping, identity, locking, registry};
 pub use member::{config_changes, fence_guard};
 pub use node::{Node, NodeError};
-pub use subsystems::{BenchmarkPort, ChannelPort};
+pub use subsystems::{BenchmarkPort, ChannelPort, disks};
 
 #[doc(hidden)]
 pub use member::newcomers::newcomers_any;

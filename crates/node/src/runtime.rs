@@ -22,7 +22,7 @@ use plexus_admin::{
 };
 use plexus_base::{Incarnation, NodeId, NodeSet};
 use plexus_cache::{Cache, CacheTask, protocol::Counts};
-use plexus_disks::Group;
+use plexus_disks::{Group, mirror::Mirror};
 use plexus_fabric::{Window, WindowId};
 use plexus_interconnect::{LinkInfo, Listening, RailReport, Worker, mesh::Mesh};
 use plexus_locks::LockManager;
@@ -250,11 +250,21 @@ impl NodeRuntime {
         self.handles.cache.redo()
     }
 
+    /// Returns the disk group.
+    pub(crate) fn disk_group(&self) -> &Group {
+        &self.group
+    }
+
     /// Returns the faults of the disks according to the registry. If `accepts`, the registry then
     /// takes the present images for the newest.
     pub(crate) fn force_disks(&self, accepts: bool) -> Result<Vec<String>, String> {
         let forced = force_disks(&self.group, &*self.ledger, accepts, &|| self.lifecycle.is_ending());
         forced.map_err(|why| why.to_string())
+    }
+
+    /// Returns the mirrored disks, if the group has some.
+    pub(crate) fn mirror(&self) -> Option<&Arc<Mirror>> {
+        self.group.mirror()
     }
 
     /// Returns the registry.

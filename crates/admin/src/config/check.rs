@@ -9,8 +9,8 @@ use plexus_interconnect::mesh::MAX_SLOTS;
 
 use super::{
     CHUNK_MIB, ClusterId, Config, Encrypt, FORMAT, GroupText, MAX_BLOCKS, MAX_CARRY_BYTES,
-    MAX_PROGRAM_WINDOW_MIB, MAX_REDO_MIB, MIN_FRAMES_PER_WORKER, MIN_REDO_MIB, NodeConfig, Redundancy,
-    ServedDiskConfig, Text, Voting,
+    MAX_PROGRAM_WINDOW_MIB, MAX_REDO_MIB, MIN_FRAMES_PER_WORKER, MIN_REDO_MIB, NodeConfig, REBUILD_AFTER_S,
+    Redundancy, ServedDiskConfig, Text, Voting,
 };
 use crate::layout::ClusterDir;
 
@@ -92,6 +92,7 @@ pub(super) fn check(dir: &ClusterDir, text: Text) -> Result<Config, String> {
         blocks,
         redundancy: text.group.redundancy,
         chunk_mib: text.group.chunk_mib.unwrap_or(CHUNK_MIB[0]),
+        rebuild_after_s: text.group.rebuild_after_s.unwrap_or(REBUILD_AFTER_S),
         disks: text.group.disks.iter().map(|disk| dir.root().join(disk)).collect(),
         served_disks: text
             .disk
@@ -130,8 +131,9 @@ fn check_group(group: &GroupText, block_size_kib: u32) -> Result<u64, String> {
         Redundancy::External if group.disks.is_empty() => {
             return Err("[group] lists no disks; name at least one file in `disks`".into());
         }
-        Redundancy::External if group.chunk_mib.is_some() => {
-            return Err("[group] has chunk_mib, which is only for redundancy = \"mirror2\"; remove it".into());
+        Redundancy::External if group.chunk_mib.is_some() || group.rebuild_after_s.is_some() => {
+            let name = if group.chunk_mib.is_some() { "chunk_mib" } else { "rebuild_after_s" };
+            return Err(format!("[group] has {name}, which is only for redundancy = \"mirror2\"; remove it"));
         }
         Redundancy::Mirror2 if !group.disks.is_empty() => {
             return Err(

@@ -22,6 +22,10 @@ pub const MAX_DISK_MIB: u64 = 1 << 28;
 /// The possible lengths of a chunk in MiB; the first is the default.
 pub const CHUNK_MIB: [u32; 3] = [64, 256, 1024];
 
+/// The default of [`Config::rebuild_after_s`]: one hour, in which a host that was only restarted is
+/// back.
+pub const REBUILD_AFTER_S: u32 = 3600;
+
 /// The most chunks of the group's blocks.
 const MAX_CHUNKS: u64 = plexus_disks::mirror::map::MAX_CHUNKS as u64;
 
@@ -80,7 +84,7 @@ impl Config {
     }
 
     /// Returns the host of the node called `name`.
-    pub(crate) fn host_of(&self, name: &str) -> Option<&str> {
+    pub fn host_of(&self, name: &str) -> Option<&str> {
         self.nodes.iter().find(|node| node.name == name).map(|node| node.host.as_str())
     }
 

@@ -154,10 +154,11 @@ fn served_disks(config: &Config) -> String {
     let mut text = format!(
         "# Where the blocks are: with \"external\" in files that every node opens; with \"mirror2\" twice, on disks in different\n\
          # failure groups. Fixed for the incarnation of the disk group.\nredundancy = \"{}\"\n\
-         # MiB of a chunk, the unit of placement: 64, 256 or 1024. Fixed for the incarnation of the disk group.\nchunk_mib = {}\n\n\
+         # MiB of a chunk, the unit of placement: 64, 256 or 1024. Fixed for the incarnation of the disk group.\nchunk_mib = {}\n\
+         # Seconds after which the chunks of a disk that is away get new copies on other disks, if these have room; 0: never.\nrebuild_after_s = {}\n\n\
          # The disks, each on the host of the node that serves it to the others; their order is fixed. Relative paths start at the\n\
          # directory of the cluster on that host. Disks that fail together are in one failure_group: by default those of a host.\n",
-        config.redundancy, config.chunk_mib
+        config.redundancy, config.chunk_mib, config.rebuild_after_s
     );
     for ServedDiskConfig { id, node, path: file, size_mib, failure_group } in &config.served_disks {
         let file = path(file.strip_prefix(config.dir.root()).unwrap_or(file));

@@ -105,6 +105,14 @@ pub enum ControlError {
         /// The state of its process.
         process: ProcessState,
     },
+    /// The node is a member on another host, and did not answer from there.
+    #[error("{name}: not reachable from here: {why}")]
+    Unreachable {
+        /// The node.
+        name: String,
+        /// The reason.
+        why: String,
+    },
     /// The node answered with an error.
     #[error("{name}: {what}")]
     Refused {

@@ -32,8 +32,7 @@ use serde_json::Value;
 pub use client::{Control, ControlError, ControlResponse};
 pub use places::CommandSlots;
 pub use process::ProcessState;
-pub use reach::forward;
-pub use reach::{on_its_host, status_of_cluster};
+pub use reach::{call_anywhere, forward, on_its_host, status_of_cluster};
 pub use seen::{ANSWER_WITHIN, Seen};
 pub use server::Server;
 

@@ -19,24 +19,66 @@ use crate::{
 /// The longest that a node may take longer than the node to which it forwards a command.
 const ON_TOP: Duration = Duration::from_secs(2);
 
+/// Sends a command to a node through another one, `gateway`, which runs on this host.
+fn forward_through(
+    dir: &ClusterDir,
+    gateway: &str,
+    (node, command, args): (&str, &str, &Value),
+    timeout: Duration,
+) -> Result<Forwarded, ControlError> {
+    let request = json!({
+        "node": node, "within_ms": timeout.as_millis() as u64, "request": { "command": command, "args": args },
+    });
+    let mut control = Control::connect(dir, gateway)?;
+    control.set_timeout(timeout + ON_TOP)?;
+    let answer = control.call("forward", request, |_| {})?;
+    Ok(serde_json::from_value(answer).unwrap_or_else(|error| Forwarded::Error(error.to_string())))
+}
+
 /// Sends a command to a node through the first of `gateways` that forwards it; `None` if none does.
 pub fn forward<'a>(
     dir: &ClusterDir,
     gateways: impl IntoIterator<Item = &'a str>,
-    (node, command, args): (&str, &str, &Value),
+    request: (&str, &str, &Value),
     timeout: Duration,
 ) -> Option<Forwarded> {
-    let request = json!({
-        "node": node, "within_ms": timeout.as_millis() as u64, "request": { "command": command, "args": args },
-    });
-    gateways.into_iter().filter(|gateway| *gateway != node).find_map(|gateway| {
-        let answer = Control::connect(dir, gateway).and_then(|mut control| {
-            control.set_timeout(timeout + ON_TOP)?;
-            control.call("forward", request.clone(), |_| {})
-        });
-        // A node that is starting, ending or hanging forwards nothing; the next one may.
-        serde_json::from_value(answer.ok()?).ok()
-    })
+    let mut gateways = gateways.into_iter().filter(|gateway| *gateway != request.0);
+    // A node that is starting, ending or hanging forwards nothing; the next one may.
+    gateways.find_map(|gateway| forward_through(dir, gateway, request, timeout).ok())
+}
+
+/// Runs a command once on the node called `name`, on whatever host it is. Only a node of this host
+/// reports progress.
+///
+/// # Errors
+/// See [`ControlError`].
+pub fn call_anywhere(
+    config: &Config,
+    (name, command, args): (&str, &str, &Value),
+    timeout: Duration,
+    progress: impl FnMut(Value),
+) -> Result<Value, ControlError> {
+    let error = match Control::connect(&config.dir, name) {
+        Ok(mut control) => {
+            control.set_timeout(timeout)?;
+            return control.call(command, args.clone(), progress);
+        }
+        Err(error) => error,
+    };
+    let host = config.host_of(name).filter(|host| *host != this_host());
+    let is_up = |name: &&str| Control::connect(&config.dir, name).is_ok();
+    let gateway = || config.nodes.iter().map(|node| node.name.as_str()).find(is_up);
+    let Some((host, gateway)) = host.and_then(|host| Some((host, gateway()?))) else { return Err(error) };
+    let refused = |what: String| Err(ControlError::Refused { name: name.into(), what });
+    // The gateway says before the timeout that there is no answer.
+    let within = timeout.saturating_sub(ON_TOP);
+    match forward_through(&config.dir, gateway, (name, command, args), within)? {
+        Forwarded::Ok(answer) => Ok(answer),
+        Forwarded::Error(what) => refused(what),
+        Forwarded::Unreachable(why) => Err(ControlError::Unreachable { name: name.into(), why }),
+        Forwarded::Down => refused(format!("it is down; start it with `plexus up` on {host}")),
+        Forwarded::Removed => refused("it does not belong to the cluster".into()),
+    }
 }
 
 impl<T: DeserializeOwned + Send> Seen<T> {

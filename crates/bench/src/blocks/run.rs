@@ -5,7 +5,7 @@ use std::{sync::atomic::AtomicBool, time::Duration};
 
 use plexus_admin::{
     config::Config,
-    control::{Control, ControlError, ProcessState},
+    control::{ControlError, ProcessState, call_anywhere},
 };
 use plexus_disks::{HEADER, TRAILER};
 
@@ -84,9 +84,7 @@ pub fn run(
 
 fn sums(config: &Config, name: &str, workload: &Workload, slots: usize) -> Result<Sums, RunError> {
     let args = to_json(&Sum { first: 0, hot: workload.hot, slots });
-    let mut control = Control::connect(&config.dir, name)?;
-    control.set_timeout(TIMEOUT)?;
-    parse(name, control.call("bench.sum", args, |_| {})?)
+    parse(name, call_anywhere(config, (name, "bench.sum", &args), TIMEOUT, |_| {})?)
 }
 
 /// Compares the counts in the blocks with those of the clients. Returns the changes found. Of a

@@ -29,8 +29,20 @@ use crate::{
     subsystems::{Handle, Install, Installed, Making},
 };
 
-/// The commands that other nodes may forward: those that only read, and those that end a node.
-const FORWARDED: [&str; 6] = ["status", "snapshot", "locks", "quiesce", "handback", "exit"];
+/// The commands that other nodes may forward: those that change nothing, those that end a node, and
+/// those of the block workload.
+const FORWARDED: [&str; 10] = [
+    "status",
+    "snapshot",
+    "locks",
+    "disks",
+    "disk.measure",
+    "quiesce",
+    "handback",
+    "exit",
+    "bench.blocks",
+    "bench.sum",
+];
 
 /// The worker that exchanges the messages.
 const WORKER: WorkerId = WorkerId(0);

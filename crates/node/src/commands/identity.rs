@@ -3,7 +3,7 @@
 //! | command | arguments | answer |
 //! |---|---|---|
 //! | `redo.give_up` | `stream`, `accepts` | [`GivenUp`] |
-//! | `disk.force` | `accepts` | [`Forced`] |
+//! | `disk.force` | `accepts`, `version` | [`Forced`] |
 //!
 //! Without `accepts` they only describe the loss. They can be repeated after an interruption.
 
@@ -12,7 +12,10 @@ use plexus_redo::recovery::StreamToGiveUp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::commands::{CommandContext, NodeCommand, args, json_of};
+use crate::{
+    commands::{CommandContext, NodeCommand, args, json_of},
+    disks,
+};
 
 /// The most blocks that an answer names.
 const NAMED_BLOCKS: usize = 1000;
@@ -37,6 +40,8 @@ pub struct GivenUp {
 pub struct Forced {
     /// One text for each of them.
     pub faults: Vec<String>,
+    /// The version of the map of a mirrored group.
+    pub version: Option<u64>,
 }
 
 pub(crate) const COMMANDS: &[NodeCommand] =
@@ -53,6 +58,8 @@ struct GiveUpArgs {
 #[serde(deny_unknown_fields)]
 struct ForceArgs {
     accepts: bool,
+    /// The version of the map of a mirrored group for which the loss was shown.
+    version: Option<u64>,
 }
 
 fn give_up(on: &CommandContext, asked: Value, _: Progress<'_>) -> Result<Value, String> {
@@ -64,7 +71,11 @@ fn give_up(on: &CommandContext, asked: Value, _: Progress<'_>) -> Result<Value, 
     json_of(&GivenUp { path: path.display().to_string(), state, blocks: blocks.len(), named, is_over })
 }
 
-fn force(on: &CommandContext, asked: Value, _: Progress<'_>) -> Result<Value, String> {
-    let ForceArgs { accepts } = args(asked)?;
-    json_of(&Forced { faults: on.runtime().force_disks(accepts)? })
+fn force(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+    let ForceArgs { accepts, version } = args(asked)?;
+    if let Some(mirror) = on.runtime().disk_group().mirror() {
+        let (faults, version) = disks::force(on, mirror, (accepts, version), progress)?;
+        return json_of(&Forced { faults, version: Some(version) });
+    }
+    json_of(&Forced { faults: on.runtime().force_disks(accepts)?, version: None })
 }

@@ -3,6 +3,7 @@
 //! To end a cluster without loss, all nodes quiesce, then all hand back, then all exit with
 //! `{"clean":true}`; see [`plexus_admin::down`]. An `exit` without it makes the node leave alone.
 
+pub mod disk_speed;
 pub(crate) mod forward;
 pub mod grouping;
 pub mod identity;

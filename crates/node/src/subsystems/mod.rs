@@ -10,7 +10,7 @@ mod cache;
 #[cfg(test)]
 #[path = "../../tests/cluster/mod.rs"]
 mod cluster;
-mod disks;
+pub mod disks;
 #[cfg(test)]
 mod echo;
 mod executive;
