@@ -52,6 +52,10 @@ pub(crate) struct Args {
     /// of two other machines go on when the second is lost.
     #[arg(long, requires = "host", conflicts_with = "shared", value_name = "NAME=ADDRESS", value_parser = hosts::host)]
     witness: Vec<(String, IpAddr)>,
+    /// Overwrite what is on the block devices, and in the files, that become disks of this machine.
+    /// One that is mounted or in use is never overwritten.
+    #[arg(long, requires = "host", conflicts_with = "shared")]
+    force: bool,
     /// Length of a block in KiB: 4, 8 or 16.
     #[arg(long, default_value_t = 8, value_name = "KIB")]
     block_size: u32,
@@ -99,7 +103,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let (config, here) = (configuration(&args)?, this_host());
     match args.host.is_empty() {
         true => create::create(&config)?,
-        false => create::create_on(&config, &here)?,
+        false => create::create_on(&config, &here, &disk_creation(args.force))?,
     }
     let dir = args.dir.display();
     let port = config.nodes.first().map(|node| node.address.port()).unwrap_or_default();
@@ -142,6 +146,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     ));
     steps.push("on every host, run `plexus up` with that directory: it creates everything else there".into());
     (1..).zip(steps).try_for_each(|(number, step)| output::line(&format!("{number}. {step}")))
+}
+
+/// Returns the way in which disks are created. One that takes long shows its progress.
+pub(super) fn disk_creation<'a>(force: bool) -> create::DiskCreation<'a> {
+    let progress =
+        &|disk: &Path, percent| output::progress(&format!("{}: {percent} % zeroed", disk.display()));
+    create::DiskCreation { force, progress }
 }
 
 /// Returns the port of the first node of a machine with this many nodes.

@@ -108,7 +108,7 @@ pub(crate) fn explained(error: impl Into<anyhow::Error>) -> anyhow::Error {
     }
 }
 
-/// Checks that these nodes run on this machine. Requests to measure are not forwarded.
+/// Checks that these nodes run on this machine, for measurements that are not forwarded.
 pub(crate) fn check_here<'a>(
     config: &Config,
     nodes: impl Iterator<Item = &'a NodeConfig> + Clone,

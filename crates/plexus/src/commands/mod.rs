@@ -6,6 +6,7 @@ mod child;
 mod cluster;
 mod demo;
 mod disk;
+mod disks;
 mod down;
 mod fence_guard;
 mod generate;
@@ -93,7 +94,9 @@ pub(crate) enum Command {
     Store(store::Args),
     /// Show the redo streams and their records, or give up one that is lost.
     Redo(redo::Args),
-    /// Accept disks that are older images of themselves.
+    /// Show the disks of a mirrored group: state, use, what is left to copy.
+    Disks(disks::Args),
+    /// Add, replace and drop disks of a mirrored group; accept disks that are older images.
     Disk(disk::Args),
     /// Show every rail of every pair of nodes: in use, or why it is not used.
     Rails(rails::Args),
@@ -138,6 +141,7 @@ impl Command {
             Self::Sessions(args) => sessions::run(args),
             Self::Store(args) => store::run(args),
             Self::Redo(args) => redo::run(args),
+            Self::Disks(args) => disks::run(args),
             Self::Disk(args) => disk::run(args),
             Self::Rails(args) => rails::run(args),
             Self::Stat(args) => stat::run(args),

@@ -25,6 +25,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::{
     cluster::{Cluster, local_nodes, this_program},
+    init::disk_creation,
     interrupt::interrupted,
     systemd::Manager,
 };
@@ -50,6 +51,10 @@ const SETTLED_AFTER: Duration = Duration::from_secs(1);
 pub(crate) struct Args {
     #[command(flatten)]
     cluster: Cluster,
+    /// Overwrite what is on the block devices, and in the files, that become disks of this machine
+    /// at its first start. One that is mounted or in use is never overwritten.
+    #[arg(long)]
+    force: bool,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
@@ -59,6 +64,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let config = args.cluster.load()?;
     let names: Vec<_> = local_nodes(&config)?.into_iter().map(|node| node.name.as_str()).collect();
+    create::complete(&config, &this_host(), &disk_creation(args.force))?;
     start_nodes(&config, &names, args.json)?;
     Ok(())
 }
@@ -69,7 +75,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 /// A node did not start. Nodes that run go on.
 pub(crate) fn start_nodes(config: &Config, names: &[&str], json: bool) -> anyhow::Result<UpOutcome> {
     let interrupted = interrupted()?;
-    create::complete(config, &this_host())?;
+    create::complete(config, &this_host(), &disk_creation(false))?;
     let seen = launch::look_at_all(&config.dir, names);
     if let Some(status) = seen.iter().find_map(|(_, seen)| ending(seen)) {
         bail!(

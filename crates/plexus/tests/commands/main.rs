@@ -3,6 +3,7 @@
 //! One binary for all of them, because each binary is linked with the whole workspace.
 
 mod bad_input;
+mod block_devices;
 mod clock;
 mod common;
 mod demo;

@@ -6,6 +6,7 @@ use std::{
     path::PathBuf,
     process::Command,
     sync::atomic::{AtomicU8, Ordering::Relaxed},
+    thread,
 };
 
 use rustix::process::Signal;
@@ -13,13 +14,20 @@ use serde_json::Value;
 
 use crate::common::{CommandOutput, Run, run, signal, until};
 
-const HOSTS: [&str; 3] = ["a", "b", "w"];
+pub(crate) const HOSTS: [&str; 3] = ["a", "b", "w"];
 
-struct Servers(tempfile::TempDir);
+pub(crate) struct Servers(tempfile::TempDir);
 
 impl Servers {
     /// Makes a cluster and starts it everywhere.
     fn up() -> Self {
+        let servers = Self::init(&[]);
+        servers.start(&HOSTS);
+        servers
+    }
+
+    /// Makes a cluster with these arguments, and gives each server its copy of the configuration.
+    pub(crate) fn init(args: &[&str]) -> Self {
         static MADE: AtomicU8 = AtomicU8::new(0);
         let [a, b, ..] = std::process::id().to_le_bytes();
         let last = 250 - 4 * MADE.fetch_add(1, Relaxed);
@@ -30,8 +38,9 @@ impl Servers {
             ["--host", &address(0), "--host", &address(1), "--witness", &address(2), "--port", "7700"];
         let sizes = ["--size-mib", "64", "--cache-mib", "8", "--redo-mib", "16"];
         let init = run(["init", servers.dir("a").to_str().unwrap()]).args(hosts).args(sizes);
+        let init = init.args(args.iter().copied());
         let said = init.env("PLEXUS_HOST", "a").env("USER", "tester").said().ok();
-        assert!(said.contains("redundancy mirror2") && said.contains("b: disks/0"), "{said}");
+        assert!(said.contains("redundancy mirror2") && said.contains("served by n2"), "{said}");
         for host in &HOSTS[1..] {
             fs::create_dir_all(servers.dir(host).join("keys")).unwrap();
             let keys = fs::read_dir(servers.dir("a").join("keys")).unwrap();
@@ -40,19 +49,25 @@ impl Servers {
                 fs::copy(servers.dir("a").join(&file), servers.dir(host).join(&file)).unwrap();
             }
         }
-        servers.start(&HOSTS);
         servers
     }
 
-    fn dir(&self, host: &str) -> PathBuf {
+    pub(crate) fn dir(&self, host: &str) -> PathBuf {
         self.0.path().join(host).join("c1")
     }
 
-    fn on(&self, host: &str, command: &str) -> Run {
-        run([command, "-C", self.dir(host).to_str().unwrap()]).env("PLEXUS_HOST", host)
+    pub(crate) fn on(&self, host: &str, command: &str) -> Run {
+        run(command.split(' ').chain(["-C", self.dir(host).to_str().unwrap()])).env("PLEXUS_HOST", host)
     }
 
-    fn start(&self, hosts: &[&str]) {
+    /// Returns the number of rows and the sum of their keys.
+    fn sum(&self, host: &str) -> Vec<String> {
+        let rows = self.count(host);
+        let numbers = rows.lines().nth(1).unwrap().split_whitespace();
+        numbers.map(str::to_owned).collect()
+    }
+
+    pub(crate) fn start(&self, hosts: &[&str]) {
         std::thread::scope(|scope| {
             for host in hosts {
                 scope.spawn(|| self.on(host, "up").said().ok());
@@ -60,17 +75,17 @@ impl Servers {
         });
     }
 
-    fn sql(&self, host: &str, text: &str) -> CommandOutput {
+    pub(crate) fn sql(&self, host: &str, text: &str) -> CommandOutput {
         let node = format!("n{}", HOSTS.iter().position(|known| *known == host).unwrap() + 1);
         self.on(host, "sql").args(["-n", &node, "-c", text]).said()
     }
 
-    fn count(&self, host: &str) -> String {
+    pub(crate) fn count(&self, host: &str) -> String {
         self.sql(host, "select count(*) as rows, sum(id) as sum from t").ok()
     }
 
     /// Kills the nodes of hosts and their supervisors: the hosts are lost.
-    fn lose(&self, hosts: &[&str]) {
+    pub(crate) fn lose(&self, hosts: &[&str]) {
         let status = self.on(hosts[0], "status").args(["--json"]).said().json();
         let of_host = |host: &&str| {
             let node = HOSTS.iter().position(|known| known == host).unwrap();
@@ -85,7 +100,7 @@ impl Servers {
         processes.into_iter().for_each(|process| signal(process, Signal::KILL));
     }
 
-    fn until_whole(&self) {
+    pub(crate) fn until_whole(&self) {
         let status = || Value::from(self.on("a", "status").said().out);
         let is_whole = |status: &Value| {
             let status = status.as_str().unwrap();
@@ -120,7 +135,8 @@ fn a_server_is_lost_with_its_disk_and_returns_and_all_lose_power() {
     servers.lose(&["b"]);
     insert("a", 1500);
     let status = servers.on("a", "status").said().ok();
-    assert!(status.contains("has no new writes: its chunks have one copy less"), "{status}");
+    assert!(status.contains("has no new writes for"), "{status}");
+    assert!(status.contains("its chunks have one copy less; start n2 if"), "{status}");
     servers.start(&["b"]);
     insert("b", 2000);
     servers.until_whole();
@@ -159,4 +175,116 @@ fn a_server_is_lost_with_its_disk_and_returns_and_all_lose_power() {
         logs.map(|log| log.matches("gets no more writes").count()).sum::<usize>()
     });
     assert_eq!(marked.iter().sum::<usize>(), 2, "a disk is marked when its host is lost alone: {marked:?}");
+}
+
+/// The witness gets a disk, a server loses its one, and everything goes on.
+#[test]
+fn disks_come_and_leave_and_are_replaced_while_clients_work() {
+    let servers = Servers::up();
+    servers.sql("a", "create table t (id int primary key, item text)").ok();
+    let insert = |host: &str, from: u32| {
+        let rows: Vec<_> = (from..from + 500).map(|id| format!("({id}, 'item {id}')")).collect();
+        servers.sql(host, &format!("insert into t values {}", rows.join(", "))).ok();
+    };
+    let disk = |host: &str, words: &str| servers.on(host, "disk").args(words.split(' ')).said();
+    let place = |host: &str| servers.dir(host).join("disks/new").to_str().unwrap().to_owned();
+    let state = |number: usize| {
+        let seen = servers.on("a", "disks").args(["--json"]).said().json();
+        let of_it = |disk: &&Value| disk["disk"] == number;
+        let found = seen["disks"].as_array().unwrap().iter().find(of_it).cloned();
+        found.map(|disk| (disk["state"].as_str().unwrap().to_owned(), disk["used_mib"].as_u64().unwrap()))
+    };
+    insert("a", 0);
+    let whole = state(0).unwrap().1;
+
+    // With two disks none can leave, and nothing is changed by what is refused.
+    for (host, words, why) in [
+        ("a", "drop 1", "the other disks have no room"),
+        ("a", "offline 7", "the group has no disk 7"),
+        ("b", &format!("replace 1 {}", place("b")), "disk 1 is current"),
+        ("b", &format!("add --node n1 {}", place("b")), "n1 belongs on a"),
+        ("w", &format!("add --size-mib 3 {}", place("w")), "at least one chunk"),
+    ] {
+        let said = disk(host, words).refusal();
+        assert!(said.contains(why), "{words}: {said}");
+    }
+    disk("a", "offline 0").ok();
+    let last = disk("a", "offline 1").refusal();
+    assert!(last.contains("would have no current copy without disk 1"), "{last}");
+    insert("b", 500);
+    disk("a", "online 0").ok();
+
+    disk("w", &format!("add {}", place("w"))).ok();
+    let (moved, used) = state(2).unwrap();
+    assert!(moved == "current" && used > 0, "{moved} {used}");
+    let again = disk("w", &format!("add {}", place("w"))).refusal();
+    assert!(again.contains("is disk 2 of the group"), "{again}");
+    insert("w", 1000);
+    let dropped = disk("a", "drop 1").ok();
+    assert!(dropped.contains("has left the group") && state(1).is_none(), "{dropped}");
+    assert_eq!((state(0), state(2)), (Some(("current".into(), whole)), Some(("current".into(), whole))));
+    // Its host has nothing that is needed any more.
+    servers.lose(&["b"]);
+    insert("a", 1500);
+    servers.start(&["b"]);
+
+    // The disk of the witness dies, and the one of another host takes its place.
+    disk("a", "offline 2").ok();
+    insert("b", 2000);
+    let replaced = disk("b", &format!("replace 2 {}", place("b"))).ok();
+    assert!(replaced.contains("disk 2 has everything"), "{replaced}");
+    let scrubbed = disk("a", "scrub").ok();
+    assert!(scrubbed.contains("no difference"), "{scrubbed}");
+    servers.until_whole();
+    servers.lose(&["a"]);
+    let after = servers.count("b");
+    assert!(after.contains("2500"), "{after}");
+    servers.start(&["a"]);
+    servers.until_whole();
+    let checked = servers.on("a", "store").args(["check"]).said().ok();
+    assert!(checked.contains("no fault"), "{checked}");
+}
+
+/// The disk that alone has everything is lost for good.
+#[test]
+fn a_group_without_its_newest_disk_waits_until_an_operator_gives_it_up() {
+    let servers = Servers::up();
+    servers.sql("a", "create table t (id int primary key)").ok();
+    servers.sql("a", "insert into t values (1), (2)").ok();
+    let force = || servers.on("b", "disk force --lose-newer --yes").said();
+    let nothing = force().refusal();
+    assert!(nothing.contains("nothing is to be given up"), "{nothing}");
+    servers.lose(&["b"]);
+    servers.sql("a", "insert into t values (3)").ok();
+    servers.lose(&["a", "w"]);
+    thread::scope(|scope| {
+        let up = ["b", "w"].map(|host| scope.spawn(|| servers.on(host, "up").said()));
+        let status = || Value::from(servers.on("b", "status").said().out);
+        until("the group waits", status, |status| status.as_str().unwrap().contains("the disk group waits"));
+        let forced = force();
+        assert!(
+            forced.err.contains("disk 0 (n1): its changes since the others went are lost"),
+            "{}",
+            forced.err
+        );
+        forced.ok();
+        up.into_iter().for_each(|up| drop(up.join().unwrap().ok()));
+    });
+    assert_eq!(servers.sum("b"), ["2", "3"]);
+    servers.sql("b", "insert into t values (4)").ok();
+    servers.start(&["a"]);
+    servers.until_whole();
+    assert_eq!(servers.sum("a"), ["3", "7"]);
+}
+
+#[test]
+fn the_block_workload_runs_over_all_servers_and_finds_what_was_acknowledged() {
+    let servers = Servers::init(&["--no-sql"]);
+    servers.start(&HOSTS);
+    let bench = |host| servers.on(host, "bench blocks --clients 2 --hot 48 --seconds 1 --warm-up 0 --json");
+    for host in ["a", "w"] {
+        let report = &bench(host).said().json()["blocks"][0];
+        let [acknowledged, found] = ["changes_acknowledged", "changes_found"].map(|of| report[of].as_u64());
+        assert!(acknowledged > Some(0) && acknowledged == found && report["nodes"] == 3, "{report}");
+    }
 }

@@ -1,5 +1,6 @@
-//! A cluster on two machines. Each machine is a network namespace with a host name, a home
-//! directory and the shared storage at `/mnt`.
+//! A cluster on two machines, and servers without shared storage, as the guide has them. Each
+//! machine is a network namespace with a host name, a home directory and the shared storage at
+//! `/mnt`.
 
 use std::{
     fs::{self, Permissions},
@@ -9,7 +10,7 @@ use std::{
     thread,
 };
 
-use plexus_namespaces::{CableEnd, Namespace, join};
+use plexus_namespaces::{Lan, device};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -17,31 +18,40 @@ use crate::common::{CommandOutput, Run, program, run, run_line, signal, until};
 
 const NAMES: [&str; 2] = ["alpha", "beta"];
 
-/// Two machines. Their nodes end with them.
+/// All machines; the clusters on shared storage have two.
+const MACHINES: [&str; 3] = ["alpha", "beta", "gamma"];
+
+/// Ends the processes of Plexus on a machine, as if its power was lost.
+const POWER_OFF: &str = r#"net=$(readlink /proc/self/ns/net)
+for process in /proc/[0-9]*; do
+    [ "$(readlink $process/ns/net)" = "$net" ] && readlink $process/exe | grep -q plexus &&
+        kill -KILL ${process#/proc/}
+done
+exit 0"#;
+
+/// Three machines. Their nodes end with them.
 struct Machines {
     place: tempfile::TempDir,
-    _namespaces: [Namespace; 2],
+    _lan: Lan,
 }
 
 impl Machines {
-    /// Creates the machines `alpha`, 10.0.0.1, and `beta`, 10.0.0.2, each with an empty home
-    /// directory; `None` where none can be created.
+    /// Creates the machines `alpha`, 10.0.0.1, `beta`, 10.0.0.2, and `gamma`, 10.0.0.3, each with
+    /// an empty home directory; `None` where none can be created.
     fn new() -> Option<Self> {
-        let namespaces = match (Namespace::new(), Namespace::new()) {
-            (Ok(alpha), Ok(beta)) => [alpha, beta],
-            (Err(why), _) | (_, Err(why)) => {
+        let lan = match Lan::new(MACHINES.len(), 1) {
+            Ok(lan) => lan,
+            Err(why) => {
                 eprintln!("skipped: {why}");
                 return None;
             }
         };
-        let end = |host: usize| CableEnd {
-            namespace: &namespaces[host],
-            device: ["eth0", "eth1"][host],
-            address: [10, 0, 0, 1 + host as u8].into(),
-        };
-        join([end(0), end(1)]).unwrap();
+        for host in 0..MACHINES.len() {
+            let address = format!("ip addr add 10.0.0.{}/24 dev {}", host + 1, device(0));
+            lan.host(host).run(&address).unwrap();
+        }
         let place = tempfile::tempdir().unwrap();
-        for directory in ["bin", "shared", "alpha", "beta"] {
+        for directory in ["bin", "shared"].into_iter().chain(MACHINES) {
             fs::create_dir(place.path().join(directory)).unwrap();
         }
         let root = place.path().display();
@@ -50,21 +60,21 @@ impl Machines {
             fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
             fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
         };
-        let enter = |host: usize| format!("{}) net={};;", NAMES[host], namespaces[host].path().display());
+        let enter = |host: usize| format!("{}) net={};;", MACHINES[host], lan.host(host).path().display());
         script(
             "on",
             format!(
-                "case $1 in {} {} esac\nexec nsenter --net=$net unshare --mount --uts sh -c '\
+                "case $1 in {} esac\nexec nsenter --net=$net unshare --mount --uts sh -c '\
                  echo '$1' > /proc/sys/kernel/hostname && mount --bind {root}/shared /mnt && \
                  cd {root}/'$1' && eval \"$1\"' sh \"$2\"",
-                enter(0),
-                enter(1)
+                (0..MACHINES.len()).map(enter).collect::<Vec<_>>().join(" ")
             ),
         );
+        script("poweroff", POWER_OFF.into());
         script("ssh", "host=$1; shift; exec on $host \"$*\"".into());
         let copy = "shift; while [ $# -gt 1 ]; do files=\"$files $1\"; shift; done";
         script("scp", format!("{copy}; exec cp -p $files \"{root}/${{1%%:*}}/${{1#*:}}\""));
-        Some(Self { place, _namespaces: namespaces })
+        Some(Self { place, _lan: lan })
     }
 
     /// Runs a line of a shell on a machine.
@@ -100,17 +110,18 @@ impl Machines {
 
 impl Drop for Machines {
     fn drop(&mut self) {
-        for host in NAMES {
+        for host in MACHINES {
             self.on(host, "plexus down -C c1");
         }
     }
 }
 
-/// Returns the commands of the walk-through in the guide, each with its machine.
-fn walk_through() -> Vec<(String, String)> {
+/// Returns the commands in the guide below a heading, each with its machine.
+fn steps_of(heading: &str) -> Vec<(String, String)> {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide.md");
     let guide = fs::read_to_string(guide).unwrap();
-    let chapter = guide.split("## Nodes on several machines").nth(1).unwrap().split("\n## ").next().unwrap();
+    let chapter = guide.split(&format!("\n{heading}\n")).nth(1).expect(heading);
+    let chapter = chapter.split("\n##").next().unwrap();
     let steps = chapter.lines().filter_map(|line| line.strip_prefix("    ")?.split_once("$ "));
     steps.map(|(host, step)| (host.to_owned(), step.to_owned())).collect()
 }
@@ -118,7 +129,7 @@ fn walk_through() -> Vec<(String, String)> {
 #[test]
 fn the_walk_through_of_two_machines_works_as_written() {
     let Some(machines) = Machines::new() else { return };
-    let steps = walk_through();
+    let steps = steps_of("## Nodes on several machines");
     assert!(steps.len() > 10 && steps.last().unwrap().1.starts_with("plexus down --all"), "{steps:?}");
     let mut environment = [String::new(), String::new()];
     let mut said = Vec::new();
@@ -179,7 +190,13 @@ fn commands_reach_the_nodes_of_the_other_machine_through_a_local_node() {
         "{refusal}"
     );
 
-    for measure in ["perf n1 n2", "bench locks", "bench blocks"] {
+    for host in NAMES {
+        let bench = "plexus bench blocks -C c1 --clients 2 --seconds 0.2 --warm-up 0 --json";
+        let report = &machines.on(host, bench).json()["blocks"][0];
+        let [acknowledged, found] = ["changes_acknowledged", "changes_found"].map(|of| report[of].as_u64());
+        assert!(acknowledged > Some(0) && acknowledged == found && report["nodes"] == 2, "{report}");
+    }
+    for measure in ["perf n1 n2", "bench locks"] {
         let refusal = alpha(&format!("plexus {measure}")).refusal();
         assert!(refusal.contains("n2 belongs on beta, and other nodes that take part do not"), "{refusal}");
     }
@@ -231,6 +248,80 @@ fn a_voting_file_that_is_lost_after_the_first_start_does_not_come_back_empty() {
     let status = machines.on("alpha", "plexus status -C c1").ok();
     assert!(status.contains("votes: 2 of 3 voting files answer"), "{status}");
     machines.on("alpha", "plexus down -C c1 --all").ok();
+}
+
+impl Machines {
+    /// Follows sections of the guide one after the other. Returns the last output on each machine.
+    fn follow(&self, headings: &[&str]) -> [String; 3] {
+        let mut said: [String; 3] = Default::default();
+        for (host, step) in headings.iter().flat_map(|heading| steps_of(heading)) {
+            let runs = |machine: &usize| host == "all" || host == MACHINES[*machine];
+            let machines: Vec<_> = (0..MACHINES.len()).filter(runs).collect();
+            assert!(!machines.is_empty(), "{host}$ {step}");
+            let run = |machine: usize| self.on(MACHINES[machine], &step);
+            thread::scope(|scope| {
+                let runs: Vec<_> =
+                    machines.iter().map(|machine| scope.spawn(move || run(*machine))).collect();
+                for (machine, run) in machines.iter().zip(runs) {
+                    said[*machine] = run.join().unwrap().ok();
+                }
+            });
+        }
+        said
+    }
+
+    /// Waits until all disks have everything.
+    fn until_whole(&self) {
+        let status = || Value::from(self.on("alpha", "plexus status -C c1").out);
+        until("all disks are current", status, |status| {
+            let status = status.as_str().unwrap();
+            status.contains("n1,n2,n3") && !status.contains("one copy less")
+        });
+    }
+}
+
+#[test]
+fn three_plain_servers_work_as_written() {
+    let Some(machines) = Machines::new() else { return };
+    let [_, beta, gamma] = machines.follow(&["### Three plain servers"]);
+    assert!(beta.contains("INSERT 0 2") && gamma.contains("three"), "{beta}{gamma}");
+    machines.until_whole();
+}
+
+#[test]
+fn disks_and_hosts_are_replaced_as_written() {
+    let Some(machines) = Machines::new() else { return };
+    machines.follow(&["### Three plain servers"]);
+    machines.until_whole();
+    let [_, scrubbed, _] = machines.follow(&["### Change the disks"]);
+    assert!(scrubbed.contains("no difference"), "{scrubbed}");
+    machines.until_whole();
+
+    machines.on("gamma", "poweroff --force --force").ok();
+    machines.on("gamma", "rm -r c1").ok();
+    let [_, _, rows] = machines.follow(&["### Replace a dead host"]);
+    assert!(rows.contains("three"), "{rows}");
+    machines.until_whole();
+
+    machines.on("gamma", "poweroff --force --force").ok();
+    machines.on("gamma", "rm c1/disks/0 && plexus up -C c1").ok();
+    let [_, _, disks] = machines.follow(&["### Replace a dead disk"]);
+    assert!(disks.contains("c1/disks/1") && !disks.contains("stale"), "{disks}");
+    machines.until_whole();
+    let checked = machines.on("gamma", "plexus disk scrub -C c1 && plexus store check -C c1").ok();
+    assert!(checked.contains("no difference") && checked.contains("no fault"), "{checked}");
+}
+
+#[test]
+fn two_servers_and_a_witness_work_as_written_and_survive_the_loss_of_all_power() {
+    let Some(machines) = Machines::new() else { return };
+    let [status, beta, _] = machines.follow(&["### Two servers and a witness"]);
+    assert!(status.contains("one copy less") && beta.contains("one"), "{status}{beta}");
+    machines.until_whole();
+    machines.follow(&["### All power is lost"]);
+    let rows = machines.on("beta", "plexus sql -C c1 -c 'select * from t'").ok();
+    assert!(rows.contains("one"), "{rows}");
+    machines.until_whole();
 }
 
 /// Three machines without namespaces: each has a directory, and an address of the loopback network.

@@ -29,6 +29,9 @@ pub(crate) struct BlocksArgs {
     /// Clients on each node; several numbers are measured one after the other.
     #[arg(long, default_value = "1,2,4,8", value_delimiter = ',', value_name = "N,...")]
     clients: Vec<u32>,
+    /// Run the clients on this node alone.
+    #[arg(long, value_name = "NODE")]
+    only: Option<String>,
     /// Percentage of operations that change the block.
     #[arg(long, default_value_t = 50, value_name = "PERCENT")]
     writes: u32,
@@ -82,13 +85,16 @@ pub(crate) fn run(args: &BlocksArgs) -> anyhow::Result<()> {
         measured::prepare(path)?;
     }
     let mut reports = Vec::new();
-    let needs =
-        ClusterNeeds { nodes: 3, block_kib: 16, cache_mib: 32, hot: args.hot.saturating_add(args.scan) };
+    let hot = args.hot.saturating_add(args.scan);
+    let needs = ClusterNeeds { nodes: 3, block_kib: 16, cache_mib: 32, hot, is_forwarded: true };
     args.clusters.each(&needs, &mut |config, rail| {
         if config.sections.contains_key(plexus_admin::sql::SECTION) {
             bail!("it would overwrite the tables of this cluster; measure on a temporary one: --temporary");
         }
-        sweep(args, config, rail, &interrupted, &mut reports)
+        match &args.only {
+            None => sweep(args, config, rail, &interrupted, &mut reports),
+            Some(only) => sweep(args, &alone(config, only)?, rail, &interrupted, &mut reports),
+        }
     })?;
     if let Some(path) = &args.svg {
         write_chart(path, &reports)?;
@@ -121,6 +127,12 @@ impl BlocksArgs {
             seed: self.seed,
         })
     }
+}
+
+/// Returns the configuration with only one of its nodes.
+fn alone(config: &Config, name: &str) -> anyhow::Result<Config> {
+    let (_, node) = config.node(name)?;
+    Ok(Config { nodes: std::iter::once(node.clone()).collect(), ..config.clone() })
 }
 
 /// Measures every number of clients on one cluster.

@@ -60,6 +60,8 @@ pub(super) struct ClusterNeeds {
     pub(super) cache_mib: u32,
     /// The number of blocks that the workload uses.
     pub(super) hot: u64,
+    /// Nodes of this machine ask those of others.
+    pub(super) is_forwarded: bool,
 }
 
 impl BenchClusters {
@@ -79,7 +81,9 @@ impl BenchClusters {
     ) -> anyhow::Result<()> {
         if !self.is_temporary() && self.cluster.dir().is_some() {
             let config = self.cluster.load()?;
-            measured::check_here(&config, config.nodes.iter())?;
+            if !needs.is_forwarded {
+                measured::check_here(&config, config.nodes.iter())?;
+            }
             return measure(&config, &measured::rails_in_use(&config)?);
         }
         let both = ["shm", "tcp"].map(String::from);

@@ -52,7 +52,8 @@ pub(crate) fn run(args: &LocksArgs) -> anyhow::Result<()> {
     if let Some(count) = args.hold {
         return hold(args, &args.clusters.cluster.load()?, count, &interrupted);
     }
-    let needs = ClusterNeeds { nodes: 2, block_kib: BLOCK_KIB, cache_mib: CACHE_MIB, hot: 0 };
+    let needs =
+        ClusterNeeds { nodes: 2, block_kib: BLOCK_KIB, cache_mib: CACHE_MIB, hot: 0, is_forwarded: false };
     args.clusters.each(&needs, &mut |config, rail| sweep(args, config, rail, &interrupted, &mut reports))?;
     if args.json {
         return output::json(&serde_json::json!({ "locks": reports }));

@@ -10,6 +10,7 @@ use std::{
 use anyhow::{Context, bail};
 use plexus_admin::config::{Config, NodeConfig, Redundancy, ServedDiskConfig, this_host};
 use plexus_base::MAX_NODES;
+use plexus_disks::mirror;
 
 use super::{Args, first_port};
 
@@ -94,7 +95,14 @@ pub(super) fn mirrored(args: &Args, config: Config) -> anyhow::Result<Config> {
         places.extend(paths.into_iter().map(|path| (node.clone(), path)));
     }
     let config = Config { chunk_mib: config.fitting_chunk_mib(), ..config };
-    let served_disks = config.new_served_disks(&places).context("naming the disks")?;
+    let mut served_disks = config.new_served_disks(&places).context("naming the disks")?;
+    let here = this_host();
+    for disk in served_disks.iter_mut().filter(|disk| config.host_of(&disk.node) == Some(&here)) {
+        // At most what the device has; the devices of other machines are not known here.
+        if let Some(slots) = mirror::slots_of_device(&disk.path, config.chunk_mib)? {
+            disk.size_mib = disk.size_mib.min(u64::from(slots) * u64::from(config.chunk_mib));
+        }
+    }
     Ok(Config { redundancy: Redundancy::Mirror2, disks: Vec::new(), served_disks, ..config })
 }
 

@@ -2,6 +2,7 @@
 //! cluster.
 
 mod between;
+mod disks;
 mod listen;
 mod pair;
 mod sweep;
@@ -39,6 +40,7 @@ Examples:
   plexus perf --test bandwidth --sizes 64K --streams 1,4,16 --bidirectional
   plexus perf --compare hp,dolphin,cern
   plexus perf --op write,get,atomic --test latency --sizes 8
+  plexus perf disks -C c1                            every mirrored disk, where it is and from another node
   plexus perf HOST --sizes 8 --test latency --max-latency-us 20 --percentile p99
 
 A key file is one line of 64 hexadecimal digits that only its owner may read: a cluster's keys/cluster.key, or
@@ -46,8 +48,10 @@ A key file is one line of 64 hexadecimal digits that only its owner may read: a 
 
 /// The arguments of `plexus perf`.
 #[derive(clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    other: Option<OtherTarget>,
     /// A machine where `plexus perf --listen` runs (HOST or HOST:PORT), or two nodes of a running
     /// cluster [default: two processes of this machine; with -C the cluster's first two nodes].
     #[arg(value_name = "HOST | NODE", num_args = 0..=3)]
@@ -184,6 +188,14 @@ pub(crate) struct Args {
     min_mb_s: Option<f64>,
 }
 
+/// A measurement of something else than the interconnect.
+#[derive(clap::Subcommand)]
+enum OtherTarget {
+    /// Measure every mirrored disk of a running cluster, on the node that serves it and from
+    /// another node. The contents of the disks do not change.
+    Disks(disks::Args),
+}
+
 /// Parses a threshold.
 fn threshold(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
@@ -245,6 +257,9 @@ enum PerfTarget {
 
 /// Runs `plexus perf`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    if let Some(OtherTarget::Disks(args)) = &args.other {
+        return disks::run(args);
+    }
     if args.lifeline {
         // The process that started this one has then ended.
         lifeline::watch(0, || std::process::exit(0)).context("--lifeline")?;
