@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use xtask::{command, executive, interconnect, mutate, package, redo, sql, tidy, verify};
+use xtask::{command, disks, executive, interconnect, mutate, package, redo, sql, tidy, verify};
 
 /// The programs that faults of networks need, and their packages.
 const IP: (&str, &str) = ("ip", "iproute2");
@@ -103,6 +103,8 @@ enum Bench {
     Executive(executive::Options),
     /// Measure redo: durable changes, hand-over and recovery, beside the limits of the disk.
     Redo(redo::Options),
+    /// Measure mirrored disks beside fio, one copy and mirrors of Linux (as root).
+    Disks(disks::Options),
     /// Compare SQL with PostgreSQL 15, and two nodes with one.
     Sql(sql::Options),
 }
@@ -172,6 +174,7 @@ fn run(command: Command) -> Result<()> {
         Command::Bench(Bench::Interconnect(options)) => interconnect::run(&root, &options),
         Command::Bench(Bench::Executive(options)) => executive::run(&root, &options),
         Command::Bench(Bench::Redo(options)) => redo::run(&root, &options),
+        Command::Bench(Bench::Disks(options)) => disks::run(&root, &options),
         Command::Bench(Bench::Sql(options)) => sql::run(&root, &options),
     }
 }

@@ -121,6 +121,7 @@ mod tests {
             crate::executive::SECTION,
             crate::redo::SECTION,
             crate::sql::SECTION,
+            crate::disks::SECTION,
         ] {
             assert!(replaced(&text, section, "").is_some(), "{section}");
         }

@@ -15,6 +15,7 @@
 
 pub(crate) mod document;
 pub(crate) mod figure;
+pub(crate) mod fio;
 pub(crate) mod ports;
 pub(crate) mod quiet;
 pub(crate) mod report;

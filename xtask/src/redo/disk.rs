@@ -4,7 +4,7 @@
 use std::{
     fs::File,
     os::unix::fs::FileExt,
-    process::Command,
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -13,8 +13,8 @@ use tempfile::TempDir;
 
 use super::rows::*;
 use crate::{
-    command::{found, json_within, number},
-    compare::figure::Measured,
+    command::{found, number},
+    compare::{figure::Measured, fio::fio},
 };
 
 /// The bytes of a write: those of a batch of redo with some changes.
@@ -25,8 +25,6 @@ const FILE: usize = 64 << 20;
 
 /// The duration of a measurement.
 const TIME: Duration = Duration::from_secs(1);
-
-const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A file on the file system of temporary clusters.
 pub(super) struct Disk {
@@ -49,25 +47,17 @@ impl Disk {
         if self.has_fio { "fio" } else { "a loop of write and fdatasync" }
     }
 
-    fn fio(&self, arguments: &str) -> Result<serde_json::Value> {
-        let (seconds, file) = (TIME.as_secs(), self.folder.path().join("file"));
-        let options = format!(
-            "--name=redo --ioengine=psync --direct=1 --overwrite=1 --time_based --size={FILE} \
-             --runtime={seconds} --output-format=json {arguments}"
-        );
-        let mut fio = Command::new("fio");
-        fio.arg(format!("--filename={}", file.display())).args(options.split(' '));
-        let mut report = json_within(&mut fio, TIMEOUT)?;
-        Ok(report["jobs"][0].take())
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("file")
     }
 
     /// Measures writes of 4 KiB, each with a sync, one after the other.
     pub(super) fn syncs(&self) -> Measured {
         let per_second = if self.has_fio {
-            let job = self.fio(&format!("--rw=write --bs={WRITE} --fdatasync=1"))?;
+            let job = fio(&self.file(), FILE as u64, &format!("--rw=write --bs={WRITE} --fdatasync=1"))?;
             number(&job, "write/iops")?
         } else {
-            let file = File::options().write(true).open(self.folder.path().join("file"))?;
+            let file = File::options().write(true).open(self.file())?;
             let (start, bytes, mut done) = (Instant::now(), [7; WRITE], 0);
             while start.elapsed() < TIME {
                 file.write_all_at(&bytes, (done * WRITE % FILE) as u64)?;
@@ -83,7 +73,7 @@ impl Disk {
     /// Measures reads of 1 MiB, one after the other.
     pub(super) fn reads(&self) -> Measured {
         ensure!(self.has_fio, "fio is not installed");
-        let job = self.fio("--rw=read --bs=1m")?;
+        let job = fio(&self.file(), FILE as u64, "--rw=read --bs=1m")?;
         Ok(vec![(READS, number(&job, "read/bw_bytes")? / 1e6)])
     }
 }

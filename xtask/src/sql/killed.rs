@@ -13,13 +13,13 @@ use crate::{command::run, compare::figure::Measured};
 
 /// The seconds of the work, and those after which the node is killed.
 const WORK_SECONDS: u64 = 10;
-const KILL_AFTER: Duration = Duration::from_secs(5);
+pub(crate) const KILL_AFTER: Duration = Duration::from_secs(5);
 
 /// The time before the kill from which on pauses count: clients take some time to start.
 const EARLIER: Duration = Duration::from_millis(500);
 
 /// Runs pgbench with a script of one statement; returns the times of its commits, in microseconds.
-fn commits(server: &Server, place: &Path, statement: &str) -> Result<Vec<u64>> {
+pub(crate) fn commits(server: &Server, place: &Path, statement: &str) -> Result<Vec<u64>> {
     let script = place.join("script.sql");
     fs::write(&script, format!("{statement};\n"))?;
     let log = format!("-n -c 1 -T {WORK_SECONDS} -l --log-prefix {}", place.join("log").display());
@@ -44,7 +44,7 @@ fn committed(line: &str) -> Option<u64> {
 }
 
 /// Returns the longest time without a commit from just before the kill on, in milliseconds.
-fn longest_pause(times: &[u64]) -> Result<f64> {
+pub(crate) fn longest_pause(times: &[u64]) -> Result<f64> {
     let from = times.first().context("no commit")? + (KILL_AFTER - EARLIER).as_micros() as u64;
     let before = times.partition_point(|time| *time < from);
     ensure!(before > 0 && before < times.len(), "no commit before the kill, or none after it");

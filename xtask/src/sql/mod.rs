@@ -4,11 +4,11 @@
 //! A round measures everything once in sequence; the table has medians over all rounds. The goals
 //! are in `rows.rs`.
 
-mod killed;
+pub(crate) mod killed;
 mod plexus;
 mod postgres;
 mod rows;
-mod work;
+pub(crate) mod work;
 
 use std::path::Path;
 

@@ -28,7 +28,7 @@ pub(super) const IDLE: usize = 5000;
 
 /// A server that clients reach.
 #[derive(Clone)]
-pub(super) struct Server {
+pub(crate) struct Server {
     /// The directory of its Unix socket.
     pub directory: PathBuf,
     pub port: u16,
@@ -59,12 +59,12 @@ impl Server {
 }
 
 /// Runs pgbench; returns what it printed.
-pub(super) fn pgbench(server: &Server, options: &str) -> Result<String> {
+pub(crate) fn pgbench(server: &Server, options: &str) -> Result<String> {
     output_within(server.client("pgbench").args(options.split(' ')), TIMEOUT)
 }
 
 /// Runs a statement; returns what psql printed.
-pub(super) fn psql(server: &Server, text: &str) -> Result<String> {
+pub(crate) fn psql(server: &Server, text: &str) -> Result<String> {
     output_within(server.client("psql").args(["-X", "-q", "-At", "-c", text]), TIMEOUT)
 }
 
@@ -97,7 +97,7 @@ pub(super) fn tps(output: &str) -> Result<f64> {
 }
 
 /// Runs pgbench; returns the transactions/s.
-pub(super) fn rate(server: &Server, options: &str) -> Result<f64> {
+pub(crate) fn rate(server: &Server, options: &str) -> Result<f64> {
     tps(&pgbench(server, options)?)
 }
 
