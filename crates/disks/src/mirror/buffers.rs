@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::map::UNIT_BYTES;
 use crate::Buffer;
 
-/// The longest buffer that is made anew each time.
+/// The length in bytes up to which a buffer is allocated for each request.
 const SHORT: usize = 64 << 10;
 
 /// The most buffers that are kept.

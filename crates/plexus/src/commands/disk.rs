@@ -79,7 +79,7 @@ enum DiskCommand {
     Drop {
         /// The number of the disk, as `plexus disks` shows it.
         disk: u8,
-        /// Keep a disk whose chunks move after all.
+        /// Keep the disk in the group although its chunks have begun to move.
         #[arg(long)]
         cancel: bool,
         /// Return at once; the chunks move meanwhile.

@@ -93,7 +93,7 @@ impl Resync {
         self.step == Step::Idle && self.chunks.is_empty() && self.units.is_empty()
     }
 
-    /// Returns true if the disk still lacks what it lacked.
+    /// Returns true if the same contents are still to be copied to the disk.
     pub(super) fn goes_on(&self, map: &Map, disk: DiskNumber) -> bool {
         Work::of(map, disk).as_ref() == Some(&self.work)
     }
@@ -137,7 +137,7 @@ impl<D: Clone, W> MirrorCore<D, W> {
 
     fn advance(&mut self, map: &Arc<Map>, disk: DiskNumber) {
         let resync = self.resyncs.get_mut(&disk).expect("a disk that returns");
-        // What has moved away meanwhile is not needed.
+        // Chunks may have moved away from the disk meanwhile.
         let is_here = |chunk: &ChunkId| map.slot(*chunk, disk).is_some();
         resync.chunks.retain(is_here);
         resync.units.retain(|(chunk, _)| is_here(chunk));

@@ -126,13 +126,13 @@ fn change(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<V
     make(mirror, &map, change, progress)
 }
 
-/// The longest wait for the registry, which is closed then.
+/// The timeout of a change of the registry.
 const DESCRIBED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The interval at which the progress is told.
 const SHOW_EVERY: Duration = Duration::from_millis(500);
 
-/// Why there is nothing to show or to change.
+/// The error of a command about the disks while the node knows no map.
 const NO_MAP: &str = "the map of the disks is not known yet: the registry is closed";
 
 /// Makes a change, and returns when it is made.
@@ -278,7 +278,7 @@ impl DisksHandle {
         found.unwrap_or_else(|| (0..=u8::MAX).find(is_free).unwrap_or_default())
     }
 
-    /// Has the registry remember what a disk is. Its node looks there when it opens the disk.
+    /// Puts the description of a disk into the registry, where its node finds the path.
     fn describe(&self, id: u128, disk: &DiskDescription, progress: Progress<'_>) -> Result<(), String> {
         let (registry, group) = (self.registry.clone(), self.group.ok_or(NO_MAP)?);
         let key = Key::new(&description_key(group, id)).map_err(|why| why.to_string())?;
