@@ -32,7 +32,7 @@ fn run(seed: u64, logs: bool) -> Counts {
 #[test]
 fn mirror_disks_keep_their_properties_when_nodes_and_disks_fail() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let (first, seeds) = (number("MIRROR_FIRST").unwrap_or(0), number("MIRROR_SEEDS").unwrap_or(1500));
+    let (first, seeds) = (number("MIRROR_FIRST").unwrap_or(0), number("MIRROR_SEEDS").unwrap_or(6000));
     let few = seeds as usize;
     let mut all = Counts::default();
     for seed in first..first + seeds {
