@@ -198,11 +198,16 @@ impl Catalog {
 
     /// Forgets what another version of the catalog has. Returns the version of the statement.
     pub(crate) async fn refresh(&mut self, store: &Store<Cache>, by: &mut Transaction) -> Result<&[u8]> {
-        let version = by.get(store.catalog(), VERSION_KEY).await?.unwrap_or_default();
+        let version = Self::version(store, by).await?;
         if self.version.as_ref() != Some(&version) {
             self.tables.clear();
         }
         Ok(self.version.insert(version))
+    }
+
+    /// Returns the version of the catalog.
+    pub(crate) async fn version(store: &Store<Cache>, by: &mut Transaction) -> Result<Vec<u8>> {
+        Ok(by.get(store.catalog(), VERSION_KEY).await?.unwrap_or_default())
     }
 
     /// Fails if the catalog has changed since the snapshot of a transaction that has one for all

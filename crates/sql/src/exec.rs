@@ -56,10 +56,23 @@ impl<'a> Run<'a> {
         let drawn = &self.context.sequences;
         loop {
             let values = all.iter().map(|expr| expr.evaluate(self.inputs(row))).collect();
-            let Some(sequence) = drawn.take_wanted() else { return values };
-            let number = self.ranges.draw(self.store, self.by, drawn, &sequence).await?;
-            drawn.supply(sequence.id, number);
+            if let Some(sequence) = drawn.take_wanted() {
+                let number = self.ranges.draw(self.store, self.by, drawn, &sequence).await?;
+                drawn.supply(sequence.id, number);
+            } else if !self.supply().await? {
+                return values;
+            }
         }
+    }
+
+    /// Supplies what an evaluation has missed. Returns false if it has missed nothing.
+    pub(crate) async fn supply(&mut self) -> Result<bool> {
+        let Context { definitions, place, .. } = self.context;
+        if !definitions.take_wanted() {
+            return Ok(false);
+        }
+        definitions.supply(place, self.store, self.by).await?;
+        Ok(true)
     }
 
     /// Counts rows that are kept against the limit.

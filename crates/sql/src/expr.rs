@@ -6,6 +6,7 @@ use crate::{
     error::{Result, SqlError, code},
     functions::{Context, Function},
     sequences::SequenceSlot,
+    system,
     types::{Type, Value, numeric::Numeric, out_of_range},
 };
 
@@ -193,6 +194,9 @@ impl Expr {
                 (Value::Text(one), Value::Text(other)) => Value::Text(one + &other),
                 _ => Value::Null,
             },
+            Self::Cast { value, from, to, .. } if from.is_reg() || to.is_reg() => {
+                system::cast(value.evaluate(inputs)?, *from, *to, inputs.context)?
+            }
             Self::Cast { value, from, to, is_explicit } => {
                 value.evaluate(inputs)?.cast(*from, *to, *is_explicit)?
             }

@@ -1,8 +1,10 @@
 //! The functions of SQL: one table of names, arguments, results and what they do.
 
 use crate::{
+    catalog::SessionPlace,
     error::{Result, SqlError, code},
     sequences::Drawn,
+    system::Definitions,
     types::{Type, Value, numeric::Numeric, time},
 };
 
@@ -15,6 +17,9 @@ pub(crate) struct Context {
     pub(crate) database: String,
     pub(crate) process: i32,
     pub(crate) sequences: Drawn,
+    /// The database and the role.
+    pub(crate) place: SessionPlace,
+    pub(crate) definitions: Definitions,
 }
 
 /// A function. NULL as an argument gives NULL.

@@ -12,6 +12,7 @@
 //! | `exec`, `dml`, `ddl`, `copy` | what statements do |
 //! | `catalog` | tables and indexes |
 //! | `roles` | roles and databases |
+//! | `system` | the catalogs that clients of PostgreSQL read |
 //! | `types` | values as text, in rows and in keys |
 
 mod activity;
@@ -32,6 +33,7 @@ pub mod server;
 mod session;
 mod shape;
 mod spool;
+mod system;
 mod types;
 mod wire;
 

@@ -29,6 +29,7 @@ use crate::{
     roles::FirstRole,
     sequences::{Drawn, Ranges},
     session::{Session, SessionParts},
+    system::Definitions,
     types::time,
     wire::{
         Received, Start,
@@ -419,7 +420,15 @@ async fn session(
     connection.is_authenticated = true;
     connection.out.authentication(0, &[]);
     connection.out.cancel_key(process, secret);
-    let context = Context { begun: time::now(), user, database, process, sequences: Drawn::default() };
+    let context = Context {
+        begun: time::now(),
+        user,
+        database,
+        process,
+        sequences: Drawn::default(),
+        place: place.clone(),
+        definitions: Definitions::default(),
+    };
     let parts = SessionParts {
         store,
         locks: shared.locks.clone(),

@@ -88,6 +88,7 @@ pub(crate) fn bytes_of(values: &[Value]) -> usize {
     let long = |value: &Value| match value {
         Value::Text(text) => text.len(),
         Value::Bytes(bytes) => bytes.len(),
+        Value::Array(array) => bytes_of(&array.values),
         _ => 0,
     };
     size_of_val(values) + values.iter().map(long).sum::<usize>()

@@ -17,8 +17,15 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 use crate::common::{Cluster, CommandOutput, run, signal};
 
-/// The statements whose results are compared.
-const STATEMENTS: &str = include_str!("sql/statements.sql");
+/// The files of statements whose results are compared, each in a database of its own.
+const STATEMENTS: &[(&str, &str)] = &[
+    ("statements", include_str!("sql/statements.sql")),
+    ("catalogs", include_str!("sql/catalogs.sql")),
+    ("definitions", include_str!("sql/definitions.sql")),
+    ("functions", include_str!("sql/functions.sql")),
+    ("queries", include_str!("sql/queries.sql")),
+    ("types", include_str!("sql/types.sql")),
+];
 
 /// The user of the test.
 const USER: &str = "tester";
@@ -117,24 +124,43 @@ fn statements_have_the_results_that_they_have_on_postgresql() {
     };
     let cluster = cluster();
     let oracle = Oracle::start(&initdb, pg_ctl);
-    let script = cluster.parent().join("statements.sql");
-    fs::write(&script, STATEMENTS).unwrap();
-    let outputs = |mut command: Command| {
-        let Output { stdout, stderr, .. } =
-            command.args(["-X", "-A", "-a", "-f"]).arg(&script).output().unwrap();
-        // What is printed to both, statement by statement: errors come in their order, too.
-        (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
-    };
-    let ours = outputs(client(&psql, &cluster, 1));
-    let mut theirs = Command::new(&psql);
-    theirs.env("PGHOST", oracle.directory.path()).env("PGUSER", USER).env("PGDATABASE", "postgres");
-    let theirs = outputs(theirs);
-    for (ours, theirs) in [(ours.0, theirs.0), (ours.1, theirs.1)] {
-        for (line, (our, their)) in ours.lines().zip(theirs.lines()).enumerate() {
-            assert_eq!(our, their, "line {line}");
+    let mut faults = Vec::new();
+    for (name, statements) in STATEMENTS {
+        let script = cluster.parent().join("statements.sql");
+        fs::write(&script, statements).unwrap();
+        let outputs = |server: &dyn Fn() -> Command| {
+            // The user is the same, and the file begins with none of its own.
+            let mut create = server();
+            create.env("PGDATABASE", "postgres").args(["-X", "-c", &format!("create database {name}")]);
+            said(create);
+            let mut command = server();
+            let Output { stdout, stderr, .. } =
+                command.env("PGDATABASE", name).args(["-X", "-A", "-a", "-f"]).arg(&script).output().unwrap();
+            // What is printed to both, statement by statement: errors come in their order, too.
+            (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+        };
+        let ours = outputs(&|| client(&psql, &cluster, 1));
+        let theirs = outputs(&|| {
+            let mut theirs = Command::new(&psql);
+            theirs.env("PGHOST", oracle.directory.path()).env("PGUSER", USER);
+            theirs
+        });
+        for (ours, theirs) in [(ours.0, theirs.0), (ours.1, theirs.1)] {
+            let pairs = ours.lines().zip(theirs.lines()).enumerate();
+            let different = pairs.filter(|(_, (our, their))| our != their).map(|(line, (our, their))| {
+                format!("{name}.sql, line {line} of the output: {our:?} instead of {their:?}")
+            });
+            faults.extend(different.take(5));
+            if ours.lines().count() != theirs.lines().count() {
+                faults.push(format!(
+                    "{name}.sql: {} lines instead of {}",
+                    ours.lines().count(),
+                    theirs.lines().count()
+                ));
+            }
         }
-        assert_eq!(ours.lines().count(), theirs.lines().count());
     }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 /// All sums of pgbench's tables, which must be equal.

@@ -108,8 +108,11 @@ pub(crate) fn coerce((expr, from): Typed, to: Type, on: &Parameters, is_explicit
     if from == to || to == Type::Unknown {
         return Ok(expr);
     }
-    if let Expr::Value(value) = expr {
-        return Ok(Expr::Value(value.cast(from, to, is_explicit)?));
+    if let Expr::Value(value) = &expr
+        && !from.is_reg()
+        && !to.is_reg()
+    {
+        return Ok(Expr::Value(value.clone().cast(from, to, is_explicit)?));
     }
     Ok(Expr::Cast { value: expr.boxed(), from, to, is_explicit })
 }
@@ -170,6 +173,52 @@ pub(crate) fn type_of(of: &ast::DataType) -> Result<Type> {
         D::Date => Type::Date,
         D::Timestamp(None, ast::TimezoneInfo::None | ast::TimezoneInfo::WithoutTimeZone) => Type::Timestamp,
         D::Timestamp(None, ast::TimezoneInfo::Tz | ast::TimezoneInfo::WithTimeZone) => Type::TimestampTz,
+        D::Regclass => Type::Regclass,
+        D::JSON => Type::Json,
+        D::JSONB => Type::Jsonb,
+        D::Array(ast::ArrayElemTypeDef::SquareBracket(element, _)) => {
+            let element = type_of(element)?;
+            element.array().ok_or_else(|| SqlError::unsupported(format!("the type {of}")))?
+        }
+        D::Custom(name, modifiers) if modifiers.is_empty() => {
+            let parts: Vec<String> = name.0.iter().filter_map(|part| part.as_ident().map(folded)).collect();
+            let name = match &parts[..] {
+                [name] => name,
+                [schema, name] if schema == "pg_catalog" => name,
+                _ => return Err(SqlError::unsupported(format!("the type {of}"))),
+            };
+            match name.as_str() {
+                // Only with quotes: else it is a type of the language.
+                "char" => Type::OneByte,
+                "name" => Type::Name,
+                "oid" => Type::Oid,
+                "regclass" => Type::Regclass,
+                "regtype" => Type::Regtype,
+                "regproc" => Type::Regproc,
+                "regnamespace" => Type::Regnamespace,
+                "regrole" => Type::Regrole,
+                "int2vector" => Type::Int2Vector,
+                "oidvector" => Type::OidVector,
+                "bool" => Type::Bool,
+                "int2" => Type::Int2,
+                "int4" => Type::Int4,
+                "int8" => Type::Int8,
+                "float4" => Type::Float4,
+                "float8" => Type::Float8,
+                "bpchar" => Type::Char(u32::MAX),
+                "text" => Type::Text,
+                "varchar" => Type::Varchar(None),
+                "numeric" => Type::Numeric(None),
+                "uuid" => Type::Uuid,
+                "bytea" => Type::Bytea,
+                "json" => Type::Json,
+                "jsonb" => Type::Jsonb,
+                "date" => Type::Date,
+                "timestamp" => Type::Timestamp,
+                "timestamptz" => Type::TimestampTz,
+                _ => return Err(SqlError::unsupported(format!("the type {of}"))),
+            }
+        }
         other => return Err(SqlError::unsupported(format!("the type {other}"))),
     })
 }

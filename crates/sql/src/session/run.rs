@@ -245,6 +245,7 @@ impl Session<'_> {
     pub(super) async fn run(&mut self, plan: &Plan, values: &[Value]) -> Result<Done> {
         let mut done = self.run_plan(plan, values).await;
         let sets = self.context.sequences.end_statement();
+        self.context.definitions.end_statement();
         if done.is_ok()
             && let Err(error) = self.set_sequences(sets).await
         {

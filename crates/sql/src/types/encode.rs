@@ -3,7 +3,7 @@
 //! A row is one byte for each value, which tells its kind, and the value. A key is in the order of
 //! its values: a byte that tells NULL, which is last, and bytes whose order is that of the values.
 
-use super::{Type, Value, numeric::Numeric};
+use super::{Interval, Type, Value, array::Array, numeric::Numeric};
 use crate::error::{Result, SqlError, code};
 
 const NULL: u8 = 0;
@@ -16,6 +16,8 @@ const TEXT: u8 = 6;
 const BYTES: u8 = 7;
 const DATE: u8 = 8;
 const TIME: u8 = 9;
+const INTERVAL: u8 = 10;
+const ARRAY: u8 = 11;
 
 /// Marks of a key: values are before NULL.
 const KEY_VALUE: u8 = 1;
@@ -50,6 +52,22 @@ pub(crate) fn row(values: &[Value]) -> Vec<u8> {
             Value::Time(moment) => {
                 bytes.push(TIME);
                 bytes.extend(moment.to_le_bytes());
+            }
+            Value::Interval(Interval { months, days, microseconds }) => {
+                bytes.push(INTERVAL);
+                bytes.extend(months.to_le_bytes());
+                bytes.extend(days.to_le_bytes());
+                bytes.extend(microseconds.to_le_bytes());
+            }
+            Value::Array(array) => {
+                bytes.extend([ARRAY, array.dimensions.len() as u8]);
+                for (count, first) in &array.dimensions {
+                    bytes.extend((*count as u32).to_le_bytes());
+                    bytes.extend(first.to_le_bytes());
+                }
+                let values = row(&array.values);
+                bytes.extend((values.len() as u32).to_le_bytes());
+                bytes.extend(values);
             }
         }
     }
@@ -131,6 +149,22 @@ fn read_values(bytes: &[u8], about: usize) -> Result<Vec<Value>> {
             BYTES => Value::Bytes(take_bytes(&mut rest)?),
             DATE => Value::Date(i32::from_le_bytes(take(&mut rest)?)),
             TIME => Value::Time(i64::from_le_bytes(take(&mut rest)?)),
+            INTERVAL => Value::Interval(Interval {
+                months: i32::from_le_bytes(take(&mut rest)?),
+                days: i32::from_le_bytes(take(&mut rest)?),
+                microseconds: i64::from_le_bytes(take(&mut rest)?),
+            }),
+            ARRAY => {
+                let [count] = take(&mut rest)?;
+                let mut dimensions = Vec::new();
+                for _ in 0..count {
+                    let values = u32::from_le_bytes(take(&mut rest)?) as usize;
+                    dimensions.push((values, i32::from_le_bytes(take(&mut rest)?)));
+                }
+                // Elements are no arrays.
+                let inner = take_bytes(&mut rest)?;
+                Value::Array(Box::new(Array { dimensions, values: read_all(&inner)? }))
+            }
             _ => return Err(damaged()),
         });
     }
@@ -170,7 +204,7 @@ pub(crate) fn put_key(into: &mut Vec<u8>, value: &Value, of: Type) -> Result<()>
             }
             into.extend([0, 0]);
         }
-        Value::Numeric(_) | Value::Null => {
+        Value::Numeric(_) | Value::Interval(_) | Value::Array(_) | Value::Null => {
             return Err(SqlError::unsupported(format!("a key of type {}", of.name())));
         }
     }

@@ -1,5 +1,6 @@
 //! Types and their values: the text that clients see, the bytes of rows and keys.
 
+pub(crate) mod array;
 pub(crate) mod encode;
 pub(crate) mod numeric;
 pub(crate) mod text;
@@ -9,7 +10,7 @@ use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 
-use self::numeric::Numeric;
+use self::{array::Array, numeric::Numeric};
 use crate::error::{Result, SqlError, code};
 
 /// A type of SQL.
@@ -33,6 +34,31 @@ pub(crate) enum Type {
     Timestamp,
     TimestampTz,
     Uuid,
+    /// A text of at most 63 bytes.
+    Name,
+    /// One byte: PostgreSQL's type `"char"` of its catalogs.
+    OneByte,
+    Oid,
+    /// Identifiers that are shown as the names of relations, types, functions, schemas and roles.
+    Regclass,
+    Regtype,
+    Regproc,
+    Regnamespace,
+    Regrole,
+    /// Lists of numbers in catalogs, shown without braces.
+    Int2Vector,
+    OidVector,
+    Json,
+    Jsonb,
+    Interval,
+    TimeOfDay,
+    TimeTz,
+    /// An array of one of [`ELEMENTS`].
+    #[serde(with = "array::of_element")]
+    Array(&'static Type),
+    /// A row as a value.
+    Record,
+    Void,
     /// A literal or parameter whose type the rest of the statement decides.
     Unknown,
 }
@@ -50,9 +76,54 @@ pub(crate) enum Value {
     Bytes(Vec<u8>),
     /// Days from 2000-01-01.
     Date(i32),
-    /// Microseconds from 2000-01-01 00:00:00 (UTC).
+    /// Microseconds from 2000-01-01 00:00:00 (UTC), or from midnight.
     Time(i64),
+    Interval(Interval),
+    Array(Box<Array>),
 }
+
+/// A span of time, whose parts have no fixed ratio.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Interval {
+    pub(crate) months: i32,
+    pub(crate) days: i32,
+    pub(crate) microseconds: i64,
+}
+
+/// The types of which there are arrays, with the identifiers and names of these.
+static ELEMENTS: &[(Type, u32, &str)] = &[
+    (Type::Bool, 1000, "boolean[]"),
+    (Type::Bytea, 1001, "bytea[]"),
+    (Type::OneByte, 1002, "\"char\"[]"),
+    (Type::Name, 1003, "name[]"),
+    (Type::Int2, 1005, "smallint[]"),
+    (Type::Int2Vector, 1006, "int2vector[]"),
+    (Type::Int4, 1007, "integer[]"),
+    (Type::Regproc, 1008, "regproc[]"),
+    (Type::Text, 1009, "text[]"),
+    (Type::OidVector, 1013, "oidvector[]"),
+    (Type::Char(u32::MAX), 1014, "character[]"),
+    (Type::Varchar(None), 1015, "character varying[]"),
+    (Type::Int8, 1016, "bigint[]"),
+    (Type::Float4, 1021, "real[]"),
+    (Type::Float8, 1022, "double precision[]"),
+    (Type::Oid, 1028, "oid[]"),
+    (Type::Timestamp, 1115, "timestamp without time zone[]"),
+    (Type::Date, 1182, "date[]"),
+    (Type::TimeOfDay, 1183, "time without time zone[]"),
+    (Type::TimestampTz, 1185, "timestamp with time zone[]"),
+    (Type::Interval, 1187, "interval[]"),
+    (Type::Numeric(None), 1231, "numeric[]"),
+    (Type::TimeTz, 1270, "time with time zone[]"),
+    (Type::Json, 199, "json[]"),
+    (Type::Regclass, 2210, "regclass[]"),
+    (Type::Regtype, 2211, "regtype[]"),
+    (Type::Record, 2287, "record[]"),
+    (Type::Uuid, 2951, "uuid[]"),
+    (Type::Jsonb, 3807, "jsonb[]"),
+    (Type::Regnamespace, 4090, "regnamespace[]"),
+    (Type::Regrole, 4097, "regrole[]"),
+];
 
 impl Type {
     /// Returns the identifier of the type in PostgreSQL's catalog.
@@ -73,6 +144,24 @@ impl Type {
             Self::TimestampTz => 1184,
             Self::Numeric(_) => 1700,
             Self::Uuid => 2950,
+            Self::Name => 19,
+            Self::OneByte => 18,
+            Self::Oid => 26,
+            Self::Regclass => 2205,
+            Self::Regtype => 2206,
+            Self::Regproc => 24,
+            Self::Regnamespace => 4089,
+            Self::Regrole => 4096,
+            Self::Int2Vector => 22,
+            Self::OidVector => 30,
+            Self::Json => 114,
+            Self::Jsonb => 3802,
+            Self::Interval => 1186,
+            Self::TimeOfDay => 1083,
+            Self::TimeTz => 1266,
+            Self::Array(of) => of.as_element().map_or(2277, |(_, oid, _)| *oid),
+            Self::Record => 2249,
+            Self::Void => 2278,
             Self::Unknown => 705,
         }
     }
@@ -86,7 +175,24 @@ impl Type {
             20 => Self::Int8,
             21 => Self::Int2,
             23 => Self::Int4,
-            25 | 19 => Self::Text,
+            18 => Self::OneByte,
+            19 => Self::Name,
+            22 => Self::Int2Vector,
+            24 => Self::Regproc,
+            25 => Self::Text,
+            26 => Self::Oid,
+            30 => Self::OidVector,
+            114 => Self::Json,
+            1083 => Self::TimeOfDay,
+            1186 => Self::Interval,
+            1266 => Self::TimeTz,
+            2205 => Self::Regclass,
+            2206 => Self::Regtype,
+            2249 => Self::Record,
+            2278 => Self::Void,
+            3802 => Self::Jsonb,
+            4089 => Self::Regnamespace,
+            4096 => Self::Regrole,
             700 => Self::Float4,
             701 => Self::Float8,
             1042 => Self::Char(u32::MAX),
@@ -96,18 +202,55 @@ impl Type {
             1184 => Self::TimestampTz,
             1700 => Self::Numeric(None),
             2950 => Self::Uuid,
-            _ => return None,
+            oid => {
+                let element = ELEMENTS.iter().find(|(_, array, _)| *array == oid);
+                return element.map(|(of, ..)| Self::Array(of));
+            }
         })
+    }
+
+    fn as_element(self) -> Option<&'static (Self, u32, &'static str)> {
+        let plain = match self {
+            Self::Numeric(_) => Self::Numeric(None),
+            Self::Varchar(_) => Self::Varchar(None),
+            Self::Char(_) => Self::Char(u32::MAX),
+            other => other,
+        };
+        ELEMENTS.iter().find(|(of, ..)| *of == plain)
+    }
+
+    /// Returns the type of arrays with elements of this type.
+    pub(crate) fn array(self) -> Option<Self> {
+        self.as_element().map(|(of, ..)| Self::Array(of))
+    }
+
+    /// Returns the type of the elements of an array.
+    pub(crate) fn element(self) -> Option<Self> {
+        match self {
+            Self::Array(of) => Some(*of),
+            Self::Int2Vector => Some(Self::Int2),
+            Self::OidVector => Some(Self::Oid),
+            _ => None,
+        }
+    }
+
+    /// Returns whether its values are identifiers that are shown as names.
+    pub(crate) fn is_reg(self) -> bool {
+        use Type::{Regclass, Regnamespace, Regproc, Regrole, Regtype};
+        matches!(self, Regclass | Regtype | Regproc | Regnamespace | Regrole)
     }
 
     /// Returns the bytes of a value, -1 if they vary.
     pub(crate) fn size(self) -> i16 {
         match self {
-            Self::Bool => 1,
+            Self::Bool | Self::OneByte => 1,
             Self::Int2 => 2,
-            Self::Int4 | Self::Float4 | Self::Date => 4,
-            Self::Int8 | Self::Float8 | Self::Timestamp | Self::TimestampTz => 8,
-            Self::Uuid => 16,
+            Self::Int4 | Self::Float4 | Self::Date | Self::Oid | Self::Void => 4,
+            of if of.is_reg() => 4,
+            Self::Int8 | Self::Float8 | Self::Timestamp | Self::TimestampTz | Self::TimeOfDay => 8,
+            Self::TimeTz => 12,
+            Self::Uuid | Self::Interval => 16,
+            Self::Name => 64,
             Self::Unknown => -2,
             _ => -1,
         }
@@ -140,6 +283,24 @@ impl Type {
             Self::Timestamp => "timestamp without time zone",
             Self::TimestampTz => "timestamp with time zone",
             Self::Uuid => "uuid",
+            Self::Name => "name",
+            Self::OneByte => "\"char\"",
+            Self::Oid => "oid",
+            Self::Regclass => "regclass",
+            Self::Regtype => "regtype",
+            Self::Regproc => "regproc",
+            Self::Regnamespace => "regnamespace",
+            Self::Regrole => "regrole",
+            Self::Int2Vector => "int2vector",
+            Self::OidVector => "oidvector",
+            Self::Json => "json",
+            Self::Jsonb => "jsonb",
+            Self::Interval => "interval",
+            Self::TimeOfDay => "time without time zone",
+            Self::TimeTz => "time with time zone",
+            Self::Array(of) => of.as_element().map_or("anyarray", |(_, _, name)| name),
+            Self::Record => "record",
+            Self::Void => "void",
             Self::Unknown => "unknown",
         }
     }
@@ -157,7 +318,11 @@ impl Type {
     }
 
     pub(crate) fn is_text(self) -> bool {
-        matches!(self, Self::Text | Self::Varchar(_) | Self::Char(_))
+        matches!(self, Self::Text | Self::Varchar(_) | Self::Char(_) | Self::Name)
+    }
+
+    fn is_oid(self) -> bool {
+        self == Self::Oid || self.is_reg()
     }
 
     fn is_moment(self) -> bool {
@@ -188,6 +353,9 @@ impl Type {
                 })
             }
             (Self::Char(_), Self::Char(_)) => Some(Self::Char(u32::MAX)),
+            (one, other) if one.is_oid() && other.is_oid() => Some(Self::Oid),
+            (one, other) | (other, one) if one.is_oid() && other.is_integer() => Some(Self::Oid),
+            (Self::OneByte, other) | (other, Self::OneByte) if other.is_text() => Some(Self::Text),
             (one, other) if one.is_text() && other.is_text() => Some(Self::Text),
             (one, other) if one.is_moment() && other.is_moment() => {
                 let zoned = one == Self::TimestampTz || other == Self::TimestampTz;
@@ -195,6 +363,14 @@ impl Type {
             }
             _ => None,
         }
+    }
+}
+
+impl Interval {
+    /// Returns its microseconds, with months of 30 days.
+    fn length(self) -> i128 {
+        let days = i128::from(self.months) * 30 + i128::from(self.days);
+        days * i128::from(time::DAY) + i128::from(self.microseconds)
     }
 }
 
@@ -221,6 +397,8 @@ impl Value {
             (Self::Bytes(one), Self::Bytes(other)) => one.cmp(other),
             (Self::Date(one), Self::Date(other)) => one.cmp(other),
             (Self::Time(one), Self::Time(other)) => one.cmp(other),
+            (Self::Interval(one), Self::Interval(other)) => one.length().cmp(&other.length()),
+            (Self::Array(one), Self::Array(other)) => one.compare(other),
             // The binder compares values of one type only.
             _ => Ordering::Equal,
         }
@@ -235,6 +413,7 @@ impl Value {
                 return text::parse(&text, to);
             }
             (Self::Int(number), Type::Int2 | Type::Int4 | Type::Int8) => Self::Int(number),
+            (Self::Int(number), to) if to.is_oid() => Self::Int(number),
             (Self::Int(number), Type::Float4 | Type::Float8) => Self::Float(number as f64),
             (Self::Int(number), Type::Numeric(_)) => Self::Numeric(Numeric::from_int(number)),
             (Self::Int(number), Type::Bool) if from == Type::Int4 => Self::Bool(number != 0),
@@ -266,6 +445,7 @@ impl Value {
             (Self::Time(moment), Type::Timestamp | Type::TimestampTz) => Self::Time(moment),
             (Self::Bytes(bytes), Type::Bytea) if from != Type::Uuid => Self::Bytes(bytes),
             (Self::Text(text), to) if to.is_text() => Self::Text(text),
+            (Self::Text(text), Type::OneByte) => Self::Text(text.chars().take(1).collect()),
             (value, to) if to.is_text() => Self::Text(text::print(&value, from)),
             _ => {
                 let message = format!("cannot cast type {} to {}", from.name(), to.name());
@@ -278,6 +458,12 @@ impl Value {
     /// Checks the limits of a type, and rounds to its digits.
     pub(crate) fn fit(self, to: Type, is_explicit: bool) -> Result<Self> {
         match (self, to) {
+            (Self::Int(number), to) if to.is_oid() && u32::try_from(number).is_err() => {
+                Err(out_of_range(Type::Oid))
+            }
+            (Self::Text(text), Type::Name) if text.len() > 63 => {
+                Ok(Self::Text(text[..text.floor_char_boundary(63)].to_owned()))
+            }
             (Self::Int(number), Type::Int2) if i16::try_from(number).is_err() => Err(out_of_range(to)),
             (Self::Int(number), Type::Int4) if i32::try_from(number).is_err() => Err(out_of_range(to)),
             (Self::Float(number), Type::Float4) => {

@@ -35,7 +35,14 @@ pub(crate) fn parse(text: &str, to: Type) -> Result<Value> {
             Value::Float(number)
         }
         Type::Numeric(_) => Value::Numeric(Numeric::parse(trimmed)?),
-        Type::Text | Type::Varchar(_) | Type::Char(_) | Type::Unknown => Value::Text(text.to_owned()),
+        Type::Text | Type::Varchar(_) | Type::Char(_) | Type::Name | Type::Unknown => {
+            Value::Text(text.to_owned())
+        }
+        Type::OneByte => Value::Text(text.chars().take(1).collect()),
+        Type::Oid => match trimmed.parse::<i64>() {
+            Ok(number) => Value::Int(number),
+            Err(_) => return Err(invalid(to, text)),
+        },
         Type::Bytea => Value::Bytes(parse_bytes(text).ok_or_else(|| invalid(to, text))?),
         Type::Uuid => Value::Bytes(parse_uuid(text).ok_or_else(|| invalid(to, text))?),
         Type::Date => Value::Date(match trimmed.split_once([' ', 'T']) {
@@ -44,6 +51,7 @@ pub(crate) fn parse(text: &str, to: Type) -> Result<Value> {
         }),
         Type::Timestamp => Value::Time(time::parse_moment(trimmed, false)?),
         Type::TimestampTz => Value::Time(time::parse_moment(trimmed, true)?),
+        other => return Err(SqlError::unsupported(format!("the text of type {}", other.name()))),
     };
     value.fit(to, false)
 }
@@ -149,6 +157,8 @@ pub(crate) fn print(value: &Value, of: Type) -> String {
         }
         Value::Date(day) => time::print_date((*day).into()),
         Value::Time(moment) => time::print_moment(*moment, of == Type::TimestampTz),
+        Value::Interval(span) => format!("{span:?}"),
+        Value::Array(array) => array.print(of),
     }
 }
 
@@ -178,7 +188,8 @@ pub(crate) fn put_binary(into: &mut Vec<u8>, value: &Value, of: Type) {
     match (value, of) {
         (Value::Bool(value), _) => into.push((*value).into()),
         (Value::Int(number), Type::Int2) => into.extend((*number as i16).to_be_bytes()),
-        (Value::Int(number), Type::Int4) => into.extend((*number as i32).to_be_bytes()),
+        (Value::Int(number), Type::Int4 | Type::Oid) => into.extend((*number as i32).to_be_bytes()),
+        (Value::Int(number), of) if of.is_reg() => into.extend((*number as i32).to_be_bytes()),
         (Value::Int(number), _) => into.extend(number.to_be_bytes()),
         (Value::Float(number), Type::Float4) => into.extend((*number as f32).to_be_bytes()),
         (Value::Float(number), _) => into.extend(number.to_be_bytes()),
@@ -186,7 +197,9 @@ pub(crate) fn put_binary(into: &mut Vec<u8>, value: &Value, of: Type) {
         (Value::Date(day), _) => into.extend(day.to_be_bytes()),
         (Value::Time(moment), _) => into.extend(moment.to_be_bytes()),
         (Value::Numeric(number), _) => put_numeric(into, *number),
-        (Value::Text(_), _) => into.extend(print(value, of).into_bytes()),
+        (Value::Text(_) | Value::Interval(_) | Value::Array(_), _) => {
+            into.extend(print(value, of).into_bytes());
+        }
         (Value::Null, _) => {}
     }
 }
@@ -243,9 +256,11 @@ pub(crate) fn parse_binary(bytes: &[u8], to: Type) -> Result<Value> {
             Value::Time(i64::from_be_bytes(bytes.try_into().map_err(wrong)?))
         }
         Type::Numeric(_) => Value::Numeric(parse_numeric(bytes).ok_or_else(malformed)?),
-        Type::Text | Type::Varchar(_) | Type::Char(_) | Type::Unknown => {
+        Type::Text | Type::Varchar(_) | Type::Char(_) | Type::Name | Type::OneByte | Type::Unknown => {
             Value::Text(String::from_utf8(bytes.to_vec()).map_err(|_| malformed())?)
         }
+        Type::Oid => Value::Int(u32::from_be_bytes(bytes.try_into().map_err(wrong)?).into()),
+        other => return Err(SqlError::unsupported(format!("the binary form of type {}", other.name()))),
     };
     if bytes.contains(&0) && to.is_text() {
         return Err(malformed());

@@ -1,0 +1,2 @@
+\set VERBOSITY sqlstate
+select 1;
