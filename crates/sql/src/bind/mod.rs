@@ -1,14 +1,17 @@
 //! The binder: statements of names become expressions over columns with types.
 
+pub(crate) mod operators;
 pub(crate) mod select;
 
 use std::cell::RefCell;
 
-use sqlparser::ast::{self, BinaryOperator, UnaryOperator};
+use sqlparser::ast::{self, UnaryOperator};
+
+use self::operators::no_operator;
 
 use crate::{
     error::{Result, SqlError, code},
-    expr::{Comparison, Expr, Operation, SequenceCall},
+    expr::{Comparison, Expr, SequenceCall},
     functions,
     parse::folded,
     sequences::SequenceSlot,
@@ -126,7 +129,8 @@ pub(crate) fn assign(typed: Typed, to: Type, name: &str, on: &Parameters) -> Res
         || from == Type::Unknown
         || to.is_text()
         || is_number(from) && is_number(to)
-        || is_moment(from) && is_moment(to);
+        || is_moment(from) && is_moment(to)
+        || matches!((from, to), (Type::Array(_), Type::Array(_)));
     if !fits {
         let (to, from) = (to.name(), from.name());
         let message = format!("column \"{name}\" is of type {to} but expression is of type {from}");
@@ -177,8 +181,12 @@ pub(crate) fn type_of(of: &ast::DataType) -> Result<Type> {
         D::JSON => Type::Json,
         D::JSONB => Type::Jsonb,
         D::Array(ast::ArrayElemTypeDef::SquareBracket(element, _)) => {
-            let element = type_of(element)?;
-            element.array().ok_or_else(|| SqlError::unsupported(format!("the type {of}")))?
+            match type_of(element)? {
+                // All arrays of one element are of one type.
+                array @ Type::Array(_) => array,
+                element => (element.array().filter(|array| array.element() == Some(element)))
+                    .ok_or_else(|| SqlError::unsupported(format!("the type {of}")))?,
+            }
         }
         D::Custom(name, modifiers) if modifiers.is_empty() => {
             let parts: Vec<String> = name.0.iter().filter_map(|part| part.as_ident().map(folded)).collect();
@@ -353,6 +361,10 @@ impl Scope<'_> {
                 self.like(expr, pattern, *negated, true)?
             }
             E::BinaryOp { left, op, right } => self.binary(left, op, right)?,
+            E::AnyOp { left, compare_op, right, .. } => self.quantified(left, compare_op, right, false)?,
+            E::AllOp { left, compare_op, right } => self.quantified(left, compare_op, right, true)?,
+            E::Array(array) => self.array(&array.elem, None)?,
+            E::CompoundFieldAccess { root, access_chain } => self.subscripted(root, access_chain)?,
             E::Cast {
                 kind: ast::CastKind::Cast | ast::CastKind::DoubleColon,
                 expr,
@@ -360,6 +372,9 @@ impl Scope<'_> {
                 format: None,
             } => {
                 let of = type_of(data_type)?;
+                if let (E::Array(array), Some(element)) = (&**expr, of.element()) {
+                    return self.array(&array.elem, Some(element));
+                }
                 (coerce(self.bind(expr)?, of, self.parameters, true)?, of)
             }
             E::Case { operand, conditions, else_result, .. } => {
@@ -420,88 +435,6 @@ impl Scope<'_> {
         }
         let unified = all.into_iter().map(|typed| coerce(typed, common, self.parameters, false));
         Ok((unified.collect::<Result<_>>()?, common))
-    }
-
-    /// Binds two sides of an operator that must have one type.
-    fn pair(&self, one: &ast::Expr, other: &ast::Expr, operator: &str) -> Result<(Expr, Expr, Type)> {
-        let (one, other) = (self.bind(one)?, self.bind(other)?);
-        let Some(mut common) = one.1.common(other.1) else {
-            return Err(no_operator(&format!("{} {operator} {}", one.1.name(), other.1.name())));
-        };
-        if common == Type::Unknown {
-            common = Type::Text;
-        }
-        let one = coerce(one, common, self.parameters, false)?;
-        Ok((one, coerce(other, common, self.parameters, false)?, common))
-    }
-
-    fn like(
-        &self,
-        value: &ast::Expr,
-        pattern: &ast::Expr,
-        negated: bool,
-        ignores_case: bool,
-    ) -> Result<Typed> {
-        let text = |typed: Typed| match typed.1.is_text() || typed.1 == Type::Unknown {
-            true => coerce(typed, Type::Text, self.parameters, false),
-            false => Err(no_operator(&format!("{} ~~ text", typed.1.name()))),
-        };
-        let (value, pattern) = (text(self.bind(value)?)?, text(self.bind(pattern)?)?);
-        let like = Expr::Like { value: value.boxed(), pattern: pattern.boxed(), ignores_case };
-        Ok((if negated { Expr::Not(like.boxed()) } else { like }, Type::Bool))
-    }
-
-    fn binary(&self, left: &ast::Expr, op: &BinaryOperator, right: &ast::Expr) -> Result<Typed> {
-        let comparison = |comparison| -> Result<Typed> {
-            let (one, other, _) = self.pair(left, right, &op.to_string())?;
-            Ok((Expr::Compare(comparison, one.boxed(), other.boxed()), Type::Bool))
-        };
-        let arithmetic = |operation| -> Result<Typed> {
-            let none = |one: Type, other: Type| no_operator(&format!("{} {op} {}", one.name(), other.name()));
-            let (one, other) = (self.bind(left)?, self.bind(right)?);
-            let (one_type, other_type) = (one.1, other.1);
-            let common = one_type.common(other_type).ok_or_else(|| none(one_type, other_type))?;
-            // A literal is read as the type of the other side.
-            let common = if common == Type::Unknown { Type::Float8 } else { common };
-            if !common.is_number() {
-                return Err(none(one_type, other_type));
-            }
-            let one = coerce(one, common, self.parameters, false)?;
-            let other = coerce(other, common, self.parameters, false)?;
-            Ok((Expr::Arithmetic(operation, common, one.boxed(), other.boxed()), common))
-        };
-        match op {
-            BinaryOperator::And => {
-                let both = vec![self.condition(left, "AND")?, self.condition(right, "AND")?];
-                Ok((Expr::And(both), Type::Bool))
-            }
-            BinaryOperator::Or => {
-                let both = vec![self.condition(left, "OR")?, self.condition(right, "OR")?];
-                Ok((Expr::Or(both), Type::Bool))
-            }
-            BinaryOperator::Eq => comparison(Comparison::Equal),
-            BinaryOperator::NotEq => comparison(Comparison::NotEqual),
-            BinaryOperator::Lt => comparison(Comparison::Less),
-            BinaryOperator::LtEq => comparison(Comparison::LessOrEqual),
-            BinaryOperator::Gt => comparison(Comparison::Greater),
-            BinaryOperator::GtEq => comparison(Comparison::GreaterOrEqual),
-            BinaryOperator::Plus => arithmetic(Operation::Add),
-            BinaryOperator::Minus => arithmetic(Operation::Subtract),
-            BinaryOperator::Multiply => arithmetic(Operation::Multiply),
-            BinaryOperator::Divide => arithmetic(Operation::Divide),
-            BinaryOperator::Modulo => arithmetic(Operation::Modulo),
-            BinaryOperator::StringConcat => {
-                let (one, other) = (self.bind(left)?, self.bind(right)?);
-                let may_be_text = |of: Type| of.is_text() || of == Type::Unknown;
-                if !may_be_text(one.1) && !may_be_text(other.1) {
-                    return Err(no_operator(&format!("{} || {}", one.1.name(), other.1.name())));
-                }
-                let one = coerce(one, Type::Text, self.parameters, false)?;
-                let other = coerce(other, Type::Text, self.parameters, false)?;
-                Ok((Expr::Concat(one.boxed(), other.boxed()), Type::Text))
-            }
-            other => Err(SqlError::unsupported(format!("the operator {other}"))),
-        }
     }
 
     fn case(
@@ -725,8 +658,4 @@ fn named_relation(text: &str) -> String {
         Some(quoted) => quoted.to_owned(),
         None => name.to_ascii_lowercase(),
     }
-}
-
-fn no_operator(what: &str) -> SqlError {
-    SqlError::new(code::UNDEFINED_FUNCTION, format!("operator does not exist: {what}"))
 }

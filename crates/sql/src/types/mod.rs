@@ -442,6 +442,13 @@ impl Value {
             }
             (Self::Time(moment), Type::Date) => Self::Date(moment.div_euclid(time::DAY) as i32),
             (value, to) if from == to => value,
+            (Self::Array(mut array), Type::Array(_)) => {
+                let (one, other) = (from.element().unwrap_or(from), to.element().unwrap_or(to));
+                for value in &mut array.values {
+                    *value = std::mem::replace(value, Self::Null).cast(one, other, is_explicit)?;
+                }
+                Self::Array(array)
+            }
             (Self::Time(moment), Type::Timestamp | Type::TimestampTz) => Self::Time(moment),
             (Self::Bytes(bytes), Type::Bytea) if from != Type::Uuid => Self::Bytes(bytes),
             (Self::Text(text), to) if to.is_text() => Self::Text(text),

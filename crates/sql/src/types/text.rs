@@ -51,6 +51,9 @@ pub(crate) fn parse(text: &str, to: Type) -> Result<Value> {
         }),
         Type::Timestamp => Value::Time(time::parse_moment(trimmed, false)?),
         Type::TimestampTz => Value::Time(time::parse_moment(trimmed, true)?),
+        Type::Array(_) | Type::Int2Vector | Type::OidVector => {
+            Value::Array(Box::new(super::array::parse(text, to)?))
+        }
         other => return Err(SqlError::unsupported(format!("the text of type {}", other.name()))),
     };
     value.fit(to, false)
@@ -197,7 +200,8 @@ pub(crate) fn put_binary(into: &mut Vec<u8>, value: &Value, of: Type) {
         (Value::Date(day), _) => into.extend(day.to_be_bytes()),
         (Value::Time(moment), _) => into.extend(moment.to_be_bytes()),
         (Value::Numeric(number), _) => put_numeric(into, *number),
-        (Value::Text(_) | Value::Interval(_) | Value::Array(_), _) => {
+        (Value::Array(array), of) => super::array::put_binary(into, array, of),
+        (Value::Text(_) | Value::Interval(_), _) => {
             into.extend(print(value, of).into_bytes());
         }
         (Value::Null, _) => {}
@@ -260,6 +264,9 @@ pub(crate) fn parse_binary(bytes: &[u8], to: Type) -> Result<Value> {
             Value::Text(String::from_utf8(bytes.to_vec()).map_err(|_| malformed())?)
         }
         Type::Oid => Value::Int(u32::from_be_bytes(bytes.try_into().map_err(wrong)?).into()),
+        Type::Array(_) | Type::Int2Vector | Type::OidVector => {
+            Value::Array(Box::new(super::array::parse_binary(bytes, to)?))
+        }
         other => return Err(SqlError::unsupported(format!("the binary form of type {}", other.name()))),
     };
     if bytes.contains(&0) && to.is_text() {
