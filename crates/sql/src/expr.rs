@@ -255,10 +255,9 @@ impl Expr {
             }
             Self::Like { value, pattern, ignores_case } => {
                 match (value.evaluate(inputs)?, pattern.evaluate(inputs)?) {
-                    (Value::Text(text), Value::Text(pattern)) if *ignores_case => {
-                        Value::Bool(is_like(&text.to_lowercase(), &pattern.to_lowercase())?)
+                    (Value::Text(text), Value::Text(pattern)) => {
+                        Value::Bool(is_like(&text, &pattern, *ignores_case)?)
                     }
-                    (Value::Text(text), Value::Text(pattern)) => Value::Bool(is_like(&text, &pattern)?),
                     _ => Value::Null,
                 }
             }
@@ -471,7 +470,10 @@ fn calculate(operation: Operation, of: Type, one: Value, other: Value) -> Result
 }
 
 /// Returns whether a text matches a pattern of LIKE.
-fn is_like(text: &str, pattern: &str) -> Result<bool> {
+pub(crate) fn is_like(text: &str, pattern: &str, ignores_case: bool) -> Result<bool> {
+    if ignores_case {
+        return is_like(&text.to_lowercase(), &pattern.to_lowercase(), false);
+    }
     enum Part {
         One(char),
         Any,

@@ -5,9 +5,7 @@ pub(crate) mod select;
 
 use std::cell::RefCell;
 
-use sqlparser::ast::{self, UnaryOperator};
-
-use self::operators::no_operator;
+use sqlparser::ast::{self, BinaryOperator, UnaryOperator};
 
 use crate::{
     error::{Result, SqlError, code},
@@ -79,12 +77,7 @@ impl Parameters {
             types.resize(number + 1, Type::Unknown);
         }
         if types[number] == Type::Unknown {
-            types[number] = match wanted {
-                Type::Varchar(_) => Type::Varchar(None),
-                Type::Char(_) => Type::Char(u32::MAX),
-                Type::Numeric(_) => Type::Numeric(None),
-                other => other,
-            };
+            types[number] = wanted.without_limits();
         }
         types[number]
     }
@@ -123,14 +116,7 @@ pub(crate) fn coerce((expr, from): Typed, to: Type, on: &Parameters, is_explicit
 /// Converts an expression to the type of a column, as an assignment does.
 pub(crate) fn assign(typed: Typed, to: Type, name: &str, on: &Parameters) -> Result<Expr> {
     let from = typed.1;
-    let is_number = |of: Type| of.is_number();
-    let is_moment = |of: Type| matches!(of, Type::Date | Type::Timestamp | Type::TimestampTz);
-    let fits = from == to
-        || from == Type::Unknown
-        || to.is_text()
-        || is_number(from) && is_number(to)
-        || is_moment(from) && is_moment(to)
-        || matches!((from, to), (Type::Array(_), Type::Array(_)));
+    let fits = from.is_assignable_to(to);
     if !fits {
         let (to, from) = (to.name(), from.name());
         let message = format!("column \"{name}\" is of type {to} but expression is of type {from}");
@@ -175,6 +161,9 @@ pub(crate) fn type_of(of: &ast::DataType) -> Result<Type> {
         D::Bytea => Type::Bytea,
         D::Uuid => Type::Uuid,
         D::Date => Type::Date,
+        D::Interval { fields: None, precision: None } => Type::Interval,
+        D::Time(None, ast::TimezoneInfo::None | ast::TimezoneInfo::WithoutTimeZone) => Type::TimeOfDay,
+        D::Time(None, ast::TimezoneInfo::Tz | ast::TimezoneInfo::WithTimeZone) => Type::TimeTz,
         D::Timestamp(None, ast::TimezoneInfo::None | ast::TimezoneInfo::WithoutTimeZone) => Type::Timestamp,
         D::Timestamp(None, ast::TimezoneInfo::Tz | ast::TimezoneInfo::WithTimeZone) => Type::TimestampTz,
         D::Regclass => Type::Regclass,
@@ -224,6 +213,9 @@ pub(crate) fn type_of(of: &ast::DataType) -> Result<Type> {
                 "date" => Type::Date,
                 "timestamp" => Type::Timestamp,
                 "timestamptz" => Type::TimestampTz,
+                "time" => Type::TimeOfDay,
+                "timetz" => Type::TimeTz,
+                "interval" => Type::Interval,
                 _ => return Err(SqlError::unsupported(format!("the type {of}"))),
             }
         }
@@ -309,13 +301,23 @@ impl Scope<'_> {
                 let (inner, of) = self.bind(inner)?;
                 match of.is_number() {
                     true => (Expr::Negative(of, inner.boxed()), of),
-                    false => return Err(no_operator(&format!("- {}", of.name()))),
+                    false => self.prefixed("-", (inner, of))?,
                 }
             }
+            E::UnaryOp {
+                op:
+                    op @ (UnaryOperator::BitwiseNot
+                    | UnaryOperator::PGAbs
+                    | UnaryOperator::PGSquareRoot
+                    | UnaryOperator::PGCubeRoot),
+                expr,
+            } => self.prefixed(&op.to_string(), self.bind(expr)?)?,
             E::UnaryOp { op: UnaryOperator::Plus, expr } => self.bind(expr)?,
             E::UnaryOp { op: UnaryOperator::Not, expr } => {
                 (Expr::Not(self.condition(expr, "NOT")?.boxed()), Type::Bool)
             }
+            E::IsNull(inner) if operators::row_of(inner).is_some() => self.is_null(inner, true)?,
+            E::IsNotNull(inner) if operators::row_of(inner).is_some() => self.is_null(inner, false)?,
             E::IsNull(inner) => (Expr::IsNull(self.bind(inner)?.0.boxed()), Type::Bool),
             E::IsNotNull(inner) => (Expr::Not(Expr::IsNull(self.bind(inner)?.0.boxed()).boxed()), Type::Bool),
             E::IsTrue(inner) => (Expr::Is(self.condition(inner, "IS TRUE")?.boxed(), true), Type::Bool),
@@ -345,6 +347,11 @@ impl Scope<'_> {
                 (if *negated { Expr::Not(both.boxed()) } else { both }, Type::Bool)
             }
             E::In { expr, target: ast::InTarget::List(list), negated, global: false } => {
+                if operators::row_of(expr).is_some() {
+                    let equal = |one: &ast::Expr| Ok(self.binary(expr, &BinaryOperator::Eq, one)?.0);
+                    let found = Expr::Or(list.iter().map(equal).collect::<Result<_>>()?);
+                    return Ok((if *negated { Expr::Not(found.boxed()) } else { found }, Type::Bool));
+                }
                 let mut typed = vec![self.bind(expr)?];
                 for one in list {
                     typed.push(self.bind(one)?);
@@ -354,11 +361,21 @@ impl Scope<'_> {
                 let found = Expr::In(value.boxed(), all);
                 (if *negated { Expr::Not(found.boxed()) } else { found }, Type::Bool)
             }
-            E::Like { negated, any: false, expr, pattern, escape_char: None } => {
-                self.like(expr, pattern, *negated, false)?
+            E::Like { negated, any: false, expr, pattern, escape_char } => {
+                self.like(expr, pattern, escape_char.as_deref(), *negated, false)?
             }
-            E::ILike { negated, any: false, expr, pattern, escape_char: None } => {
-                self.like(expr, pattern, *negated, true)?
+            E::ILike { negated, any: false, expr, pattern, escape_char } => {
+                self.like(expr, pattern, escape_char.as_deref(), *negated, true)?
+            }
+            E::SimilarTo { negated, expr, pattern, escape_char } => {
+                self.similar(expr, pattern, escape_char.as_deref(), *negated)?
+            }
+            E::Collate { expr, collation } => self.collated(expr, collation)?,
+            E::Interval(interval) => operators::interval(interval)?,
+            E::AtTimeZone { timestamp, time_zone } => self.at_zone(timestamp, time_zone)?,
+            E::Extract { field, expr, .. } => {
+                let field = (Expr::Value(Value::Text(field.to_string())), Type::Text);
+                self.part("extract", field, self.bind(expr)?, true)?
             }
             E::BinaryOp { left, op, right } => self.binary(left, op, right)?,
             E::AnyOp { left, compare_op, right, .. } => self.quantified(left, compare_op, right, false)?,
@@ -542,6 +559,10 @@ impl Scope<'_> {
                     Expr::Cast { value: now.boxed(), from: of, to: Type::Date, is_explicit: true },
                     Type::Date,
                 ))
+            }
+            "date_part" if arguments.len() == 2 => {
+                let value = arguments.remove(1);
+                self.part(&name, arguments.remove(0), value, false)
             }
             "user" | "current_role" => self.call("current_user", arguments),
             "current_catalog" => self.call("current_database", arguments),
