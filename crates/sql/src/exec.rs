@@ -333,7 +333,7 @@ pub(crate) async fn select(run: &mut Run<'_>, query: &Select) -> Result<Rows> {
     let mut seen = query.is_distinct.then(HashSet::new);
     let mut add = |run: &mut Run<'_>, row: OrderedRow| -> Result<()> {
         if let Some(seen) = &mut seen {
-            let key = encode::row(&row.row);
+            let key = encode::identity(&row.row);
             let bytes = size_of::<Vec<u8>>() + key.len();
             if !seen.insert(key) {
                 return Ok(());
@@ -452,7 +452,7 @@ struct Accumulated {
 impl Accumulated {
     fn add(&mut self, aggregate: &Aggregate, value: Value) -> Result<()> {
         if value.is_null()
-            || aggregate.is_distinct && !self.seen.insert(encode::row(std::slice::from_ref(&value)))
+            || aggregate.is_distinct && !self.seen.insert(encode::identity(std::slice::from_ref(&value)))
         {
             return Ok(());
         }
@@ -526,7 +526,7 @@ async fn grouped(
                 Some(expr) => expr.evaluate(inputs)?,
             });
         }
-        let at = match found.entry(encode::row(&by)) {
+        let at = match found.entry(encode::identity(&by)) {
             std::collections::hash_map::Entry::Occupied(known) => *known.get(),
             std::collections::hash_map::Entry::Vacant(place) => {
                 run.keep(&by)?;

@@ -26,6 +26,7 @@ mod error;
 mod exec;
 mod expr;
 mod functions;
+mod operators;
 mod parse;
 mod roles;
 mod sequences;

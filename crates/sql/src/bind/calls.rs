@@ -165,7 +165,10 @@ impl Scope<'_> {
                 (bound(function, all.len(), of, all), of)
             }
             "nullif" if arguments.len() == 2 => {
-                let first = arguments[0].1;
+                let (first, second) = (arguments[0].1, arguments[1].1);
+                if first.common(second).is_none() {
+                    return Err(super::operators::no_operator(&format!("{} = {}", first.name(), second.name())));
+                }
                 let (all, common) = self.unified(arguments, "NULLIF")?;
                 // Numbers of one kind are compared without a conversion of the first one.
                 let is_same = first.is_integer() && common.is_integer();
@@ -174,6 +177,8 @@ impl Scope<'_> {
             }
             "current_timestamp" => self.call("now", arguments)?,
             "localtimestamp" => to(self.call("now", arguments)?, Type::Timestamp),
+            "current_time" => to(self.call("now", arguments)?, Type::TimeTz),
+            "localtime" => to(self.call("now", arguments)?, Type::TimeOfDay),
             "current_date" => to(self.call("now", arguments)?, Type::Date),
             "user" | "current_role" => self.call("current_user", arguments)?,
             "current_catalog" => self.call("current_database", arguments)?,
@@ -187,6 +192,7 @@ impl Scope<'_> {
         let parts_of = |all: &[Option<&ast::Expr>]| -> Result<Vec<Typed>> {
             all.iter().flatten().map(|one| self.bind(one)).collect()
         };
+        let name = special_name(expr).unwrap_or_default();
         let whole = CeilFloorKind::DateTimeField(DateTimeField::NoDateTime);
         match expr {
             E::Substring { expr, substring_from: None, substring_for: Some(count), .. } => {
@@ -198,26 +204,36 @@ impl Scope<'_> {
                 let parts = [Some(&**expr), substring_from.as_deref(), substring_for.as_deref()];
                 self.call(name, parts_of(&parts)?)
             }
-            E::Trim { trim_where, trim_what, expr, trim_characters } => {
-                let name = match trim_where {
-                    Some(ast::TrimWhereField::Leading) => "ltrim",
-                    Some(ast::TrimWhereField::Trailing) => "rtrim",
-                    _ => "btrim",
-                };
+            E::Trim { trim_what, expr, trim_characters, .. } => {
                 let mut parts = vec![Some(&**expr), trim_what.as_deref()];
                 parts.extend(trim_characters.iter().flatten().map(Some));
                 self.call(name, parts_of(&parts)?)
             }
-            E::Position { expr, r#in } => self.call("position", parts_of(&[Some(r#in), Some(expr)])?),
+            E::Position { expr, r#in } => self.call(name, parts_of(&[Some(r#in), Some(expr)])?),
             E::Overlay { expr, overlay_what, overlay_from, overlay_for } => {
                 let parts = [Some(&**expr), Some(overlay_what), Some(overlay_from), overlay_for.as_deref()];
-                self.call("overlay", parts_of(&parts)?)
+                self.call(name, parts_of(&parts)?)
             }
-            E::Ceil { expr, field } if *field == whole => self.call("ceil", parts_of(&[Some(expr)])?),
-            E::Floor { expr, field } if *field == whole => self.call("floor", parts_of(&[Some(expr)])?),
+            E::Ceil { expr, field } if *field == whole => self.call(name, parts_of(&[Some(expr)])?),
+            E::Floor { expr, field } if *field == whole => self.call(name, parts_of(&[Some(expr)])?),
             other => Err(SqlError::unsupported(format!("the expression {other}"))),
         }
     }
+}
+
+/// Returns the function of a call with a syntax of its own, after which its column is named.
+pub(super) fn special_name(expr: &ast::Expr) -> Option<&'static str> {
+    use ast::Expr as E;
+    Some(match expr {
+        E::Trim { trim_where: Some(ast::TrimWhereField::Leading), .. } => "ltrim",
+        E::Trim { trim_where: Some(ast::TrimWhereField::Trailing), .. } => "rtrim",
+        E::Trim { .. } => "btrim",
+        E::Position { .. } => "position",
+        E::Overlay { .. } => "overlay",
+        E::Ceil { .. } => "ceil",
+        E::Floor { .. } => "floor",
+        _ => return None,
+    })
 }
 
 /// Returns a call of a function that the binder knows, with arguments of one type.

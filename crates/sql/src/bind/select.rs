@@ -5,7 +5,7 @@ use std::{cell::RefCell, rc::Rc};
 use plexus_store::RowLock;
 use sqlparser::ast::{self, SetExpr};
 
-use super::{Aggregate, AggregateKind, Grouping, Parameters, Scope, ScopeColumn, Typed, coerce};
+use super::{Aggregate, AggregateKind, Grouping, Parameters, Scope, ScopeColumn, Typed, calls::special_name, coerce};
 use crate::{
     catalog::{Table, undefined},
     error::{Result, SqlError, code},
@@ -432,7 +432,7 @@ fn found_name(expr: &ast::Expr) -> Option<(String, bool)> {
         E::Substring { shorthand, .. } => {
             Some((if *shorthand { "substr" } else { "substring" }.into(), true))
         }
-        _ => None,
+        other => special_name(other).map(|name| (name.to_owned(), true)),
     }
 }
 

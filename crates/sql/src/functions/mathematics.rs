@@ -264,11 +264,10 @@ fn bucket_of_numeric(call: &Call<'_>) -> Result<Value> {
     let found = match low.compare(&high) {
         std::cmp::Ordering::Equal => return Err(bucket_error("lower bound cannot equal upper bound")),
         order => {
-            let (from_low, to_high) = (of.compare(&low), of.compare(&high));
-            if from_low != order && from_low.is_ne() && to_high != order.reverse() || from_low == order {
-                // Outside on the side of the lower bound.
+            // The order of the bounds decides on which side of them a number is outside.
+            if of.compare(&low) == order.reverse() {
                 0
-            } else if to_high != order {
+            } else if of.compare(&high) != order {
                 count + 1
             } else {
                 let share = of.sub(low)?.mul(Numeric::from_int(count))?;

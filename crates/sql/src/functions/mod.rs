@@ -4,15 +4,20 @@
 //! An entry is a line: `function("left", &[TEXT, INT4], TEXT, left)`. It is immutable, and NULL if
 //! an argument is NULL, unless methods of [`Function`] say otherwise.
 
+mod arrays;
 mod bytes;
 pub(crate) mod conditional;
+pub(crate) mod json;
 mod mathematics;
 pub(crate) mod names;
-mod patterns;
+mod number_format;
+pub(crate) mod patterns;
 mod precise;
 mod resolve;
 mod session;
 mod strings;
+mod time_format;
+mod times;
 mod trigonometry;
 
 use std::{cell::RefCell, collections::HashMap, sync::LazyLock};
@@ -114,9 +119,15 @@ pub(crate) const REGTYPE: DeclaredType = DeclaredType::Is(Type::Regtype);
 pub(crate) const REGCLASS: DeclaredType = DeclaredType::Is(Type::Regclass);
 pub(crate) const UUID: DeclaredType = DeclaredType::Is(Type::Uuid);
 pub(crate) const DATE: DeclaredType = DeclaredType::Is(Type::Date);
+pub(crate) const TIME: DeclaredType = DeclaredType::Is(Type::TimeOfDay);
+pub(crate) const TIMETZ: DeclaredType = DeclaredType::Is(Type::TimeTz);
+pub(crate) const INTERVAL: DeclaredType = DeclaredType::Is(Type::Interval);
+pub(crate) const JSON: DeclaredType = DeclaredType::Is(Type::Json);
+pub(crate) const JSONB: DeclaredType = DeclaredType::Is(Type::Jsonb);
 pub(crate) const TIMESTAMP: DeclaredType = DeclaredType::Is(Type::Timestamp);
 pub(crate) const TIMESTAMPTZ: DeclaredType = DeclaredType::Is(Type::TimestampTz);
 pub(crate) const TEXTS: DeclaredType = DeclaredType::Is(Type::Array(&Type::Text));
+pub(crate) const INT4S: DeclaredType = DeclaredType::Is(Type::Array(&Type::Int4));
 pub(crate) const NAMES: DeclaredType = DeclaredType::Is(Type::Array(&Type::Name));
 pub(crate) const VOID: DeclaredType = DeclaredType::Is(Type::Void);
 pub(crate) const ANY: DeclaredType = DeclaredType::Any;
@@ -131,6 +142,11 @@ static CHAPTERS: &[(&str, &[Function])] = &[
     ("Texts", strings::FUNCTIONS),
     ("Regular expressions", patterns::FUNCTIONS),
     ("Bytes", bytes::FUNCTIONS),
+    ("Dates and times", times::FUNCTIONS),
+    ("Templates of numbers", number_format::FUNCTIONS),
+    ("Templates of times", time_format::FUNCTIONS),
+    ("JSON", json::FUNCTIONS),
+    ("Arrays", arrays::FUNCTIONS),
     ("Session and system", session::FUNCTIONS),
     ("Catalogs", system::functions::SYSTEM),
 ];

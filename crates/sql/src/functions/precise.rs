@@ -243,10 +243,10 @@ pub(super) fn power(base: Numeric, exponent: Numeric) -> Result<Numeric> {
         let message = "a negative number raised to a non-integer power yields a complex result";
         return Err(SqlError::new("2201F", message));
     }
-    let least = i64::from(base.scale.max(exponent.scale));
     if let Some(times) = whole.to_int().and_then(|times| i32::try_from(times).ok()).filter(|_| is_whole) {
-        return whole_power(base, times, least);
+        return whole_power(base, times, base.scale.into());
     }
+    let least = i64::from(base.scale.max(exponent.scale));
     if is_zero(base) {
         return ZERO.rounded(16.max(least as u16));
     }
@@ -259,25 +259,17 @@ pub(super) fn power(base: Numeric, exponent: Numeric) -> Result<Numeric> {
     rounded(&if product == DBig::ZERO { DBig::ONE } else { product.exp() }, scale)
 }
 
-/// Returns the power of a whole number, with the digits that `power_var_int` chooses.
-fn whole_power(base: Numeric, times: i32, least: i64) -> Result<Numeric> {
-    let (digits, weight) = groups(base);
-    let (mut first, mut place) = (f64::from(digits.first().copied().unwrap_or(0)), weight * 4);
-    for group in digits.iter().skip(1).take(3) {
-        first = first * 10_000.0 + f64::from(*group);
-        place -= 4;
-    }
-    let places = if digits.is_empty() { 0.0 } else { f64::from(times) * (first.log10() + place as f64) };
-    if places > 40.0 {
-        return Err(overflow());
-    }
-    let scale = (SIGNIFICANT - places.max(-2000.0) as i64).max(least);
+/// Returns the power of a whole number.
+fn whole_power(base: Numeric, times: i32, scale: i64) -> Result<Numeric> {
+    let scale = scale.max(SIGNIFICANT);
     if is_zero(base) {
         let result = if times == 0 { Numeric::from_int(1) } else { ZERO };
         return result.rounded(u16::try_from(scale).map_err(|_| overflow())?);
     }
-    if places < -100.0 {
-        return Err(overflow());
+    let places = f64::from(times) * base.to_float().abs().log10();
+    match places {
+        40.0.. => Err(overflow()),
+        ..-100.0 => ZERO.rounded(u16::try_from(scale).map_err(|_| overflow())?),
+        _ => rounded(&big(base).powi(IBig::from(times)), scale),
     }
-    rounded(&big(base).powi(IBig::from(times)), scale)
 }

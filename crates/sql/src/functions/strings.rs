@@ -1,7 +1,7 @@
 //! Functions of texts (chapter 9.4 of PostgreSQL's manual).
 
 use super::{
-    ANY, ANYELEMENT, BOOL, BYTEA, Call, Function, INT4, INT8, MOST_BYTES, TEXT, TEXTS, function,
+    ANY, ANYELEMENT, BOOL, Call, Function, INT4, INT8, MOST_BYTES, TEXT, TEXTS, function,
     invalid_parameter,
     names::{quoted_literal, quoted_name},
     ok, printed, too_long,
@@ -97,7 +97,7 @@ fn chr(call: &Call<'_>) -> Result<Value> {
     let failed = |message: String| SqlError::new(code::PROGRAM_LIMIT, message);
     match call.int(0) {
         0 => Err(failed("null character not permitted".into())),
-        ..0 => Err(failed("character number must be positive".into())),
+        ..0 => Err(invalid_parameter("character number must be positive")),
         number => match u32::try_from(number).ok().and_then(char::from_u32) {
             Some(char) => ok(char.to_string()),
             None if number > 0x10_ffff => {

@@ -1,0 +1,188 @@
+//! What operators of numbers' bits, of texts and of patterns do.
+
+use crate::{
+    error::{Result, SqlError, code},
+    expr,
+    functions::patterns,
+    types::{Type, Value, numeric::Numeric},
+};
+
+pub(super) fn bits(all: &[Value], act: fn(i64, i64) -> i64) -> Result<Value> {
+    match all {
+        [Value::Int(one), Value::Int(other)] => Ok(Value::Int(act(*one, *other))),
+        _ => Ok(Value::Null),
+    }
+}
+
+pub(super) fn bits_of_one(all: &[Value], act: fn(i64) -> i64) -> Result<Value> {
+    match all {
+        [Value::Int(one)] => Ok(Value::Int(act(*one))),
+        _ => Ok(Value::Null),
+    }
+}
+
+pub(super) fn power(all: &[Value]) -> Result<Value> {
+    let [Value::Float(base), Value::Float(exponent)] = all else { return Ok(Value::Null) };
+    let invalid = |message: &str| SqlError::new("2201F", message);
+    if *base == 0.0 && *exponent < 0.0 {
+        return Err(invalid("zero raised to a negative power is undefined"));
+    }
+    if *base < 0.0 && exponent.is_finite() && exponent.fract() != 0.0 {
+        return Err(invalid("a negative number raised to a non-integer power yields a complex result"));
+    }
+    let result = base.powf(*exponent);
+    let out = |what: &str| SqlError::new(code::NUMERIC_OUT_OF_RANGE, format!("value out of range: {what}"));
+    match (base.is_finite() && exponent.is_finite(), result) {
+        (true, result) if result.is_infinite() => Err(out("overflow")),
+        (true, 0.0) if *base != 0.0 => Err(out("underflow")),
+        (_, result) => Ok(Value::Float(result)),
+    }
+}
+
+pub(super) fn power_of_numeric(all: &[Value]) -> Result<Value> {
+    match all {
+        [Value::Null, _] | [_, Value::Null] => Ok(Value::Null),
+        _ => Err(SqlError::unsupported("the operator ^ of type numeric")),
+    }
+}
+
+pub(super) fn root(all: &[Value], act: fn(f64) -> f64) -> Result<Value> {
+    match all {
+        [Value::Float(number)] => match act(*number) {
+            root if root.is_nan() && !number.is_nan() => {
+                Err(SqlError::new("2201F", "cannot take square root of a negative number"))
+            }
+            root => Ok(Value::Float(root)),
+        },
+        _ => Ok(Value::Null),
+    }
+}
+
+pub(super) fn absolute(all: &[Value], of: Type) -> Result<Value> {
+    Ok(match all {
+        [Value::Int(number)] => {
+            let number = number.checked_abs().ok_or_else(|| crate::types::out_of_range(of))?;
+            return Value::Int(number).fit(of, false);
+        }
+        [Value::Float(number)] => Value::Float(number.abs()),
+        [Value::Numeric(number)] => Value::Numeric(Numeric { digits: number.digits.abs(), ..*number }),
+        _ => Value::Null,
+    })
+}
+
+pub(super) fn join_bytes(all: &[Value]) -> Result<Value> {
+    match all {
+        [Value::Bytes(one), Value::Bytes(other)] => Ok(Value::Bytes([&one[..], other].concat())),
+        _ => Ok(Value::Null),
+    }
+}
+
+pub(super) fn starts_with(all: &[Value]) -> Result<Value> {
+    match all {
+        [Value::Text(text), Value::Text(prefix)] => Ok(Value::Bool(text.starts_with(prefix.as_str()))),
+        _ => Ok(Value::Null),
+    }
+}
+
+pub(super) fn is_like(all: &[Value], ignores_case: bool, wanted: bool) -> Result<Value> {
+    match all {
+        [Value::Text(text), Value::Text(pattern)] => {
+            Ok(Value::Bool(expr::is_like(text, pattern, ignores_case)? == wanted))
+        }
+        _ => Ok(Value::Null),
+    }
+}
+
+/// Returns a pattern of LIKE in which the backslash escapes, from one with another such character.
+pub(crate) fn escaped_like(all: &[Value]) -> Result<Value> {
+    let [Value::Text(pattern), Value::Text(escape)] = all else { return Ok(Value::Null) };
+    let escape = escape_of(escape)?;
+    if escape == Some('\\') {
+        return Ok(Value::Text(pattern.clone()));
+    }
+    let mut plain = String::with_capacity(pattern.len());
+    let mut is_escaped = false;
+    for char in pattern.chars() {
+        match char {
+            char if !is_escaped && Some(char) == escape => {
+                plain.push('\\');
+                is_escaped = true;
+                continue;
+            }
+            // A backslash behind the escape is escaped already.
+            '\\' if !is_escaped => plain.push_str("\\\\"),
+            char => plain.push(char),
+        }
+        is_escaped = false;
+    }
+    Ok(Value::Text(plain))
+}
+
+fn escape_of(text: &str) -> Result<Option<char>> {
+    let mut chars = text.chars();
+    match (chars.next(), chars.next()) {
+        (escape, None) => Ok(escape),
+        _ => {
+            let error = SqlError::new("22025", "invalid escape string");
+            Err(error.with_detail("Escape string must be empty or one character."))
+        }
+    }
+}
+
+pub(super) fn matches(all: &[Value], ignores_case: bool, wanted: bool) -> Result<Value> {
+    match all {
+        [Value::Text(text), Value::Text(pattern)] => {
+            let flags = if ignores_case { "i" } else { "" };
+            Ok(Value::Bool(patterns::matches(text, pattern, flags)? == wanted))
+        }
+        _ => Ok(Value::Null),
+    }
+}
+
+/// Returns whether a text matches a pattern of SIMILAR TO, which may have an escape character.
+pub(crate) fn is_similar(all: &[Value]) -> Result<Value> {
+    let [Value::Text(text), Value::Text(pattern), Value::Text(escape)] = all else { return Ok(Value::Null) };
+    let pattern = similar(pattern, escape_of(escape)?)?;
+    Ok(Value::Bool(patterns::matches(text, &pattern, "")?))
+}
+
+/// Returns the regular expression of a pattern of SIMILAR TO.
+fn similar(pattern: &str, escape: Option<char>) -> Result<String> {
+    let mut regular = String::from("^(?:");
+    let mut is_escaped = false;
+    let mut is_class = false;
+    for char in pattern.chars() {
+        match char {
+            char if is_escaped => {
+                if char == '"' {
+                    return Err(SqlError::unsupported("an escape with \" in SIMILAR TO"));
+                }
+                if !char.is_alphanumeric() {
+                    regular.push('\\');
+                }
+                regular.push(char);
+                is_escaped = false;
+            }
+            char if Some(char) == escape => is_escaped = true,
+            '\\' => regular.push_str("\\\\"),
+            char if is_class => {
+                is_class = char != ']';
+                regular.push(char);
+            }
+            '[' => {
+                is_class = true;
+                regular.push('[');
+            }
+            '%' => regular.push_str(".*"),
+            '_' => regular.push('.'),
+            '(' => regular.push_str("(?:"),
+            '.' | '^' | '$' => {
+                regular.push('\\');
+                regular.push(char);
+            }
+            char => regular.push(char),
+        }
+    }
+    regular.push_str(")$");
+    Ok(regular)
+}
