@@ -1,8 +1,9 @@
 //! Expressions whose names and types are known, and their evaluator.
 
-use std::cmp::Ordering;
+use std::{cmp::Ordering, rc::Rc};
 
 use crate::{
+    bind::query::Query,
     error::{Result, SqlError, code},
     functions::{Context, Function},
     sequences::SequenceSlot,
@@ -44,6 +45,30 @@ pub(crate) enum Expr {
     Call(&'static Function, Vec<Expr>),
     Sequence(SequenceSlot, SequenceCall),
     Coalesce(Vec<Expr>),
+    /// A value that the query around this one gives.
+    Outer(usize),
+    Subquery {
+        query: Rc<Query>,
+        /// The values that it gets from here.
+        outer: Vec<Expr>,
+        asked: Asked,
+    },
+}
+
+/// The question to which the rows of a subquery are the answer.
+#[derive(Clone, Debug)]
+pub(crate) enum Asked {
+    /// The value of its only row.
+    Value,
+    Exists,
+    /// Values that are compared with each row, until one holds or all do.
+    Compare {
+        comparison: Comparison,
+        values: Vec<Expr>,
+        is_all: bool,
+    },
+    /// All values, as an array.
+    Array,
 }
 
 /// A call that names a sequence.
@@ -66,7 +91,7 @@ pub(crate) enum Comparison {
 }
 
 impl Comparison {
-    fn holds(self, order: Ordering) -> bool {
+    pub(crate) fn holds(self, order: Ordering) -> bool {
         match self {
             Self::Equal => order.is_eq(),
             Self::NotEqual => order.is_ne(),
@@ -103,6 +128,8 @@ pub(crate) enum Operation {
 pub(crate) struct Inputs<'a> {
     pub(crate) row: &'a [Value],
     pub(crate) parameters: &'a [Value],
+    /// The values that the query around this one gives.
+    pub(crate) outer: &'a [Value],
     pub(crate) context: &'a Context,
 }
 
@@ -111,45 +138,112 @@ impl Expr {
         Box::new(self)
     }
 
-    /// Calls `act` with each column.
-    pub(crate) fn columns(&self, act: &mut impl FnMut(usize)) {
+    /// Calls `act` with each expression directly in this one.
+    pub(crate) fn children(&self, act: &mut dyn FnMut(&Expr)) {
         match self {
-            Self::Column(column) => act(*column),
-            Self::Value(_) | Self::Parameter(_) => {}
+            Self::Column(_) | Self::Value(_) | Self::Parameter(_) | Self::Outer(_) => {}
             Self::Sequence(_, SequenceCall::Next | SequenceCall::Current) => {}
             Self::Sequence(_, SequenceCall::Set(last, is_called)) => {
-                last.columns(act);
-                is_called.columns(act);
+                act(last);
+                act(is_called);
             }
-            Self::Not(one) | Self::IsNull(one) | Self::Is(one, _) | Self::Negative(_, one) => {
-                one.columns(act)
-            }
-            Self::Cast { value, .. } => value.columns(act),
+            Self::Not(one) | Self::IsNull(one) | Self::Is(one, _) | Self::Negative(_, one) => act(one),
+            Self::Cast { value, .. } => act(value),
             Self::And(all) | Self::Or(all) | Self::Call(_, all) | Self::Coalesce(all) => {
-                all.iter().for_each(|one| one.columns(act));
+                all.iter().for_each(act);
             }
             Self::Compare(_, one, other)
             | Self::Arithmetic(_, _, one, other)
             | Self::IsDistinct(one, other)
             | Self::Concat(one, other) => {
-                one.columns(act);
-                other.columns(act);
+                act(one);
+                act(other);
             }
             Self::Like { value, pattern, .. } => {
-                value.columns(act);
-                pattern.columns(act);
+                act(value);
+                act(pattern);
             }
             Self::In(one, all) => {
-                one.columns(act);
-                all.iter().for_each(|one| one.columns(act));
+                act(one);
+                all.iter().for_each(act);
             }
             Self::Case(cases, otherwise) => {
                 for (condition, result) in cases {
-                    condition.columns(act);
-                    result.columns(act);
+                    act(condition);
+                    act(result);
                 }
-                otherwise.columns(act);
+                act(otherwise);
             }
+            Self::Subquery { outer, asked, .. } => {
+                outer.iter().for_each(&mut *act);
+                if let Asked::Compare { values, .. } = asked {
+                    values.iter().for_each(act);
+                }
+            }
+        }
+    }
+
+    /// Calls `act` with each expression directly in this one, to change it.
+    pub(crate) fn children_mut(&mut self, act: &mut dyn FnMut(&mut Expr)) {
+        match self {
+            Self::Column(_) | Self::Value(_) | Self::Parameter(_) | Self::Outer(_) => {}
+            Self::Sequence(_, SequenceCall::Next | SequenceCall::Current) => {}
+            Self::Sequence(_, SequenceCall::Set(last, is_called)) => {
+                act(last);
+                act(is_called);
+            }
+            Self::Not(one) | Self::IsNull(one) | Self::Is(one, _) | Self::Negative(_, one) => act(one),
+            Self::Cast { value, .. } => act(value),
+            Self::And(all) | Self::Or(all) | Self::Call(_, all) | Self::Coalesce(all) => {
+                all.iter_mut().for_each(act);
+            }
+            Self::Compare(_, one, other)
+            | Self::Arithmetic(_, _, one, other)
+            | Self::IsDistinct(one, other)
+            | Self::Concat(one, other) => {
+                act(one);
+                act(other);
+            }
+            Self::Like { value, pattern, .. } => {
+                act(value);
+                act(pattern);
+            }
+            Self::In(one, all) => {
+                act(one);
+                all.iter_mut().for_each(act);
+            }
+            Self::Case(cases, otherwise) => {
+                for (condition, result) in cases {
+                    act(condition);
+                    act(result);
+                }
+                act(otherwise);
+            }
+            Self::Subquery { outer, asked, .. } => {
+                outer.iter_mut().for_each(&mut *act);
+                if let Asked::Compare { values, .. } = asked {
+                    values.iter_mut().for_each(act);
+                }
+            }
+        }
+    }
+
+    /// Calls `act` with each column.
+    pub(crate) fn columns(&self, act: &mut impl FnMut(usize)) {
+        fn each(expr: &Expr, act: &mut dyn FnMut(usize)) {
+            match expr {
+                Expr::Column(column) => act(*column),
+                other => other.children(&mut |inner| each(inner, act)),
+            }
+        }
+        each(self, act);
+    }
+
+    /// Gives each column another place.
+    pub(crate) fn move_columns(&mut self, to: &dyn Fn(usize) -> usize) {
+        match self {
+            Self::Column(column) => *column = to(*column),
+            other => other.children_mut(&mut |inner| inner.move_columns(to)),
         }
     }
 
@@ -162,6 +256,11 @@ impl Expr {
         Ok(match self {
             Self::Value(value) => value.clone(),
             Self::Column(column) => inputs.row[*column].clone(),
+            Self::Outer(number) => inputs.outer.get(*number).cloned().unwrap_or(Value::Null),
+            Self::Subquery { query, outer, asked } => {
+                let outer = outer.iter().map(|expr| expr.evaluate(inputs)).collect::<Result<_>>()?;
+                inputs.context.answers.get(query, outer)?.to(asked, inputs)?
+            }
             Self::Parameter(number) => inputs.parameters.get(*number).cloned().unwrap_or(Value::Null),
             Self::Not(one) => match one.evaluate(inputs)? {
                 Value::Bool(value) => Value::Bool(!value),

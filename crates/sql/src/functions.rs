@@ -1,12 +1,15 @@
 //! The functions of SQL: one table of names, arguments, results and what they do.
 
 use crate::{
+    answers::Answers,
     catalog::SessionPlace,
     error::{Result, SqlError, code},
     sequences::Drawn,
     system::Definitions,
     types::{Type, Value, numeric::Numeric, time},
 };
+
+pub(crate) mod sets;
 
 /// The facts about a session that functions need.
 #[derive(Debug)]
@@ -20,6 +23,7 @@ pub(crate) struct Context {
     /// The database and the role.
     pub(crate) place: SessionPlace,
     pub(crate) definitions: Definitions,
+    pub(crate) answers: Answers,
 }
 
 /// A function. NULL as an argument gives NULL.

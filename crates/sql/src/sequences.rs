@@ -250,11 +250,13 @@ impl Drawn {
     /// that is [supplied](Self::supply).
     pub(crate) fn take_wanted(&self) -> Option<Rc<Sequence>> {
         let wanted = self.wanted.take();
-        match wanted {
-            Some(_) => self.supplied.borrow_mut().iter_mut().for_each(|(.., is_used)| *is_used = false),
-            None => self.supplied.borrow_mut().clear(),
-        }
+        self.supplied.borrow_mut().iter_mut().for_each(|(.., is_used)| *is_used = false);
         wanted
+    }
+
+    /// Ends an evaluation: the numbers that it got are used.
+    pub(crate) fn end_evaluation(&self) {
+        self.supplied.borrow_mut().clear();
     }
 
     pub(crate) fn supply(&self, id: u64, number: i64) {

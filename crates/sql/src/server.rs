@@ -23,6 +23,7 @@ use rustls::{
 
 use crate::{
     activity::{Activity, SessionInfo},
+    answers::Answers,
     catalog::{Catalog, SessionPlace},
     error::{Result, SqlError, code},
     functions::Context,
@@ -428,6 +429,7 @@ async fn session(
         sequences: Drawn::default(),
         place: place.clone(),
         definitions: Definitions::default(),
+        answers: Answers::default(),
     };
     let parts = SessionParts {
         store,

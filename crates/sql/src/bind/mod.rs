@@ -1,12 +1,25 @@
 //! The binder: statements of names become expressions over columns with types.
 
+pub(crate) mod aggregates;
+pub(crate) mod from;
+pub(crate) mod paths;
+pub(crate) mod query;
 pub(crate) mod select;
+pub(crate) mod sets;
+mod subqueries;
+pub(crate) mod windows;
 
-use std::cell::RefCell;
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+    rc::Rc,
+};
 
 use sqlparser::ast::{self, BinaryOperator, UnaryOperator};
 
+use self::{aggregates::Grouping, query::With, select::ResultColumn, windows::Calls};
 use crate::{
+    catalog::{Table, undefined},
     error::{Result, SqlError, code},
     expr::{Comparison, Expr, Operation, SequenceCall},
     functions,
@@ -24,51 +37,98 @@ pub(crate) struct ScopeColumn {
     pub(crate) table: String,
     pub(crate) name: String,
     pub(crate) of: Type,
+    pub(crate) value: Expr,
+    /// It is found only with the name of its table.
+    pub(crate) is_hidden: bool,
+    /// It stands for columns of both sides of a join with USING.
+    pub(crate) is_merged: bool,
 }
 
-/// The types of a statement's parameters, as far as they are known, and the sequences that it
-/// names, which are found in the catalog once it is bound.
+impl ScopeColumn {
+    /// Returns the column at a place of the row.
+    pub(crate) fn new(table: &str, column: &ResultColumn, at: usize) -> Self {
+        Self {
+            table: table.to_owned(),
+            name: column.name.clone(),
+            of: column.of,
+            value: Expr::Column(at),
+            is_hidden: false,
+            is_merged: false,
+        }
+    }
+}
+
+/// The facts that the binding of a statement needs and finds.
 #[derive(Default, Debug)]
 pub(crate) struct Parameters {
+    /// The types of the parameters, as far as they are known.
     pub(crate) types: RefCell<Vec<Type>>,
+    /// The sequences that it names, which are found in the catalog once it is bound.
     pub(crate) sequences: RefCell<Vec<(String, SequenceSlot)>>,
+    /// The relations that were looked up, and that which must be for the binding to go on.
+    pub(crate) tables: RefCell<HashMap<String, Option<Rc<Table>>>>,
+    pub(crate) missing: RefCell<Option<String>>,
+    /// The number of the next query of WITH.
+    pub(crate) next_shared: Cell<usize>,
+    /// The queries around the present one.
+    pub(crate) depth: Cell<usize>,
 }
 
-/// An aggregate function of a group of rows.
-#[derive(Clone, Debug)]
-pub(crate) struct Aggregate {
-    pub(crate) kind: AggregateKind,
-    /// `None`: the rows are counted.
-    pub(crate) of: Option<Expr>,
-    pub(crate) input: Type,
-    pub(crate) is_distinct: bool,
+/// The parts of a statement around a query.
+#[derive(Clone, Copy)]
+pub(crate) struct Around<'a> {
+    pub(crate) parameters: &'a Parameters,
+    pub(crate) parent: Option<&'a Parent<'a>>,
+    pub(crate) with: Option<&'a With<'a>>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum AggregateKind {
-    Count,
-    Sum,
-    Average,
-    Least,
-    Greatest,
+/// The scope around a query, and the expressions of it whose values the query gets.
+pub(crate) struct Parent<'a> {
+    pub(crate) scope: Scope<'a>,
+    pub(crate) captured: RefCell<Vec<Typed>>,
 }
 
-/// The groups of a query: the expressions that it groups by, and its aggregates so far.
-pub(crate) struct Grouping<'a> {
-    pub(crate) by: &'a [(ast::Expr, Type)],
-    pub(crate) aggregates: RefCell<Vec<(ast::Function, Aggregate, Type)>>,
-}
-
-/// The columns and parameters that an expression may name.
+/// The names that an expression may use.
 #[derive(Clone, Copy)]
 pub(crate) struct Scope<'a> {
     pub(crate) columns: &'a [ScopeColumn],
     pub(crate) parameters: &'a Parameters,
     /// If set, rows are groups: first the values by which they are grouped, then the aggregates.
     pub(crate) grouping: Option<&'a Grouping<'a>>,
+    /// The scope around the query.
+    pub(crate) parent: Option<&'a Parent<'a>>,
+    pub(crate) with: Option<&'a With<'a>>,
+    /// Window functions and functions that return rows, where these are allowed.
+    pub(crate) calls: Option<&'a Calls>,
+}
+
+impl<'a> Scope<'a> {
+    /// Returns a scope of columns that is in no query.
+    pub(crate) fn new(columns: &'a [ScopeColumn], parameters: &'a Parameters) -> Self {
+        Self { columns, parameters, grouping: None, parent: None, with: None, calls: None }
+    }
 }
 
 impl Parameters {
+    /// Returns a table; else notes that it is missing, and fails.
+    pub(crate) fn table(&self, name: &str) -> Result<Rc<Table>> {
+        match self.tables.borrow().get(name) {
+            Some(Some(table)) => Ok(table.clone()),
+            Some(None) => Err(undefined(name)),
+            None => {
+                *self.missing.borrow_mut() = Some(name.to_owned());
+                Err(undefined(name))
+            }
+        }
+    }
+
+    /// Forgets what a binding has found that is repeated.
+    pub(crate) fn begin_again(&self) {
+        self.sequences.borrow_mut().clear();
+        self.next_shared.set(0);
+        self.depth.set(0);
+    }
+
     /// Returns the type of a parameter; `wanted` is noted if it had none.
     fn decide(&self, number: usize, wanted: Type) -> Type {
         let mut types = self.types.borrow_mut();
@@ -224,43 +284,70 @@ pub(crate) fn type_of(of: &ast::DataType) -> Result<Type> {
 }
 
 impl Scope<'_> {
-    /// Finds a column by its name.
-    pub(crate) fn column(&self, table: Option<&str>, name: &str) -> Result<usize> {
-        let is_it =
-            |column: &ScopeColumn| column.name == name && table.is_none_or(|table| column.table == table);
+    /// Finds a column by its name; `None` if there is none, which is an error only if no scope
+    /// around it has one.
+    fn find(&self, table: Option<&str>, name: &str) -> Result<Option<usize>> {
+        let is_it = |column: &ScopeColumn| match table {
+            None => column.name == name && !column.is_hidden,
+            Some(table) => column.name == name && column.table == table && !column.is_merged,
+        };
         let mut found = self.columns.iter().enumerate().filter(|(_, column)| is_it(column));
-        let shown = table.map_or(String::new(), |table| format!("{table}.")) + name;
         match (found.next(), found.next()) {
-            (Some((at, _)), None) => Ok(at),
+            (Some((at, _)), None) => Ok(Some(at)),
             (Some(_), Some(_)) => {
+                let shown = table.map_or(String::new(), |table| format!("{table}.")) + name;
                 let message = format!("column reference \"{shown}\" is ambiguous");
                 Err(SqlError::new(code::AMBIGUOUS_COLUMN, message))
             }
-            (None, _)
-                if table.is_some_and(|table| self.columns.iter().all(|column| column.table != table)) =>
-            {
-                let message =
-                    format!("missing FROM-clause entry for table \"{}\"", table.unwrap_or_default());
-                Err(SqlError::new(code::UNDEFINED_TABLE, message))
+            (None, _) => Ok(None),
+        }
+    }
+
+    /// Returns the error that no scope has a column.
+    fn no_column(&self, table: Option<&str>, name: &str) -> SqlError {
+        let has = |scope: &Scope<'_>, table: &str| scope.columns.iter().any(|column| column.table == table);
+        match table {
+            Some(table) if !has(self, table) => {
+                let message = format!("missing FROM-clause entry for table \"{table}\"");
+                SqlError::new(code::UNDEFINED_TABLE, message)
             }
-            (None, _) => {
-                let shown = if table.is_some() { shown } else { format!("\"{shown}\"") };
-                Err(SqlError::new(code::UNDEFINED_COLUMN, format!("column {shown} does not exist")))
+            Some(table) => {
+                SqlError::new(code::UNDEFINED_COLUMN, format!("column {table}.{name} does not exist"))
             }
+            None => SqlError::new(code::UNDEFINED_COLUMN, format!("column \"{name}\" does not exist")),
         }
     }
 
     fn named(&self, table: Option<&str>, name: &str) -> Result<Typed> {
-        let at = self.column(table, name)?;
-        if self.grouping.is_some() {
-            let column = &self.columns[at];
-            let message = format!(
-                "column \"{}.{}\" must appear in the GROUP BY clause or be used in an aggregate function",
-                column.table, column.name
-            );
-            return Err(SqlError::new(code::GROUPING_ERROR, message));
+        if let Some(at) = self.find(table, name)? {
+            return self.value_of(at);
         }
-        Ok((Expr::Column(at), self.columns[at].of))
+        let Some(parent) = self.parent else { return Err(self.no_column(table, name)) };
+        let (expr, of) = match parent.scope.named(table, name) {
+            Ok(found) => found,
+            Err(error) if matches!(error.code, code::UNDEFINED_COLUMN | code::UNDEFINED_TABLE) => {
+                let is_own = table.is_some_and(|table| self.columns.iter().any(|c| c.table == table));
+                return Err(if is_own { self.no_column(table, name) } else { error });
+            }
+            Err(error) => return Err(error),
+        };
+        let mut captured = parent.captured.borrow_mut();
+        let shown = format!("{expr:?}");
+        let known = captured.iter().position(|(known, _)| format!("{known:?}") == shown);
+        let at = known.unwrap_or_else(|| {
+            captured.push((expr, of));
+            captured.len() - 1
+        });
+        Ok((Expr::Outer(at), of))
+    }
+
+    /// Returns the value of a column.
+    pub(crate) fn value_of(&self, at: usize) -> Result<Typed> {
+        let column = &self.columns[at];
+        match self.grouping {
+            None => Ok((column.value.clone(), column.of)),
+            Some(grouping) => grouping.value_of(column),
+        }
     }
 
     /// Binds a condition.
@@ -276,10 +363,8 @@ impl Scope<'_> {
     /// Binds an expression.
     pub(crate) fn bind(&self, expr: &ast::Expr) -> Result<Typed> {
         use ast::Expr as E;
-        if let Some(grouping) = self.grouping
-            && let Some(at) = grouping.by.iter().position(|(by, _)| by == expr)
-        {
-            return Ok((Expr::Column(at), grouping.by[at].1));
+        if let Some(found) = self.grouping.and_then(|grouping| grouping.find(expr, self)) {
+            return Ok(found);
         }
         Ok(match expr {
             E::Identifier(name) => self.named(None, &folded(name))?,
@@ -375,6 +460,17 @@ impl Scope<'_> {
                 self.call("substr", arguments)?
             }
             E::Function(function) => self.function(function)?,
+            E::Subquery(query) => self.subquery(query)?,
+            E::Exists { subquery, negated } => self.exists(subquery, *negated)?,
+            E::In { expr, target: ast::InTarget::Subquery(query), negated, global: false } => {
+                self.in_subquery(expr, query, *negated)?
+            }
+            E::AnyOp { left, compare_op, right, .. } if let Some(query) = subqueries::of(right) => {
+                self.compared(left, compare_op, query, false)?
+            }
+            E::AllOp { left, compare_op, right } if let Some(query) = subqueries::of(right) => {
+                self.compared(left, compare_op, query, true)?
+            }
             other => return Err(SqlError::unsupported(format!("the expression {other}"))),
         })
     }
@@ -424,7 +520,10 @@ impl Scope<'_> {
 
     /// Binds two sides of an operator that must have one type.
     fn pair(&self, one: &ast::Expr, other: &ast::Expr, operator: &str) -> Result<(Expr, Expr, Type)> {
-        let (one, other) = (self.bind(one)?, self.bind(other)?);
+        self.pair_of(self.bind(one)?, self.bind(other)?, operator)
+    }
+
+    fn pair_of(&self, one: Typed, other: Typed, operator: &str) -> Result<(Expr, Expr, Type)> {
         let Some(mut common) = one.1.common(other.1) else {
             return Err(no_operator(&format!("{} {operator} {}", one.1.name(), other.1.name())));
         };
@@ -552,8 +651,13 @@ impl Scope<'_> {
             }
             _ => return Err(unsupported()),
         };
+        if function.over.is_some() {
+            return self.window(&name, function);
+        }
+        if let Some(found) = self.aggregate_call(&name, function)? {
+            return Ok(found);
+        }
         let is_plain = function.filter.is_none()
-            && function.over.is_none()
             && function.within_group.is_empty()
             && function.null_treatment.is_none()
             && function.parameters == ast::FunctionArguments::None;
@@ -562,21 +666,11 @@ impl Scope<'_> {
         let list = match &function.args {
             ast::FunctionArguments::None => &empty,
             ast::FunctionArguments::List(list) => list,
+            ast::FunctionArguments::Subquery(query) if name == "array" => return self.array_of(query),
             ast::FunctionArguments::Subquery(_) => return Err(unsupported()),
         };
         if !is_plain || !list.clauses.is_empty() {
             return Err(unsupported());
-        }
-        let kind = match name.as_str() {
-            "count" => Some(AggregateKind::Count),
-            "sum" => Some(AggregateKind::Sum),
-            "avg" => Some(AggregateKind::Average),
-            "min" => Some(AggregateKind::Least),
-            "max" => Some(AggregateKind::Greatest),
-            _ => None,
-        };
-        if let Some(kind) = kind {
-            return self.aggregate(function, kind, list);
         }
         if list.duplicate_treatment.is_some() {
             return Err(unsupported());
@@ -590,6 +684,9 @@ impl Scope<'_> {
                 return Err(unsupported());
             };
             arguments.push(self.bind(argument)?);
+        }
+        if sets::is_set(&name) {
+            return self.set_call(function, &name, arguments);
         }
         match name.as_str() {
             "coalesce" if !arguments.is_empty() => {
@@ -658,63 +755,6 @@ impl Scope<'_> {
             _ => return Err(unsupported()),
         };
         Ok((Expr::Sequence(slot, call), Type::Int8))
-    }
-
-    fn aggregate(
-        &self,
-        function: &ast::Function,
-        kind: AggregateKind,
-        list: &ast::FunctionArgumentList,
-    ) -> Result<Typed> {
-        let Some(grouping) = self.grouping else {
-            let message = "aggregate functions are not allowed here";
-            return Err(SqlError::new(code::GROUPING_ERROR, message));
-        };
-        let before = grouping.by.len();
-        let known = grouping.aggregates.borrow().iter().position(|(known, ..)| known == function);
-        if let Some(at) = known {
-            let of = grouping.aggregates.borrow()[at].2;
-            return Ok((Expr::Column(before + at), of));
-        }
-        let inner = Scope { grouping: None, ..*self };
-        let argument = match &list.args[..] {
-            [ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Wildcard)] if kind == AggregateKind::Count => {
-                None
-            }
-            [ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(argument))] => Some(inner.bind(argument)?),
-            _ => return Err(SqlError::unsupported(format!("the call {function}"))),
-        };
-        let input = argument.as_ref().map_or(Type::Unknown, |(_, of)| *of);
-        let wrong = || {
-            let message = format!("function {}({}) does not exist", function.name, input.name());
-            SqlError::new(code::UNDEFINED_FUNCTION, message)
-        };
-        let result = match kind {
-            AggregateKind::Count => Type::Int8,
-            AggregateKind::Least | AggregateKind::Greatest => match input {
-                Type::Unknown => Type::Text,
-                Type::Bool | Type::Bytea | Type::Uuid => return Err(wrong()),
-                Type::Varchar(_) => Type::Text,
-                other => other,
-            },
-            AggregateKind::Sum => match input {
-                Type::Int2 | Type::Int4 => Type::Int8,
-                Type::Int8 | Type::Numeric(_) => Type::Numeric(None),
-                float if float.is_float() => float,
-                _ => return Err(wrong()),
-            },
-            AggregateKind::Average => match input {
-                float if float.is_float() => Type::Float8,
-                other if other.is_number() => Type::Numeric(None),
-                _ => return Err(wrong()),
-            },
-        };
-        let is_distinct = list.duplicate_treatment == Some(ast::DuplicateTreatment::Distinct);
-        let of = argument.map(|(expr, _)| expr);
-        let aggregate = Aggregate { kind, of, input, is_distinct };
-        let mut aggregates = grouping.aggregates.borrow_mut();
-        aggregates.push((function.clone(), aggregate, result));
-        Ok((Expr::Column(before + aggregates.len() - 1), result))
     }
 }
 

@@ -542,7 +542,7 @@ impl<'a> Session<'a> {
     /// Returns the plan of a statement, and the types of its parameters. Begins a transaction.
     async fn plan(&mut self, prepared: &Prepared) -> Result<(Rc<Plan>, Vec<Type>)> {
         if !run::needs_tables(&prepared.statement) {
-            return Ok((Rc::new(Plan::Other(prepared.statement.clone())), prepared.types.clone()));
+            return Ok((Rc::new(Plan::other(prepared.statement.clone())), prepared.types.clone()));
         }
         loop {
             self.begin();
@@ -565,7 +565,7 @@ impl<'a> Session<'a> {
                     (plan, types)
                 }
             };
-            if !self.lock(&plan.tables()).await? {
+            if !self.lock(&plan.tables).await? {
                 return Ok((plan, types));
             }
             // The definition may have changed before the lock was there.

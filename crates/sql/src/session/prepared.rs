@@ -71,10 +71,10 @@ impl Session<'_> {
             return Err(SqlError::new(code::SYNTAX_ERROR, message));
         }
         let none = Parameters::default();
-        let scope = Scope { columns: &[], parameters: &none, grouping: None };
+        let scope = Scope::new(&[], &none);
         let value = |(at, (given, of)): (usize, (&ast::Expr, &Type))| {
             let value = assign(scope.bind(given)?, *of, &format!("${}", at + 1), &none)?;
-            value.evaluate(Inputs { row: &[], parameters: &[], context: &self.context })
+            value.evaluate(Inputs { row: &[], parameters: &[], outer: &[], context: &self.context })
         };
         let values = parameters.iter().zip(&prepared.types).enumerate().map(value);
         let values = values.collect::<Result<_>>()?;

@@ -3,6 +3,7 @@
 
 use std::{
     cell::{Cell, RefCell},
+    collections::HashMap,
     rc::Rc,
 };
 
@@ -12,6 +13,7 @@ use plexus_store::Store;
 use crate::{
     catalog::{Catalog, SessionPlace, Table, Transaction},
     error::{Result, SqlError, code},
+    exec::KeptRows,
     functions::Context,
     types::{Type, Value},
 };
@@ -43,6 +45,8 @@ pub(crate) struct Definitions {
     /// They are those of the present statement.
     is_current: Cell<bool>,
     is_wanted: Cell<bool>,
+    /// The rows of tables in this statement.
+    rows: RefCell<HashMap<u32, KeptRows>>,
 }
 
 impl Definitions {
@@ -55,6 +59,17 @@ impl Definitions {
                 Err(SqlError::unsupported("a name of the catalog in this place"))
             }
         }
+    }
+
+    /// Returns the rows of a table.
+    pub(crate) fn rows(&self, table: &SystemTable, context: &Context) -> Result<KeptRows> {
+        let definitions = self.get()?;
+        if let Some(known) = self.rows.borrow().get(&table.oid) {
+            return Ok(known.clone());
+        }
+        let rows = Rc::new((table.rows)(&definitions, context));
+        self.rows.borrow_mut().insert(table.oid, rows.clone());
+        Ok(rows)
     }
 
     /// Returns whether an evaluation has missed them.
@@ -83,6 +98,7 @@ impl Definitions {
     pub(crate) fn end_statement(&self) {
         self.is_current.set(false);
         self.is_wanted.set(false);
+        self.rows.borrow_mut().clear();
     }
 }
 

@@ -89,6 +89,30 @@ fn put_bytes(into: &mut Vec<u8>, kind: u8, content: &[u8]) {
     into.extend(content);
 }
 
+/// Returns bytes that are the same for equal values of one type, and only for these.
+pub(crate) fn group(values: &[Value]) -> Vec<u8> {
+    fn plain(value: &Value) -> Value {
+        match value {
+            Value::Numeric(number) => Value::Numeric(number.trimmed()),
+            Value::Float(number) if *number == 0.0 => Value::Float(0.0),
+            Value::Float(number) if number.is_nan() => Value::Float(f64::NAN),
+            Value::Interval(span) => Value::Text(span.length().to_string()),
+            Value::Array(array) => {
+                let values = array.values.iter().map(plain).collect();
+                Value::Array(Box::new(Array { dimensions: array.dimensions.clone(), values }))
+            }
+            other => other.clone(),
+        }
+    }
+    let is_plain = |value: &Value| {
+        matches!(value, Value::Null | Value::Bool(_) | Value::Int(_) | Value::Text(_) | Value::Bytes(_))
+    };
+    match values.iter().all(is_plain) {
+        true => row(values),
+        false => row(&values.iter().map(plain).collect::<Vec<_>>()),
+    }
+}
+
 fn damaged() -> SqlError {
     SqlError::new(code::DATA_CORRUPTED, "a row is malformed; run `plexus store check`")
 }

@@ -367,8 +367,17 @@ impl Type {
 }
 
 impl Interval {
+    pub(crate) fn add(self, other: Self) -> Result<Self> {
+        let out = || SqlError::new(code::DATETIME_OUT_OF_RANGE, "interval out of range");
+        Ok(Self {
+            months: self.months.checked_add(other.months).ok_or_else(out)?,
+            days: self.days.checked_add(other.days).ok_or_else(out)?,
+            microseconds: self.microseconds.checked_add(other.microseconds).ok_or_else(out)?,
+        })
+    }
+
     /// Returns its microseconds, with months of 30 days.
-    fn length(self) -> i128 {
+    pub(super) fn length(self) -> i128 {
         let days = i128::from(self.months) * 30 + i128::from(self.days);
         days * i128::from(time::DAY) + i128::from(self.microseconds)
     }

@@ -36,7 +36,7 @@ impl Numeric {
         Self::parse(&format!("{number:.0$e}", digits - 1)).map(Self::trimmed)
     }
 
-    fn trimmed(mut self) -> Self {
+    pub(crate) fn trimmed(mut self) -> Self {
         while self.scale > 0 && self.digits % 10 == 0 {
             self.digits /= 10;
             self.scale -= 1;
