@@ -67,13 +67,8 @@ fn add(one: Option<Value>, other: Value) -> Result<Value> {
 }
 
 fn square(value: &Value) -> Result<Value> {
-    Ok(match value {
-        Value::Float(number) => Value::Float(number * number),
-        value => {
-            let number = number(value).unwrap_or(Numeric::from_int(0));
-            Value::Numeric(number.mul(number)?)
-        }
-    })
+    let number = number(value).unwrap_or(Numeric::from_int(0));
+    Ok(Value::Numeric(number.mul(number)?))
 }
 
 impl Accumulated {
@@ -136,6 +131,21 @@ impl Accumulated {
                 }
                 (_, _, value) => Some(value),
             },
+            (AggregateKind::Variance { .. }, before) if matches!(value, Value::Float(_)) => {
+                // The method of Youngs and Cramer, as in PostgreSQL, whose last digits it gives.
+                let float = |value: Option<&Value>| match value {
+                    Some(Value::Float(number)) => *number,
+                    _ => 0.0,
+                };
+                let (count, value) = (self.count as f64, float(Some(&value)));
+                let sum = float(before.as_ref()) + value;
+                let mut squares = float(self.squares.as_ref());
+                if self.count > 1 {
+                    squares += (value * count - sum).powi(2) / (count * (count - 1.0));
+                }
+                self.squares = Some(Value::Float(squares));
+                Some(Value::Float(sum))
+            }
             (AggregateKind::Variance { .. }, before) => {
                 self.squares = Some(add(self.squares.take(), square(&value)?)?);
                 Some(add(before, value)?)
@@ -204,9 +214,8 @@ fn variance(
         return Ok(Value::Null);
     }
     match (sum, squares) {
-        (Value::Float(sum), Some(Value::Float(squares))) => {
-            let count = count as f64;
-            let variance = ((squares - sum * sum / count) / parts as f64).max(0.0);
+        (Value::Float(_), Some(Value::Float(squares))) => {
+            let variance = squares / parts as f64;
             Ok(Value::Float(if is_root { variance.sqrt() } else { variance }))
         }
         (Value::Numeric(sum), Some(Value::Numeric(squares))) => {
