@@ -1,6 +1,8 @@
 //! The schemas `pg_catalog` and `information_schema`: tables and views of the definitions of a
 //! database, in the form that PostgreSQL's clients expect.
 
+pub(crate) mod functions;
+
 use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
